@@ -1,0 +1,3 @@
+//! The `rollout` program.
+
+fn main() {}

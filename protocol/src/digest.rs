@@ -1,0 +1,120 @@
+//! SHA-256 digests: the names of blobs, specs and plans.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use sha2::{Digest as _, Sha256};
+
+use crate::id::{InvalidId, serde_by_text};
+
+/// A SHA-256 digest, written `sha256:` and 64 lower-case hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// The digest of `bytes`.
+    pub fn of(bytes: &[u8]) -> Self {
+        let mut hasher = Hasher::default();
+        hasher.update(bytes);
+        hasher.finish()
+    }
+
+    /// The digest of a value's JSON text. Deterministic because our specs hold no hash maps and
+    /// serde writes fields in the order of their declaration.
+    ///
+    /// # Errors
+    /// When the value has no JSON form.
+    pub fn of_json<T: Serialize>(value: &T) -> Result<Self, serde_json::Error> {
+        Ok(Self::of(&serde_json::to_vec(value)?))
+    }
+
+    /// The digest with these bytes.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The 32 bytes.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// The 64 hexadecimal digits without the algorithm.
+    pub fn hex(&self) -> String {
+        data_encoding::HEXLOWER.encode(&self.0)
+    }
+
+    /// The first twelve hexadecimal digits, for people.
+    pub fn short(&self) -> String {
+        data_encoding::HEXLOWER.encode(&self.0[..6])
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = [0u8; 64];
+        data_encoding::HEXLOWER.encode_mut(&self.0, &mut text);
+        f.write_str("sha256:")?;
+        f.write_str(std::str::from_utf8(&text).expect("hexadecimal digits are ASCII"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl FromStr for Digest {
+    type Err = InvalidId;
+    fn from_str(text: &str) -> Result<Self, InvalidId> {
+        let invalid =
+            || InvalidId::new("digest", "`sha256:` and 64 lower-case hexadecimal digits", text);
+        let hex = text.strip_prefix("sha256:").filter(|h| h.len() == 64).ok_or_else(invalid)?;
+        let mut bytes = [0u8; 32];
+        data_encoding::HEXLOWER.decode_mut(hex.as_bytes(), &mut bytes).map_err(|_| invalid())?;
+        Ok(Self(bytes))
+    }
+}
+
+serde_by_text!(Digest);
+
+/// Computes a [`Digest`] over bytes that come in pieces.
+#[derive(Debug, Clone, Default)]
+pub struct Hasher(Sha256);
+
+impl Hasher {
+    /// Adds bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// Adds a part with its length in front, so that neighbouring parts cannot run together.
+    pub fn part(&mut self, bytes: &[u8]) {
+        self.0.update((bytes.len() as u64).to_be_bytes());
+        self.0.update(bytes);
+    }
+
+    /// The digest of everything added.
+    pub fn finish(self) -> Digest {
+        Digest(self.0.finalize().into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_vector_and_strict_parsing() {
+        let empty = Digest::of(b"");
+        let text = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        assert_eq!(empty.to_string(), text);
+        assert_eq!(text.parse::<Digest>().expect("valid"), empty);
+        for bad in
+            ["e3b0", "sha256:../../etc/passwd", "SHA256:00", &text.to_uppercase(), &text[..70]]
+        {
+            assert!(bad.parse::<Digest>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! What went wrong with a trial, as data: a stable type, a finer code, a class and a retry class.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::limits;
+use crate::phase::Phase;
+
+macro_rules! error_types {
+    ($($(#[$doc:meta])* $variant:ident = $text:literal, $phase:ident;)*) => {
+        /// The error types of the Rollout format: a closed list of 17.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum ErrorType {
+            $($(#[$doc])* #[serde(rename = $text)] $variant,)*
+        }
+
+        impl ErrorType {
+            /// Every type, in the order of the phases.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// The word used in `result.json`.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text),* }
+            }
+
+            /// The phase the type belongs to (`internal_error` may happen in any).
+            pub const fn phase(self) -> Phase {
+                match self { $(Self::$variant => Phase::$phase),* }
+            }
+        }
+    };
+}
+
+error_types! {
+    /// The task directory does not exist.
+    TaskNotFound = "task_not_found", Queued;
+    /// The task lacks a required file or cannot run as it is.
+    TaskInvalid = "task_invalid", Queued;
+    /// The image build failed.
+    EnvironmentBuildFailed = "environment_build_failed", EnvironmentSetup;
+    /// The image build exceeded `environment.build_timeout_sec`.
+    EnvironmentBuildTimeout = "environment_build_timeout", EnvironmentSetup;
+    /// The image named by `environment.docker_image` could not be pulled.
+    EnvironmentImagePullFailed = "environment_image_pull_failed", EnvironmentSetup;
+    /// The environment did not start.
+    EnvironmentStartFailed = "environment_start_failed", EnvironmentSetup;
+    /// The platform cannot give the requested cpus, memory or storage.
+    EnvironmentResourceAllocationFailed = "environment_resource_allocation_failed", EnvironmentSetup;
+    /// The install script ended with a non-zero code.
+    AgentInstallFailed = "agent_install_failed", AgentSetup;
+    /// The install script exceeded `agent.install_timeout_sec`.
+    AgentInstallTimeout = "agent_install_timeout", AgentSetup;
+    /// The execute script ended with a non-zero code.
+    AgentExecutionFailed = "agent_execution_failed", AgentExecution;
+    /// The execute script exceeded `agent.timeout_sec`.
+    AgentExecutionTimeout = "agent_execution_timeout", AgentExecution;
+    /// The test script ended with a non-zero code; its reward file is ignored.
+    VerifierFailed = "verifier_failed", Verification;
+    /// The test script exceeded the verifier's timeout.
+    VerifierTimeout = "verifier_timeout", Verification;
+    /// The test script left no `/logs/verifier/reward.txt`.
+    VerifierRewardMissing = "verifier_reward_missing", Verification;
+    /// The reward file is not one finite number.
+    VerifierRewardInvalid = "verifier_reward_invalid", Verification;
+    /// The environment could not be stopped or removed. Never changes the reward.
+    EnvironmentTeardownFailed = "environment_teardown_failed", Teardown;
+    /// Anything unexpected, in any phase.
+    InternalError = "internal_error", Queued;
+}
+
+impl fmt::Display for ErrorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Whose failure it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorClass {
+    /// Ours or the provider's: says nothing about agent or task, never scores.
+    Infrastructure,
+    /// The agent's.
+    Agent,
+    /// The verifier's.
+    Verifier,
+    /// The task's definition.
+    Task,
+}
+
+/// What trying again would do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RetryClass {
+    /// May well succeed: counted against the retry policy.
+    Transient,
+    /// Would fail the same way, or is an outcome that must not be repeated silently.
+    Permanent,
+}
+
+macro_rules! error_codes {
+    ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
+        impl ErrorCode {
+            $($(#[$doc])* pub const $name: Self = Self(Cow::Borrowed($text));)*
+            /// Every code this version makes; the list is open.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+        }
+    };
+}
+
+/// A finer reason than [`ErrorType`], in `snake_case`. The list is open: readers must accept codes
+/// they do not know.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ErrorCode(Cow<'static, str>);
+
+error_codes! {
+    /// A script ended with a non-zero code.
+    NON_ZERO_EXIT = "non_zero_exit";
+    /// A script was ended by a signal.
+    KILLED_BY_SIGNAL = "killed_by_signal";
+    /// The environment's memory limit killed a process.
+    OOM_KILLED = "oom_killed";
+    /// A time limit of the task or job was reached.
+    TIMED_OUT = "timed_out";
+    /// The command could not be started in the environment.
+    EXEC_NOT_STARTED = "exec_not_started";
+    /// A required file of the task is missing.
+    MISSING_FILE = "missing_file";
+    /// A directory or file of the task disappeared or changed after planning.
+    SOURCE_CHANGED = "source_changed";
+    /// The Dockerfile has an instruction that this environment cannot honour.
+    UNSUPPORTED_INSTRUCTION = "unsupported_instruction";
+    /// The provider answered and refused: not found, denied, syntax.
+    REFUSED = "refused";
+    /// The provider did not answer.
+    UNREACHABLE = "unreachable";
+    /// The provider's answer makes no sense.
+    PROVIDER_ERROR = "provider_error";
+    /// More was asked for than the host has.
+    UNPLACEABLE = "unplaceable";
+    /// The environment disappeared while it was in use.
+    ENVIRONMENT_LOST = "environment_lost";
+    /// The worker died.
+    WORKER_LOST = "worker_lost";
+    /// The item killed its worker too often.
+    POISONED = "poisoned";
+    /// A disk is full.
+    DISK_FULL = "disk_full";
+    /// The environment's storage limit was exceeded.
+    STORAGE_EXCEEDED = "storage_exceeded";
+    /// The reward file is missing.
+    REWARD_MISSING = "reward_missing";
+    /// The reward file is not one finite number, not a regular file, or too large.
+    REWARD_INVALID = "reward_invalid";
+    /// `/logs` could not be collected, or not whole.
+    COLLECTION_FAILED = "collection_failed";
+    /// Processes of the agent were still alive after every attempt to end them.
+    PROCESSES_LEFT = "processes_left";
+    /// The blob store failed or does not hold a blob it should.
+    STORE_FAILED = "store_failed";
+    /// The host's kernel forbids what the environment needs.
+    NOT_PERMITTED = "not_permitted";
+    /// A defect of Rollout.
+    BUG = "bug";
+}
+
+impl ErrorCode {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One error of a trial, as it stands in records, reports and `result.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrialError {
+    /// One of the 17 types.
+    #[serde(rename = "type")]
+    pub kind: ErrorType,
+    /// What failed, where, why and what to do; at most [`limits::ERROR_MESSAGE_BYTES`].
+    pub message: String,
+    /// The finer reason.
+    pub code: ErrorCode,
+    /// Whose failure it is.
+    pub class: ErrorClass,
+    /// Where it happened.
+    pub phase: Phase,
+    /// Whether another try could help.
+    pub retry: RetryClass,
+}
+
+impl TrialError {
+    /// An error in the phase its type belongs to. The message is shortened to its bound.
+    pub fn new(
+        kind: ErrorType,
+        code: ErrorCode,
+        class: ErrorClass,
+        retry: RetryClass,
+        message: impl Into<String>,
+    ) -> Self {
+        let message = limits::shorten(message.into(), limits::ERROR_MESSAGE_BYTES);
+        Self { kind, message, code, class, phase: kind.phase(), retry }
+    }
+
+    /// An infrastructure failure that another try may not meet.
+    pub fn transient(kind: ErrorType, code: ErrorCode, message: impl Into<String>) -> Self {
+        Self::new(kind, code, ErrorClass::Infrastructure, RetryClass::Transient, message)
+    }
+
+    /// The same error, seen in another phase.
+    #[must_use]
+    pub fn in_phase(mut self, phase: Phase) -> Self {
+        self.phase = phase;
+        self
+    }
+
+    /// Whether the retry policy applies: only to infrastructure failures that may pass.
+    pub fn is_retryable(&self) -> bool {
+        self.class == ErrorClass::Infrastructure && self.retry == RetryClass::Transient
+    }
+}
+
+impl fmt::Display for TrialError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind, self.message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_types_is_the_formats() {
+        assert_eq!(ErrorType::ALL.len(), 17);
+        for kind in ErrorType::ALL {
+            let text = serde_json::to_string(kind).expect("serializable");
+            assert_eq!(text, format!("\"{}\"", kind.as_str()));
+        }
+    }
+
+    #[test]
+    fn only_transient_infrastructure_failures_are_retried() {
+        let error = TrialError::transient(
+            ErrorType::EnvironmentStartFailed,
+            ErrorCode::UNREACHABLE,
+            "x".repeat(5000),
+        );
+        assert!(error.is_retryable());
+        assert!(error.message.len() <= limits::ERROR_MESSAGE_BYTES);
+        let agent = TrialError { class: ErrorClass::Agent, ..error };
+        assert!(!agent.is_retryable());
+    }
+
+    #[test]
+    fn unknown_codes_are_read() {
+        let code: ErrorCode = serde_json::from_str("\"from_the_future\"").expect("open list");
+        assert_eq!(code.as_str(), "from_the_future");
+    }
+}

@@ -1,0 +1,48 @@
+//! Exit codes of the `rollout` program.
+
+/// How a command ended, as its exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ExitCode {
+    /// The run completed, whatever the rewards; or the command did what it was asked for.
+    Success = 0,
+    /// An unexpected failure: a defect, a full disk, a vanished directory.
+    Failure = 1,
+    /// Bad command line (also clap's own code).
+    Usage = 2,
+    /// Bad configuration: nothing was started.
+    Config = 3,
+    /// The run completed, but trials failed by the infrastructure's fault.
+    Infrastructure = 4,
+    /// The run completed, but the pass rate is under `--fail-under`.
+    FailUnder = 5,
+    /// Another process owns the run.
+    LockHeld = 6,
+    /// The run directory holds another plan.
+    PlanMismatch = 7,
+    /// The run directory is damaged or of a newer format.
+    RunDamaged = 8,
+    /// The run was stopped by a signal; the same command goes on with it.
+    Cancelled = 130,
+}
+
+impl ExitCode {
+    /// Every code, ascending.
+    pub const ALL: &[Self] = &[
+        Self::Success,
+        Self::Failure,
+        Self::Usage,
+        Self::Config,
+        Self::Infrastructure,
+        Self::FailUnder,
+        Self::LockHeld,
+        Self::PlanMismatch,
+        Self::RunDamaged,
+        Self::Cancelled,
+    ];
+
+    /// The number.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+}

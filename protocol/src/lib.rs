@@ -1,0 +1,25 @@
+#![doc = include_str!("../README.md")]
+//!
+//! # Reading order
+//! [`id`], [`digest`] and [`blob`] name things; [`spec`] says what shall run; [`phase`], [`error`]
+//! and [`record`] say what happened; [`wire`] carries both between processes; [`event`] is what
+//! every output consumes.
+
+pub mod blob;
+pub mod digest;
+pub mod error;
+pub mod event;
+pub mod exit;
+pub mod id;
+pub mod limits;
+pub mod name;
+pub mod phase;
+pub mod record;
+pub mod retry;
+pub mod spec;
+pub mod template;
+pub mod version;
+pub mod wire;
+
+/// A point of wall-clock time, UTC; written as RFC 3339.
+pub use jiff::Timestamp;

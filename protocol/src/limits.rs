@@ -1,0 +1,83 @@
+//! Every bound of the system, with its reason.
+
+/// Longest error message kept in a report: a report must stay small.
+pub const ERROR_MESSAGE_BYTES: usize = 1024;
+
+/// Largest serialized report. Everything that does not fit stands in the record blob.
+pub const REPORT_BYTES: usize = 16 * 1024;
+
+/// Largest record, spec or other JSON document read from the blob store.
+pub const DOCUMENT_BYTES: u64 = 16 * 1024 * 1024;
+
+/// Largest configuration file (`job.yaml`, `task.toml`).
+pub const CONFIG_FILE_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Largest instruction.
+pub const INSTRUCTION_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Captured output of one script and stream: this much of its beginning is kept …
+pub const CAPTURE_HEAD_BYTES: u64 = 4 * 1024 * 1024;
+
+/// … and this much of its end, with a marker between them. A flood costs CPU, never disk.
+pub const CAPTURE_TAIL_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Verifier output repeated inside `result.json`: the last bytes of each stream.
+pub const INLINE_OUTPUT_BYTES: usize = 64 * 1024;
+
+/// Bytes of `/logs` collected from one environment.
+pub const LOGS_BYTES: u64 = 512 * 1024 * 1024;
+
+/// Files and directories of `/logs` collected from one environment: a million tiny files must
+/// neither fill the store nor take minutes.
+pub const LOGS_ENTRIES: u64 = 20_000;
+
+/// Longest path inside an archive.
+pub const ARCHIVE_PATH_BYTES: usize = 1024;
+
+/// Deepest path inside an archive.
+pub const ARCHIVE_DEPTH: usize = 64;
+
+/// Largest reward file. A number needs 25 bytes; more is somebody playing games.
+pub const REWARD_FILE_BYTES: u64 = 4 * 1024;
+
+/// Task directory parts (environment, solution, tests) packed into a bundle, each.
+pub const BUNDLE_BYTES: u64 = 8 * 1024 * 1024 * 1024;
+
+/// Files of one bundle.
+pub const BUNDLE_ENTRIES: u64 = 200_000;
+
+/// Trials of one run. A row takes about 200 bytes of the coordinator's memory.
+pub const TRIALS_PER_RUN: u64 = 10_000_000;
+
+/// Tries of one item, of whatever cause: the last bound when every other one failed.
+pub const TRIES_PER_ITEM: u32 = 20;
+
+/// Longest name of a job, agent, dataset or task: it becomes a path component.
+pub const NAME_BYTES: usize = 100;
+
+/// Shortens `text` to at most `max` bytes at a character boundary, marking the cut.
+pub fn shorten(mut text: String, max: usize) -> String {
+    const MARK: &str = " …";
+    if text.len() <= max {
+        return text;
+    }
+    let mut end = max.saturating_sub(MARK.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+    text.push_str(MARK);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shorten;
+
+    #[test]
+    fn shortening_respects_characters() {
+        assert_eq!(shorten("abc".into(), 3), "abc");
+        let cut = shorten("äöü".repeat(10), 11);
+        assert!(cut.len() <= 11 && cut.ends_with('…'), "{cut}");
+    }
+}

@@ -1,0 +1,153 @@
+//! Where a try runs.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The environment part of what a trial runs under.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EnvironmentSpec {
+    /// Provider and its own settings.
+    pub provider: ProviderSpec,
+    /// Build without cache, even when the task names an image.
+    pub force_build: bool,
+    /// What happens to the environment after the trial.
+    pub preserve_env: PreservePolicy,
+    /// Prices; all zero unless `provider_config` sets them.
+    pub rates: Rates,
+}
+
+/// A provider with its typed settings.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ProviderSpec {
+    /// Containers of a Docker engine.
+    Docker(DockerSettings),
+    /// Namespaces of this host's kernel.
+    Process(ProcessSettings),
+}
+
+/// A provider without settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProviderKind {
+    /// Containers of a Docker engine.
+    Docker,
+    /// Namespaces of this host's kernel.
+    Process,
+}
+
+impl ProviderSpec {
+    /// Which provider it is.
+    pub const fn kind(&self) -> ProviderKind {
+        match self {
+            Self::Docker(_) => ProviderKind::Docker,
+            Self::Process(_) => ProviderKind::Process,
+        }
+    }
+}
+
+impl fmt::Display for ProviderKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Docker => "docker",
+            Self::Process => "process",
+        })
+    }
+}
+
+/// `provider_config` of `docker`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DockerSettings {
+    /// Network of the containers.
+    #[serde(default)]
+    pub network: DockerNetwork,
+    /// Platform to build, pull and run, for instance `linux/arm64`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub platform: Option<String>,
+    /// OCI runtime, for instance `runsc` or `nvidia`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<String>,
+}
+
+/// Network of Docker containers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DockerNetwork {
+    /// The engine's default bridge.
+    #[default]
+    Bridge,
+    /// Loopback only.
+    None,
+}
+
+/// `provider_config` of `process`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessSettings {
+    /// Network of the sandbox.
+    #[serde(default)]
+    pub network: ProcessNetwork,
+    /// Run tasks although their Dockerfile has instructions that a sandbox cannot honour.
+    #[serde(default)]
+    pub ignore_dockerfile: bool,
+}
+
+/// Network of process sandboxes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProcessNetwork {
+    /// The host's network.
+    #[default]
+    Host,
+    /// Loopback only.
+    None,
+}
+
+/// What happens to an environment after its trial.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PreservePolicy {
+    /// Removed.
+    #[default]
+    Never,
+    /// Kept.
+    Always,
+    /// Kept unless the trial passed: kept on an error (other than of the teardown), on a missing
+    /// reward, and on a reward other than 1.
+    OnFailure,
+}
+
+/// Prices of an environment, in the user's currency.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rates {
+    /// Per processor and hour.
+    pub cpu_hour: f64,
+    /// Per GiB of memory and hour.
+    pub gib_hour: f64,
+    /// Per started environment.
+    pub start: f64,
+}
+
+impl Rates {
+    /// The cost of an environment with `resources` that existed for `seconds`.
+    pub fn cost(&self, resources: &super::resources::Resources, seconds: f64) -> f64 {
+        let hours = seconds / 3600.0;
+        let gib = resources.memory_mb as f64 / 1024.0;
+        self.start + hours * (self.cpu_hour * f64::from(resources.cpus) + self.gib_hour * gib)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::resources::Resources;
+
+    #[test]
+    fn cost_is_start_plus_time_times_size() {
+        let rates = Rates { cpu_hour: 0.4, gib_hour: 0.1, start: 0.01 };
+        let resources = Resources { cpus: 2, memory_mb: 4096, storage_mb: 0 };
+        let cost = rates.cost(&resources, 1800.0);
+        assert!((cost - (0.01 + 0.5 * (0.8 + 0.4))).abs() < 1e-12, "{cost}");
+        assert!(Rates::default().cost(&resources, 1e6).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,196 @@
+//! `${VAR}` and `${VAR:-default}` in environment values.
+//!
+//! Templates travel unexpanded through specs, queue, journal and result files; the worker expands
+//! them last. `$$` is a literal dollar; a `$` before anything else stands for itself.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A value that may refer to variables of the worker's environment.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Template(String);
+
+/// A template that does not parse.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidTemplate {
+    /// `${` without `}`.
+    #[error("`${{` at byte {at} is never closed")]
+    Unclosed {
+        /// Offset of the dollar.
+        at: usize,
+    },
+    /// The name between the braces is not a variable name.
+    #[error(
+        "`{name}` is not a variable name: expected letters, digits and `_`, not starting with a digit"
+    )]
+    Name {
+        /// What stands there.
+        name: String,
+    },
+}
+
+/// A variable without a value and without a default.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("environment variable `{name}` is not set")]
+pub struct Unset {
+    /// Name of the variable.
+    pub name: String,
+}
+
+enum Part<'a> {
+    Text(&'a str),
+    Variable { name: &'a str, default: Option<&'a str> },
+}
+
+impl Template {
+    /// Wraps text; [`Template::check`] says whether it parses.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The unexpanded text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Checks the syntax.
+    ///
+    /// # Errors
+    /// The first thing that does not parse.
+    pub fn check(&self) -> Result<(), InvalidTemplate> {
+        self.parts().map(|_| ())
+    }
+
+    /// Names of the variables the template refers to, with whether a default stands beside each.
+    pub fn variables(&self) -> BTreeSet<(String, bool)> {
+        self.parts()
+            .unwrap_or_default()
+            .into_iter()
+            .filter_map(|part| match part {
+                Part::Text(_) => None,
+                Part::Variable { name, default } => Some((name.to_owned(), default.is_some())),
+            })
+            .collect()
+    }
+
+    /// Replaces every variable by what `lookup` says, or by its default when that is nothing or
+    /// empty.
+    ///
+    /// # Errors
+    /// [`Unset`] for the first variable with neither. A template that does not parse is its own
+    /// text (it is refused when it is configured).
+    pub fn expand(&self, lookup: impl Fn(&str) -> Option<String>) -> Result<String, Unset> {
+        let Ok(parts) = self.parts() else { return Ok(self.0.clone()) };
+        let mut text = String::with_capacity(self.0.len());
+        for part in parts {
+            match part {
+                Part::Text(literal) => text.push_str(literal),
+                Part::Variable { name, default } => match (lookup(name), default) {
+                    (Some(value), None) => text.push_str(&value),
+                    (Some(value), Some(_)) if !value.is_empty() => text.push_str(&value),
+                    (_, Some(default)) => text.push_str(default),
+                    (None, None) => return Err(Unset { name: name.to_owned() }),
+                },
+            }
+        }
+        Ok(text)
+    }
+
+    fn parts(&self) -> Result<Vec<Part<'_>>, InvalidTemplate> {
+        let mut parts = Vec::new();
+        let mut rest = self.0.as_str();
+        while let Some(dollar) = rest.find('$') {
+            let (before, after) = rest.split_at(dollar);
+            if !before.is_empty() {
+                parts.push(Part::Text(before));
+            }
+            if let Some(tail) = after.strip_prefix("$$") {
+                parts.push(Part::Text("$"));
+                rest = tail;
+            } else if let Some(body) = after.strip_prefix("${") {
+                let at = self.0.len() - after.len();
+                let end = body.find('}').ok_or(InvalidTemplate::Unclosed { at })?;
+                parts.push(variable(&body[..end])?);
+                rest = &body[end + 1..];
+            } else {
+                parts.push(Part::Text("$"));
+                rest = &after[1..];
+            }
+        }
+        if !rest.is_empty() {
+            parts.push(Part::Text(rest));
+        }
+        Ok(parts)
+    }
+}
+
+fn variable(body: &str) -> Result<Part<'_>, InvalidTemplate> {
+    let (name, default) = match body.split_once(":-") {
+        Some((name, default)) => (name, Some(default)),
+        None => (body, None),
+    };
+    if is_variable_name(name) {
+        Ok(Part::Variable { name, default })
+    } else {
+        Err(InvalidTemplate::Name { name: name.to_owned() })
+    }
+}
+
+/// Whether `name` can name an environment variable: `[A-Za-z_][A-Za-z0-9_]*`.
+pub fn is_variable_name(name: &str) -> bool {
+    name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        && name.bytes().next().is_some_and(|b| !b.is_ascii_digit())
+}
+
+impl fmt::Display for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lookup(name: &str) -> Option<String> {
+        match name {
+            "KEY" => Some("secret".to_owned()),
+            "EMPTY" => Some(String::new()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn expansion() {
+        for (text, expected) in [
+            ("plain", "plain"),
+            ("${KEY}", "secret"),
+            ("a${KEY}b${KEY}", "asecretbsecret"),
+            ("${NONE:-x y}", "x y"),
+            ("${EMPTY:-d}", "d"),
+            ("${EMPTY}", ""),
+            ("$KEY costs 5$", "$KEY costs 5$"),
+            ("$${KEY}", "${KEY}"),
+            ("${NONE:-}", ""),
+        ] {
+            assert_eq!(Template::new(text).expand(lookup).as_deref(), Ok(expected), "{text}");
+        }
+        assert_eq!(Template::new("${NONE}").expand(lookup), Err(Unset { name: "NONE".into() }));
+    }
+
+    #[test]
+    fn syntax_errors_are_found() {
+        for bad in ["${", "x ${KEY", "${1A}", "${}", "${A B}"] {
+            assert!(Template::new(bad).check().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn names_are_listed() {
+        let names = Template::new("${A}-${B:-x}-$$-${A}").variables();
+        assert_eq!(names, [("A".to_owned(), false), ("B".to_owned(), true)].into());
+    }
+}

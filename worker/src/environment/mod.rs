@@ -1,0 +1,387 @@
+//! Environments: where tries run, and the providers that make them.
+//!
+//! A [`Provider`] prepares images and creates environments; an [`Environment`] is one running
+//! place with a file system and processes. Every implementation passes the same contract suite.
+//!
+//! # Obligations of every implementation
+//! * Whatever is created carries the [`Labels`] of its owner from the call that creates it.
+//! * [`Environment::destroy`] is idempotent: something already gone is a success.
+//! * An error says whether the other side refused (an answer) or could not be reached (no answer);
+//!   see [`Failure`].
+//! * An exit code is never an error: errors mean that the command's end is not known.
+//! * Dropping a future may leave its effect done or undone, never half-known: the next call works.
+//! * No asynchronous work happens in `Drop`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
+use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
+use rollout_protocol::spec::resources::Resources;
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncRead;
+
+/// Makes environments.
+#[async_trait]
+pub trait Provider: Send + Sync + fmt::Debug {
+    /// Which provider this is.
+    fn kind(&self) -> ProviderKind;
+
+    /// Makes the image present: builds it once per content and host, or pulls it if absent.
+    /// Concurrent calls for the same image share one build.
+    ///
+    /// # Errors
+    /// [`Failure`] with the build log or the registry's answer.
+    async fn prepare(&self, request: ImageRequest) -> Result<Image, Failure>;
+
+    /// Creates and starts an environment.
+    ///
+    /// # Errors
+    /// [`Failure`]; nothing of the environment is left behind.
+    async fn create(&self, request: CreateRequest) -> Result<Box<dyn Environment>, Failure>;
+
+    /// Removes what dead owners left behind. Never touches what a living owner has, what was
+    /// preserved, or another user's.
+    ///
+    /// # Errors
+    /// When the leftovers cannot be listed; single removals that fail are counted in the answer.
+    async fn reap(&self, dead: &dyn DeadOwners) -> Result<Reaped, Failure>;
+}
+
+/// One running environment.
+#[async_trait]
+pub trait Environment: Send + Sync + fmt::Debug {
+    /// Name of the environment at its provider, for people.
+    fn id(&self) -> &str;
+
+    /// Directory in which scripts run (the image's working directory).
+    fn workdir(&self) -> &str;
+
+    /// Which limits really hold.
+    fn limits(&self) -> LimitsReport;
+
+    /// Places files into the environment. `uploads` are applied in order, in one operation where
+    /// the provider can.
+    ///
+    /// # Errors
+    /// [`Failure`]; some of the files may be in place.
+    async fn copy_to(&self, uploads: Vec<Upload>) -> Result<(), Failure>;
+
+    /// Reads `path` (a file or directory) as an uncompressed tar stream whose names start with the
+    /// base name of `path`. The content is hostile: readers must go through
+    /// [`archive`](crate::archive). Dropping the stream ends the transfer.
+    ///
+    /// # Errors
+    /// [`Failure`]; `None` when there is nothing at `path`.
+    async fn copy_from(&self, path: &str) -> Result<Option<ByteStream>, Failure>;
+
+    /// Runs a command to its end, writing what it prints to `output` as it comes. Returning early
+    /// is not possible: a command is ended by [`Environment::kill_processes`] or
+    /// [`Environment::destroy`], after which this returns within a few seconds.
+    ///
+    /// # Errors
+    /// [`Failure`] when the command could not be started or its end is not known.
+    async fn exec(&self, command: Command, output: Arc<dyn Output>) -> Result<Exit, Failure>;
+
+    /// Ends every process that a command started, `setsid` and double forks included, and verifies
+    /// that they are gone; the environment itself (its init and keep-alive) stays usable.
+    ///
+    /// # Errors
+    /// [`Failure`] when processes may still be alive.
+    async fn kill_processes(&self) -> Result<(), Failure>;
+
+    /// Whether the memory limit has killed a process so far.
+    async fn oom_killed(&self) -> bool;
+
+    /// Ends all processes; files stay readable by [`Environment::copy_from`].
+    ///
+    /// # Errors
+    /// [`Failure`].
+    async fn stop(&self) -> Result<(), Failure>;
+
+    /// Removes the environment and everything it holds.
+    ///
+    /// # Errors
+    /// [`Failure`] when something is left.
+    async fn destroy(&self) -> Result<(), Failure>;
+
+    /// Marks the environment as one to keep: no reaper removes it afterwards. Returns how a person
+    /// gets into it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    async fn preserve(&self) -> Result<String, Failure>;
+}
+
+/// A stream of bytes from an environment.
+pub type ByteStream = Box<dyn AsyncRead + Send + Unpin>;
+
+/// Receives what a command prints. Called from the task that runs the command; must not block.
+pub trait Output: Send + Sync {
+    /// More bytes of a stream.
+    fn write(&self, stream: Stream, bytes: &[u8]);
+}
+
+/// A standard stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// What image an environment needs.
+#[derive(Debug, Clone)]
+pub struct ImageRequest {
+    /// The image named by the task, unless it has to be built.
+    pub source: ImageSource,
+    /// Build without cache.
+    pub force_build: bool,
+    /// Time for the build or pull. The caller enforces it too.
+    pub timeout: Duration,
+    /// The provider's settings of the job.
+    pub settings: ProviderSpec,
+    /// Who asks.
+    pub labels: Labels,
+}
+
+/// Where an image comes from.
+#[derive(Debug, Clone)]
+pub enum ImageSource {
+    /// A reference to pull if it is absent.
+    Named(String),
+    /// A build context: a directory holding a deterministic copy of the task's `environment/`.
+    Context {
+        /// Digest of the context's archive: equal digests mean equal images.
+        digest: Digest,
+        /// The unpacked context.
+        dir: PathBuf,
+    },
+}
+
+/// An image that is present.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// The provider's reference.
+    pub reference: String,
+    /// Whether this call built or pulled it (as opposed to finding it).
+    pub made: bool,
+}
+
+/// What environment to create.
+#[derive(Debug, Clone)]
+pub struct CreateRequest {
+    /// Its image.
+    pub image: Image,
+    /// The image's source, for providers that build their environments from the context itself.
+    pub source: ImageSource,
+    /// Ceilings.
+    pub resources: Resources,
+    /// Files to place before anything runs.
+    pub uploads: Vec<Upload>,
+    /// The provider's settings of the job.
+    pub settings: ProviderSpec,
+    /// Whose environment it is.
+    pub labels: Labels,
+}
+
+/// Whose environment something is: set in the call that creates it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Labels {
+    /// Run.
+    pub run: RunId,
+    /// Item.
+    pub item: ItemId,
+    /// Try.
+    pub try_id: TryId,
+    /// Execution.
+    pub exec: ExecId,
+    /// Worker.
+    pub worker: WorkerId,
+    /// Proof of life of the owning process.
+    pub owner: Owner,
+}
+
+/// Identifies the process that owns environments, so that its death can be proven.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Owner {
+    /// Host name.
+    pub host: String,
+    /// Boot of the host's kernel.
+    pub boot_id: String,
+    /// Inode of the process's PID namespace: a pid means nothing outside it.
+    pub pid_namespace: u64,
+    /// Process id.
+    pub pid: u32,
+    /// Start time of the process, in clock ticks since boot.
+    pub start_ticks: u64,
+    /// User of the process.
+    pub uid: u32,
+    /// The worker directory whose lock the process holds while it lives.
+    pub lock: PathBuf,
+}
+
+/// Decides whether an owner is proven dead.
+pub trait DeadOwners: Send + Sync {
+    /// True only with proof; doubt is false.
+    fn is_dead(&self, owner: &Owner) -> bool;
+}
+
+/// What a reaper did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reaped {
+    /// Names of what was removed.
+    pub removed: Vec<String>,
+    /// Names and reasons of what should have been removed but could not.
+    pub failed: Vec<(String, String)>,
+    /// How much was left because its owner lives or cannot be proven dead, or was preserved.
+    pub kept: usize,
+}
+
+/// Files to place into an environment.
+#[derive(Debug, Clone)]
+pub enum Upload {
+    /// An empty directory at an absolute path, open to every user, made anew: whatever was there
+    /// before (a tree, a file, a link) is gone.
+    FreshDir {
+        /// Absolute path.
+        path: String,
+    },
+    /// A directory that must exist and be open to every user; its content stays.
+    Dir {
+        /// Absolute path.
+        path: String,
+    },
+    /// A file.
+    File {
+        /// Absolute path; missing parents are made.
+        path: String,
+        /// Content.
+        bytes: bytes::Bytes,
+        /// Whether it can be executed.
+        executable: bool,
+    },
+    /// The content of one of our own deterministic tar archives below an absolute path that is made
+    /// anew like [`Upload::FreshDir`].
+    Archive {
+        /// Absolute path of the directory.
+        path: String,
+        /// The archive on local disk.
+        tar: PathBuf,
+    },
+}
+
+/// A command to run in an environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Command {
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Variables on top of the image's own.
+    pub env: BTreeMap<String, String>,
+    /// Directory; the environment's working directory when absent.
+    pub workdir: Option<String>,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exit {
+    /// The exit code; 128 + n when signal n ended it.
+    pub code: i32,
+}
+
+/// Which limits of an environment really hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitsReport {
+    /// Processors.
+    pub cpus: Held,
+    /// Memory.
+    pub memory: Held,
+    /// Number of processes.
+    pub pids: Held,
+    /// Storage.
+    pub storage: Held,
+}
+
+/// How a limit is held.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Held {
+    /// Enforced by the kernel or the storage driver.
+    Enforced,
+    /// Watched: the environment is ended when it is seen above the limit.
+    Measured,
+    /// Not at all.
+    #[default]
+    No,
+}
+
+/// Why a provider or environment could not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// What kind of failure.
+    pub kind: FailureKind,
+    /// What was tried, on what, and what the other side said.
+    pub message: String,
+    /// The cause, where it is an error of its own.
+    #[source]
+    pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// Kinds of [`Failure`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FailureKind {
+    /// The request itself is wrong for good: a Dockerfile that does not build, an image that does
+    /// not exist or is denied, an instruction that cannot be honoured.
+    Refused,
+    /// More was asked for than the platform can give.
+    Resources,
+    /// The environment came up and went down, or a command could not be started in it.
+    NotStarted,
+    /// The environment is gone.
+    Gone,
+    /// The kernel or the platform forbids what is needed.
+    NotPermitted,
+    /// A disk is full.
+    DiskFull,
+    /// No answer: the service may be down.
+    Unreachable,
+    /// An answer that says the service has a problem of its own.
+    Service,
+    /// Something is left that should be gone.
+    LeftBehind,
+    /// A defect of ours.
+    Bug,
+}
+
+impl Failure {
+    /// A failure without a cause of its own.
+    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), source: None }
+    }
+
+    /// Adds the cause.
+    #[must_use]
+    pub fn because(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// The message with the chain of causes.
+    pub fn chain(&self) -> String {
+        let mut text = self.message.clone();
+        let mut next = self.source.as_deref().map(|e| e as &dyn std::error::Error);
+        while let Some(error) = next {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            next = error.source();
+        }
+        text
+    }
+}
