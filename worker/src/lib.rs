@@ -2,3 +2,4 @@
 
 pub mod environment;
 pub mod store;
+pub mod supervise;

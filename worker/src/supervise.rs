@@ -1,0 +1,100 @@
+//! The only place that spawns tasks and threads. Every task has a name, an owner that holds its
+//! [`Task`], and ends when the owner drops it.
+
+use std::any::Any;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::task::JoinHandle;
+
+/// A task that panicked, with what it said.
+#[derive(Debug, thiserror::Error)]
+#[error("task `{task}` panicked: {message}")]
+pub struct Panicked {
+    /// Name of the task.
+    pub task: &'static str,
+    /// The panic's message.
+    pub message: String,
+}
+
+/// A running task. Dropping it aborts the task at its next await; awaiting it gives its value.
+#[derive(Debug)]
+#[must_use = "dropping a task aborts it"]
+pub struct Task<T> {
+    name: &'static str,
+    handle: JoinHandle<T>,
+}
+
+/// Starts a task on the current runtime.
+#[expect(clippy::disallowed_methods, reason = "this is the door")]
+pub fn spawn<T: Send + 'static>(
+    name: &'static str,
+    future: impl Future<Output = T> + Send + 'static,
+) -> Task<T> {
+    Task { name, handle: tokio::spawn(future) }
+}
+
+/// Runs blocking work on the runtime's blocking threads and waits for it. A panic goes on in the
+/// caller.
+#[expect(clippy::disallowed_methods, reason = "this is the door")]
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(value) => value,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(error) => unreachable!("blocking work is never aborted: {error}"),
+        },
+    }
+}
+
+/// Starts a named thread for work that blocks for its whole life. The caller joins it.
+///
+/// # Errors
+/// When the system has no thread left.
+#[expect(clippy::disallowed_methods, reason = "this is the door")]
+pub fn thread<T: Send + 'static>(
+    name: &'static str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> std::io::Result<std::thread::JoinHandle<T>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(work)
+}
+
+impl<T> Task<T> {
+    /// Whether the task has ended.
+    pub fn is_finished(&self) -> bool {
+        self.handle.is_finished()
+    }
+}
+
+impl<T> Future for Task<T> {
+    type Output = Result<T, Panicked>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let name = self.name;
+        Pin::new(&mut self.handle).poll(cx).map(|joined| {
+            joined.map_err(|error| Panicked {
+                task: name,
+                message: match error.try_into_panic() {
+                    Ok(panic) => panic_message(panic.as_ref()),
+                    Err(error) => error.to_string(),
+                },
+            })
+        })
+    }
+}
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.handle.abort();
+    }
+}
+
+/// The text of a panic's payload.
+pub fn panic_message(payload: &(dyn Any + Send)) -> String {
+    payload
+        .downcast_ref::<&str>()
+        .map(|s| (*s).to_owned())
+        .or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned())
+}
