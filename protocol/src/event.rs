@@ -1,1 +1,111 @@
-//! What happens, as one stream.
+//! What happens in a run, as one stream. Progress bars, result files, `--json` lines and metrics
+//! consume it; they never ask the engine.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Timestamp;
+use crate::error::TrialError;
+use crate::id::{ExecId, ItemId, RunId, TryId};
+use crate::phase::Phase;
+use crate::record::Settlement;
+use crate::spec::trial::TrialName;
+use crate::wire::control::StopLevel;
+
+/// One event.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunEvent {
+    /// When the coordinator saw it.
+    pub at: Timestamp,
+    /// What happened.
+    #[serde(flatten)]
+    pub kind: EventKind,
+}
+
+/// Kinds of events.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum EventKind {
+    /// A sitting of the run began.
+    RunStarted {
+        /// Run.
+        run: RunId,
+        /// Name of the job.
+        job: String,
+        /// Number of the sitting, from 1.
+        epoch: u32,
+        /// Trials of the plan.
+        total: u64,
+        /// Trials that former sittings settled; their settlements follow as events.
+        settled: u64,
+        /// Start of the first sitting.
+        started_at: Timestamp,
+    },
+    /// An execution entered a phase. Only a hint: may be missing or late.
+    TrialPhase {
+        /// Item.
+        item: ItemId,
+        /// The trial's name.
+        trial: TrialName,
+        /// Try.
+        #[serde(rename = "try")]
+        try_id: TryId,
+        /// Execution.
+        exec: ExecId,
+        /// Phase.
+        phase: Phase,
+    },
+    /// An execution failed by the infrastructure's fault and will be tried again.
+    TrialRetry {
+        /// Item.
+        item: ItemId,
+        /// The trial's name.
+        trial: TrialName,
+        /// Try that failed.
+        #[serde(rename = "try")]
+        try_id: TryId,
+        /// Why.
+        error: TrialError,
+        /// Wait before the next try, milliseconds.
+        wait_ms: u64,
+    },
+    /// An execution ended without a verdict; the trial is still owed.
+    TrialLost {
+        /// Item.
+        item: ItemId,
+        /// The trial's name.
+        trial: TrialName,
+        /// Try.
+        #[serde(rename = "try")]
+        try_id: TryId,
+        /// Execution.
+        exec: ExecId,
+    },
+    /// A trial has its terminal record.
+    TrialSettled {
+        /// Position in the plan's order.
+        ordinal: u64,
+        /// Whether a former sitting settled it.
+        replayed: bool,
+        /// The record.
+        settlement: Arc<Settlement>,
+    },
+    /// The run is being stopped.
+    RunStopping {
+        /// How hard.
+        level: StopLevel,
+    },
+    /// Something a person should know.
+    Warning {
+        /// What, and what to do.
+        message: String,
+    },
+    /// The sitting ended.
+    RunEnded {
+        /// Whether it was stopped before everything was settled.
+        cancelled: bool,
+        /// Trials without a record.
+        owed: u64,
+    },
+}

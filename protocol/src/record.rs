@@ -1,1 +1,321 @@
-//! What happened to an execution.
+//! What happened to an execution, whole: the record, a blob in the store. The small message that
+//! announces it is the report ([`crate::wire::report`]).
+
+use serde::{Deserialize, Serialize};
+
+use crate::Timestamp;
+use crate::blob::BlobRef;
+use crate::digest::Digest;
+use crate::error::TrialError;
+use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
+use crate::phase::Phase;
+use crate::spec::trial::TrialName;
+
+/// How an item ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The verifier ran and produced a reward, whatever its value.
+    Completed,
+    /// An error prevented a reward.
+    Failed,
+    /// Ended by the user's command.
+    Cancelled,
+    /// Ran to its end; the verifier is disabled.
+    Unverified,
+}
+
+impl Outcome {
+    /// The word used in documents and on the terminal.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::Unverified => "unverified",
+        }
+    }
+}
+
+/// What an execution came to, in numbers: part of every report and record.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The verifier's number; absent when there is no verdict, never 0 for that.
+    #[serde(default)]
+    pub reward: Option<f64>,
+    /// Cost of the environment, in the user's currency.
+    #[serde(default)]
+    pub cost: f64,
+    /// The first cause of failure; with outcome `completed` at most a teardown error.
+    #[serde(default)]
+    pub error: Option<TrialError>,
+}
+
+impl Verdict {
+    /// The trial passed: a reward of 1.
+    pub fn passed(&self) -> bool {
+        self.outcome == Outcome::Completed && self.reward.is_some_and(|r| (r - 1.0).abs() < 1e-9)
+    }
+}
+
+/// Wall-clock times of an execution; a phase that was not reached has none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timestamps {
+    /// The worker began.
+    pub started_at: Timestamp,
+    /// Image build or pull, start, copies: began.
+    pub environment_setup_started_at: Option<Timestamp>,
+    /// … and ended.
+    pub environment_setup_ended_at: Option<Timestamp>,
+    /// Install began.
+    pub agent_setup_started_at: Option<Timestamp>,
+    /// … and ended.
+    pub agent_setup_ended_at: Option<Timestamp>,
+    /// Execute began.
+    pub agent_execution_started_at: Option<Timestamp>,
+    /// … and ended.
+    pub agent_execution_ended_at: Option<Timestamp>,
+    /// Verification began.
+    pub verifier_started_at: Option<Timestamp>,
+    /// … and ended.
+    pub verifier_ended_at: Option<Timestamp>,
+    /// The environment was gone (or preserved) and the record complete.
+    pub ended_at: Timestamp,
+}
+
+impl Timestamps {
+    /// Nothing but a beginning and an end.
+    pub const fn instant(at: Timestamp) -> Self {
+        Self {
+            started_at: at,
+            environment_setup_started_at: None,
+            environment_setup_ended_at: None,
+            agent_setup_started_at: None,
+            agent_setup_ended_at: None,
+            agent_execution_started_at: None,
+            agent_execution_ended_at: None,
+            verifier_started_at: None,
+            verifier_ended_at: None,
+            ended_at: at,
+        }
+    }
+}
+
+/// Durations measured on a monotonic clock, seconds; a phase that was not reached has none.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Durations {
+    /// From the worker's beginning to the end of the teardown.
+    pub total_sec: f64,
+    /// Environment setup.
+    pub environment_setup_sec: Option<f64>,
+    /// Install.
+    pub agent_setup_sec: Option<f64>,
+    /// Execute.
+    pub agent_execution_sec: Option<f64>,
+    /// Verification.
+    pub verifier_sec: Option<f64>,
+}
+
+/// The record of one execution of a trial.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrialRecord {
+    /// [`crate::version::RUN_FORMAT`].
+    pub format: u32,
+    /// Run.
+    pub run: RunId,
+    /// Item.
+    pub item: ItemId,
+    /// Try.
+    #[serde(rename = "try")]
+    pub try_id: TryId,
+    /// Execution.
+    pub exec: ExecId,
+    /// Worker.
+    pub worker: WorkerId,
+    /// Host of the worker.
+    pub host: String,
+    /// What was tried.
+    pub trial: TrialName,
+    /// Digest of what it ran under.
+    pub spec: Digest,
+    /// Commit of the task's repository.
+    pub task_git_commit_id: Option<String>,
+    /// What it came to.
+    pub verdict: Verdict,
+    /// Errors after the first, and errors of collection and teardown, in the order of their coming.
+    #[serde(default)]
+    pub secondary_errors: Vec<TrialError>,
+    /// Durations.
+    pub durations: Durations,
+    /// Times.
+    pub timestamps: Timestamps,
+    /// The environment, if there was one.
+    #[serde(default)]
+    pub environment: Option<EnvironmentRecord>,
+    /// Captured files, by their path below the trial's directory.
+    #[serde(default)]
+    pub outputs: Vec<Output>,
+    /// `/logs` of the environment as one clean archive, without the first component.
+    #[serde(default)]
+    pub logs: Option<LogsRecord>,
+    /// The end of the verifier's standard output.
+    #[serde(default)]
+    pub verifier_stdout: Option<String>,
+    /// The end of the verifier's standard error.
+    #[serde(default)]
+    pub verifier_stderr: Option<String>,
+}
+
+/// The environment of an execution.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EnvironmentRecord {
+    /// Provider.
+    pub provider: String,
+    /// The provider's name for the environment.
+    pub id: String,
+    /// Its image.
+    pub image: String,
+    /// Whether this execution built or pulled the image.
+    pub image_made: bool,
+    /// How each limit was held: `enforced`, `measured` or `no`.
+    pub limits: LimitsHeld,
+    /// How to get into the environment, when it was preserved.
+    #[serde(default)]
+    pub preserved: Option<String>,
+}
+
+/// How the limits of an environment were held.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitsHeld {
+    /// Processors.
+    pub cpus: Held,
+    /// Memory.
+    pub memory: Held,
+    /// Number of processes.
+    pub pids: Held,
+    /// Storage.
+    pub storage: Held,
+}
+
+/// How one limit was held.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Held {
+    /// Enforced by the kernel or the storage driver.
+    Enforced,
+    /// Watched: the environment is ended when it is seen above the limit.
+    Measured,
+    /// Not at all.
+    #[default]
+    No,
+}
+
+/// A captured file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Output {
+    /// Path below the trial's directory, for instance `setup/stdout.txt`.
+    pub path: String,
+    /// What was kept.
+    pub blob: BlobRef,
+    /// Bytes that were written, kept or not.
+    pub total_bytes: u64,
+    /// Whether the middle was left out.
+    pub truncated: bool,
+}
+
+/// The collected `/logs`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogsRecord {
+    /// A clean archive of regular files and directories.
+    pub archive: BlobRef,
+    /// Regular files and directories in it.
+    pub entries: u64,
+    /// Links, devices and other entries that were left out.
+    pub skipped: u64,
+    /// Whether a limit ended the collection early.
+    pub truncated: bool,
+}
+
+/// The one terminal record of an item, one line of `records/<n>.jsonl`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Settlement {
+    /// Item.
+    pub item: ItemId,
+    /// The trial's name.
+    pub trial: TrialName,
+    /// The execution that settled it; absent when none did (a cancelled item that never ran).
+    #[serde(default)]
+    pub by: Option<Execution>,
+    /// What it came to.
+    pub verdict: Verdict,
+    /// Executions that did not settle it, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub superseded: Vec<Execution>,
+    /// When the coordinator settled it.
+    pub settled_at: Timestamp,
+}
+
+/// One execution as the coordinator knows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Execution {
+    /// Try.
+    #[serde(rename = "try")]
+    pub try_id: TryId,
+    /// Execution.
+    pub exec: ExecId,
+    /// Worker.
+    pub worker: WorkerId,
+    /// How it ended.
+    pub end: ExecutionEnd,
+    /// Its record, when it has one beyond its report.
+    #[serde(default)]
+    pub record: Option<BlobRef>,
+    /// Durations, when it ended with a report.
+    #[serde(default)]
+    pub durations: Option<Durations>,
+    /// Times, when it ended with a report.
+    #[serde(default)]
+    pub timestamps: Option<Timestamps>,
+}
+
+/// How an execution ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "how", rename_all = "snake_case")]
+pub enum ExecutionEnd {
+    /// It reported a verdict.
+    Reported {
+        /// The verdict.
+        verdict: Verdict,
+    },
+    /// It ended without a verdict.
+    Lost {
+        /// Why.
+        reason: LostReason,
+        /// Where it was.
+        #[serde(default)]
+        phase: Option<Phase>,
+    },
+    /// It had not ended when the item was settled.
+    Open,
+}
+
+/// Why an execution ended without a verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LostReason {
+    /// Its worker process died.
+    WorkerDied,
+    /// No living worker shows it.
+    Unreachable,
+    /// The run was stopped while it ran.
+    Stopped,
+}
+
+impl LostReason {
+    /// Whether it speaks against the item: only the death of a worker may be the item's doing.
+    pub const fn is_death(self) -> bool {
+        matches!(self, Self::WorkerDied)
+    }
+}

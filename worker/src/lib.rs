@@ -1,5 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod environment;
+pub mod port;
 pub mod store;
 pub mod supervise;
+pub mod trial;

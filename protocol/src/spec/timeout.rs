@@ -44,8 +44,8 @@ mod tests {
 
     #[test]
     fn verifier_vectors() {
-        let vectors: [(f64, f64, Option<f64>, Option<f64>, f64); 11] = [
-            (100.0, 1.0, None, None, 100.0),
+        let vectors = [
+            (100.0, 1.0, None, None::<f64>, 100.0),
             (100.0, 2.0, None, None, 200.0),
             (100.0, 1.0, Some(50.0), None, 50.0),
             (100.0, 2.0, Some(50.0), None, 100.0),

@@ -21,6 +21,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
+use rollout_protocol::record::LimitsHeld;
 use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
 use rollout_protocol::spec::resources::Resources;
 use serde::{Deserialize, Serialize};
@@ -63,7 +64,7 @@ pub trait Environment: Send + Sync + fmt::Debug {
     fn workdir(&self) -> &str;
 
     /// Which limits really hold.
-    fn limits(&self) -> LimitsReport;
+    fn limits(&self) -> LimitsHeld;
 
     /// Places files into the environment. `uploads` are applied in order, in one operation where
     /// the provider can.
@@ -293,32 +294,6 @@ pub struct Command {
 pub struct Exit {
     /// The exit code; 128 + n when signal n ended it.
     pub code: i32,
-}
-
-/// Which limits of an environment really hold.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LimitsReport {
-    /// Processors.
-    pub cpus: Held,
-    /// Memory.
-    pub memory: Held,
-    /// Number of processes.
-    pub pids: Held,
-    /// Storage.
-    pub storage: Held,
-}
-
-/// How a limit is held.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Held {
-    /// Enforced by the kernel or the storage driver.
-    Enforced,
-    /// Watched: the environment is ended when it is seen above the limit.
-    Measured,
-    /// Not at all.
-    #[default]
-    No,
 }
 
 /// Why a provider or environment could not do what it was asked for.

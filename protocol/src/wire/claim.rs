@@ -1,0 +1,36 @@
+//! Claims: a worker that holds a suspicious delivery asks whether it shall run it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
+
+/// The question.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// Run.
+    pub run: RunId,
+    /// Item.
+    pub item: ItemId,
+    /// Try that was delivered.
+    #[serde(rename = "try")]
+    pub try_id: TryId,
+    /// Execution that would run it.
+    pub exec: ExecId,
+    /// Digest of the spec it was offered under.
+    pub spec: Digest,
+    /// Who asks.
+    pub worker: WorkerId,
+}
+
+/// The answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// Run it: the execution is journalled.
+    Run,
+    /// Forget it: neither acknowledge nor refuse nor extend it. Another execution lives.
+    Hold,
+    /// Acknowledge it away: nothing is owed.
+    Drop,
+}

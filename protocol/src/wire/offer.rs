@@ -1,0 +1,81 @@
+//! Offers: a try of an item, published for whoever has a free slot.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+use crate::id::{ItemId, RunId, TryId};
+use crate::spec::resources::Resources;
+use crate::spec::trial::TrialRef;
+
+/// One offered try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer {
+    /// Run.
+    pub run: RunId,
+    /// Item.
+    pub item: ItemId,
+    /// Try.
+    #[serde(rename = "try")]
+    pub try_id: TryId,
+    /// Digest of what the try runs under.
+    pub spec: Digest,
+    /// Size class, by which workers ask for work that fits.
+    pub class: SizeClass,
+    /// What to do.
+    pub work: Work,
+}
+
+/// What an offer asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Work {
+    /// A trial: agent x task x attempt.
+    Trial(TrialRef),
+}
+
+/// A size class: powers of four of the larger of the cpu and the memory share, where a share is one
+/// processor or 2 GiB. Class n holds what needs at most 4^n shares.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct SizeClass(pub u8);
+
+impl SizeClass {
+    /// The class of an environment with these ceilings.
+    pub fn of(resources: &Resources) -> Self {
+        let shares = u64::from(resources.cpus).max(resources.memory_mb.div_ceil(2048)).max(1);
+        let mut class = 0;
+        let mut bound = 1u64;
+        while bound < shares {
+            bound = bound.saturating_mul(4);
+            class += 1;
+        }
+        Self(class)
+    }
+}
+
+impl fmt::Display for SizeClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "c{}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_powers_of_four() {
+        let class =
+            |cpus, memory_mb| SizeClass::of(&Resources { cpus, memory_mb, storage_mb: 0 }).0;
+        assert_eq!(class(1, 2048), 0);
+        assert_eq!(class(1, 2049), 1);
+        assert_eq!(class(4, 1024), 1);
+        assert_eq!(class(5, 1024), 2);
+        assert_eq!(class(64, 1024), 3);
+        assert_eq!(class(0, 0), 0);
+    }
+}

@@ -1,0 +1,77 @@
+//! Reports: what workers say of executions, in one total order per run.
+
+use serde::{Deserialize, Serialize};
+
+use crate::blob::BlobRef;
+use crate::digest::Digest;
+use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
+use crate::limits;
+use crate::phase::Phase;
+use crate::record::{Durations, LostReason, Timestamps, Verdict};
+
+/// One report. (execution, kind) is said at most once; reading it twice is harmless.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Run.
+    pub run: RunId,
+    /// Item.
+    pub item: ItemId,
+    /// Try.
+    #[serde(rename = "try")]
+    pub try_id: TryId,
+    /// Execution.
+    pub exec: ExecId,
+    /// Digest of the spec the execution was made under.
+    pub spec: Digest,
+    /// Worker; information, never evidence.
+    pub worker: WorkerId,
+    /// What is said.
+    pub body: Body,
+}
+
+/// What a report says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Body {
+    /// The execution began. Said only of suspicious deliveries, later tries, and executions that
+    /// last longer than a second.
+    Started,
+    /// The execution ended with a verdict.
+    Result(Box<ResultBody>),
+    /// The execution ended without one.
+    Lost {
+        /// Why.
+        reason: LostReason,
+        /// Where it was, where that is known.
+        #[serde(default)]
+        phase: Option<Phase>,
+        /// What was saved of it.
+        #[serde(default)]
+        record: Option<BlobRef>,
+    },
+}
+
+/// The small form of an execution's result.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ResultBody {
+    /// What it came to.
+    pub verdict: Verdict,
+    /// Durations.
+    pub durations: Durations,
+    /// Times.
+    pub timestamps: Timestamps,
+    /// The record blob. Absent when the record has nothing beyond this report.
+    #[serde(default)]
+    pub record: Option<BlobRef>,
+}
+
+impl Report {
+    /// The report as it travels, or its size when that is over [`limits::REPORT_BYTES`].
+    ///
+    /// # Errors
+    /// The size in bytes.
+    pub fn encode(&self) -> Result<Vec<u8>, usize> {
+        let bytes = serde_json::to_vec(self).expect("a report has only text keys");
+        if bytes.len() <= limits::REPORT_BYTES { Ok(bytes) } else { Err(bytes.len()) }
+    }
+}

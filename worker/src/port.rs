@@ -1,0 +1,260 @@
+//! What workers and coordinators ask of the queue. Two traits, one per role, so that workers have no
+//! power they must not have.
+//!
+//! # Semantics every implementation has, because the real broker has them
+//! * **Acknowledgements are not fenced**: acknowledging, refusing or extending an earlier delivery
+//!   acts on the present one. Ownership is decided by the coordinator, never here.
+//! * **Redelivery**: a delivery that is neither acknowledged nor extended for one lease is delivered
+//!   again; after a restart of the broker everything in flight is, at once.
+//! * **Incarnations**: a broker that lost its state has a new incarnation; positions and tokens of
+//!   another incarnation mean nothing in it.
+//! * Publishing an offer is idempotent per (item, try).
+//! * Reports of a run have one total order and stay readable from any position until purged.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
+use rollout_protocol::wire::claim::{Answer, Claim};
+use rollout_protocol::wire::control::Control;
+use rollout_protocol::wire::hello::Hello;
+use rollout_protocol::wire::offer::Offer;
+use rollout_protocol::wire::report::Report;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{broadcast, oneshot};
+
+/// The worker's side of the queue.
+#[async_trait]
+pub trait WorkSource: Send + Sync + fmt::Debug {
+    /// Takes at most `max` offers, waiting up to `wait` for the first.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    async fn pull(&self, max: usize, wait: Duration) -> Result<Vec<Delivery>, QueueError>;
+
+    /// Extends the lease of deliveries.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    async fn progress(&self, tokens: &[Token]) -> Result<(), QueueError>;
+
+    /// Removes delivered offers from the queue.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    async fn ack(&self, tokens: &[Token]) -> Result<(), QueueError>;
+
+    /// Gives deliveries back for immediate redelivery.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    async fn nak(&self, tokens: &[Token]) -> Result<(), QueueError>;
+
+    /// Asks the coordinator of the run whether a suspicious delivery shall run.
+    ///
+    /// # Errors
+    /// [`QueueError::NoAnswer`] when no coordinator answers.
+    async fn claim(&self, claim: Claim) -> Result<Answer, QueueError>;
+
+    /// Appends reports; each is durable in the stream when its answer is `Ok`.
+    ///
+    /// # Errors
+    /// [`QueueError`] when nothing is known of any of them; saying them again is harmless.
+    async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), Refused>>, QueueError>;
+
+    /// Says what this worker is and runs.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    async fn hello(&self, hello: Hello) -> Result<(), QueueError>;
+
+    /// Commands of coordinators from now on. May miss some: a hint only.
+    fn controls(&self) -> broadcast::Receiver<Control>;
+}
+
+/// The coordinator's side of the queue.
+#[async_trait]
+pub trait Dispatch: Send + Sync + fmt::Debug {
+    /// The broker's present incarnation.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    async fn incarnation(&self) -> Result<Incarnation, QueueError>;
+
+    /// Publishes offers unless they are already there.
+    ///
+    /// # Errors
+    /// [`QueueError`] when nothing is known of any of them; offering them again is harmless.
+    async fn offer(&self, offers: &[Offer]) -> Result<Vec<Result<Offered, Refused>>, QueueError>;
+
+    /// Deletes offers, delivered or not. Never proves that a try did not run.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    async fn withdraw(&self, run: RunId, tries: &[(ItemId, TryId)]) -> Result<(), QueueError>;
+
+    /// Every offer of the run that is in the queue.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    async fn list(&self, run: RunId) -> Result<Vec<Listed>, QueueError>;
+
+    /// Reports of the run after `from` (all of them when absent), at most `max`, waiting up to
+    /// `wait` for the first.
+    ///
+    /// # Errors
+    /// [`QueueError::Position`] when the position is not of this stream as it is now: read from the
+    /// beginning.
+    async fn reports(
+        &self,
+        run: RunId,
+        from: Option<Position>,
+        max: usize,
+        wait: Duration,
+    ) -> Result<Vec<Reported>, QueueError>;
+
+    /// Deletes the run's reports strictly below a position.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    async fn purge(&self, run: RunId, below: Position) -> Result<(), QueueError>;
+
+    /// The next claim for this run.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    async fn next_claim(&self, run: RunId) -> Result<PendingClaim, QueueError>;
+
+    /// The last hello of every worker that said one.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    async fn hellos(&self) -> Result<Vec<SeenHello>, QueueError>;
+
+    /// Tells workers something at once. A hint only.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    async fn control(&self, control: Control) -> Result<(), QueueError>;
+}
+
+/// Names one life of a broker: state of another life is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Incarnation(pub u128);
+
+/// Names a delivered message (not a delivery: deliveries are not told apart).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Token {
+    /// Broker life.
+    pub incarnation: Incarnation,
+    /// Sequence of the message in the work stream.
+    pub sequence: u64,
+}
+
+/// An offer handed to a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delivery {
+    /// The offer.
+    pub offer: Offer,
+    /// How to acknowledge it.
+    pub token: Token,
+    /// How often it was delivered, this time included.
+    pub delivered: u32,
+}
+
+/// What became of an offer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offered {
+    /// It is in the queue.
+    Published,
+    /// It was there already.
+    Present,
+}
+
+/// An offer found in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listed {
+    /// Item.
+    pub item: ItemId,
+    /// Try.
+    pub try_id: TryId,
+    /// Whether it was ever delivered.
+    pub delivered: bool,
+}
+
+/// A place in a run's reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Position {
+    /// Broker life.
+    pub incarnation: Incarnation,
+    /// Sequence.
+    pub sequence: u64,
+    /// The execution whose report has that sequence: a broker that lost a tail and used the
+    /// sequence again is noticed by it.
+    pub anchor: ExecId,
+}
+
+/// A report with its place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reported {
+    /// Its place.
+    pub position: Position,
+    /// The report.
+    pub report: Report,
+}
+
+/// A claim that waits for its answer.
+#[derive(Debug)]
+pub struct PendingClaim {
+    /// The claim.
+    pub claim: Claim,
+    /// Where the answer goes. Dropping it is no answer.
+    pub reply: oneshot::Sender<Answer>,
+}
+
+/// A hello with its age.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenHello {
+    /// The hello.
+    pub hello: Hello,
+    /// Time since it came, by the broker's own clock.
+    pub age: Duration,
+}
+
+/// Why one message was not taken although the queue works.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The run has as many messages as it may: try later.
+    #[error("the queue holds as many messages of this run as it may")]
+    Full,
+    /// The message is larger than may be.
+    #[error("the message has {size_bytes} bytes, at most {max_bytes} are taken")]
+    TooLarge {
+        /// Its size.
+        size_bytes: usize,
+        /// The bound.
+        max_bytes: usize,
+    },
+}
+
+/// Why the queue could not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum QueueError {
+    /// The broker cannot be reached.
+    #[error("the queue cannot be reached: {reason}")]
+    Unreachable {
+        /// What the client says.
+        reason: String,
+    },
+    /// No coordinator answered a claim.
+    #[error("no coordinator answers for run {run}")]
+    NoAnswer {
+        /// The run.
+        run: RunId,
+    },
+    /// A position is not of the stream as it is now.
+    #[error("the reports were read up to a position that the queue no longer knows")]
+    Position,
+}

@@ -1,0 +1,104 @@
+//! One execution of a trial, from its image to its record: a file per phase.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rollout_protocol::blob::MediaType;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::TrialRecord;
+use rollout_protocol::spec::agent::AgentSpec;
+use rollout_protocol::spec::settings::TrialSettings;
+use rollout_protocol::spec::task::TaskSpec;
+use rollout_protocol::wire::control::StopLevel;
+use tokio::sync::watch;
+
+use crate::environment::Labels;
+
+/// What one execution needs to know.
+#[derive(Debug, Clone)]
+pub struct TrialContext {
+    /// Whose execution it is.
+    pub labels: Labels,
+    /// Digest of everything it runs under.
+    pub spec: Digest,
+    /// What every trial of the job runs under.
+    pub settings: Arc<TrialSettings>,
+    /// The agent.
+    pub agent: Arc<AgentSpec>,
+    /// The task.
+    pub task: Arc<TaskSpec>,
+    /// Which sample it is.
+    pub attempt: u32,
+    /// A directory of this execution alone; exists and is empty.
+    pub scratch: PathBuf,
+    /// Whether and how hard to stop.
+    pub stop: watch::Receiver<Option<StopLevel>>,
+    /// Told of every phase that begins.
+    pub phases: Arc<dyn PhaseSink>,
+}
+
+/// Is told where an execution is. Must not block.
+pub trait PhaseSink: Send + Sync + fmt::Debug {
+    /// A phase began.
+    fn entered(&self, phase: Phase);
+}
+
+/// What an execution left when its environment is gone.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Finished {
+    /// It has a verdict.
+    Verdict(Draft),
+    /// It was stopped before it had one; the trial stays owed.
+    Stopped {
+        /// Where it was when the stop ended it.
+        phase: Phase,
+        /// What was saved of it, if there was an environment.
+        draft: Option<Draft>,
+    },
+}
+
+/// A record whose files are not stored yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Draft {
+    /// The record; its `outputs` and `logs` are empty until the files are stored.
+    pub record: TrialRecord,
+    /// The files, in the execution's scratch directory.
+    pub files: Vec<CapturedFile>,
+}
+
+/// A file that waits to be stored.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct CapturedFile {
+    /// Where it is.
+    pub file: PathBuf,
+    /// What it is.
+    pub media_type: MediaType,
+    /// What it becomes in the record.
+    pub role: FileRole,
+}
+
+/// What a captured file becomes in the record.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(tag = "role", rename_all = "snake_case")]
+pub enum FileRole {
+    /// An output.
+    Output {
+        /// Path below the trial's directory.
+        path: String,
+        /// Bytes that were written, kept or not.
+        total_bytes: u64,
+        /// Whether the middle was left out.
+        truncated: bool,
+    },
+    /// The archive of `/logs`.
+    Logs {
+        /// Regular files and directories in it.
+        entries: u64,
+        /// Entries that were left out.
+        skipped: u64,
+        /// Whether a limit ended the collection early.
+        truncated: bool,
+    },
+}
