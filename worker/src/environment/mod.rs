@@ -12,6 +12,9 @@
 //! * Dropping a future may leave its effect done or undone, never half-known: the next call works.
 //! * No asynchronous work happens in `Drop`.
 
+pub mod context;
+pub mod dockerignore;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -146,6 +149,8 @@ pub struct ImageRequest {
     pub force_build: bool,
     /// Time for the build or pull. The caller enforces it too.
     pub timeout: Duration,
+    /// Where the log of a build that fails goes, bounded; its tail stands in the failure anyway.
+    pub log: Option<PathBuf>,
     /// The provider's settings of the job.
     pub settings: ProviderSpec,
     /// Who asks.
@@ -327,6 +332,8 @@ pub enum FailureKind {
     DiskFull,
     /// No answer: the service may be down.
     Unreachable,
+    /// The time given in the request passed before the work was done.
+    TimedOut,
     /// An answer that says the service has a problem of its own.
     Service,
     /// Something is left that should be gone.

@@ -1,0 +1,284 @@
+//! `.dockerignore`: which files of a build context a build may see.
+//!
+//! The rules are those of Docker's own matcher: patterns are matched against the whole relative
+//! path and against each of its parent directories, `*` and `?` stop at `/`, `**` does not, a
+//! leading `!` takes files back in, and the last pattern that matches decides.
+
+use std::path::Path;
+
+use regex::Regex;
+
+/// The file's name, at the root of the context.
+pub const FILE_NAME: &str = ".dockerignore";
+
+/// A pattern that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{FILE_NAME} line {line}: `{pattern}` is not a valid pattern")]
+pub struct InvalidPattern {
+    /// Line of the pattern, from 1.
+    pub line: usize,
+    /// The pattern as written.
+    pub pattern: String,
+}
+
+/// The patterns of a `.dockerignore` file. Without patterns nothing is excluded.
+#[derive(Debug, Clone, Default)]
+pub struct Dockerignore {
+    patterns: Vec<Pattern>,
+}
+
+#[derive(Debug, Clone)]
+struct Pattern {
+    takes_back: bool,
+    matcher: Matcher,
+}
+
+#[derive(Debug, Clone)]
+enum Matcher {
+    Exact(String),
+    Prefix(String),
+    Suffix(String),
+    Pattern(Regex),
+}
+
+impl Dockerignore {
+    /// Reads `.dockerignore` at the root of `context`; an absent file has no patterns.
+    ///
+    /// # Errors
+    /// When the file cannot be read or holds an invalid pattern.
+    pub fn read(context: &Path) -> std::io::Result<Self> {
+        match std::fs::read_to_string(context.join(FILE_NAME)) {
+            Ok(text) => Self::parse(&text)
+                .map_err(|e| std::io::Error::new(std::io::ErrorKind::InvalidData, e)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Parses the text of a `.dockerignore` file.
+    ///
+    /// # Errors
+    /// [`InvalidPattern`].
+    pub fn parse(text: &str) -> Result<Self, InvalidPattern> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let mut patterns = Vec::new();
+        for (index, line) in text.lines().enumerate() {
+            let written = line.trim();
+            if line.starts_with('#') || written.is_empty() {
+                continue;
+            }
+            let invalid = || InvalidPattern { line: index + 1, pattern: written.to_owned() };
+            let (takes_back, pattern) = match written.strip_prefix('!') {
+                Some(rest) => (true, rest.trim()),
+                None => (false, written),
+            };
+            if pattern.is_empty() {
+                return Err(invalid());
+            }
+            let pattern = clean(pattern);
+            let matcher = compile(&pattern).ok_or_else(invalid)?;
+            patterns.push(Pattern { takes_back, matcher });
+        }
+        Ok(Self { patterns })
+    }
+
+    /// Whether `path` (relative to the context, separated by `/`) is kept from the build.
+    pub fn excludes(&self, path: &str) -> bool {
+        let mut excluded = false;
+        for pattern in &self.patterns {
+            if pattern.takes_back != excluded {
+                continue;
+            }
+            if with_parents(path).any(|candidate| pattern.matcher.matches(candidate)) {
+                excluded = !pattern.takes_back;
+            }
+        }
+        excluded
+    }
+
+    /// Whether something below an excluded directory may be taken back in, so that the directory
+    /// has to be looked into.
+    pub fn takes_back(&self) -> bool {
+        self.patterns.iter().any(|pattern| pattern.takes_back)
+    }
+}
+
+/// `path` and its parent directories, the longest first.
+fn with_parents(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(path), |path| path.rfind('/').map(|end| &path[..end]))
+}
+
+impl Matcher {
+    fn matches(&self, path: &str) -> bool {
+        match self {
+            Self::Exact(text) => path == text,
+            Self::Prefix(text) => path.starts_with(text.as_str()),
+            Self::Suffix(text) => {
+                path.ends_with(text.as_str()) || text.strip_prefix('/') == Some(path)
+            }
+            Self::Pattern(regex) => regex.is_match(path),
+        }
+    }
+}
+
+/// Lexical cleaning: no empty, `.` or inner `..` parts, no leading or trailing slash.
+fn clean(pattern: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in pattern.split('/') {
+        match part {
+            "" | "." => {}
+            ".." if parts.last().is_some_and(|last| *last != "..") => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    if parts.is_empty() { ".".to_owned() } else { parts.join("/") }
+}
+
+/// Translates a cleaned pattern; `None` when it is not valid.
+fn compile(pattern: &str) -> Option<Matcher> {
+    let plain = |text: &str| !text.contains(['*', '?', '[', '\\']);
+    if plain(pattern) {
+        return Some(Matcher::Exact(pattern.to_owned()));
+    }
+    if let Some(rest) = pattern.strip_suffix("**").filter(|rest| plain(rest)) {
+        return Some(Matcher::Prefix(rest.to_owned()));
+    }
+    if let Some(rest) = pattern.strip_prefix("**").filter(|rest| plain(rest)) {
+        return Some(Matcher::Suffix(rest.to_owned()));
+    }
+    translate(pattern).and_then(|text| Regex::new(&text).ok()).map(Matcher::Pattern)
+}
+
+fn translate(pattern: &str) -> Option<String> {
+    let mut regex = String::from("^(?s:");
+    let mut rest = pattern.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            '*' if rest.next_if_eq(&'*').is_some() => {
+                rest.next_if_eq(&'/');
+                regex.push_str(if rest.peek().is_none() { ".*" } else { "(?:.*/)?" });
+            }
+            '*' => regex.push_str("[^/]*"),
+            '?' => regex.push_str("[^/]"),
+            '\\' => regex.push_str(&escaped(rest.next()?)),
+            '[' => {
+                regex.push('[');
+                class(&mut rest, &mut regex)?;
+            }
+            c => regex.push_str(&escaped(c)),
+        }
+    }
+    regex.push_str(")$");
+    Some(regex)
+}
+
+/// Copies a character class up to its closing bracket.
+fn class(rest: &mut std::iter::Peekable<std::str::Chars<'_>>, regex: &mut String) -> Option<()> {
+    if rest.next_if_eq(&'^').is_some() {
+        regex.push('^');
+    }
+    let mut empty = true;
+    loop {
+        match rest.next()? {
+            ']' if empty => return None,
+            ']' => {
+                regex.push(']');
+                return Some(());
+            }
+            '-' => regex.push('-'),
+            '\\' => regex.push_str(&escaped(rest.next()?)),
+            c => regex.push_str(&escaped(c)),
+        }
+        empty = false;
+    }
+}
+
+fn escaped(c: char) -> String {
+    regex::escape(c.encode_utf8(&mut [0; 4]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn excluded(text: &str, path: &str) -> bool {
+        Dockerignore::parse(text).expect("valid").excludes(path)
+    }
+
+    #[test]
+    fn patterns_match_as_docker_matches_them() {
+        // pattern, path, excluded
+        let cases = [
+            ("secret", "secret", true),
+            ("secret", "secret/a/b", true),
+            ("secret", "a/secret", false),
+            ("/secret/", "secret", true),
+            ("./a//b/../c", "a/c", true),
+            ("*.log", "x.log", true),
+            ("*.log", "a/x.log", false),
+            ("*/*.log", "a/x.log", true),
+            ("*/*.log", "a/b/x.log", false),
+            ("**/*.log", "x.log", true),
+            ("**/*.log", "a/b/x.log", true),
+            ("**/node_modules", "a/node_modules/b/c.js", true),
+            ("**/node_modules", "node_modules", true),
+            ("**/foo/bar", "foo/bar", true),
+            ("docs/**", "docs/a/b", true),
+            ("docs/**", "docs", false),
+            ("a/**/z", "a/z", true),
+            ("a/**/z", "a/b/c/z", true),
+            ("a/**/z", "b/a/z", false),
+            ("?.txt", "a.txt", true),
+            ("?.txt", "ab.txt", false),
+            ("[a-c]x", "bx", true),
+            ("[^a-c]x", "bx", false),
+            ("[^a-c]x", "dx", true),
+            ("a.b", "axb", false),
+            (r"a\*b", "a*b", true),
+            (r"a\*b", "axb", false),
+            ("*", "any/thing", true),
+            ("# comment", "# comment", false),
+            ("  spaced  ", "spaced", true),
+            ("temp+(1)", "temp+(1)", true),
+        ];
+        for (pattern, path, expected) in cases {
+            assert_eq!(excluded(pattern, path), expected, "`{pattern}` on `{path}`");
+        }
+    }
+
+    #[test]
+    fn the_last_match_decides() {
+        let text = "\u{feff}# first\n*\n!src\n!*.md\nREADME.md\nsrc/**/*.tmp\r\n";
+        for (path, expected) in [
+            ("main.c", true),
+            ("src/main.c", false),
+            ("src/a/b.tmp", true),
+            ("CHANGES.md", false),
+            ("README.md", true),
+        ] {
+            assert_eq!(excluded(text, path), expected, "{path}");
+        }
+        assert!(excluded("!a\na", "a"));
+        assert!(!excluded("a\n!a/b", "a/b"));
+        assert!(excluded("a\n!a/b", "a/c"));
+    }
+
+    #[test]
+    fn bad_patterns_name_their_line() {
+        for (text, line) in [("a\n!", 2), ("[", 1), ("a\nb\n[]", 3), ("x\\", 1)] {
+            let error = Dockerignore::parse(text).expect_err("invalid");
+            assert_eq!(error.line, line, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_absent_file_excludes_nothing() {
+        let dir = tempfile::tempdir().expect("directory");
+        let ignore = Dockerignore::read(dir.path()).expect("absent is fine");
+        assert!(!ignore.excludes("anything"));
+        std::fs::write(dir.path().join(FILE_NAME), "[").expect("written");
+        assert!(Dockerignore::read(dir.path()).is_err());
+    }
+}
