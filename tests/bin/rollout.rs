@@ -1,0 +1,4 @@
+//! The program under test: the same as `rollout`, built for this package so that its tests know
+//! where it is.
+
+fn main() {}

@@ -1,0 +1,111 @@
+//! Who may depend on whom, and which crates nobody may.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+
+use crate::{Violation, assert_none, files};
+
+/// Our crates with those of ours they may use: `protocol <- worker <- coordinator <- tests`.
+const DIRECTION: &[(&str, &[&str])] = &[
+    ("rollout-protocol", &[]),
+    ("rollout-worker", &["rollout-protocol"]),
+    ("rollout-coordinator", &["rollout-protocol", "rollout-worker"]),
+    ("rollout-tests", &["rollout-protocol", "rollout-worker", "rollout-coordinator"]),
+];
+
+/// Crate names with the crates of ours they depend on, development dependencies included.
+fn direction(crates: &BTreeMap<String, Vec<String>>) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (name, dependencies) in crates {
+        let Some((_, allowed)) = DIRECTION.iter().find(|(known, _)| known == name) else {
+            violations.push(Violation::new("Cargo.toml", 0, format!("unknown member {name}")));
+            continue;
+        };
+        for dependency in dependencies {
+            if DIRECTION.iter().any(|(ours, _)| ours == dependency)
+                && !allowed.contains(&dependency.as_str())
+            {
+                let what = format!("{name} must not depend on {dependency}");
+                violations.push(Violation::new("Cargo.toml", 0, what));
+            }
+        }
+    }
+    violations
+}
+
+/// Packages of a lock file that the `bans.deny` list of a cargo-deny configuration forbids.
+fn banned(lock: &str, configuration: &str) -> Vec<Violation> {
+    let lock: toml::Table = lock.parse().expect("Cargo.lock is TOML");
+    let configuration: toml::Table = configuration.parse().expect(".deny.toml is TOML");
+    let text = |table: &toml::Value, key: &str| table[key].as_str().expect("text").to_owned();
+    let list = |value: &toml::Value| value.as_array().expect("a list").clone();
+    let mut violations = Vec::new();
+    for package in list(&lock["package"]) {
+        let (name, version) = (text(&package, "name"), text(&package, "version"));
+        for ban in list(&configuration["bans"]["deny"]) {
+            if forbids(&text(&ban, "crate"), &name, &version) {
+                let what = format!("{name} {version} is banned: {}", text(&ban, "reason"));
+                violations.push(Violation::new("Cargo.lock", 0, what));
+            }
+        }
+    }
+    violations
+}
+
+/// Whether `ban`, a `name` or `name@<VERSION`, forbids a package.
+fn forbids(ban: &str, name: &str, version: &str) -> bool {
+    match ban.split_once("@<") {
+        None => ban == name,
+        Some((banned, first_allowed)) => banned == name && parts(version) < parts(first_allowed),
+    }
+}
+
+fn parts(version: &str) -> Vec<u64> {
+    let release = version.split(['-', '+']).next().unwrap_or_default();
+    release.split('.').map(|part| part.parse().expect("a number")).collect()
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--offline", "--no-deps", "--format-version", "1"])
+        .current_dir(files::root())
+        .output()
+        .expect("cargo metadata");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let name = |value: &serde_json::Value| value["name"].as_str().expect("a name").to_owned();
+    let list = |value: &serde_json::Value| value.as_array().expect("a list").clone();
+    let crates: BTreeMap<_, _> = list(&metadata["packages"])
+        .iter()
+        .map(|package| (name(package), list(&package["dependencies"]).iter().map(name).collect()))
+        .collect();
+    assert_eq!(crates.len(), DIRECTION.len(), "{crates:?}");
+    assert_none(&direction(&crates));
+}
+
+#[test]
+fn no_banned_crate() {
+    let read = |name| fs::read_to_string(files::root().join(name)).expect(name);
+    assert_none(&banned(&read("Cargo.lock"), &read(".deny.toml")));
+}
+
+#[test]
+fn catches_violations() {
+    let crates = [("rollout-worker", "rollout-coordinator"), ("rollout-new", "serde")];
+    let crates = crates.map(|(name, on)| (name.to_owned(), vec![on.to_owned()])).into();
+    assert_eq!(direction(&crates).len(), 2);
+
+    let found = |ban, name, version| {
+        let lock = format!("[[package]]\nname='{name}'\nversion='{version}'\n");
+        let configuration = format!("[bans]\ndeny=[{{crate='{ban}', reason='x'}}]\n");
+        banned(&lock, &configuration).len()
+    };
+    assert_eq!((found("backoff", "backoff", "0.4.0"), found("backoff", "backon", "1.0.0")), (1, 0));
+    assert_eq!((found("h2@<0.4", "h2", "0.3.27"), found("h2@<0.4", "h2", "0.4.0")), (1, 0));
+    assert_eq!(
+        (found("tar@<0.4.45", "tar", "0.4.9"), found("tar@<0.4.45", "tar", "0.4.46")),
+        (1, 0)
+    );
+}

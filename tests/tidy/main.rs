@@ -1,0 +1,44 @@
+//! The house rules that a compiler does not check: who may depend on whom, sizes, purity of the
+//! core, banned crates, unlisted files, words, undocumented codes. Each rule is a function from
+//! sources to violations, with a test that shows it catching one.
+
+mod dependencies;
+mod documentation;
+mod files;
+mod mask;
+mod purity;
+mod registration;
+mod sizes;
+mod words;
+
+use std::fmt;
+
+/// A place that breaks a rule.
+#[derive(Debug, PartialEq, Eq)]
+struct Violation {
+    /// File, relative to the repository.
+    path: String,
+    /// Line, from 1; 0 when it is the file as a whole.
+    line: usize,
+    /// What is wrong.
+    what: String,
+}
+
+impl Violation {
+    fn new(path: &str, line: usize, what: impl Into<String>) -> Self {
+        Self { path: path.to_owned(), line, what: what.into() }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line, self.what)
+    }
+}
+
+/// Fails with every violation at once.
+#[track_caller]
+fn assert_none(violations: &[Violation]) {
+    let list: String = violations.iter().map(|v| format!("\n  {v}")).collect();
+    assert!(violations.is_empty(), "{} violations:{list}", violations.len());
+}

@@ -1,0 +1,77 @@
+//! No clock, chance, task or IO where the same input must always give the same output; no printing
+//! and no silenced tests or lints anywhere.
+
+use regex::Regex;
+
+use crate::files::Source;
+use crate::{Violation, assert_none, files};
+
+/// What must be pure: the words, and the deciding parts of the control plane.
+const PURE: &[&str] =
+    &["protocol/src/", "coordinator/src/core", "coordinator/src/plan", "coordinator/src/metrics"];
+
+const IMPURE: &str = r"\b(Instant|SystemTime|rand::|tokio::|(Timestamp|Zoned)::now|std::(fs|net|env|thread|process)\b)|\buse std::\{[^}]*\b(fs|net|env|thread|process)\b";
+
+/// Where text for people is made.
+const PRINTING: &[&str] = &["coordinator/src/cli/", "coordinator/src/bin/", "tests/"];
+
+fn matches(source: &Source, code: &str, pattern: &str, what: &str) -> Vec<Violation> {
+    let pattern = Regex::new(pattern).expect("a pattern");
+    let violation = |at: regex::Match<'_>| {
+        let line = code[..at.start()].matches('\n').count() + 1;
+        Violation::new(&source.path, line, format!("{what}: `{}`", at.as_str()))
+    };
+    pattern.find_iter(code).map(violation).collect()
+}
+
+fn impure(source: &Source) -> Vec<Violation> {
+    if source.is_test() || !PURE.iter().any(|path| source.path.starts_with(path)) {
+        return Vec::new();
+    }
+    matches(source, source.production_code(), IMPURE, "must be pure")
+}
+
+fn printing(source: &Source) -> Vec<Violation> {
+    if source.is_test() || PRINTING.iter().any(|path| source.path.starts_with(path)) {
+        return Vec::new();
+    }
+    matches(source, source.production_code(), r"\be?print(ln)?!", "only the command line prints")
+}
+
+fn silenced(source: &Source) -> Vec<Violation> {
+    let code = &source.masked.code;
+    let mut violations = matches(source, code, r"#\[ignore\b", "no test is ignored");
+    violations.extend(matches(source, code, r"#!?\[allow\(", "use #[expect(…, reason)]"));
+    violations
+}
+
+#[test]
+fn the_core_is_pure() {
+    assert_none(&files::rust().flat_map(impure).collect::<Vec<_>>());
+}
+
+#[test]
+fn libraries_do_not_print() {
+    assert_none(&files::rust().flat_map(printing).collect::<Vec<_>>());
+}
+
+#[test]
+fn nothing_is_silenced() {
+    assert_none(&files::rust().flat_map(silenced).collect::<Vec<_>>());
+}
+
+#[test]
+fn catches_violations() {
+    let at = |path, text| Source::new(path, text);
+    let core = "coordinator/src/core/state.rs";
+    for text in ["let t = Instant::now();", "use std::{io, fs};", "tokio::spawn(x);", "rand::rng()"]
+    {
+        assert_eq!(impure(&at(core, text)).len(), 1, "{text}");
+    }
+    assert_eq!(impure(&at(core, "// no Instant here\nlet s = \"tokio::\";")), []);
+    assert_eq!(impure(&at(core, "let x = 1;\n#[cfg(test)]\nmod tests { use std::fs; }")), []);
+    assert_eq!(impure(&at("coordinator/src/run/engine.rs", "tokio::select!")), []);
+    assert_eq!(printing(&at("worker/src/x.rs", "println!(\"\")")).len(), 1);
+    assert_eq!(printing(&at("coordinator/src/cli/output.rs", "println!(\"\")")), []);
+    assert_eq!(silenced(&at("worker/src/x.rs", "#[ignore]\n#[allow(dead_code)]")).len(), 2);
+}

@@ -1,0 +1,86 @@
+//! Files that no compiler sees: a module nobody names, a test nobody lists.
+
+use std::collections::BTreeSet;
+
+use regex::Regex;
+
+use crate::files::Source;
+use crate::{Violation, assert_none, files};
+
+/// Files that start a compilation of their own, beside those that `tests/Cargo.toml` lists.
+fn is_root(path: &str, listed: &BTreeSet<String>) -> bool {
+    ["lib.rs", "main.rs", "build.rs"].iter().any(|name| path.ends_with(&format!("/src/{name}")))
+        || path.contains("/src/bin/")
+        || listed.contains(path)
+}
+
+/// Paths of all targets in `tests/Cargo.toml`, relative to the repository.
+fn listed(manifest: &str) -> BTreeSet<String> {
+    let manifest: toml::Table = manifest.parse().expect("tests/Cargo.toml is TOML");
+    let path = |target: &toml::Value| format!("tests/{}", target["path"].as_str().expect("a path"));
+    ["bin", "test", "bench"]
+        .iter()
+        .filter_map(|kind| manifest.get(*kind)?.as_array())
+        .flatten()
+        .chain(manifest.get("lib"))
+        .map(path)
+        .collect()
+}
+
+/// Where `mod name;` for a file may stand.
+fn parents(path: &str) -> Vec<String> {
+    let path = path.strip_suffix("/mod.rs").or_else(|| path.strip_suffix(".rs")).unwrap_or(path);
+    let Some((directory, _)) = path.rsplit_once('/') else { return Vec::new() };
+    let mut parents: Vec<_> =
+        ["mod.rs", "lib.rs", "main.rs"].map(|name| format!("{directory}/{name}")).into();
+    parents.push(format!("{directory}.rs"));
+    parents
+}
+
+fn orphans(sources: &[Source], listed: &BTreeSet<String>) -> Vec<Violation> {
+    let orphan = |source: &&Source| {
+        let stem = source.path.strip_suffix("/mod.rs").unwrap_or(&source.path);
+        let name = stem.rsplit('/').next().unwrap_or(stem).trim_end_matches(".rs");
+        let declaration = Regex::new(&format!(r"\bmod {name};")).expect("a pattern");
+        !parents(&source.path).iter().any(|parent| {
+            sources.iter().any(|s| s.path == *parent && declaration.is_match(&s.masked.code))
+        })
+    };
+    let rust = sources.iter().filter(|s| s.is_rust() && !is_root(&s.path, listed));
+    rust.filter(orphan)
+        .map(|s| Violation::new(&s.path, 0, "no module or target names it"))
+        .collect()
+}
+
+fn absent(sources: &[Source], listed: &BTreeSet<String>) -> Vec<Violation> {
+    let exists = |path: &String| sources.iter().any(|source| source.path == *path);
+    let gone = listed.iter().filter(|path| !exists(path));
+    gone.map(|path| Violation::new("tests/Cargo.toml", 0, format!("{path} is not there"))).collect()
+}
+
+#[test]
+fn every_file_is_compiled() {
+    let manifest = files::all().iter().find(|source| source.path == "tests/Cargo.toml");
+    let listed = listed(&manifest.expect("tests/Cargo.toml").text);
+    assert!(listed.contains("tests/tidy/main.rs"), "{listed:?}");
+    assert_none(&orphans(files::all(), &listed));
+    assert_none(&absent(files::all(), &listed));
+}
+
+#[test]
+fn catches_violations() {
+    let listed = listed("[[test]]\npath = 'e2e/main.rs'\n[[test]]\npath = 'gone/main.rs'\n");
+    let sources = [
+        Source::new("worker/src/lib.rs", "mod a;\nmod d; // mod c;"),
+        Source::new("worker/src/a.rs", "mod b;"),
+        Source::new("worker/src/a/b.rs", ""),
+        Source::new("worker/src/d/mod.rs", ""),
+        Source::new("worker/src/c.rs", ""),
+        Source::new("tests/e2e/main.rs", ""),
+        Source::new("tests/other/main.rs", ""),
+    ];
+    let orphans = orphans(&sources, &listed);
+    let paths: Vec<_> = orphans.iter().map(|violation| violation.path.as_str()).collect();
+    assert_eq!(paths, ["worker/src/c.rs", "tests/other/main.rs"]);
+    assert_eq!(absent(&sources, &listed).len(), 1);
+}
