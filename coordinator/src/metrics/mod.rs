@@ -1,0 +1,22 @@
+//! Numbers over a run, folded from its events: pure, without clock or input and output.
+//!
+//! # Invariants
+//! * Counts add up: total = completed + failed + cancelled + unverified + owed, over the run and for
+//!   every agent.
+//! * What says nothing has no value: with nothing completed there is no mean and no pass rate.
+//! * Retries and lost executions are counted when their trial settles, from its record, so that a
+//!   run that was stopped and resumed counts the same as one that was not.
+//! * The order of events matters at most in the last bits of sums; final results are folded again
+//!   in the plan's order and do not depend on it at all.
+
+mod kind;
+mod stats;
+mod sum;
+mod tally;
+#[cfg(test)]
+mod tests;
+
+pub use kind::MetricKind;
+pub use stats::{AgentTally, AgentTotal, Stats};
+pub use sum::Sum;
+pub use tally::{Rewards, Scored, Tally, total_cost};

@@ -1,0 +1,98 @@
+//! The totals of a run and of each agent.
+
+use std::collections::HashMap;
+
+use rollout_protocol::event::{EventKind, RunEvent};
+
+use super::tally::{Scored, Tally};
+
+/// An agent and the number of its trials in the plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentTotal {
+    /// Name.
+    pub name: String,
+    /// Trials of the plan.
+    pub total: u64,
+}
+
+/// The totals of one agent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AgentTally {
+    /// Name.
+    pub name: String,
+    /// Trials of the plan.
+    pub total: u64,
+    /// What is settled of them.
+    pub tally: Tally,
+}
+
+impl AgentTally {
+    /// Trials without a terminal record.
+    pub fn owed(&self) -> u64 {
+        self.total.saturating_sub(self.tally.settled())
+    }
+}
+
+/// The totals of a run.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Stats {
+    overall: Tally,
+    agents: Vec<AgentTally>,
+    index: HashMap<String, usize>,
+}
+
+impl Stats {
+    /// Nothing settled yet, of what the agents have to do, in the order of the plan.
+    pub fn new(agents: &[AgentTotal]) -> Self {
+        let mut stats = Self::default();
+        for agent in agents {
+            let at = stats.agent(&agent.name);
+            stats.agents[at].total += agent.total;
+        }
+        stats
+    }
+
+    /// Takes in an event. Events that settle nothing change nothing.
+    pub fn apply(&mut self, event: &RunEvent) {
+        if let EventKind::TrialSettled { settlement, .. } = &event.kind {
+            self.add(&settlement.trial.agent, &Scored::of(settlement));
+        }
+    }
+
+    /// Takes in one settled trial of `agent`.
+    pub fn add(&mut self, agent: &str, scored: &Scored) {
+        let at = self.agent(agent);
+        self.agents[at].tally.add(scored);
+        self.overall.add(scored);
+    }
+
+    /// Totals over all agents.
+    pub fn overall(&self) -> &Tally {
+        &self.overall
+    }
+
+    /// Totals of each agent, in the order of the plan.
+    pub fn agents(&self) -> &[AgentTally] {
+        &self.agents
+    }
+
+    /// Trials of the plan.
+    pub fn total(&self) -> u64 {
+        self.agents.iter().map(|agent| agent.total).sum()
+    }
+
+    /// Trials without a terminal record.
+    pub fn owed(&self) -> u64 {
+        self.agents.iter().map(AgentTally::owed).sum()
+    }
+
+    fn agent(&mut self, name: &str) -> usize {
+        if let Some(at) = self.index.get(name) {
+            return *at;
+        }
+        let at = self.agents.len();
+        self.index.insert(name.to_owned(), at);
+        self.agents.push(AgentTally { name: name.to_owned(), total: 0, tally: Tally::default() });
+        at
+    }
+}

@@ -1,0 +1,44 @@
+//! Sums whose result hardly depends on the order of what is added.
+
+/// A compensated sum (Neumaier): the low-order bits that an addition loses are kept beside it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Sum {
+    total: f64,
+    lost: f64,
+}
+
+impl Sum {
+    /// Adds a value.
+    pub fn add(&mut self, value: f64) {
+        let total = self.total + value;
+        self.lost += if self.total.abs() >= value.abs() {
+            (self.total - total) + value
+        } else {
+            (value - total) + self.total
+        };
+        self.total = total;
+    }
+
+    /// The sum. An overflow stays an infinity.
+    pub fn value(&self) -> f64 {
+        if self.total.is_finite() { self.total + self.lost } else { self.total }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Sum;
+
+    #[test]
+    fn keeps_what_plain_addition_loses() {
+        let mut sum = Sum::default();
+        for value in [1.0, 1e100, 1.0, -1e100] {
+            sum.add(value);
+        }
+        assert_eq!(sum.value(), 2.0);
+        let mut large = Sum::default();
+        large.add(f64::MAX);
+        large.add(f64::MAX);
+        assert_eq!(large.value(), f64::INFINITY);
+    }
+}

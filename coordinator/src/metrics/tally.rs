@@ -1,0 +1,167 @@
+//! Counts and sums over settled trials.
+
+use rollout_protocol::error::ErrorClass;
+use rollout_protocol::record::{Execution, ExecutionEnd, Outcome, Settlement};
+
+use super::sum::Sum;
+
+/// What one settled trial adds to the totals.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scored {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The reward, when it completed.
+    pub reward: Option<f64>,
+    /// Whether the reward is 1.
+    pub passed: bool,
+    /// Whether it failed by the infrastructure's fault.
+    pub infrastructure: bool,
+    /// Cost of all its executions.
+    pub cost: f64,
+    /// Executions that failed and were tried again.
+    pub retries: u32,
+    /// Executions that ended without a verdict.
+    pub lost: u32,
+}
+
+impl Scored {
+    /// What `settlement` adds.
+    pub fn of(settlement: &Settlement) -> Self {
+        let verdict = &settlement.verdict;
+        let (mut retries, mut lost) = (0, 0);
+        for execution in &settlement.superseded {
+            match execution.end {
+                ExecutionEnd::Reported { .. } => retries += 1,
+                ExecutionEnd::Lost { .. } => lost += 1,
+                ExecutionEnd::Open => {}
+            }
+        }
+        let completed = verdict.outcome == Outcome::Completed;
+        Self {
+            outcome: verdict.outcome,
+            reward: verdict.reward.filter(|_| completed),
+            passed: verdict.passed(),
+            infrastructure: verdict.outcome == Outcome::Failed
+                && verdict.error.as_ref().is_some_and(|e| e.class == ErrorClass::Infrastructure),
+            cost: total_cost(settlement),
+            retries,
+            lost,
+        }
+    }
+}
+
+/// The cost of a trial: of the execution that settled it and of those before it, as far as they
+/// reported one.
+pub fn total_cost(settlement: &Settlement) -> f64 {
+    let mut sum = Sum::default();
+    sum.add(settlement.verdict.cost);
+    for Execution { end, .. } in &settlement.superseded {
+        if let ExecutionEnd::Reported { verdict } = end {
+            sum.add(verdict.cost);
+        }
+    }
+    sum.value()
+}
+
+/// Rewards of completed trials.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Rewards {
+    count: u64,
+    sum: Sum,
+    min: Option<f64>,
+    max: Option<f64>,
+}
+
+impl Rewards {
+    /// Adds the reward of one completed trial.
+    pub fn add(&mut self, reward: f64) {
+        self.count += 1;
+        self.sum.add(reward);
+        self.min = Some(self.min.map_or(reward, |min| min.min(reward)));
+        self.max = Some(self.max.map_or(reward, |max| max.max(reward)));
+    }
+
+    /// Number of rewards.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Their sum; nothing when there is none.
+    pub fn sum(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum.value())
+    }
+
+    /// The smallest.
+    pub fn min(&self) -> Option<f64> {
+        self.min
+    }
+
+    /// The largest.
+    pub fn max(&self) -> Option<f64> {
+        self.max
+    }
+
+    /// Their average; nothing when there is none.
+    pub fn mean(&self) -> Option<f64> {
+        self.sum().map(|sum| sum / self.count as f64)
+    }
+}
+
+/// Totals over some trials: of a run, or of one agent.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Tally {
+    /// The verifier produced a reward.
+    pub completed: u64,
+    /// An error prevented a reward.
+    pub failed: u64,
+    /// Ended by the user's command.
+    pub cancelled: u64,
+    /// Ran to the end without a verifier.
+    pub unverified: u64,
+    /// Completed with a reward of 1.
+    pub passed: u64,
+    /// Failed by the infrastructure's fault.
+    pub infrastructure: u64,
+    /// Executions that failed and were tried again.
+    pub retries: u64,
+    /// Executions that ended without a verdict.
+    pub lost: u64,
+    /// Rewards of completed trials.
+    pub rewards: Rewards,
+    cost: Sum,
+}
+
+impl Tally {
+    /// Adds one settled trial.
+    pub fn add(&mut self, scored: &Scored) {
+        match scored.outcome {
+            Outcome::Completed => self.completed += 1,
+            Outcome::Failed => self.failed += 1,
+            Outcome::Cancelled => self.cancelled += 1,
+            Outcome::Unverified => self.unverified += 1,
+        }
+        self.passed += u64::from(scored.passed);
+        self.infrastructure += u64::from(scored.infrastructure);
+        self.retries += u64::from(scored.retries);
+        self.lost += u64::from(scored.lost);
+        if let Some(reward) = scored.reward {
+            self.rewards.add(reward);
+        }
+        self.cost.add(scored.cost);
+    }
+
+    /// Trials with a terminal record.
+    pub fn settled(&self) -> u64 {
+        self.completed + self.failed + self.cancelled + self.unverified
+    }
+
+    /// Share of completed trials that passed; nothing when none completed.
+    pub fn pass_rate(&self) -> Option<f64> {
+        (self.completed > 0).then(|| self.passed as f64 / self.completed as f64)
+    }
+
+    /// What all executions cost.
+    pub fn cost(&self) -> f64 {
+        self.cost.value()
+    }
+}
