@@ -1,0 +1,161 @@
+//! `agents` of a job file.
+
+use std::collections::{BTreeMap, HashMap};
+
+use rollout_protocol::name::fold;
+use rollout_protocol::spec::agent::{AgentKind, AgentSpec};
+
+use super::super::fields::{Field, Spot};
+use super::super::problem::ErrorKind;
+use super::names;
+use super::variables::{self, Variable};
+
+/// An agent as written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AgentFile {
+    /// Its name.
+    pub name: String,
+    /// What people should know about it.
+    pub description: Option<String>,
+    /// What it does.
+    pub kind: AgentKind,
+    /// Its variables.
+    pub env: BTreeMap<String, Variable>,
+}
+
+/// An agent of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Agent {
+    /// What its trials run under.
+    pub spec: AgentSpec,
+    /// What people should know about it.
+    pub description: Option<String>,
+}
+
+impl From<AgentFile> for Agent {
+    fn from(file: AgentFile) -> Self {
+        let env = file.env.into_iter().map(|(name, v)| (name, v.template)).collect();
+        Self {
+            spec: AgentSpec { name: file.name, kind: file.kind, env },
+            description: file.description,
+        }
+    }
+}
+
+/// The agents, in the order of the file.
+pub(crate) fn read(field: &Field<'_>) -> Vec<AgentFile> {
+    const EXPECTED: &str = "a list of at least one agent";
+    if !field.required(EXPECTED) {
+        return Vec::new();
+    }
+    let Some(items) = field.items() else { return Vec::new() };
+    if items.is_empty() {
+        field.reject(ErrorKind::BadValue, "an empty list", EXPECTED);
+    }
+    let mut seen = HashMap::new();
+    items.iter().filter_map(|item| agent(item, &mut seen)).collect()
+}
+
+fn agent(item: &Field<'_>, seen: &mut HashMap<String, Spot>) -> Option<AgentFile> {
+    let mut fields = item.mapping()?;
+    let name_field = fields.take("name");
+    name_field.required(names::EXPECTED);
+    let name = names::read(&name_field);
+    if let Some(name) = &name {
+        unique(name, &name_field, seen);
+    }
+    let description = fields.take("description").text();
+    let install = fields.take("install");
+    let execute = fields.take("execute");
+    let kind = match name.as_deref() {
+        Some("oracle") => built_in("oracle", AgentKind::Oracle, &[install, execute]),
+        Some("nop") => built_in("nop", AgentKind::Nop, &[install, execute]),
+        _ => script(item, name.as_deref(), &install, &execute),
+    };
+    let env = variables::read(&fields.take("env"));
+    fields.finish();
+    Some(AgentFile { name: name?, description, kind, env })
+}
+
+fn unique(name: &str, field: &Field<'_>, seen: &mut HashMap<String, Spot>) {
+    match seen.get(&fold(name)) {
+        None => {
+            seen.insert(fold(name), field.spot());
+        }
+        Some(first) => {
+            let found = format!("{}, the name of {} too", field.describe(), first.key);
+            let expected = "names that differ in more than upper and lower case";
+            field.reject(ErrorKind::DuplicateName, found, expected);
+        }
+    }
+}
+
+fn built_in(name: &str, kind: AgentKind, scripts: &[Field<'_>]) -> AgentKind {
+    for script in scripts.iter().filter(|script| script.is_present()) {
+        let found = format!("a script for the built-in agent `{name}`");
+        script.reject_with_hint(
+            ErrorKind::Conflict,
+            found,
+            "no script",
+            "give the agent another name to use your own scripts",
+        );
+    }
+    kind
+}
+
+fn script(
+    item: &Field<'_>,
+    name: Option<&str>,
+    install: &Field<'_>,
+    execute: &Field<'_>,
+) -> AgentKind {
+    if !install.is_present() && !execute.is_present() {
+        let expected = "an `execute` or `install` script";
+        match name.map(str::to_lowercase).as_deref() {
+            Some(built_in @ ("oracle" | "nop")) => item.reject_with_hint(
+                ErrorKind::MissingKey,
+                "neither",
+                expected,
+                format!("the built-in agent is spelled `{built_in}`"),
+            ),
+            _ => item.reject(ErrorKind::MissingKey, "neither", expected),
+        }
+    }
+    AgentKind::Script { install: install.name(), execute: execute.name() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::read_field;
+    use super::*;
+
+    #[test]
+    fn built_in_and_script_agents() {
+        let text = "[{name: oracle}, {name: nop}, {name: mine, execute: 'true', env: {A: 1}}]";
+        let (agents, faults, _) = read_field(text, read);
+        assert_eq!(faults, []);
+        let kinds: Vec<_> = agents.into_iter().map(|a| a.kind).collect();
+        let script = AgentKind::Script { install: None, execute: Some("true".to_owned()) };
+        assert_eq!(kinds, [AgentKind::Oracle, AgentKind::Nop, script]);
+    }
+
+    #[test]
+    fn every_fault_is_found() {
+        let text = "[{name: oracle, execute: x}, {name: Oracle}, {install: x}, {name: a/b, execute: ''}, {name: z, execute: 1}, 3]";
+        assert_eq!(
+            read_field(text, read).1,
+            [
+                ("x[0].execute".to_owned(), ErrorKind::Conflict),
+                ("x[1].name".to_owned(), ErrorKind::DuplicateName),
+                ("x[1]".to_owned(), ErrorKind::MissingKey),
+                ("x[2].name".to_owned(), ErrorKind::MissingKey),
+                ("x[3].name".to_owned(), ErrorKind::BadValue),
+                ("x[3].execute".to_owned(), ErrorKind::BadValue),
+                ("x[4].execute".to_owned(), ErrorKind::WrongType),
+                ("x[5]".to_owned(), ErrorKind::WrongType),
+            ]
+        );
+        assert_eq!(read_field("[]", read).1, [("x".to_owned(), ErrorKind::BadValue)]);
+        assert_eq!(read_field("~", read).1, [("x".to_owned(), ErrorKind::MissingKey)]);
+    }
+}

@@ -1,0 +1,187 @@
+//! `environment`: provider, its settings, prices, what happens afterwards.
+
+use rollout_protocol::spec::environment::{
+    DockerNetwork, DockerSettings, EnvironmentSpec, PreservePolicy, ProcessNetwork,
+    ProcessSettings, ProviderKind, ProviderSpec, Rates,
+};
+
+use super::super::fields::{Field, Fields, Scalar};
+use super::super::problem::ErrorKind;
+use super::resources::{ResourceOverrides, read_overrides};
+
+/// Providers of this version.
+const PROVIDERS: &[(&str, ProviderKind)] =
+    &[("docker", ProviderKind::Docker), ("process", ProviderKind::Process)];
+
+/// Words of the format for providers that this version does not have.
+const NOT_YET: &[&str] = &["k8s", "kubernetes", "modal", "apple", "fly"];
+
+/// Policies and their words.
+pub(crate) const PRESERVE: &[(&str, PreservePolicy)] = &[
+    ("never", PreservePolicy::Never),
+    ("always", PreservePolicy::Always),
+    ("on_failure", PreservePolicy::OnFailure),
+];
+
+/// The environment and the resources it replaces.
+pub(crate) fn read(field: &Field<'_>) -> (EnvironmentSpec, ResourceOverrides) {
+    let mut spec = EnvironmentSpec {
+        provider: ProviderSpec::Docker(DockerSettings::default()),
+        force_build: false,
+        preserve_env: PreservePolicy::Never,
+        rates: Rates::default(),
+    };
+    let Some(mut fields) = field.mapping() else {
+        return (spec, ResourceOverrides::default());
+    };
+    let kind = provider(&fields.take("type"));
+    let config = fields.take("provider_config");
+    if let Some(kind) = kind {
+        (spec.provider, spec.rates) = provider_config(kind, &config);
+    }
+    spec.force_build = fields.take("force_build").bool().unwrap_or(false);
+    spec.preserve_env = preserve(&mut fields);
+    let overrides = read_overrides(&mut fields);
+    fields.finish();
+    (spec, overrides)
+}
+
+/// Nothing when the word is wrong: then nothing is known about `provider_config` either.
+fn provider(field: &Field<'_>) -> Option<ProviderKind> {
+    if !field.is_present() {
+        return Some(ProviderKind::Docker);
+    }
+    let word = field.name()?;
+    if NOT_YET.contains(&word.as_str()) {
+        let found = format!("`{word}`, which is not available yet");
+        field.reject(ErrorKind::Unavailable, found, "docker or process");
+        return None;
+    }
+    field.word(PROVIDERS)
+}
+
+fn provider_config(kind: ProviderKind, field: &Field<'_>) -> (ProviderSpec, Rates) {
+    let Some(mut config) = field.mapping() else {
+        let spec = match kind {
+            ProviderKind::Docker => ProviderSpec::Docker(DockerSettings::default()),
+            ProviderKind::Process => ProviderSpec::Process(ProcessSettings::default()),
+        };
+        return (spec, Rates::default());
+    };
+    let spec = match kind {
+        ProviderKind::Docker => ProviderSpec::Docker(docker(&mut config)),
+        ProviderKind::Process => ProviderSpec::Process(process(&mut config)),
+    };
+    let rates = rates(&mut config);
+    config.finish();
+    (spec, rates)
+}
+
+fn docker(config: &mut Fields<'_>) -> DockerSettings {
+    let networks = [("bridge", DockerNetwork::Bridge), ("none", DockerNetwork::None)];
+    DockerSettings {
+        network: config.take("network").word(&networks).unwrap_or_default(),
+        platform: config.take("platform").name(),
+        runtime: config.take("runtime").name(),
+    }
+}
+
+fn process(config: &mut Fields<'_>) -> ProcessSettings {
+    let networks = [("host", ProcessNetwork::Host), ("none", ProcessNetwork::None)];
+    ProcessSettings {
+        network: config.take("network").word(&networks).unwrap_or_default(),
+        ignore_dockerfile: config.take("ignore_dockerfile").bool().unwrap_or(false),
+    }
+}
+
+fn rates(config: &mut Fields<'_>) -> Rates {
+    let mut rate = |key| {
+        config.take(key).number("a price of 0 or more", |v| (0.0..=1e9).contains(&v)).unwrap_or(0.0)
+    };
+    Rates { cpu_hour: rate("cpu_hour"), gib_hour: rate("gib_hour"), start: rate("start") }
+}
+
+/// `preserve_env`, or `preserveEnv` as older files spell it.
+fn preserve(fields: &mut Fields<'_>) -> PreservePolicy {
+    let newer = fields.take("preserve_env");
+    let older = fields.take("preserveEnv");
+    if newer.is_present() && older.is_present() {
+        let found = format!("also `{}`", newer.spot().key);
+        older.reject(ErrorKind::Conflict, found, "only one of the two");
+    }
+    let policy = |keep| if keep { PreservePolicy::Always } else { PreservePolicy::Never };
+    let newer = match newer.is_present().then(|| newer.scalar()).flatten() {
+        Some(Scalar::Bool(keep)) => Some(policy(keep)),
+        Some(_) => newer.word(PRESERVE),
+        None => None,
+    };
+    let older = older.bool().map(policy);
+    newer.or(older).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::read_field;
+    use super::*;
+
+    fn faults(text: &str) -> Vec<(String, ErrorKind)> {
+        read_field(text, read).1
+    }
+
+    #[test]
+    fn docker_is_the_default() {
+        let ((spec, overrides), faults, _) = read_field("~", read);
+        assert_eq!(faults, []);
+        assert_eq!(spec.provider, ProviderSpec::Docker(DockerSettings::default()));
+        assert_eq!(overrides, ResourceOverrides::default());
+    }
+
+    #[test]
+    fn settings_are_typed_per_provider() {
+        let text = "{type: process, provider_config: {network: none, ignore_dockerfile: true, cpu_hour: 0.5, start: 1}}";
+        let ((spec, _), found, _) = read_field(text, read);
+        assert_eq!(found, []);
+        let settings = ProcessSettings { network: ProcessNetwork::None, ignore_dockerfile: true };
+        assert_eq!(spec.provider, ProviderSpec::Process(settings));
+        assert_eq!(spec.rates, Rates { cpu_hour: 0.5, gib_hour: 0.0, start: 1.0 });
+
+        let text = "{provider_config: {network: host, privileged: true, gib_hour: -1}}";
+        assert_eq!(
+            faults(text),
+            [
+                ("x.provider_config.network".to_owned(), ErrorKind::BadValue),
+                ("x.provider_config.gib_hour".to_owned(), ErrorKind::BadValue),
+                ("x.provider_config.privileged".to_owned(), ErrorKind::UnknownKey),
+            ]
+        );
+    }
+
+    #[test]
+    fn providers_that_do_not_exist() {
+        let unavailable = ("x.type".to_owned(), ErrorKind::Unavailable);
+        assert_eq!(faults("{type: modal, provider_config: {app_name: a}}"), [unavailable]);
+        assert_eq!(faults("{type: dokcer}"), [("x.type".to_owned(), ErrorKind::BadValue)]);
+    }
+
+    #[test]
+    fn both_spellings_of_preserve() {
+        for (text, expected) in [
+            ("{preserve_env: on_failure}", PreservePolicy::OnFailure),
+            ("{preserve_env: true}", PreservePolicy::Always),
+            ("{preserve_env: false}", PreservePolicy::Never),
+            ("{preserveEnv: true}", PreservePolicy::Always),
+            ("{preserveEnv: false}", PreservePolicy::Never),
+        ] {
+            let ((spec, _), faults, _) = read_field(text, read);
+            assert_eq!((spec.preserve_env, faults), (expected, Vec::new()), "{text}");
+        }
+        for (text, key, kind) in [
+            ("{preserve_env: never, preserveEnv: false}", "x.preserveEnv", ErrorKind::Conflict),
+            ("{preserve_env: sometimes}", "x.preserve_env", ErrorKind::BadValue),
+            ("{preserve_env: 1}", "x.preserve_env", ErrorKind::WrongType),
+            ("{preserveEnv: always}", "x.preserveEnv", ErrorKind::WrongType),
+        ] {
+            assert_eq!(faults(text), [(key.to_owned(), kind)], "{text}");
+        }
+    }
+}

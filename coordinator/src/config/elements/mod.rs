@@ -1,0 +1,16 @@
+//! One file per element of the formats: how it is written, what is acceptable, what it becomes.
+
+pub(super) mod agents;
+pub(super) mod datasets;
+pub(super) mod environment;
+pub(super) mod metrics;
+pub(super) mod names;
+pub(super) mod quantity;
+pub(super) mod resources;
+pub(super) mod retry;
+pub(super) mod timeouts;
+pub(super) mod variables;
+pub(super) mod verifier;
+
+#[cfg(test)]
+mod testing;

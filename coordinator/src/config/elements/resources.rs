@@ -1,0 +1,185 @@
+//! Resources: of task files (`[environment]`) and the overrides of a job.
+
+use rollout_protocol::spec::resources::Resources;
+
+use super::super::fields::{Field, Fields, Scalar};
+use super::super::problem::ErrorKind;
+use super::quantity::{
+    EXPECTED_CPUS, EXPECTED_MEBIBYTES, LARGEST_CPUS, LARGEST_MIB, cpus, mebibytes, whole_cpus,
+};
+
+/// What a job puts in place of its tasks' resources.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ResourceOverrides {
+    /// Processors.
+    pub cpus: Option<u32>,
+    /// Memory, MiB.
+    pub memory_mb: Option<u64>,
+    /// Storage, MiB.
+    pub storage_mb: Option<u64>,
+}
+
+impl ResourceOverrides {
+    /// The resources that a task gets.
+    pub fn apply(&self, task: &Resources) -> Resources {
+        Resources {
+            cpus: self.cpus.unwrap_or(task.cpus),
+            memory_mb: self.memory_mb.unwrap_or(task.memory_mb),
+            storage_mb: self.storage_mb.unwrap_or(task.storage_mb),
+        }
+    }
+}
+
+/// `cpus`, `memory_mb`, `storage_mb` and the older `memory`, `storage` of a task file.
+pub(crate) fn read_task(environment: &mut Fields<'_>) -> Resources {
+    let default = Resources::default();
+    let cpus = environment.take("cpus");
+    let cpus = read_cpus(&cpus, |field| {
+        field.warn("deprecated: write a whole number; fractions are rounded up");
+    });
+    let cpus = cpus.unwrap_or(default.cpus);
+    let memory = [environment.take("memory_mb"), environment.take("memory")];
+    let storage = [environment.take("storage_mb"), environment.take("storage")];
+    Resources {
+        cpus,
+        memory_mb: task_amount(&memory, "memory_mb").unwrap_or(default.memory_mb),
+        storage_mb: task_amount(&storage, "storage_mb").unwrap_or(default.storage_mb),
+    }
+}
+
+/// The newer spelling wins whenever it is there.
+fn task_amount([newer, older]: &[Field<'_>; 2], newer_name: &str) -> Option<u64> {
+    if newer.is_present() {
+        if older.is_present() {
+            older.warn(format!("ignored because `{newer_name}` is given"));
+        }
+        return newer.integer(&(1..=LARGEST_MIB));
+    }
+    if older.is_present() {
+        older.warn(format!("deprecated: use `{newer_name}`"));
+    }
+    read_amount(older)
+}
+
+/// `override_cpus`, `override_memory[_mb]` and `override_storage[_mb]` of a job file.
+pub(crate) fn read_overrides(environment: &mut Fields<'_>) -> ResourceOverrides {
+    let cpus = environment.take("override_cpus");
+    let memory = [environment.take("override_memory_mb"), environment.take("override_memory")];
+    let storage = [environment.take("override_storage_mb"), environment.take("override_storage")];
+    ResourceOverrides {
+        cpus: read_cpus(&cpus, |_| {}),
+        memory_mb: override_amount(&memory),
+        storage_mb: override_amount(&storage),
+    }
+}
+
+fn override_amount([newer, older]: &[Field<'_>; 2]) -> Option<u64> {
+    if newer.is_present() && older.is_present() {
+        let found = format!("also `{}`", newer.spot().key);
+        older.reject(ErrorKind::Conflict, found, "only one of the two");
+    }
+    newer.integer(&(1..=LARGEST_MIB)).or_else(|| read_amount(older))
+}
+
+fn read_cpus(field: &Field<'_>, on_quantity: impl FnOnce(&Field<'_>)) -> Option<u32> {
+    let scalar = field.scalar()?;
+    let value = match scalar {
+        Scalar::Integer(value, _) => u32::try_from(value).ok().filter(|n| *n > 0),
+        Scalar::Float(value, _) => whole_cpus(value),
+        Scalar::Text(text) => cpus(text),
+        Scalar::Bool(_) => None,
+    };
+    let value = value.filter(|n| *n <= LARGEST_CPUS);
+    match value {
+        None => field.bad_value(EXPECTED_CPUS),
+        Some(_) if matches!(scalar, Scalar::Integer(..)) => {}
+        Some(_) => on_quantity(field),
+    }
+    value
+}
+
+fn read_amount(field: &Field<'_>) -> Option<u64> {
+    let (Scalar::Text(text) | Scalar::Integer(_, text) | Scalar::Float(_, text)) =
+        field.scalar()?
+    else {
+        field.bad_value(EXPECTED_MEBIBYTES);
+        return None;
+    };
+    let Some(amount) = mebibytes(text) else {
+        field.bad_value(EXPECTED_MEBIBYTES);
+        return None;
+    };
+    if amount.guessed {
+        field.warn(format!("a small number without unit is taken as MiB: {} MiB", amount.mib));
+    }
+    Some(amount.mib)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Outcome, read_fields};
+    use super::*;
+
+    fn task(text: &str) -> Outcome<(u32, u64, u64)> {
+        let (r, faults, warnings) = read_fields(text, read_task);
+        ((r.cpus, r.memory_mb, r.storage_mb), faults, warnings)
+    }
+
+    #[test]
+    fn both_spellings_of_task_files() {
+        for (text, expected, warnings) in [
+            ("{}", (1, 2048, 10_240), 0),
+            ("{cpus: 4, memory_mb: 512, storage_mb: 1}", (4, 512, 1), 0),
+            ("{cpus: '2', memory: '2G', storage: '30G'}", (2, 2048, 30_720), 3),
+            ("{cpus: '500m', memory: 2147483648}", (1, 2048, 10_240), 2),
+            ("{cpus: 1.5, memory: '2048'}", (2, 2048, 10_240), 3),
+            ("{memory_mb: 512, memory: junk}", (1, 512, 10_240), 1),
+        ] {
+            assert_eq!(task(text), (expected, Vec::new(), warnings), "{text}");
+        }
+    }
+
+    #[test]
+    fn bad_values_of_task_files() {
+        for (text, key) in [
+            ("{memory_mb: 0}", "memory_mb"),
+            ("{memory_mb: -1, memory: 2G}", "memory_mb"),
+            ("{memory: '0'}", "memory"),
+            ("{memory: -1}", "memory"),
+            ("{storage: plenty}", "storage"),
+            ("{cpus: 0}", "cpus"),
+            ("{cpus: -1}", "cpus"),
+            ("{cpus: 'x'}", "cpus"),
+        ] {
+            assert_eq!(task(text).1, [(key.to_owned(), ErrorKind::BadValue)], "{text}");
+        }
+        assert_eq!(task("{memory_mb: 2G}").1, [("memory_mb".to_owned(), ErrorKind::WrongType)]);
+    }
+
+    #[test]
+    fn overrides_have_one_spelling_at_a_time() {
+        let (overrides, faults, _) = read_fields(
+            "{override_cpus: '1.5', override_memory: 2G, override_storage_mb: 5}",
+            read_overrides,
+        );
+        assert_eq!(faults, []);
+        let expected =
+            ResourceOverrides { cpus: Some(2), memory_mb: Some(2048), storage_mb: Some(5) };
+        assert_eq!(overrides, expected);
+        let text = "{override_memory: 2G, override_memory_mb: 1, override_storage: 1G, override_storage_mb: 2}";
+        assert_eq!(
+            read_fields(text, read_overrides).1,
+            [
+                ("override_memory".to_owned(), ErrorKind::Conflict),
+                ("override_storage".to_owned(), ErrorKind::Conflict),
+            ]
+        );
+    }
+
+    #[test]
+    fn overrides_replace_what_they_name() {
+        let overrides = ResourceOverrides { memory_mb: Some(7), ..ResourceOverrides::default() };
+        let resources = overrides.apply(&Resources { cpus: 3, memory_mb: 1, storage_mb: 2 });
+        assert_eq!(resources, Resources { cpus: 3, memory_mb: 7, storage_mb: 2 });
+    }
+}

@@ -1,0 +1,73 @@
+//! `retry`: how often infrastructure failures are tried again.
+
+use rollout_protocol::limits::TRIES_PER_ITEM;
+use rollout_protocol::retry::RetryPolicy;
+
+use super::super::fields::Field;
+use super::super::problem::ErrorKind;
+
+/// Longest wait between two tries, milliseconds: a day.
+const LONGEST_DELAY_MS: u64 = 24 * 3600 * 1000;
+
+/// The policy; absent parts have their defaults.
+pub(crate) fn read(field: &Field<'_>) -> RetryPolicy {
+    let default = RetryPolicy::default();
+    let Some(mut fields) = field.mapping() else { return default };
+    let delay = 0..=LONGEST_DELAY_MS;
+    let max_attempts = fields.take("max_attempts").integer(&(1..=u64::from(TRIES_PER_ITEM)));
+    let initial_delay_ms = fields.take("initial_delay_ms").integer(&delay);
+    let max_delay = fields.take("max_delay_ms");
+    let initial_delay_ms = initial_delay_ms.unwrap_or(default.initial_delay_ms);
+    let policy = RetryPolicy {
+        max_attempts: max_attempts
+            .and_then(|n| u32::try_from(n).ok())
+            .unwrap_or(default.max_attempts),
+        initial_delay_ms,
+        max_delay_ms: max_delay
+            .integer(&delay)
+            .unwrap_or(default.max_delay_ms.max(initial_delay_ms)),
+        multiplier: fields
+            .take("multiplier")
+            .number("a number from 1 to 1000", |v| (1.0..=1000.0).contains(&v))
+            .unwrap_or(default.multiplier),
+    };
+    if policy.max_delay_ms < policy.initial_delay_ms {
+        let found = format!("a cap of {} ms", policy.max_delay_ms);
+        let expected = format!("at least initial_delay_ms, {} ms", policy.initial_delay_ms);
+        max_delay.reject(ErrorKind::Conflict, found, expected);
+    }
+    fields.finish();
+    policy
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::read_field;
+    use super::*;
+
+    #[test]
+    fn defaults_fill_what_is_absent() {
+        let (policy, faults, _) = read_field("{max_attempts: 1, multiplier: 3}", read);
+        assert_eq!(faults, []);
+        assert_eq!(
+            policy,
+            RetryPolicy { max_attempts: 1, multiplier: 3.0, ..RetryPolicy::default() }
+        );
+        assert_eq!(read_field("~", read).0, RetryPolicy::default());
+    }
+
+    #[test]
+    fn every_fault_is_found() {
+        let text = "{max_attempts: 0, initial_delay_ms: 50, max_delay_ms: 5, multiplier: 0.5, max_retries: 2}";
+        let faults = read_field(text, read).1;
+        assert_eq!(
+            faults,
+            [
+                ("x.max_attempts".to_owned(), ErrorKind::BadValue),
+                ("x.multiplier".to_owned(), ErrorKind::BadValue),
+                ("x.max_delay_ms".to_owned(), ErrorKind::Conflict),
+                ("x.max_retries".to_owned(), ErrorKind::UnknownKey),
+            ]
+        );
+    }
+}

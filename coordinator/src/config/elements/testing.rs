@@ -1,0 +1,30 @@
+//! Reads one element from a snippet, for the tests of the elements.
+
+use std::path::Path;
+
+use super::super::fields::{Field, Fields, Reader, UnknownKeys};
+use super::super::problem::ErrorKind;
+use super::super::yaml;
+
+/// What reading gave: the value, the faults as (key path, kind), the number of warnings.
+pub(crate) type Outcome<T> = (T, Vec<(String, ErrorKind)>, usize);
+
+/// Reads fields of a YAML mapping.
+pub(crate) fn read_fields<T>(text: &str, read: impl FnOnce(&mut Fields<'_>) -> T) -> Outcome<T> {
+    let (root, faults) = yaml::parse(text).expect("valid YAML");
+    assert!(faults.is_empty(), "{faults:?}");
+    let reader = Reader::new(Path::new("test.yaml"), UnknownKeys::Errors);
+    let mut fields = reader.root(&root).expect("a mapping");
+    let value = read(&mut fields);
+    fields.finish();
+    let (errors, warnings) = match reader.into_problems().finish(()) {
+        Ok(((), warnings)) => (Vec::new(), warnings),
+        Err(all) => (all.errors, all.warnings),
+    };
+    (value, errors.into_iter().map(|e| (e.key, e.kind)).collect(), warnings.len())
+}
+
+/// Reads the one field `x` whose YAML text is `text`.
+pub(crate) fn read_field<T>(text: &str, read: impl FnOnce(&Field<'_>) -> T) -> Outcome<T> {
+    read_fields(&format!("x: {text}\n"), |fields| read(&fields.take("x")))
+}

@@ -1,0 +1,385 @@
+//! Reads typed values out of a tree and records everything that is not as it should be. A reader
+//! of a value answers nothing when the value is absent or wrong, so that a pass goes on and finds
+//! the other faults of the file too.
+
+use std::cell::RefCell;
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use super::problem::{ConfigError, ConfigWarning, ErrorKind, Problems, nearest};
+use super::tree::{Node, Value, quoted};
+
+/// What keys without a meaning are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UnknownKeys {
+    /// Faults: job files are ours.
+    Errors,
+    /// Warnings: task files are shared with other tools.
+    Warnings,
+}
+
+/// One file that is being read.
+pub(crate) struct Reader<'a> {
+    file: &'a Path,
+    unknown: UnknownKeys,
+    problems: RefCell<Problems>,
+}
+
+/// A place in a file, kept with a value that later passes may find fault with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spot {
+    /// Key path.
+    pub key: String,
+    /// Line, from 1, where it is known.
+    pub line: Option<usize>,
+}
+
+impl Spot {
+    /// A fault at this place of `file`.
+    pub fn error(
+        &self,
+        file: &Path,
+        kind: ErrorKind,
+        found: impl Into<String>,
+        expected: impl Into<String>,
+    ) -> ConfigError {
+        ConfigError {
+            file: file.to_owned(),
+            line: self.line,
+            key: self.key.clone(),
+            kind,
+            found: found.into(),
+            expected: expected.into(),
+            hint: None,
+        }
+    }
+}
+
+impl<'a> Reader<'a> {
+    /// A reader of `file`.
+    pub(crate) fn new(file: &'a Path, unknown: UnknownKeys) -> Self {
+        Self { file, unknown, problems: RefCell::default() }
+    }
+
+    /// What was found wrong.
+    pub(crate) fn into_problems(self) -> Problems {
+        self.problems.into_inner()
+    }
+
+    /// The fields of the whole document.
+    pub(crate) fn root<'b>(&'b self, node: &'b Node) -> Option<Fields<'b>> {
+        let field =
+            Field { reader: self, node: Some(node), key: String::new(), line: Some(node.line) };
+        field.mapping()
+    }
+
+    fn error(&self, error: ConfigError) {
+        self.problems.borrow_mut().error(error);
+    }
+}
+
+/// The key path of `key` below `path`.
+pub(crate) fn join(path: &str, key: &str) -> String {
+    let simple = !key.is_empty()
+        && key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
+    let key = if simple { key.to_owned() } else { quoted(key) };
+    if path.is_empty() { key } else { format!("{path}.{key}") }
+}
+
+/// The fields of a mapping. Every key that was taken is known; the others are reported by
+/// [`Fields::finish`].
+#[must_use = "finish() reports unknown keys"]
+pub(crate) struct Fields<'a> {
+    reader: &'a Reader<'a>,
+    node: &'a Node,
+    path: String,
+    known: Vec<&'static str>,
+}
+
+impl<'a> Fields<'a> {
+    /// The field `key`, whether it is there or not.
+    pub(crate) fn take(&mut self, key: &'static str) -> Field<'a> {
+        self.known.push(key);
+        let entry = self.entries().find(|(name, ..)| *name == key);
+        Field {
+            reader: self.reader,
+            node: entry.map(|(_, _, node)| node),
+            key: join(&self.path, key),
+            line: Some(entry.map_or(self.node.line, |(_, line, _)| line)),
+        }
+    }
+
+    /// Reports the keys that were not taken.
+    pub(crate) fn finish(self) {
+        for (key, line, _) in self.entries() {
+            if !self.known.contains(&key) {
+                self.unknown(key, line);
+            }
+        }
+    }
+
+    fn unknown(&self, key: &str, line: usize) {
+        let near = nearest(key, self.known.iter().copied());
+        let path = join(&self.path, key);
+        let mut problems = self.reader.problems.borrow_mut();
+        if self.reader.unknown == UnknownKeys::Warnings {
+            let near = near.map(|n| format!(" (did you mean `{n}`?)")).unwrap_or_default();
+            problems.warning(ConfigWarning {
+                file: self.reader.file.to_owned(),
+                line: Some(line),
+                key: path,
+                message: format!("this key is not known and has no effect{near}"),
+            });
+        } else {
+            let spot = Spot { key: path, line: Some(line) };
+            let expected = format!("one of {}", self.known.join(", "));
+            problems.error(ConfigError {
+                hint: near.map(|n| format!("did you mean `{n}`?")),
+                ..spot.error(self.reader.file, ErrorKind::UnknownKey, "an unknown key", expected)
+            });
+        }
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (&'a str, usize, &'a Node)> + use<'a> {
+        let entries = match &self.node.value {
+            Value::Mapping(entries) => entries.as_slice(),
+            _ => &[],
+        };
+        entries.iter().map(|e| (e.key.as_str(), e.line, &e.node))
+    }
+}
+
+/// One field: a key path and the value there, if any.
+#[derive(Clone)]
+pub(crate) struct Field<'a> {
+    reader: &'a Reader<'a>,
+    node: Option<&'a Node>,
+    key: String,
+    line: Option<usize>,
+}
+
+impl<'a> Field<'a> {
+    /// The value, unless it is absent or null.
+    fn value(&self) -> Option<&'a Node> {
+        self.node.filter(|node| node.value != Value::Null)
+    }
+
+    /// Whether there is a value. Null counts as none.
+    pub(crate) fn is_present(&self) -> bool {
+        self.value().is_some()
+    }
+
+    /// Where the field is.
+    pub(crate) fn spot(&self) -> Spot {
+        Spot { key: self.key.clone(), line: self.line }
+    }
+
+    /// Records a fault of this field.
+    pub(crate) fn reject(
+        &self,
+        kind: ErrorKind,
+        found: impl Into<String>,
+        expected: impl Into<String>,
+    ) {
+        self.reader.error(self.spot().error(self.reader.file, kind, found, expected));
+    }
+
+    /// Records a fault of this field with advice.
+    pub(crate) fn reject_with_hint(
+        &self,
+        kind: ErrorKind,
+        found: impl Into<String>,
+        expected: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
+        let error = self.spot().error(self.reader.file, kind, found, expected);
+        self.reader.error(ConfigError { hint: Some(hint.into()), ..error });
+    }
+
+    /// Records a bad value of the right type.
+    pub(crate) fn bad_value(&self, expected: &str) {
+        self.reject(ErrorKind::BadValue, self.describe(), expected);
+    }
+
+    /// Records a warning about this field.
+    pub(crate) fn warn(&self, message: impl Into<String>) {
+        self.reader.problems.borrow_mut().warning(ConfigWarning {
+            file: self.reader.file.to_owned(),
+            line: self.line,
+            key: self.key.clone(),
+            message: message.into(),
+        });
+    }
+
+    /// What stands there, for messages.
+    pub(crate) fn describe(&self) -> String {
+        self.node.map_or_else(|| "nothing".to_owned(), Node::describe)
+    }
+
+    /// Records the absence of a required field; whether it is present.
+    pub(crate) fn required(&self, expected: &str) -> bool {
+        let present = self.is_present();
+        if !present {
+            self.reject(ErrorKind::MissingKey, "nothing", expected);
+        }
+        present
+    }
+
+    fn wrong_type<T>(&self, expected: &str) -> Option<T> {
+        self.reject(ErrorKind::WrongType, self.describe(), expected);
+        None
+    }
+
+    /// `true` or `false`.
+    pub(crate) fn bool(&self) -> Option<bool> {
+        match self.value()?.value {
+            Value::Bool { value, .. } => Some(value),
+            _ => self.wrong_type("true or false"),
+        }
+    }
+
+    /// Text.
+    pub(crate) fn string(&self) -> Option<String> {
+        match &self.value()?.value {
+            Value::String(text) => self.without_nul(text),
+            _ => self.wrong_type("text"),
+        }
+    }
+
+    /// Text that is not empty.
+    pub(crate) fn name(&self) -> Option<String> {
+        let text = self.string()?;
+        if text.trim().is_empty() {
+            self.bad_value("text that is not empty");
+            return None;
+        }
+        Some(text)
+    }
+
+    /// Text, or a number or boolean as the text it was written as.
+    pub(crate) fn text(&self) -> Option<String> {
+        match &self.value()?.value {
+            Value::String(text)
+            | Value::Bool { text, .. }
+            | Value::Integer { text, .. }
+            | Value::Float { text, .. } => self.without_nul(text),
+            _ => self.wrong_type("text"),
+        }
+    }
+
+    fn without_nul(&self, text: &str) -> Option<String> {
+        if text.contains('\0') {
+            self.reject(ErrorKind::BadValue, "text with a NUL character", "text without one");
+            return None;
+        }
+        Some(text.to_owned())
+    }
+
+    /// A whole number within `range`.
+    pub(crate) fn integer(&self, range: &RangeInclusive<u64>) -> Option<u64> {
+        let expected = || format!("a whole number from {} to {}", range.start(), range.end());
+        let Value::Integer { value, .. } = self.value()?.value else {
+            return self.wrong_type(&expected());
+        };
+        let value = u64::try_from(value).ok().filter(|v| range.contains(v));
+        if value.is_none() {
+            self.bad_value(&expected());
+        }
+        value
+    }
+
+    /// A number that is neither infinite nor NaN and that `accept` takes.
+    pub(crate) fn number(&self, expected: &str, accept: impl Fn(f64) -> bool) -> Option<f64> {
+        let value = match self.value()?.value {
+            Value::Integer { value, .. } => value as f64,
+            Value::Float { value, .. } => value,
+            _ => return self.wrong_type(expected),
+        };
+        if value.is_finite() && accept(value) {
+            return Some(value);
+        }
+        self.bad_value(expected);
+        None
+    }
+
+    /// One of `words`.
+    pub(crate) fn word<T: Copy>(&self, words: &[(&'static str, T)]) -> Option<T> {
+        let text = self.name()?;
+        let found = words.iter().find(|(word, _)| *word == text);
+        if found.is_none() {
+            let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            self.not_one_of(&text, &known);
+        }
+        found.map(|(_, value)| *value)
+    }
+
+    /// Records that `text` is none of `known`.
+    pub(crate) fn not_one_of(&self, text: &str, known: &[&str]) {
+        let expected = format!("one of {}", known.join(", "));
+        match nearest(text, known.iter().copied()) {
+            Some(near) => {
+                let hint = format!("did you mean `{near}`?");
+                self.reject_with_hint(ErrorKind::BadValue, self.describe(), expected, hint);
+            }
+            None => self.reject(ErrorKind::BadValue, self.describe(), expected),
+        }
+    }
+
+    /// The kind of scalar there, for values with several spellings.
+    pub(crate) fn scalar(&self) -> Option<Scalar<'a>> {
+        match &self.value()?.value {
+            Value::Bool { value, .. } => Some(Scalar::Bool(*value)),
+            Value::Integer { value, text } => Some(Scalar::Integer(*value, text)),
+            Value::Float { value, text } => Some(Scalar::Float(*value, text)),
+            Value::String(text) => Some(Scalar::Text(text)),
+            _ => self.wrong_type("a single value"),
+        }
+    }
+
+    /// The fields of a mapping.
+    pub(crate) fn mapping(&self) -> Option<Fields<'a>> {
+        let node = self.value().or(self.node.filter(|_| self.key.is_empty()))?;
+        if !matches!(node.value, Value::Mapping(_)) {
+            return self.wrong_type("a mapping of keys to values");
+        }
+        let (reader, path) = (self.reader, self.key.clone());
+        Some(Fields { reader, node, path, known: Vec::new() })
+    }
+
+    /// The items of a list; items without a value are faults and left out.
+    pub(crate) fn items(&self) -> Option<Vec<Self>> {
+        let Value::Sequence(nodes) = &self.value()?.value else {
+            return self.wrong_type("a list");
+        };
+        let item = |(index, node): (usize, &'a Node)| Self {
+            reader: self.reader,
+            node: Some(node),
+            key: format!("{}[{index}]", self.key),
+            line: Some(node.line),
+        };
+        let present = |item: &Self| item.is_present() || item.wrong_type::<()>("a value").is_some();
+        Some(nodes.iter().enumerate().map(item).filter(present).collect())
+    }
+
+    /// The entries of a mapping whose keys are the user's.
+    pub(crate) fn entries(&self) -> Option<Vec<(&'a str, Self)>> {
+        let Value::Mapping(entries) = &self.value()?.value else {
+            return self.wrong_type("a mapping of names to values");
+        };
+        let field = |entry: &'a super::tree::Entry| {
+            let key = join(&self.key, &entry.key);
+            let line = Some(entry.line);
+            (entry.key.as_str(), Self { reader: self.reader, node: Some(&entry.node), key, line })
+        };
+        Some(entries.iter().map(field).collect())
+    }
+}
+
+/// A single value as it was written.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Scalar<'a> {
+    Bool(bool),
+    Integer(i64, &'a str),
+    Float(f64, &'a str),
+    Text(&'a str),
+}

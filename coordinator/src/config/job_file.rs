@@ -1,0 +1,176 @@
+//! Job files as written: every value checked by itself, nothing resolved.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::limits::TRIALS_PER_RUN;
+use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::spec::environment::EnvironmentSpec;
+use rollout_protocol::spec::settings::VerifierSettings;
+use serde::{Deserialize, Serialize};
+
+use super::elements::agents::AgentFile;
+use super::elements::datasets::DatasetRef;
+use super::elements::metrics::MetricKind;
+use super::elements::resources::ResourceOverrides;
+use super::elements::timeouts::TimeoutRules;
+use super::elements::{
+    agents, datasets, environment, metrics, names, retry, timeouts, variables, verifier,
+};
+use super::fields::{Field, Fields, Reader, Spot, UnknownKeys};
+use super::problem::{ErrorKind, Problems};
+use super::tree::Node;
+use super::{read, yaml};
+
+/// Path of the instruction inside environments unless the job says otherwise.
+const INSTRUCTION_PATH: &str = "/tmp/instruction.md";
+
+/// Trials that may run at once in one run: far above any host, so that a slip of a key is seen.
+const CONCURRENT_TRIALS: u64 = 100_000;
+
+/// A job file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobFile {
+    /// `name`.
+    pub name: Option<String>,
+    /// `jobs_dir`.
+    pub jobs_dir: PathBuf,
+    /// `n_attempts`.
+    pub n_attempts: u32,
+    /// `n_concurrent_trials`.
+    pub n_concurrent_trials: u32,
+    /// `timeout_multiplier` and the time limits of `verifier`.
+    pub timeouts: TimeoutRules,
+    /// `retry`.
+    pub retry: RetryPolicy,
+    /// `log_level`.
+    pub log_level: LogLevel,
+    /// `instruction_path`.
+    pub instruction_path: String,
+    /// `environment`, without the overrides.
+    pub environment: EnvironmentSpec,
+    /// The overrides in `environment`.
+    pub resources: ResourceOverrides,
+    /// `verifier`, without the time limits.
+    pub verifier: VerifierSettings,
+    /// `metrics`.
+    pub metrics: Vec<MetricKind>,
+    /// `agents`.
+    pub agents: Vec<AgentFile>,
+    /// `datasets`.
+    pub datasets: Vec<DatasetRef>,
+    /// `pool`: name of the workers' pool.
+    pub pool: Option<String>,
+    /// `task_env`: variables of the host that task files may use.
+    pub task_env: BTreeSet<String>,
+}
+
+/// How much is logged.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogLevel {
+    /// Errors.
+    Error,
+    /// And warnings.
+    Warn,
+    /// And what happens.
+    #[default]
+    Info,
+    /// And how.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+impl LogLevel {
+    const WORDS: &[(&str, Self)] = &[
+        ("error", Self::Error),
+        ("warn", Self::Warn),
+        ("info", Self::Info),
+        ("debug", Self::Debug),
+        ("trace", Self::Trace),
+    ];
+
+    /// The word of the format.
+    pub fn as_str(self) -> &'static str {
+        let word = Self::WORDS.iter().find(|(_, level)| *level == self);
+        word.map(|(word, _)| *word).expect("every level has its word")
+    }
+}
+
+/// Reads a job file; nothing when it has no structure at all.
+pub(super) fn read(file: &Path, problems: &mut Problems) -> Option<JobFile> {
+    let text = read::text(file, problems)?;
+    let root = tree(file, &text, problems)?;
+    let reader = Reader::new(file, UnknownKeys::Errors);
+    let job = reader.root(&root).map(|mut fields| {
+        let job = job(&mut fields);
+        fields.finish();
+        job
+    });
+    problems.extend(reader.into_problems());
+    job
+}
+
+fn tree(file: &Path, text: &str, problems: &mut Problems) -> Option<Node> {
+    let (root, faults) = match yaml::parse(text) {
+        Ok((root, faults)) => (Some(root), faults),
+        Err(fault) => (None, vec![fault]),
+    };
+    for fault in faults {
+        let (kind, key, expected) = match fault.duplicate {
+            Some(key) => (ErrorKind::DuplicateKey, key, "every key once"),
+            None => (ErrorKind::Syntax, String::new(), "one YAML or JSON document"),
+        };
+        let spot = Spot { key, line: Some(fault.line) };
+        problems.error(spot.error(file, kind, fault.message, expected));
+    }
+    root
+}
+
+fn job(fields: &mut Fields<'_>) -> JobFile {
+    let count = |field: &Field<'_>, most: u64| {
+        field.integer(&(1..=most)).and_then(|n| u32::try_from(n).ok()).unwrap_or(1)
+    };
+    let mut timeouts =
+        TimeoutRules { multiplier: timeouts::read_multiplier(fields), ..TimeoutRules::default() };
+    let (environment, resources) = environment::read(&fields.take("environment"));
+    JobFile {
+        name: names::read(&fields.take("name")),
+        jobs_dir: fields.take("jobs_dir").name().unwrap_or_else(|| "jobs".to_owned()).into(),
+        n_attempts: count(&fields.take("n_attempts"), TRIALS_PER_RUN),
+        n_concurrent_trials: count(&fields.take("n_concurrent_trials"), CONCURRENT_TRIALS),
+        retry: retry::read(&fields.take("retry")),
+        log_level: fields.take("log_level").word(LogLevel::WORDS).unwrap_or_default(),
+        instruction_path: instruction_path(&fields.take("instruction_path")),
+        environment,
+        resources,
+        verifier: verifier::read(&fields.take("verifier"), &mut timeouts),
+        timeouts,
+        metrics: metrics::read(&fields.take("metrics")),
+        agents: agents::read(&fields.take("agents")),
+        datasets: datasets::read(&fields.take("datasets")),
+        pool: names::read_pool(&fields.take("pool")),
+        task_env: variables::read_names(&fields.take("task_env")),
+    }
+}
+
+/// An absolute path of a file, outside the directories that are made anew during a trial.
+fn instruction_path(field: &Field<'_>) -> String {
+    let default = INSTRUCTION_PATH.to_owned();
+    let Some(path) = field.name() else { return default };
+    let plain = path.strip_prefix('/').is_some_and(|rest| {
+        rest.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
+    });
+    if !plain || path.chars().any(char::is_control) {
+        field.bad_value("an absolute path of a file without `.`, `..` or `//`");
+        return default;
+    }
+    let taken = ["/logs/verifier", "/tests", "/oracle", "/proc", "/sys", "/dev"];
+    if taken.iter().any(|dir| Path::new(&path).starts_with(dir)) {
+        let expected = format!("a path outside {}", taken.join(", "));
+        field.bad_value(&expected);
+        return default;
+    }
+    path
+}

@@ -1,0 +1,35 @@
+//! Job and task files, in passes: a file becomes a tree with positions (`yaml`, `task_toml`), the
+//! tree becomes what the user wrote ([`JobFile`], [`TaskFile`]), and that becomes what will run
+//! ([`Job`], `rollout_protocol::spec`), with defaults filled in. Every pass records its faults in
+//! one [`Problems`] and goes on, so that all faults of all files come at once.
+//!
+//! Nothing behind this module sees YAML or TOML, or a value that was not checked.
+
+mod document;
+mod elements;
+pub mod env_vars;
+mod fields;
+mod job_file;
+mod problem;
+mod read;
+mod resolve;
+mod task_file;
+mod task_toml;
+mod tree;
+mod yaml;
+
+#[cfg(test)]
+mod tests;
+
+pub use document::document;
+pub use elements::agents::{Agent, AgentFile};
+pub use elements::datasets::DatasetRef;
+pub use elements::metrics::MetricKind;
+pub use elements::resources::ResourceOverrides;
+pub use elements::timeouts::{TaskTimeouts, TimeoutRules};
+pub use elements::variables::Variable;
+pub use fields::Spot;
+pub use job_file::{JobFile, LogLevel};
+pub use problem::{ConfigError, ConfigErrors, ConfigWarning, ErrorKind, Problems};
+pub use resolve::{Job, Options, read_job};
+pub use task_file::{TaskFile, read_task};

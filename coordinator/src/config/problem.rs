@@ -1,0 +1,247 @@
+//! What is wrong with configuration and task files: collected, never only the first.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+/// What kind of fault an error is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorKind {
+    /// A file or directory does not exist.
+    NotFound,
+    /// A file or directory cannot be read.
+    Unreadable,
+    /// A file is larger than its bound.
+    TooLarge,
+    /// A file is not YAML, JSON or TOML.
+    Syntax,
+    /// A key stands twice in one mapping.
+    DuplicateKey,
+    /// A key has no meaning.
+    UnknownKey,
+    /// A required key is absent.
+    MissingKey,
+    /// A value has another type.
+    WrongType,
+    /// A value of the right type that is not acceptable.
+    BadValue,
+    /// Two keys contradict each other.
+    Conflict,
+    /// Two things have the same name, or names that differ only in case.
+    DuplicateName,
+    /// A word of the format for something that this version does not have.
+    Unavailable,
+    /// A template refers to a variable that is not set and has no default.
+    UnsetVariable,
+    /// A task file refers to a variable that the job does not list.
+    VariableNotListed,
+    /// A dataset without tasks.
+    NoTasks,
+    /// A required file of a task is missing.
+    MissingFile,
+    /// A file of a task lies outside the task's directory, or is neither file nor directory.
+    BadFile,
+    /// The Dockerfile has an instruction that the environment cannot honour.
+    UnsupportedInstruction,
+    /// The job has more trials than a run can hold.
+    TooManyTrials,
+}
+
+/// One fault.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ConfigError {
+    /// The file.
+    pub file: PathBuf,
+    /// Line, from 1, where it is known.
+    pub line: Option<usize>,
+    /// Where in the file, for instance `agents[1].env.KEY`; empty for the file as a whole.
+    pub key: String,
+    /// What kind of fault.
+    pub kind: ErrorKind,
+    /// What stands there.
+    pub found: String,
+    /// What would be accepted.
+    pub expected: String,
+    /// What to do, where it can be said.
+    pub hint: Option<String>,
+}
+
+/// Something odd that does not stop a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ConfigWarning {
+    /// The file or directory.
+    pub file: PathBuf,
+    /// Line, from 1, where it is known.
+    pub line: Option<usize>,
+    /// Where in the file; empty for the file as a whole.
+    pub key: String,
+    /// What is odd and what follows from it.
+    pub message: String,
+}
+
+/// Every fault of a configuration. Never empty.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", self.lines().join("\n"))]
+pub struct ConfigErrors {
+    /// The faults, by file and line.
+    pub errors: Vec<ConfigError>,
+    /// The warnings that came up on the way.
+    pub warnings: Vec<ConfigWarning>,
+}
+
+impl ConfigErrors {
+    /// The faults as lines for people, hints indented below.
+    pub fn lines(&self) -> Vec<String> {
+        self.errors
+            .iter()
+            .flat_map(|e| e.to_string().lines().map(str::to_owned).collect::<Vec<_>>())
+            .collect()
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        place(f, &self.file, self.line, &self.key)?;
+        write!(f, "found {}, expected {}", self.found, self.expected)?;
+        match &self.hint {
+            Some(hint) => write!(f, "\n    hint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for ConfigWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        place(f, &self.file, self.line, &self.key)?;
+        f.write_str(&self.message)
+    }
+}
+
+fn place(f: &mut fmt::Formatter<'_>, file: &Path, line: Option<usize>, key: &str) -> fmt::Result {
+    write!(f, "{}:", file.display())?;
+    if let Some(line) = line {
+        write!(f, "{line}:")?;
+    }
+    if !key.is_empty() {
+        write!(f, " {key}:")?;
+    }
+    f.write_str(" ")
+}
+
+impl ConfigWarning {
+    /// One line per distinct warning: the first place, and how many more files have it.
+    pub fn grouped(warnings: &[Self]) -> Vec<String> {
+        let mut groups: Vec<(&Self, usize)> = Vec::new();
+        let mut index = std::collections::HashMap::new();
+        for warning in warnings {
+            let at = *index.entry((&warning.key, &warning.message)).or_insert_with(|| {
+                groups.push((warning, 0));
+                groups.len() - 1
+            });
+            groups[at].1 += 1;
+        }
+        let line = |(first, count): (&Self, usize)| match count {
+            1 => first.to_string(),
+            _ => format!("{first} (and {} more like it)", count - 1),
+        };
+        groups.into_iter().map(line).collect()
+    }
+}
+
+/// Collects faults and warnings over all passes and files.
+#[derive(Debug, Default)]
+pub struct Problems {
+    errors: Vec<ConfigError>,
+    warnings: Vec<ConfigWarning>,
+}
+
+impl Problems {
+    /// Records a fault.
+    pub fn error(&mut self, error: ConfigError) {
+        self.errors.push(error);
+    }
+
+    /// Records a warning.
+    pub fn warning(&mut self, warning: ConfigWarning) {
+        self.warnings.push(warning);
+    }
+
+    /// Adds everything of `other`.
+    pub fn extend(&mut self, other: Self) {
+        self.errors.extend(other.errors);
+        self.warnings.extend(other.warnings);
+    }
+
+    /// Whether a fault was recorded.
+    pub fn has_errors(&self) -> bool {
+        !self.errors.is_empty()
+    }
+
+    /// The value and the warnings, unless there were faults.
+    ///
+    /// # Errors
+    /// Every fault, in the order of files and lines.
+    pub fn finish<T>(mut self, value: T) -> Result<(T, Vec<ConfigWarning>), ConfigErrors> {
+        if self.errors.is_empty() {
+            return Ok((value, self.warnings));
+        }
+        let mut files: Vec<PathBuf> = Vec::new();
+        for error in &self.errors {
+            if !files.contains(&error.file) {
+                files.push(error.file.clone());
+            }
+        }
+        self.errors.sort_by_key(|e| (files.iter().position(|f| *f == e.file), e.line));
+        Err(ConfigErrors { errors: self.errors, warnings: self.warnings })
+    }
+}
+
+/// The known word nearest to `word`, if one is near enough to be meant.
+pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .into_iter()
+        .map(|candidate| (strsim::jaro_winkler(&word.to_lowercase(), candidate), candidate))
+        .filter(|(similarity, _)| *similarity > 0.8)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn warning(file: &str, message: &str) -> ConfigWarning {
+        ConfigWarning {
+            file: file.into(),
+            line: Some(3),
+            key: "environment.memory".to_owned(),
+            message: message.to_owned(),
+        }
+    }
+
+    #[test]
+    fn equal_warnings_are_told_once() {
+        let lines = ConfigWarning::grouped(&[
+            warning("a/task.toml", "deprecated"),
+            warning("b/task.toml", "deprecated"),
+            warning("b/task.toml", "odd"),
+        ]);
+        assert_eq!(
+            lines,
+            [
+                "a/task.toml:3: environment.memory: deprecated (and 1 more like it)",
+                "b/task.toml:3: environment.memory: odd",
+            ]
+        );
+    }
+
+    #[test]
+    fn nearest_word() {
+        let known = ["n_attempts", "n_concurrent_trials", "jobs_dir", "preserve_env"];
+        assert_eq!(nearest("n_atempts", known), Some("n_attempts"));
+        assert_eq!(nearest("N_Attempts", known), Some("n_attempts"));
+        assert_eq!(nearest("zzz", known), None);
+    }
+}

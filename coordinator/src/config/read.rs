@@ -1,0 +1,33 @@
+//! Reads a file as text, within its bound.
+
+use std::io::{ErrorKind as IoErrorKind, Read as _};
+use std::path::Path;
+
+use rollout_protocol::limits::CONFIG_FILE_BYTES;
+
+use super::fields::Spot;
+use super::problem::{ErrorKind, Problems};
+
+/// The text of `file`; a fault is recorded when there is none.
+pub(super) fn text(file: &Path, problems: &mut Problems) -> Option<String> {
+    let spot = Spot { key: String::new(), line: None };
+    let expected = "a readable file";
+    let mut bytes = Vec::new();
+    let opened = std::fs::File::open(file)
+        .and_then(|f| f.take(CONFIG_FILE_BYTES + 1).read_to_end(&mut bytes));
+    let (kind, found) = match opened {
+        Err(error) if error.kind() == IoErrorKind::NotFound => {
+            (ErrorKind::NotFound, "no such file".to_owned())
+        }
+        Err(error) => (ErrorKind::Unreadable, error.to_string()),
+        Ok(read) if read as u64 > CONFIG_FILE_BYTES => {
+            (ErrorKind::TooLarge, format!("more than {CONFIG_FILE_BYTES} bytes"))
+        }
+        Ok(_) => match String::from_utf8(bytes) {
+            Ok(text) => return Some(text),
+            Err(error) => (ErrorKind::Syntax, format!("text that is not UTF-8: {error}")),
+        },
+    };
+    problems.error(spot.error(file, kind, found, expected));
+    None
+}

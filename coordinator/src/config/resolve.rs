@@ -1,0 +1,156 @@
+//! From a job file to the job that will run.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use jiff::Zoned;
+use rollout_protocol::name;
+use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::spec::settings::TrialSettings;
+
+use super::elements::agents::{Agent, AgentFile};
+use super::elements::datasets::DatasetRef;
+use super::elements::metrics::MetricKind;
+use super::elements::names;
+use super::elements::resources::ResourceOverrides;
+use super::elements::timeouts::TimeoutRules;
+use super::fields::Spot;
+use super::job_file::{self, JobFile, LogLevel};
+use super::problem::{ErrorKind, Problems};
+
+/// A job, fully resolved except for the content of its datasets.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Job {
+    /// The job file.
+    pub file: PathBuf,
+    /// Name of the run directory.
+    pub name: String,
+    /// Parent of the run directory; relative paths count from the current directory.
+    pub jobs_dir: PathBuf,
+    /// Samples per agent and task.
+    pub n_attempts: u32,
+    /// Trials at once.
+    pub n_concurrent_trials: u32,
+    /// Retry of infrastructure failures.
+    pub retry: RetryPolicy,
+    /// How much is logged.
+    pub log_level: LogLevel,
+    /// Figures shown.
+    pub metrics: Vec<MetricKind>,
+    /// Pool of workers; nothing means the default one.
+    pub pool: Option<String>,
+    /// Variables of the host that task files may use.
+    pub task_env: BTreeSet<String>,
+    /// What every trial runs under.
+    pub settings: TrialSettings,
+    /// What happens to the tasks' time limits.
+    pub timeouts: TimeoutRules,
+    /// What replaces the tasks' resources.
+    pub resources: ResourceOverrides,
+    /// The agents, in the order of the file, names distinct also when case is ignored.
+    pub agents: Vec<Agent>,
+    /// The datasets, in the order of the file.
+    pub datasets: Vec<DatasetRef>,
+}
+
+/// What the command line and the host say about a job.
+pub struct Options<'a> {
+    /// Replaces `name`.
+    pub name: Option<String>,
+    /// Replaces `jobs_dir`.
+    pub jobs_dir: Option<PathBuf>,
+    /// Local time, for the name of a job that has none.
+    pub now: Zoned,
+    /// Whether a variable is set where trials will run. Its value is never asked for.
+    pub is_set: &'a dyn Fn(&str) -> bool,
+    /// Missing files of tasks refuse the run instead of failing the tasks' trials.
+    pub strict: bool,
+}
+
+impl<'a> Options<'a> {
+    /// No replacements, the present time, and the variables that `is_set` says.
+    pub fn new(is_set: &'a dyn Fn(&str) -> bool) -> Self {
+        Self { name: None, jobs_dir: None, now: Zoned::now(), is_set, strict: false }
+    }
+}
+
+impl Job {
+    /// The run directory.
+    pub fn run_dir(&self) -> PathBuf {
+        self.jobs_dir.join(&self.name)
+    }
+
+    /// The directory that relative dataset paths count from.
+    pub fn base_dir(&self) -> &Path {
+        match self.file.parent() {
+            Some(dir) if dir != Path::new("") => dir,
+            _ => Path::new("."),
+        }
+    }
+}
+
+/// Reads, checks and resolves a job file. There is a job even when faults were recorded, so that
+/// its datasets can be checked too; nothing only when the file has no structure at all.
+pub fn read_job(file: &Path, options: &Options<'_>, problems: &mut Problems) -> Option<Job> {
+    let written = job_file::read(file, problems)?;
+    check_variables(file, &written.agents, options, problems);
+    check_name_option(options, problems);
+    Some(resolve(file, written, options))
+}
+
+fn resolve(file: &Path, written: JobFile, options: &Options<'_>) -> Job {
+    let name = options.name.clone().or(written.name);
+    Job {
+        file: file.to_owned(),
+        name: name.unwrap_or_else(|| options.now.strftime("%Y-%m-%d__%H-%M-%S").to_string()),
+        jobs_dir: options.jobs_dir.clone().unwrap_or(written.jobs_dir),
+        n_attempts: written.n_attempts,
+        n_concurrent_trials: written.n_concurrent_trials,
+        retry: written.retry,
+        log_level: written.log_level,
+        metrics: written.metrics,
+        pool: written.pool,
+        task_env: written.task_env,
+        settings: TrialSettings {
+            instruction_path: written.instruction_path,
+            environment: written.environment,
+            verifier: written.verifier,
+        },
+        timeouts: written.timeouts,
+        resources: written.resources,
+        agents: written.agents.into_iter().map(Agent::from).collect(),
+        datasets: written.datasets,
+    }
+}
+
+fn check_name_option(options: &Options<'_>, problems: &mut Problems) {
+    let Some(name) = &options.name else { return };
+    if let Err(why) = name::check(name) {
+        let spot = Spot { key: "--name".to_owned(), line: None };
+        let found = format!("{name:?}, which {why}");
+        let place = Path::new("command line");
+        problems.error(spot.error(place, ErrorKind::BadValue, found, names::EXPECTED));
+    }
+}
+
+/// Every variable that an agent refers to without a default is set: better said now than by the
+/// first trial.
+fn check_variables(
+    file: &Path,
+    agents: &[AgentFile],
+    options: &Options<'_>,
+    problems: &mut Problems,
+) {
+    for variable in agents.iter().flat_map(|agent| agent.env.values()) {
+        for (name, has_default) in variable.template.variables() {
+            if !has_default && !(options.is_set)(&name) {
+                let found = format!("`${{{name}}}`, which is not set in the environment");
+                let expected = "variables that are set";
+                problems.error(super::ConfigError {
+                    hint: Some(format!("export {name}, or write `${{{name}:-default}}`")),
+                    ..variable.spot.error(file, ErrorKind::UnsetVariable, found, expected)
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! Whole files: every fault of a bad one, every value of a good one, no panic on any text.
+
+use std::path::{Path, PathBuf};
+
+use jiff::civil::date;
+use proptest::prelude::*;
+use rollout_protocol::spec::environment::{DockerNetwork, PreservePolicy, ProviderSpec};
+use serde_json::json;
+
+use super::*;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/config").join(name)
+}
+
+fn is_set(name: &str) -> bool {
+    name == "API_KEY"
+}
+
+fn options() -> Options<'static> {
+    let now = date(2026, 1, 2).at(3, 4, 5, 0).to_zoned(jiff::tz::TimeZone::UTC);
+    Options { now: now.expect("a valid time"), ..Options::new(&is_set) }
+}
+
+fn job_faults(name: &str) -> Vec<(String, ErrorKind)> {
+    let mut problems = Problems::default();
+    read_job(&fixture(name), &options(), &mut problems);
+    faults(problems)
+}
+
+fn task_faults(name: &str) -> Vec<(String, ErrorKind)> {
+    let mut problems = Problems::default();
+    read_task(&fixture(name), &mut problems);
+    faults(problems)
+}
+
+fn faults(problems: Problems) -> Vec<(String, ErrorKind)> {
+    let errors = problems.finish(()).expect_err("faults").errors;
+    assert!(errors.iter().all(|e| e.line.is_some()), "{errors:#?}");
+    errors.into_iter().map(|e| (e.key, e.kind)).collect()
+}
+
+fn assert_faults(found: &[(String, ErrorKind)], expected: &[(&str, ErrorKind)]) {
+    let found: Vec<_> = found.iter().map(|(key, kind)| (key.as_str(), *kind)).collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn every_fault_of_single_values() {
+    use ErrorKind::{BadValue, MissingKey, UnknownKey, WrongType};
+    assert_faults(
+        &job_faults("bad_scalars.yaml"),
+        &[
+            ("name", BadValue),
+            ("jobs_dir", BadValue),
+            ("n_attempts", BadValue),
+            ("n_concurrent_trials", WrongType),
+            ("timeout_multiplier", BadValue),
+            ("log_level", BadValue),
+            ("instruction_path", BadValue),
+            ("retry.max_attempts", BadValue),
+            ("retry.multiplier", BadValue),
+            ("verifier.override_timeout_sec", WrongType),
+            ("verifier.disabled", UnknownKey),
+            ("metrics[0].type", BadValue),
+            ("metrics[1].type", MissingKey),
+            ("metrics[1].kind", UnknownKey),
+            ("pool", BadValue),
+            ("task_env[1]", BadValue),
+        ],
+    );
+}
+
+#[test]
+fn every_fault_of_agents() {
+    use ErrorKind::{BadValue, Conflict, DuplicateName, MissingKey};
+    assert_faults(
+        &job_faults("bad_agents.json"),
+        &[
+            ("n_atempts", ErrorKind::UnknownKey),
+            ("agents[0].execute", Conflict),
+            ("agents[1].env.1X", BadValue),
+            ("agents[1].env.OPEN", BadValue),
+            ("agents[1].env.LIST", ErrorKind::WrongType),
+            ("agents[2].name", DuplicateName),
+            ("agents[2].env.ROLLOUT_TASK_INSTRUCTION", BadValue),
+            ("agents[2].env.KEY", ErrorKind::UnsetVariable),
+            ("agents[3]", MissingKey),
+            ("agents[4].name", MissingKey),
+            ("datasets", BadValue),
+        ],
+    );
+}
+
+#[test]
+fn every_fault_of_the_environment() {
+    use ErrorKind::{BadValue, Conflict, DuplicateKey, Unavailable, UnknownKey, WrongType};
+    assert_faults(
+        &job_faults("bad_environment.yaml"),
+        &[
+            ("environment.force_build", WrongType),
+            ("environment.preserve_env", BadValue),
+            ("environment.preserveEnv", Conflict),
+            ("environment.override_cpus", BadValue),
+            ("environment.override_memory", Conflict),
+            ("environment.override_storage", BadValue),
+            ("environment.provider_config.network", BadValue),
+            ("environment.provider_config.privileged", UnknownKey),
+            ("environment.provider_config.cpu_hour", BadValue),
+            ("agents[1].name", ErrorKind::DuplicateName),
+            ("datasets[0].registry", Unavailable),
+            ("datasets[1].registry", Unavailable),
+            ("datasets[2].path", ErrorKind::MissingKey),
+            ("environment", DuplicateKey),
+        ],
+    );
+}
+
+#[test]
+fn every_fault_of_task_files() {
+    use ErrorKind::{BadValue, Syntax, WrongType};
+    assert_faults(
+        &task_faults("bad_values.toml"),
+        &[
+            ("verifier.timeout_sec", BadValue),
+            ("agent.timeout_sec", WrongType),
+            ("agent.install_timeout_sec", BadValue),
+            ("environment.build_timeout_sec", BadValue),
+            ("environment.docker_image", BadValue),
+            ("environment.cpus", BadValue),
+            ("environment.memory", BadValue),
+            ("environment.storage_mb", BadValue),
+            ("environment.env.1X", BadValue),
+            ("environment.env.OPEN", BadValue),
+        ],
+    );
+    assert_faults(
+        &task_faults("bad_types.toml"),
+        &[
+            ("version", WrongType),
+            ("source", WrongType),
+            ("metadata", WrongType),
+            ("verifier", WrongType),
+            ("agent.timeout_sec", WrongType),
+            ("environment.cpus", BadValue),
+            ("environment.memory_mb", WrongType),
+            ("environment.storage", BadValue),
+            ("environment.docker_image", BadValue),
+            ("environment.env", WrongType),
+        ],
+    );
+    let mut problems = Problems::default();
+    read_task(&fixture("bad_syntax.toml"), &mut problems);
+    let errors = problems.finish(()).expect_err("faults").errors;
+    let found: Vec<_> = errors.iter().map(|e| (e.line, e.kind)).collect();
+    assert_eq!(found, [(Some(2), Syntax), (Some(4), Syntax), (Some(8), Syntax)], "{errors:#?}");
+}
+
+#[test]
+fn messages_name_file_line_key_found_expected_and_hint() {
+    let file = fixture("bad_agents.json");
+    let mut problems = Problems::default();
+    read_job(&file, &options(), &mut problems);
+    let lines = problems.finish(()).expect_err("faults").lines();
+    let start = format!("{}:2: n_atempts: found an unknown key, expected one of ", file.display());
+    assert!(lines[0].starts_with(&start), "{}", lines[0]);
+    assert_eq!(lines[1], "    hint: did you mean `n_attempts`?");
+}
+
+#[test]
+fn a_full_job_file() {
+    let mut problems = Problems::default();
+    let job = read_job(&fixture("full.yaml"), &options(), &mut problems).expect("a job");
+    let (job, warnings) = problems.finish(job).expect("no faults");
+    assert_eq!(warnings, []);
+    assert_eq!(job.run_dir(), Path::new("out/full"));
+    assert_eq!((job.n_attempts, job.n_concurrent_trials), (3, 8));
+    assert_eq!(job.retry.max_attempts, 5);
+    assert_eq!(job.log_level, LogLevel::Debug);
+    assert_eq!(job.metrics, [MetricKind::Mean, MetricKind::Max]);
+    assert_eq!(job.timeouts.verifier_override_sec, None);
+    assert_eq!(job.timeouts.verifier_max_sec, Some(90.0));
+    assert_eq!(job.resources.cpus, Some(2));
+    assert_eq!(job.resources.memory_mb, Some(2048));
+    let environment = &job.settings.environment;
+    assert_eq!(environment.preserve_env, PreservePolicy::Always);
+    let ProviderSpec::Docker(docker) = &environment.provider else { panic!("docker") };
+    assert_eq!(docker.network, DockerNetwork::None);
+    let env = |agent: usize, name: &str| job.agents[agent].spec.env[name].as_str().to_owned();
+    assert_eq!(env(0, "LIMIT"), "1.10");
+    assert_eq!((env(1, "LIMIT"), env(1, "API_KEY")), ("2".to_owned(), "${API_KEY}".to_owned()));
+}
+
+#[test]
+fn the_document_reads_back_as_the_same_job() {
+    let mut problems = Problems::default();
+    let job = read_job(&fixture("full.yaml"), &options(), &mut problems).expect("a job");
+    let document = document(&job);
+    assert_eq!(document["agents"][0]["env"]["API_KEY"], json!("${API_KEY}"));
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("config.json");
+    std::fs::write(&file, document.to_string()).expect("written");
+    let again = read_job(&file, &options(), &mut problems).expect("a job");
+    let (mut again, _) = problems.finish(again).expect("no faults");
+    again.file.clone_from(&job.file);
+    for (new, old) in again.datasets.iter_mut().zip(&job.datasets) {
+        new.spot = old.spot.clone();
+    }
+    assert_eq!(again, job);
+}
+
+#[test]
+fn a_minimal_job_has_documented_defaults() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("job.yaml");
+    std::fs::write(&file, "agents: [{name: nop}]\ndatasets: [{path: x}]\n").expect("written");
+    let mut problems = Problems::default();
+    let job = read_job(&file, &options(), &mut problems).expect("a job");
+    let (job, _) = problems.finish(job).expect("no faults");
+    assert_eq!(job.run_dir(), Path::new("jobs/2026-01-02__03-04-05"));
+    assert_eq!((job.n_attempts, job.n_concurrent_trials), (1, 1));
+    assert_eq!(job.settings.instruction_path, "/tmp/instruction.md");
+    assert_eq!(job.log_level, LogLevel::Info);
+    assert_eq!(job.retry, rollout_protocol::retry::RetryPolicy::default());
+    assert_eq!(job.base_dir(), dir.path());
+}
+
+#[test]
+fn a_full_task_file() {
+    let mut problems = Problems::default();
+    let task = read_task(&fixture("full.toml"), &mut problems).expect("a task");
+    let (task, warnings) = problems.finish(task).expect("no faults");
+    assert_eq!(task.docker_image.as_deref(), Some("some-org/some-name:some-tag"));
+    assert!((task.timeouts.agent_sec - 0.5).abs() < 1e-9);
+    assert_eq!(task.resources, rollout_protocol::spec::resources::Resources::default());
+    assert_eq!(task.env["TOKEN"].template.as_str(), "${TOKEN}");
+    let keys: Vec<&str> = warnings.iter().map(|w| w.key.as_str()).collect();
+    let amounts = ["environment.memory", "environment.storage"];
+    for key in amounts.iter().chain(&["environment.cpus"]) {
+        assert!(keys.contains(key), "{key}");
+    }
+}
+
+#[test]
+fn files_that_cannot_be_read() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let write = |name: &str, bytes: &[u8]| {
+        let file = dir.path().join(name);
+        std::fs::write(&file, bytes).expect("written");
+        file
+    };
+    let huge = vec![b' '; rollout_protocol::limits::CONFIG_FILE_BYTES as usize + 1];
+    for (file, kind) in [
+        (dir.path().join("none.yaml"), ErrorKind::NotFound),
+        (dir.path().to_owned(), ErrorKind::Unreadable),
+        (write("latin.yaml", b"name: \xe4"), ErrorKind::Syntax),
+        (write("open.yaml", b"name: [1"), ErrorKind::Syntax),
+        (write("two.yaml", b"a: 1\n---\nb: 2\n"), ErrorKind::Syntax),
+        (write("list.yaml", b"- 1"), ErrorKind::WrongType),
+        (write("empty.yaml", b""), ErrorKind::WrongType),
+        (write("huge.yaml", &huge), ErrorKind::TooLarge),
+    ] {
+        let mut problems = Problems::default();
+        assert!(read_job(&file, &options(), &mut problems).is_none(), "{}", file.display());
+        let errors = problems.finish(()).expect_err("a fault").errors;
+        assert_eq!(errors.iter().map(|e| e.kind).collect::<Vec<_>>(), [kind], "{}", file.display());
+    }
+}
+
+#[test]
+fn aliases_cannot_fill_the_memory() {
+    let mut text = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x]\n");
+    for n in 1..12 {
+        let items = vec![format!("*a{}", n - 1); 9].join(", ");
+        text.push_str(&format!("a{n}: &a{n} [{items}]\n"));
+    }
+    let fault = yaml::parse(&text).expect_err("too large");
+    assert!(fault.message.contains("too large"), "{fault:?}");
+    assert!(yaml::parse("a: &a [*a]").is_err());
+    assert!(yaml::parse("a: !custom x").is_err());
+}
+
+#[test]
+fn json_escapes_are_read() {
+    let (root, _) = yaml::parse("{\"a\": \"\\ud83d\\ude00 \\/ \\u00e4\"}").expect("valid JSON");
+    let tree::Value::Mapping(entries) = root.value else { panic!("a mapping") };
+    assert_eq!(entries[0].node.value, tree::Value::String("😀 / ä".to_owned()));
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics(text in "[\\PC\n\t]{0,200}") {
+        drop(yaml::parse(&text));
+        drop(task_toml::parse(&text));
+    }
+
+    #[test]
+    fn no_structure_panics(
+        key in prop::sample::select(vec![
+            "name", "agents", "datasets", "environment", "retry", "verifier", "metrics",
+            "n_attempts", "instruction_path", "task_env", "log_level",
+        ]),
+        value in "[-a-z0-9:\\[\\]{}, '\"&*!|>%@.$]{0,60}",
+    ) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("file");
+        std::fs::write(&file, format!("{key}: {value}")).expect("written");
+        read_job(&file, &options(), &mut Problems::default());
+        std::fs::write(&file, format!("[environment]\nmemory = {value}\n[{key}]\nx = 1"))
+            .expect("written");
+        read_task(&file, &mut Problems::default());
+    }
+}

@@ -1,0 +1,159 @@
+//! What a configuration file says, before anything is checked: one tree for YAML, JSON and TOML.
+
+/// A value with its place.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Node {
+    /// Line, from 1.
+    pub(crate) line: usize,
+    /// The value.
+    pub(crate) value: Value,
+}
+
+/// A value. Numbers and booleans keep the text they were written as, so that `1.10` can still
+/// become the string `1.10`.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Value {
+    Null,
+    Bool { value: bool, text: String },
+    Integer { value: i64, text: String },
+    Float { value: f64, text: String },
+    String(String),
+    Sequence(Vec<Node>),
+    Mapping(Vec<Entry>),
+}
+
+/// A key of a mapping with its value. Keys of one mapping are distinct.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) line: usize,
+    pub(crate) node: Node,
+}
+
+impl Node {
+    /// What the value is, for messages: the kind, and the value where it is short.
+    pub(crate) fn describe(&self) -> String {
+        match &self.value {
+            Value::Null => "nothing".to_owned(),
+            Value::Bool { text, .. } | Value::Integer { text, .. } | Value::Float { text, .. } => {
+                text.clone()
+            }
+            Value::String(text) => format!("the text {}", quoted(text)),
+            Value::Sequence(_) => "a list".to_owned(),
+            Value::Mapping(_) => "a mapping".to_owned(),
+        }
+    }
+
+    /// An estimate of the memory the value takes, bytes.
+    pub(crate) fn weight(&self) -> usize {
+        const NODE: usize = std::mem::size_of::<Entry>();
+        NODE + match &self.value {
+            Value::Null => 0,
+            Value::Bool { text, .. }
+            | Value::Integer { text, .. }
+            | Value::Float { text, .. }
+            | Value::String(text) => text.len(),
+            Value::Sequence(nodes) => nodes.iter().map(Self::weight).sum(),
+            Value::Mapping(entries) => entries.iter().map(|e| e.key.len() + e.node.weight()).sum(),
+        }
+    }
+}
+
+/// `text` in quotes on one line, shortened.
+pub(crate) fn quoted(text: &str) -> String {
+    const SHOWN: usize = 60;
+    let mut shown: String = text.chars().take(SHOWN).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
+    format!("{shown:?}")
+}
+
+/// The value of a number or word as the core schema of YAML 1.2 reads plain text.
+pub(crate) fn plain(text: &str) -> Value {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => return Value::Null,
+        "true" | "True" | "TRUE" => return Value::Bool { value: true, text: text.to_owned() },
+        "false" | "False" | "FALSE" => return Value::Bool { value: false, text: text.to_owned() },
+        _ => {}
+    }
+    if let Some(value) = integer(text) {
+        return Value::Integer { value, text: text.to_owned() };
+    }
+    match float(text) {
+        Some(value) => Value::Float { value, text: text.to_owned() },
+        None => Value::String(text.to_owned()),
+    }
+}
+
+fn integer(text: &str) -> Option<i64> {
+    if let Some(hex) = text.strip_prefix("0x") {
+        return unsigned(hex, 16);
+    }
+    if let Some(octal) = text.strip_prefix("0o") {
+        return unsigned(octal, 8);
+    }
+    text.parse().ok()
+}
+
+fn unsigned(digits: &str, radix: u32) -> Option<i64> {
+    let plain = !digits.starts_with(['+', '-']);
+    plain.then(|| i64::from_str_radix(digits, radix).ok()).flatten()
+}
+
+fn float(text: &str) -> Option<f64> {
+    let (negative, magnitude) = match text.as_bytes().first()? {
+        b'-' => (true, &text[1..]),
+        b'+' => (false, &text[1..]),
+        _ => (false, text),
+    };
+    let value = match magnitude {
+        ".inf" | ".Inf" | ".INF" => f64::INFINITY,
+        ".nan" | ".NaN" | ".NAN" => f64::NAN,
+        _ => {
+            let numeric = magnitude.starts_with(|c: char| c.is_ascii_digit() || c == '.')
+                && magnitude.contains(|c: char| c.is_ascii_digit());
+            numeric.then(|| magnitude.parse::<f64>().ok()).flatten()?
+        }
+    };
+    Some(if negative { -value } else { value })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_text_is_read_by_the_core_schema() {
+        let kind = |text: &str| match plain(text) {
+            Value::Null => "null".to_owned(),
+            Value::Bool { value, .. } => format!("bool {value}"),
+            Value::Integer { value, .. } => format!("int {value}"),
+            Value::Float { value, .. } => format!("float {value}"),
+            Value::String(_) => "text".to_owned(),
+            _ => unreachable!("scalars only"),
+        };
+        for (text, expected) in [
+            ("~", "null"),
+            ("TRUE", "bool true"),
+            ("yes", "text"),
+            ("12", "int 12"),
+            ("-3", "int -3"),
+            ("0x1F", "int 31"),
+            ("0o17", "int 15"),
+            ("0x-1", "text"),
+            ("1.50", "float 1.5"),
+            ("1e3", "float 1000"),
+            (".5", "float 0.5"),
+            ("-.inf", "float -inf"),
+            ("inf", "text"),
+            ("nan", "text"),
+            (".", "text"),
+            ("-", "text"),
+            ("2G", "text"),
+            ("1_000", "text"),
+        ] {
+            assert_eq!(kind(text), expected, "{text}");
+        }
+    }
+}
