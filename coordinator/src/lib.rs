@@ -1,4 +1,6 @@
 #![doc = include_str!("../README.md")]
 
 pub mod config;
+pub mod core;
+pub mod journal;
 pub mod metrics;

@@ -311,11 +311,18 @@ pub enum LostReason {
     Unreachable,
     /// The run was stopped while it ran.
     Stopped,
+    /// The process that was coordinator and worker in one died: says nothing about the item.
+    ProcessDied,
 }
 
 impl LostReason {
     /// Whether it speaks against the item: only the death of a worker may be the item's doing.
     pub const fn is_death(self) -> bool {
         matches!(self, Self::WorkerDied)
+    }
+
+    /// Whether it counts against the bound of tries: what we ended ourselves does not.
+    pub const fn counts(self) -> bool {
+        matches!(self, Self::WorkerDied | Self::Unreachable)
     }
 }

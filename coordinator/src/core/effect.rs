@@ -1,0 +1,85 @@
+//! What the core wants done. Nothing here may happen before the records made with it are durable.
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::error::TrialError;
+use rollout_protocol::id::{ExecId, ItemId, TryId};
+use rollout_protocol::record::{Execution, Verdict};
+use rollout_protocol::wire::claim::Answer;
+use rollout_protocol::wire::control::StopLevel;
+
+/// One effect.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Publish a try.
+    Offer {
+        /// Item.
+        item: ItemId,
+        /// Try.
+        try_id: TryId,
+        /// Position in the plan's order.
+        ordinal: u64,
+    },
+    /// Delete a try from the queue.
+    Withdraw {
+        /// Item.
+        item: ItemId,
+        /// Try.
+        try_id: TryId,
+    },
+    /// Answer a claim.
+    Answer {
+        /// The question's name.
+        id: u64,
+        /// The answer.
+        answer: Answer,
+    },
+    /// An item was settled.
+    Settled(Box<Settled>),
+    /// An infrastructure failure will be tried again.
+    Retry(Box<Retry>),
+    /// An execution ended without a verdict.
+    Lost {
+        /// Item.
+        item: ItemId,
+        /// Position in the plan's order.
+        ordinal: u64,
+        /// Try.
+        try_id: TryId,
+        /// Execution.
+        exec: ExecId,
+    },
+    /// Tell the workers to stop.
+    Stop(StopLevel),
+}
+
+/// A settlement without the item's name.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settled {
+    /// Item.
+    pub item: ItemId,
+    /// Position in the plan's order; `None` while no plan names the item.
+    pub ordinal: Option<u64>,
+    /// The execution that settled it.
+    pub by: Option<Execution>,
+    /// What it came to.
+    pub verdict: Verdict,
+    /// The others, in their order.
+    pub superseded: Vec<Execution>,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// A retry.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Retry {
+    /// Item.
+    pub item: ItemId,
+    /// Position in the plan's order.
+    pub ordinal: u64,
+    /// Try that failed.
+    pub try_id: TryId,
+    /// Why.
+    pub error: TrialError,
+    /// Wait before the next try.
+    pub wait_ms: u64,
+}

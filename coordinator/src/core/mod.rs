@@ -1,0 +1,142 @@
+//! The core: which items are owed, offered, waiting, settled. Pure: no clock, no IO, no randomness,
+//! no tasks; time and random numbers arrive with the inputs.
+//!
+//! ```text
+//! Input ──handle──▶ Record ──apply──▶ state, Effect
+//!                     ▲
+//!           journal ──┘ (replay: the same apply)
+//! ```
+//!
+//! [`Core::handle`] decides and writes records; [`Core::apply`] is the one transition function, used
+//! live, in replay and on resume. An effect may be carried out only when the records made with it
+//! are durable.
+//!
+//! # What must always hold
+//! * Every planned item ends with exactly one settlement.
+//! * At most `permits` items are offered and unreported.
+//! * A result settles only at or above the item's floor, under the item's present spec, and when no
+//!   newer execution is open.
+
+mod apply;
+mod check;
+mod claim;
+mod effect;
+mod handle;
+mod input;
+mod merge;
+mod offer;
+mod record;
+mod row;
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+
+pub use check::Broken;
+pub use effect::{Effect, Retry, Settled};
+pub use handle::Output;
+pub use input::{Input, NewItem, Now};
+pub use record::{Closed, Former, OfferedTry, Opened, Record};
+use rollout_protocol::id::{ItemId, RunId};
+use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::port::Position;
+use row::Row;
+
+/// What a core is told once, at the beginning of a sitting.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// Run.
+    pub run: RunId,
+    /// Epoch of this sitting.
+    pub epoch: u32,
+    /// Items that may be offered and unreported at a time.
+    pub permits: usize,
+    /// When infrastructure failures are tried again.
+    pub retry: RetryPolicy,
+}
+
+/// The state of a run.
+#[derive(Debug)]
+pub struct Core {
+    settings: Settings,
+    rows: HashMap<ItemId, Row>,
+    /// Items to offer before new ones: retried, or owed by a former sitting.
+    ready: VecDeque<ItemId>,
+    /// Items that wait for their next try, by time.
+    waiting: BinaryHeap<Reverse<(u64, ItemId)>>,
+    /// Rows that hold a permit.
+    in_flight: usize,
+    /// Planned rows without a settlement.
+    unsettled: usize,
+    /// Planned rows with one.
+    settled: usize,
+    /// Everything the plan has was fed in.
+    exhausted: bool,
+    /// Offers may be made: the sitting knows what former ones left.
+    dispatching: bool,
+    stop: Option<StopLevel>,
+    /// Place of the last report that a record holds.
+    position: Option<Position>,
+    /// Orders executions by when they were first heard of.
+    heard: i64,
+    /// Reports of items that the journal never offered.
+    foreign: u64,
+}
+
+impl Core {
+    /// The core of a run that has done nothing yet.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            rows: HashMap::new(),
+            ready: VecDeque::new(),
+            waiting: BinaryHeap::new(),
+            in_flight: 0,
+            unsettled: 0,
+            settled: 0,
+            exhausted: false,
+            dispatching: false,
+            stop: None,
+            position: None,
+            heard: 0,
+            foreign: 0,
+        }
+    }
+
+    /// Place of the last report that a record holds: read on from there.
+    pub fn position(&self) -> Option<Position> {
+        self.position
+    }
+
+    /// Planned items that are settled.
+    pub fn settled(&self) -> usize {
+        self.settled
+    }
+
+    /// Items that are offered and unreported.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Whether a stop was asked for, and how hard.
+    pub fn stopping(&self) -> Option<StopLevel> {
+        self.stop
+    }
+
+    /// Whether every planned item is settled.
+    pub fn is_complete(&self) -> bool {
+        self.exhausted && self.unsettled == 0
+    }
+
+    /// Whether the journal knows anything of any item.
+    pub fn is_untouched(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The spec under which a settled item ran, or `None` when it is not settled.
+    pub fn settled_spec(&self, item: &ItemId) -> Option<rollout_protocol::digest::Digest> {
+        self.rows.get(item).filter(|row| row.is_settled()).map(|row| row.spec)
+    }
+}

@@ -1,0 +1,112 @@
+//! What the journal holds: every decision that cannot be derived again.
+
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
+use rollout_protocol::record::LostReason;
+use rollout_protocol::wire::claim::Claim;
+use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::report::Report;
+use rollout_worker::port::Position;
+use serde::{Deserialize, Serialize};
+
+/// One record.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "r", rename_all = "snake_case")]
+pub enum Record {
+    /// A sitting began: the first record of every segment.
+    Opened(Opened),
+    /// These tries may be in the queue from now on.
+    Offered {
+        /// The tries.
+        tries: Vec<OfferedTry>,
+    },
+    /// A report was read.
+    Reported {
+        /// Its place.
+        position: Position,
+        /// The report, whole.
+        report: Box<Report>,
+    },
+    /// A claim was answered `run`.
+    Claimed {
+        /// The claim.
+        claim: Claim,
+    },
+    /// An execution was declared lost by the coordinator.
+    Lost {
+        /// Item.
+        item: ItemId,
+        /// Execution.
+        exec: ExecId,
+        /// Why.
+        reason: LostReason,
+    },
+    /// The item runs under another spec from now on: nothing below the floor settles it.
+    Respecified {
+        /// Item.
+        item: ItemId,
+        /// Its present spec.
+        spec: Digest,
+    },
+    /// A stop was asked for.
+    Stopping {
+        /// How hard.
+        level: StopLevel,
+    },
+    /// The sitting ended in order.
+    Closed(Closed),
+}
+
+/// The beginning of a sitting.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opened {
+    /// Format of the records that follow.
+    pub format: u32,
+    /// Run.
+    pub run: RunId,
+    /// Epoch: the number of the segment.
+    pub epoch: u32,
+    /// Digest of the plan.
+    pub plan: Digest,
+    /// Version of the program.
+    pub version: String,
+    /// Host and process that own the run now, for people.
+    pub owner: String,
+    /// The segment before this one, and how much of it counts.
+    #[serde(default)]
+    pub former: Option<Former>,
+}
+
+/// How much of a former segment counts: whatever stands behind is ignored for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Former {
+    /// Its epoch.
+    pub epoch: u32,
+    /// Its valid length, bytes.
+    pub bytes: u64,
+    /// Digest of these bytes.
+    pub digest: Digest,
+}
+
+/// One offered try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfferedTry {
+    /// Item.
+    #[serde(rename = "i")]
+    pub item: ItemId,
+    /// Try.
+    #[serde(rename = "t")]
+    pub try_id: TryId,
+    /// Digest of the spec it was offered under.
+    #[serde(rename = "s")]
+    pub spec: Digest,
+}
+
+/// The end of a sitting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Closed {
+    /// Whether it was stopped before everything was settled.
+    pub cancelled: bool,
+    /// Planned items without a settlement.
+    pub owed: u64,
+}

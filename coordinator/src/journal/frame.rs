@@ -1,0 +1,61 @@
+//! Frames: length, checksum, payload.
+
+use rollout_protocol::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::core::Record;
+
+/// First bytes of every segment.
+pub(super) const HEADER: &[u8] = b"rollout-journal 1\n";
+
+/// Longest payload: a batch of offers of the largest run at its widest. A longer length is damage.
+const PAYLOAD_BYTES: usize = 256 * 1024 * 1024;
+
+#[derive(Serialize)]
+struct Outgoing<'a> {
+    at: Timestamp,
+    #[serde(flatten)]
+    record: &'a Record,
+}
+
+/// A record with the time it was made.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(super) struct Incoming {
+    pub(super) at: Timestamp,
+    #[serde(flatten)]
+    pub(super) record: Record,
+}
+
+/// Appends the frame of a record to `buffer`.
+pub(super) fn encode(buffer: &mut Vec<u8>, at: Timestamp, record: &Record) {
+    let start = buffer.len();
+    buffer.extend_from_slice(&[0; 8]);
+    serde_json::to_writer(&mut *buffer, &Outgoing { at, record })
+        .expect("records have text keys and memory does not fail to be written");
+    let length = u32::try_from(buffer.len() - start - 8).expect("far below 4 GiB");
+    let length = length.to_le_bytes();
+    let checksum = checksum(length, &buffer[start + 8..]);
+    buffer[start..start + 4].copy_from_slice(&length);
+    buffer[start + 4..start + 8].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// Length and checksum.
+pub(super) const PREFIX_BYTES: usize = 8;
+
+/// The payload's length that the beginning of a frame states, if it can be one.
+pub(super) fn payload_bytes(frame: &[u8]) -> Option<usize> {
+    let (length, _) = frame.split_first_chunk::<4>()?;
+    let size = u32::from_le_bytes(*length) as usize;
+    (1..=PAYLOAD_BYTES).contains(&size).then_some(size)
+}
+
+/// The payload of a frame, or `None` when its checksum does not hold.
+pub(super) fn decode(frame: &[u8]) -> Option<&[u8]> {
+    let (length, rest) = frame.split_first_chunk::<4>()?;
+    let (expected, payload) = rest.split_first_chunk::<4>()?;
+    (checksum(*length, payload) == u32::from_le_bytes(*expected)).then_some(payload)
+}
+
+fn checksum(length: [u8; 4], payload: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&length), payload)
+}

@@ -1,0 +1,76 @@
+//! Every path inside a run directory that is not a trial's.
+
+use std::path::{Path, PathBuf};
+
+/// The paths of one run directory.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    root: PathBuf,
+}
+
+impl Layout {
+    /// The layout below `root`.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// The run directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The file whose lock the owner holds. Never renamed, rewritten or removed.
+    pub fn lock(&self) -> PathBuf {
+        self.root.join("run.lock")
+    }
+
+    /// Who holds the lock, for people.
+    pub fn lock_info(&self) -> PathBuf {
+        self.root.join("run.lock.json")
+    }
+
+    /// The job as it was configured, templates unexpanded.
+    pub fn config(&self) -> PathBuf {
+        self.root.join("config.json")
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> PathBuf {
+        self.root.join("plan.json")
+    }
+
+    /// The header of the run's state.
+    pub fn manifest(&self) -> PathBuf {
+        self.root.join("manifest.json")
+    }
+
+    /// Aggregated results.
+    pub fn result(&self) -> PathBuf {
+        self.root.join("result.json")
+    }
+
+    /// Directory of the journal's segments.
+    pub fn journal(&self) -> PathBuf {
+        self.root.join("journal")
+    }
+
+    /// The segment of an epoch.
+    pub fn segment(&self, epoch: u32) -> PathBuf {
+        self.journal().join(format!("{epoch:06}.log"))
+    }
+
+    /// Directory of the terminal records.
+    pub fn records(&self) -> PathBuf {
+        self.root.join("records")
+    }
+
+    /// The n-th file of terminal records, from 1.
+    pub fn record_file(&self, n: u32) -> PathBuf {
+        self.records().join(format!("{n:06}.jsonl"))
+    }
+
+    /// Worker directories of an embedded run: spool and scratch.
+    pub fn work(&self) -> PathBuf {
+        self.root.join(".work")
+    }
+}

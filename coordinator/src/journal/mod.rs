@@ -1,0 +1,105 @@
+//! The journal: everything a run decided, in order, on disk before it has any effect.
+//!
+//! # Guarantees
+//! * **One writer per segment.** Each epoch has its own file `journal/<epoch>.log`, created
+//!   exclusively. A former owner that wakes up writes into its own segment, which nobody reads any
+//!   more beyond the length that its successor wrote down.
+//! * **Durable before effect.** A batch is one write and one `fdatasync`; effects follow it. What
+//!   gathers while a batch is on its way is the next one: there is no timer.
+//! * **Survives being cut anywhere.** Length and checksum per record; reading stops at the first
+//!   record that is not whole. A cut behind the last length known to be durable is repaired; damage
+//!   before it is an error that names file and offset.
+//! * **A failed write ends its segment** at its last durable length; the next one takes over.
+//!
+//! # Format
+//! ```text
+//! segment = "rollout-journal 1\n" frame*
+//! frame   = length:u32le crc32c:u32le payload      crc over length and payload
+//! payload = {"at": <RFC 3339>, "r": <kind>, …}     see core::Record
+//! ```
+//! The first record of a segment names the former segment, its valid length and its digest.
+
+mod frame;
+mod layout;
+mod read;
+mod write;
+
+pub use layout::Layout;
+pub use read::{Replay, next_epoch, replay};
+pub use write::{Commit, Writer};
+
+use std::path::PathBuf;
+
+/// What is wrong with a journal, or why it cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// An input or output error.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The file is not a journal, or one of a newer format.
+    #[error("{} is not a journal segment that this version can read", path.display())]
+    Header {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Bytes that were known to be durable are missing or changed.
+    #[error(
+        "{} is damaged at byte {offset}: {expected_bytes} bytes were known to be durable",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where the first record that is not whole begins.
+        offset: u64,
+        /// Length known to be durable.
+        expected_bytes: u64,
+    },
+    /// The bytes of a former segment are not those that its successor saw.
+    #[error("{} was changed after the run had gone on in the next segment", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A segment is missing.
+    #[error("{} is missing", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A record that is whole but not understood.
+    #[error("{} has a record at byte {offset} that this version cannot read", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// Where it begins.
+        offset: u64,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The journal belongs to another run, or its first record is not an opening.
+    #[error("{} does not begin with the opening of a sitting", path.display())]
+    NoOpening {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl JournalError {
+    pub(crate) fn io(
+        action: &'static str,
+        path: &std::path::Path,
+    ) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { action, path, source }
+    }
+}

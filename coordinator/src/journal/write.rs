@@ -1,0 +1,199 @@
+//! Writing a journal: one thread, one write and one `fdatasync` per batch.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::digest::Hasher;
+use tokio::sync::mpsc;
+
+use super::frame::{self, HEADER};
+use super::{JournalError, Layout};
+use crate::core::{Former, Opened, Record};
+
+/// A batch that became durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Commit {
+    /// Number of the batch, from 1.
+    pub number: u64,
+    /// Epoch of the segment it is in.
+    pub epoch: u32,
+    /// Durable length of that segment.
+    pub bytes: u64,
+}
+
+struct Batch {
+    number: u64,
+    frames: Vec<u8>,
+}
+
+/// Writes the journal of one sitting. One batch may be on its way at a time; what is recorded
+/// meanwhile gathers for the next.
+#[derive(Debug)]
+pub struct Writer {
+    gathering: Vec<u8>,
+    submitted: u64,
+    committed: u64,
+    batches: Option<SyncSender<Batch>>,
+    commits: mpsc::Receiver<Result<Commit, JournalError>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    /// Creates the segment of a new epoch with its opening record durable in it.
+    ///
+    /// # Errors
+    /// [`JournalError`]; an existing segment of that epoch is one.
+    pub fn create(layout: &Layout, at: Timestamp, opened: Opened) -> Result<Self, JournalError> {
+        let segment = Segment::create(layout, at, opened)?;
+        let (batches, incoming) = sync_channel(1);
+        let (outgoing, commits) = mpsc::channel(2);
+        let layout = layout.clone();
+        let thread = rollout_worker::supervise::thread("journal", move || {
+            write_batches(&layout, segment, &incoming, &outgoing);
+        })
+        .map_err(JournalError::io("start the writer of", Path::new("the journal")))?;
+        Ok(Self {
+            gathering: Vec::new(),
+            submitted: 0,
+            committed: 0,
+            batches: Some(batches),
+            commits,
+            thread: Some(thread),
+        })
+    }
+
+    /// Adds a record to the batch that gathers.
+    pub fn record(&mut self, at: Timestamp, record: &Record) {
+        frame::encode(&mut self.gathering, at, record);
+    }
+
+    /// Number of the batch that gathers: it is durable when a [`Commit`] has at least this number.
+    pub fn gathering(&self) -> u64 {
+        self.submitted + 1
+    }
+
+    /// Whether nothing waits to be written or is being written.
+    pub fn is_idle(&self) -> bool {
+        self.gathering.is_empty() && self.submitted == self.committed
+    }
+
+    /// Hands the gathered batch to the disk if it is free.
+    pub fn submit(&mut self) {
+        if self.gathering.is_empty() || self.submitted > self.committed {
+            return;
+        }
+        self.submitted += 1;
+        let batch = Batch { number: self.submitted, frames: std::mem::take(&mut self.gathering) };
+        if let Some(batches) = &self.batches {
+            // The thread ends only after an error, which `durable` has told or will tell.
+            drop(batches.send(batch));
+        }
+    }
+
+    /// The next batch that becomes durable. Pending while none is on its way. Safe to cancel.
+    ///
+    /// # Errors
+    /// [`JournalError`] when the journal cannot be written any more, not even in a new segment.
+    pub async fn durable(&mut self) -> Result<Commit, JournalError> {
+        if self.submitted == self.committed {
+            std::future::pending::<()>().await;
+        }
+        let commit = self.commits.recv().await.expect("the writer answers every batch")?;
+        self.committed = commit.number;
+        Ok(commit)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.batches = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the writer was told through its closed channel.
+            drop(thread.join());
+        }
+    }
+}
+
+fn write_batches(
+    layout: &Layout,
+    mut segment: Segment,
+    incoming: &Receiver<Batch>,
+    outgoing: &mpsc::Sender<Result<Commit, JournalError>>,
+) {
+    while let Ok(Batch { number, frames }) = incoming.recv() {
+        let written = segment.append(&frames).or_else(|error| {
+            tracing::error!(%error, "a journal segment failed; going on in a new one");
+            segment = segment.succeed(layout)?;
+            segment.append(&frames)
+        });
+        let commit = written.map(|()| Commit {
+            number,
+            epoch: segment.opened.epoch,
+            bytes: segment.durable,
+        });
+        let failed = commit.is_err();
+        if outgoing.blocking_send(commit).is_err() || failed {
+            return;
+        }
+    }
+}
+
+/// One open segment.
+#[derive(Debug)]
+struct Segment {
+    file: File,
+    path: std::path::PathBuf,
+    opened: Opened,
+    durable: u64,
+    digest: Hasher,
+}
+
+impl Segment {
+    fn create(layout: &Layout, at: Timestamp, opened: Opened) -> Result<Self, JournalError> {
+        let directory = layout.journal();
+        std::fs::create_dir_all(&directory).map_err(JournalError::io("create", &directory))?;
+        let path = layout.segment(opened.epoch);
+        let file = OpenOptions::new()
+            .append(true)
+            .create_new(true)
+            .open(&path)
+            .map_err(JournalError::io("create", &path))?;
+        let mut first = HEADER.to_vec();
+        frame::encode(&mut first, at, &Record::Opened(opened.clone()));
+        let mut segment = Self { file, path, opened, durable: 0, digest: Hasher::default() };
+        segment.append(&first)?;
+        sync_directory(&directory)?;
+        sync_directory(layout.root())?;
+        Ok(segment)
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<(), JournalError> {
+        self.file.write_all(bytes).map_err(JournalError::io("append to", &self.path))?;
+        self.file.sync_data().map_err(JournalError::io("sync", &self.path))?;
+        self.durable += bytes.len() as u64;
+        self.digest.update(bytes);
+        Ok(())
+    }
+
+    /// The segment after this one, whose writes can no longer be trusted.
+    fn succeed(&self, layout: &Layout) -> Result<Self, JournalError> {
+        let former = Former {
+            epoch: self.opened.epoch,
+            bytes: self.durable,
+            digest: self.digest.clone().finish(),
+        };
+        let opened =
+            Opened { epoch: self.opened.epoch + 1, former: Some(former), ..self.opened.clone() };
+        Self::create(layout, Timestamp::now(), opened)
+    }
+}
+
+fn sync_directory(path: &Path) -> Result<(), JournalError> {
+    File::open(path)
+        .and_then(|directory| directory.sync_all())
+        .map_err(JournalError::io("sync", path))
+}
