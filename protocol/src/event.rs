@@ -27,7 +27,7 @@ pub struct RunEvent {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum EventKind {
-    /// A sitting of the run began.
+    /// A sitting of the run began. What former sittings settled follows as replayed settlements.
     RunStarted {
         /// Run.
         run: RunId,
@@ -37,8 +37,6 @@ pub enum EventKind {
         epoch: u32,
         /// Trials of the plan.
         total: u64,
-        /// Trials that former sittings settled; their settlements follow as events.
-        settled: u64,
         /// Start of the first sitting.
         started_at: Timestamp,
     },

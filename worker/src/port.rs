@@ -114,11 +114,14 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
         wait: Duration,
     ) -> Result<Vec<Reported>, QueueError>;
 
-    /// Deletes the run's reports strictly below a position.
+    /// The coordinator's journal holds the run's reports up to and including this position, for
+    /// good. Reports strictly below it are deleted; it stays itself, as an anchor. A queue that
+    /// does not outlive its process acknowledges reports to workers only now, so that a worker
+    /// keeps what it would otherwise be the only one to know.
     ///
     /// # Errors
     /// [`QueueError`].
-    async fn purge(&self, run: RunId, below: Position) -> Result<(), QueueError>;
+    async fn journalled(&self, run: RunId, position: Position) -> Result<(), QueueError>;
 
     /// The next claim for this run.
     ///
