@@ -1,1 +1,25 @@
-//! Test harness.
+//! Runs the real program in projects of its own and looks at what it leaves: result trees,
+//! processes, containers.
+//!
+//! Nothing here waits by sleeping a fixed time: [`wait::until`] polls a condition up to a deadline.
+//! What a failed test used is kept, and its path printed.
+
+use std::io::{self, Write};
+
+pub mod docker;
+pub mod expected;
+pub mod net;
+pub mod processes;
+pub mod project;
+pub mod proxy;
+pub mod results;
+pub mod run;
+pub mod wait;
+
+/// Tells the person at the terminal, whether the test passes or not: the test runner shows what
+/// `eprintln!` prints only for tests that fail.
+pub(crate) fn note(text: &str) {
+    let name = std::thread::current().name().unwrap_or("a test").to_owned();
+    // A closed terminal is no reason to fail.
+    drop(writeln!(io::stderr(), "{name}: {text}"));
+}

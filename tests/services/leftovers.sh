@@ -5,7 +5,7 @@
 # In the environment of cargo and all it starts, with a value only this run has.
 readonly leftovers_variable=ROLLOUT_TEST_MARK
 # Labels that name the owner of what the program under test creates.
-readonly leftovers_label='rollout[.]'
+readonly leftovers_label='dev[.]rollout[.]owner='
 
 leftovers_mark() {
   leftovers_containers >"$work/containers.before"

@@ -1,0 +1,92 @@
+//! The Docker engine, asked without the program under test.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+
+use bollard::Docker;
+use bollard::query_parameters::{ListContainersOptionsBuilder, ListImagesOptionsBuilder};
+use tokio::runtime::Runtime;
+
+use crate::note;
+
+/// Label of everything the program creates: who owns it, as JSON.
+const OWNER: &str = "dev.rollout.owner";
+
+/// A connection to the engine that the program under test uses too.
+pub struct Engine {
+    runtime: Runtime,
+    docker: Docker,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Engine")
+    }
+}
+
+impl Engine {
+    /// The engine; none, with a printed reason, where tests shall or must do without.
+    ///
+    /// # Panics
+    /// When `tests/run` has promised an engine and it does not answer.
+    pub fn available() -> Option<Self> {
+        let promise = std::env::var("ROLLOUT_TEST_DOCKER").ok();
+        if promise.as_deref() == Some("no") {
+            note("SKIPPED: needs a Docker engine, and runs without one");
+            return None;
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let connect = async {
+            let docker = Docker::connect_with_defaults()?.negotiate_version().await?;
+            docker.ping().await.map(|_| docker)
+        };
+        match runtime.block_on(connect) {
+            Ok(docker) => Some(Self { runtime, docker }),
+            Err(error) => {
+                assert!(promise.is_none(), "the Docker engine does not answer: {error}");
+                note(&format!("SKIPPED: needs a Docker engine: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Address of the registry that `tests/run` has started; none, with a printed reason, without.
+    pub fn registry() -> Option<String> {
+        let registry = std::env::var("ROLLOUT_TEST_REGISTRY").ok();
+        if registry.is_none() {
+            note("SKIPPED: needs the image registry that tests/run starts");
+        }
+        registry
+    }
+
+    fn block_on<T>(&self, future: impl Future<Output = Result<T, bollard::errors::Error>>) -> T {
+        self.runtime.block_on(future).expect("the Docker engine answers")
+    }
+
+    /// Names of the containers whose owner's description contains `text`, stopped ones too.
+    pub fn containers(&self, text: &str) -> Vec<String> {
+        let filters = HashMap::from([("label", vec![OWNER])]);
+        let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
+        let containers = self.block_on(self.docker.list_containers(Some(options)));
+        containers
+            .into_iter()
+            .filter(|c| c.labels.iter().flatten().any(|(k, v)| k == OWNER && v.contains(text)))
+            .map(|c| c.names.unwrap_or_default().join(","))
+            .collect()
+    }
+
+    /// Names of all networks.
+    pub fn networks(&self) -> Vec<String> {
+        let networks = self.block_on(self.docker.list_networks(None));
+        networks.into_iter().filter_map(|network| network.name).collect()
+    }
+
+    /// Ids of the images with a label.
+    pub fn images(&self, label: &str) -> Vec<String> {
+        let filters = HashMap::from([("label", vec![label])]);
+        let options = ListImagesOptionsBuilder::new().filters(&filters).build();
+        self.block_on(self.docker.list_images(Some(options))).into_iter().map(|i| i.id).collect()
+    }
+}

@@ -1,0 +1,122 @@
+//! The table of what every fixture must come to.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use serde::Deserialize;
+
+use crate::project::fixtures;
+use crate::results::Trial;
+
+/// `tests/fixtures/expected.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Expected {
+    /// Tasks under `tasks/faults`.
+    pub faults: BTreeMap<String, Outcome>,
+    /// Agents of `jobs/agents.yaml`.
+    pub agents: BTreeMap<String, Outcome>,
+    /// Job files and what must be said of them.
+    pub invalid_jobs: BTreeMap<String, Vec<String>>,
+    /// Tasks under `tasks/bad-toml` and what must be said of them.
+    pub invalid_tasks: BTreeMap<String, Vec<String>>,
+}
+
+/// What a trial must come to.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Outcome {
+    /// Type of its error; none when absent.
+    pub error: Option<String>,
+    /// Text that the error's message must contain.
+    pub says: Option<String>,
+    /// Its reward; none when absent.
+    pub reward: Option<f64>,
+    /// Providers the entry is for.
+    #[serde(default = "every_provider")]
+    pub providers: Vec<String>,
+}
+
+fn every_provider() -> Vec<String> {
+    ["docker", "process"].map(str::to_owned).into()
+}
+
+impl Expected {
+    /// Reads the table.
+    ///
+    /// # Panics
+    /// When it is not as it should be.
+    pub fn read() -> Self {
+        let path = fixtures().join("expected.toml");
+        let text = fs::read_to_string(&path).expect("expected.toml");
+        toml::from_str(&text).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// The entries of `table` that are for `provider`.
+    pub fn of<'a>(
+        table: &'a BTreeMap<String, Outcome>,
+        provider: &str,
+    ) -> Vec<(&'a str, &'a Outcome)> {
+        let is_for = |outcome: &Outcome| outcome.providers.iter().any(|name| name == provider);
+        table.iter().filter(|(_, o)| is_for(o)).map(|(name, o)| (name.as_str(), o)).collect()
+    }
+}
+
+impl Outcome {
+    /// What of `trial` is not as expected.
+    pub fn differences(&self, trial: &Trial) -> Vec<String> {
+        let mut differences = Vec::new();
+        if trial.error() != self.error.as_deref() {
+            let got = &trial.result["error"];
+            differences.push(format!("{}: expected {:?}, got {got}", trial.name, self.error));
+        }
+        if trial.reward() != self.reward {
+            let got = trial.reward();
+            differences.push(format!("{}: expected {:?}, got {got:?}", trial.name, self.reward));
+        }
+        if let Some(text) = &self.says
+            && !trial.message().contains(text)
+        {
+            let got = trial.message();
+            differences.push(format!("{}: no {text:?} in {got:?}", trial.name));
+        }
+        // An error leaves a text for people, and only an error.
+        let text = trial.text("error.txt");
+        if text.is_some() != self.error.is_some() {
+            differences.push(format!("{}: error.txt is {text:?}", trial.name));
+        }
+        differences
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_and_the_fixtures_agree() {
+        let expected = Expected::read();
+        let names = |below: &str| {
+            let entries = fs::read_dir(fixtures().join(below)).expect("a directory");
+            let mut names: Vec<_> = entries
+                .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+                .collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names("tasks/faults"), expected.faults.keys().cloned().collect::<Vec<_>>());
+        assert_eq!(
+            names("tasks/bad-toml"),
+            expected.invalid_tasks.keys().cloned().collect::<Vec<_>>()
+        );
+        let jobs: Vec<_> =
+            names("jobs/invalid").iter().map(|name| format!("invalid/{name}")).collect();
+        assert_eq!(jobs, expected.invalid_jobs.keys().cloned().collect::<Vec<_>>());
+        let types: Vec<_> =
+            rollout_protocol::error::ErrorType::ALL.iter().map(|t| t.as_str()).collect();
+        for (name, outcome) in expected.faults.iter().chain(&expected.agents) {
+            let known = outcome.error.as_deref().is_none_or(|error| types.contains(&error));
+            assert!(known && outcome.error.is_some() != outcome.reward.is_some(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The machine's processes. Those in containers and sandboxes are among them.
+
+use std::fs;
+
+/// A process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Process id.
+    pub pid: u32,
+    /// Its parent's.
+    pub parent: u32,
+    /// Arguments, separated by spaces.
+    pub arguments: String,
+}
+
+/// Every process that is not a zombie.
+pub fn all() -> Vec<Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| read(entry.file_name().to_str()?.parse().ok()?)).collect()
+}
+
+/// Processes with `mark` in their arguments or their environment.
+pub fn with_mark(mark: &str) -> Vec<Process> {
+    let in_environment = |pid: u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.windows(mark.len()).any(|window| window == mark.as_bytes())
+    };
+    let own = std::process::id();
+    all()
+        .into_iter()
+        .filter(|process| process.pid != own)
+        .filter(|process| process.arguments.contains(mark) || in_environment(process.pid))
+        .collect()
+}
+
+/// Every process that descends from `ancestor`, which is not among them.
+pub fn descendants(ancestor: u32) -> Vec<Process> {
+    let all = all();
+    let mut found: Vec<Process> = Vec::new();
+    let mut ancestors = vec![ancestor];
+    while let Some(parent) = ancestors.pop() {
+        for process in all.iter().filter(|process| process.parent == parent) {
+            ancestors.push(process.pid);
+            found.push(process.clone());
+        }
+    }
+    found
+}
+
+fn read(pid: u32) -> Option<Process> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold anything; the fields begin after its closing parenthesis.
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    if matches!(fields.next()?, "Z" | "X") {
+        return None;
+    }
+    let parent = fields.next()?.parse().ok()?;
+    let arguments = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let arguments = String::from_utf8_lossy(&arguments).replace('\0', " ").trim_end().to_owned();
+    Some(Process { pid, parent, arguments })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn finds_by_mark_and_by_ancestor() {
+        let mark = format!("mark-of-{}", std::process::id());
+        let mut shell = Command::new("sh")
+            .args(["-c", "cat; :"])
+            .env("MARK", &mark)
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("a shell");
+        crate::wait::until(std::time::Duration::from_secs(10), "cat to start", || {
+            with_mark(&mark).iter().any(|process| process.arguments == "cat")
+        });
+        let below: Vec<_> = descendants(std::process::id()).into_iter().map(|p| p.pid).collect();
+        for process in with_mark(&mark) {
+            assert!(below.contains(&process.pid), "{process:?} {below:?}");
+        }
+        drop(shell.stdin.take());
+        shell.wait().expect("it ends");
+        assert_eq!(with_mark(&mark), []);
+    }
+}

@@ -1,0 +1,161 @@
+//! A directory of its own for every test.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tempfile::TempDir;
+
+use crate::note;
+use crate::results::Results;
+use crate::run::Run;
+
+/// Variables that the program under test keeps from this process; all others are dropped.
+const INHERITED: &[&str] = &["PATH", "LANG", "DOCKER_HOST", "ROLLOUT_TEST_MARK"];
+
+/// A directory with tasks and a job file, in which the program under test runs. It is removed,
+/// unless the test fails.
+#[derive(Debug)]
+pub struct Project {
+    directory: TempDir,
+    program: PathBuf,
+    runs: AtomicU32,
+}
+
+impl Project {
+    /// An empty project for `program`: in test files, `env!("CARGO_BIN_EXE_rollout-under-test")`.
+    ///
+    /// # Panics
+    /// When no directory can be made.
+    pub fn new(program: &str) -> Self {
+        let directory = tempfile::Builder::new().prefix("project-").tempdir().expect("a directory");
+        for name in ["home", "tmp", "runs"] {
+            fs::create_dir(directory.path().join(name)).expect("a directory");
+        }
+        Self { directory, program: program.into(), runs: AtomicU32::new(0) }
+    }
+
+    /// Its root.
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A mark that occurs nowhere else on the machine.
+    pub fn mark(&self) -> String {
+        let name = self.path().file_name().expect("a directory has a name");
+        format!("mark-{}", name.to_string_lossy())
+    }
+
+    /// Copies fixture tasks (`faults/passes`) to `tasks/<last part of the name>`, with the values
+    /// put in for their `@KEY@`s.
+    ///
+    /// # Panics
+    /// When there is no such fixture.
+    #[must_use]
+    pub fn tasks<'a>(
+        self,
+        names: impl IntoIterator<Item = &'a str>,
+        values: &[(&str, &str)],
+    ) -> Self {
+        for name in names {
+            let last = name.rsplit('/').next().unwrap_or(name);
+            let to = self.path().join("tasks").join(last);
+            copy(&fixtures().join("tasks").join(name), &to, values);
+        }
+        self
+    }
+
+    /// Writes a fixture job (`faults.yaml`) as `job.yaml`, with the values put in.
+    ///
+    /// # Panics
+    /// When there is no such fixture, or a `@KEY@` of it has no value.
+    #[must_use]
+    pub fn job(self, name: &str, values: &[(&str, &str)]) -> Self {
+        let path = fixtures().join("jobs").join(name);
+        let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let text = fill(&text, values);
+        assert!(!text.contains('@'), "a value is missing:\n{text}");
+        self.write("job.yaml", &text)
+    }
+
+    /// Writes a file below the project.
+    ///
+    /// # Panics
+    /// When that fails.
+    #[must_use]
+    pub fn write(self, name: &str, text: &str) -> Self {
+        let path = self.path().join(name);
+        fs::create_dir_all(path.parent().expect("below the project")).expect("a directory");
+        fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        self
+    }
+
+    /// A command of the program under test, run in the project with an environment of its own.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(arguments).current_dir(self.path()).env_clear();
+        for name in INHERITED {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
+            }
+        }
+        command.env("HOME", self.path().join("home")).env("TMPDIR", self.path().join("tmp"));
+        command.env("RUST_BACKTRACE", "1");
+        command
+    }
+
+    /// Starts a command made by [`Project::command`].
+    pub fn start(&self, command: Command) -> Run {
+        let number = self.runs.fetch_add(1, Ordering::Relaxed);
+        Run::start(command, &self.path().join("runs").join(number.to_string()))
+    }
+
+    /// Starts the program under test.
+    pub fn rollout(&self, arguments: &[&str]) -> Run {
+        self.start(self.command(arguments))
+    }
+
+    /// The results of a job of this project.
+    pub fn results(&self, job: &str) -> Results {
+        Results::new(self.path().join("jobs").join(job))
+    }
+}
+
+impl Drop for Project {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.directory.disable_cleanup(true);
+            note(&format!("kept: {}", self.path().display()));
+        }
+    }
+}
+
+/// The fixtures' directory.
+pub fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures")
+}
+
+/// The repository's root.
+pub fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a workspace member").to_owned()
+}
+
+/// Copies a file or a tree, putting values in.
+pub fn copy(from: &Path, to: &Path, values: &[(&str, &str)]) {
+    if from.is_dir() {
+        fs::create_dir_all(to).unwrap_or_else(|e| panic!("{}: {e}", to.display()));
+        for entry in fs::read_dir(from).expect("a directory") {
+            let name = entry.expect("an entry").file_name();
+            copy(&from.join(&name), &to.join(&name), values);
+        }
+    } else {
+        let text = fs::read_to_string(from).unwrap_or_else(|e| panic!("{}: {e}", from.display()));
+        fs::write(to, fill(&text, values)).unwrap_or_else(|e| panic!("{}: {e}", to.display()));
+    }
+}
+
+fn fill(text: &str, values: &[(&str, &str)]) -> String {
+    let put = |text: String, (key, value): &(&str, &str)| text.replace(&format!("@{key}@"), value);
+    values.iter().fold(text.to_owned(), put)
+}

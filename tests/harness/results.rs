@@ -1,0 +1,127 @@
+//! The result tree that a job leaves.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+/// The run directory of a job.
+#[derive(Debug, Clone)]
+pub struct Results {
+    directory: PathBuf,
+}
+
+/// The directory of a trial.
+#[derive(Debug, Clone)]
+pub struct Trial {
+    /// `<agent>/<dataset>/<task>__<attempt>`.
+    pub name: String,
+    /// Its directory.
+    pub directory: PathBuf,
+    /// Its `result.json`.
+    pub result: Value,
+}
+
+impl Results {
+    /// The results in a run directory.
+    pub fn new(directory: PathBuf) -> Self {
+        Self { directory }
+    }
+
+    /// The run directory.
+    pub fn path(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The job's `result.json`.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[track_caller]
+    pub fn job(&self) -> Value {
+        json(&self.directory.join("result.json")).expect("the job's result.json")
+    }
+
+    /// A number of the job's `result.json`.
+    ///
+    /// # Panics
+    /// When it is not there.
+    #[track_caller]
+    pub fn count(&self, key: &str) -> u64 {
+        let job = self.job();
+        job[key].as_u64().unwrap_or_else(|| panic!("no {key} in {job:#}"))
+    }
+
+    /// Every trial with a `result.json`, by name.
+    pub fn trials(&self) -> Vec<Trial> {
+        let mut trials = Vec::new();
+        for agent in directories(&self.directory) {
+            for dataset in directories(&agent) {
+                for directory in directories(&dataset) {
+                    if let Some(result) = json(&directory.join("result.json")) {
+                        let name = directory.strip_prefix(&self.directory).expect("below");
+                        let name = name.to_string_lossy().into_owned();
+                        trials.push(Trial { name, directory, result });
+                    }
+                }
+            }
+        }
+        trials.sort_by(|a, b| a.name.cmp(&b.name));
+        trials
+    }
+
+    /// The first attempt of an agent at a task, whatever the dataset.
+    ///
+    /// # Panics
+    /// When it has no result; with the names of those that have.
+    #[track_caller]
+    pub fn trial(&self, agent: &str, task: &str) -> Trial {
+        let trials = self.trials();
+        let names: Vec<_> = trials.iter().map(|trial| trial.name.clone()).collect();
+        let is_it = |trial: &Trial| {
+            trial.result["agent_name"] == agent
+                && trial.result["task_name"] == task
+                && trial.result["attempt"] == 1
+        };
+        let found = trials.into_iter().find(is_it);
+        found.unwrap_or_else(|| panic!("no trial of {agent} at {task} among {names:#?}"))
+    }
+}
+
+impl Trial {
+    /// Its reward.
+    pub fn reward(&self) -> Option<f64> {
+        self.result["reward"].as_f64()
+    }
+
+    /// The type of its error.
+    pub fn error(&self) -> Option<&str> {
+        self.result["error"]["type"].as_str()
+    }
+
+    /// The message of its error.
+    pub fn message(&self) -> &str {
+        self.result["error"]["message"].as_str().unwrap_or_default()
+    }
+
+    /// A file of the trial, if it is there.
+    pub fn text(&self, name: &str) -> Option<String> {
+        let bytes = fs::read(self.directory.join(name)).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+/// A JSON file, if it is there.
+///
+/// # Panics
+/// When it is not JSON: a reader must never meet a half-written file.
+pub fn json(path: &Path) -> Option<Value> {
+    let text = fs::read(path).ok()?;
+    let value = serde_json::from_slice(&text);
+    Some(value.unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+}
+
+fn directories(path: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.is_dir() && !path.is_symlink()).collect()
+}

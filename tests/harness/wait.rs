@@ -1,0 +1,45 @@
+//! Waiting for conditions.
+
+use std::time::{Duration, Instant};
+
+/// Time between two looks.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Polls `condition` until it holds.
+///
+/// # Panics
+/// When it does not hold within `deadline`; `what` says what was waited for.
+#[track_caller]
+pub fn until(deadline: Duration, what: &str, condition: impl FnMut() -> bool) {
+    assert!(holds_within(deadline, condition), "not within {deadline:?}: {what}");
+}
+
+/// Polls `condition` until it holds or `deadline` has passed; says whether it held.
+#[expect(clippy::disallowed_methods, reason = "this is the loop with the deadline")]
+pub fn holds_within(deadline: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    loop {
+        if condition() {
+            return true;
+        }
+        if start.elapsed() > deadline {
+            return false;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_is_polled_up_to_the_deadline() {
+        let mut looks = 0;
+        until(Duration::from_secs(10), "three looks", || {
+            looks += 1;
+            looks == 3
+        });
+        assert!(!holds_within(Duration::from_millis(1), || false));
+    }
+}
