@@ -1,10 +1,20 @@
 //! Every bound of the system, with its reason.
 
+use std::time::Duration;
+
 /// Longest error message kept in a report: a report must stay small.
 pub const ERROR_MESSAGE_BYTES: usize = 1024;
 
 /// Largest serialized report. Everything that does not fit stands in the record blob.
 pub const REPORT_BYTES: usize = 16 * 1024;
+
+/// Reports of one run that the queue holds unpurged: a coordinator that does not read exerts
+/// back-pressure on the workers of its run and on nobody else.
+pub const REPORTS_PER_RUN: usize = 65_536;
+
+/// How long a delivery belongs to a worker that says nothing: long enough for a garbage-collected
+/// or swapping host, short enough that a dead worker's items are not waited for.
+pub const LEASE: Duration = Duration::from_secs(60);
 
 /// Largest record, spec or other JSON document read from the blob store.
 pub const DOCUMENT_BYTES: u64 = 16 * 1024 * 1024;

@@ -2,6 +2,7 @@
 
 pub mod environment;
 pub mod port;
+pub mod queue;
 pub mod store;
 pub mod supervise;
 pub mod trial;

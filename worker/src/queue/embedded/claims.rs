@@ -1,0 +1,65 @@
+//! Questions of workers and who answers them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rollout_protocol::id::RunId;
+use rollout_protocol::wire::claim::{Answer, Claim};
+use tokio::sync::{Notify, oneshot};
+
+use crate::port::{PendingClaim, QueueError};
+
+/// How long a question waits for an answer. The asker says it again.
+pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(5);
+
+/// Questions that nobody took yet, by run.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    waiting: Mutex<HashMap<RunId, VecDeque<PendingClaim>>>,
+    asked: Notify,
+}
+
+impl Claims {
+    pub(super) async fn ask(&self, claim: Claim) -> Result<Answer, QueueError> {
+        let run = claim.run;
+        let (reply, answer) = oneshot::channel();
+        {
+            let mut waiting = self.waiting();
+            let line = waiting.entry(run).or_default();
+            // Whoever stopped waiting leaves its question behind.
+            line.retain(|pending| !pending.reply.is_closed());
+            line.push_back(PendingClaim { claim, reply });
+        }
+        self.asked.notify_waiters();
+        match tokio::time::timeout(ANSWER_WAIT, answer).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) | Err(_) => Err(QueueError::NoAnswer { run }),
+        }
+    }
+
+    pub(super) async fn next(&self, run: RunId) -> PendingClaim {
+        loop {
+            let mut asked = std::pin::pin!(self.asked.notified());
+            asked.as_mut().enable();
+            if let Some(pending) = self.take(run) {
+                return pending;
+            }
+            asked.await;
+        }
+    }
+
+    fn take(&self, run: RunId) -> Option<PendingClaim> {
+        let mut waiting = self.waiting();
+        let line = waiting.get_mut(&run)?;
+        let pending = std::iter::from_fn(|| line.pop_front()).find(|p| !p.reply.is_closed());
+        if line.is_empty() {
+            waiting.remove(&run);
+        }
+        pending
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashMap<RunId, VecDeque<PendingClaim>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,205 @@
+//! The queue inside the process: the model broker behind both ports.
+
+mod claims;
+pub mod model;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rollout_protocol::id::{ItemId, RunId, TryId, WorkerId};
+use rollout_protocol::wire::claim::{Answer, Claim};
+use rollout_protocol::wire::control::Control;
+use rollout_protocol::wire::hello::Hello;
+use rollout_protocol::wire::offer::Offer;
+use rollout_protocol::wire::report::Report;
+use tokio::sync::{Notify, broadcast};
+use tokio::time::{Instant, timeout_at};
+
+use self::claims::Claims;
+use self::model::{Model, ModelConfig};
+use crate::port::{
+    Delivery, Dispatch, Incarnation, Listed, Offered, PendingClaim, Position, QueueError, Refused,
+    Reported, SeenHello, Token, WorkSource,
+};
+
+/// Commands that a slow worker may lag behind by. They are hints.
+const CONTROLS: usize = 1024;
+
+/// A queue without a server. Its state is lost with the process, and every process is a new
+/// incarnation.
+#[derive(Debug)]
+pub struct EmbeddedQueue {
+    model: Mutex<Model>,
+    start: Instant,
+    work: Notify,
+    reports: Notify,
+    claims: Claims,
+    hellos: Mutex<HashMap<WorkerId, (Hello, Instant)>>,
+    controls: broadcast::Sender<Control>,
+}
+
+impl EmbeddedQueue {
+    /// An empty queue. Must be made inside the runtime it is used in.
+    pub fn new(config: ModelConfig) -> Self {
+        let incarnation = Incarnation(rand::random());
+        Self {
+            model: Mutex::new(Model::new(incarnation, config)),
+            start: Instant::now(),
+            work: Notify::new(),
+            reports: Notify::new(),
+            claims: Claims::default(),
+            hellos: Mutex::default(),
+            controls: broadcast::Sender::new(CONTROLS),
+        }
+    }
+
+    /// Does something to the broker behind everybody's back, as a fault would.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn disturb<T>(&self, fault: impl FnOnce(&mut Model) -> T) -> T {
+        let value = fault(&mut self.model());
+        self.work.notify_waiters();
+        self.reports.notify_waiters();
+        value
+    }
+
+    fn model(&self) -> MutexGuard<'_, Model> {
+        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// When a waiting pull has to look again although nobody told it to.
+    fn next_look(&self, deadline: Instant) -> Instant {
+        self.model().next_expiry().map_or(deadline, |expiry| deadline.min(self.start + expiry))
+    }
+}
+
+impl Default for EmbeddedQueue {
+    fn default() -> Self {
+        Self::new(ModelConfig::default())
+    }
+}
+
+/// A pull may be dropped while it waits: it takes nothing before it returns.
+#[async_trait]
+impl WorkSource for EmbeddedQueue {
+    async fn pull(&self, max: usize, wait: Duration) -> Result<Vec<Delivery>, QueueError> {
+        let deadline = Instant::now() + wait;
+        loop {
+            let mut told = std::pin::pin!(self.work.notified());
+            told.as_mut().enable();
+            let deliveries = self.model().pull(self.now(), max);
+            if !deliveries.is_empty() || max == 0 || Instant::now() >= deadline {
+                return Ok(deliveries);
+            }
+            let _looked_too_long = timeout_at(self.next_look(deadline), told).await;
+        }
+    }
+
+    async fn progress(&self, tokens: &[Token]) -> Result<(), QueueError> {
+        self.model().progress(self.now(), tokens);
+        Ok(())
+    }
+
+    async fn ack(&self, tokens: &[Token]) -> Result<(), QueueError> {
+        self.model().ack(tokens);
+        Ok(())
+    }
+
+    async fn nak(&self, tokens: &[Token]) -> Result<(), QueueError> {
+        self.model().nak(tokens);
+        self.work.notify_waiters();
+        Ok(())
+    }
+
+    async fn claim(&self, claim: Claim) -> Result<Answer, QueueError> {
+        self.claims.ask(claim).await
+    }
+
+    async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), Refused>>, QueueError> {
+        let answers = self.model().report(reports);
+        self.reports.notify_waiters();
+        Ok(answers)
+    }
+
+    async fn hello(&self, hello: Hello) -> Result<(), QueueError> {
+        let mut hellos = self.hellos.lock().unwrap_or_else(PoisonError::into_inner);
+        hellos.insert(hello.worker.clone(), (hello, Instant::now()));
+        Ok(())
+    }
+
+    fn controls(&self) -> broadcast::Receiver<Control> {
+        self.controls.subscribe()
+    }
+}
+
+#[async_trait]
+impl Dispatch for EmbeddedQueue {
+    async fn incarnation(&self) -> Result<Incarnation, QueueError> {
+        Ok(self.model().incarnation())
+    }
+
+    async fn offer(&self, offers: &[Offer]) -> Result<Vec<Result<Offered, Refused>>, QueueError> {
+        let answers = self.model().offer(offers);
+        self.work.notify_waiters();
+        Ok(answers)
+    }
+
+    async fn withdraw(&self, run: RunId, tries: &[(ItemId, TryId)]) -> Result<(), QueueError> {
+        self.model().withdraw(run, tries);
+        Ok(())
+    }
+
+    async fn list(&self, run: RunId) -> Result<Vec<Listed>, QueueError> {
+        Ok(self.model().list(run))
+    }
+
+    async fn reports(
+        &self,
+        run: RunId,
+        from: Option<Position>,
+        max: usize,
+        wait: Duration,
+    ) -> Result<Vec<Reported>, QueueError> {
+        let deadline = Instant::now() + wait;
+        loop {
+            let mut told = std::pin::pin!(self.reports.notified());
+            told.as_mut().enable();
+            let found = self.model().reports(run, from, max)?;
+            if !found.is_empty() || max == 0 || Instant::now() >= deadline {
+                return Ok(found);
+            }
+            let _waited_in_vain = timeout_at(deadline, told).await;
+        }
+    }
+
+    async fn purge(&self, run: RunId, below: Position) -> Result<(), QueueError> {
+        self.model().purge(run, below);
+        Ok(())
+    }
+
+    async fn next_claim(&self, run: RunId) -> Result<PendingClaim, QueueError> {
+        Ok(self.claims.next(run).await)
+    }
+
+    async fn hellos(&self) -> Result<Vec<SeenHello>, QueueError> {
+        let hellos = self.hellos.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen: Vec<SeenHello> = (hellos.values())
+            .map(|(hello, at)| SeenHello { hello: hello.clone(), age: at.elapsed() })
+            .collect();
+        seen.sort_unstable_by(|a, b| a.hello.worker.cmp(&b.hello.worker));
+        Ok(seen)
+    }
+
+    async fn control(&self, control: Control) -> Result<(), QueueError> {
+        let _nobody_listens = self.controls.send(control);
+        Ok(())
+    }
+}

@@ -1,0 +1,206 @@
+//! The broker as a pure state machine: what a JetStream server promises and what it does not.
+//!
+//! Time is passed in as the duration since the broker's start. There is no clock, no randomness and
+//! no order that depends on hashing, so a simulation that makes the same calls sees the same
+//! answers. Memory grows with what is outstanding: unacknowledged offers and unpurged reports.
+//!
+//! What the real broker can do to its clients when it is restarted, restored or replaced is here as
+//! methods: [`Model::restart`], [`Model::wipe`], [`Model::lose_report_tail`], [`Model::lose_acks`],
+//! [`Model::lose_work_tail`].
+
+mod reports;
+mod work;
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use rollout_protocol::id::{ItemId, RunId, TryId};
+use rollout_protocol::limits;
+use rollout_protocol::wire::offer::Offer;
+use rollout_protocol::wire::report::Report;
+
+use crate::port::{
+    Delivery, Incarnation, Listed, Offered, Position, QueueError, Refused, Reported, Token,
+};
+
+/// Sizes and times of a broker.
+#[derive(Debug, Clone, Copy)]
+pub struct ModelConfig {
+    /// How long a delivery may stay unacknowledged and unextended.
+    pub lease: Duration,
+    /// Unpurged reports that one run may have.
+    pub reports_per_run: usize,
+    /// Acknowledged offers that are remembered so that [`Model::lose_acks`] can bring them back. 0
+    /// outside simulations.
+    pub remembered_acks: usize,
+}
+
+impl Default for ModelConfig {
+    fn default() -> Self {
+        Self { lease: limits::LEASE, reports_per_run: limits::REPORTS_PER_RUN, remembered_acks: 0 }
+    }
+}
+
+/// The state of a broker.
+#[derive(Debug)]
+pub struct Model {
+    config: ModelConfig,
+    incarnation: Incarnation,
+    work: work::Stream,
+    reports: reports::Stream,
+}
+
+impl Model {
+    /// An empty broker.
+    pub fn new(incarnation: Incarnation, config: ModelConfig) -> Self {
+        Self {
+            config,
+            incarnation,
+            work: work::Stream::new(config.lease, config.remembered_acks),
+            reports: reports::Stream::new(config.reports_per_run),
+        }
+    }
+
+    /// The present incarnation.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// Its sizes and times.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Publishes offers unless the same try is there.
+    pub fn offer(&mut self, offers: &[Offer]) -> Vec<Result<Offered, Refused>> {
+        offers.iter().map(|offer| Ok(self.work.publish(*offer))).collect()
+    }
+
+    /// Delivers at most `max` offers: those to be delivered again first, then new ones in the order
+    /// of their publication.
+    pub fn pull(&mut self, now: Duration, max: usize) -> Vec<Delivery> {
+        let incarnation = self.incarnation;
+        self.work.expire(now);
+        let mut deliveries = Vec::with_capacity(max.min(self.work.ready()));
+        while deliveries.len() < max
+            && let Some((sequence, offer, delivered)) = self.work.deliver(now)
+        {
+            let token = Token { incarnation, sequence };
+            deliveries.push(Delivery { offer, token, delivered });
+        }
+        deliveries
+    }
+
+    /// Whether a pull would deliver something now.
+    pub fn has_ready(&self) -> bool {
+        self.work.ready() > 0
+    }
+
+    /// When the next delivery's lease ends.
+    pub fn next_expiry(&self) -> Option<Duration> {
+        self.work.next_expiry()
+    }
+
+    /// Extends the leases of what is in flight, whoever holds it.
+    pub fn progress(&mut self, now: Duration, tokens: &[Token]) {
+        for sequence in known(self.incarnation, tokens) {
+            self.work.progress(now, sequence);
+        }
+    }
+
+    /// Removes offers, whoever holds them.
+    pub fn ack(&mut self, tokens: &[Token]) {
+        for sequence in known(self.incarnation, tokens) {
+            self.work.ack(sequence);
+        }
+    }
+
+    /// Puts what is in flight back for immediate redelivery, whoever holds it.
+    pub fn nak(&mut self, tokens: &[Token]) {
+        for sequence in known(self.incarnation, tokens) {
+            self.work.nak(sequence);
+        }
+    }
+
+    /// Deletes offers, in flight or not.
+    pub fn withdraw(&mut self, run: RunId, tries: &[(ItemId, TryId)]) {
+        for (item, try_id) in tries {
+            self.work.withdraw(&(run, *item, *try_id));
+        }
+    }
+
+    /// Every offer of the run, in the order of publication.
+    pub fn list(&self, run: RunId) -> Vec<Listed> {
+        self.work.list(run)
+    }
+
+    /// Appends reports.
+    pub fn report(&mut self, reports: Vec<Report>) -> Vec<Result<(), Refused>> {
+        reports.into_iter().map(|report| self.reports.append(report)).collect()
+    }
+
+    /// At most `max` reports of the run after `from`.
+    ///
+    /// # Errors
+    /// [`QueueError::Position`] when `from` is not a place of this stream as it is now.
+    pub fn reports(
+        &self,
+        run: RunId,
+        from: Option<Position>,
+        max: usize,
+    ) -> Result<Vec<Reported>, QueueError> {
+        if from.is_some_and(|from| from.incarnation != self.incarnation) {
+            return Err(QueueError::Position);
+        }
+        let incarnation = self.incarnation;
+        let found = self.reports.after(run, from.map(|p| (p.sequence, p.anchor)), max)?;
+        Ok(found
+            .map(|(sequence, report)| Reported {
+                position: Position { incarnation, sequence, anchor: report.exec },
+                report: report.clone(),
+            })
+            .collect())
+    }
+
+    /// Deletes the run's reports strictly below a position. A position of another incarnation
+    /// deletes nothing.
+    pub fn purge(&mut self, run: RunId, below: Position) {
+        if below.incarnation == self.incarnation {
+            self.reports.purge(run, below.sequence);
+        }
+    }
+
+    /// The broker was killed and came back with everything it had: all in flight is delivered again
+    /// at once.
+    pub fn restart(&mut self) {
+        self.work.restart();
+    }
+
+    /// The broker lost everything and is a new one.
+    pub fn wipe(&mut self, incarnation: Incarnation) {
+        *self = Self::new(incarnation, self.config);
+    }
+
+    /// The last `n` sequences of the report stream are lost and will be used again.
+    pub fn lose_report_tail(&mut self, n: u64) {
+        self.reports.lose_tail(n);
+    }
+
+    /// The last `n` sequences of the work stream are lost and will be used again.
+    pub fn lose_work_tail(&mut self, n: u64) {
+        self.work.lose_tail(n);
+    }
+
+    /// The last `n` acknowledgements are lost: their offers are back as if they had never been
+    /// delivered. Goes back at most [`ModelConfig::remembered_acks`].
+    pub fn lose_acks(&mut self, n: usize) {
+        self.work.lose_acks(n);
+    }
+}
+
+/// The sequences of tokens of this incarnation. Those of another name messages that are gone.
+fn known(incarnation: Incarnation, tokens: &[Token]) -> impl Iterator<Item = u64> {
+    tokens.iter().filter(move |t| t.incarnation == incarnation).map(|token| token.sequence)
+}

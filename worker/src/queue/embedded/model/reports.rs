@@ -1,0 +1,97 @@
+//! The report stream: one sequence over all runs, one order per run.
+
+use std::collections::{HashMap, VecDeque};
+
+use rollout_protocol::id::{ExecId, RunId};
+use rollout_protocol::wire::report::Report;
+
+use crate::port::{QueueError, Refused};
+
+#[derive(Debug)]
+pub(super) struct Stream {
+    reports_per_run: usize,
+    last_sequence: u64,
+    runs: HashMap<RunId, VecDeque<(u64, Report)>>,
+}
+
+impl Stream {
+    pub(super) fn new(reports_per_run: usize) -> Self {
+        Self { reports_per_run, last_sequence: 0, runs: HashMap::new() }
+    }
+
+    pub(super) fn append(&mut self, report: Report) -> Result<(), Refused> {
+        fits(&report)?;
+        let reports = self.runs.entry(report.run).or_default();
+        if reports.len() >= self.reports_per_run {
+            return Err(Refused::Full);
+        }
+        self.last_sequence += 1;
+        reports.push_back((self.last_sequence, report));
+        Ok(())
+    }
+
+    /// The run's reports after the one with this sequence and execution.
+    pub(super) fn after(
+        &self,
+        run: RunId,
+        from: Option<(u64, ExecId)>,
+        max: usize,
+    ) -> Result<impl Iterator<Item = (u64, &Report)> + use<'_>, QueueError> {
+        static NONE: VecDeque<(u64, Report)> = VecDeque::new();
+        let reports = self.runs.get(&run).unwrap_or(&NONE);
+        let start = match from {
+            None => 0,
+            Some((sequence, anchor)) => {
+                let at = reports.partition_point(|(s, _)| *s < sequence);
+                match reports.get(at) {
+                    Some((s, report)) if *s == sequence && report.exec == anchor => at + 1,
+                    _ => return Err(QueueError::Position),
+                }
+            }
+        };
+        Ok(reports.range(start..).take(max).map(|(sequence, report)| (*sequence, report)))
+    }
+
+    pub(super) fn purge(&mut self, run: RunId, below: u64) {
+        if let Some(reports) = self.runs.get_mut(&run) {
+            let end = reports.partition_point(|(sequence, _)| *sequence < below);
+            reports.drain(..end);
+            if reports.is_empty() {
+                self.runs.remove(&run);
+            }
+        }
+    }
+
+    pub(super) fn lose_tail(&mut self, n: u64) {
+        self.last_sequence = self.last_sequence.saturating_sub(n);
+        let kept = self.last_sequence;
+        self.runs.retain(|_, reports| {
+            reports.truncate(reports.partition_point(|(sequence, _)| *sequence <= kept));
+            !reports.is_empty()
+        });
+    }
+}
+
+/// Refuses what would not fit into a message. Only the error's texts have no bound of their own:
+/// everything else of a report is below `FIXED_BYTES`, so that most reports need no encoding to
+/// know that they fit.
+fn fits(report: &Report) -> Result<(), Refused> {
+    use rollout_protocol::limits::REPORT_BYTES;
+    use rollout_protocol::wire::report::Body;
+
+    const FIXED_BYTES: usize = 4096;
+    /// A control character becomes six bytes of JSON.
+    const WIDEST_ESCAPE: usize = 6;
+    let texts = match &report.body {
+        Body::Result(body) => (body.verdict.error.as_ref())
+            .map_or(0, |error| error.message.len() + error.code.as_str().len()),
+        Body::Started | Body::Lost { .. } => 0,
+    };
+    if texts.saturating_mul(WIDEST_ESCAPE).saturating_add(FIXED_BYTES) <= REPORT_BYTES {
+        return Ok(());
+    }
+    match report.encode() {
+        Ok(_) => Ok(()),
+        Err(size_bytes) => Err(Refused::TooLarge { size_bytes, max_bytes: REPORT_BYTES }),
+    }
+}

@@ -1,0 +1,214 @@
+//! The work stream and its one consumer.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+use rollout_protocol::id::{ItemId, RunId, TryId};
+use rollout_protocol::wire::offer::Offer;
+
+use crate::port::{Listed, Offered};
+
+/// What may be in the stream only once.
+type Subject = (RunId, ItemId, TryId);
+
+#[derive(Debug)]
+pub(super) struct Stream {
+    lease: Duration,
+    last_sequence: u64,
+    messages: HashMap<u64, Message>,
+    subjects: HashMap<Subject, u64>,
+    /// What a pull delivers, in that order.
+    ready: BTreeMap<Turn, u64>,
+    /// When what is in flight is delivered again.
+    leases: BTreeSet<(Duration, u64)>,
+    redeliveries: u64,
+    /// The last acknowledged offers, oldest first.
+    acked: VecDeque<(u64, Offer)>,
+    remembered_acks: usize,
+}
+
+/// Redeliveries come before new offers, each in the order in which they became due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Turn {
+    Again(u64),
+    New(u64),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Message {
+    offer: Offer,
+    delivered: u32,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum State {
+    Ready(Turn),
+    InFlight { until: Duration },
+}
+
+fn subject(offer: &Offer) -> Subject {
+    (offer.run, offer.item, offer.try_id)
+}
+
+impl Stream {
+    pub(super) fn new(lease: Duration, remembered_acks: usize) -> Self {
+        Self {
+            lease,
+            last_sequence: 0,
+            messages: HashMap::new(),
+            subjects: HashMap::new(),
+            ready: BTreeMap::new(),
+            leases: BTreeSet::new(),
+            redeliveries: 0,
+            acked: VecDeque::new(),
+            remembered_acks,
+        }
+    }
+
+    pub(super) fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    pub(super) fn next_expiry(&self) -> Option<Duration> {
+        self.leases.first().map(|(until, _)| *until)
+    }
+
+    pub(super) fn publish(&mut self, offer: Offer) -> Offered {
+        let sequence = self.last_sequence + 1;
+        match self.subjects.entry(subject(&offer)) {
+            std::collections::hash_map::Entry::Occupied(_) => return Offered::Present,
+            std::collections::hash_map::Entry::Vacant(free) => free.insert(sequence),
+        };
+        self.last_sequence = sequence;
+        self.insert_new(sequence, offer);
+        Offered::Published
+    }
+
+    /// Delivers the next message: its sequence, offer and delivery count.
+    pub(super) fn deliver(&mut self, now: Duration) -> Option<(u64, Offer, u32)> {
+        let (_, sequence) = self.ready.pop_first()?;
+        let until = now + self.lease;
+        let message = self.messages.get_mut(&sequence).expect("what is ready exists");
+        message.delivered = message.delivered.saturating_add(1);
+        message.state = State::InFlight { until };
+        self.leases.insert((until, sequence));
+        Some((sequence, message.offer, message.delivered))
+    }
+
+    pub(super) fn expire(&mut self, now: Duration) {
+        while let Some((until, sequence)) = self.leases.first().copied()
+            && until <= now
+        {
+            self.leases.pop_first();
+            self.deliver_again(sequence);
+        }
+    }
+
+    pub(super) fn progress(&mut self, now: Duration, sequence: u64) {
+        if let Some(message) = self.messages.get_mut(&sequence)
+            && let State::InFlight { until } = &mut message.state
+        {
+            self.leases.remove(&(*until, sequence));
+            *until = now + self.lease;
+            self.leases.insert((*until, sequence));
+        }
+    }
+
+    pub(super) fn nak(&mut self, sequence: u64) {
+        if let Some(Message { state: State::InFlight { until }, .. }) = self.messages.get(&sequence)
+        {
+            self.leases.remove(&(*until, sequence));
+            self.deliver_again(sequence);
+        }
+    }
+
+    pub(super) fn ack(&mut self, sequence: u64) {
+        let Some(offer) = self.remove(sequence) else { return };
+        if self.remembered_acks > 0 {
+            if self.acked.len() == self.remembered_acks {
+                self.acked.pop_front();
+            }
+            self.acked.push_back((sequence, offer));
+        }
+    }
+
+    pub(super) fn withdraw(&mut self, subject: &Subject) {
+        if let Some(sequence) = self.subjects.get(subject) {
+            self.remove(*sequence);
+        }
+    }
+
+    pub(super) fn list(&self, run: RunId) -> Vec<Listed> {
+        let mut found: Vec<(u64, Listed)> = (self.messages.iter())
+            .filter(|(_, message)| message.offer.run == run)
+            .map(|(sequence, message)| {
+                let Message { offer, delivered, .. } = message;
+                let listed =
+                    Listed { item: offer.item, try_id: offer.try_id, delivered: *delivered > 0 };
+                (*sequence, listed)
+            })
+            .collect();
+        found.sort_unstable_by_key(|(sequence, _)| *sequence);
+        found.into_iter().map(|(_, listed)| listed).collect()
+    }
+
+    pub(super) fn restart(&mut self) {
+        let in_flight = std::mem::take(&mut self.leases);
+        let mut sequences: Vec<u64> = in_flight.into_iter().map(|(_, sequence)| sequence).collect();
+        sequences.sort_unstable();
+        for sequence in sequences {
+            self.deliver_again(sequence);
+        }
+    }
+
+    pub(super) fn lose_tail(&mut self, n: u64) {
+        self.last_sequence = self.last_sequence.saturating_sub(n);
+        let kept = self.last_sequence;
+        let lost: Vec<u64> = self.messages.keys().copied().filter(|s| *s > kept).collect();
+        for sequence in lost {
+            self.remove(sequence);
+        }
+        self.acked.retain(|(sequence, _)| *sequence <= kept);
+    }
+
+    pub(super) fn lose_acks(&mut self, n: usize) {
+        for _ in 0..n {
+            let Some((sequence, offer)) = self.acked.pop_back() else { return };
+            if self.subjects.contains_key(&subject(&offer)) {
+                continue;
+            }
+            self.subjects.insert(subject(&offer), sequence);
+            self.insert_new(sequence, offer);
+        }
+    }
+
+    fn insert_new(&mut self, sequence: u64, offer: Offer) {
+        let turn = Turn::New(sequence);
+        self.ready.insert(turn, sequence);
+        self.messages.insert(sequence, Message { offer, delivered: 0, state: State::Ready(turn) });
+    }
+
+    /// Makes a message ready that has no lease any more.
+    fn deliver_again(&mut self, sequence: u64) {
+        self.redeliveries += 1;
+        let turn = Turn::Again(self.redeliveries);
+        let message = self.messages.get_mut(&sequence).expect("what is in flight exists");
+        message.state = State::Ready(turn);
+        self.ready.insert(turn, sequence);
+    }
+
+    fn remove(&mut self, sequence: u64) -> Option<Offer> {
+        let message = self.messages.remove(&sequence)?;
+        self.subjects.remove(&subject(&message.offer));
+        match message.state {
+            State::Ready(turn) => {
+                self.ready.remove(&turn);
+            }
+            State::InFlight { until } => {
+                self.leases.remove(&(until, sequence));
+            }
+        }
+        Some(message.offer)
+    }
+}

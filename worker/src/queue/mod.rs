@@ -1,0 +1,8 @@
+//! Implementations of the ports of the queue.
+//!
+//! [`embedded`] lives in the process and needs nothing. Every implementation passes the suite in
+//! `contract`.
+
+#[cfg(any(test, feature = "testing"))]
+pub mod contract;
+pub mod embedded;
