@@ -13,7 +13,11 @@
 //! * No asynchronous work happens in `Drop`.
 
 pub mod context;
+#[cfg(any(test, feature = "testing"))]
+pub mod contract;
 pub mod dockerignore;
+#[cfg(any(test, feature = "testing"))]
+pub mod fake;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,0 +1,317 @@
+//! The suite that every provider passes. A provider's tests make a [`Subject`] and call [`all`].
+//!
+//! Checks are plain functions; each gets an environment of its own that is removed afterwards, also
+//! when the check fails. Checks marked [`Needs::Shell`] use a real shell and real processes.
+
+mod commands;
+mod files;
+mod lifecycle;
+mod processes;
+
+use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
+use rollout_protocol::spec::environment::ProviderSpec;
+use rollout_protocol::spec::resources::Resources;
+use tokio::io::AsyncReadExt as _;
+
+use super::{
+    Command, CreateRequest, Environment, Exit, Failure, ImageRequest, ImageSource, Labels, Output,
+    Owner, Provider, Stream, Upload,
+};
+use crate::supervise::panic_message;
+
+/// Longest a single check may take: image builds are slow, everything else is not.
+const CHECK_LIMIT: Duration = Duration::from_secs(120);
+
+/// Longest an environment may need to show an effect that is due at once.
+const SOON: Duration = Duration::from_secs(20);
+
+/// A provider under test and what it needs to make environments.
+#[derive(Debug)]
+pub struct Subject {
+    /// The provider.
+    pub provider: Arc<dyn Provider>,
+    /// An image with `/bin/sh`, `bash` and the usual small programs (coreutils), whose working
+    /// directory exists and which starts as root.
+    pub source: ImageSource,
+    /// The provider's settings.
+    pub settings: ProviderSpec,
+    /// Ceilings of every environment.
+    pub resources: Resources,
+    /// The living owner of the environments: this process.
+    pub owner: Owner,
+    /// Worker id of the environments.
+    pub worker: WorkerId,
+    /// A directory of this test alone.
+    pub scratch: PathBuf,
+    /// Whether commands are run by a real shell of real processes.
+    pub real_shell: bool,
+}
+
+/// What a check needs of its subject.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// Files and the simplest commands: `echo`, `cat`, `pwd`, `test`, `exit`, `sleep`.
+    Little,
+    /// A real shell and real processes.
+    Shell,
+}
+
+/// One check.
+#[derive(Debug, Clone, Copy)]
+pub struct Check {
+    /// Its name.
+    pub name: &'static str,
+    /// What it needs.
+    pub needs: Needs,
+    /// The check; panics when the provider breaks the contract.
+    pub run: for<'a> fn(&'a Subject, &'a dyn Environment) -> BoxFuture<'a, ()>,
+}
+
+macro_rules! checks {
+    ($($needs:ident $module:ident :: $name:ident;)*) => {
+        /// Every check.
+        pub const CHECKS: &[Check] = &[$(Check {
+            name: stringify!($name),
+            needs: Needs::$needs,
+            run: |subject, environment| Box::pin($module::$name(subject, environment)),
+        }),*];
+    };
+}
+
+checks! {
+    Little commands::exit_codes_are_returned;
+    Shell commands::signals_are_128_plus_n;
+    Little commands::streams_are_separate;
+    Little commands::variables_reach_the_command_and_no_others_do;
+    Little commands::the_working_directory_is_the_images_unless_said_otherwise;
+    Little commands::a_missing_program_is_not_started;
+    Shell commands::a_missing_working_directory_is_not_started;
+    Shell commands::standard_input_is_empty;
+    Shell commands::large_output_arrives_whole_and_in_order;
+    Little files::uploads_at_creation_are_there;
+    Little files::a_file_is_placed_with_its_parents;
+    Little files::a_directory_keeps_its_content;
+    Little files::a_fresh_directory_replaces_a_tree;
+    Little files::a_fresh_directory_replaces_a_link_and_not_its_target;
+    Little files::a_fresh_directory_replaces_a_file;
+    Little files::an_archive_is_placed_anew_and_never_nested;
+    Shell files::placed_files_are_open_to_every_user;
+    Little files::reading_names_entries_after_the_base_name;
+    Little files::reading_a_file_gives_one_entry;
+    Little files::reading_nothing_is_none;
+    Little files::reading_does_not_follow_links;
+    Shell files::a_transfer_can_be_abandoned;
+    Shell processes::a_service_survives_a_normal_end;
+    Shell processes::killing_ends_everything_a_command_started;
+    Little processes::killing_ends_a_running_command_and_leaves_the_environment_usable;
+    Little processes::killing_nothing_is_fine;
+    Shell processes::an_abandoned_command_can_be_killed;
+    Little processes::nobody_ran_out_of_memory;
+    Little lifecycle::an_image_is_made_once;
+    Little lifecycle::environments_are_apart;
+    Little lifecycle::destroying_is_idempotent_and_everything_else_is_gone;
+    Little lifecycle::destroying_ends_a_running_command;
+    Little lifecycle::files_stay_readable_after_a_stop;
+    Little lifecycle::only_dead_owners_are_reaped;
+    Little lifecycle::what_is_preserved_is_not_reaped;
+}
+
+/// Runs every check that the subject can run.
+///
+/// # Panics
+/// When a check fails; the message names every failed check.
+pub async fn all(subject: &Subject) {
+    let mut failed = Vec::new();
+    for check in CHECKS.iter().filter(|c| subject.real_shell || c.needs == Needs::Little) {
+        if let Err(reason) = one(subject, *check).await {
+            failed.push(format!("{}: {reason}", check.name));
+        }
+    }
+    assert!(failed.is_empty(), "{} checks failed:\n{}", failed.len(), failed.join("\n"));
+}
+
+/// Runs one check in an environment of its own.
+///
+/// # Errors
+/// Why it failed.
+pub async fn one(subject: &Subject, check: Check) -> Result<(), String> {
+    let environment = subject.create(Vec::new()).await.map_err(|f| f.chain())?;
+    let run = AssertUnwindSafe((check.run)(subject, environment.as_ref())).catch_unwind();
+    let ended = tokio::time::timeout(CHECK_LIMIT, run).await;
+    let destroyed = environment.destroy().await;
+    match ended {
+        Err(_) => Err(format!("took longer than {CHECK_LIMIT:?}")),
+        Ok(Err(panic)) => Err(panic_message(panic.as_ref())),
+        Ok(Ok(())) => destroyed.map_err(|f| f.chain()),
+    }
+}
+
+impl Subject {
+    fn labels(&self, owner: Owner) -> Labels {
+        static COUNTER: AtomicU64 = AtomicU64::new(1);
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let mut exec = [0; 16];
+        exec[..4].copy_from_slice(&std::process::id().to_be_bytes());
+        exec[8..].copy_from_slice(&number.to_be_bytes());
+        Labels {
+            run: RunId::from_bytes([1; 16]),
+            item: ItemId::of_trial("contract", "suite", "check", 1),
+            try_id: TryId::first(1),
+            exec: ExecId::from_bytes(exec),
+            worker: self.worker.clone(),
+            owner,
+        }
+    }
+
+    async fn create(&self, uploads: Vec<Upload>) -> Result<Box<dyn Environment>, Failure> {
+        self.create_for(self.owner.clone(), uploads).await
+    }
+
+    async fn create_for(
+        &self,
+        owner: Owner,
+        uploads: Vec<Upload>,
+    ) -> Result<Box<dyn Environment>, Failure> {
+        let labels = self.labels(owner);
+        let image = self.provider.prepare(self.image_request(labels.clone())).await?;
+        let request = CreateRequest {
+            image,
+            source: self.source.clone(),
+            resources: self.resources,
+            uploads,
+            settings: self.settings.clone(),
+            labels,
+        };
+        self.provider.create(request).await
+    }
+
+    fn image_request(&self, labels: Labels) -> ImageRequest {
+        ImageRequest {
+            source: self.source.clone(),
+            force_build: false,
+            log: None,
+            timeout: CHECK_LIMIT,
+            settings: self.settings.clone(),
+            labels,
+        }
+    }
+
+    /// One of our archives, made from names and contents; a name that ends in `/` is a directory.
+    fn archive(&self, entries: &[(&str, &str)]) -> PathBuf {
+        static COUNTER: AtomicU64 = AtomicU64::new(1);
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let path = self.scratch.join(format!("contract-{number}.tar"));
+        let file = std::fs::File::create_new(&path).expect("a new file in the scratch directory");
+        let mut tar = tar::Builder::new(file);
+        for (name, content) in entries {
+            let mut header = tar::Header::new_ustar();
+            header.set_mtime(0);
+            header.set_mode(if content.starts_with("#!") { 0o755 } else { 0o644 });
+            if name.ends_with('/') {
+                header.set_entry_type(tar::EntryType::Directory);
+                header.set_mode(0o755);
+            }
+            header.set_size(content.len() as u64);
+            tar.append_data(&mut header, name, content.as_bytes()).expect("appended");
+        }
+        tar.into_inner().expect("finished");
+        path
+    }
+}
+
+/// What a command printed.
+#[derive(Debug, Default)]
+struct Printed(std::sync::Mutex<[Vec<u8>; 2]>);
+
+impl Output for Printed {
+    fn write(&self, stream: Stream, bytes: &[u8]) {
+        self.0.lock().expect("not poisoned")[stream as usize].extend_from_slice(bytes);
+    }
+}
+
+impl Printed {
+    fn text(&self, stream: Stream) -> String {
+        let bytes = self.0.lock().expect("not poisoned")[stream as usize].clone();
+        String::from_utf8(bytes).expect("text")
+    }
+}
+
+fn shell(script: &str) -> Command {
+    let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+    Command { argv, env: std::collections::BTreeMap::new(), workdir: None }
+}
+
+/// Runs a script; its exit code, standard output and standard error.
+async fn run(environment: &dyn Environment, script: &str) -> (i32, String, String) {
+    let printed = Arc::new(Printed::default());
+    let Exit { code } = match environment.exec(shell(script), printed.clone()).await {
+        Ok(exit) => exit,
+        Err(failure) => panic!("`{script}` failed: {}", failure.chain()),
+    };
+    (code, printed.text(Stream::Stdout), printed.text(Stream::Stderr))
+}
+
+/// Runs a script that must succeed; its standard output.
+async fn output(environment: &dyn Environment, script: &str) -> String {
+    let (code, stdout, stderr) = run(environment, script).await;
+    assert_eq!(code, 0, "`{script}`: {stdout}{stderr}");
+    stdout
+}
+
+async fn upload(environment: &dyn Environment, uploads: Vec<Upload>) {
+    if let Err(failure) = environment.copy_to(uploads).await {
+        panic!("copying failed: {}", failure.chain());
+    }
+}
+
+fn file(path: &str, content: &str) -> Upload {
+    let bytes = Bytes::copy_from_slice(content.as_bytes());
+    Upload::File { path: path.to_owned(), bytes, executable: false }
+}
+
+/// Reads a path of the environment as (name, kind, content), sorted by name.
+async fn read(
+    environment: &dyn Environment,
+    path: &str,
+) -> Option<Vec<(String, tar::EntryType, Vec<u8>)>> {
+    let mut stream = match environment.copy_from(path).await {
+        Ok(stream) => stream?,
+        Err(failure) => panic!("reading {path} failed: {}", failure.chain()),
+    };
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).await.expect("a whole stream");
+    let mut archive = tar::Archive::new(bytes.as_slice());
+    let mut found = Vec::new();
+    for entry in archive.entries().expect("a tar archive") {
+        let mut entry = entry.expect("an entry");
+        let name = String::from_utf8_lossy(&entry.path_bytes()).trim_end_matches('/').to_owned();
+        let kind = entry.header().entry_type();
+        let mut content = Vec::new();
+        std::io::Read::read_to_end(&mut entry, &mut content).expect("content");
+        found.push((name, kind, content));
+    }
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    Some(found)
+}
+
+/// Waits until `condition` prints `wanted` or fails.
+async fn eventually(environment: &dyn Environment, condition: &str) {
+    let deadline = tokio::time::Instant::now() + SOON;
+    loop {
+        let (code, ..) = run(environment, condition).await;
+        if code == 0 {
+            return;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "`{condition}` did not come true");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

@@ -1,0 +1,175 @@
+//! File trees in memory, and tar archives of them.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+
+use bytes::Bytes;
+
+use crate::environment::{Failure, FailureKind, Upload};
+
+/// Something in a file tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Node {
+    /// A directory.
+    Dir,
+    /// A file.
+    File {
+        /// Content.
+        bytes: Bytes,
+        /// Whether it can be executed.
+        executable: bool,
+    },
+    /// A symbolic link with its raw target.
+    Link(String),
+}
+
+/// Files by absolute path, without the leading slash. Links are never followed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FileTree(BTreeMap<String, Node>);
+
+fn key(path: &str) -> String {
+    path.trim_matches('/').to_owned()
+}
+
+impl FileTree {
+    /// What is at `path`.
+    pub fn get(&self, path: &str) -> Option<&Node> {
+        self.0.get(&key(path))
+    }
+
+    /// Makes a directory and its parents.
+    ///
+    /// # Errors
+    /// [`Failure`] when something that is no directory is in the way.
+    pub fn make_dir(&mut self, path: &str) -> Result<(), Failure> {
+        let mut partial = String::new();
+        for part in key(path).split('/') {
+            if !partial.is_empty() {
+                partial.push('/');
+            }
+            partial.push_str(part);
+            match self.0.get(&partial) {
+                None => drop(self.0.insert(partial.clone(), Node::Dir)),
+                Some(Node::Dir) => {}
+                Some(_) => return Err(refused(&partial, "is no directory")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a node at a path, replacing a file or link there, and makes the parents.
+    ///
+    /// # Errors
+    /// [`Failure`] when something that is no directory is in the way, or a directory at the path.
+    pub fn put(&mut self, path: &str, node: Node) -> Result<(), Failure> {
+        let key = key(path);
+        if let Some((parent, _)) = key.rsplit_once('/') {
+            self.make_dir(parent)?;
+        }
+        if self.0.get(&key) == Some(&Node::Dir) {
+            return Err(refused(&key, "is a directory"));
+        }
+        self.0.insert(key, node);
+        Ok(())
+    }
+
+    /// Removes what is at a path and below.
+    pub fn remove(&mut self, path: &str) {
+        let key = key(path);
+        let below = format!("{key}/");
+        self.0.retain(|name, _| *name != key && !name.starts_with(&below));
+    }
+
+    pub(super) fn apply(&mut self, uploads: &[Upload]) -> Result<(), Failure> {
+        for upload in uploads {
+            match upload {
+                Upload::Dir { path } => {
+                    if !matches!(self.get(path), None | Some(Node::Dir)) {
+                        self.remove(path);
+                    }
+                    self.make_dir(path)?;
+                }
+                Upload::FreshDir { path } => self.fresh(path)?,
+                Upload::File { path, bytes, executable } => {
+                    self.put(path, Node::File { bytes: bytes.clone(), executable: *executable })?;
+                }
+                Upload::Archive { path, tar } => {
+                    self.fresh(path)?;
+                    let file =
+                        std::fs::File::open(tar).map_err(|e| refused(path, "").because(e))?;
+                    self.unpack(path, file).map_err(|e| refused(path, "").because(e))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn fresh(&mut self, path: &str) -> Result<(), Failure> {
+        self.remove(path);
+        self.make_dir(path)
+    }
+
+    fn unpack(&mut self, path: &str, tar: std::fs::File) -> std::io::Result<()> {
+        for entry in tar::Archive::new(tar).entries()? {
+            let mut entry = entry?;
+            let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+            let at = format!("{path}/{}", name.trim_start_matches("./"));
+            let made = if entry.header().entry_type().is_dir() {
+                self.make_dir(&at)
+            } else {
+                let executable = entry.header().mode()? & 0o111 != 0;
+                let mut bytes = Vec::new();
+                entry.read_to_end(&mut bytes)?;
+                self.put(&at, Node::File { bytes: bytes.into(), executable })
+            };
+            made.map_err(std::io::Error::other)?;
+        }
+        Ok(())
+    }
+
+    /// An archive of what is at a path, with names that start with its base name.
+    pub(super) fn archive(&self, path: &str) -> Option<Vec<u8>> {
+        let root = key(path);
+        self.0.get(&root)?;
+        let cut = root.rfind('/').map_or(0, |slash| slash + 1);
+        let below = format!("{root}/");
+        let mut tar = Vec::new();
+        for (name, node) in self.0.iter().filter(|(n, _)| **n == root || n.starts_with(&below)) {
+            let name = &name.as_bytes()[cut..];
+            tar.extend(match node {
+                Node::Dir => raw_entry(name, tar::EntryType::Directory, b"", b""),
+                Node::File { bytes, .. } => raw_entry(name, tar::EntryType::Regular, b"", bytes),
+                Node::Link(target) => {
+                    raw_entry(name, tar::EntryType::Symlink, target.as_bytes(), b"")
+                }
+            });
+        }
+        tar.extend([0; 1024]);
+        Some(tar)
+    }
+}
+
+fn refused(path: &str, reason: &str) -> Failure {
+    Failure::new(FailureKind::Refused, format!("/{path} {reason}"))
+}
+
+/// One entry of an archive exactly as told, however hostile: names and link targets are cut at 100
+/// bytes and written as they are.
+pub fn raw_entry(name: &[u8], kind: tar::EntryType, link: &[u8], content: &[u8]) -> Vec<u8> {
+    let mut header = tar::Header::new_ustar();
+    let fields = header.as_ustar_mut().expect("a ustar header");
+    let (name, link) = (&name[..name.len().min(100)], &link[..link.len().min(100)]);
+    fields.name[..name.len()].copy_from_slice(name);
+    fields.linkname[..link.len()].copy_from_slice(link);
+    header.set_entry_type(kind);
+    header.set_mode(0o644);
+    header.set_mtime(0);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_size(content.len() as u64);
+    header.set_cksum();
+    let mut bytes = header.as_bytes().to_vec();
+    bytes.extend_from_slice(content);
+    bytes.resize(bytes.len().next_multiple_of(512), 0);
+    bytes
+}

@@ -1,0 +1,369 @@
+//! A scripted provider in memory. Its environments have files and a small shell, no processes and
+//! no kernel. Any call can be made to fail, hang or panic; every call is recorded; nothing it made
+//! may be left at the end.
+//!
+//! # The shell
+//! Commands are `sh|bash -c TEXT` and `sh|bash PATH`. Statements end at a newline or `;`, the first
+//! that fails ends the script with code 1. Words know `'…'`, `"…"` and `$NAME`; output knows
+//! `> PATH`, `>> PATH` and `>&2`.
+//!
+//! | Statement | Effect |
+//! | --- | --- |
+//! | `echo [-n] WORD…`, `cat PATH`, `pwd`, `exit N`, `test -d\|-f\|-e\|-s\|-L PATH` | as in a shell |
+//! | `mkdir [-p] PATH`, `ln -s TARGET PATH`, `rm [-rf] PATH` | as in a shell |
+//! | `sleep SECONDS` | waits until then or until it is killed |
+//! | `flood BYTES` | prints so many bytes |
+//! | `background NAME` | leaves a process behind; `alive NAME` succeeds while it lives |
+//! | `oom` | the memory limit kills the script: 137 |
+//! | `vanish` | the environment dies under the script |
+//! | `panic` | the provider has a defect |
+
+mod environment;
+mod files;
+mod shell;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use async_trait::async_trait;
+use rollout_protocol::record::LimitsHeld;
+use rollout_protocol::spec::environment::{DockerSettings, ProviderKind, ProviderSpec};
+use tokio::sync::watch;
+
+use self::environment::FakeEnvironment;
+pub use self::files::{FileTree, Node, raw_entry};
+use super::{
+    ByteStream, CreateRequest, DeadOwners, Environment, Failure, FailureKind, Image, ImageRequest,
+    ImageSource, Owner, Provider, Reaped,
+};
+
+/// Working directory of the fake's environments.
+pub const WORKDIR: &str = "/app";
+
+/// Makes the stream that a hostile environment gives for a path; `None` leaves the path alone.
+pub type Hostile = Arc<dyn Fn(&str) -> Option<ByteStream> + Send + Sync>;
+
+/// A provider that does what its test says.
+#[derive(Debug, Clone)]
+pub struct FakeProvider {
+    kind: ProviderKind,
+    state: Arc<Mutex<State>>,
+}
+
+/// A kind of call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Call {
+    /// [`Provider::prepare`].
+    Prepare,
+    /// [`Provider::create`].
+    Create,
+    /// [`Environment::copy_to`].
+    CopyTo,
+    /// [`Environment::copy_from`].
+    CopyFrom,
+    /// [`Environment::exec`].
+    Exec,
+    /// [`Environment::kill_processes`].
+    Kill,
+    /// [`Environment::oom_killed`].
+    OomKilled,
+    /// [`Environment::stop`].
+    Stop,
+    /// [`Environment::destroy`].
+    Destroy,
+    /// [`Environment::preserve`].
+    Preserve,
+}
+
+/// Something that goes wrong with calls.
+#[derive(Debug, Clone, Copy)]
+pub struct Fault {
+    /// Which calls, counted from 0 …
+    pub at: At,
+    /// … and what becomes of them.
+    pub effect: Effect,
+}
+
+/// Which calls a fault hits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    /// The n-th call of any kind.
+    Any(usize),
+    /// The n-th call of one kind.
+    Nth(Call, usize),
+    /// Every call of one kind.
+    Every(Call),
+}
+
+/// What becomes of a call that a fault hits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// It fails and does nothing.
+    Fail(FailureKind),
+    /// It does what it should, but its answer is a failure.
+    FailAfterwards(FailureKind),
+    /// It never returns.
+    Hang,
+    /// It panics.
+    Panic,
+}
+
+struct State {
+    faults: Vec<Fault>,
+    calls: Vec<Call>,
+    image: FileTree,
+    hostile: Option<Hostile>,
+    environments: BTreeMap<String, Place>,
+    images: BTreeMap<String, usize>,
+    made: usize,
+}
+
+/// One environment.
+struct Place {
+    files: FileTree,
+    owner: Owner,
+    life: Life,
+    preserved: bool,
+    oom_killed: bool,
+    background: Vec<String>,
+    running: usize,
+    /// Counts the kills: a command ends when it changes.
+    kills: watch::Sender<u64>,
+    commands: Vec<super::Command>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Up,
+    Stopped,
+    Gone,
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State").field("calls", &self.calls).finish_non_exhaustive()
+    }
+}
+
+impl Default for FakeProvider {
+    fn default() -> Self {
+        Self::new(ProviderKind::Docker)
+    }
+}
+
+impl FakeProvider {
+    /// A provider that passes for one of `kind`. Its images hold `/app` and `/tmp`.
+    pub fn new(kind: ProviderKind) -> Self {
+        let mut image = FileTree::default();
+        for path in [WORKDIR, "/tmp"] {
+            image.make_dir(path).expect("an empty tree takes directories");
+        }
+        let state = State {
+            faults: Vec::new(),
+            calls: Vec::new(),
+            image,
+            hostile: None,
+            environments: BTreeMap::new(),
+            images: BTreeMap::new(),
+            made: 0,
+        };
+        Self { kind, state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Settings that name this provider.
+    pub fn settings() -> ProviderSpec {
+        ProviderSpec::Docker(DockerSettings::default())
+    }
+
+    /// Adds a fault.
+    pub fn fault(&self, at: At, effect: Effect) {
+        self.lock().faults.push(Fault { at, effect });
+    }
+
+    /// Adds a file to the image of every environment.
+    pub fn image_file(&self, path: &str, content: &str) {
+        let node = Node::File { bytes: content.as_bytes().to_vec().into(), executable: false };
+        self.lock().image.put(path, node).expect("a path of directories");
+    }
+
+    /// Replaces what reading paths gives.
+    pub fn hostile(&self, hostile: Hostile) {
+        self.lock().hostile = Some(hostile);
+    }
+
+    /// Every call so far, in order.
+    pub fn calls(&self) -> Vec<Call> {
+        self.lock().calls.clone()
+    }
+
+    /// Every command of every environment, in order of creation.
+    pub fn commands(&self) -> Vec<super::Command> {
+        self.lock().environments.values().flat_map(|place| place.commands.clone()).collect()
+    }
+
+    /// Names of environments that exist: running, stopped or preserved.
+    pub fn existing(&self) -> Vec<String> {
+        self.list(|place| place.life != Life::Gone)
+    }
+
+    /// Names of environments that exist and were preserved.
+    pub fn preserved(&self) -> Vec<String> {
+        self.list(|place| place.life != Life::Gone && place.preserved)
+    }
+
+    /// Names of environments that exist though nobody preserved them: leaks.
+    pub fn leaked(&self) -> Vec<String> {
+        self.list(|place| place.life != Life::Gone && !place.preserved)
+    }
+
+    /// Names of environments with a running command or a background process.
+    pub fn busy(&self) -> Vec<String> {
+        self.list(|place| place.running > 0 || !place.background.is_empty())
+    }
+
+    fn list(&self, wanted: impl Fn(&Place) -> bool) -> Vec<String> {
+        let state = self.lock();
+        state.environments.iter().filter(|(_, p)| wanted(p)).map(|(id, _)| id.clone()).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Panics are part of the script: they happen with the lock free.
+        self.state.lock().expect("nothing panics while it holds the state")
+    }
+
+    /// Records a call and runs it unless a fault hits it.
+    async fn call<T>(
+        &self,
+        call: Call,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        match self.begin(call) {
+            None => work.await,
+            Some(Effect::Fail(kind)) => Err(failure(call, kind)),
+            Some(Effect::FailAfterwards(kind)) => {
+                work.await?;
+                Err(failure(call, kind))
+            }
+            Some(Effect::Hang) => std::future::pending().await,
+            Some(Effect::Panic) => panic!("{call:?} panicked as it was told to"),
+        }
+    }
+
+    fn begin(&self, call: Call) -> Option<Effect> {
+        let mut state = self.lock();
+        let any = state.calls.len();
+        let nth = state.calls.iter().filter(|c| **c == call).count();
+        state.calls.push(call);
+        let hits = |at: At| match at {
+            At::Any(n) => n == any,
+            At::Nth(kind, n) => kind == call && n == nth,
+            At::Every(kind) => kind == call,
+        };
+        state.faults.iter().find(|fault| hits(fault.at)).map(|fault| fault.effect)
+    }
+}
+
+fn failure(call: Call, kind: FailureKind) -> Failure {
+    Failure::new(kind, format!("{call:?} failed as it was told to"))
+}
+
+#[async_trait]
+impl Provider for FakeProvider {
+    fn kind(&self) -> ProviderKind {
+        self.kind
+    }
+
+    async fn prepare(&self, request: ImageRequest) -> Result<Image, Failure> {
+        let work = async {
+            let reference = match &request.source {
+                ImageSource::Named(name) => name.clone(),
+                ImageSource::Context { digest, .. } => format!("fake:{}", digest.short()),
+            };
+            let mut state = self.lock();
+            let uses = state.images.entry(reference.clone()).or_insert(0);
+            let made = *uses == 0 || request.force_build;
+            *uses += 1;
+            Ok(Image { reference, made })
+        };
+        self.call(Call::Prepare, work).await
+    }
+
+    async fn create(&self, request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {
+        let mut made = None;
+        let answer =
+            self.call(Call::Create, async { Ok(made.insert(self.place(request)?).clone()) });
+        match answer.await {
+            Ok(id) => Ok(Box::new(FakeEnvironment::new(self.clone(), id))),
+            Err(failure) => {
+                if let Some(id) = made {
+                    self.lock().environments.remove(&id);
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    async fn reap(&self, dead: &dyn DeadOwners) -> Result<Reaped, Failure> {
+        let mut reaped = Reaped::default();
+        let mut state = self.lock();
+        for (id, place) in state.environments.iter_mut().filter(|(_, p)| p.life != Life::Gone) {
+            if !place.preserved && dead.is_dead(&place.owner) {
+                place.end(Life::Gone);
+                reaped.removed.push(id.clone());
+            } else {
+                reaped.kept += 1;
+            }
+        }
+        drop(state);
+        Ok(reaped)
+    }
+}
+
+impl FakeProvider {
+    fn place(&self, request: CreateRequest) -> Result<String, Failure> {
+        let mut files = self.lock().image.clone();
+        files.apply(&request.uploads)?;
+        let mut state = self.lock();
+        state.made += 1;
+        let id = format!("fake-{}", state.made);
+        let place = Place {
+            files,
+            owner: request.labels.owner,
+            life: Life::Up,
+            preserved: false,
+            oom_killed: false,
+            background: Vec::new(),
+            running: 0,
+            kills: watch::Sender::new(0),
+            commands: Vec::new(),
+        };
+        state.environments.insert(id.clone(), place);
+        drop(state);
+        Ok(id)
+    }
+}
+
+impl Place {
+    /// Ends every process.
+    fn kill(&mut self) {
+        self.background.clear();
+        self.kills.send_modify(|kills| *kills += 1);
+    }
+
+    fn end(&mut self, life: Life) {
+        self.life = life;
+        self.kill();
+    }
+}
+
+/// What every fake environment says of its limits.
+const LIMITS: LimitsHeld = LimitsHeld {
+    cpus: rollout_protocol::record::Held::No,
+    memory: rollout_protocol::record::Held::No,
+    pids: rollout_protocol::record::Held::No,
+    storage: rollout_protocol::record::Held::No,
+};

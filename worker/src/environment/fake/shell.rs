@@ -1,0 +1,281 @@
+//! The fake's shell: see the table in the parent module.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::{FileTree, Life, Node, Place, WORKDIR};
+use crate::environment::{Command, Exit, Failure, FailureKind, Output, Stream};
+
+/// Gives a statement its environment for a moment.
+pub(super) type OnPlace<'a> =
+    &'a (dyn Fn(&mut dyn FnMut(&mut Place)) -> Result<(), Failure> + Sync);
+
+/// What a script can touch.
+pub(super) struct World<'a> {
+    pub(super) place: OnPlace<'a>,
+    pub(super) output: &'a dyn Output,
+}
+
+/// How a statement ended, when the script does not go on.
+enum Stop {
+    Exit(i32),
+    Lost(Failure),
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Lost(failure)
+    }
+}
+
+/// Runs a command until its end or until the environment's processes are killed.
+pub(super) async fn run(
+    world: &World<'_>,
+    command: Command,
+    mut kills: watch::Receiver<u64>,
+) -> Result<Exit, Failure> {
+    let script = script(world, &command)?;
+    let workdir = command.workdir.unwrap_or_else(|| WORKDIR.to_owned());
+    let shell = Shell { world, env: command.env, workdir };
+    kills.borrow_and_update();
+    tokio::select! {
+        biased;
+        _ = kills.changed() => {
+            shell.with(|_| ())?;
+            Ok(Exit { code: 137 })
+        }
+        ended = shell.script(&script) => match ended {
+            Ok(()) => Ok(Exit { code: 0 }),
+            Err(Stop::Exit(code)) => Ok(Exit { code }),
+            Err(Stop::Lost(failure)) => Err(failure),
+        }
+    }
+}
+
+/// The text that a command runs.
+fn script(world: &World<'_>, command: &Command) -> Result<String, Failure> {
+    let not_started = |what: &str| Failure::new(FailureKind::NotStarted, format!("no {what}"));
+    let argv: Vec<&str> = command.argv.iter().map(String::as_str).collect();
+    match argv[..] {
+        ["/bin/sh" | "sh" | "bash", "-c", text] => Ok(text.to_owned()),
+        ["/bin/sh" | "sh" | "bash", path] => {
+            let mut text = None;
+            (world.place)(&mut |place| {
+                text = read(&place.files, path);
+            })?;
+            text.ok_or_else(|| not_started(path))
+        }
+        _ => Err(not_started(argv.first().unwrap_or(&"program"))),
+    }
+}
+
+fn read(files: &FileTree, path: &str) -> Option<String> {
+    match files.get(path) {
+        Some(Node::File { bytes, .. }) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        _ => None,
+    }
+}
+
+struct Shell<'a> {
+    world: &'a World<'a>,
+    env: BTreeMap<String, String>,
+    workdir: String,
+}
+
+impl Shell<'_> {
+    fn with<T>(&self, work: impl FnOnce(&mut Place) -> T) -> Result<T, Failure> {
+        let (mut work, mut result) = (Some(work), None);
+        (self.world.place)(&mut |place| {
+            result = work.take().map(|work| work(place));
+        })?;
+        Ok(result.expect("the environment was given"))
+    }
+
+    async fn script(&self, text: &str) -> Result<(), Stop> {
+        for statement in statements(text) {
+            // A real command takes time: others may act between two statements.
+            tokio::task::yield_now().await;
+            self.statement(&statement).await?;
+        }
+        Ok(())
+    }
+
+    async fn statement(&self, text: &str) -> Result<(), Stop> {
+        let (mut words, target) = redirect(self.words(text));
+        if words.is_empty() || words[0].starts_with('#') {
+            return Ok(());
+        }
+        let program = words.remove(0);
+        let arguments: Vec<&str> = words.iter().map(String::as_str).collect();
+        let printed = match (program.as_str(), &arguments[..]) {
+            ("echo", ["-n", words @ ..]) => words.join(" "),
+            ("echo", words) => words.join(" ") + "\n",
+            ("pwd", []) => format!("{}\n", self.workdir),
+            ("cat", []) => String::new(),
+            ("cat", [path]) => self.with(|p| read(&p.files, path))?.ok_or(Stop::Exit(1))?,
+            ("flood", [bytes]) => return self.flood(number(bytes)?),
+            ("exit", [code]) => return Err(Stop::Exit(number(code)?)),
+            ("sleep", [seconds]) => {
+                tokio::time::sleep(Duration::from_secs_f64(number(seconds)?)).await;
+                String::new()
+            }
+            (program, arguments) => {
+                self.effect(program, arguments)?;
+                String::new()
+            }
+        };
+        self.print(&printed, &target)
+    }
+
+    /// Statements that print nothing.
+    fn effect(&self, program: &str, arguments: &[&str]) -> Result<(), Stop> {
+        let done = match (program, arguments) {
+            ("test", [flag, path]) => self.with(|p| test(&p.files, flag, path))?,
+            ("mkdir", ["-p", path] | [path]) => self.with(|p| p.files.make_dir(path).is_ok())?,
+            ("ln", ["-s", target, path]) => {
+                self.with(|p| p.files.put(path, Node::Link((*target).to_owned())).is_ok())?
+            }
+            ("rm", ["-r" | "-rf" | "-f", path] | [path]) => self.with(|p| {
+                p.files.remove(path);
+                true
+            })?,
+            ("background", [name]) => self.with(|p| {
+                p.background.push((*name).to_owned());
+                true
+            })?,
+            ("alive", [name]) => self.with(|p| p.background.iter().any(|b| b == name))?,
+            ("oom", []) => {
+                self.with(|p| p.oom_killed = true)?;
+                return Err(Stop::Exit(137));
+            }
+            ("vanish", []) => {
+                self.with(|p| p.end(Life::Gone))?;
+                return self.with(|_| ()).map_err(Stop::Lost);
+            }
+            ("panic", []) => panic!("the script told the provider to panic"),
+            _ => return Err(Stop::Exit(127)),
+        };
+        if done { Ok(()) } else { Err(Stop::Exit(1)) }
+    }
+
+    fn print(&self, text: &str, target: &Target) -> Result<(), Stop> {
+        match target {
+            Target::Stream(stream) => {
+                if !text.is_empty() {
+                    self.world.output.write(*stream, text.as_bytes());
+                }
+                Ok(())
+            }
+            Target::File { path, append } => {
+                let put = self.with(|place| {
+                    let old = if *append { read(&place.files, path) } else { None };
+                    let bytes = (old.unwrap_or_default() + text).into_bytes().into();
+                    place.files.put(path, Node::File { bytes, executable: false }).is_ok()
+                })?;
+                if put { Ok(()) } else { Err(Stop::Exit(1)) }
+            }
+        }
+    }
+
+    fn flood(&self, bytes: u64) -> Result<(), Stop> {
+        let line = b"y\n".repeat(32 * 1024);
+        let mut left = bytes;
+        while left > 0 {
+            let now = left.min(line.len() as u64);
+            self.world.output.write(Stream::Stdout, &line[..now as usize]);
+            left -= now;
+        }
+        Ok(())
+    }
+
+    /// Words of a statement, quotes removed and variables replaced.
+    fn words(&self, text: &str) -> Vec<String> {
+        let mut words = Vec::new();
+        let (mut word, mut quote, mut open) = (String::new(), None, false);
+        let mut characters = text.chars().peekable();
+        while let Some(c) = characters.next() {
+            match (c, quote) {
+                ('\'' | '"', None) => (quote, open) = (Some(c), true),
+                (c, Some(q)) if c == q => quote = None,
+                ('$', None | Some('"')) => {
+                    let mut name = String::new();
+                    while let Some(c) = characters.next_if(|c| c.is_alphanumeric() || *c == '_') {
+                        name.push(c);
+                    }
+                    word.push_str(self.env.get(&name).map_or("", String::as_str));
+                    open = true;
+                }
+                (c, None) if c.is_whitespace() => {
+                    if open {
+                        words.push(std::mem::take(&mut word));
+                    }
+                    open = false;
+                }
+                (c, _) => {
+                    word.push(c);
+                    open = true;
+                }
+            }
+        }
+        if open {
+            words.push(word);
+        }
+        words
+    }
+}
+
+/// Where a statement prints.
+enum Target {
+    Stream(Stream),
+    File { path: String, append: bool },
+}
+
+fn redirect(mut words: Vec<String>) -> (Vec<String>, Target) {
+    if words.last().is_some_and(|word| word == ">&2") {
+        words.pop();
+        return (words, Target::Stream(Stream::Stderr));
+    }
+    if let [.., arrow, path] = &words[..]
+        && (arrow == ">" || arrow == ">>")
+    {
+        let target = Target::File { path: path.clone(), append: arrow == ">>" };
+        words.truncate(words.len() - 2);
+        return (words, target);
+    }
+    (words, Target::Stream(Stream::Stdout))
+}
+
+/// Statements of a script: split at newlines and at `;` outside quotes.
+fn statements(text: &str) -> Vec<String> {
+    let (mut found, mut statement, mut quote) = (Vec::new(), String::new(), None);
+    for c in text.chars() {
+        match (c, quote) {
+            ('\'' | '"', None) => quote = Some(c),
+            (c, Some(q)) if c == q => quote = None,
+            ('\n' | ';', None) => {
+                found.push(std::mem::take(&mut statement));
+                continue;
+            }
+            _ => {}
+        }
+        statement.push(c);
+    }
+    found.push(statement);
+    found
+}
+
+fn test(files: &FileTree, flag: &str, path: &str) -> bool {
+    match (flag, files.get(path)) {
+        ("-e", node) => node.is_some(),
+        ("-d", node) => node == Some(&Node::Dir),
+        ("-f", Some(Node::File { .. })) | ("-L", Some(Node::Link(_))) => true,
+        ("-s", Some(Node::File { bytes, .. })) => !bytes.is_empty(),
+        _ => false,
+    }
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, Stop> {
+    text.parse().map_err(|_| Stop::Exit(2))
+}

@@ -1,0 +1,37 @@
+//! The fake keeps the contract as far as it can without a kernel.
+
+use std::sync::Arc;
+
+use rollout_protocol::id::WorkerId;
+
+use super::FakeProvider;
+use crate::environment::contract::{self, Subject};
+use crate::environment::{ImageSource, Owner};
+
+#[tokio::test]
+async fn keeps_the_contract() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let provider = FakeProvider::default();
+    let owner = Owner {
+        host: "host".into(),
+        boot_id: "boot".into(),
+        pid_namespace: 1,
+        pid: 1,
+        start_ticks: 1,
+        uid: 0,
+        lock: "/nowhere".into(),
+    };
+    let subject = Subject {
+        provider: Arc::new(provider.clone()),
+        source: ImageSource::Named("image".into()),
+        settings: FakeProvider::settings(),
+        resources: Default::default(),
+        owner,
+        worker: "worker".parse::<WorkerId>().expect("a token"),
+        scratch: scratch.path().to_owned(),
+        real_shell: false,
+    };
+    contract::all(&subject).await;
+    assert_eq!(provider.leaked(), Vec::<String>::new());
+    assert_eq!(provider.busy(), Vec::<String>::new());
+}
