@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod archive;
 pub mod environment;
 pub mod port;
 pub mod queue;

@@ -7,14 +7,22 @@
 //! * Documents ([`BlobStore::put_document`]) live at paths of their own, are small, and are replaced
 //!   atomically.
 
+pub mod fs;
+mod json;
+mod verify;
+
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
+use rollout_protocol::limits;
 use tokio::io::AsyncRead;
+
+pub use self::fs::FsStore;
+pub use self::json::{get_json, put_json};
 
 /// Stores blobs.
 #[async_trait]
@@ -34,6 +42,22 @@ pub trait BlobStore: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`StoreError`].
     async fn put_file(&self, file: &Path, media_type: MediaType) -> Result<BlobRef, StoreError>;
+
+    /// Stores several contents, which are durable together when this returns. Cheaper than one by
+    /// one where a store pays per synchronisation. References come in the order of the contents.
+    ///
+    /// # Errors
+    /// [`StoreError`]; some of the contents may be stored then.
+    async fn put_many(&self, contents: Vec<Content>) -> Result<Vec<BlobRef>, StoreError> {
+        let mut blobs = Vec::with_capacity(contents.len());
+        for content in contents {
+            blobs.push(match content {
+                Content::Bytes(bytes, media_type) => self.put_bytes(bytes, media_type).await?,
+                Content::File(file, media_type) => self.put_file(&file, media_type).await?,
+            });
+        }
+        Ok(blobs)
+    }
 
     /// Whether the blob is present (its content is checked on read, not here).
     ///
@@ -59,13 +83,18 @@ pub trait BlobStore: Send + Sync + fmt::Debug {
     /// [`StoreError`].
     async fn get(&self, digest: &Digest) -> Result<Box<dyn AsyncRead + Send + Unpin>, StoreError>;
 
-    /// Creates a small named document if it does not exist; whether it was created.
+    /// Creates a small named document if it does not exist; whether it was created. Of several
+    /// that race, one wins. It is durable in either case.
+    ///
+    /// A path is relative and plain: at most 1,024 bytes of `[A-Za-z0-9._-]` in components of at
+    /// most 255 bytes that do not begin with a dot, separated by single `/`.
     ///
     /// # Errors
     /// [`StoreError`].
     async fn put_document(&self, path: &str, bytes: Bytes) -> Result<bool, StoreError>;
 
-    /// Names of the documents whose path starts with `prefix`, ascending.
+    /// Names of the documents whose path starts with `prefix`, ascending. A prefix is cut from a
+    /// path anywhere; the empty one lists everything.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -76,6 +105,15 @@ pub trait BlobStore: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`StoreError`]; `None` when there is none.
     async fn get_document(&self, path: &str) -> Result<Option<Bytes>, StoreError>;
+}
+
+/// Something to store.
+#[derive(Debug, Clone)]
+pub enum Content {
+    /// Bytes in memory.
+    Bytes(Bytes, MediaType),
+    /// A local file, under the conditions of [`BlobStore::put_file`].
+    File(PathBuf, MediaType),
 }
 
 /// Why a store could not do what it was asked for.
@@ -115,6 +153,33 @@ pub enum StoreError {
         /// The path.
         path: String,
     },
+    /// A document larger than documents may be.
+    #[error("document {path} has {size_bytes} bytes, at most {max_bytes} are allowed")]
+    DocumentTooLarge {
+        /// Its path.
+        path: String,
+        /// Its size.
+        size_bytes: u64,
+        /// The bound.
+        max_bytes: u64,
+    },
+    /// A value or blob that is not the JSON document it should be.
+    #[error("{what} is not the expected JSON document")]
+    Json {
+        /// Which one.
+        what: String,
+        /// What is wrong with it.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The place is not a store that this version can use.
+    #[error("{path} is not a usable blob store: {reason}")]
+    Unusable {
+        /// The place.
+        path: String,
+        /// Why.
+        reason: String,
+    },
     /// The disk is full.
     #[error("no space left at {path}")]
     DiskFull {
@@ -145,7 +210,57 @@ impl StoreError {
             Self::Missing { .. }
             | Self::Corrupt { .. }
             | Self::TooLarge { .. }
+            | Self::DocumentTooLarge { .. }
+            | Self::Json { .. }
+            | Self::Unusable { .. }
             | Self::BadPath { .. } => false,
         }
     }
+
+    /// An error of the system, told apart by whether the disk is full.
+    pub(crate) fn io(action: &'static str, path: &Path, source: std::io::Error) -> Self {
+        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+        let path = path.display().to_string();
+        match source.kind() {
+            StorageFull | QuotaExceeded => Self::DiskFull { path, source },
+            _ => Self::Io { action, path, source },
+        }
+    }
+}
+
+/// Checks the path of a document.
+pub(crate) fn check_document_path(path: &str) -> Result<(), StoreError> {
+    let good = path.len() <= limits::ARCHIVE_PATH_BYTES
+        && path.split('/').all(|component| {
+            (1..=255).contains(&component.len())
+                && !component.starts_with('.')
+                && component.bytes().all(is_plain)
+        });
+    if good { Ok(()) } else { Err(StoreError::BadPath { path: limits::shorten(path.into(), 80) }) }
+}
+
+/// Checks a prefix of paths of documents and gives the directory below which they all are.
+pub(crate) fn directory_of_prefix(prefix: &str) -> Result<&str, StoreError> {
+    let directory = prefix.rsplit_once('/').map_or("", |(directory, _)| directory);
+    if !directory.is_empty() {
+        check_document_path(directory)?;
+    }
+    if prefix.bytes().all(|byte| byte == b'/' || is_plain(byte)) && !prefix.starts_with('/') {
+        Ok(directory)
+    } else {
+        Err(StoreError::BadPath { path: limits::shorten(prefix.into(), 80) })
+    }
+}
+
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
+}
+
+/// Refuses documents that are not small.
+pub(crate) fn check_document_size(path: &str, size_bytes: u64) -> Result<(), StoreError> {
+    let max_bytes = limits::DOCUMENT_BYTES;
+    if size_bytes <= max_bytes {
+        return Ok(());
+    }
+    Err(StoreError::DocumentTooLarge { path: path.to_owned(), size_bytes, max_bytes })
 }

@@ -1,0 +1,180 @@
+//! Unpacks archives.
+
+use std::fs::File;
+use std::io::{Read, Write as _};
+use std::path::{Path, PathBuf};
+
+use tokio::io::AsyncRead;
+
+use super::path::{ArchivePath, link_stays_inside};
+use super::read::Members;
+use super::tree::{Refused, Tree};
+use super::{ArchiveError, Cut, Kind, Limits, Member, Report, bridge};
+
+/// Bytes copied at once.
+const BUFFER_BYTES: usize = 64 * 1024;
+
+/// Unpacks a hostile archive below `into`, which is made if it does not exist: regular files with
+/// mode 0644 and directories with mode 0755. Of two members with one name, the last wins.
+///
+/// # Errors
+/// When the local disk fails. A bad archive is no error: see [`Report`].
+pub async fn extract<S>(source: S, into: &Path, limits: Limits) -> Result<Report, ArchiveError>
+where
+    S: AsyncRead + Send + Unpin + 'static,
+{
+    let into = into.to_owned();
+    bridge::with_reader(source, move |reader| {
+        let mut target = Target::open(into)?;
+        let mut members = Members::new(reader, limits);
+        let mut report = Report::default();
+        loop {
+            match members.next() {
+                Ok(Some(member)) => target.take(&member, &mut members, &mut report)?,
+                Ok(None) => break,
+                Err(cut) => report.cut = Some(cut),
+            }
+            if report.cut.is_some() {
+                break;
+            }
+        }
+        Ok(report)
+    })
+    .await
+}
+
+/// Unpacks an archive that [`pack`](super::pack) made below `into`, which is made if it does not
+/// exist. Executable files and symbolic links inside the directory are kept.
+///
+/// # Errors
+/// When the local disk fails, and when the archive is not one of ours, whole and within `limits`.
+pub async fn extract_trusted<S>(source: S, into: &Path, limits: Limits) -> Result<(), ArchiveError>
+where
+    S: AsyncRead + Send + Unpin + 'static,
+{
+    let into = into.to_owned();
+    bridge::with_reader(source, move |reader| {
+        let mut target = Target::open(into)?;
+        let mut members = Members::new(reader, limits);
+        while let Some(member) = members.next().map_err(|cut| untrusted(&cut))? {
+            target.take_trusted(&member, &mut members)?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+fn untrusted(cut: &Cut) -> ArchiveError {
+    ArchiveError::Untrusted { reason: cut.to_string() }
+}
+
+/// The directory that is filled.
+struct Target {
+    into: PathBuf,
+    tree: Tree,
+    buffer: Vec<u8>,
+}
+
+impl Target {
+    fn open(into: PathBuf) -> Result<Self, ArchiveError> {
+        let tree = Tree::open(&into).map_err(|error| ArchiveError::io("opening", &into, error))?;
+        Ok(Self { into, tree, buffer: vec![0; BUFFER_BYTES] })
+    }
+
+    fn take(
+        &mut self,
+        member: &Member,
+        members: &mut Members<impl Read>,
+        report: &mut Report,
+    ) -> Result<(), ArchiveError> {
+        let path = match &member.path {
+            Ok(Some(path)) => path,
+            Ok(None) => return Ok(()),
+            Err(_) => {
+                report.skipped.names += 1;
+                return Ok(());
+            }
+        };
+        let done = match member.kind {
+            Kind::Directory => self.tree.directory(path).map(|()| None),
+            Kind::File => self.tree.file(path, false).map(Some),
+            _ => {
+                report.skip(&member.kind);
+                return Ok(());
+            }
+        };
+        match done {
+            Ok(Some(file)) => {
+                report.files += 1;
+                let written = self.fill(path, file, members)?;
+                report.bytes += written.0;
+                report.cut = written.1;
+            }
+            Ok(None) => report.directories += 1,
+            Err(Refused::Conflict) => report.skipped.conflicts += 1,
+            Err(Refused::Name) => report.skipped.names += 1,
+            Err(Refused::Io(error)) => return Err(self.failed(path, error)),
+        }
+        Ok(())
+    }
+
+    fn take_trusted(
+        &mut self,
+        member: &Member,
+        members: &mut Members<impl Read>,
+    ) -> Result<(), ArchiveError> {
+        let bad = |reason: String| ArchiveError::Untrusted { reason };
+        let path = match &member.path {
+            Ok(Some(path)) => path,
+            Ok(None) => return Ok(()),
+            Err(error) => return Err(bad(format!("a name is bad: {error}"))),
+        };
+        let done = match &member.kind {
+            Kind::Directory => self.tree.directory(path).map(|()| None),
+            Kind::File => self.tree.file(path, member.executable).map(Some),
+            Kind::Symlink(target) if link_stays_inside(path, target) => {
+                self.tree.symlink(path, target).map(|()| None)
+            }
+            _ => {
+                let path = path.as_path().display();
+                return Err(bad(format!("{path} is neither file, directory nor link inside it")));
+            }
+        };
+        match done {
+            Ok(Some(file)) => match self.fill(path, file, members)?.1 {
+                Some(cut) => Err(untrusted(&cut)),
+                None => Ok(()),
+            },
+            Ok(None) => Ok(()),
+            Err(Refused::Conflict | Refused::Name) => {
+                Err(bad(format!("{} cannot be created", path.as_path().display())))
+            }
+            Err(Refused::Io(error)) => Err(self.failed(path, error)),
+        }
+    }
+
+    /// Writes the content of the current member; how much there was, and why not all.
+    fn fill(
+        &mut self,
+        path: &ArchivePath,
+        mut file: File,
+        members: &mut Members<impl Read>,
+    ) -> Result<(u64, Option<Cut>), ArchiveError> {
+        let mut written = 0;
+        loop {
+            match members.read(&mut self.buffer) {
+                Ok(0) => return Ok((written, None)),
+                Ok(read) => {
+                    let wrote = file.write_all(&self.buffer[..read]);
+                    wrote.map_err(|error| self.failed(path, error))?;
+                    written += read as u64;
+                }
+                Err(cut) => return Ok((written, Some(cut))),
+            }
+        }
+    }
+
+    fn failed(&self, path: &ArchivePath, error: std::io::Error) -> ArchiveError {
+        ArchiveError::io("writing", &self.into.join(path.as_path()), error)
+    }
+}

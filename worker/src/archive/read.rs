@@ -1,0 +1,277 @@
+//! Reads the members of a tar stream, however hostile, in bounded memory.
+
+use std::io::{self, Read};
+
+use rollout_protocol::limits;
+use tar::{EntryType, GnuExtSparseHeader, Header};
+use tokio::io::AsyncRead;
+
+use super::path::{ArchivePath, BadPath};
+use super::pax::Pax;
+use super::{Cut, Limits, bridge};
+
+/// Everything in an archive comes in blocks of this size.
+pub(super) const BLOCK: u64 = 512;
+
+/// Largest extended header that is read: names are short, and everything else in it is ignored.
+const EXTENSION_BYTES: u64 = 1024 * 1024;
+
+/// Zeros after the end of an archive that are still read, so that the connection it comes by can be
+/// used again. Writers pad archives to at most this.
+const TRAILER_BYTES: u64 = 64 * 1024;
+
+/// One member of an archive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Where it belongs; `None` for the directory of the archive itself.
+    pub path: Result<Option<ArchivePath>, BadPath>,
+    /// What it is.
+    pub kind: Kind,
+    /// Bytes of its content.
+    pub size_bytes: u64,
+    /// Whether it can be executed.
+    pub executable: bool,
+}
+
+/// Kinds of members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link with its target as it stands there.
+    Symlink(Vec<u8>),
+    /// A hard link.
+    HardLink,
+    /// Anything else.
+    Special,
+}
+
+/// Lists the members of an archive.
+///
+/// # Errors
+/// [`Cut`] when the archive cannot be read to its end within `limits`.
+pub async fn list<S>(source: S, limits: Limits) -> Result<Vec<Member>, Cut>
+where
+    S: AsyncRead + Send + Unpin + 'static,
+{
+    bridge::with_reader(source, move |reader| {
+        let mut members = Members::new(reader, limits);
+        let mut found = Vec::new();
+        while let Some(member) = members.next()? {
+            found.push(member);
+        }
+        Ok(found)
+    })
+    .await
+}
+
+/// Goes through a stream member by member. The first [`Cut`] is final.
+pub(super) struct Members<R> {
+    reader: R,
+    limits: Limits,
+    entries: u64,
+    bytes: u64,
+    /// Content of the current member not read yet, and zeros after it.
+    remaining: u64,
+    padding: u64,
+}
+
+/// What stands in front of a member's own header.
+#[derive(Default)]
+struct Extensions {
+    name: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+    pax: Option<Pax>,
+}
+
+impl<R: Read> Members<R> {
+    pub(super) fn new(reader: R, limits: Limits) -> Self {
+        Self { reader, limits, entries: 0, bytes: 0, remaining: 0, padding: 0 }
+    }
+
+    /// The next member; what was not read of the current one is skipped.
+    pub(super) fn next(&mut self) -> Result<Option<Member>, Cut> {
+        self.skip(self.remaining + self.padding)?;
+        (self.remaining, self.padding) = (0, 0);
+        let mut extensions = Extensions::default();
+        loop {
+            let Some(header) = self.header()? else {
+                self.drain_trailer();
+                return Ok(None);
+            };
+            if !self.extension(&header, &mut extensions)? {
+                return self.member(&header, extensions).map(Some);
+            }
+        }
+    }
+
+    /// Content of the current member; 0 at its end.
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Cut> {
+        let wanted = buffer.len().min(usize::try_from(self.remaining).unwrap_or(usize::MAX));
+        if wanted == 0 {
+            return Ok(0);
+        }
+        let read = self.read_some(&mut buffer[..wanted])?;
+        self.remaining -= read as u64;
+        Ok(read)
+    }
+
+    fn member(&mut self, header: &Header, extensions: Extensions) -> Result<Member, Cut> {
+        self.entries += 1;
+        if self.entries > self.limits.entries {
+            return Err(Cut::Entries(self.limits.entries));
+        }
+        let pax = extensions.pax.unwrap_or_default();
+        let name = pax.path.or(extensions.name).unwrap_or_else(|| header.path_bytes().into_owned());
+        let link = pax.link.or(extensions.link);
+        let kind = kind(header, &name, link, pax.sparse);
+        let executable = header.mode().is_ok_and(|mode| mode & 0o111 != 0);
+        // Some writers give a link the size of the file it leads to, without content.
+        let size_bytes = match pax.size {
+            _ if !has_content(header.entry_type()) => 0,
+            Some(size) => size,
+            None => header.entry_size().map_err(|_| Cut::Malformed("a size"))?,
+        };
+        self.charge(size_bytes)?;
+        if header.entry_type().is_gnu_sparse() {
+            self.skip_sparse_map(header)?;
+        }
+        self.remaining = size_bytes;
+        self.padding = padding(size_bytes);
+        Ok(Member { path: ArchivePath::clean(&name), kind, size_bytes, executable })
+    }
+
+    /// Reads an extension header's content; whether it was one.
+    fn extension(&mut self, header: &Header, found: &mut Extensions) -> Result<bool, Cut> {
+        let kind = header.entry_type();
+        let known = kind.is_gnu_longname()
+            || kind.is_gnu_longlink()
+            || kind.is_pax_local_extensions()
+            || kind.is_pax_global_extensions();
+        if !known {
+            return Ok(false);
+        }
+        let size = header.entry_size().map_err(|_| Cut::Malformed("the size of an extension"))?;
+        if size > EXTENSION_BYTES {
+            return Err(Cut::Malformed("an extension that is too large"));
+        }
+        self.charge(BLOCK + size + padding(size))?;
+        let mut content = vec![0; usize::try_from(size).expect("it is small")];
+        self.fill(&mut content)?;
+        self.skip(padding(size))?;
+        let twice = match kind {
+            EntryType::GNULongName => found.name.replace(until_nul(content)).is_some(),
+            EntryType::GNULongLink => found.link.replace(until_nul(content)).is_some(),
+            EntryType::XHeader => {
+                let pax = Pax::parse(&content).ok_or(Cut::Malformed("a pax record"))?;
+                found.pax.replace(pax).is_some()
+            }
+            // What a global header says, nothing here depends on.
+            _ => false,
+        };
+        if twice { Err(Cut::Malformed("a repeated extension")) } else { Ok(true) }
+    }
+
+    /// The next header; `None` at the end mark.
+    fn header(&mut self) -> Result<Option<Header>, Cut> {
+        let mut header = Header::new_old();
+        self.fill(header.as_mut_bytes())?;
+        let bytes = header.as_bytes();
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        let sum =
+            bytes[..148].iter().chain(&bytes[156..]).map(|byte| u32::from(*byte)).sum::<u32>()
+                + 8 * u32::from(b' ');
+        if header.cksum().ok() != Some(sum) {
+            return Err(Cut::Malformed("the checksum of a header"));
+        }
+        Ok(Some(header))
+    }
+
+    fn skip_sparse_map(&mut self, header: &Header) -> Result<(), Cut> {
+        let mut more = header.as_gnu().is_some_and(tar::GnuHeader::is_extended);
+        while more {
+            self.charge(BLOCK)?;
+            let mut map = GnuExtSparseHeader::new();
+            self.fill(map.as_mut_bytes())?;
+            more = map.is_extended();
+        }
+        Ok(())
+    }
+
+    /// Takes bytes from the budget before they are read.
+    fn charge(&mut self, bytes: u64) -> Result<(), Cut> {
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.bytes > self.limits.bytes { Err(Cut::Bytes(self.limits.bytes)) } else { Ok(()) }
+    }
+
+    fn fill(&mut self, mut buffer: &mut [u8]) -> Result<(), Cut> {
+        while !buffer.is_empty() {
+            let read = self.read_some(buffer)?;
+            buffer = &mut buffer[read..];
+        }
+        Ok(())
+    }
+
+    fn skip(&mut self, bytes: u64) -> Result<(), Cut> {
+        let skipped = io::copy(&mut (&mut self.reader).take(bytes), &mut io::sink())
+            .map_err(|error| Cut::Source(error.to_string()))?;
+        if skipped == bytes { Ok(()) } else { Err(Cut::Ended) }
+    }
+
+    /// At least one byte.
+    fn read_some(&mut self, buffer: &mut [u8]) -> Result<usize, Cut> {
+        loop {
+            match self.reader.read(buffer) {
+                Ok(0) => return Err(Cut::Ended),
+                Ok(read) => return Ok(read),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Cut::Source(error.to_string())),
+            }
+        }
+    }
+
+    fn drain_trailer(&mut self) {
+        // Everything that matters was read: a failure here changes nothing.
+        let _drained = io::copy(&mut (&mut self.reader).take(TRAILER_BYTES), &mut io::sink());
+    }
+}
+
+/// Zeros after a content of this size.
+pub(super) const fn padding(size: u64) -> u64 {
+    (BLOCK - size % BLOCK) % BLOCK
+}
+
+/// Whether bytes follow a header of this type: links, devices, directories and pipes have none.
+fn has_content(kind: EntryType) -> bool {
+    !matches!(kind.as_byte(), b'1'..=b'6')
+}
+
+fn kind(header: &Header, name: &[u8], link: Option<Vec<u8>>, sparse: bool) -> Kind {
+    match header.entry_type() {
+        EntryType::Directory => Kind::Directory,
+        EntryType::Link => Kind::HardLink,
+        EntryType::Symlink => {
+            let in_header = || header.link_name_bytes().map(std::borrow::Cow::into_owned);
+            Kind::Symlink(link.or_else(in_header).unwrap_or_default())
+        }
+        EntryType::Regular | EntryType::Continuous if !sparse => {
+            // Before ustar, a slash at the end made a directory.
+            if name.ends_with(b"/") { Kind::Directory } else { Kind::File }
+        }
+        _ => Kind::Special,
+    }
+}
+
+/// A name that needed an extension, without the zero at its end. One that is far too long is cut to
+/// what still is too long, so that it takes no memory.
+fn until_nul(mut name: Vec<u8>) -> Vec<u8> {
+    if let Some(end) = name.iter().position(|byte| *byte == 0) {
+        name.truncate(end);
+    }
+    name.truncate(limits::ARCHIVE_PATH_BYTES * 2);
+    name
+}

@@ -1,0 +1,207 @@
+//! Copies a hostile archive into a clean one.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Read};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use tokio::io::AsyncRead;
+
+use super::path::ArchivePath;
+use super::read::Members;
+use super::write::ArchiveWriter;
+use super::{ArchiveError, Kind, Limits, Member, Packed, Report, bridge};
+
+/// Bytes copied at once.
+const BUFFER_BYTES: usize = 64 * 1024;
+
+/// How to [`sanitize`].
+#[derive(Debug, Clone)]
+pub struct Sanitize {
+    /// Bounds.
+    pub limits: Limits,
+    /// Leave out the first component of every path: `logs/agent/x` becomes `agent/x`.
+    pub strip_first: bool,
+    /// A file to give back from memory: its path in the clean archive and the most bytes it may
+    /// have.
+    pub capture: Option<(ArchivePath, u64)>,
+}
+
+/// The file that [`Sanitize::capture`] asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Captured {
+    /// Its content, whole.
+    Found(Bytes),
+    /// The archive has nothing of that name.
+    Missing,
+    /// It is a directory, a link or something special.
+    NotRegular,
+    /// It has this many bytes, more than asked for.
+    TooLarge(u64),
+    /// Reading ended before it, so nobody knows; the report says why.
+    Unknown,
+}
+
+/// What [`sanitize`] made of an archive. The parts are independent: a disk that is full takes
+/// nothing from the captured file.
+#[derive(Debug)]
+pub struct Sanitized {
+    /// The clean archive.
+    pub archive: Result<Packed, ArchiveError>,
+    /// What it holds; of a failed archive, what it would have held so far.
+    pub report: Report,
+    /// The captured file; [`Captured::Missing`] when none was asked for.
+    pub captured: Captured,
+}
+
+/// Copies the regular files and directories of a hostile archive into a new archive at `to`, which
+/// must not exist. Executable bits, owners and times are dropped.
+pub async fn sanitize<S>(source: S, to: &Path, options: Sanitize) -> Sanitized
+where
+    S: AsyncRead + Send + Unpin + 'static,
+{
+    let to = to.to_owned();
+    bridge::with_reader(source, move |reader| {
+        let mut copy = Copy::new(to, options.capture);
+        let mut members = Members::new(reader, options.limits);
+        loop {
+            match members.next() {
+                Ok(Some(member)) => {
+                    let path = match &member.path {
+                        Ok(Some(path)) if options.strip_first => path.without_first(),
+                        Ok(path) => path.clone(),
+                        Err(_) => {
+                            copy.report.skipped.names += 1;
+                            None
+                        }
+                    };
+                    if let Some(path) = path {
+                        copy.take(&path, &member, &mut members);
+                    }
+                }
+                Ok(None) => break,
+                Err(cut) => copy.report.cut = Some(cut),
+            }
+            if copy.is_done() {
+                break;
+            }
+        }
+        copy.finish()
+    })
+    .await
+}
+
+struct Copy {
+    to: PathBuf,
+    /// Gone once writing failed.
+    writer: Option<ArchiveWriter<BufWriter<File>>>,
+    failure: Option<ArchiveError>,
+    report: Report,
+    wanted: Option<(ArchivePath, u64)>,
+    captured: Option<Captured>,
+    buffer: Vec<u8>,
+}
+
+impl Copy {
+    fn new(to: PathBuf, wanted: Option<(ArchivePath, u64)>) -> Self {
+        let (writer, failure) = match File::create_new(&to) {
+            Ok(file) => {
+                (Some(ArchiveWriter::new(BufWriter::with_capacity(BUFFER_BYTES, file))), None)
+            }
+            Err(error) => (None, Some(ArchiveError::io("creating", &to, error))),
+        };
+        let (report, buffer) = (Report::default(), vec![0; BUFFER_BYTES]);
+        Self { to, writer, failure, report, wanted, captured: None, buffer }
+    }
+
+    /// Whether nothing more can come of reading on.
+    fn is_done(&self) -> bool {
+        let waiting = self.wanted.is_some() && self.captured.is_none();
+        self.report.cut.is_some() || (self.writer.is_none() && !waiting)
+    }
+
+    fn take(&mut self, path: &ArchivePath, member: &Member, members: &mut Members<impl Read>) {
+        let limit = self.wanted.as_ref().filter(|(wanted, _)| wanted == path).map(|(_, max)| *max);
+        match member.kind {
+            Kind::File => self.file(path, member.size_bytes, limit, members),
+            Kind::Directory => {
+                self.report.directories += 1;
+                self.write(|writer| writer.directory(path.as_bytes()));
+            }
+            _ => self.report.skip(&member.kind),
+        }
+        if limit.is_some() && member.kind != Kind::File {
+            self.captured = Some(Captured::NotRegular);
+        }
+    }
+
+    fn file(
+        &mut self,
+        path: &ArchivePath,
+        size: u64,
+        limit: Option<u64>,
+        members: &mut Members<impl Read>,
+    ) {
+        let mark = self.writer.as_ref().map(ArchiveWriter::mark);
+        self.write(|writer| writer.begin_file(path.as_bytes(), false, size));
+        let mut kept = limit.filter(|max| size <= *max).map(|_| Vec::new());
+        let mut left = size;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        while left > 0 {
+            match members.read(&mut buffer) {
+                Ok(read) => {
+                    left -= read as u64;
+                    self.write(|writer| writer.content(&buffer[..read]));
+                    if let Some(kept) = &mut kept {
+                        kept.extend_from_slice(&buffer[..read]);
+                    }
+                }
+                Err(cut) => {
+                    self.report.cut = Some(cut);
+                    break;
+                }
+            }
+        }
+        self.buffer = buffer;
+        if left > 0 {
+            // A file that is not whole is left out.
+            self.write(|writer| mark.map_or(Ok(()), |mark| writer.roll_back(mark)));
+            return;
+        }
+        self.write(|writer| writer.end_file(size));
+        self.report.files += 1;
+        self.report.bytes += size;
+        if limit.is_some() {
+            let found = kept.map(|bytes| Captured::Found(Bytes::from(bytes)));
+            self.captured = Some(found.unwrap_or(Captured::TooLarge(size)));
+        }
+    }
+
+    fn write(&mut self, write: impl FnOnce(&mut ArchiveWriter<BufWriter<File>>) -> io::Result<()>) {
+        if let Some(writer) = &mut self.writer
+            && let Err(error) = write(writer)
+        {
+            self.writer = None;
+            self.failure = Some(ArchiveError::io("writing", &self.to, error));
+        }
+    }
+
+    fn finish(self) -> Sanitized {
+        let Self { to, writer, failure, report, wanted, captured, .. } = self;
+        let archive = match (writer, failure) {
+            (Some(writer), None) => match writer.finish() {
+                Ok((_, packed)) => Ok(packed),
+                Err(error) => Err(ArchiveError::io("writing", &to, error)),
+            },
+            (_, Some(failure)) => Err(failure),
+            (None, None) => unreachable!("a writer goes only with a failure"),
+        };
+        if archive.is_err() {
+            // Best effort: the caller's directory goes as a whole anyway.
+            let _removed = std::fs::remove_file(&to);
+        }
+        let unknown = wanted.is_some() && report.cut.is_some();
+        let absent = if unknown { Captured::Unknown } else { Captured::Missing };
+        Sanitized { archive, report, captured: captured.unwrap_or(absent) }
+    }
+}

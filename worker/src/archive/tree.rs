@@ -1,0 +1,144 @@
+//! Creates files below a directory through handles: no path is ever looked up through a symbolic
+//! link, so nothing can be created outside.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use rustix::fs::{self, AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::path::ArchivePath;
+
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+const NEW_FILE: OFlags = OFlags::WRONLY
+    .union(OFlags::CREATE)
+    .union(OFlags::EXCL)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
+/// A directory that is being filled.
+pub(super) struct Tree {
+    root: OwnedFd,
+    /// Handles of the directories that lead to the last place something was created, with their
+    /// names: archives name neighbours one after the other.
+    open: Vec<(Vec<u8>, OwnedFd)>,
+}
+
+/// Why something could not be created.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// Something of another kind is in the way.
+    Conflict,
+    /// The file system does not take the name.
+    Name,
+    /// Anything else, which is not the archive's fault.
+    Io(io::Error),
+}
+
+impl From<Errno> for Refused {
+    fn from(error: Errno) -> Self {
+        match error {
+            Errno::NOTDIR | Errno::LOOP | Errno::ISDIR | Errno::EXIST => Self::Conflict,
+            Errno::NAMETOOLONG | Errno::ILSEQ | Errno::INVAL => Self::Name,
+            other => Self::Io(other.into()),
+        }
+    }
+}
+
+impl Tree {
+    /// The directory at `path`, made if it does not exist. Its parent is trusted.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        match std::fs::create_dir(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let root = fs::open(path, DIRECTORY, Mode::empty())?;
+        Ok(Self { root, open: Vec::new() })
+    }
+
+    /// Makes a directory and those above it.
+    pub(super) fn directory(&mut self, path: &ArchivePath) -> Result<(), Refused> {
+        self.enter(path.as_bytes()).map(|_| ())
+    }
+
+    /// Makes an empty file, replacing an earlier one.
+    pub(super) fn file(&mut self, path: &ArchivePath, executable: bool) -> Result<File, Refused> {
+        let (parent, name) = path.split_last();
+        let parent = self.enter(parent)?;
+        let name = OsStr::from_bytes(name);
+        let mode = Mode::from(if executable { 0o755 } else { 0o644 });
+        let file = match fs::openat(parent, name, NEW_FILE, mode) {
+            Err(Errno::EXIST) => {
+                remove_file(parent, name)?;
+                fs::openat(parent, name, NEW_FILE, mode)?
+            }
+            opened => opened?,
+        };
+        fs::fchmod(&file, mode)?;
+        Ok(File::from(file))
+    }
+
+    /// Makes a symbolic link, replacing an earlier file.
+    pub(super) fn symlink(&mut self, path: &ArchivePath, target: &[u8]) -> Result<(), Refused> {
+        let (parent, name) = path.split_last();
+        let parent = self.enter(parent)?;
+        let (name, target) = (OsStr::from_bytes(name), OsStr::from_bytes(target));
+        match fs::symlinkat(target, parent, name) {
+            Err(Errno::EXIST) => {
+                remove_file(parent, name)?;
+                Ok(fs::symlinkat(target, parent, name)?)
+            }
+            made => Ok(made?),
+        }
+    }
+
+    /// The handle of a directory, made with those above it where they do not exist.
+    fn enter(&mut self, path: &[u8]) -> Result<BorrowedFd<'_>, Refused> {
+        let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).peekable();
+        let mut depth = 0;
+        while let Some((open, _)) = self.open.get(depth)
+            && names.peek().is_some_and(|name| name == open)
+        {
+            names.next();
+            depth += 1;
+        }
+        self.open.truncate(depth);
+        for name in names {
+            let handle = enter_one(self.current(), OsStr::from_bytes(name))?;
+            self.open.push((name.to_vec(), handle));
+        }
+        Ok(self.current())
+    }
+
+    fn current(&self) -> BorrowedFd<'_> {
+        self.open.last().map_or(self.root.as_fd(), |(_, handle)| handle.as_fd())
+    }
+}
+
+fn enter_one(parent: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Refused> {
+    match fs::openat(parent, name, DIRECTORY, Mode::empty()) {
+        Err(Errno::NOENT) => {
+            let mode = Mode::from(0o755);
+            fs::mkdirat(parent, name, mode)?;
+            let handle = fs::openat(parent, name, DIRECTORY, Mode::empty())?;
+            fs::fchmod(&handle, mode)?;
+            Ok(handle)
+        }
+        opened => Ok(opened?),
+    }
+}
+
+/// Removes a file or link; a directory is a conflict.
+fn remove_file(parent: BorrowedFd<'_>, name: &OsStr) -> Result<(), Refused> {
+    match fs::unlinkat(parent, name, AtFlags::empty()) {
+        // What macOS says of directories.
+        Err(Errno::PERM) => Err(Refused::Conflict),
+        removed => Ok(removed?),
+    }
+}

@@ -1,0 +1,86 @@
+//! `store.json`: what makes a directory a store.
+
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::scratch::Scratch;
+use super::{StoreError, ensure_directory, sync_directory};
+
+/// The layout this version reads and writes.
+const FORMAT: u32 = 1;
+
+/// More than any version writes.
+const MAX_BYTES: u64 = 64 * 1024;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Identity {
+    format: u32,
+    id: String,
+}
+
+/// Reads the identity of the store at `root`, making the store if there is none.
+pub(super) fn open(root: &Path, scratch: &Scratch) -> Result<String, StoreError> {
+    let file = root.join("store.json");
+    if let Some(id) = read(&file)? {
+        return Ok(id);
+    }
+    make_directories(root)?;
+    let identity = Identity { format: FORMAT, id: format!("{:032x}", rand::random::<u128>()) };
+    let text = serde_json::to_vec(&identity)
+        .map_err(|source| StoreError::Json { what: "the identity of a store".into(), source })?;
+    let mut temp = scratch.create()?;
+    temp.write(&text)?;
+    temp.sync()?;
+    let created = temp.link_new(&file)?;
+    sync_directory(root)?;
+    if created {
+        return Ok(identity.id);
+    }
+    read(&file)?.ok_or_else(|| StoreError::Unusable {
+        path: root.display().to_string(),
+        reason: "its store.json appeared and vanished".into(),
+    })
+}
+
+/// Makes every directory at once, so that storing a blob never has to.
+fn make_directories(root: &Path) -> Result<(), StoreError> {
+    std::fs::create_dir_all(root).map_err(|error| StoreError::io("creating", root, error))?;
+    for name in ["tmp", "docs", "blobs"] {
+        ensure_directory(&root.join(name))?;
+    }
+    let blobs = root.join("blobs");
+    for first in 0..=u8::MAX {
+        let path = blobs.join(format!("{first:02x}"));
+        match std::fs::create_dir(&path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(StoreError::io("creating", &path, error));
+            }
+            _ => {}
+        }
+    }
+    sync_directory(&blobs)
+}
+
+fn read(file: &Path) -> Result<Option<String>, StoreError> {
+    let opened = match std::fs::File::open(file) {
+        Ok(opened) => opened,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(StoreError::io("opening", file, error)),
+    };
+    let mut text = Vec::new();
+    opened
+        .take(MAX_BYTES)
+        .read_to_end(&mut text)
+        .map_err(|error| StoreError::io("reading", file, error))?;
+    let unusable =
+        |reason: String| StoreError::Unusable { path: file.display().to_string(), reason };
+    let identity: Identity =
+        serde_json::from_slice(&text).map_err(|error| unusable(error.to_string()))?;
+    if identity.format != FORMAT {
+        let found = identity.format;
+        return Err(unusable(format!("it has format {found}, this version knows {FORMAT}")));
+    }
+    Ok(Some(identity.id))
+}

@@ -1,0 +1,152 @@
+//! The blob store in a directory.
+//!
+//! ```text
+//! store.json                identity and format, created once
+//! blobs/<2 hex>/<62 hex>    blobs by their SHA-256, read-only
+//! docs/<path>               documents
+//! tmp/<random>/             what one process is writing; locked while it lives
+//! damaged/<64 hex>          blobs whose content was found wrong, put aside
+//! ```
+//! Several processes share a store. A file appears under its final name only whole and durable:
+//! it is written in `tmp/`, synchronised, renamed, and then its directory is synchronised. What a
+//! dead process left in `tmp/` is removed when the store is opened: a lock that can be taken
+//! proves the death.
+
+mod blobs;
+mod documents;
+mod identity;
+mod scratch;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::digest::Digest;
+use tokio::io::AsyncRead;
+
+use self::scratch::Scratch;
+use super::verify::VerifyingReader;
+use super::{BlobStore, Content, StoreError};
+use crate::supervise;
+
+/// A store in a directory. Clones share one handle.
+#[derive(Debug, Clone)]
+pub struct FsStore {
+    inner: Arc<Inner>,
+}
+
+/// What the blocking halves of the operations need.
+#[derive(Debug)]
+struct Inner {
+    root: PathBuf,
+    identity: String,
+    scratch: Scratch,
+}
+
+impl FsStore {
+    /// Opens the store at `root`, creating it if it does not exist, and removes what dead
+    /// processes left unfinished there.
+    ///
+    /// # Errors
+    /// [`StoreError`]; [`StoreError::Unusable`] when a newer version wrote the store.
+    pub async fn open(root: impl Into<PathBuf>) -> Result<Self, StoreError> {
+        let root = root.into();
+        supervise::blocking(move || {
+            let scratch = Scratch::new(root.join("tmp"));
+            let identity = identity::open(&root, &scratch)?;
+            scratch.sweep();
+            Ok(Self { inner: Arc::new(Inner { root, identity, scratch }) })
+        })
+        .await
+    }
+
+    /// The directory of the store.
+    pub fn root(&self) -> &Path {
+        &self.inner.root
+    }
+
+    async fn run<T: Send + 'static>(&self, work: impl FnOnce(&Inner) -> T + Send + 'static) -> T {
+        let inner = Arc::clone(&self.inner);
+        supervise::blocking(move || work(&inner)).await
+    }
+}
+
+#[async_trait]
+impl BlobStore for FsStore {
+    fn identity(&self) -> &str {
+        &self.inner.identity
+    }
+
+    async fn put_bytes(&self, bytes: Bytes, media_type: MediaType) -> Result<BlobRef, StoreError> {
+        self.run(move |inner| inner.put(Content::Bytes(bytes, media_type))).await
+    }
+
+    async fn put_file(&self, file: &Path, media_type: MediaType) -> Result<BlobRef, StoreError> {
+        let file = file.to_owned();
+        self.run(move |inner| inner.put(Content::File(file, media_type))).await
+    }
+
+    async fn put_many(&self, contents: Vec<Content>) -> Result<Vec<BlobRef>, StoreError> {
+        self.run(move |inner| inner.put_many(contents)).await
+    }
+
+    async fn contains(&self, digest: &Digest) -> Result<bool, StoreError> {
+        let digest = *digest;
+        self.run(move |inner| inner.size_of(&digest).map(|size| size.is_some())).await
+    }
+
+    async fn get_bytes(&self, digest: &Digest, max_bytes: u64) -> Result<Bytes, StoreError> {
+        let digest = *digest;
+        self.run(move |inner| inner.get_bytes(&digest, max_bytes)).await
+    }
+
+    async fn get_file(&self, digest: &Digest, to: &Path) -> Result<(), StoreError> {
+        let (digest, to) = (*digest, to.to_owned());
+        self.run(move |inner| inner.get_file(&digest, &to)).await
+    }
+
+    async fn get(&self, digest: &Digest) -> Result<Box<dyn AsyncRead + Send + Unpin>, StoreError> {
+        let digest = *digest;
+        let file = self.run(move |inner| inner.open_blob(&digest)).await?;
+        let file = tokio::fs::File::from_std(file);
+        Ok(Box::new(VerifyingReader::new(file, digest, &self.inner.identity)))
+    }
+
+    async fn put_document(&self, path: &str, bytes: Bytes) -> Result<bool, StoreError> {
+        let path = path.to_owned();
+        self.run(move |inner| inner.put_document(&path, &bytes)).await
+    }
+
+    async fn list_documents(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        let prefix = prefix.to_owned();
+        self.run(move |inner| inner.list_documents(&prefix)).await
+    }
+
+    async fn get_document(&self, path: &str) -> Result<Option<Bytes>, StoreError> {
+        let path = path.to_owned();
+        self.run(move |inner| inner.get_document(&path)).await
+    }
+}
+
+/// Makes the entries of a directory durable.
+fn sync_directory(path: &Path) -> Result<(), StoreError> {
+    File::open(path)
+        .and_then(|directory| directory.sync_all())
+        .map_err(|error| StoreError::io("synchronising", path, error))
+}
+
+/// Creates a directory unless it exists; either way its entry is durable afterwards.
+fn ensure_directory(path: &Path) -> Result<(), StoreError> {
+    match std::fs::create_dir(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+        Err(error) => return Err(StoreError::io("creating", path, error)),
+    }
+    sync_directory(path.parent().expect("directories of a store are below its root"))
+}

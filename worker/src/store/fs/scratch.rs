@@ -1,0 +1,184 @@
+//! Files that are being written: a directory per process below `tmp/`, locked while it lives.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::StoreError;
+
+/// Attempts to get a directory of our own before giving up: another process that sweeps at the
+/// same moment costs one.
+const ATTEMPTS: u32 = 16;
+
+/// Makes temporary files.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    tmp: PathBuf,
+    /// Made when the first file is.
+    own: Mutex<Option<Arc<OwnDirectory>>>,
+    next: AtomicU64,
+}
+
+#[derive(Debug)]
+struct OwnDirectory {
+    path: PathBuf,
+    /// Holding it open holds the lock.
+    _lock: File,
+}
+
+impl Scratch {
+    pub(super) fn new(tmp: PathBuf) -> Self {
+        Self { tmp, own: Mutex::new(None), next: AtomicU64::new(0) }
+    }
+
+    /// A new empty file.
+    pub(super) fn create(&self) -> Result<Temp, StoreError> {
+        let name = self.next.fetch_add(1, Ordering::Relaxed).to_string();
+        let open = |directory: Arc<OwnDirectory>| {
+            let path = directory.path.join(&name);
+            let opened = OpenOptions::new().write(true).create_new(true).mode(0o444).open(&path);
+            match opened {
+                Ok(file) => Ok(Temp { path, file, named: true, _directory: directory }),
+                Err(error) => Err((path, error)),
+            }
+        };
+        let first = self.own_directory()?;
+        let created = match open(Arc::clone(&first)) {
+            // Somebody tidied up by hand.
+            Err((_, error)) if error.kind() == io::ErrorKind::NotFound => {
+                self.forget(&first);
+                open(self.own_directory()?)
+            }
+            created => created,
+        };
+        created.map_err(|(path, error)| StoreError::io("creating", &path, error))
+    }
+
+    /// Removes the directories of dead processes. What cannot be removed stays: it does no harm.
+    pub(super) fn sweep(&self) {
+        let Ok(entries) = std::fs::read_dir(&self.tmp) else { return };
+        for entry in entries.flatten() {
+            let path = entry.path();
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            let Ok(directory) = File::open(&path) else { continue };
+            if directory.try_lock().is_ok()
+                && let Err(error) = std::fs::remove_dir_all(&path)
+            {
+                tracing::warn!(path = %path.display(), %error, "cannot remove unfinished files");
+            }
+        }
+    }
+
+    fn own_directory(&self) -> Result<Arc<OwnDirectory>, StoreError> {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(directory) = &*own {
+            return Ok(Arc::clone(directory));
+        }
+        let made = Arc::new(self.make_directory()?);
+        *own = Some(Arc::clone(&made));
+        Ok(made)
+    }
+
+    fn forget(&self, gone: &Arc<OwnDirectory>) {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        if own.as_ref().is_some_and(|held| Arc::ptr_eq(held, gone)) {
+            *own = None;
+        }
+    }
+
+    fn make_directory(&self) -> Result<OwnDirectory, StoreError> {
+        let failed = |error| StoreError::io("creating a directory in", &self.tmp, error);
+        for _ in 0..ATTEMPTS {
+            std::fs::create_dir_all(&self.tmp).map_err(failed)?;
+            let path = self.tmp.join(format!("{:032x}", rand::random::<u128>()));
+            std::fs::create_dir(&path).map_err(failed)?;
+            match lock_directory(&path) {
+                Ok(Some(lock)) => return Ok(OwnDirectory { path, _lock: lock }),
+                Ok(None) => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Err(failed(io::Error::other("other processes keep removing it")))
+    }
+}
+
+/// Locks a directory that was just made; `None` when another process took it for abandoned in
+/// between.
+fn lock_directory(path: &Path) -> io::Result<Option<File>> {
+    let gone = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => Ok(None),
+        _ => Err(error),
+    };
+    let directory = match File::open(path) {
+        Ok(directory) => directory,
+        Err(error) => return gone(error),
+    };
+    match directory.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Ok(None),
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.ino() == directory.metadata()?.ino() => Ok(Some(directory)),
+        Ok(_) => Ok(None),
+        Err(error) => gone(error),
+    }
+}
+
+impl Drop for OwnDirectory {
+    fn drop(&mut self) {
+        // What is left is swept by the next process that opens the store.
+        let _removed = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+/// A file under a temporary name, removed when dropped unless it got its final one.
+#[derive(Debug)]
+pub(super) struct Temp {
+    path: PathBuf,
+    file: File,
+    named: bool,
+    _directory: Arc<OwnDirectory>,
+}
+
+impl Temp {
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.file.write_all(bytes).map_err(|error| StoreError::io("writing", &self.path, error))
+    }
+
+    /// Makes the content durable.
+    pub(super) fn sync(&self) -> Result<(), StoreError> {
+        self.file.sync_all().map_err(|error| StoreError::io("synchronising", &self.path, error))
+    }
+
+    /// Moves the file to its final name, replacing what is there.
+    pub(super) fn rename_to(mut self, target: &Path) -> Result<(), StoreError> {
+        std::fs::rename(&self.path, target)
+            .map_err(|error| StoreError::io("renaming a file to", target, error))?;
+        self.named = false;
+        Ok(())
+    }
+
+    /// Gives the file its final name unless something has that name; whether it got it.
+    pub(super) fn link_new(&self, target: &Path) -> Result<bool, StoreError> {
+        match std::fs::hard_link(&self.path, target) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(StoreError::io("linking a file to", target, error)),
+        }
+    }
+}
+
+impl Drop for Temp {
+    fn drop(&mut self) {
+        if self.named {
+            // Swept with the directory if it fails.
+            let _removed = std::fs::remove_file(&self.path);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Tests of what only a directory can do: damage on disk, crashes and other processes.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use tempfile::TempDir;
+
+use super::*;
+
+async fn store() -> (TempDir, FsStore) {
+    let temp = TempDir::new().unwrap();
+    let store = FsStore::open(temp.path().join("store")).await.unwrap();
+    (temp, store)
+}
+
+fn entries(path: &Path) -> usize {
+    fs::read_dir(path).map_or(0, Iterator::count)
+}
+
+#[tokio::test]
+async fn blobs_are_read_only_files_and_nothing_else_is_left() {
+    let (temp, store) = store().await;
+    let blob = store.put_bytes("hello".into(), MediaType::Text).await.unwrap();
+    let path = store.inner.blob_path(&blob.digest);
+    let metadata = fs::metadata(&path).unwrap();
+    assert_eq!(metadata.permissions().mode() & 0o222, 0);
+    assert_eq!(store.get_bytes(&blob.digest, 5).await.unwrap(), "hello");
+    let again = FsStore::open(temp.path().join("store")).await.unwrap();
+    assert_eq!(again.identity(), store.identity());
+    assert!(again.contains(&blob.digest).await.unwrap());
+    drop(store);
+    assert_eq!(entries(&temp.path().join("store/tmp")), 0);
+}
+
+#[tokio::test]
+async fn a_damaged_blob_is_never_returned_and_can_be_stored_again() {
+    let (temp, store) = store().await;
+    let damage = |digest: &Digest, content: &str| {
+        let path = store.inner.blob_path(digest);
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, content).unwrap();
+    };
+    let blob = store.put_bytes("hello".into(), MediaType::Text).await.unwrap();
+    damage(&blob.digest, "hellO");
+    let read = store.get_bytes(&blob.digest, 10).await;
+    assert!(matches!(read, Err(StoreError::Corrupt { .. })), "{read:?}");
+    let read = store.get_bytes(&blob.digest, 10).await;
+    assert!(matches!(read, Err(StoreError::Missing { .. })), "{read:?}");
+    let aside = temp.path().join("store/damaged").join(blob.digest.hex());
+    assert_eq!(fs::read_to_string(aside).unwrap(), "hellO");
+    store.put_bytes("hello".into(), MediaType::Text).await.unwrap();
+    assert_eq!(store.get_bytes(&blob.digest, 10).await.unwrap(), "hello");
+
+    damage(&blob.digest, "hel");
+    store.put_bytes("hello".into(), MediaType::Text).await.unwrap();
+    assert_eq!(store.get_bytes(&blob.digest, 10).await.unwrap(), "hello");
+
+    damage(&blob.digest, "jello");
+    let to = temp.path().join("copy");
+    let read = store.get_file(&blob.digest, &to).await;
+    assert!(matches!(read, Err(StoreError::Corrupt { .. })), "{read:?}");
+    assert_eq!(entries(temp.path()), 1, "neither the copy nor a part of it exists");
+}
+
+#[tokio::test]
+async fn what_a_dead_process_left_is_swept_and_what_a_living_one_writes_is_not() {
+    let (temp, store) = store().await;
+    let tmp = temp.path().join("store/tmp");
+    let mut written = store.inner.scratch.create().unwrap();
+    written.write(b"half").unwrap();
+    let dead = tmp.join("0123456789abcdef0123456789abcdef");
+    fs::create_dir(&dead).unwrap();
+    fs::write(dead.join("7"), "left").unwrap();
+    let other = FsStore::open(temp.path().join("store")).await.unwrap();
+    assert!(!dead.exists());
+    assert_eq!(entries(&tmp), 1);
+    let digest = Digest::of(b"half");
+    assert!(!other.contains(&digest).await.unwrap(), "unfinished blobs are not visible");
+    written.sync().unwrap();
+    written.rename_to(&store.inner.blob_path(&digest)).unwrap();
+    assert_eq!(other.get_bytes(&digest, 4).await.unwrap(), "half");
+}
+
+#[tokio::test]
+async fn directories_removed_by_hand_come_back() {
+    let (temp, store) = store().await;
+    let blob = store.put_bytes("one".into(), MediaType::Text).await.unwrap();
+    fs::remove_dir_all(temp.path().join("store/tmp")).unwrap();
+    fs::remove_dir_all(temp.path().join("store/blobs")).unwrap();
+    fs::create_dir(temp.path().join("store/blobs")).unwrap();
+    assert!(!store.contains(&blob.digest).await.unwrap());
+    store.put_bytes("one".into(), MediaType::Text).await.unwrap();
+    assert_eq!(store.get_bytes(&blob.digest, 3).await.unwrap(), "one");
+}
+
+#[tokio::test]
+async fn a_store_of_another_format_or_kind_is_refused() {
+    for text in [r#"{"format":2,"id":"x"}"#, "{}", ""] {
+        let temp = TempDir::new().unwrap();
+        fs::write(temp.path().join("store.json"), text).unwrap();
+        let opened = FsStore::open(temp.path()).await;
+        assert!(matches!(opened, Err(StoreError::Unusable { .. })), "{text}: {opened:?}");
+        assert_eq!(entries(temp.path()), 1, "nothing was made in it");
+    }
+}
+
+#[tokio::test]
+async fn opened_by_many_at_once_a_store_gets_one_identity() {
+    let temp = TempDir::new().unwrap();
+    let root = temp.path().join("store");
+    let opening = (0..8).map(|_| FsStore::open(root.clone()));
+    let opened = futures_util::future::try_join_all(opening).await.unwrap();
+    assert!(opened.windows(2).all(|pair| pair[0].identity() == pair[1].identity()));
+}

@@ -1,0 +1,58 @@
+//! Reading with verification.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use rollout_protocol::digest::{Digest, Hasher};
+use tokio::io::{AsyncRead, ReadBuf};
+
+use super::StoreError;
+
+/// Passes bytes on and fails at the end when they are not what they should be.
+#[derive(Debug)]
+pub(super) struct VerifyingReader<R> {
+    inner: R,
+    expected: Digest,
+    store: String,
+    /// Gone once the end was reached.
+    hasher: Option<Hasher>,
+}
+
+impl<R> VerifyingReader<R> {
+    pub(super) fn new(inner: R, expected: Digest, store: &str) -> Self {
+        Self { inner, expected, store: store.to_owned(), hasher: Some(Hasher::default()) }
+    }
+}
+
+impl<R: AsyncRead + Unpin> AsyncRead for VerifyingReader<R> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
+        let new = &buf.filled()[before..];
+        if !new.is_empty() {
+            if let Some(hasher) = &mut self.hasher {
+                hasher.update(new);
+            }
+            return Poll::Ready(Ok(()));
+        }
+        let Some(hasher) = self.hasher.take() else { return Poll::Ready(Ok(())) };
+        let checked = check(&self.expected, hasher.finish(), &self.store);
+        Poll::Ready(checked.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)))
+    }
+}
+
+/// Compares a digest with the one that names the blob.
+pub(super) fn check(expected: &Digest, found: Digest, store: &str) -> Result<(), StoreError> {
+    if *expected == found {
+        return Ok(());
+    }
+    Err(StoreError::Corrupt { digest: *expected, found, store: store.to_owned() })
+}
