@@ -15,6 +15,8 @@
 pub mod context;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
+#[cfg(feature = "docker")]
+pub mod docker;
 pub mod dockerignore;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;

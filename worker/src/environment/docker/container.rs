@@ -1,0 +1,216 @@
+//! One container: what is known of it, its state, its end.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use bollard::models::ContainerInspectResponse;
+use bollard::query_parameters::{
+    InspectContainerOptions, LogsOptions, RemoveContainerOptions, RenameContainerOptions,
+    StopContainerOptions,
+};
+use futures_util::StreamExt as _;
+
+use super::client::Client;
+use super::failure::{has_status, says};
+use crate::environment::{Failure, FailureKind};
+use crate::supervise::Task;
+
+/// Lines and bytes of a container's own output that stand in a failure.
+const OUTPUT_LINES: &str = "20";
+const OUTPUT_BYTES: usize = 4 * 1024;
+
+/// Names of containers that are kept begin with this, so that no reaper takes them: labels cannot
+/// be changed after the creation, the name can.
+pub(super) const KEPT_PREFIX: &str = "rollout-kept-";
+
+/// Names of all our containers begin with this.
+pub(super) const PREFIX: &str = "rollout-";
+
+/// Time between the signals of a stop: the keep-alive ends at the first one at once, so this is
+/// for images whose ENTRYPOINT does not pass the signal on.
+const STOP_GRACE_SECONDS: i32 = 1;
+
+/// Time for a removal, which the engine does in the background for large layers.
+const REMOVE_WITHIN: Duration = Duration::from_secs(600);
+
+/// One container at its engine.
+#[derive(Debug)]
+pub(super) struct Container {
+    pub(super) client: Arc<Client>,
+    /// The engine's identifier.
+    pub(super) engine_id: String,
+    /// The name it was created with.
+    pub(super) name: String,
+    /// Why its storage limit ended it, once it did.
+    pub(super) over_storage: OnceLock<String>,
+    /// Whether the memory limit was seen to kill a process.
+    pub(super) oom_seen: AtomicBool,
+    /// The kernel's count of such kills, where this host can read it.
+    pub(super) oom_count: OnceLock<PathBuf>,
+    readers: Mutex<Vec<Task<()>>>,
+}
+
+impl Container {
+    /// The container that the engine calls `engine_id`.
+    pub(super) fn new(client: Arc<Client>, engine_id: String, name: String) -> Self {
+        Self {
+            client,
+            engine_id,
+            name,
+            over_storage: OnceLock::new(),
+            oom_seen: AtomicBool::new(false),
+            oom_count: OnceLock::new(),
+            readers: Mutex::default(),
+        }
+    }
+
+    /// The failure of `what` in this container.
+    pub(super) fn failure(&self, what: &str, error: bollard::errors::Error) -> Failure {
+        self.client.failure(&format!("{what} in the container {}", self.name), error)
+    }
+
+    /// Refuses when the storage limit has ended the container.
+    pub(super) fn within_storage(&self) -> Result<(), Failure> {
+        match self.over_storage.get() {
+            Some(why) => Err(Failure::new(FailureKind::DiskFull, why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps a task that reads what a command prints until the command's streams end.
+    pub(super) fn keep_reading(&self, reader: Task<()>) {
+        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        readers.retain(|reader| !reader.is_finished());
+        readers.push(reader);
+    }
+
+    /// What the engine knows of it.
+    pub(super) async fn inspect(&self) -> Result<ContainerInspectResponse, Failure> {
+        let docker = self.client.docker().await?;
+        docker
+            .inspect_container(&self.engine_id, None::<InspectContainerOptions>)
+            .await
+            .map_err(|e| self.failure("looking at the state", e))
+    }
+
+    /// Whether its first process runs.
+    pub(super) async fn is_running(&self) -> Result<bool, Failure> {
+        Ok(self.inspect().await?.state.and_then(|state| state.running) == Some(true))
+    }
+
+    /// Why it does not run, with what it printed.
+    pub(super) async fn end(&self) -> Failure {
+        if let Err(failure) = self.within_storage() {
+            return failure;
+        }
+        let state = match self.inspect().await {
+            Ok(found) => found.state.unwrap_or_default(),
+            Err(failure) => return failure,
+        };
+        let mut message = format!(
+            "the container {} ended with exit code {}",
+            self.name,
+            state.exit_code.unwrap_or_default()
+        );
+        if state.oom_killed == Some(true) {
+            message.push_str(" when its memory limit was reached");
+        }
+        if let Some(error) = state.error.filter(|error| !error.is_empty()) {
+            message.push_str(": ");
+            message.push_str(&error);
+        }
+        let output = self.output().await;
+        if output.is_empty() {
+            message.push_str("; an ENTRYPOINT must run the command it is given and not end");
+        } else {
+            message.push_str("; it printed:\n");
+            message.push_str(&output);
+        }
+        Failure::new(FailureKind::NotStarted, message)
+    }
+
+    /// The end of what the first process printed.
+    async fn output(&self) -> String {
+        let Ok(docker) = self.client.docker().await else { return String::new() };
+        let options = LogsOptions {
+            stdout: true,
+            stderr: true,
+            tail: OUTPUT_LINES.to_owned(),
+            ..Default::default()
+        };
+        let mut lines = docker.logs(&self.engine_id, Some(options));
+        let mut text = Vec::new();
+        while let Some(Ok(line)) = lines.next().await {
+            text.extend_from_slice(&line.into_bytes());
+            if text.len() > OUTPUT_BYTES {
+                text.truncate(OUTPUT_BYTES);
+                break;
+            }
+        }
+        String::from_utf8_lossy(&text).trim().to_owned()
+    }
+
+    /// Ends all its processes.
+    pub(super) async fn stop(&self) -> Result<(), Failure> {
+        let docker = self.client.docker().await?;
+        let options = StopContainerOptions { t: Some(STOP_GRACE_SECONDS), signal: None };
+        docker
+            .stop_container(&self.engine_id, Some(options))
+            .await
+            .map_err(|e| self.failure("ending all processes", e))
+    }
+
+    /// Removes it with its volumes; one that is gone is a success.
+    pub(super) async fn remove(&self) -> Result<(), Failure> {
+        remove(&self.client, &self.engine_id, &self.name).await
+    }
+
+    /// Gives it a name that reapers leave alone; returns the name.
+    pub(super) async fn keep(&self) -> Result<String, Failure> {
+        let rest = self.name.strip_prefix(PREFIX).unwrap_or(&self.name);
+        let kept = format!("{KEPT_PREFIX}{rest}");
+        let docker = self.client.docker().await?;
+        let options = RenameContainerOptions { name: kept.clone() };
+        match docker.rename_container(&self.engine_id, options).await {
+            Ok(()) => Ok(kept),
+            Err(error) if says(&error, "same name") => Ok(kept),
+            Err(error) => Err(self.failure("setting aside", error)),
+        }
+    }
+}
+
+/// Removes the container `id` with its volumes and waits until it is gone.
+pub(super) async fn remove(client: &Client, id: &str, name: &str) -> Result<(), Failure> {
+    let what = format!("removing the container {name}");
+    match tokio::time::timeout(REMOVE_WITHIN, remove_and_wait(client, id, &what)).await {
+        Ok(result) => result,
+        Err(_) => {
+            let message = format!("{what}: it still exists after {REMOVE_WITHIN:?}");
+            Err(Failure::new(FailureKind::LeftBehind, message))
+        }
+    }
+}
+
+async fn remove_and_wait(client: &Client, id: &str, what: &str) -> Result<(), Failure> {
+    let docker = client.slow().await?;
+    let options = RemoveContainerOptions { force: true, v: true, link: false };
+    match docker.remove_container(id, Some(options)).await {
+        Ok(()) => return Ok(()),
+        Err(error) if has_status(&error, 404) => return Ok(()),
+        // Somebody else removes it, or an earlier request of ours still does.
+        Err(error) if has_status(&error, 409) => {}
+        Err(error) => return Err(client.failure(what, error)),
+    }
+    let mut pause = Duration::from_millis(20);
+    loop {
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(2));
+        match docker.inspect_container(id, None::<InspectContainerOptions>).await {
+            Ok(_) => {}
+            Err(error) if has_status(&error, 404) => return Ok(()),
+            Err(error) => return Err(client.failure(what, error)),
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Creating a container and bringing it up.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bollard::models::{ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig};
+use bollard::query_parameters::{CreateContainerOptions, InspectContainerOptions};
+use rollout_protocol::record::{Held, LimitsHeld};
+use rollout_protocol::spec::environment::{DockerNetwork, DockerSettings};
+
+use super::client::Client;
+use super::container::{self, Container, PREFIX};
+use super::failure::{has_status, says};
+use super::{labels, limits};
+use crate::environment::{CreateRequest, Failure, FailureKind, Labels};
+
+/// Keeps a container alive without doing anything and ends at once when it is told to, which
+/// `sleep` alone as the first process would not.
+const KEEP_ALIVE: &str = "trap \"exit 0\" TERM; while :; do sleep 3600 & wait $!; done";
+
+/// Processes and threads in one container: enough for parallel builds and test runs, far below what
+/// would hurt the host, so that a fork bomb stays inside.
+const PIDS: i64 = 512;
+
+/// The container's own output, which only matters when it does not come up: a chatty ENTRYPOINT
+/// must not fill the host's disk.
+const LOG_BYTES: &str = "1m";
+
+const MIB: u64 = 1024 * 1024;
+
+/// A container that is up.
+#[derive(Debug)]
+pub(super) struct Up {
+    pub(super) container: Container,
+    pub(super) workdir: String,
+    pub(super) limits: LimitsHeld,
+}
+
+/// Creates and starts a container with the request's files in place. On failure nothing is left.
+pub(super) async fn create(
+    client: &Arc<Client>,
+    no_storage_limits: &AtomicBool,
+    settings: &DockerSettings,
+    request: CreateRequest,
+) -> Result<Up, Failure> {
+    let name = name(&request.labels);
+    let (id, limits) = make(client, no_storage_limits, settings, &request, &name).await?;
+    let container = Container::new(Arc::clone(client), id, name);
+    match bring_up(&container, request).await {
+        Ok(workdir) => Ok(Up { container, workdir, limits }),
+        Err(failure) => {
+            if let Err(left) = container.remove().await {
+                tracing::warn!(container.name, error = left.chain(), "left behind");
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// The name of an execution's container: readable, and unique by the execution.
+fn name(labels: &Labels) -> String {
+    format!("{PREFIX}{}-{}", labels.item.short(), labels.exec)
+}
+
+async fn make(
+    client: &Client,
+    no_storage_limits: &AtomicBool,
+    settings: &DockerSettings,
+    request: &CreateRequest,
+    name: &str,
+) -> Result<(String, LimitsHeld), Failure> {
+    let docker = client.docker().await?;
+    let mut name_was_taken = false;
+    loop {
+        let limit_storage = !no_storage_limits.load(Ordering::Relaxed);
+        let options = CreateContainerOptions {
+            name: Some(name.to_owned()),
+            platform: settings.platform.clone().unwrap_or_default(),
+        };
+        let body = body(settings, request, limit_storage);
+        match docker.create_container(Some(options), body).await {
+            Ok(made) => return Ok((made.id, held(&made.warnings, limit_storage))),
+            Err(error) if limit_storage && says(&error, "storage-opt") => {
+                tracing::info!("the engine's storage driver cannot limit storage: measuring it");
+                no_storage_limits.store(true, Ordering::Relaxed);
+            }
+            Err(error) if !name_was_taken && has_status(&error, 409) => {
+                name_was_taken = true;
+                remove_own(client, name, &request.labels, error).await?;
+            }
+            Err(error) => return Err(not_made(client, name, request, error)),
+        }
+    }
+}
+
+/// An earlier attempt of this very execution may have been given up while the engine created the
+/// container.
+async fn remove_own(
+    client: &Client,
+    name: &str,
+    owner: &Labels,
+    conflict: bollard::errors::Error,
+) -> Result<(), Failure> {
+    let docker = client.docker().await?;
+    let found = docker.inspect_container(name, None::<InspectContainerOptions>).await;
+    let exec = found.ok().and_then(|found| found.config?.labels?.remove(labels::EXEC));
+    if exec == Some(owner.exec.to_string()) {
+        container::remove(client, name, name).await
+    } else {
+        Err(client.failure(&format!("creating the container {name}"), conflict))
+    }
+}
+
+fn not_made(
+    client: &Client,
+    name: &str,
+    request: &CreateRequest,
+    error: bollard::errors::Error,
+) -> Failure {
+    let image = &request.image.reference;
+    let missing = has_status(&error, 404) && says(&error, "No such image");
+    let mut failure =
+        client.failure(&format!("creating the container {name} of the image {image}"), error);
+    if missing {
+        // It was there when it was prepared, so another try may well find it again.
+        failure.kind = FailureKind::Service;
+        failure.message.push_str(" (it was removed after it had been prepared)");
+    }
+    failure
+}
+
+fn body(
+    settings: &DockerSettings,
+    request: &CreateRequest,
+    limit_storage: bool,
+) -> ContainerCreateBody {
+    let command = ["/bin/sh", "-c", KEEP_ALIVE].map(str::to_owned).to_vec();
+    ContainerCreateBody {
+        image: Some(request.image.reference.clone()),
+        cmd: Some(command),
+        labels: Some(labels::of_container(&request.labels)),
+        stop_signal: Some("SIGTERM".to_owned()),
+        // An image's health check would run processes that no trial asked for.
+        healthcheck: Some(HealthConfig {
+            test: Some(vec!["NONE".to_owned()]),
+            ..Default::default()
+        }),
+        host_config: Some(host_config(settings, request, limit_storage)),
+        ..Default::default()
+    }
+}
+
+fn host_config(
+    settings: &DockerSettings,
+    request: &CreateRequest,
+    limit_storage: bool,
+) -> HostConfig {
+    let network = match settings.network {
+        DockerNetwork::Bridge => "bridge",
+        DockerNetwork::None => "none",
+    };
+    let bytes = |mib: u64| i64::try_from(mib.saturating_mul(MIB)).unwrap_or(i64::MAX);
+    let memory = Some(bytes(request.resources.memory_mb));
+    let text = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    HostConfig {
+        init: Some(true),
+        nano_cpus: Some(i64::from(request.resources.cpus) * 1_000_000_000),
+        memory,
+        // Equal to the memory: no swap.
+        memory_swap: memory,
+        pids_limit: Some(PIDS),
+        security_opt: Some(vec!["no-new-privileges".to_owned()]),
+        network_mode: Some(network.to_owned()),
+        runtime: settings.runtime.clone(),
+        log_config: Some(HostConfigLogConfig {
+            typ: Some("json-file".to_owned()),
+            config: Some(HashMap::from([text("max-size", LOG_BYTES), text("max-file", "1")])),
+        }),
+        storage_opt: limit_storage.then(|| {
+            HashMap::from([("size".to_owned(), format!("{}M", request.resources.storage_mb))])
+        }),
+        ..Default::default()
+    }
+}
+
+/// Which limits hold, from what the engine warned about.
+fn held(warnings: &[String], limit_storage: bool) -> LimitsHeld {
+    let unless = |texts: &[&str]| {
+        let warned = |text: &&str| warnings.iter().any(|warning| warning.contains(*text));
+        if texts.iter().any(warned) { Held::No } else { Held::Enforced }
+    };
+    LimitsHeld {
+        cpus: unless(&["CPU CFS", "support cpu"]),
+        memory: unless(&["support memory limit"]),
+        pids: unless(&["support pids limit", "PIDs limit"]),
+        storage: if limit_storage { Held::Enforced } else { Held::Measured },
+    }
+}
+
+/// Places the files, starts the container, and looks whether it stays up. Returns its working
+/// directory.
+async fn bring_up(container: &Container, request: CreateRequest) -> Result<String, Failure> {
+    if !request.uploads.is_empty() {
+        container.copy_to(request.uploads).await?;
+    }
+    let docker = container.client.docker().await?;
+    docker.start_container(&container.engine_id, None).await.map_err(|error| {
+        let mut failure = container.failure("starting the first process", error);
+        if failure.kind == FailureKind::Refused {
+            failure.kind = FailureKind::NotStarted;
+        }
+        failure
+    })?;
+    let found = container.inspect().await?;
+    let state = found.state.unwrap_or_default();
+    if state.running != Some(true) {
+        return Err(container.end().await);
+    }
+    if let Some(file) = state.pid.and_then(|pid| limits::oom_count_file(pid, &container.engine_id))
+    {
+        container.oom_count.set(file).ok();
+    }
+    let workdir = found.config.and_then(|config| config.working_dir).unwrap_or_default();
+    Ok(if workdir.is_empty() { "/".to_owned() } else { workdir })
+}

@@ -1,0 +1,259 @@
+//! Running commands in a container.
+//!
+//! The engine cannot end a command, and it loses the exit code of one that prints after its client
+//! has gone. So what a command prints is read by a task of its own until the streams end, however
+//! early the caller is answered. The streams of a command that left a process behind end two
+//! seconds after the command itself; its exit code is known at once, by asking.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bollard::container::LogOutput;
+use bollard::exec::{CreateExecOptions, StartExecOptions, StartExecResults};
+use bollard::models::ExecInspectResponse;
+use futures_util::{Stream as FutureStream, StreamExt as _};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep};
+
+use super::container::Container;
+use super::failure::has_status;
+use crate::environment::{Command, Exit, Failure, FailureKind, Output, Stream};
+use crate::supervise;
+
+/// Buffer for what a command prints.
+const BUFFER: usize = 64 * 1024;
+
+/// While its streams are open, the first look at whether the command has ended; short commands end
+/// their streams before, at the price of no call at all.
+const FIRST_LOOK: Duration = Duration::from_millis(250);
+
+/// The longest time between two looks.
+const LONGEST_LOOK: Duration = Duration::from_secs(1);
+
+/// When nothing came for this long after the end of the command, nothing of it is under way.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// After this long the engine has ended the streams itself, or never will.
+const DRAIN_WITHIN: Duration = Duration::from_millis(2500);
+
+/// Bytes of output kept to recognise the engine's own words.
+const FIRST_WORDS: usize = 1024;
+
+impl Container {
+    /// Runs `command` as `user` (the image's when absent) to its end.
+    pub(super) async fn exec(
+        &self,
+        command: Command,
+        user: Option<&str>,
+        output: Arc<dyn Output>,
+    ) -> Result<Exit, Failure> {
+        self.within_storage()?;
+        let program = command.argv.first().cloned().unwrap_or_default();
+        let what = format!("running `{program}`");
+        let id = self.create_exec(command, user, &what).await?;
+        let printed = Arc::new(Printed::new(output));
+        let closing = Closing(Arc::clone(&printed));
+        let ended = self.start_exec(&id, &what, &printed).await?;
+        let found = self.wait(&id, &what, &printed, ended).await?;
+        drop(closing);
+        self.within_storage()?;
+        self.judge(&found, &what, &printed)
+    }
+
+    async fn create_exec(
+        &self,
+        command: Command,
+        user: Option<&str>,
+        what: &str,
+    ) -> Result<String, Failure> {
+        let env = command.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let options = CreateExecOptions {
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            env: Some(env),
+            cmd: Some(command.argv),
+            user: user.map(str::to_owned),
+            working_dir: command.workdir,
+            ..Default::default()
+        };
+        match self.client.docker().await?.create_exec(&self.engine_id, options).await {
+            Ok(made) => Ok(made.id),
+            Err(error) if has_status(&error, 409) => Err(self.end().await),
+            Err(error) => Err(self.failure(what, error)),
+        }
+    }
+
+    async fn start_exec(
+        &self,
+        id: &str,
+        what: &str,
+        printed: &Arc<Printed>,
+    ) -> Result<oneshot::Receiver<()>, Failure> {
+        let options = StartExecOptions { output_capacity: Some(BUFFER), ..Default::default() };
+        let started = self.client.docker().await?.start_exec(id, Some(options)).await;
+        let (output, input) = match started {
+            Ok(StartExecResults::Attached { output, input }) => (output, input),
+            Ok(StartExecResults::Detached) => {
+                return Err(Failure::new(FailureKind::Bug, format!("{what}: it was detached")));
+            }
+            Err(error) if has_status(&error, 409) => return Err(self.end().await),
+            Err(error) => return Err(self.failure(what, error)),
+        };
+        let (end, ended) = oneshot::channel();
+        let printed = Arc::clone(printed);
+        self.keep_reading(supervise::spawn("docker exec output", async move {
+            read(output, &printed).await;
+            drop(input);
+            // Nobody may be waiting any more.
+            end.send(()).ok();
+        }));
+        Ok(ended)
+    }
+
+    /// Waits for the end of the command and of what it prints.
+    async fn wait(
+        &self,
+        id: &str,
+        what: &str,
+        printed: &Printed,
+        mut ended: oneshot::Receiver<()>,
+    ) -> Result<ExecInspectResponse, Failure> {
+        let mut pause = FIRST_LOOK;
+        loop {
+            tokio::select! {
+                _ = &mut ended => break,
+                () = sleep(pause) => {}
+            }
+            pause = (pause * 2).min(LONGEST_LOOK);
+            match self.look(id, what).await {
+                Ok(found) if found.running != Some(true) => {
+                    printed.drain(&mut ended).await;
+                    return Ok(found);
+                }
+                // An engine that does not answer may recover: the open stream tells.
+                Ok(_) => {}
+                Err(failure) if failure.kind == FailureKind::Unreachable => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        // The end of the streams is not the end of a command that closed them.
+        let mut pause = Duration::from_millis(5);
+        loop {
+            let found = self.look(id, what).await?;
+            if found.running != Some(true) {
+                return Ok(found);
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_LOOK);
+        }
+    }
+
+    async fn look(&self, id: &str, what: &str) -> Result<ExecInspectResponse, Failure> {
+        match self.client.docker().await?.inspect_exec(id).await {
+            Ok(found) => Ok(found),
+            Err(error) if has_status(&error, 404) => {
+                self.within_storage()?;
+                let message = format!("{what}: the container {} went away meanwhile", self.name);
+                Err(Failure::new(FailureKind::Gone, message))
+            }
+            Err(error) => Err(self.failure(what, error)),
+        }
+    }
+
+    /// The exit, or the failure of a command that never started: the engine says so on the
+    /// command's own stream, and no process ever was.
+    fn judge(
+        &self,
+        found: &ExecInspectResponse,
+        what: &str,
+        printed: &Printed,
+    ) -> Result<Exit, Failure> {
+        let Some(code) = found.exit_code else {
+            let message = format!("{what} in the container {}: no exit code", self.name);
+            return Err(Failure::new(FailureKind::Service, message));
+        };
+        let words = printed.first_words();
+        let engine_speaks =
+            words.contains("OCI runtime") || words.starts_with("unable to find user");
+        if matches!(code, 126 | 127) && found.pid.unwrap_or(0) == 0 && engine_speaks {
+            let message = format!("{what} in the container {}: {}", self.name, words.trim());
+            return Err(Failure::new(FailureKind::NotStarted, message));
+        }
+        Ok(Exit { code: i32::try_from(code).unwrap_or(i32::MAX) })
+    }
+}
+
+async fn read(
+    mut output: impl FutureStream<Item = Result<LogOutput, bollard::errors::Error>> + Unpin,
+    printed: &Printed,
+) {
+    while let Some(piece) = output.next().await {
+        match piece {
+            Ok(LogOutput::StdErr { message }) => printed.write(Stream::Stderr, &message),
+            Ok(piece) => printed.write(Stream::Stdout, piece.as_ref()),
+            Err(error) => {
+                tracing::debug!(%error, "a command's output broke off");
+                return;
+            }
+        }
+    }
+}
+
+/// What a command prints, on its way to whoever wants it.
+struct Printed {
+    output: Mutex<Option<Arc<dyn Output>>>,
+    first_words: Mutex<Vec<u8>>,
+    pieces: AtomicU64,
+}
+
+/// Ends the output of a command whose caller is answered or gone: it is read on and dropped.
+struct Closing(Arc<Printed>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.output.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+impl Printed {
+    fn new(output: Arc<dyn Output>) -> Self {
+        Self {
+            output: Mutex::new(Some(output)),
+            first_words: Mutex::default(),
+            pieces: AtomicU64::new(0),
+        }
+    }
+
+    fn write(&self, stream: Stream, bytes: &[u8]) {
+        if self.pieces.fetch_add(1, Ordering::Relaxed) == 0 {
+            let mut words = self.first_words.lock().unwrap_or_else(PoisonError::into_inner);
+            words.extend_from_slice(&bytes[..bytes.len().min(FIRST_WORDS)]);
+        }
+        if let Some(output) = &*self.output.lock().unwrap_or_else(PoisonError::into_inner) {
+            output.write(stream, bytes);
+        }
+    }
+
+    fn first_words(&self) -> String {
+        let words = self.first_words.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&words).into_owned()
+    }
+
+    /// Waits until what an ended command printed has arrived.
+    async fn drain(&self, ended: &mut oneshot::Receiver<()>) {
+        let deadline = Instant::now() + DRAIN_WITHIN;
+        let mut seen = self.pieces.load(Ordering::Relaxed);
+        while Instant::now() < deadline {
+            tokio::select! {
+                _ = &mut *ended => return,
+                () = sleep(QUIET) => {}
+            }
+            let now = self.pieces.load(Ordering::Relaxed);
+            if now == seen {
+                return;
+            }
+            seen = now;
+        }
+    }
+}

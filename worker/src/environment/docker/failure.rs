@@ -1,0 +1,210 @@
+//! What the engine's answers, and the lack of them, mean.
+
+use std::error::Error as StdError;
+use std::io::ErrorKind;
+
+use bollard::errors::Error;
+
+use crate::environment::{Failure, FailureKind};
+
+/// The failure of `what` at the engine of `host`.
+pub(super) fn of_call(host: &str, what: &str, error: Error) -> Failure {
+    match error {
+        Error::DockerResponseServerError { status_code, message } => {
+            let message = message.trim();
+            Failure::new(of_answer(status_code, message), format!("{what}: {message}"))
+        }
+        Error::DockerStreamError { error } => {
+            let error = error.trim();
+            Failure::new(of_text(error).unwrap_or(FailureKind::Service), format!("{what}: {error}"))
+        }
+        error => no_answer(host, what, error),
+    }
+}
+
+/// Whether the engine answered with `status`.
+pub(super) fn has_status(error: &Error, status: u16) -> bool {
+    matches!(error, Error::DockerResponseServerError { status_code, .. } if *status_code == status)
+}
+
+/// Whether the engine's answer contains `text`.
+pub(super) fn says(error: &Error, text: &str) -> bool {
+    matches!(error, Error::DockerResponseServerError { message, .. } if message.contains(text))
+}
+
+fn of_answer(status: u16, message: &str) -> FailureKind {
+    if let Some(kind) = of_text(message) {
+        return kind;
+    }
+    match status {
+        404 if message.contains("No such container") || message.contains("No such exec") => {
+            FailureKind::Gone
+        }
+        409 if message.contains("is not running") => FailureKind::NotStarted,
+        // A conflict is about what else is going on, not about the request.
+        409 => FailureKind::Service,
+        400..500 => FailureKind::Refused,
+        _ => FailureKind::Service,
+    }
+}
+
+/// Kinds that show in the text whatever the status is.
+fn of_text(message: &str) -> Option<FailureKind> {
+    const RESOURCES: [&str; 4] = [
+        "Range of CPUs",
+        "Minimum memory limit",
+        "cannot allocate memory",
+        "could not select device driver",
+    ];
+    const NOT_STARTED: [&str; 3] =
+        ["OCI runtime create failed", "failed to create shim", "failed to create task"];
+    if message.contains("no space left on device") || message.contains("disk quota exceeded") {
+        Some(FailureKind::DiskFull)
+    } else if RESOURCES.iter().any(|text| message.contains(text)) {
+        Some(FailureKind::Resources)
+    } else if NOT_STARTED.iter().any(|text| message.contains(text)) {
+        Some(FailureKind::NotStarted)
+    } else {
+        None
+    }
+}
+
+/// What a registry's trouble means, from the text the engine passes on; `None` when the text is of
+/// something else.
+pub(super) fn of_registry(message: &str) -> Option<FailureKind> {
+    const NO_ANSWER: [&str; 12] = [
+        "connection refused",
+        "connection reset",
+        "no such host",
+        "server misbehaving",
+        "name resolution",
+        "i/o timeout",
+        "timeout exceeded",
+        "deadline exceeded",
+        "network is unreachable",
+        "no route to host",
+        "tls handshake timeout",
+        ": eof",
+    ];
+    const BUSY: [&str; 3] = ["toomanyrequests", "too many requests", "unexpected http status: 5"];
+    const REFUSED: [&str; 8] = [
+        "manifest unknown",
+        "manifest for",
+        "no matching manifest",
+        "access denied",
+        "access to the resource is denied",
+        "unauthorized",
+        "no basic auth credentials",
+        "repository does not exist",
+    ];
+    let message = message.to_ascii_lowercase();
+    let any = |texts: &[&str]| texts.iter().any(|text| message.contains(text));
+    if any(&NO_ANSWER) {
+        Some(FailureKind::Unreachable)
+    } else if any(&BUSY) {
+        Some(FailureKind::Service)
+    } else if any(&REFUSED) {
+        Some(FailureKind::Refused)
+    } else {
+        None
+    }
+}
+
+fn no_answer(host: &str, what: &str, error: Error) -> Failure {
+    let hint = match io_kind(&error) {
+        _ if matches!(error, Error::SocketNotFoundError(_)) => {
+            "there is no such socket: is Docker installed and running (`systemctl start docker`)?"
+        }
+        Some(ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+            "nothing listens there: is Docker running (`systemctl start docker`)?"
+        }
+        Some(ErrorKind::PermissionDenied) => {
+            "the socket may not be used by this user: add the user to the group `docker` \
+             (`usermod -aG docker USER`, then log in again)"
+        }
+        _ if matches!(error, Error::RequestTimeoutError) => "it did not answer in time",
+        _ => "the connection broke",
+    };
+    let message = format!("{what}: no answer from the Docker engine at {host}: {hint}");
+    Failure::new(FailureKind::Unreachable, message).because(error)
+}
+
+fn io_kind(error: &Error) -> Option<ErrorKind> {
+    if let Error::IOError { err } = error {
+        return Some(err.kind());
+    }
+    let mut next: Option<&(dyn StdError + 'static)> = Some(error);
+    while let Some(error) = next {
+        if let Some(io) = error.downcast_ref::<std::io::Error>() {
+            return Some(io.kind());
+        }
+        next = error.source();
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(status_code: u16, message: &str) -> FailureKind {
+        let error = Error::DockerResponseServerError { status_code, message: message.to_owned() };
+        of_call("unix:///x", "trying", error).kind
+    }
+
+    #[test]
+    fn answers_have_the_kind_their_text_says() {
+        use FailureKind::*;
+        for (status, message, kind) in [
+            (400, "Range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs", Resources),
+            (400, "Minimum memory limit allowed is 6MB", Resources),
+            (400, "invalid reference format", Refused),
+            (404, "No such container: abc", Gone),
+            (404, "No such image: nope:1", Refused),
+            (409, "Container abc is not running", NotStarted),
+            (409, "removal of container abc is already in progress", Service),
+            (500, "OCI runtime create failed: runc did not terminate", NotStarted),
+            (500, "mkdir /var/lib/docker/x: no space left on device", DiskFull),
+            (500, "something broke", Service),
+        ] {
+            assert_eq!(answered(status, message), kind, "{message}");
+        }
+    }
+
+    #[test]
+    fn registries_refuse_or_do_not_answer() {
+        use FailureKind::*;
+        for (message, kind) in [
+            (
+                "Get \"http://127.0.0.1:1/v2/\": dial tcp 127.0.0.1:1: connect: connection refused",
+                Some(Unreachable),
+            ),
+            (
+                "Get \"https://registry-1.docker.io/v2/\": dial tcp: lookup registry-1.docker.io: no such host",
+                Some(Unreachable),
+            ),
+            ("Get \"https://r/v2/\": EOF", Some(Unreachable)),
+            ("manifest for r/x:1 not found: manifest unknown: manifest unknown", Some(Refused)),
+            (
+                "pull access denied for x, repository does not exist or may require 'docker login'",
+                Some(Refused),
+            ),
+            ("no matching manifest for linux/s390x in the manifest list entries", Some(Refused)),
+            ("toomanyrequests: You have reached your pull rate limit", Some(Service)),
+            ("The command '/bin/sh -c exit 3' returned a non-zero code: 3", None),
+        ] {
+            assert_eq!(of_registry(message), kind, "{message}");
+        }
+    }
+
+    #[test]
+    fn no_answer_says_where_and_what_to_do() {
+        let refused = Error::IOError { err: ErrorKind::ConnectionRefused.into() };
+        let failure = of_call("unix:///run/d.sock", "starting x", refused);
+        assert_eq!(failure.kind, FailureKind::Unreachable);
+        assert!(failure.message.contains("unix:///run/d.sock"), "{}", failure.message);
+        assert!(failure.message.contains("systemctl start docker"), "{}", failure.message);
+        let denied = Error::IOError { err: ErrorKind::PermissionDenied.into() };
+        assert!(of_call("h", "w", denied).message.contains("group `docker`"));
+    }
+}

@@ -1,0 +1,161 @@
+//! Ending everything that commands started.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bollard::query_parameters::{RestartContainerOptions, TopOptions};
+use tokio::time::{Instant, sleep};
+
+use super::container::Container;
+use crate::environment::{Command, Failure, FailureKind, Output, Stream};
+
+/// The sweep. It depends on the image's shell, which may be missing or hostile, so that its result
+/// is checked from outside.
+const SWEEP: &str = include_str!("kill.sh");
+
+/// Time for the sweep: storms of 3,000 processes were seen to take 3 seconds.
+const SWEEP_WITHIN: Duration = Duration::from_secs(10);
+
+/// Time for killed processes to leave the engine's list.
+const GONE_WITHIN: Duration = Duration::from_secs(2);
+
+/// What the engine's host shows of the container's processes.
+const PS: &str = "-eo pid,ppid,stat";
+
+impl Container {
+    /// Ends every process but the container's own. When the sweep cannot, a restart does: all
+    /// processes end with the first one, and files stay.
+    pub(super) async fn kill_processes(&self) -> Result<(), Failure> {
+        let swept = match tokio::time::timeout(SWEEP_WITHIN, self.sweep()).await {
+            Ok(Ok(true)) => self.survivors_leave().await,
+            Ok(Err(failure)) => Err(failure),
+            Ok(Ok(false)) | Err(_) => Ok(false),
+        };
+        match swept {
+            Ok(true) => Ok(()),
+            Err(failure)
+                if matches!(failure.kind, FailureKind::Gone | FailureKind::Unreachable) =>
+            {
+                Err(failure)
+            }
+            Ok(false) | Err(_) if !self.is_running().await? => Ok(()),
+            Ok(false) | Err(_) => self.restart().await,
+        }
+    }
+
+    /// Whether the sweep found nothing left.
+    async fn sweep(&self) -> Result<bool, Failure> {
+        let command = Command {
+            argv: ["/bin/sh", "-c", SWEEP].map(str::to_owned).to_vec(),
+            env: BTreeMap::new(),
+            workdir: Some("/".to_owned()),
+        };
+        Ok(self.exec(command, Some("0"), Arc::new(Ignored)).await?.code == 0)
+    }
+
+    /// Whether only the container's own processes are left, as seen from outside it.
+    async fn survivors_leave(&self) -> Result<bool, Failure> {
+        let deadline = Instant::now() + GONE_WITHIN;
+        let mut pause = Duration::from_millis(20);
+        loop {
+            let Some(left) = self.survivors().await? else { return Ok(true) };
+            if left == 0 {
+                return Ok(true);
+            }
+            if Instant::now() > deadline {
+                return Ok(false);
+            }
+            sleep(pause).await;
+            pause *= 2;
+        }
+    }
+
+    /// Number of processes that are not the container's own; `None` when the engine cannot say.
+    async fn survivors(&self) -> Result<Option<usize>, Failure> {
+        let state = self.inspect().await?.state.unwrap_or_default();
+        let Some(init) = state.pid.filter(|pid| *pid > 0) else { return Ok(Some(0)) };
+        let options = TopOptions { ps_args: PS.to_owned() };
+        match self.client.docker().await?.top_processes(&self.engine_id, Some(options)).await {
+            Ok(list) => Ok(Some(strangers(init, &list.processes.unwrap_or_default()))),
+            Err(error) => {
+                // Some engines' hosts have no ps.
+                tracing::debug!(%error, container = self.name, "processes cannot be listed");
+                Ok(None)
+            }
+        }
+    }
+
+    async fn restart(&self) -> Result<(), Failure> {
+        tracing::info!(container = self.name, "restarting it to end its processes");
+        // The count of the memory limit's kills starts anew with the restart.
+        self.oom_killed().await;
+        let options = RestartContainerOptions { t: Some(0), signal: None };
+        let restarted =
+            self.client.docker().await?.restart_container(&self.engine_id, Some(options)).await;
+        if let Err(error) = restarted {
+            let mut failure = self.failure("ending all processes by a restart", error);
+            if failure.kind != FailureKind::Unreachable && failure.kind != FailureKind::Gone {
+                failure.kind = FailureKind::LeftBehind;
+            }
+            return Err(failure);
+        }
+        if self.is_running().await? { Ok(()) } else { Err(self.end().await) }
+    }
+}
+
+/// Counts the living processes that are neither `init` nor in the tree of its only child. Rows are
+/// process, parent and state. Orphans of commands are children of `init`, commands are children
+/// of nobody in the list.
+fn strangers(init: i64, rows: &[Vec<String>]) -> usize {
+    let alive: Vec<(i64, i64)> = rows
+        .iter()
+        .filter_map(|row| match row.as_slice() {
+            [pid, parent, state, ..] if !state.starts_with(['Z', 'X']) => {
+                Some((pid.parse().ok()?, parent.parse().ok()?))
+            }
+            _ => None,
+        })
+        .collect();
+    let mut own = BTreeSet::from([init]);
+    if let Some((first, _)) = alive.iter().find(|(_, parent)| *parent == init) {
+        own.insert(*first);
+    }
+    // Parents may stand behind their children.
+    for _ in 0..alive.len() {
+        for (pid, parent) in &alive {
+            if *parent != init && own.contains(parent) {
+                own.insert(*pid);
+            }
+        }
+    }
+    alive.iter().filter(|(pid, _)| !own.contains(pid)).count()
+}
+
+/// Throws away what the sweep prints.
+struct Ignored;
+
+impl Output for Ignored {
+    fn write(&self, _stream: Stream, _bytes: &[u8]) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(text: &str) -> Vec<Vec<String>> {
+        text.lines().map(|l| l.split_whitespace().map(str::to_owned).collect()).collect()
+    }
+
+    #[test]
+    fn strangers_are_all_but_init_and_one_tree() {
+        let own = "100 90 Ss\n101 100 S\n102 101 S\n103 102 S";
+        assert_eq!(strangers(100, &rows(own)), 0);
+        let orphan = format!("{own}\n200 100 S\n201 200 R");
+        assert_eq!(strangers(100, &rows(&orphan)), 2);
+        let command = format!("{own}\n300 90 Ss\n301 300 S");
+        assert_eq!(strangers(100, &rows(&command)), 2);
+        let dead = format!("{own}\n300 90 Zs\n301 100 Z+");
+        assert_eq!(strangers(100, &rows(&dead)), 0);
+    }
+}

@@ -1,0 +1,38 @@
+//! Labels that say whose a container or image is.
+
+use std::collections::HashMap;
+
+use crate::environment::{Labels, Owner};
+
+/// On every container: the owner as JSON.
+pub(super) const OWNER: &str = "dev.rollout.owner";
+
+/// On every image that was built: the version of the label.
+pub(super) const IMAGE: &str = "dev.rollout.image";
+
+/// On every image that was built: digest of its context.
+pub(super) const CONTEXT: &str = "dev.rollout.context";
+
+/// On every container: the execution.
+pub(super) const EXEC: &str = "dev.rollout.exec";
+
+/// The labels of a container.
+pub(super) fn of_container(labels: &Labels) -> HashMap<String, String> {
+    let owner = serde_json::to_string(&labels.owner).expect("an owner is plain data");
+    HashMap::from(
+        [
+            ("dev.rollout.run", labels.run.to_string()),
+            ("dev.rollout.item", labels.item.to_string()),
+            ("dev.rollout.try", labels.try_id.to_string()),
+            (EXEC, labels.exec.to_string()),
+            ("dev.rollout.worker", labels.worker.to_string()),
+            (OWNER, owner),
+        ]
+        .map(|(key, value)| (key.to_owned(), value)),
+    )
+}
+
+/// The owner that a container's labels name.
+pub(super) fn owner(labels: &HashMap<String, String>) -> Option<Owner> {
+    labels.get(OWNER).and_then(|json| serde_json::from_str(json).ok())
+}

@@ -1,0 +1,240 @@
+//! Environments as containers of a Docker engine, through its API.
+//!
+//! * `client`, `failure`: the connection, and what the engine's answers mean.
+//! * `image`, `flight`, `lock`, `build`: images, each pulled or built once per host.
+//! * `create`, `container`: a container from its creation to its removal.
+//! * `upload`, `copy`: files in and out, without running anything in the container.
+//! * `exec`, `kill`: commands, and ending everything they started.
+//! * `limits`: memory kills and storage, which have to be watched.
+//! * `reap`, `labels`: what dead processes left behind.
+//!
+//! Nothing that a job says can make a container privileged, mount the host into it or share the
+//! host's namespaces.
+
+mod build;
+mod client;
+mod container;
+mod copy;
+mod create;
+mod exec;
+mod failure;
+mod flight;
+mod image;
+mod kill;
+mod labels;
+mod limits;
+mod lock;
+mod reap;
+mod upload;
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rollout_protocol::record::{Held, LimitsHeld};
+use rollout_protocol::spec::environment::{DockerSettings, ProviderKind, ProviderSpec};
+use tokio::sync::oneshot;
+
+use self::client::Client;
+use self::container::Container;
+use self::image::Images;
+use super::{
+    ByteStream, Command, CreateRequest, DeadOwners, Environment, Exit, Failure, FailureKind, Image,
+    ImageRequest, Output, Provider, Reaped, Upload,
+};
+use crate::supervise::{self, Task};
+
+/// How to reach an engine and what to keep where.
+#[derive(Debug, Clone)]
+pub struct DockerOptions {
+    /// Where the engine listens: `unix:///path`, the path of a socket, or `tcp://host:port`. What
+    /// `DOCKER_HOST` says when absent, else the default socket.
+    pub host: Option<String>,
+    /// Directory for the locks by which the processes of a host build an image once.
+    pub locks: PathBuf,
+    /// Time between two looks at the size of a container whose storage is measured.
+    pub storage_interval: Duration,
+}
+
+impl DockerOptions {
+    /// The default engine, with locks in `locks`.
+    pub fn new(locks: impl Into<PathBuf>) -> Self {
+        Self { host: None, locks: locks.into(), storage_interval: Duration::from_secs(5) }
+    }
+}
+
+/// Makes environments as containers of a Docker engine. The connection is made by the first call,
+/// so that an engine may come up after its worker.
+#[derive(Debug)]
+pub struct DockerProvider {
+    client: Arc<Client>,
+    images: Images,
+    storage_interval: Duration,
+    no_storage_limits: Arc<AtomicBool>,
+    creations: Mutex<Vec<Task<()>>>,
+}
+
+impl DockerProvider {
+    /// A provider; nothing is called yet.
+    pub fn new(options: DockerOptions) -> Self {
+        let client = Arc::new(Client::new(options.host));
+        Self {
+            images: Images::new(Arc::clone(&client), options.locks),
+            client,
+            storage_interval: options.storage_interval,
+            no_storage_limits: Arc::default(),
+            creations: Mutex::default(),
+        }
+    }
+
+    /// Checks that the engine answers and is new enough.
+    ///
+    /// # Errors
+    /// [`Failure`] that says what to do.
+    pub async fn check(&self) -> Result<(), Failure> {
+        self.client.docker().await.map(|_| ())
+    }
+
+    /// Number of requests sent to the engine so far.
+    pub fn calls(&self) -> u64 {
+        self.client.calls()
+    }
+}
+
+#[async_trait]
+impl Provider for DockerProvider {
+    fn kind(&self) -> ProviderKind {
+        ProviderKind::Docker
+    }
+
+    async fn prepare(&self, request: ImageRequest) -> Result<Image, Failure> {
+        let platform = settings_of(&request.settings)?.platform.clone();
+        self.images.prepare(request, platform).await
+    }
+
+    /// A creation that is given up goes on in the background and is undone there, because the
+    /// engine may already be at it.
+    async fn create(&self, request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {
+        let settings = settings_of(&request.settings)?.clone();
+        let (client, interval) = (Arc::clone(&self.client), self.storage_interval);
+        let no_storage_limits = Arc::clone(&self.no_storage_limits);
+        let (answer, answered) = oneshot::channel();
+        let creation = supervise::spawn("docker create", async move {
+            let storage_mb = request.resources.storage_mb;
+            let up = create::create(&client, &no_storage_limits, &settings, request).await;
+            let made = up.map(|up| DockerEnvironment::new(up, storage_mb, interval));
+            if let Err(Ok(unwanted)) = answer.send(made)
+                && let Err(failure) = unwanted.destroy().await
+            {
+                tracing::warn!(error = failure.chain(), "an unwanted container is left");
+            }
+        });
+        self.keep_creation(creation);
+        match answered.await {
+            Ok(made) => Ok(Box::new(made?)),
+            Err(_) => Err(Failure::new(FailureKind::Bug, "creating a container broke off")),
+        }
+    }
+
+    async fn reap(&self, dead: &dyn DeadOwners) -> Result<Reaped, Failure> {
+        reap::reap(&self.client, dead).await
+    }
+}
+
+impl DockerProvider {
+    fn keep_creation(&self, creation: Task<()>) {
+        let mut creations = self.creations.lock().unwrap_or_else(PoisonError::into_inner);
+        creations.retain(|creation| !creation.is_finished());
+        creations.push(creation);
+    }
+}
+
+fn settings_of(settings: &ProviderSpec) -> Result<&DockerSettings, Failure> {
+    match settings {
+        ProviderSpec::Docker(settings) => Ok(settings),
+        other => {
+            let message = format!("the docker provider got the settings of `{}`", other.kind());
+            Err(Failure::new(FailureKind::Bug, message))
+        }
+    }
+}
+
+/// One container.
+#[derive(Debug)]
+struct DockerEnvironment {
+    container: Arc<Container>,
+    workdir: String,
+    limits: LimitsHeld,
+    storage_watch: Mutex<Option<Task<()>>>,
+}
+
+impl DockerEnvironment {
+    fn new(up: create::Up, storage_mb: u64, interval: Duration) -> Self {
+        let container = Arc::new(up.container);
+        let watch = (up.limits.storage == Held::Measured).then(|| {
+            let watch = Arc::clone(&container).watch_storage(storage_mb, interval);
+            supervise::spawn("docker storage watch", watch)
+        });
+        Self { container, workdir: up.workdir, limits: up.limits, storage_watch: Mutex::new(watch) }
+    }
+
+    fn end_watch(&self) {
+        self.storage_watch.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+#[async_trait]
+impl Environment for DockerEnvironment {
+    fn id(&self) -> &str {
+        &self.container.name
+    }
+
+    fn workdir(&self) -> &str {
+        &self.workdir
+    }
+
+    fn limits(&self) -> LimitsHeld {
+        self.limits
+    }
+
+    async fn copy_to(&self, uploads: Vec<Upload>) -> Result<(), Failure> {
+        self.container.copy_to(uploads).await
+    }
+
+    async fn copy_from(&self, path: &str) -> Result<Option<ByteStream>, Failure> {
+        self.container.copy_from(path).await
+    }
+
+    async fn exec(&self, command: Command, output: Arc<dyn Output>) -> Result<Exit, Failure> {
+        self.container.exec(command, None, output).await
+    }
+
+    async fn kill_processes(&self) -> Result<(), Failure> {
+        if self.container.over_storage.get().is_some() {
+            return self.container.stop().await;
+        }
+        self.container.kill_processes().await
+    }
+
+    async fn oom_killed(&self) -> bool {
+        self.container.oom_killed().await
+    }
+
+    async fn stop(&self) -> Result<(), Failure> {
+        self.end_watch();
+        self.container.stop().await
+    }
+
+    async fn destroy(&self) -> Result<(), Failure> {
+        self.end_watch();
+        self.container.remove().await
+    }
+
+    async fn preserve(&self) -> Result<String, Failure> {
+        self.end_watch();
+        let name = self.container.keep().await?;
+        Ok(format!("docker start {name} && docker exec -it {name} /bin/sh"))
+    }
+}
