@@ -51,7 +51,7 @@ pub async fn all<B: Broker>(fresh: impl AsyncFn() -> B) {
     reports_have_one_order_and_can_be_read_twice(&fresh().await).await;
     a_waiting_reader_gets_what_is_reported(&fresh().await).await;
     a_position_of_another_stream_is_refused(&fresh().await).await;
-    purging_keeps_the_position_itself(&fresh().await).await;
+    what_is_journalled_goes_and_its_position_stays(&fresh().await).await;
     a_full_run_refuses_and_others_do_not(&fresh().await).await;
     claims_are_answered_or_not(&fresh().await).await;
     controls_reach_every_worker(&fresh().await).await;
@@ -306,10 +306,10 @@ pub async fn a_position_of_another_stream_is_refused(broker: &dyn Broker) {
 }
 
 /// Strictly below: the anchor stays.
-pub async fn purging_keeps_the_position_itself(broker: &dyn Broker) {
+pub async fn what_is_journalled_goes_and_its_position_stays(broker: &dyn Broker) {
     say(broker, vec![report(1, 1), report(2, 5), report(1, 2), report(1, 3)]).await;
     let all = read(broker, 1, None).await;
-    broker.dispatch().purge(run(1), all[1].0).await.expect("reachable");
+    broker.dispatch().journalled(run(1), all[1].0).await.expect("reachable");
     assert_eq!(read(broker, 1, None).await, all[1..]);
     assert_eq!(read(broker, 1, Some(all[1].0)).await, all[2..]);
     assert_eq!(read(broker, 2, None).await.len(), 1, "another run's are untouched");
@@ -326,7 +326,7 @@ pub async fn a_full_run_refuses_and_others_do_not(broker: &dyn Broker) {
     assert_eq!(answers, [Err(Refused::Full), Ok(()), Err(Refused::Full)]);
     let all = read(broker, 1, None).await;
     assert_eq!(all.len(), usize::from(most));
-    broker.dispatch().purge(run(1), all[1].0).await.expect("reachable");
+    broker.dispatch().journalled(run(1), all[1].0).await.expect("reachable");
     say(broker, vec![report(1, 200)]).await;
 }
 

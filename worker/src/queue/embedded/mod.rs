@@ -1,6 +1,10 @@
 //! The queue inside the process: the model broker behind both ports.
+//!
+//! It does not outlive its process, so a report is acknowledged only when the coordinator's journal
+//! holds it: until then the worker that said it keeps what it says.
 
 mod claims;
+mod journalled;
 pub mod model;
 
 #[cfg(test)]
@@ -21,6 +25,7 @@ use tokio::sync::{Notify, broadcast};
 use tokio::time::{Instant, timeout_at};
 
 use self::claims::Claims;
+use self::journalled::Journalled;
 use self::model::{Model, ModelConfig};
 use crate::port::{
     Delivery, Dispatch, Incarnation, Listed, Offered, PendingClaim, Position, QueueError, Refused,
@@ -38,6 +43,8 @@ pub struct EmbeddedQueue {
     start: Instant,
     work: Notify,
     reports: Notify,
+    /// Absent when reports are acknowledged as soon as they are here.
+    journalled: Option<Journalled>,
     claims: Claims,
     hellos: Mutex<HashMap<WorkerId, (Hello, Instant)>>,
     controls: broadcast::Sender<Control>,
@@ -46,12 +53,23 @@ pub struct EmbeddedQueue {
 impl EmbeddedQueue {
     /// An empty queue. Must be made inside the runtime it is used in.
     pub fn new(config: ModelConfig) -> Self {
+        Self::with(config, Some(Journalled::default()))
+    }
+
+    /// A queue that acknowledges reports at once, as a server with a disk does.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn lasting(config: ModelConfig) -> Self {
+        Self::with(config, None)
+    }
+
+    fn with(config: ModelConfig, journalled: Option<Journalled>) -> Self {
         let incarnation = Incarnation(rand::random());
         Self {
             model: Mutex::new(Model::new(incarnation, config)),
             start: Instant::now(),
             work: Notify::new(),
             reports: Notify::new(),
+            journalled,
             claims: Claims::default(),
             hellos: Mutex::default(),
             controls: broadcast::Sender::new(CONTROLS),
@@ -62,6 +80,9 @@ impl EmbeddedQueue {
     #[cfg(any(test, feature = "testing"))]
     pub fn disturb<T>(&self, fault: impl FnOnce(&mut Model) -> T) -> T {
         let value = fault(&mut self.model());
+        if let Some(journalled) = &self.journalled {
+            journalled.disturb();
+        }
         self.work.notify_waiters();
         self.reports.notify_waiters();
         value
@@ -124,9 +145,18 @@ impl WorkSource for EmbeddedQueue {
     }
 
     async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), Refused>>, QueueError> {
-        let answers = self.model().report(reports);
+        let runs: Vec<RunId> = reports.iter().map(|report| report.run).collect();
+        let (answers, awaited) = {
+            let mut model = self.model();
+            let answers = model.report(reports);
+            let awaited = self.journalled.as_ref().map(|j| (j, j.awaited(&runs, &answers)));
+            (answers, awaited)
+        };
         self.reports.notify_waiters();
-        Ok(answers)
+        if let Some((journalled, awaited)) = awaited {
+            journalled.wait(&awaited).await?;
+        }
+        Ok(answers.into_iter().map(|answer| answer.map(|_sequence| ())).collect())
     }
 
     async fn hello(&self, hello: Hello) -> Result<(), QueueError> {
@@ -180,8 +210,14 @@ impl Dispatch for EmbeddedQueue {
         }
     }
 
-    async fn purge(&self, run: RunId, below: Position) -> Result<(), QueueError> {
-        self.model().purge(run, below);
+    async fn journalled(&self, run: RunId, position: Position) -> Result<(), QueueError> {
+        let mut model = self.model();
+        if position.incarnation == model.incarnation() {
+            model.purge(run, position);
+            if let Some(journalled) = &self.journalled {
+                journalled.reached(run, position.sequence);
+            }
+        }
         Ok(())
     }
 

@@ -33,13 +33,52 @@ impl Broker for Embedded {
 #[tokio::test(start_paused = true)]
 async fn keeps_the_contract() {
     let config = ModelConfig { reports_per_run: 20, ..ModelConfig::default() };
-    contract::all(async || Embedded(Arc::new(EmbeddedQueue::new(config)))).await;
+    contract::all(async || Embedded(Arc::new(EmbeddedQueue::lasting(config)))).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_waiting_pull_gets_what_expires_while_it_waits() {
-    let broker = Embedded(Arc::new(EmbeddedQueue::default()));
+    let broker = Embedded(Arc::new(EmbeddedQueue::lasting(ModelConfig::default())));
     contract::a_silent_delivery_comes_again_after_its_lease(&broker).await;
     let again = broker.source().pull(1, Duration::from_secs(3600)).await.expect("reachable");
     assert_eq!(again[0].delivered, 3);
+}
+
+fn started(exec: u8) -> Report {
+    use rollout_protocol::digest::Digest;
+    use rollout_protocol::id::ExecId;
+    Report {
+        run: RunId::from_bytes([1; 16]),
+        item: ItemId::from_bytes([exec; 16]),
+        try_id: TryId::first(1),
+        exec: ExecId::from_bytes([exec; 16]),
+        spec: Digest::from_bytes([0; 32]),
+        worker: "w".parse().expect("valid"),
+        body: rollout_protocol::wire::report::Body::Started,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn reports_are_acknowledged_when_they_are_journalled() {
+    let queue = EmbeddedQueue::new(ModelConfig::default());
+    let run = RunId::from_bytes([1; 16]);
+    let mut said = std::pin::pin!(queue.report(vec![started(1), started(2)]));
+    let long = Duration::from_secs(600);
+    assert!(tokio::time::timeout(long, said.as_mut()).await.is_err(), "nobody journalled it");
+    let read = queue.reports(run, None, 10, Duration::ZERO).await.expect("no position");
+    assert_eq!(read.len(), 2);
+    queue.journalled(run, read[0].position).await.expect("reachable");
+    assert!(tokio::time::timeout(long, said.as_mut()).await.is_err(), "only the first");
+    queue.journalled(run, read[1].position).await.expect("reachable");
+    assert_eq!(said.await.expect("journalled"), [Ok(()), Ok(())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disturbed_queue_asks_for_its_reports_again() {
+    let queue = EmbeddedQueue::new(ModelConfig::default());
+    let mut said = std::pin::pin!(queue.report(vec![started(1)]));
+    assert!(futures_util::poll!(said.as_mut()).is_pending());
+    queue.disturb(|model| model.lose_report_tail(1));
+    let answer = said.await;
+    assert!(matches!(answer, Err(QueueError::Unreachable { .. })), "{answer:?}");
 }

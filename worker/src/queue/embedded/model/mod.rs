@@ -136,8 +136,8 @@ impl Model {
         self.work.list(run)
     }
 
-    /// Appends reports.
-    pub fn report(&mut self, reports: Vec<Report>) -> Vec<Result<(), Refused>> {
+    /// Appends reports; the sequence of each.
+    pub fn report(&mut self, reports: Vec<Report>) -> Vec<Result<u64, Refused>> {
         reports.into_iter().map(|report| self.reports.append(report)).collect()
     }
 

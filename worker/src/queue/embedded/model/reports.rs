@@ -19,7 +19,7 @@ impl Stream {
         Self { reports_per_run, last_sequence: 0, runs: HashMap::new() }
     }
 
-    pub(super) fn append(&mut self, report: Report) -> Result<(), Refused> {
+    pub(super) fn append(&mut self, report: Report) -> Result<u64, Refused> {
         fits(&report)?;
         let reports = self.runs.entry(report.run).or_default();
         if reports.len() >= self.reports_per_run {
@@ -27,7 +27,7 @@ impl Stream {
         }
         self.last_sequence += 1;
         reports.push_back((self.last_sequence, report));
-        Ok(())
+        Ok(self.last_sequence)
     }
 
     /// The run's reports after the one with this sequence and execution.

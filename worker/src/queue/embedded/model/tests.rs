@@ -276,7 +276,8 @@ proptest! {
                 0 | 1 => {
                     let full = kept.iter().filter(|(_, k)| k.run == run(r)).count() >= REPORTS;
                     let answers = model.report(vec![report(r, exec)]);
-                    prop_assert_eq!(answers, [if full { Err(Refused::Full) } else { Ok(()) }]);
+                    let expected = if full { Err(Refused::Full) } else { Ok(last + 1) };
+                    prop_assert_eq!(answers, [expected]);
                     if !full {
                         last += 1;
                         kept.push((last, report(r, exec)));
@@ -377,7 +378,7 @@ fn only_a_report_with_unbounded_texts_is_too_large() {
         with("x".repeat(longest)),
         with("x".repeat(longest + 1)),
     ]);
-    assert_eq!(answers[..2], [Ok(()), Ok(())]);
+    assert_eq!(answers[..2], [Ok(1), Ok(2)]);
     let refused =
         Refused::TooLarge { size_bytes: limits::REPORT_BYTES + 1, max_bytes: limits::REPORT_BYTES };
     assert_eq!(answers[2], Err(refused));

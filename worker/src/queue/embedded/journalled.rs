@@ -1,0 +1,89 @@
+//! How far the journals of coordinators hold the reports, and who waits for that.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rollout_protocol::id::RunId;
+use tokio::sync::Notify;
+
+use crate::port::{QueueError, Refused};
+
+#[derive(Debug, Default)]
+pub(super) struct Journalled {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Last sequence that the run's journal holds.
+    reached: HashMap<RunId, u64>,
+    /// How often sequences lost their meaning.
+    disturbances: u64,
+}
+
+/// What one batch of reports waits for: a sequence of each run in it.
+#[derive(Debug)]
+pub(super) struct Awaited {
+    last: Vec<(RunId, u64)>,
+    disturbances: u64,
+}
+
+impl Journalled {
+    /// What must be journalled before reports of these runs with these answers are safe.
+    pub(super) fn awaited(&self, runs: &[RunId], answers: &[Result<u64, Refused>]) -> Awaited {
+        let mut last: Vec<(RunId, u64)> = Vec::with_capacity(1);
+        for (run, answer) in runs.iter().zip(answers) {
+            let Ok(sequence) = answer else { continue };
+            match last.iter_mut().find(|(known, _)| known == run) {
+                Some((_, last)) => *last = *sequence,
+                None => last.push((*run, *sequence)),
+            }
+        }
+        Awaited { last, disturbances: self.state().disturbances }
+    }
+
+    /// Waits until all of it is journalled. May be dropped.
+    pub(super) async fn wait(&self, awaited: &Awaited) -> Result<(), QueueError> {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            {
+                let state = self.state();
+                if state.disturbances != awaited.disturbances {
+                    let reason = "the broker went away before the report was journalled".to_owned();
+                    return Err(QueueError::Unreachable { reason });
+                }
+                let holds = |(run, sequence): &(RunId, u64)| {
+                    state.reached.get(run).is_some_and(|reached| reached >= sequence)
+                };
+                if awaited.last.iter().all(holds) {
+                    return Ok(());
+                }
+            }
+            changed.await;
+        }
+    }
+
+    pub(super) fn reached(&self, run: RunId, sequence: u64) {
+        let mut state = self.state();
+        let reached = state.reached.entry(run).or_default();
+        *reached = sequence.max(*reached);
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Sequences mean nothing any more: whoever waits has to report again.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn disturb(&self) {
+        let mut state = self.state();
+        state.reached.clear();
+        state.disturbances += 1;
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
