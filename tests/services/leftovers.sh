@@ -1,22 +1,37 @@
 # Finds what the tests left behind: processes, containers, networks, control groups, mounts, files.
-# What was there before, or belongs to a living process of somebody else, is not ours. Sourced by
-# tests/run.
+# An engine may be shared, so only what provably comes from this run is touched: it carries this
+# run's mark, or names this run's scratch directory. Sourced by tests/run.
 
 # In the environment of cargo and all it starts, with a value only this run has.
 readonly leftovers_variable=ROLLOUT_TEST_MARK
-# Labels that name the owner of what the program under test creates.
-readonly leftovers_label='dev[.]rollout[.]owner='
 
-leftovers_mark() {
-  leftovers_containers >"$work/containers.before"
-  leftovers_networks >"$work/networks.before"
-  leftovers_cgroups >"$work/cgroups.before"
+leftovers_mark() { leftovers_cgroups >"$work/cgroups.before"; }
+
+# The program under test labels what it creates with its owner, whose lock file lies in our scratch.
+leftovers_containers() {
+  [ "$with_docker" = no ] || docker ps --all --no-trunc --format '{{.ID}} {{.Names}} {{.Labels}}' |
+    leftovers_of_scratch
 }
-
-leftovers_containers() { [ "$with_docker" = no ] || docker ps --all --no-trunc --format '{{.ID}} {{.Names}} {{.Labels}}' | leftovers_ours; }
-leftovers_networks() { [ "$with_docker" = no ] || docker network ls --no-trunc --format '{{.ID}} {{.Name}} {{.Labels}}' | leftovers_ours; }
-leftovers_ours() { { grep -E " [^ ]* .*$leftovers_label" || true; } | cut -d " " -f 1,2 | sort; }
+leftovers_networks() {
+  [ "$with_docker" = no ] || docker network ls --no-trunc --format '{{.ID}} {{.Name}} {{.Labels}}' |
+    leftovers_of_scratch
+}
+leftovers_of_scratch() {
+  local id name labels
+  while read -r id name labels; do
+    [[ $labels != *"$scratch/"* ]] || echo "$id $name"
+  done
+}
+# Control groups do not tell whose they are: those that appeared and hold no process are reported,
+# and left.
 leftovers_cgroups() { find /sys/fs/cgroup -type d -name 'rollout*' 2>/dev/null | sort; }
+leftovers_empty_cgroups() {
+  local group
+  while read -r group; do
+    [ -n "$(cat "$group/cgroup.procs" 2>/dev/null)" ] || echo "$group"
+  done < <(leftovers_cgroups | comm -13 "$work/cgroups.before" -)
+}
+leftovers_no_cgroups() { [ -z "$(leftovers_empty_cgroups)" ]; }
 
 # Processes with our mark in their environment, or with our scratch in their arguments or mounts
 # (a sandbox starts from an empty environment).
@@ -42,9 +57,12 @@ leftovers_check() {
     while read -r line; do kill -KILL "${line%% *}" 2>/dev/null; done < <(leftovers_processes)
     found=1
   fi
-  leftovers_new containers docker rm --force --volumes || found=1
-  leftovers_new networks docker network rm || found=1
-  leftovers_new cgroups rmdir || found=1
+  leftovers_remove containers docker rm --force --volumes || found=1
+  leftovers_remove networks docker network rm || found=1
+  if ! wait_until 5 leftovers_no_cgroups; then
+    leftovers_report "control group" < <(leftovers_empty_cgroups)
+    found=1
+  fi
   local below
   below=$(awk -v below="$scratch/" 'index($5, below) == 1 { print $5 }' /proc/self/mountinfo)
   if [ -n "$below" ]; then
@@ -60,14 +78,14 @@ leftovers_check() {
   return "$found"
 }
 
-# leftovers_new KIND COMMAND…: reports and removes, with the command, what was not there before.
-leftovers_new() {
-  local kind=$1 new line
+# leftovers_remove KIND COMMAND…: reports what is left of a kind and removes it with the command.
+leftovers_remove() {
+  local kind=$1 left line
   shift
-  new=$("leftovers_$kind" | comm -13 "$work/$kind.before" -)
-  [ -n "$new" ] || return 0
-  leftovers_report "${kind%s}" <<<"$new"
-  while read -r line; do "$@" "${line%% *}" >/dev/null 2>&1; done <<<"$new"
+  left=$("leftovers_$kind")
+  [ -n "$left" ] || return 0
+  leftovers_report "${kind%s}" <<<"$left"
+  while read -r line; do "$@" "${line%% *}" >/dev/null 2>&1; done <<<"$left"
   return 1
 }
 
