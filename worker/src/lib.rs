@@ -2,6 +2,7 @@
 
 pub mod archive;
 pub mod environment;
+pub mod owner;
 pub mod port;
 pub mod queue;
 pub mod store;

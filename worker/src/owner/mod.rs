@@ -1,0 +1,176 @@
+//! Who owns what on a host, and the proof that an owner is dead.
+//!
+//! Everything a worker creates carries its [`Owner`]. A reaper removes what a dead owner left, and
+//! only then: by age nothing is ever removed. Deaths are proven by one of
+//! * another boot of the same host,
+//! * the owner's process being gone, or another one having its number, seen from the owner's own
+//!   PID namespace,
+//! * the lock of the owner's [`WorkerDir`]: the kernel releases it with the process.
+
+mod process;
+mod worker_dir;
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
+
+pub use self::worker_dir::{WorkerDir, WorkerDirError};
+use crate::environment::{DeadOwners, Owner};
+
+/// Longest text read as an owner: labels come from outside.
+const LABEL_BYTES: usize = 8 * 1024;
+
+/// Name of the lock in a worker directory.
+const LOCK: &str = "lock";
+
+impl Owner {
+    /// This process, which holds the lock of the worker directory `lock`. What the system does not
+    /// tell stays empty or zero, and proves nothing.
+    pub fn current(lock: PathBuf) -> Self {
+        Self {
+            host: process::host(),
+            boot_id: process::boot_id(),
+            pid_namespace: process::pid_namespace(),
+            pid: std::process::id(),
+            start_ticks: process::own_start_ticks(),
+            uid: rustix::process::getuid().as_raw(),
+            lock,
+        }
+    }
+
+    /// As text for a label: JSON without blanks.
+    ///
+    /// # Errors
+    /// When the path of the lock is not UTF-8.
+    pub fn to_label(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string(self)
+    }
+
+    /// What [`Owner::to_label`] wrote; `None` for anything else.
+    pub fn from_label(text: &str) -> Option<Self> {
+        if text.len() > LABEL_BYTES { None } else { serde_json::from_str(text).ok() }
+    }
+}
+
+/// Judges owners from the host of this process.
+#[derive(Debug)]
+pub struct HostOwners {
+    me: Owner,
+    /// Worker directories of dead owners whose lock this process holds now, which is why it cannot
+    /// be taken as a proof any more.
+    adopted: RwLock<HashSet<PathBuf>>,
+}
+
+impl HostOwners {
+    /// Judges for `me`, the owner that this process is.
+    pub fn new(me: Owner) -> Self {
+        Self { me, adopted: RwLock::default() }
+    }
+
+    /// Remembers that the owner of an adopted directory is dead.
+    pub fn adopt(&self, dir: &WorkerDir) {
+        let mut adopted = self.adopted.write().unwrap_or_else(PoisonError::into_inner);
+        adopted.insert(dir.path().to_owned());
+    }
+
+    fn has_adopted(&self, lock: &Path) -> bool {
+        self.adopted.read().unwrap_or_else(PoisonError::into_inner).contains(lock)
+    }
+}
+
+impl DeadOwners for HostOwners {
+    fn is_dead(&self, owner: &Owner) -> bool {
+        let me = &self.me;
+        if owner == me || owner.host != me.host || owner.host.is_empty() {
+            return false;
+        }
+        if self.has_adopted(&owner.lock) {
+            return true;
+        }
+        let same_boot = !me.boot_id.is_empty() && owner.boot_id == me.boot_id;
+        if !same_boot {
+            return !me.boot_id.is_empty() && !owner.boot_id.is_empty();
+        }
+        let same_pids = me.pid_namespace != 0 && owner.pid_namespace == me.pid_namespace;
+        (same_pids && process::is_gone(owner.pid, owner.start_ticks))
+            || worker_dir::is_abandoned(&owner.lock)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// A lock that was given up may live on for a moment in a child that another test starts.
+    pub(super) fn until(mut reached: impl FnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !reached() {
+            assert!(Instant::now() < deadline, "still not");
+            std::thread::yield_now();
+        }
+    }
+
+    fn me() -> Owner {
+        Owner::current(PathBuf::from("/nowhere"))
+    }
+
+    #[test]
+    fn this_process_is_described_whole() {
+        let me = me();
+        assert!(!me.host.is_empty());
+        assert_eq!(me.pid, std::process::id());
+        assert_eq!(Owner::from_label(&me.to_label().unwrap()), Some(me.clone()));
+        assert_eq!(Owner::from_label("{}"), None);
+        if cfg!(target_os = "linux") {
+            assert_eq!(me.boot_id.len(), 36, "{me:?}");
+            assert!(me.pid_namespace != 0 && me.start_ticks != 0, "{me:?}");
+        }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn only_proof_makes_a_death() {
+        let me = me();
+        let owners = HostOwners::new(me.clone());
+        let mut child = Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();
+        let start_ticks = process::start_ticks(child.id()).unwrap();
+        let other = Owner { pid: child.id(), start_ticks, ..me.clone() };
+        assert!(!owners.is_dead(&me));
+        assert!(!owners.is_dead(&other));
+        assert!(owners.is_dead(&Owner { start_ticks: start_ticks + 1, ..other.clone() }));
+        assert!(owners.is_dead(&Owner { boot_id: "another".into(), ..other.clone() }));
+        let elsewhere =
+            Owner { host: "another".into(), boot_id: "another".into(), ..other.clone() };
+        assert!(!owners.is_dead(&elsewhere));
+        assert!(!owners.is_dead(&Owner { boot_id: String::new(), ..other.clone() }));
+        let contained = Owner { pid_namespace: 1, start_ticks: 1, ..other.clone() };
+        assert!(!owners.is_dead(&contained), "its numbers mean nothing here");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(owners.is_dead(&other));
+    }
+
+    #[test]
+    fn a_lock_that_can_be_taken_proves_a_death() {
+        let base = tempfile::TempDir::new().unwrap();
+        let dir = WorkerDir::create(base.path()).unwrap();
+        let hidden = Owner { pid_namespace: 1, pid: 1, ..Owner::current(dir.path().to_owned()) };
+        let owners = HostOwners::new(me());
+        assert!(!owners.is_dead(&hidden));
+        drop(dir);
+        if cfg!(target_os = "linux") {
+            until(|| owners.is_dead(&hidden));
+        }
+        let mut adopted = Vec::new();
+        until(|| {
+            adopted = WorkerDir::adoptable(base.path()).unwrap();
+            !adopted.is_empty()
+        });
+        assert!(!owners.is_dead(&hidden), "somebody holds the lock");
+        owners.adopt(&adopted[0]);
+        assert!(owners.is_dead(&hidden));
+    }
+}

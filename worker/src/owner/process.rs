@@ -1,0 +1,56 @@
+//! What the system says of processes. Linux tells everything; elsewhere most stays unknown.
+
+use std::os::unix::fs::MetadataExt as _;
+
+use rustix::process::{Pid, test_kill_process};
+
+/// Position of the start time among the fields after the program's name in `/proc/<pid>/stat`.
+const START_FIELD: usize = 19;
+
+pub(super) fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Empty where there is none.
+pub(super) fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map(|text| text.trim().to_owned())
+        .unwrap_or_default()
+}
+
+/// Zero where there is none.
+pub(super) fn pid_namespace() -> u64 {
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
+}
+
+/// Zero where it is not known.
+pub(super) fn own_start_ticks() -> u64 {
+    if proc_is_ours() { start_ticks(std::process::id()).unwrap_or(0) } else { 0 }
+}
+
+/// Whether the process that had this number and start time no longer exists. The number must be
+/// of our own PID namespace.
+pub(super) fn is_gone(pid: u32, started: u64) -> bool {
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
+    // Not by looking into /proc, which may hide the processes of others.
+    if test_kill_process(pid) == Err(rustix::io::Errno::SRCH) {
+        return true;
+    }
+    let number = pid.as_raw_nonzero().get().unsigned_abs();
+    started != 0 && proc_is_ours() && start_ticks(number).is_some_and(|found| found != started)
+}
+
+/// Whether `/proc` numbers processes like our own PID namespace: a container may show its host's.
+fn proc_is_ours() -> bool {
+    std::fs::read_link("/proc/self")
+        .is_ok_and(|link| link.to_str() == Some(&std::process::id().to_string()))
+}
+
+/// Start time of a process in ticks since boot.
+pub(super) fn start_ticks(pid: u32) -> Option<u64> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The program's name may hold anything, also parentheses and line breaks.
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
+    rest.split_ascii_whitespace().nth(START_FIELD)?.parse().ok()
+}
