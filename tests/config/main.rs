@@ -1,0 +1,93 @@
+//! The files under `tests/fixtures` and `examples`, read as a run would: what shall be right is
+//! right without a warning, and of what shall be wrong every fault is named at once.
+
+use std::path::Path;
+
+use rollout_coordinator::config::{Options, Problems, read_job, read_task};
+use rollout_tests::expected::Expected;
+use rollout_tests::project::{Project, fixtures, repository};
+
+/// What is said about a job file.
+fn job_faults(file: &Path) -> String {
+    let mut problems = Problems::default();
+    let job = read_job(file, &Options::new(&|_| true), &mut problems);
+    said(problems, job.is_some())
+}
+
+/// What is said about a task file.
+fn task_faults(file: &Path) -> String {
+    let mut problems = Problems::default();
+    let task = read_task(file, &mut problems);
+    said(problems, task.is_some())
+}
+
+fn said(problems: Problems, has_structure: bool) -> String {
+    match problems.finish(()) {
+        Ok(((), warnings)) => {
+            assert!(has_structure, "neither a value nor a fault");
+            warnings.iter().map(|warning| format!("{warning}\n")).collect()
+        }
+        Err(errors) => errors.to_string(),
+    }
+}
+
+fn assert_names_all(what: &str, said: &str, texts: &[String]) {
+    let missing: Vec<_> = texts.iter().filter(|text| !said.contains(*text)).collect();
+    assert!(missing.is_empty(), "{what}: {missing:?} not in:\n{said}");
+}
+
+#[test]
+fn every_fault_of_a_job_file_is_named() {
+    for (name, texts) in Expected::read().invalid_jobs {
+        // Whether a dataset is there is looked at when tasks are loaded.
+        let texts: Vec<_> = texts.into_iter().filter(|text| text != "no-such-directory").collect();
+        let said = job_faults(&fixtures().join("jobs").join(&name));
+        assert_names_all(&name, &said, &texts);
+    }
+}
+
+#[test]
+fn every_fault_of_a_task_file_is_named() {
+    for (name, texts) in Expected::read().invalid_tasks {
+        let file = fixtures().join("tasks/bad-toml").join(&name).join("task.toml");
+        assert_names_all(&name, &task_faults(&file), &texts);
+    }
+}
+
+#[test]
+fn fixtures_have_no_faults() {
+    let values = [
+        ("PROVIDER", "docker"),
+        ("MARK", "m"),
+        ("BYTES", "1"),
+        ("PROJECT", "/p"),
+        ("ATTEMPTS", "1"),
+    ];
+    for entry in fixtures().join("jobs").read_dir().expect("jobs") {
+        let entry = entry.expect("an entry");
+        if entry.path().is_file() {
+            let name = entry.file_name();
+            let name = name.to_str().expect("a name");
+            let project = Project::new("unused").job(name, &values);
+            assert_eq!(job_faults(&project.path().join("job.yaml")), "", "{name}");
+        }
+    }
+    for dataset in ["faults", "agents", "slow"] {
+        for task in fixtures().join("tasks").join(dataset).read_dir().expect("tasks") {
+            let file = task.expect("an entry").path().join("task.toml");
+            assert_eq!(task_faults(&file), "", "{}", file.display());
+        }
+    }
+}
+
+#[test]
+fn examples_have_no_faults() {
+    for example in ["quickstart", "docker"] {
+        let directory = repository().join("examples").join(example);
+        assert_eq!(job_faults(&directory.join("job.yaml")), "", "{example}");
+        for task in directory.join("tasks").read_dir().expect("tasks") {
+            let file = task.expect("an entry").path().join("task.toml");
+            assert_eq!(task_faults(&file), "", "{}", file.display());
+        }
+    }
+}
