@@ -5,6 +5,7 @@ pub mod environment;
 pub mod owner;
 pub mod port;
 pub mod queue;
+pub mod secrets;
 pub mod store;
 pub mod supervise;
 pub mod trial;

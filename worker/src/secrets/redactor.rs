@@ -1,0 +1,231 @@
+//! Replaces secret values in streams of bytes, however the streams are cut.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use aho_corasick::{AhoCorasick, AhoCorasickKind};
+
+use super::encodings;
+
+/// Knows secret values in all their forms. Cheap to clone; without secrets it does nothing.
+#[derive(Clone, Default)]
+pub struct Redactor(Option<Arc<Secrets>>);
+
+struct Secrets {
+    search: AhoCorasick,
+    /// What stands for the secret of each pattern.
+    markers: Vec<Arc<[u8]>>,
+    /// Bytes of the longest pattern.
+    longest: usize,
+}
+
+/// What replaces a secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// `[redacted:NAME]`, for text.
+    Marker,
+    /// As many `*` as the secret had bytes, where lengths must stay.
+    Mask,
+}
+
+impl fmt::Debug for Redactor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let patterns = self.0.as_ref().map_or(0, |secrets| secrets.markers.len());
+        write!(f, "Redactor({patterns} patterns)")
+    }
+}
+
+impl Redactor {
+    /// Looks for the values of these variables, given as names and values, in every form in which
+    /// our own encodings would carry them. Values under four bytes are not looked for.
+    pub fn new<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let (mut patterns, mut markers) = (Vec::new(), Vec::new());
+        for (name, value) in secrets {
+            let marker: Arc<[u8]> = format!("[redacted:{name}]").into_bytes().into();
+            for form in encodings::forms(value) {
+                patterns.push(form);
+                markers.push(marker.clone());
+            }
+        }
+        let Some(longest) = patterns.iter().map(Vec::len).max() else { return Self::default() };
+        let search = AhoCorasick::builder()
+            // Not the faster automaton: its size is the product of pattern bytes and alphabet.
+            .kind(Some(AhoCorasickKind::ContiguousNFA))
+            .build(&patterns)
+            .expect("values of environment variables are far from the limits of the automaton");
+        Self(Some(Arc::new(Secrets { search, markers, longest })))
+    }
+
+    /// Whether there is nothing to look for.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Bytes by which two neighbouring pieces must overlap so that no secret is cut by the border.
+    pub fn overlap(&self) -> usize {
+        self.0.as_ref().map_or(0, |secrets| secrets.longest - 1)
+    }
+
+    /// A copy of `text` without secrets.
+    pub fn text(&self, text: &str) -> String {
+        let mut clean = Vec::with_capacity(text.len());
+        self.bytes(text.as_bytes(), 0, &mut clean);
+        // Secrets are whole characters, but their encodings may begin inside one.
+        String::from_utf8_lossy(&clean).into_owned()
+    }
+
+    /// Appends `bytes` without secrets to `clean`, leaving out the first `skip` bytes: they are
+    /// there only so that a secret over the border is seen.
+    pub fn bytes(&self, bytes: &[u8], skip: usize, clean: &mut Vec<u8>) {
+        let Some(secrets) = &self.0 else {
+            clean.extend_from_slice(&bytes[skip..]);
+            return;
+        };
+        let mut at = skip;
+        for run in secrets.runs(bytes) {
+            if run.at.end > skip {
+                clean.extend_from_slice(&bytes[at..run.at.start.max(at)]);
+                clean.extend_from_slice(&secrets.markers[run.pattern]);
+                at = run.at.end;
+            }
+        }
+        clean.extend_from_slice(&bytes[at..]);
+    }
+
+    /// Begins a stream.
+    pub fn stream(&self, style: Style) -> Redacting {
+        Redacting {
+            secrets: self.0.clone(),
+            style,
+            pending: Vec::new(),
+            covered: 0,
+            in_secret: false,
+        }
+    }
+}
+
+/// Bytes that belong to secrets, without a gap.
+struct Run {
+    at: Range<usize>,
+    /// The pattern that begins it.
+    pattern: usize,
+}
+
+impl Secrets {
+    /// Every byte that belongs to a secret, as runs in ascending order that do not touch.
+    fn runs(&self, bytes: &[u8]) -> Vec<Run> {
+        if !self.search.is_match(bytes) {
+            return Vec::new();
+        }
+        let mut found: Vec<_> = self
+            .search
+            .find_overlapping_iter(bytes)
+            .map(|found| Run { at: found.range(), pattern: found.pattern().as_usize() })
+            .collect();
+        found.sort_by_key(|run| (run.at.start, std::cmp::Reverse(run.at.end)));
+        let mut runs: Vec<Run> = Vec::new();
+        for run in found {
+            match runs.last_mut() {
+                Some(last) if run.at.start <= last.at.end => {
+                    last.at.end = last.at.end.max(run.at.end);
+                }
+                _ => runs.push(run),
+            }
+        }
+        runs
+    }
+}
+
+/// A stream of bytes on its way. Holds back fewer bytes than the longest form of a secret has.
+pub struct Redacting {
+    secrets: Option<Arc<Secrets>>,
+    style: Style,
+    pending: Vec<u8>,
+    /// So many bytes at the beginning of `pending` belong to a secret that began before.
+    covered: usize,
+    /// The last byte given out stood for a secret.
+    in_secret: bool,
+}
+
+impl fmt::Debug for Redacting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redacting").field("style", &self.style).finish_non_exhaustive()
+    }
+}
+
+impl Redacting {
+    /// Takes bytes and appends to `clean` what is certain.
+    pub fn push(&mut self, bytes: &[u8], clean: &mut Vec<u8>) {
+        let Some(secrets) = self.secrets.clone() else {
+            clean.extend_from_slice(bytes);
+            return;
+        };
+        self.pending.extend_from_slice(bytes);
+        let certain = self.pending.len().saturating_sub(secrets.longest - 1);
+        self.give(&secrets, certain, clean);
+    }
+
+    /// Ends the stream and appends the rest to `clean`.
+    pub fn finish(mut self, clean: &mut Vec<u8>) {
+        if let Some(secrets) = self.secrets.clone() {
+            let all = self.pending.len();
+            self.give(&secrets, all, clean);
+        }
+    }
+
+    /// Ends the stream without its end: the raw bytes that were held back. The first `n` of them
+    /// belong to a secret that was given out already.
+    pub(crate) fn abandon(self) -> (Vec<u8>, usize) {
+        (self.pending, self.covered)
+    }
+
+    /// Gives out the first `certain` bytes of `pending`: no secret that is not whole in `pending`
+    /// begins among them.
+    fn give(&mut self, secrets: &Secrets, certain: usize, clean: &mut Vec<u8>) {
+        if certain == 0 {
+            return;
+        }
+        let mut at = 0;
+        let mut covered = self.covered.min(certain);
+        self.hide(covered, None, clean);
+        at += covered;
+        covered = self.covered - covered;
+        for run in secrets.runs(&self.pending) {
+            let (start, end) = (run.at.start.max(at), run.at.end);
+            if start >= certain {
+                break;
+            }
+            if end <= at {
+                continue;
+            }
+            self.show(at..start, clean);
+            let stop = end.min(certain);
+            self.hide(stop - start, Some(&secrets.markers[run.pattern]), clean);
+            at = stop;
+            covered = covered.max(end - stop);
+        }
+        self.show(at..certain, clean);
+        self.pending.drain(..certain);
+        self.covered = covered;
+    }
+
+    fn show(&mut self, range: Range<usize>, clean: &mut Vec<u8>) {
+        if !range.is_empty() {
+            clean.extend_from_slice(&self.pending[range]);
+            self.in_secret = false;
+        }
+    }
+
+    fn hide(&mut self, length: usize, marker: Option<&[u8]>, clean: &mut Vec<u8>) {
+        if length == 0 {
+            return;
+        }
+        match self.style {
+            Style::Mask => clean.resize(clean.len() + length, b'*'),
+            Style::Marker if self.in_secret => {}
+            Style::Marker => clean.extend_from_slice(marker.unwrap_or_default()),
+        }
+        self.in_secret = true;
+    }
+}

@@ -1,0 +1,165 @@
+use std::collections::BTreeMap;
+
+use data_encoding::{BASE64, BASE64URL, HEXLOWER};
+use proptest::prelude::*;
+use rollout_protocol::template::Template;
+
+use super::{Redacting, Redactor, Style, TrialVariables, encodings};
+
+const SECRET: &str = "s3cr3t+/\"key\" ü";
+
+fn redactor() -> Redactor {
+    Redactor::new([("KEY", SECRET)])
+}
+
+fn stream(mut stream: Redacting, pieces: &[&[u8]]) -> String {
+    let mut clean = Vec::new();
+    for piece in pieces {
+        stream.push(piece, &mut clean);
+    }
+    stream.finish(&mut clean);
+    String::from_utf8(clean).expect("text")
+}
+
+#[test]
+fn forms_of_a_secret_are_replaced() {
+    let json = serde_json::to_string(&serde_json::json!({ "k": SECRET })).expect("JSON");
+    let nested = serde_json::to_string(&json).expect("JSON");
+    for text in [
+        SECRET.to_owned(),
+        json,
+        nested,
+        "s3cr3t+/\\\"key\\\" \\u00fc".to_owned(),
+        HEXLOWER.encode(SECRET.as_bytes()),
+        HEXLOWER.encode(SECRET.as_bytes()).to_uppercase(),
+        "s3cr3t%2B%2F%22key%22%20%C3%BC".to_owned(),
+        "s3cr3t%2b%2f%22key%22%20%c3%bc".to_owned(),
+        "s3cr3t%2B%2F%22key%22+%C3%BC".to_owned(),
+    ] {
+        let clean = redactor().text(&format!("<{text}>"));
+        assert!(clean.contains("[redacted:KEY]"), "{text}: {clean}");
+        assert!(!clean.contains("key") && !clean.contains("6b6579"), "{text}: {clean}");
+    }
+}
+
+#[test]
+fn base64_is_found_wherever_the_value_stands() {
+    for before in ["", "a", "ab", "abc", "user:"] {
+        for after in ["", "z", "zz"] {
+            for encoding in [BASE64, BASE64URL] {
+                let text = encoding.encode(format!("{before}{SECRET}{after}").as_bytes());
+                let clean = redactor().text(&text);
+                assert!(clean.contains("[redacted:KEY]"), "{before}|{after}: {clean}");
+                assert!(clean.len() <= before.len() * 2 + after.len() * 2 + 22, "{clean}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_secret_may_come_in_pieces() {
+    let text = format!("a {SECRET}{SECRET} b {SECRET} c");
+    for cut in 0..=text.len() {
+        let (one, two) = text.as_bytes().split_at(cut);
+        let clean = stream(redactor().stream(Style::Marker), &[one, two]);
+        assert_eq!(clean, "a [redacted:KEY] b [redacted:KEY] c", "cut at {cut}");
+        let clean = stream(redactor().stream(Style::Mask), &[one, two]);
+        assert_eq!(clean.len(), text.len());
+        assert!(clean.starts_with("a ***") && clean.ends_with("*** c"), "{clean}");
+    }
+}
+
+#[test]
+fn a_border_inside_a_secret_leaks_nothing() {
+    let redactor = redactor();
+    let text = format!("{SECRET} rest").into_bytes();
+    for cut in 0..SECRET.len() {
+        let mut clean = Vec::new();
+        redactor.bytes(&text, cut, &mut clean);
+        assert_eq!(clean, b"[redacted:KEY] rest", "{cut}");
+    }
+}
+
+#[test]
+fn short_values_and_no_values_change_nothing() {
+    assert!(Redactor::new([("A", "abc"), ("B", "")]).is_empty());
+    let long = Redactor::new([("A", "abcdefg")]);
+    let clean = long.text(&BASE64.encode(b"abcdefg"));
+    assert_eq!(clean, BASE64.encode(b"abcdefg"), "seven bytes are too few for Base64");
+    let clean = stream(Redactor::default().stream(Style::Marker), &[b"abc", b"def"]);
+    assert_eq!(clean, "abcdef");
+}
+
+#[test]
+fn expansion_takes_exported_variables_only() {
+    let all = [("API_KEY", "k-123456"), ("API_URL", "http://x"), ("HOME", "/root")];
+    let all = all.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let variables = TrialVariables::select(["API_*", "PATH"], all);
+    assert_eq!(variables.names().collect::<Vec<_>>(), ["API_KEY", "API_URL"]);
+    assert!(!format!("{variables:?}").contains("123456"));
+
+    let layer = |pairs: &[(&str, &str)]| -> BTreeMap<String, Template> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), Template::new(*value))).collect()
+    };
+    let task = layer(&[("A", "task"), ("B", "Bearer ${API_KEY}")]);
+    let agent = layer(&[("A", "agent"), ("C", "${HOME:-none}")]);
+    let expanded = variables.expand([&task, &agent]).expect("everything is set");
+    let env: Vec<_> = expanded.env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    assert_eq!(env, [("A", "agent"), ("B", "Bearer k-123456"), ("C", "none")]);
+    assert_eq!(expanded.redactor.text("k-123456 http://x none"), "[redacted:API_KEY] http://x none");
+    assert!(!format!("{expanded:?}").contains("123456"));
+
+    let unset = variables.expand([&layer(&[("X", "${HOME}")])]).expect_err("not exported");
+    assert_eq!(unset.name, "HOME");
+}
+
+/// Which bytes belong to a form of a secret, found the slow way.
+fn covered(text: &[u8], secrets: &[String]) -> Vec<bool> {
+    let mut covered = vec![false; text.len()];
+    for form in secrets.iter().flat_map(|secret| encodings::forms(secret)) {
+        for at in 0..text.len() {
+            if text[at..].starts_with(&form) {
+                covered[at..at + form.len()].fill(true);
+            }
+        }
+    }
+    covered
+}
+
+fn pieces<'a>(text: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
+    let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (text.len() + 1)).collect();
+    cuts.extend([0, text.len()]);
+    cuts.sort_unstable();
+    cuts.windows(2).map(|pair| &text[pair[0]..pair[1]]).collect()
+}
+
+proptest! {
+    /// Few letters, so that secrets overlap themselves and each other.
+    #[test]
+    fn no_secret_survives_and_the_rest_is_unchanged(
+        secrets in proptest::collection::vec("[ab]{4,9}", 1..4),
+        text in "[ab\\-]{0,200}",
+        cuts in proptest::collection::vec(0usize..1000, 0..12),
+    ) {
+        let redactor = Redactor::new(secrets.iter().map(|secret| ("N", secret.as_str())));
+        let pieces = pieces(text.as_bytes(), &cuts);
+        let covered = covered(text.as_bytes(), &secrets);
+
+        let expected: Vec<u8> = text.bytes().zip(&covered)
+            .map(|(byte, covered)| if *covered { b'*' } else { byte }).collect();
+        let masked = stream(redactor.stream(Style::Mask), &pieces);
+        prop_assert_eq!(masked.as_bytes(), &expected[..]);
+
+        let mut expected = String::new();
+        for (at, byte) in text.bytes().enumerate() {
+            if !covered[at] {
+                expected.push(char::from(byte));
+            } else if at == 0 || !covered[at - 1] {
+                expected.push_str("[redacted:N]");
+            }
+        }
+        let marked = stream(redactor.stream(Style::Marker), &pieces);
+        prop_assert_eq!(&marked, &expected);
+        prop_assert_eq!(&redactor.text(&text), &expected);
+    }
+}
