@@ -186,24 +186,18 @@ impl Redacting {
         if certain == 0 {
             return;
         }
-        let mut at = 0;
-        let mut covered = self.covered.min(certain);
-        self.hide(covered, None, clean);
-        at += covered;
-        covered = self.covered - covered;
-        for run in secrets.runs(&self.pending) {
-            let (start, end) = (run.at.start.max(at), run.at.end);
-            if start >= certain {
+        let begun = Run { at: 0..self.covered, pattern: 0 };
+        let (mut at, mut covered) = (0, 0);
+        for run in std::iter::once(begun).chain(secrets.runs(&self.pending)) {
+            if run.at.start >= certain {
                 break;
             }
-            if end <= at {
-                continue;
-            }
-            self.show(at..start, clean);
-            let stop = end.min(certain);
-            self.hide(stop - start, Some(&secrets.markers[run.pattern]), clean);
-            at = stop;
-            covered = covered.max(end - stop);
+            self.show(at..run.at.start.max(at), clean);
+            at = at.max(run.at.start);
+            let stop = run.at.end.min(certain);
+            self.hide(stop.saturating_sub(at), &secrets.markers[run.pattern], clean);
+            at = at.max(stop);
+            covered = covered.max(run.at.end.saturating_sub(certain));
         }
         self.show(at..certain, clean);
         self.pending.drain(..certain);
@@ -217,14 +211,14 @@ impl Redacting {
         }
     }
 
-    fn hide(&mut self, length: usize, marker: Option<&[u8]>, clean: &mut Vec<u8>) {
+    fn hide(&mut self, length: usize, marker: &[u8], clean: &mut Vec<u8>) {
         if length == 0 {
             return;
         }
         match self.style {
             Style::Mask => clean.resize(clean.len() + length, b'*'),
             Style::Marker if self.in_secret => {}
-            Style::Marker => clean.extend_from_slice(marker.unwrap_or_default()),
+            Style::Marker => clean.extend_from_slice(marker),
         }
         self.in_secret = true;
     }

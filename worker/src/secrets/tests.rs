@@ -106,7 +106,10 @@ fn expansion_takes_exported_variables_only() {
     let expanded = variables.expand([&task, &agent]).expect("everything is set");
     let env: Vec<_> = expanded.env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     assert_eq!(env, [("A", "agent"), ("B", "Bearer k-123456"), ("C", "none")]);
-    assert_eq!(expanded.redactor.text("k-123456 http://x none"), "[redacted:API_KEY] http://x none");
+    assert_eq!(
+        expanded.redactor.text("k-123456 http://x none"),
+        "[redacted:API_KEY] http://x none"
+    );
     assert!(!format!("{expanded:?}").contains("123456"));
 
     let unset = variables.expand([&layer(&[("X", "${HOME}")])]).expect_err("not exported");
@@ -139,7 +142,7 @@ proptest! {
     fn no_secret_survives_and_the_rest_is_unchanged(
         secrets in proptest::collection::vec("[ab]{4,9}", 1..4),
         text in "[ab\\-]{0,200}",
-        cuts in proptest::collection::vec(0usize..1000, 0..12),
+        cuts in proptest::collection::vec(0usize..1000, 0..60),
     ) {
         let redactor = Redactor::new(secrets.iter().map(|secret| ("N", secret.as_str())));
         let pieces = pieces(text.as_bytes(), &cuts);
