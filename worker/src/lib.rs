@@ -6,6 +6,7 @@ pub mod owner;
 pub mod port;
 pub mod queue;
 pub mod secrets;
+pub mod spool;
 pub mod store;
 pub mod supervise;
 pub mod trial;

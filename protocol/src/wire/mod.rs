@@ -6,5 +6,6 @@
 pub mod claim;
 pub mod control;
 pub mod hello;
+pub mod marker;
 pub mod offer;
 pub mod report;

@@ -36,8 +36,8 @@ pub trait BlobStore: Send + Sync + fmt::Debug {
     /// [`StoreError`].
     async fn put_bytes(&self, bytes: Bytes, media_type: MediaType) -> Result<BlobRef, StoreError>;
 
-    /// Stores the content of a local file. The file may be linked, copied or moved away: it must
-    /// not be changed afterwards.
+    /// Stores the content of a local file. The file may be linked or copied, so it must not be
+    /// changed afterwards; it stays where it is, so that storing it can be tried again.
     ///
     /// # Errors
     /// [`StoreError`].

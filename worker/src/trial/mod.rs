@@ -15,6 +15,8 @@ use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::watch;
 
 use crate::environment::Labels;
+use crate::spool::ScratchMark;
+use crate::supervise;
 
 /// What one execution needs to know.
 #[derive(Debug, Clone)]
@@ -31,12 +33,34 @@ pub struct TrialContext {
     pub task: Arc<TaskSpec>,
     /// Which sample it is.
     pub attempt: u32,
-    /// A directory of this execution alone; exists and is empty.
+    /// A directory of this execution alone. Does not exist yet: whoever needs it calls
+    /// [`TrialContext::create_scratch`], so that an execution that needs none costs none.
     pub scratch: PathBuf,
     /// Whether and how hard to stop.
     pub stop: watch::Receiver<Option<StopLevel>>,
     /// Told of every phase that begins.
     pub phases: Arc<dyn PhaseSink>,
+}
+
+impl TrialContext {
+    /// Creates the scratch directory and notes in it whose it is: when this process dies, its
+    /// adopter reports the execution lost. Must be done before an environment is made, and may be
+    /// done again.
+    ///
+    /// # Errors
+    /// The system's, about the scratch directory.
+    pub async fn create_scratch(&self) -> std::io::Result<()> {
+        let mark = ScratchMark {
+            run: self.labels.run,
+            item: self.labels.item,
+            try_id: self.labels.try_id,
+            exec: self.labels.exec,
+            spec: self.spec,
+            worker: self.labels.worker.clone(),
+        };
+        let scratch = self.scratch.clone();
+        supervise::blocking(move || mark.create(&scratch)).await
+    }
 }
 
 /// Is told where an execution is. Must not block.
@@ -66,6 +90,20 @@ pub struct Draft {
     pub record: TrialRecord,
     /// The files, in the execution's scratch directory.
     pub files: Vec<CapturedFile>,
+}
+
+impl Draft {
+    /// Whether the record has nothing that its report does not say: then the report is the record.
+    pub fn is_bare(&self) -> bool {
+        let record = &self.record;
+        self.files.is_empty()
+            && record.environment.is_none()
+            && record.secondary_errors.is_empty()
+            && record.outputs.is_empty()
+            && record.logs.is_none()
+            && record.verifier_stdout.is_none()
+            && record.verifier_stderr.is_none()
+    }
 }
 
 /// A file that waits to be stored.

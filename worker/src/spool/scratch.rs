@@ -1,0 +1,61 @@
+//! The mark in a scratch directory that says whose it is.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
+use rollout_protocol::record::LostReason;
+use rollout_protocol::wire::report::{Body, Report};
+use serde::{Deserialize, Serialize};
+
+/// Name of the file with the mark.
+const FILE: &str = "execution.json";
+
+/// Whose a scratch directory is: an execution that may have an environment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScratchMark {
+    /// Run.
+    pub run: RunId,
+    /// Item.
+    pub item: ItemId,
+    /// Try.
+    #[serde(rename = "try")]
+    pub try_id: TryId,
+    /// Execution.
+    pub exec: ExecId,
+    /// Digest of what it runs under.
+    pub spec: Digest,
+    /// Worker.
+    pub worker: WorkerId,
+}
+
+impl ScratchMark {
+    /// Creates the directory with the mark in it. It outlives the process, not the system: after a
+    /// power cut the coordinator learns of the loss from the worker's silence.
+    pub(crate) fn create(&self, scratch: &Path) -> io::Result<()> {
+        fs::create_dir_all(scratch)?;
+        let unready = scratch.join("execution.json.new");
+        fs::write(&unready, serde_json::to_vec(self)?)?;
+        fs::rename(unready, scratch.join(FILE))
+    }
+
+    /// The mark of a scratch directory, if it has one that can be read.
+    pub fn read(scratch: &Path) -> Option<Self> {
+        serde_json::from_slice(&fs::read(scratch.join(FILE)).ok()?).ok()
+    }
+
+    /// What is to be said of the execution when its worker is dead.
+    pub fn lost(self) -> Report {
+        Report {
+            run: self.run,
+            item: self.item,
+            try_id: self.try_id,
+            exec: self.exec,
+            spec: self.spec,
+            worker: self.worker,
+            body: Body::Lost { reason: LostReason::WorkerDied, phase: None, record: None },
+        }
+    }
+}
