@@ -4,3 +4,4 @@ pub mod config;
 pub mod core;
 pub mod journal;
 pub mod metrics;
+pub mod report;

@@ -1,0 +1,68 @@
+//! Text from trials, made harmless for the place it is shown in.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// `text` for one line of a terminal: control characters (line ends too), and characters that
+/// change the direction or the visibility of what follows, become escapes like `\x1b` and
+/// `\u{202e}`.
+pub fn line(text: &str) -> Cow<'_, str> {
+    escaped(text, harmful)
+}
+
+/// `text` for a text file that people show in a terminal: as [`line`], but line ends and tabs
+/// stay.
+pub fn block(text: &str) -> Cow<'_, str> {
+    escaped(text, |c| !matches!(c, '\n' | '\t') && harmful(c))
+}
+
+fn escaped(text: &str, bad: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.chars().any(&bad) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if !bad(c) {
+            out.push(c);
+            continue;
+        }
+        let written = match c {
+            '\n' => out.write_str("\\n"),
+            '\r' => out.write_str("\\r"),
+            '\t' => out.write_str("\\t"),
+            c if u32::from(c) < 0x100 => write!(out, "\\x{:02x}", u32::from(c)),
+            c => write!(out, "\\u{{{:x}}}", u32::from(c)),
+        };
+        written.expect("writing to a string does not fail");
+    }
+    Cow::Owned(out)
+}
+
+fn harmful(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e007f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn escapes_what_moves_the_cursor_or_hides() {
+        assert_eq!(line("plain ✓ 日本"), "plain ✓ 日本");
+        assert_eq!(line("a\x1b[2Jb\r\n\tc\u{9b}d\x7f"), "a\\x1b[2Jb\\r\\n\\tc\\x9bd\\x7f");
+        assert_eq!(line("x\u{202e}y"), "x\\u{202e}y");
+        assert_eq!(block("a\n\tb\x1b"), "a\n\tb\\x1b");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_harmful_is_left(text in any::<String>()) {
+            prop_assert!(!line(&text).chars().any(harmful));
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Where result files are inside a run directory.
+
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::spec::trial::TrialName;
+
+/// The job's configuration.
+pub const CONFIG: &str = "config.json";
+/// The result of the job, and of a trial inside its directory.
+pub const RESULT: &str = "result.json";
+/// What went wrong with a trial, for people.
+pub const ERROR: &str = "error.txt";
+/// Trial directories that are being made.
+pub(super) const STAGING: &str = ".tmp";
+
+/// The directory of a trial's files.
+pub fn trial_dir(run_dir: &Path, trial: &TrialName) -> PathBuf {
+    let task = format!("{}__{}", trial.task, trial.attempt);
+    run_dir.join(&trial.agent).join(&trial.dataset).join(task)
+}

@@ -1,0 +1,242 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::digest::Digest;
+use rollout_protocol::error::{ErrorClass, ErrorType};
+use rollout_protocol::record::{LogsRecord, Output, Settlement, TrialRecord};
+use rollout_worker::archive::{self, Keep, Limits};
+use rollout_worker::store::BlobStore;
+use rollout_worker::store::fs::FsStore;
+use serde_json::{Value, json};
+use tokio_util::bytes::Bytes;
+
+use super::layout::trial_dir;
+use super::tree::{TreeError, Trees};
+use crate::report::testing::{error, failed, passed, record, run, settlement, trial, with_record};
+
+struct Place {
+    dir: tempfile::TempDir,
+    store: Arc<FsStore>,
+    trees: Arc<Trees>,
+}
+
+async fn place() -> Place {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = Arc::new(FsStore::open(dir.path().join("store")).await.expect("a store"));
+    let run_dir = dir.path().join("run");
+    fs::create_dir_all(run_dir.join(".tmp/left-by-a-dead-process")).expect("a directory");
+    let trees = Trees::open(run(), &run_dir, store.clone()).expect("opened");
+    Place { dir, store, trees: Arc::new(trees) }
+}
+
+impl Place {
+    fn run_dir(&self) -> PathBuf {
+        self.dir.path().join("run")
+    }
+
+    async fn put(&self, bytes: &[u8]) -> BlobRef {
+        let bytes = Bytes::copy_from_slice(bytes);
+        self.store.put_bytes(bytes, MediaType::Text).await.expect("stored")
+    }
+
+    async fn output(&self, path: &str, bytes: &[u8]) -> Output {
+        let blob = self.put(bytes).await;
+        Output { path: path.into(), blob, total_bytes: bytes.len() as u64, truncated: false }
+    }
+
+    /// Stores an archive of these files.
+    async fn logs(&self, files: &[(&str, &str)]) -> LogsRecord {
+        let source = self.dir.path().join("logs-source");
+        for (path, text) in files {
+            let path = source.join(path);
+            fs::create_dir_all(path.parent().expect("below")).expect("a directory");
+            fs::write(path, text).expect("written");
+        }
+        let tar = self.dir.path().join("logs.tar");
+        archive::pack(&source, &tar, Limits::LOGS, &|_, _| Keep::Yes).expect("packed");
+        let archive = self.store.put_file(&tar, MediaType::Tar).await.expect("stored");
+        LogsRecord { archive, entries: 1, skipped: 0, truncated: false }
+    }
+
+    /// Writes a settlement whose record is `record`.
+    async fn write(&self, settled: Settlement, record: &TrialRecord) -> Result<(), TreeError> {
+        let bytes = serde_json::to_vec(record).expect("serializable");
+        let blob = self.put(&bytes).await;
+        self.trees.write(Arc::new(with_record(settled, blob))).await
+    }
+}
+
+/// Every path below `root`, with the text of files.
+fn tree(root: &Path) -> Vec<(String, Option<String>)> {
+    fn walk(root: &Path, dir: &Path, found: &mut Vec<(String, Option<String>)>) {
+        for entry in fs::read_dir(dir).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            let name = path.strip_prefix(root).expect("below").to_string_lossy().into_owned();
+            if path.is_dir() {
+                found.push((name, None));
+                walk(root, &path, found);
+            } else {
+                let text = String::from_utf8_lossy(&fs::read(&path).expect("a file")).into_owned();
+                found.push((name, Some(text)));
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(root, root, &mut found);
+    found.sort();
+    found
+}
+
+fn result(dir: &Path) -> Value {
+    let text = fs::read(dir.join("result.json")).expect("a result");
+    serde_json::from_slice(&text).expect("JSON")
+}
+
+#[tokio::test]
+async fn a_trial_becomes_a_tree() {
+    let place = place().await;
+    let settled = settlement(trial("cpe", "task", 2), 1, passed(0.5));
+    let mut record = record(&settled);
+    // The agent left a file where captured output belongs, and a directory in another's place.
+    let files = [
+        ("agent/trace.json", "{}"),
+        ("verifier/stdout.txt", "forged"),
+        ("verifier/stderr.txt/x", "forged"),
+    ];
+    record.logs = Some(place.logs(&files).await);
+    record.outputs = vec![
+        place.output("setup/stdout.txt", b"installed\n").await,
+        place.output("command/stderr.txt", b"\xff\n").await,
+        place.output("logs/verifier/stdout.txt", b"tested\n").await,
+        place.output("logs/verifier/stderr.txt", b"").await,
+    ];
+    record.verifier_stdout = Some("tested\n".into());
+    place.write(settled, &record).await.expect("written");
+    place.trees.close().expect("durable");
+    let dir = trial_dir(&place.run_dir(), &trial("cpe", "task", 2));
+    assert_eq!(dir, place.run_dir().join("cpe/data/task__2"));
+    let written = result(&dir);
+    let mut found = tree(&place.run_dir());
+    found.retain(|(path, _)| path != "cpe/data/task__2/result.json");
+    let expected = [
+        ("cpe", None),
+        ("cpe/data", None),
+        ("cpe/data/task__2", None),
+        ("cpe/data/task__2/command", None),
+        ("cpe/data/task__2/command/stderr.txt", Some("\u{fffd}\n")),
+        ("cpe/data/task__2/logs", None),
+        ("cpe/data/task__2/logs/agent", None),
+        ("cpe/data/task__2/logs/agent/trace.json", Some("{}")),
+        ("cpe/data/task__2/logs/verifier", None),
+        ("cpe/data/task__2/logs/verifier/stderr.txt", Some("")),
+        ("cpe/data/task__2/logs/verifier/stdout.txt", Some("tested\n")),
+        ("cpe/data/task__2/setup", None),
+        ("cpe/data/task__2/setup/stdout.txt", Some("installed\n")),
+    ];
+    assert_eq!(found, expected.map(|(p, t)| (p.to_owned(), t.map(str::to_owned))));
+    assert_eq!(written["reward"], 0.5);
+    assert_eq!(written["attempt"], 2);
+    assert_eq!(written["task_git_commit_id"], "c0ffee");
+    assert_eq!(written["error"], Value::Null);
+    assert_eq!(
+        written["durations"],
+        json!({
+            "total_sec": 3.0, "environment_setup_sec": null, "agent_setup_sec": null,
+            "agent_execution_sec": null, "verifier_sec": 1.0,
+        })
+    );
+    assert_eq!(written["timestamps"].as_object().expect("a mapping").len(), 10);
+    assert_eq!(written["verifier_stdout"], "tested\n");
+    assert_eq!(written["outcome"], "completed");
+    assert_eq!(written["exec"], "01".repeat(16));
+}
+
+#[tokio::test]
+async fn what_is_there_stays_and_another_execution_replaces_it() {
+    let place = place().await;
+    let name = trial("a", "t", 1);
+    let dir = trial_dir(&place.run_dir(), &name);
+    let write = async |exec, reward| {
+        let settled = settlement(name.clone(), exec, passed(reward));
+        place.trees.write(Arc::new(settled)).await.expect("written");
+    };
+    assert!(!place.trees.exists(&name));
+    write(1, 1.0).await;
+    assert!(place.trees.exists(&name));
+    fs::write(dir.join("note"), "mine").expect("written");
+    write(1, 1.0).await;
+    assert!(dir.join("note").exists());
+    write(2, 0.0).await;
+    assert!(!dir.join("note").exists());
+    assert_eq!(result(&dir)["reward"], 0.0);
+    // Half a result is no result.
+    fs::write(dir.join("result.json"), "{").expect("written");
+    write(2, 0.0).await;
+    assert_eq!(result(&dir)["reward"], 0.0);
+    let left = fs::read_dir(place.run_dir().join(".tmp")).expect("a directory").count();
+    assert_eq!(left, 0);
+}
+
+#[tokio::test]
+async fn failures_leave_a_text_for_people() {
+    let place = place().await;
+    let cause = error(ErrorType::AgentExecutionFailed, ErrorClass::Agent, "exit code 3\x1b[2J");
+    let settled = settlement(trial("a", "t", 1), 1, failed(cause));
+    let mut record = record(&settled);
+    let teardown =
+        error(ErrorType::EnvironmentTeardownFailed, ErrorClass::Infrastructure, "still there");
+    record.secondary_errors = vec![teardown];
+    record.outputs = vec![
+        place.output("setup/stdout.txt", b"x").await,
+        place.output("command/stdout.txt", b"oh no").await,
+    ];
+    place.write(settled, &record).await.expect("written");
+    let dir = trial_dir(&place.run_dir(), &trial("a", "t", 1));
+    let text = fs::read_to_string(dir.join("error.txt")).expect("a text");
+    let expected = format!(
+        "\
+agent_execution_failed: exit code 3\\x1b[2J
+
+code:  non_zero_exit
+class: agent
+phase: agent_execution
+try:   1-1 (execution {})
+ran by worker-1 on host
+
+Further errors:
+* environment_teardown_failed (non_zero_exit, teardown): still there
+
+Where to look:
+* command/stdout.txt (5 bytes)
+",
+        "01".repeat(16)
+    );
+    assert_eq!(text, expected);
+    assert_eq!(result(&dir)["error"]["type"], "agent_execution_failed");
+    assert_eq!(result(&dir)["secondary_errors"][0]["message"], "still there");
+}
+
+#[tokio::test]
+async fn what_cannot_be_right_is_refused_and_leaves_nothing() {
+    let place = place().await;
+    let settled = settlement(trial("a", "t", 1), 1, passed(1.0));
+    let mut outside = record(&settled);
+    outside.outputs = vec![place.output("../../x", b"x").await];
+    let error = place.write(settled.clone(), &outside).await.expect_err("leads outside");
+    assert!(matches!(error, TreeError::OutputPath(_)), "{error}");
+    let mut other = record(&settled);
+    other.exec = rollout_protocol::id::ExecId::from_bytes([9; 16]);
+    let error = place.write(settled.clone(), &other).await.expect_err("another's");
+    assert!(matches!(error, TreeError::OtherRecord(_)), "{error}");
+    let absent = BlobRef { digest: Digest::of(b"?"), size_bytes: 1, media_type: None };
+    let settled_absent = Arc::new(with_record(settled, absent));
+    let error = place.trees.write(settled_absent).await.expect_err("no such blob");
+    assert!(matches!(error, TreeError::Store { .. }), "{error}");
+    let dotted = settlement(trial("..", "t", 1), 1, passed(1.0));
+    let error = place.trees.write(Arc::new(dotted)).await.expect_err("not a name");
+    assert!(matches!(error, TreeError::Name { .. }), "{error}");
+    place.trees.close().expect("durable");
+    assert_eq!(tree(&place.run_dir()), []);
+}

@@ -1,0 +1,276 @@
+//! The directory of one trial: made beside its place, complete and durable, then moved there.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rollout_protocol::blob::BlobRef;
+use rollout_protocol::id::RunId;
+use rollout_protocol::limits::DOCUMENT_BYTES;
+use rollout_protocol::name::{self, BadName};
+use rollout_protocol::record::{LogsRecord, Output, Settlement, TrialRecord};
+use rollout_protocol::spec::trial::TrialName;
+use rollout_worker::archive::{self, ArchiveError, ArchivePath, Limits};
+use rollout_worker::store::{BlobStore, StoreError};
+use rollout_worker::supervise;
+use tempfile::TempDir;
+
+use super::durable::{self, FileError};
+use super::error_text;
+use super::layout::{self, STAGING};
+use super::trial_result::{Owner, TrialResult};
+
+/// Why the files of a trial could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum TreeError {
+    /// A file operation failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A blob could not be read.
+    #[error("cannot read {what}")]
+    Store {
+        /// What the blob is.
+        what: String,
+        /// The store's error.
+        #[source]
+        source: StoreError,
+    },
+    /// The logs could not be unpacked.
+    #[error("cannot unpack the logs")]
+    Logs(#[source] ArchiveError),
+    /// The archive of the logs is not whole.
+    #[error("the archive of the logs is damaged: {0}")]
+    LogsCut(archive::Cut),
+    /// The record is not a record.
+    #[error("the record {digest} cannot be understood")]
+    Record {
+        /// The blob.
+        digest: rollout_protocol::digest::Digest,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The record is another execution's.
+    #[error("the record {0} belongs to another execution")]
+    OtherRecord(rollout_protocol::digest::Digest),
+    /// A name that cannot be a path component.
+    #[error("the name `{name}` {bad}")]
+    Name {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        bad: BadName,
+    },
+    /// A captured file with a path that leads elsewhere.
+    #[error("the record names a captured file `{0}`")]
+    OutputPath(String),
+}
+
+/// Writes the directories of a run's trials.
+#[derive(Debug)]
+pub(super) struct Trees {
+    run: RunId,
+    run_dir: PathBuf,
+    store: Arc<dyn BlobStore>,
+    /// Directories with new entries that are not durable yet.
+    touched: Mutex<BTreeSet<PathBuf>>,
+}
+
+impl Trees {
+    /// Prepares a run directory: removes what an interrupted sitting left.
+    pub(super) fn open(
+        run: RunId,
+        run_dir: &Path,
+        store: Arc<dyn BlobStore>,
+    ) -> Result<Self, FileError> {
+        let staging = run_dir.join(STAGING);
+        durable::remove(&staging)?;
+        fs::create_dir(&staging).map_err(FileError::at("create", &staging))?;
+        Ok(Self { run, run_dir: run_dir.to_owned(), store, touched: Mutex::default() })
+    }
+
+    /// Whether there is a result of the trial, whoever's.
+    pub(super) fn exists(&self, trial: &TrialName) -> bool {
+        layout::trial_dir(&self.run_dir, trial).join(layout::RESULT).exists()
+    }
+
+    /// Makes all new entries durable and removes the place where directories were made.
+    pub(super) fn close(&self) -> Result<(), FileError> {
+        let touched =
+            std::mem::take(&mut *self.touched.lock().unwrap_or_else(PoisonError::into_inner));
+        for dir in &touched {
+            durable::sync_dir(dir)?;
+        }
+        durable::remove(&self.run_dir.join(STAGING))
+    }
+
+    /// Writes the directory of a settled trial, unless it is there already.
+    pub(super) async fn write(
+        self: &Arc<Self>,
+        settlement: Arc<Settlement>,
+    ) -> Result<(), TreeError> {
+        check_names(&settlement.trial)?;
+        let by = settlement.by.as_ref();
+        let Some(blob) = by.and_then(|by| by.record.as_ref()) else {
+            return self
+                .blocking(move |trees| {
+                    if trees.is_written(&settlement) {
+                        return Ok(());
+                    }
+                    let staging = trees.stage(&settlement.trial)?;
+                    trees.finish(staging, &settlement, None)
+                })
+                .await;
+        };
+        let (settled, trees) = (Arc::clone(&settlement), Arc::clone(self));
+        let staging = self.blocking(move |trees| {
+            if trees.is_written(&settled) {
+                Ok(None)
+            } else {
+                trees.stage(&settled.trial).map(Some)
+            }
+        });
+        let Some(staging) = staging.await? else { return Ok(()) };
+        let record = self.record(blob, &settlement).await?;
+        if let Some(logs) = &record.logs {
+            self.unpack_logs(logs, &staging.path().join("logs")).await?;
+        }
+        for output in &record.outputs {
+            self.copy_output(output, staging.path()).await?;
+        }
+        supervise::blocking(move || trees.finish(staging, &settlement, Some(&record))).await
+    }
+
+    async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T, TreeError> + Send + 'static,
+    ) -> Result<T, TreeError> {
+        let trees = Arc::clone(self);
+        supervise::blocking(move || work(&trees)).await
+    }
+
+    /// Whether the files of exactly this settlement are there.
+    fn is_written(&self, settlement: &Settlement) -> bool {
+        let path = layout::trial_dir(&self.run_dir, &settlement.trial).join(layout::RESULT);
+        let Ok(bytes) = fs::read(path) else { return false };
+        serde_json::from_slice::<Owner>(&bytes)
+            .is_ok_and(|owner| owner == Owner::of(self.run, settlement))
+    }
+
+    fn stage(&self, trial: &TrialName) -> Result<TempDir, TreeError> {
+        let within = self.run_dir.join(STAGING);
+        let dir = tempfile::Builder::new()
+            .prefix(&format!("{}-", trial.item().short()))
+            .permissions(fs::Permissions::from_mode(0o755))
+            .tempdir_in(&within)
+            .map_err(FileError::at("create a directory in", &within))?;
+        Ok(dir)
+    }
+
+    async fn record(
+        &self,
+        blob: &BlobRef,
+        settlement: &Settlement,
+    ) -> Result<TrialRecord, TreeError> {
+        let bytes = (self.store.get_bytes(&blob.digest, DOCUMENT_BYTES).await)
+            .map_err(|source| TreeError::Store { what: "the record".to_owned(), source })?;
+        let record: TrialRecord = serde_json::from_slice(&bytes)
+            .map_err(|source| TreeError::Record { digest: blob.digest, source })?;
+        let exec = settlement.by.as_ref().map(|by| by.exec);
+        if record.item == settlement.item && Some(record.exec) == exec {
+            Ok(record)
+        } else {
+            Err(TreeError::OtherRecord(blob.digest))
+        }
+    }
+
+    async fn unpack_logs(&self, logs: &LogsRecord, into: &Path) -> Result<(), TreeError> {
+        let source = (self.store.get(&logs.archive.digest).await)
+            .map_err(|source| TreeError::Store { what: "the logs".to_owned(), source })?;
+        let report = archive::extract(source, into, Limits::LOGS).await.map_err(TreeError::Logs)?;
+        report.cut.map_or(Ok(()), |cut| Err(TreeError::LogsCut(cut)))
+    }
+
+    /// Captured output wins over a file of the same name that an agent left in its logs.
+    async fn copy_output(&self, output: &Output, staging: &Path) -> Result<(), TreeError> {
+        let bad = || TreeError::OutputPath(output.path.clone());
+        let path = ArchivePath::clean(output.path.as_bytes()).ok().flatten().ok_or_else(bad)?;
+        let target = staging.join(path.as_path());
+        let root = staging.to_owned();
+        let cleared = target.clone();
+        supervise::blocking(move || clear_the_way(&root, path.as_path(), &cleared)).await?;
+        (self.store.get_file(&output.blob.digest, &target).await)
+            .map_err(|source| TreeError::Store { what: output.path.clone(), source })
+    }
+
+    /// Adds the result, makes everything durable, and moves the directory to its place.
+    fn finish(
+        &self,
+        staging: TempDir,
+        settlement: &Settlement,
+        record: Option<&TrialRecord>,
+    ) -> Result<(), TreeError> {
+        let result = staging.path().join(layout::RESULT);
+        durable::remove(&result)?;
+        let content = TrialResult::new(self.run, settlement, record);
+        File::create_new(&result)
+            .and_then(|file| durable::write_json(file, &content))
+            .map_err(FileError::at("write", &result))?;
+        let error = staging.path().join(layout::ERROR);
+        durable::remove(&error)?;
+        if let Some(text) = error_text::render(settlement, record) {
+            fs::write(&error, text).map_err(FileError::at("write", &error))?;
+        }
+        durable::sync_tree(staging.path())?;
+        let place = layout::trial_dir(&self.run_dir, &settlement.trial);
+        self.make_parents(&place)?;
+        // Files of another execution make place; a crash between the two leaves none, and the
+        // next sitting writes them again.
+        let former = staging.path().with_extension("former");
+        if place.exists() {
+            fs::rename(&place, &former).map_err(FileError::at("move away", &place))?;
+        }
+        let staging = staging.keep();
+        fs::rename(&staging, &place).map_err(FileError::at("move a directory to", &place))?;
+        durable::remove(&former)?;
+        Ok(())
+    }
+
+    fn make_parents(&self, place: &Path) -> Result<(), FileError> {
+        let parent = place.parent().expect("trials are below their run's directory");
+        let known =
+            |dir: &Path| self.touched.lock().unwrap_or_else(PoisonError::into_inner).contains(dir);
+        if known(parent) {
+            return Ok(());
+        }
+        fs::create_dir_all(parent).map_err(FileError::at("create", parent))?;
+        let up_to_run = parent.ancestors().take_while(|dir| dir.starts_with(&self.run_dir));
+        let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
+        touched.extend(up_to_run.map(Path::to_owned));
+        Ok(())
+    }
+}
+
+fn check_names(trial: &TrialName) -> Result<(), TreeError> {
+    for name in [&trial.agent, &trial.dataset, &trial.task] {
+        name::check(name).map_err(|bad| TreeError::Name { name: name.clone(), bad })?;
+    }
+    Ok(())
+}
+
+/// Makes the directories that lead to `relative` below `root`, and removes what stands there
+/// instead of them or in place of `target` itself. Links are removed, never followed.
+fn clear_the_way(root: &Path, relative: &Path, target: &Path) -> Result<(), FileError> {
+    let mut dir = root.to_owned();
+    for component in relative.parent().into_iter().flat_map(Path::components) {
+        dir.push(component);
+        if fs::symlink_metadata(&dir).is_ok_and(|found| found.is_dir()) {
+            continue;
+        }
+        durable::remove(&dir)?;
+        fs::create_dir(&dir).map_err(FileError::at("create", &dir))?;
+    }
+    durable::remove(target)
+}

@@ -1,0 +1,104 @@
+//! `result.json` of a trial.
+
+use rollout_protocol::blob::BlobRef;
+use rollout_protocol::error::TrialError;
+use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
+use rollout_protocol::record::{
+    Durations, EnvironmentRecord, Execution, LogsRecord, Outcome, Output, Settlement, Timestamps,
+    TrialRecord,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::metrics::total_cost;
+
+/// What the file says.
+#[derive(Debug, Serialize)]
+pub(super) struct TrialResult<'a> {
+    task_name: &'a str,
+    dataset_name: &'a str,
+    agent_name: &'a str,
+    attempt: u32,
+    task_git_commit_id: Option<&'a str>,
+    reward: Option<f64>,
+    /// Of all executions of the trial.
+    cost: f64,
+    error: Option<&'a TrialError>,
+    durations: Durations,
+    timestamps: Timestamps,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verifier_stdout: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verifier_stderr: Option<&'a str>,
+    outcome: Outcome,
+    run: RunId,
+    item: ItemId,
+    #[serde(rename = "try")]
+    try_id: Option<TryId>,
+    exec: Option<ExecId>,
+    worker: Option<&'a WorkerId>,
+    host: Option<&'a str>,
+    environment: Option<&'a EnvironmentRecord>,
+    secondary_errors: &'a [TrialError],
+    outputs: &'a [Output],
+    logs: Option<&'a LogsRecord>,
+    superseded: &'a [Execution],
+    record: Option<&'a BlobRef>,
+}
+
+impl<'a> TrialResult<'a> {
+    /// The result of a settled trial; `record` is the record blob when there is one.
+    pub(super) fn new(
+        run: RunId,
+        settlement: &'a Settlement,
+        record: Option<&'a TrialRecord>,
+    ) -> Self {
+        let by = settlement.by.as_ref();
+        let trial = &settlement.trial;
+        let durations = record.map(|r| &r.durations).or(by.and_then(|by| by.durations.as_ref()));
+        let timestamps = record.map(|r| &r.timestamps).or(by.and_then(|by| by.timestamps.as_ref()));
+        Self {
+            task_name: &trial.task,
+            dataset_name: &trial.dataset,
+            agent_name: &trial.agent,
+            attempt: trial.attempt,
+            task_git_commit_id: record.and_then(|r| r.task_git_commit_id.as_deref()),
+            reward: settlement.verdict.reward,
+            cost: total_cost(settlement),
+            error: settlement.verdict.error.as_ref(),
+            durations: durations.cloned().unwrap_or_default(),
+            timestamps: timestamps
+                .cloned()
+                .unwrap_or_else(|| Timestamps::instant(settlement.settled_at)),
+            verifier_stdout: record.and_then(|r| r.verifier_stdout.as_deref()),
+            verifier_stderr: record.and_then(|r| r.verifier_stderr.as_deref()),
+            outcome: settlement.verdict.outcome,
+            run,
+            item: settlement.item,
+            try_id: by.map(|by| by.try_id),
+            exec: by.map(|by| by.exec),
+            worker: by.map(|by| &by.worker),
+            host: record.map(|r| r.host.as_str()),
+            environment: record.and_then(|r| r.environment.as_ref()),
+            secondary_errors: record.map_or(&[], |r| &r.secondary_errors),
+            outputs: record.map_or(&[], |r| &r.outputs),
+            logs: record.and_then(|r| r.logs.as_ref()),
+            superseded: &settlement.superseded,
+            record: by.and_then(|by| by.record.as_ref()),
+        }
+    }
+}
+
+/// The part of the file that tells whose result it is.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+pub(super) struct Owner {
+    run: RunId,
+    item: ItemId,
+    exec: Option<ExecId>,
+}
+
+impl Owner {
+    /// Whose result `settlement` is.
+    pub(super) fn of(run: RunId, settlement: &Settlement) -> Self {
+        Self { run, item: settlement.item, exec: settlement.by.as_ref().map(|by| by.exec) }
+    }
+}

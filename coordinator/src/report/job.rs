@@ -1,0 +1,229 @@
+//! The result of a job, as it stands in `result.json` and in the last line of `--json`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::error::ErrorType;
+use rollout_protocol::id::RunId;
+use rollout_protocol::record::Outcome;
+use serde::{Serialize, Serializer};
+
+use super::ledger::Ledger;
+use crate::metrics::{AgentTally, AgentTotal, MetricKind, Rewards};
+
+/// The result of a job. The counts add up: total = completed + failed + cancelled + unverified +
+/// skipped.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct JobResult {
+    /// Name of the job.
+    pub job_name: String,
+    /// The run.
+    pub run: RunId,
+    /// Whether the run was stopped before everything was settled.
+    pub cancelled: bool,
+    /// Trials of the plan.
+    pub total_trials: u64,
+    /// The verifier ran and produced a reward.
+    pub completed_trials: u64,
+    /// An error prevented a reward.
+    pub failed_trials: u64,
+    /// Still owed when the run was stopped.
+    pub skipped_trials: u64,
+    /// Ended by the user's command.
+    pub cancelled_trials: u64,
+    /// Ran to the end; the verifier is disabled.
+    pub unverified_trials: u64,
+    /// Share of completed trials with reward 1; nothing when none completed.
+    pub pass_rate: Option<f64>,
+    /// Average reward of completed trials; nothing when none completed.
+    pub mean_reward: Option<f64>,
+    /// Cost of every execution that reported one.
+    pub total_cost: f64,
+    /// From the start of the first sitting to the end of the last.
+    pub total_duration_sec: f64,
+    /// Start of the first sitting.
+    pub started_at: Timestamp,
+    /// End of the last sitting.
+    pub ended_at: Timestamp,
+    /// Executions that failed by the infrastructure's fault and were tried again.
+    pub retries: u64,
+    /// Executions that ended without a verdict.
+    pub lost_executions: u64,
+    /// Trials by the type of their error.
+    pub errors: BTreeMap<ErrorType, u64>,
+    /// The metrics the job asks for.
+    pub metrics: Metrics,
+    /// Per agent, in the plan's order.
+    pub agents: InOrder<AgentSummary>,
+    /// Settled trials, in the plan's order.
+    pub results: Vec<TrialSummary>,
+}
+
+/// Values of the metrics that the job asks for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Metrics {
+    /// Over all trials.
+    pub overall: InOrder<Option<f64>>,
+    /// Per agent.
+    pub agents: InOrder<InOrder<Option<f64>>>,
+}
+
+/// The totals of one agent.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AgentSummary {
+    /// Trials of the plan.
+    pub total_trials: u64,
+    /// The verifier ran and produced a reward.
+    pub completed_trials: u64,
+    /// An error prevented a reward.
+    pub failed_trials: u64,
+    /// Still owed when the run was stopped.
+    pub skipped_trials: u64,
+    /// Ended by the user's command.
+    pub cancelled_trials: u64,
+    /// Ran to the end; the verifier is disabled.
+    pub unverified_trials: u64,
+    /// Share of completed trials with reward 1; nothing when none completed.
+    pub pass_rate: Option<f64>,
+    /// Average reward of completed trials; nothing when none completed.
+    pub mean_reward: Option<f64>,
+    /// Cost of every execution that reported one.
+    pub total_cost: f64,
+}
+
+/// One settled trial.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TrialSummary {
+    /// Task.
+    pub task_name: Arc<str>,
+    /// Dataset.
+    pub dataset_name: Arc<str>,
+    /// Agent.
+    pub agent_name: Arc<str>,
+    /// Attempt, from 1.
+    pub attempt: u32,
+    /// Reward; nothing without a verdict.
+    pub reward: Option<f64>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Type of its error.
+    pub error_type: Option<ErrorType>,
+}
+
+/// A mapping written in the order it was made in.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InOrder<T>(pub Vec<(String, T)>);
+
+impl<T> Default for InOrder<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> FromIterator<(String, T)> for InOrder<T> {
+    fn from_iter<I: IntoIterator<Item = (String, T)>>(iter: I) -> Self {
+        Self(iter.into_iter().collect())
+    }
+}
+
+impl<T: Serialize> Serialize for InOrder<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+/// What events say about the run as a whole.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Frame {
+    pub(super) run: RunId,
+    pub(super) job: String,
+    pub(super) started_at: Timestamp,
+    pub(super) ended_at: Timestamp,
+    pub(super) cancelled: bool,
+}
+
+impl JobResult {
+    /// The result of the trials in `ledger`, which is sorted.
+    pub(super) fn new(
+        frame: Frame,
+        agents: &[AgentTotal],
+        kinds: &[MetricKind],
+        ledger: &Ledger,
+    ) -> Self {
+        let stats = ledger.stats(agents);
+        let overall = stats.overall();
+        let mut errors = BTreeMap::new();
+        for kind in ledger.entries().filter_map(|entry| entry.error) {
+            *errors.entry(kind).or_insert(0) += 1;
+        }
+        Self {
+            job_name: frame.job,
+            run: frame.run,
+            cancelled: frame.cancelled,
+            total_trials: stats.total(),
+            completed_trials: overall.completed,
+            failed_trials: overall.failed,
+            skipped_trials: stats.owed(),
+            cancelled_trials: overall.cancelled,
+            unverified_trials: overall.unverified,
+            pass_rate: overall.pass_rate(),
+            mean_reward: overall.rewards.mean(),
+            total_cost: overall.cost(),
+            total_duration_sec: seconds_between(frame.started_at, frame.ended_at),
+            started_at: frame.started_at,
+            ended_at: frame.ended_at,
+            retries: overall.retries,
+            lost_executions: overall.lost,
+            errors,
+            metrics: Metrics {
+                overall: metrics(kinds, &overall.rewards),
+                agents: (stats.agents().iter())
+                    .map(|agent| (agent.name.clone(), metrics(kinds, &agent.tally.rewards)))
+                    .collect(),
+            },
+            agents: stats.agents().iter().map(|a| (a.name.clone(), AgentSummary::new(a))).collect(),
+            results: ledger.entries().map(TrialSummary::from).collect(),
+        }
+    }
+}
+
+impl AgentSummary {
+    fn new(agent: &AgentTally) -> Self {
+        let tally = &agent.tally;
+        Self {
+            total_trials: agent.total,
+            completed_trials: tally.completed,
+            failed_trials: tally.failed,
+            skipped_trials: agent.owed(),
+            cancelled_trials: tally.cancelled,
+            unverified_trials: tally.unverified,
+            pass_rate: tally.pass_rate(),
+            mean_reward: tally.rewards.mean(),
+            total_cost: tally.cost(),
+        }
+    }
+}
+
+impl From<super::ledger::Entry<'_>> for TrialSummary {
+    fn from(entry: super::ledger::Entry<'_>) -> Self {
+        Self {
+            task_name: Arc::clone(entry.task),
+            dataset_name: Arc::clone(entry.dataset),
+            agent_name: Arc::clone(entry.agent),
+            attempt: entry.attempt,
+            reward: entry.scored.reward,
+            outcome: entry.scored.outcome,
+            error_type: entry.error,
+        }
+    }
+}
+
+fn metrics(kinds: &[MetricKind], rewards: &Rewards) -> InOrder<Option<f64>> {
+    kinds.iter().map(|kind| (kind.as_str().to_owned(), kind.of(rewards))).collect()
+}
+
+/// Seconds from `start` to `end`; 0 when the clock was set back between them.
+pub(super) fn seconds_between(start: Timestamp, end: Timestamp) -> f64 {
+    end.duration_since(start).as_secs_f64().max(0.0)
+}

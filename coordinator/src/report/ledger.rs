@@ -1,0 +1,142 @@
+//! One small row per settled trial: what the job's result is made of.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rollout_protocol::error::ErrorType;
+use rollout_protocol::record::{Outcome, Settlement};
+use rollout_protocol::spec::trial::TrialName;
+
+use crate::metrics::{AgentTotal, Scored, Stats};
+
+/// The settled trials of a run.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    rows: Vec<Row>,
+    names: Names,
+}
+
+/// One settled trial.
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    ordinal: u64,
+    agent: u32,
+    dataset: u32,
+    task: u32,
+    attempt: u32,
+    scored: Scored,
+    error: Option<ErrorType>,
+}
+
+/// A settled trial as readers see it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry<'a> {
+    pub(super) agent: &'a Arc<str>,
+    pub(super) dataset: &'a Arc<str>,
+    pub(super) task: &'a Arc<str>,
+    pub(super) attempt: u32,
+    pub(super) scored: &'a Scored,
+    pub(super) error: Option<ErrorType>,
+}
+
+/// Failed trials with the same error type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailureGroup {
+    /// The type.
+    pub kind: ErrorType,
+    /// How many.
+    pub count: u64,
+    /// The first of them in the plan's order.
+    pub example: TrialName,
+}
+
+impl Ledger {
+    /// Adds a settled trial.
+    pub(super) fn add(&mut self, ordinal: u64, settlement: &Settlement) {
+        let trial = &settlement.trial;
+        self.rows.push(Row {
+            ordinal,
+            agent: self.names.intern(&trial.agent),
+            dataset: self.names.intern(&trial.dataset),
+            task: self.names.intern(&trial.task),
+            attempt: trial.attempt,
+            scored: Scored::of(settlement),
+            error: settlement.verdict.error.as_ref().map(|error| error.kind),
+        });
+    }
+
+    /// Puts the rows into the plan's order.
+    pub(super) fn sort(&mut self) {
+        self.rows.sort_unstable_by_key(|row| row.ordinal);
+    }
+
+    /// The trials, in the plan's order once sorted.
+    pub(super) fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+        self.rows.iter().map(|row| Entry {
+            agent: self.names.get(row.agent),
+            dataset: self.names.get(row.dataset),
+            task: self.names.get(row.task),
+            attempt: row.attempt,
+            scored: &row.scored,
+            error: row.error,
+        })
+    }
+
+    /// Totals, folded in the order of the rows.
+    pub(super) fn stats(&self, agents: &[AgentTotal]) -> Stats {
+        let mut stats = Stats::new(agents);
+        for entry in self.entries() {
+            stats.add(entry.agent, entry.scored);
+        }
+        stats
+    }
+
+    /// Failed trials by error type, the most frequent first.
+    pub(super) fn failures(&self) -> Vec<FailureGroup> {
+        let mut groups: Vec<FailureGroup> = Vec::new();
+        for entry in self.entries().filter(|e| e.scored.outcome == Outcome::Failed) {
+            let Some(kind) = entry.error else { continue };
+            match groups.iter_mut().find(|group| group.kind == kind) {
+                Some(group) => group.count += 1,
+                None => groups.push(FailureGroup { kind, count: 1, example: entry.name() }),
+            }
+        }
+        groups.sort_by_key(|group| (std::cmp::Reverse(group.count), group.kind));
+        groups
+    }
+}
+
+impl Entry<'_> {
+    fn name(&self) -> TrialName {
+        TrialName {
+            agent: self.agent.to_string(),
+            dataset: self.dataset.to_string(),
+            task: self.task.to_string(),
+            attempt: self.attempt,
+        }
+    }
+}
+
+/// Names, each kept once: a plan has far fewer names than trials.
+#[derive(Debug, Default)]
+struct Names {
+    list: Vec<Arc<str>>,
+    index: HashMap<Arc<str>, u32>,
+}
+
+impl Names {
+    fn intern(&mut self, name: &str) -> u32 {
+        if let Some(at) = self.index.get(name) {
+            return *at;
+        }
+        let at = u32::try_from(self.list.len()).expect("a run has fewer names than 2^32");
+        let name: Arc<str> = name.into();
+        self.list.push(Arc::clone(&name));
+        self.index.insert(name, at);
+        at
+    }
+
+    fn get(&self, at: u32) -> &Arc<str> {
+        &self.list[at as usize]
+    }
+}

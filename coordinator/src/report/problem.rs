@@ -1,0 +1,57 @@
+//! Troubles of the outputs themselves, told to people through the other outputs.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rollout_protocol::spec::trial::TrialName;
+
+use super::escape;
+
+/// Trials whose trouble is told one by one; a full disk would fill the screen otherwise.
+const TOLD: u64 = 3;
+
+/// Warnings that wait to be told. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Problems(Arc<Mutex<Vec<String>>>);
+
+impl Problems {
+    /// The files of a trial could not be written; `before` counts those before it.
+    pub(super) fn files_of_trial(
+        &self,
+        before: u64,
+        trial: &TrialName,
+        error: &(dyn std::error::Error + 'static),
+    ) {
+        let trial = trial.to_string();
+        let trial = escape::line(&trial);
+        let chain = chain(error);
+        tracing::warn!(%trial, error = %chain, "files of a trial could not be written");
+        if before < TOLD {
+            self.add(format!(
+                "the files of {trial} could not be written: {chain}; its result is kept"
+            ));
+        } else if before == TOLD {
+            self.add("the files of further trials could not be written".to_owned());
+        }
+    }
+
+    fn add(&self, message: String) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(message);
+    }
+
+    /// The warnings that came since the last call.
+    pub(super) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// An error and its causes in one line.
+pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    escape::line(&text).into_owned()
+}

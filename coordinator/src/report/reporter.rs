@@ -1,0 +1,169 @@
+//! Keeps the ledger and passes events on to the outputs.
+
+use std::io;
+use std::sync::Arc;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::event::{EventKind, RunEvent};
+use rollout_worker::store::BlobStore;
+use rollout_worker::supervise;
+
+use super::files::{self, FileError, TrialFiles, Unwritten, layout};
+use super::job::{Frame, JobResult};
+use super::json_lines::JsonLines;
+use super::ledger::Ledger;
+use super::problem::Problems;
+use super::terminal::Terminal;
+use super::{Materialize, Report, ReportError, RunFacts, Sinks};
+
+/// The reporter's state.
+pub(super) struct Fanout {
+    facts: RunFacts,
+    store: Arc<dyn BlobStore>,
+    ledger: Ledger,
+    /// Of the run, once it started; with the end once it ended.
+    frame: Option<Frame>,
+    ended: bool,
+    json: Option<JsonLines>,
+    terminal: Option<Terminal>,
+    files: Option<TrialFiles>,
+    config: Result<(), FileError>,
+    problems: Problems,
+}
+
+impl Fanout {
+    pub(super) fn start(facts: RunFacts, sinks: Sinks) -> io::Result<Self> {
+        let terminal = match sinks.terminal {
+            Some((screen, style)) => {
+                Some(Terminal::start(screen, style, &facts.agents, &facts.metrics)?)
+            }
+            None => None,
+        };
+        Ok(Self {
+            facts,
+            store: sinks.store,
+            ledger: Ledger::default(),
+            frame: None,
+            ended: false,
+            json: sinks.json.map(JsonLines::start).transpose()?,
+            terminal,
+            files: None,
+            config: Ok(()),
+            problems: Problems::default(),
+        })
+    }
+
+    /// Takes in events.
+    pub(super) async fn take(&mut self, batch: Vec<RunEvent>) {
+        for event in &batch {
+            match &event.kind {
+                EventKind::RunStarted { run, job, started_at, .. } => {
+                    self.frame = Some(Frame {
+                        run: *run,
+                        job: job.clone(),
+                        started_at: *started_at,
+                        ended_at: event.at,
+                        cancelled: false,
+                    });
+                    self.open_files().await;
+                }
+                EventKind::TrialSettled { ordinal, settlement, .. } => {
+                    self.ledger.add(*ordinal, settlement);
+                }
+                EventKind::RunEnded { cancelled, .. } => {
+                    self.ended = true;
+                    if let Some(frame) = &mut self.frame {
+                        (frame.ended_at, frame.cancelled) = (event.at, *cancelled);
+                    }
+                }
+                EventKind::TrialPhase { .. }
+                | EventKind::TrialRetry { .. }
+                | EventKind::TrialLost { .. }
+                | EventKind::RunStopping { .. }
+                | EventKind::Warning { .. } => {}
+            }
+        }
+        let batch = Arc::new(batch);
+        if let Some(files) = &self.files {
+            files.send(Arc::clone(&batch)).await;
+        }
+        self.tell(batch).await;
+        self.tell_problems().await;
+    }
+
+    /// The run directory is ours from the first event on, not before.
+    async fn open_files(&mut self) {
+        let Some(frame) = &self.frame else { return };
+        let (run_dir, config) = (self.facts.run_dir.clone(), self.facts.config.take());
+        self.config =
+            supervise::blocking(move || files::write_document(&run_dir, layout::CONFIG, &config))
+                .await;
+        if self.facts.materialize == Materialize::Full {
+            self.files = Some(TrialFiles::start(
+                frame.run,
+                &self.facts.run_dir,
+                Arc::clone(&self.store),
+                self.problems.clone(),
+            ));
+        }
+    }
+
+    async fn tell(&self, batch: Arc<Vec<RunEvent>>) {
+        if let Some(terminal) = &self.terminal {
+            terminal.apply(&batch);
+        }
+        if let Some(json) = &self.json {
+            json.send(batch).await;
+        }
+    }
+
+    async fn tell_problems(&self) {
+        let warnings: Vec<RunEvent> = (self.problems.take().into_iter())
+            .map(|message| RunEvent { at: Timestamp::now(), kind: EventKind::Warning { message } })
+            .collect();
+        if !warnings.is_empty() {
+            self.tell(Arc::new(warnings)).await;
+        }
+    }
+
+    /// Waits for the files, writes the job's result, and closes every output. All of them are
+    /// closed before the first error is returned.
+    pub(super) async fn finish(mut self) -> Result<Report, ReportError> {
+        let has_trial_files = self.files.is_some();
+        let unwritten = match self.files.take() {
+            Some(files) => files.finish().await.map(|written| written.map_err(ReportError::from)),
+            None => Ok(Ok(Unwritten::default())),
+        };
+        self.tell_problems().await;
+        let (result, written) = self.result().await;
+        let terminal = self.terminal.take();
+        if let Some(terminal) = terminal {
+            terminal.finish().await;
+        }
+        let json = match self.json.take() {
+            Some(json) => json.finish(result.clone()).await,
+            None => Ok(()),
+        };
+        self.config?;
+        let unwritten = unwritten??;
+        written?;
+        json.map_err(ReportError::Json)?;
+        let tally = *self.ledger.stats(&self.facts.agents).overall();
+        let failures = self.ledger.failures();
+        Ok(Report { result, tally, failures, has_trial_files, unwritten })
+    }
+
+    /// The job's result, written to its file, if the run ended.
+    async fn result(&mut self) -> (Option<Arc<JobResult>>, Result<(), FileError>) {
+        self.ledger.sort();
+        let Some(frame) = self.frame.take().filter(|_| self.ended) else { return (None, Ok(())) };
+        let facts = &self.facts;
+        let result = Arc::new(JobResult::new(frame, &facts.agents, &facts.metrics, &self.ledger));
+        let (run_dir, document) = (facts.run_dir.clone(), Arc::clone(&result));
+        let written = supervise::blocking(move || {
+            files::write_document(&run_dir, layout::RESULT, &*document)
+        })
+        .await;
+        (Some(result), written)
+    }
+}

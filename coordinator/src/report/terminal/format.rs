@@ -1,0 +1,109 @@
+//! Numbers, durations and widths as people read them.
+
+use std::time::Duration;
+
+/// A number with at most four decimals, without trailing zeros.
+pub(super) fn number(value: f64) -> String {
+    if !value.is_finite() || value.abs() >= 1e15 {
+        return format!("{value:e}");
+    }
+    let text = format!("{value:.4}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    if text == "-0" { "0".to_owned() } else { text.to_owned() }
+}
+
+/// A number, or a dash for one that is not known.
+pub(super) fn number_or_dash(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), number)
+}
+
+/// A share as percentage, or a dash. Never rounded up to 100 % or down to 0 %.
+pub(super) fn percent(share: Option<f64>) -> String {
+    let Some(share) = share else { return "-".to_owned() };
+    let tenths = (share * 1000.0).round();
+    let tenths = match share {
+        _ if share > 0.0 && tenths < 1.0 => 1.0,
+        _ if share < 1.0 && tenths > 999.0 => 999.0,
+        _ => tenths,
+    };
+    format!("{}%", number(tenths / 10.0))
+}
+
+/// A duration: `0.4s`, `12s`, `2m 10s`, `1h 05m`, `3d 04h`.
+pub(super) fn duration(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..10 => format!("{:.1}s", (time.as_secs_f64() * 10.0).floor() / 10.0),
+        10..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m {:02}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h {:02}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d {:02}h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+/// Settled trials per time, in the largest unit that gives at least one.
+pub(super) fn rate(count: u64, time: Duration) -> Option<String> {
+    let per_second = count as f64 / time.as_secs_f64();
+    if count == 0 || !per_second.is_finite() {
+        return None;
+    }
+    let (value, unit) = match per_second {
+        r if r >= 1.0 => (r, "s"),
+        r if r * 60.0 >= 1.0 => (r * 60.0, "min"),
+        r => (r * 3600.0, "h"),
+    };
+    Some(if value >= 100.0 { format!("{value:.0}/{unit}") } else { format!("{value:.1}/{unit}") })
+}
+
+/// At most `width` columns of `text`, a cut marked with `…`.
+pub(super) fn fit(text: &str, width: usize) -> String {
+    console::truncate_str(text, width, "…").into_owned()
+}
+
+/// A bar of `width` columns, `done` of `total` filled.
+pub(super) fn bar(done: u64, total: u64, width: usize) -> String {
+    let share = if total == 0 { 1.0 } else { done as f64 / total as f64 };
+    let filled = ((share * width as f64).floor() as usize).min(width);
+    "█".repeat(filled) + &"░".repeat(width - filled)
+}
+
+/// `1 trial`, `2 trials`.
+pub(super) fn plural(count: u64, noun: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{s}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers() {
+        let shown = [1.0, 0.5, 1.0 / 3.0, -0.00001, 1e20].map(number);
+        assert_eq!(shown, ["1", "0.5", "0.3333", "0", "1e20"]);
+        assert_eq!(
+            [None, Some(1.0), Some(0.99999), Some(0.00001)].map(percent),
+            ["-", "100%", "99.9%", "0.1%"]
+        );
+    }
+
+    #[test]
+    fn durations_and_rates() {
+        let shown = [0.44, 9.99, 12.3, 130.0, 3900.0, 273_600.0]
+            .map(|seconds| duration(Duration::from_secs_f64(seconds)));
+        assert_eq!(shown, ["0.4s", "9.9s", "12s", "2m 10s", "1h 05m", "3d 04h"]);
+        let rate = |count, seconds| rate(count, Duration::from_secs(seconds));
+        assert_eq!(rate(0, 10), None);
+        assert_eq!(rate(1, 0), None);
+        assert_eq!(rate(5, 2).as_deref(), Some("2.5/s"));
+        assert_eq!(rate(6, 60).as_deref(), Some("6.0/min"));
+        assert_eq!(rate(1, 1800).as_deref(), Some("2.0/h"));
+    }
+
+    #[test]
+    fn widths() {
+        assert_eq!(fit("日本語", 5), "日本…");
+        assert_eq!(fit("abc", 3), "abc");
+        assert_eq!((bar(1, 4, 8), bar(0, 0, 2)), ("██░░░░░░".to_owned(), "██".to_owned()));
+    }
+}

@@ -1,0 +1,122 @@
+//! Events and settlements for tests.
+
+use std::sync::Arc;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::blob::BlobRef;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
+use rollout_protocol::event::{EventKind, RunEvent};
+use rollout_protocol::id::{ExecId, RunId, TryId};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::{
+    Durations, Execution, ExecutionEnd, Outcome, Settlement, Timestamps, TrialRecord, Verdict,
+};
+use rollout_protocol::spec::trial::TrialName;
+
+pub(super) fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_750_000_000 + second).expect("in range")
+}
+
+pub(super) fn run() -> RunId {
+    RunId::from_bytes([7; 16])
+}
+
+pub(super) fn trial(agent: &str, task: &str, attempt: u32) -> TrialName {
+    TrialName { agent: agent.into(), dataset: "data".into(), task: task.into(), attempt }
+}
+
+pub(super) fn error(kind: ErrorType, class: ErrorClass, message: &str) -> TrialError {
+    TrialError::new(kind, ErrorCode::NON_ZERO_EXIT, class, RetryClass::Permanent, message)
+}
+
+pub(super) fn passed(reward: f64) -> Verdict {
+    Verdict { outcome: Outcome::Completed, reward: Some(reward), cost: 0.0, error: None }
+}
+
+pub(super) fn failed(error: TrialError) -> Verdict {
+    Verdict { outcome: Outcome::Failed, reward: None, cost: 0.0, error: Some(error) }
+}
+
+/// A settlement by execution `exec`, without a record blob.
+pub(super) fn settlement(trial: TrialName, exec: u8, verdict: Verdict) -> Settlement {
+    let execution = Execution {
+        try_id: TryId::first(1),
+        exec: ExecId::from_bytes([exec; 16]),
+        worker: "worker-1".parse().expect("a token"),
+        end: ExecutionEnd::Reported { verdict: verdict.clone() },
+        record: None,
+        durations: Some(Durations { total_sec: 2.5, ..Durations::default() }),
+        timestamps: Some(Timestamps::instant(at(1))),
+    };
+    Settlement {
+        item: trial.item(),
+        trial,
+        by: Some(execution),
+        verdict,
+        superseded: Vec::new(),
+        settled_at: at(9),
+    }
+}
+
+/// The record that belongs to a settlement, without outputs.
+pub(super) fn record(settlement: &Settlement) -> TrialRecord {
+    let by = settlement.by.as_ref().expect("settled by an execution");
+    TrialRecord {
+        format: 1,
+        run: run(),
+        item: settlement.item,
+        try_id: by.try_id,
+        exec: by.exec,
+        worker: by.worker.clone(),
+        host: "host".into(),
+        trial: settlement.trial.clone(),
+        spec: Digest::of(b"spec"),
+        task_git_commit_id: Some("c0ffee".into()),
+        verdict: settlement.verdict.clone(),
+        secondary_errors: Vec::new(),
+        durations: Durations { total_sec: 3.0, verifier_sec: Some(1.0), ..Durations::default() },
+        timestamps: Timestamps { verifier_started_at: Some(at(2)), ..Timestamps::instant(at(1)) },
+        environment: None,
+        outputs: Vec::new(),
+        logs: None,
+        verifier_stdout: None,
+        verifier_stderr: None,
+    }
+}
+
+pub(super) fn with_record(mut settlement: Settlement, blob: BlobRef) -> Settlement {
+    settlement.by.as_mut().expect("settled by an execution").record = Some(blob);
+    settlement
+}
+
+pub(super) fn event(second: i64, kind: EventKind) -> RunEvent {
+    RunEvent { at: at(second), kind }
+}
+
+pub(super) fn started(total: u64) -> RunEvent {
+    let job = "a job".to_owned();
+    event(0, EventKind::RunStarted { run: run(), job, epoch: 1, total, started_at: at(0) })
+}
+
+pub(super) fn ended(second: i64, owed: u64) -> RunEvent {
+    event(second, EventKind::RunEnded { cancelled: owed > 0, owed })
+}
+
+pub(super) fn settled(ordinal: u64, settlement: Settlement) -> RunEvent {
+    let settlement = Arc::new(settlement);
+    event(5, EventKind::TrialSettled { ordinal, replayed: false, settlement })
+}
+
+pub(super) fn phase(trial: TrialName, phase: Phase) -> RunEvent {
+    event(
+        2,
+        EventKind::TrialPhase {
+            item: trial.item(),
+            trial,
+            try_id: TryId::first(1),
+            exec: ExecId::from_bytes([9; 16]),
+            phase,
+        },
+    )
+}

@@ -1,0 +1,213 @@
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use rollout_protocol::blob::BlobRef;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::error::{ErrorClass, ErrorType};
+use rollout_protocol::event::{EventKind, RunEvent};
+use rollout_worker::store::fs::FsStore;
+use serde_json::{Value, json};
+
+use super::testing::{
+    ended, error, event, failed, passed, settled, settlement, started, trial, with_record,
+};
+use super::*;
+
+/// Standard output for tests.
+#[derive(Clone, Default)]
+struct Out {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    broken: bool,
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.broken {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        self.bytes.lock().expect("not poisoned").write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Out {
+    fn lines(&self) -> Vec<Value> {
+        let bytes = self.bytes.lock().expect("not poisoned");
+        let text = std::str::from_utf8(&bytes).expect("UTF-8");
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    }
+}
+
+async fn tell(
+    dir: &Path,
+    materialize: Materialize,
+    out: &Out,
+    batches: Vec<Vec<RunEvent>>,
+) -> Result<Report, ReportError> {
+    let run_dir = dir.join("run");
+    fs::create_dir_all(&run_dir).expect("a directory");
+    let agents = [("a", 2), ("b", 3)];
+    let facts = RunFacts {
+        run_dir,
+        agents: agents.map(|(name, total)| AgentTotal { name: name.into(), total }).to_vec(),
+        metrics: vec![MetricKind::Mean],
+        materialize,
+        config: json!({"name": "a job"}),
+    };
+    let store = FsStore::open(dir.join("store")).await.expect("a store");
+    let sinks = Sinks { store: Arc::new(store), json: Some(Box::new(out.clone())), terminal: None };
+    let (handle, reporter) = Reporter::start(facts, sinks).expect("started");
+    for batch in batches {
+        handle.send(batch).await;
+    }
+    drop(handle);
+    reporter.finish().await
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).expect("a file")).expect("JSON")
+}
+
+/// A run of five trials that was stopped with one trial owed; settlements in this order.
+fn batches(order: [usize; 4]) -> Vec<Vec<RunEvent>> {
+    let cause = error(ErrorType::VerifierFailed, ErrorClass::Verifier, "exit code 1");
+    let all = [
+        settlement(trial("a", "one", 1), 1, passed(0.1)),
+        settlement(trial("a", "two", 1), 2, passed(0.2)),
+        settlement(trial("b", "one", 1), 3, passed(1.0)),
+        settlement(trial("b", "two", 1), 4, failed(cause)),
+    ];
+    let settled = order.map(|at| settled(at as u64, all[at].clone()));
+    vec![vec![started(5)], settled.to_vec(), vec![ended(60, 1)]]
+}
+
+#[tokio::test]
+async fn a_run_is_told_to_files_and_lines() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let out = Out::default();
+    let report = tell(dir.path(), Materialize::Full, &out, batches([3, 1, 2, 0])).await;
+    let report = report.expect("told");
+    let run_dir = dir.path().join("run");
+    assert_eq!(read(&run_dir.join("config.json")), json!({"name": "a job"}));
+    assert!(run_dir.join("b/data/two__1/error.txt").exists());
+    assert!(!run_dir.join(".tmp").exists());
+    let job = read(&run_dir.join("result.json"));
+    let summary =
+        |task: &str, agent: &str, reward: Option<f64>, outcome, error_type: Option<&str>| {
+            json!({"task_name": task, "dataset_name": "data", "agent_name": agent, "attempt": 1,
+            "reward": reward, "outcome": outcome, "error_type": error_type})
+        };
+    let agent = |total, completed, failed, skipped, pass_rate, mean: f64| {
+        json!({"total_trials": total, "completed_trials": completed, "failed_trials": failed,
+            "skipped_trials": skipped, "cancelled_trials": 0, "unverified_trials": 0,
+            "pass_rate": pass_rate, "mean_reward": mean, "total_cost": 0.0})
+    };
+    let mean = (0.1 + 0.2 + 1.0) / 3.0;
+    let expected = json!({
+        "job_name": "a job", "run": "07".repeat(16), "cancelled": true,
+        "total_trials": 5, "completed_trials": 3, "failed_trials": 1, "skipped_trials": 1,
+        "cancelled_trials": 0, "unverified_trials": 0,
+        "pass_rate": 1.0 / 3.0, "mean_reward": mean,
+        "total_cost": 0.0, "total_duration_sec": 60.0,
+        "started_at": "2025-06-15T15:06:40Z", "ended_at": "2025-06-15T15:07:40Z",
+        "retries": 0, "lost_executions": 0, "errors": {"verifier_failed": 1},
+        "metrics": {"overall": {"mean": mean},
+            "agents": {"a": {"mean": (0.1 + 0.2) / 2.0}, "b": {"mean": 1.0}}},
+        "agents": {"a": agent(2, 2, 0, 0, 0.0, (0.1 + 0.2) / 2.0),
+            "b": agent(3, 1, 1, 1, 1.0, 1.0)},
+        "results": [
+            summary("one", "a", Some(0.1), "completed", None),
+            summary("two", "a", Some(0.2), "completed", None),
+            summary("one", "b", Some(1.0), "completed", None),
+            summary("two", "b", None, "failed", Some("verifier_failed")),
+        ],
+    });
+    assert_eq!(job, expected);
+    assert_eq!(report.failures[0].count, 1);
+    let lines = out.lines();
+    let events: Vec<&str> = lines.iter().map(|l| l["event"].as_str().expect("an event")).collect();
+    assert_eq!(
+        events,
+        [
+            "run_started",
+            "trial_settled",
+            "trial_settled",
+            "trial_settled",
+            "trial_settled",
+            "run_ended",
+            "result"
+        ]
+    );
+    assert_eq!(lines[6]["results"], job["results"]);
+}
+
+#[tokio::test]
+async fn the_result_does_not_depend_on_the_order_of_arrival() {
+    let mut results = Vec::new();
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let told = tell(dir.path(), Materialize::None, &Out::default(), batches(order)).await;
+        told.expect("told");
+        results.push(fs::read(dir.path().join("run/result.json")).expect("a file"));
+        let names: Vec<_> = fs::read_dir(dir.path().join("run")).expect("a directory").collect();
+        assert_eq!(names.len(), 2, "{names:?}");
+    }
+    assert_eq!(results[0], results[1]);
+    assert_eq!(results[0], results[2]);
+}
+
+#[tokio::test]
+async fn replayed_trials_are_written_only_if_missing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let there = dir.path().join("run/a/data/one__1");
+    fs::create_dir_all(&there).expect("a directory");
+    fs::write(there.join("result.json"), "{}").expect("written");
+    let replayed = |ordinal, task| {
+        let settlement = Arc::new(settlement(trial("a", task, 1), 1, passed(1.0)));
+        event(1, EventKind::TrialSettled { ordinal, replayed: true, settlement })
+    };
+    let batches = vec![vec![started(5), replayed(0, "one"), replayed(1, "two"), ended(9, 3)]];
+    tell(dir.path(), Materialize::Full, &Out::default(), batches).await.expect("told");
+    assert_eq!(read(&there.join("result.json")), json!({}));
+    assert_eq!(read(&dir.path().join("run/a/data/two__1/result.json"))["reward"], 1.0);
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_written_cost_no_result() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let out = Out::default();
+    let absent = BlobRef { digest: Digest::of(b"?"), size_bytes: 1, media_type: None };
+    let lost = with_record(settlement(trial("a", "one", 1), 1, passed(1.0)), absent);
+    let batches = vec![vec![started(5), settled(0, lost), ended(9, 4)]];
+    let report = tell(dir.path(), Materialize::Full, &out, batches).await.expect("told");
+    assert_eq!(report.unwritten.count, 1);
+    assert_eq!(read(&dir.path().join("run/result.json"))["mean_reward"], 1.0);
+    let lines = out.lines();
+    let warning = lines.iter().find(|line| line["event"] == "warning").expect("a warning");
+    let message = warning["message"].as_str().expect("a message");
+    assert!(message.contains("a/data/one__1") && message.contains("not in the store"), "{message}");
+}
+
+#[tokio::test]
+async fn nothing_is_written_before_the_run_starts_or_without_an_end() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let report = tell(dir.path(), Materialize::Full, &Out::default(), vec![]).await.expect("told");
+    assert!(report.result.is_none());
+    assert_eq!(fs::read_dir(dir.path().join("run")).expect("a directory").count(), 0);
+    let stopped = vec![vec![started(5)]];
+    tell(dir.path(), Materialize::Full, &Out::default(), stopped).await.expect("told");
+    assert!(!dir.path().join("run/result.json").exists());
+}
+
+#[tokio::test]
+async fn a_reader_that_goes_away_does_not_stop_a_run() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let out = Out { broken: true, ..Out::default() };
+    tell(dir.path(), Materialize::None, &out, batches([0, 1, 2, 3])).await.expect("told");
+    assert!(dir.path().join("run/result.json").exists());
+}
