@@ -5,3 +5,4 @@ pub mod core;
 pub mod journal;
 pub mod metrics;
 pub mod report;
+pub mod run;

@@ -105,6 +105,16 @@ impl Core {
         }
     }
 
+    /// Names the run, which is known only when its journal was read.
+    pub fn own(&mut self, run: RunId) {
+        self.settings.run = run;
+    }
+
+    /// Every item the journal knows, in no order.
+    pub fn items(&self) -> impl Iterator<Item = ItemId> + '_ {
+        self.rows.keys().copied()
+    }
+
     /// Place of the last report that a record holds: read on from there.
     pub fn position(&self) -> Option<Position> {
         self.position

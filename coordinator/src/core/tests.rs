@@ -1,1 +1,192 @@
-//! Tests of the core alone.
+//! The core alone: the rules of merging, and random schedules against what must always hold.
+
+mod merging;
+mod schedules;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
+use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
+use rollout_protocol::record::{Durations, LostReason, Outcome, Timestamps, Verdict};
+use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::wire::claim::{Answer, Claim};
+use rollout_protocol::wire::report::{Body, Report, ResultBody};
+use rollout_worker::port::{Incarnation, Position, Reported};
+
+use super::{Core, Effect, Input, NewItem, Now, Output, Record, Settings, Settled};
+
+const RUN: RunId = RunId::from_bytes([7; 16]);
+
+/// A core with its journal in memory.
+struct World {
+    core: Core,
+    journal: Vec<(Timestamp, Record)>,
+    effects: Vec<Effect>,
+    now_ms: u64,
+    sequence: u64,
+    epoch: u32,
+    permits: usize,
+}
+
+impl Output for (&mut Vec<(Timestamp, Record)>, &mut Vec<Effect>) {
+    fn record(&mut self, at: Timestamp, record: &Record) {
+        self.0.push((at, record.clone()));
+    }
+    fn effects(&mut self) -> &mut Vec<Effect> {
+        self.1
+    }
+}
+
+fn settings(epoch: u32, permits: usize) -> Settings {
+    let retry = RetryPolicy { max_attempts: 3, ..RetryPolicy::default() };
+    Settings { run: RUN, epoch, permits, retry }
+}
+
+fn item(n: u8) -> ItemId {
+    ItemId::from_bytes([n; 16])
+}
+
+fn exec(n: u64) -> ExecId {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&n.to_be_bytes());
+    ExecId::from_bytes(bytes)
+}
+
+fn spec(n: u8) -> Digest {
+    Digest::from_bytes([n; 32])
+}
+
+fn verdict(outcome: Outcome, error: Option<TrialError>, reward: Option<f64>) -> Body {
+    let at = Timestamp::UNIX_EPOCH;
+    Body::Result(Box::new(ResultBody {
+        verdict: Verdict { outcome, reward, cost: 0.0, error },
+        durations: Durations::default(),
+        timestamps: Timestamps::instant(at),
+        record: None,
+    }))
+}
+
+fn ok(reward: f64) -> Body {
+    verdict(Outcome::Completed, None, Some(reward))
+}
+
+fn outage() -> Body {
+    let kind = ErrorType::EnvironmentStartFailed;
+    let error = TrialError::transient(kind, ErrorCode::UNREACHABLE, "no answer");
+    verdict(Outcome::Failed, Some(error), None)
+}
+
+fn lost(reason: LostReason) -> Body {
+    Body::Lost { reason, phase: None, record: None }
+}
+
+impl World {
+    fn new(items: u8, permits: usize) -> Self {
+        let mut world = Self {
+            core: Core::new(settings(1, permits)),
+            journal: Vec::new(),
+            effects: Vec::new(),
+            now_ms: 0,
+            sequence: 0,
+            epoch: 1,
+            permits,
+        };
+        world.begin(items);
+        world
+    }
+
+    /// A sitting begins: the plan is fed, former executors are dead.
+    fn begin(&mut self, items: u8) {
+        let planned = (0..items)
+            .map(|n| NewItem { item: item(n), ordinal: u64::from(n), spec: spec(1) })
+            .collect();
+        self.handle(Input::Items(planned));
+        self.handle(Input::Exhausted);
+        self.handle(Input::FormerExecutorsDead);
+    }
+
+    fn handle(&mut self, input: Input) {
+        let now = Now { monotonic_ms: self.now_ms, wall: Timestamp::UNIX_EPOCH, random: 0.5 };
+        self.core.handle(now, input, &mut (&mut self.journal, &mut self.effects));
+        if let Err(broken) = self.core.check() {
+            panic!("{broken}; journal: {:#?}", self.journal);
+        }
+    }
+
+    /// The process dies; the journal keeps its first `records`; a new sitting begins.
+    fn crash(&mut self, records: usize, items: u8) -> Vec<Settled> {
+        self.journal.truncate(records);
+        self.epoch += 1;
+        self.core = Core::new(settings(self.epoch, self.permits));
+        let mut replayed = Vec::new();
+        for (at, record) in &self.journal {
+            self.core.apply(*at, record.clone(), &mut replayed);
+        }
+        self.effects.clear();
+        self.begin(items);
+        replayed
+            .into_iter()
+            .filter_map(|effect| match effect {
+                Effect::Settled(settled) => Some(*settled),
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn report(&mut self, n: u8, try_id: TryId, e: u64, under: u8, body: Body) {
+        self.sequence += 1;
+        let position = Position {
+            incarnation: Incarnation(u128::from(self.epoch)),
+            sequence: self.sequence,
+            anchor: exec(e),
+        };
+        let report = Report {
+            run: RUN,
+            item: item(n),
+            try_id,
+            exec: exec(e),
+            spec: spec(under),
+            worker: "w".parse().expect("valid"),
+            body,
+        };
+        self.handle(Input::Reported(Box::new(Reported { position, report })));
+    }
+
+    fn claim(&mut self, n: u8, try_id: TryId, e: u64) -> Answer {
+        let claim = Claim {
+            run: RUN,
+            item: item(n),
+            try_id,
+            exec: exec(e),
+            spec: spec(1),
+            worker: "w".parse().expect("valid"),
+        };
+        self.handle(Input::Claim { id: e, claim });
+        let mut answers = self.effects.iter().filter_map(|effect| match effect {
+            Effect::Answer { id, answer } if *id == e => Some(*answer),
+            _ => None,
+        });
+        answers.next_back().expect("every claim is answered")
+    }
+
+    fn wait(&mut self, ms: u64) {
+        self.now_ms += ms;
+        self.handle(Input::Tick);
+    }
+
+    fn offered(&self) -> Vec<(ItemId, TryId)> {
+        let offers = self.effects.iter().filter_map(|effect| match effect {
+            Effect::Offer { item, try_id, .. } => Some((*item, *try_id)),
+            _ => None,
+        });
+        offers.collect()
+    }
+
+    fn settled(&self) -> Vec<&Settled> {
+        let settled = self.effects.iter().filter_map(|effect| match effect {
+            Effect::Settled(settled) => Some(&**settled),
+            _ => None,
+        });
+        settled.collect()
+    }
+}

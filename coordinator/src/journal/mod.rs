@@ -22,6 +22,8 @@
 mod frame;
 mod layout;
 mod read;
+#[cfg(test)]
+mod tests;
 mod write;
 
 pub use layout::Layout;

@@ -37,6 +37,7 @@ pub struct Writer {
     gathering: Vec<u8>,
     submitted: u64,
     committed: u64,
+    head: Commit,
     batches: Option<SyncSender<Batch>>,
     commits: mpsc::Receiver<Result<Commit, JournalError>>,
     thread: Option<JoinHandle<()>>,
@@ -49,6 +50,7 @@ impl Writer {
     /// [`JournalError`]; an existing segment of that epoch is one.
     pub fn create(layout: &Layout, at: Timestamp, opened: Opened) -> Result<Self, JournalError> {
         let segment = Segment::create(layout, at, opened)?;
+        let head = Commit { number: 0, epoch: segment.opened.epoch, bytes: segment.durable };
         let (batches, incoming) = sync_channel(1);
         let (outgoing, commits) = mpsc::channel(2);
         let layout = layout.clone();
@@ -60,6 +62,7 @@ impl Writer {
             gathering: Vec::new(),
             submitted: 0,
             committed: 0,
+            head,
             batches: Some(batches),
             commits,
             thread: Some(thread),
@@ -71,9 +74,19 @@ impl Writer {
         frame::encode(&mut self.gathering, at, record);
     }
 
-    /// Number of the batch that gathers: it is durable when a [`Commit`] has at least this number.
-    pub fn gathering(&self) -> u64 {
-        self.submitted + 1
+    /// Number of the batch with the last record: its effects wait until that many are durable.
+    pub fn last(&self) -> u64 {
+        if self.gathering.is_empty() { self.submitted } else { self.submitted + 1 }
+    }
+
+    /// Number of batches that are durable.
+    pub fn committed(&self) -> u64 {
+        self.committed
+    }
+
+    /// The last batch that became durable.
+    pub fn head(&self) -> Commit {
+        self.head
     }
 
     /// Whether nothing waits to be written or is being written.
@@ -81,10 +94,10 @@ impl Writer {
         self.gathering.is_empty() && self.submitted == self.committed
     }
 
-    /// Hands the gathered batch to the disk if it is free.
-    pub fn submit(&mut self) {
+    /// Hands the gathered batch to the disk if it is free; whether it did.
+    pub fn submit(&mut self) -> bool {
         if self.gathering.is_empty() || self.submitted > self.committed {
-            return;
+            return false;
         }
         self.submitted += 1;
         let batch = Batch { number: self.submitted, frames: std::mem::take(&mut self.gathering) };
@@ -92,6 +105,7 @@ impl Writer {
             // The thread ends only after an error, which `durable` has told or will tell.
             drop(batches.send(batch));
         }
+        true
     }
 
     /// The next batch that becomes durable. Pending while none is on its way. Safe to cancel.
@@ -104,6 +118,7 @@ impl Writer {
         }
         let commit = self.commits.recv().await.expect("the writer answers every batch")?;
         self.committed = commit.number;
+        self.head = commit;
         Ok(commit)
     }
 }

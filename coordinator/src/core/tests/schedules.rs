@@ -1,0 +1,187 @@
+//! Random schedules: executions, losses, outages, duplicates and crashes with the journal cut at any
+//! record. Whatever happens, every item ends with one settlement, by a result that was really
+//! reported, and a crash takes back nothing that had been durable.
+
+use std::collections::{HashMap, HashSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const ITEMS: u8 = 4;
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// Deliver an offer (again, if it was delivered before) to a worker that claims it if it must.
+    Deliver(usize),
+    /// A running execution ends.
+    Finish(usize, Kind),
+    /// A report is said again.
+    Repeat(usize),
+    /// Time passes.
+    Wait(u64),
+    /// What was recorded becomes durable.
+    Sync,
+    /// The process dies. So many of the records that were not durable survive.
+    Crash(usize),
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Verdict,
+    Outage,
+    Died,
+    Unreachable,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => any::<usize>().prop_map(Step::Deliver),
+        2 => any::<usize>().prop_map(|n| Step::Finish(n, Kind::Verdict)),
+        1 => any::<usize>().prop_map(|n| Step::Finish(n, Kind::Outage)),
+        1 => any::<usize>().prop_map(|n| Step::Finish(n, Kind::Died)),
+        1 => any::<usize>().prop_map(|n| Step::Finish(n, Kind::Unreachable)),
+        1 => any::<usize>().prop_map(Step::Repeat),
+        2 => (0u64..3000).prop_map(Step::Wait),
+        3 => Just(Step::Sync),
+        1 => any::<usize>().prop_map(Step::Crash),
+    ]
+}
+
+/// The world with its queue, its executions, and what was ever reported.
+struct Schedule {
+    world: World,
+    running: Vec<(u8, TryId, u64)>,
+    said: Vec<(u8, TryId, u64, Body)>,
+    verdicts: HashSet<(ItemId, ExecId)>,
+    next_exec: u64,
+    durable: usize,
+    settled: HashMap<ItemId, Settled>,
+}
+
+impl Schedule {
+    fn run(steps: Vec<Step>) -> Self {
+        let mut schedule = Self {
+            world: World::new(ITEMS, 2),
+            running: Vec::new(),
+            said: Vec::new(),
+            verdicts: HashSet::new(),
+            next_exec: 0,
+            durable: 0,
+            settled: HashMap::new(),
+        };
+        for step in steps {
+            schedule.step(step);
+        }
+        schedule.heal();
+        schedule
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Deliver(n) => self.deliver(n),
+            Step::Finish(n, kind) => self.finish(n, kind),
+            Step::Repeat(n) => {
+                if !self.said.is_empty() {
+                    let (item, try_id, e, body) = self.said[n % self.said.len()].clone();
+                    self.world.report(item, try_id, e, 1, body);
+                }
+            }
+            Step::Wait(ms) => self.world.wait(ms),
+            Step::Sync => self.sync(),
+            Step::Crash(n) => self.crash(n),
+        }
+    }
+
+    fn deliver(&mut self, n: usize) {
+        let offered = self.world.offered();
+        if offered.is_empty() {
+            return;
+        }
+        let (item, try_id) = offered[n % offered.len()];
+        let n = item.as_bytes()[0];
+        self.next_exec += 1;
+        let e = self.next_exec;
+        let first = try_id.n == 1 && !self.running.iter().any(|r| (r.0, r.1) == (n, try_id));
+        let never = !self.said.iter().any(|s| (s.0, s.1) == (n, try_id));
+        if (first && never) || self.world.claim(n, try_id, e) == Answer::Run {
+            self.running.push((n, try_id, e));
+        }
+    }
+
+    fn finish(&mut self, n: usize, kind: Kind) {
+        if self.running.is_empty() {
+            return;
+        }
+        let (n, try_id, e) = self.running.swap_remove(n % self.running.len());
+        let body = match kind {
+            Kind::Verdict => ok(e as f64),
+            Kind::Outage => outage(),
+            Kind::Died => lost(LostReason::WorkerDied),
+            Kind::Unreachable => lost(LostReason::Unreachable),
+        };
+        if matches!(kind, Kind::Verdict | Kind::Outage) {
+            self.verdicts.insert((item(n), exec(e)));
+        }
+        self.said.push((n, try_id, e, body.clone()));
+        self.world.report(n, try_id, e, 1, body);
+    }
+
+    fn sync(&mut self) {
+        self.durable = self.world.journal.len();
+        let settled: Vec<Settled> = self.world.settled().into_iter().cloned().collect();
+        for settled in settled {
+            let former = self.settled.insert(settled.item, settled.clone());
+            assert!(former.is_none_or(|f| f == settled), "settled twice: {settled:?}");
+        }
+    }
+
+    fn crash(&mut self, keep: usize) {
+        let unsynced = self.world.journal.len() - self.durable;
+        let records = self.durable + keep % (unsynced + 1);
+        self.running.clear();
+        let replayed = self.world.crash(records, ITEMS);
+        self.durable = records;
+        let replayed: HashMap<ItemId, Settled> =
+            replayed.into_iter().map(|settled| (settled.item, settled)).collect();
+        for (item, settled) in &self.settled {
+            let again = replayed.get(item).expect("what was durable is not taken back");
+            assert_eq!((&again.by, &again.verdict), (&settled.by, &settled.verdict));
+        }
+        self.settled = replayed;
+    }
+
+    /// No more faults: everything offered is run to its end.
+    fn heal(&mut self) {
+        for _ in 0..400 {
+            while !self.running.is_empty() {
+                self.finish(0, Kind::Verdict);
+            }
+            if self.world.core.is_complete() {
+                break;
+            }
+            self.world.wait(60_000);
+            let offered = self.world.offered();
+            for n in 0..offered.len() {
+                self.deliver(n);
+            }
+        }
+        self.sync();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_item_is_settled_once(steps in prop::collection::vec(step(), 0..60)) {
+        let schedule = Schedule::run(steps);
+        prop_assert!(schedule.world.core.is_complete(), "{:#?}", schedule.world.journal);
+        prop_assert_eq!(schedule.settled.len(), usize::from(ITEMS));
+        for (item, settled) in &schedule.settled {
+            if let Some(by) = &settled.by {
+                prop_assert!(schedule.verdicts.contains(&(*item, by.exec)), "{:?}", settled);
+            }
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Coordinator and worker in one process.

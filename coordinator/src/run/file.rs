@@ -1,0 +1,39 @@
+//! Atomic replacement of small files: temporary file, sync, rename, sync of the directory.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::RunError;
+
+/// Replaces `path` by the JSON text of `value`. A reader sees the old or the new text, never a part.
+pub(super) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RunError> {
+    let mut bytes = serde_json::to_vec_pretty(value).map_err(|error| RunError::File {
+        action: "encode",
+        path: path.to_owned(),
+        source: error.into(),
+    })?;
+    bytes.push(b'\n');
+    replace(path, &bytes).map_err(|source| RunError::File {
+        action: "write",
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Replaces `path` by `bytes`, atomically and durably.
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let mut temporary =
+        tempfile::Builder::new().prefix(".tmp-").permissions(mode(0o644)).tempfile_in(directory)?;
+    temporary.write_all(bytes)?;
+    temporary.as_file().sync_all()?;
+    temporary.persist(path).map_err(|error| error.error)?;
+    File::open(directory)?.sync_all()
+}
+
+fn mode(mode: u32) -> std::fs::Permissions {
+    std::os::unix::fs::PermissionsExt::from_mode(mode)
+}

@@ -1,0 +1,109 @@
+//! `manifest.json`: the small header of a run's state. Everything in it can be derived again from
+//! the journal; it is replaced atomically.
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::RunId;
+use rollout_protocol::version::RUN_FORMAT;
+use serde::{Deserialize, Serialize};
+
+use super::RunError;
+use crate::journal::Layout;
+
+/// The manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Format of the run directory.
+    pub format: u32,
+    /// Run.
+    pub run: RunId,
+    /// Name of the job.
+    pub job: String,
+    /// Start of the first sitting.
+    pub created_at: Timestamp,
+    /// When this was written.
+    pub updated_at: Timestamp,
+    /// Digest of the plan.
+    pub plan: Digest,
+    /// Epoch of the last sitting.
+    pub epoch: u32,
+    /// What the run is doing.
+    pub state: RunState,
+    /// Items of the plan.
+    pub total: u64,
+    /// Items with a terminal record.
+    pub settled: u64,
+    /// Items offered and unreported.
+    pub in_flight: u64,
+    /// What of the journal is known to be durable.
+    pub journal: JournalHead,
+    /// Files of terminal records that will not change any more.
+    pub sealed: Vec<SealedRecords>,
+}
+
+/// What a run is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunState {
+    /// A sitting is under way, or died.
+    Running,
+    /// A sitting was stopped; items are owed.
+    Stopped,
+    /// Everything is settled.
+    Completed,
+}
+
+/// A durable length of the journal.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalHead {
+    /// Segment.
+    pub epoch: u32,
+    /// Its length, bytes.
+    pub durable_bytes: u64,
+}
+
+/// A sealed file of terminal records.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SealedRecords {
+    /// Its name below `records/`.
+    pub file: String,
+    /// Settlements in it.
+    pub settlements: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// Digest of its bytes.
+    pub digest: Digest,
+}
+
+impl Manifest {
+    /// Reads the manifest of a run directory; `None` when there is none.
+    ///
+    /// # Errors
+    /// [`RunError::File`] when it cannot be read, is damaged, or is of a newer format.
+    pub fn read(layout: &Layout) -> Result<Option<Self>, RunError> {
+        let path = layout.manifest();
+        let failed = |source| RunError::File { action: "read", path: path.clone(), source };
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let manifest: Self = serde_json::from_slice(&bytes).map_err(|e| failed(e.into()))?;
+        if manifest.format > RUN_FORMAT {
+            let text = format!(
+                "it has format {}, this version reads up to {RUN_FORMAT}: use a newer rollout",
+                manifest.format
+            );
+            return Err(failed(std::io::Error::other(text)));
+        }
+        Ok(Some(manifest))
+    }
+
+    /// Replaces the manifest of a run directory.
+    ///
+    /// # Errors
+    /// [`RunError::File`].
+    pub fn write(&self, layout: &Layout) -> Result<(), RunError> {
+        super::file::write_json(&layout.manifest(), self)
+    }
+}

@@ -1,0 +1,54 @@
+//! A sitting of a run: the shell around the core.
+//!
+//! [`engine`] holds the only select loop: it turns what happens into inputs of the core, hands the
+//! records to the journal, and carries out effects when the records made with them are durable.
+//! [`embedded`] puts everything together in one process.
+
+mod effects;
+pub mod embedded;
+mod engine;
+mod file;
+mod lock;
+mod manifest;
+mod open;
+mod planner;
+mod records;
+pub mod signals;
+
+pub use engine::{Ended, Engine};
+pub use lock::{LockError, RunLock};
+pub use manifest::Manifest;
+pub use open::{OpenError, OpenRun, open};
+pub use planner::Planner;
+
+use rollout_worker::port::QueueError;
+
+use crate::journal::JournalError;
+
+/// Why a sitting could not go on. What is settled stays settled; the same command goes on with it.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The run directory could not be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The journal cannot be written.
+    #[error("the run cannot go on because its journal cannot be written")]
+    Journal(#[from] JournalError),
+    /// The queue failed.
+    #[error("the run cannot go on because its queue failed")]
+    Queue(#[from] QueueError),
+    /// A file of the run directory cannot be written.
+    #[error("cannot {action} {}", path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: std::path::PathBuf,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A part of the program ended although it should not.
+    #[error("internal error: {0} ended unexpectedly")]
+    PartEnded(&'static str),
+}

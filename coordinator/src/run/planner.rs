@@ -1,0 +1,25 @@
+//! What the engine asks of a planner: a job, later a tree search or a farm.
+
+use rollout_protocol::id::{ItemId, RunId, TryId};
+use rollout_protocol::spec::trial::TrialName;
+use rollout_protocol::wire::offer::Offer;
+
+use crate::core::NewItem;
+
+/// Knows what is owed and how to ask for it.
+pub trait Planner: Send {
+    /// Number of items of the plan.
+    fn total(&self) -> u64;
+
+    /// The next items in the order of dispatch, at most `max`; none when there are no more.
+    fn next(&mut self, max: usize) -> Vec<NewItem>;
+
+    /// The item of the plan with this key.
+    fn find(&self, item: &ItemId) -> Option<NewItem>;
+
+    /// The offer of a try of an item.
+    fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer;
+
+    /// The name of the item at a position of the plan.
+    fn name(&self, ordinal: u64) -> TrialName;
+}

@@ -1,0 +1,149 @@
+//! Terminal records: `records/<n>.jsonl`, one line per settlement in the order of the journal.
+//!
+//! The lines follow from the journal, so they need no sync of their own: after a crash the last,
+//! unsealed file is written again from the replay. A sealed file has its digest in the manifest.
+
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use rollout_protocol::digest::Hasher;
+use rollout_protocol::record::Settlement;
+
+use super::RunError;
+use super::manifest::SealedRecords;
+use crate::journal::Layout;
+
+/// Settlements in one file: large enough that a million items make a hundred files, small enough
+/// that writing the last one again after a crash takes no time.
+const PER_FILE: u64 = 10_000;
+
+/// Batches that may wait for the writer.
+const BACKLOG: usize = 64;
+
+/// Writes terminal records on a thread of its own.
+#[derive(Debug)]
+pub(super) struct RecordsWriter {
+    settlements: Option<SyncSender<Vec<Arc<Settlement>>>>,
+    thread: Option<JoinHandle<Result<Vec<SealedRecords>, RunError>>>,
+}
+
+impl RecordsWriter {
+    /// Starts after the settlements that the `sealed` files hold; as many are skipped.
+    pub(super) fn start(layout: &Layout, sealed: Vec<SealedRecords>) -> Result<Self, RunError> {
+        let directory = layout.records();
+        let failed = |source| RunError::File { action: "create", path: directory.clone(), source };
+        std::fs::create_dir_all(&directory).map_err(failed)?;
+        let (sender, receiver) = sync_channel(BACKLOG);
+        let layout = layout.clone();
+        let thread = rollout_worker::supervise::thread("records", move || {
+            Files { layout, skip: sealed.iter().map(|s| s.settlements).sum(), sealed, open: None }
+                .write_all(&receiver)
+        })
+        .map_err(failed)?;
+        Ok(Self { settlements: Some(sender), thread: Some(thread) })
+    }
+
+    /// Adds settlements. Blocks while the disk is far behind.
+    pub(super) fn add(&self, settlements: Vec<Arc<Settlement>>) {
+        if let Some(sender) = &self.settlements {
+            // The writer ends early only with an error, which `finish` returns.
+            drop(sender.send(settlements));
+        }
+    }
+
+    /// Writes and syncs what is left; the sealed files.
+    pub(super) fn finish(mut self) -> Result<Vec<SealedRecords>, RunError> {
+        self.settlements = None;
+        let thread = self.thread.take().expect("finish is called once");
+        thread.join().map_err(|_| RunError::PartEnded("the writer of records"))?
+    }
+}
+
+struct Files {
+    layout: Layout,
+    skip: u64,
+    sealed: Vec<SealedRecords>,
+    open: Option<Open>,
+}
+
+struct Open {
+    path: PathBuf,
+    file: BufWriter<File>,
+    settlements: u64,
+    bytes: u64,
+    digest: Hasher,
+}
+
+impl Files {
+    fn write_all(
+        mut self,
+        settlements: &Receiver<Vec<Arc<Settlement>>>,
+    ) -> Result<Vec<SealedRecords>, RunError> {
+        let mut line = Vec::new();
+        while let Ok(batch) = settlements.recv() {
+            for settlement in batch {
+                if self.skip > 0 {
+                    self.skip -= 1;
+                    continue;
+                }
+                line.clear();
+                serde_json::to_writer(&mut line, &*settlement).expect("text keys only");
+                line.push(b'\n');
+                self.write_line(&line)?;
+            }
+        }
+        if let Some(open) = self.open.take() {
+            open.sync()?;
+        }
+        Ok(self.sealed)
+    }
+
+    fn write_line(&mut self, line: &[u8]) -> Result<(), RunError> {
+        if self.open.is_none() {
+            let number = u32::try_from(self.sealed.len()).expect("few files") + 1;
+            self.open = Some(Open::create(self.layout.record_file(number))?);
+        }
+        let open = self.open.as_mut().expect("opened above");
+        open.file.write_all(line).map_err(|source| open.failed("write", source))?;
+        open.digest.update(line);
+        open.bytes += line.len() as u64;
+        open.settlements += 1;
+        if open.settlements == PER_FILE {
+            let open = self.open.take().expect("opened above");
+            self.sealed.push(open.sync()?);
+        }
+        Ok(())
+    }
+}
+
+impl Open {
+    fn create(path: PathBuf) -> Result<Self, RunError> {
+        let file = File::create(&path).map_err(|source| RunError::File {
+            action: "create",
+            path: path.clone(),
+            source,
+        })?;
+        let file = BufWriter::with_capacity(1 << 18, file);
+        Ok(Self { path, file, settlements: 0, bytes: 0, digest: Hasher::default() })
+    }
+
+    fn sync(mut self) -> Result<SealedRecords, RunError> {
+        self.file.flush().map_err(|source| self.failed("write", source))?;
+        self.file.get_ref().sync_all().map_err(|source| self.failed("sync", source))?;
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(SealedRecords {
+            file: name,
+            settlements: self.settlements,
+            bytes: self.bytes,
+            digest: self.digest.finish(),
+        })
+    }
+
+    fn failed(&self, action: &'static str, source: std::io::Error) -> RunError {
+        RunError::File { action, path: self.path.clone(), source }
+    }
+}
