@@ -2,7 +2,9 @@
 
 pub mod config;
 pub mod core;
+pub mod dataset;
 pub mod journal;
 pub mod metrics;
+pub mod plan;
 pub mod report;
 pub mod run;

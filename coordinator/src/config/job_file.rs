@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use super::elements::agents::AgentFile;
 use super::elements::datasets::DatasetRef;
-use super::elements::metrics::MetricKind;
 use super::elements::resources::ResourceOverrides;
 use super::elements::timeouts::TimeoutRules;
 use super::elements::{
@@ -21,6 +20,7 @@ use super::fields::{Field, Fields, Reader, Spot, UnknownKeys};
 use super::problem::{ErrorKind, Problems};
 use super::tree::Node;
 use super::{read, yaml};
+use crate::metrics::MetricKind;
 
 /// Path of the instruction inside environments unless the job says otherwise.
 const INSTRUCTION_PATH: &str = "/tmp/instruction.md";

@@ -24,7 +24,6 @@ mod tests;
 pub use document::document;
 pub use elements::agents::{Agent, AgentFile};
 pub use elements::datasets::DatasetRef;
-pub use elements::metrics::MetricKind;
 pub use elements::resources::ResourceOverrides;
 pub use elements::timeouts::{TaskTimeouts, TimeoutRules};
 pub use elements::variables::Variable;

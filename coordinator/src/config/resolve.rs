@@ -10,13 +10,13 @@ use rollout_protocol::spec::settings::TrialSettings;
 
 use super::elements::agents::{Agent, AgentFile};
 use super::elements::datasets::DatasetRef;
-use super::elements::metrics::MetricKind;
 use super::elements::names;
 use super::elements::resources::ResourceOverrides;
 use super::elements::timeouts::TimeoutRules;
 use super::fields::Spot;
 use super::job_file::{self, JobFile, LogLevel};
 use super::problem::{ErrorKind, Problems};
+use crate::metrics::MetricKind;
 
 /// A job, fully resolved except for the content of its datasets.
 #[derive(Debug, Clone, PartialEq)]

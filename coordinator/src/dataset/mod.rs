@@ -1,0 +1,66 @@
+//! Datasets and tasks on local disk.
+//!
+//! A dataset is a directory whose direct sub-directories with a `task.toml` are its tasks; the path
+//! of one task's directory works too. A dataset is named after its directory, or, for a single
+//! task, after the directory that the task is in; a job file's `name` wins. Relative paths count
+//! from the job file's directory.
+//!
+//! A task file that does not parse or has a bad value refuses the run. A task that lacks a file is
+//! kept with its fault: its trials settle as `task_invalid`, unless the run is strict.
+
+mod bundle;
+mod discover;
+mod git;
+mod load;
+mod task;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+
+use rollout_protocol::error::TrialError;
+
+use crate::config::TaskFile;
+
+pub use bundle::{BundleError, Bundled, Sink, bundle};
+pub use load::load;
+
+/// A dataset with its tasks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dataset {
+    /// Name, distinct among the datasets of a job also when case is ignored.
+    pub name: String,
+    /// Version, for people.
+    pub version: Option<String>,
+    /// The tasks, by name.
+    pub tasks: Vec<Task>,
+}
+
+/// A task as it lies on disk.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Task {
+    /// Name: that of its directory.
+    pub name: String,
+    /// Its directory.
+    pub dir: PathBuf,
+    /// Its task file.
+    pub file: TaskFile,
+    /// Commit of the repository around it.
+    pub git_commit_id: Option<String>,
+    /// What it has.
+    pub parts: Parts,
+    /// Why it cannot run under any agent.
+    pub fault: Option<TrialError>,
+}
+
+/// Which parts of a task are there and needed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// The build context.
+    pub environment: bool,
+    /// `solution/` with a `solve.sh`.
+    pub solution: bool,
+    /// `tests/`.
+    pub tests: bool,
+}

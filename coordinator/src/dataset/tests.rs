@@ -1,0 +1,271 @@
+//! Datasets on a real file system: what is found, what is refused, what is packed.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rollout_protocol::error::ErrorType;
+use rollout_protocol::spec::task::TaskSpec;
+use rollout_worker::store::BlobStore;
+use rollout_worker::store::fs::FsStore;
+
+use super::*;
+use crate::config::{ConfigErrors, ErrorKind, Job, Options, Problems, read_job};
+
+/// A directory with a job file and datasets.
+struct Project(tempfile::TempDir);
+
+impl Project {
+    fn new(job: &str) -> Self {
+        let project = Self(tempfile::tempdir().expect("a directory"));
+        project.write("job.yaml", job);
+        project
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.0.path().join(path)
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let file = self.path(path);
+        fs::create_dir_all(file.parent().expect("a parent")).expect("made");
+        fs::write(file, text).expect("written");
+    }
+
+    /// A task that lacks nothing.
+    fn task(&self, dir: &str) {
+        self.write(&format!("{dir}/task.toml"), "version = \"1.0\"\n");
+        self.write(&format!("{dir}/instruction.md"), "Do it.\n");
+        self.write(&format!("{dir}/environment/Dockerfile"), "FROM scratch\n");
+        self.write(&format!("{dir}/solution/solve.sh"), "true\n");
+        self.write(&format!("{dir}/tests/test.sh"), "true\n");
+    }
+
+    fn load(&self, strict: bool) -> Result<(Job, Vec<Dataset>, usize), ConfigErrors> {
+        let is_set = |name: &str| name == "SET";
+        let options = Options { strict, ..Options::new(&is_set) };
+        let mut problems = Problems::default();
+        let job = read_job(&self.path("job.yaml"), &options, &mut problems).expect("a job");
+        let datasets = load(&job, &options, &mut problems);
+        problems.finish(datasets).map(|(datasets, warnings)| (job, datasets, warnings.len()))
+    }
+
+    fn faults(&self, strict: bool) -> Vec<(String, String, ErrorKind)> {
+        let errors = self.load(strict).expect_err("faults").errors;
+        let root = fs::canonicalize(self.0.path()).expect("exists");
+        let relative = |file: &Path| {
+            let file = file.strip_prefix(&root).or_else(|_| file.strip_prefix(self.0.path()));
+            file.expect("inside the project").display().to_string()
+        };
+        errors.into_iter().map(|e| (relative(&e.file), e.key, e.kind)).collect()
+    }
+
+    fn sink(&self, name: &str, store: Option<Arc<dyn BlobStore>>) -> Sink {
+        let scratch = self.path(name);
+        fs::create_dir(&scratch).expect("made");
+        Sink { store, scratch }
+    }
+}
+
+fn job(datasets: &str) -> String {
+    format!("agents: [{{name: oracle}}]\ntask_env: [SET, UNSET]\ndatasets: [{datasets}]\n")
+}
+
+fn expected(faults: &[(&str, &str, ErrorKind)]) -> Vec<(String, String, ErrorKind)> {
+    faults.iter().map(|(file, key, kind)| ((*file).to_owned(), (*key).to_owned(), *kind)).collect()
+}
+
+#[test]
+fn a_directory_of_tasks_and_one_task_alone() {
+    let project = Project::new(&job("{path: ./many}, {path: ./group/only}, {path: many, name: x}"));
+    project.task("many/b");
+    project.task("many/a");
+    project.task("many/.hidden");
+    project.write("many/notes/readme.txt", "no task");
+    project.write("many/file.txt", "no directory");
+    project.task("group/only");
+    project.task("group/other");
+    let (_, datasets, warnings) = project.load(true).expect("no faults");
+    let names: Vec<_> = datasets
+        .iter()
+        .map(|d| (d.name.as_str(), d.tasks.iter().map(|t| t.name.as_str()).collect::<Vec<_>>()))
+        .collect();
+    let both = vec!["a", "b"];
+    assert_eq!(names, [("many", both.clone()), ("group", vec!["only"]), ("x", both)]);
+    assert_eq!(warnings, 2, "the directory that is no task, met twice");
+}
+
+#[test]
+fn every_fault_of_datasets() {
+    let project = Project::new(&job(
+        "{path: ./good}, {path: ./absent}, {path: ./empty}, {path: ./job.yaml}, {path: ./GOOD}",
+    ));
+    project.task("good/a");
+    project.task("good/A");
+    project.task("good/journal");
+    project.task("GOOD/a");
+    fs::create_dir(project.path("empty")).expect("made");
+    assert_eq!(
+        project.faults(false),
+        expected(&[
+            ("good/a", "", ErrorKind::DuplicateName),
+            ("good/journal", "", ErrorKind::BadValue),
+            ("job.yaml", "datasets[1].path", ErrorKind::NotFound),
+            ("job.yaml", "datasets[2].path", ErrorKind::NoTasks),
+            ("job.yaml", "datasets[3].path", ErrorKind::Unreadable),
+            ("job.yaml", "datasets[4].path", ErrorKind::DuplicateName),
+        ])
+    );
+}
+
+#[test]
+fn faults_of_all_task_files_come_at_once() {
+    let project = Project::new(&job("{path: ./set}"));
+    for task in ["a", "b", "c", "d"] {
+        project.task(&format!("set/{task}"));
+    }
+    project.write("set/a/task.toml", "[agent]\ntimeout_sec = 0\n[environment]\ncpus = 0\n");
+    project.write("set/b/task.toml", "not toml");
+    let env = "[environment.env]\nA = \"${SET}\"\nB = \"${UNSET}\"\nC = \"${SECRET:-x}\"\nD = \"${UNSET:-y}\"\n";
+    project.write("set/c/task.toml", env);
+    fs::remove_dir_all(project.path("set/d/tests")).expect("removed");
+    symlink(project.path("set/a/tests"), project.path("set/d/tests")).expect("linked");
+    assert_eq!(
+        project.faults(false),
+        expected(&[
+            ("set/a/task.toml", "agent.timeout_sec", ErrorKind::BadValue),
+            ("set/a/task.toml", "environment.cpus", ErrorKind::BadValue),
+            ("set/b/task.toml", "", ErrorKind::Syntax),
+            ("set/c/task.toml", "environment.env.B", ErrorKind::UnsetVariable),
+            ("set/c/task.toml", "environment.env.C", ErrorKind::VariableNotListed),
+            ("set/d/tests", "", ErrorKind::BadFile),
+        ])
+    );
+}
+
+#[test]
+fn missing_files_are_faults_of_the_task_or_of_a_strict_run() {
+    let project = Project::new(&job("{path: ./set}"));
+    project.task("set/a");
+    for file in ["instruction.md", "tests/test.sh", "environment/Dockerfile", "solution/solve.sh"] {
+        fs::remove_file(project.path("set/a").join(file)).expect("removed");
+    }
+    project.task("set/b");
+    fs::remove_file(project.path("set/b/solution/solve.sh")).expect("removed");
+    let (_, datasets, _) = project.load(false).expect("no faults of the run");
+    let [a, b] = datasets[0].tasks.as_slice() else { panic!("two tasks") };
+    let fault = a.fault.as_ref().expect("a fault");
+    assert_eq!(fault.kind, ErrorType::TaskInvalid);
+    let named = ["instruction.md", "tests/test.sh", "environment/Dockerfile"];
+    assert!(named.iter().all(|file| fault.message.contains(file)), "{fault}");
+    assert!(b.fault.is_none(), "without a solution the other agents still can");
+    assert!(!b.parts.solution);
+    let files: Vec<String> = project.faults(true).into_iter().map(|(file, ..)| file).collect();
+    assert_eq!(
+        files,
+        [
+            "set/a/instruction.md",
+            "set/a/tests/test.sh",
+            "set/a/environment/Dockerfile",
+            "set/a/solution/solve.sh",
+            "set/b/solution/solve.sh",
+        ]
+    );
+}
+
+#[test]
+fn what_is_needed_depends_on_the_job() {
+    let rest = "agents: [{name: nop}]\ndatasets: [{path: ./set}]\n";
+    for (settings, image, environment, fault) in [
+        ("", true, false, false),
+        ("", false, false, true),
+        ("environment: {force_build: true}\n", true, false, true),
+        ("environment: {type: process}\n", false, false, false),
+    ] {
+        let project = Project::new(&format!("{settings}verifier: {{disable: true}}\n{rest}"));
+        project.task("set/a");
+        fs::remove_dir_all(project.path("set/a/tests")).expect("removed");
+        fs::remove_dir_all(project.path("set/a/environment")).expect("removed");
+        if image {
+            project.write("set/a/task.toml", "[environment]\ndocker_image = \"some/image\"\n");
+        }
+        let (_, datasets, _) = project.load(false).expect("no faults of the run");
+        let task = &datasets[0].tasks[0];
+        assert_eq!(task.fault.is_some(), fault, "{settings:?} {image}");
+        assert_eq!(task.parts.environment, environment);
+    }
+}
+
+#[tokio::test]
+async fn bundles_are_stored_and_depend_on_content_alone() {
+    let text = "timeout_multiplier: 2\nenvironment: {override_cpus: 3}\n";
+    let project = Project::new(&format!("{text}{}", job("{path: ./set}")));
+    project.task("set/a");
+    project.write("set/a/environment/.dockerignore", "*.log\n");
+    project.write("set/a/environment/noise.log", "one");
+    project.task("set/b");
+    let (job, datasets, _) = project.load(true).expect("no faults");
+    let store: Arc<dyn BlobStore> =
+        Arc::new(FsStore::open(project.path("blobs")).await.expect("a store"));
+    let sink = project.sink("first", Some(Arc::clone(&store)));
+    let bundled = bundle(&job, datasets.clone(), &sink).await.expect("bundled");
+    for task in &bundled {
+        let bytes = store.get_bytes(&task.digest, 1 << 20).await.expect("stored");
+        let spec: TaskSpec = serde_json::from_slice(&bytes).expect("a spec");
+        assert_eq!(spec, task.spec);
+        let files = &spec.files;
+        for blob in [&files.instruction, &files.environment, &files.solution, &files.tests] {
+            let blob = blob.as_ref().expect("packed");
+            assert!(store.contains(&blob.digest).await.expect("reachable"));
+        }
+    }
+    assert_eq!(bundled[0].spec.resources.cpus, 3);
+    assert!((bundled[0].spec.timeouts.install_sec - 600.0).abs() < 1e-9);
+    assert_ne!(bundled[0].files, bundled[1].files);
+    assert_eq!(fs::read_dir(&sink.scratch).expect("listed").count(), 0, "nothing is left over");
+
+    project.write("set/a/environment/noise.log", "two");
+    let again = bundle(&job, datasets.clone(), &project.sink("second", None)).await;
+    assert_eq!(again.expect("bundled"), bundled, "digests alone are the same");
+
+    project.write("set/b/tests/test.sh", "false\n");
+    let changed = bundle(&job, datasets, &project.sink("third", None)).await.expect("bundled");
+    assert_eq!(changed[0], bundled[0]);
+    assert_eq!(changed[1].rules, bundled[1].rules);
+    assert_ne!(changed[1].files, bundled[1].files);
+}
+
+#[tokio::test]
+async fn what_cannot_be_packed_is_refused_for_all_tasks_at_once() {
+    let project = Project::new(&job("{path: ./set}"));
+    for task in ["a", "b", "c"] {
+        project.task(&format!("set/{task}"));
+    }
+    symlink("/etc/passwd", project.path("set/a/environment/passwd")).expect("linked");
+    symlink("../../c", project.path("set/b/tests/up")).expect("linked");
+    symlink("solve.sh", project.path("set/c/solution/same.sh")).expect("linked");
+    let (job, datasets, _) = project.load(false).expect("no faults");
+    let error = bundle(&job, datasets, &project.sink("scratch", None)).await.expect_err("faults");
+    let BundleError::Config(errors) = error else { panic!("faults of files: {error}") };
+    let found: Vec<_> = errors.errors.iter().map(|e| (e.file.clone(), e.kind)).collect();
+    assert_eq!(
+        found,
+        [
+            (project.path("set/a/environment/passwd"), ErrorKind::BadFile),
+            (project.path("set/b/tests/up"), ErrorKind::BadFile),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_directory_that_is_gone_is_a_fault_of_its_task() {
+    let project = Project::new(&job("{path: ./set}"));
+    project.task("set/a");
+    project.task("set/b");
+    let (job, datasets, _) = project.load(true).expect("no faults");
+    fs::remove_dir_all(project.path("set/a")).expect("removed");
+    let bundled = bundle(&job, datasets, &project.sink("scratch", None)).await.expect("bundled");
+    let kinds: Vec<_> = bundled.iter().map(|t| t.spec.fault.as_ref().map(|f| f.kind)).collect();
+    assert_eq!(kinds, [Some(ErrorType::TaskNotFound), None]);
+}

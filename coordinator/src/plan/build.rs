@@ -1,0 +1,82 @@
+//! From a job and its datasets to a plan whose documents are stored.
+
+use bytes::Bytes;
+use rollout_protocol::blob::MediaType;
+use rollout_protocol::spec::task::TaskSpec;
+use serde::Serialize;
+
+use super::{JobPlan, PlanError, PlannedTask};
+use crate::config::{ConfigErrors, ErrorKind, Job, Problems, Spot};
+use crate::dataset::{BundleError, Dataset, Sink, bundle};
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The job or its tasks are wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    /// The tasks could not be bundled or stored.
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
+    /// A defect: what was checked before is no plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+/// Bundles the tasks, stores every document that trials refer to, and makes the plan. Also gives
+/// the tasks' specs, in the plan's order.
+///
+/// # Errors
+/// [`BuildError`].
+pub async fn build(
+    job: &Job,
+    datasets: Vec<Dataset>,
+    sink: &Sink,
+) -> Result<(JobPlan, Vec<TaskSpec>), BuildError> {
+    check_size(job, &datasets)?;
+    let bundled = bundle(job, datasets, sink).await?;
+    let mut specs = Vec::with_capacity(bundled.len());
+    let mut tasks = Vec::with_capacity(bundled.len());
+    for task in bundled {
+        tasks.push(PlannedTask {
+            dataset: task.spec.dataset.clone(),
+            name: task.spec.name.clone(),
+            spec: task.digest,
+            files: task.files,
+            rules: task.rules,
+        });
+        specs.push(task.spec);
+    }
+    let agents = job.agents.iter().map(|agent| agent.spec.clone()).collect();
+    let plan = JobPlan::new(job.settings.clone(), agents, tasks, job.n_attempts)?;
+    store(sink, plan.settings()).await?;
+    for agent in plan.agents() {
+        store(sink, &agent.spec).await?;
+    }
+    Ok((plan, specs))
+}
+
+fn check_size(job: &Job, datasets: &[Dataset]) -> Result<(), ConfigErrors> {
+    let tasks = datasets.iter().map(|dataset| dataset.tasks.len()).sum();
+    let mut problems = Problems::default();
+    if let Err(error) = super::check_size(job.agents.len(), tasks, job.n_attempts) {
+        let spot = Spot { key: "n_attempts".to_owned(), line: None };
+        let expected = "fewer trials in one run";
+        problems.error(spot.error(
+            &job.file,
+            ErrorKind::TooManyTrials,
+            error.to_string(),
+            expected,
+        ));
+    }
+    problems.finish(()).map(|_| ())
+}
+
+async fn store<T: Serialize + Sync>(sink: &Sink, document: &T) -> Result<(), BuildError> {
+    let bytes = serde_json::to_vec(document).map_err(|error| PlanError::NotSerializable {
+        what: "a document",
+        reason: error.to_string(),
+    })?;
+    sink.put(Bytes::from(bytes), MediaType::Json).await?;
+    Ok(())
+}

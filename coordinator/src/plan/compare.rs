@@ -1,0 +1,180 @@
+//! What differs between two plans of a run.
+
+use std::fmt;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::JobPlan;
+
+/// The difference between an earlier plan and a later one.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct PlanChange {
+    /// Agents and tasks that only the later plan has, and additional attempts.
+    pub added: Vec<String>,
+    /// Agents and tasks that only the earlier plan has, and attempts that are no longer made. Their
+    /// results are kept and not counted.
+    pub removed: Vec<String>,
+    /// What both have, but not the same: results made under the earlier plan are not results of the
+    /// later one.
+    pub changed: Vec<Change>,
+}
+
+/// Something that both plans have and that differs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// What it is.
+    pub subject: Subject,
+    /// How it differs, for people.
+    pub differences: Vec<String>,
+}
+
+/// What can differ.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Subject {
+    /// The settings of every trial.
+    Settings,
+    /// An agent.
+    Agent {
+        /// Its name.
+        name: String,
+    },
+    /// A task.
+    Task {
+        /// Its dataset.
+        dataset: String,
+        /// Its name.
+        name: String,
+    },
+}
+
+impl PlanChange {
+    /// Whether every result of the earlier plan that the later one plans too still counts.
+    pub fn is_compatible(&self) -> bool {
+        self.changed.is_empty()
+    }
+
+    /// Whether the plans have the same trials.
+    pub fn is_none(&self) -> bool {
+        self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty()
+    }
+
+    /// The differences as lines for people.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for change in &self.changed {
+            lines.extend(change.differences.iter().map(|d| format!("{}: {d}", change.subject)));
+        }
+        lines.extend(self.added.iter().map(|what| format!("added: {what}")));
+        lines.extend(self.removed.iter().map(|what| format!("removed: {what}")));
+        lines
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Settings => f.write_str("settings"),
+            Self::Agent { name } => write!(f, "agent {name}"),
+            Self::Task { dataset, name } => write!(f, "task {dataset}/{name}"),
+        }
+    }
+}
+
+/// Compares an earlier plan with a later one.
+pub fn compare(earlier: &JobPlan, later: &JobPlan) -> PlanChange {
+    let mut change = PlanChange::default();
+    if earlier.settings_digest != later.settings_digest {
+        let differences = differences(&earlier.settings, &later.settings);
+        change.changed.push(Change { subject: Subject::Settings, differences });
+    }
+    compare_agents(earlier, later, &mut change);
+    compare_tasks(earlier, later, &mut change);
+    let (before, after) = (earlier.n_attempts, later.n_attempts);
+    if after > before {
+        change.added.push(format!("attempts {} to {after}", before + 1));
+    } else if after < before {
+        change.removed.push(format!("attempts {} to {before}", after + 1));
+    }
+    change
+}
+
+fn compare_agents(earlier: &JobPlan, later: &JobPlan, change: &mut PlanChange) {
+    for agent in &earlier.agents {
+        let name = &agent.spec.name;
+        match later.agent(name) {
+            None => change.removed.push(format!("agent {name}")),
+            Some(after) if after.digest != agent.digest => change.changed.push(Change {
+                subject: Subject::Agent { name: name.clone() },
+                differences: differences(&agent.spec, &after.spec),
+            }),
+            Some(_) => {}
+        }
+    }
+    let new = later.agents.iter().filter(|agent| earlier.agent(&agent.spec.name).is_none());
+    change.added.extend(new.map(|agent| format!("agent {}", agent.spec.name)));
+}
+
+fn compare_tasks(earlier: &JobPlan, later: &JobPlan, change: &mut PlanChange) {
+    for task in &earlier.tasks {
+        let Some(after) = later.task(&task.dataset, &task.name) else {
+            change.removed.push(format!("task {}/{}", task.dataset, task.name));
+            continue;
+        };
+        let mut differences = Vec::new();
+        if task.files != after.files {
+            differences.push("its files changed".to_owned());
+        }
+        if task.rules != after.rules {
+            let what = "its image, resources, time limits or variables changed \
+                        (task.toml, or what the job replaces in it)";
+            differences.push(what.to_owned());
+        }
+        if !differences.is_empty() {
+            let (dataset, name) = (task.dataset.clone(), task.name.clone());
+            change.changed.push(Change { subject: Subject::Task { dataset, name }, differences });
+        }
+    }
+    let new = later.tasks.iter().filter(|t| earlier.task(&t.dataset, &t.name).is_none());
+    change.added.extend(new.map(|task| format!("task {}/{}", task.dataset, task.name)));
+}
+
+/// The places where two specs differ. Scripts and environment values are never shown: they are
+/// long, or secret.
+fn differences<T: Serialize>(before: &T, after: &T) -> Vec<String> {
+    let mut found = Vec::new();
+    let json = |value: &T| serde_json::to_value(value).unwrap_or(Value::Null);
+    walk("", &json(before), &json(after), &mut found);
+    found
+}
+
+fn walk(path: &str, before: &Value, after: &Value, found: &mut Vec<String>) {
+    if before == after {
+        return;
+    }
+    if let (Value::Object(before), Value::Object(after)) = (before, after) {
+        walk_object(path, before, after, found);
+        return;
+    }
+    let hidden = path.starts_with("env.") || path.ends_with("install") || path.ends_with("execute");
+    if hidden {
+        found.push(format!("{path} changed"));
+    } else {
+        found.push(format!("{path} was {before}, is {after}"));
+    }
+}
+
+fn walk_object(
+    path: &str,
+    before: &Map<String, Value>,
+    after: &Map<String, Value>,
+    found: &mut Vec<String>,
+) {
+    let keys = before.keys().chain(after.keys().filter(|key| !before.contains_key(*key)));
+    for key in keys {
+        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        let value = |object: &Map<String, Value>| object.get(key).cloned().unwrap_or(Value::Null);
+        walk(&path, &value(before), &value(after), found);
+    }
+}

@@ -1,0 +1,138 @@
+//! What `--dry-run` shows: everything that was decided, before anything runs.
+
+use rollout_protocol::digest::Digest;
+use rollout_protocol::spec::environment::ProviderKind;
+use rollout_protocol::spec::resources::Resources;
+use rollout_protocol::spec::task::TaskSpec;
+use rollout_protocol::spec::timeout::Timeouts;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::JobPlan;
+use crate::config::{self, ConfigWarning, Job};
+
+/// A job as it would run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DryRun {
+    /// Digest of the plan.
+    pub plan_digest: Digest,
+    /// The run directory.
+    pub run_dir: std::path::PathBuf,
+    /// How much there is to do.
+    pub counts: Counts,
+    /// The job, resolved; environment values unexpanded.
+    pub config: Value,
+    /// The tasks, in result order.
+    pub tasks: Vec<TaskView>,
+    /// What is odd.
+    pub warnings: Vec<ConfigWarning>,
+}
+
+/// How much there is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Agents.
+    pub agents: usize,
+    /// Datasets.
+    pub datasets: usize,
+    /// Tasks of all datasets.
+    pub tasks: usize,
+    /// Samples per agent and task.
+    pub attempts: u32,
+    /// Trials.
+    pub trials: u64,
+    /// Tasks whose trials will settle as `task_invalid` or `task_not_found`.
+    pub faulty_tasks: usize,
+}
+
+/// A task as it would run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TaskView {
+    /// Dataset.
+    pub dataset: String,
+    /// Task.
+    pub task: String,
+    /// Where its image comes from.
+    pub image: ImageView,
+    /// Its resources, after the job's overrides.
+    pub resources: Resources,
+    /// Its time limits, after the job's multiplier, override and ceiling.
+    pub timeouts: Timeouts,
+    /// Commit of the repository around it.
+    pub git_commit_id: Option<String>,
+    /// Digest of its document.
+    pub digest: Digest,
+    /// Why it cannot run.
+    pub fault: Option<String>,
+}
+
+/// Where the image of a task comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "source", rename_all = "snake_case")]
+pub enum ImageView {
+    /// Built from `environment/Dockerfile`.
+    Build {
+        /// Digest of the build context; equal contexts are built once.
+        context: Option<Digest>,
+    },
+    /// Pulled if absent.
+    Named {
+        /// The reference.
+        reference: String,
+    },
+    /// None: the task runs on the host's own files.
+    Host,
+}
+
+/// What would run. `tasks` are those of the plan, in its order.
+pub fn dry_run(
+    job: &Job,
+    plan: &JobPlan,
+    tasks: &[TaskSpec],
+    warnings: Vec<ConfigWarning>,
+) -> DryRun {
+    let mut datasets: Vec<&str> = tasks.iter().map(|task| task.dataset.as_str()).collect();
+    datasets.dedup();
+    DryRun {
+        plan_digest: plan.digest(),
+        run_dir: job.run_dir(),
+        counts: Counts {
+            agents: plan.agents().len(),
+            datasets: datasets.len(),
+            tasks: tasks.len(),
+            attempts: plan.n_attempts(),
+            trials: plan.len(),
+            faulty_tasks: tasks.iter().filter(|task| task.fault.is_some()).count(),
+        },
+        config: config::document(job),
+        tasks: tasks
+            .iter()
+            .zip(plan.tasks())
+            .map(|(spec, planned)| task_view(job, spec, planned.spec))
+            .collect(),
+        warnings,
+    }
+}
+
+fn task_view(job: &Job, spec: &TaskSpec, digest: Digest) -> TaskView {
+    let environment = &job.settings.environment;
+    let image = match (environment.provider.kind(), &spec.docker_image) {
+        (ProviderKind::Process, _) => ImageView::Host,
+        (ProviderKind::Docker, Some(reference)) if !environment.force_build => {
+            ImageView::Named { reference: reference.clone() }
+        }
+        (ProviderKind::Docker, _) => {
+            ImageView::Build { context: spec.files.environment.as_ref().map(|blob| blob.digest) }
+        }
+    };
+    TaskView {
+        dataset: spec.dataset.clone(),
+        task: spec.name.clone(),
+        image,
+        resources: spec.resources,
+        timeouts: spec.timeouts,
+        git_commit_id: spec.git_commit_id.clone(),
+        digest,
+        fault: spec.fault.as_ref().map(|fault| fault.message.clone()),
+    }
+}

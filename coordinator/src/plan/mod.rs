@@ -1,0 +1,321 @@
+//! The plan of a job: agents x datasets x tasks x attempts, as arithmetic. No trial exists as a
+//! value until it is asked for, so a plan takes memory per agent and task, never per trial.
+//!
+//! # Invariants
+//! * Result order is: for each agent, each dataset, each task, each attempt. An *ordinal* is a place
+//!   in it, from 0.
+//! * Dispatch order is: for each task all its trials, so that trials of one image run together.
+//! * Equal jobs over equal tasks have equal digests, whatever the concurrency, the retry policy, the
+//!   name of the job, or the order of agents and tasks.
+//! * No two trials of a plan have the same item.
+
+mod build;
+mod compare;
+mod document;
+mod dry_run;
+mod read;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+
+use rollout_protocol::digest::{Digest, Hasher};
+use rollout_protocol::id::ItemId;
+use rollout_protocol::limits::TRIALS_PER_RUN;
+use rollout_protocol::spec::agent::AgentSpec;
+use rollout_protocol::spec::settings::TrialSettings;
+use rollout_protocol::spec::trial::{TrialName, TrialRef};
+use serde::{Deserialize, Serialize};
+
+pub use build::{BuildError, build};
+pub use compare::{Change, PlanChange, Subject, compare};
+pub use document::PlanDocument;
+pub use dry_run::{Counts, DryRun, ImageView, TaskView, dry_run};
+pub use read::{Prepared, read};
+
+/// The plan of a job.
+#[derive(Debug, Clone)]
+pub struct JobPlan {
+    settings: TrialSettings,
+    settings_digest: Digest,
+    agents: Vec<PlannedAgent>,
+    tasks: Vec<PlannedTask>,
+    n_attempts: u32,
+    agent_index: HashMap<String, usize>,
+    task_index: HashMap<(String, String), usize>,
+}
+
+/// An agent of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedAgent {
+    /// The agent.
+    pub spec: AgentSpec,
+    /// Digest of its document.
+    pub digest: Digest,
+}
+
+/// A task of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedTask {
+    /// Dataset.
+    pub dataset: String,
+    /// Task.
+    pub name: String,
+    /// Digest of its document in the blob store.
+    pub spec: Digest,
+    /// Digest of its files alone.
+    pub files: Digest,
+    /// Digest of everything else that a trial depends on: image, resources, time limits, variables.
+    pub rules: Digest,
+}
+
+/// A trial of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedTrial {
+    /// Place in the result order, from 0.
+    pub ordinal: u64,
+    /// Its name.
+    pub name: TrialName,
+    /// What it runs under.
+    pub trial_ref: TrialRef,
+    /// Its key.
+    pub item: ItemId,
+    /// Index of its agent in [`JobPlan::agents`].
+    pub agent: usize,
+    /// Index of its task in [`JobPlan::tasks`].
+    pub task: usize,
+}
+
+/// Why something is not a plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// More trials than a run can hold.
+    #[error(
+        "{agents} agents x {tasks} tasks x {attempts} attempts are more than {TRIALS_PER_RUN} trials"
+    )]
+    TooManyTrials {
+        /// Agents.
+        agents: usize,
+        /// Tasks.
+        tasks: usize,
+        /// Attempts.
+        attempts: u32,
+    },
+    /// Two agents or two tasks with the same name.
+    #[error("{what} stands twice in the plan")]
+    Duplicate {
+        /// Which one.
+        what: String,
+    },
+    /// A value without a JSON form.
+    #[error("{what} has no JSON form: {reason}")]
+    NotSerializable {
+        /// Which one.
+        what: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// A plan document of a newer version.
+    #[error("the plan has format version {found}; this program reads up to {known}")]
+    Newer {
+        /// Its version.
+        found: u32,
+        /// The newest version known here.
+        known: u32,
+    },
+    /// A plan document whose content is not what its digest says.
+    #[error("the plan is damaged: it says digest {recorded}, its content has {found}")]
+    Damaged {
+        /// The digest in the document.
+        recorded: Digest,
+        /// The digest of its content.
+        found: Digest,
+    },
+}
+
+impl JobPlan {
+    /// A plan over agents and tasks in their order.
+    ///
+    /// # Errors
+    /// [`PlanError`] when there are too many trials or two with the same name.
+    pub fn new(
+        settings: TrialSettings,
+        agents: Vec<AgentSpec>,
+        tasks: Vec<PlannedTask>,
+        n_attempts: u32,
+    ) -> Result<Self, PlanError> {
+        let agents = agents
+            .into_iter()
+            .map(|spec| Ok(PlannedAgent { digest: digest("an agent", &spec)?, spec }))
+            .collect::<Result<Vec<_>, PlanError>>()?;
+        check_size(agents.len(), tasks.len(), n_attempts)?;
+        let agent_index = index(agents.iter().map(|a| a.spec.name.clone()), |name| {
+            format!("the agent `{name}`")
+        })?;
+        let names = tasks.iter().map(|t| (t.dataset.clone(), t.name.clone()));
+        let task_index = index(names, |(dataset, name)| format!("the task `{dataset}/{name}`"))?;
+        let settings_digest = digest("the settings", &settings)?;
+        Ok(Self { settings, settings_digest, agents, tasks, n_attempts, agent_index, task_index })
+    }
+
+    /// What every trial runs under.
+    pub fn settings(&self) -> &TrialSettings {
+        &self.settings
+    }
+
+    /// The agents, in result order.
+    pub fn agents(&self) -> &[PlannedAgent] {
+        &self.agents
+    }
+
+    /// The tasks of all datasets, in result order.
+    pub fn tasks(&self) -> &[PlannedTask] {
+        &self.tasks
+    }
+
+    /// Samples per agent and task.
+    pub fn n_attempts(&self) -> u32 {
+        self.n_attempts
+    }
+
+    /// Number of trials.
+    pub fn len(&self) -> u64 {
+        self.agents.len() as u64 * self.trials_per_agent()
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn trials_per_agent(&self) -> u64 {
+        self.tasks.len() as u64 * u64::from(self.n_attempts)
+    }
+
+    /// The trial at a place in result order; nothing beyond the end.
+    pub fn trial(&self, ordinal: u64) -> Option<PlannedTrial> {
+        if ordinal >= self.len() {
+            return None;
+        }
+        let attempts = u64::from(self.n_attempts);
+        let agent = (ordinal / self.trials_per_agent()) as usize;
+        let task = (ordinal % self.trials_per_agent() / attempts) as usize;
+        let attempt = (ordinal % attempts) as u32 + 1;
+        let (planned_agent, planned_task) = (&self.agents[agent], &self.tasks[task]);
+        let name = TrialName {
+            agent: planned_agent.spec.name.clone(),
+            dataset: planned_task.dataset.clone(),
+            task: planned_task.name.clone(),
+            attempt,
+        };
+        let trial_ref = TrialRef {
+            settings: self.settings_digest,
+            agent: planned_agent.digest,
+            task: planned_task.spec,
+            attempt,
+        };
+        Some(PlannedTrial { ordinal, item: name.item(), name, trial_ref, agent, task })
+    }
+
+    /// Place of a trial in result order; nothing when the plan does not have it.
+    pub fn ordinal(&self, name: &TrialName) -> Option<u64> {
+        let agent = *self.agent_index.get(&name.agent)?;
+        let task = *self.task_index.get(&(name.dataset.clone(), name.task.clone()))?;
+        let attempt = name.attempt.checked_sub(1).filter(|a| *a < self.n_attempts)?;
+        Some(self.at(agent, task, attempt))
+    }
+
+    fn at(&self, agent: usize, task: usize, attempt: u32) -> u64 {
+        agent as u64 * self.trials_per_agent()
+            + task as u64 * u64::from(self.n_attempts)
+            + u64::from(attempt)
+    }
+
+    /// Every trial in result order.
+    pub fn trials(&self) -> impl Iterator<Item = PlannedTrial> + '_ {
+        (0..self.len()).filter_map(|ordinal| self.trial(ordinal))
+    }
+
+    /// Ordinals in the order in which trials are best begun: task by task, first attempts first.
+    pub fn dispatch_order(&self) -> impl Iterator<Item = u64> + '_ {
+        (0..self.tasks.len()).flat_map(move |task| {
+            (0..self.n_attempts).flat_map(move |attempt| {
+                (0..self.agents.len()).map(move |agent| self.at(agent, task, attempt))
+            })
+        })
+    }
+
+    /// The digest of what the plan says about its trials.
+    pub fn digest(&self) -> Digest {
+        let mut hasher = Hasher::default();
+        hasher.part(b"plan");
+        hasher.part(&self.n_attempts.to_be_bytes());
+        hasher.part(self.settings_digest.as_bytes());
+        let mut agents: Vec<_> = self.agents.iter().map(|a| (&a.spec.name, a.digest)).collect();
+        agents.sort_unstable();
+        hasher.part(&(agents.len() as u64).to_be_bytes());
+        for (name, digest) in agents {
+            hasher.part(name.as_bytes());
+            hasher.part(digest.as_bytes());
+        }
+        let mut tasks: Vec<_> = self.tasks.iter().collect();
+        tasks.sort_unstable_by_key(|t| (&t.dataset, &t.name));
+        for task in tasks {
+            hasher.part(task.dataset.as_bytes());
+            hasher.part(task.name.as_bytes());
+            hasher.part(task.files.as_bytes());
+            hasher.part(task.rules.as_bytes());
+        }
+        hasher.finish()
+    }
+
+    /// Takes over the documents of an earlier plan for tasks that differ from it in nothing that a
+    /// trial depends on: a commit elsewhere in a task's repository leaves its results valid.
+    pub fn adopt(&mut self, earlier: &Self) {
+        for task in &mut self.tasks {
+            if let Some(before) = earlier.task(&task.dataset, &task.name)
+                && (before.files, before.rules) == (task.files, task.rules)
+            {
+                task.spec = before.spec;
+            }
+        }
+    }
+
+    fn task(&self, dataset: &str, name: &str) -> Option<&PlannedTask> {
+        let index = self.task_index.get(&(dataset.to_owned(), name.to_owned()))?;
+        Some(&self.tasks[*index])
+    }
+
+    fn agent(&self, name: &str) -> Option<&PlannedAgent> {
+        self.agent_index.get(name).map(|index| &self.agents[*index])
+    }
+}
+
+fn check_size(agents: usize, tasks: usize, attempts: u32) -> Result<(), PlanError> {
+    let trials = (agents as u64)
+        .checked_mul(tasks as u64)
+        .and_then(|pairs| pairs.checked_mul(u64::from(attempts)));
+    if trials.is_some_and(|trials| trials <= TRIALS_PER_RUN) {
+        return Ok(());
+    }
+    Err(PlanError::TooManyTrials { agents, tasks, attempts })
+}
+
+fn index<K: std::hash::Hash + Eq + Clone>(
+    keys: impl Iterator<Item = K>,
+    what: impl Fn(&K) -> String,
+) -> Result<HashMap<K, usize>, PlanError> {
+    let mut index = HashMap::new();
+    for (at, key) in keys.enumerate() {
+        if index.insert(key.clone(), at).is_some() {
+            return Err(PlanError::Duplicate { what: what(&key) });
+        }
+    }
+    Ok(index)
+}
+
+fn digest<T: Serialize>(what: &'static str, value: &T) -> Result<Digest, PlanError> {
+    Digest::of_json(value)
+        .map_err(|error| PlanError::NotSerializable { what, reason: error.to_string() })
+}

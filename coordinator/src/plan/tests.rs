@@ -1,0 +1,214 @@
+//! The arithmetic of plans against a plain enumeration, digests, documents, differences.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use rollout_protocol::spec::agent::AgentKind;
+use rollout_protocol::spec::environment::{
+    DockerSettings, EnvironmentSpec, PreservePolicy, ProviderSpec, Rates,
+};
+use rollout_protocol::spec::settings::VerifierSettings;
+use rollout_protocol::template::Template;
+
+use super::*;
+
+fn settings() -> TrialSettings {
+    TrialSettings {
+        instruction_path: "/tmp/instruction.md".to_owned(),
+        environment: EnvironmentSpec {
+            provider: ProviderSpec::Docker(DockerSettings::default()),
+            force_build: false,
+            preserve_env: PreservePolicy::Never,
+            rates: Rates::default(),
+        },
+        verifier: VerifierSettings::default(),
+    }
+}
+
+fn agent(name: &str) -> AgentSpec {
+    AgentSpec { name: name.to_owned(), kind: AgentKind::Nop, env: BTreeMap::new() }
+}
+
+fn task(dataset: &str, name: &str, content: &str) -> PlannedTask {
+    PlannedTask {
+        dataset: dataset.to_owned(),
+        name: name.to_owned(),
+        spec: Digest::of(content.as_bytes()),
+        files: Digest::of(content.as_bytes()),
+        rules: Digest::of(b"rules"),
+    }
+}
+
+/// `agents` agents over tasks `a0`, `a1`, … of `a` and `b0`, … of `b`.
+fn plan(agents: usize, a: usize, b: usize, n_attempts: u32) -> JobPlan {
+    let agents = (0..agents).map(|n| agent(&format!("agent{n}"))).collect();
+    let tasks = |dataset: &'static str, count: usize| {
+        (0..count).map(move |n| task(dataset, &format!("{dataset}{n}"), "x"))
+    };
+    let tasks = tasks("a", a).chain(tasks("b", b)).collect();
+    JobPlan::new(settings(), agents, tasks, n_attempts).expect("a plan")
+}
+
+fn documented(plan: &JobPlan) -> PlanDocument {
+    let text = serde_json::to_string(&PlanDocument::from(plan)).expect("serializable");
+    serde_json::from_str(&text).expect("valid")
+}
+
+proptest! {
+    #[test]
+    fn ordinals_items_and_orders(agents in 1usize..4, a in 0usize..4, b in 0usize..4, n in 1u32..4) {
+        let plan = plan(agents, a, b, n);
+        let mut expected = Vec::new();
+        for agent in plan.agents() {
+            for task in plan.tasks() {
+                for attempt in 1..=n {
+                    expected.push(TrialName {
+                        agent: agent.spec.name.clone(),
+                        dataset: task.dataset.clone(),
+                        task: task.name.clone(),
+                        attempt,
+                    });
+                }
+            }
+        }
+        prop_assert_eq!(plan.len(), expected.len() as u64);
+        prop_assert_eq!(plan.trial(plan.len()), None);
+        let trials: Vec<PlannedTrial> = plan.trials().collect();
+        let names: Vec<TrialName> = trials.iter().map(|t| t.name.clone()).collect();
+        prop_assert_eq!(&names, &expected);
+        let items: BTreeSet<ItemId> = trials.iter().map(|t| t.item).collect();
+        prop_assert_eq!(items.len(), trials.len());
+        for trial in &trials {
+            prop_assert_eq!(plan.ordinal(&trial.name), Some(trial.ordinal));
+            prop_assert_eq!(trial.item, trial.name.item());
+            prop_assert_eq!(&plan.tasks()[trial.task].name, &trial.name.task);
+        }
+        let order: Vec<u64> = plan.dispatch_order().collect();
+        let distinct: BTreeSet<u64> = order.iter().copied().collect();
+        prop_assert_eq!(distinct, (0..plan.len()).collect::<BTreeSet<_>>());
+        let tasks: Vec<usize> = order.iter().map(|o| trials[*o as usize].task).collect();
+        prop_assert!(tasks.is_sorted(), "task by task");
+    }
+
+    #[test]
+    fn documents_give_the_plan_back(agents in 1usize..4, a in 0usize..4, n in 1u32..4) {
+        let plan = plan(agents, a, 1, n);
+        let again = JobPlan::try_from(documented(&plan)).expect("valid");
+        prop_assert_eq!(again.digest(), plan.digest());
+        prop_assert!(again.trials().eq(plan.trials()));
+        prop_assert!(compare(&plan, &again).is_none());
+    }
+}
+
+#[test]
+fn names_that_the_plan_does_not_have() {
+    let plan = plan(1, 1, 0, 2);
+    let name = |agent: &str, task: &str, attempt| TrialName {
+        agent: agent.to_owned(),
+        dataset: "a".to_owned(),
+        task: task.to_owned(),
+        attempt,
+    };
+    assert_eq!(plan.ordinal(&name("agent0", "a0", 2)), Some(1));
+    for missing in [
+        name("other", "a0", 1),
+        name("agent0", "a1", 1),
+        name("agent0", "a0", 0),
+        name("agent0", "a0", 3),
+    ] {
+        assert_eq!(plan.ordinal(&missing), None, "{missing}");
+    }
+}
+
+#[test]
+fn the_digest_depends_on_content_and_not_on_order() {
+    let agents = || vec![agent("x"), agent("y")];
+    let tasks = || vec![task("d", "1", "p"), task("d", "2", "q")];
+    let new = |agents, tasks, n| JobPlan::new(settings(), agents, tasks, n).expect("a plan");
+    let digest = |agents, tasks, n| new(agents, tasks, n).digest();
+    let base = digest(agents(), tasks(), 1);
+    let reversed = (agents().into_iter().rev().collect(), tasks().into_iter().rev().collect());
+    assert_eq!(digest(reversed.0, reversed.1, 1), base);
+    assert_ne!(digest(agents(), tasks(), 2), base);
+    assert_ne!(digest(vec![agent("x")], tasks(), 1), base);
+    assert_ne!(digest(agents(), vec![task("d", "1", "p"), task("d", "2", "r")], 1), base);
+    let mut other = settings();
+    other.verifier.disable = true;
+    assert_ne!(JobPlan::new(other, agents(), tasks(), 1).expect("a plan").digest(), base);
+}
+
+#[test]
+fn duplicates_and_too_many_trials_are_no_plan() {
+    let twice = vec![task("d", "1", "p"), task("d", "1", "q")];
+    let error = JobPlan::new(settings(), vec![agent("x")], twice, 1).expect_err("a duplicate");
+    assert_eq!(error, PlanError::Duplicate { what: "the task `d/1`".to_owned() });
+    let agents = vec![agent("x"), agent("x")];
+    assert!(JobPlan::new(settings(), agents, vec![], 1).is_err());
+    let tasks: Vec<_> = (0..2).map(|n| task("d", &n.to_string(), "p")).collect();
+    let error = JobPlan::new(settings(), vec![agent("x")], tasks, 5_000_001);
+    assert!(matches!(error, Err(PlanError::TooManyTrials { .. })));
+}
+
+#[test]
+fn damaged_and_newer_documents_are_refused() {
+    let plan = plan(1, 2, 0, 1);
+    let mut damaged = documented(&plan);
+    damaged.tasks[0].files = Digest::of(b"other");
+    assert!(matches!(JobPlan::try_from(damaged), Err(PlanError::Damaged { .. })));
+    let newer = PlanDocument { version: 2, ..documented(&plan) };
+    assert!(matches!(JobPlan::try_from(newer), Err(PlanError::Newer { found: 2, known: 1 })));
+}
+
+#[test]
+fn more_work_is_compatible_and_changed_specs_are_named() {
+    let before = plan(1, 2, 0, 1);
+    let more = plan(2, 3, 1, 3);
+    let change = compare(&before, &more);
+    assert!(change.is_compatible() && !change.is_none());
+    assert_eq!(change.added, ["agent agent1", "task a/a2", "task b/b0", "attempts 2 to 3"]);
+    let less = compare(&more, &before);
+    assert!(less.is_compatible());
+    assert_eq!(less.removed.len(), 4);
+
+    let mut settings = settings();
+    settings.environment.force_build = true;
+    let script = |text: &str, secret: &str| AgentSpec {
+        name: "agent0".to_owned(),
+        kind: AgentKind::Script { install: None, execute: Some(text.to_owned()) },
+        env: [("KEY".to_owned(), Template::new(secret))].into(),
+    };
+    let old = JobPlan::new(
+        super::tests::settings(),
+        vec![script("one", "s3cret")],
+        vec![task("a", "a0", "p"), task("a", "a1", "p")],
+        1,
+    );
+    let mut rules = task("a", "a1", "p");
+    rules.rules = Digest::of(b"other rules");
+    let new =
+        JobPlan::new(settings, vec![script("two", "hidden")], vec![task("a", "a0", "q"), rules], 1);
+    let change = compare(&old.expect("a plan"), &new.expect("a plan"));
+    assert_eq!(
+        change.lines(),
+        [
+            "settings: environment.force_build was false, is true",
+            "agent agent0: env.KEY changed",
+            "agent agent0: kind.execute changed",
+            "task a/a0: its files changed",
+            "task a/a1: its image, resources, time limits or variables changed \
+             (task.toml, or what the job replaces in it)",
+        ]
+    );
+}
+
+#[test]
+fn a_commit_elsewhere_changes_nothing() {
+    let before = plan(1, 2, 0, 1);
+    let mut tasks = before.tasks().to_vec();
+    tasks[0].spec = Digest::of(b"the same with another commit");
+    let mut after = JobPlan::new(settings(), vec![agent("agent0")], tasks, 1).expect("a plan");
+    assert_eq!(after.digest(), before.digest());
+    assert!(compare(&before, &after).is_none());
+    after.adopt(&before);
+    assert!(after.trials().eq(before.trials()));
+}
