@@ -1,8 +1,8 @@
 //! What a run tells the outside: a terminal, lines of JSON, files. All of them consume one stream
 //! of events and never ask the engine.
 //!
-//! The engine hands over batches through a [`ReporterHandle`]; a task of the reporter keeps the
-//! ledger of results and passes the batches on, shared, not copied. Files and JSON lines hold the
+//! The engine hands over batches; the [`Reporter`]'s task keeps the ledger of results and passes the
+//! batches on, shared, not copied. Files and JSON lines hold the
 //! run back when they cannot follow; the terminal never does.
 
 pub mod escape;
@@ -111,23 +111,6 @@ pub enum ReportError {
     Panicked(#[from] Panicked),
 }
 
-/// The engine's end of the stream. Clones feed the same reporter; it ends when all are gone.
-#[derive(Debug, Clone)]
-pub struct ReporterHandle {
-    batches: mpsc::Sender<Vec<RunEvent>>,
-}
-
-impl ReporterHandle {
-    /// Hands over events, in their order. Waits while the outputs cannot follow. When the reporter
-    /// is gone the events are dropped: the run's records do not depend on it, and
-    /// [`Reporter::finish`] says what happened.
-    pub async fn send(&self, batch: Vec<RunEvent>) {
-        if !batch.is_empty() {
-            let _gone = self.batches.send(batch).await;
-        }
-    }
-}
-
 /// Tells a run to its sinks.
 #[derive(Debug)]
 pub struct Reporter {
@@ -135,11 +118,14 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Starts the task and threads of the outputs.
+    /// Starts the task and threads of the outputs. Events go to the sender, in their order, in
+    /// batches; a send waits while the outputs cannot follow. The reporter ends when every sender
+    /// is gone. A send that fails means that the reporter is gone: the run's records do not depend
+    /// on it, and [`finish`](Self::finish) says what happened.
     ///
     /// # Errors
     /// When the system has no thread left.
-    pub fn start(facts: RunFacts, sinks: Sinks) -> io::Result<(ReporterHandle, Self)> {
+    pub fn start(facts: RunFacts, sinks: Sinks) -> io::Result<(mpsc::Sender<Vec<RunEvent>>, Self)> {
         let (batches, mut receiver) = mpsc::channel(WAITING_BATCHES);
         let mut fanout = Fanout::start(facts, sinks)?;
         let task = supervise::spawn("reporter", async move {
@@ -148,10 +134,10 @@ impl Reporter {
             }
             fanout.finish().await
         });
-        Ok((ReporterHandle { batches }, Self { task }))
+        Ok((batches, Self { task }))
     }
 
-    /// Waits until every handle is gone and everything is told.
+    /// Waits until every sender is gone and everything is told.
     ///
     /// # Errors
     /// The first output that failed.

@@ -27,7 +27,8 @@ pub(super) struct Fanout {
     json: Option<JsonLines>,
     terminal: Option<Terminal>,
     files: Option<TrialFiles>,
-    config: Result<(), FileError>,
+    /// Whether `config.json` was written, and how that went.
+    config: Option<Result<(), FileError>>,
     problems: Problems,
 }
 
@@ -48,7 +49,7 @@ impl Fanout {
             json: sinks.json.map(JsonLines::start).transpose()?,
             terminal,
             files: None,
-            config: Ok(()),
+            config: None,
             problems: Problems::default(),
         })
     }
@@ -65,7 +66,7 @@ impl Fanout {
                         ended_at: event.at,
                         cancelled: false,
                     });
-                    self.open_files().await;
+                    self.open_files();
                 }
                 EventKind::TrialSettled { ordinal, settlement, .. } => {
                     self.ledger.add(*ordinal, settlement);
@@ -83,6 +84,9 @@ impl Fanout {
                 | EventKind::Warning { .. } => {}
             }
         }
+        if self.config.is_none() && batch.iter().any(is_live) {
+            self.write_config().await;
+        }
         let batch = Arc::new(batch);
         if let Some(files) = &self.files {
             files.send(Arc::clone(&batch)).await;
@@ -92,13 +96,8 @@ impl Fanout {
     }
 
     /// The run directory is ours from the first event on, not before.
-    async fn open_files(&mut self) {
-        let Some(frame) = &self.frame else { return };
-        let (run_dir, config) = (self.facts.run_dir.clone(), self.facts.config.take());
-        self.config =
-            supervise::blocking(move || files::write_document(&run_dir, layout::CONFIG, &config))
-                .await;
-        if self.facts.materialize == Materialize::Full {
+    fn open_files(&mut self) {
+        if let (Some(frame), Materialize::Full) = (&self.frame, self.facts.materialize) {
             self.files = Some(TrialFiles::start(
                 frame.run,
                 &self.facts.run_dir,
@@ -106,6 +105,13 @@ impl Fanout {
                 self.problems.clone(),
             ));
         }
+    }
+
+    async fn write_config(&mut self) {
+        let (run_dir, config) = (self.facts.run_dir.clone(), self.facts.config.take());
+        let written =
+            supervise::blocking(move || files::write_document(&run_dir, layout::CONFIG, &config));
+        self.config = Some(written.await);
     }
 
     async fn tell(&self, batch: Arc<Vec<RunEvent>>) {
@@ -144,7 +150,7 @@ impl Fanout {
             Some(json) => json.finish(result.clone()).await,
             None => Ok(()),
         };
-        self.config?;
+        self.config.unwrap_or(Ok(()))?;
         let unwritten = unwritten??;
         written?;
         json.map_err(ReportError::Json)?;
@@ -166,4 +172,13 @@ impl Fanout {
         .await;
         (Some(result), written)
     }
+}
+
+/// Whether an event shows that the run goes on. A run that is refused because it was made under
+/// another configuration is replayed first, and must keep its own `config.json`.
+fn is_live(event: &RunEvent) -> bool {
+    !matches!(
+        event.kind,
+        EventKind::RunStarted { .. } | EventKind::TrialSettled { replayed: true, .. }
+    )
 }
