@@ -212,3 +212,86 @@ fn a_commit_elsewhere_changes_nothing() {
     after.adopt(&before);
     assert!(after.trials().eq(before.trials()));
 }
+
+/// A job over three tasks: one built, one of a named image, one that lacks its tests.
+fn project() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    let write = |path: &str, text: &str| {
+        let file = dir.path().join(path);
+        std::fs::create_dir_all(file.parent().expect("a parent")).expect("made");
+        std::fs::write(file, text).expect("written");
+    };
+    let job = "name: demo\nn_attempts: 2\nn_concurrent_trials: 4\ndatasets: [{path: ./set}]\n\
+               agents: [{name: oracle}, {name: s, execute: x, env: {KEY: '${KEY}'}}]\n";
+    write("job.yaml", job);
+    for task in ["built", "faulty", "named"] {
+        write(&format!("set/{task}/task.toml"), "version = \"1.0\"\n");
+        write(&format!("set/{task}/instruction.md"), "Do it.\n");
+        write(&format!("set/{task}/environment/Dockerfile"), "FROM scratch\n");
+        write(&format!("set/{task}/solution/solve.sh"), "true\n");
+        if task != "faulty" {
+            write(&format!("set/{task}/tests/test.sh"), "true\n");
+        }
+    }
+    write("set/named/task.toml", "[environment]\ndocker_image = \"some/image:1\"\n");
+    dir
+}
+
+fn prepared(dir: &std::path::Path) -> Prepared {
+    let is_set = |name: &str| name == "KEY";
+    read(&dir.join("job.yaml"), &crate::config::Options::new(&is_set)).expect("no faults")
+}
+
+#[tokio::test]
+async fn a_plan_is_built_with_its_documents_and_shown() {
+    use rollout_worker::store::{BlobStore, fs::FsStore};
+
+    let dir = project();
+    let store = FsStore::open(dir.path().join("blobs")).await.expect("a store");
+    let store: std::sync::Arc<dyn BlobStore> = std::sync::Arc::new(store);
+    let scratch = dir.path().join("scratch");
+    std::fs::create_dir(&scratch).expect("made");
+    let sink = crate::dataset::Sink { store: Some(std::sync::Arc::clone(&store)), scratch };
+    let Prepared { job, datasets, warnings } = prepared(dir.path());
+    let (plan, specs) = build(&job, datasets, &sink).await.expect("a plan");
+    assert_eq!(plan.len(), 12);
+    for trial in plan.trials() {
+        for digest in [trial.trial_ref.settings, trial.trial_ref.agent, trial.trial_ref.task] {
+            assert!(store.contains(&digest).await.expect("reachable"), "{}", trial.name);
+        }
+    }
+
+    let shown = dry_run(&job, &plan, &specs, warnings);
+    let json = serde_json::to_value(&shown).expect("serializable");
+    assert_eq!(json["plan_digest"], plan.digest().to_string());
+    let counts = serde_json::json!({
+        "agents": 2, "datasets": 1, "tasks": 3, "attempts": 2, "trials": 12, "faulty_tasks": 1,
+    });
+    assert_eq!(json["counts"], counts);
+    assert_eq!(json["tasks"][0]["image"]["source"], "build");
+    assert_eq!(json["tasks"][2]["image"]["reference"], "some/image:1");
+    let fault = json["tasks"][1]["fault"].as_str().expect("a fault");
+    assert!(fault.contains("tests/test.sh"), "{fault}");
+    assert_eq!(json["config"]["agents"][1]["env"]["KEY"], "${KEY}");
+
+    let mut again = prepared(dir.path());
+    again.job.n_concurrent_trials = 1;
+    again.job.retry.max_attempts = 1;
+    again.job.name = "other".to_owned();
+    let sink = crate::dataset::Sink { store: None, ..sink };
+    let (same, _) = build(&again.job, again.datasets, &sink).await.expect("a plan");
+    assert_eq!(same.digest(), plan.digest(), "neither concurrency nor retry nor name count");
+}
+
+#[tokio::test]
+async fn more_trials_than_a_run_holds_are_a_fault_of_the_job() {
+    let dir = project();
+    let Prepared { mut job, datasets, .. } = prepared(dir.path());
+    job.n_attempts = 5_000_000;
+    let sink = crate::dataset::Sink { store: None, scratch: dir.path().to_owned() };
+    let Err(BuildError::Config(errors)) = build(&job, datasets, &sink).await else {
+        panic!("a fault")
+    };
+    let found: Vec<_> = errors.errors.iter().map(|e| (e.key.as_str(), e.kind)).collect();
+    assert_eq!(found, [("n_attempts", crate::config::ErrorKind::TooManyTrials)]);
+}
