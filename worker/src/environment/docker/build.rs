@@ -77,10 +77,8 @@ pub(super) async fn run(client: &Client, build: &Build, no_cache: bool) -> Resul
 }
 
 fn options(build: &Build, no_cache: bool) -> BuildImageOptions {
-    let labels = HashMap::from([
-        (labels::IMAGE.to_owned(), "1".to_owned()),
-        (labels::CONTEXT.to_owned(), build.digest.to_string()),
-    ]);
+    // One label only: each is a step of its own, in no fixed order.
+    let labels = HashMap::from([(labels::CONTEXT.to_owned(), build.digest.to_string())]);
     BuildImageOptions {
         dockerfile: DOCKERFILE.to_owned(),
         t: Some(build.tag.clone()),

@@ -180,7 +180,7 @@ mod tests {
                 Some(Unreachable),
             ),
             (
-                "Get \"https://registry-1.docker.io/v2/\": dial tcp: lookup registry-1.docker.io: no such host",
+                "Get \"https://registry.example/v2/\": dial tcp: lookup registry.example: no such host",
                 Some(Unreachable),
             ),
             ("Get \"https://r/v2/\": EOF", Some(Unreachable)),

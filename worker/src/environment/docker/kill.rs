@@ -20,6 +20,9 @@ const SWEEP_WITHIN: Duration = Duration::from_secs(10);
 /// Time for killed processes to leave the engine's list.
 const GONE_WITHIN: Duration = Duration::from_secs(2);
 
+/// After this long, a container that was restarted has failed or is up.
+const SETTLED_AFTER: Duration = Duration::from_millis(300);
+
 /// What the engine's host shows of the container's processes.
 const PS: &str = "-eo pid,ppid,stat";
 
@@ -100,6 +103,8 @@ impl Container {
             }
             return Err(failure);
         }
+        // A first process that cannot begin is seen running for some milliseconds.
+        sleep(SETTLED_AFTER).await;
         if self.is_running().await? { Ok(()) } else { Err(self.end().await) }
     }
 }

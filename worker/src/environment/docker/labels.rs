@@ -7,9 +7,6 @@ use crate::environment::{Labels, Owner};
 /// On every container: the owner as JSON.
 pub(super) const OWNER: &str = "dev.rollout.owner";
 
-/// On every image that was built: the version of the label.
-pub(super) const IMAGE: &str = "dev.rollout.image";
-
 /// On every image that was built: digest of its context.
 pub(super) const CONTEXT: &str = "dev.rollout.context";
 

@@ -39,14 +39,14 @@ pub(super) fn write(
     for upload in uploads {
         match upload {
             Upload::Dir { path } => directory(&mut tar, relative(path)?, OPEN_DIR)?,
-            Upload::FreshDir { path } => fresh_directory(&mut tar, path, in_place)?,
+            Upload::FreshDir { path } => fresh_directory(&mut tar, path, OPEN_DIR, in_place)?,
             Upload::File { path, bytes, executable } => {
                 let mode = if *executable { 0o755 } else { 0o644 };
                 let mut header = header(tar::EntryType::Regular, mode, bytes.len() as u64);
                 tar.append_data(&mut header, relative(path)?, bytes.as_ref())?;
             }
             Upload::Archive { path, tar: archive } => {
-                fresh_directory(&mut tar, path, in_place)?;
+                fresh_directory(&mut tar, path, 0o755, in_place)?;
                 below(&mut tar, relative(path)?, archive)?;
             }
         }
@@ -87,6 +87,7 @@ pub(super) fn directory(
 fn fresh_directory(
     tar: &mut tar::Builder<impl Write>,
     path: &str,
+    mode: u32,
     in_place: &BTreeSet<String>,
 ) -> io::Result<()> {
     let name = relative(path)?;
@@ -94,7 +95,7 @@ fn fresh_directory(
         let mut remover = header(tar::EntryType::Regular, 0o600, 0);
         tar.append_data(&mut remover, name, io::empty())?;
     }
-    directory(tar, name, OPEN_DIR)
+    directory(tar, name, mode)
 }
 
 /// Adds the entries of one of our archives below `dir`.
@@ -232,7 +233,7 @@ mod tests {
             ("a/b", b'0', 0o755, 3),
             ("logs/verifier", b'0', 0o600, 0),
             ("logs/verifier", b'5', 0o1777, 0),
-            ("tests", b'5', 0o1777, 0),
+            ("tests", b'5', 0o755, 0),
             ("tests/sub", b'5', 0o755, 0),
             (long.as_str(), b'0', 0o755, 2),
         ];

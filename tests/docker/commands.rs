@@ -1,0 +1,85 @@
+//! Commands: how they end, and what is never lost or believed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rollout_worker::environment::{Command, FailureKind, Output, Stream};
+
+use crate::lab::{Lab, Printed, destroy, output, run, shell};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_keeps_the_output_open_does_not_hold_up_its_command() {
+    let Some(lab) = Lab::open().await else { return };
+    let environment = lab.plain().await;
+    let container = environment.as_ref();
+    let began = Instant::now();
+    let started = "while :; do date +%s%N > /beat; sleep 0.1; done & echo started; exit 5";
+    assert_eq!(run(container, started).await, (5, "started\n".to_owned()));
+    let took = began.elapsed();
+    assert!(took < Duration::from_millis(1900), "{took:?}");
+    output(container, "a=$(cat /beat); sleep 1; test $(cat /beat) != $a").await;
+    destroy(environment).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_closes_its_output_is_waited_for() {
+    let Some(lab) = Lab::open().await else { return };
+    let environment = lab.plain().await;
+    let script = "echo first; exec >&- 2>&-; sleep 1; exit 9";
+    assert_eq!(run(environment.as_ref(), script).await, (9, "first\n".to_owned()));
+    destroy(environment).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_engines_words_in_a_commands_mouth_are_not_believed() {
+    let Some(lab) = Lab::open().await else { return };
+    let environment = lab.plain().await;
+    let container = environment.as_ref();
+    let liar = "echo 'OCI runtime exec failed: exec failed: unable to start container process'";
+    assert_eq!(run(container, &format!("{liar}; exit 126")).await.0, 126);
+    assert_eq!(run(container, "/no/such/program").await.0, 127);
+
+    for program in ["/etc/passwd", "no-such-program"] {
+        let command = Command { argv: vec![program.to_owned()], ..shell("") };
+        let printed: Arc<dyn Output> = Arc::new(Printed::default());
+        let failure = container.exec(command, printed).await.expect_err("it cannot be started");
+        assert_eq!(failure.kind, FailureKind::NotStarted, "{}", failure.message);
+        assert!(failure.message.contains("OCI runtime"), "{}", failure.message);
+    }
+    destroy(environment).await;
+}
+
+/// Counts and throws away.
+#[derive(Default)]
+struct Counted(AtomicU64);
+
+impl Output for Counted {
+    fn write(&self, _: Stream, bytes: &[u8]) {
+        self.0.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+    }
+}
+
+/// Peak of this process's memory, KiB.
+fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("readable");
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("a peak");
+    line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_takes_no_memory() {
+    const MEGABYTES: u64 = 500;
+    let Some(lab) = Lab::open().await else { return };
+    let environment = lab.plain().await;
+    let before = peak();
+    let counted = Arc::new(Counted::default());
+    let script = format!("head -c {MEGABYTES}000000 /dev/zero; exit 3");
+    let exit = environment.exec(shell(&script), counted.clone()).await.expect("it ran");
+    assert_eq!(exit.code, 3);
+    assert_eq!(counted.0.load(Ordering::Relaxed), MEGABYTES * 1_000_000);
+    // Other tests of this process take some too.
+    let grown = peak() - before;
+    assert!(grown < 250 * 1024, "the peak grew by {grown} KiB");
+    destroy(environment).await;
+}

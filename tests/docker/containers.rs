@@ -1,0 +1,186 @@
+//! Containers: what they are given, and what happens when they cannot be.
+
+use std::time::{Duration, Instant};
+
+use rollout_protocol::record::Held;
+use rollout_protocol::spec::environment::DockerNetwork;
+use rollout_protocol::spec::resources::Resources;
+use rollout_worker::environment::{FailureKind, Provider as _, Upload};
+
+use crate::lab::{Lab, SOON, destroy, eventually, output, run, try_run};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_than_the_host_has_is_a_matter_of_resources() {
+    let Some(lab) = Lab::open().await else { return };
+    for resources in
+        [Resources { cpus: 4000, ..lab.resources }, Resources { memory_mb: 4, ..lab.resources }]
+    {
+        let mut request = lab.request(lab.base(), Vec::new());
+        request.resources = resources;
+        let label = format!("dev.rollout.exec={}", request.labels.exec);
+        let failure = lab.provider.create(request).await.expect_err("too much or too little");
+        assert_eq!(failure.kind, FailureKind::Resources, "{}", failure.message);
+        assert!(lab.containers(&label).await.is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_has_its_limits_and_nothing_of_the_host() {
+    let Some(mut lab) = Lab::open().await else { return };
+    lab.settings.network = DockerNetwork::None;
+    let environment = lab.plain().await;
+    let found = lab.docker.inspect_container(environment.id(), None).await.expect("there");
+    let interfaces = output(environment.as_ref(), "ls /sys/class/net").await;
+    let limits = environment.limits();
+    destroy(environment).await;
+
+    let host = found.host_config.expect("it has one");
+    assert_eq!(host.nano_cpus, Some(1_000_000_000));
+    assert_eq!(host.memory, Some(512 << 20));
+    assert_eq!(host.memory_swap, host.memory);
+    assert_eq!(host.pids_limit, Some(512));
+    assert_eq!(host.network_mode.as_deref(), Some("none"));
+    assert_eq!(host.security_opt, Some(vec!["no-new-privileges".to_owned()]));
+    assert_ne!(host.privileged, Some(true));
+    assert!(host.binds.unwrap_or_default().is_empty() && host.cap_add.is_none());
+    assert!(host.devices.unwrap_or_default().is_empty());
+    assert!(found.mounts.unwrap_or_default().is_empty());
+    for mode in [host.pid_mode, host.uts_mode, host.ipc_mode, host.userns_mode] {
+        assert_ne!(mode.as_deref(), Some("host"));
+    }
+    assert_eq!(interfaces, "lo\n");
+    assert_eq!(
+        (limits.cpus, limits.memory, limits.pids),
+        (Held::Enforced, Held::Enforced, Held::Enforced)
+    );
+    assert_ne!(limits.storage, Held::No);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_image_says_is_kept() {
+    let Some(lab) = Lab::open().await else { return };
+    let image = lab
+        .build(
+            "RUN mkdir -m 777 /w && printf '#!/bin/sh\\necho up > /tmp/entry; exec \"$@\"' > /entry \
+             && chmod +x /entry\nENV COLOUR=blue\nWORKDIR /w/deep\nUSER 1234:1234\n\
+             ENTRYPOINT [\"/entry\"]\nCMD [\"/bin/false\"]\nHEALTHCHECK --interval=1s CMD touch /tmp/ill",
+        )
+        .await;
+    let open = |path: &str| Upload::Dir { path: path.to_owned() };
+    let uploads = vec![open("/logs"), open("/logs/agent"), open("/logs/verifier")];
+    let environment = lab.create(image.clone(), uploads).await;
+    let container = environment.as_ref();
+    assert_eq!(environment.workdir(), "/w/deep");
+    let seen = output(container, "id -u; id -g; pwd; echo $COLOUR; cat /tmp/entry").await;
+    assert_eq!(seen, "1234\n1234\n/w/deep\nblue\nup\n");
+    output(container, "echo x > /logs/agent/x && mkdir /logs/verifier/y && echo z > /logs/z").await;
+
+    output(container, "setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' >/dev/null 2>&1 &")
+        .await;
+    let (id, name) = (environment.id().to_owned(), "sleep 1");
+    container.kill_processes().await.unwrap_or_else(|f| panic!("{}", f.chain()));
+    let top = lab.docker.top_processes(&id, None).await.expect("listed").processes;
+    let top = format!("{top:?}");
+    assert!(!top.contains("while :; do sleep 1"), "{name}: {top}");
+    assert!(run(container, "test -e /tmp/ill").await.0 != 0, "no health checks");
+    destroy(environment).await;
+    lab.remove_image(&image).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entrypoint_that_ends_is_shown_with_its_words() {
+    let Some(lab) = Lab::open().await else { return };
+    let image = lab.build("ENTRYPOINT [\"/bin/sh\", \"-c\", \"echo cannot begin; exit 4\"]").await;
+    let request = lab.request(image.clone(), Vec::new());
+    let failure = match lab.provider.create(request).await {
+        Err(failure) => failure,
+        Ok(environment) => {
+            // It was still up when it was looked at.
+            let failure = try_run(environment.as_ref(), "exit 0").await.expect_err("it ended");
+            destroy(environment).await;
+            failure
+        }
+    };
+    lab.remove_image(&image).await;
+    assert_eq!(failure.kind, FailureKind::NotStarted, "{}", failure.message);
+    assert!(failure.message.contains("cannot begin"), "{}", failure.message);
+    assert!(failure.message.contains("exit code 4"), "{}", failure.message);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_creation_that_is_given_up_leaves_nothing() {
+    let Some(lab) = Lab::open().await else { return };
+    for wait in [2, 60, 150] {
+        let request = lab.request(lab.base(), Vec::new());
+        let label = format!("dev.rollout.exec={}", request.labels.exec);
+        let creating = lab.provider.create(request.clone());
+        if let Ok(made) = tokio::time::timeout(Duration::from_millis(wait), creating).await {
+            destroy(made.expect("created")).await;
+            continue;
+        }
+        // The same execution may try again at once.
+        if wait == 60 {
+            destroy(lab.provider.create(request).await.expect("created")).await;
+        }
+        let deadline = Instant::now() + SOON;
+        let mut quiet = 0;
+        while quiet < 5 {
+            let left = lab.containers(&label).await;
+            quiet = if left.is_empty() { quiet + 1 } else { 0 };
+            assert!(Instant::now() < deadline, "left: {left:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn removing_at_the_same_time_is_fine() {
+    let Some(lab) = Lab::open().await else { return };
+    let environment = lab.plain().await;
+    output(
+        environment.as_ref(),
+        "for d in 1 2 3 4 5 6 7 8; do mkdir /d$d; \
+        for i in $(seq 500); do echo > /d$d/$i; done; done",
+    )
+    .await;
+    let (a, b, c) =
+        tokio::join!(environment.destroy(), environment.destroy(), environment.destroy());
+    for result in [a, b, c, environment.destroy().await] {
+        result.unwrap_or_else(|failure| panic!("{}", failure.chain()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_outlive_processes() {
+    let Some(lab) = Lab::open().await else { return };
+    let environment = lab.plain().await;
+    // The keep-alive goes too.
+    let (code, _) = run(environment.as_ref(), "echo x > /x; kill -KILL -1; sleep 5").await;
+    assert_eq!(code, 137);
+    let deadline = Instant::now() + SOON;
+    let failure = loop {
+        match try_run(environment.as_ref(), "exit 0").await {
+            Err(failure) => break failure,
+            Ok(_) => assert!(Instant::now() < deadline, "it lives on"),
+        }
+    };
+    assert_eq!(failure.kind, FailureKind::NotStarted, "{}", failure.message);
+    assert!(environment.copy_from("/x").await.expect("readable").is_some());
+    environment.kill_processes().await.expect("nothing lives");
+    destroy(environment).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kept_container_can_be_entered_again() {
+    let Some(lab) = Lab::open().await else { return };
+    let environment = lab.plain().await;
+    output(environment.as_ref(), "echo kept > /note").await;
+    environment.stop().await.expect("stopped");
+    let way_in = environment.preserve().await.expect("kept");
+    assert_eq!(environment.preserve().await.expect("kept twice"), way_in);
+    let name = way_in.split_whitespace().nth(2).expect("docker start NAME").to_owned();
+    assert!(name.starts_with("rollout-kept-") && name.len() <= 63, "{name}");
+    lab.docker.start_container(&name, None).await.expect("started again");
+    eventually(environment.as_ref(), "grep kept /note").await;
+    destroy(environment).await;
+}

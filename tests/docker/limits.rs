@@ -1,0 +1,52 @@
+//! Limits that are watched.
+
+use std::time::{Duration, Instant};
+
+use rollout_protocol::record::Held;
+use rollout_worker::environment::FailureKind;
+
+use crate::lab::{Lab, SOON, destroy, output, run, try_run};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn running_out_of_memory_is_seen() {
+    let Some(mut lab) = Lab::open().await else { return };
+    lab.resources.memory_mb = 64;
+    let environment = lab.plain().await;
+    assert!(!environment.oom_killed().await);
+    // Written files are no memory.
+    output(environment.as_ref(), "head -c 200000000 /dev/zero > /file").await;
+    assert!(!environment.oom_killed().await);
+    let (_, out) = run(environment.as_ref(), "tail /dev/zero; echo ended with $?").await;
+    assert!(out.contains("ended with 137"), "{out}");
+    let deadline = Instant::now() + SOON;
+    while !environment.oom_killed().await {
+        assert!(Instant::now() < deadline, "not seen");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    environment.stop().await.expect("stopped");
+    assert!(environment.oom_killed().await, "not forgotten");
+    destroy(environment).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writing_too_much_ends_a_container_and_says_so() {
+    let Some(mut lab) = Lab::open().await else { return };
+    lab.resources.storage_mb = 50;
+    let environment = lab.plain().await;
+    let container = environment.as_ref();
+    // Holes take no space.
+    output(container, "truncate -s 10G /sparse; sleep 1").await;
+    let flood = try_run(container, "head -c 100000000 /dev/zero > /big; sleep 1000").await;
+    if environment.limits().storage == Held::Enforced {
+        flood.expect("the disk was full for the program only");
+    } else {
+        let failure = flood.expect_err("it is ended");
+        assert_eq!(failure.kind, FailureKind::DiskFull, "{}", failure.message);
+        assert!(failure.message.contains("50 MiB are allowed"), "{}", failure.message);
+        let failure = try_run(container, "exit 0").await.expect_err("it stays ended");
+        assert_eq!(failure.kind, FailureKind::DiskFull, "{}", failure.message);
+        container.kill_processes().await.expect("nothing lives");
+        assert!(container.copy_from("/etc/hostname").await.expect("readable").is_some());
+    }
+    destroy(environment).await;
+}

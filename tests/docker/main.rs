@@ -1,0 +1,12 @@
+//! The Docker provider against a real engine. Without one these tests fail, unless
+//! `ROLLOUT_TEST_DOCKER=no` says that there shall be none.
+
+mod commands;
+mod containers;
+mod files;
+mod images;
+mod lab;
+mod limits;
+mod processes;
+mod reaping;
+mod trial;

@@ -1,0 +1,104 @@
+//! Killing: nothing that a command started survives, whatever it does.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rollout_worker::environment::{Command, Environment, FailureKind};
+
+use crate::lab::{Lab, Printed, SOON, destroy, eventually, output, run, shell};
+
+async fn kill(environment: &dyn Environment) {
+    let began = Instant::now();
+    environment.kill_processes().await.unwrap_or_else(|failure| panic!("{}", failure.chain()));
+    assert!(began.elapsed() < SOON);
+}
+
+/// Processes of the container besides init, the keep-alive, its sleep and the asking shell.
+async fn strangers(environment: &dyn Environment) -> usize {
+    let script = "n=0; for p in /proc/[0-9]*; do n=$((n+1)); done; echo $n";
+    output(environment, script).await.trim().parse::<usize>().expect("a number") - 4
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stubborn_trees_end() {
+    let Some(lab) = Lab::open().await else { return };
+    let environment = lab.plain().await;
+    let container = environment.as_ref();
+    let script = "trap '' TERM HUP INT; for i in 1 2 3; do \
+          (setsid sh -c 'trap \"\" TERM; (env -i setsid sh -c \"while :; do :; done\" &) ; \
+           while :; do sleep 0.1; done' &); done; echo up > /up; while :; do sleep 0.1; done";
+    let running = container.exec(shell(script), Arc::new(Printed::default()));
+    let killing = async {
+        eventually(container, "test -e /up").await;
+        kill(container).await;
+    };
+    let (ended, ()) = tokio::join!(running, killing);
+    assert_eq!(ended.expect("its end is known").code, 137);
+    assert_eq!(strangers(container).await, 0);
+    destroy(environment).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_of_forks_at_the_limit_ends() {
+    let Some(lab) = Lab::open().await else { return };
+    let environment = lab.plain().await;
+    let container = environment.as_ref();
+    let storm = "bomb() { while :; do (bomb) & done; }; echo up > /up; bomb";
+    let running = container.exec(shell(storm), Arc::new(Printed::default()));
+    let killing = async {
+        // The limit is soon reached: nothing that forks can ask inside any more.
+        let deadline = Instant::now() + SOON;
+        while container.copy_from("/up").await.expect("readable").is_none() {
+            assert!(Instant::now() < deadline);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        kill(container).await;
+    };
+    let (ended, ()) = tokio::join!(running, killing);
+    ended.expect("its end is known");
+    assert_eq!(strangers(container).await, 0);
+    destroy(environment).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shell_that_lies_is_seen_through() {
+    let Some(lab) = Lab::open().await else { return };
+    let environment = lab.plain().await;
+    let container = environment.as_ref();
+    let argv =
+        ["/bin/bash", "-c", "ln -sf /bin/true /bin/sh; while :; do date > /beat; sleep 0.1; done"];
+    let command = Command { argv: argv.map(str::to_owned).to_vec(), ..shell("") };
+    let running = container.exec(command, Arc::new(Printed::default()));
+    let killing = async {
+        let deadline = Instant::now() + SOON;
+        while container.copy_from("/beat").await.expect("readable").is_none() {
+            assert!(Instant::now() < deadline);
+        }
+        container.kill_processes().await
+    };
+    let (_, killed) = tokio::join!(running, killing);
+    // The container cannot come up again without its shell, but everything is dead.
+    let failure = killed.expect_err("it is not usable any more");
+    assert_eq!(failure.kind, FailureKind::NotStarted, "{}", failure.message);
+    let state = lab.docker.inspect_container(environment.id(), None).await.expect("there").state;
+    assert_eq!(state.and_then(|state| state.running), Some(false));
+    destroy(environment).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_sweep_falls_back_to_a_restart() {
+    let Some(lab) = Lab::open().await else { return };
+    let environment = lab.plain().await;
+    let container = environment.as_ref();
+    // A shell that works but sweeps nothing, and a process to sweep.
+    let wrapper = "mv /bin/sh /bin/real && printf '#!/bin/real\\ncase \"$2\" in *STOP*) exit 0;; esac\\n\
+        exec /bin/real \"$@\"\\n' > /bin/sh && chmod +x /bin/sh; \
+        setsid /bin/real -c 'while :; do sleep 0.1; done' >/dev/null 2>&1 &";
+    output(container, wrapper).await;
+    output(container, "echo kept > /note").await;
+    kill(container).await;
+    assert_eq!(run(container, "cat /note").await, (0, "kept\n".to_owned()));
+    let top = lab.docker.top_processes(environment.id(), None).await.expect("listed").processes;
+    assert!(!format!("{top:?}").contains("sleep 0.1"), "{top:?}");
+    destroy(environment).await;
+}

@@ -1,0 +1,61 @@
+//! Reaping: only what proven dead owners left.
+
+use std::collections::HashMap;
+
+use bollard::models::ContainerCreateBody;
+use bollard::query_parameters::CreateContainerOptions;
+use rollout_worker::environment::{DeadOwners, Owner, Provider as _};
+
+use crate::lab::{BASE, Lab, owner};
+
+/// Owners of one boot are dead.
+struct Dead(String);
+
+impl DeadOwners for Dead {
+    fn is_dead(&self, owner: &Owner) -> bool {
+        owner.boot_id == self.0
+    }
+}
+
+/// Creates a container without starting it, as a worker that died in between has it.
+async fn half_made(lab: &Lab, name: &str, owner: &str) {
+    let labels = HashMap::from([("dev.rollout.owner".to_owned(), owner.to_owned())]);
+    let body = ContainerCreateBody {
+        image: Some(BASE.to_owned()),
+        cmd: Some(vec!["/bin/true".to_owned()]),
+        labels: Some(labels),
+        ..Default::default()
+    };
+    let options = CreateContainerOptions { name: Some(name.to_owned()), ..Default::default() };
+    lab.docker.create_container(Some(options), body).await.expect("created");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_dead_owners_left_is_removed() {
+    let Some(lab) = Lab::open().await else { return };
+    let boot = format!("reaping-{}", std::process::id());
+    let json = |owner: &Owner| serde_json::to_string(owner).expect("plain data");
+    let dead = Owner { boot_id: boot.clone(), ..owner() };
+    let other_user = Owner { uid: dead.uid + 1, ..dead.clone() };
+    let name = |what: &str| format!("rollout-{what}-{}", std::process::id());
+    let (doomed, stranger) = (name("half"), format!("theirs-{}", std::process::id()));
+    half_made(&lab, &doomed, &json(&dead)).await;
+    half_made(&lab, &name("alive"), &json(&owner())).await;
+    half_made(&lab, &name("user"), &json(&other_user)).await;
+    half_made(&lab, &name("kept-x"), &json(&dead)).await;
+    half_made(&lab, &name("garbled"), "{").await;
+    half_made(&lab, &stranger, &json(&dead)).await;
+
+    let reaped = lab.provider.reap(&Dead(boot)).await.expect("listed");
+    let rest = [name("alive"), name("user"), name("kept-x"), name("garbled"), stranger];
+    let options =
+        bollard::query_parameters::RemoveContainerOptions { force: true, ..Default::default() };
+    let mut left = Vec::new();
+    for name in &rest {
+        left.push(lab.docker.remove_container(name, Some(options.clone())).await.is_ok());
+    }
+    assert_eq!(reaped.removed, std::slice::from_ref(&doomed));
+    assert!(reaped.failed.is_empty() && reaped.kept >= 5, "{reaped:?}");
+    assert_eq!(left, [true; 5]);
+    assert!(lab.docker.inspect_container(&doomed, None).await.is_err());
+}

@@ -1,0 +1,59 @@
+//! The contract, and what a whole trial costs.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use rollout_protocol::spec::environment::{DockerSettings, ProviderSpec};
+use rollout_worker::environment::contract::{self, Subject};
+use rollout_worker::environment::{ImageSource, Upload};
+use tokio::io::AsyncReadExt as _;
+
+use crate::lab::{BASE, Lab, output, owner};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn containers_keep_the_contract() {
+    let Some(lab) = Lab::open().await else { return };
+    let subject = Subject {
+        provider: Arc::clone(&lab.provider) as _,
+        source: ImageSource::Named(BASE.to_owned()),
+        settings: ProviderSpec::Docker(DockerSettings::default()),
+        resources: lab.resources,
+        owner: owner(),
+        worker: "docker-contract".parse().expect("a token"),
+        scratch: lab.scratch.path().to_owned(),
+        real_shell: true,
+    };
+    contract::all(&subject).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trial_takes_thirteen_calls() {
+    let Some(lab) = Lab::open().await else { return };
+    // The first container of an engine finds out whether storage can be limited.
+    lab.plain().await.destroy().await.expect("destroyed");
+    let (calls, began) = (lab.provider.calls(), Instant::now());
+    let dir = |path: &str| Upload::Dir { path: path.to_owned() };
+    let script = |path: &str| Upload::File {
+        path: path.to_owned(),
+        bytes: "echo 1 > /logs/verifier/reward.txt".into(),
+        executable: true,
+    };
+    let first = vec![dir("/logs"), dir("/logs/agent"), dir("/logs/verifier"), script("/a/run.sh")];
+    let environment = lab.create(lab.base(), first).await;
+    output(environment.as_ref(), ". /a/run.sh").await;
+    let tar = lab.archive(&[("test.sh", b"echo 1 > /logs/verifier/reward.txt")]);
+    let fresh = Upload::FreshDir { path: "/logs/verifier".into() };
+    let tests = Upload::Archive { path: "/tests".into(), tar };
+    environment.copy_to(vec![fresh, tests]).await.expect("placed");
+    output(environment.as_ref(), ". /tests/test.sh").await;
+    let mut logs = environment.copy_from("/logs").await.expect("readable").expect("there");
+    let mut bytes = Vec::new();
+    logs.read_to_end(&mut bytes).await.expect("whole");
+    environment.destroy().await.expect("destroyed");
+    assert!(bytes.windows(10).any(|window| window == b"reward.txt"));
+    // Create, place, start, look; twice create, start, look at a command; place, read, remove.
+    // On a busy machine a command is looked at once more every quarter of a second.
+    let looks = began.elapsed().as_millis() as u64 / 250;
+    let calls = lab.provider.calls() - calls;
+    assert!((13..=13 + looks).contains(&calls), "{calls} calls");
+}
