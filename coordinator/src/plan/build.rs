@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::spec::task::TaskSpec;
+use rollout_protocol::wire::offer::SizeClass;
 use serde::Serialize;
 
 use super::{JobPlan, PlanError, PlannedTask};
@@ -44,6 +45,7 @@ pub async fn build(
             spec: task.digest,
             files: task.files,
             rules: task.rules,
+            class: SizeClass::of(&task.spec.resources),
         });
         specs.push(task.spec);
     }

@@ -26,6 +26,7 @@ use rollout_protocol::limits::TRIALS_PER_RUN;
 use rollout_protocol::spec::agent::AgentSpec;
 use rollout_protocol::spec::settings::TrialSettings;
 use rollout_protocol::spec::trial::{TrialName, TrialRef};
+use rollout_protocol::wire::offer::SizeClass;
 use serde::{Deserialize, Serialize};
 
 pub use build::{BuildError, build};
@@ -68,6 +69,9 @@ pub struct PlannedTask {
     pub files: Digest,
     /// Digest of everything else that a trial depends on: image, resources, time limits, variables.
     pub rules: Digest,
+    /// Size class of its environments.
+    #[serde(default)]
+    pub class: SizeClass,
 }
 
 /// A trial of a plan.
@@ -237,13 +241,20 @@ impl JobPlan {
         (0..self.len()).filter_map(|ordinal| self.trial(ordinal))
     }
 
-    /// Ordinals in the order in which trials are best begun: task by task, first attempts first.
+    /// Ordinal of the trial that is best begun as the `k`-th: task by task, first attempts first.
+    pub fn dispatched(&self, k: u64) -> Option<u64> {
+        if k >= self.len() {
+            return None;
+        }
+        let agents = self.agents.len() as u64;
+        let per_task = agents * u64::from(self.n_attempts);
+        let attempt = (k % per_task / agents) as u32;
+        Some(self.at((k % agents) as usize, (k / per_task) as usize, attempt))
+    }
+
+    /// Every ordinal in the order in which trials are best begun.
     pub fn dispatch_order(&self) -> impl Iterator<Item = u64> + '_ {
-        (0..self.tasks.len()).flat_map(move |task| {
-            (0..self.n_attempts).flat_map(move |attempt| {
-                (0..self.agents.len()).map(move |agent| self.at(agent, task, attempt))
-            })
-        })
+        (0..self.len()).filter_map(|k| self.dispatched(k))
     }
 
     /// The digest of what the plan says about its trials.

@@ -9,6 +9,7 @@ use rollout_protocol::spec::environment::{
 };
 use rollout_protocol::spec::settings::VerifierSettings;
 use rollout_protocol::template::Template;
+use rollout_protocol::wire::offer::SizeClass;
 
 use super::*;
 
@@ -36,6 +37,7 @@ fn task(dataset: &str, name: &str, content: &str) -> PlannedTask {
         spec: Digest::of(content.as_bytes()),
         files: Digest::of(content.as_bytes()),
         rules: Digest::of(b"rules"),
+        class: SizeClass::default(),
     }
 }
 

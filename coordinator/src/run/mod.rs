@@ -8,6 +8,7 @@ mod effects;
 pub mod embedded;
 mod engine;
 mod file;
+mod job;
 mod lock;
 mod manifest;
 mod open;
@@ -16,6 +17,7 @@ mod records;
 pub mod signals;
 
 pub use engine::{Ended, Engine};
+pub use job::JobPlanner;
 pub use lock::{LockError, RunLock};
 pub use manifest::Manifest;
 pub use open::{OpenError, OpenRun, open};

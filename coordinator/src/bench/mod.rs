@@ -1,0 +1,8 @@
+//! Benchmarks of the engine itself: trials that do nothing, against a floor measured in the same
+//! process with the same sizes. Timings are only ever printed, never asserted.
+
+mod floor;
+mod null;
+mod usage;
+
+pub mod dispatch;

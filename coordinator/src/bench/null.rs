@@ -1,0 +1,84 @@
+//! A provider whose environments are nothing: every call returns at once.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rollout_protocol::record::LimitsHeld;
+use rollout_protocol::spec::environment::ProviderKind;
+use rollout_worker::environment::{
+    ByteStream, Command, CreateRequest, DeadOwners, Environment, Exit, Failure, Image,
+    ImageRequest, Output, Provider, Reaped, Upload,
+};
+
+/// Makes environments that are nothing.
+#[derive(Debug)]
+pub(super) struct Null(pub(super) ProviderKind);
+
+#[async_trait]
+impl Provider for Null {
+    fn kind(&self) -> ProviderKind {
+        self.0
+    }
+
+    async fn prepare(&self, _: ImageRequest) -> Result<Image, Failure> {
+        Ok(Image { reference: String::new(), made: false })
+    }
+
+    async fn create(&self, _: CreateRequest) -> Result<Box<dyn Environment>, Failure> {
+        Ok(Box::new(Nothing))
+    }
+
+    async fn reap(&self, _: &dyn DeadOwners) -> Result<Reaped, Failure> {
+        Ok(Reaped::default())
+    }
+}
+
+#[derive(Debug)]
+struct Nothing;
+
+#[async_trait]
+impl Environment for Nothing {
+    fn id(&self) -> &str {
+        ""
+    }
+
+    fn workdir(&self) -> &str {
+        "/"
+    }
+
+    fn limits(&self) -> LimitsHeld {
+        LimitsHeld::default()
+    }
+
+    async fn copy_to(&self, _: Vec<Upload>) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn copy_from(&self, _: &str) -> Result<Option<ByteStream>, Failure> {
+        Ok(None)
+    }
+
+    async fn exec(&self, _: Command, _: Arc<dyn Output>) -> Result<Exit, Failure> {
+        Ok(Exit { code: 0 })
+    }
+
+    async fn kill_processes(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn oom_killed(&self) -> bool {
+        false
+    }
+
+    async fn stop(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn destroy(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn preserve(&self) -> Result<String, Failure> {
+        Ok(String::new())
+    }
+}

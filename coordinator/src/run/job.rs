@@ -1,0 +1,72 @@
+//! A job's plan as the engine asks for it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use rollout_protocol::id::{ItemId, RunId, TryId};
+use rollout_protocol::spec::trial::TrialName;
+use rollout_protocol::wire::offer::{Offer, Work};
+
+use super::Planner;
+use crate::core::NewItem;
+use crate::plan::{JobPlan, PlannedTrial};
+
+/// Hands out the trials of a job in the order of dispatch.
+#[derive(Debug)]
+pub struct JobPlanner {
+    plan: Arc<JobPlan>,
+    handed_out: u64,
+    /// Ordinals by key. Made only for runs that are resumed: keys cannot be turned back into names.
+    ordinals: OnceLock<HashMap<ItemId, u64>>,
+}
+
+impl JobPlanner {
+    /// A planner that has handed out nothing yet.
+    pub fn new(plan: Arc<JobPlan>) -> Self {
+        Self { plan, handed_out: 0, ordinals: OnceLock::new() }
+    }
+
+    fn trial(&self, ordinal: u64) -> PlannedTrial {
+        self.plan.trial(ordinal).expect("only ordinals of the plan are asked for")
+    }
+
+    fn new_item(trial: &PlannedTrial) -> NewItem {
+        NewItem { item: trial.item, ordinal: trial.ordinal, spec: trial.trial_ref.digest() }
+    }
+}
+
+impl Planner for JobPlanner {
+    fn total(&self) -> u64 {
+        self.plan.len()
+    }
+
+    fn next(&mut self, max: usize) -> Vec<NewItem> {
+        let begin = self.handed_out;
+        let end = self.plan.len().min(begin + max as u64);
+        self.handed_out = end;
+        let ordinals = (begin..end).filter_map(|k| self.plan.dispatched(k));
+        ordinals.map(|ordinal| Self::new_item(&self.trial(ordinal))).collect()
+    }
+
+    fn find(&self, item: &ItemId) -> Option<NewItem> {
+        let ordinals =
+            self.ordinals.get_or_init(|| self.plan.trials().map(|t| (t.item, t.ordinal)).collect());
+        ordinals.get(item).map(|ordinal| Self::new_item(&self.trial(*ordinal)))
+    }
+
+    fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer {
+        let PlannedTrial { trial_ref, task, .. } = self.trial(ordinal);
+        Offer {
+            run,
+            item,
+            try_id,
+            spec: trial_ref.digest(),
+            class: self.plan.tasks()[task].class,
+            work: Work::Trial(trial_ref),
+        }
+    }
+
+    fn name(&self, ordinal: u64) -> TrialName {
+        self.trial(ordinal).name
+    }
+}
