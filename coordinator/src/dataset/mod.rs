@@ -12,6 +12,7 @@ mod bundle;
 mod discover;
 mod git;
 mod load;
+mod sandbox;
 mod task;
 
 #[cfg(test)]

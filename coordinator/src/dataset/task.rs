@@ -10,7 +10,7 @@ use rollout_protocol::spec::environment::ProviderKind;
 
 use super::discover::TASK_FILE;
 use super::git::Commits;
-use super::{Parts, Task};
+use super::{Parts, Task, sandbox};
 use crate::config::{ConfigError, ErrorKind, Job, Options, Problems, Spot, TaskFile, read_task};
 
 /// The instruction of a task.
@@ -43,6 +43,7 @@ pub(super) fn load(
     let file = read_task(&dir.join(TASK_FILE), problems)?;
     check_variables(context, &dir, &file, problems);
     check_size(&dir, problems);
+    sandbox::check(context.job, &dir, &file, problems);
     let builds = builds_image(context.job, &file);
     let missing = missing(context, &dir, builds);
     if context.options.strict {

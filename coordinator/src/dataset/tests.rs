@@ -197,6 +197,21 @@ fn what_is_needed_depends_on_the_job() {
     }
 }
 
+#[test]
+fn an_image_alone_is_nothing_for_a_process_sandbox() {
+    let rest = "agents: [{name: nop}]\ndatasets: [{path: ./set}]\n";
+    let process = "environment: {type: process}\n";
+    let project = Project::new(&format!("{process}{rest}"));
+    project.task("set/a");
+    fs::remove_dir_all(project.path("set/a/environment")).expect("removed");
+    project.write("set/a/task.toml", "[environment]\ndocker_image = \"some/image\"\n");
+    let fault = ("set/a/task.toml", "environment.docker_image", ErrorKind::UnsupportedInstruction);
+    assert_eq!(project.faults(false), expected(&[fault]));
+    let ignoring = "environment: {type: process, provider_config: {ignore_dockerfile: true}}\n";
+    project.write("job.yaml", &format!("{ignoring}{rest}"));
+    project.load(false).expect("no faults");
+}
+
 #[tokio::test]
 async fn bundles_are_stored_and_depend_on_content_alone() {
     let text = "timeout_multiplier: 2\nenvironment: {override_cpus: 3}\n";
