@@ -163,6 +163,8 @@ error_codes! {
     STORE_FAILED = "store_failed";
     /// The host's kernel forbids what the environment needs.
     NOT_PERMITTED = "not_permitted";
+    /// A variable that the trial needs was not exported to trials by the worker's operator.
+    VARIABLE_UNSET = "variable_unset";
     /// A defect of Rollout.
     BUG = "bug";
 }

@@ -1,7 +1,9 @@
 #![doc = include_str!("../README.md")]
 
+pub mod agent;
 pub mod archive;
 pub mod environment;
+pub mod exec;
 pub mod owner;
 pub mod port;
 pub mod queue;
@@ -10,3 +12,4 @@ pub mod spool;
 pub mod store;
 pub mod supervise;
 pub mod trial;
+pub mod verifier;

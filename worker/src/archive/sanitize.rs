@@ -11,6 +11,7 @@ use super::path::ArchivePath;
 use super::read::Members;
 use super::write::ArchiveWriter;
 use super::{ArchiveError, Kind, Limits, Member, Packed, Report, bridge};
+use crate::secrets::{Redactor, Style};
 
 /// Bytes copied at once.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -25,6 +26,8 @@ pub struct Sanitize {
     /// A file to give back from memory: its path in the clean archive and the most bytes it may
     /// have.
     pub capture: Option<(ArchivePath, u64)>,
+    /// Masks secrets in contents and names of the clean archive; the captured file stays as it is.
+    pub redactor: Redactor,
 }
 
 /// The file that [`Sanitize::capture`] asked for.
@@ -62,7 +65,7 @@ where
 {
     let to = to.to_owned();
     bridge::with_reader(source, move |reader| {
-        let mut copy = Copy::new(to, options.capture);
+        let mut copy = Copy::new(to, options.capture, options.redactor);
         let mut members = Members::new(reader, options.limits);
         loop {
             match members.next() {
@@ -99,11 +102,12 @@ struct Copy {
     report: Report,
     wanted: Option<(ArchivePath, u64)>,
     captured: Option<Captured>,
+    redactor: Redactor,
     buffer: Vec<u8>,
 }
 
 impl Copy {
-    fn new(to: PathBuf, wanted: Option<(ArchivePath, u64)>) -> Self {
+    fn new(to: PathBuf, wanted: Option<(ArchivePath, u64)>, redactor: Redactor) -> Self {
         let (writer, failure) = match File::create_new(&to) {
             Ok(file) => {
                 (Some(ArchiveWriter::new(BufWriter::with_capacity(BUFFER_BYTES, file))), None)
@@ -111,7 +115,7 @@ impl Copy {
             Err(error) => (None, Some(ArchiveError::io("creating", &to, error))),
         };
         let (report, buffer) = (Report::default(), vec![0; BUFFER_BYTES]);
-        Self { to, writer, failure, report, wanted, captured: None, buffer }
+        Self { to, writer, failure, report, wanted, captured: None, redactor, buffer }
     }
 
     /// Whether nothing more can come of reading on.
@@ -122,11 +126,12 @@ impl Copy {
 
     fn take(&mut self, path: &ArchivePath, member: &Member, members: &mut Members<impl Read>) {
         let limit = self.wanted.as_ref().filter(|(wanted, _)| wanted == path).map(|(_, max)| *max);
+        let masked = self.masked(path.as_bytes());
         match member.kind {
-            Kind::File => self.file(path, member.size_bytes, limit, members),
+            Kind::File => self.file(&masked, member.size_bytes, limit, members),
             Kind::Directory => {
                 self.report.directories += 1;
-                self.write(|writer| writer.directory(path.as_bytes()));
+                self.write(|writer| writer.directory(&masked));
             }
             _ => self.report.skip(&member.kind),
         }
@@ -135,23 +140,34 @@ impl Copy {
         }
     }
 
+    /// A name without secrets: as long as before, so within every bound.
+    fn masked(&self, name: &[u8]) -> Vec<u8> {
+        let (mut masking, mut masked) = (self.redactor.stream(Style::Mask), Vec::new());
+        masking.push(name, &mut masked);
+        masking.finish(&mut masked);
+        masked
+    }
+
     fn file(
         &mut self,
-        path: &ArchivePath,
+        path: &[u8],
         size: u64,
         limit: Option<u64>,
         members: &mut Members<impl Read>,
     ) {
         let mark = self.writer.as_ref().map(ArchiveWriter::mark);
-        self.write(|writer| writer.begin_file(path.as_bytes(), false, size));
+        self.write(|writer| writer.begin_file(path, false, size));
         let mut kept = limit.filter(|max| size <= *max).map(|_| Vec::new());
         let mut left = size;
         let mut buffer = std::mem::take(&mut self.buffer);
+        let (mut masking, mut masked) = (self.redactor.stream(Style::Mask), Vec::new());
         while left > 0 {
             match members.read(&mut buffer) {
                 Ok(read) => {
                     left -= read as u64;
-                    self.write(|writer| writer.content(&buffer[..read]));
+                    masking.push(&buffer[..read], &mut masked);
+                    self.write(|writer| writer.content(&masked));
+                    masked.clear();
                     if let Some(kept) = &mut kept {
                         kept.extend_from_slice(&buffer[..read]);
                     }
@@ -168,6 +184,8 @@ impl Copy {
             self.write(|writer| mark.map_or(Ok(()), |mark| writer.roll_back(mark)));
             return;
         }
+        masking.finish(&mut masked);
+        self.write(|writer| writer.content(&masked));
         self.write(|writer| writer.end_file(size));
         self.report.files += 1;
         self.report.bytes += size;

@@ -18,6 +18,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::*;
+use crate::secrets::Redactor;
 
 /// A member as it is written, lies included.
 #[derive(Debug, Clone)]
@@ -370,7 +371,12 @@ fn reward() -> ArchivePath {
 }
 
 fn logs() -> Sanitize {
-    Sanitize { limits: SMALL, strip_first: true, capture: Some((reward(), 16)) }
+    Sanitize {
+        limits: SMALL,
+        strip_first: true,
+        capture: Some((reward(), 16)),
+        redactor: Redactor::default(),
+    }
 }
 
 #[tokio::test]
@@ -568,7 +574,7 @@ proptest! {
         let limits = Limits { entries, bytes };
         let (out, clean, again) =
             (inner.join("out"), inner.join("clean.tar"), inner.join("again"));
-        let options = Sanitize { limits, strip_first: false, capture: Some((reward(), 10)) };
+        let options = Sanitize { limits, strip_first: false, ..logs() };
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let (report, cleaned) = runtime.block_on(async {
             let report = extract(source(archive.clone()), &out, limits).await.unwrap();

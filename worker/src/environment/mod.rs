@@ -42,6 +42,12 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Which provider this is.
     fn kind(&self) -> ProviderKind;
 
+    /// Whether its environments are nothing but memory of this process: such an environment cannot
+    /// outlive it, so that nothing has to be noted of it and nothing is worth recording.
+    fn is_in_memory(&self) -> bool {
+        false
+    }
+
     /// Makes the image present: builds it once per content and host, or pulls it if absent.
     /// Concurrent calls for the same image share one build.
     ///

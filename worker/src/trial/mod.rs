@@ -1,22 +1,66 @@
 //! One execution of a trial, from its image to its record: a file per phase.
+//!
+//! [`run`] drives the phases: setup, install, execute, verify, collect, teardown. Each phase takes
+//! its inputs and gives its outcome or its own kind of error; `failure` turns those into errors of
+//! the record, one table per phase. `files` keeps tasks' files on this host.
 
+mod collect;
+mod course;
+mod execute;
+mod failure;
+mod files;
+mod outputs;
+mod record;
+mod run;
+mod setup;
+mod teardown;
+mod timing;
+mod verify;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::TrialRecord;
 use rollout_protocol::spec::agent::AgentSpec;
+use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::settings::TrialSettings;
 use rollout_protocol::spec::task::TaskSpec;
 use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::watch;
 
-use crate::environment::Labels;
+use crate::environment::{Failure, FailureKind, Labels, Provider};
+use crate::secrets::TrialVariables;
 use crate::spool::ScratchMark;
 use crate::supervise;
+
+pub use self::files::{FilesError, TaskFiles, TaskPart};
+pub use self::run::run;
+
+/// Longest that placing files into an environment or reading its logs may take. A file takes a
+/// third of a millisecond to place, and a task may have 200,000.
+const COPY_LIMIT: Duration = Duration::from_secs(600);
+
+/// What every execution on a worker shares.
+#[derive(Debug)]
+pub struct TrialServices {
+    /// The providers of this worker.
+    pub providers: BTreeMap<ProviderKind, Arc<dyn Provider>>,
+    /// Files of tasks, from the store.
+    pub files: TaskFiles,
+    /// Variables that the operator exported to trials.
+    pub variables: TrialVariables,
+    /// Name of this host.
+    pub host: String,
+}
 
 /// What one execution needs to know.
 #[derive(Debug, Clone)]
@@ -139,4 +183,18 @@ pub enum FileRole {
         /// Whether a limit ended the collection early.
         truncated: bool,
     },
+}
+
+/// Gives up on an answer after `limit`.
+async fn within<T>(
+    limit: Duration,
+    what: &str,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    match tokio::time::timeout(limit, work).await {
+        Ok(result) => result,
+        Err(_) => {
+            Err(Failure::new(FailureKind::TimedOut, format!("{what} took longer than {limit:?}")))
+        }
+    }
 }

@@ -1,0 +1,320 @@
+//! Captured output: the beginning and the end of each stream, without secrets, in files.
+//!
+//! A flood costs CPU, never disk: the first [`limits::CAPTURE_HEAD_BYTES`] of a stream go to its
+//! file as they come, the last [`limits::CAPTURE_TAIL_BYTES`] wait in memory, and a line between
+//! them says how many bytes were left out.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+
+use rollout_protocol::limits;
+
+use crate::environment::{Output, Stream};
+use crate::secrets::{Redacting, Redactor, Style};
+
+/// Captures what one script prints.
+#[derive(Debug)]
+pub struct Capture {
+    streams: [Mutex<StreamCapture>; 2],
+}
+
+/// A captured stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Captured {
+    /// What was kept.
+    pub file: PathBuf,
+    /// Bytes that the script printed.
+    pub total_bytes: u64,
+    /// Whether the middle was left out.
+    pub truncated: bool,
+}
+
+impl Capture {
+    /// Captures into two files, which come into being at the first byte or at the end. Their
+    /// directory is made when it does not exist.
+    pub fn new(stdout: PathBuf, stderr: PathBuf, redactor: &Redactor) -> Self {
+        Self::with_bounds(
+            [stdout, stderr],
+            redactor,
+            limits::CAPTURE_HEAD_BYTES,
+            limits::CAPTURE_TAIL_BYTES,
+        )
+    }
+
+    fn with_bounds(files: [PathBuf; 2], redactor: &Redactor, head: u64, tail: u64) -> Self {
+        Self { streams: files.map(|f| Mutex::new(StreamCapture::new(f, redactor, head, tail))) }
+    }
+
+    /// Ends the capture; what is written afterwards is ignored.
+    ///
+    /// # Errors
+    /// The first error of the local disk.
+    pub fn finish(&self) -> io::Result<[Captured; 2]> {
+        let [stdout, stderr] = [Stream::Stdout, Stream::Stderr].map(|s| self.stream(s).finish());
+        Ok([stdout?, stderr?])
+    }
+
+    fn stream(&self, stream: Stream) -> MutexGuard<'_, StreamCapture> {
+        self.streams[stream as usize].lock().expect("nothing panics while it holds a stream")
+    }
+}
+
+impl Output for Capture {
+    fn write(&self, stream: Stream, bytes: &[u8]) {
+        self.stream(stream).write(bytes);
+    }
+}
+
+#[derive(Debug)]
+struct StreamCapture {
+    path: PathBuf,
+    file: Option<File>,
+    failed: Option<io::Error>,
+    redactor: Redactor,
+    /// The stream while it is still at its beginning.
+    head: Option<Redacting>,
+    head_left: u64,
+    /// Raw bytes after the head: the tail, and in front of it as many bytes as a secret may reach
+    /// into it.
+    tail: VecDeque<u8>,
+    tail_bytes: usize,
+    omitted: u64,
+    total: u64,
+    clean: Vec<u8>,
+    finished: bool,
+}
+
+impl StreamCapture {
+    fn new(path: PathBuf, redactor: &Redactor, head: u64, tail: u64) -> Self {
+        Self {
+            path,
+            file: None,
+            failed: None,
+            redactor: redactor.clone(),
+            head: Some(redactor.stream(Style::Marker)),
+            head_left: head,
+            tail: VecDeque::new(),
+            tail_bytes: tail as usize + redactor.overlap(),
+            omitted: 0,
+            total: 0,
+            clean: Vec::new(),
+            finished: false,
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        if self.finished {
+            return;
+        }
+        self.total += bytes.len() as u64;
+        let now = bytes.len().min(usize::try_from(self.head_left).unwrap_or(usize::MAX));
+        let (first, rest) = bytes.split_at(now);
+        if let Some(head) = &mut self.head {
+            head.push(first, &mut self.clean);
+            self.head_left -= first.len() as u64;
+            self.save();
+        }
+        if self.head_left == 0
+            && let Some(head) = self.head.take()
+        {
+            // What was held back may be the beginning of a secret that goes on in the tail.
+            self.tail.extend(head.abandon());
+        }
+        self.keep(rest);
+    }
+
+    /// Adds bytes to the tail and drops its oldest.
+    fn keep(&mut self, bytes: &[u8]) {
+        let useful = &bytes[bytes.len().saturating_sub(self.tail_bytes)..];
+        self.tail.extend(useful);
+        let over = self.tail.len().saturating_sub(self.tail_bytes);
+        self.tail.drain(..over);
+        self.omitted += (bytes.len() - useful.len() + over) as u64;
+    }
+
+    fn finish(&mut self) -> io::Result<Captured> {
+        self.finished = true;
+        if let Some(head) = self.head.take() {
+            head.finish(&mut self.clean);
+        }
+        let tail: Vec<u8> = std::mem::take(&mut self.tail).into();
+        let truncated = self.omitted > 0;
+        if truncated {
+            let skip = self.redactor.overlap();
+            let omitted = self.omitted + skip as u64;
+            let mark = format!("\n[… {omitted} bytes left out …]\n");
+            self.clean.extend_from_slice(mark.as_bytes());
+            self.redactor.bytes(&tail, skip, &mut self.clean);
+        } else {
+            self.redactor.bytes(&tail, 0, &mut self.clean);
+        }
+        self.open();
+        self.save();
+        self.file = None;
+        match self.failed.take() {
+            Some(error) => Err(error),
+            None => Ok(Captured { file: self.path.clone(), total_bytes: self.total, truncated }),
+        }
+    }
+
+    /// Writes what is clean. After an error the rest of the stream is dropped: the script goes on.
+    fn save(&mut self) {
+        if !self.clean.is_empty() {
+            self.open();
+            if let Some(file) = &mut self.file
+                && let Err(error) = file.write_all(&self.clean)
+            {
+                self.fail(error);
+            }
+            self.clean.clear();
+        }
+    }
+
+    fn open(&mut self) {
+        if self.file.is_none() && self.failed.is_none() {
+            match create(&self.path) {
+                Ok(file) => self.file = Some(file),
+                Err(error) => self.fail(error),
+            }
+        }
+    }
+
+    fn fail(&mut self, error: io::Error) {
+        tracing::warn!(path = %self.path.display(), %error, "captured output cannot be written");
+        self.file = None;
+        self.failed = Some(error);
+    }
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    match File::create(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let directory = path.parent().ok_or(error)?;
+            std::fs::create_dir_all(directory)?;
+            File::create(path)
+        }
+        other => other,
+    }
+}
+
+/// The last `max_bytes` of a captured file as text, with a line in front that says what is missing.
+///
+/// # Errors
+/// Of the local disk.
+pub fn tail(captured: &Captured, max_bytes: usize) -> io::Result<String> {
+    let mut file = File::open(&captured.file)?;
+    let length = file.metadata()?.len();
+    let start = length.saturating_sub(max_bytes as u64);
+    file.seek(SeekFrom::Start(start))?;
+    let mut bytes = Vec::new();
+    file.take(max_bytes as u64).read_to_end(&mut bytes)?;
+    if start == 0 {
+        return Ok(String::from_utf8_lossy(&bytes).into_owned());
+    }
+    let broken = bytes.iter().take_while(|byte| **byte & 0b1100_0000 == 0b1000_0000).count();
+    let shown = bytes.len() - broken;
+    let omitted = captured.total_bytes.saturating_sub(shown as u64);
+    let text = String::from_utf8_lossy(&bytes[broken..]);
+    Ok(format!("[… {omitted} bytes left out …]\n{text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECRET: &str = "hunter2hunter2";
+
+    fn capture(dir: &Path, head: u64, tail: u64) -> Capture {
+        let redactor = Redactor::new([("PASSWORD", SECRET)]);
+        let files = [dir.join("new/stdout.txt"), dir.join("new/stderr.txt")];
+        Capture::with_bounds(files, &redactor, head, tail)
+    }
+
+    #[test]
+    fn streams_are_kept_apart_and_an_empty_one_is_an_empty_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let capture = capture(dir.path(), 100, 100);
+        assert!(!dir.path().join("new").exists(), "nothing is made before there is something");
+        capture.write(Stream::Stdout, b"one ");
+        capture.write(Stream::Stdout, b"two");
+        let [stdout, stderr] = capture.finish().expect("written");
+        capture.write(Stream::Stdout, b"too late");
+        assert_eq!(std::fs::read(&stdout.file).expect("readable"), b"one two");
+        assert_eq!((stdout.total_bytes, stdout.truncated), (7, false));
+        assert_eq!(std::fs::read(&stderr.file).expect("readable"), b"");
+    }
+
+    #[test]
+    fn a_flood_leaves_head_and_tail() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let capture = capture(dir.path(), 1000, 1000);
+        let line = b"0123456789abcde\n".repeat(4096);
+        for _ in 0..100 {
+            capture.write(Stream::Stdout, &line);
+        }
+        capture.write(Stream::Stdout, b"the end");
+        let [stdout, _] = capture.finish().expect("written");
+        let text = std::fs::read_to_string(&stdout.file).expect("text");
+        assert!(stdout.truncated && text.len() < 2100, "{}", text.len());
+        assert!(text.starts_with("0123456789abcde\n0123") && text.ends_with("the end"));
+        let omitted = stdout.total_bytes
+            - text
+                .lines()
+                .filter(|l| !l.contains('…'))
+                .fold(0, |sum, line| sum + line.len() as u64 + 1);
+        let said: u64 = text
+            .split_once("[… ")
+            .and_then(|(_, rest)| rest.split_once(' '))
+            .and_then(|(number, _)| number.parse().ok())
+            .expect("a number");
+        assert!(said.abs_diff(omitted) < 40, "{said} {omitted}");
+    }
+
+    #[test]
+    fn the_inline_tail_is_bounded_and_says_what_is_missing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let capture = capture(dir.path(), 10_000, 100);
+        capture.write(Stream::Stdout, "äöü".repeat(100).as_bytes());
+        let [stdout, stderr] = capture.finish().expect("written");
+        assert_eq!(tail(&stderr, 10).expect("readable"), "");
+        assert_eq!(tail(&stdout, 600).expect("readable"), "äöü".repeat(100));
+        let text = tail(&stdout, 11).expect("readable");
+        assert_eq!(text, "[… 590 bytes left out …]\nöüäöü");
+    }
+
+    proptest! {
+        #[test]
+        fn a_secret_survives_no_cut(
+            before in 0usize..80,
+            times in 1usize..4,
+            after in 0usize..80,
+            cuts in proptest::collection::vec(0usize..200, 0..30),
+            head in 0u64..60,
+            tail in 1u64..60,
+        ) {
+            let dir = tempfile::tempdir().expect("a directory");
+            let capture = capture(dir.path(), head, tail);
+            let text = "x".repeat(before) + &SECRET.repeat(times) + &"y".repeat(after);
+            let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (text.len() + 1)).collect();
+            cuts.extend([0, text.len()]);
+            cuts.sort_unstable();
+            for pair in cuts.windows(2) {
+                capture.write(Stream::Stdout, &text.as_bytes()[pair[0]..pair[1]]);
+            }
+            let [stdout, _] = capture.finish().expect("written");
+            let kept = std::fs::read_to_string(&stdout.file).expect("text");
+            for length in 3..SECRET.len() {
+                prop_assert!(!kept.contains(&SECRET[..length]), "{kept}");
+                prop_assert!(!kept.contains(&SECRET[SECRET.len() - length..]), "{kept}");
+            }
+            if !stdout.truncated {
+                prop_assert_eq!(kept.matches('x').count(), before);
+                prop_assert_eq!(kept.matches('y').count(), after);
+            }
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Running scripts in environments: their time limits and what they print.
+
+mod capture;
+mod script;
+
+pub use self::capture::{Capture, Captured, tail};
+pub use self::script::{End, Ran, kill, run};

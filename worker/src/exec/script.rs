@@ -1,0 +1,91 @@
+//! Runs one script to its end or to its time limit, after which nothing it started is alive.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::environment::{Command, Environment, Exit, Failure, FailureKind, Output};
+
+/// Longest wait for the end of all processes: a sweep of a thousand takes one second, a restart of
+/// the environment a few more.
+const KILL_LIMIT: Duration = Duration::from_secs(60);
+
+/// Longest wait for a command to return after its processes are gone.
+const RETURN_LIMIT: Duration = Duration::from_secs(10);
+
+/// What became of a script.
+#[derive(Debug)]
+pub struct Ran {
+    /// How it ended.
+    pub end: End,
+    /// Processes may still be alive: the environment must not be used any more.
+    pub left: Option<Failure>,
+}
+
+/// How a script ended.
+#[derive(Debug)]
+pub enum End {
+    /// By itself, or by a signal that was not ours.
+    Exited(Exit),
+    /// By us, at its time limit.
+    TimedOut,
+    /// Nobody knows.
+    Failed(Failure),
+}
+
+/// Runs a command. Unless it ends normally (code 0), everything that runs in the environment is
+/// ended before this returns.
+pub async fn run(
+    environment: &dyn Environment,
+    command: Command,
+    limit: Duration,
+    output: Arc<dyn Output>,
+) -> Ran {
+    let mut running = environment.exec(command, output);
+    match tokio::time::timeout(limit, &mut running).await {
+        Ok(Ok(Exit { code: 0 })) => Ran { end: End::Exited(Exit { code: 0 }), left: None },
+        Ok(Ok(exit)) => Ran { end: End::Exited(exit), left: kill(environment).await },
+        Ok(Err(failure)) => {
+            let left = match failure.kind {
+                FailureKind::Gone => None,
+                _ => kill(environment).await,
+            };
+            Ran { end: End::Failed(failure), left }
+        }
+        Err(_) => {
+            // The command must be polled while it is killed: it reads the last of the output.
+            let killed = Notify::new();
+            let killing = async {
+                let left = kill(environment).await;
+                killed.notify_one();
+                left
+            };
+            let patience = async {
+                killed.notified().await;
+                tokio::time::sleep(RETURN_LIMIT).await;
+            };
+            let returning = async {
+                tokio::select! {
+                    _ = &mut running => {}
+                    () = patience => {}
+                }
+            };
+            let (left, ()) = tokio::join!(killing, returning);
+            Ran { end: End::TimedOut, left }
+        }
+    }
+}
+
+/// Ends everything that runs in an environment; the reason when that may have failed.
+pub async fn kill(environment: &dyn Environment) -> Option<Failure> {
+    match tokio::time::timeout(KILL_LIMIT, environment.kill_processes()).await {
+        Ok(Ok(())) => None,
+        Ok(Err(failure)) if failure.kind == FailureKind::Gone => None,
+        Ok(Err(failure)) => Some(failure),
+        Err(_) => Some(Failure::new(
+            FailureKind::LeftBehind,
+            format!("ending the processes of {} took longer than {KILL_LIMIT:?}", environment.id()),
+        )),
+    }
+}

@@ -1,0 +1,365 @@
+//! From what went wrong in a phase to the error that stands in the record: one exhaustive table per
+//! phase and nothing elsewhere.
+//!
+//! An environment that disappears under a script is the infrastructure's failure: it gets the type
+//! of the phase, class `infrastructure`, code `environment_lost`, may be retried and never scores.
+//! Errors that have no type of their own among the seventeen (collection, processes that survive
+//! every attempt to end them) are `internal_error` with a code that says more.
+
+use std::time::Duration;
+
+use rollout_protocol::error::{
+    ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
+};
+use rollout_protocol::phase::Phase;
+
+use super::files::FilesError;
+use crate::environment::{Failure, FailureKind as Kind};
+use crate::secrets::Redactor;
+
+/// Type, code, class and retry class of an error.
+type Reason = (Type, Code, Class, Retry);
+
+const OURS: Class = Class::Infrastructure;
+const BUG: Reason = (Type::InternalError, Code::BUG, OURS, Retry::Permanent);
+
+/// An error whose message shows no secrets.
+fn error((kind, code, class, retry): Reason, message: &str, redactor: &Redactor) -> TrialError {
+    TrialError::new(kind, code, class, retry, redactor.text(message))
+}
+
+/// Why there is no environment to run in.
+#[derive(Debug)]
+pub(super) enum SetupError {
+    /// A variable that was not exported to trials.
+    Unset(rollout_protocol::template::Unset),
+    /// This worker has no such provider.
+    NoProvider(String),
+    /// Something on the worker's disk.
+    Disk(std::io::Error),
+    /// Files of the task.
+    Files(FilesError),
+    /// The image; whether it was named rather than built.
+    Image { named: bool, limit: Duration, failure: Failure },
+    /// Creation and start.
+    Create(Failure),
+}
+
+impl SetupError {
+    pub(super) fn into_error(self, redactor: &Redactor) -> TrialError {
+        let start = Type::EnvironmentStartFailed;
+        match self {
+            Self::Unset(unset) => {
+                let hint = "export it to trials where the worker runs, or give it a default";
+                let reason = (start, Code::VARIABLE_UNSET, OURS, Retry::Permanent);
+                error(reason, &format!("{unset}: {hint}"), redactor)
+            }
+            Self::NoProvider(provider) => {
+                let reason = (start, Code::UNPLACEABLE, OURS, Retry::Permanent);
+                error(reason, &format!("this worker has no provider `{provider}`"), redactor)
+            }
+            Self::Disk(source) => {
+                error(disk(start, &source), &format!("preparing the trial: {source}"), redactor)
+            }
+            Self::Files(files) => files.into_error(start, redactor),
+            Self::Image { named, limit, failure } => {
+                let (what, hint) = if named {
+                    ("pulling the image", "")
+                } else {
+                    ("building the image", "; environment.build_timeout_sec is the limit")
+                };
+                let message = match failure.kind {
+                    Kind::TimedOut => format!("{what} took longer than {limit:?}{hint}"),
+                    _ => failure.chain(),
+                };
+                error(image(named, failure.kind), &message, redactor)
+            }
+            Self::Create(failure) => error(create(failure.kind), &failure.chain(), redactor),
+        }
+    }
+}
+
+fn image(named: bool, kind: Kind) -> Reason {
+    let (failed, late) = if named {
+        (Type::EnvironmentImagePullFailed, Type::EnvironmentImagePullFailed)
+    } else {
+        (Type::EnvironmentBuildFailed, Type::EnvironmentBuildTimeout)
+    };
+    match kind {
+        Kind::Refused => (failed, Code::REFUSED, Class::Task, Retry::Permanent),
+        Kind::Resources => resources(),
+        Kind::NotPermitted => not_permitted(),
+        Kind::DiskFull => (failed, Code::DISK_FULL, OURS, Retry::Transient),
+        Kind::Unreachable => (failed, Code::UNREACHABLE, OURS, Retry::Transient),
+        Kind::TimedOut => (late, Code::TIMED_OUT, OURS, Retry::Transient),
+        Kind::NotStarted | Kind::Gone | Kind::Service | Kind::LeftBehind => {
+            (failed, Code::PROVIDER_ERROR, OURS, Retry::Transient)
+        }
+        Kind::Bug => BUG,
+    }
+}
+
+fn create(kind: Kind) -> Reason {
+    let failed = Type::EnvironmentStartFailed;
+    match kind {
+        Kind::Refused => (failed, Code::REFUSED, Class::Task, Retry::Permanent),
+        Kind::Resources => resources(),
+        Kind::NotPermitted => not_permitted(),
+        Kind::NotStarted => (failed, Code::EXEC_NOT_STARTED, OURS, Retry::Transient),
+        Kind::Gone => (failed, Code::ENVIRONMENT_LOST, OURS, Retry::Transient),
+        Kind::DiskFull => (failed, Code::DISK_FULL, OURS, Retry::Transient),
+        Kind::Unreachable => (failed, Code::UNREACHABLE, OURS, Retry::Transient),
+        Kind::TimedOut => (failed, Code::TIMED_OUT, OURS, Retry::Transient),
+        Kind::Service | Kind::LeftBehind => (failed, Code::PROVIDER_ERROR, OURS, Retry::Transient),
+        Kind::Bug => BUG,
+    }
+}
+
+fn resources() -> Reason {
+    let failed = Type::EnvironmentResourceAllocationFailed;
+    (failed, Code::UNPLACEABLE, OURS, Retry::Permanent)
+}
+
+fn not_permitted() -> Reason {
+    (Type::EnvironmentStartFailed, Code::NOT_PERMITTED, OURS, Retry::Permanent)
+}
+
+fn disk(kind: Type, source: &std::io::Error) -> Reason {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    let code = match source.kind() {
+        StorageFull | QuotaExceeded => Code::DISK_FULL,
+        _ => Code::PROVIDER_ERROR,
+    };
+    (kind, code, OURS, Retry::Transient)
+}
+
+/// Whose script runs: it decides the types and the class of its errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Install,
+    Execute,
+    Verify,
+}
+
+impl Stage {
+    const fn failed(self) -> Type {
+        match self {
+            Self::Install => Type::AgentInstallFailed,
+            Self::Execute => Type::AgentExecutionFailed,
+            Self::Verify => Type::VerifierFailed,
+        }
+    }
+
+    const fn late(self) -> Type {
+        match self {
+            Self::Install => Type::AgentInstallTimeout,
+            Self::Execute => Type::AgentExecutionTimeout,
+            Self::Verify => Type::VerifierTimeout,
+        }
+    }
+
+    const fn class(self) -> Class {
+        match self {
+            Self::Install | Self::Execute => Class::Agent,
+            Self::Verify => Class::Verifier,
+        }
+    }
+
+    const fn script(self) -> &'static str {
+        match self {
+            Self::Install => "the install script",
+            Self::Execute => "the execute script",
+            Self::Verify => "the test script",
+        }
+    }
+
+    /// Directory of the script's output below the trial's.
+    pub(super) const fn directory(self) -> &'static str {
+        match self {
+            Self::Install => "setup",
+            Self::Execute => "command",
+            Self::Verify => "logs/verifier",
+        }
+    }
+}
+
+/// Why a script did not end well.
+#[derive(Debug)]
+pub(super) enum ScriptError {
+    /// It ended with a code other than 0; its last words on standard error.
+    Exit { code: i32, oom_killed: bool, last_words: String },
+    /// It reached its limit.
+    TimedOut { limit: Duration },
+    /// It could not be run, or its end is not known.
+    Exec(Failure),
+    /// The verifier's files could not be placed.
+    Place(Failure),
+    /// The task's files are not at hand.
+    Files(FilesError),
+    /// What the agent left running could not be ended before verification.
+    Left(Failure),
+}
+
+impl ScriptError {
+    pub(super) fn into_error(self, stage: Stage, redactor: &Redactor) -> TrialError {
+        let (failed, class, script) = (stage.failed(), stage.class(), stage.script());
+        match self {
+            Self::Exit { code, oom_killed, last_words } => {
+                let (end, how) = match code {
+                    137 if oom_killed => (Code::OOM_KILLED, " (out of memory)".to_owned()),
+                    129..=192 => (Code::KILLED_BY_SIGNAL, format!(" (signal {})", code - 128)),
+                    _ => (Code::NON_ZERO_EXIT, String::new()),
+                };
+                let said = if last_words.is_empty() { "" } else { ": " };
+                let message = format!("{script} ended with code {code}{how}{said}{last_words}");
+                error((failed, end, class, Retry::Permanent), &message, redactor)
+            }
+            Self::TimedOut { limit } => {
+                let reason = (stage.late(), Code::TIMED_OUT, class, Retry::Permanent);
+                error(reason, &format!("{script} was ended after {limit:?}"), redactor)
+            }
+            Self::Exec(failure) => {
+                let message = format!("{script}: {}", failure.chain());
+                error(exec(stage, failure.kind), &message, redactor)
+            }
+            Self::Place(failure) => {
+                let message = format!("placing the tests: {}", failure.chain());
+                error(place(failed, failure.kind), &message, redactor)
+            }
+            Self::Files(files) => files.into_error(failed, redactor),
+            Self::Left(failure) => {
+                let message = format!("ending the agent's processes: {}", failure.chain());
+                let reason = (failed, Code::PROCESSES_LEFT, OURS, Retry::Transient);
+                error(reason, &message, redactor)
+            }
+        }
+    }
+}
+
+fn exec(stage: Stage, kind: Kind) -> Reason {
+    let (failed, class) = (stage.failed(), stage.class());
+    match kind {
+        Kind::NotStarted => (failed, Code::EXEC_NOT_STARTED, class, Retry::Permanent),
+        Kind::Refused => (failed, Code::REFUSED, class, Retry::Permanent),
+        Kind::Resources => (failed, Code::STORAGE_EXCEEDED, class, Retry::Permanent),
+        Kind::Gone | Kind::Unreachable => lost(failed),
+        Kind::NotPermitted => (failed, Code::NOT_PERMITTED, OURS, Retry::Permanent),
+        Kind::DiskFull => (failed, Code::DISK_FULL, OURS, Retry::Transient),
+        Kind::TimedOut | Kind::Service | Kind::LeftBehind => {
+            (failed, Code::PROVIDER_ERROR, OURS, Retry::Transient)
+        }
+        Kind::Bug => BUG,
+    }
+}
+
+fn place(failed: Type, kind: Kind) -> Reason {
+    match kind {
+        Kind::Refused | Kind::NotPermitted => (failed, Code::REFUSED, OURS, Retry::Permanent),
+        // What fills the environment's storage before the tests come is the agent's doing.
+        Kind::Resources => (failed, Code::STORAGE_EXCEEDED, Class::Agent, Retry::Permanent),
+        Kind::Gone | Kind::Unreachable => lost(failed),
+        Kind::DiskFull => (failed, Code::DISK_FULL, OURS, Retry::Transient),
+        Kind::NotStarted | Kind::TimedOut | Kind::Service | Kind::LeftBehind => {
+            (failed, Code::PROVIDER_ERROR, OURS, Retry::Transient)
+        }
+        Kind::Bug => BUG,
+    }
+}
+
+fn lost(failed: Type) -> Reason {
+    (failed, Code::ENVIRONMENT_LOST, OURS, Retry::Transient)
+}
+
+impl FilesError {
+    fn into_error(self, failed: Type, redactor: &Redactor) -> TrialError {
+        let message = self.chain();
+        let reason = match self {
+            Self::Store { source, .. } if source.is_transient() => {
+                (failed, Code::STORE_FAILED, OURS, Retry::Transient)
+            }
+            Self::Store { .. } => (failed, Code::STORE_FAILED, OURS, Retry::Permanent),
+            Self::Unpack { source, .. } if source.is_disk_full() => {
+                (failed, Code::DISK_FULL, OURS, Retry::Transient)
+            }
+            Self::Unpack { .. } => BUG,
+            Self::Disk { source, .. } => disk(failed, &source),
+        };
+        error(reason, &message, redactor)
+    }
+}
+
+/// Why a verifier that ended well gave no reward.
+#[derive(Debug)]
+pub(super) enum RewardError {
+    /// There is no reward file.
+    Missing,
+    /// There is something else.
+    Invalid(String),
+    /// It could not be read.
+    Unreadable(String),
+}
+
+impl RewardError {
+    pub(super) fn into_error(self, redactor: &Redactor) -> TrialError {
+        let file = crate::verifier::REWARD_FILE;
+        let theirs = |kind, code| (kind, code, Class::Verifier, Retry::Permanent);
+        match self {
+            Self::Missing => {
+                let reason = theirs(Type::VerifierRewardMissing, Code::REWARD_MISSING);
+                error(reason, &format!("the test script left no {file}"), redactor)
+            }
+            Self::Invalid(why) => {
+                let reason = theirs(Type::VerifierRewardInvalid, Code::REWARD_INVALID);
+                error(reason, &format!("{file} has no reward: {why}"), redactor)
+            }
+            Self::Unreadable(why) => {
+                let reason =
+                    (Type::VerifierFailed, Code::COLLECTION_FAILED, OURS, Retry::Transient);
+                error(reason, &format!("{file} could not be read: {why}"), redactor)
+                    .in_phase(Phase::Collection)
+            }
+        }
+    }
+}
+
+/// `/logs` or captured output that could not be kept, or not whole.
+pub(super) fn not_collected(why: &str, redactor: &Redactor) -> TrialError {
+    let reason = (Type::InternalError, Code::COLLECTION_FAILED, OURS, Retry::Permanent);
+    error(reason, why, redactor).in_phase(Phase::Collection)
+}
+
+/// Processes that may still be alive.
+pub(super) fn processes_left(failure: &Failure, phase: Phase, redactor: &Redactor) -> TrialError {
+    let reason = (Type::InternalError, Code::PROCESSES_LEFT, OURS, Retry::Permanent);
+    error(reason, &failure.chain(), redactor).in_phase(phase)
+}
+
+/// A panic of ours.
+pub(super) fn panicked(message: &str, phase: Phase, redactor: &Redactor) -> TrialError {
+    error(BUG, &format!("a defect in phase {phase}: {message}"), redactor).in_phase(phase)
+}
+
+/// An environment that could not be stopped, kept or removed. Never a reason to try again: the
+/// trial itself is over.
+pub(super) fn teardown(failure: &Failure, redactor: &Redactor) -> TrialError {
+    let code = match failure.kind {
+        Kind::Refused => Code::REFUSED,
+        Kind::NotPermitted => Code::NOT_PERMITTED,
+        Kind::Unreachable => Code::UNREACHABLE,
+        Kind::TimedOut => Code::TIMED_OUT,
+        Kind::DiskFull => Code::DISK_FULL,
+        Kind::Gone => Code::ENVIRONMENT_LOST,
+        Kind::Resources | Kind::NotStarted | Kind::Service | Kind::LeftBehind => {
+            Code::PROVIDER_ERROR
+        }
+        Kind::Bug => Code::BUG,
+    };
+    let reason = (Type::EnvironmentTeardownFailed, code, OURS, Retry::Permanent);
+    error(reason, &failure.chain(), redactor)
+}
+
+/// Why a task cannot run as it is: found before any environment.
+pub(super) fn task_invalid(why: &str) -> TrialError {
+    let reason = (Type::TaskInvalid, Code::MISSING_FILE, Class::Task, Retry::Permanent);
+    error(reason, why, &Redactor::default())
+}

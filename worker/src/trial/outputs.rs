@@ -1,0 +1,114 @@
+//! Files that an execution leaves for its record.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rollout_protocol::blob::MediaType;
+use rollout_protocol::limits;
+
+use super::failure::Stage;
+use super::{CapturedFile, FileRole};
+use crate::exec::{self, Capture, Captured};
+use crate::secrets::Redactor;
+
+/// Where the log of a failed image build goes, below the trial's directory.
+const BUILD_LOG: &str = "setup/build.log";
+
+/// Longest piece of standard error that stands in an error's message.
+const LAST_WORDS_BYTES: usize = 400;
+
+/// Collects what scripts print.
+#[derive(Debug)]
+pub(super) struct Outputs {
+    scratch: PathBuf,
+    captures: Vec<(Stage, Arc<Capture>)>,
+    finished: Vec<(Stage, [Captured; 2])>,
+    /// An image is being made: if that is the end, the provider may have left a log.
+    pub(super) building: bool,
+}
+
+/// Everything that was captured.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pub(super) files: Vec<CapturedFile>,
+    pub(super) verifier_stdout: Option<String>,
+    pub(super) verifier_stderr: Option<String>,
+    /// Why some of it is missing.
+    pub(super) failures: Vec<String>,
+}
+
+impl Outputs {
+    pub(super) fn new(scratch: PathBuf) -> Self {
+        Self { scratch, captures: Vec::new(), finished: Vec::new(), building: false }
+    }
+
+    pub(super) fn scratch(&self) -> &Path {
+        &self.scratch
+    }
+
+    pub(super) fn build_log(&self) -> PathBuf {
+        self.scratch.join(BUILD_LOG)
+    }
+
+    /// Begins to capture a stage's script.
+    pub(super) fn capture(&mut self, stage: Stage, redactor: &Redactor) -> Arc<Capture> {
+        let dir = self.scratch.join(stage.directory());
+        let capture = Capture::new(dir.join("stdout.txt"), dir.join("stderr.txt"), redactor);
+        let capture = Arc::new(capture);
+        self.captures.push((stage, capture.clone()));
+        capture
+    }
+
+    /// The files of everything that was captured; scripts that still run are cut off.
+    pub(super) fn finish(&mut self) -> Kept {
+        let mut kept = Kept::default();
+        for (stage, capture) in self.captures.drain(..) {
+            match capture.finish() {
+                Ok(captured) => self.finished.push((stage, captured)),
+                Err(error) => {
+                    let directory = stage.directory();
+                    kept.failures.push(format!("output of {directory} is lost: {error}"));
+                }
+            }
+        }
+        for (stage, [stdout, stderr]) in &self.finished {
+            if *stage == Stage::Verify {
+                kept.verifier_stdout = exec::tail(stdout, limits::INLINE_OUTPUT_BYTES).ok();
+                kept.verifier_stderr = exec::tail(stderr, limits::INLINE_OUTPUT_BYTES).ok();
+            }
+            for (captured, name) in [(stdout, "stdout.txt"), (stderr, "stderr.txt")] {
+                kept.files.push(text(
+                    captured.file.clone(),
+                    format!("{}/{name}", stage.directory()),
+                    captured.total_bytes,
+                    captured.truncated,
+                ));
+            }
+        }
+        kept.files.extend(self.built());
+        kept
+    }
+
+    /// The build log, when a provider wrote one.
+    fn built(&self) -> Option<CapturedFile> {
+        let file = self.building.then(|| self.build_log())?;
+        let found = std::fs::symlink_metadata(&file).ok()?;
+        found.is_file().then(|| text(file, BUILD_LOG.to_owned(), found.len(), false))
+    }
+}
+
+fn text(file: PathBuf, path: String, total_bytes: u64, truncated: bool) -> CapturedFile {
+    let role = FileRole::Output { path, total_bytes, truncated };
+    CapturedFile { file, media_type: MediaType::Text, role }
+}
+
+/// The last lines that a script printed on standard error, on one line.
+pub(super) fn last_words(capture: &Capture) -> String {
+    let Ok([_, stderr]) = capture.finish() else { return String::new() };
+    let Ok(text) = exec::tail(&stderr, LAST_WORDS_BYTES) else { return String::new() };
+    let cut = usize::from(text.starts_with("[…"));
+    let lines: Vec<&str> =
+        text.lines().skip(cut).map(str::trim).filter(|line| !line.is_empty()).collect();
+    let last = &lines[lines.len().saturating_sub(3)..];
+    last.join(" / ").chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}

@@ -1,0 +1,88 @@
+//! From an execution that is over to its record.
+
+use rollout_protocol::error::{ErrorType, TrialError};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::{Outcome, TrialRecord, Verdict};
+use rollout_protocol::spec::trial::TrialName;
+use rollout_protocol::version::RUN_FORMAT;
+
+use super::run::Run;
+use super::{Draft, failure};
+
+/// What ended an execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// Its own end.
+    Itself,
+    /// A stop.
+    Stopped,
+}
+
+impl Run<'_> {
+    /// What the execution came to so far.
+    pub(super) fn verdict(&self, cost: f64) -> Verdict {
+        let reward = match &self.collected.reward {
+            Some(Ok(reward)) => Some(*reward),
+            _ => None,
+        };
+        let failed = |error: &TrialError| error.kind != ErrorType::EnvironmentTeardownFailed;
+        let outcome = if reward.is_some() {
+            Outcome::Completed
+        } else if self.ctx.settings.verifier.disable && !self.first.as_ref().is_some_and(failed) {
+            Outcome::Unverified
+        } else {
+            Outcome::Failed
+        };
+        Verdict { outcome, reward, cost, error: self.first.clone() }
+    }
+
+    /// The record and its files.
+    pub(super) fn draft(mut self, ended: Ended) -> Draft {
+        let kept = self.outputs.finish();
+        for why in kept.failures {
+            self.later.push(failure::not_collected(&why, &self.redactor));
+        }
+        let (durations, timestamps) = self.timing.finish();
+        let rates = &self.ctx.settings.environment.rates;
+        let lived = self.created.map(|created| created.elapsed().as_secs_f64());
+        let cost = lived.map_or(0.0, |seconds| rates.cost(&self.ctx.task.resources, seconds));
+        let mut verdict = self.verdict(cost);
+        if ended == Ended::Stopped {
+            verdict = Verdict { outcome: Outcome::Cancelled, reward: None, ..verdict };
+        } else if verdict.outcome == Outcome::Failed && verdict.error.is_none() {
+            let phase = Phase::Verification;
+            let why = "it ended without a reward and without an error";
+            verdict.error = Some(failure::panicked(why, phase, &self.redactor));
+        }
+        let (ctx, labels) = (self.ctx, &self.ctx.labels);
+        let mut files = kept.files;
+        files.extend(self.collected.logs);
+        let record = TrialRecord {
+            format: RUN_FORMAT,
+            run: labels.run,
+            item: labels.item,
+            try_id: labels.try_id,
+            exec: labels.exec,
+            worker: labels.worker.clone(),
+            host: self.services.host.clone(),
+            trial: TrialName {
+                agent: ctx.agent.name.clone(),
+                dataset: ctx.task.dataset.clone(),
+                task: ctx.task.name.clone(),
+                attempt: ctx.attempt,
+            },
+            spec: ctx.spec,
+            task_git_commit_id: ctx.task.git_commit_id.clone(),
+            verdict,
+            secondary_errors: self.later,
+            durations,
+            timestamps,
+            environment: self.environment,
+            outputs: Vec::new(),
+            logs: None,
+            verifier_stdout: kept.verifier_stdout,
+            verifier_stderr: kept.verifier_stderr,
+        };
+        Draft { record, files }
+    }
+}

@@ -1,0 +1,123 @@
+//! The reward file: plain text with exactly one finite decimal number.
+//!
+//! White space around the number is ignored. A number is what Rust reads as a float: an optional
+//! sign, decimal digits with an optional point, an optional exponent (`1`, `-0.5`, `.5`, `1.`,
+//! `1e-3`). Refused are `inf` and `nan` in every spelling, numbers too large for 64 bits, digits of
+//! other scripts, more than one number, and anything else around it.
+
+/// Why a reward file has no reward in it. The texts quote at most 40 characters of it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidReward {
+    /// The file is empty or blank.
+    #[error("it is empty")]
+    Empty,
+    /// The bytes are not text.
+    #[error("it is not UTF-8 text")]
+    NotText,
+    /// There is something, but not one number.
+    #[error("`{0}` is not one number")]
+    NotANumber(String),
+    /// The number is not finite.
+    #[error("`{0}` is not a finite number")]
+    NotFinite(String),
+}
+
+/// Reads a reward.
+///
+/// # Errors
+/// [`InvalidReward`].
+pub fn parse(bytes: &[u8]) -> Result<f64, InvalidReward> {
+    let text = std::str::from_utf8(bytes).map_err(|_| InvalidReward::NotText)?.trim();
+    if text.is_empty() {
+        return Err(InvalidReward::Empty);
+    }
+    let quoted = || text.chars().take(40).flat_map(char::escape_debug).collect();
+    match text.parse::<f64>() {
+        // `-0` is 0: a sign of nothing would only confuse whoever compares.
+        Ok(reward) if reward.is_finite() => Ok(reward + 0.0),
+        Ok(_) => Err(InvalidReward::NotFinite(quoted())),
+        Err(_) => Err(InvalidReward::NotANumber(quoted())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn numbers() {
+        for (text, expected) in [
+            ("1", 1.0),
+            ("0", 0.0),
+            ("0.5\n", 0.5),
+            (" \t\r\n1.0\r\n\n", 1.0),
+            ("-1", -1.0),
+            ("+2.5", 2.5),
+            (".5", 0.5),
+            ("1.", 1.0),
+            ("1e-3", 0.001),
+            ("1E3", 1000.0),
+            ("00.50", 0.5),
+            ("-0", 0.0),
+            ("1e-400", 0.0),
+            ("1.7976931348623157e308", f64::MAX),
+        ] {
+            let reward = parse(text.as_bytes()).expect(text);
+            assert_eq!(reward.to_bits(), expected.to_bits(), "{text}: {reward}");
+        }
+    }
+
+    #[test]
+    fn everything_else() {
+        for text in [
+            "1 0",
+            "1\n0",
+            "1,0",
+            "0x1",
+            "1f",
+            "1_000",
+            "one",
+            "true",
+            "1/2",
+            "50%",
+            "--1",
+            "e5",
+            ".",
+            "+",
+            "1e",
+            "NaN0",
+            "\u{0661}",
+            "\u{feff}1",
+            "1\0",
+            "reward: 1",
+            "\u{1b}[1m1",
+        ] {
+            let error = parse(text.as_bytes()).expect_err(text);
+            assert!(matches!(error, InvalidReward::NotANumber(_)), "{text}: {error}");
+            assert!(!error.to_string().contains(char::is_control), "{error:?}");
+        }
+        for text in ["inf", "-inf", "Infinity", "nan", "NaN", "-nan", "1e309", "-1e400"] {
+            let error = parse(text.as_bytes()).expect_err(text);
+            assert!(matches!(error, InvalidReward::NotFinite(_)), "{text}: {error}");
+        }
+        assert_eq!(parse(b""), Err(InvalidReward::Empty));
+        assert_eq!(parse(b" \n\t"), Err(InvalidReward::Empty));
+        assert_eq!(parse(b"\xff\xfe1"), Err(InvalidReward::NotText));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_give_a_finite_number_or_a_reason(bytes: Vec<u8>) {
+            if let Ok(reward) = parse(&bytes) {
+                prop_assert!(reward.is_finite());
+            }
+        }
+
+        #[test]
+        fn every_finite_number_is_read_back(number in proptest::num::f64::NORMAL) {
+            prop_assert_eq!(parse(format!(" {number}\n").as_bytes()), Ok(number));
+            prop_assert_eq!(parse(format!("{number:e}").as_bytes()), Ok(number));
+        }
+    }
+}
