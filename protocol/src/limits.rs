@@ -16,6 +16,20 @@ pub const REPORTS_PER_RUN: usize = 65_536;
 /// or swapping host, short enough that a dead worker's items are not waited for.
 pub const LEASE: Duration = Duration::from_secs(60);
 
+/// How long a suspicious delivery keeps a slot while nobody answers its claim.
+pub const CLAIM_IN_SLOT: Duration = Duration::from_secs(5);
+
+/// An execution that lasts longer is announced and leaves a result marker: losing it would cost
+/// something.
+pub const BRIEF: Duration = Duration::from_secs(1);
+
+/// Executions of one worker that are finished but not acknowledged. Beyond it the worker takes no
+/// more work: a coordinator that does not read must not fill its memory.
+pub const UNREPORTED_PER_WORKER: usize = 8192;
+
+/// Parsed documents that a worker keeps in memory, in bytes of their text.
+pub const DOCUMENT_CACHE_BYTES: u64 = 64 * 1024 * 1024;
+
 /// Largest record, spec or other JSON document read from the blob store.
 pub const DOCUMENT_BYTES: u64 = 16 * 1024 * 1024;
 

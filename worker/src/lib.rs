@@ -4,12 +4,16 @@ pub mod agent;
 pub mod archive;
 pub mod environment;
 pub mod exec;
+mod outage;
 pub mod owner;
 pub mod port;
 pub mod queue;
 pub mod secrets;
+pub mod service;
 pub mod spool;
 pub mod store;
 pub mod supervise;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod trial;
 pub mod verifier;

@@ -1,6 +1,93 @@
 //! What a worker keeps on its disk of executions, so that its death loses nothing that was finished
 //! and leaves a word about what was not.
+//!
+//! ```text
+//! <worker>/scratch/<exec>/execution.json   may have an environment: its death is reported as lost
+//! <worker>/spool/<exec>/entry.json         is finished: stored and reported, whoever does it
+//! <worker>/spool/<exec>/<n>                its files
+//! ```
+//! An entry is whole before the scratch directory goes, and goes when the queue has acknowledged
+//! its report. Storing and reporting twice is harmless: blobs are named by their content, reports
+//! by their execution.
 
+mod entry;
+mod keep;
+mod publish;
+mod recover;
 mod scratch;
 
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rollout_protocol::id::ExecId;
+
+pub(crate) use self::entry::{Ending, Kept};
+pub(crate) use self::publish::{failed_report, publish};
+pub(crate) use self::recover::unsayable;
+pub use self::recover::{RecoverError, Recovered, recover};
 pub use self::scratch::ScratchMark;
+use crate::supervise;
+
+/// Name of the directory of spooled executions in a worker directory.
+const SPOOL: &str = "spool";
+/// Name of the directory of scratch directories in a worker directory.
+const SCRATCH: &str = "scratch";
+
+/// The finished executions of a live worker that are not reported yet.
+#[derive(Debug)]
+pub(crate) struct Spool {
+    worker_dir: PathBuf,
+    bytes: AtomicU64,
+}
+
+impl Spool {
+    pub(crate) fn new(worker_dir: PathBuf) -> Self {
+        Self { worker_dir, bytes: AtomicU64::new(0) }
+    }
+
+    /// Where an execution may write.
+    pub(crate) fn scratch(&self, exec: ExecId) -> PathBuf {
+        self.worker_dir.join(SCRATCH).join(exec.to_string())
+    }
+
+    /// Bytes that wait to be reported.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Makes a finished execution durable and removes its scratch directory. May be tried again.
+    pub(crate) async fn keep(&self, ending: &Ending) -> io::Result<Kept> {
+        let (worker_dir, ending) = (self.worker_dir.clone(), ending.clone());
+        let kept = supervise::blocking(move || keep::keep(&worker_dir, ending)).await?;
+        self.bytes.fetch_add(kept.bytes, Ordering::Relaxed);
+        Ok(kept)
+    }
+
+    /// Forgets an execution whose report is acknowledged.
+    pub(crate) async fn forget(&self, kept: Kept) {
+        let Kept { dir, bytes, .. } = kept;
+        supervise::blocking(move || discard(&dir)).await;
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Removes the scratch directory of an execution that left nothing.
+    pub(crate) async fn clear_scratch(&self, exec: ExecId) {
+        let scratch = self.scratch(exec);
+        supervise::blocking(move || discard(&scratch)).await;
+    }
+}
+
+/// Removes a directory that nobody needs any more. What cannot be removed is removed by whoever
+/// adopts the worker directory.
+fn discard(dir: &Path) {
+    match fs::remove_dir_all(dir) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => tracing::warn!("cannot remove {}: {error}", dir.display()),
+    }
+}

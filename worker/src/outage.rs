@@ -1,0 +1,88 @@
+//! Waiting for something that is down, for as long as it is.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
+use tokio::time::Sleep;
+
+/// First wait after a failure: a hiccup costs little.
+const SHORTEST: Duration = Duration::from_millis(100);
+/// Longest wait: what is back is noticed soon.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// Whether something is down, said once when it goes and once when it comes back.
+#[derive(Debug)]
+pub(crate) struct Outage {
+    what: &'static str,
+    down: AtomicBool,
+}
+
+/// The waits of one who tries again until it works.
+#[derive(Debug)]
+pub(crate) struct Patience<'a> {
+    outage: &'a Outage,
+    waits: Option<ExponentialBackoff>,
+}
+
+impl Outage {
+    pub(crate) const fn new(what: &'static str) -> Self {
+        Self { what, down: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn failed(&self, error: &dyn Error) {
+        if !self.down.swap(true, Ordering::Relaxed) {
+            tracing::warn!("{} fails, trying again until it works: {}", self.what, chain(error));
+        }
+    }
+
+    pub(crate) fn works(&self) {
+        if self.down.load(Ordering::Relaxed) && self.down.swap(false, Ordering::Relaxed) {
+            tracing::info!("{} works again", self.what);
+        }
+    }
+
+    pub(crate) fn lasts(&self) -> bool {
+        self.down.load(Ordering::Relaxed)
+    }
+
+    pub(crate) const fn patience(&self) -> Patience<'_> {
+        Patience { outage: self, waits: None }
+    }
+}
+
+impl Patience<'_> {
+    /// Notes a failure; the wait before the next attempt.
+    pub(crate) fn failed(&mut self, error: &dyn Error) -> Sleep {
+        self.outage.failed(error);
+        tokio::time::sleep(self.waits.get_or_insert_with(waits).next().unwrap_or(LONGEST))
+    }
+
+    /// Notes a success.
+    pub(crate) fn works(&mut self) {
+        self.outage.works();
+        self.waits = None;
+    }
+}
+
+fn waits() -> ExponentialBackoff {
+    ExponentialBuilder::new()
+        .with_min_delay(SHORTEST)
+        .with_max_delay(LONGEST)
+        .without_max_times()
+        .with_jitter()
+        .build()
+}
+
+/// An error with its causes.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        write!(text, ": {error}").expect("text grows");
+        cause = error.source();
+    }
+    text
+}

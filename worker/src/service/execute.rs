@@ -1,0 +1,96 @@
+//! Running one execution.
+
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::wire::offer::Work;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::execution::Execution;
+use super::{Shared, finish};
+use crate::environment::Labels;
+use crate::supervise::panic_message;
+use crate::trial::{Finished, TrialContext};
+
+/// How an execution ended.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "lives on the stack; failures are rare")]
+pub(super) enum Ended {
+    /// By itself, or by a stop.
+    Finished(Finished),
+    /// Without anything that the runner could have said.
+    Failed(TrialError),
+}
+
+/// Runs an execution until its environment is gone.
+pub(super) async fn execute(shared: Arc<Shared>, execution: Arc<Execution>) -> Ended {
+    match AssertUnwindSafe(run(&shared, &execution)).catch_unwind().await {
+        Ok(ended) => ended,
+        Err(panic) => Ended::Failed(defect(&execution, &panic_message(panic.as_ref()))),
+    }
+}
+
+/// Goes on with an execution that waits, gives its slot back and finishes it.
+pub(super) async fn drive(
+    shared: Arc<Shared>,
+    execution: Arc<Execution>,
+    slot: OwnedSemaphorePermit,
+    running: Pin<Box<impl Future<Output = Ended> + Send>>,
+) {
+    let ended = running.await;
+    execution.ends();
+    drop(slot);
+    finish::finish(&shared, execution, ended).await;
+}
+
+async fn run(shared: &Shared, execution: &Arc<Execution>) -> Ended {
+    let Work::Trial(trial) = execution.offer.work;
+    let documents = match shared.documents.cached(&trial) {
+        Some(documents) => documents,
+        None => tokio::select! {
+            fetched = shared.documents.get(&trial, &shared.store_outage) => match fetched {
+                Ok(documents) => documents,
+                Err(error) => return Ended::Failed(error),
+            },
+            () = execution.stopped() => {
+                return Ended::Finished(Finished::Stopped { phase: Phase::Queued, draft: None });
+            }
+        },
+    };
+    let offer = &execution.offer;
+    let context = TrialContext {
+        labels: Labels {
+            run: offer.run,
+            item: offer.item,
+            try_id: offer.try_id,
+            exec: execution.exec,
+            worker: shared.config.worker.clone(),
+            owner: shared.config.owner.clone(),
+        },
+        spec: offer.spec,
+        settings: documents.settings,
+        agent: documents.agent,
+        task: documents.task,
+        attempt: trial.attempt,
+        scratch: shared.spool.scratch(execution.exec),
+        stop: execution.stops(),
+        phases: execution.clone(),
+    };
+    Ended::Finished(shared.runner.run(context).await)
+}
+
+fn defect(execution: &Execution, panic: &str) -> TrialError {
+    tracing::error!("execution {} panicked: {panic}", execution.exec);
+    TrialError::new(
+        ErrorType::InternalError,
+        ErrorCode::BUG,
+        ErrorClass::Infrastructure,
+        RetryClass::Permanent,
+        format!("a defect of Rollout ended the execution: {panic}"),
+    )
+    .in_phase(execution.phase())
+}

@@ -1,0 +1,169 @@
+//! One execution, as the worker knows it from its delivery to its acknowledgement.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::hello::Running;
+use rollout_protocol::wire::offer::Offer;
+use rollout_protocol::wire::report::{Body, Report};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::port::{Delivery, Token};
+use crate::trial::PhaseSink;
+
+const PHASES: [Phase; 7] = [
+    Phase::Queued,
+    Phase::EnvironmentSetup,
+    Phase::AgentSetup,
+    Phase::AgentExecution,
+    Phase::Verification,
+    Phase::Collection,
+    Phase::Teardown,
+];
+
+/// What a worker holds at most one of per try.
+pub(super) type TryKey = (RunId, ItemId, TryId);
+
+#[derive(Debug)]
+pub(super) struct Execution {
+    pub(super) offer: Offer,
+    pub(super) exec: ExecId,
+    pub(super) began: Instant,
+    /// Of the present delivery.
+    token: Mutex<Token>,
+    phase: AtomicU8,
+    /// Whether the phase changed since somebody looked.
+    moved: AtomicBool,
+    /// Whether it runs: neither a question any more nor ended yet.
+    running: AtomicBool,
+    /// Whether it was announced.
+    announced: AtomicBool,
+    stop: watch::Sender<Option<StopLevel>>,
+}
+
+impl Execution {
+    /// The execution of a delivery, with an identity of its own.
+    pub(super) fn new(delivery: &Delivery, stop: Option<StopLevel>) -> Self {
+        Self {
+            offer: delivery.offer,
+            exec: ExecId::from_bytes(rand::random()),
+            began: Instant::now(),
+            token: Mutex::new(delivery.token),
+            phase: AtomicU8::new(Phase::Queued as u8),
+            moved: AtomicBool::new(false),
+            running: AtomicBool::new(false),
+            announced: AtomicBool::new(false),
+            stop: watch::Sender::new(stop),
+        }
+    }
+
+    pub(super) fn key(&self) -> TryKey {
+        (self.offer.run, self.offer.item, self.offer.try_id)
+    }
+
+    pub(super) fn token(&self) -> Token {
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same try was delivered once more.
+    pub(super) fn delivered_again(&self, token: Token) {
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = token;
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        PHASES[usize::from(self.phase.load(Ordering::Relaxed))]
+    }
+
+    /// Whether the phase changed since the last call.
+    pub(super) fn has_moved(&self) -> bool {
+        self.moved.swap(false, Ordering::Relaxed)
+    }
+
+    pub(super) fn begins(&self) {
+        self.running.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn ends(&self) {
+        self.running.store(false, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.running.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has to be announced, which is true once.
+    pub(super) fn announce(&self) -> bool {
+        !self.announced.swap(true, Ordering::Relaxed)
+    }
+
+    pub(super) fn is_announced(&self) -> bool {
+        self.announced.load(Ordering::Relaxed)
+    }
+
+    /// Makes a stop harder, never softer.
+    pub(super) fn stop(&self, level: StopLevel) {
+        self.stop.send_if_modified(|present| {
+            let harder = present.is_none_or(|present| present < level);
+            if harder {
+                *present = Some(level);
+            }
+            harder
+        });
+    }
+
+    pub(super) fn stops(&self) -> watch::Receiver<Option<StopLevel>> {
+        self.stop.subscribe()
+    }
+
+    /// Waits until it shall stop.
+    pub(super) async fn stopped(&self) {
+        let mut stops = self.stops();
+        let told = stops.wait_for(Option::is_some).await;
+        drop(told.expect("the execution holds the sender"));
+    }
+
+    pub(super) fn report(&self, worker: &WorkerId, body: Body) -> Report {
+        Report {
+            run: self.offer.run,
+            item: self.offer.item,
+            try_id: self.offer.try_id,
+            exec: self.exec,
+            spec: self.offer.spec,
+            worker: worker.clone(),
+            body,
+        }
+    }
+
+    pub(super) fn line(&self) -> Running {
+        Running {
+            run: self.offer.run,
+            item: self.offer.item,
+            try_id: self.offer.try_id,
+            exec: self.exec,
+            phase: self.phase(),
+        }
+    }
+}
+
+impl PhaseSink for Execution {
+    fn entered(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Relaxed);
+        self.moved.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_are_found_by_their_number() {
+        for (index, phase) in PHASES.iter().enumerate() {
+            assert_eq!(*phase as usize, index);
+        }
+    }
+}

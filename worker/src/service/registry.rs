@@ -1,0 +1,114 @@
+//! Every execution of this worker whose report is not acknowledged, and every claim it holds.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rollout_protocol::id::{ExecId, RunId};
+use rollout_protocol::wire::control::StopLevel;
+use tokio::sync::Notify;
+
+use super::execution::{Execution, TryKey};
+use crate::port::Delivery;
+
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    state: Mutex<State>,
+    shrunk: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    held: HashMap<TryKey, Arc<Execution>>,
+    /// How hard everything stops, what comes included.
+    stop: Option<StopLevel>,
+    /// Whether something came or went since somebody looked.
+    changed: bool,
+}
+
+impl Registry {
+    /// A new execution for a delivery, or `None` when its try is held already: then the execution
+    /// that is held answers for this delivery, too.
+    pub(super) fn admit(&self, delivery: &Delivery) -> Option<Arc<Execution>> {
+        let mut state = self.state();
+        let stop = state.stop;
+        let offer = &delivery.offer;
+        match state.held.entry((offer.run, offer.item, offer.try_id)) {
+            Entry::Occupied(held) => {
+                held.get().delivered_again(delivery.token);
+                None
+            }
+            Entry::Vacant(free) => {
+                Some(free.insert(Arc::new(Execution::new(delivery, stop))).clone())
+            }
+        }
+    }
+
+    /// Forgets executions.
+    pub(super) fn remove<'a>(&self, gone: impl Iterator<Item = &'a Arc<Execution>>) {
+        let mut state = self.state();
+        for execution in gone {
+            state.held.remove(&execution.key());
+        }
+        state.changed = true;
+        drop(state);
+        self.shrunk.notify_waiters();
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.state().held.len()
+    }
+
+    /// Waits until fewer than `bound` are held; how many fewer.
+    pub(super) async fn room_below(&self, bound: usize) -> usize {
+        loop {
+            let mut shrunk = std::pin::pin!(self.shrunk.notified());
+            shrunk.as_mut().enable();
+            match bound.saturating_sub(self.len()) {
+                0 => shrunk.await,
+                room => return room,
+            }
+        }
+    }
+
+    /// Waits until nothing is held.
+    pub(super) async fn emptied(&self) {
+        self.room_below(1).await;
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Execution>> {
+        self.state().held.values().cloned().collect()
+    }
+
+    /// Whether something came or went since the last call.
+    pub(super) fn has_changed(&self) -> bool {
+        std::mem::take(&mut self.state().changed)
+    }
+
+    /// Notes that something came.
+    pub(super) fn note_change(&self) {
+        self.state().changed = true;
+    }
+
+    pub(super) fn stop_all(&self, level: StopLevel) {
+        let mut state = self.state();
+        state.stop = state.stop.max(Some(level));
+        state.held.values().for_each(|execution| execution.stop(level));
+    }
+
+    pub(super) fn stop_run(&self, run: RunId, level: StopLevel) {
+        let state = self.state();
+        let of_run = state.held.values().filter(|execution| execution.offer.run == run);
+        of_run.for_each(|execution| execution.stop(level));
+    }
+
+    pub(super) fn stop_execution(&self, exec: ExecId, level: StopLevel) {
+        let state = self.state();
+        let named = state.held.values().find(|execution| execution.exec == exec);
+        named.into_iter().for_each(|execution| execution.stop(level));
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,199 @@
+//! Saying reports, many at a time, and acknowledging what they settle.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use rollout_protocol::wire::report::Report;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use super::Shared;
+use super::execution::Execution;
+use crate::port::{Refused, Token};
+use crate::spool::{failed_report, unsayable};
+
+/// Batches under way at the same time: while one waits for its acknowledgement, others travel.
+const FLIGHTS: usize = 8;
+/// Reports in one batch.
+const BATCH: usize = 1024;
+/// How long reports of a full run wait before they are said again.
+const FULL_WAIT: Duration = Duration::from_millis(250);
+
+/// A report on its way.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    report: Report,
+    last: Option<Last>,
+}
+
+/// What follows the last report of an execution.
+#[derive(Debug)]
+struct Last {
+    execution: Arc<Execution>,
+    acknowledged: Option<oneshot::Sender<()>>,
+}
+
+impl Outgoing {
+    /// A report after which its execution goes on.
+    pub(super) fn first(report: Report) -> Self {
+        Self { report, last: None }
+    }
+
+    /// The last report of its execution.
+    pub(super) fn last(
+        report: Report,
+        execution: Arc<Execution>,
+        acknowledged: Option<oneshot::Sender<()>>,
+    ) -> Self {
+        Self { report, last: Some(Last { execution, acknowledged }) }
+    }
+}
+
+/// Reports that wait to be said.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    state: Mutex<State>,
+    filled: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Vec<Outgoing>,
+    /// Of runs that have as many reports as they may.
+    refused: Vec<Outgoing>,
+    refused_until: Option<Instant>,
+}
+
+impl Outbox {
+    pub(super) fn push(&self, outgoing: Outgoing) {
+        self.extend([outgoing]);
+    }
+
+    pub(super) fn extend(&self, outgoing: impl IntoIterator<Item = Outgoing>) {
+        self.state().waiting.extend(outgoing);
+        self.filled.notify_one();
+    }
+
+    /// Says the last report of an execution and waits until it is acknowledged.
+    pub(super) async fn say(&self, report: Report, execution: Arc<Execution>) {
+        let (acknowledged, heard) = oneshot::channel();
+        self.push(Outgoing::last(report, execution, Some(acknowledged)));
+        if heard.await.is_err() {
+            // The worker is being dropped, and this task with it.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// The next batch. May be dropped.
+    async fn take(&self) -> Vec<Outgoing> {
+        loop {
+            let retry = {
+                let mut state = self.state();
+                if state.refused_until.is_some_and(|until| until <= Instant::now()) {
+                    state.refused_until = None;
+                    let refused = std::mem::take(&mut state.refused);
+                    state.waiting.splice(..0, refused);
+                }
+                if !state.waiting.is_empty() {
+                    let n = state.waiting.len().min(BATCH);
+                    let rest = state.waiting.split_off(n);
+                    return std::mem::replace(&mut state.waiting, rest);
+                }
+                state.refused_until
+            };
+            let filled = self.filled.notified();
+            match retry {
+                None => filled.await,
+                Some(until) => {
+                    let _retry_is_due = tokio::time::timeout_at(until, filled).await;
+                }
+            }
+        }
+    }
+
+    fn refuse(&self, refused: Vec<Outgoing>) {
+        let mut state = self.state();
+        state.refused.extend(refused);
+        state.refused_until.get_or_insert_with(|| Instant::now() + FULL_WAIT);
+        drop(state);
+        self.filled.notify_one();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Says what is in the outbox, for ever.
+pub(super) async fn report(shared: Arc<Shared>) -> Infallible {
+    let mut flights = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            Some(()) = flights.next(), if !flights.is_empty() => {}
+            batch = shared.outbox.take(), if flights.len() < FLIGHTS => {
+                flights.push(say(&shared, batch));
+            }
+        }
+    }
+}
+
+/// Says one batch until each report of it is acknowledged or refused.
+async fn say(shared: &Shared, mut batch: Vec<Outgoing>) {
+    let mut patience = shared.queue_outage.patience();
+    while !batch.is_empty() {
+        let reports = batch.iter().map(|outgoing| outgoing.report.clone()).collect();
+        match shared.source.report(reports).await {
+            Ok(answers) => {
+                patience.works();
+                batch = heard(shared, batch, answers).await;
+            }
+            Err(error) => patience.failed(&error).await,
+        }
+    }
+}
+
+/// Acts on the answers; what has to be said in another form.
+async fn heard(
+    shared: &Shared,
+    batch: Vec<Outgoing>,
+    answers: Vec<Result<(), Refused>>,
+) -> Vec<Outgoing> {
+    let mut done = Vec::with_capacity(batch.len());
+    let (mut full, mut again) = (Vec::new(), Vec::new());
+    for (outgoing, answer) in batch.into_iter().zip(answers) {
+        match answer {
+            Ok(()) => done.extend(outgoing.last),
+            Err(Refused::Full) => full.push(outgoing),
+            Err(refused @ Refused::TooLarge { .. }) => {
+                let Outgoing { report, last } = outgoing;
+                tracing::error!("execution {}: {refused}", report.exec);
+                again.push(Outgoing { report: failed_report(report, unsayable(&refused)), last });
+            }
+        }
+    }
+    if !full.is_empty() {
+        shared.outbox.refuse(full);
+    }
+    acknowledge(shared, done).await;
+    again
+}
+
+async fn acknowledge(shared: &Shared, done: Vec<Last>) {
+    if done.is_empty() {
+        return;
+    }
+    let tokens: Vec<Token> = done.iter().map(|last| last.execution.token()).collect();
+    // Lost acknowledgements cost a claim each, which is answered with drop.
+    if let Err(error) = shared.source.ack(&tokens).await {
+        shared.queue_outage.failed(&error);
+    }
+    shared.registry.remove(done.iter().map(|last| &last.execution));
+    for Last { acknowledged, .. } in done {
+        if let Some(acknowledged) = acknowledged {
+            let _its_task_is_gone = acknowledged.send(());
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! One finished execution on disk.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::{LogsRecord, Output, TrialRecord};
+use rollout_protocol::version::RUN_FORMAT;
+use serde::{Deserialize, Serialize};
+
+use crate::trial::{Draft, FileRole};
+
+/// Name of the file that makes an entry whole.
+pub(super) const FILE: &str = "entry.json";
+
+/// How an execution ended that left more than a report.
+#[derive(Debug, Clone)]
+pub(crate) struct Ending {
+    /// What it left.
+    pub(crate) draft: Draft,
+    /// Where a stop ended it, if it has no verdict.
+    pub(crate) stopped: Option<Phase>,
+    /// Whether a result marker is written.
+    pub(crate) marker: bool,
+}
+
+/// What an entry says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Entry {
+    /// [`RUN_FORMAT`].
+    pub(super) format: u32,
+    pub(super) record: TrialRecord,
+    pub(super) stopped: Option<Phase>,
+    pub(super) marker: bool,
+    /// In the order of their file names, which are their indices.
+    pub(super) files: Vec<EntryFile>,
+}
+
+/// A file of an entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct EntryFile {
+    pub(super) media_type: MediaType,
+    #[serde(flatten)]
+    pub(super) role: FileRole,
+}
+
+/// A spooled execution.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(super) dir: PathBuf,
+    pub(super) entry: Entry,
+    pub(super) bytes: u64,
+}
+
+impl Entry {
+    /// The record with its files, which are stored as `blobs`.
+    pub(super) fn record_with(&self, blobs: Vec<BlobRef>) -> TrialRecord {
+        let mut record = self.record.clone();
+        for (file, blob) in self.files.iter().zip(blobs) {
+            match file.role.clone() {
+                FileRole::Output { path, total_bytes, truncated } => {
+                    record.outputs.push(Output { path, blob, total_bytes, truncated });
+                }
+                FileRole::Logs { entries, skipped, truncated } => {
+                    record.logs = Some(LogsRecord { archive: blob, entries, skipped, truncated });
+                }
+            }
+        }
+        record
+    }
+}
+
+impl Kept {
+    /// Where file `index` is.
+    pub(super) fn file(&self, index: usize) -> PathBuf {
+        self.dir.join(index.to_string())
+    }
+
+    /// The entry in a directory. `None` when it never became whole.
+    ///
+    /// # Errors
+    /// The system's, or that it is not an entry this version can read.
+    pub(super) fn read(dir: &Path) -> io::Result<Option<Self>> {
+        let bytes = match fs::read(dir.join(FILE)) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let entry: Entry = serde_json::from_slice(&bytes)?;
+        if entry.format > RUN_FORMAT {
+            let text = format!("its format {} is newer than {RUN_FORMAT}", entry.format);
+            return Err(io::Error::other(text));
+        }
+        Ok(Some(Self { dir: dir.to_owned(), entry, bytes: 0 }))
+    }
+}

@@ -1,0 +1,97 @@
+//! Making a finished execution durable, step by step: a process that dies between any two of them
+//! leaves either the mark of an unfinished execution or a whole entry.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::version::RUN_FORMAT;
+
+use super::entry::{self, Ending, Entry, EntryFile, Kept};
+use super::{SCRATCH, SPOOL, discard};
+use crate::trial::CapturedFile;
+
+/// One change of the disk. Doing it again does no harm.
+#[derive(Debug)]
+pub(super) enum Step {
+    CreateDir(PathBuf),
+    Move { from: PathBuf, to: PathBuf },
+    Write { path: PathBuf, bytes: Vec<u8> },
+    Sync(PathBuf),
+    Discard(PathBuf),
+}
+
+pub(super) fn keep(worker_dir: &Path, ending: Ending) -> io::Result<Kept> {
+    let (mut kept, steps) = plan(worker_dir, ending)?;
+    for step in steps {
+        step.perform()?;
+    }
+    kept.bytes = size(&kept)?;
+    Ok(kept)
+}
+
+/// What will be kept, and how.
+pub(super) fn plan(worker_dir: &Path, ending: Ending) -> io::Result<(Kept, Vec<Step>)> {
+    let Ending { draft, stopped, marker } = ending;
+    let exec = draft.record.exec.to_string();
+    let spool = worker_dir.join(SPOOL);
+    let dir = spool.join(&exec);
+    let mut entry =
+        Entry { format: RUN_FORMAT, record: draft.record, stopped, marker, files: Vec::new() };
+    let mut steps = vec![Step::CreateDir(dir.clone())];
+    for CapturedFile { file, media_type, role } in draft.files {
+        let to = dir.join(entry.files.len().to_string());
+        if !file.exists() && !to.exists() {
+            entry.record.secondary_errors.push(vanished(&file));
+            continue;
+        }
+        steps.extend([Step::Move { from: file, to: to.clone() }, Step::Sync(to)]);
+        entry.files.push(EntryFile { media_type, role });
+    }
+    let (unready, whole) = (dir.join("entry.json.new"), dir.join(entry::FILE));
+    let bytes = serde_json::to_vec(&entry)?;
+    steps.extend([
+        Step::Write { path: unready.clone(), bytes },
+        Step::Sync(unready.clone()),
+        Step::Move { from: unready, to: whole },
+        Step::Sync(dir.clone()),
+        Step::Sync(spool),
+        Step::Discard(worker_dir.join(SCRATCH).join(&exec)),
+    ]);
+    Ok((Kept { dir, entry, bytes: 0 }, steps))
+}
+
+impl Step {
+    pub(super) fn perform(&self) -> io::Result<()> {
+        match self {
+            Self::CreateDir(dir) => fs::create_dir_all(dir),
+            Self::Move { from, to } => match fs::rename(from, to) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && to.exists() => Ok(()),
+                moved => moved,
+            },
+            Self::Write { path, bytes } => fs::write(path, bytes),
+            Self::Sync(path) => File::open(path)?.sync_all(),
+            Self::Discard(dir) => {
+                discard(dir);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn size(kept: &Kept) -> io::Result<u64> {
+    let mut bytes = fs::metadata(kept.dir.join(entry::FILE))?.len();
+    for index in 0..kept.entry.files.len() {
+        bytes += fs::metadata(kept.file(index))?.len();
+    }
+    Ok(bytes)
+}
+
+/// A missing file is said, and takes nothing else with it.
+fn vanished(file: &Path) -> TrialError {
+    let message = format!("a collected file vanished before it was stored: {}", file.display());
+    TrialError::transient(ErrorType::InternalError, ErrorCode::COLLECTION_FAILED, message)
+        .in_phase(Phase::Collection)
+}

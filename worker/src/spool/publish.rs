@@ -1,0 +1,107 @@
+//! Storing a spooled execution, and what is reported of it then.
+
+use bytes::Bytes;
+use rollout_protocol::Timestamp;
+use rollout_protocol::blob::BlobRef;
+use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::{Durations, LostReason, Outcome, Timestamps, TrialRecord, Verdict};
+use rollout_protocol::wire::marker::Marker;
+use rollout_protocol::wire::report::{Body, Report, ResultBody};
+
+use super::entry::Kept;
+use crate::outage::{Outage, chain};
+use crate::store::{BlobStore, Content, StoreError, put_json};
+
+/// Stores a spooled execution, for as long as the store needs, and returns its report. What the
+/// store will never take is reported as a failure of the infrastructure.
+pub(crate) async fn publish(store: &dyn BlobStore, outage: &Outage, kept: &Kept) -> Report {
+    let mut patience = outage.patience();
+    loop {
+        match store_once(store, kept).await {
+            Ok(report) => {
+                patience.works();
+                return report;
+            }
+            Err(error) if error.is_transient() => patience.failed(&error).await,
+            Err(error) => return unstorable(kept, &error),
+        }
+    }
+}
+
+async fn store_once(store: &dyn BlobStore, kept: &Kept) -> Result<Report, StoreError> {
+    let entry = &kept.entry;
+    let files = entry.files.iter().enumerate();
+    let contents = files.map(|(index, file)| Content::File(kept.file(index), file.media_type));
+    let record = entry.record_with(store.put_many(contents.collect()).await?);
+    let blob = put_json(store, &record).await?;
+    if entry.marker {
+        put_marker(store, &record, &blob).await?;
+    }
+    Ok(match entry.stopped {
+        None => report(&record, result(&record, Some(blob))),
+        Some(phase) => report(
+            &record,
+            Body::Lost { reason: LostReason::Stopped, phase: Some(phase), record: Some(blob) },
+        ),
+    })
+}
+
+async fn put_marker(
+    store: &dyn BlobStore,
+    record: &TrialRecord,
+    blob: &BlobRef,
+) -> Result<(), StoreError> {
+    let TrialRecord { run, item, try_id, exec, .. } = *record;
+    let path = Marker { run, item, try_id, exec, record: blob.digest }.to_string();
+    let content = serde_json::to_vec(blob).expect("a reference has only text keys");
+    store.put_document(&path, Bytes::from(content)).await?;
+    Ok(())
+}
+
+fn unstorable(kept: &Kept, error: &StoreError) -> Report {
+    let record = &kept.entry.record;
+    let message = format!("the result could not be stored: {}", chain(error));
+    tracing::error!("execution {}: {message}", record.exec);
+    let error = TrialError::transient(ErrorType::InternalError, ErrorCode::STORE_FAILED, message)
+        .in_phase(Phase::Collection);
+    let (durations, timestamps) = (record.durations.clone(), record.timestamps.clone());
+    report(record, failed_body(error, durations, timestamps))
+}
+
+fn report(record: &TrialRecord, body: Body) -> Report {
+    Report {
+        run: record.run,
+        item: record.item,
+        try_id: record.try_id,
+        exec: record.exec,
+        spec: record.spec,
+        worker: record.worker.clone(),
+        body,
+    }
+}
+
+fn result(record: &TrialRecord, blob: Option<BlobRef>) -> Body {
+    Body::Result(Box::new(ResultBody {
+        verdict: record.verdict.clone(),
+        durations: record.durations.clone(),
+        timestamps: record.timestamps.clone(),
+        record: blob,
+    }))
+}
+
+fn failed_body(error: TrialError, durations: Durations, timestamps: Timestamps) -> Body {
+    let verdict = Verdict { outcome: Outcome::Failed, reward: None, cost: 0.0, error: Some(error) };
+    Body::Result(Box::new(ResultBody { verdict, durations, timestamps, record: None }))
+}
+
+/// The same report with an error in the place of what it said.
+pub(crate) fn failed_report(report: Report, error: TrialError) -> Report {
+    let (durations, timestamps) = match &report.body {
+        Body::Result(body) => (body.durations.clone(), body.timestamps.clone()),
+        Body::Started | Body::Lost { .. } => {
+            (Durations::default(), Timestamps::instant(Timestamp::now()))
+        }
+    };
+    Report { body: failed_body(error, durations, timestamps), ..report }
+}

@@ -1,0 +1,120 @@
+//! Small values of the kinds that have many fields.
+
+use std::collections::BTreeMap;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::id::{ItemId, RunId, TryId};
+use rollout_protocol::record::{Durations, Outcome, Timestamps, TrialRecord, Verdict};
+use rollout_protocol::spec::agent::{AgentKind, AgentSpec};
+use rollout_protocol::spec::environment::{
+    EnvironmentSpec, PreservePolicy, ProcessSettings, ProviderSpec, Rates,
+};
+use rollout_protocol::spec::resources::Resources;
+use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
+use rollout_protocol::spec::task::{TaskFiles, TaskSpec};
+use rollout_protocol::spec::timeout::Timeouts;
+use rollout_protocol::spec::trial::{TrialName, TrialRef};
+use rollout_protocol::version::RUN_FORMAT;
+use rollout_protocol::wire::offer::{Offer, SizeClass, Work};
+
+use super::FaultyStore;
+use crate::trial::{Draft, TrialContext};
+
+/// A run whose trials are attempts of one agent at one task.
+#[derive(Debug, Clone, Copy)]
+pub struct Sample {
+    /// The run.
+    pub run: RunId,
+    trial: TrialRef,
+}
+
+impl Sample {
+    /// Stores what its trials run under.
+    pub fn store(store: &FaultyStore) -> Self {
+        let settings = TrialSettings {
+            instruction_path: "/instruction.md".into(),
+            environment: EnvironmentSpec {
+                provider: ProviderSpec::Process(ProcessSettings::default()),
+                force_build: false,
+                preserve_env: PreservePolicy::Never,
+                rates: Rates::default(),
+            },
+            verifier: VerifierSettings::default(),
+        };
+        let agent =
+            AgentSpec { name: "agent".into(), kind: AgentKind::Nop, env: BTreeMap::default() };
+        let task = TaskSpec {
+            dataset: "dataset".into(),
+            name: "task".into(),
+            git_commit_id: None,
+            docker_image: None,
+            resources: Resources::default(),
+            timeouts: Timeouts {
+                build_sec: 1.0,
+                install_sec: 1.0,
+                agent_sec: 1.0,
+                verifier_sec: 1.0,
+            },
+            env: BTreeMap::default(),
+            files: TaskFiles::default(),
+            fault: None,
+        };
+        let trial = TrialRef {
+            settings: store.put(&settings),
+            agent: store.put(&agent),
+            task: store.put(&task),
+            attempt: 0,
+        };
+        Self { run: RunId::from_bytes([1; 16]), trial }
+    }
+
+    /// The item of an attempt.
+    pub fn item(&self, attempt: u32) -> ItemId {
+        ItemId::of_trial("agent", "dataset", "task", attempt)
+    }
+
+    /// The offer of a try of an attempt.
+    pub fn offer(&self, attempt: u32, try_id: TryId) -> Offer {
+        let trial = TrialRef { attempt, ..self.trial };
+        Offer {
+            run: self.run,
+            item: self.item(attempt),
+            try_id,
+            spec: trial.digest(),
+            class: SizeClass(0),
+            work: Work::Trial(trial),
+        }
+    }
+}
+
+/// A passed trial that left nothing.
+pub fn draft(context: &TrialContext) -> Draft {
+    let TrialContext { labels, spec, agent, task, attempt, .. } = context;
+    let record = TrialRecord {
+        format: RUN_FORMAT,
+        run: labels.run,
+        item: labels.item,
+        try_id: labels.try_id,
+        exec: labels.exec,
+        worker: labels.worker.clone(),
+        host: labels.owner.host.clone(),
+        trial: TrialName {
+            agent: agent.name.clone(),
+            dataset: task.dataset.clone(),
+            task: task.name.clone(),
+            attempt: *attempt,
+        },
+        spec: *spec,
+        task_git_commit_id: None,
+        verdict: Verdict { outcome: Outcome::Completed, reward: Some(1.0), cost: 0.0, error: None },
+        secondary_errors: Vec::new(),
+        durations: Durations::default(),
+        timestamps: Timestamps::instant(Timestamp::now()),
+        environment: None,
+        outputs: Vec::new(),
+        logs: None,
+        verifier_stdout: None,
+        verifier_stderr: None,
+    };
+    Draft { record, files: Vec::new() }
+}
