@@ -24,6 +24,7 @@ pub(super) struct Fanout {
     /// Of the run, once it started; with the end once it ended.
     frame: Option<Frame>,
     ended: bool,
+    last_settled: Option<Timestamp>,
     json: Option<JsonLines>,
     terminal: Option<Terminal>,
     files: Option<TrialFiles>,
@@ -46,6 +47,7 @@ impl Fanout {
             ledger: Ledger::default(),
             frame: None,
             ended: false,
+            last_settled: None,
             json: sinks.json.map(JsonLines::start).transpose()?,
             terminal,
             files: None,
@@ -70,11 +72,15 @@ impl Fanout {
                 }
                 EventKind::TrialSettled { ordinal, settlement, .. } => {
                     self.ledger.add(*ordinal, settlement);
+                    self.last_settled = self.last_settled.max(Some(settlement.settled_at));
                 }
-                EventKind::RunEnded { cancelled, .. } => {
+                EventKind::RunEnded { cancelled, owed } => {
                     self.ended = true;
+                    // A run that has nothing to do any more does not grow longer by asking again.
+                    let complete = self.last_settled.filter(|_| *owed == 0);
                     if let Some(frame) = &mut self.frame {
-                        (frame.ended_at, frame.cancelled) = (event.at, *cancelled);
+                        frame.ended_at = complete.unwrap_or(event.at);
+                        frame.cancelled = *cancelled;
                     }
                 }
                 EventKind::TrialPhase { .. }

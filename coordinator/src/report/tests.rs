@@ -205,6 +205,25 @@ async fn nothing_is_written_before_the_run_starts_or_without_an_end() {
 }
 
 #[tokio::test]
+async fn a_complete_run_that_is_asked_for_again_has_the_same_result() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut results = Vec::new();
+    for (replayed, end) in [(false, 60), (true, 900)] {
+        let all = (0..5).map(|ordinal| {
+            let settlement = Arc::new(settlement(trial("b", "t", ordinal + 1), 1, passed(1.0)));
+            let ordinal = u64::from(ordinal);
+            event(5, EventKind::TrialSettled { ordinal, replayed, settlement })
+        });
+        let batch = std::iter::once(started(5)).chain(all).chain([ended(end, 0)]).collect();
+        tell(dir.path(), Materialize::None, &Out::default(), vec![batch]).await.expect("told");
+        results.push(fs::read(dir.path().join("run/result.json")).expect("a file"));
+    }
+    assert_eq!(results[0], results[1]);
+    let result = read(&dir.path().join("run/result.json"));
+    assert_eq!((&result["total_duration_sec"], &result["cancelled"]), (&json!(9.0), &json!(false)));
+}
+
+#[tokio::test]
 async fn a_reader_that_goes_away_does_not_stop_a_run() {
     let dir = tempfile::tempdir().expect("a directory");
     let out = Out { broken: true, ..Out::default() };

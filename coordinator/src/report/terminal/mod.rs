@@ -8,6 +8,7 @@ mod frame;
 mod screen;
 mod style;
 pub mod summary;
+pub mod table;
 #[cfg(test)]
 mod tests;
 mod view;

@@ -3,11 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use rollout_protocol::error::ErrorType;
-
 use super::format::{duration, number, number_or_dash, percent, plural};
 use super::style::Style;
+use super::table;
 use crate::report::files::layout;
 use crate::report::job::{AgentSummary, InOrder, JobResult};
 use crate::report::{Report, escape};
@@ -76,22 +74,22 @@ fn agents(result: &JobResult) -> String {
         ("cost", result.total_cost > 0.0, |a| number(a.total_cost)),
     ];
     let shown: Vec<&Column> = columns.iter().filter(|(_, shown, _)| *shown).collect();
-    let header = std::iter::once("agent").chain(shown.iter().map(|(title, ..)| *title));
+    let header: Vec<&str> =
+        std::iter::once("agent").chain(shown.iter().map(|(title, ..)| *title)).collect();
     let rows = result.agents.0.iter().map(|(name, agent)| {
         std::iter::once(escape::line(name).into_owned())
             .chain(shown.iter().map(|(.., value)| value(agent)))
             .collect()
     });
-    aligned(header.map(str::to_owned).collect(), rows.collect())
+    table::aligned(&header, rows.collect(), 1)
 }
 
 fn metrics(result: &JobResult) -> String {
     let values = |metrics: &InOrder<Option<f64>>| -> Vec<String> {
         metrics.0.iter().map(|(_, value)| number_or_dash(*value)).collect()
     };
-    let header = std::iter::once("reward".to_owned())
-        .chain(result.metrics.overall.0.iter().map(|(kind, _)| kind.clone()))
-        .collect();
+    let kinds = result.metrics.overall.0.iter().map(|(kind, _)| kind.as_str());
+    let header: Vec<&str> = std::iter::once("reward").chain(kinds).collect();
     let row = |name: String, metrics| std::iter::once(name).chain(values(metrics)).collect();
     let mut rows: Vec<Vec<String>> = (result.metrics.agents.0.iter())
         .map(|(name, metrics)| row(escape::line(name).into_owned(), metrics))
@@ -99,7 +97,7 @@ fn metrics(result: &JobResult) -> String {
     if rows.len() != 1 {
         rows.push(row("all agents".to_owned(), &result.metrics.overall));
     }
-    aligned(header, rows)
+    table::aligned(&header, rows, 1)
 }
 
 fn failures(report: &Report, run_dir: &Path, has_files: bool) -> String {
@@ -111,34 +109,7 @@ fn failures(report: &Report, run_dir: &Path, has_files: bool) -> String {
             group.example.to_string()
         };
         let example = escape::line(&example).into_owned();
-        vec![ErrorType::as_str(group.kind).to_owned(), group.count.to_string(), example]
+        vec![group.count.to_string(), group.kind.as_str().to_owned(), example]
     });
-    let mut table = table(rows.collect());
-    if let Some(column) = table.column_mut(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table.to_string()
-}
-
-fn table(rows: Vec<Vec<String>>) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table.add_rows(rows);
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    table
-}
-
-/// A table whose columns, except the first, are right-aligned under their titles.
-fn aligned(header: Vec<String>, rows: Vec<Vec<String>>) -> String {
-    let mut table = table(rows);
-    table.set_header(header);
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    table.to_string()
+    table::aligned(&[], rows.collect(), 3)
 }

@@ -159,11 +159,11 @@ cpe            -    -
 all agents  0.75    1
 
 Failures
-agent_execution_timeout  2  jobs/j/cpe/data/one__1/error.txt
+2  agent_execution_timeout  jobs/j/cpe/data/one__1/error.txt
 
 Results: jobs/j/result.json
 ";
-    assert_eq!(text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n") + "\n", expected);
+    assert_eq!(text, expected);
     let coloured = summary::render(&report, &result, Path::new("jobs/j"), Style { colours: true });
     assert!(coloured.contains("\x1b[1ma\\x1bjob"), "{coloured}");
 }
