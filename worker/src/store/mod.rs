@@ -7,8 +7,13 @@
 //! * Documents ([`BlobStore::put_document`]) live at paths of their own, are small, and are replaced
 //!   atomically.
 
+#[cfg(any(test, feature = "testing"))]
+pub mod contract;
+#[cfg(any(test, feature = "testing"))]
+pub mod faulty;
 pub mod fs;
 mod json;
+mod memory;
 mod verify;
 
 use std::fmt;
@@ -23,6 +28,7 @@ use tokio::io::AsyncRead;
 
 pub use self::fs::FsStore;
 pub use self::json::{get_json, put_json};
+pub use self::memory::MemoryStore;
 
 /// Stores blobs.
 #[async_trait]

@@ -10,18 +10,25 @@ use tokio::io::{AsyncRead, ReadBuf};
 use super::StoreError;
 
 /// Passes bytes on and fails at the end when they are not what they should be.
-#[derive(Debug)]
 pub(super) struct VerifyingReader<R> {
     inner: R,
     expected: Digest,
     store: String,
     /// Gone once the end was reached.
     hasher: Option<Hasher>,
+    /// What the store does about a damaged blob.
+    on_damage: Box<dyn FnMut() + Send>,
 }
 
 impl<R> VerifyingReader<R> {
-    pub(super) fn new(inner: R, expected: Digest, store: &str) -> Self {
-        Self { inner, expected, store: store.to_owned(), hasher: Some(Hasher::default()) }
+    pub(super) fn new(
+        inner: R,
+        expected: Digest,
+        store: &str,
+        on_damage: impl FnMut() + Send + 'static,
+    ) -> Self {
+        let (store, hasher) = (store.to_owned(), Some(Hasher::default()));
+        Self { inner, expected, store, hasher, on_damage: Box::new(on_damage) }
     }
 }
 
@@ -45,6 +52,9 @@ impl<R: AsyncRead + Unpin> AsyncRead for VerifyingReader<R> {
         }
         let Some(hasher) = self.hasher.take() else { return Poll::Ready(Ok(())) };
         let checked = check(&self.expected, hasher.finish(), &self.store);
+        if checked.is_err() {
+            (self.on_damage)();
+        }
         Poll::Ready(checked.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)))
     }
 }

@@ -1,6 +1,5 @@
 //! Blobs as files.
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt as _;
@@ -20,48 +19,27 @@ const SMALL_FILE_BYTES: u64 = 1024 * 1024;
 /// Buffer for larger files.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// Contents written before they are synchronised together: bounds the open files of a batch.
-const BATCH: usize = 128;
-
-/// A content that is stored, or about to be.
-struct Pending {
-    blob: BlobRef,
-    /// The file that has to get its name; absent when the blob is there already.
-    temp: Option<Temp>,
-}
+/// A blob, and its file if it is not in its place yet.
+type Written = (BlobRef, Option<Temp>);
 
 impl Inner {
+    /// Stores a content durably.
     pub(super) fn put(&self, content: Content) -> Result<BlobRef, StoreError> {
-        let pending = self.write(content)?;
-        if let Some(temp) = &pending.temp {
+        let (blob, temp) = match content {
+            Content::Bytes(bytes, media_type) => self.write_bytes(&bytes, media_type)?,
+            Content::File(path, media_type) => self.write_file(&path, media_type)?,
+        };
+        let fan_out = self.fan_out(&blob.digest);
+        if let Some(temp) = temp {
             temp.sync()?;
+            if !fan_out.is_dir() {
+                ensure_directory(&fan_out)?;
+            }
+            temp.rename_to(&self.blob_path(&blob.digest))?;
         }
-        let blob = self.name(pending)?;
         // Also when the blob was there: whoever named it may not have come this far.
-        self.sync_fan_out(&blob.digest)?;
+        sync_directory(&fan_out)?;
         Ok(blob)
-    }
-
-    /// Writing everything before synchronising anything lets one commit of the file system cover
-    /// many files.
-    pub(super) fn put_many(&self, contents: Vec<Content>) -> Result<Vec<BlobRef>, StoreError> {
-        let mut blobs = Vec::with_capacity(contents.len());
-        let mut contents = contents.into_iter().peekable();
-        while contents.peek().is_some() {
-            let batch = contents.by_ref().take(BATCH);
-            let batch = batch.map(|content| self.write(content)).collect::<Result<Vec<_>, _>>()?;
-            for temp in batch.iter().filter_map(|pending| pending.temp.as_ref()) {
-                temp.sync()?;
-            }
-            let start = blobs.len();
-            for pending in batch {
-                blobs.push(self.name(pending)?);
-            }
-            let fan_outs: BTreeSet<PathBuf> =
-                blobs[start..].iter().map(|blob| self.fan_out(&blob.digest)).collect();
-            fan_outs.iter().try_for_each(|path| sync_directory(path))?;
-        }
-        Ok(blobs)
     }
 
     /// The size of a blob that is present.
@@ -119,25 +97,18 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes a content under a temporary name, unless it is present.
-    fn write(&self, content: Content) -> Result<Pending, StoreError> {
-        match content {
-            Content::Bytes(bytes, media_type) => self.write_bytes(&bytes, media_type),
-            Content::File(path, media_type) => self.write_file(&path, media_type),
-        }
-    }
-
-    fn write_bytes(&self, bytes: &[u8], media_type: MediaType) -> Result<Pending, StoreError> {
+    /// Writes a content under a temporary name; no file when it is present.
+    fn write_bytes(&self, bytes: &[u8], media_type: MediaType) -> Result<Written, StoreError> {
         let blob = BlobRef::of(bytes, media_type);
         if self.holds(&blob)? {
-            return Ok(Pending { blob, temp: None });
+            return Ok((blob, None));
         }
         let mut temp = self.scratch.create()?;
         temp.write(bytes)?;
-        Ok(Pending { blob, temp: Some(temp) })
+        Ok((blob, Some(temp)))
     }
 
-    fn write_file(&self, path: &Path, media_type: MediaType) -> Result<Pending, StoreError> {
+    fn write_file(&self, path: &Path, media_type: MediaType) -> Result<Written, StoreError> {
         let failed = |error| StoreError::io("reading", path, error);
         let mut file = File::open(path).map_err(|error| StoreError::io("opening", path, error))?;
         let metadata = file.metadata().map_err(failed)?;
@@ -156,7 +127,7 @@ impl Inner {
         let (digest, size_bytes) = copy(&mut file, path, |bytes| temp.write(bytes))?;
         let blob = BlobRef { digest, size_bytes, media_type: Some(media_type) };
         let temp = if self.holds(&blob)? { None } else { Some(temp) };
-        Ok(Pending { blob, temp })
+        Ok((blob, temp))
     }
 
     /// Whether the blob is present with its right length. One with a wrong length is damaged and
@@ -165,52 +136,41 @@ impl Inner {
         Ok(self.size_of(&blob.digest)? == Some(blob.size_bytes))
     }
 
-    /// Gives a written and synchronised content its name.
-    fn name(&self, pending: Pending) -> Result<BlobRef, StoreError> {
-        let Pending { blob, temp } = pending;
-        if let Some(temp) = temp {
-            let fan_out = self.fan_out(&blob.digest);
-            if !fan_out.is_dir() {
-                ensure_directory(&fan_out)?;
-            }
-            temp.rename_to(&self.blob_path(&blob.digest))?;
-        }
-        Ok(blob)
-    }
-
-    /// Compares what was read from `file` with its name. A damaged blob is put aside, so that the
-    /// next one who has the content can store it again.
+    /// Compares what was read from `file` with its name.
     fn check(&self, digest: &Digest, found: Digest, file: &File) -> Result<(), StoreError> {
         let checked = verify::check(digest, found, &self.identity);
-        if checked.is_err() {
-            tracing::error!(%digest, %found, store = %self.root.display(), "damaged blob");
-            if let Err(error) = self.put_aside(digest, file) {
-                tracing::warn!(%digest, %error, "cannot put the damaged blob aside");
-            }
+        if checked.is_err()
+            && let Ok(metadata) = file.metadata()
+        {
+            self.put_aside(digest, metadata.ino());
         }
         checked
     }
 
-    fn put_aside(&self, digest: &Digest, file: &File) -> io::Result<()> {
+    /// Moves a damaged blob, which was read from the file with this inode, out of the way, so that
+    /// the next one who has the content can store it again.
+    pub(super) fn put_aside(&self, digest: &Digest, inode: u64) {
+        tracing::error!(%digest, store = %self.root.display(), "damaged blob");
+        if let Err(error) = self.try_put_aside(digest, inode) {
+            tracing::warn!(%digest, %error, "cannot put the damaged blob aside");
+        }
+    }
+
+    fn try_put_aside(&self, digest: &Digest, inode: u64) -> io::Result<()> {
         let path = self.blob_path(digest);
-        let read = file.metadata()?.ino();
-        if std::fs::symlink_metadata(&path)?.ino() != read {
+        if std::fs::symlink_metadata(&path)?.ino() != inode {
             return Ok(());
         }
         let aside = self.root.join("damaged");
         std::fs::create_dir_all(&aside)?;
         let aside = aside.join(digest.hex());
         std::fs::rename(&path, &aside)?;
-        if std::fs::symlink_metadata(&aside)?.ino() != read {
+        if std::fs::symlink_metadata(&aside)?.ino() != inode {
             // Somebody replaced the damaged blob at this very moment: theirs goes back.
             std::fs::hard_link(&aside, &path)?;
             std::fs::remove_file(&aside)?;
         }
         Ok(())
-    }
-
-    fn sync_fan_out(&self, digest: &Digest) -> Result<(), StoreError> {
-        sync_directory(&self.fan_out(digest))
     }
 
     fn fan_out(&self, digest: &Digest) -> PathBuf {

@@ -21,11 +21,13 @@ mod tests;
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use tokio::io::AsyncRead;
@@ -34,6 +36,10 @@ use self::scratch::Scratch;
 use super::verify::VerifyingReader;
 use super::{BlobStore, Content, StoreError};
 use crate::supervise;
+
+/// Contents of a batch stored at the same time. File systems make what is synchronised together
+/// durable together: with 16 a batch takes a tenth of the time, and more gain nothing.
+const PARALLEL_PUTS: usize = 16;
 
 /// A store in a directory. Clones share one handle.
 #[derive(Debug, Clone)]
@@ -93,7 +99,11 @@ impl BlobStore for FsStore {
     }
 
     async fn put_many(&self, contents: Vec<Content>) -> Result<Vec<BlobRef>, StoreError> {
-        self.run(move |inner| inner.put_many(contents)).await
+        stream::iter(contents)
+            .map(|content| self.run(move |inner| inner.put(content)))
+            .buffered(PARALLEL_PUTS)
+            .try_collect()
+            .await
     }
 
     async fn contains(&self, digest: &Digest) -> Result<bool, StoreError> {
@@ -113,9 +123,19 @@ impl BlobStore for FsStore {
 
     async fn get(&self, digest: &Digest) -> Result<Box<dyn AsyncRead + Send + Unpin>, StoreError> {
         let digest = *digest;
-        let file = self.run(move |inner| inner.open_blob(&digest)).await?;
-        let file = tokio::fs::File::from_std(file);
-        Ok(Box::new(VerifyingReader::new(file, digest, &self.inner.identity)))
+        let (file, inode) = self
+            .run(move |inner| {
+                let file = inner.open_blob(&digest)?;
+                let metadata = file.metadata();
+                let path = || inner.blob_path(&digest);
+                let metadata =
+                    metadata.map_err(|error| StoreError::io("reading", &path(), error))?;
+                Ok((file, metadata.ino()))
+            })
+            .await?;
+        let (file, inner) = (tokio::fs::File::from_std(file), Arc::clone(&self.inner));
+        let on_damage = move || inner.put_aside(&digest, inode);
+        Ok(Box::new(VerifyingReader::new(file, digest, &self.inner.identity, on_damage)))
     }
 
     async fn put_document(&self, path: &str, bytes: Bytes) -> Result<bool, StoreError> {

@@ -5,7 +5,44 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use tempfile::TempDir;
 
+use super::super::contract::{self, Subject};
 use super::*;
+
+struct Disk {
+    store: FsStore,
+    _temp: TempDir,
+}
+
+#[async_trait]
+impl Subject for Disk {
+    fn store(&self) -> Arc<dyn BlobStore> {
+        Arc::new(self.store.clone())
+    }
+
+    async fn reopen(&self) -> Arc<dyn BlobStore> {
+        Arc::new(FsStore::open(self.store.root()).await.unwrap())
+    }
+
+    async fn damage(&self, digest: &Digest, bytes: Bytes) {
+        let path = self.store.inner.blob_path(digest);
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, bytes).unwrap();
+    }
+
+    async fn count(&self) -> Option<usize> {
+        let fan_outs = fs::read_dir(self.store.root().join("blobs")).unwrap();
+        Some(fan_outs.map(|fan_out| entries(&fan_out.unwrap().path())).sum())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keeps_the_contract() {
+    contract::all(async || {
+        let (temp, store) = store().await;
+        Disk { store, _temp: temp }
+    })
+    .await;
+}
 
 async fn store() -> (TempDir, FsStore) {
     let temp = TempDir::new().unwrap();
@@ -111,4 +148,47 @@ async fn opened_by_many_at_once_a_store_gets_one_identity() {
     let opening = (0..8).map(|_| FsStore::open(root.clone()));
     let opened = futures_util::future::try_join_all(opening).await.unwrap();
     assert!(opened.windows(2).all(|pair| pair[0].identity() == pair[1].identity()));
+}
+
+/// Where the process that [`a_killed_process_leaves_nothing_visible`] starts has to write.
+const KILLED_STORE: &str = "ROLLOUT_TEST_KILLED_STORE";
+
+#[tokio::test]
+#[ignore = "the part of another test that runs in a process of its own"]
+async fn write_and_wait_to_be_killed() {
+    let Ok(root) = std::env::var(KILLED_STORE) else { return };
+    let store = FsStore::open(root).await.unwrap();
+    let mut temp = store.inner.scratch.create().unwrap();
+    temp.write(b"half").unwrap();
+    temp.sync().unwrap();
+    println!("\nwritten");
+    io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+#[tokio::test]
+async fn a_killed_process_leaves_nothing_visible() {
+    use std::io::BufRead as _;
+    use std::process::{Command, Stdio};
+    let (temp, store) = store().await;
+    let tmp = temp.path().join("store/tmp");
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "store::fs::tests::write_and_wait_to_be_killed"])
+        .args(["--ignored", "--nocapture"])
+        .env(KILLED_STORE, store.root())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = io::BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "written"));
+    FsStore::open(store.root()).await.unwrap();
+    assert_eq!(entries(&tmp), 2, "living processes keep their files");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while entries(&tmp) > 1 {
+        assert!(std::time::Instant::now() < deadline, "still there");
+        FsStore::open(store.root()).await.unwrap();
+    }
+    assert!(!store.contains(&Digest::of(b"half")).await.unwrap());
 }

@@ -1,0 +1,86 @@
+//! Copying hostile archives into clean ones.
+
+use std::fs;
+
+use tempfile::TempDir;
+
+use super::*;
+
+#[tokio::test]
+async fn sanitizing_gives_a_clean_archive_and_the_captured_file() {
+    let temp = TempDir::new().unwrap();
+    let to = temp.path().join("clean.tar");
+    let long = format!("logs/agent/{}", "n".repeat(150));
+    let archive = tar_of(&[
+        raw("logs/", b'5', b""),
+        raw("logs/agent/", b'5', b""),
+        Raw { how: How::Pax, ..raw(&long, b'0', &[b'x'; 600]) },
+        link("logs/agent/passwd", b'2', "/etc/passwd"),
+        raw("logs/../../evil", b'0', b"evil"),
+        raw("logs/verifier/reward.txt", b'0', b"0.5\n"),
+    ]);
+    let clean = sanitize(source(archive), &to, logs()).await;
+    let packed = clean.archive.unwrap();
+    assert_eq!(clean.captured, Captured::Found("0.5\n".into()));
+    assert_eq!((clean.report.files, clean.report.directories, clean.report.bytes), (2, 1, 604));
+    assert_eq!((clean.report.skipped.links, clean.report.skipped.names), (1, 1));
+    let bytes = fs::read(&to).unwrap();
+    assert_eq!(packed.digest, Digest::of(&bytes));
+    assert_eq!((packed.entries, packed.size_bytes), (3, bytes.len() as u64));
+    let out = temp.path().join("out");
+    extract_trusted(source(bytes), &out, SMALL).await.unwrap();
+    assert_eq!(tree(&out)["verifier/reward.txt"], "file 644 0.5\n");
+    assert_eq!(tree(&out).len(), 4);
+}
+
+#[tokio::test]
+async fn the_reason_why_nothing_was_captured_is_known() {
+    let temp = TempDir::new().unwrap();
+    let name = "logs/verifier/reward.txt";
+    let filler = raw("logs/agent/big", b'0', &vec![1; 5000]);
+    let cases = [
+        (vec![filler.clone()], Captured::Missing),
+        (vec![link(name, b'2', "/etc/passwd")], Captured::NotRegular),
+        (vec![raw(name, b'5', b"")], Captured::NotRegular),
+        (vec![raw(name, b'6', b"")], Captured::NotRegular),
+        (vec![raw(name, b'0', &[b'1'; 17])], Captured::TooLarge(17)),
+        (
+            vec![Raw { size: Some(1 << 40), ..filler.clone() }, raw(name, b'0', b"1")],
+            Captured::Unknown,
+        ),
+        (
+            vec![raw(name, b'0', b"1"), Raw { size: Some(1 << 40), ..filler.clone() }],
+            Captured::Found("1".into()),
+        ),
+    ];
+    for (n, (members, expected)) in cases.into_iter().enumerate() {
+        let to = temp.path().join(n.to_string());
+        let clean = sanitize(source(tar_of(&members)), &to, logs()).await;
+        assert_eq!(clean.captured, expected, "case {n}");
+        list(source(fs::read(&to).unwrap()), SMALL).await.expect("a whole archive");
+    }
+}
+
+#[tokio::test]
+async fn a_broken_source_and_a_failing_disk_cost_only_what_they_must() {
+    let temp = TempDir::new().unwrap();
+    let mut bytes = tar_of(&[
+        raw("logs/a", b'0', b"whole"),
+        raw("logs/verifier/reward.txt", b'0', b"1"),
+        raw("logs/z", b'0', &[1; 200_000]),
+    ]);
+    bytes.truncate(150_000);
+    let to = temp.path().join("clean.tar");
+    let clean = sanitize(source(bytes.clone()), &to, logs()).await;
+    assert_eq!(clean.report.cut, Some(Cut::Ended));
+    assert_eq!(clean.captured, Captured::Found("1".into()));
+    let packed = clean.archive.unwrap();
+    let kept = fs::read(&to).unwrap();
+    assert_eq!((packed.entries, packed.digest), (2, Digest::of(&kept)));
+    assert_eq!(list(source(kept), SMALL).await.unwrap().len(), 2);
+
+    let nowhere = temp.path().join("missing/clean.tar");
+    let clean = sanitize(source(bytes), &nowhere, logs()).await;
+    assert!(matches!(clean.archive, Err(ArchiveError::Io { .. })));
+    assert_eq!(clean.captured, Captured::Found("1".into()));
+}

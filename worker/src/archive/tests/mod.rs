@@ -1,0 +1,143 @@
+//! Tests of packing, reading and unpacking together, over archives written member by member.
+
+mod cleaning;
+mod hostile;
+mod packing;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use tar::{EntryType, Header};
+
+use super::*;
+use crate::secrets::Redactor;
+
+/// A member as it is written, lies included.
+#[derive(Debug, Clone)]
+struct Raw {
+    name: Vec<u8>,
+    kind: u8,
+    content: Vec<u8>,
+    /// What the header says, when it is not the length of the content.
+    size: Option<u64>,
+    link: Vec<u8>,
+    how: How,
+}
+
+/// How a name is written.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum How {
+    Header,
+    GnuLong,
+    Pax,
+}
+
+fn raw(name: &str, kind: u8, content: &[u8]) -> Raw {
+    let (name, content) = (name.as_bytes().to_vec(), content.to_vec());
+    Raw { name, kind, content, size: None, link: Vec::new(), how: How::Header }
+}
+
+fn link(name: &str, kind: u8, target: &str) -> Raw {
+    Raw { link: target.as_bytes().to_vec(), ..raw(name, kind, b"") }
+}
+
+fn block(out: &mut Vec<u8>, name: &[u8], kind: u8, size: u64, link: &[u8], content: &[u8]) {
+    let mut header = Header::new_gnu();
+    let fields = header.as_old_mut();
+    for (field, value) in [(&mut fields.name, name), (&mut fields.linkname, link)] {
+        let length = value.len().min(100);
+        field[..length].copy_from_slice(&value[..length]);
+    }
+    header.set_entry_type(EntryType::new(kind));
+    header.set_mode(0o6777);
+    header.set_uid(1234);
+    header.set_size(size);
+    header.set_mtime(77);
+    header.set_cksum();
+    out.extend_from_slice(header.as_bytes());
+    out.extend_from_slice(content);
+    out.resize(out.len().next_multiple_of(512), 0);
+}
+
+fn pax_record(key: &str, value: &[u8]) -> Vec<u8> {
+    let rest = key.len() + value.len() + 3;
+    let mut length = rest + 1;
+    while length != rest + length.to_string().len() {
+        length = rest + length.to_string().len();
+    }
+    [format!("{length} {key}=").as_bytes(), value, b"\n"].concat()
+}
+
+fn tar_of(members: &[Raw]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for member in members {
+        match member.how {
+            How::Header => {}
+            How::GnuLong => {
+                let name = [&member.name[..], b"\0"].concat();
+                block(&mut out, b"././@LongLink", b'L', name.len() as u64, b"", &name);
+            }
+            How::Pax => {
+                let record = pax_record("path", &member.name);
+                block(&mut out, b"pax", b'x', record.len() as u64, b"", &record);
+            }
+        }
+        let size = member.size.unwrap_or(member.content.len() as u64);
+        block(&mut out, &member.name, member.kind, size, &member.link, &member.content);
+    }
+    out.extend_from_slice(&[0; 1024]);
+    out
+}
+
+fn source(bytes: Vec<u8>) -> std::io::Cursor<Vec<u8>> {
+    std::io::Cursor::new(bytes)
+}
+
+const SMALL: Limits = Limits { entries: 100, bytes: 1024 * 1024 };
+
+/// Every path below a directory with what is there.
+fn tree(dir: &Path) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut waiting = vec![dir.to_owned()];
+    while let Some(next) = waiting.pop() {
+        for entry in fs::read_dir(&next).unwrap() {
+            let path = entry.unwrap().path();
+            let metadata = fs::symlink_metadata(&path).unwrap();
+            let name =
+                String::from_utf8_lossy(path.strip_prefix(dir).unwrap().as_os_str().as_bytes())
+                    .into_owned();
+            let mode = metadata.permissions().mode() & 0o7777;
+            let what = if metadata.is_dir() {
+                waiting.push(path);
+                format!("dir {mode:o}")
+            } else if metadata.is_file() {
+                let content = String::from_utf8_lossy(&fs::read(&path).unwrap()).into_owned();
+                format!("file {mode:o} {content}")
+            } else {
+                format!("link {}", fs::read_link(&path).unwrap().display())
+            };
+            found.insert(name, what);
+        }
+    }
+    found
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    tree(dir).into_keys().collect()
+}
+
+fn reward() -> ArchivePath {
+    ArchivePath::clean(b"verifier/reward.txt").unwrap().unwrap()
+}
+
+fn logs() -> Sanitize {
+    Sanitize {
+        limits: SMALL,
+        strip_first: true,
+        capture: Some((reward(), 16)),
+        redactor: Redactor::default(),
+    }
+}

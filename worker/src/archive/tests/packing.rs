@@ -1,0 +1,152 @@
+//! Packing directories and unpacking them again.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use super::*;
+
+fn sample(dir: &Path, order: &[usize]) {
+    let steps: [&dyn Fn(); 6] = [
+        &|| fs::create_dir_all(dir.join("a/empty")).unwrap(),
+        &|| fs::write(dir.join("a-b"), "dash").unwrap(),
+        &|| {
+            fs::create_dir_all(dir.join("a")).unwrap();
+            fs::write(dir.join("a/run.sh"), "#!/bin/sh\n").unwrap();
+            fs::set_permissions(dir.join("a/run.sh"), fs::Permissions::from_mode(0o711)).unwrap();
+        },
+        &|| {
+            let long = dir.join("n".repeat(120));
+            fs::create_dir_all(&long).unwrap();
+            fs::write(long.join("deep"), vec![7; 1500]).unwrap();
+        },
+        &|| symlink("a/run.sh", dir.join("link")).unwrap(),
+        &|| fs::write(dir.join(OsStr::from_bytes(b"\xff\n")), "odd").unwrap(),
+    ];
+    for step in order {
+        steps[*step]();
+    }
+}
+
+fn keep_all(_: &Path, _: bool) -> Keep {
+    Keep::Yes
+}
+
+#[tokio::test]
+async fn equal_trees_give_equal_bytes_and_come_back_the_same() {
+    let temp = TempDir::new().unwrap();
+    let (one, two) = (temp.path().join("one"), temp.path().join("two"));
+    fs::create_dir(&one).unwrap();
+    fs::create_dir(&two).unwrap();
+    sample(&one, &[0, 1, 2, 3, 4, 5]);
+    sample(&two, &[5, 3, 4, 2, 1, 0]);
+    fs::set_permissions(two.join("a-b"), fs::Permissions::from_mode(0o600)).unwrap();
+    let (first, second) = (temp.path().join("1.tar"), temp.path().join("2.tar"));
+    let packed = pack(&one, &first, Limits::BUNDLE, &keep_all).unwrap();
+    assert_eq!(packed, pack(&two, &second, Limits::BUNDLE, &keep_all).unwrap());
+    let bytes = fs::read(&first).unwrap();
+    assert_eq!(bytes, fs::read(&second).unwrap());
+    assert_eq!(packed.size_bytes, bytes.len() as u64);
+    assert_eq!(packed.digest, Digest::of(&bytes));
+
+    let members = list(source(bytes.clone()), Limits::BUNDLE).await.unwrap();
+    let paths: Vec<_> = members.iter().map(|m| m.path.clone().unwrap().unwrap()).collect();
+    assert!(paths.is_sorted(), "{paths:?}");
+    assert_eq!(paths.len() as u64, packed.entries);
+
+    let out = temp.path().join("out");
+    extract_trusted(source(bytes), &out, Limits::BUNDLE).await.unwrap();
+    let mut expected = tree(&one);
+    expected.insert("a/run.sh".into(), "file 755 #!/bin/sh\n".into());
+    assert_eq!(tree(&out), expected);
+}
+
+/// The bytes of archives name images and bundles: they must not change by accident.
+#[test]
+fn the_form_of_archives_is_fixed() {
+    let temp = TempDir::new().unwrap();
+    let dir = temp.path().join("dir");
+    fs::create_dir(&dir).unwrap();
+    sample(&dir, &[0, 1, 2, 3, 4, 5]);
+    let packed = pack(&dir, &temp.path().join("t"), Limits::BUNDLE, &keep_all).unwrap();
+    assert_eq!(
+        packed.digest.to_string(),
+        "sha256:5ecb06849963f8f3532f0a453a806f7da14463244f0904e223f2ffd97bd0c7af"
+    );
+}
+
+#[test]
+fn what_cannot_be_packed_is_named() {
+    let temp = TempDir::new().unwrap();
+    let dir = temp.path().join("dir");
+    let to = temp.path().join("t");
+    let refused = |make: &dyn Fn(&Path), limits: Limits| {
+        fs::create_dir(&dir).unwrap();
+        make(&dir);
+        let error = pack(&dir, &to, limits, &keep_all).unwrap_err();
+        fs::remove_dir_all(&dir).unwrap();
+        assert!(!to.exists());
+        error
+    };
+    for target in ["/etc/passwd", "../x", "a/../../x"] {
+        let error = refused(&|dir| symlink(target, dir.join("l")).unwrap(), SMALL);
+        let named = matches!(&error, ArchiveError::NotPackable { path, .. }
+            if path == Path::new("l"));
+        assert!(named, "{error}");
+    }
+    let error = refused(
+        &|dir| {
+            drop(std::os::unix::net::UnixListener::bind(dir.join("s")).unwrap());
+        },
+        SMALL,
+    );
+    assert!(error.to_string().contains("socket"), "{error}");
+    let fill = |dir: &Path| {
+        for n in 0..3 {
+            fs::write(dir.join(n.to_string()), [0; 100]).unwrap();
+        }
+    };
+    let error = refused(&fill, Limits { entries: 2, ..SMALL });
+    assert!(matches!(error, ArchiveError::TooLarge { cut: Cut::Entries(2), .. }), "{error}");
+    let error = refused(&fill, Limits { bytes: 299, ..SMALL });
+    assert!(matches!(error, ArchiveError::TooLarge { cut: Cut::Bytes(299), .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_filter_leaves_paths_out() {
+    let temp = TempDir::new().unwrap();
+    let dir = temp.path().join("dir");
+    fs::create_dir_all(dir.join("no/kept")).unwrap();
+    fs::create_dir_all(dir.join("gone/deep")).unwrap();
+    fs::create_dir_all(dir.join("hollow")).unwrap();
+    for file in ["no/kept/x", "no/y", "gone/deep/z", "w"] {
+        fs::write(dir.join(file), file).unwrap();
+    }
+    let to = temp.path().join("t");
+    let filter = |path: &Path, _: bool| match path.to_str().unwrap() {
+        "no" | "hollow" => Keep::IfNotEmpty,
+        "gone" | "no/y" => Keep::No,
+        _ => Keep::Yes,
+    };
+    pack(&dir, &to, SMALL, &filter).unwrap();
+    let out = temp.path().join("out");
+    extract_trusted(tokio::fs::File::open(&to).await.unwrap(), &out, SMALL).await.unwrap();
+    assert_eq!(names(&out), ["no", "no/kept", "no/kept/x", "w"]);
+}
+
+#[tokio::test]
+async fn foreign_archives_are_not_trusted() {
+    let temp = TempDir::new().unwrap();
+    for (n, member) in
+        [raw("../x", b'0', b""), link("l", b'2', "../x"), link("l", b'1', "x"), raw("p", b'6', b"")]
+            .into_iter()
+            .enumerate()
+    {
+        let out = temp.path().join(n.to_string());
+        let result = extract_trusted(source(tar_of(&[member])), &out, SMALL).await;
+        assert!(matches!(result, Err(ArchiveError::Untrusted { .. })), "{result:?}");
+    }
+}

@@ -1,0 +1,179 @@
+//! A blob store in memory, for tests and for runs that keep nothing.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Cursor, Write as _};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::digest::Digest;
+use tokio::io::AsyncRead;
+
+use super::verify::{self, VerifyingReader};
+use super::{BlobStore, StoreError, check_document_path, check_document_size, directory_of_prefix};
+use crate::supervise;
+
+/// A store that lives as long as its handles. Clones share one.
+#[derive(Debug, Clone)]
+pub struct MemoryStore {
+    identity: Arc<str>,
+    content: Arc<Mutex<Content>>,
+}
+
+#[derive(Debug, Default)]
+struct Content {
+    blobs: HashMap<Digest, Bytes>,
+    documents: BTreeMap<String, Bytes>,
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        let identity = format!("memory-{:032x}", rand::random::<u128>());
+        Self { identity: identity.into(), content: Arc::default() }
+    }
+}
+
+impl MemoryStore {
+    /// Replaces what is stored under a digest, as a failing disk would.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn damage(&self, digest: &Digest, bytes: Bytes) {
+        self.lock().blobs.insert(*digest, bytes);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Content> {
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, digest: &Digest) -> Result<Bytes, StoreError> {
+        self.lock().blobs.get(digest).cloned().ok_or_else(|| StoreError::Missing {
+            digest: *digest,
+            store: self.identity.to_string(),
+        })
+    }
+
+    /// The blob, verified. A damaged one is forgotten, so that it can be stored again.
+    fn read(&self, digest: &Digest) -> Result<Bytes, StoreError> {
+        let bytes = self.find(digest)?;
+        let checked = verify::check(digest, Digest::of(&bytes), &self.identity);
+        if checked.is_err() {
+            self.lock().blobs.remove(digest);
+        }
+        checked.map(|()| bytes)
+    }
+
+    fn put(&self, bytes: Bytes, media_type: MediaType) -> BlobRef {
+        let blob = BlobRef::of(&bytes, media_type);
+        self.lock().blobs.insert(blob.digest, bytes);
+        blob
+    }
+}
+
+#[async_trait]
+impl BlobStore for MemoryStore {
+    fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    async fn put_bytes(&self, bytes: Bytes, media_type: MediaType) -> Result<BlobRef, StoreError> {
+        Ok(self.put(bytes, media_type))
+    }
+
+    async fn put_file(&self, file: &Path, media_type: MediaType) -> Result<BlobRef, StoreError> {
+        let file = file.to_owned();
+        let read = supervise::blocking(move || {
+            std::fs::read(&file).map_err(|error| StoreError::io("reading", &file, error))
+        });
+        Ok(self.put(Bytes::from(read.await?), media_type))
+    }
+
+    async fn contains(&self, digest: &Digest) -> Result<bool, StoreError> {
+        Ok(self.lock().blobs.contains_key(digest))
+    }
+
+    async fn get_bytes(&self, digest: &Digest, max_bytes: u64) -> Result<Bytes, StoreError> {
+        let size_bytes = self.find(digest)?.len() as u64;
+        if size_bytes > max_bytes {
+            return Err(StoreError::TooLarge { digest: *digest, size_bytes, max_bytes });
+        }
+        self.read(digest)
+    }
+
+    async fn get_file(&self, digest: &Digest, to: &Path) -> Result<(), StoreError> {
+        let (bytes, to) = (self.read(digest)?, to.to_owned());
+        supervise::blocking(move || write_new(&to, &bytes)).await
+    }
+
+    async fn get(&self, digest: &Digest) -> Result<Box<dyn AsyncRead + Send + Unpin>, StoreError> {
+        let (content, digest, store) = (Cursor::new(self.find(digest)?), *digest, self.clone());
+        let on_damage = move || {
+            store.lock().blobs.remove(&digest);
+        };
+        Ok(Box::new(VerifyingReader::new(content, digest, &self.identity, on_damage)))
+    }
+
+    async fn put_document(&self, path: &str, bytes: Bytes) -> Result<bool, StoreError> {
+        check_document_path(path)?;
+        check_document_size(path, bytes.len() as u64)?;
+        let mut content = self.lock();
+        let created = !content.documents.contains_key(path);
+        if created {
+            content.documents.insert(path.to_owned(), bytes);
+        }
+        Ok(created)
+    }
+
+    async fn list_documents(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        directory_of_prefix(prefix)?;
+        let content = self.lock();
+        let from = content.documents.range(prefix.to_owned()..).map(|(path, _)| path);
+        Ok(from.take_while(|path| path.starts_with(prefix)).cloned().collect())
+    }
+
+    async fn get_document(&self, path: &str) -> Result<Option<Bytes>, StoreError> {
+        check_document_path(path)?;
+        Ok(self.lock().documents.get(path).cloned())
+    }
+}
+
+/// Writes a file that must not exist, whole or not at all.
+fn write_new(to: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+    let write = || -> io::Result<()> {
+        let mut temp = tempfile::NamedTempFile::new_in(to.parent().unwrap_or(Path::new(".")))?;
+        temp.write_all(bytes)?;
+        temp.persist_noclobber(to)?;
+        Ok(())
+    };
+    write().map_err(|error| StoreError::io("writing", to, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::contract::{self, Subject};
+    use super::*;
+
+    #[async_trait]
+    impl Subject for MemoryStore {
+        fn store(&self) -> Arc<dyn BlobStore> {
+            Arc::new(self.clone())
+        }
+
+        async fn reopen(&self) -> Arc<dyn BlobStore> {
+            self.store()
+        }
+
+        async fn damage(&self, digest: &Digest, bytes: Bytes) {
+            Self::damage(self, digest, bytes);
+        }
+
+        async fn count(&self) -> Option<usize> {
+            Some(self.lock().blobs.len())
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn keeps_the_contract() {
+        contract::all(async || MemoryStore::default()).await;
+    }
+}
