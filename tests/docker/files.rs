@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use rollout_worker::environment::Upload;
+use rollout_worker::environment::{FailureKind, Upload};
 use tokio::io::AsyncReadExt as _;
 
 use crate::lab::{Lab, SOON, destroy, output, run};
@@ -49,10 +49,13 @@ async fn large_archives_are_streamed() {
     let tar = lab.archive(&[("big", &big), (long.as_str(), b"l")]);
     drop(big);
     let uploads = vec![Upload::Archive { path: "/opt/data".into(), tar }];
-    environment.copy_to(uploads).await.unwrap_or_else(|f| panic!("{}", f.chain()));
+    environment.copy_to(uploads.clone()).await.unwrap_or_else(|f| panic!("{}", f.chain()));
     let script = format!("wc -c < /opt/data/big; cat /opt/data/{long}");
     assert_eq!(output(environment.as_ref(), &script).await, "67108864\nl");
-    destroy(environment).await;
+    environment.destroy().await.expect("destroyed");
+    // The engine answers before it has read what is sent.
+    let failure = environment.copy_to(uploads).await.expect_err("it is gone");
+    assert_eq!(failure.kind, FailureKind::Gone, "{}", failure.chain());
 }
 
 #[tokio::test(flavor = "multi_thread")]

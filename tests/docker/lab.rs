@@ -39,12 +39,17 @@ pub(crate) struct Lab {
 impl Lab {
     /// A laboratory; none where tests shall do without an engine.
     pub(crate) async fn open() -> Option<Self> {
+        Self::with_storage_interval(Duration::from_secs(5)).await
+    }
+
+    /// One whose containers' storage is looked at this often.
+    pub(crate) async fn with_storage_interval(interval: Duration) -> Option<Self> {
         if std::env::var("ROLLOUT_TEST_DOCKER").is_ok_and(|promise| promise == "no") {
             return None;
         }
         let scratch = tempfile::tempdir().expect("a directory");
         let mut options = DockerOptions::new(scratch.path().join("locks"));
-        options.storage_interval = Duration::from_millis(200);
+        options.storage_interval = interval;
         let provider = Arc::new(DockerProvider::new(options));
         if let Err(failure) = provider.check().await {
             panic!("these tests need a Docker engine: {}", failure.chain());

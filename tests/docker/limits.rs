@@ -30,7 +30,8 @@ async fn running_out_of_memory_is_seen() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn writing_too_much_ends_a_container_and_says_so() {
-    let Some(mut lab) = Lab::open().await else { return };
+    let interval = Duration::from_millis(200);
+    let Some(mut lab) = Lab::with_storage_interval(interval).await else { return };
     lab.resources.storage_mb = 50;
     let environment = lab.plain().await;
     let container = environment.as_ref();

@@ -12,6 +12,7 @@ use rollout_protocol::spec::environment::{DockerNetwork, DockerSettings};
 use super::client::Client;
 use super::container::{self, Container, PREFIX};
 use super::failure::{has_status, says};
+use super::leftovers::Leftovers;
 use super::{labels, limits};
 use crate::environment::{CreateRequest, Failure, FailureKind, Labels};
 
@@ -27,6 +28,9 @@ const PIDS: i64 = 512;
 /// must not fill the host's disk.
 const LOG_BYTES: &str = "1m";
 
+/// Storage drivers that refuse a limit they cannot hold; others may ignore it.
+const LIMITING_DRIVERS: [&str; 4] = ["overlay2", "btrfs", "zfs", "devicemapper"];
+
 const MIB: u64 = 1024 * 1024;
 
 /// A container that is up.
@@ -41,18 +45,17 @@ pub(super) struct Up {
 pub(super) async fn create(
     client: &Arc<Client>,
     no_storage_limits: &AtomicBool,
+    leftovers: &Leftovers,
     settings: &DockerSettings,
     request: CreateRequest,
 ) -> Result<Up, Failure> {
     let name = name(&request.labels);
     let (id, limits) = make(client, no_storage_limits, settings, &request, &name).await?;
     let container = Container::new(Arc::clone(client), id, name);
-    match bring_up(&container, request).await {
-        Ok(workdir) => Ok(Up { container, workdir, limits }),
+    match bring_up(&container, request, limits).await {
+        Ok((workdir, limits)) => Ok(Up { container, workdir, limits }),
         Err(failure) => {
-            if let Err(left) = container.remove().await {
-                tracing::warn!(container.name, error = left.chain(), "left behind");
-            }
+            leftovers.remove(container.engine_id, container.name).await;
             Err(failure)
         }
     }
@@ -199,8 +202,12 @@ fn held(warnings: &[String], limit_storage: bool) -> LimitsHeld {
 }
 
 /// Places the files, starts the container, and looks whether it stays up. Returns its working
-/// directory.
-async fn bring_up(container: &Container, request: CreateRequest) -> Result<String, Failure> {
+/// directory and which limits hold.
+async fn bring_up(
+    container: &Container,
+    request: CreateRequest,
+    mut limits: LimitsHeld,
+) -> Result<(String, LimitsHeld), Failure> {
     if !request.uploads.is_empty() {
         container.copy_to(request.uploads).await?;
     }
@@ -221,6 +228,10 @@ async fn bring_up(container: &Container, request: CreateRequest) -> Result<Strin
     {
         container.oom_count.set(file).ok();
     }
+    if !found.driver.is_some_and(|driver| LIMITING_DRIVERS.contains(&driver.as_str())) {
+        limits.storage = Held::Measured;
+    }
     let workdir = found.config.and_then(|config| config.working_dir).unwrap_or_default();
-    Ok(if workdir.is_empty() { "/".to_owned() } else { workdir })
+    let workdir = if workdir.is_empty() { "/".to_owned() } else { workdir };
+    Ok((workdir, limits))
 }

@@ -58,7 +58,7 @@ impl Container {
         let found = self.wait(&id, &what, &printed, ended).await?;
         drop(closing);
         self.within_storage()?;
-        self.judge(&found, &what, &printed)
+        self.judge(&found, &what, &printed).await
     }
 
     async fn create_exec(
@@ -163,7 +163,7 @@ impl Container {
 
     /// The exit, or the failure of a command that never started: the engine says so on the
     /// command's own stream, and no process ever was.
-    fn judge(
+    async fn judge(
         &self,
         found: &ExecInspectResponse,
         what: &str,
@@ -177,6 +177,11 @@ impl Container {
         let engine_speaks =
             words.contains("OCI runtime") || words.starts_with("unable to find user");
         if matches!(code, 126 | 127) && found.pid.unwrap_or(0) == 0 && engine_speaks {
+            // It may be the whole container that is ending.
+            sleep(QUIET).await;
+            if !self.is_running().await? {
+                return Err(self.end().await);
+            }
             let message = format!("{what} in the container {}: {}", self.name, words.trim());
             return Err(Failure::new(FailureKind::NotStarted, message));
         }

@@ -6,7 +6,7 @@
 //! * `upload`, `copy`: files in and out, without running anything in the container.
 //! * `exec`, `kill`: commands, and ending everything they started.
 //! * `limits`: memory kills and storage, which have to be watched.
-//! * `reap`, `labels`: what dead processes left behind.
+//! * `reap`, `labels`: what dead processes left behind; `leftovers`: what this one has to.
 //!
 //! Nothing that a job says can make a container privileged, mount the host into it or share the
 //! host's namespaces.
@@ -22,6 +22,7 @@ mod flight;
 mod image;
 mod kill;
 mod labels;
+mod leftovers;
 mod limits;
 mod lock;
 mod reap;
@@ -40,6 +41,7 @@ use tokio::sync::oneshot;
 use self::client::Client;
 use self::container::Container;
 use self::image::Images;
+use self::leftovers::Leftovers;
 use super::{
     ByteStream, Command, CreateRequest, DeadOwners, Environment, Exit, Failure, FailureKind, Image,
     ImageRequest, Output, Provider, Reaped, Upload,
@@ -73,6 +75,7 @@ pub struct DockerProvider {
     images: Images,
     storage_interval: Duration,
     no_storage_limits: Arc<AtomicBool>,
+    leftovers: Arc<Leftovers>,
     creations: Mutex<Vec<Task<()>>>,
 }
 
@@ -82,6 +85,7 @@ impl DockerProvider {
         let client = Arc::new(Client::new(options.host));
         Self {
             images: Images::new(Arc::clone(&client), options.locks),
+            leftovers: Arc::new(Leftovers::new(Arc::clone(&client))),
             client,
             storage_interval: options.storage_interval,
             no_storage_limits: Arc::default(),
@@ -120,15 +124,21 @@ impl Provider for DockerProvider {
         let settings = settings_of(&request.settings)?.clone();
         let (client, interval) = (Arc::clone(&self.client), self.storage_interval);
         let no_storage_limits = Arc::clone(&self.no_storage_limits);
+        let leftovers = Arc::clone(&self.leftovers);
         let (answer, answered) = oneshot::channel();
         let creation = supervise::spawn("docker create", async move {
             let storage_mb = request.resources.storage_mb;
-            let up = create::create(&client, &no_storage_limits, &settings, request).await;
+            let up =
+                create::create(&client, &no_storage_limits, &leftovers, &settings, request).await;
+            let answers = up.is_ok();
             let made = up.map(|up| DockerEnvironment::new(up, storage_mb, interval));
-            if let Err(Ok(unwanted)) = answer.send(made)
-                && let Err(failure) = unwanted.destroy().await
-            {
-                tracing::warn!(error = failure.chain(), "an unwanted container is left");
+            if let Err(Ok(unwanted)) = answer.send(made) {
+                unwanted.end_watch();
+                let container = &unwanted.container;
+                leftovers.remove(container.engine_id.clone(), container.name.clone()).await;
+            }
+            if answers {
+                leftovers.remove_waiting().await;
             }
         });
         self.keep_creation(creation);
@@ -139,6 +149,7 @@ impl Provider for DockerProvider {
     }
 
     async fn reap(&self, dead: &dyn DeadOwners) -> Result<Reaped, Failure> {
+        self.leftovers.remove_waiting().await;
         reap::reap(&self.client, dead).await
     }
 }
@@ -224,6 +235,8 @@ impl Environment for DockerEnvironment {
 
     async fn stop(&self) -> Result<(), Failure> {
         self.end_watch();
+        // The kernel's count goes with the processes.
+        self.container.note_oom();
         self.container.stop().await
     }
 
