@@ -14,6 +14,7 @@ pub mod project;
 pub mod proxy;
 pub mod results;
 pub mod run;
+pub mod sandbox;
 pub mod wait;
 
 /// Tells the person at the terminal, whether the test passes or not: the test runner shows what

@@ -20,6 +20,8 @@ pub mod docker;
 pub mod dockerignore;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
+#[cfg(feature = "process")]
+pub mod process;
 
 use std::collections::BTreeMap;
 use std::fmt;

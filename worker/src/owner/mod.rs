@@ -14,6 +14,8 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
 
+#[cfg(all(feature = "process", target_os = "linux"))]
+pub(crate) use self::process::start_ticks;
 pub use self::worker_dir::{WorkerDir, WorkerDirError};
 use crate::environment::{DeadOwners, Owner};
 

@@ -47,7 +47,7 @@ fn proc_is_ours() -> bool {
 }
 
 /// Start time of a process in ticks since boot.
-pub(super) fn start_ticks(pid: u32) -> Option<u64> {
+pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     // The program's name may hold anything, also parentheses and line breaks.
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::scratch::Scratch;
-use super::{StoreError, make_directory, sync_directory};
+use super::{StoreError, ensure_directory, sync_directory};
 
 /// The layout this version reads and writes.
 const FORMAT: u32 = 1;
@@ -26,10 +26,7 @@ pub(super) fn open(root: &Path, scratch: &Scratch) -> Result<String, StoreError>
     if let Some(id) = read(&file)? {
         return Ok(id);
     }
-    make_root(root)?;
-    for name in ["tmp", "docs", "blobs"] {
-        make_directory(&root.join(name))?;
-    }
+    make_directories(root)?;
     let identity = Identity { format: FORMAT, id: format!("{:032x}", rand::random::<u128>()) };
     let text = serde_json::to_vec(&identity)
         .map_err(|source| StoreError::Json { what: "the identity of a store".into(), source })?;
@@ -47,14 +44,23 @@ pub(super) fn open(root: &Path, scratch: &Scratch) -> Result<String, StoreError>
     })
 }
 
-/// Makes the directory of the store and those above it, durably.
-fn make_root(root: &Path) -> Result<(), StoreError> {
-    let missing: Vec<_> = root.ancestors().take_while(|path| !path.exists()).collect();
+/// Makes every directory at once, so that storing a blob never has to.
+fn make_directories(root: &Path) -> Result<(), StoreError> {
     std::fs::create_dir_all(root).map_err(|error| StoreError::io("creating", root, error))?;
-    for parent in missing.iter().filter_map(|path| path.parent()) {
-        sync_directory(if parent == Path::new("") { Path::new(".") } else { parent })?;
+    for name in ["tmp", "docs", "blobs"] {
+        ensure_directory(&root.join(name))?;
     }
-    Ok(())
+    let blobs = root.join("blobs");
+    for first in 0..=u8::MAX {
+        let path = blobs.join(format!("{first:02x}"));
+        match std::fs::create_dir(&path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(StoreError::io("creating", &path, error));
+            }
+            _ => {}
+        }
+    }
+    sync_directory(&blobs)
 }
 
 fn read(file: &Path) -> Result<Option<String>, StoreError> {

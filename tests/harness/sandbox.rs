@@ -1,0 +1,123 @@
+//! Process sandboxes to test with.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
+use rollout_protocol::spec::environment::{ProcessSettings, ProviderSpec};
+use rollout_protocol::spec::resources::Resources;
+use rollout_worker::environment::process::{DEFAULT_PIDS, ProcessConfig, ProcessProvider};
+use rollout_worker::environment::{
+    Command, CreateRequest, Environment, Failure, Image, ImageSource, Labels, Output, Owner,
+    Provider, Stream, Upload,
+};
+
+/// Ceilings that no ordinary test reaches.
+pub const ROOMY: Resources = Resources { cpus: 2, memory_mb: 1024, storage_mb: 1024 };
+
+/// A provider whose sandboxes live below `base`, with `helper` as their supervisor.
+pub fn provider(base: &Path, helper: &Path) -> ProcessProvider {
+    provider_with(base, helper, DEFAULT_PIDS)
+}
+
+/// The same with a limit on processes.
+pub fn provider_with(base: &Path, helper: &Path, pids: u64) -> ProcessProvider {
+    let helper = vec![helper.as_os_str().to_owned(), OsString::from("inside")];
+    ProcessProvider::new(ProcessConfig { base: base.to_path_buf(), helper, pids })
+}
+
+/// Labels of this process.
+pub fn labels() -> Labels {
+    Labels {
+        run: RunId::from_bytes([1; 16]),
+        item: ItemId::of_trial("agent", "dataset", "task", 1),
+        try_id: TryId::first(1),
+        exec: ExecId::from_bytes([7; 16]),
+        worker: "tester".parse().expect("a worker id"),
+        owner: Owner::current(PathBuf::from("/nowhere")),
+    }
+}
+
+/// A request for an empty environment.
+pub fn request(settings: ProcessSettings, resources: Resources) -> CreateRequest {
+    CreateRequest {
+        image: Image { reference: "process:test".to_owned(), made: false },
+        source: ImageSource::Context { digest: Digest::of(b""), dir: PathBuf::from("/nowhere") },
+        resources,
+        uploads: Vec::new(),
+        settings: ProviderSpec::Process(settings),
+        labels: labels(),
+    }
+}
+
+/// Makes an empty environment.
+///
+/// # Panics
+/// When it cannot be made.
+pub async fn create(provider: &ProcessProvider) -> Box<dyn Environment> {
+    let request = request(ProcessSettings::default(), ROOMY);
+    provider.create(request).await.unwrap_or_else(|failure| panic!("{}", failure.chain()))
+}
+
+/// What a command printed.
+#[derive(Debug, Default)]
+pub struct Printed(Mutex<[Vec<u8>; 2]>);
+
+impl Output for Printed {
+    fn write(&self, stream: Stream, bytes: &[u8]) {
+        self.0.lock().expect("not poisoned")[stream as usize].extend_from_slice(bytes);
+    }
+}
+
+impl Printed {
+    /// One stream as text.
+    pub fn text(&self, stream: Stream) -> String {
+        String::from_utf8_lossy(&self.0.lock().expect("not poisoned")[stream as usize]).into_owned()
+    }
+}
+
+/// A shell script as a command.
+pub fn shell(script: &str) -> Command {
+    let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+    Command { argv, env: BTreeMap::new(), workdir: None }
+}
+
+/// Runs a script: its exit code and everything it printed.
+///
+/// # Errors
+/// When it could not be run to its end.
+pub async fn try_run(
+    environment: &dyn Environment,
+    script: &str,
+) -> Result<(i32, String), Failure> {
+    let printed = Arc::new(Printed::default());
+    let exit = environment.exec(shell(script), printed.clone()).await?;
+    Ok((exit.code, printed.text(Stream::Stdout) + &printed.text(Stream::Stderr)))
+}
+
+/// Runs a script that must come to its end.
+///
+/// # Panics
+/// When it does not.
+pub async fn run(environment: &dyn Environment, script: &str) -> (i32, String) {
+    let ended = try_run(environment, script).await;
+    ended.unwrap_or_else(|failure| panic!("`{script}`: {}", failure.chain()))
+}
+
+/// Runs a script that must succeed: what it printed.
+///
+/// # Panics
+/// When it fails.
+pub async fn output(environment: &dyn Environment, script: &str) -> String {
+    let (code, printed) = run(environment, script).await;
+    assert_eq!(code, 0, "`{script}`: {printed}");
+    printed
+}
+
+/// A file to upload.
+pub fn file(path: &str, content: &str) -> Upload {
+    Upload::File { path: path.to_owned(), bytes: content.to_owned().into(), executable: false }
+}

@@ -1,0 +1,130 @@
+//! What a sandbox shows and what it hides.
+
+use rollout_protocol::spec::environment::{ProcessNetwork, ProcessSettings};
+use rollout_tests::sandbox::{self, output, run};
+use rollout_worker::environment::Provider as _;
+
+use crate::Lab;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_of_the_host_is_visible() {
+    let lab = Lab::new();
+    let secret = lab.scratch.path().join("dataset");
+    std::fs::write(&secret, "answers").expect("written");
+    let sandbox = sandbox::create(&lab.provider).await;
+    let environment = sandbox.as_ref();
+
+    let top = output(environment, "ls -A /").await;
+    for name in top.lines() {
+        let expected = "bin dev etc home lib lib32 lib64 libx32 media mnt nix opt proc root run \
+                        sbin srv sys tmp usr var";
+        assert!(expected.split_whitespace().any(|e| e == name), "/{name} is visible");
+    }
+    let hidden = [
+        secret.to_str().expect("text"),
+        "/var/run/docker.sock",
+        "/run/docker.sock",
+        "/etc/shadow",
+        "/etc/ssl/private",
+        "/proc/kcore/x",
+        "/sys/kernel",
+    ];
+    for path in hidden {
+        let (code, printed) = run(environment, &format!("cat {path} || ls {path}")).await;
+        assert_ne!(code, 0, "{path}: {printed}");
+    }
+    for empty in ["/root", "/tmp", "/home", "/mnt", "/srv", "/run/lock", "/var/lib"] {
+        assert_eq!(output(environment, &format!("ls -A {empty}")).await, "", "{empty}");
+    }
+    // The shell, what it runs, and the supervisor.
+    let processes = output(environment, "ls /proc | grep -c '^[0-9]'").await;
+    assert!(processes.trim().parse::<u32>().expect("a number") <= 4, "{processes}");
+    assert_eq!(output(environment, "hostname; id -u").await, "sandbox\n0\n");
+    sandbox.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_hosts_files_cannot_be_changed() {
+    let lab = Lab::new();
+    let sandbox = sandbox::create(&lab.provider).await;
+    let environment = sandbox.as_ref();
+    let attempts = [
+        "touch /usr/bin/evil",
+        "touch /usr/local/evil",
+        "chmod 700 /usr/bin/env",
+        "chmod 600 /dev/null",
+        "echo x > /etc/alternatives/evil",
+        "echo 1 > /proc/sys/kernel/core_uses_pid",
+        "echo x > /proc/sysrq-trigger",
+        "mount -o remount,rw,bind /usr/bin",
+        "umount /proc",
+        "mount -t tmpfs none /mnt",
+        "mknod /tmp/disk b 8 0",
+        "chroot /proc/1/root true",
+        "readlink /proc/1/fd/3",
+        "cat /proc/1/mem",
+        "unshare --user --map-root-user --mount mount -o remount,rw,bind /usr/bin",
+        "unshare --user --map-root-user --mount umount /proc/sys",
+        "nsenter --target 1 --mount true",
+        "exec 3< /proc/1/exe",
+    ];
+    for attempt in attempts {
+        let (code, printed) = run(environment, attempt).await;
+        assert_ne!(code, 0, "`{attempt}` worked: {printed}");
+        assert_ne!(code, 127, "`{attempt}`: {printed}");
+    }
+    sandbox.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_is_a_usable_system() {
+    let lab = Lab::new();
+    let sandbox = sandbox::create(&lab.provider).await;
+    let environment = sandbox.as_ref();
+    let uses = [
+        "echo x > /dev/null && head -c 4 /dev/urandom > /tmp/random",
+        "echo x > /dev/shm/a && cat < /dev/shm/a",
+        "bash -c 'diff <(echo a) <(echo a)'",
+        "mkdir -p /opt/new /app && touch /root/a /opt/new/b /app/c /var/log/d /usr/src/e",
+        "echo '127.0.0.9 other' >> /etc/hosts",
+        "test \"$HOME\" = /root && cd && test \"$PWD\" = /root",
+        "perl -e 'print 1'",
+        "script -qec 'tty' /dev/null < /dev/null",
+        // The C library ignores its own two, 32 and 33, in whatever is spawned through it.
+        "grep -q 'SigBlk:.0*$' /proc/self/status && grep -q 'SigIgn:.*[08]0000000$' /proc/self/status",
+        "test $(ls /proc/self/fd | wc -l) -le 4",
+        "test $(cut -d' ' -f6 /proc/$$/stat) = $$",
+    ];
+    for script in uses {
+        output(environment, script).await;
+    }
+    let variables = output(environment, "env -u PWD -u SHLVL -u OLDPWD -u _ env | sort").await;
+    let path = rollout_worker::environment::process::dockerfile::DEFAULT_PATH;
+    assert_eq!(variables, format!("HOME=/root\nPATH={path}\n"));
+    sandbox.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_network_of_its_own_has_loopback_only() {
+    let lab = Lab::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let settings = ProcessSettings { network: ProcessNetwork::None, ..ProcessSettings::default() };
+    let request = sandbox::request(settings, sandbox::ROOMY);
+    let sandbox = lab.provider.create(request).await.expect("created");
+    let environment = sandbox.as_ref();
+    let connect = format!("bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}'");
+    let (code, _) = run(environment, &connect).await;
+    assert_ne!(code, 0, "the host's loopback is within reach");
+    let interfaces = output(environment, "tail -n +3 /proc/net/dev | cut -d: -f1").await;
+    assert!(interfaces.split_whitespace().any(|name| name == "lo"), "{interfaces}");
+    assert!(!interfaces.contains("eth"), "{interfaces}");
+    // The loopback answers: refused, not unreachable.
+    let (_, printed) = run(environment, "bash -c 'exec 3<>/dev/tcp/127.0.0.1/1' 2>&1").await;
+    assert!(printed.contains("refused"), "{printed}");
+    sandbox.destroy().await.expect("destroyed");
+
+    let sandbox = sandbox::create(&lab.provider).await;
+    output(sandbox.as_ref(), &connect).await;
+    sandbox.destroy().await.expect("destroyed");
+}

@@ -1,0 +1,116 @@
+//! From creation to removal, also of what was not removed in time.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rollout_protocol::spec::environment::{ProcessSettings, ProviderSpec};
+use rollout_tests::sandbox::{self, ROOMY, output};
+use rollout_tests::{processes, wait};
+use rollout_worker::environment::{DeadOwners, FailureKind, Owner, Provider as _};
+
+use crate::{Lab, SOON, helper};
+
+struct Nobody;
+
+impl DeadOwners for Nobody {
+    fn is_dead(&self, _: &Owner) -> bool {
+        false
+    }
+}
+
+struct All;
+
+impl DeadOwners for All {
+    fn is_dead(&self, _: &Owner) -> bool {
+        true
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_worker_leaves_no_process_and_the_rest_is_reaped() {
+    let lab = Lab::new();
+    let mark = format!("{}", 100_000_000 + u64::from(std::process::id()));
+    let script =
+        format!("trap '' TERM HUP; setsid sh -c 'sleep {mark} & sleep {mark}' & sleep {mark}");
+    let mut worker = Command::new(helper())
+        .arg("worker")
+        .args([lab.base().as_os_str(), script.as_ref()])
+        .stdin(Stdio::null())
+        .spawn()
+        .expect("a worker");
+    let running = || processes::all().iter().filter(|p| p.arguments.ends_with(&mark)).count();
+    wait::until(SOON, "three processes inside", || running() >= 3);
+
+    worker.kill().expect("killed");
+    wait::until(SOON, "no process left", || running() == 0);
+    worker.wait().expect("collected");
+    let base = lab.base().display().to_string();
+    wait::until(SOON, "no supervisor left", || processes::with_mark(&base).is_empty());
+
+    assert_eq!(lab.left().len(), 2, "the directory and its claim: {:?}", lab.left());
+    let kept = lab.provider.reap(&Nobody).await.expect("listed");
+    assert_eq!((kept.removed.len(), kept.kept), (0, 1), "{kept:?}");
+    let reaped = lab.provider.reap(&All).await.expect("listed");
+    assert_eq!((reaped.removed.len(), reaped.failed.len()), (1, 0), "{reaped:?}");
+    assert_eq!(lab.left(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_holds_is_reaped_although_its_owner_lives() {
+    let lab = Lab::new();
+    let held = sandbox::create(&lab.provider).await;
+    drop(sandbox::create(&lab.provider).await);
+    let creating = lab.provider.create(sandbox::request(ProcessSettings::default(), ROOMY));
+    // Abandoned at some point on its way.
+    let _cut = tokio::time::timeout(Duration::from_millis(3), creating).await;
+    let deadline = Instant::now() + SOON;
+    while lab.left().len() > 2 {
+        assert!(Instant::now() < deadline, "{:?}", lab.left());
+        let reaped = lab.provider.reap(&Nobody).await.expect("listed");
+        assert_eq!(reaped.failed, [], "{reaped:?}");
+        assert!(reaped.kept >= 1, "{reaped:?}");
+    }
+    assert_eq!(output(held.as_ref(), "echo lives").await, "lives\n");
+    held.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_sandboxes_live_side_by_side() {
+    let lab = Lab::new();
+    let one = |number: u32| {
+        let provider = &lab.provider;
+        async move {
+            let sandbox = sandbox::create(provider).await;
+            let script = format!("echo {number} > /tmp/n; sleep 0.2; cat /tmp/n");
+            let printed = output(sandbox.as_ref(), &script).await;
+            sandbox.destroy().await.expect("destroyed");
+            printed.trim().parse::<u32>().expect("a number")
+        }
+    };
+    let seen = futures_util::future::join_all((0..20).map(one)).await;
+    assert_eq!(seen, (0..20).collect::<Vec<_>>());
+    assert_eq!(lab.left(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_creation_that_fails_leaves_nothing() {
+    let lab = Lab::new();
+    let provider = sandbox::provider(&lab.base(), "/bin/false".as_ref());
+    let request = || sandbox::request(ProcessSettings::default(), ROOMY);
+    let failure = provider.create(request()).await.expect_err("no supervisor");
+    assert_eq!(failure.kind, FailureKind::NotStarted, "{}", failure.chain());
+    assert_eq!(lab.left(), [""; 0]);
+
+    let provider = sandbox::provider(&lab.base(), "/no/such/helper".as_ref());
+    assert!(provider.create(request()).await.is_err());
+    assert_eq!(lab.left(), [""; 0]);
+
+    let mut wrong = request();
+    wrong.uploads = vec![sandbox::file("/usr/bin/x", "")];
+    let failure = lab.provider.create(wrong).await.expect_err("refused");
+    assert_eq!(failure.kind, FailureKind::Refused, "{}", failure.chain());
+    assert_eq!(lab.left(), [""; 0]);
+    let mut other = request();
+    other.settings = ProviderSpec::Docker(Default::default());
+    assert_eq!(lab.provider.create(other).await.expect_err("a bug").kind, FailureKind::Bug);
+}

@@ -1,0 +1,74 @@
+//! Limits: which are held, and what happens at them.
+
+use rollout_protocol::record::Held;
+use rollout_protocol::spec::environment::ProcessSettings;
+use rollout_protocol::spec::resources::Resources;
+use rollout_tests::sandbox::{self, ROOMY, run, try_run};
+use rollout_worker::environment::{Environment, FailureKind, Provider as _};
+
+use crate::{Lab, SOON};
+
+async fn create(lab: &Lab, resources: Resources) -> Box<dyn Environment> {
+    let request = sandbox::request(ProcessSettings::default(), resources);
+    lab.provider.create(request).await.unwrap_or_else(|failure| panic!("{}", failure.chain()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_is_limited_and_the_victim_is_not_the_supervisor() {
+    let lab = Lab::new();
+    let sandbox = create(&lab, Resources { memory_mb: 64, ..ROOMY }).await;
+    let environment = sandbox.as_ref();
+    let held = environment.limits().memory;
+    let eat = "perl -e '$x = \"x\" x (300*1024*1024); print length $x'";
+    let (code, printed) = run(environment, eat).await;
+    assert_ne!(code, 0, "{printed}");
+    assert_eq!(run(environment, "echo usable").await, (0, "usable\n".into()));
+    if held == Held::Enforced {
+        assert_eq!(code, 137, "{printed}");
+        assert!(environment.oom_killed().await);
+        // A file is not memory.
+        let write = "head -c 200000000 /dev/zero > /app-file && rm /app-file";
+        assert_eq!(run(environment, write).await.0, 0);
+    } else {
+        assert_eq!(held, Held::No);
+        assert!(!environment.oom_killed().await);
+    }
+    sandbox.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn storage_is_measured_and_its_excess_ends_the_sandbox() {
+    let lab = Lab::new();
+    let sandbox = create(&lab, Resources { storage_mb: 20, ..ROOMY }).await;
+    let environment = sandbox.as_ref();
+    assert_eq!(environment.limits().storage, Held::Measured);
+    let fill = try_run(environment, "head -c 40000000 /dev/zero > /root/fill; sleep 1000");
+    let ended = tokio::time::timeout(SOON, fill).await.expect("it is ended");
+    let failure = ended.expect_err("its end is not a result");
+    assert_eq!(failure.kind, FailureKind::DiskFull, "{}", failure.chain());
+    assert!(failure.message.contains("storage limit exceeded"), "{}", failure.message);
+    let later = try_run(environment, "true").await.expect_err("it has ended");
+    assert_eq!(later.kind, FailureKind::DiskFull);
+    environment.kill_processes().await.expect("nothing lives");
+    assert!(environment.copy_from("/root/fill").await.expect("readable").is_some());
+    sandbox.destroy().await.expect("destroyed");
+    assert_eq!(lab.left(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processors_are_limited_where_that_is_said() {
+    let lab = Lab::new();
+    let sandbox = create(&lab, Resources { cpus: 1, ..ROOMY }).await;
+    let environment = sandbox.as_ref();
+    if environment.limits().cpus == Held::Enforced {
+        // Two busy loops for a second take one second of processor time, not two.
+        let burn = "timeout 2 sh -c 'while :; do :; done' & timeout 2 sh -c 'while :; do :; done'; \
+                    wait; times";
+        let (_, printed) = run(environment, burn).await;
+        let last = printed.lines().last().expect("times of children");
+        let user = last.split('m').nth(1).and_then(|rest| rest.split('s').next());
+        let seconds: f64 = user.expect("seconds").parse().expect("a number");
+        assert!(seconds < 3.0, "{printed}");
+    }
+    sandbox.destroy().await.expect("destroyed");
+}

@@ -1,0 +1,70 @@
+//! Process sandboxes on this kernel, against the common contract and against hostile code.
+
+mod build;
+mod hostile;
+mod isolation;
+mod lifecycle;
+mod limits;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout_protocol::spec::environment::{ProcessSettings, ProviderSpec};
+use rollout_tests::sandbox;
+use rollout_worker::environment::contract::{self, Subject};
+use rollout_worker::environment::process::ProcessProvider;
+
+/// Longest a thing may take that is due at once.
+const SOON: Duration = Duration::from_secs(20);
+
+/// The supervisor.
+fn helper() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_sandbox-helper"))
+}
+
+/// A provider with a directory of its own.
+struct Lab {
+    provider: ProcessProvider,
+    scratch: tempfile::TempDir,
+}
+
+impl Lab {
+    fn new() -> Self {
+        Self::with_pids(rollout_worker::environment::process::DEFAULT_PIDS)
+    }
+
+    fn with_pids(pids: u64) -> Self {
+        let scratch = tempfile::tempdir().expect("a directory");
+        let base = scratch.path().join("sandboxes");
+        Self { provider: sandbox::provider_with(&base, helper(), pids), scratch }
+    }
+
+    fn base(&self) -> PathBuf {
+        self.scratch.path().join("sandboxes")
+    }
+
+    /// Names of what is in the directory of all sandboxes.
+    fn left(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.base()).expect("there");
+        entries.map(|entry| entry.expect("entry").file_name().to_string_lossy().into()).collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keeps_the_contract() {
+    let Lab { provider, scratch } = Lab::new();
+    let labels = sandbox::labels();
+    let request = sandbox::request(ProcessSettings::default(), sandbox::ROOMY);
+    let subject = Subject {
+        provider: Arc::new(provider),
+        source: request.source,
+        settings: ProviderSpec::Process(ProcessSettings::default()),
+        resources: sandbox::ROOMY,
+        owner: labels.owner,
+        worker: labels.worker,
+        scratch: scratch.path().to_path_buf(),
+        real_shell: true,
+    };
+    contract::all(&subject).await;
+}

@@ -1,0 +1,138 @@
+//! Which files of a context `COPY` and `ADD` mean.
+
+use crate::environment::context::{ContextEntry, ContextKind};
+
+/// Ends of the names of archives that `ADD` would extract.
+const ARCHIVES: [&str; 9] =
+    [".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst"];
+
+/// Whether `ADD` would extract a file of this name.
+pub(super) fn named_like_archive(name: &str) -> bool {
+    ARCHIVES.iter().any(|end| name.to_ascii_lowercase().ends_with(end))
+}
+
+/// Things to copy: each with the path below the target. An empty path is the target itself.
+pub(in super::super) type Paths<'a> = Vec<(&'a ContextEntry, String)>;
+
+/// What `source` stands for; `None` when nothing matches. A directory stands for what is in it, a
+/// file for itself, by its name when the target `is_dir`.
+pub(in super::super) fn matching<'a>(
+    entries: &'a [ContextEntry],
+    source: &str,
+    is_dir: bool,
+) -> Option<Paths<'a>> {
+    let source = clean(source);
+    if source.is_empty() {
+        return Some(entries.iter().map(|entry| (entry, entry.path.clone())).collect());
+    }
+    let mut found = None;
+    for (at, entry) in entries.iter().enumerate() {
+        if !is_match(&source, &entry.path) {
+            continue;
+        }
+        let found: &mut Paths<'a> = found.get_or_insert_default();
+        if entry.kind == ContextKind::Dir {
+            let prefix = format!("{}/", entry.path);
+            let below = entries[at + 1..].iter().map_while(|inner| {
+                inner.path.strip_prefix(&prefix).map(|path| (inner, path.to_owned()))
+            });
+            found.extend(below);
+        } else {
+            let name = entry.path.rsplit('/').next().unwrap_or(&entry.path);
+            found.push((entry, if is_dir { name.to_owned() } else { String::new() }));
+        }
+    }
+    found
+}
+
+/// `source` without `.`, `..` and empty parts; a context has nothing above it.
+fn clean(source: &str) -> String {
+    let mut parts = Vec::new();
+    for part in source.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+/// Whether `path` matches `pattern`, part by part.
+fn is_match(pattern: &str, path: &str) -> bool {
+    let (mut patterns, mut parts) = (pattern.split('/'), path.split('/'));
+    loop {
+        match (patterns.next(), parts.next()) {
+            (None, None) => return true,
+            (Some(pattern), Some(part)) => {
+                let pattern: Vec<char> = pattern.chars().collect();
+                let part: Vec<char> = part.chars().collect();
+                if !part_matches(&pattern, &part) {
+                    return false;
+                }
+            }
+            _ => return false,
+        }
+    }
+}
+
+/// `*`, `?`, `[a-z]`, `[^a-z]` and `\x` within one part. Goes back only to the last `*`, so the
+/// work is bounded by the product of the lengths.
+fn part_matches(pattern: &[char], part: &[char]) -> bool {
+    let (mut p, mut s) = (0, 0);
+    let mut star = None;
+    while s < part.len() {
+        if pattern.get(p) == Some(&'*') {
+            star = Some((p, s));
+            p += 1;
+        } else if let Some(length) = one_matches(&pattern[p..], part[s]) {
+            p += length;
+            s += 1;
+        } else if let Some((at, from)) = star {
+            star = Some((at, from + 1));
+            p = at + 1;
+            s = from + 1;
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|c| *c == '*')
+}
+
+/// Length of the pattern's first element when it matches `c`.
+fn one_matches(pattern: &[char], c: char) -> Option<usize> {
+    match pattern {
+        ['?', ..] => Some(1),
+        ['\\', literal, ..] => (*literal == c).then_some(2),
+        ['[', ..] => {
+            let end = pattern.iter().skip(2).position(|c| *c == ']')? + 2;
+            let (negated, class) = match &pattern[1..end] {
+                ['^', class @ ..] => (true, class),
+                class => (false, class),
+            };
+            (in_class(class, c) != negated).then_some(end + 1)
+        }
+        [literal, ..] => (*literal == c).then_some(1),
+        [] => None,
+    }
+}
+
+fn in_class(mut class: &[char], c: char) -> bool {
+    loop {
+        match class {
+            [low, '-', high, rest @ ..] => {
+                if (*low..=*high).contains(&c) {
+                    return true;
+                }
+                class = rest;
+            }
+            [one, rest @ ..] => {
+                if *one == c {
+                    return true;
+                }
+                class = rest;
+            }
+            [] => return false,
+        }
+    }
+}

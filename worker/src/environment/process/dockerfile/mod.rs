@@ -1,0 +1,333 @@
+//! The part of a Dockerfile that a sandbox of the host's own system can honour.
+//!
+//! A sandbox has no image: whatever base `FROM` names is replaced by the host's `/usr`. Of a single
+//! stage, `WORKDIR`, `ENV`, `ARG` and `COPY`/`ADD` of plain files are honoured; instructions that do
+//! not change what a script sees are ignored; everything else is unsupported, by name and line.
+//! Without a `WORKDIR` the working directory is `/`, as in an image.
+
+mod copy;
+mod parse;
+mod words;
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path};
+
+pub(super) use copy::matching;
+use parse::Instruction;
+use words::{Variables, expand};
+
+/// Name of the file in a build context.
+pub const FILE: &str = "Dockerfile";
+
+/// Search path of commands when the Dockerfile sets none; Docker's own default.
+pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Instructions that change nothing that a script sees.
+const IGNORED: [&str; 9] = [
+    "CMD",
+    "ENTRYPOINT",
+    "EXPOSE",
+    "HEALTHCHECK",
+    "LABEL",
+    "MAINTAINER",
+    "SHELL",
+    "STOPSIGNAL",
+    "VOLUME",
+];
+
+/// Directories that are the host's or the kernel's, read-only inside.
+const READ_ONLY: [&str; 21] = [
+    "bin",
+    "dev",
+    "lib",
+    "lib32",
+    "lib64",
+    "libx32",
+    "nix",
+    "proc",
+    "sbin",
+    "sys",
+    "usr/bin",
+    "usr/games",
+    "usr/include",
+    "usr/lib",
+    "usr/lib32",
+    "usr/lib64",
+    "usr/libexec",
+    "usr/libx32",
+    "usr/local",
+    "usr/sbin",
+    "usr/share",
+];
+
+/// An instruction that cannot be honoured.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("Dockerfile line {line}: {instruction}: {reason}")]
+pub struct Unsupported {
+    /// Line of the instruction, from 1.
+    pub line: usize,
+    /// Its name, in capitals.
+    pub instruction: String,
+    /// Why not.
+    pub reason: String,
+}
+
+/// Everything in a Dockerfile that a process sandbox cannot honour, in order.
+pub fn check(dockerfile: &str) -> Vec<Unsupported> {
+    Recipe::read(dockerfile).unsupported
+}
+
+/// What can be honoured of a Dockerfile.
+#[derive(Debug, Default)]
+pub(super) struct Recipe {
+    /// Variables of all commands.
+    pub(super) env: BTreeMap<String, String>,
+    /// What changes the tree, in order.
+    pub(super) steps: Vec<Step>,
+    /// Where commands run.
+    pub(super) workdir: String,
+    /// What cannot be honoured and is not among the steps.
+    pub(super) unsupported: Vec<Unsupported>,
+}
+
+/// A change of the tree.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// A directory that must exist.
+    Dir(String),
+    /// Files of the context.
+    Copy(Copy),
+}
+
+/// `COPY` or `ADD`.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Copy {
+    /// Line of the instruction.
+    pub(super) line: usize,
+    /// Whether archives would be extracted.
+    pub(super) add: bool,
+    /// Patterns relative to the context.
+    pub(super) sources: Vec<String>,
+    /// Absolute path; a trailing slash means a directory.
+    pub(super) target: String,
+    /// Mode of everything copied.
+    pub(super) mode: Option<u32>,
+}
+
+impl Recipe {
+    /// What an environment without a Dockerfile is.
+    pub(super) fn empty() -> Self {
+        let env = BTreeMap::from([("PATH".to_owned(), DEFAULT_PATH.to_owned())]);
+        Self { env, workdir: "/".to_owned(), ..Self::default() }
+    }
+
+    /// Reads a Dockerfile.
+    pub(super) fn read(text: &str) -> Self {
+        let mut reader =
+            Reader { recipe: Self::empty(), args: BTreeMap::new(), stages: 0, escape: '\\' };
+        let (escape, instructions) = parse::instructions(text);
+        reader.escape = escape;
+        for instruction in &instructions {
+            if let Err(reason) = reader.instruction(instruction) {
+                reader.recipe.unsupported.push(Unsupported {
+                    line: instruction.line,
+                    instruction: instruction.name.clone(),
+                    reason,
+                });
+            }
+        }
+        if reader.stages == 0 {
+            reader.recipe.unsupported.push(Unsupported {
+                line: 1,
+                instruction: "FROM".to_owned(),
+                reason: "there is none".to_owned(),
+            });
+        }
+        reader.recipe
+    }
+}
+
+struct Reader {
+    recipe: Recipe,
+    args: BTreeMap<String, String>,
+    stages: usize,
+    escape: char,
+}
+
+impl Variables for Reader {
+    fn get(&self, name: &str) -> Option<&str> {
+        self.recipe.env.get(name).or_else(|| self.args.get(name)).map(String::as_str)
+    }
+}
+
+/// Whether an instruction was honoured, and why not.
+type Honoured = Result<(), String>;
+
+impl Reader {
+    fn instruction(&mut self, instruction: &Instruction) -> Honoured {
+        if instruction.heredoc {
+            return Err("here-documents are not supported in a process sandbox".to_owned());
+        }
+        let rest = instruction.rest.as_str();
+        match instruction.name.as_str() {
+            "FROM" => self.from(),
+            "ARG" => self.arg(rest),
+            "ENV" => self.env(rest),
+            "WORKDIR" => self.workdir(rest),
+            "COPY" | "ADD" => self.copy(instruction),
+            "USER" => self.user(rest),
+            "RUN" => Err("a process sandbox runs nothing when it is built".to_owned()),
+            "ONBUILD" => Err("not supported in a process sandbox".to_owned()),
+            name if IGNORED.contains(&name) => Ok(()),
+            _ => Err("not an instruction of a Dockerfile".to_owned()),
+        }
+    }
+
+    /// The last stage is the image; what earlier ones did is not part of it.
+    fn from(&mut self) -> Honoured {
+        self.stages += 1;
+        if self.stages == 1 {
+            return Ok(());
+        }
+        let unsupported = std::mem::take(&mut self.recipe.unsupported);
+        self.recipe = Recipe { unsupported, ..Recipe::empty() };
+        self.args.clear();
+        Err("a process sandbox has a single stage".to_owned())
+    }
+
+    fn arg(&mut self, rest: &str) -> Honoured {
+        for word in words::split(rest, self.escape) {
+            if let Some((name, default)) = word.split_once('=') {
+                let value = self.expand(default)?;
+                self.args.insert(name.to_owned(), value);
+            }
+        }
+        Ok(())
+    }
+
+    fn env(&mut self, rest: &str) -> Honoured {
+        let words = words::split(rest, self.escape);
+        let pairs: Vec<(String, String)> = match words.first() {
+            None => return Err("names no variable".to_owned()),
+            Some(first) if first.contains('=') => words
+                .iter()
+                .map(|word| word.split_once('=').ok_or(format!("`{word}` has no value")))
+                .map(|pair| pair.and_then(|(name, value)| Ok((name.into(), self.expand(value)?))))
+                .collect::<Result<_, _>>()?,
+            Some(name) => {
+                let value = rest.trim_start().strip_prefix(name.as_str()).unwrap_or_default();
+                vec![(name.clone(), self.expand(value.trim())?)]
+            }
+        };
+        self.recipe.env.extend(pairs);
+        Ok(())
+    }
+
+    fn workdir(&mut self, rest: &str) -> Honoured {
+        let path = self.absolute(&self.expand(rest.trim())?)?;
+        writable(&path)?;
+        self.recipe.workdir.clone_from(&path);
+        self.recipe.steps.push(Step::Dir(path));
+        Ok(())
+    }
+
+    fn user(&self, rest: &str) -> Honoured {
+        let user = self.expand(rest.trim())?;
+        let root = user.split(':').all(|part| matches!(part, "0" | "root"));
+        if root {
+            Ok(())
+        } else {
+            Err(format!("`{user}`: a process sandbox has the user root only"))
+        }
+    }
+
+    fn copy(&mut self, instruction: &Instruction) -> Honoured {
+        let add = instruction.name == "ADD";
+        let (flags, rest) = flags(&instruction.rest);
+        let mut mode = None;
+        for flag in flags {
+            match flag.split_once('=').unwrap_or((flag, "")) {
+                ("--chmod", text) => {
+                    let text = self.expand(text)?;
+                    let parsed = u32::from_str_radix(&text, 8).ok().filter(|mode| *mode <= 0o7777);
+                    mode = Some(parsed.ok_or(format!("--chmod={text}: not an octal mode"))?);
+                }
+                ("--chown", owner) => self.user(owner)?,
+                ("--link", _) => {}
+                _ => return Err(format!("{flag} is not supported in a process sandbox")),
+            }
+        }
+        let mut words =
+            paths(rest).iter().map(|w| self.expand(w)).collect::<Result<Vec<_>, _>>()?;
+        let target =
+            words.pop().filter(|_| !words.is_empty()).ok_or("needs a source and a target")?;
+        let dir = target.ends_with('/') || matches!(target.as_str(), "." | "..") || words.len() > 1;
+        let mut target = self.absolute(&target)?;
+        writable(&target)?;
+        if dir && target != "/" {
+            target.push('/');
+        }
+        for source in &words {
+            if add && (source.contains("://") || source.starts_with("git@")) {
+                return Err(format!("`{source}`: nothing is downloaded for a process sandbox"));
+            }
+            if add && copy::named_like_archive(source) {
+                return Err(format!("`{source}`: archives are not extracted; use COPY"));
+            }
+        }
+        let line = instruction.line;
+        self.recipe.steps.push(Step::Copy(Copy { line, add, sources: words, target, mode }));
+        Ok(())
+    }
+
+    fn expand(&self, word: &str) -> Result<String, String> {
+        expand(word, self.escape, self)
+    }
+
+    /// `path` from the present working directory, without `.` and `..`.
+    fn absolute(&self, path: &str) -> Result<String, String> {
+        if path.is_empty() {
+            return Err("names no path".to_owned());
+        }
+        let mut clean = Vec::new();
+        for component in Path::new(&self.recipe.workdir).join(path).components() {
+            match component {
+                Component::Normal(name) => clean.push(name.to_string_lossy().into_owned()),
+                Component::ParentDir => drop(clean.pop()),
+                _ => {}
+            }
+        }
+        Ok(format!("/{}", clean.join("/")))
+    }
+}
+
+/// Refuses what is not part of the sandbox's own tree.
+fn writable(path: &str) -> Honoured {
+    let below = Path::new(path.trim_start_matches('/'));
+    match READ_ONLY.iter().find(|dir| below.starts_with(dir)) {
+        None => Ok(()),
+        Some(dir) => {
+            Err(format!("`{path}`: /{dir} is the host's own and read-only in a process sandbox"))
+        }
+    }
+}
+
+/// The flags in front of the words of an instruction, and the rest.
+fn flags(text: &str) -> (Vec<&str>, &str) {
+    let (mut flags, mut rest) = (Vec::new(), text.trim_start());
+    while rest.starts_with("--") {
+        let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
+        flags.push(&rest[..end]);
+        rest = rest[end..].trim_start();
+    }
+    (flags, rest)
+}
+
+/// The paths of `COPY`: a JSON list or words.
+fn paths(text: &str) -> Vec<String> {
+    let list = text.starts_with('[').then(|| serde_json::from_str(text).ok()).flatten();
+    list.unwrap_or_else(|| text.split_whitespace().map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests;

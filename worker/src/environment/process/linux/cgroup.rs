@@ -1,0 +1,305 @@
+//! Control groups: memory, processors and processes of one environment, version 1 or 2, where the
+//! worker may make them.
+//!
+//! A group of an environment stands below the worker's own, so that a limit of the worker holds for
+//! its environments too; with version 2, which allows no group inside one that has processes, beside
+//! it. Only commands are members: each joins through descriptors that the worker opened and sent, so
+//! the supervisor neither counts nor is killed with them.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rollout_protocol::record::Held;
+use rollout_protocol::spec::resources::Resources;
+use tokio::time::Instant;
+
+use crate::supervise;
+
+/// The controllers that are used.
+const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
+
+/// Length of a period in which processor time is handed out.
+const PERIOD_MICROSECONDS: u64 = 100_000;
+
+/// How long a group is given to lose its members: they are dead, but not all collected yet.
+const EMPTYING: Duration = Duration::from_secs(5);
+
+/// How often it is tried again.
+const AGAIN: Duration = Duration::from_millis(2);
+
+/// The control groups of one environment.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    /// Directories by controller; with version 2 they are the same one.
+    by_controller: BTreeMap<&'static str, PathBuf>,
+    unified: bool,
+    held: BTreeMap<&'static str, bool>,
+}
+
+/// Where groups can be made.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Parents {
+    /// Version 1: a directory per controller.
+    split: BTreeMap<&'static str, PathBuf>,
+    /// Version 2: the worker's own group and those above it, up to the mount.
+    unified: Vec<PathBuf>,
+}
+
+impl Parents {
+    /// Finds the worker's own groups.
+    pub(super) fn find() -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        Self::parse(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"))
+    }
+
+    /// Reads `/proc/self/cgroup` and `/proc/self/mountinfo`.
+    fn parse(memberships: &str, mounts: &str) -> Self {
+        let mut parents = Self::default();
+        for mount in mounts.lines().filter_map(Mount::parse) {
+            if mount.kind == "cgroup2" {
+                let own = membership(memberships, "").and_then(|path| mount.locate(path));
+                let up = own.iter().flat_map(|own| own.ancestors());
+                parents.unified = up
+                    .take_while(|dir| dir.starts_with(mount.point))
+                    .map(Path::to_path_buf)
+                    .collect();
+                continue;
+            }
+            for controller in CONTROLLERS {
+                if mount.kind == "cgroup"
+                    && mount.options.split(',').any(|option| option == controller)
+                    && let Some(path) = membership(memberships, controller)
+                    && let Some(dir) = mount.locate(path)
+                {
+                    parents.split.insert(controller, dir);
+                }
+            }
+        }
+        parents
+    }
+
+    /// Every directory that [`Parents::make`] may make, to be recorded before it does.
+    pub(super) fn candidates(&self, name: &str) -> Vec<PathBuf> {
+        self.split.values().chain(&self.unified).map(|parent| parent.join(name)).collect()
+    }
+
+    /// Makes the groups of an environment and sets its limits. What cannot be made is not held; it
+    /// is no error.
+    pub(super) fn make(&self, name: &str, resources: &Resources, pids: u64) -> Groups {
+        let mut groups = Groups::default();
+        for (controller, parent) in &self.split {
+            let dir = parent.join(name);
+            if fs::create_dir(&dir).is_ok() {
+                groups.by_controller.insert(controller, dir);
+            }
+        }
+        if groups.by_controller.is_empty() {
+            let usable = |dir: &&PathBuf| {
+                let on = fs::read_to_string(dir.join("cgroup.subtree_control"));
+                let on = on.unwrap_or_default();
+                CONTROLLERS.iter().any(|c| on.split_whitespace().any(|word| word == *c))
+            };
+            let dirs = self.unified.iter().filter(usable).map(|dir| dir.join(name));
+            for dir in dirs {
+                if fs::create_dir(&dir).is_ok() {
+                    groups.unified = true;
+                    groups.by_controller = CONTROLLERS.map(|c| (c, dir.clone())).into();
+                    break;
+                }
+            }
+        }
+        groups.set_limits(resources, pids);
+        groups
+    }
+}
+
+/// The path of the group in which the process is for `controller`; version 2 has no name.
+fn membership<'a>(memberships: &'a str, controller: &str) -> Option<&'a str> {
+    memberships.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (names, path) = (fields.next()?, fields.next()?);
+        names.split(',').any(|name| name == controller).then_some(path)
+    })
+}
+
+/// A line of `mountinfo`.
+struct Mount<'a> {
+    root: &'a str,
+    point: &'a str,
+    kind: &'a str,
+    options: &'a str,
+}
+
+impl<'a> Mount<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let (before, after) = line.split_once(" - ")?;
+        let mut before = before.split(' ').skip(3);
+        let mut after = after.split(' ');
+        let (root, point) = (before.next()?, before.next()?);
+        let (kind, options) = (after.next()?, after.nth(1)?);
+        Some(Self { root, point, kind, options })
+    }
+
+    /// The directory of the group `path`, if this mount shows it.
+    fn locate(&self, path: &str) -> Option<PathBuf> {
+        let below = Path::new(path).strip_prefix(self.root).ok()?;
+        Some(Path::new(self.point).join(below))
+    }
+}
+
+impl Groups {
+    fn set_limits(&mut self, resources: &Resources, pids: u64) {
+        let bytes = (resources.memory_mb * 1024 * 1024).to_string();
+        let quota = u64::from(resources.cpus) * PERIOD_MICROSECONDS;
+        let cpu = if self.unified {
+            vec![("cpu.max", format!("{quota} {PERIOD_MICROSECONDS}"))]
+        } else {
+            let period = PERIOD_MICROSECONDS.to_string();
+            vec![("cpu.cfs_period_us", period), ("cpu.cfs_quota_us", quota.to_string())]
+        };
+        let memory = if self.unified { "memory.max" } else { "memory.limit_in_bytes" };
+        self.set("cpu", &cpu, quota > 0);
+        self.set("memory", &[(memory, bytes)], resources.memory_mb > 0);
+        self.set("pids", &[("pids.max", pids.to_string())], true);
+        self.forbid_swap(resources);
+    }
+
+    /// Writes the files of a limit that is `wanted`.
+    fn set(&mut self, controller: &'static str, files: &[(&str, String)], wanted: bool) {
+        let Some(dir) = self.by_controller.get(controller).filter(|_| wanted) else { return };
+        let held = files.iter().all(|(file, value)| fs::write(dir.join(file), value).is_ok());
+        self.held.insert(controller, held);
+    }
+
+    /// Memory and swap together may not be more than memory alone, where the kernel counts swap.
+    fn forbid_swap(&self, resources: &Resources) {
+        let Some(dir) = self.by_controller.get("memory").filter(|_| resources.memory_mb > 0) else {
+            return;
+        };
+        let (file, value) = if self.unified {
+            ("memory.swap.max", 0)
+        } else {
+            ("memory.memsw.limit_in_bytes", resources.memory_mb * 1024 * 1024)
+        };
+        if let Err(error) = fs::write(dir.join(file), value.to_string()) {
+            tracing::debug!(%error, file, "swap is not limited");
+        }
+    }
+
+    /// Whether the kernel holds a limit.
+    pub(super) fn held(&self, controller: &str) -> Held {
+        if self.held.get(controller).copied().unwrap_or(false) { Held::Enforced } else { Held::No }
+    }
+
+    /// The directories.
+    fn directories(&self) -> Vec<PathBuf> {
+        let mut all: Vec<_> = self.by_controller.values().cloned().collect();
+        all.dedup();
+        all
+    }
+
+    /// Files through which a process joins.
+    pub(super) fn doors(&self) -> io::Result<Vec<File>> {
+        let open = |dir: &PathBuf| File::options().write(true).open(dir.join("cgroup.procs"));
+        self.directories().iter().map(open).collect()
+    }
+
+    /// How many processes the memory limit has ended.
+    pub(super) fn oom_kills(&self) -> u64 {
+        let file = if self.unified { "memory.events" } else { "memory.oom_control" };
+        let Some(dir) = self.by_controller.get("memory") else { return 0 };
+        let text = fs::read_to_string(dir.join(file)).unwrap_or_default();
+        let count = text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok());
+        count.unwrap_or(0)
+    }
+}
+
+/// Removes groups, ending what is left in them. Something already gone is a success.
+pub(super) async fn remove(directories: &[PathBuf]) -> io::Result<()> {
+    let until = Instant::now() + EMPTYING;
+    for dir in directories {
+        loop {
+            let attempt = dir.clone();
+            let removed = supervise::blocking(move || remove_one(&attempt)).await;
+            match removed {
+                Ok(()) => break,
+                Err(error) if Instant::now() > until => return Err(error),
+                Err(_) => tokio::time::sleep(AGAIN).await,
+            }
+        }
+    }
+    Ok(())
+}
+
+fn remove_one(dir: &Path) -> io::Result<()> {
+    match fs::remove_dir(dir) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => {
+            end_members(dir);
+            Err(error)
+        }
+    }
+}
+
+fn end_members(dir: &Path) {
+    let members = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+    for pid in members.lines().filter_map(|line| rustix::process::Pid::from_raw(line.parse().ok()?))
+    {
+        // Gone in the meantime is what we want.
+        let _killed = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_groups_are_found_in_both_versions() {
+        let split = Parents::parse(
+            "8:pids:/\n4:memory:/box/1\n1:cpu,cpuacct:/a\n0::/\n",
+            "35 31 0:33 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
+             39 31 0:36 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n\
+             40 31 0:37 /a /sys/fs/cgroup/cpu rw shared:4 - cgroup cgroup rw,cpu,cpuacct\n\
+             41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n",
+        );
+        assert_eq!(split.split["memory"], Path::new("/sys/fs/cgroup/memory/box/1"));
+        assert_eq!(split.split["pids"], Path::new("/sys/fs/cgroup/pids"));
+        assert_eq!(split.split["cpu"], Path::new("/sys/fs/cgroup/cpu"));
+
+        let unified = Parents::parse(
+            "0::/user.slice/app.scope\n",
+            "29 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n",
+        );
+        let up = ["user.slice/app.scope", "user.slice", ""];
+        let up = up.map(|below| Path::new("/sys/fs/cgroup").join(below));
+        assert_eq!(unified.unified, up);
+        assert!(unified.split.is_empty());
+    }
+
+    #[test]
+    fn a_unified_group_stands_where_controllers_are_on() {
+        let dir = tempfile::tempdir().expect("directory");
+        let own = dir.path().join("own");
+        fs::create_dir(&own).expect("made");
+        fs::write(own.join("cgroup.subtree_control"), "").expect("written");
+        fs::write(dir.path().join("cgroup.subtree_control"), "cpu memory pids").expect("written");
+        let unified = vec![own, dir.path().to_path_buf()];
+        let parents = Parents { unified, ..Parents::default() };
+        let resources = Resources { cpus: 2, memory_mb: 64, storage_mb: 0 };
+        let groups = parents.make("x", &resources, 100);
+        assert_eq!(groups.directories(), [dir.path().join("x")]);
+        let read = |file| fs::read_to_string(dir.path().join("x").join(file)).expect("set");
+        assert_eq!(read("cpu.max"), "200000 100000");
+        assert_eq!(read("memory.max"), "67108864");
+        assert_eq!(groups.held("pids"), Held::Enforced);
+        fs::write(dir.path().join("x/memory.events"), "low 0\noom 3\noom_kill 2\n")
+            .expect("written");
+        assert_eq!(groups.oom_kills(), 2);
+        assert_eq!(Groups::default().held("memory"), Held::No);
+    }
+}

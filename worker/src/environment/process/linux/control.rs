@@ -1,0 +1,203 @@
+//! The worker's end of the control socket.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream as StdStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::oneshot;
+
+use super::message::{self, Event, PACKET_BYTES, Request, StepFailed};
+use crate::supervise::{self, Task};
+
+/// What became of a command.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// It ended with this code.
+    Exited(i32),
+    /// It never began.
+    NotStarted(String),
+}
+
+/// A connection to a supervisor. Dropping it ends the sandbox.
+#[derive(Debug)]
+pub(super) struct Control {
+    shared: Arc<Shared>,
+    _reader: Task<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// A stream that keeps the boundaries of packets: every one is sent and received in one call.
+    socket: UnixStream,
+    waiting: Mutex<Waiting>,
+    next: AtomicU64,
+}
+
+/// Who waits for what. Dropping a sender tells that no answer will come.
+#[derive(Debug, Default)]
+struct Waiting {
+    closed: bool,
+    ready: Option<oneshot::Sender<Result<(), StepFailed>>>,
+    exits: HashMap<u64, oneshot::Sender<Outcome>>,
+    kills: HashMap<u64, oneshot::Sender<bool>>,
+}
+
+/// Tells whether the sandbox came up.
+pub(super) type Ready = oneshot::Receiver<Result<(), StepFailed>>;
+
+/// The two ends of a control socket; packets keep their boundaries.
+pub(super) fn sockets() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)?)
+}
+
+impl Control {
+    /// Takes our end.
+    pub(super) fn new(socket: OwnedFd) -> io::Result<(Self, Ready)> {
+        let socket = StdStream::from(socket);
+        socket.set_nonblocking(true)?;
+        let (sender, ready) = oneshot::channel();
+        let waiting = Waiting { ready: Some(sender), ..Waiting::default() };
+        let shared = Arc::new(Shared {
+            socket: UnixStream::from_std(socket)?,
+            waiting: Mutex::new(waiting),
+            next: AtomicU64::new(0),
+        });
+        let reader = supervise::spawn("sandbox-control", Shared::read(Arc::clone(&shared)));
+        Ok((Self { shared, _reader: reader }, ready))
+    }
+
+    /// Asks for the sandbox to be built.
+    pub(super) async fn setup(&self, setup: message::Setup) -> io::Result<()> {
+        self.shared.send(&Request::Setup(setup), &[]).await
+    }
+
+    /// Asks for a command, which reads what it is from its own socket.
+    pub(super) async fn spawn(
+        &self,
+        socket: BorrowedFd<'_>,
+    ) -> io::Result<oneshot::Receiver<Outcome>> {
+        let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, receiver) = oneshot::channel();
+        {
+            let mut waiting = self.shared.waiting();
+            if waiting.closed {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            waiting.exits.insert(id, sender);
+        }
+        self.shared.send(&Request::Spawn { id }, &[socket]).await?;
+        Ok(receiver)
+    }
+
+    /// Asks for the end of every process; whether none is left.
+    pub(super) async fn kill_all(&self) -> io::Result<bool> {
+        let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, receiver) = oneshot::channel();
+        {
+            let mut waiting = self.shared.waiting();
+            if waiting.closed {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            waiting.kills.insert(id, sender);
+        }
+        self.shared.send(&Request::KillAll { id }, &[]).await?;
+        receiver.await.map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+
+    /// Ends the sandbox: the supervisor ends when the socket does, and everything with it.
+    pub(super) fn close(&self) {
+        self.shared.shut();
+    }
+
+    /// Something that can end the sandbox without keeping it.
+    pub(super) fn closer(&self) -> Closer {
+        Closer(Arc::downgrade(&self.shared))
+    }
+}
+
+/// Ends a sandbox.
+#[derive(Debug, Clone)]
+pub(super) struct Closer(std::sync::Weak<Shared>);
+
+impl Closer {
+    /// Ends it, unless it is gone.
+    pub(super) fn close(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.shut();
+        }
+    }
+}
+
+impl Shared {
+    fn waiting(&self) -> std::sync::MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The reader sees the end and tells everybody who waits.
+    fn shut(&self) {
+        if let Err(error) = rustix::net::shutdown(self.socket.as_fd(), Shutdown::Both) {
+            tracing::debug!(%error, "the control socket was closed already");
+        }
+    }
+
+    async fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let packet = message::encode(request);
+        let send = || Ok(message::send_with(&self.socket, &packet, fds)?);
+        self.socket.async_io(Interest::WRITABLE, send).await.map(|_| ())
+    }
+
+    async fn read(self: Arc<Self>) {
+        let mut buffer = vec![0; PACKET_BYTES];
+        loop {
+            let receive = || Ok(message::receive_with(&self.socket, &mut buffer)?);
+            let event = match self.socket.async_io(Interest::READABLE, receive).await {
+                // The supervisor sends no descriptors; what came is closed here.
+                Ok((length, _)) if length > 0 => message::decode(&buffer[..length]),
+                Ok(_) => break,
+                Err(error) => Err(error),
+            };
+            match event {
+                Ok(event) => self.dispatch(event),
+                Err(error) => {
+                    tracing::warn!(%error, "a sandbox's supervisor does not speak our language");
+                    self.shut();
+                    break;
+                }
+            }
+        }
+        // Whoever still waits learns that there will be no answer.
+        let mut waiting = self.waiting();
+        *waiting = Waiting { closed: true, ..Waiting::default() };
+    }
+
+    /// Nobody may wait any more: sending fails then, which is fine.
+    fn dispatch(&self, event: Event) {
+        let mut waiting = self.waiting();
+        match event {
+            Event::Ready => {
+                let _told = waiting.ready.take().map(|sender| sender.send(Ok(())));
+            }
+            Event::Failed(failed) => {
+                let _told = waiting.ready.take().map(|sender| sender.send(Err(failed)));
+            }
+            Event::Exited { id, code } => {
+                let sender = waiting.exits.remove(&id);
+                let _told = sender.map(|sender| sender.send(Outcome::Exited(code)));
+            }
+            Event::NotStarted { id, reason } => {
+                let sender = waiting.exits.remove(&id);
+                let _told = sender.map(|sender| sender.send(Outcome::NotStarted(reason)));
+            }
+            Event::Killed { id, gone } => {
+                let _told = waiting.kills.remove(&id).map(|sender| sender.send(gone));
+            }
+        }
+    }
+}

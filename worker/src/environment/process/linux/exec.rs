@@ -1,0 +1,192 @@
+//! Runs one command in a sandbox and hands on what it prints.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream as StdStream;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::control::{Control, Outcome};
+use super::message::{self, CommandRequest, PACKET_BYTES};
+use crate::environment::{Failure, FailureKind, Output, Stream};
+
+/// Bytes read at a time: what a pipe holds.
+const CHUNK: usize = 64 * 1024;
+
+/// After a command's end its streams are read until nothing came for this long: helpers it left
+/// (`cmd > >(tee log)`) finish a little later …
+const QUIET: Duration = Duration::from_millis(50);
+
+/// … and at most this long in all.
+const GRACE: Duration = Duration::from_millis(250);
+
+/// Longest reason why a command was not started.
+const REASON_BYTES: u64 = 4096;
+
+/// Pause between two reads of a stream that nobody listens to any more: a service goes on to write,
+/// a flood takes no processor time worth mentioning.
+const DISCARD_PAUSE: Duration = Duration::from_millis(5);
+
+/// A finished command.
+#[derive(Debug)]
+pub(super) struct Finished {
+    /// Its exit code.
+    pub(super) code: i32,
+    /// Streams that background processes still hold. Closing them would end a service at its next
+    /// line of output.
+    pub(super) held: Vec<pipe::Receiver>,
+}
+
+/// Runs a command to its end.
+pub(super) async fn run(
+    control: &Control,
+    request: &CommandRequest,
+    doors: Vec<File>,
+    output: &dyn Output,
+) -> Result<Finished, Failure> {
+    let program = request.argv.first().map_or("", String::as_str);
+    let (mut streams, writers) = Streams::new().map_err(|e| super::failure("open pipes", e))?;
+    let (ours, theirs) = StdStream::pair().map_err(|e| super::failure("open a socket", e))?;
+    let gone = |_| Failure::new(FailureKind::Gone, "the sandbox has ended");
+    let mut outcome = control.spawn(theirs.as_fd()).await.map_err(gone)?;
+    drop(theirs);
+    let mut socket = prepared(ours).map_err(|e| super::failure("open a socket", e))?;
+    // A command that cannot be started does not read; its outcome says why.
+    let _sent = send(&mut socket, request, &writers, &doors).await;
+    drop((writers, doors));
+
+    let outcome = streams.pump(output, &mut outcome).await;
+    let reason = match outcome {
+        None => return Err(Failure::new(FailureKind::Gone, "the sandbox has ended")),
+        Some(Outcome::NotStarted(reason)) => reason,
+        Some(Outcome::Exited(code)) => {
+            let mut reason = Vec::new();
+            // Closed without a word when the command took over.
+            let _read = socket.take(REASON_BYTES).read_to_end(&mut reason).await;
+            if reason.is_empty() {
+                streams.drain(output).await;
+                return Ok(Finished { code, held: streams.held() });
+            }
+            String::from_utf8_lossy(&reason).into_owned()
+        }
+    };
+    Err(Failure::new(FailureKind::NotStarted, format!("cannot start `{program}`: {reason}")))
+}
+
+/// Reads what background processes still write, so that they do not end by it.
+pub(super) async fn discard(mut stream: pipe::Receiver) {
+    let mut buffer = vec![0; CHUNK];
+    while let Ok(1..) = stream.read(&mut buffer).await {
+        tokio::time::sleep(DISCARD_PAUSE).await;
+    }
+}
+
+fn prepared(socket: StdStream) -> io::Result<UnixStream> {
+    socket.set_nonblocking(true)?;
+    UnixStream::from_std(socket)
+}
+
+async fn send(
+    socket: &mut UnixStream,
+    request: &CommandRequest,
+    writers: &[OwnedFd; 2],
+    doors: &[File],
+) -> io::Result<()> {
+    let bytes = message::encode(request);
+    let fds: Vec<BorrowedFd<'_>> =
+        writers.iter().map(OwnedFd::as_fd).chain(doors.iter().map(File::as_fd)).collect();
+    let first = &bytes[..bytes.len().min(PACKET_BYTES)];
+    let sent = socket
+        .async_io(Interest::WRITABLE, || Ok(message::send_with(&*socket, first, &fds)?))
+        .await?;
+    socket.write_all(&bytes[sent..]).await?;
+    socket.shutdown().await
+}
+
+/// The two streams of a command; `None` once at their end.
+struct Streams {
+    stdout: Option<pipe::Receiver>,
+    stderr: Option<pipe::Receiver>,
+    buffers: [Vec<u8>; 2],
+}
+
+impl Streams {
+    fn new() -> io::Result<(Self, [OwnedFd; 2])> {
+        let (stdout, stdout_writer) = io::pipe()?;
+        let (stderr, stderr_writer) = io::pipe()?;
+        let streams = Self {
+            stdout: Some(pipe::Receiver::from_owned_fd(stdout.into())?),
+            stderr: Some(pipe::Receiver::from_owned_fd(stderr.into())?),
+            buffers: [vec![0; CHUNK], vec![0; CHUNK]],
+        };
+        Ok((streams, [stdout_writer.into(), stderr_writer.into()]))
+    }
+
+    /// Hands on what comes until the command has ended.
+    async fn pump(
+        &mut self,
+        output: &dyn Output,
+        outcome: &mut oneshot::Receiver<Outcome>,
+    ) -> Option<Outcome> {
+        loop {
+            tokio::select! {
+                outcome = &mut *outcome => return outcome.ok(),
+                () = self.forward(output), if self.open() => {}
+            }
+        }
+    }
+
+    /// Hands on what is left after the end. All that the command itself wrote is in the pipes.
+    async fn drain(&mut self, output: &dyn Output) {
+        let until = Instant::now() + GRACE;
+        while self.open() {
+            let quiet = (Instant::now() + QUIET).min(until);
+            if tokio::time::timeout_at(quiet, self.forward(output)).await.is_err() {
+                break;
+            }
+            if Instant::now() >= until {
+                break;
+            }
+        }
+    }
+
+    /// Hands on the next bytes of either stream, or notes its end. Cancel-safe: a read that is
+    /// dropped has taken nothing.
+    async fn forward(&mut self, output: &dyn Output) {
+        let [out_buffer, err_buffer] = &mut self.buffers;
+        let (stream, read) = tokio::select! {
+            read = read(&mut self.stdout, out_buffer) => (Stream::Stdout, read),
+            read = read(&mut self.stderr, err_buffer) => (Stream::Stderr, read),
+        };
+        let (end, buffer) = match stream {
+            Stream::Stdout => (&mut self.stdout, &*out_buffer),
+            Stream::Stderr => (&mut self.stderr, &*err_buffer),
+        };
+        match read {
+            0 => *end = None,
+            length => output.write(stream, &buffer[..length]),
+        }
+    }
+
+    fn open(&self) -> bool {
+        self.stdout.is_some() || self.stderr.is_some()
+    }
+
+    fn held(self) -> Vec<pipe::Receiver> {
+        self.stdout.into_iter().chain(self.stderr).collect()
+    }
+}
+
+/// Bytes read; zero at the end or after an error, never for a stream that has ended before.
+async fn read(stream: &mut Option<pipe::Receiver>, buffer: &mut [u8]) -> usize {
+    match stream {
+        Some(stream) => stream.read(buffer).await.unwrap_or(0),
+        None => std::future::pending().await,
+    }
+}

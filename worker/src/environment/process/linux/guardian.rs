@@ -1,0 +1,115 @@
+//! The outermost process of a sandbox, as a child of the worker.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout_protocol::spec::environment::ProcessNetwork;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tokio::process::Command;
+use tokio::sync::{Notify, watch};
+
+use crate::owner::start_ticks;
+use crate::supervise::{self, Task};
+
+/// How long a sandbox may take to end by itself, and again after it was killed. Milliseconds are
+/// usual; a process that dumps its memory to a slow disk takes longer.
+const ENDING: Duration = Duration::from_secs(10);
+
+/// What the supervisor has to say beside the control socket, in the directory of the environment.
+const LOG: &str = "supervisor.log";
+
+/// Number and start time of the process, in the directory of the environment.
+const RECORD: &str = "supervisor.pid";
+
+/// The process, and whoever waits for its end. It ends when the control socket does.
+#[derive(Debug)]
+pub(super) struct Guardian {
+    ended: watch::Receiver<bool>,
+    kill: Arc<Notify>,
+    _task: Task<()>,
+}
+
+impl Guardian {
+    /// Starts the supervisor of the sandbox in `directory` with its end of the control socket.
+    pub(super) fn start(
+        helper: &[OsString],
+        directory: &Path,
+        network: ProcessNetwork,
+        control: OwnedFd,
+    ) -> io::Result<Self> {
+        let (program, words) = helper.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let log = File::options().create(true).append(true).open(directory.join(LOG))?;
+        let network = match network {
+            ProcessNetwork::Host => "host",
+            ProcessNetwork::None => "none",
+        };
+        let mut command = Command::new(program);
+        command.args(words).arg("outer").arg(directory).arg(network).env_clear();
+        command.stdin(Stdio::from(control)).stdout(Stdio::null()).stderr(log);
+        let mut child = command.spawn()?;
+        record(directory, child.id());
+        let (sender, ended) = watch::channel(false);
+        let kill = Arc::new(Notify::new());
+        let asked = Arc::clone(&kill);
+        let task = supervise::spawn("sandbox-guardian", async move {
+            tokio::select! {
+                _ = child.wait() => {}
+                () = asked.notified() => {
+                    // An error means that it has ended.
+                    let _killed = child.kill().await;
+                }
+            }
+            sender.send_replace(true);
+        });
+        Ok(Self { ended, kill, _task: task })
+    }
+
+    /// Waits until nothing of the sandbox lives, after its control socket was closed.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::TimedOut`] when it does not end even when killed.
+    pub(super) async fn end(&self) -> io::Result<()> {
+        for kill in [false, true] {
+            if kill {
+                self.kill.notify_one();
+            }
+            let mut ended = self.ended.clone();
+            let wait = ended.wait_for(|ended| *ended);
+            if let Ok(Ok(_)) = tokio::time::timeout(ENDING, wait).await {
+                return Ok(());
+            }
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+}
+
+/// Writes down which process it is, for a reaper. Without it a reaper can only wait.
+fn record(directory: &Path, pid: Option<u32>) {
+    let text = pid.and_then(|pid| Some(format!("{pid} {}", start_ticks(pid)?)));
+    if let Some(text) = text
+        && let Err(error) = std::fs::write(directory.join(RECORD), text)
+    {
+        tracing::debug!(%error, "the supervisor of a sandbox was not recorded");
+    }
+}
+
+/// Kills the outermost process of the sandbox in `directory`, if it is still that very process.
+pub(super) fn kill_recorded(directory: &Path) {
+    let text = std::fs::read_to_string(directory.join(RECORD)).unwrap_or_default();
+    let Some((pid, started)) = text.split_once(' ') else { return };
+    let (Ok(pid), Ok(started)) = (pid.parse::<i32>(), started.parse::<u64>()) else { return };
+    let Some(number) = Pid::from_raw(pid) else { return };
+    // The handle names one process for ever, so that the check holds for the kill.
+    let Ok(handle) = pidfd_open(number, PidfdFlags::empty()) else { return };
+    if start_ticks(pid.unsigned_abs()) == Some(started)
+        && let Err(error) = pidfd_send_signal(&handle, Signal::KILL)
+    {
+        tracing::debug!(%error, pid, "the supervisor of a sandbox ended by itself");
+    }
+}

@@ -1,0 +1,224 @@
+//! What a sandbox shows of the host, and the tree it starts with.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use super::message::Bind;
+
+/// Top-level parts of an operating system. Where the host has merged them into `/usr` they are the
+/// same links inside. The parts of `/usr` are shown one by one, so that `/usr/src`, where images like
+/// to work, can be an ordinary directory.
+const SYSTEM: [&str; 7] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix"];
+
+/// Configuration that programs of `/usr` need and that holds no secrets. Never whole trees such as
+/// `/etc/ssl`, where private keys lie beside certificates.
+const CONFIGURATION: [&str; 22] = [
+    "etc/alternatives",
+    "etc/ca-certificates",
+    "etc/crypto-policies",
+    "etc/fonts",
+    "etc/java",
+    "etc/java-11-openjdk",
+    "etc/java-17-openjdk",
+    "etc/java-21-openjdk",
+    "etc/ld.so.conf.d",
+    "etc/perl",
+    "etc/pki/ca-trust",
+    "etc/pki/java",
+    "etc/pki/tls/certs",
+    "etc/profile.d",
+    "etc/python3",
+    "etc/python3.11",
+    "etc/python3.12",
+    "etc/python3.13",
+    "etc/R",
+    "etc/ssl/certs",
+    "etc/static",
+    "etc/terminfo",
+];
+
+/// Small files that are copied, so that they can be changed inside.
+const COPIED: [&str; 20] = [
+    "etc/bash.bashrc",
+    "etc/debian_version",
+    "etc/gai.conf",
+    "etc/host.conf",
+    "etc/inputrc",
+    "etc/ld.so.cache",
+    "etc/ld.so.conf",
+    "etc/locale.alias",
+    "etc/locale.conf",
+    "etc/localtime",
+    "etc/login.defs",
+    "etc/magic",
+    "etc/mime.types",
+    "etc/os-release",
+    "etc/profile",
+    "etc/protocols",
+    "etc/resolv.conf",
+    "etc/services",
+    "etc/ssl/openssl.cnf",
+    "etc/timezone",
+];
+
+/// Directories of an empty system, with their modes.
+const DIRECTORIES: [(&str, u32); 23] = [
+    ("dev", 0o755),
+    ("etc", 0o755),
+    ("home", 0o755),
+    ("media", 0o755),
+    ("mnt", 0o755),
+    ("opt", 0o755),
+    ("proc", 0o555),
+    ("root", 0o700),
+    ("run", 0o755),
+    ("srv", 0o755),
+    ("sys", 0o555),
+    ("tmp", 0o1777),
+    ("usr", 0o755),
+    ("usr/src", 0o755),
+    ("var", 0o755),
+    ("var/cache", 0o755),
+    ("var/lib", 0o755),
+    ("var/local", 0o755),
+    ("var/log", 0o755),
+    ("var/opt", 0o755),
+    ("var/spool", 0o755),
+    ("var/tmp", 0o1777),
+    ("run/lock", 0o1777),
+];
+
+/// Files that every sandbox gets.
+const FILES: [(&str, &str); 5] = [
+    (
+        "etc/passwd",
+        "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n",
+    ),
+    ("etc/group", "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n"),
+    ("etc/hosts", "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n"),
+    ("etc/hostname", "sandbox\n"),
+    ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
+];
+
+/// The host name inside.
+pub(super) const HOSTNAME: &str = "sandbox";
+
+/// What this host shows to every sandbox.
+#[derive(Debug, Clone)]
+pub(super) struct Host {
+    /// Read-only parts.
+    pub(super) binds: Vec<Bind>,
+    /// Links at the top, with their targets.
+    links: Vec<(PathBuf, PathBuf)>,
+}
+
+impl Host {
+    /// Looks at the host.
+    pub(super) fn look() -> Self {
+        let mut host = Self { binds: Vec::new(), links: Vec::new() };
+        for name in SYSTEM {
+            let source = Path::new("/").join(name);
+            match fs::symlink_metadata(&source) {
+                Ok(meta) if meta.is_dir() => host.bind(name),
+                Ok(meta) if meta.is_symlink() => {
+                    if let Ok(target) = fs::read_link(&source) {
+                        host.links.push((name.into(), target));
+                    }
+                }
+                _ => {}
+            }
+        }
+        for entry in fs::read_dir("/usr").into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let Some(name) = name.to_str().filter(|name| *name != "src") else { continue };
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => host.bind(&format!("usr/{name}")),
+                Ok(kind) if kind.is_symlink() => {
+                    if let Ok(target) = fs::read_link(entry.path()) {
+                        host.links.push((Path::new("usr").join(name), target));
+                    }
+                }
+                _ => {}
+            }
+        }
+        host.binds.sort_by(|a, b| a.target.cmp(&b.target));
+        for name in CONFIGURATION {
+            if fs::symlink_metadata(Path::new("/").join(name)).is_ok_and(|meta| meta.is_dir()) {
+                host.bind(name);
+            }
+        }
+        host
+    }
+
+    fn bind(&mut self, name: &str) {
+        self.binds.push(Bind { source: Path::new("/").join(name), target: name.into() });
+    }
+
+    /// The part of the host, or of the kernel, that hides what would be put at `path` (relative to
+    /// the root).
+    pub(super) fn hidden_by(&self, path: &Path) -> Option<PathBuf> {
+        let binds = self.binds.iter().map(|bind| bind.target.as_path());
+        let links = self.links.iter().map(|(link, _)| link.as_path());
+        let kernel = ["proc", "dev", "sys"].map(Path::new);
+        let found = binds.chain(links).chain(kernel).find(|hidden| path.starts_with(hidden))?;
+        Some(Path::new("/").join(found))
+    }
+
+    /// Fills the empty directory `root`.
+    ///
+    /// # Errors
+    /// When something cannot be written. Files of the host that cannot be read are left out.
+    pub(super) fn furnish(&self, root: &Path) -> io::Result<()> {
+        for (name, mode) in DIRECTORIES {
+            let dir = root.join(name);
+            fs::DirBuilder::new().mode(mode).create(&dir)?;
+            // The mode at creation is cut by the umask.
+            fs::set_permissions(&dir, fs::Permissions::from_mode(mode))?;
+        }
+        for (link, target) in &self.links {
+            symlink(target, root.join(link))?;
+        }
+        for bind in &self.binds {
+            make_parents(root, &bind.target.join("x"))?;
+        }
+        for name in COPIED {
+            let Ok(content) = fs::read(Path::new("/").join(name)) else { continue };
+            make_parents(root, Path::new(name))?;
+            fs::write(root.join(name), content)?;
+        }
+        for (name, content) in FILES {
+            fs::write(root.join(name), content)?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes the directories above `path`; `root` is not used by anybody else yet.
+fn make_parents(root: &Path, path: &Path) -> io::Result<()> {
+    let parent = path.parent().expect("a path with a name has a parent");
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(root.join(parent))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_furnished_root_has_its_mount_points_and_no_secrets() {
+        let dir = tempfile::tempdir().expect("directory");
+        let host = Host::look();
+        host.furnish(dir.path()).expect("furnished");
+        for bind in &host.binds {
+            assert!(dir.path().join(&bind.target).is_dir(), "{bind:?}");
+        }
+        let tmp = fs::metadata(dir.path().join("tmp")).expect("there").permissions().mode();
+        assert_eq!(tmp & 0o7777, 0o1777);
+        assert!(!dir.path().join("etc/shadow").exists());
+        assert_eq!(host.hidden_by(Path::new("usr/local/bin/x")), Some("/usr/local".into()));
+        assert_eq!(host.hidden_by(Path::new("bin/x")), Some("/bin".into()));
+        assert_eq!(host.hidden_by(Path::new("usr/src/app")), None);
+        assert_eq!(host.hidden_by(Path::new("app/usr")), None);
+    }
+}

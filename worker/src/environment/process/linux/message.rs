@@ -1,0 +1,192 @@
+//! What the worker and the supervisor say to each other: JSON in packets of a socket, file
+//! descriptors beside it.
+
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Largest packet on the control socket: the longest message lists some thirty mounts.
+pub(super) const PACKET_BYTES: usize = 64 * 1024;
+
+/// Most file descriptors beside one message: two streams and a few control groups.
+const PACKET_FDS: usize = 8;
+
+/// Largest command request: the kernel refuses longer arguments and variables anyway.
+pub(super) const COMMAND_BYTES: u64 = 8 * 1024 * 1024;
+
+/// From the worker to the supervisor.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Request {
+    /// Build the root and be ready. Comes first and once.
+    Setup(Setup),
+    /// Start a command; its own socket comes with the message.
+    Spawn {
+        /// Number of the request.
+        id: u64,
+    },
+    /// End every process but the supervisor.
+    KillAll {
+        /// Number of the request.
+        id: u64,
+    },
+}
+
+/// What the sandbox shall look like.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Setup {
+    /// Directory on the host that becomes `/`.
+    pub(super) root: PathBuf,
+    /// Parts of the host to show, read-only. The mount points exist.
+    pub(super) binds: Vec<Bind>,
+    /// Host name inside.
+    pub(super) hostname: String,
+    /// Whether the network is a new one that needs its loopback started.
+    pub(super) own_network: bool,
+}
+
+/// A part of the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Bind {
+    /// Path on the host.
+    pub(super) source: PathBuf,
+    /// Path below the root, relative.
+    pub(super) target: PathBuf,
+}
+
+/// From the supervisor to the worker.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Event {
+    /// The sandbox accepts commands.
+    Ready,
+    /// The sandbox cannot be made.
+    Failed(StepFailed),
+    /// A command ended.
+    Exited {
+        /// Number of the request.
+        id: u64,
+        /// Exit code; 128 + n when signal n ended it.
+        code: i32,
+    },
+    /// A command could not be started.
+    NotStarted {
+        /// Number of the request.
+        id: u64,
+        /// Why.
+        reason: String,
+    },
+    /// An answer to [`Request::KillAll`].
+    Killed {
+        /// Number of the request.
+        id: u64,
+        /// Whether nothing is left.
+        gone: bool,
+    },
+}
+
+/// A step of making a sandbox that failed.
+#[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
+#[error("{step}: {}", io::Error::from_raw_os_error(*.errno))]
+pub(super) struct StepFailed {
+    /// What was done.
+    pub(super) step: String,
+    /// The kernel's answer.
+    pub(super) errno: i32,
+}
+
+impl StepFailed {
+    pub(super) fn new(step: impl Into<String>, error: &io::Error) -> Self {
+        Self { step: step.into(), errno: error.raw_os_error().unwrap_or(0) }
+    }
+}
+
+/// What a command is, sent on its own socket together with its streams.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct CommandRequest {
+    /// Program and arguments.
+    pub(super) argv: Vec<String>,
+    /// All variables it gets.
+    pub(super) env: BTreeMap<String, String>,
+    /// Its directory.
+    pub(super) workdir: String,
+    /// Bytes of private memory a single process may have, where no control group holds it.
+    pub(super) data_bytes: Option<u64>,
+    /// Processes of the sandbox, where no control group holds it.
+    pub(super) processes: Option<u64>,
+}
+
+/// Sends bytes and file descriptors; the number of bytes sent.
+pub(super) fn send_with(
+    socket: impl AsFd,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> rustix::io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(rustix::io::Errno::TOOBIG);
+    }
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
+}
+
+/// Receives at most `buffer` bytes and the descriptors beside them, closed on exec. No bytes mean
+/// that the other side is gone.
+pub(super) fn receive_with(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+) -> rustix::io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received = recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags)?;
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    Ok((received.bytes, fds))
+}
+
+/// One packet as JSON.
+pub(super) fn encode<T: Serialize>(message: &T) -> Vec<u8> {
+    serde_json::to_vec(message).expect("messages hold text and numbers only")
+}
+
+/// Reads a packet back.
+pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
+    serde_json::from_slice(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_travel_beside_a_packet() {
+        let (here, there) = std::os::unix::net::UnixDatagram::pair().expect("sockets");
+        let (mut reader, writer) = io::pipe().expect("pipe");
+        let packet = encode(&Request::Spawn { id: 7 });
+        send_with(&here, &packet, &[writer.as_fd()]).expect("sent");
+        drop(writer);
+
+        let mut buffer = [0; 1024];
+        let (length, mut fds) = receive_with(&there, &mut buffer).expect("received");
+        let request: Request = decode(&buffer[..length]).expect("a request");
+        assert!(matches!(request, Request::Spawn { id: 7 }), "{request:?}");
+        let mut copy = std::fs::File::from(fds.pop().expect("one"));
+        io::Write::write_all(&mut copy, b"through").expect("written");
+        drop(copy);
+        assert_eq!(io::read_to_string(&mut reader).expect("read"), "through");
+    }
+}

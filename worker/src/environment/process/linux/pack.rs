@@ -1,0 +1,155 @@
+//! Reads a part of a sandbox's tree as a tar stream, while hostile code may change it.
+//!
+//! Only regular files, directories and links are packed, links as links. A file that grows, shrinks
+//! or cannot be read while it is packed keeps the announced length. The stream ends early with an
+//! error, never quietly, when something else goes wrong.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, PipeWriter, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use rollout_protocol::limits;
+use rustix::fs::{Dir, FileType, OFlags};
+use tar::{Builder, EntryType, Header};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::unix::pipe;
+
+use super::tree::{Found, handle_at, names, open_handle};
+use crate::supervise::{self, Task};
+
+/// Names of a directory that are sorted at a time: memory stays bounded in a directory of millions.
+const BATCH: usize = 16 * 1024;
+
+/// Starts packing. Dropping the stream ends it.
+///
+/// # Errors
+/// When there is no pipe to be had.
+pub(super) fn stream(found: Found) -> io::Result<Packed> {
+    let (reader, writer) = io::pipe()?;
+    let reader = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
+    let failed = Arc::new(Mutex::new(None));
+    let slot = Arc::clone(&failed);
+    let task = supervise::spawn("sandbox-pack", async move {
+        supervise::blocking(move || {
+            let result = pack(&found, &writer);
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = result.err();
+            // Closed after the result is known: the reader looks for it at the end.
+            drop(writer);
+        })
+        .await;
+    });
+    Ok(Packed { reader, failed, _task: task })
+}
+
+/// A tar stream.
+#[derive(Debug)]
+pub(super) struct Packed {
+    reader: pipe::Receiver,
+    failed: Arc<Mutex<Option<io::Error>>>,
+    _task: Task<()>,
+}
+
+impl AsyncRead for Packed {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.reader).poll_read(context, buffer))?;
+        if buffer.filled().len() == before && buffer.remaining() > 0 {
+            let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+            return Poll::Ready(failed.map_or(Ok(()), Err));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+fn pack(found: &Found, writer: &PipeWriter) -> io::Result<()> {
+    let mut archive = Builder::new(io::BufWriter::with_capacity(64 * 1024, writer));
+    archive.sparse(false);
+    let base = PathBuf::from(&found.name);
+    let mut open: Vec<Level> = add(&mut archive, &base, &found.handle)?.into_iter().collect();
+    while let Some(level) = open.last_mut() {
+        let Some(name) = level.next()? else {
+            open.pop();
+            continue;
+        };
+        let path = level.path.join(&name);
+        // Gone since it was listed.
+        let Ok(handle) = handle_at(&level.dir, &name) else { continue };
+        let below = add(&mut archive, &path, &handle)?;
+        // One level more than a reader accepts, so that it sees that there is more.
+        if open.len() <= limits::ARCHIVE_DEPTH {
+            open.extend(below);
+        }
+    }
+    archive.into_inner()?.flush()
+}
+
+/// A directory that is being packed.
+struct Level {
+    path: PathBuf,
+    dir: OwnedFd,
+    listing: Dir,
+    /// Names already read, the next one last.
+    ready: Vec<OsString>,
+}
+
+impl Level {
+    fn next(&mut self) -> io::Result<Option<OsString>> {
+        if self.ready.is_empty() {
+            self.ready = names(&mut self.listing, BATCH)?;
+            self.ready.sort_unstable_by(|a, b| b.cmp(a));
+        }
+        Ok(self.ready.pop())
+    }
+}
+
+type Archive<'a> = Builder<io::BufWriter<&'a PipeWriter>>;
+
+/// Adds one thing; a directory is returned to be entered.
+fn add(archive: &mut Archive<'_>, path: &Path, handle: &OwnedFd) -> io::Result<Option<Level>> {
+    let stat = rustix::fs::fstat(handle)?;
+    let mut header = Header::new_gnu();
+    header.set_mode(stat.st_mode & 0o7777);
+    header.set_mtime(u64::try_from(stat.st_mtime).unwrap_or(0));
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => {
+            let Ok(file) = open_handle(handle, OFlags::RDONLY) else { return Ok(None) };
+            let size = u64::try_from(stat.st_size).unwrap_or(0);
+            header.set_size(size);
+            header.set_entry_type(EntryType::Regular);
+            let padded = File::from(file).chain(io::repeat(0)).take(size);
+            archive.append_data(&mut header, path, padded)?;
+        }
+        FileType::Symlink => {
+            let target = rustix::fs::readlinkat(handle, "", Vec::new())?;
+            header.set_size(0);
+            header.set_entry_type(EntryType::Symlink);
+            let target = OsString::from_vec(target.into_bytes());
+            // A target that no header can hold is no loss: links are not followed anyway.
+            if let Err(error) = archive.append_link(&mut header, path, &target) {
+                tracing::debug!(%error, ?path, "a link was not packed");
+            }
+        }
+        FileType::Directory => {
+            let Ok(dir) = open_handle(handle, OFlags::RDONLY | OFlags::DIRECTORY) else {
+                return Ok(None);
+            };
+            header.set_size(0);
+            header.set_entry_type(EntryType::Directory);
+            archive.append_data(&mut header, path.join(""), io::empty())?;
+            let listing = Dir::read_from(&dir)?;
+            return Ok(Some(Level { path: path.to_path_buf(), dir, listing, ready: Vec::new() }));
+        }
+        _ => {}
+    }
+    Ok(None)
+}

@@ -1,0 +1,192 @@
+//! Puts files of a build context and of uploads into a sandbox's tree.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+use super::failure;
+use super::host::Host;
+use super::tree::{Tree, relative};
+use crate::archive;
+use crate::environment::context::{self, ContextEntry, ContextKind};
+use crate::environment::dockerignore::Dockerignore;
+use crate::environment::process::dockerfile::{Copy, Recipe, Step, matching};
+use crate::environment::{Failure, FailureKind, Upload};
+
+/// Longest beginning of a file that tells an archive.
+const MAGIC_BYTES: usize = 512;
+
+/// A tree together with the host whose parts hide some of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) tree: &'a Tree,
+    pub(super) host: &'a Host,
+}
+
+impl Place<'_> {
+    /// Applies uploads in order.
+    pub(super) fn uploads(self, uploads: Vec<Upload>) -> Result<(), Failure> {
+        for upload in uploads {
+            match upload {
+                Upload::FreshDir { path } => {
+                    let to = self.target(&path)?;
+                    self.tree.fresh_dir(&to).map_err(|e| cannot(&path, e))?;
+                }
+                Upload::Dir { path } => {
+                    let to = self.target(&path)?;
+                    self.tree.dir(&to).map_err(|e| cannot(&path, e))?;
+                }
+                Upload::File { path, bytes, executable } => {
+                    let to = self.target(&path)?;
+                    let mode = if executable { 0o755 } else { 0o644 };
+                    self.tree.file(&to, &mut &bytes[..], mode).map_err(|e| cannot(&path, e))?;
+                }
+                Upload::Archive { path, tar } => {
+                    let to = self.target(&path)?;
+                    let fill = |dir: &Path| unpack(&tar, dir);
+                    self.tree.filled_dir(&to, fill).map_err(|e| cannot(&path, e))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows the steps of a Dockerfile. Unsupported ones that only show here are skipped when
+    /// `lenient`.
+    pub(super) fn recipe(
+        self,
+        recipe: &Recipe,
+        context: &Path,
+        lenient: bool,
+    ) -> Result<(), Failure> {
+        let mut entries = None;
+        for step in &recipe.steps {
+            match step {
+                Step::Dir(path) => {
+                    let to = relative(path).unwrap_or_default();
+                    self.tree.make_dirs(&to).map_err(|e| cannot(path, e))?;
+                }
+                Step::Copy(copy) => {
+                    if entries.is_none() {
+                        entries = Some(list(context)?);
+                    }
+                    self.copy(copy, entries.as_deref().unwrap_or_default(), context, lenient)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn copy(
+        self,
+        copy: &Copy,
+        entries: &[ContextEntry],
+        context: &Path,
+        lenient: bool,
+    ) -> Result<(), Failure> {
+        let target = relative(&copy.target).unwrap_or_default();
+        let is_dir = copy.target.ends_with('/') || self.tree.is_dir(&target);
+        for source in &copy.sources {
+            let refuse = |what: &str| {
+                let name = if copy.add { "ADD" } else { "COPY" };
+                let text = format!("Dockerfile line {}: {name}: `{source}` {what}", copy.line);
+                Failure::new(FailureKind::Refused, text)
+            };
+            let found = matching(entries, source, is_dir)
+                .ok_or_else(|| refuse("is not in the build context"))?;
+            self.tree
+                .make_dirs(if is_dir { &target } else { parent(&target) })
+                .map_err(|e| cannot(&copy.target, e))?;
+            for (entry, below) in found {
+                let from = context.join(&entry.path);
+                let top_file = copy.add && !below.contains('/');
+                if top_file && entry.kind != ContextKind::Dir && is_archive(&from) {
+                    if lenient {
+                        continue;
+                    }
+                    return Err(refuse("is an archive, which ADD would extract; use COPY"));
+                }
+                let to = if below.is_empty() { target.clone() } else { target.join(&below) };
+                self.entry(entry, &from, &to, copy.mode).map_err(|e| cannot(&copy.target, e))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(
+        self,
+        entry: &ContextEntry,
+        from: &Path,
+        to: &Path,
+        mode: Option<u32>,
+    ) -> io::Result<()> {
+        match &entry.kind {
+            ContextKind::Dir => {
+                let dir = self.tree.make_dirs(to)?;
+                let mode = mode.map(rustix::fs::Mode::from_raw_mode);
+                Ok(mode.map_or(Ok(()), |mode| rustix::fs::fchmod(&dir, mode))?)
+            }
+            ContextKind::File { executable } => {
+                let mode = mode.unwrap_or(if *executable { 0o755 } else { 0o644 });
+                self.tree.file(to, &mut File::open(from)?, mode)
+            }
+            ContextKind::Link { target } => self.tree.link(to, target),
+        }
+    }
+
+    /// The place of an upload in the tree.
+    fn target(self, path: &str) -> Result<PathBuf, Failure> {
+        let refuse = |what: String| Failure::new(FailureKind::Refused, what);
+        let to = relative(path).filter(|to| to.file_name().is_some());
+        let to = to.ok_or_else(|| refuse(format!("`{path}` is no place for an upload")))?;
+        match self.host.hidden_by(&to) {
+            None => Ok(to),
+            Some(by) => Err(refuse(format!(
+                "`{path}`: {} is the host's own and read-only in a process sandbox",
+                by.display()
+            ))),
+        }
+    }
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new(""))
+}
+
+fn cannot(path: &str, error: io::Error) -> Failure {
+    failure(&format!("put {path} into the sandbox"), error)
+}
+
+fn list(context: &Path) -> Result<Vec<ContextEntry>, Failure> {
+    let refuse =
+        |error| Failure::new(FailureKind::Refused, "cannot read the build context").because(error);
+    let ignore = Dockerignore::read(context).map_err(refuse)?;
+    context::list(context, &ignore, &[]).map_err(refuse)
+}
+
+/// Whether `ADD` would extract a file.
+fn is_archive(path: &Path) -> bool {
+    use std::io::Read as _;
+    let mut magic = Vec::with_capacity(MAGIC_BYTES);
+    let read = File::open(path).and_then(|f| f.take(MAGIC_BYTES as u64).read_to_end(&mut magic));
+    let compressed: [&[u8]; 4] =
+        [&[0x1f, 0x8b], b"BZh", &[0xfd, b'7', b'z', b'X', b'Z', 0], &[0x28, 0xb5, 0x2f, 0xfd]];
+    read.is_ok()
+        && (compressed.iter().any(|start| magic.starts_with(start))
+            || magic.get(257..262) == Some(b"ustar"))
+}
+
+/// Extracts one of our own archives into a directory that only we see. To be called on a blocking
+/// thread of the runtime.
+fn unpack(tar: &Path, dir: &Path) -> io::Result<()> {
+    let open = |error: io::Error| {
+        io::Error::new(error.kind(), format!("cannot read the archive {}: {error}", tar.display()))
+    };
+    let source = tokio::fs::File::from_std(File::open(tar).map_err(open)?);
+    let extracted = archive::extract_trusted(source, dir, archive::Limits::BUNDLE);
+    tokio::runtime::Handle::current().block_on(extracted).map_err(|error| {
+        if error.is_disk_full() { Errno::NOSPC.into() } else { io::Error::other(error) }
+    })
+}

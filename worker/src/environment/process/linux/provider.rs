@@ -1,0 +1,128 @@
+//! The provider of sandboxes.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rollout_protocol::limits;
+use rollout_protocol::spec::environment::{ProcessSettings, ProviderKind, ProviderSpec};
+
+use super::cgroup::Parents;
+use super::host::Host;
+use super::{claim, create, failure, reap};
+use crate::environment::process::ProcessConfig;
+use crate::environment::process::dockerfile::{self, Recipe};
+use crate::environment::{
+    CreateRequest, DeadOwners, Environment, Failure, FailureKind, Image, ImageRequest, ImageSource,
+    Provider, Reaped,
+};
+use crate::supervise;
+
+/// Unsupported instructions named in one failure.
+const NAMED: usize = 5;
+
+/// Makes sandboxes on this host.
+#[derive(Debug)]
+pub struct ProcessProvider {
+    config: Arc<ProcessConfig>,
+    host: Arc<Host>,
+    groups: Arc<Parents>,
+}
+
+impl ProcessProvider {
+    /// A provider whose sandboxes live below `config.base`.
+    pub fn new(config: ProcessConfig) -> Self {
+        let (host, groups) = (Arc::new(Host::look()), Arc::new(Parents::find()));
+        Self { config: Arc::new(config), host, groups }
+    }
+}
+
+#[async_trait]
+impl Provider for ProcessProvider {
+    fn kind(&self) -> ProviderKind {
+        ProviderKind::Process
+    }
+
+    /// There is nothing to build: checks that the source can be honoured.
+    async fn prepare(&self, request: ImageRequest) -> Result<Image, Failure> {
+        let settings = settings(&request.settings)?;
+        let source = request.source.clone();
+        supervise::blocking(move || recipe(&source, &settings)).await?;
+        let reference = match &request.source {
+            ImageSource::Named(name) => format!("process:{name}"),
+            ImageSource::Context { digest, .. } => format!("process:{digest}"),
+        };
+        Ok(Image { reference, made: false })
+    }
+
+    async fn create(&self, request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {
+        let settings = settings(&request.settings)?;
+        let parts = create::Parts {
+            config: Arc::clone(&self.config),
+            host: Arc::clone(&self.host),
+            parents: Arc::clone(&self.groups),
+            settings,
+        };
+        Ok(Box::new(create::create(parts, request).await?))
+    }
+
+    async fn reap(&self, dead: &dyn DeadOwners) -> Result<Reaped, Failure> {
+        let base = self.config.base.clone();
+        let claims = supervise::blocking(move || claim::all(&base)).await;
+        let claims = claims.map_err(|e| failure("list the sandboxes", e))?;
+        let (doomed, kept) = reap::judge(&self.config.base, claims, dead);
+        let mut reaped = reap::remove(&self.config.base, doomed).await;
+        reaped.kept += kept;
+        Ok(reaped)
+    }
+}
+
+fn settings(spec: &ProviderSpec) -> Result<ProcessSettings, Failure> {
+    match spec {
+        ProviderSpec::Process(settings) => Ok(settings.clone()),
+        other => {
+            let text = format!("settings of {} came to the process provider", other.kind());
+            Err(Failure::new(FailureKind::Bug, text))
+        }
+    }
+}
+
+/// What of a source can be honoured. What cannot is refused, unless the job says otherwise.
+pub(super) fn recipe(source: &ImageSource, settings: &ProcessSettings) -> Result<Recipe, Failure> {
+    let recipe = match source {
+        ImageSource::Named(_) if settings.ignore_dockerfile => Recipe::empty(),
+        ImageSource::Named(name) => {
+            let text = format!(
+                "the task runs in the image `{name}`, and a process sandbox has no images; use \
+                 `environment.type: docker`, or `ignore_dockerfile: true` to run it on the host's \
+                 own system"
+            );
+            return Err(Failure::new(FailureKind::Refused, text));
+        }
+        ImageSource::Context { dir, .. } => read(dir)?,
+    };
+    if recipe.unsupported.is_empty() || settings.ignore_dockerfile {
+        return Ok(recipe);
+    }
+    let mut text: Vec<_> = recipe.unsupported.iter().take(NAMED).map(ToString::to_string).collect();
+    if recipe.unsupported.len() > NAMED {
+        text.push(format!("and {} more", recipe.unsupported.len() - NAMED));
+    }
+    Err(Failure::new(FailureKind::Refused, text.join("; ")))
+}
+
+/// Reads the Dockerfile of a context; without one nothing is asked for.
+fn read(context: &Path) -> Result<Recipe, Failure> {
+    let path = context.join(dockerfile::FILE);
+    let cannot = |error| failure(&format!("read {}", path.display()), error);
+    let meta = match std::fs::metadata(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Recipe::empty()),
+        other => other.map_err(cannot)?,
+    };
+    if meta.len() > limits::CONFIG_FILE_BYTES {
+        let text = format!("{} is larger than {} bytes", path.display(), limits::CONFIG_FILE_BYTES);
+        return Err(Failure::new(FailureKind::Refused, text));
+    }
+    let text = std::fs::read_to_string(&path).map_err(cannot)?;
+    Ok(Recipe::read(&text))
+}

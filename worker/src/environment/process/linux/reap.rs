@@ -1,0 +1,91 @@
+//! Removes what dead owners left.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use tokio::time::Instant;
+
+use super::claim::{Claim, Hold, Writer};
+use super::{create, guardian};
+use crate::environment::{DeadOwners, Reaped};
+
+/// How long a sandbox is given to notice that its worker is gone, before it is killed.
+const NOTICING: Duration = Duration::from_millis(500);
+
+/// How long a killed sandbox is given to end.
+const ENDING: Duration = Duration::from_secs(10);
+
+/// How often it is looked at.
+const AGAIN: Duration = Duration::from_millis(2);
+
+/// Splits claims into those to remove and a number of those to keep.
+pub(super) fn judge(
+    base: &Path,
+    claims: Vec<(String, Option<Claim>)>,
+    dead: &dyn DeadOwners,
+) -> (Vec<(String, Claim)>, usize) {
+    let (mut doomed, mut kept) = (Vec::new(), 0);
+    for (id, claim) in claims {
+        match claim.filter(|claim| is_left(base, &id, claim, dead)) {
+            Some(claim) => doomed.push((id, claim)),
+            None => kept += 1,
+        }
+    }
+    (doomed, kept)
+}
+
+/// Whether nobody needs a sandbox any more.
+fn is_left(base: &Path, id: &str, claim: &Claim, dead: &dyn DeadOwners) -> bool {
+    let owner = &claim.labels.owner;
+    if claim.preserved || owner.uid != rustix::process::geteuid().as_raw() {
+        return false;
+    }
+    let abandoned = claim.writer == Writer::current() && !Hold::exists(&base.join(id));
+    abandoned || dead.is_dead(owner)
+}
+
+/// Removes sandboxes.
+pub(super) async fn remove(base: &Path, doomed: Vec<(String, Claim)>) -> Reaped {
+    let mut reaped = Reaped::default();
+    for (id, claim) in doomed {
+        match remove_one(base, &id, &claim).await {
+            Ok(()) => reaped.removed.push(id),
+            Err(error) => reaped.failed.push((id, error.to_string())),
+        }
+    }
+    reaped
+}
+
+async fn remove_one(base: &Path, id: &str, claim: &Claim) -> io::Result<()> {
+    let directory = base.join(id);
+    let begun = Instant::now();
+    let mut killed = false;
+    // The supervisor holds a shared lock while anything of the sandbox lives.
+    let _lock = loop {
+        let lock = match File::open(&directory) {
+            Ok(lock) => lock,
+            // It owned nothing yet, or nothing any more.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => break None,
+            Err(error) => return Err(error),
+        };
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break Some(lock),
+            Err(Errno::WOULDBLOCK) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let waited = begun.elapsed();
+        if waited > NOTICING && !killed {
+            guardian::kill_recorded(&directory);
+            killed = true;
+        }
+        if waited > NOTICING + ENDING {
+            return Err(io::Error::other("its processes do not end"));
+        }
+        tokio::time::sleep(AGAIN).await;
+    };
+    create::clean(base, id, &directory, claim).await
+}

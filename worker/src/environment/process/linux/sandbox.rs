@@ -1,0 +1,260 @@
+//! One running sandbox.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use rollout_protocol::record::{Held, LimitsHeld};
+use rollout_protocol::spec::resources::Resources;
+
+use super::cgroup::Groups;
+use super::claim::{Claim, Hold};
+use super::control::Control;
+use super::create::{self, Parts};
+use super::guardian::Guardian;
+use super::message::CommandRequest;
+use super::place::Place;
+use super::storage::{self, Exceeded};
+use super::tree::{self, Tree, relative};
+use super::{exec, failure, pack};
+use crate::environment::process::dockerfile::Recipe;
+use crate::environment::{
+    ByteStream, Command, Environment, Exit, Failure, FailureKind, Output, Upload,
+};
+use crate::supervise::{self, Task};
+
+/// Home of the only user.
+const HOME: &str = "/root";
+
+/// What [`create`] has made.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) tree: Tree,
+    pub(super) groups: Groups,
+    pub(super) recipe: Recipe,
+    pub(super) claim: Claim,
+    pub(super) guardian: Guardian,
+    pub(super) control: Control,
+    pub(super) resources: Resources,
+}
+
+/// A sandbox. Dropping it ends its processes; its files stay until a reaper comes.
+#[derive(Debug)]
+pub(super) struct Sandbox {
+    id: String,
+    directory: PathBuf,
+    workdir: String,
+    env: BTreeMap<String, String>,
+    resources: Resources,
+    parts: Parts,
+    tree: Arc<Tree>,
+    groups: Arc<Groups>,
+    claim: Claim,
+    guardian: Guardian,
+    control: Control,
+    stopped: AtomicBool,
+    exceeded: Exceeded,
+    /// Streams of background processes that nobody listens to any more.
+    discarding: Mutex<Vec<Task<()>>>,
+    teardown: tokio::sync::Mutex<()>,
+    _storage: Option<Task<()>>,
+    _hold: Hold,
+}
+
+impl Sandbox {
+    pub(super) fn new(id: String, hold: Hold, parts: Parts, made: Made) -> Self {
+        let mut env = made.recipe.env;
+        env.entry("HOME".to_owned()).or_insert_with(|| HOME.to_owned());
+        let tree = Arc::new(made.tree);
+        let exceeded = Exceeded::default();
+        let limit = made.resources.storage_mb;
+        let storage = (limit > 0).then(|| {
+            let closer = made.control.closer();
+            storage::watch(Arc::clone(&tree), limit, Arc::clone(&exceeded), closer)
+        });
+        Self {
+            directory: parts.config.base.join(&id),
+            id,
+            workdir: made.recipe.workdir,
+            env,
+            resources: made.resources,
+            parts,
+            tree,
+            groups: Arc::new(made.groups),
+            claim: made.claim,
+            guardian: made.guardian,
+            control: made.control,
+            stopped: AtomicBool::new(false),
+            exceeded,
+            discarding: Mutex::default(),
+            teardown: tokio::sync::Mutex::default(),
+            _storage: storage,
+            _hold: hold,
+        }
+    }
+
+    fn gone(&self, what: &str) -> Failure {
+        Failure::new(FailureKind::Gone, format!("{}: {what}", self.id))
+    }
+
+    /// Why nothing can be changed any more, if so.
+    fn usable(&self) -> Result<(), Failure> {
+        self.exists()?;
+        if let Some(what) = self.exceeded.get() {
+            return Err(Failure::new(FailureKind::DiskFull, format!("{}: {what}", self.id)));
+        }
+        if self.stopped.load(Ordering::Acquire) {
+            return Err(self.gone("the sandbox was stopped"));
+        }
+        Ok(())
+    }
+
+    fn exists(&self) -> Result<(), Failure> {
+        if self.directory.exists() { Ok(()) } else { Err(self.gone("the sandbox was removed")) }
+    }
+
+    /// What becomes of a command's failure when the sandbox ended meanwhile.
+    fn explain(&self, error: Failure) -> Failure {
+        if error.kind == FailureKind::Gone { self.usable().err().unwrap_or(error) } else { error }
+    }
+
+    /// Ends all processes and the supervisor.
+    async fn end(&self) -> Result<(), Failure> {
+        self.stopped.store(true, Ordering::Release);
+        self.control.close();
+        let ended = self.guardian.end().await;
+        self.discarding().clear();
+        ended.map_err(|error| {
+            let text = format!("{}: processes do not end", self.id);
+            Failure::new(FailureKind::LeftBehind, text).because(error)
+        })
+    }
+
+    fn discarding(&self) -> std::sync::MutexGuard<'_, Vec<Task<()>>> {
+        self.discarding.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn request(&self, command: Command) -> CommandRequest {
+        let mut env = self.env.clone();
+        env.extend(command.env);
+        let held = |controller| self.groups.held(controller) == Held::Enforced;
+        let memory = self.resources.memory_mb * 1024 * 1024;
+        CommandRequest {
+            argv: command.argv,
+            env,
+            workdir: command.workdir.unwrap_or_else(|| self.workdir.clone()),
+            data_bytes: (memory > 0 && !held("memory")).then_some(memory),
+            processes: (!held("pids")).then_some(self.parts.config.pids),
+        }
+    }
+}
+
+#[async_trait]
+impl Environment for Sandbox {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn workdir(&self) -> &str {
+        &self.workdir
+    }
+
+    fn limits(&self) -> LimitsHeld {
+        let pids = match self.groups.held("pids") {
+            // The kernel counts processes per user of a namespace, but never limits its own root.
+            Held::No if !rustix::process::geteuid().is_root() => Held::Enforced,
+            held => held,
+        };
+        let storage = if self.resources.storage_mb > 0 { Held::Measured } else { Held::No };
+        LimitsHeld {
+            cpus: self.groups.held("cpu"),
+            memory: self.groups.held("memory"),
+            pids,
+            storage,
+        }
+    }
+
+    async fn copy_to(&self, uploads: Vec<Upload>) -> Result<(), Failure> {
+        self.usable()?;
+        let (tree, host) = (Arc::clone(&self.tree), Arc::clone(&self.parts.host));
+        supervise::blocking(move || Place { tree: &tree, host: &host }.uploads(uploads)).await
+    }
+
+    async fn copy_from(&self, path: &str) -> Result<Option<ByteStream>, Failure> {
+        self.exists()?;
+        let cannot = |error| failure(&format!("read {path} of the sandbox"), error);
+        let Some(below) = relative(path).filter(|below| below.file_name().is_some()) else {
+            let text = format!("`{path}` is no absolute path of a file or directory");
+            return Err(Failure::new(FailureKind::Refused, text));
+        };
+        let tree = Arc::clone(&self.tree);
+        let found = supervise::blocking(move || tree.find(&below)).await.map_err(cannot)?;
+        let Some(found) = found else { return Ok(None) };
+        let stream = pack::stream(found).map_err(cannot)?;
+        Ok(Some(Box::new(stream)))
+    }
+
+    async fn exec(&self, command: Command, output: Arc<dyn Output>) -> Result<Exit, Failure> {
+        self.usable()?;
+        let doors = self.groups.doors().map_err(|e| failure("open the control groups", e))?;
+        let request = self.request(command);
+        let finished = exec::run(&self.control, &request, doors, output.as_ref()).await;
+        let finished = finished.map_err(|error| self.explain(error))?;
+        let mut discarding = self.discarding();
+        discarding.retain(|task| !task.is_finished());
+        let tasks = finished.held.into_iter().map(exec::discard);
+        discarding.extend(tasks.map(|task| supervise::spawn("sandbox-discard", task)));
+        Ok(Exit { code: finished.code })
+    }
+
+    async fn kill_processes(&self) -> Result<(), Failure> {
+        match self.control.kill_all().await {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                let text = format!("{}: killed processes do not go", self.id);
+                Err(Failure::new(FailureKind::LeftBehind, text))
+            }
+            // The supervisor is gone or going, and takes everything with it.
+            Err(_) => {
+                self.control.close();
+                self.guardian.end().await.map_err(|error| {
+                    let text = format!("{}: processes do not end", self.id);
+                    Failure::new(FailureKind::LeftBehind, text).because(error)
+                })
+            }
+        }
+    }
+
+    async fn oom_killed(&self) -> bool {
+        self.groups.oom_kills() > 0
+    }
+
+    async fn stop(&self) -> Result<(), Failure> {
+        self.exists()?;
+        self.end().await
+    }
+
+    async fn destroy(&self) -> Result<(), Failure> {
+        let _alone = self.teardown.lock().await;
+        self.end().await?;
+        let base = &self.parts.config.base;
+        let removed = create::clean(base, &self.id, &self.directory, &self.claim);
+        removed.await.map_err(|error| {
+            let text = format!("{} cannot be removed", self.directory.display());
+            Failure::new(FailureKind::LeftBehind, text).because(error)
+        })
+    }
+
+    async fn preserve(&self) -> Result<String, Failure> {
+        self.exists()?;
+        self.end().await?;
+        let (base, id) = (self.parts.config.base.clone(), self.id.clone());
+        let claim = Claim { preserved: true, ..self.claim.clone() };
+        let marked = supervise::blocking(move || claim.write(&base, &id)).await;
+        marked.map_err(|e| failure("mark the sandbox as preserved", e))?;
+        let root = self.directory.join(tree::ROOT);
+        Ok(format!("files in {} (its processes were ended)", root.display()))
+    }
+}

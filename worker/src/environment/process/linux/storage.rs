@@ -1,0 +1,58 @@
+//! Watches the disk that a sandbox takes.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::control::Closer;
+use super::tree::Tree;
+use super::usage::{Usage, measure};
+use crate::supervise::{self, Task};
+
+/// Shortest time between two measurements.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// A measurement may take one part in so many of the time.
+const SHARE: u32 = 20;
+
+/// What was found above the limit.
+pub(super) type Exceeded = Arc<OnceLock<String>>;
+
+/// Measures again and again until the limit is exceeded; the sandbox is ended then.
+pub(super) fn watch(
+    tree: Arc<Tree>,
+    limit_mb: u64,
+    exceeded: Exceeded,
+    closer: Closer,
+) -> Task<()> {
+    supervise::spawn("sandbox-storage", async move {
+        let limit = limit_mb.saturating_mul(1024 * 1024);
+        let mut pause = SHORTEST;
+        loop {
+            tokio::time::sleep(pause).await;
+            let tree = Arc::clone(&tree);
+            let begun = Instant::now();
+            let found = supervise::blocking(move || measure(tree.root(), limit)).await;
+            pause = SHORTEST.max(begun.elapsed() * SHARE);
+            let what = match found {
+                Ok(Usage::Bytes(bytes)) if bytes > limit => {
+                    format!("storage limit exceeded: more than {limit_mb} MiB")
+                }
+                Ok(Usage::TooDeep) => {
+                    "storage limit exceeded: directories are nested too deeply to be measured"
+                        .to_owned()
+                }
+                Ok(Usage::Bytes(_)) => continue,
+                Err(error) => {
+                    tracing::debug!(%error, "the storage of a sandbox was not measured");
+                    continue;
+                }
+            };
+            // Set once: the sandbox ends now.
+            let _first = exceeded.set(what);
+            closer.close();
+            return;
+        }
+    })
+}

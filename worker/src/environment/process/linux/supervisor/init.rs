@@ -1,0 +1,194 @@
+//! `init`: process 1 of a sandbox.
+//!
+//! Signals from inside cannot end it (the kernel shields process 1 of a namespace), its descriptors
+//! are closed on exec, and it is neither in the control groups of the commands nor open to them by
+//! `ptrace` (it keeps capabilities that they gave up). When it ends, the kernel ends everything in
+//! the namespace.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::WaitOptions;
+
+use super::{Step as _, network, root};
+use crate::environment::process::linux::message::{
+    self, Event, PACKET_BYTES, Request, Setup, StepFailed,
+};
+
+/// How long a sweep goes on before it is reported as failed. Killed processes that do not go are
+/// stuck in the kernel.
+const SWEEP: Duration = Duration::from_secs(8);
+
+/// How often a sweep looks again without a signal that tells of an end.
+const SWEEP_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
+/// Serves until the worker's end of the control socket, which is standard input, closes.
+pub(super) fn main(helper: &[OsString]) -> Result<ExitCode, StepFailed> {
+    let kill = Some(rustix::process::Signal::KILL);
+    rustix::process::set_parent_process_death_signal(kill).step("follow the parent")?;
+    rustix::thread::set_no_new_privs(true).step("forbid new privileges")?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let control = rustix::io::fcntl_dupfd_cloexec(std::io::stdin().as_fd(), 3);
+    let control = control.step("keep the control socket")?;
+    let null = File::open("/dev/null").step("open /dev/null")?;
+    let mut ends = SigSet::empty();
+    ends.add(Signal::SIGCHLD);
+    ends.thread_block().step("hold back signals")?;
+    let signals = SignalFd::with_flags(&ends, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC);
+    let signals = signals.step("receive signals")?;
+
+    let Some((Request::Setup(setup), _)) = receive(&control)? else {
+        return Ok(ExitCode::FAILURE);
+    };
+    prepare(&setup)?;
+    rustix::stdio::dup2_stdin(null.as_fd()).step("leave standard input")?;
+    let mut init = Init { control, null: null.into(), signals, helper, commands: BTreeMap::new() };
+    init.tell(&Event::Ready);
+    init.serve()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn prepare(setup: &Setup) -> Result<(), StepFailed> {
+    root::enter(setup)?;
+    if setup.own_network {
+        network::start_loopback().step("start the loopback interface")?;
+    }
+    Ok(())
+}
+
+/// The next request with what came beside it; `None` when the worker is gone.
+fn receive(control: &OwnedFd) -> Result<Option<(Request, Vec<OwnedFd>)>, StepFailed> {
+    let mut buffer = vec![0; PACKET_BYTES];
+    let (length, fds) = rustix::io::retry_on_intr(|| message::receive_with(control, &mut buffer))
+        .step("read the control socket")?;
+    if length == 0 {
+        return Ok(None);
+    }
+    let request = message::decode(&buffer[..length]).step("understand the control socket")?;
+    Ok(Some((request, fds)))
+}
+
+struct Init<'a> {
+    control: OwnedFd,
+    null: OwnedFd,
+    signals: SignalFd,
+    helper: &'a [OsString],
+    /// Numbers of the requests by process.
+    commands: BTreeMap<i32, u64>,
+}
+
+impl Init<'_> {
+    fn serve(&mut self) -> Result<(), StepFailed> {
+        loop {
+            let control = self.wait(None)?;
+            self.reap();
+            if !control {
+                continue;
+            }
+            match receive(&self.control)? {
+                // The kernel ends everybody when we return.
+                None => return Ok(()),
+                Some((Request::Spawn { id }, fds)) => self.spawn(id, fds),
+                Some((Request::KillAll { id }, _)) => {
+                    let gone = self.kill_all()?;
+                    self.tell(&Event::Killed { id, gone });
+                }
+                Some((Request::Setup(_), _)) => {}
+            }
+        }
+    }
+
+    /// Waits for a request or the end of a process; whether it is a request.
+    fn wait(&self, timeout: Option<&Timespec>) -> Result<bool, StepFailed> {
+        let mut fds = [
+            PollFd::new(&self.control, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN),
+        ];
+        match rustix::event::poll(&mut fds, timeout) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error).step("wait for requests"),
+        }
+        let (control, signal) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
+        if signal {
+            // Which process it was is asked of the kernel: signals are merged.
+            while let Ok(Some(_)) = self.signals.read_signal() {}
+        }
+        Ok(control)
+    }
+
+    /// Starts a command, whose socket is the first descriptor. It reads what it shall become from
+    /// that socket.
+    fn spawn(&mut self, id: u64, fds: Vec<OwnedFd>) {
+        let Some(socket) = fds.into_iter().next() else {
+            let reason = "the request has no socket".to_owned();
+            return self.tell(&Event::NotStarted { id, reason });
+        };
+        let started = self.null.try_clone().and_then(|null| {
+            let mut command = Command::new("/proc/self/exe");
+            command.arg0(&self.helper[0]).args(&self.helper[1..]).arg("command").env_clear();
+            command.stdin(socket).stdout(null).stderr(Stdio::inherit()).spawn()
+        });
+        match started {
+            Ok(child) => {
+                let pid = i32::try_from(child.id()).expect("process ids are positive");
+                self.commands.insert(pid, id);
+            }
+            Err(error) => self.tell(&Event::NotStarted { id, reason: error.to_string() }),
+        }
+    }
+
+    /// Collects what has ended, commands and orphans.
+    fn reap(&mut self) {
+        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
+            let Some(id) = self.commands.remove(&pid.as_raw_nonzero().get()) else { continue };
+            let signal = status.terminating_signal().map(|signal| 128 + signal);
+            let code = status.exit_status().or(signal).unwrap_or(-1);
+            self.tell(&Event::Exited { id, code });
+        }
+    }
+
+    /// Ends every process of the namespace and collects them; whether none is left. The kernel
+    /// signals all of them in one step, spares only us, and lets no fork slip through.
+    fn kill_all(&mut self) -> Result<bool, StepFailed> {
+        let everybody = nix::unistd::Pid::from_raw(-1);
+        let until = Instant::now() + SWEEP;
+        while Instant::now() < until {
+            if nix::sys::signal::kill(everybody, Signal::SIGKILL) == Err(nix::errno::Errno::ESRCH) {
+                return Ok(true);
+            }
+            self.reap();
+            if nix::sys::signal::kill(everybody, None) == Err(nix::errno::Errno::ESRCH) {
+                return Ok(true);
+            }
+            self.wait_for_end()?;
+            self.reap();
+        }
+        Ok(false)
+    }
+
+    /// Waits a moment for the end of a process, whatever the control socket says.
+    fn wait_for_end(&self) -> Result<(), StepFailed> {
+        let mut fds = [PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)];
+        match rustix::event::poll(&mut fds, Some(&SWEEP_AGAIN)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error).step("wait for the end of processes"),
+        }
+        while let Ok(Some(_)) = self.signals.read_signal() {}
+        Ok(())
+    }
+
+    /// A worker that is gone is noticed at the next read.
+    fn tell(&self, event: &Event) {
+        let packet = message::encode(event);
+        let _sent = rustix::io::retry_on_intr(|| message::send_with(&self.control, &packet, &[]));
+    }
+}

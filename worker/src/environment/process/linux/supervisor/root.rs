@@ -1,0 +1,175 @@
+//! Builds the root of a sandbox and enters it.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+
+use super::Step as _;
+use crate::environment::process::linux::message::{Setup, StepFailed};
+
+/// Device nodes shown inside.
+const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+
+/// Size of `/dev/shm`, as Docker has it.
+const SHM: &std::ffi::CStr = c"mode=1777,size=64m";
+
+/// Parts of `/proc` through which the host's kernel could be changed by its own root user.
+const PROC_READ_ONLY: [&str; 5] = ["sys", "sysrq-trigger", "irq", "bus", "fs"];
+
+/// Parts of `/proc` that tell about the host.
+const PROC_HIDDEN: [&str; 5] = ["kcore", "keys", "key-users", "timer_list", "latency_stats"];
+
+/// Builds the root that `setup` describes and makes it ours; the host's tree is gone afterwards.
+pub(super) fn enter(setup: &Setup) -> Result<(), StepFailed> {
+    let root = setup.root.as_path();
+    let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", slave).step("make mounts private")?;
+    rustix::mount::mount_bind(root, root).step("mount the root of the sandbox")?;
+    for bind in &setup.binds {
+        let step = format!("mount {} of the host", bind.source.display());
+        let target = root.join(&bind.target);
+        rustix::mount::mount_bind_recursive(&bind.source, &target).step(&step)?;
+    }
+    protect(root).step("make the host's directories read-only")?;
+    proc(&root.join("proc"))?;
+    dev(&root.join("dev"))?;
+    rustix::system::sethostname(setup.hostname.as_bytes()).step("set the host name")?;
+    pivot(root).step("change the root")
+}
+
+/// Makes every mount below `root` read-only, except `root` itself, and all of them free of devices
+/// and set-user-id programs. Attributes of the host's mounts cannot be taken away and are repeated.
+fn protect(root: &Path) -> io::Result<()> {
+    let table = fs::read("/proc/self/mountinfo")?;
+    for line in table.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        let Some((point, options)) = mount_line(line) else {
+            return Err(io::Error::from_raw_os_error(rustix::io::Errno::BADMSG.raw_os_error()));
+        };
+        if !point.starts_with(root) {
+            continue;
+        }
+        let mut flags = keep(&options) | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::BIND;
+        if point != root {
+            flags |= MountFlags::RDONLY;
+        }
+        rustix::mount::mount_remount(&point, flags, c"")?;
+    }
+    Ok(())
+}
+
+/// Mount point and options of a line of `mountinfo`.
+fn mount_line(line: &[u8]) -> Option<(PathBuf, String)> {
+    let mut fields = line.split(|byte| *byte == b' ').skip(4);
+    let point = unescape(fields.next()?);
+    let options = String::from_utf8(fields.next()?.to_vec()).ok()?;
+    Some((PathBuf::from(OsString::from_vec(point)), options))
+}
+
+/// Undoes the octal escapes of `mountinfo`.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|_| *first == b'\\');
+        let code = digits.and_then(|d| u8::from_str_radix(std::str::from_utf8(d).ok()?, 8).ok());
+        plain.push(code.unwrap_or(*first));
+        rest = if code.is_some() { &after[3..] } else { after };
+    }
+    plain
+}
+
+/// The attributes of a mount that must stay when it is remounted.
+fn keep(options: &str) -> MountFlags {
+    options.split(',').fold(MountFlags::empty(), |flags, option| {
+        flags
+            | match option {
+                "ro" => MountFlags::RDONLY,
+                "nosuid" => MountFlags::NOSUID,
+                "nodev" => MountFlags::NODEV,
+                "noexec" => MountFlags::NOEXEC,
+                "noatime" => MountFlags::NOATIME,
+                "nodiratime" => MountFlags::NODIRATIME,
+                "relatime" => MountFlags::RELATIME,
+                _ => MountFlags::empty(),
+            }
+    })
+}
+
+/// Mounts a `/proc` that shows the sandbox's processes only.
+fn proc(at: &Path) -> Result<(), StepFailed> {
+    let strict = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    rustix::mount::mount("proc", at, "proc", strict, None).step("mount /proc")?;
+    for part in PROC_READ_ONLY.map(|part| at.join(part)).iter().filter(|part| part.exists()) {
+        bind_read_only(part, part, strict).step("protect /proc")?;
+    }
+    for part in PROC_HIDDEN.map(|part| at.join(part)).iter().filter(|part| part.exists()) {
+        bind_read_only(Path::new("/dev/null"), part, MountFlags::NOSUID).step("protect /proc")?;
+    }
+    Ok(())
+}
+
+fn bind_read_only(source: &Path, target: &Path, flags: MountFlags) -> rustix::io::Result<()> {
+    rustix::mount::mount_bind(source, target)?;
+    let flags = flags | MountFlags::BIND | MountFlags::RDONLY | MountFlags::RELATIME;
+    rustix::mount::mount_remount(target, flags, c"")
+}
+
+/// Builds a minimal `/dev`. Device nodes stay writable on a read-only mount; their mode and owner,
+/// which are the host's, do not.
+fn dev(at: &Path) -> Result<(), StepFailed> {
+    let plain = MountFlags::NOSUID | MountFlags::NOEXEC;
+    let small = c"mode=755,size=1m";
+    rustix::mount::mount("tmpfs", at, "tmpfs", plain, Some(small)).step("mount /dev")?;
+    let step = "fill /dev";
+    for device in DEVICES {
+        let source = Path::new("/dev").join(device);
+        if source.exists() {
+            File::create(at.join(device)).step(step)?;
+            bind_read_only(&source, &at.join(device), plain).step(step)?;
+        }
+    }
+    let links = [
+        ("/proc/self/fd", "fd"),
+        ("/proc/self/fd/0", "stdin"),
+        ("/proc/self/fd/1", "stdout"),
+        ("/proc/self/fd/2", "stderr"),
+        ("pts/ptmx", "ptmx"),
+    ];
+    for (target, name) in links {
+        symlink(target, at.join(name)).step(step)?;
+    }
+    fs::create_dir(at.join("pts")).step(step)?;
+    fs::create_dir(at.join("shm")).step(step)?;
+    let terminals = c"newinstance,ptmxmode=0666,mode=620";
+    rustix::mount::mount("devpts", at.join("pts"), "devpts", plain, Some(terminals))
+        .step("mount /dev/pts")?;
+    let shared = MountFlags::NOSUID | MountFlags::NODEV;
+    rustix::mount::mount("tmpfs", at.join("shm"), "tmpfs", shared, Some(SHM)).step("mount /dev/shm")
+}
+
+/// Makes `root` the root and lets go of the former one.
+fn pivot(root: &Path) -> io::Result<()> {
+    rustix::process::chdir(root)?;
+    rustix::process::pivot_root(".", ".")?;
+    rustix::mount::unmount(".", UnmountFlags::DETACH)?;
+    Ok(rustix::process::chdir("/")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountinfo_is_read_with_its_escapes() {
+        let line = br"36 35 98:0 /mnt1 /mnt\040two\134 rw,noatime,nosuid master:1 - ext3 /dev/r rw";
+        let (point, options) = mount_line(line).expect("a line");
+        assert_eq!(point, Path::new("/mnt two\\"));
+        assert_eq!(keep(&options), MountFlags::NOATIME | MountFlags::NOSUID);
+        assert_eq!(unescape(br"\04"), br"\04");
+    }
+}

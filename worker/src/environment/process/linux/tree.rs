@@ -1,0 +1,306 @@
+//! The writable tree of a sandbox, seen from the host.
+//!
+//! What runs inside may change this tree at any moment, so nothing here resolves a path by name:
+//! every step opens one component relative to the descriptor of the directory before it and never
+//! follows a link. New content is prepared in a directory that the sandbox cannot see and then
+//! renamed into place; what has to go is renamed away first. So whatever is done inside at the same
+//! time, nothing outside the tree is read or written, and a fresh directory is really empty.
+//!
+//! Working on the host directly, rather than through a helper inside, needs no process that the
+//! sandbox could kill, and works the same when it has ended.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+
+/// Open to every user, as `/tmp` is.
+const OPEN: u32 = 0o1777;
+
+/// Mode of directories that only have to be there.
+const PLAIN: u32 = 0o755;
+
+/// How often a place is cleared again when something inside fills it as fast.
+const CLEARINGS: u32 = 100;
+
+/// A directory of the tree, opened without following links.
+const DIRECTORY: OFlags =
+    OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// A handle that allows nothing but looking at what it is.
+const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// The tree with its two directories beside it.
+#[derive(Debug)]
+pub(super) struct Tree {
+    root: OwnedFd,
+    staging: OwnedFd,
+    trash: OwnedFd,
+    staging_path: PathBuf,
+    next: AtomicU64,
+}
+
+/// Name of the tree in the directory of an environment.
+pub(super) const ROOT: &str = "root";
+const STAGING: &str = "staging";
+const TRASH: &str = "trash";
+
+impl Tree {
+    /// Makes the directories of a new tree in `environment`.
+    pub(super) fn create(environment: &Path) -> io::Result<Self> {
+        for (name, mode) in [(ROOT, 0o755), (STAGING, 0o700), (TRASH, 0o700)] {
+            let path = environment.join(name);
+            std::fs::create_dir(&path)?;
+            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode))?;
+        }
+        let open = |name| rustix::fs::open(environment.join(name), DIRECTORY, Mode::empty());
+        Ok(Self {
+            root: open(ROOT)?,
+            staging: open(STAGING)?,
+            trash: open(TRASH)?,
+            staging_path: environment.join(STAGING),
+            next: AtomicU64::new(0),
+        })
+    }
+
+    /// The root directory.
+    pub(super) fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// Makes an empty directory, open to every user; whatever was there is gone.
+    pub(super) fn fresh_dir(&self, path: &Path) -> io::Result<()> {
+        let (name, staged) = self.stage();
+        rustix::fs::mkdirat(&self.staging, &name, Mode::from_raw_mode(OPEN))?;
+        std::fs::set_permissions(staged, std::os::unix::fs::PermissionsExt::from_mode(OPEN))?;
+        self.put(&name, path)
+    }
+
+    /// Opens an existing directory to every user, or makes it.
+    pub(super) fn dir(&self, path: &Path) -> io::Result<()> {
+        let inside = rustix::fs::ResolveFlags::IN_ROOT | rustix::fs::ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let dir = match rustix::fs::openat2(&self.root, path, flags, Mode::empty(), inside) {
+            Ok(dir) => dir,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::AGAIN) => {
+                self.make_dirs(path)?
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok(rustix::fs::fchmod(&dir, Mode::from_raw_mode(OPEN))?)
+    }
+
+    /// Makes a directory and those above it, if they are not there.
+    pub(super) fn make_dirs(&self, path: &Path) -> io::Result<OwnedFd> {
+        let mut dir = rustix::fs::openat(&self.root, ".", DIRECTORY, Mode::empty())?;
+        for name in path {
+            dir = self.enter(&dir, name)?;
+        }
+        Ok(dir)
+    }
+
+    /// Writes a file, with the directories above it.
+    pub(super) fn file(
+        &self,
+        path: &Path,
+        content: &mut dyn io::Read,
+        mode: u32,
+    ) -> io::Result<()> {
+        let (name, _) = self.stage();
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.staging, &name, flags, Mode::from_raw_mode(0o600))?;
+        let mut file = File::from(file);
+        io::copy(content, &mut file)?;
+        file.flush()?;
+        // The mode at creation is cut by the umask.
+        rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
+        self.put(&name, path)
+    }
+
+    /// Makes a symbolic link, with the directories above it.
+    pub(super) fn link(&self, path: &Path, target: &Path) -> io::Result<()> {
+        let (name, _) = self.stage();
+        rustix::fs::symlinkat(target, &self.staging, &name)?;
+        self.put(&name, path)
+    }
+
+    /// Puts a directory that `fill` makes in a place nobody else sees; whatever was there is gone.
+    pub(super) fn filled_dir(
+        &self,
+        path: &Path,
+        fill: impl FnOnce(&Path) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let (name, staged) = self.stage();
+        rustix::fs::mkdirat(&self.staging, &name, Mode::from_raw_mode(PLAIN))?;
+        std::fs::set_permissions(&staged, std::os::unix::fs::PermissionsExt::from_mode(PLAIN))?;
+        fill(&staged)?;
+        self.put(&name, path)
+    }
+
+    /// Whether a directory is at `path`, links not followed.
+    pub(super) fn is_dir(&self, path: &Path) -> bool {
+        let flags = rustix::fs::ResolveFlags::IN_ROOT | rustix::fs::ResolveFlags::NO_SYMLINKS;
+        rustix::fs::openat2(&self.root, path, DIRECTORY, Mode::empty(), flags).is_ok()
+    }
+
+    /// What is at `path`: links on the way are followed inside the tree, the last one is not.
+    pub(super) fn find(&self, path: &Path) -> io::Result<Option<Found>> {
+        let Some(name) = path.file_name() else { return Ok(None) };
+        let above = path.parent().filter(|above| *above != Path::new(""));
+        let above = above.unwrap_or(Path::new("."));
+        let inside = rustix::fs::ResolveFlags::IN_ROOT | rustix::fs::ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let found = retry(|| rustix::fs::openat2(&self.root, above, flags, Mode::empty(), inside))
+            .and_then(|above| rustix::fs::openat(above, name, HANDLE, Mode::empty()));
+        match found {
+            Ok(handle) => Ok(Some(Found { name: name.to_owned(), handle })),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A name in the staging directory, and its path.
+    fn stage(&self) -> (String, PathBuf) {
+        let name = self.next.fetch_add(1, Ordering::Relaxed).to_string();
+        let path = self.staging_path.join(&name);
+        (name, path)
+    }
+
+    /// Renames what was staged to `path`. A directory never merges with one that is there.
+    fn put(&self, staged: &str, path: &Path) -> io::Result<()> {
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let above = self.make_dirs(path.parent().unwrap_or(Path::new("")))?;
+        for _ in 0..CLEARINGS {
+            let keep = RenameFlags::NOREPLACE;
+            match rustix::fs::renameat_with(&self.staging, staged, &above, name, keep) {
+                Ok(()) => return Ok(()),
+                Err(Errno::EXIST) => self.clear(&above, name)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// Opens a directory, making it when it is not there or not one.
+    fn enter(&self, above: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
+        for _ in 0..CLEARINGS {
+            match rustix::fs::openat(above, name, DIRECTORY, Mode::empty()) {
+                Ok(dir) => return Ok(dir),
+                Err(Errno::NOENT) => {}
+                Err(Errno::NOTDIR | Errno::LOOP) => self.clear(above, name)?,
+                Err(Errno::ACCESS) => {
+                    let handle = rustix::fs::openat(above, name, HANDLE, Mode::empty())?;
+                    return Ok(open_handle(&handle, DIRECTORY)?);
+                }
+                Err(error) => return Err(error.into()),
+            }
+            match rustix::fs::mkdirat(above, name, Mode::from_raw_mode(PLAIN)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(io::ErrorKind::NotADirectory.into())
+    }
+
+    /// Moves what is at a place out of the tree.
+    fn clear(&self, above: &OwnedFd, name: &OsStr) -> io::Result<()> {
+        let (trashed, _) = self.stage();
+        match rustix::fs::renameat(above, name, &self.trash, &trashed) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(Errno::ACCESS) => {
+                // Moving a directory rewrites its `..`, which its owner may have forbidden.
+                let handle = rustix::fs::openat(above, name, HANDLE, Mode::empty())?;
+                allow_owner(&handle)?;
+                Ok(rustix::fs::renameat(above, name, &self.trash, &trashed)?)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Something in a tree.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// Its name.
+    pub(super) name: OsString,
+    /// It, not opened yet.
+    pub(super) handle: OwnedFd,
+}
+
+/// Repeats a lookup that lost a race against renames.
+fn retry<T>(mut lookup: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    for _ in 0..CLEARINGS {
+        match lookup() {
+            Err(Errno::AGAIN) => {}
+            other => return other,
+        }
+    }
+    lookup()
+}
+
+/// A handle of something in a directory: never follows, never blocks, runs no driver.
+pub(super) fn handle_at(dir: impl AsFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::openat(dir, name, HANDLE, Mode::empty())
+}
+
+/// Opens exactly what a handle stands for, which must be a regular file or a directory. An owner
+/// without permission gives it to itself.
+pub(super) fn open_handle(handle: &OwnedFd, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = (flags | OFlags::CLOEXEC | OFlags::NONBLOCK) - OFlags::NOFOLLOW;
+    match rustix::fs::open(magic(handle), flags, Mode::empty()) {
+        Err(Errno::ACCESS) => {
+            allow_owner(handle)?;
+            rustix::fs::open(magic(handle), flags, Mode::empty())
+        }
+        other => other,
+    }
+}
+
+/// Lets the owner do everything with what `handle` stands for.
+pub(super) fn allow_owner(handle: &OwnedFd) -> rustix::io::Result<()> {
+    let mode = rustix::fs::fstat(handle)?.st_mode;
+    let mode = Mode::from_raw_mode(mode & 0o7777 | 0o700);
+    rustix::fs::chmod(magic(handle), mode)
+}
+
+/// The path under which the kernel shows an open file to its holder.
+fn magic(handle: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(handle))
+}
+
+/// At most `most` names of a directory, starting where the last call ended.
+pub(super) fn names(dir: &mut Dir, most: usize) -> rustix::io::Result<Vec<OsString>> {
+    let mut found = Vec::new();
+    while found.len() < most {
+        let Some(entry) = dir.read() else { break };
+        let name = CString::from(entry?.file_name()).into_bytes();
+        if name != b"." && name != b".." {
+            found.push(OsString::from_vec(name));
+        }
+    }
+    Ok(found)
+}
+
+/// The path relative to the root of an absolute path without `..`.
+pub(super) fn relative(path: &str) -> Option<PathBuf> {
+    let mut clean = PathBuf::new();
+    for component in Path::new(path.strip_prefix('/')?).components() {
+        match component {
+            Component::Normal(name) if !name.as_bytes().contains(&0) => clean.push(name),
+            Component::CurDir => {}
+            _ => return None,
+        }
+    }
+    Some(clean)
+}
+
+/// Removes a name that is not a directory.
+pub(super) fn unlink(dir: impl AsFd, name: &OsStr) -> rustix::io::Result<()> {
+    rustix::fs::unlinkat(dir, name, AtFlags::empty())
+}

@@ -1,0 +1,152 @@
+//! How much disk the tree of a sandbox takes, while hostile code may change it.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Dir, FileType, OFlags};
+use rustix::io::Errno;
+
+use super::tree::{handle_at, names, open_handle};
+
+/// Names read at a time.
+const BATCH: usize = 1024;
+
+/// Open directories at a time. What is deeper is measured afterwards, from a walk down to it.
+const DEPTH: usize = 64;
+
+/// Most directories left for afterwards. Only trees made to be trouble have more.
+const DEFERRED: usize = 1000;
+
+/// What a measurement found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Usage {
+    /// Bytes of disk, or the first sum above the limit.
+    Bytes(u64),
+    /// Too many directories are nested too deeply to be measured.
+    TooDeep,
+}
+
+/// Measures the tree below `root`, giving up as soon as it is above `limit`. A file with several
+/// names counts once as long as all of them are in the tree.
+pub(super) fn measure(root: BorrowedFd<'_>, limit: u64) -> io::Result<Usage> {
+    let mut total = 0u64;
+    let mut deferred = vec![Vec::new()];
+    while let Some(path) = deferred.pop() {
+        // Gone, or replaced, since it was seen.
+        let Some(dir) = walk(root, &path) else { continue };
+        let mut open = vec![Level::new(OsString::new(), dir)?];
+        while let Some(level) = open.last_mut() {
+            let Some(name) = level.next()? else {
+                open.pop();
+                continue;
+            };
+            let Some((blocks, is_dir)) = level.look(&name)? else { continue };
+            total += blocks;
+            if total > limit {
+                return Ok(Usage::Bytes(total));
+            }
+            if !is_dir {
+                continue;
+            }
+            if open.len() < DEPTH {
+                let above = &open[open.len() - 1].dir;
+                if let Some(below) = enter(above.as_fd(), &name) {
+                    open.push(Level::new(name, below)?);
+                }
+                continue;
+            }
+            if deferred.len() == DEFERRED {
+                return Ok(Usage::TooDeep);
+            }
+            let names = open.iter().skip(1).map(|level| level.name.clone());
+            deferred.push(path.iter().cloned().chain(names).chain([name]).collect());
+        }
+    }
+    Ok(Usage::Bytes(total))
+}
+
+/// Opens a directory, unless it is gone or replaced.
+fn enter(dir: BorrowedFd<'_>, name: &OsStr) -> Option<OwnedFd> {
+    let handle = handle_at(dir, name).ok()?;
+    open_handle(&handle, OFlags::RDONLY | OFlags::DIRECTORY).ok()
+}
+
+fn walk(root: BorrowedFd<'_>, path: &[OsString]) -> Option<OwnedFd> {
+    let mut dir = rustix::io::fcntl_dupfd_cloexec(root, 3).ok()?;
+    for name in path {
+        dir = enter(dir.as_fd(), name)?;
+    }
+    Some(dir)
+}
+
+struct Level {
+    name: OsString,
+    dir: OwnedFd,
+    listing: Dir,
+    ready: Vec<OsString>,
+}
+
+impl Level {
+    fn new(name: OsString, dir: OwnedFd) -> io::Result<Self> {
+        let listing = Dir::read_from(dir.as_fd())?;
+        Ok(Self { name, dir, listing, ready: Vec::new() })
+    }
+
+    /// Bytes of disk of one entry, and whether it is a directory.
+    fn look(&self, name: &OsStr) -> io::Result<Option<(u64, bool)>> {
+        let stat = match rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let blocks = u64::try_from(stat.st_blocks).unwrap_or(0) * 512;
+        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let names = if is_dir { 1 } else { (stat.st_nlink as u64).max(1) };
+        Ok(Some((blocks / names, is_dir)))
+    }
+
+    fn next(&mut self) -> io::Result<Option<OsString>> {
+        if self.ready.is_empty() {
+            self.ready = names(&mut self.listing, BATCH)?;
+        }
+        Ok(self.ready.pop())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disk_is_counted_once_and_holes_are_not() {
+        let dir = tempfile::tempdir().expect("directory");
+        std::fs::create_dir(dir.path().join("sub")).expect("made");
+        std::fs::write(dir.path().join("sub/data"), vec![1; 1 << 20]).expect("written");
+        std::fs::hard_link(dir.path().join("sub/data"), dir.path().join("twin")).expect("linked");
+        let hole = std::fs::File::create(dir.path().join("hole")).expect("made");
+        hole.set_len(1 << 40).expect("set");
+        std::os::unix::fs::symlink("/", dir.path().join("out")).expect("linked");
+        let root = std::fs::File::open(dir.path()).expect("opened");
+
+        let Usage::Bytes(bytes) = measure(root.as_fd(), u64::MAX).expect("measured") else {
+            panic!("not deep");
+        };
+        assert!((1 << 20..3 << 19).contains(&bytes), "{bytes}");
+        let above = measure(root.as_fd(), 1 << 19).expect("measured");
+        assert!(matches!(above, Usage::Bytes(bytes) if bytes > 1 << 19), "{above:?}");
+
+        let deep = (0..300).fold(dir.path().to_path_buf(), |path, _| path.join("d"));
+        std::fs::create_dir_all(&deep).expect("made");
+        std::fs::write(deep.join("hidden"), vec![1; 1 << 20]).expect("written");
+        let Usage::Bytes(bytes) = measure(root.as_fd(), u64::MAX).expect("measured") else {
+            panic!("not that deep");
+        };
+        assert!(bytes > 2 << 20, "{bytes}");
+        let broad = (0..DEPTH).fold(dir.path().join("broad"), |path, _| path.join("d"));
+        for number in 0..=DEFERRED {
+            std::fs::create_dir_all(broad.join(number.to_string())).expect("made");
+        }
+        assert_eq!(measure(root.as_fd(), u64::MAX).expect("measured"), Usage::TooDeep);
+    }
+}
