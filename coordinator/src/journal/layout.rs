@@ -69,8 +69,18 @@ impl Layout {
         self.records().join(format!("{n:06}.jsonl"))
     }
 
-    /// Worker directories of an embedded run: spool and scratch.
+    /// What an embedded run works in; gone when it has ended.
     pub fn work(&self) -> PathBuf {
         self.root.join(".work")
+    }
+
+    /// Worker directories of an embedded run: spool and scratch.
+    pub fn workers(&self) -> PathBuf {
+        self.work().join("workers")
+    }
+
+    /// Sandboxes of an embedded run.
+    pub fn sandboxes(&self) -> PathBuf {
+        self.work().join("sandboxes")
     }
 }

@@ -1,1 +1,316 @@
-//! Coordinator and worker in one process.
+//! Coordinator and worker in one process, over the queue inside it.
+//!
+//! The process that held the run before is known to be dead (this one has its lock), and with it
+//! everything it executed: its spool is published, its unfinished executions are reported lost, its
+//! environments are removed, and the rest of the plan starts at once.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout_protocol::event::{EventKind, RunEvent};
+use rollout_protocol::id::RunId;
+use rollout_protocol::record::LostReason;
+use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::environment::{Owner, Provider};
+use rollout_worker::owner::{HostOwners, WorkerDir};
+use rollout_worker::port::{Dispatch, QueueError, WorkSource};
+use rollout_worker::queue::embedded::EmbeddedQueue;
+use rollout_worker::queue::embedded::model::ModelConfig;
+use rollout_worker::service::{Runner, Shutdown, Worker, WorkerConfig};
+use rollout_worker::spool;
+use rollout_worker::store::BlobStore;
+use rollout_worker::supervise::{self, Task};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::engine::{Ended, Engine, Sources};
+use super::open::{self, OpenRun, Opening};
+use super::{Planner, RunError};
+use crate::journal::Layout;
+
+/// Reports read at once.
+const REPORTS_AT_ONCE: usize = 4096;
+
+/// Batches of reports that wait for the engine.
+const REPORT_BATCHES: usize = 4;
+
+/// How long a read of the reports waits before it asks again.
+const READ_WAIT: Duration = Duration::from_secs(3600);
+
+/// Bytes of finished executions that wait on disk beyond which no more are begun.
+const SPOOL_BYTES: u64 = 16 * 1024 * 1024 * 1024;
+
+/// A run in one process.
+pub struct Embedded<P> {
+    /// The run directory and what the core needs to know.
+    pub opening: Opening,
+    /// What is owed.
+    pub planner: P,
+    /// Where blobs are.
+    pub store: Arc<dyn BlobStore>,
+    /// Executions at a time.
+    pub slots: u32,
+    /// Where events go.
+    pub events: mpsc::Sender<Vec<RunEvent>>,
+    /// Hints for the event stream.
+    pub hints: mpsc::Receiver<EventKind>,
+    /// Stops asked for by the user.
+    pub stops: mpsc::Receiver<StopLevel>,
+    /// Called when the run is ours, before anything is offered.
+    pub opened: Box<dyn FnOnce(&Layout) -> Result<(), RunError> + Send>,
+    /// Makes what the worker needs, given the worker's directory.
+    pub equip: Box<dyn FnOnce(&Path) -> Result<Equipment, RunError> + Send>,
+}
+
+/// What a worker works with.
+#[derive(Debug)]
+pub struct Equipment {
+    /// Runs the executions.
+    pub runner: Arc<dyn Runner>,
+    /// Whose leftovers are removed.
+    pub providers: Vec<Arc<dyn Provider>>,
+}
+
+/// Runs a sitting to its end.
+///
+/// # Errors
+/// [`RunError`] when it could not begin or go on. What is settled stays settled.
+pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Ended, RunError> {
+    let Embedded { opening, planner, store, slots, events, hints, stops, opened, equip } = embedded;
+    let (run, planner) = open_run(opening, planner, events.clone()).await?;
+    opened(&run.layout)?;
+    let (queue, id) = (Arc::new(queue()), run.run);
+    let workers = run.layout.workers();
+    let (dirs, Equipment { runner, providers }) = supervise::blocking(move || {
+        let dirs = Directories::prepare(&workers)?;
+        let equipment = equip(dirs.mine.path())?;
+        Ok::<_, RunError>((dirs, equipment))
+    })
+    .await?;
+    let owners = Arc::new(dirs.owners());
+    let reaping = reap(providers, Arc::clone(&owners));
+
+    let (shutdown, told) = watch::channel(Shutdown::No);
+    let config = worker_config(&dirs, slots);
+    let worker = Worker::new(config, queue.clone(), Arc::clone(&store), runner);
+    let (quiesce, quiesced) = oneshot::channel();
+    let worker = supervise::spawn("worker", async move {
+        worker.run(told).await;
+        // The engine may have ended already.
+        let _nobody_asks = quiesce.send(());
+    });
+    let (recover, recovered) = oneshot::channel();
+    let recovery = recover_all(dirs.former, id, store, queue.clone(), recover);
+    let (reports, _reader) = read_reports(id, queue.clone());
+    let (claims, _answering) = take_claims(id, queue.clone());
+    let (stops, _forwarding) = forward_stops(stops, shutdown.clone());
+    let sources = Sources { reports, claims, stops, hints, quiesced, recovered };
+
+    let layout = run.layout.clone();
+    let engine = Engine::new(run, planner, queue, events);
+    let ended = engine.run(sources).await?;
+    // Nothing is owed any more, or the worker has quiesced already.
+    shutdown.send_modify(|level| *level = (*level).max(Shutdown::Finish));
+    worker.await.map_err(|_| RunError::PartEnded("the worker"))?;
+    recovery.await.map_err(|_| RunError::PartEnded("the recovery of former work"))?;
+    reaping.await.map_err(|_| RunError::PartEnded("the reaper"))?;
+    supervise::blocking(move || remove(dirs.mine)).await;
+    tidy_up(&layout);
+    Ok(ended)
+}
+
+async fn open_run<P: Planner + 'static>(
+    opening: Opening,
+    planner: P,
+    events: mpsc::Sender<Vec<RunEvent>>,
+) -> Result<(OpenRun, P), RunError> {
+    supervise::blocking(move || {
+        let run = open::open(opening, &planner, &events)?;
+        Ok((run, planner))
+    })
+    .await
+}
+
+fn queue() -> EmbeddedQueue {
+    EmbeddedQueue::new(ModelConfig { acknowledge_when_journalled: true, ..ModelConfig::default() })
+}
+
+/// The worker directories of a run directory.
+struct Directories {
+    mine: WorkerDir,
+    former: Vec<WorkerDir>,
+}
+
+impl Directories {
+    fn prepare(base: &Path) -> Result<Self, RunError> {
+        let failed = |action| {
+            move |error: rollout_worker::owner::WorkerDirError| RunError::File {
+                action,
+                path: base.to_owned(),
+                source: std::io::Error::other(error),
+            }
+        };
+        std::fs::create_dir_all(base).map_err(|source| RunError::File {
+            action: "create",
+            path: base.to_owned(),
+            source,
+        })?;
+        let former = WorkerDir::adoptable(base).map_err(failed("adopt worker directories in"))?;
+        let mine = WorkerDir::create(base).map_err(failed("create a worker directory in"))?;
+        Ok(Self { mine, former })
+    }
+
+    fn me(&self) -> Owner {
+        Owner::current(self.mine.path().to_owned())
+    }
+
+    fn owners(&self) -> HostOwners {
+        let owners = HostOwners::new(self.me());
+        for dir in &self.former {
+            owners.adopt(dir);
+        }
+        owners
+    }
+}
+
+fn worker_config(dirs: &Directories, slots: u32) -> WorkerConfig {
+    WorkerConfig {
+        worker: dirs.mine.id().clone(),
+        owner: dirs.me(),
+        dir: dirs.mine.path().to_owned(),
+        pool: "default".to_owned(),
+        slots,
+        lease: ModelConfig::default().lease,
+        suspicious_window: None,
+        spool_bytes: SPOOL_BYTES,
+    }
+}
+
+/// Removes environments that dead owners left, beside the run.
+fn reap(providers: Vec<Arc<dyn Provider>>, owners: Arc<HostOwners>) -> Task<()> {
+    supervise::spawn("reaper", async move {
+        for provider in providers {
+            match provider.reap(&*owners).await {
+                Ok(reaped) => {
+                    for name in &reaped.removed {
+                        tracing::info!("removed {name}, which a dead process had left");
+                    }
+                    for (name, reason) in &reaped.failed {
+                        tracing::warn!("cannot remove {name}, left by a dead process: {reason}");
+                    }
+                }
+                Err(failure) => {
+                    tracing::warn!("cannot look for leftovers: {}", failure.chain());
+                }
+            }
+        }
+    })
+}
+
+/// Publishes what former workers of this run finished, reports the rest lost, removes their
+/// directories.
+fn recover_all(
+    former: Vec<WorkerDir>,
+    run: RunId,
+    store: Arc<dyn BlobStore>,
+    source: Arc<dyn WorkSource>,
+    done: oneshot::Sender<()>,
+) -> Task<()> {
+    supervise::spawn("recovery", async move {
+        for dir in former {
+            let (store, source) = (Arc::clone(&store), Arc::clone(&source));
+            let reason = LostReason::ProcessDied;
+            match spool::recover(dir.path(), Some(run), reason, store, source).await {
+                Ok(recovered) if recovered.left == 0 => {
+                    supervise::blocking(move || remove(dir)).await;
+                }
+                Ok(recovered) => {
+                    let path = dir.path().display();
+                    tracing::warn!("{} entries of {path} are left as they are", recovered.left);
+                }
+                Err(error) => tracing::error!("cannot recover former work: {error}"),
+            }
+        }
+        // The engine may have failed already.
+        let _nobody_waits = done.send(());
+    })
+}
+
+/// Removes the run's working directories unless something is kept in them.
+fn tidy_up(layout: &Layout) {
+    for dir in [layout.workers(), layout.sandboxes(), layout.work()] {
+        // Not empty: preserved environments, or entries that could not be read.
+        let _kept = std::fs::remove_dir(dir);
+    }
+}
+
+fn remove(dir: WorkerDir) {
+    let path = dir.path().display().to_string();
+    if let Err(error) = dir.remove() {
+        tracing::warn!("cannot remove {path}: {error}");
+    }
+}
+
+fn read_reports(
+    run: RunId,
+    queue: Arc<EmbeddedQueue>,
+) -> (mpsc::Receiver<Vec<rollout_worker::port::Reported>>, Task<()>) {
+    let (sender, receiver) = mpsc::channel(REPORT_BATCHES);
+    let task = supervise::spawn("report reader", async move {
+        let mut position = None;
+        loop {
+            match queue.reports(run, position, REPORTS_AT_ONCE, READ_WAIT).await {
+                Ok(batch) => {
+                    position = batch.last().map_or(position, |last| Some(last.position));
+                    if !batch.is_empty() && sender.send(batch).await.is_err() {
+                        return;
+                    }
+                }
+                Err(QueueError::Position) => position = None,
+                Err(error) => {
+                    tracing::error!("the queue inside the process failed: {error}");
+                    return;
+                }
+            }
+        }
+    });
+    (receiver, task)
+}
+
+fn take_claims(
+    run: RunId,
+    queue: Arc<EmbeddedQueue>,
+) -> (mpsc::Receiver<rollout_worker::port::PendingClaim>, Task<()>) {
+    let (sender, receiver) = mpsc::channel(64);
+    let task = supervise::spawn("claims", async move {
+        while let Ok(claim) = queue.next_claim(run).await {
+            if sender.send(claim).await.is_err() {
+                return;
+            }
+        }
+    });
+    (receiver, task)
+}
+
+/// Tells the engine of every stop, then the worker: that it has quiesced is news only after that.
+fn forward_stops(
+    mut stops: mpsc::Receiver<StopLevel>,
+    shutdown: watch::Sender<Shutdown>,
+) -> (mpsc::Receiver<StopLevel>, Task<()>) {
+    let (sender, receiver) = mpsc::channel(4);
+    let task = supervise::spawn("stops", async move {
+        while let Some(level) = stops.recv().await {
+            let asked = match level {
+                StopLevel::Drain => Shutdown::Drain,
+                StopLevel::Kill => Shutdown::Kill,
+            };
+            if sender.send(level).await.is_err() {
+                return;
+            }
+            shutdown.send_modify(|level| *level = (*level).max(asked));
+        }
+        // Nobody can ask for a stop any more; the channel stays open for the engine's sake.
+        std::future::pending::<()>().await;
+    });
+    (receiver, task)
+}

@@ -35,6 +35,9 @@ pub struct Sources {
     pub hints: mpsc::Receiver<EventKind>,
     /// Says once that every worker has ended its executions and that their reports were handed over.
     pub quiesced: oneshot::Receiver<()>,
+    /// Says once that what former sittings executed is reported, and that the reports were handed
+    /// over: the rest is lost. Nothing is offered before.
+    pub recovered: oneshot::Receiver<()>,
 }
 
 /// How a sitting ended.
@@ -63,6 +66,7 @@ pub struct Engine<P> {
     on_its_way: Option<Position>,
     manifest_due: Instant,
     quiesced: bool,
+    recovered: bool,
 }
 
 struct Recorder<'a> {
@@ -102,6 +106,7 @@ impl<P: Planner> Engine<P> {
             on_its_way: None,
             manifest_due: now,
             quiesced: false,
+            recovered: false,
         }
     }
 
@@ -128,7 +133,6 @@ impl<P: Planner> Engine<P> {
     pub async fn run(mut self, mut sources: Sources) -> Result<Ended, RunError> {
         self.adopt_plan();
         self.write_manifest(RunState::Running)?;
-        self.handle(Input::FormerExecutorsDead);
         loop {
             self.feed();
             self.flush().await?;
@@ -151,18 +155,25 @@ impl<P: Planner> Engine<P> {
             }
             Some(reports) = sources.reports.recv() => self.on_reports(reports),
             Some(claim) = sources.claims.recv() => {
-                while let Ok(reports) = sources.reports.try_recv() {
-                    self.on_reports(reports);
-                }
+                self.drain_reports(sources);
                 self.on_claim(claim);
             }
             Some(level) = sources.stops.recv() => self.handle(Input::Stop(level)),
             Some(hint) = sources.hints.recv() => self.emit(vec![hint]).await,
+            _ = &mut sources.recovered, if !self.recovered => {
+                self.recovered = true;
+                self.drain_reports(sources);
+                self.handle(Input::FormerExecutorsDead);
+            }
             _ = &mut sources.quiesced, if !self.quiesced => {
-                while let Ok(reports) = sources.reports.try_recv() {
-                    self.on_reports(reports);
-                }
                 self.quiesced = true;
+                self.drain_reports(sources);
+                while let Ok(level) = sources.stops.try_recv() {
+                    self.handle(Input::Stop(level));
+                }
+                if self.run.core.stopping().is_none() && !self.run.core.is_complete() {
+                    return Err(RunError::PartEnded("the worker"));
+                }
             }
             () = tokio::time::sleep_until(due) => {
                 self.handle(Input::Tick);
@@ -182,6 +193,7 @@ impl<P: Planner> Engine<P> {
         self.handle(Input::Items(touched));
     }
 
+    /// Asks the planner for what there are permits for.
     fn feed(&mut self) {
         while let wanted @ 1.. = self.run.core.wants() {
             let items = self.planner.next(wanted);
@@ -196,6 +208,12 @@ impl<P: Planner> Engine<P> {
     fn on_reports(&mut self, reports: Vec<Reported>) {
         for reported in reports {
             self.handle(Input::Reported(Box::new(reported)));
+        }
+    }
+
+    fn drain_reports(&mut self, sources: &mut Sources) {
+        while let Ok(reports) = sources.reports.try_recv() {
+            self.on_reports(reports);
         }
     }
 

@@ -9,6 +9,7 @@ pub mod embedded;
 mod engine;
 mod file;
 mod job;
+pub mod local;
 mod lock;
 mod manifest;
 mod open;

@@ -93,6 +93,8 @@ pub enum OpenError {
         count: usize,
         /// The first of them.
         names: Vec<String>,
+        /// What differs from the plan of the last sitting, a line each.
+        differences: Vec<String>,
     },
 }
 
@@ -138,7 +140,7 @@ pub fn open(
     if !changed.is_empty() {
         let count = changed.len();
         let names = changed.into_iter().take(NAMED).collect();
-        return Err(OpenError::Changed { root, count, names }.into());
+        return Err(OpenError::Changed { root, count, names, differences: Vec::new() }.into());
     }
 
     let now = Timestamp::now();

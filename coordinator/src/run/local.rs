@@ -1,0 +1,224 @@
+//! A job on this machine: its plan, its providers and its variables, put into an embedded run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rollout_protocol::event::{EventKind, RunEvent};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::spec::environment::ProviderKind;
+use rollout_protocol::spec::trial::TrialName;
+use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::environment::{Labels, Provider};
+use rollout_worker::secrets::TrialVariables;
+use rollout_worker::service::Runner;
+use rollout_worker::store::BlobStore;
+use rollout_worker::trial::{self, Finished, PhaseSink, TaskFiles, TrialContext, TrialServices};
+use tokio::sync::mpsc;
+
+use super::embedded::{self, Embedded, Equipment};
+use super::open::Opening;
+use super::{Ended, JobPlanner, OpenError, RunError, file, lock};
+use crate::config::Job;
+use crate::journal::Layout;
+use crate::plan::{self, JobPlan, PlanDocument};
+
+/// Hints that wait for the engine; more are dropped.
+const HINTS: usize = 256;
+
+/// A job to be run in this process.
+pub struct LocalJob {
+    /// The job.
+    pub job: Job,
+    /// Its plan; the documents it names are in the store.
+    pub plan: JobPlan,
+    /// Where blobs are.
+    pub store: Arc<dyn BlobStore>,
+    /// What is of the host and outlives the run.
+    pub host: HostPaths,
+    /// Values of the variables that the job names.
+    pub environment: Vec<(String, String)>,
+    /// Where events go.
+    pub events: mpsc::Sender<Vec<RunEvent>>,
+    /// Stops asked for by the user.
+    pub stops: mpsc::Receiver<StopLevel>,
+}
+
+/// What is of the host and outlives the run.
+#[derive(Debug, Clone)]
+pub struct HostPaths {
+    /// Locks by which the processes of this host build an image once.
+    pub image_locks: PathBuf,
+    /// Program and first argument of the supervisor of sandboxes.
+    pub sandbox_helper: Vec<OsString>,
+}
+
+impl LocalJob {
+    /// Runs a sitting of the job to its end.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    pub async fn run(self) -> Result<Ended, RunError> {
+        let Self { job, mut plan, store, host, environment, events, stops } = self;
+        let layout = Layout::new(job.run_dir());
+        let former = former_plan(&layout)?;
+        if let Some(former) = &former {
+            plan.adopt(former);
+        }
+        let plan = Arc::new(plan);
+        let opening = Opening {
+            layout: layout.clone(),
+            job: job.name.clone(),
+            plan: plan.digest(),
+            permits: job.n_concurrent_trials as usize,
+            retry: job.retry,
+        };
+        let (hints_in, hints) = mpsc::channel(HINTS);
+        let variables = variables(&job, environment);
+        let equip = equip(&job, &layout, host, Arc::clone(&store), variables, hints_in);
+        let document = PlanDocument::from(&*plan);
+        let ran = embedded::run(Embedded {
+            opening,
+            planner: JobPlanner::new(Arc::clone(&plan)),
+            store,
+            slots: job.n_concurrent_trials,
+            events,
+            hints,
+            stops,
+            opened: Box::new(move |layout| file::write_json(&layout.plan(), &document)),
+            equip: Box::new(equip),
+        })
+        .await;
+        ran.map_err(|error| explain(error, former.as_ref(), &plan))
+    }
+}
+
+/// The plan of the last sitting.
+fn former_plan(layout: &Layout) -> Result<Option<JobPlan>, RunError> {
+    let path = layout.plan();
+    let failed = |source| RunError::File { action: "read", path: path.clone(), source };
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    let document: PlanDocument = serde_json::from_slice(&bytes).map_err(|e| failed(e.into()))?;
+    JobPlan::try_from(document).map(Some).map_err(|error| failed(std::io::Error::other(error)))
+}
+
+/// Adds to the refusal of another plan what differs.
+fn explain(error: RunError, former: Option<&JobPlan>, plan: &JobPlan) -> RunError {
+    match (error, former) {
+        (RunError::Open(OpenError::Changed { root, count, names, .. }), Some(former)) => {
+            let differences = plan::compare(former, plan).lines();
+            OpenError::Changed { root, count, names, differences }.into()
+        }
+        (error, _) => error,
+    }
+}
+
+/// The variables that trials may see: those the job file names itself.
+fn variables(job: &Job, environment: Vec<(String, String)>) -> TrialVariables {
+    let mut names: BTreeSet<String> = job.task_env.clone();
+    for agent in &job.agents {
+        for template in agent.spec.env.values() {
+            names.extend(template.variables().into_iter().map(|(name, _)| name));
+        }
+    }
+    TrialVariables::select(names.iter().map(String::as_str), environment)
+}
+
+fn equip(
+    job: &Job,
+    layout: &Layout,
+    host: HostPaths,
+    store: Arc<dyn BlobStore>,
+    variables: TrialVariables,
+    hints: mpsc::Sender<EventKind>,
+) -> impl FnOnce(&Path) -> Result<Equipment, RunError> + Send + use<> {
+    let kind = job.settings.environment.provider.kind();
+    let sandboxes = layout.sandboxes();
+    move |worker_dir: &Path| {
+        let provider = provider(kind, sandboxes, host);
+        let cache = worker_dir.join("cache");
+        let files = TaskFiles::open(&cache, store).map_err(|source| RunError::File {
+            action: "create",
+            path: cache.clone(),
+            source,
+        })?;
+        let services = TrialServices {
+            providers: BTreeMap::from([(kind, Arc::clone(&provider))]),
+            files,
+            variables,
+            host: lock::host_name(),
+        };
+        let runner = Arc::new(TrialRunner { services, hints });
+        Ok(Equipment { runner, providers: vec![provider] })
+    }
+}
+
+fn provider(kind: ProviderKind, sandboxes: PathBuf, host: HostPaths) -> Arc<dyn Provider> {
+    match kind {
+        #[cfg(feature = "docker")]
+        ProviderKind::Docker => {
+            use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
+            Arc::new(DockerProvider::new(DockerOptions::new(host.image_locks)))
+        }
+        #[cfg(feature = "process")]
+        ProviderKind::Process => {
+            use rollout_worker::environment::process::{
+                DEFAULT_PIDS, ProcessConfig, ProcessProvider,
+            };
+            Arc::new(ProcessProvider::new(ProcessConfig {
+                base: sandboxes,
+                helper: host.sandbox_helper,
+                pids: DEFAULT_PIDS,
+            }))
+        }
+    }
+}
+
+/// Runs executions of trials, and tells the event stream where they are.
+#[derive(Debug)]
+struct TrialRunner {
+    services: TrialServices,
+    hints: mpsc::Sender<EventKind>,
+}
+
+#[async_trait]
+impl Runner for TrialRunner {
+    async fn run(&self, mut context: TrialContext) -> Finished {
+        context.phases = Arc::new(Hints {
+            inner: Arc::clone(&context.phases),
+            labels: context.labels.clone(),
+            trial: TrialName {
+                agent: context.agent.name.clone(),
+                dataset: context.task.dataset.clone(),
+                task: context.task.name.clone(),
+                attempt: context.attempt,
+            },
+            hints: self.hints.clone(),
+        });
+        trial::run(context, &self.services).await
+    }
+}
+
+#[derive(Debug)]
+struct Hints {
+    inner: Arc<dyn PhaseSink>,
+    labels: Labels,
+    trial: TrialName,
+    hints: mpsc::Sender<EventKind>,
+}
+
+impl PhaseSink for Hints {
+    fn entered(&self, phase: Phase) {
+        self.inner.entered(phase);
+        let Labels { item, try_id, exec, .. } = self.labels;
+        let trial = self.trial.clone();
+        // Only a hint: lost when the engine is busy.
+        let _full = self.hints.try_send(EventKind::TrialPhase { item, trial, try_id, exec, phase });
+    }
+}
