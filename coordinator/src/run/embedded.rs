@@ -79,7 +79,7 @@ pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Ended, R
     let Embedded { opening, planner, store, slots, events, hints, stops, opened, equip } = embedded;
     let (run, planner) = open_run(opening, planner, events.clone()).await?;
     opened(&run.layout)?;
-    let (queue, id) = (Arc::new(queue()), run.run);
+    let (queue, id) = (Arc::new(EmbeddedQueue::default()), run.run);
     let workers = run.layout.workers();
     let (dirs, Equipment { runner, providers }) = supervise::blocking(move || {
         let dirs = Directories::prepare(&workers)?;
@@ -129,10 +129,6 @@ async fn open_run<P: Planner + 'static>(
         Ok((run, planner))
     })
     .await
-}
-
-fn queue() -> EmbeddedQueue {
-    EmbeddedQueue::new(ModelConfig { acknowledge_when_journalled: true, ..ModelConfig::default() })
 }
 
 /// The worker directories of a run directory.

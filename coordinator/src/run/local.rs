@@ -139,9 +139,9 @@ fn equip(
     hints: mpsc::Sender<EventKind>,
 ) -> impl FnOnce(&Path) -> Result<Equipment, RunError> + Send + use<> {
     let kind = job.settings.environment.provider.kind();
-    let sandboxes = layout.sandboxes();
+    let places = Places { host, sandboxes: layout.sandboxes() };
     move |worker_dir: &Path| {
-        let provider = provider(kind, sandboxes, host);
+        let provider = provider(kind, places)?;
         let cache = worker_dir.join("cache");
         let files = TaskFiles::open(&cache, store).map_err(|source| RunError::File {
             action: "create",
@@ -159,24 +159,34 @@ fn equip(
     }
 }
 
-fn provider(kind: ProviderKind, sandboxes: PathBuf, host: HostPaths) -> Arc<dyn Provider> {
+/// Where providers keep things.
+struct Places {
+    host: HostPaths,
+    sandboxes: PathBuf,
+}
+
+fn provider(kind: ProviderKind, places: Places) -> Result<Arc<dyn Provider>, RunError> {
     match kind {
         #[cfg(feature = "docker")]
         ProviderKind::Docker => {
             use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
-            Arc::new(DockerProvider::new(DockerOptions::new(host.image_locks)))
+            Ok(Arc::new(DockerProvider::new(DockerOptions::new(places.host.image_locks))))
         }
+        #[cfg(not(feature = "docker"))]
+        ProviderKind::Docker => Err(RunError::NotBuilt(kind)),
         #[cfg(feature = "process")]
         ProviderKind::Process => {
             use rollout_worker::environment::process::{
                 DEFAULT_PIDS, ProcessConfig, ProcessProvider,
             };
-            Arc::new(ProcessProvider::new(ProcessConfig {
-                base: sandboxes,
-                helper: host.sandbox_helper,
+            Ok(Arc::new(ProcessProvider::new(ProcessConfig {
+                base: places.sandboxes,
+                helper: places.host.sandbox_helper,
                 pids: DEFAULT_PIDS,
-            }))
+            })))
         }
+        #[cfg(not(feature = "process"))]
+        ProviderKind::Process => Err(RunError::NotBuilt(kind)),
     }
 }
 

@@ -21,7 +21,7 @@ pub use engine::{Ended, Engine};
 pub use job::JobPlanner;
 pub use lock::{LockError, RunLock};
 pub use manifest::Manifest;
-pub use open::{OpenError, OpenRun, open};
+pub use open::{OpenError, OpenRun, Opening, open};
 pub use planner::Planner;
 
 use rollout_worker::port::QueueError;
@@ -51,6 +51,9 @@ pub enum RunError {
         #[source]
         source: std::io::Error,
     },
+    /// This program was built without a provider.
+    #[error("this rollout was built without the `{0}` environment")]
+    NotBuilt(rollout_protocol::spec::environment::ProviderKind),
     /// A part of the program ended although it should not.
     #[error("internal error: {0} ended unexpectedly")]
     PartEnded(&'static str),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt as _, stream};
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::id::{ExecId, RunId};
+use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::report::Report;
 
 use super::entry::Kept;
@@ -45,7 +46,7 @@ pub struct RecoverError {
 }
 
 /// Stores and reports what the worker directory of a dead worker holds, of one run or of all, and
-/// removes what was acknowledged. Returns when all is acknowledged, however long store and queue
+/// removes what was acknowledged. Unfinished executions are lost for `reason`. Returns when all is acknowledged, however long store and queue
 /// need: a queue that acknowledges what is journalled needs a coordinator that reads meanwhile.
 /// The caller holds the directory's lock, and removes the directory when nothing is left.
 ///
@@ -56,6 +57,7 @@ pub struct RecoverError {
 pub async fn recover(
     worker_dir: &Path,
     run: Option<RunId>,
+    reason: LostReason,
     store: Arc<dyn BlobStore>,
     source: Arc<dyn WorkSource>,
 ) -> Result<Recovered, RecoverError> {
@@ -65,9 +67,9 @@ pub async fn recover(
         Recovered { published: found.kept.len(), lost: found.lost.len(), left: found.left };
     let outage = Outage::new("the blob store");
     let (store, outage) = (&*store, &outage);
-    let published = stream::iter(&found.kept).map(|kept| publish(store, outage, kept));
-    let mut reports: Vec<Report> = published.buffered(AT_ONCE).collect().await;
-    reports.extend(found.lost.into_iter().map(ScratchMark::lost));
+    let publishing: Vec<_> = found.kept.iter().map(|kept| publish(store, outage, kept)).collect();
+    let mut reports: Vec<Report> = stream::iter(publishing).buffered(AT_ONCE).collect().await;
+    reports.extend(found.lost.into_iter().map(|mark| mark.lost(reason)));
     report(&*source, reports).await;
     let done = found.done;
     supervise::blocking(move || done.iter().for_each(|dir| discard(dir))).await;

@@ -47,7 +47,7 @@ impl ScratchMark {
     }
 
     /// What is to be said of the execution when its worker is dead.
-    pub fn lost(self) -> Report {
+    pub fn lost(self, reason: LostReason) -> Report {
         Report {
             run: self.run,
             item: self.item,
@@ -55,7 +55,7 @@ impl ScratchMark {
             exec: self.exec,
             spec: self.spec,
             worker: self.worker,
-            body: Body::Lost { reason: LostReason::WorkerDied, phase: None, record: None },
+            body: Body::Lost { reason, phase: None, record: None },
         }
     }
 }

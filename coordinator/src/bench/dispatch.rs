@@ -1,0 +1,282 @@
+//! `rollout bench dispatch`: trials that do nothing, through the whole embedded path.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use rollout_protocol::blob::MediaType;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::spec::agent::{AgentKind, AgentSpec};
+use rollout_protocol::spec::environment::{
+    EnvironmentSpec, PreservePolicy, ProcessSettings, ProviderKind, ProviderSpec, Rates,
+};
+use rollout_protocol::spec::resources::Resources;
+use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
+use rollout_protocol::spec::task::{TaskFiles as TaskBlobs, TaskSpec};
+use rollout_protocol::spec::timeout::Timeouts;
+use rollout_protocol::wire::offer::SizeClass;
+use rollout_worker::secrets::TrialVariables;
+use rollout_worker::service::Runner;
+use rollout_worker::store::{BlobStore, StoreError};
+use rollout_worker::supervise;
+use rollout_worker::trial::{self, Finished, TaskFiles, TrialContext, TrialServices};
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+use super::null::Null;
+use super::{floor, usage};
+use crate::journal::Layout;
+use crate::metrics::AgentTotal;
+use crate::plan::{JobPlan, PlanError, PlannedTask};
+use crate::report::{Materialize, ReportError, Reporter, RunFacts, Sinks};
+use crate::run::embedded::{self, Embedded, Equipment};
+use crate::run::{JobPlanner, Opening, RunError};
+
+/// What to measure.
+#[derive(Debug, Clone, Copy)]
+pub struct Dispatch {
+    /// Trials.
+    pub items: u32,
+    /// Trials at a time.
+    pub window: u32,
+    /// What becomes files.
+    pub materialize: Materialize,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct Measured {
+    /// Trials.
+    pub items: u32,
+    /// Trials at a time.
+    pub window: u32,
+    /// What became files.
+    pub materialize: Materialize,
+    /// Wall-clock time of the run, seconds.
+    pub seconds: f64,
+    /// Trials per second.
+    pub items_per_second: f64,
+    /// Processor time per trial, microseconds.
+    pub cpu_us_per_item: f64,
+    /// Largest memory of the process so far, MiB.
+    pub peak_memory_mib: Option<f64>,
+    /// Bytes of journal per trial.
+    pub journal_bytes_per_item: f64,
+    /// What `floor_per_second` did.
+    pub floor: &'static str,
+    /// Trials per second of the floor.
+    pub floor_per_second: f64,
+    /// Trials per second as a part of the floor's.
+    pub ratio: f64,
+}
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The run failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The report failed.
+    #[error(transparent)]
+    Report(#[from] ReportError),
+    /// The plan could not be made.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The disk failed.
+    #[error("the disk failed while it was measured")]
+    Io(#[from] std::io::Error),
+    /// Not every trial was settled.
+    #[error("{owed} trials were not settled")]
+    Owed {
+        /// How many.
+        owed: u64,
+    },
+}
+
+/// Runs the trials in `directory` (which is left as it is afterwards) and measures the floor there.
+///
+/// # Errors
+/// [`BenchError`].
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
+pub async fn dispatch(
+    what: Dispatch,
+    store: Arc<dyn BlobStore>,
+    directory: &Path,
+) -> Result<Measured, BenchError> {
+    let plan = Arc::new(plan(what.items, &*store).await?);
+    let layout = Layout::new(directory.join("run"));
+    std::fs::create_dir_all(layout.root())?;
+    let facts = RunFacts {
+        run_dir: layout.root().to_owned(),
+        agents: vec![AgentTotal { name: "nop".to_owned(), total: u64::from(what.items) }],
+        metrics: Vec::new(),
+        materialize: what.materialize,
+        config: serde_json::Value::Null,
+    };
+    let sinks = Sinks { store: Arc::clone(&store), json: None, terminal: None };
+    let (events, reporter) = Reporter::start(facts, sinks)?;
+
+    let (cpu, start) = (usage::cpu(), Instant::now());
+    let ended = embedded::run(run(what, &plan, store, layout.clone(), events)).await?;
+    let report = reporter.finish().await?;
+    let (took, cpu) = (start.elapsed(), usage::cpu() - cpu);
+    drop(report);
+    if ended.owed > 0 {
+        return Err(BenchError::Owed { owed: ended.owed });
+    }
+    let journal = std::fs::metadata(layout.segment(1))?.len();
+    let (floor, floor_took) = measure_floor(what, &layout, journal).await?;
+    let per_second = |took: Duration| f64::from(what.items) / took.as_secs_f64();
+    Ok(Measured {
+        items: what.items,
+        window: what.window,
+        materialize: what.materialize,
+        seconds: took.as_secs_f64(),
+        items_per_second: per_second(took),
+        cpu_us_per_item: cpu.as_secs_f64() * 1e6 / f64::from(what.items),
+        peak_memory_mib: usage::peak_memory_bytes().map(|bytes| bytes as f64 / 1048576.0),
+        journal_bytes_per_item: journal as f64 / f64::from(what.items),
+        floor,
+        floor_per_second: per_second(floor_took),
+        ratio: per_second(took) / per_second(floor_took),
+    })
+}
+
+fn run(
+    what: Dispatch,
+    plan: &Arc<JobPlan>,
+    store: Arc<dyn BlobStore>,
+    layout: Layout,
+    events: mpsc::Sender<Vec<rollout_protocol::event::RunEvent>>,
+) -> Embedded<JobPlanner> {
+    let (_hints, hints) = mpsc::channel(1);
+    let (_stops, stops) = mpsc::channel(1);
+    let blobs = Arc::clone(&store);
+    Embedded {
+        opening: Opening {
+            layout,
+            job: "bench".to_owned(),
+            plan: plan.digest(),
+            permits: what.window as usize,
+            retry: RetryPolicy::default(),
+        },
+        planner: JobPlanner::new(Arc::clone(plan)),
+        store,
+        slots: what.window,
+        events,
+        hints,
+        stops,
+        opened: Box::new(|_| Ok(())),
+        equip: Box::new(move |dir| {
+            let cache = dir.join("cache");
+            let files = TaskFiles::open(&cache, blobs).map_err(|source| RunError::File {
+                action: "create",
+                path: cache,
+                source,
+            })?;
+            let services = TrialServices {
+                providers: BTreeMap::from([(KIND, Arc::new(Null(KIND)) as _)]),
+                files,
+                variables: TrialVariables::default(),
+                host: "bench".to_owned(),
+            };
+            Ok(Equipment { runner: Arc::new(NullRunner(services)), providers: Vec::new() })
+        }),
+    }
+}
+
+async fn measure_floor(
+    what: Dispatch,
+    layout: &Layout,
+    journal: u64,
+) -> Result<(&'static str, Duration), BenchError> {
+    let root = layout.root().to_owned();
+    let materialize = what.materialize;
+    let items = u64::from(what.items);
+    supervise::blocking(move || match materialize {
+        Materialize::None => {
+            let bytes = usize::try_from(journal / items.max(1)).unwrap_or(usize::MAX);
+            let took = floor::group_commit(&root, items, u64::from(what.window), bytes)?;
+            Ok(("write and fdatasync of as many bytes in batches of the window", took))
+        }
+        Materialize::Full => {
+            let result = root.join("nop/bench/noop__1/result.json");
+            let bytes = usize::try_from(std::fs::metadata(result)?.len()).unwrap_or(usize::MAX);
+            let files = [("result.json".to_owned(), bytes)];
+            let took = floor::result_tree(&root, items, &files)?;
+            Ok(("write and fsync of the same files and directories, one after the other", took))
+        }
+    })
+    .await
+}
+
+const KIND: ProviderKind = ProviderKind::Process;
+
+#[derive(Debug)]
+struct NullRunner(TrialServices);
+
+#[async_trait]
+impl Runner for NullRunner {
+    async fn run(&self, context: TrialContext) -> Finished {
+        trial::run(context, &self.0).await
+    }
+}
+
+/// One agent that does nothing, one task without files, as many attempts as there are items.
+async fn plan(items: u32, store: &dyn BlobStore) -> Result<JobPlan, BenchError> {
+    let settings = TrialSettings {
+        instruction_path: "/tmp/instruction.md".to_owned(),
+        environment: EnvironmentSpec {
+            provider: ProviderSpec::Process(ProcessSettings::default()),
+            force_build: false,
+            preserve_env: PreservePolicy::Never,
+            rates: Rates::default(),
+        },
+        verifier: VerifierSettings { disable: true, ..VerifierSettings::default() },
+    };
+    let agent = AgentSpec { name: "nop".to_owned(), kind: AgentKind::Nop, env: BTreeMap::new() };
+    let limit = 60.0;
+    let task = TaskSpec {
+        dataset: "bench".to_owned(),
+        name: "noop".to_owned(),
+        git_commit_id: None,
+        docker_image: None,
+        resources: Resources::default(),
+        timeouts: Timeouts {
+            build_sec: limit,
+            install_sec: limit,
+            agent_sec: limit,
+            verifier_sec: limit,
+        },
+        env: BTreeMap::new(),
+        files: TaskBlobs::default(),
+        fault: None,
+    };
+    put(store, &settings).await?;
+    put(store, &agent).await?;
+    let spec = put(store, &task).await?;
+    let planned = PlannedTask {
+        dataset: task.dataset,
+        name: task.name,
+        spec,
+        files: Digest::of(b""),
+        rules: Digest::of(b""),
+        class: SizeClass::default(),
+    };
+    Ok(JobPlan::new(settings, vec![agent], vec![planned], items)?)
+}
+
+async fn put<T: Serialize + Sync>(
+    store: &dyn BlobStore,
+    document: &T,
+) -> Result<Digest, BenchError> {
+    let bytes = serde_json::to_vec(document).map_err(std::io::Error::from)?;
+    Ok(store.put_bytes(Bytes::from(bytes), MediaType::Json).await?.digest)
+}
