@@ -280,3 +280,26 @@ async fn put<T: Serialize + Sync>(
     let bytes = serde_json::to_vec(document).map_err(std::io::Error::from)?;
     Ok(store.put_bytes(Bytes::from(bytes), MediaType::Json).await?.digest)
 }
+
+#[cfg(test)]
+mod tests {
+    use rollout_worker::store::FsStore;
+
+    use super::*;
+
+    async fn run(materialize: Materialize) -> Measured {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let store = FsStore::open(&directory.path().join("blobs")).await.expect("a store");
+        let what = Dispatch { items: 300, window: 16, materialize };
+        dispatch(what, Arc::new(store), directory.path()).await.expect("measured")
+    }
+
+    #[tokio::test]
+    async fn every_trial_is_settled_and_measured() {
+        for materialize in [Materialize::None, Materialize::Full] {
+            let measured = run(materialize).await;
+            assert!(measured.items_per_second > 0.0 && measured.floor_per_second > 0.0);
+            assert!(measured.journal_bytes_per_item > 100.0, "{measured:?}");
+        }
+    }
+}
