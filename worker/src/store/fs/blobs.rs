@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use rollout_protocol::blob::{BlobRef, MediaType};
@@ -11,7 +12,7 @@ use rollout_protocol::digest::{Digest, Hasher};
 
 use super::super::verify;
 use super::scratch::Temp;
-use super::{Content, Inner, StoreError, ensure_directory, sync_directory};
+use super::{Content, Inner, StoreError, make_directory, sync_directory};
 
 /// Files up to this size are read whole, so that those already stored are not written again.
 const SMALL_FILE_BYTES: u64 = 1024 * 1024;
@@ -31,9 +32,16 @@ impl Inner {
         };
         let fan_out = self.fan_out(&blob.digest);
         if let Some(temp) = temp {
+            let known = &self.known[usize::from(blob.digest.as_bytes()[0])];
+            let fresh = !(known.load(Ordering::Relaxed) && fan_out.is_dir());
+            if fresh {
+                make_directory(&fan_out)?;
+            }
             temp.sync()?;
-            if !fan_out.is_dir() {
-                ensure_directory(&fan_out)?;
+            if fresh {
+                // After the content, whose commit then covers the new directory.
+                sync_directory(&self.root.join("blobs"))?;
+                known.store(true, Ordering::Relaxed);
             }
             temp.rename_to(&self.blob_path(&blob.digest))?;
         }

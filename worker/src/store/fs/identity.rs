@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::scratch::Scratch;
-use super::{StoreError, ensure_directory, sync_directory};
+use super::{StoreError, make_directory, sync_directory};
 
 /// The layout this version reads and writes.
 const FORMAT: u32 = 1;
@@ -26,7 +26,10 @@ pub(super) fn open(root: &Path, scratch: &Scratch) -> Result<String, StoreError>
     if let Some(id) = read(&file)? {
         return Ok(id);
     }
-    make_directories(root)?;
+    make_root(root)?;
+    for name in ["tmp", "docs", "blobs"] {
+        make_directory(&root.join(name))?;
+    }
     let identity = Identity { format: FORMAT, id: format!("{:032x}", rand::random::<u128>()) };
     let text = serde_json::to_vec(&identity)
         .map_err(|source| StoreError::Json { what: "the identity of a store".into(), source })?;
@@ -44,23 +47,14 @@ pub(super) fn open(root: &Path, scratch: &Scratch) -> Result<String, StoreError>
     })
 }
 
-/// Makes every directory at once, so that storing a blob never has to.
-fn make_directories(root: &Path) -> Result<(), StoreError> {
+/// Makes the directory of the store and those above it, durably.
+fn make_root(root: &Path) -> Result<(), StoreError> {
+    let missing: Vec<_> = root.ancestors().take_while(|path| !path.exists()).collect();
     std::fs::create_dir_all(root).map_err(|error| StoreError::io("creating", root, error))?;
-    for name in ["tmp", "docs", "blobs"] {
-        ensure_directory(&root.join(name))?;
+    for parent in missing.iter().filter_map(|path| path.parent()) {
+        sync_directory(if parent == Path::new("") { Path::new(".") } else { parent })?;
     }
-    let blobs = root.join("blobs");
-    for first in 0..=u8::MAX {
-        let path = blobs.join(format!("{first:02x}"));
-        match std::fs::create_dir(&path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(StoreError::io("creating", &path, error));
-            }
-            _ => {}
-        }
-    }
-    sync_directory(&blobs)
+    Ok(())
 }
 
 fn read(file: &Path) -> Result<Option<String>, StoreError> {

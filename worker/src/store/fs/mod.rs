@@ -24,6 +24,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -53,6 +54,8 @@ struct Inner {
     root: PathBuf,
     identity: String,
     scratch: Scratch,
+    /// Which directories of `blobs/` are known to exist for good, by their number.
+    known: [AtomicBool; 256],
 }
 
 impl FsStore {
@@ -67,7 +70,8 @@ impl FsStore {
             let scratch = Scratch::new(root.join("tmp"));
             let identity = identity::open(&root, &scratch)?;
             scratch.sweep();
-            Ok(Self { inner: Arc::new(Inner { root, identity, scratch }) })
+            let known = [const { AtomicBool::new(false) }; 256];
+            Ok(Self { inner: Arc::new(Inner { root, identity, scratch, known }) })
         })
         .await
     }
@@ -161,12 +165,18 @@ fn sync_directory(path: &Path) -> Result<(), StoreError> {
         .map_err(|error| StoreError::io("synchronising", path, error))
 }
 
+/// Creates a directory unless it exists.
+fn make_directory(path: &Path) -> Result<(), StoreError> {
+    match std::fs::create_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !path.is_dir() => {
+            Err(StoreError::io("creating", path, error))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Creates a directory unless it exists; either way its entry is durable afterwards.
 fn ensure_directory(path: &Path) -> Result<(), StoreError> {
-    match std::fs::create_dir(path) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
-        Err(error) => return Err(StoreError::io("creating", path, error)),
-    }
+    make_directory(path)?;
     sync_directory(path.parent().expect("directories of a store are below its root"))
 }

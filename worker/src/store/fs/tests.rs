@@ -114,7 +114,9 @@ async fn what_a_dead_process_left_is_swept_and_what_a_living_one_writes_is_not()
     let digest = Digest::of(b"half");
     assert!(!other.contains(&digest).await.unwrap(), "unfinished blobs are not visible");
     written.sync().unwrap();
-    written.rename_to(&store.inner.blob_path(&digest)).unwrap();
+    let path = store.inner.blob_path(&digest);
+    fs::create_dir(path.parent().unwrap()).unwrap();
+    written.rename_to(&path).unwrap();
     assert_eq!(other.get_bytes(&digest, 4).await.unwrap(), "half");
 }
 
