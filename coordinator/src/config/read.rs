@@ -9,7 +9,7 @@ use super::fields::Spot;
 use super::problem::{ErrorKind, Problems};
 
 /// The text of `file`; a fault is recorded when there is none.
-pub(super) fn text(file: &Path, problems: &mut Problems) -> Option<String> {
+pub(crate) fn text(file: &Path, problems: &mut Problems) -> Option<String> {
     let spot = Spot { key: String::new(), line: None };
     let expected = "a readable file";
     let mut bytes = Vec::new();

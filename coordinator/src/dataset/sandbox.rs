@@ -15,10 +15,26 @@ pub(super) fn check(job: &Job, dir: &Path, file: &TaskFile, problems: &mut Probl
         return;
     }
     let dockerfile = dir.join("environment/Dockerfile");
-    if file.docker_image.is_some() && !dockerfile.is_file() {
+    if dockerfile.is_file() {
+        check_instructions(&dockerfile, problems);
+    } else if file.docker_image.is_some() {
         let spot = Spot { key: "environment.docker_image".to_owned(), line: None };
         let found = "an image without a Dockerfile that says what is in it";
         refuse(&spot, &dir.join(TASK_FILE), found, problems);
+    }
+}
+
+/// Without the provider nothing can be said of its instructions; its worker refuses the trials.
+#[cfg(not(feature = "process"))]
+fn check_instructions(_: &Path, _: &mut Problems) {}
+
+#[cfg(feature = "process")]
+fn check_instructions(file: &Path, problems: &mut Problems) {
+    let Some(text) = crate::config::read_text(file, problems) else { return };
+    for unsupported in rollout_worker::environment::process::dockerfile::check(&text) {
+        let found = format!("an instruction that it cannot honour: {}", unsupported.reason);
+        let spot = Spot { key: unsupported.instruction, line: Some(unsupported.line) };
+        refuse(&spot, file, &found, problems);
     }
 }
 

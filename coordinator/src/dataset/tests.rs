@@ -198,7 +198,7 @@ fn what_is_needed_depends_on_the_job() {
 }
 
 #[test]
-fn an_image_alone_is_nothing_for_a_process_sandbox() {
+fn what_a_process_sandbox_cannot_stand_in_for() {
     let rest = "agents: [{name: nop}]\ndatasets: [{path: ./set}]\n";
     let process = "environment: {type: process}\n";
     let project = Project::new(&format!("{process}{rest}"));
@@ -207,6 +207,10 @@ fn an_image_alone_is_nothing_for_a_process_sandbox() {
     project.write("set/a/task.toml", "[environment]\ndocker_image = \"some/image\"\n");
     let fault = ("set/a/task.toml", "environment.docker_image", ErrorKind::UnsupportedInstruction);
     assert_eq!(project.faults(false), expected(&[fault]));
+    project.write("set/a/environment/Dockerfile", "FROM debian\nWORKDIR /app\nRUN true\nUSER me\n");
+    let file = "set/a/environment/Dockerfile";
+    let kind = ErrorKind::UnsupportedInstruction;
+    assert_eq!(project.faults(false), expected(&[(file, "RUN", kind), (file, "USER", kind)]));
     let ignoring = "environment: {type: process, provider_config: {ignore_dockerfile: true}}\n";
     project.write("job.yaml", &format!("{ignoring}{rest}"));
     project.load(false).expect("no faults");
