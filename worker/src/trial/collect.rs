@@ -8,7 +8,7 @@ use rollout_protocol::limits;
 
 use super::failure::RewardError;
 use super::{CapturedFile, FileRole, within};
-use crate::archive::{self, ArchivePath, Captured, Limits, Sanitize};
+use crate::archive::{self, ArchivePath, Captured, Cut, Limits, Sanitize};
 use crate::environment::{ByteStream, Environment, Failure};
 use crate::secrets::Redactor;
 use crate::verifier::{REWARD_FILE, reward};
@@ -115,7 +115,11 @@ async fn reward_alone(environment: &dyn Environment, scratch: &Path) -> Captured
     };
     let sanitizing = archive::sanitize(stream, &file, options);
     let captured = match tokio::time::timeout(super::COPY_LIMIT, sanitizing).await {
-        Ok(clean) => clean.captured,
+        // Nothing else is in this archive that could be too large.
+        Ok(clean) => match (clean.captured, clean.report.cut) {
+            (Captured::Unknown, Some(Cut::Bytes(bytes))) => Captured::TooLarge(bytes),
+            (captured, _) => captured,
+        },
         Err(_) => Captured::Unknown,
     };
     // Best effort: the scratch directory goes as a whole.
@@ -132,8 +136,8 @@ fn judge(captured: Captured, why: impl FnOnce() -> String) -> Result<f64, Reward
         }
         Captured::Missing => Err(RewardError::Missing),
         Captured::NotRegular => Err(RewardError::Invalid("it is not a regular file".into())),
-        Captured::TooLarge(bytes) => {
-            Err(RewardError::Invalid(format!("it has {bytes} bytes, at most {most} are read")))
+        Captured::TooLarge(_) => {
+            Err(RewardError::Invalid(format!("it has more than {most} bytes")))
         }
         Captured::Unknown => Err(RewardError::Unreadable(why())),
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use rollout_protocol::error::TrialError;
+use rollout_protocol::error::{ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::EnvironmentRecord;
 use rollout_protocol::spec::timeout::seconds;
@@ -59,7 +59,9 @@ impl Run<'_> {
             Ok(Ok(())) => Course::Ran,
             Ok(Err(Halt::Drained)) => Course::Drained,
             Ok(Err(Halt::Failed(error))) => {
-                self.fail(error);
+                let unexpected = error.kind == ErrorType::InternalError;
+                let phase = if unexpected { self.timing.phase() } else { error.phase };
+                self.fail(error.in_phase(phase));
                 Course::Ran
             }
             Err(panic) => {

@@ -1,10 +1,209 @@
-//! Specs and contexts for tests of whatever runs trials.
+//! Everything that running a trial needs, over the scripted provider: for tests of whatever runs
+//! trials.
 
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 
+use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::spec::agent::{AgentKind, AgentSpec};
+use rollout_protocol::spec::environment::{EnvironmentSpec, PreservePolicy, Rates};
 use rollout_protocol::spec::resources::Resources;
-use rollout_protocol::spec::task::{TaskFiles, TaskSpec};
+use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
+use rollout_protocol::spec::task::{TaskFiles as PackedFiles, TaskSpec};
 use rollout_protocol::spec::timeout::Timeouts;
+use rollout_protocol::wire::control::StopLevel;
+use tokio::sync::watch;
+
+use super::{Finished, PhaseSink, TaskFiles, TrialContext, TrialServices};
+use crate::archive::{Keep, Limits, pack};
+use crate::environment::fake::FakeProvider;
+use crate::environment::{Labels, Owner, Provider};
+use crate::secrets::TrialVariables;
+use crate::store::BlobStore;
+use crate::store::fs::FsStore;
+
+/// One trial and the world it runs in. Its parts may be changed before it runs.
+#[derive(Debug)]
+pub struct Rig {
+    /// The provider.
+    pub provider: FakeProvider,
+    /// The store.
+    pub store: Arc<dyn BlobStore>,
+    /// What the job says.
+    pub settings: TrialSettings,
+    /// The agent.
+    pub agent: AgentSpec,
+    /// The task.
+    pub task: TaskSpec,
+    /// Variables exported to trials.
+    pub variables: TrialVariables,
+    /// Stops the trial.
+    pub stop: watch::Sender<Option<StopLevel>>,
+    /// The phases it entered.
+    pub phases: Arc<Phases>,
+    /// A directory that goes with the rig; trials have their scratch in it.
+    pub dir: tempfile::TempDir,
+}
+
+/// Notes phases, and stops the trial in one of them.
+#[derive(Debug, Default)]
+pub struct Phases {
+    entered: Mutex<Vec<Phase>>,
+    stop: Mutex<Option<(Phase, StopLevel, watch::Sender<Option<StopLevel>>)>>,
+}
+
+impl Phases {
+    /// The phases entered so far.
+    pub fn entered(&self) -> Vec<Phase> {
+        self.entered.lock().expect("not poisoned").clone()
+    }
+}
+
+impl PhaseSink for Phases {
+    fn entered(&self, phase: Phase) {
+        self.entered.lock().expect("not poisoned").push(phase);
+        if let Some((at, level, stop)) = &*self.stop.lock().expect("not poisoned")
+            && *at == phase
+        {
+            stop.send_replace(Some(*level));
+        }
+    }
+}
+
+impl Rig {
+    /// A script agent that does nothing, and a task whose test gives the reward 1.
+    pub async fn new() -> Self {
+        // In memory where that is possible: the store waits for the disk at every put.
+        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        let dir = dir.expect("a directory");
+        let store = FsStore::open(dir.path().join("store")).await.expect("a store");
+        let mut rig = Self {
+            provider: FakeProvider::default(),
+            store: Arc::new(store),
+            settings: settings(),
+            agent: agent(Some("echo installing"), Some("echo working")),
+            task: task(),
+            variables: TrialVariables::default(),
+            stop: watch::Sender::new(None),
+            phases: Arc::default(),
+            dir,
+        };
+        let instruction = rig.store.put_bytes("do it".into(), MediaType::Text).await;
+        rig.task.files.instruction = Some(instruction.expect("stored"));
+        rig.tests("echo 1 > /logs/verifier/reward.txt").await;
+        rig
+    }
+
+    /// Replaces the task's test script.
+    pub async fn tests(&mut self, script: &str) {
+        self.task.files.tests = Some(self.packed("test.sh", script).await);
+    }
+
+    /// Makes the agent the oracle and gives the task a solution.
+    pub async fn oracle(&mut self, script: &str) {
+        self.agent.kind = AgentKind::Oracle;
+        self.task.files.solution = Some(self.packed("solve.sh", script).await);
+    }
+
+    /// Replaces the agent's scripts.
+    pub fn scripts(&mut self, install: Option<&str>, execute: Option<&str>) {
+        self.agent.kind = agent(install, execute).kind;
+    }
+
+    /// Stops the trial when it enters a phase.
+    pub fn stop_in(&self, phase: Phase, level: StopLevel) {
+        *self.phases.stop.lock().expect("not poisoned") = Some((phase, level, self.stop.clone()));
+    }
+
+    /// Stores an archive of one file.
+    pub async fn packed(&self, name: &str, content: &str) -> BlobRef {
+        let from = tempfile::tempdir_in(self.dir.path()).expect("a directory");
+        std::fs::write(from.path().join(name), content).expect("written");
+        let tar = self.dir.path().join("packed.tar");
+        pack(from.path(), &tar, Limits::BUNDLE, &|_: &Path, _| Keep::Yes).expect("packed");
+        let blob = self.store.put_file(&tar, MediaType::Tar).await.expect("stored");
+        // The store may have taken the file away.
+        let _removed = std::fs::remove_file(&tar);
+        blob
+    }
+
+    /// What executions share.
+    pub fn services(&self) -> TrialServices {
+        let provider: Arc<dyn Provider> = Arc::new(self.provider.clone());
+        let files = TaskFiles::open(&self.dir.path().join("files"), self.store.clone());
+        TrialServices {
+            providers: [(provider.kind(), provider)].into(),
+            files: files.expect("a directory"),
+            variables: self.variables.clone(),
+            host: "host".into(),
+        }
+    }
+
+    /// What one execution needs to know.
+    pub fn context(&self) -> TrialContext {
+        TrialContext {
+            labels: labels(),
+            spec: Digest::of(b"spec"),
+            settings: Arc::new(self.settings.clone()),
+            agent: Arc::new(self.agent.clone()),
+            task: Arc::new(self.task.clone()),
+            attempt: 1,
+            scratch: self.dir.path().join("scratch"),
+            stop: self.stop.subscribe(),
+            phases: self.phases.clone(),
+        }
+    }
+
+    /// Runs the trial.
+    pub async fn run(&self) -> Finished {
+        super::run(self.context(), &self.services()).await
+    }
+}
+
+/// The labels of a rig's execution.
+pub fn labels() -> Labels {
+    Labels {
+        run: RunId::from_bytes([1; 16]),
+        item: ItemId::of_trial("agent", "dataset", "task", 1),
+        try_id: TryId::first(1),
+        exec: ExecId::from_bytes([2; 16]),
+        worker: "worker".parse().expect("a token"),
+        owner: Owner {
+            host: "host".into(),
+            boot_id: "boot".into(),
+            pid_namespace: 1,
+            pid: 1,
+            start_ticks: 1,
+            uid: 0,
+            lock: "/nowhere".into(),
+        },
+    }
+}
+
+/// Settings of a job that says nothing.
+pub fn settings() -> TrialSettings {
+    TrialSettings {
+        instruction_path: "/tmp/instruction.md".into(),
+        environment: EnvironmentSpec {
+            provider: FakeProvider::settings(),
+            force_build: false,
+            preserve_env: PreservePolicy::Never,
+            rates: Rates::default(),
+        },
+        verifier: VerifierSettings::default(),
+    }
+}
+
+/// An agent with scripts.
+pub fn agent(install: Option<&str>, execute: Option<&str>) -> AgentSpec {
+    let [install, execute] = [install, execute].map(|script| script.map(str::to_owned));
+    let kind = AgentKind::Script { install, execute };
+    AgentSpec { name: "agent".into(), kind, env: BTreeMap::new() }
+}
 
 /// A task without files.
 pub fn task() -> TaskSpec {
@@ -21,7 +220,7 @@ pub fn task() -> TaskSpec {
             verifier_sec: 60.0,
         },
         env: BTreeMap::new(),
-        files: TaskFiles::default(),
+        files: PackedFiles::default(),
         fault: None,
     }
 }

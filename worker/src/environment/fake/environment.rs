@@ -91,7 +91,7 @@ impl Environment for FakeEnvironment {
             let tar = self.with(|place| Ok(place.files.archive(path)))?;
             let hostile = self.provider.lock().hostile.clone();
             if let Some(stream) = hostile.and_then(|hostile| hostile(path)) {
-                return Ok(Some(stream));
+                return Ok(stream);
             }
             Ok(tar.map(|bytes| Box::new(Cursor::new(bytes)) as ByteStream))
         };

@@ -44,13 +44,15 @@ use super::{
 /// Working directory of the fake's environments.
 pub const WORKDIR: &str = "/app";
 
-/// Makes the stream that a hostile environment gives for a path; `None` leaves the path alone.
-pub type Hostile = Arc<dyn Fn(&str) -> Option<ByteStream> + Send + Sync>;
+/// Makes what a hostile environment gives for a path: a stream, nothing (`Some(None)`), or what is
+/// really there (`None`).
+pub type Hostile = Arc<dyn Fn(&str) -> Option<Option<ByteStream>> + Send + Sync>;
 
 /// A provider that does what its test says.
 #[derive(Debug, Clone)]
 pub struct FakeProvider {
     kind: ProviderKind,
+    in_memory: bool,
     state: Arc<Mutex<State>>,
 }
 
@@ -171,7 +173,13 @@ impl FakeProvider {
             images: BTreeMap::new(),
             made: 0,
         };
-        Self { kind, state: Arc::new(Mutex::new(state)) }
+        Self { kind, in_memory: false, state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// The same provider, admitting that its environments are only memory.
+    #[must_use]
+    pub fn in_memory(self) -> Self {
+        Self { in_memory: true, ..self }
     }
 
     /// Settings that name this provider.
@@ -275,6 +283,10 @@ fn failure(call: Call, kind: FailureKind) -> Failure {
 impl Provider for FakeProvider {
     fn kind(&self) -> ProviderKind {
         self.kind
+    }
+
+    fn is_in_memory(&self) -> bool {
+        self.in_memory
     }
 
     async fn prepare(&self, request: ImageRequest) -> Result<Image, Failure> {

@@ -1,0 +1,267 @@
+//! Whatever call fails, however: a typed error, no environment left, logs where there were any.
+
+use rollout_protocol::error::{ErrorClass, ErrorType};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::Outcome;
+
+use super::super::Draft;
+use super::super::testing::Rig;
+use super::{brief, error, logs, run, secondary, verdict};
+use crate::environment::FailureKind;
+use crate::environment::fake::{At, Call, Effect};
+
+const KINDS: [FailureKind; 11] = [
+    FailureKind::Refused,
+    FailureKind::Resources,
+    FailureKind::NotStarted,
+    FailureKind::Gone,
+    FailureKind::NotPermitted,
+    FailureKind::DiskFull,
+    FailureKind::Unreachable,
+    FailureKind::TimedOut,
+    FailureKind::Service,
+    FailureKind::LeftBehind,
+    FailureKind::Bug,
+];
+
+/// The calls of a good trial, and the phase that each belongs to.
+const CALLS: [(Call, Phase); 8] = [
+    (Call::Prepare, Phase::EnvironmentSetup),
+    (Call::Create, Phase::EnvironmentSetup),
+    (Call::Exec, Phase::AgentSetup),
+    (Call::Exec, Phase::AgentExecution),
+    (Call::CopyTo, Phase::Verification),
+    (Call::Exec, Phase::Verification),
+    (Call::CopyFrom, Phase::Collection),
+    (Call::Destroy, Phase::Teardown),
+];
+
+async fn rig() -> Rig {
+    let mut rig = Rig::new().await;
+    rig.scripts(Some("echo a"), Some("echo b > /logs/agent/b.txt"));
+    rig
+}
+
+/// What holds whatever happened in one call.
+fn check(rig: &Rig, at: usize, effect: Effect, draft: &Draft) {
+    let (call, phase) = CALLS[at];
+    let what = format!("{call:?} in {phase}: {effect:?}");
+    assert_eq!(rig.provider.calls()[at], call, "{what}");
+    assert_eq!(rig.provider.leaked(), Vec::<String>::new(), "{what}");
+    assert_eq!(rig.provider.busy(), Vec::<String>::new(), "{what}");
+    let verdict = &draft.record.verdict;
+    let all: Vec<_> = verdict.error.iter().chain(&draft.record.secondary_errors).collect();
+    match phase {
+        // The reward comes with a second call, or the removal with a second try.
+        Phase::Collection | Phase::Teardown if effect != Effect::Panic => {
+            assert_eq!(verdict.outcome, Outcome::Completed, "{what}: {all:?}");
+        }
+        Phase::Teardown => assert_eq!(verdict.outcome, Outcome::Completed, "{what}: {all:?}"),
+        _ => {
+            assert_eq!((verdict.outcome, verdict.reward), (Outcome::Failed, None), "{what}");
+            let first = error(draft);
+            assert_eq!(first.phase, phase, "{what}: {first:?}");
+        }
+    }
+    let collected = logs(draft).is_some();
+    let possible = at >= 2 && call != Call::CopyFrom;
+    assert_eq!(collected, possible, "{what}: {all:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_call_fails_in_turn() {
+    for at in 0..CALLS.len() {
+        for effect in KINDS.map(Effect::Fail).into_iter().chain([Effect::Panic, Effect::Hang]) {
+            let rig = rig().await;
+            rig.provider.fault(At::Any(at), effect);
+            let draft = verdict(rig.run().await);
+            check(&rig, at, effect, &draft);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_call_works_but_its_answer_is_a_failure() {
+    for at in 0..CALLS.len() {
+        for kind in [FailureKind::Unreachable, FailureKind::Service] {
+            let rig = rig().await;
+            let effect = Effect::FailAfterwards(kind);
+            rig.provider.fault(At::Any(at), effect);
+            let draft = verdict(rig.run().await);
+            check(&rig, at, effect, &draft);
+        }
+    }
+}
+
+/// The errors of every kind of failure in every phase, as data.
+#[tokio::test(start_paused = true)]
+async fn failures_have_their_types() {
+    let table = |call: usize| -> [&str; 11] {
+        match call {
+            0 => [
+                "environment_image_pull_failed refused task permanent",
+                "environment_resource_allocation_failed unplaceable infrastructure permanent",
+                "environment_image_pull_failed provider_error infrastructure transient",
+                "environment_image_pull_failed provider_error infrastructure transient",
+                "environment_start_failed not_permitted infrastructure permanent",
+                "environment_image_pull_failed disk_full infrastructure transient",
+                "environment_image_pull_failed unreachable infrastructure transient",
+                "environment_image_pull_failed timed_out infrastructure transient",
+                "environment_image_pull_failed provider_error infrastructure transient",
+                "environment_image_pull_failed provider_error infrastructure transient",
+                "internal_error bug infrastructure permanent",
+            ],
+            1 => [
+                "environment_start_failed refused task permanent",
+                "environment_resource_allocation_failed unplaceable infrastructure permanent",
+                "environment_start_failed exec_not_started infrastructure transient",
+                "environment_start_failed environment_lost infrastructure transient",
+                "environment_start_failed not_permitted infrastructure permanent",
+                "environment_start_failed disk_full infrastructure transient",
+                "environment_start_failed unreachable infrastructure transient",
+                "environment_start_failed timed_out infrastructure transient",
+                "environment_start_failed provider_error infrastructure transient",
+                "environment_start_failed provider_error infrastructure transient",
+                "internal_error bug infrastructure permanent",
+            ],
+            3 => [
+                "agent_execution_failed refused agent permanent",
+                "agent_execution_failed storage_exceeded agent permanent",
+                "agent_execution_failed exec_not_started agent permanent",
+                "agent_execution_failed environment_lost infrastructure transient",
+                "agent_execution_failed not_permitted infrastructure permanent",
+                "agent_execution_failed disk_full infrastructure transient",
+                "agent_execution_failed environment_lost infrastructure transient",
+                "agent_execution_failed provider_error infrastructure transient",
+                "agent_execution_failed provider_error infrastructure transient",
+                "agent_execution_failed provider_error infrastructure transient",
+                "internal_error bug infrastructure permanent",
+            ],
+            _ => [
+                "verifier_failed refused infrastructure permanent",
+                "verifier_failed storage_exceeded agent permanent",
+                "verifier_failed provider_error infrastructure transient",
+                "verifier_failed environment_lost infrastructure transient",
+                "verifier_failed refused infrastructure permanent",
+                "verifier_failed disk_full infrastructure transient",
+                "verifier_failed environment_lost infrastructure transient",
+                "verifier_failed provider_error infrastructure transient",
+                "verifier_failed provider_error infrastructure transient",
+                "verifier_failed provider_error infrastructure transient",
+                "internal_error bug infrastructure permanent",
+            ],
+        }
+    };
+    for call in [0, 1, 3, 4] {
+        for (kind, expected) in KINDS.into_iter().zip(table(call)) {
+            let rig = rig().await;
+            rig.provider.fault(At::Any(call), Effect::Fail(kind));
+            let draft = run(&rig).await;
+            assert_eq!(brief(error(&draft)), expected, "call {call}: {kind:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_build_has_its_own_types() {
+    for (effect, expected) in [
+        (Effect::Fail(FailureKind::Refused), "environment_build_failed refused task permanent"),
+        (
+            Effect::Fail(FailureKind::TimedOut),
+            "environment_build_timeout timed_out infrastructure transient",
+        ),
+        (Effect::Hang, "environment_build_timeout timed_out infrastructure transient"),
+    ] {
+        let mut rig = rig().await;
+        rig.task.docker_image = None;
+        rig.provider.fault(At::Any(0), effect);
+        assert_eq!(brief(error(&run(&rig).await)), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reward_that_cannot_be_read_is_no_verdict_on_the_agent() {
+    let rig = rig().await;
+    rig.provider.fault(At::Every(Call::CopyFrom), Effect::Fail(FailureKind::Service));
+    let draft = run(&rig).await;
+    let expected = "verifier_failed collection_failed infrastructure transient";
+    assert_eq!(brief(error(&draft)), expected);
+    assert!(error(&draft).is_retryable());
+    assert_eq!(secondary(&draft.record), ["collection_failed"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_cause_stays_the_first() {
+    let mut rig = rig().await;
+    rig.scripts(None, Some("exit 4"));
+    for call in [Call::CopyFrom, Call::Destroy] {
+        rig.provider.fault(At::Every(call), Effect::Fail(FailureKind::Unreachable));
+    }
+    let draft = verdict(rig.run().await);
+    assert_eq!(error(&draft).kind, ErrorType::AgentExecutionFailed);
+    assert_eq!(error(&draft).class, ErrorClass::Agent);
+    let beside: Vec<_> = draft.record.secondary_errors.iter().map(|e| (e.kind, e.phase)).collect();
+    let expected = [
+        (ErrorType::InternalError, Phase::Collection),
+        (ErrorType::EnvironmentTeardownFailed, Phase::Teardown),
+    ];
+    assert_eq!(beside, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn processes_that_cannot_be_killed_are_stopped_before_anything_is_read() {
+    for (stoppable, codes) in
+        [(true, vec!["processes_left"]), (false, vec!["processes_left", "collection_failed"])]
+    {
+        let mut rig = rig().await;
+        rig.settings.environment.preserve_env =
+            rollout_protocol::spec::environment::PreservePolicy::Always;
+        rig.scripts(None, Some("background immortal; exit 1"));
+        rig.provider.fault(At::Every(Call::Kill), Effect::Fail(FailureKind::LeftBehind));
+        if !stoppable {
+            rig.provider.fault(At::Every(Call::Stop), Effect::Hang);
+        }
+        let draft = run(&rig).await;
+        assert_eq!(error(&draft).kind, ErrorType::AgentExecutionFailed);
+        assert_eq!(secondary(&draft.record), codes);
+        assert_eq!(logs(&draft).is_some(), stoppable);
+        assert_eq!(rig.provider.existing(), Vec::<String>::new(), "not kept");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_environment_that_comes_too_late_is_removed() {
+    let rig = rig().await;
+    rig.provider.fault(At::Every(Call::Create), Effect::Hang);
+    let draft = run(&rig).await;
+    let expected = "environment_start_failed timed_out infrastructure transient";
+    assert_eq!(brief(error(&draft)), expected);
+    assert!(draft.record.secondary_errors.iter().any(|e| e.phase == Phase::Teardown));
+}
+
+#[tokio::test]
+async fn a_panic_under_a_script_is_an_error_and_its_output_is_kept() {
+    let mut rig = rig().await;
+    rig.scripts(None, Some("echo before; panic"));
+    let draft = run(&rig).await;
+    assert_eq!(brief(error(&draft)), "internal_error bug infrastructure permanent");
+    assert_eq!(error(&draft).phase, Phase::AgentExecution);
+    assert_eq!(super::output(&draft, "command/stdout.txt"), "before\n");
+    assert!(logs(&draft).is_some());
+}
+
+#[tokio::test]
+async fn a_store_that_fails_is_our_failure() {
+    let mut rig = rig().await;
+    let never = rollout_protocol::blob::BlobRef::of(
+        b"never stored",
+        rollout_protocol::blob::MediaType::Tar,
+    );
+    rig.task.files.tests = Some(never.clone());
+    let draft = run(&rig).await;
+    assert_eq!(brief(error(&draft)), "verifier_failed store_failed infrastructure permanent");
+    rig.task.files.instruction = Some(never);
+    let draft = run(&rig).await;
+    let expected = "environment_start_failed store_failed infrastructure permanent";
+    assert_eq!(brief(error(&draft)), expected);
+}

@@ -1,0 +1,217 @@
+//! Hostile logs, floods and secrets.
+
+use std::io::Cursor;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use data_encoding::{BASE64, HEXLOWER};
+use futures_util::stream;
+use rollout_protocol::error::ErrorType;
+use rollout_protocol::limits;
+use rollout_protocol::template::Template;
+use tar::EntryType;
+use tokio_util::io::StreamReader;
+
+use super::super::testing::Rig;
+use super::super::{Draft, FileRole};
+use super::{error, log_names, logs, output, run, secondary};
+use crate::environment::ByteStream;
+use crate::environment::fake::{Hostile, raw_entry};
+use crate::secrets::TrialVariables;
+
+/// Gives `/logs` as `tar` says.
+fn hostile_logs(tar: Vec<u8>) -> Hostile {
+    let tar = Bytes::from(tar);
+    Arc::new(move |path| {
+        (path == "/logs").then(|| Some(Box::new(Cursor::new(tar.clone())) as ByteStream))
+    })
+}
+
+/// Gives `/logs` as an endless or very long stream of pieces.
+fn long_logs<I>(pieces: impl Fn() -> I + Send + Sync + 'static) -> Hostile
+where
+    I: Iterator<Item = Bytes> + Send + 'static,
+{
+    Arc::new(move |path| {
+        (path == "/logs").then(|| {
+            let pieces = stream::iter(pieces().map(Ok::<_, std::io::Error>));
+            Some(Box::new(StreamReader::new(pieces)) as ByteStream)
+        })
+    })
+}
+
+fn role(draft: &Draft) -> (u64, u64, bool) {
+    let logs = draft.files.iter().find_map(|file| match file.role {
+        FileRole::Logs { entries, skipped, truncated } => Some((entries, skipped, truncated)),
+        FileRole::Output { .. } => None,
+    });
+    logs.expect("logs")
+}
+
+#[tokio::test]
+async fn names_links_and_devices_of_a_hostile_archive() {
+    let file = |name: &str, content: &str| {
+        raw_entry(name.as_bytes(), EntryType::Regular, b"", content.as_bytes())
+    };
+    let link = |name: &str, target: &str| {
+        raw_entry(name.as_bytes(), EntryType::Symlink, target.as_bytes(), b"")
+    };
+    let tar = [
+        raw_entry(b"logs/", EntryType::Directory, b"", b""),
+        file("logs/agent/good.txt", "good"),
+        file("logs/../../../../tmp/rollout-escaped", "evil"),
+        file("../logs/escaped", "evil"),
+        link("logs/agent/etc", "/etc"),
+        file("logs/agent/etc/passwd", "evil"),
+        link("logs/a", "b"),
+        link("logs/b", "../../.."),
+        file("logs/b/chained", "evil"),
+        raw_entry(b"logs/agent/null", EntryType::Char, b"", b""),
+        raw_entry(b"logs/agent/disk", EntryType::Block, b"", b""),
+        raw_entry(b"logs/agent/pipe", EntryType::Fifo, b"", b""),
+        raw_entry(b"logs/agent/hard", EntryType::Link, b"/etc/shadow", b""),
+        file("logs/verifier/reward.txt", "1"),
+        vec![0; 1024],
+    ];
+    let rig = Rig::new().await;
+    rig.provider.hostile(hostile_logs(tar.concat()));
+    let draft = run(&rig).await;
+    assert!(draft.record.verdict.passed());
+    assert!(!Path::new("/tmp/rollout-escaped").exists());
+    let names = log_names(&draft);
+    assert!(names.contains(&"agent/good.txt".to_owned()));
+    assert!(names.iter().all(|name| !name.contains("..") && !name.starts_with('/')), "{names:?}");
+    let (_, skipped, truncated) = role(&draft);
+    assert!(skipped >= 9 && !truncated, "{skipped}");
+}
+
+#[tokio::test]
+async fn a_million_files_are_bounded_and_the_reward_is_read_all_the_same() {
+    let rig = Rig::new().await;
+    rig.provider.hostile(long_logs(|| {
+        (0..1_000_000u32).map(|n| {
+            let name = format!("logs/agent/{n:07}");
+            raw_entry(name.as_bytes(), EntryType::Regular, b"", b"tiny").into()
+        })
+    }));
+    let began = Instant::now();
+    let draft = run(&rig).await;
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    assert_eq!(draft.record.verdict.reward, Some(1.0), "read in a call of its own");
+    let (entries, _, truncated) = role(&draft);
+    assert!(entries <= limits::LOGS_ENTRIES && truncated);
+    assert_eq!(secondary(&draft.record), ["collection_failed"]);
+}
+
+#[tokio::test]
+async fn a_sparse_giant_is_cut_at_its_header() {
+    let giant = || {
+        let mut header = tar::Header::new_ustar();
+        header.set_path("logs/agent/giant").expect("a short name");
+        header.set_size(100 << 30);
+        header.set_mode(0o644);
+        header.set_cksum();
+        header.as_bytes().to_vec()
+    };
+    let rig = Rig::new().await;
+    let zeros = Bytes::from(vec![0; 1 << 20]);
+    rig.provider.hostile(long_logs(move || {
+        let before = raw_entry(b"logs/agent/a.txt", EntryType::Regular, b"", b"a");
+        [before.into(), giant().into()].into_iter().chain(std::iter::repeat(zeros.clone()))
+    }));
+    let draft = run(&rig).await;
+    assert!(draft.record.verdict.passed());
+    assert_eq!(log_names(&draft), ["agent/a.txt"]);
+    assert!(role(&draft).2);
+}
+
+#[tokio::test]
+async fn a_reward_file_of_a_gigabyte_is_no_reward() {
+    let rig = Rig::new().await;
+    rig.provider.hostile(Arc::new(|path| {
+        let name = if path == "/logs" { "logs/verifier/reward.txt" } else { "reward.txt" };
+        let mut header = tar::Header::new_ustar();
+        header.set_path(name).expect("a short name");
+        header.set_size(1 << 30);
+        header.set_mode(0o644);
+        header.set_cksum();
+        let (header, ones) =
+            (Bytes::copy_from_slice(header.as_bytes()), Bytes::from(vec![b'1'; 1 << 20]));
+        let pieces = [header].into_iter().chain(std::iter::repeat_n(ones, 1024));
+        let pieces = stream::iter(pieces.map(Ok::<_, std::io::Error>));
+        Some(Some(Box::new(StreamReader::new(pieces)) as ByteStream))
+    }));
+    let draft = run(&rig).await;
+    assert_eq!(error(&draft).kind, ErrorType::VerifierRewardInvalid, "{}", error(&draft).message);
+    assert_eq!(draft.record.verdict.reward, None);
+}
+
+#[tokio::test]
+async fn a_flood_of_output_is_bounded() {
+    let mut rig = Rig::new().await;
+    rig.scripts(None, Some("echo first; flood 300000000; echo last"));
+    let draft = run(&rig).await;
+    let text = output(&draft, "command/stdout.txt");
+    assert!((text.len() as u64) < limits::CAPTURE_HEAD_BYTES + limits::CAPTURE_TAIL_BYTES + 100);
+    assert!(text.starts_with("first\n") && text.ends_with("last\n"));
+    let output = draft.files.iter().find_map(|file| match &file.role {
+        FileRole::Output { path, total_bytes, truncated } if path == "command/stdout.txt" => {
+            Some((*total_bytes, *truncated))
+        }
+        _ => None,
+    });
+    assert_eq!(output, Some((300_000_011, true)));
+}
+
+/// Every file below a directory, names included.
+fn everything(dir: &Path, found: &mut Vec<u8>) {
+    for entry in std::fs::read_dir(dir).expect("listed") {
+        let path = entry.expect("an entry").path();
+        found.extend_from_slice(path.as_os_str().as_encoded_bytes());
+        if path.is_dir() {
+            everything(&path, found);
+        } else {
+            found.extend(std::fs::read(&path).expect("readable"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn secrets_are_found_nowhere() {
+    const SECRET: &str = "sk-verysecret/0123456789";
+    let mut rig = Rig::new().await;
+    rig.variables = TrialVariables::new([("API_KEY".to_owned(), SECRET.to_owned())]);
+    rig.agent.env.insert("KEY".into(), Template::new("${API_KEY}"));
+    let (one, two) = SECRET.split_at(9);
+    let base64 = BASE64.encode(format!("user:{SECRET}").as_bytes());
+    let hex = HEXLOWER.encode(SECRET.as_bytes());
+    rig.scripts(
+        Some("echo $KEY; echo $KEY >&2"),
+        Some(&format!(
+            "echo -n {one}; echo {two}; echo {base64} >&2; echo {hex} > /logs/agent/{hex}; \
+             echo {}$KEY > /logs/agent/long.txt; echo x > /logs/agent/$KEY",
+            "x".repeat(65_530)
+        )),
+    );
+    let reward = "echo 0.5 > /logs/verifier/reward.txt";
+    rig.tests(&format!("{reward}; echo checking $KEY; echo $KEY >&2; exit 1")).await;
+    // What the test itself says is not what the trial lets out.
+    let scripts = (rig.agent.kind.clone(), rig.task.files.tests.clone());
+    let draft = run(&rig).await;
+    drop(scripts);
+    assert!(error(&draft).message.contains("[redacted:API_KEY]"), "{}", error(&draft).message);
+    assert_eq!(output(&draft, "setup/stdout.txt"), "[redacted:API_KEY]\n");
+    assert_eq!(output(&draft, "command/stdout.txt"), "[redacted:API_KEY]\n");
+    let long = logs(&draft).expect("logs").into_iter().find(|(name, _)| name == "agent/long.txt");
+    let (_, long) = long.expect("the file");
+    assert_eq!(long.len(), 65_530 + SECRET.len() + 1, "lengths stay");
+
+    let mut all = serde_json::to_vec(&draft.record).expect("a record");
+    everything(&rig.dir.path().join("scratch"), &mut all);
+    for (form, needle) in [("plain", SECRET), ("base64", &base64[8..30]), ("hex", &hex)] {
+        let found = all.windows(needle.len()).any(|window| window == needle.as_bytes());
+        assert!(!found, "{form} is there");
+    }
+}

@@ -1,0 +1,411 @@
+//! The ordinary ways through a trial.
+
+use std::time::Duration;
+
+use rollout_protocol::error::{ErrorType, TrialError};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::Outcome;
+use rollout_protocol::spec::agent::AgentKind;
+use rollout_protocol::spec::environment::{PreservePolicy, Rates};
+use rollout_protocol::template::Template;
+
+use super::super::testing::Rig;
+use super::{brief, error, log_names, logs, output, outputs, run, secondary, verdict};
+use crate::environment::fake::{At, Call, Effect};
+use crate::environment::{FailureKind, ImageSource};
+use crate::secrets::TrialVariables;
+
+#[tokio::test]
+async fn a_good_trial_is_a_short_list_of_calls() {
+    let mut rig = Rig::new().await;
+    rig.scripts(
+        Some("pwd; cat $ROLLOUT_TASK_INSTRUCTION"),
+        Some("echo trace > /logs/agent/trace.txt; echo oops >&2"),
+    );
+    rig.tests("echo checking; echo 0.5 > /logs/verifier/reward.txt").await;
+    let draft = run(&rig).await;
+    let calls = [
+        Call::Prepare,
+        Call::Create,
+        Call::Exec,
+        Call::Exec,
+        Call::CopyTo,
+        Call::Exec,
+        Call::CopyFrom,
+        Call::Destroy,
+    ];
+    assert_eq!(rig.provider.calls(), calls);
+    let record = &draft.record;
+    assert_eq!((record.verdict.outcome, record.verdict.reward), (Outcome::Completed, Some(0.5)));
+    assert_eq!((&record.verdict.error, &record.secondary_errors), (&None, &Vec::new()));
+    assert_eq!(output(&draft, "setup/stdout.txt"), "/app\ndo it");
+    assert_eq!(output(&draft, "command/stderr.txt"), "oops\n");
+    assert_eq!(output(&draft, "logs/verifier/stdout.txt"), "checking\n");
+    assert_eq!(record.verifier_stdout.as_deref(), Some("checking\n"));
+    assert_eq!(record.verifier_stderr.as_deref(), Some(""));
+    let logs = logs(&draft).expect("logs");
+    assert!(logs.contains(&("agent/trace.txt".into(), b"trace\n".to_vec())), "{logs:?}");
+    assert!(logs.contains(&("verifier/reward.txt".into(), b"0.5\n".to_vec())), "{logs:?}");
+    let environment = record.environment.as_ref().expect("an environment");
+    assert_eq!((environment.image.as_str(), environment.image_made), ("image", true));
+    assert!(!draft.is_bare());
+}
+
+#[tokio::test]
+async fn times_follow_each_other() {
+    let rig = Rig::new().await;
+    let record = run(&rig).await.record;
+    let times = &record.timestamps;
+    let all = [
+        Some(times.started_at),
+        times.environment_setup_started_at,
+        times.environment_setup_ended_at,
+        times.agent_setup_started_at,
+        times.agent_setup_ended_at,
+        times.agent_execution_started_at,
+        times.agent_execution_ended_at,
+        times.verifier_started_at,
+        times.verifier_ended_at,
+        Some(times.ended_at),
+    ];
+    assert!(all.iter().all(Option::is_some) && all.is_sorted(), "{all:?}");
+    let durations = &record.durations;
+    let parts = [
+        durations.environment_setup_sec,
+        durations.agent_setup_sec,
+        durations.agent_execution_sec,
+        durations.verifier_sec,
+    ];
+    let sum: f64 = parts.iter().map(|part| part.expect("reached")).sum();
+    assert!(sum > 0.0 && sum <= durations.total_sec, "{durations:?}");
+    use Phase::{AgentExecution, AgentSetup, Collection, EnvironmentSetup, Teardown, Verification};
+    let phases = [EnvironmentSetup, AgentSetup, AgentExecution, Verification, Collection, Teardown];
+    assert_eq!(rig.phases.entered(), phases);
+}
+
+#[tokio::test]
+async fn the_oracle_runs_the_solution() {
+    let mut rig = Rig::new().await;
+    rig.oracle("echo answer > /app/answer.txt; echo solved").await;
+    rig.tests("cat /app/answer.txt; echo 1 > /logs/verifier/reward.txt").await;
+    let draft = run(&rig).await;
+    assert!(draft.record.verdict.passed());
+    assert_eq!(output(&draft, "command/stdout.txt"), "solved\n");
+    assert!(!outputs(&draft).iter().any(|path| path.starts_with("setup/")));
+}
+
+#[tokio::test]
+async fn tests_are_not_there_before_verification() {
+    let mut rig = Rig::new().await;
+    rig.scripts(None, Some("test -e /tests; echo seen"));
+    let draft = run(&rig).await;
+    assert_eq!(brief(error(&draft)), "agent_execution_failed non_zero_exit agent permanent");
+    assert!(!rig.provider.calls().contains(&Call::CopyTo));
+}
+
+#[tokio::test]
+async fn what_the_agent_left_in_the_verifiers_logs_is_gone() {
+    let mut rig = Rig::new().await;
+    rig.scripts(None, Some("echo 1 > /logs/verifier/reward.txt; echo x > /logs/verifier/x.txt"));
+    rig.tests("echo nothing").await;
+    let draft = run(&rig).await;
+    assert_eq!(error(&draft).kind, ErrorType::VerifierRewardMissing);
+    assert!(!log_names(&draft).iter().any(|name| name.ends_with("x.txt")));
+}
+
+#[tokio::test]
+async fn failing_scripts_have_their_own_errors() {
+    for (script, error_text, message) in [
+        ("echo why >&2; echo because >&2; exit 3", "non_zero_exit agent", "3: why / because"),
+        ("exit 143", "killed_by_signal agent", "(signal 15)"),
+        ("exit 137", "killed_by_signal agent", "(signal 9)"),
+        ("oom", "oom_killed agent", "out of memory"),
+        ("vanish", "environment_lost infrastructure", "gone"),
+    ] {
+        let retry = if script == "vanish" { "transient" } else { "permanent" };
+        for (stage, kind) in [
+            ("install", ErrorType::AgentInstallFailed),
+            ("execute", ErrorType::AgentExecutionFailed),
+            ("verify", ErrorType::VerifierFailed),
+        ] {
+            let mut rig = Rig::new().await;
+            match stage {
+                "install" => rig.scripts(Some(script), Some("echo never")),
+                "execute" => rig.scripts(Some("echo ready"), Some(script)),
+                _ => {
+                    let script = format!("echo 1 > /logs/verifier/reward.txt; {script}");
+                    rig.tests(&script).await;
+                }
+            }
+            let draft = run(&rig).await;
+            let mut expected = format!("{kind} {error_text} {retry}");
+            if stage == "verify" {
+                expected = expected.replace(" agent ", " verifier ");
+            }
+            assert_eq!(brief(error(&draft)), expected, "{stage}: {script}");
+            assert!(error(&draft).message.contains(message), "{}", error(&draft).message);
+            let verdict = &draft.record.verdict;
+            assert_eq!((verdict.outcome, verdict.reward), (Outcome::Failed, None));
+            assert_eq!(logs(&draft).is_some(), script != "vanish", "{stage}: {script}");
+            let ran = |dir: &str| outputs(&draft).iter().any(|path| path.starts_with(dir));
+            assert_eq!(ran("command/"), stage != "install");
+            assert_eq!(ran("logs/verifier/"), stage == "verify");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn scripts_that_are_too_slow_are_killed_before_anything_is_read() {
+    for (stage, kind) in [
+        ("install", ErrorType::AgentInstallTimeout),
+        ("execute", ErrorType::AgentExecutionTimeout),
+        ("verify", ErrorType::VerifierTimeout),
+    ] {
+        let mut rig = Rig::new().await;
+        let script = "echo begun; background writer; sleep 1000";
+        match stage {
+            "install" => rig.scripts(Some(script), None),
+            "execute" => rig.scripts(None, Some(script)),
+            _ => rig.tests(script).await,
+        }
+        let draft = run(&rig).await;
+        assert_eq!(error(&draft).kind, kind);
+        assert_eq!(error(&draft).code.as_str(), "timed_out");
+        let calls = rig.provider.calls();
+        let at = |call| calls.iter().position(|c| *c == call).expect("called");
+        assert!(at(Call::Kill) < at(Call::CopyFrom), "{calls:?}");
+        assert!(logs(&draft).is_some());
+        let seconds = draft.record.durations.total_sec;
+        assert!((60.0..70.0).contains(&seconds), "{seconds}");
+    }
+}
+
+#[tokio::test]
+async fn a_service_answers_the_verifier_unless_the_job_kills_it() {
+    for (kill, outcome) in [(false, Outcome::Completed), (true, Outcome::Failed)] {
+        let mut rig = Rig::new().await;
+        rig.settings.verifier.kill_agent_processes = kill;
+        rig.scripts(None, Some("background service"));
+        rig.tests("alive service; echo 1 > /logs/verifier/reward.txt").await;
+        assert_eq!(run(&rig).await.record.verdict.outcome, outcome);
+        assert_eq!(rig.provider.calls().contains(&Call::Kill), kill);
+    }
+}
+
+#[tokio::test]
+async fn without_a_verifier_trials_end_unverified() {
+    let mut rig = Rig::new().await;
+    rig.settings.verifier.disable = true;
+    rig.task.files.tests = None;
+    let draft = run(&rig).await;
+    let verdict = &draft.record.verdict;
+    assert_eq!(
+        (verdict.outcome, verdict.reward, &verdict.error),
+        (Outcome::Unverified, None, &None)
+    );
+    assert_eq!(draft.record.durations.verifier_sec, None);
+    assert!(logs(&draft).is_some());
+}
+
+#[tokio::test]
+async fn tasks_that_cannot_run_get_no_environment() {
+    let fault = |rig: &mut Rig| {
+        let error = TrialError::transient(
+            ErrorType::TaskNotFound,
+            rollout_protocol::error::ErrorCode::SOURCE_CHANGED,
+            "gone",
+        );
+        rig.task.fault = Some(error);
+    };
+    let oracle = |rig: &mut Rig| rig.agent.kind = AgentKind::Oracle;
+    let tests = |rig: &mut Rig| rig.task.files.tests = None;
+    let cases: [(&dyn Fn(&mut Rig), ErrorType); 3] = [
+        (&fault, ErrorType::TaskNotFound),
+        (&oracle, ErrorType::TaskInvalid),
+        (&tests, ErrorType::TaskInvalid),
+    ];
+    for (change, kind) in cases {
+        let mut rig = Rig::new().await;
+        change(&mut rig);
+        let draft = run(&rig).await;
+        assert_eq!(error(&draft).kind, kind);
+        assert!(draft.is_bare());
+        assert_eq!((rig.provider.calls(), rig.phases.entered()), (Vec::new(), Vec::new()));
+    }
+}
+
+#[tokio::test]
+async fn images_are_named_or_built() {
+    for (named, force, environment, expected) in [
+        (true, false, true, "image"),
+        (true, true, true, "fake:"),
+        (false, false, true, "fake:"),
+        (false, false, false, "fake:"),
+    ] {
+        let mut rig = Rig::new().await;
+        rig.task.docker_image = named.then(|| "image".to_owned());
+        rig.settings.environment.force_build = force;
+        if environment {
+            let context = rig.packed("Dockerfile", "FROM scratch").await;
+            rig.task.files.environment = Some(context);
+        }
+        let services = rig.services();
+        let source = super::super::setup::source(&rig.task, &rig.settings, &services.files).await;
+        let (source, part) = source.expect("a source");
+        if let ImageSource::Context { dir, .. } = &source {
+            assert_eq!(dir.join("Dockerfile").exists(), environment);
+        }
+        assert_eq!(part.is_some(), expected == "fake:");
+        let image = run(&rig).await.record.environment.expect("an environment").image;
+        assert!(image.starts_with(expected), "{image}");
+    }
+}
+
+#[tokio::test]
+async fn variables_reach_every_script() {
+    let mut rig = Rig::new().await;
+    rig.variables = TrialVariables::new([("KEY".to_owned(), "k-123".to_owned())]);
+    rig.task.env.insert("FROM_TASK".into(), Template::new("t"));
+    rig.task.env.insert("SHARED".into(), Template::new("task"));
+    rig.agent.env.insert("SHARED".into(), Template::new("agent"));
+    rig.agent.env.insert("AGENT_KEY".into(), Template::new("${KEY}"));
+    run(&rig).await;
+    let commands = rig.provider.commands();
+    assert_eq!(commands.len(), 3);
+    for command in commands {
+        let env: Vec<_> = command.env.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        let expected = [
+            "AGENT_KEY=k-123",
+            "FROM_TASK=t",
+            "ROLLOUT_TASK_INSTRUCTION=/tmp/instruction.md",
+            "SHARED=agent",
+        ];
+        assert_eq!(env, expected);
+        assert_eq!(command.workdir, None);
+    }
+}
+
+#[tokio::test]
+async fn a_variable_that_is_not_exported_is_an_error_before_any_environment() {
+    let mut rig = Rig::new().await;
+    rig.agent.env.insert("A".into(), Template::new("${NOT_EXPORTED}"));
+    let draft = run(&rig).await;
+    assert_eq!(
+        brief(error(&draft)),
+        "environment_start_failed variable_unset infrastructure permanent"
+    );
+    assert!(error(&draft).message.contains("NOT_EXPORTED"));
+    assert_eq!(rig.provider.calls(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cost_counts_the_life_of_the_environment_on_every_path() {
+    for script in ["sleep 36", "sleep 36; exit 1"] {
+        let mut rig = Rig::new().await;
+        rig.settings.environment.rates = Rates { cpu_hour: 100.0, gib_hour: 0.0, start: 0.5 };
+        rig.scripts(None, Some(script));
+        let cost = run(&rig).await.record.verdict.cost;
+        assert!((1.5..1.51).contains(&cost), "{script}: {cost}");
+    }
+    let mut rig = Rig::new().await;
+    rig.settings.environment.rates = Rates { cpu_hour: 100.0, gib_hour: 0.0, start: 0.5 };
+    rig.provider.fault(At::Nth(Call::Create, 0), Effect::Fail(FailureKind::Refused));
+    assert!(run(&rig).await.record.verdict.cost.abs() < 1e-9);
+}
+
+#[tokio::test]
+async fn environments_are_kept_by_policy() {
+    use PreservePolicy::{Always, Never, OnFailure};
+    for (policy, reward, kept) in [
+        (Never, "0", false),
+        (Always, "1", true),
+        (OnFailure, "1", false),
+        (OnFailure, "1.0", false),
+        (OnFailure, "0", true),
+        (OnFailure, "nan", true),
+    ] {
+        let mut rig = Rig::new().await;
+        rig.settings.environment.preserve_env = policy;
+        rig.tests(&format!("echo {reward} > /logs/verifier/reward.txt")).await;
+        let draft = verdict(rig.run().await);
+        assert_eq!(rig.provider.preserved().len(), usize::from(kept), "{policy:?} {reward}");
+        assert_eq!(rig.provider.leaked(), Vec::<String>::new());
+        let way_in = draft.record.environment.expect("an environment").preserved;
+        assert_eq!(way_in.is_some(), kept);
+        assert_eq!(rig.provider.calls().contains(&Call::Stop), kept);
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_kept_is_removed() {
+    let mut rig = Rig::new().await;
+    rig.settings.environment.preserve_env = PreservePolicy::Always;
+    rig.provider.fault(At::Every(Call::Preserve), Effect::Fail(FailureKind::Service));
+    let draft = run(&rig).await;
+    assert_eq!(draft.record.verdict.outcome, Outcome::Completed);
+    assert_eq!(error(&draft).kind, ErrorType::EnvironmentTeardownFailed);
+    assert_eq!(rig.provider.existing(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_environment_that_cannot_be_removed_does_not_change_the_reward() {
+    for (script, first) in [
+        ("echo fine", ErrorType::EnvironmentTeardownFailed),
+        ("exit 1", ErrorType::AgentExecutionFailed),
+    ] {
+        let mut rig = Rig::new().await;
+        rig.scripts(None, Some(script));
+        rig.provider.fault(At::Every(Call::Destroy), Effect::Fail(FailureKind::Service));
+        let draft = verdict(rig.run().await);
+        assert_eq!(error(&draft).kind, first);
+        let verdict = &draft.record.verdict;
+        let teardown = first == ErrorType::EnvironmentTeardownFailed;
+        assert_eq!(verdict.outcome == Outcome::Completed, teardown);
+        assert_eq!(verdict.reward, teardown.then_some(1.0));
+        assert!(!error(&draft).is_retryable());
+        let later = if teardown { vec![] } else { vec!["provider_error"] };
+        assert_eq!(secondary(&draft.record), later);
+        let tries = rig.provider.calls().iter().filter(|call| **call == Call::Destroy).count();
+        assert_eq!((tries, rig.provider.leaked().len()), (3, 1));
+    }
+}
+
+#[tokio::test]
+async fn a_trial_that_does_nothing_leaves_nothing_to_store() {
+    let mut rig = Rig::new().await;
+    rig.provider = rig.provider.in_memory();
+    rig.provider.hostile(std::sync::Arc::new(|_| Some(None)));
+    rig.agent.kind = AgentKind::Nop;
+    rig.settings.verifier.disable = true;
+    rig.task.files = Default::default();
+    let draft = run(&rig).await;
+    assert_eq!(draft.record.verdict.outcome, Outcome::Unverified);
+    assert!(draft.is_bare(), "{draft:?}");
+    assert!(!rig.dir.path().join("scratch").exists());
+}
+
+#[tokio::test]
+async fn parts_of_tasks_are_fetched_once_and_removed_when_nobody_needs_them() {
+    let rig = Rig::new().await;
+    let blob = rig.packed("a.txt", "a").await;
+    let services = rig.services();
+    let files = &services.files;
+    let get = || async { files.directory("x", &blob).await.expect("there").path().to_owned() };
+    let (a, b, c) = tokio::join!(get(), get(), get());
+    assert!(a == b && b == c && a.join("a.txt").exists());
+    let held = files.archive("x", &blob).await.expect("there");
+    let missing = rollout_protocol::blob::BlobRef {
+        digest: rollout_protocol::digest::Digest::of(b"never stored"),
+        ..blob.clone()
+    };
+    assert!(files.archive("x", &missing).await.is_err());
+    for n in 0..300 {
+        let other = rig.packed("b.txt", &n.to_string()).await;
+        files.archive("x", &other).await.expect("there");
+    }
+    assert!(!a.exists(), "not used for long");
+    assert!(held.path().exists(), "still used");
+    let left = std::fs::read_dir(rig.dir.path().join("files")).expect("listed").count();
+    assert!((200..=257).contains(&left), "{left}");
+    tokio::time::timeout(Duration::from_secs(60), get()).await.expect("fetched again");
+}

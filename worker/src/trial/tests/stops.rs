@@ -1,0 +1,154 @@
+//! Stops: a drain ends between phases, a kill at once; neither leaves an environment.
+
+use rollout_protocol::error::ErrorType;
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::Outcome;
+use rollout_protocol::spec::environment::PreservePolicy;
+use rollout_protocol::wire::control::StopLevel;
+
+use super::super::testing::Rig;
+use super::super::{Draft, Finished};
+use super::{error, logs, outputs, run};
+use crate::environment::fake::{At, Call, Effect};
+
+const PHASES: [Phase; 4] =
+    [Phase::EnvironmentSetup, Phase::AgentSetup, Phase::AgentExecution, Phase::Verification];
+
+async fn stopped(rig: &Rig) -> (Phase, Option<Draft>) {
+    let finished = rig.run().await;
+    assert_eq!(rig.provider.existing(), Vec::<String>::new());
+    assert_eq!(rig.provider.busy(), Vec::<String>::new());
+    match finished {
+        Finished::Stopped { phase, draft } => (phase, draft),
+        Finished::Verdict(draft) => panic!("a verdict: {:?}", draft.record.verdict),
+    }
+}
+
+#[tokio::test]
+async fn a_drain_finishes_the_phase_collects_and_tears_down() {
+    for phase in &PHASES[..3] {
+        let mut rig = Rig::new().await;
+        rig.settings.environment.preserve_env = PreservePolicy::Always;
+        rig.scripts(Some("echo a"), Some("echo b"));
+        rig.stop_in(*phase, StopLevel::Drain);
+        let (at, draft) = stopped(&rig).await;
+        let draft = draft.expect("there was an environment");
+        assert_eq!(at, *phase);
+        assert!(logs(&draft).is_some());
+        assert_eq!(draft.record.verdict.outcome, Outcome::Cancelled);
+        assert_eq!(draft.record.verdict.error, None);
+        let ran = PHASES.iter().filter(|p| *p <= phase && **p > Phase::EnvironmentSetup).count();
+        assert_eq!(outputs(&draft).len(), ran * 2);
+    }
+}
+
+#[tokio::test]
+async fn a_drain_in_the_last_phase_gives_a_verdict() {
+    let rig = Rig::new().await;
+    rig.stop_in(Phase::Verification, StopLevel::Drain);
+    assert!(run(&rig).await.record.verdict.passed());
+
+    let mut rig = Rig::new().await;
+    rig.settings.verifier.disable = true;
+    rig.stop_in(Phase::AgentExecution, StopLevel::Drain);
+    assert_eq!(run(&rig).await.record.verdict.outcome, Outcome::Unverified);
+
+    let mut rig = Rig::new().await;
+    rig.scripts(None, Some("exit 1"));
+    rig.stop_in(Phase::AgentExecution, StopLevel::Drain);
+    assert_eq!(error(&run(&rig).await).kind, ErrorType::AgentExecutionFailed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kill_ends_a_script_at_once() {
+    for (phase, script) in [
+        (Phase::AgentSetup, "install"),
+        (Phase::AgentExecution, "execute"),
+        (Phase::Verification, "verify"),
+    ] {
+        let mut rig = Rig::new().await;
+        let endless = "echo begun; background writer; sleep 50";
+        match script {
+            "install" => rig.scripts(Some(endless), None),
+            "execute" => rig.scripts(None, Some(endless)),
+            _ => rig.tests(endless).await,
+        }
+        rig.settings.environment.preserve_env = PreservePolicy::Always;
+        let services = rig.services();
+        let running = super::super::run(rig.context(), &services);
+        let killing = async {
+            while rig.provider.busy().is_empty() || rig.phases.entered().last() != Some(&phase) {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+            rig.stop.send_replace(Some(StopLevel::Kill));
+            tokio::time::Instant::now()
+        };
+        let (finished, killed_at) = tokio::join!(running, killing);
+        assert!(killed_at.elapsed().as_secs() < 1);
+        let Finished::Stopped { phase: at, draft } = finished else { panic!("a verdict") };
+        assert_eq!(at, phase);
+        assert_eq!(rig.provider.existing(), Vec::<String>::new());
+        assert_eq!(rig.provider.busy(), Vec::<String>::new());
+        assert!(!rig.provider.calls().contains(&Call::CopyFrom));
+        let draft = draft.expect("there was an environment");
+        let directory = match script {
+            "install" => "setup/stdout.txt",
+            "execute" => "command/stdout.txt",
+            _ => "logs/verifier/stdout.txt",
+        };
+        assert_eq!(super::output(&draft, directory), "begun\n");
+    }
+}
+
+#[tokio::test]
+async fn a_stop_before_the_beginning_begins_nothing() {
+    for level in [StopLevel::Drain, StopLevel::Kill] {
+        let rig = Rig::new().await;
+        rig.stop.send_replace(Some(level));
+        assert_eq!(stopped(&rig).await, (Phase::Queued, None));
+        assert_eq!(rig.provider.calls(), []);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kill_ends_every_call_that_hangs() {
+    for (call, phase) in [
+        (Call::Prepare, Phase::EnvironmentSetup),
+        (Call::Create, Phase::EnvironmentSetup),
+        (Call::CopyTo, Phase::Verification),
+        (Call::CopyFrom, Phase::Verification),
+    ] {
+        let rig = Rig::new().await;
+        rig.provider.fault(At::Every(call), Effect::Hang);
+        let services = rig.services();
+        let running = super::super::run(rig.context(), &services);
+        let killing = async {
+            while rig.provider.calls().last() != Some(&call) {
+                tokio::task::yield_now().await;
+            }
+            rig.stop.send_replace(Some(StopLevel::Kill));
+        };
+        let (finished, ()) = tokio::join!(running, killing);
+        let Finished::Stopped { phase: at, .. } = finished else { panic!("{call:?}: a verdict") };
+        assert_eq!(at, phase, "{call:?}");
+        assert_eq!(rig.provider.existing(), Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn a_kill_while_the_environment_comes_up_removes_it() {
+    let rig = Rig::new().await;
+    rig.stop_in(Phase::EnvironmentSetup, StopLevel::Kill);
+    let (phase, _) = stopped(&rig).await;
+    assert_eq!(phase, Phase::EnvironmentSetup);
+}
+
+#[tokio::test]
+async fn a_stop_during_teardown_changes_nothing() {
+    for level in [StopLevel::Drain, StopLevel::Kill] {
+        let rig = Rig::new().await;
+        rig.stop_in(Phase::Teardown, level);
+        assert!(run(&rig).await.record.verdict.passed());
+    }
+}
