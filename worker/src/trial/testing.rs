@@ -23,8 +23,7 @@ use crate::archive::{Keep, Limits, pack};
 use crate::environment::fake::FakeProvider;
 use crate::environment::{Labels, Owner, Provider};
 use crate::secrets::TrialVariables;
-use crate::store::BlobStore;
-use crate::store::fs::FsStore;
+use crate::store::{BlobStore, MemoryStore};
 
 /// One trial and the world it runs in. Its parts may be changed before it runs.
 #[derive(Debug)]
@@ -53,7 +52,14 @@ pub struct Rig {
 #[derive(Debug, Default)]
 pub struct Phases {
     entered: Mutex<Vec<Phase>>,
-    stop: Mutex<Option<(Phase, StopLevel, watch::Sender<Option<StopLevel>>)>>,
+    stop: Mutex<Option<StopIn>>,
+}
+
+#[derive(Debug)]
+struct StopIn {
+    phase: Phase,
+    level: StopLevel,
+    stop: watch::Sender<Option<StopLevel>>,
 }
 
 impl Phases {
@@ -66,10 +72,10 @@ impl Phases {
 impl PhaseSink for Phases {
     fn entered(&self, phase: Phase) {
         self.entered.lock().expect("not poisoned").push(phase);
-        if let Some((at, level, stop)) = &*self.stop.lock().expect("not poisoned")
-            && *at == phase
+        if let Some(wanted) = &*self.stop.lock().expect("not poisoned")
+            && wanted.phase == phase
         {
-            stop.send_replace(Some(*level));
+            wanted.stop.send_replace(Some(wanted.level));
         }
     }
 }
@@ -77,13 +83,10 @@ impl PhaseSink for Phases {
 impl Rig {
     /// A script agent that does nothing, and a task whose test gives the reward 1.
     pub async fn new() -> Self {
-        // In memory where that is possible: the store waits for the disk at every put.
-        let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
-        let dir = dir.expect("a directory");
-        let store = FsStore::open(dir.path().join("store")).await.expect("a store");
+        let dir = tempfile::tempdir().expect("a directory");
         let mut rig = Self {
             provider: FakeProvider::default(),
-            store: Arc::new(store),
+            store: Arc::new(MemoryStore::default()),
             settings: settings(),
             agent: agent(Some("echo installing"), Some("echo working")),
             task: task(),
@@ -116,7 +119,8 @@ impl Rig {
 
     /// Stops the trial when it enters a phase.
     pub fn stop_in(&self, phase: Phase, level: StopLevel) {
-        *self.phases.stop.lock().expect("not poisoned") = Some((phase, level, self.stop.clone()));
+        let wanted = StopIn { phase, level, stop: self.stop.clone() };
+        *self.phases.stop.lock().expect("not poisoned") = Some(wanted);
     }
 
     /// Stores an archive of one file.

@@ -47,7 +47,10 @@ fn check(rig: &Rig, at: usize, effect: Effect, draft: &Draft) {
     let (call, phase) = CALLS[at];
     let what = format!("{call:?} in {phase}: {effect:?}");
     assert_eq!(rig.provider.calls()[at], call, "{what}");
-    assert_eq!(rig.provider.leaked(), Vec::<String>::new(), "{what}");
+    // A removal that is refused is not tried again.
+    let hopeless = [FailureKind::Refused, FailureKind::NotPermitted].map(Effect::Fail);
+    let leaked = phase == Phase::Teardown && hopeless.contains(&effect);
+    assert_eq!(rig.provider.leaked().len(), usize::from(leaked), "{what}");
     assert_eq!(rig.provider.busy(), Vec::<String>::new(), "{what}");
     let verdict = &draft.record.verdict;
     let all: Vec<_> = verdict.error.iter().chain(&draft.record.secondary_errors).collect();

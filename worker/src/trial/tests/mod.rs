@@ -54,11 +54,13 @@ fn output(draft: &Draft, wanted: &str) -> String {
 
 /// Paths of the captured outputs.
 fn outputs(draft: &Draft) -> Vec<&str> {
-    let path = |role| match role {
-        &FileRole::Output { ref path, .. } => Some(path.as_str()),
-        FileRole::Logs { .. } => None,
-    };
-    draft.files.iter().filter_map(|file| path(&file.role)).collect()
+    let mut paths = Vec::new();
+    for file in &draft.files {
+        if let FileRole::Output { path, .. } = &file.role {
+            paths.push(path.as_str());
+        }
+    }
+    paths
 }
 
 /// Names and contents of the collected logs.

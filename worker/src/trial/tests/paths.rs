@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rollout_protocol::error::{ErrorType, TrialError};
+use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::Outcome;
 use rollout_protocol::spec::agent::AgentKind;
@@ -209,24 +209,18 @@ async fn without_a_verifier_trials_end_unverified() {
 
 #[tokio::test]
 async fn tasks_that_cannot_run_get_no_environment() {
-    let fault = |rig: &mut Rig| {
-        let error = TrialError::transient(
-            ErrorType::TaskNotFound,
-            rollout_protocol::error::ErrorCode::SOURCE_CHANGED,
-            "gone",
-        );
-        rig.task.fault = Some(error);
-    };
-    let oracle = |rig: &mut Rig| rig.agent.kind = AgentKind::Oracle;
-    let tests = |rig: &mut Rig| rig.task.files.tests = None;
-    let cases: [(&dyn Fn(&mut Rig), ErrorType); 3] = [
-        (&fault, ErrorType::TaskNotFound),
-        (&oracle, ErrorType::TaskInvalid),
-        (&tests, ErrorType::TaskInvalid),
-    ];
-    for (change, kind) in cases {
+    let gone = TrialError::transient(ErrorType::TaskNotFound, ErrorCode::SOURCE_CHANGED, "gone");
+    for (case, kind) in [
+        ("fault", ErrorType::TaskNotFound),
+        ("oracle", ErrorType::TaskInvalid),
+        ("tests", ErrorType::TaskInvalid),
+    ] {
         let mut rig = Rig::new().await;
-        change(&mut rig);
+        match case {
+            "fault" => rig.task.fault = Some(gone.clone()),
+            "oracle" => rig.agent.kind = AgentKind::Oracle,
+            _ => rig.task.files.tests = None,
+        }
         let draft = run(&rig).await;
         assert_eq!(error(&draft).kind, kind);
         assert!(draft.is_bare());

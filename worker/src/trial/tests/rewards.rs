@@ -36,7 +36,7 @@ async fn rewards_and_their_errors() {
                 assert_eq!((verdict.outcome, verdict.reward), (Outcome::Completed, Some(reward)));
             }
             Err(reason) => {
-                assert_eq!(brief(error(&draft)), reason, "{:.80}", script);
+                assert_eq!(brief(error(&draft)), reason, "{script:.80}");
                 assert_eq!((verdict.outcome, verdict.reward), (Outcome::Failed, None));
             }
         }
