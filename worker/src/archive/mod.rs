@@ -36,7 +36,7 @@ pub use self::sanitize::{Captured, Sanitize, Sanitized, sanitize};
 pub struct Limits {
     /// Members of every kind, skipped ones included.
     pub entries: u64,
-    /// Content of all members, and everything that describes members beyond their headers.
+    /// Content of all members. What describes them beyond their headers is bounded alike.
     pub bytes: u64,
 }
 

@@ -73,6 +73,10 @@ pub(super) struct Members<R> {
     limits: Limits,
     entries: u64,
     bytes: u64,
+    /// Bytes of extended headers, which have as large a budget of their own.
+    extension_bytes: u64,
+    /// The member that did not fit into the budget.
+    refused: Option<Member>,
     /// Content of the current member not read yet, and zeros after it.
     remaining: u64,
     padding: u64,
@@ -88,7 +92,9 @@ struct Extensions {
 
 impl<R: Read> Members<R> {
     pub(super) fn new(reader: R, limits: Limits) -> Self {
-        Self { reader, limits, entries: 0, bytes: 0, remaining: 0, padding: 0 }
+        let (entries, bytes, extension_bytes) = (0, 0, 0);
+        let (refused, remaining, padding) = (None, 0, 0);
+        Self { reader, limits, entries, bytes, extension_bytes, refused, remaining, padding }
     }
 
     /// The next member; what was not read of the current one is skipped.
@@ -118,6 +124,11 @@ impl<R: Read> Members<R> {
         Ok(read)
     }
 
+    /// The member for whose size reading was cut.
+    pub(super) fn refused(&self) -> Option<&Member> {
+        self.refused.as_ref()
+    }
+
     fn member(&mut self, header: &Header, extensions: Extensions) -> Result<Member, Cut> {
         self.entries += 1;
         if self.entries > self.limits.entries {
@@ -134,13 +145,19 @@ impl<R: Read> Members<R> {
             Some(size) => size,
             None => header.entry_size().map_err(|_| Cut::Malformed("a size"))?,
         };
-        self.charge(size_bytes)?;
+        let path = ArchivePath::clean(&name);
+        let member = Member { path, kind, size_bytes, executable };
+        self.bytes = self.bytes.saturating_add(size_bytes);
+        if self.bytes > self.limits.bytes {
+            self.refused = Some(member);
+            return Err(Cut::Bytes(self.limits.bytes));
+        }
         if header.entry_type().is_gnu_sparse() {
             self.skip_sparse_map(header)?;
         }
         self.remaining = size_bytes;
         self.padding = padding(size_bytes);
-        Ok(Member { path: ArchivePath::clean(&name), kind, size_bytes, executable })
+        Ok(member)
     }
 
     /// Reads an extension header's content; whether it was one.
@@ -157,7 +174,7 @@ impl<R: Read> Members<R> {
         if size > EXTENSION_BYTES {
             return Err(Cut::Malformed("an extension that is too large"));
         }
-        self.charge(BLOCK + size + padding(size))?;
+        self.charge_extension(BLOCK + size + padding(size))?;
         let mut content = vec![0; usize::try_from(size).expect("it is small")];
         self.fill(&mut content)?;
         self.skip(padding(size))?;
@@ -194,7 +211,7 @@ impl<R: Read> Members<R> {
     fn skip_sparse_map(&mut self, header: &Header) -> Result<(), Cut> {
         let mut more = header.as_gnu().is_some_and(tar::GnuHeader::is_extended);
         while more {
-            self.charge(BLOCK)?;
+            self.charge_extension(BLOCK)?;
             let mut map = GnuExtSparseHeader::new();
             self.fill(map.as_mut_bytes())?;
             more = map.is_extended();
@@ -203,9 +220,12 @@ impl<R: Read> Members<R> {
     }
 
     /// Takes bytes from the budget before they are read.
-    fn charge(&mut self, bytes: u64) -> Result<(), Cut> {
-        self.bytes = self.bytes.saturating_add(bytes);
-        if self.bytes > self.limits.bytes { Err(Cut::Bytes(self.limits.bytes)) } else { Ok(()) }
+    fn charge_extension(&mut self, bytes: u64) -> Result<(), Cut> {
+        self.extension_bytes += bytes;
+        if self.extension_bytes > self.limits.bytes.max(EXTENSION_BYTES) {
+            return Err(Cut::Malformed("extensions that are too large"));
+        }
+        Ok(())
     }
 
     fn fill(&mut self, mut buffer: &mut [u8]) -> Result<(), Cut> {

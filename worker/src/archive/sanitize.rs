@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use tokio::io::AsyncRead;
 
-use super::path::ArchivePath;
+use super::path::{ArchivePath, BadPath};
 use super::read::Members;
 use super::write::ArchiveWriter;
-use super::{ArchiveError, Kind, Limits, Member, Packed, Report, bridge};
+use super::{ArchiveError, Cut, Kind, Limits, Member, Packed, Report, bridge};
 use crate::secrets::{Redactor, Style};
 
 /// Bytes copied at once.
@@ -65,25 +65,13 @@ where
 {
     let to = to.to_owned();
     bridge::with_reader(source, move |reader| {
-        let mut copy = Copy::new(to, options.capture, options.redactor);
+        let mut copy = Copy::new(to, options.strip_first, options.capture, options.redactor);
         let mut members = Members::new(reader, options.limits);
         loop {
             match members.next() {
-                Ok(Some(member)) => {
-                    let path = match &member.path {
-                        Ok(Some(path)) if options.strip_first => path.without_first(),
-                        Ok(path) => path.clone(),
-                        Err(_) => {
-                            copy.report.skipped.names += 1;
-                            None
-                        }
-                    };
-                    if let Some(path) = path {
-                        copy.take(&path, &member, &mut members);
-                    }
-                }
+                Ok(Some(member)) => copy.next(&member, &mut members),
                 Ok(None) => break,
-                Err(cut) => copy.report.cut = Some(cut),
+                Err(cut) => copy.cut(cut, members.refused()),
             }
             if copy.is_done() {
                 break;
@@ -100,6 +88,7 @@ struct Copy {
     writer: Option<ArchiveWriter<BufWriter<File>>>,
     failure: Option<ArchiveError>,
     report: Report,
+    strip_first: bool,
     wanted: Option<(ArchivePath, u64)>,
     captured: Option<Captured>,
     redactor: Redactor,
@@ -107,7 +96,12 @@ struct Copy {
 }
 
 impl Copy {
-    fn new(to: PathBuf, wanted: Option<(ArchivePath, u64)>, redactor: Redactor) -> Self {
+    fn new(
+        to: PathBuf,
+        strip_first: bool,
+        wanted: Option<(ArchivePath, u64)>,
+        redactor: Redactor,
+    ) -> Self {
         let (writer, failure) = match File::create_new(&to) {
             Ok(file) => {
                 (Some(ArchiveWriter::new(BufWriter::with_capacity(BUFFER_BYTES, file))), None)
@@ -115,13 +109,41 @@ impl Copy {
             Err(error) => (None, Some(ArchiveError::io("creating", &to, error))),
         };
         let (report, buffer) = (Report::default(), vec![0; BUFFER_BYTES]);
-        Self { to, writer, failure, report, wanted, captured: None, redactor, buffer }
+        let captured = None;
+        Self { to, writer, failure, report, strip_first, wanted, captured, redactor, buffer }
     }
 
     /// Whether nothing more can come of reading on.
     fn is_done(&self) -> bool {
         let waiting = self.wanted.is_some() && self.captured.is_none();
         self.report.cut.is_some() || (self.writer.is_none() && !waiting)
+    }
+
+    /// Where a member belongs in the clean archive; `None` for what the archive itself stands for.
+    fn place(&self, member: &Member) -> Result<Option<ArchivePath>, BadPath> {
+        let path = member.path.clone()?;
+        Ok(if self.strip_first { path.and_then(|path| path.without_first()) } else { path })
+    }
+
+    fn next(&mut self, member: &Member, members: &mut Members<impl Read>) {
+        match self.place(member) {
+            Ok(Some(path)) => self.take(&path, member, members),
+            Ok(None) => {}
+            Err(_) => self.report.skipped.names += 1,
+        }
+    }
+
+    /// Reading has ended early, perhaps for the size of one member.
+    fn cut(&mut self, cut: Cut, refused: Option<&Member>) {
+        self.report.cut = Some(cut);
+        if let Some(member) = refused
+            && let Some((wanted, most)) = &self.wanted
+            && member.kind == Kind::File
+            && member.size_bytes > *most
+            && self.place(member).is_ok_and(|path| path.as_ref() == Some(wanted))
+        {
+            self.captured = Some(Captured::TooLarge(member.size_bytes));
+        }
     }
 
     fn take(&mut self, path: &ArchivePath, member: &Member, members: &mut Members<impl Read>) {

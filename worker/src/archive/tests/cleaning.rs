@@ -44,6 +44,7 @@ async fn the_reason_why_nothing_was_captured_is_known() {
         (vec![raw(name, b'5', b"")], Captured::NotRegular),
         (vec![raw(name, b'6', b"")], Captured::NotRegular),
         (vec![raw(name, b'0', &[b'1'; 17])], Captured::TooLarge(17)),
+        (vec![Raw { size: Some(1 << 40), ..raw(name, b'0', b"") }], Captured::TooLarge(1 << 40)),
         (
             vec![Raw { size: Some(1 << 40), ..filler.clone() }, raw(name, b'0', b"1")],
             Captured::Unknown,
