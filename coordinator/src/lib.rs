@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod bench;
+pub mod cli;
 pub mod config;
 pub mod core;
 pub mod dataset;

@@ -1,3 +1,5 @@
 //! The `rollout` program.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    rollout_coordinator::cli::main()
+}

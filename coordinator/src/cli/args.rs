@@ -1,0 +1,169 @@
+//! The command line as types. The comments are the help.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+
+use crate::config::LogLevel;
+use crate::report::Materialize;
+
+/// Runs agents on tasks in isolated environments and never loses or double-counts a result.
+///
+/// `rollout job.yaml` is short for `rollout run job.yaml`.
+#[derive(Debug, Parser)]
+#[command(name = "rollout", version, disable_help_subcommand = true, max_term_width = 100)]
+pub(super) struct Cli {
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    Run(Box<RunArgs>),
+    #[cfg(feature = "docker")]
+    Gc(GcArgs),
+    /// Measure this machine with trials that do nothing
+    #[command(subcommand)]
+    Bench(BenchCommand),
+}
+
+/// Run a job: every agent on every task, as often as the job says
+///
+/// A run that was stopped, by a signal or by a crash, is gone on with by the same command: settled
+/// trials are not repeated. The first Ctrl-C lets running trials finish their phase, the second
+/// ends them at once.
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    /// The job file, YAML or JSON
+    pub(super) job: PathBuf,
+
+    /// Print the resolved plan and its digest, and start nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+
+    /// Print events as lines of JSON on standard output; the last line is the job's result
+    #[arg(long)]
+    pub(super) json: bool,
+
+    /// What becomes files beside `config.json` and `result.json`
+    #[arg(long, value_name = "WHAT", default_value = "full")]
+    pub(super) materialize: Materialize,
+
+    /// Name of the run, instead of the job file's; another name is another run
+    #[arg(long)]
+    pub(super) name: Option<String>,
+
+    /// Directory of runs, instead of the job file's `jobs_dir`
+    #[arg(long, value_name = "DIR")]
+    pub(super) jobs_dir: Option<PathBuf>,
+
+    /// Directory of the blob store [default: <jobs_dir>/.rollout/blobs]
+    #[arg(long, value_name = "DIR")]
+    pub(super) store: Option<PathBuf>,
+
+    /// Exit with 5 when the pass rate of all completed trials is below this share
+    #[arg(long, value_name = "RATE", value_parser = share)]
+    pub(super) fail_under: Option<f64>,
+
+    /// Refuse a job with tasks that lack a file, instead of failing their trials
+    #[arg(long)]
+    pub(super) strict: bool,
+
+    /// Show errors only: no progress, no table
+    #[arg(long, short)]
+    pub(super) quiet: bool,
+
+    /// Log more: debug messages
+    #[arg(long, short, conflicts_with_all = ["quiet", "log_level"])]
+    pub(super) verbose: bool,
+
+    /// Log level, instead of the job file's `log_level`
+    #[arg(long, value_name = "LEVEL", conflicts_with = "quiet")]
+    pub(super) log_level: Option<LogLevel>,
+}
+
+/// Remove what dead runs left on this host
+///
+/// Only what is provably nobody's: the owner's process is gone, or the host was started anew since.
+/// Preserved environments and those of other users stay. Every run does the same when it starts.
+#[cfg(feature = "docker")]
+#[derive(Debug, Args)]
+pub(super) struct GcArgs {
+    /// Remove containers
+    #[arg(long, required = true)]
+    pub(super) containers: bool,
+
+    /// Print what would be removed, and remove nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+}
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub(super) enum BenchCommand {
+    Dispatch(DispatchArgs),
+}
+
+/// Measure how fast trials go through queue, worker, journal and outputs, against what the disk can do
+#[derive(Debug, Args)]
+pub(super) struct DispatchArgs {
+    /// Number of trials
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) items: u32,
+
+    /// Trials at a time
+    #[arg(long, value_name = "W", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) window: u32,
+
+    /// Write the directory of every trial, too
+    #[arg(long)]
+    pub(super) materialize: bool,
+
+    /// Where to write; what is written is removed afterwards [default: the current directory]
+    #[arg(long)]
+    pub(super) dir: Option<PathBuf>,
+
+    /// Print the figures as JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl Cli {
+    /// Whether only errors are shown.
+    pub(super) fn is_quiet(&self) -> bool {
+        match &self.command {
+            Command::Run(args) => args.quiet,
+            #[cfg(feature = "docker")]
+            Command::Gc(_) => false,
+            Command::Bench(_) => false,
+        }
+    }
+}
+
+/// A number from 0 to 1.
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("expected a number from 0 to 1".to_owned()),
+    }
+}
+
+/// Inserts `run` where the first argument that is not an option names a job file.
+pub(super) fn with_run(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let first = arguments.iter().skip(1).find(|a| !a.to_string_lossy().starts_with('-'));
+    if first.is_some_and(|first| !is_command(first) && is_job_file(Path::new(first))) {
+        arguments.insert(1, "run".into());
+    }
+    arguments
+}
+
+fn is_command(word: &OsString) -> bool {
+    Cli::command().get_subcommands().any(|command| word == command.get_name())
+}
+
+fn is_job_file(path: &Path) -> bool {
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    extension.is_some_and(|e| ["yaml", "yml", "json"].contains(&e)) || path.is_file()
+}

@@ -1,0 +1,78 @@
+//! What `--dry-run` prints for people.
+
+use rollout_protocol::spec::timeout::Timeouts;
+
+use crate::config::Job;
+use crate::plan::{DryRun, ImageView, TaskView};
+use crate::report::escape;
+use crate::report::terminal::table;
+
+/// The plan as text.
+pub(super) fn render(job: &Job, plan: &DryRun) -> String {
+    let counts = &plan.counts;
+    let of = |count: usize, noun: &str| {
+        let s = if count == 1 { "" } else { "s" };
+        format!("{count} {noun}{s}")
+    };
+    let mut lines = vec![
+        format!(
+            "{}: {} = {} x {} x {}",
+            job.name,
+            of(usize::try_from(counts.trials).unwrap_or(usize::MAX), "trial"),
+            of(counts.agents, "agent"),
+            of(counts.tasks, "task"),
+            of(counts.attempts as usize, "attempt"),
+        ),
+        format!("plan {}", plan.plan_digest),
+        format!("run directory {}", plan.run_dir.display()),
+        format!(
+            "environment {}, at most {} at once",
+            job.settings.environment.provider.kind(),
+            of(job.n_concurrent_trials as usize, "trial"),
+        ),
+        format!("agents {}", agents(job)),
+    ];
+    for line in &mut lines {
+        *line = escape::line(line).into_owned();
+    }
+    lines.push(String::new());
+    lines.push(tasks(&plan.tasks));
+    for task in &plan.tasks {
+        if let Some(fault) = &task.fault {
+            let text = format!("{}/{} cannot run: {fault}", task.dataset, task.task);
+            lines.push(escape::line(&text).into_owned());
+        }
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+fn agents(job: &Job) -> String {
+    let names: Vec<&str> = job.agents.iter().map(|agent| agent.spec.name.as_str()).collect();
+    names.join(", ")
+}
+
+fn tasks(tasks: &[TaskView]) -> String {
+    let header =
+        ["task", "image", "cpus", "memory", "storage", "build", "install", "agent", "verifier"];
+    let rows = tasks.iter().map(|task| {
+        let name = format!("{}/{}", task.dataset, task.task);
+        let image = match &task.image {
+            ImageView::Build { .. } => "built",
+            ImageView::Named { reference } => reference,
+            ImageView::Host => "host",
+        };
+        let resources = &task.resources;
+        let Timeouts { build_sec, install_sec, agent_sec, verifier_sec } = task.timeouts;
+        let mut row = vec![
+            escape::line(&name).into_owned(),
+            escape::line(image).into_owned(),
+            resources.cpus.to_string(),
+            format!("{} MiB", resources.memory_mb),
+            format!("{} MiB", resources.storage_mb),
+        ];
+        row.extend([build_sec, install_sec, agent_sec, verifier_sec].map(|s| format!("{s} s")));
+        row
+    });
+    table::aligned(&header, rows.collect(), 2)
+}

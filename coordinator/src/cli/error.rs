@@ -1,0 +1,160 @@
+//! Every error as a kind, a message, details and hints: the one place that turns errors of all
+//! modules into words.
+
+use std::error::Error;
+
+use rollout_protocol::exit::ExitCode;
+use rollout_protocol::spec::trial::TrialName;
+use rollout_worker::owner::WorkerDirError;
+use rollout_worker::store::StoreError;
+
+use crate::config::ConfigErrors;
+use crate::dataset::BundleError;
+use crate::plan::BuildError;
+use crate::report::ReportError;
+use crate::report::files::TreeError;
+use crate::run::{LockError, OpenError, RunError};
+
+/// Why a command failed.
+#[derive(Debug)]
+pub(super) struct CliError {
+    /// The kind.
+    pub(super) code: ExitCode,
+    /// What failed.
+    pub(super) message: String,
+    /// More of it, a line each.
+    pub(super) details: Vec<String>,
+    /// What to do.
+    pub(super) hints: Vec<String>,
+}
+
+impl CliError {
+    /// Something unexpected.
+    pub(super) fn failure(what: impl Into<String>, cause: &(dyn Error + 'static)) -> Self {
+        Self::of(ExitCode::Failure, what, cause)
+    }
+
+    /// An error of a kind, its causes in one line.
+    pub(super) fn of(
+        code: ExitCode,
+        what: impl Into<String>,
+        cause: &(dyn Error + 'static),
+    ) -> Self {
+        let mut message = what.into();
+        let mut next = Some(cause);
+        while let Some(cause) = next {
+            message = format!("{message}: {cause}");
+            next = cause.source();
+        }
+        Self { code, message, details: Vec::new(), hints: Vec::new() }
+    }
+
+    /// The files of some trials could not be written.
+    pub(super) fn unwritten(count: u64, trial: &TrialName, error: &TreeError) -> Self {
+        let what = format!("the files of {count} trials could not be written, first {trial}");
+        Self::failure(what, error).hint(
+            "their results are kept; the same command writes the files when the cause is gone",
+        )
+    }
+
+    /// An environment provider failed outside a trial.
+    #[cfg(feature = "docker")]
+    pub(super) fn of_environment(failure: &rollout_worker::environment::Failure) -> Self {
+        Self {
+            code: ExitCode::Failure,
+            message: failure.chain(),
+            details: Vec::new(),
+            hints: Vec::new(),
+        }
+    }
+
+    fn hint(mut self, hint: &str) -> Self {
+        self.hints.push(hint.to_owned());
+        self
+    }
+}
+
+impl From<ConfigErrors> for CliError {
+    fn from(errors: ConfigErrors) -> Self {
+        let count = errors.errors.len();
+        let faults = if count == 1 { "a fault" } else { &format!("{count} faults") };
+        Self {
+            code: ExitCode::Config,
+            message: format!("{faults} in the configuration; nothing was started"),
+            details: errors.lines(),
+            hints: Vec::new(),
+        }
+    }
+}
+
+impl From<BuildError> for CliError {
+    fn from(error: BuildError) -> Self {
+        match error {
+            BuildError::Config(errors) | BuildError::Bundle(BundleError::Config(errors)) => {
+                errors.into()
+            }
+            BuildError::Bundle(BundleError::Store(error)) => error.into(),
+            BuildError::Bundle(BundleError::Json(_)) | BuildError::Plan(_) => {
+                Self::failure("cannot make the plan", &error)
+            }
+        }
+    }
+}
+
+impl From<StoreError> for CliError {
+    fn from(error: StoreError) -> Self {
+        Self::failure("the blob store failed", &error)
+            .hint("`--store DIR` names another directory for blobs")
+    }
+}
+
+impl From<ReportError> for CliError {
+    fn from(error: ReportError) -> Self {
+        Self::failure("an output of the run failed, its results are kept", &error)
+            .hint("the same command writes the missing files when the cause is gone")
+    }
+}
+
+impl From<WorkerDirError> for CliError {
+    fn from(error: WorkerDirError) -> Self {
+        Self::failure("cannot use a working directory", &error)
+    }
+}
+
+impl From<RunError> for CliError {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Open(error) => error.into(),
+            RunError::Journal(_) | RunError::Queue(_) | RunError::File { .. } => {
+                Self::failure("the run was interrupted", &error)
+                    .hint("the same command goes on with it when the cause is gone")
+            }
+            RunError::NotBuilt(_) => {
+                Self::of(ExitCode::Config, "the run cannot be started", &error)
+            }
+            RunError::PartEnded(_) => Self::failure("the run was interrupted", &error)
+                .hint("this is a defect; the same command goes on with the run"),
+        }
+    }
+}
+
+impl From<OpenError> for CliError {
+    fn from(error: OpenError) -> Self {
+        let what = "the run cannot be started";
+        match &error {
+            OpenError::Lock(LockError::Held { .. }) => Self::of(ExitCode::LockHeld, what, &error)
+                .hint("wait for it to end, or give `--name` for another run"),
+            OpenError::Changed { differences, .. } => {
+                let mut refused = Self::of(ExitCode::PlanMismatch, what, &error);
+                refused.details.clone_from(differences);
+                refused
+                    .hint("give `--name` for a new run, or undo the changes to go on with this one")
+            }
+            OpenError::Journal { .. } => Self::of(ExitCode::RunDamaged, what, &error)
+                .hint("results so far are in `records/` of the run directory"),
+            OpenError::Directory { .. } | OpenError::Lock(LockError::Io { .. }) => {
+                Self::failure(what, &error)
+            }
+        }
+    }
+}

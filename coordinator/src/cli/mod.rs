@@ -1,0 +1,73 @@
+//! The `rollout` program: parse, dispatch, exit. One file per command; nothing else of the program
+//! prints or knows exit codes.
+
+mod args;
+mod bench;
+mod dry_run;
+mod error;
+mod exit;
+#[cfg(feature = "docker")]
+mod gc;
+mod logging;
+mod output;
+mod run;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::process::ExitCode as ProcessExit;
+
+use clap::Parser as _;
+use rollout_protocol::exit::ExitCode;
+
+use args::{Cli, Command};
+use error::CliError;
+use output::Printer;
+
+/// First argument of the program as the supervisor of a sandbox: not for people, so not in the help.
+const SANDBOX: &str = "__sandbox";
+
+/// Runs the program with the arguments of the process.
+pub fn main() -> ProcessExit {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    // Before anything else: this process becomes part of a sandbox and must stay small and single.
+    #[cfg(feature = "process")]
+    if arguments.get(1).is_some_and(|first| first == SANDBOX) {
+        return rollout_worker::environment::process::supervisor::main(&arguments[2..]);
+    }
+    let cli = match Cli::try_parse_from(args::with_run(arguments)) {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let printer = Printer::from_environment(cli.is_quiet());
+    let code = runtime().and_then(|runtime| runtime.block_on(dispatch(cli, &printer)));
+    let code = code.unwrap_or_else(|error| {
+        printer.error(&error);
+        error.code
+    });
+    ProcessExit::from(code.code())
+}
+
+async fn dispatch(cli: Cli, printer: &Printer) -> Result<ExitCode, CliError> {
+    match cli.command {
+        Command::Run(args) => Box::pin(run::run(*args, printer)).await,
+        #[cfg(feature = "docker")]
+        Command::Gc(args) => gc::run(&args, printer).await,
+        Command::Bench(what) => Box::pin(bench::run(&what, printer)).await,
+    }
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| CliError::failure("cannot start the runtime", &error))
+}
+
+/// Help and version are answers, everything else is a mistake.
+fn usage(error: &clap::Error) -> ProcessExit {
+    // Nobody is there to be told when this fails.
+    let _unwritten = error.print();
+    let code = if error.use_stderr() { ExitCode::Usage } else { ExitCode::Success };
+    ProcessExit::from(code.code())
+}

@@ -1,0 +1,105 @@
+//! What the program prints. Data goes to standard output, everything else to standard error. A
+//! reader that goes away is no error.
+
+use std::io::{self, IsTerminal as _, Write};
+
+use rollout_protocol::exit::ExitCode;
+
+use super::error::CliError;
+use crate::config::env_vars;
+use crate::report::escape;
+use crate::report::terminal::{Screen, Style};
+
+/// Prints for one command.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Printer {
+    quiet: bool,
+    /// Of standard output.
+    pub(super) out: Style,
+    /// Of standard error.
+    pub(super) err: Style,
+    err_is_terminal: bool,
+}
+
+impl Printer {
+    /// Colours where a terminal shows them and nobody objects.
+    pub(super) fn from_environment(quiet: bool) -> Self {
+        let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let may = !set(env_vars::NO_COLOR.name) && !dumb;
+        let err_is_terminal = io::stderr().is_terminal();
+        Self {
+            quiet,
+            out: Style { colours: may && io::stdout().is_terminal() },
+            err: Style { colours: may && err_is_terminal },
+            err_is_terminal: err_is_terminal && !dumb,
+        }
+    }
+
+    /// Whether only errors are shown.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
+    /// Where progress and log messages are shown.
+    pub(super) fn screen(&self) -> Screen {
+        if self.err_is_terminal && !self.quiet {
+            Screen::terminal(Box::new(io::stderr()))
+        } else {
+            Screen::lines(Box::new(io::stderr()))
+        }
+    }
+
+    /// Standard output for lines of JSON.
+    pub(super) fn json(&self) -> Box<dyn Write + Send> {
+        Box::new(io::stdout())
+    }
+
+    /// Prints what was asked for.
+    pub(super) fn data(&self, text: &str) -> Result<(), CliError> {
+        let mut out = io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Err(CliError::failure("cannot write to standard output", &error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Warns of something odd.
+    pub(super) fn warning(&self, message: &str) {
+        if !self.quiet {
+            self.stderr(&format!("{} {}\n", self.err.odd("warning:"), escape::line(message)));
+        }
+    }
+
+    /// Says what can be done next.
+    pub(super) fn hint(&self, message: &str) {
+        if !self.quiet {
+            self.stderr(&format!("{} {}\n", self.err.strong("hint:"), escape::line(message)));
+        }
+    }
+
+    /// Says why a command failed.
+    pub(super) fn error(&self, error: &CliError) {
+        self.stderr(&render(error, self.err));
+    }
+
+    fn stderr(&self, text: &str) {
+        // Nobody is there to be told when this fails.
+        let _unwritten = io::stderr().write_all(text.as_bytes());
+    }
+}
+
+/// An error as text. Stopping on request is not called an error.
+pub(super) fn render(error: &CliError, style: Style) -> String {
+    let word = if error.code == ExitCode::Cancelled { "stopped:" } else { "error:" };
+    let mut text = format!("{} {}\n", style.bad(word), escape::line(&error.message));
+    for line in &error.details {
+        text.push_str(&format!("  {}\n", escape::line(line)));
+    }
+    for hint in &error.hints {
+        text.push_str(&format!("{} {}\n", style.strong("hint:"), escape::line(hint)));
+    }
+    text
+}

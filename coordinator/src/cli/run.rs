@@ -1,0 +1,164 @@
+//! `rollout run`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rollout_protocol::exit::ExitCode;
+use rollout_worker::owner::WorkerDir;
+use rollout_worker::store::BlobStore;
+use rollout_worker::store::fs::FsStore;
+use rollout_worker::supervise;
+
+use super::args::RunArgs;
+use super::error::CliError;
+use super::output::Printer;
+use super::{SANDBOX, dry_run, exit, logging};
+use crate::config::{self, ConfigWarning, Job, LogLevel, Options};
+use crate::dataset::{Dataset, Sink};
+use crate::metrics::AgentTotal;
+use crate::plan::{self, JobPlan, Prepared};
+use crate::report::terminal::{Screen, summary};
+use crate::report::{Report, Reporter, RunFacts, Sinks};
+use crate::run::local::{HostPaths, LocalJob};
+use crate::run::signals;
+
+/// Runs the command.
+pub(super) async fn run(args: RunArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    let args = Arc::new(args);
+    let read = Arc::clone(&args);
+    let prepared = supervise::blocking(move || prepare(&read)).await?;
+    for warning in ConfigWarning::grouped(&prepared.warnings) {
+        printer.warning(&warning);
+    }
+    let screen = printer.screen();
+    logging::start(level(&args, prepared.job.log_level), screen.clone(), printer.err);
+    if args.dry_run {
+        show(prepared, args.json, printer).await
+    } else {
+        start(prepared, &args, screen, printer).await
+    }
+}
+
+async fn start(
+    prepared: Prepared,
+    args: &RunArgs,
+    screen: Screen,
+    printer: &Printer,
+) -> Result<ExitCode, CliError> {
+    let Prepared { job, datasets, .. } = prepared;
+    let own = job.jobs_dir.join(".rollout");
+    let blobs = args.store.clone().unwrap_or_else(|| own.join("blobs"));
+    let store: Arc<dyn BlobStore> = Arc::new(FsStore::open(blobs).await?);
+    let plan = make_plan(&job, datasets, Arc::clone(&store), own.join("planning")).await?;
+    let run_dir = job.run_dir();
+    let sinks = Sinks {
+        store: Arc::clone(&store),
+        json: args.json.then(|| printer.json()),
+        terminal: (!printer.is_quiet()).then_some((screen, printer.err)),
+    };
+    let failed = |what| move |error: std::io::Error| CliError::failure(what, &error);
+    let (events, reporter) = Reporter::start(facts(&job, &plan, args), sinks)
+        .map_err(failed("cannot start the outputs"))?;
+    let (stops, _listening) = signals::listen().map_err(failed("cannot listen for signals"))?;
+    let host = HostPaths { image_locks: own.join("locks"), sandbox_helper: sandbox_helper()? };
+    let environment = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    let ended = LocalJob { job, plan, store, host, environment, events, stops }.run().await;
+    let report = reporter.finish().await;
+    let (ended, report) = (ended?, report?);
+    tell(&report, &run_dir, args.json, printer)?;
+    Ok(exit::of_run(ended.cancelled, &report.tally, args.fail_under))
+}
+
+/// The end of a run for people.
+fn tell(report: &Report, run_dir: &Path, json: bool, printer: &Printer) -> Result<(), CliError> {
+    if let Some(result) = report.result.as_ref().filter(|_| !json && !printer.is_quiet()) {
+        printer.data(&summary::render(report, result, run_dir, printer.out))?;
+        if result.cancelled {
+            printer.hint("the same command goes on with this run");
+        }
+    }
+    match &report.unwritten.first {
+        None => Ok(()),
+        Some((trial, error)) => Err(CliError::unwritten(report.unwritten.count, trial, error)),
+    }
+}
+
+fn facts(job: &Job, plan: &JobPlan, args: &RunArgs) -> RunFacts {
+    let each = plan.tasks().len() as u64 * u64::from(plan.n_attempts());
+    let agents = plan.agents().iter().map(|agent| agent.spec.name.clone());
+    RunFacts {
+        run_dir: job.run_dir(),
+        agents: agents.map(|name| AgentTotal { name, total: each }).collect(),
+        metrics: job.metrics.clone(),
+        materialize: args.materialize,
+        config: config::document(job),
+    }
+}
+
+/// Bundles the tasks, with archives on their way in a directory of this process in `base`.
+async fn make_plan(
+    job: &Job,
+    datasets: Vec<Dataset>,
+    store: Arc<dyn BlobStore>,
+    base: PathBuf,
+) -> Result<JobPlan, CliError> {
+    let mine = supervise::blocking(move || {
+        for left_by_a_dead_process in WorkerDir::adoptable(&base)? {
+            left_by_a_dead_process.remove()?;
+        }
+        WorkerDir::create(&base)
+    })
+    .await?;
+    let scratch = mine.scratch();
+    let built = plan::build(job, datasets, &Sink { store: Some(store), scratch }).await;
+    supervise::blocking(move || mine.remove()).await?;
+    let (plan, _) = built?;
+    Ok(plan)
+}
+
+/// How this program is started as the supervisor of a sandbox.
+fn sandbox_helper() -> Result<Vec<std::ffi::OsString>, CliError> {
+    let me = std::env::current_exe()
+        .map_err(|error| CliError::failure("cannot find the program's own file", &error))?;
+    Ok(vec![me.into(), SANDBOX.into()])
+}
+
+fn prepare(args: &RunArgs) -> Result<Prepared, CliError> {
+    let is_set = |name: &str| std::env::var(name).is_ok();
+    let options = Options {
+        name: args.name.clone(),
+        jobs_dir: args.jobs_dir.clone(),
+        strict: args.strict,
+        ..Options::new(&is_set)
+    };
+    Ok(plan::read(&args.job, &options)?)
+}
+
+fn level(args: &RunArgs, job: LogLevel) -> LogLevel {
+    match args.log_level {
+        _ if args.quiet => LogLevel::Error,
+        _ if args.verbose => LogLevel::Debug,
+        Some(level) => level,
+        None => job,
+    }
+}
+
+async fn show(prepared: Prepared, json: bool, printer: &Printer) -> Result<ExitCode, CliError> {
+    let Prepared { job, datasets, warnings } = prepared;
+    let scratch = tempfile::tempdir()
+        .map_err(|error| CliError::failure("cannot create a temporary directory", &error))?;
+    let sink = Sink { store: None, scratch: scratch.path().to_owned() };
+    let (plan, tasks) = plan::build(&job, datasets, &sink).await?;
+    let shown = plan::dry_run(&job, &plan, &tasks, warnings);
+    let text = if json {
+        let text = serde_json::to_string(&shown)
+            .map_err(|error| CliError::failure("the plan has no JSON form", &error))?;
+        text + "\n"
+    } else {
+        dry_run::render(&job, &shown)
+    };
+    printer.data(&text)?;
+    Ok(ExitCode::Success)
+}
