@@ -10,7 +10,7 @@ use crate::{Violation, assert_none, files};
 /// Files that start a compilation of their own, beside those that `tests/Cargo.toml` lists.
 fn is_root(path: &str, listed: &BTreeSet<String>) -> bool {
     ["lib.rs", "main.rs", "build.rs"].iter().any(|name| path.ends_with(&format!("/src/{name}")))
-        || path.contains("/src/bin/")
+        || ["/src/bin/", "/examples/"].iter().any(|directory| path.contains(directory))
         || listed.contains(path)
 }
 
