@@ -51,13 +51,24 @@ use crate::port::WorkSource;
 use crate::spool::Spool;
 use crate::store::BlobStore;
 use crate::supervise::{self, Task};
-use crate::trial::{Finished, TrialContext};
+use crate::trial::{self, Finished, TrialContext, TrialServices};
 
 /// Runs what offers ask for.
 #[async_trait]
 pub trait Runner: Send + Sync + fmt::Debug {
     /// Runs one execution until its environment is gone. May panic; must heed `context.stop`.
     async fn run(&self, context: TrialContext) -> Finished;
+}
+
+/// Runs trials.
+#[derive(Debug)]
+pub struct TrialRunner(pub TrialServices);
+
+#[async_trait]
+impl Runner for TrialRunner {
+    async fn run(&self, context: TrialContext) -> Finished {
+        trial::run(context, &self.0).await
+    }
 }
 
 /// What a worker is.

@@ -46,8 +46,9 @@ pub struct RecoverError {
 }
 
 /// Stores and reports what the worker directory of a dead worker holds, of one run or of all, and
-/// removes what was acknowledged. Unfinished executions are lost for `reason`. Returns when all is acknowledged, however long store and queue
-/// need: a queue that acknowledges what is journalled needs a coordinator that reads meanwhile.
+/// removes what was acknowledged. Unfinished executions are lost for `reason`. Returns when all is
+/// acknowledged, however long store and queue need: a queue that acknowledges what is journalled
+/// needs a coordinator that reads meanwhile.
 /// The caller holds the directory's lock, and removes the directory when nothing is left.
 ///
 /// Dropping it or dying in it is harmless: whoever does it again says the same again.
@@ -105,6 +106,7 @@ impl Found {
                 }
                 Err(error) => {
                     tracing::error!("left as it is: {}: {error}", dir.display());
+                    finished.extend(named_by(&dir));
                     found.left += 1;
                     continue;
                 }
@@ -125,6 +127,11 @@ impl Found {
         }
         Ok(found)
     }
+}
+
+/// The execution whose directory it is.
+fn named_by(dir: &Path) -> Option<ExecId> {
+    dir.file_name()?.to_str()?.parse().ok()
 }
 
 /// The directories in a directory, by name; none when it does not exist.

@@ -1,1 +1,283 @@
+//! Deaths at every step between the end of an execution and the acknowledgement of its report.
 
+use std::sync::Mutex;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rollout_protocol::blob::MediaType;
+use rollout_protocol::id::{RunId, TryId, WorkerId};
+use rollout_protocol::record::{LostReason, TrialRecord};
+use rollout_protocol::spec::agent::AgentSpec;
+use rollout_protocol::spec::settings::TrialSettings;
+use rollout_protocol::spec::task::TaskSpec;
+use rollout_protocol::spec::trial::TrialRef;
+use rollout_protocol::wire::claim::{Answer, Claim};
+use rollout_protocol::wire::control::Control;
+use rollout_protocol::wire::hello::Hello;
+use rollout_protocol::wire::offer::Work;
+use rollout_protocol::wire::report::{Body, Report};
+use std::sync::Arc;
+use tempfile::TempDir;
+use tokio::sync::{broadcast, watch};
+
+use super::keep::plan;
+use super::*;
+use crate::environment::{Labels, Owner};
+use crate::port::{Delivery, QueueError, Refused, Token, WorkSource};
+use crate::store::{BlobStore as _, get_json};
+use crate::testing::{FaultyStore, Sample, draft};
+use crate::trial::{CapturedFile, FileRole, PhaseSink, TrialContext};
+
+const REASON: LostReason = LostReason::WorkerDied;
+
+/// A queue that only takes reports.
+#[derive(Debug, Default)]
+struct Reports {
+    heard: Mutex<Vec<Report>>,
+    full: Mutex<usize>,
+}
+
+impl Reports {
+    fn heard(&self) -> Vec<Report> {
+        self.heard.lock().unwrap().clone()
+    }
+}
+
+#[async_trait]
+impl WorkSource for Reports {
+    async fn pull(&self, _: usize, _: Duration) -> Result<Vec<Delivery>, QueueError> {
+        unreachable!("recovery takes no work")
+    }
+    async fn progress(&self, _: &[Token]) -> Result<(), QueueError> {
+        unreachable!("recovery runs nothing")
+    }
+    async fn ack(&self, _: &[Token]) -> Result<(), QueueError> {
+        unreachable!("recovery holds no delivery")
+    }
+    async fn nak(&self, _: &[Token]) -> Result<(), QueueError> {
+        unreachable!("recovery holds no delivery")
+    }
+    async fn claim(&self, _: Claim) -> Result<Answer, QueueError> {
+        unreachable!("recovery runs nothing")
+    }
+    async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), Refused>>, QueueError> {
+        let mut full = self.full.lock().unwrap();
+        let answers = reports.into_iter().map(|report| {
+            if *full > 0 {
+                *full -= 1;
+                return Err(Refused::Full);
+            }
+            self.heard.lock().unwrap().push(report);
+            Ok(())
+        });
+        Ok(answers.collect())
+    }
+    async fn hello(&self, _: Hello) -> Result<(), QueueError> {
+        unreachable!("recovery is no worker")
+    }
+    fn controls(&self) -> broadcast::Receiver<Control> {
+        unreachable!("recovery obeys nobody")
+    }
+}
+
+#[derive(Debug)]
+struct Nobody;
+
+impl PhaseSink for Nobody {
+    fn entered(&self, _: rollout_protocol::phase::Phase) {}
+}
+
+struct Scene {
+    dir: TempDir,
+    store: Arc<FaultyStore>,
+    queue: Arc<Reports>,
+    context: TrialContext,
+}
+
+impl Scene {
+    /// An execution with a scratch directory, two captured files and some litter.
+    async fn new() -> Self {
+        let dir = TempDir::new().unwrap();
+        let store = Arc::new(FaultyStore::default());
+        let offer = Sample::store(&store).offer(3, TryId::first(1));
+        let exec = ExecId::from_bytes([7; 16]);
+        let worker: WorkerId = "dead".parse().unwrap();
+        let Work::Trial(trial) = offer.work;
+        let TrialRef { settings, agent, task, attempt } = trial;
+        let owner = Owner::current(dir.path().to_owned());
+        let context = TrialContext {
+            labels: Labels {
+                run: offer.run,
+                item: offer.item,
+                try_id: offer.try_id,
+                exec,
+                worker,
+                owner,
+            },
+            spec: offer.spec,
+            settings: Arc::new(get_json::<TrialSettings>(&*store, &settings).await.unwrap()),
+            agent: Arc::new(get_json::<AgentSpec>(&*store, &agent).await.unwrap()),
+            task: Arc::new(get_json::<TaskSpec>(&*store, &task).await.unwrap()),
+            attempt,
+            scratch: Spool::new(dir.path().to_owned()).scratch(exec),
+            stop: watch::channel(None).1,
+            phases: Arc::new(Nobody),
+        };
+        context.create_scratch().await.unwrap();
+        for name in ["a.txt", "logs.tar", "litter"] {
+            std::fs::write(context.scratch.join(name), format!("content of {name}")).unwrap();
+        }
+        Self { dir, store, queue: Arc::default(), context }
+    }
+
+    fn ending(&self) -> Ending {
+        let scratch = &self.context.scratch;
+        let mut draft = draft(&self.context);
+        let role = FileRole::Output { path: "a.txt".into(), total_bytes: 16, truncated: false };
+        let output =
+            CapturedFile { file: scratch.join("a.txt"), media_type: MediaType::Text, role };
+        let role = FileRole::Logs { entries: 1, skipped: 2, truncated: false };
+        let logs =
+            CapturedFile { file: scratch.join("logs.tar"), media_type: MediaType::Tar, role };
+        draft.files = vec![output, logs];
+        Ending { draft, stopped: None, marker: true }
+    }
+
+    async fn recover(&self) -> Recovered {
+        let (store, queue) = (self.store.clone(), self.queue.clone());
+        recover(self.dir.path(), None, REASON, store, queue).await.unwrap()
+    }
+
+    fn is_clean(&self) -> bool {
+        ["spool", "scratch"].iter().all(|name| {
+            fs::read_dir(self.dir.path().join(name)).map_or(0, |entries| entries.count()) == 0
+        })
+    }
+
+    /// The one thing said is the whole result.
+    async fn assert_published(&self, said: &Report) {
+        let Body::Result(body) = &said.body else { panic!("{said:?}") };
+        assert_eq!(
+            (said.exec, &said.worker),
+            (self.context.labels.exec, &self.context.labels.worker)
+        );
+        assert_eq!(body.verdict.reward, Some(1.0));
+        let blob = body.record.clone().expect("a record");
+        let record: TrialRecord = get_json(&*self.store, &blob.digest).await.unwrap();
+        assert_eq!(self.store.text(&record.outputs[0].blob), "content of a.txt");
+        let logs = record.logs.expect("logs");
+        assert_eq!(
+            (self.store.text(&logs.archive), logs.skipped),
+            ("content of logs.tar".into(), 2)
+        );
+        assert_eq!(record.secondary_errors, []);
+        assert_eq!(self.store.documents().len(), 1, "a marker");
+    }
+}
+
+#[tokio::test]
+async fn a_death_between_any_two_steps_loses_no_finished_record() {
+    let steps = {
+        let scene = Scene::new().await;
+        plan(scene.dir.path(), scene.ending()).unwrap().1.len()
+    };
+    let (mut published, mut lost) = (0, 0);
+    for done in 0..=steps {
+        let scene = Scene::new().await;
+        let (_, planned) = plan(scene.dir.path(), scene.ending()).unwrap();
+        planned.iter().take(done).for_each(|step| step.perform().unwrap());
+        let recovered = scene.recover().await;
+        let heard = scene.queue.heard();
+        assert_eq!((heard.len(), recovered.left), (1, 0), "after {done} steps");
+        if recovered.published == 1 {
+            scene.assert_published(&heard[0]).await;
+            published += 1;
+        } else {
+            assert_eq!(published, 0, "what was finished once stays finished");
+            assert_eq!(heard[0].body, Body::Lost { reason: REASON, phase: None, record: None });
+            lost += 1;
+        }
+        assert!(scene.is_clean(), "after {done} steps");
+        assert_eq!(scene.recover().await, Recovered::default());
+    }
+    assert!(lost > 0 && published >= 3, "{lost} lost, {published} published");
+}
+
+#[tokio::test]
+async fn a_live_worker_goes_on_after_a_failure_at_any_step() {
+    let scene = Scene::new().await;
+    let steps = plan(scene.dir.path(), scene.ending()).unwrap().1.len();
+    for failed_after in 0..steps {
+        let scene = Scene::new().await;
+        let (_, planned) = plan(scene.dir.path(), scene.ending()).unwrap();
+        planned.iter().take(failed_after).for_each(|step| step.perform().unwrap());
+        let spool = Spool::new(scene.dir.path().to_owned());
+        let kept = spool.keep(&scene.ending()).await.unwrap();
+        assert!(spool.bytes() > 30, "{}", spool.bytes());
+        let outage = crate::outage::Outage::new("store");
+        scene.assert_published(&publish(&*scene.store, &outage, &kept).await).await;
+        spool.forget(kept).await;
+        assert_eq!(spool.bytes(), 0);
+        assert!(scene.is_clean());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_death_at_any_call_of_the_store_only_repeats() {
+    for calls in 0..6 {
+        let scene = Scene::new().await;
+        Spool::new(scene.dir.path().to_owned()).keep(&scene.ending()).await.unwrap();
+        scene.store.fail_after(Some(calls));
+        let dies = tokio::time::timeout(Duration::from_secs(60), scene.recover()).await;
+        scene.store.fail_after(None);
+        assert_eq!(dies.is_err(), calls < 4, "two files, a record and a marker");
+        scene.recover().await;
+        let heard = scene.queue.heard();
+        assert_eq!(heard.len(), 1);
+        scene.assert_published(&heard[0]).await;
+        assert!(scene.is_clean());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_is_asked_again() {
+    let scene = Scene::new().await;
+    *scene.queue.full.lock().unwrap() = 3;
+    let recovered = scene.recover().await;
+    assert_eq!(recovered, Recovered { published: 0, lost: 1, left: 0 });
+    assert_eq!(scene.queue.heard().len(), 1);
+    assert!(scene.is_clean());
+}
+
+#[tokio::test]
+async fn other_runs_and_newer_formats_are_left_alone() {
+    let scene = Scene::new().await;
+    let kept = Spool::new(scene.dir.path().to_owned()).keep(&scene.ending()).await.unwrap();
+    let other = Some(RunId::from_bytes([99; 16]));
+    let (store, queue) = (scene.store.clone(), scene.queue.clone());
+    let recovered = recover(scene.dir.path(), other, REASON, store, queue).await.unwrap();
+    assert_eq!(recovered, Recovered { published: 0, lost: 0, left: 1 });
+
+    let file = kept.dir.join("entry.json");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replacen("\"format\":1", "\"format\":1000", 1)).unwrap();
+    assert_eq!(scene.recover().await, Recovered { published: 0, lost: 0, left: 1 });
+    fs::write(&file, text).unwrap();
+    assert_eq!(scene.recover().await, Recovered { published: 1, lost: 0, left: 0 });
+    scene.assert_published(&scene.queue.heard()[0]).await;
+}
+
+#[tokio::test]
+async fn a_vanished_file_takes_no_verdict_with_it() {
+    let scene = Scene::new().await;
+    fs::remove_file(scene.context.scratch.join("a.txt")).unwrap();
+    Spool::new(scene.dir.path().to_owned()).keep(&scene.ending()).await.unwrap();
+    scene.recover().await;
+    let Body::Result(body) = &scene.queue.heard()[0].body else { panic!("a result") };
+    assert_eq!(body.verdict.reward, Some(1.0));
+    let bytes =
+        scene.store.get_bytes(&body.record.as_ref().unwrap().digest, 1 << 20).await.unwrap();
+    let record: TrialRecord = serde_json::from_slice(&bytes).unwrap();
+    assert_eq!((record.outputs.len(), record.secondary_errors.len()), (0, 1));
+    assert!(record.logs.is_some());
+}

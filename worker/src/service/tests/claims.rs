@@ -1,0 +1,128 @@
+//! Suspicious deliveries.
+
+use bytes::Bytes;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::{ExecId, TryId};
+use rollout_protocol::limits;
+use rollout_protocol::wire::claim::Answer;
+use rollout_protocol::wire::marker::Marker;
+use rollout_protocol::wire::report::Body;
+
+use super::harness::{FIRST, LEASE, Scene, Setup, result};
+use super::*;
+use crate::port::WorkSource;
+
+const LATER: TryId = FIRST.next(1);
+
+#[tokio::test(start_paused = true)]
+async fn a_later_try_is_announced_and_runs_when_it_may() {
+    let scene = Scene::new();
+    scene.offer_as([1], LATER).await;
+    let claim = scene.answer(Answer::Run).await;
+    let reports = scene.reports(2).await;
+    assert_eq!((reports[0].exec, &reports[0].body), (claim.exec, &Body::Started));
+    assert_eq!(reports[1].exec, claim.exec);
+    assert_eq!(result(&reports[1]).verdict.reward, Some(1.0));
+    scene.until_acknowledged().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_owed_is_acknowledged_away() {
+    let scene = Scene::new();
+    scene.offer_as([1], LATER).await;
+    scene.answer(Answer::Drop).await;
+    scene.until_acknowledged().await;
+    assert_eq!(scene.begun(), Vec::<u32>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_runs_elsewhere_is_forgotten_until_it_comes_again() {
+    let scene = Scene::with(Setup { slots: 1, ..Setup::default() });
+    scene.offer_as([1], LATER).await;
+    let first = scene.answer(Answer::Hold).await;
+    scene.offer([2]).await;
+    assert_eq!(scene.report().await.item, scene.sample.item(2), "the slot is free");
+    let held = tokio::time::Instant::now();
+    let second = scene.answer(Answer::Run).await;
+    assert!(held.elapsed() > LEASE - SECOND, "{:?}", held.elapsed());
+    assert_ne!(first.exec, second.exec);
+    scene.reports(2).await;
+    scene.until_acknowledged().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_redelivery_is_claimed() {
+    let scene = Scene::new();
+    scene.queue.disturb(|model| {
+        model.offer(&[scene.sample.offer(1, FIRST)]);
+        let to_a_dead_worker = model.pull(Duration::ZERO, 1);
+        assert_eq!(to_a_dead_worker.len(), 1);
+    });
+    let claim = scene.answer(Answer::Drop).await;
+    assert_eq!(claim.item, scene.sample.item(1));
+    scene.until_acknowledged().await;
+    assert_eq!(scene.begun(), Vec::<u32>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_an_answer_it_leaves_its_slot_and_runs_after_a_lease() {
+    let scene = Scene::with(Setup { slots: 1, ..Setup::default() });
+    let asked = tokio::time::Instant::now();
+    scene.offer_as([1], LATER).await;
+    scene.until("it is claimed", async || !scene.shown().await.is_empty()).await;
+    scene.offer([2]).await;
+    assert_eq!(scene.report().await.item, scene.sample.item(2));
+    let waited = asked.elapsed();
+    assert!(waited >= limits::CLAIM_IN_SLOT && waited < limits::CLAIM_IN_SLOT + 3 * SECOND);
+    let reports = scene.reports(2).await;
+    assert!(asked.elapsed() >= LEASE, "{:?}", asked.elapsed());
+    assert_eq!(reports[0].body, Body::Started);
+    assert_eq!(result(&reports[1]).verdict.reward, Some(1.0));
+    scene.until_acknowledged().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_an_answer_what_has_a_record_is_not_run_again() {
+    let scene = Scene::new();
+    let marker = Marker {
+        run: scene.sample.run,
+        item: scene.sample.item(1),
+        try_id: LATER,
+        exec: ExecId::from_bytes([5; 16]),
+        record: Digest::of(b"record"),
+    };
+    scene.store.put_document(&marker.to_string(), Bytes::new()).await.unwrap();
+    scene.offer_as([1], LATER).await;
+    assert_eq!(scene.read(1, 3 * LEASE).await, []);
+    assert_eq!(scene.begun(), Vec::<u32>::new());
+    assert_eq!(scene.queued().await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_connection_everything_is_suspicious_for_a_while() {
+    let scene = Scene::with(Setup { window: Some(LEASE), ..Setup::default() });
+    scene.offer([1]).await;
+    scene.answer(Answer::Run).await;
+    assert_eq!(scene.report().await.body, Body::Started);
+    scene.report().await;
+    tokio::time::sleep(LEASE).await;
+    scene.offer([2]).await;
+    result(&scene.report().await);
+    scene.queue.disturb(|model| model.wipe(crate::port::Incarnation(3)));
+    scene.offer([3]).await;
+    let claim = scene.answer(Answer::Drop).await;
+    assert_eq!(claim.item, scene.sample.item(3), "a new incarnation is a new world");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closing_worker_gives_back_what_it_only_asked_about() {
+    let scene = Scene::new();
+    scene.offer_as([1], LATER).await;
+    scene.until("it is claimed", async || !scene.shown().await.is_empty()).await;
+    let queue = scene.queue.clone();
+    let began = tokio::time::Instant::now();
+    scene.shut_down(Shutdown::Finish).await;
+    assert!(began.elapsed() < SECOND);
+    let again = queue.pull(1, Duration::ZERO).await.unwrap();
+    assert_eq!(again[0].delivered, 2);
+}

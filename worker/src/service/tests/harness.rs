@@ -1,0 +1,251 @@
+//! A worker with a scripted runner, an embedded queue, and the test as its coordinator.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rollout_protocol::blob::MediaType;
+use rollout_protocol::id::{ExecId, TryId};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::wire::claim::{Answer, Claim};
+use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::hello::Running;
+use rollout_protocol::wire::report::{Body, Report, ResultBody};
+use tempfile::TempDir;
+
+use super::super::*;
+use crate::port::{Dispatch, Position};
+use crate::queue::embedded::EmbeddedQueue;
+use crate::queue::embedded::model::ModelConfig;
+use crate::testing::{FaultyStore, Sample, draft};
+use crate::trial::{CapturedFile, FileRole};
+
+pub(super) const LEASE: Duration = Duration::from_secs(60);
+pub(super) const FIRST: TryId = TryId::first(1);
+/// Far beyond everything that is waited for.
+pub(super) const LONG: Duration = Duration::from_secs(24 * 3600);
+
+/// What an execution of an attempt does.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Act {
+    Sleep(Duration),
+    /// Leaves a file and an output after so long.
+    Produce(Duration),
+    Panic,
+    UntilStopped,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Scripted {
+    pub(super) acts: Mutex<HashMap<u32, Act>>,
+    pub(super) begun: Mutex<Vec<(u32, ExecId)>>,
+    running: AtomicUsize,
+    pub(super) most: AtomicUsize,
+}
+
+#[async_trait]
+impl Runner for Scripted {
+    async fn run(&self, context: TrialContext) -> Finished {
+        self.begun.lock().unwrap().push((context.attempt, context.labels.exec));
+        let act = self.acts.lock().unwrap().get(&context.attempt).copied();
+        let Some(act) = act else { return Finished::Verdict(draft(&context)) };
+        let running = self.running.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most.fetch_max(running, Ordering::Relaxed);
+        context.phases.entered(Phase::AgentExecution);
+        let finished = self.act(act, context).await;
+        self.running.fetch_sub(1, Ordering::Relaxed);
+        finished
+    }
+}
+
+impl Scripted {
+    async fn act(&self, act: Act, mut context: TrialContext) -> Finished {
+        let mut left = draft(&context);
+        match act {
+            Act::Sleep(duration) => tokio::time::sleep(duration).await,
+            Act::Panic => {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                panic!("as scripted");
+            }
+            Act::UntilStopped => {
+                let level = *context.stop.wait_for(Option::is_some).await.unwrap();
+                let draft = (level == Some(StopLevel::Drain)).then_some(left);
+                return Finished::Stopped { phase: Phase::AgentExecution, draft };
+            }
+            Act::Produce(duration) => {
+                context.create_scratch().await.unwrap();
+                let file = context.scratch.join("out.txt");
+                std::fs::write(&file, "a captured line").unwrap();
+                tokio::time::sleep(duration).await;
+                left.record.verifier_stdout = Some("seen".into());
+                let role =
+                    FileRole::Output { path: "out.txt".into(), total_bytes: 15, truncated: false };
+                left.files.push(CapturedFile { file, media_type: MediaType::Text, role });
+            }
+        }
+        Finished::Verdict(left)
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Setup {
+    pub(super) slots: u32,
+    pub(super) window: Option<Duration>,
+    pub(super) reports_per_run: usize,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { slots: 4, window: None, reports_per_run: 1000 }
+    }
+}
+
+pub(super) struct Scene {
+    pub(super) dir: TempDir,
+    pub(super) store: Arc<FaultyStore>,
+    pub(super) queue: Arc<EmbeddedQueue>,
+    pub(super) sample: Sample,
+    pub(super) runner: Arc<Scripted>,
+    pub(super) stop: watch::Sender<Shutdown>,
+    pub(super) working: Task<()>,
+    position: Mutex<Option<Position>>,
+}
+
+impl Scene {
+    pub(super) fn new() -> Self {
+        Self::with(Setup::default())
+    }
+
+    pub(super) fn with(setup: Setup) -> Self {
+        let dir = TempDir::new().unwrap();
+        let store = Arc::new(FaultyStore::default());
+        let sample = Sample::store(&store);
+        let config = ModelConfig {
+            lease: LEASE,
+            reports_per_run: setup.reports_per_run,
+            remembered_acks: 0,
+        };
+        let queue = Arc::new(EmbeddedQueue::new(config));
+        let runner = Arc::new(Scripted::default());
+        let config = WorkerConfig {
+            worker: "w-1".parse().unwrap(),
+            owner: Owner::current(dir.path().to_owned()),
+            dir: dir.path().to_owned(),
+            pool: "default".into(),
+            slots: setup.slots,
+            lease: LEASE,
+            suspicious_window: setup.window,
+            spool_bytes: 1 << 20,
+        };
+        let worker = Worker::new(config, queue.clone(), store.clone(), runner.clone());
+        let (stop, shutdown) = watch::channel(Shutdown::No);
+        let working = supervise::spawn("worker", worker.run(shutdown));
+        Self { dir, store, queue, sample, runner, stop, working, position: Mutex::default() }
+    }
+
+    pub(super) fn script(&self, attempt: u32, act: Act) {
+        self.runner.acts.lock().unwrap().insert(attempt, act);
+    }
+
+    pub(super) async fn offer(&self, attempts: impl IntoIterator<Item = u32>) {
+        self.offer_as(attempts, FIRST).await;
+    }
+
+    pub(super) async fn offer_as(&self, attempts: impl IntoIterator<Item = u32>, try_id: TryId) {
+        let offers: Vec<_> =
+            attempts.into_iter().map(|attempt| self.sample.offer(attempt, try_id)).collect();
+        self.queue.offer(&offers).await.unwrap();
+    }
+
+    /// The next reports, journalled.
+    pub(super) async fn reports(&self, n: usize) -> Vec<Report> {
+        let mut reports = Vec::new();
+        while reports.len() < n {
+            reports.extend(self.read(n - reports.len(), LONG).await);
+            assert!(!self.working.is_finished());
+        }
+        reports
+    }
+
+    pub(super) async fn report(&self) -> Report {
+        self.reports(1).await.remove(0)
+    }
+
+    /// Reports that are there or come within `wait`, journalled.
+    pub(super) async fn read(&self, max: usize, wait: Duration) -> Vec<Report> {
+        let from = *self.position.lock().unwrap();
+        let read = self.queue.reports(self.sample.run, from, max, wait).await.unwrap();
+        if let Some(last) = read.last() {
+            *self.position.lock().unwrap() = Some(last.position);
+            self.queue.journalled(self.sample.run, last.position).await.unwrap();
+        }
+        read.into_iter().map(|reported| reported.report).collect()
+    }
+
+    /// Answers the next claim.
+    pub(super) async fn answer(&self, answer: Answer) -> Claim {
+        let pending = self.queue.next_claim(self.sample.run).await.unwrap();
+        pending.reply.send(answer).unwrap();
+        pending.claim
+    }
+
+    /// What the worker's last hello shows.
+    pub(super) async fn shown(&self) -> Vec<Running> {
+        let hellos = self.queue.hellos().await.unwrap();
+        hellos.into_iter().flat_map(|seen| seen.hello.executions).collect()
+    }
+
+    /// How many offers are in the queue.
+    pub(super) async fn queued(&self) -> usize {
+        self.queue.list(self.sample.run).await.unwrap().len()
+    }
+
+    /// Waits, in the worker's time, until something holds.
+    pub(super) async fn until(&self, what: &str, holds: impl AsyncFn() -> bool) {
+        for _ in 0..10_000 {
+            if holds().await {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("never: {what}");
+    }
+
+    pub(super) async fn until_acknowledged(&self) {
+        self.until("every offer is acknowledged", async || self.queued().await == 0).await;
+        self.until("nothing is left on disk", async || self.files().is_empty()).await;
+    }
+
+    /// Entries of the directories for scratch and spool.
+    pub(super) fn files(&self) -> Vec<String> {
+        let list = |name: &str| match std::fs::read_dir(self.dir.path().join(name)) {
+            Ok(entries) => {
+                entries.map(|e| format!("{name}/{:?}", e.unwrap().file_name())).collect()
+            }
+            Err(_) => Vec::new(),
+        };
+        [list("scratch"), list("spool")].concat()
+    }
+
+    /// Whether one entry of the spool is all there is.
+    pub(super) fn is_only_spooled(&self) -> bool {
+        matches!(&self.files()[..], [one] if one.starts_with("spool"))
+    }
+
+    pub(super) fn begun(&self) -> Vec<u32> {
+        self.runner.begun.lock().unwrap().iter().map(|(attempt, _)| *attempt).collect()
+    }
+
+    pub(super) async fn shut_down(self, level: Shutdown) -> TempDir {
+        self.stop.send_replace(level);
+        tokio::time::timeout(LONG, self.working).await.expect("it ends").unwrap();
+        self.dir
+    }
+}
+
+pub(super) fn result(report: &Report) -> &ResultBody {
+    match &report.body {
+        Body::Result(body) => body,
+        other => panic!("no result: {other:?}"),
+    }
+}

@@ -1,0 +1,236 @@
+mod claims;
+mod harness;
+
+use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass};
+use rollout_protocol::id::TryId;
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::{LostReason, Outcome, TrialRecord};
+use rollout_protocol::wire::control::{Control, StopLevel};
+use rollout_protocol::wire::marker::Marker;
+use rollout_protocol::wire::report::Body;
+
+use self::harness::{Act, LEASE, LONG, Scene, Setup, result};
+use super::*;
+use crate::port::Dispatch;
+use crate::queue::embedded::model::Model;
+use crate::spool;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(start_paused = true)]
+async fn every_offer_is_run_reported_and_acknowledged_once() {
+    let scene = Scene::with(Setup { slots: 7, ..Setup::default() });
+    scene.offer(1..=100).await;
+    let reports = scene.reports(100).await;
+    for (attempt, report) in (1..).zip(&reports) {
+        assert_eq!(report.item, scene.sample.item(attempt));
+        let body = result(report);
+        assert_eq!((body.verdict.outcome, &body.record), (Outcome::Completed, &None));
+    }
+    scene.until_acknowledged().await;
+    assert_eq!(scene.begun(), (1..=100).collect::<Vec<_>>());
+    assert_eq!(scene.store.reads(), 3, "documents are fetched once");
+    assert_eq!(scene.read(1, Duration::ZERO).await, []);
+    let dir = scene.shut_down(Shutdown::Finish).await;
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was written");
+}
+
+#[tokio::test(start_paused = true)]
+async fn slots_bound_what_runs_and_are_free_when_it_ends() {
+    let scene = Scene::with(Setup { slots: 2, ..Setup::default() });
+    (1..=5).for_each(|n| scene.script(n, Act::Sleep(SECOND / 2)));
+    scene.offer(1..=5).await;
+    scene.reports(5).await;
+    assert_eq!(scene.runner.most.load(std::sync::atomic::Ordering::Relaxed), 2);
+    scene.until_acknowledged().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_it_leaves_is_stored_before_it_is_reported() {
+    let scene = Scene::new();
+    scene.script(1, Act::Produce(SECOND / 2));
+    scene.script(2, Act::Produce(3 * SECOND));
+    scene.offer([1, 2]).await;
+    let brief = scene.report().await;
+    let record = result(&brief).record.clone().expect("a record");
+    let record: TrialRecord = serde_json::from_str(&scene.store.text(&record)).unwrap();
+    assert_eq!(record.exec, brief.exec);
+    assert_eq!(scene.store.text(&record.outputs[0].blob), "a captured line");
+    assert_eq!(scene.store.documents(), Vec::<String>::new(), "no marker for a brief one");
+
+    let started = scene.report().await;
+    assert_eq!(started.body, Body::Started);
+    let long = scene.report().await;
+    assert_eq!(long.exec, started.exec);
+    let blob = result(&long).record.clone().expect("a record");
+    let marker = Marker::parse(&scene.store.documents()[0]).expect("a marker");
+    assert_eq!((marker.exec, marker.record), (long.exec, blob.digest));
+    scene.until_acknowledged().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_execution_keeps_its_lease_and_is_shown() {
+    let scene = Scene::new();
+    scene.script(1, Act::Sleep(10 * LEASE));
+    scene.offer([1]).await;
+    let started = scene.report().await;
+    assert_eq!(started.body, Body::Started);
+    scene.until("it is shown", async || !scene.shown().await.is_empty()).await;
+    let shown = scene.shown().await[0];
+    assert_eq!((shown.exec, shown.phase), (started.exec, Phase::AgentExecution));
+    let ended = scene.report().await;
+    assert_eq!(result(&ended).verdict.outcome, Outcome::Completed);
+    assert!(result(&ended).record.is_some(), "long enough to be worth a record");
+    assert_eq!(scene.begun(), [1]);
+    scene.until_acknowledged().await;
+    scene.until("it is gone", async || scene.shown().await.is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_is_an_internal_error() {
+    let scene = Scene::with(Setup { slots: 1, ..Setup::default() });
+    scene.script(1, Act::Panic);
+    scene.offer([1, 2]).await;
+    let reports = scene.reports(2).await;
+    let error = result(&reports[0]).verdict.error.clone().expect("an error");
+    assert_eq!((error.kind, error.code.clone()), (ErrorType::InternalError, ErrorCode::BUG));
+    assert_eq!((error.class, error.retry), (ErrorClass::Infrastructure, RetryClass::Permanent));
+    assert_eq!(error.phase, Phase::AgentExecution);
+    assert!(error.message.contains("as scripted"), "{error}");
+    assert_eq!(result(&reports[1]).verdict.outcome, Outcome::Completed, "the slot is free");
+}
+
+#[tokio::test(start_paused = true)]
+async fn stops_reach_what_they_name_and_only_get_harder() {
+    let scene = Scene::new();
+    (1..=3).for_each(|n| scene.script(n, Act::UntilStopped));
+    scene.offer(1..=3).await;
+    let started = scene.reports(3).await;
+    let run = scene.sample.run;
+    let level = StopLevel::Drain;
+    let one = Control::StopExecution { run, exec: started[1].exec, level };
+    scene.queue.control(one).await.unwrap();
+    let stopped = scene.report().await;
+    let lost = Body::Lost {
+        reason: LostReason::Stopped,
+        phase: Some(Phase::AgentExecution),
+        record: None,
+    };
+    assert_eq!((stopped.exec, &stopped.body), (started[1].exec, &lost));
+    scene.queue.control(Control::StopRun { run, level: StopLevel::Kill }).await.unwrap();
+    let rest = scene.reports(2).await;
+    assert!(rest.iter().all(|report| report.body == lost), "{rest:?}");
+    scene.until_acknowledged().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_outage_costs_no_slot_and_no_result() {
+    let scene = Scene::with(Setup { slots: 1, ..Setup::default() });
+    scene.script(1, Act::Produce(SECOND / 2));
+    scene.offer([1]).await;
+    scene.until("it runs", async || scene.begun() == [1]).await;
+    scene.store.set_down(true);
+    scene.until("it is spooled", async || scene.is_only_spooled()).await;
+    scene.offer([2]).await;
+    assert_eq!(scene.report().await.item, scene.sample.item(2));
+    assert_eq!(scene.read(1, 5 * LEASE).await, []);
+    assert_eq!(scene.shown().await.len(), 1, "it is not acknowledged yet");
+    assert_eq!(scene.queued().await, 1, "and keeps its lease");
+    scene.store.set_down(false);
+    let report = scene.report().await;
+    assert!(result(&report).record.is_some());
+    scene.until_acknowledged().await;
+    assert_eq!(scene.begun(), [1, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn documents_the_store_has_not_got_are_a_typed_failure() {
+    let scene = Scene::new();
+    let mut offer = scene.sample.offer(1, TryId::first(1));
+    let rollout_protocol::wire::offer::Work::Trial(trial) = &mut offer.work;
+    trial.task = rollout_protocol::digest::Digest::of(b"nowhere");
+    scene.queue.offer(&[offer]).await.unwrap();
+    let report = scene.report().await;
+    let error = result(&report).verdict.error.clone().expect("an error");
+    assert_eq!((error.code.clone(), error.is_retryable()), (ErrorCode::STORE_FAILED, true));
+    assert_eq!(scene.begun(), Vec::<u32>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_run_keeps_its_reports_until_there_is_room() {
+    let scene = Scene::with(Setup { reports_per_run: 3, ..Setup::default() });
+    scene.offer(1..=20).await;
+    tokio::time::sleep(LEASE).await;
+    let reports = scene.reports(20).await;
+    let mut items: Vec<_> = reports.iter().map(|report| report.item).collect();
+    items.sort_unstable();
+    items.dedup();
+    assert_eq!(items.len(), 20);
+    scene.until_acknowledged().await;
+    assert_eq!(scene.begun().len(), 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_delivered_again_while_it_runs_is_not_run_again() {
+    let scene = Scene::new();
+    scene.script(1, Act::Sleep(2 * LEASE));
+    scene.offer([1]).await;
+    scene.report().await;
+    tokio::time::sleep(SECOND).await;
+    scene.queue.disturb(Model::restart);
+    let ended = scene.report().await;
+    assert_eq!(result(&ended).verdict.outcome, Outcome::Completed);
+    scene.until_acknowledged().await;
+    assert_eq!(scene.begun(), [1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wiped_queue_hears_what_was_not_journalled() {
+    let scene = Scene::new();
+    scene.offer([1]).await;
+    let read = scene.queue.reports(scene.sample.run, None, 1, LONG).await.unwrap();
+    scene.queue.disturb(|model| model.wipe(crate::port::Incarnation(7)));
+    let again = scene.queue.reports(scene.sample.run, None, 1, LONG).await.unwrap();
+    assert_eq!(read[0].report, again[0].report);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drained_worker_stops_what_runs_and_reports_it() {
+    let scene = Scene::with(Setup { slots: 1, ..Setup::default() });
+    scene.script(1, Act::UntilStopped);
+    scene.offer([1, 2]).await;
+    scene.report().await;
+    scene.stop.send_replace(Shutdown::Drain);
+    let stopped = scene.report().await;
+    assert!(matches!(stopped.body, Body::Lost { reason: LostReason::Stopped, .. }));
+    let (queue, run, other) = (scene.queue.clone(), scene.sample.run, scene.sample.item(2));
+    scene.shut_down(Shutdown::Drain).await;
+    let left: Vec<_> = queue.list(run).await.unwrap().iter().map(|l| l.item).collect();
+    assert_eq!(left, [other], "not taken any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_killed_worker_leaves_its_spool_to_the_next() {
+    let scene = Scene::new();
+    scene.script(1, Act::Produce(SECOND));
+    scene.offer([1]).await;
+    scene.until("it runs", async || scene.begun() == [1]).await;
+    scene.store.set_down(true);
+    scene.until("it is spooled", async || scene.is_only_spooled()).await;
+    let (queue, store, run) = (scene.queue.clone(), scene.store.clone(), scene.sample.run);
+    let dir = scene.shut_down(Shutdown::Kill).await;
+
+    store.set_down(false);
+    let reason = LostReason::ProcessDied;
+    let recovering = spool::recover(dir.path(), Some(run), reason, store.clone(), queue.clone());
+    let coordinator = async {
+        let read = queue.reports(run, None, 5, LONG).await.unwrap();
+        queue.journalled(run, read.last().unwrap().position).await.unwrap();
+        read
+    };
+    let (recovered, read) = tokio::join!(recovering, coordinator);
+    let expected = spool::Recovered { published: 1, lost: 0, left: 0 };
+    assert_eq!(recovered.unwrap(), expected);
+    assert!(result(&read[0].report).record.is_some());
+    assert_eq!(std::fs::read_dir(dir.path().join("spool")).unwrap().count(), 0);
+}
