@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rollout_protocol::record::Held;
 use rollout_protocol::spec::environment::DockerNetwork;
 use rollout_protocol::spec::resources::Resources;
-use rollout_worker::environment::{FailureKind, Provider as _, Upload};
+use rollout_worker::environment::{Environment, Failure, FailureKind, Provider as _, Upload};
 
 use crate::lab::{Lab, SOON, destroy, eventually, output, run, try_run};
 
@@ -87,6 +87,17 @@ async fn what_an_image_says_is_kept() {
     lab.remove_image(&image).await;
 }
 
+/// Runs commands until the container is seen to have ended.
+async fn refusal(environment: &dyn Environment) -> Failure {
+    let deadline = Instant::now() + SOON;
+    loop {
+        match try_run(environment, "exit 0").await {
+            Err(failure) => return failure,
+            Ok(_) => assert!(Instant::now() < deadline, "it lives on"),
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_entrypoint_that_ends_is_shown_with_its_words() {
     let Some(lab) = Lab::open().await else { return };
@@ -96,7 +107,7 @@ async fn an_entrypoint_that_ends_is_shown_with_its_words() {
         Err(failure) => failure,
         Ok(environment) => {
             // It was still up when it was looked at.
-            let failure = try_run(environment.as_ref(), "exit 0").await.expect_err("it ended");
+            let failure = refusal(environment.as_ref()).await;
             destroy(environment).await;
             failure
         }
@@ -157,13 +168,7 @@ async fn files_outlive_processes() {
     // The keep-alive goes too.
     let (code, _) = run(environment.as_ref(), "echo x > /x; kill -KILL -1; sleep 5").await;
     assert_eq!(code, 137);
-    let deadline = Instant::now() + SOON;
-    let failure = loop {
-        match try_run(environment.as_ref(), "exit 0").await {
-            Err(failure) => break failure,
-            Ok(_) => assert!(Instant::now() < deadline, "it lives on"),
-        }
-    };
+    let failure = refusal(environment.as_ref()).await;
     assert_eq!(failure.kind, FailureKind::NotStarted, "{}", failure.message);
     assert!(environment.copy_from("/x").await.expect("readable").is_some());
     environment.kill_processes().await.expect("nothing lives");

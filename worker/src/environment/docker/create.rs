@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use bollard::models::{ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig};
 use bollard::query_parameters::{CreateContainerOptions, InspectContainerOptions};
@@ -27,6 +28,10 @@ const PIDS: i64 = 512;
 /// The container's own output, which only matters when it does not come up: a chatty ENTRYPOINT
 /// must not fill the host's disk.
 const LOG_BYTES: &str = "1m";
+
+/// Time for an earlier attempt's container to appear and to be removed, and between two looks.
+const NAME_FREE_WITHIN: Duration = Duration::from_secs(30);
+const NAME_PAUSE: Duration = Duration::from_millis(50);
 
 /// Storage drivers that refuse a limit they cannot hold; others may ignore it.
 const LIMITING_DRIVERS: [&str; 4] = ["overlay2", "btrfs", "zfs", "devicemapper"];
@@ -74,7 +79,7 @@ async fn make(
     name: &str,
 ) -> Result<(String, LimitsHeld), Failure> {
     let docker = client.docker().await?;
-    let mut name_was_taken = false;
+    let began = Instant::now();
     loop {
         let limit_storage = !no_storage_limits.load(Ordering::Relaxed);
         let options = CreateContainerOptions {
@@ -88,8 +93,7 @@ async fn make(
                 tracing::info!("the engine's storage driver cannot limit storage: measuring it");
                 no_storage_limits.store(true, Ordering::Relaxed);
             }
-            Err(error) if !name_was_taken && has_status(&error, 409) => {
-                name_was_taken = true;
+            Err(error) if has_status(&error, 409) && began.elapsed() < NAME_FREE_WITHIN => {
                 remove_own(client, name, &request.labels, error).await?;
             }
             Err(error) => return Err(not_made(client, name, request, error)),
@@ -98,7 +102,7 @@ async fn make(
 }
 
 /// An earlier attempt of this very execution may have been given up while the engine created the
-/// container.
+/// container. The name is taken for some time before the container can be seen.
 async fn remove_own(
     client: &Client,
     name: &str,
@@ -106,8 +110,15 @@ async fn remove_own(
     conflict: bollard::errors::Error,
 ) -> Result<(), Failure> {
     let docker = client.docker().await?;
-    let found = docker.inspect_container(name, None::<InspectContainerOptions>).await;
-    let exec = found.ok().and_then(|found| found.config?.labels?.remove(labels::EXEC));
+    let found = match docker.inspect_container(name, None::<InspectContainerOptions>).await {
+        Ok(found) => found,
+        Err(error) if has_status(&error, 404) => {
+            tokio::time::sleep(NAME_PAUSE).await;
+            return Ok(());
+        }
+        Err(error) => return Err(client.failure(&format!("looking for {name}"), error)),
+    };
+    let exec = found.config.and_then(|config| config.labels?.remove(labels::EXEC));
     if exec == Some(owner.exec.to_string()) {
         container::remove(client, name, name).await
     } else {
