@@ -114,3 +114,23 @@ async fn a_creation_that_fails_leaves_nothing() {
     other.settings = ProviderSpec::Docker(Default::default());
     assert_eq!(lab.provider.create(other).await.expect_err("a bug").kind, FailureKind::Bug);
 }
+
+#[test]
+fn a_kernel_that_forbids_namespaces_is_explained() {
+    let lab = Lab::new();
+    // In a user namespace of its own, where no further one is allowed.
+    let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"";
+    let worker = Command::new("unshare")
+        .args(["--user", "--map-root-user", "sh", "-c", script, "sh"])
+        .arg(helper())
+        .args(["worker".as_ref(), lab.base().as_os_str(), "true".as_ref()])
+        .output()
+        .expect("unshare of util-linux");
+    let said = String::from_utf8_lossy(&worker.stderr);
+    assert!(!worker.status.success());
+    for part in ["max_user_namespaces", "unprivileged_userns_clone", "apparmor_restrict"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(said.contains("create a user namespace: No space left"), "{said}");
+    assert_eq!(lab.left(), [""; 0]);
+}

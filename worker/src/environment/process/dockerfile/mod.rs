@@ -35,30 +35,12 @@ const IGNORED: [&str; 9] = [
     "VOLUME",
 ];
 
-/// Directories that are the host's or the kernel's, read-only inside.
-const READ_ONLY: [&str; 21] = [
-    "bin",
-    "dev",
-    "lib",
-    "lib32",
-    "lib64",
-    "libx32",
-    "nix",
-    "proc",
-    "sbin",
-    "sys",
-    "usr/bin",
-    "usr/games",
-    "usr/include",
-    "usr/lib",
-    "usr/lib32",
-    "usr/lib64",
-    "usr/libexec",
-    "usr/libx32",
-    "usr/local",
-    "usr/sbin",
-    "usr/share",
-];
+/// Directories that are the host's or the kernel's, read-only inside …
+const READ_ONLY: [&str; 11] =
+    ["bin", "dev", "lib", "lib32", "lib64", "libx32", "nix", "proc", "sbin", "sys", "usr"];
+
+/// … with one exception, where images like to work.
+const WRITABLE: &str = "usr/src";
 
 /// An instruction that cannot be honoured.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -305,10 +287,10 @@ impl Reader {
 fn writable(path: &str) -> Honoured {
     let below = Path::new(path.trim_start_matches('/'));
     match READ_ONLY.iter().find(|dir| below.starts_with(dir)) {
-        None => Ok(()),
-        Some(dir) => {
+        Some(dir) if !below.starts_with(WRITABLE) => {
             Err(format!("`{path}`: /{dir} is the host's own and read-only in a process sandbox"))
         }
+        _ => Ok(()),
     }
 }
 

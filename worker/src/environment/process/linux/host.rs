@@ -8,9 +8,13 @@ use std::path::{Path, PathBuf};
 use super::message::Bind;
 
 /// Top-level parts of an operating system. Where the host has merged them into `/usr` they are the
-/// same links inside. The parts of `/usr` are shown one by one, so that `/usr/src`, where images like
-/// to work, can be an ordinary directory.
+/// same links inside. `/usr` itself lives in memory and shows the host's parts one by one, so that
+/// `/usr/src`, where images like to work, can be an ordinary directory, and so that a sandbox has few
+/// directories on disk: making and removing them is most of its cost.
 const SYSTEM: [&str; 7] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix"];
+
+/// Where the configuration is shown, with links to it at its usual place.
+const CONFIGURATION_AT: &str = "usr/.host";
 
 /// Configuration that programs of `/usr` need and that holds no secrets. Never whole trees such as
 /// `/etc/ssl`, where private keys lie beside certificates.
@@ -64,11 +68,10 @@ const COPIED: [&str; 20] = [
 ];
 
 /// Directories of an empty system, with their modes.
-const DIRECTORIES: [(&str, u32); 23] = [
+const DIRECTORIES: [(&str, u32); 19] = [
     ("dev", 0o755),
     ("etc", 0o755),
     ("home", 0o755),
-    ("media", 0o755),
     ("mnt", 0o755),
     ("opt", 0o755),
     ("proc", 0o555),
@@ -82,10 +85,7 @@ const DIRECTORIES: [(&str, u32); 23] = [
     ("var", 0o755),
     ("var/cache", 0o755),
     ("var/lib", 0o755),
-    ("var/local", 0o755),
     ("var/log", 0o755),
-    ("var/opt", 0o755),
-    ("var/spool", 0o755),
     ("var/tmp", 0o1777),
     ("run/lock", 0o1777),
 ];
@@ -101,6 +101,12 @@ const FILES: [(&str, &str); 5] = [
     ("etc/hostname", "sandbox\n"),
     ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
 ];
+
+/// The directory that lives in memory …
+pub(super) const USR: &str = "usr";
+
+/// … except this part of it.
+pub(super) const OWN_USR: &str = "usr/src";
 
 /// The host name inside.
 pub(super) const HOSTNAME: &str = "sandbox";
@@ -135,18 +141,15 @@ impl Host {
             let Some(name) = name.to_str().filter(|name| *name != "src") else { continue };
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => host.bind(&format!("usr/{name}")),
-                Ok(kind) if kind.is_symlink() => {
-                    if let Ok(target) = fs::read_link(entry.path()) {
-                        host.links.push((Path::new("usr").join(name), target));
-                    }
-                }
                 _ => {}
             }
         }
         host.binds.sort_by(|a, b| a.target.cmp(&b.target));
         for name in CONFIGURATION {
             if fs::symlink_metadata(Path::new("/").join(name)).is_ok_and(|meta| meta.is_dir()) {
-                host.bind(name);
+                let target = Path::new(CONFIGURATION_AT).join(name);
+                host.links.push((name.into(), Path::new("/").join(&target)));
+                host.binds.push(Bind { source: Path::new("/").join(name), target });
             }
         }
         host
@@ -159,10 +162,13 @@ impl Host {
     /// The part of the host, or of the kernel, that hides what would be put at `path` (relative to
     /// the root).
     pub(super) fn hidden_by(&self, path: &Path) -> Option<PathBuf> {
+        if path.starts_with(OWN_USR) {
+            return None;
+        }
         let binds = self.binds.iter().map(|bind| bind.target.as_path());
         let links = self.links.iter().map(|(link, _)| link.as_path());
-        let kernel = ["proc", "dev", "sys"].map(Path::new);
-        let found = binds.chain(links).chain(kernel).find(|hidden| path.starts_with(hidden))?;
+        let others = [USR, "proc", "dev", "sys"].map(Path::new);
+        let found = others.into_iter().chain(binds).chain(links).find(|by| path.starts_with(by))?;
         Some(Path::new("/").join(found))
     }
 
@@ -178,9 +184,10 @@ impl Host {
             fs::set_permissions(&dir, fs::Permissions::from_mode(mode))?;
         }
         for (link, target) in &self.links {
+            make_parents(root, link)?;
             symlink(target, root.join(link))?;
         }
-        for bind in &self.binds {
+        for bind in self.binds.iter().filter(|bind| !bind.target.starts_with(USR)) {
             make_parents(root, &bind.target.join("x"))?;
         }
         for name in COPIED {
@@ -211,12 +218,13 @@ mod tests {
         let host = Host::look();
         host.furnish(dir.path()).expect("furnished");
         for bind in &host.binds {
-            assert!(dir.path().join(&bind.target).is_dir(), "{bind:?}");
+            let on_disk = dir.path().join(&bind.target).is_dir();
+            assert_eq!(on_disk, !bind.target.starts_with(USR), "{bind:?}");
         }
         let tmp = fs::metadata(dir.path().join("tmp")).expect("there").permissions().mode();
         assert_eq!(tmp & 0o7777, 0o1777);
         assert!(!dir.path().join("etc/shadow").exists());
-        assert_eq!(host.hidden_by(Path::new("usr/local/bin/x")), Some("/usr/local".into()));
+        assert_eq!(host.hidden_by(Path::new("usr/local/bin/x")), Some("/usr".into()));
         assert_eq!(host.hidden_by(Path::new("bin/x")), Some("/bin".into()));
         assert_eq!(host.hidden_by(Path::new("usr/src/app")), None);
         assert_eq!(host.hidden_by(Path::new("app/usr")), None);

@@ -140,15 +140,25 @@ impl Sandbox {
         let mut env = self.env.clone();
         env.extend(command.env);
         let held = |controller| self.groups.held(controller) == Held::Enforced;
+        let counted = !held("pids") && limits_own_users();
         let memory = self.resources.memory_mb * 1024 * 1024;
         CommandRequest {
             argv: command.argv,
             env,
             workdir: command.workdir.unwrap_or_else(|| self.workdir.clone()),
             data_bytes: (memory > 0 && !held("memory")).then_some(memory),
-            processes: (!held("pids")).then_some(self.parts.config.pids),
+            processes: counted.then_some(self.parts.config.pids),
         }
     }
+}
+
+/// Whether the kernel's limit on a user's processes holds for one sandbox: it is counted per user
+/// namespace since Linux 5.14, before that for everything the user does, and never for root.
+fn limits_own_users() -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    version >= (5, 14) && !rustix::process::geteuid().is_root()
 }
 
 #[async_trait]
@@ -163,8 +173,7 @@ impl Environment for Sandbox {
 
     fn limits(&self) -> LimitsHeld {
         let pids = match self.groups.held("pids") {
-            // The kernel counts processes per user of a namespace, but never limits its own root.
-            Held::No if !rustix::process::geteuid().is_root() => Held::Enforced,
+            Held::No if limits_own_users() => Held::Enforced,
             held => held,
         };
         let storage = if self.resources.storage_mb > 0 { Held::Measured } else { Held::No };

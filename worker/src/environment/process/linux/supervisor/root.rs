@@ -3,13 +3,16 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
 use super::Step as _;
+use crate::environment::process::linux::host::{OWN_USR, USR};
 use crate::environment::process::linux::message::{Setup, StepFailed};
 
 /// Device nodes shown inside.
@@ -30,9 +33,13 @@ pub(super) fn enter(setup: &Setup) -> Result<(), StepFailed> {
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", slave).step("make mounts private")?;
     rustix::mount::mount_bind(root, root).step("mount the root of the sandbox")?;
+    usr(root)?;
     for bind in &setup.binds {
         let step = format!("mount {} of the host", bind.source.display());
         let target = root.join(&bind.target);
+        if bind.target.starts_with(USR) {
+            fs::create_dir_all(&target).step(&step)?;
+        }
         rustix::mount::mount_bind_recursive(&bind.source, &target).step(&step)?;
     }
     protect(root).step("make the host's directories read-only")?;
@@ -42,7 +49,21 @@ pub(super) fn enter(setup: &Setup) -> Result<(), StepFailed> {
     pivot(root).step("change the root")
 }
 
-/// Makes every mount below `root` read-only, except `root` itself, and all of them free of devices
+/// Puts an empty `/usr` in memory, with the part of it that is on disk.
+fn usr(root: &Path) -> Result<(), StepFailed> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let own = rustix::fs::open(root.join(OWN_USR), flags, Mode::empty()).step("open /usr/src")?;
+    let plain = MountFlags::NOSUID | MountFlags::NODEV;
+    let small = c"mode=755,size=1m";
+    rustix::mount::mount("tmpfs", root.join(USR), "tmpfs", plain, Some(small))
+        .step("mount /usr")?;
+    fs::create_dir(root.join(OWN_USR)).step("mount /usr/src")?;
+    // Its path is covered by now; the handle still leads to it.
+    let handle = format!("/proc/self/fd/{}", own.as_raw_fd());
+    rustix::mount::mount_bind(handle, root.join(OWN_USR)).step("mount /usr/src")
+}
+
+/// Makes every mount below `root` read-only, except what is its own, and all of them free of devices
 /// and set-user-id programs. Attributes of the host's mounts cannot be taken away and are repeated.
 fn protect(root: &Path) -> io::Result<()> {
     let table = fs::read("/proc/self/mountinfo")?;
@@ -54,7 +75,7 @@ fn protect(root: &Path) -> io::Result<()> {
             continue;
         }
         let mut flags = keep(&options) | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::BIND;
-        if point != root {
+        if point != root && point != root.join(OWN_USR) {
             flags |= MountFlags::RDONLY;
         }
         rustix::mount::mount_remount(&point, flags, c"")?;
