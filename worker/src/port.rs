@@ -21,7 +21,8 @@ use rollout_protocol::wire::control::Control;
 use rollout_protocol::wire::hello::Hello;
 use rollout_protocol::wire::offer::Offer;
 use rollout_protocol::wire::report::Report;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::sync::{broadcast, oneshot};
 
 /// The worker's side of the queue.
@@ -142,10 +143,23 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
     async fn control(&self, control: Control) -> Result<(), QueueError>;
 }
 
-/// Names one life of a broker: state of another life is lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+/// Names one life of a broker: state of another life is lost. Written as 32 hexadecimal digits:
+/// readers of tagged JSON know no integers of 128 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Incarnation(pub u128);
+
+impl Serialize for Incarnation {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{:032x}", self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Incarnation {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        u128::from_str_radix(&text, 16).map(Self).map_err(D::Error::custom)
+    }
+}
 
 /// Names a delivered message (not a delivery: deliveries are not told apart).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -260,4 +274,27 @@ pub enum QueueError {
     /// A position is not of the stream as it is now.
     #[error("the reports were read up to a position that the queue no longer knows")]
     Position,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(tag = "kind")]
+    enum Tagged {
+        At { position: Position },
+    }
+
+    #[test]
+    fn positions_are_read_back_from_tagged_records() {
+        let position = Position {
+            incarnation: Incarnation(u128::MAX - 1),
+            sequence: 7,
+            anchor: ExecId::from_bytes([3; 16]),
+        };
+        let text = serde_json::to_string(&Tagged::At { position }).expect("serializable");
+        let back: Tagged = serde_json::from_str(&text).expect("readable");
+        assert_eq!(back, Tagged::At { position });
+    }
 }
