@@ -104,16 +104,19 @@ async fn make_plan(
     store: Arc<dyn BlobStore>,
     base: PathBuf,
 ) -> Result<JobPlan, CliError> {
+    let at = base.clone();
     let mine = supervise::blocking(move || {
-        for left_by_a_dead_process in WorkerDir::adoptable(&base)? {
+        for left_by_a_dead_process in WorkerDir::adoptable(&at)? {
             left_by_a_dead_process.remove()?;
         }
-        WorkerDir::create(&base)
+        WorkerDir::create(&at)
     })
     .await?;
     let scratch = mine.scratch();
     let built = plan::build(job, datasets, &Sink { store: Some(store), scratch }).await;
     supervise::blocking(move || mine.remove()).await?;
+    // Another process may be planning there.
+    let _in_use = std::fs::remove_dir(base);
     let (plan, _) = built?;
     Ok(plan)
 }
