@@ -20,6 +20,10 @@ impl Provider for Null {
         self.0
     }
 
+    fn is_in_memory(&self) -> bool {
+        true
+    }
+
     async fn prepare(&self, _: ImageRequest) -> Result<Image, Failure> {
         Ok(Image { reference: String::new(), made: false })
     }

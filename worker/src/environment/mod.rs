@@ -163,7 +163,8 @@ pub struct ImageRequest {
     pub force_build: bool,
     /// Time for the build or pull. The caller enforces it too.
     pub timeout: Duration,
-    /// Where the log of a build that fails goes, bounded; its tail stands in the failure anyway.
+    /// Where the log of a build that fails goes, bounded, into a directory that may not exist yet;
+    /// its tail stands in the failure anyway.
     pub log: Option<PathBuf>,
     /// The provider's settings of the job.
     pub settings: ProviderSpec,

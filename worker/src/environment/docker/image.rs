@@ -170,11 +170,19 @@ async fn build_once(
 /// The failure for one of those who waited, with the whole log where it was asked for.
 async fn explain(broken: Broken, log: Option<&Path>) -> Failure {
     if let (Some(from), Some(to)) = (&broken.log, log)
-        && let Err(error) = tokio::fs::copy(from.path(), to).await
+        && let Err(error) = copy(from.path(), to).await
     {
         tracing::warn!(to = %to.display(), %error, "cannot write the build log");
     }
     Failure::new(broken.kind, broken.message)
+}
+
+/// Copies a file into a directory that may not exist yet.
+async fn copy(from: &Path, to: &Path) -> std::io::Result<u64> {
+    if let Some(directory) = to.parent() {
+        tokio::fs::create_dir_all(directory).await?;
+    }
+    tokio::fs::copy(from, to).await
 }
 
 fn out_of_time(what: &str, timeout: std::time::Duration) -> Failure {
