@@ -10,7 +10,7 @@ pub fn line(text: &str) -> Cow<'_, str> {
     escaped(text, harmful)
 }
 
-/// `text` for a text file that people show in a terminal: as [`line`], but line ends and tabs
+/// `text` for a text file that people show in a terminal: as [`line()`], but line ends and tabs
 /// stay.
 pub fn block(text: &str) -> Cow<'_, str> {
     escaped(text, |c| !matches!(c, '\n' | '\t') && harmful(c))

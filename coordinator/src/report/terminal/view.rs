@@ -122,7 +122,11 @@ impl View {
             }
             EventKind::TrialLost { item, trial, .. } => {
                 self.running.remove(item);
-                self.trial_line("lost", trial, "its execution ended without a verdict");
+                let (word, text) = match self.stopping {
+                    Some(_) => ("stopped", "before it had a verdict; it is still owed"),
+                    None => ("lost", "its execution ended without a verdict"),
+                };
+                self.trial_line(word, trial, text);
             }
             EventKind::TrialSettled { replayed, settlement, .. } => {
                 self.running.remove(&settlement.item);
