@@ -1,14 +1,41 @@
-//! What `--dry-run` prints for people.
+//! `rollout run --dry-run`: the plan, and nothing else.
 
+use rollout_protocol::exit::ExitCode;
 use rollout_protocol::spec::timeout::Timeouts;
 
+use super::error::CliError;
+use super::output::Printer;
 use crate::config::Job;
-use crate::plan::{DryRun, ImageView, TaskView};
+use crate::dataset::Sink;
+use crate::plan::{self, DryRun, ImageView, Prepared, TaskView};
 use crate::report::escape;
 use crate::report::terminal::table;
 
+/// Makes the plan without storing anything, and prints it.
+pub(super) async fn show(
+    prepared: Prepared,
+    json: bool,
+    printer: &Printer,
+) -> Result<ExitCode, CliError> {
+    let Prepared { job, datasets, warnings } = prepared;
+    let scratch = tempfile::tempdir()
+        .map_err(|error| CliError::failure("cannot create a temporary directory", &error))?;
+    let sink = Sink { store: None, scratch: scratch.path().to_owned() };
+    let (plan, tasks) = plan::build(&job, datasets, &sink).await?;
+    let shown = plan::dry_run(&job, &plan, &tasks, warnings);
+    let text = if json {
+        let text = serde_json::to_string(&shown)
+            .map_err(|error| CliError::failure("the plan has no JSON form", &error))?;
+        text + "\n"
+    } else {
+        render(&job, &shown)
+    };
+    printer.data(&text)?;
+    Ok(ExitCode::Success)
+}
+
 /// The plan as text.
-pub(super) fn render(job: &Job, plan: &DryRun) -> String {
+fn render(job: &Job, plan: &DryRun) -> String {
     let counts = &plan.counts;
     let of = |count: usize, noun: &str| {
         let s = if count == 1 { "" } else { "s" };

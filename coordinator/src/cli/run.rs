@@ -33,7 +33,7 @@ pub(super) async fn run(args: RunArgs, printer: &Printer) -> Result<ExitCode, Cl
     let screen = printer.screen();
     logging::start(level(&args, prepared.job.log_level), screen.clone(), printer.err);
     if args.dry_run {
-        show(prepared, args.json, printer).await
+        dry_run::show(prepared, args.json, printer).await
     } else {
         start(prepared, &args, screen, printer).await
     }
@@ -146,22 +146,4 @@ fn level(args: &RunArgs, job: LogLevel) -> LogLevel {
         Some(level) => level,
         None => job,
     }
-}
-
-async fn show(prepared: Prepared, json: bool, printer: &Printer) -> Result<ExitCode, CliError> {
-    let Prepared { job, datasets, warnings } = prepared;
-    let scratch = tempfile::tempdir()
-        .map_err(|error| CliError::failure("cannot create a temporary directory", &error))?;
-    let sink = Sink { store: None, scratch: scratch.path().to_owned() };
-    let (plan, tasks) = plan::build(&job, datasets, &sink).await?;
-    let shown = plan::dry_run(&job, &plan, &tasks, warnings);
-    let text = if json {
-        let text = serde_json::to_string(&shown)
-            .map_err(|error| CliError::failure("the plan has no JSON form", &error))?;
-        text + "\n"
-    } else {
-        dry_run::render(&job, &shown)
-    };
-    printer.data(&text)?;
-    Ok(ExitCode::Success)
 }
