@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// One record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "r", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum Record {
     /// A sitting began: the first record of every segment.
     Opened(Opened),

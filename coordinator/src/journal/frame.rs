@@ -14,7 +14,6 @@ const PAYLOAD_BYTES: usize = 256 * 1024 * 1024;
 #[derive(Serialize)]
 struct Outgoing<'a> {
     at: Timestamp,
-    #[serde(flatten)]
     record: &'a Record,
 }
 
@@ -22,7 +21,6 @@ struct Outgoing<'a> {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct Incoming {
     pub(super) at: Timestamp,
-    #[serde(flatten)]
     pub(super) record: Record,
 }
 

@@ -15,7 +15,7 @@
 //! ```text
 //! segment = "rollout-journal 1\n" frame*
 //! frame   = length:u32le crc32c:u32le payload      crc over length and payload
-//! payload = {"at": <RFC 3339>, "r": <kind>, …}     see core::Record
+//! payload = {"at": <RFC 3339>, "record": {<kind>: …}}     see core::Record
 //! ```
 //! The first record of a segment names the former segment, its valid length and its digest.
 

@@ -3,10 +3,14 @@
 use std::fs;
 
 use rollout_protocol::Timestamp;
+use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
-use rollout_protocol::id::{ItemId, RunId, TryId};
+use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
+use rollout_protocol::record::{Durations, Outcome, Timestamps, Verdict};
 use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::report::{Body, Report, ResultBody};
+use rollout_worker::port::{Incarnation, Position};
 
 use super::*;
 use crate::core::{Former, OfferedTry, Opened, Record};
@@ -30,12 +34,42 @@ fn opened(epoch: u32, former: Option<Former>) -> Opened {
 }
 
 fn record(n: u8) -> Record {
+    if n % 2 == 1 {
+        return reported(n);
+    }
     let offered = OfferedTry {
         item: ItemId::from_bytes([n; 16]),
         try_id: TryId::first(1),
         spec: Digest::of(&[n]),
     };
     Record::Offered { tries: vec![offered; usize::from(n % 3) + 1] }
+}
+
+fn reported(n: u8) -> Record {
+    let exec = ExecId::from_bytes([n; 16]);
+    let sequence = u64::from(n);
+    let verdict = Verdict {
+        outcome: Outcome::Completed,
+        reward: Some(0.1 * f64::from(n)),
+        cost: 0.25,
+        error: None,
+    };
+    let report = Report {
+        run: RunId::from_bytes([1; 16]),
+        item: ItemId::from_bytes([n; 16]),
+        try_id: TryId::first(1),
+        exec,
+        spec: Digest::of(&[n]),
+        worker: "w".parse().expect("valid"),
+        body: Body::Result(Box::new(ResultBody {
+            verdict,
+            durations: Durations::default(),
+            timestamps: Timestamps::instant(Timestamp::UNIX_EPOCH),
+            record: Some(BlobRef::of(&[n], MediaType::Json)),
+        })),
+    };
+    let position = Position { incarnation: Incarnation(u128::MAX - 1), sequence, anchor: exec };
+    Record::Reported { position, report: Box::new(report) }
 }
 
 /// A segment with some records; the byte at which each record ends, the opening's first.
