@@ -135,13 +135,24 @@ impl StreamCapture {
         self.omitted += (bytes.len() - useful.len() + over) as u64;
     }
 
+    /// Ends the stream; ending it again gives the same answer and leaves the file alone.
     fn finish(&mut self) -> io::Result<Captured> {
-        self.finished = true;
+        let truncated = self.omitted > 0;
+        if !self.finished {
+            self.finished = true;
+            self.save_tail(truncated);
+        }
+        match &self.failed {
+            Some(error) => Err(io::Error::new(error.kind(), error.to_string())),
+            None => Ok(Captured { file: self.path.clone(), total_bytes: self.total, truncated }),
+        }
+    }
+
+    fn save_tail(&mut self, truncated: bool) {
         if let Some(head) = self.head.take() {
             head.finish(&mut self.clean);
         }
         let tail: Vec<u8> = std::mem::take(&mut self.tail).into();
-        let truncated = self.omitted > 0;
         if truncated {
             let skip = self.redactor.overlap();
             let omitted = self.omitted + skip as u64;
@@ -154,10 +165,6 @@ impl StreamCapture {
         self.open();
         self.save();
         self.file = None;
-        match self.failed.take() {
-            Some(error) => Err(error),
-            None => Ok(Captured { file: self.path.clone(), total_bytes: self.total, truncated }),
-        }
     }
 
     /// Writes what is clean. After an error the rest of the stream is dropped: the script goes on.
@@ -246,6 +253,16 @@ mod tests {
         assert_eq!(std::fs::read(&stdout.file).expect("readable"), b"one two");
         assert_eq!((stdout.total_bytes, stdout.truncated), (7, false));
         assert_eq!(std::fs::read(&stderr.file).expect("readable"), b"");
+    }
+
+    #[test]
+    fn ending_a_capture_again_changes_nothing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let capture = capture(dir.path(), 100, 100);
+        capture.write(Stream::Stderr, b"last words");
+        let first = capture.finish().expect("written");
+        assert_eq!(capture.finish().expect("written"), first);
+        assert_eq!(std::fs::read(&first[1].file).expect("readable"), b"last words");
     }
 
     #[test]
