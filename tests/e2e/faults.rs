@@ -1,0 +1,138 @@
+//! One task or agent per way to fail: the right type, the right words, and nobody else affected.
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::docker::Engine;
+use rollout_tests::expected::{Expected, Outcome};
+use rollout_tests::project::Project;
+use rollout_tests::proxy::Proxy;
+use rollout_tests::results::{Results, Trial};
+use rollout_tests::run::Ended;
+
+use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
+
+#[test]
+fn tasks_fail_on_docker() {
+    let Some(_engine) = Engine::available() else { return };
+    tasks_fail("docker", Engine::registry().as_deref());
+}
+
+#[test]
+fn tasks_fail_in_sandboxes() {
+    tasks_fail("process", None);
+}
+
+#[test]
+fn agents_fail_on_docker() {
+    let Some(_engine) = Engine::available() else { return };
+    agents_fail("docker");
+}
+
+#[test]
+fn agents_fail_in_sandboxes() {
+    agents_fail("process");
+}
+
+fn tasks_fail(provider: &str, registry: Option<&str>) {
+    let table = Expected::read();
+    let needs_registry = |outcome: &Outcome| {
+        outcome.error.as_deref() == Some("environment_image_pull_failed") && registry.is_none()
+    };
+    let cases: Vec<_> = Expected::of(&table.faults, provider)
+        .into_iter()
+        .filter(|(_, outcome)| !needs_registry(outcome))
+        .collect();
+    let names: Vec<_> = cases.iter().map(|(name, _)| format!("faults/{name}")).collect();
+    let values = [("REGISTRY", registry.unwrap_or_default())];
+    let project = project()
+        .tasks(names.iter().map(String::as_str), &values)
+        .job("faults.yaml", &[("PROVIDER", provider)]);
+    let ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
+
+    let results = project.results("faults");
+    let trials: Vec<_> =
+        cases.iter().map(|(name, outcome)| (results.trial("note", name), *outcome)).collect();
+    assert_as_expected(&trials);
+    for (trial, _) in &trials {
+        // Whatever had an environment long enough for the agent has the agent's note.
+        let note = trial.text("logs/agent/note.txt");
+        let ran = !trial.result["durations"]["agent_execution_sec"].is_null();
+        assert_eq!(note.as_deref(), ran.then_some("was here\n"), "{}", trial.name);
+    }
+    assert_ends_honestly(&ended, &results);
+    assert_adds_up(&results, cases.len() as u64);
+    assert_eq!(results.count("completed_trials"), 1);
+    assert_nothing_left(&project);
+}
+
+fn agents_fail(provider: &str) {
+    let table = Expected::read();
+    let project =
+        project().tasks(["agents/impatient"], &[]).job("agents.yaml", &[("PROVIDER", provider)]);
+    let ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
+
+    let results = project.results("agents");
+    let cases = Expected::of(&table.agents, provider);
+    let trials: Vec<_> = cases
+        .iter()
+        .map(|(agent, outcome)| (results.trial(agent, "impatient"), *outcome))
+        .collect();
+    assert_as_expected(&trials);
+    for (trial, _) in &trials {
+        assert_eq!(
+            trial.text("logs/agent/note.txt").as_deref(),
+            Some("was here\n"),
+            "{}",
+            trial.name
+        );
+        assert_eq!(trial.text("logs/agent/execute.txt"), None, "{}", trial.name);
+    }
+    let failed = results.trial("install-fails", "impatient");
+    assert_eq!(failed.text("setup/stderr.txt").as_deref(), Some("installing\n"));
+    assert_eq!(results.trial("works", "impatient").reward(), Some(1.0));
+    assert_ends_honestly(&ended, &results);
+    assert_nothing_left(&project);
+}
+
+#[test]
+fn a_container_that_cannot_be_removed_does_not_cost_the_reward() {
+    let Some(engine) = Engine::available() else { return };
+    let project =
+        project().tasks(["faults/passes"], &[]).job("faults.yaml", &[("PROVIDER", "docker")]);
+    let proxy = Proxy::refusing("DELETE ", &project.path().join("docker.sock"));
+    let mut command = project.command(&["run", "job.yaml"]);
+    command.env("DOCKER_HOST", proxy.host());
+    let _ended = project.start(command).wait(DEADLINE);
+
+    let results = project.results("faults");
+    let trial = results.trial("note", "passes");
+    assert_eq!((trial.reward(), trial.error()), (Some(1.0), Some("environment_teardown_failed")));
+    assert!(trial.text("error.txt").is_some());
+    assert_eq!((results.count("completed_trials"), results.count("failed_trials")), (1, 0));
+    let path = project.path().to_string_lossy().into_owned();
+    assert_eq!(engine.containers(&path).len(), 1, "the proxy has refused");
+
+    let _ended = project.rollout(&["gc", "--containers"]).wait(DEADLINE).expect(ExitCode::Success);
+    assert_nothing_left(&project);
+}
+
+#[track_caller]
+fn assert_as_expected(trials: &[(Trial, &Outcome)]) {
+    let differences: Vec<_> =
+        trials.iter().flat_map(|(trial, outcome)| outcome.differences(trial)).collect();
+    assert!(differences.is_empty(), "{differences:#?}");
+}
+
+/// The code tells failures of the infrastructure from those of agents and tasks.
+#[track_caller]
+fn assert_ends_honestly(ended: &Ended, results: &Results) {
+    let ours = |trial: &Trial| trial.result["error"]["class"] == "infrastructure";
+    let infrastructure = results.trials().iter().any(ours);
+    let code = if infrastructure { ExitCode::Infrastructure } else { ExitCode::Success };
+    assert_eq!(ended.status.code(), Some(i32::from(code.code())), "{}", ended.stderr);
+}
+
+/// A project's trials as (name, reward), for comparing runs.
+pub(crate) fn rewards(project: &Project, job: &str) -> Vec<(String, Option<f64>)> {
+    let trials = project.results(job).trials();
+    trials.into_iter().map(|trial| (trial.name.clone(), trial.reward())).collect()
+}

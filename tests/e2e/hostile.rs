@@ -1,0 +1,87 @@
+//! Agents that do not want to end, that leave something running, or that print without end.
+
+use std::fs;
+
+use rollout_protocol::exit::ExitCode;
+use rollout_protocol::limits::{CAPTURE_HEAD_BYTES, CAPTURE_TAIL_BYTES};
+use rollout_tests::docker::Engine;
+use rollout_tests::processes;
+use rollout_tests::wait;
+
+use crate::{DEADLINE, assert_nothing_left, project};
+
+#[test]
+fn a_stubborn_agent_is_ended_on_docker() {
+    let Some(_engine) = Engine::available() else { return };
+    stubborn("docker");
+}
+
+#[test]
+fn a_stubborn_agent_is_ended_in_a_sandbox() {
+    stubborn("process");
+}
+
+#[test]
+fn a_service_lives_as_long_as_its_trial_on_docker() {
+    let Some(_engine) = Engine::available() else { return };
+    service("docker");
+}
+
+#[test]
+fn a_service_lives_as_long_as_its_trial_in_a_sandbox() {
+    service("process");
+}
+
+#[test]
+fn a_flood_is_bounded_on_docker() {
+    let Some(_engine) = Engine::available() else { return };
+    flood("docker");
+}
+
+#[test]
+fn a_flood_is_bounded_in_a_sandbox() {
+    flood("process");
+}
+
+fn stubborn(provider: &str) {
+    let project = project().tasks(["agents/impatient"], &[]);
+    let mark = project.mark();
+    let project = project.job("stubborn.yaml", &[("PROVIDER", provider), ("MARK", &mark)]);
+    let run = project.rollout(&["run", "job.yaml"]);
+    let tickers =
+        || processes::with_mark(&mark).iter().filter(|p| p.arguments.contains("ticker")).count();
+    wait::until(DEADLINE, "all five tickers", || tickers() >= 5);
+    let _ended = run.wait(DEADLINE).expect(ExitCode::Success);
+    assert_nothing_left(&project);
+
+    let trial = project.results("stubborn").trial("stubborn", "impatient");
+    assert_eq!(trial.error(), Some("agent_execution_timeout"), "{:#}", trial.result);
+    // Collected after the last of them was gone: the log ends with a whole line.
+    let ticks = trial.text("logs/agent/ticks").expect("collected");
+    assert!(ticks.lines().count() > 10 && ticks.ends_with('\n'), "{ticks}");
+}
+
+fn service(provider: &str) {
+    let project = project().tasks(["agents/service"], &[]);
+    let mark = project.mark();
+    let project = project.job("service.yaml", &[("PROVIDER", provider), ("MARK", &mark)]);
+    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::Success);
+    let trial = project.results("service").trial("starter", "service");
+    assert_eq!(trial.reward(), Some(1.0), "{:#}", trial.result);
+    assert_nothing_left(&project);
+}
+
+fn flood(provider: &str) {
+    let values = [("PROVIDER", provider), ("BYTES", "1000000000")];
+    let project = project().tasks(["faults/passes"], &[]).job("flood.yaml", &values);
+    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::Success);
+    let trial = project.results("flood").trial("flood", "passes");
+    assert_eq!(trial.reward(), Some(1.0), "{:#}", trial.result);
+    let file = trial.directory.join("command/stdout.txt");
+    let kept = fs::metadata(&file).expect("captured").len();
+    let bound = CAPTURE_HEAD_BYTES + CAPTURE_TAIL_BYTES + 1024;
+    assert!(kept <= bound, "{kept} bytes of {}", file.display());
+    let text = trial.text("command/stdout.txt").expect("captured");
+    assert!(text.starts_with("the beginning\n") && text.ends_with("\nthe end\n"));
+    assert_nothing_left(&project);
+}

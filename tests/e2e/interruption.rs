@@ -1,0 +1,79 @@
+//! Ctrl-C, once and twice.
+
+use std::time::Duration;
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::docker::Engine;
+use rollout_tests::wait;
+use rustix::process::Signal;
+
+use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
+
+#[test]
+fn the_first_drains_and_the_same_command_goes_on_on_docker() {
+    let Some(_engine) = Engine::available() else { return };
+    drains("docker");
+}
+
+#[test]
+fn the_first_drains_and_the_same_command_goes_on_in_sandboxes() {
+    drains("process");
+}
+
+#[test]
+fn the_second_kills_on_docker() {
+    let Some(_engine) = Engine::available() else { return };
+    kills("docker");
+}
+
+#[test]
+fn the_second_kills_in_sandboxes() {
+    kills("process");
+}
+
+fn drains(provider: &str) {
+    let values = [("PROVIDER", provider), ("ATTEMPTS", "10")];
+    let project = project().tasks(["slow/second"], &[]).job("slow.yaml", &values);
+    let results = project.results("slow");
+    let mut run = project.rollout(&["run", "job.yaml"]);
+    wait::until(DEADLINE, "two results", || results.trials().len() >= 2);
+    run.signal(Signal::INT);
+    let _ended = run.wait(DEADLINE).expect(ExitCode::Cancelled);
+    assert_nothing_left(&project);
+    assert_adds_up(&results, 10);
+    assert_eq!(results.job()["cancelled"], true);
+    assert!(results.count("skipped_trials") > 0, "{:#}", results.job());
+    let before = results.trials();
+
+    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::Success);
+    assert_adds_up(&results, 10);
+    assert_eq!(results.job()["cancelled"], false);
+    assert_eq!(results.count("completed_trials"), 10);
+    let after = results.trials();
+    for trial in before.iter().filter(|trial| trial.reward().is_some()) {
+        let same = after.iter().any(|t| t.name == trial.name && t.result == trial.result);
+        assert!(same, "{} was settled and is not as it was", trial.name);
+    }
+    assert_nothing_left(&project);
+}
+
+fn kills(provider: &str) {
+    let project = project().tasks(["faults/passes"], &[]);
+    let mark = project.mark();
+    let job = format!(
+        "name: hangs\nenvironment: {{type: {provider}}}\nagents:\n  - name: hangs\n    execute: |\n      \
+         echo {mark} >/logs/agent/started\n      exec -a {mark} sleep 300\ndatasets:\n  - path: tasks\n"
+    );
+    let project = project.write("job.yaml", &job);
+    let mut run = project.rollout(&["run", "job.yaml"]);
+    let hangs = || !rollout_tests::processes::with_mark(&mark).is_empty();
+    wait::until(DEADLINE, "the agent", hangs);
+    run.signal(Signal::INT);
+    // A run that drains says so; only then is the next signal the second.
+    wait::until(DEADLINE, "the program to react", || !run.stderr().is_empty());
+    assert!(!wait::holds_within(Duration::from_secs(1), || run.has_ended()), "it did not drain");
+    run.signal(Signal::INT);
+    let _ended = run.wait(Duration::from_secs(30)).expect(ExitCode::Cancelled);
+    assert_nothing_left(&project);
+    assert_adds_up(&project.results("hangs"), 1);
+}

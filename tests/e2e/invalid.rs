@@ -1,0 +1,54 @@
+//! Bad configuration: every fault at once, and nothing starts.
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::expected::Expected;
+use rollout_tests::project::Project;
+use rollout_tests::run::Ended;
+
+use crate::{DEADLINE, project};
+
+fn refused(project: &Project, ended: Ended, texts: &[String]) {
+    let ended = ended.expect(ExitCode::Config);
+    for text in texts {
+        assert!(ended.stderr.contains(text), "no {text:?} in:\n{}", ended.stderr);
+    }
+    assert_eq!(ended.stdout, "");
+    assert!(!project.path().join("jobs").exists(), "something was started");
+}
+
+#[test]
+fn a_bad_job_file_starts_nothing() {
+    for (name, texts) in Expected::read().invalid_jobs {
+        let project = project().tasks(["faults/passes"], &[]).job(&name, &[]);
+        let ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
+        refused(&project, ended, &texts);
+    }
+}
+
+#[test]
+fn a_bad_task_file_starts_nothing() {
+    for (name, texts) in Expected::read().invalid_tasks {
+        let project = project()
+            .tasks(["faults/passes", &format!("bad-toml/{name}")], &[])
+            .job("faults.yaml", &[("PROVIDER", "process")]);
+        let ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
+        refused(&project, ended, &texts);
+    }
+}
+
+#[test]
+fn an_instruction_that_a_sandbox_cannot_honour_starts_nothing() {
+    let project = project()
+        .tasks(["faults/build-failed"], &[])
+        .job("faults.yaml", &[("PROVIDER", "process")]);
+    let ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
+    refused(&project, ended, &["build-failed".to_owned(), "RUN".to_owned()]);
+}
+
+#[test]
+fn an_unset_variable_starts_nothing() {
+    let project =
+        project().tasks(["agents/secret"], &[]).job("secret.yaml", &[("PROVIDER", "process")]);
+    let ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
+    refused(&project, ended, &["ROLLOUT_TESTS_SECRET".to_owned()]);
+}

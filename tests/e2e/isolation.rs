@@ -1,0 +1,75 @@
+//! Secrets stay out of everything that is kept, and a sandbox shows only what a task may see.
+
+use std::fs;
+use std::path::Path;
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::docker::Engine;
+
+use crate::{DEADLINE, assert_nothing_left, project};
+
+/// Nothing like it occurs by chance; characters that JSON and addresses escape.
+const SECRET: &str = "sk-test/7f3a\"Qz+91&wXeV==end";
+
+#[test]
+fn a_secret_is_kept_nowhere_on_docker() {
+    let Some(_engine) = Engine::available() else { return };
+    secret("docker");
+}
+
+#[test]
+fn a_secret_is_kept_nowhere_in_sandboxes() {
+    secret("process");
+}
+
+fn secret(provider: &str) {
+    let project =
+        project().tasks(["agents/secret"], &[]).job("secret.yaml", &[("PROVIDER", provider)]);
+    let mut command = project.command(&["run", "job.yaml"]);
+    command.env("ROLLOUT_TESTS_SECRET", SECRET);
+    let _ended = project.start(command).wait(DEADLINE).expect(ExitCode::Success);
+
+    let trial = project.results("secret").trial("leaky", "secret");
+    assert_eq!(trial.reward(), Some(1.0), "the agent had it: {:#}", trial.result);
+    assert!(trial.text("command/stdout.txt").expect("captured").starts_with("out: "));
+    let json = serde_json::to_string(SECRET).expect("JSON");
+    let forms = [SECRET.to_owned(), json.trim_matches('"').to_owned(), hex(SECRET)];
+    let mut found = Vec::new();
+    search(project.path(), &forms, &mut found);
+    assert_eq!(found, Vec::<String>::new(), "the secret is in these files");
+    assert_nothing_left(&project);
+}
+
+fn hex(text: &str) -> String {
+    text.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Names of the files below `directory` with one of the forms in them.
+fn search(directory: &Path, forms: &[String], found: &mut Vec<String>) {
+    for entry in fs::read_dir(directory).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.is_symlink() {
+            continue;
+        }
+        if path.is_dir() {
+            search(&path, forms, found);
+        } else if let Ok(content) = fs::read(&path) {
+            let has = |form: &String| content.windows(form.len()).any(|w| w == form.as_bytes());
+            if forms.iter().any(has) {
+                found.push(path.to_string_lossy().into_owned());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sandbox_shows_only_what_a_task_may_see() {
+    let project = project().tasks(["agents/nosy"], &[]);
+    let values = [("MARK", project.mark()), ("PROJECT", project.path().display().to_string())];
+    let values = values.each_ref().map(|(key, value)| (*key, value.as_str()));
+    let project = project.job("nosy.yaml", &values);
+    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::Success);
+    let trial = project.results("nosy").trial("nosy", "nosy");
+    assert_eq!(trial.reward(), Some(1.0), "it saw: {:?}", trial.text("logs/agent/seen.txt"));
+    assert_nothing_left(&project);
+}
