@@ -104,7 +104,6 @@ pub enum BenchError {
 ///
 /// # Errors
 /// [`BenchError`].
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 pub async fn dispatch(
     what: Dispatch,
     store: Arc<dyn BlobStore>,

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 /// Appends `items` records of `bytes` each in batches of `window`, one sync per batch: the group
 /// commit of a journal that does nothing else.
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 pub(super) fn group_commit(
     directory: &Path,
     items: u64,
@@ -32,7 +31,6 @@ pub(super) fn group_commit(
 
 /// Writes the files of one result tree as often as the run did: for each trial a directory with
 /// these files, each synced, and the directory synced.
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 pub(super) fn result_tree(
     directory: &Path,
     items: u64,

@@ -50,6 +50,9 @@ impl Core {
         if row.is_settled() {
             return;
         }
+        if row.current.n == 0 {
+            row.floor = try_id;
+        }
         if row.state != State::Offered {
             row.state = State::Offered;
             self.in_flight += 1;
@@ -60,8 +63,8 @@ impl Core {
 
     fn apply_report(&mut self, at: Timestamp, report: Report, effects: &mut Vec<Effect>) {
         let Report { item, try_id, exec, spec, worker, body, .. } = report;
-        if !self.rows.contains_key(&item) {
-            self.foreign += 1;
+        // An item that no record of this journal offered: replay would not know it either.
+        if self.rows.get(&item).is_none_or(|row| row.current.n == 0) {
             return;
         }
         match body {

@@ -81,8 +81,6 @@ pub struct Core {
     position: Option<Position>,
     /// Orders executions by when they were first heard of.
     heard: i64,
-    /// Reports of items that the journal never offered.
-    foreign: u64,
 }
 
 impl Core {
@@ -101,7 +99,6 @@ impl Core {
             stop: None,
             position: None,
             heard: 0,
-            foreign: 0,
         }
     }
 

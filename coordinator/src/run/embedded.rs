@@ -57,10 +57,16 @@ pub struct Embedded<P> {
     /// Stops asked for by the user.
     pub stops: mpsc::Receiver<StopLevel>,
     /// Called when the run is ours, before anything is offered.
-    pub opened: Box<dyn FnOnce(&Layout) -> Result<(), RunError> + Send>,
+    pub opened: Opened,
     /// Makes what the worker needs, given the worker's directory.
-    pub equip: Box<dyn FnOnce(&Path) -> Result<Equipment, RunError> + Send>,
+    pub equip: Equip,
 }
+
+/// Called with the run directory when it is ours.
+pub type Opened = Box<dyn FnOnce(&Layout) -> Result<(), RunError> + Send>;
+
+/// Makes what a worker needs, given its directory.
+pub type Equip = Box<dyn FnOnce(&Path) -> Result<Equipment, RunError> + Send>;
 
 /// What a worker works with.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! A sitting of a run: the shell around the core.
 //!
-//! [`engine`] holds the only select loop: it turns what happens into inputs of the core, hands the
+//! The engine holds the only select loop: it turns what happens into inputs of the core, hands the
 //! records to the journal, and carries out effects when the records made with them are durable.
 //! [`embedded`] puts everything together in one process.
 
