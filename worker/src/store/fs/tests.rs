@@ -156,7 +156,6 @@ async fn opened_by_many_at_once_a_store_gets_one_identity() {
 const KILLED_STORE: &str = "ROLLOUT_TEST_KILLED_STORE";
 
 #[tokio::test]
-#[ignore = "the part of another test that runs in a process of its own"]
 async fn write_and_wait_to_be_killed() {
     let Ok(root) = std::env::var(KILLED_STORE) else { return };
     let store = FsStore::open(root).await.unwrap();
@@ -175,7 +174,7 @@ async fn a_killed_process_leaves_nothing_visible() {
     let tmp = temp.path().join("store/tmp");
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "store::fs::tests::write_and_wait_to_be_killed"])
-        .args(["--ignored", "--nocapture"])
+        .arg("--nocapture")
         .env(KILLED_STORE, store.root())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
