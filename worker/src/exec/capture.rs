@@ -81,6 +81,8 @@ struct StreamCapture {
     /// into it.
     tail: VecDeque<u8>,
     tail_bytes: usize,
+    /// Bytes at the beginning of the tail that the head has replaced already.
+    replaced: usize,
     omitted: u64,
     total: u64,
     clean: Vec<u8>,
@@ -98,6 +100,7 @@ impl StreamCapture {
             head_left: head,
             tail: VecDeque::new(),
             tail_bytes: tail as usize + redactor.overlap(),
+            replaced: 0,
             omitted: 0,
             total: 0,
             clean: Vec::new(),
@@ -121,7 +124,9 @@ impl StreamCapture {
             && let Some(head) = self.head.take()
         {
             // What was held back may be the beginning of a secret that goes on in the tail.
-            self.tail.extend(head.abandon());
+            let (held_back, replaced) = head.abandon();
+            self.tail.extend(held_back);
+            self.replaced = replaced;
         }
         self.keep(rest);
     }
@@ -155,12 +160,12 @@ impl StreamCapture {
         let tail: Vec<u8> = std::mem::take(&mut self.tail).into();
         if truncated {
             let skip = self.redactor.overlap();
-            let omitted = self.omitted + skip as u64;
+            let omitted = self.omitted + skip as u64 - self.replaced as u64;
             let mark = format!("\n[… {omitted} bytes left out …]\n");
             self.clean.extend_from_slice(mark.as_bytes());
             self.redactor.bytes(&tail, skip, &mut self.clean);
         } else {
-            self.redactor.bytes(&tail, 0, &mut self.clean);
+            self.redactor.bytes(&tail, self.replaced, &mut self.clean);
         }
         self.open();
         self.save();
@@ -301,6 +306,16 @@ mod tests {
         assert_eq!(tail(&stdout, 600).expect("readable"), "äöü".repeat(100));
         let text = tail(&stdout, 11).expect("readable");
         assert_eq!(text, "[… 590 bytes left out …]\nöüäöü");
+    }
+
+    #[test]
+    fn a_secret_may_begin_inside_another_at_the_border() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let capture = capture(dir.path(), 52, 1);
+        capture.write(Stream::Stdout, ("x".repeat(17) + &SECRET.repeat(3)).as_bytes());
+        let [stdout, _] = capture.finish().expect("written");
+        let kept = std::fs::read_to_string(&stdout.file).expect("text");
+        assert!(!kept.contains("hunter"), "{kept}");
     }
 
     proptest! {

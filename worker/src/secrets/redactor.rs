@@ -174,10 +174,10 @@ impl Redacting {
         }
     }
 
-    /// Ends the stream without its end: the raw bytes that were held back, less those of a secret
-    /// that is already replaced.
-    pub fn abandon(mut self) -> Vec<u8> {
-        self.pending.split_off(self.covered)
+    /// Ends the stream without its end: the raw bytes that were held back, and how many of them
+    /// belong to a secret that is already replaced (another one may begin among those).
+    pub fn abandon(self) -> (Vec<u8>, usize) {
+        (self.pending, self.covered)
     }
 
     /// Gives out the first `certain` bytes of `pending`: no secret that is not whole in `pending`
