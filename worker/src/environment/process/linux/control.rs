@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream as StdStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -156,7 +157,13 @@ impl Shared {
     async fn read(self: Arc<Self>) {
         let mut buffer = vec![0; PACKET_BYTES];
         loop {
-            let receive = || Ok(message::receive_with(&self.socket, &mut buffer)?);
+            let mut receive = || match message::receive_with(&self.socket, &mut buffer) {
+                // The other side ended without reading everything. That is told once and first;
+                // what it said before its end comes after.
+                Err(Errno::CONNRESET) => message::receive_with(&self.socket, &mut buffer),
+                other => other,
+            };
+            let receive = || Ok(receive()?);
             let event = match self.socket.async_io(Interest::READABLE, receive).await {
                 // The supervisor sends no descriptors; what came is closed here.
                 Ok((length, _)) if length > 0 => message::decode(&buffer[..length]),

@@ -40,14 +40,14 @@ pub(super) async fn create(parts: Parts, request: CreateRequest) -> Result<Sandb
     let random: u32 = rand::random();
     let id = format!("sandbox-{}-{random:08x}", request.labels.exec.short());
     let directory = parts.config.base.join(&id);
-    let hold = Hold::new(&directory);
+    let hold = Arc::new(Hold::new(&directory));
     let claim = Claim {
         labels: request.labels.clone(),
         groups: parts.parents.candidates(&id),
         preserved: false,
         writer: Writer::current(),
     };
-    let made = build(&parts, &id, &directory, claim.clone(), request).await;
+    let made = build(&parts, &id, &directory, claim.clone(), request, &hold).await;
     match made {
         Ok(made) => Ok(Sandbox::new(id, hold, parts, made)),
         Err(error) => {
@@ -82,10 +82,17 @@ async fn build(
     directory: &Path,
     claim: Claim,
     request: CreateRequest,
+    hold: &Arc<Hold>,
 ) -> Result<Made, Failure> {
     let (parts_too, id, to) = (parts.clone(), id.to_owned(), directory.to_path_buf());
     let resources = request.resources;
-    let on_disk = supervise::blocking(move || prepare(&parts_too, &id, &to, claim, request));
+    // When nobody waits any more the work still goes on to its end, and a reaper must not come before.
+    let held = Arc::clone(hold);
+    let on_disk = supervise::blocking(move || {
+        let made = prepare(&parts_too, &id, &to, claim, request);
+        drop(held);
+        made
+    });
     let OnDisk { tree, groups, recipe, claim } = on_disk.await?;
     let (guardian, control) = start(parts, directory).await?;
     Ok(Made { tree, groups, recipe, claim, guardian, control, resources })

@@ -60,11 +60,11 @@ pub(super) struct Sandbox {
     discarding: Mutex<Vec<Task<()>>>,
     teardown: tokio::sync::Mutex<()>,
     _storage: Option<Task<()>>,
-    _hold: Hold,
+    _hold: Arc<Hold>,
 }
 
 impl Sandbox {
-    pub(super) fn new(id: String, hold: Hold, parts: Parts, made: Made) -> Self {
+    pub(super) fn new(id: String, hold: Arc<Hold>, parts: Parts, made: Made) -> Self {
         let mut env = made.recipe.env;
         env.entry("HOME".to_owned()).or_insert_with(|| HOME.to_owned());
         let tree = Arc::new(made.tree);
