@@ -1,13 +1,13 @@
 //! Writing a journal: one thread, one write and one `fdatasync` per batch.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use rollout_protocol::Timestamp;
-use rollout_protocol::digest::Hasher;
+use rollout_protocol::digest::{Digest, Hasher};
 use tokio::sync::mpsc;
 
 use super::frame::{self, HEADER};
@@ -164,7 +164,6 @@ struct Segment {
     path: std::path::PathBuf,
     opened: Opened,
     durable: u64,
-    digest: Hasher,
 }
 
 impl Segment {
@@ -179,7 +178,7 @@ impl Segment {
             .map_err(JournalError::io("create", &path))?;
         let mut first = HEADER.to_vec();
         frame::encode(&mut first, at, &Record::Opened(opened.clone()));
-        let mut segment = Self { file, path, opened, durable: 0, digest: Hasher::default() };
+        let mut segment = Self { file, path, opened, durable: 0 };
         segment.append(&first)?;
         sync_directory(&directory)?;
         sync_directory(layout.root())?;
@@ -190,17 +189,27 @@ impl Segment {
         self.file.write_all(bytes).map_err(JournalError::io("append to", &self.path))?;
         self.file.sync_data().map_err(JournalError::io("sync", &self.path))?;
         self.durable += bytes.len() as u64;
-        self.digest.update(bytes);
         Ok(())
+    }
+
+    /// Digest of what is durable, read back: needed only when something failed.
+    fn digest(&self) -> Result<Digest, JournalError> {
+        let read = |source| JournalError::io("read", &self.path)(source);
+        let mut file = File::open(&self.path).map_err(read)?.take(self.durable);
+        let mut hasher = Hasher::default();
+        let mut chunk = vec![0; 1 << 16];
+        loop {
+            match file.read(&mut chunk).map_err(read)? {
+                0 => return Ok(hasher.finish()),
+                n => hasher.update(&chunk[..n]),
+            }
+        }
     }
 
     /// The segment after this one, whose writes can no longer be trusted.
     fn succeed(&self, layout: &Layout) -> Result<Self, JournalError> {
-        let former = Former {
-            epoch: self.opened.epoch,
-            bytes: self.durable,
-            digest: self.digest.clone().finish(),
-        };
+        let former =
+            Former { epoch: self.opened.epoch, bytes: self.durable, digest: self.digest()? };
         let opened =
             Opened { epoch: self.opened.epoch + 1, former: Some(former), ..self.opened.clone() };
         Self::create(layout, Timestamp::now(), opened)

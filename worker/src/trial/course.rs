@@ -18,7 +18,7 @@ use super::{setup, verify};
 use crate::agent::{INSTRUCTION_VARIABLE, Plan};
 use crate::environment::{CreateRequest, Environment, Failure, FailureKind, Provider};
 use crate::exec::Capture;
-use crate::supervise::{self, panic_message};
+use crate::supervise::{self, Panicked, panic_message};
 
 /// Longest that creating and starting an environment may take. Docker needs a fifth of a second,
 /// and a minute when sixty start at once.
@@ -148,9 +148,16 @@ impl Run<'_> {
     ) -> Result<(), TrialError> {
         let image = request.image.clone();
         let (kind, in_memory) = (provider.kind(), provider.is_in_memory());
-        let creating = async move { provider.create(request).await };
-        self.place = Place::Creating(supervise::spawn("environment creation", creating));
-        self.arrive(START_LIMIT).await?;
+        let mut creating = Box::pin(async move { provider.create(request).await });
+        // Only a creation that waits needs a task, to be waited for whatever happens meanwhile.
+        match in_memory.then(|| creating.as_mut().now_or_never()).flatten() {
+            Some(created) => self.arrived(Ok(created))?,
+            None => {
+                let task = supervise::spawn("environment creation", creating);
+                self.place = Place::Creating(task);
+                self.arrive(START_LIMIT).await?;
+            }
+        }
         if let (Place::Up(environment), false) = (&self.place, in_memory) {
             self.environment = Some(EnvironmentRecord {
                 provider: kind.to_string(),
@@ -168,24 +175,30 @@ impl Run<'_> {
     pub(super) async fn arrive(&mut self, limit: Duration) -> Result<(), TrialError> {
         let Place::Creating(creating) = &mut self.place else { return Ok(()) };
         match tokio::time::timeout(limit, creating).await {
-            Ok(Ok(Ok(environment))) => {
-                self.created = Some(Instant::now());
-                self.place = Place::Up(environment);
-                Ok(())
-            }
-            Ok(Ok(Err(failure))) => {
-                self.place = Place::None;
-                Err(SetupError::Create(failure).into_error(&self.redactor))
-            }
-            Ok(Err(panicked)) => {
-                self.place = Place::None;
-                let phase = Phase::EnvironmentSetup;
-                Err(failure::panicked(&panicked.message, phase, &self.redactor))
-            }
+            Ok(ended) => self.arrived(ended),
             Err(_) => {
                 let message = format!("the environment was not there after {limit:?}");
                 let late = Failure::new(FailureKind::TimedOut, message);
                 Err(SetupError::Create(late).into_error(&self.redactor))
+            }
+        }
+    }
+
+    fn arrived(
+        &mut self,
+        ended: Result<Result<Box<dyn Environment>, Failure>, Panicked>,
+    ) -> Result<(), TrialError> {
+        self.place = Place::None;
+        match ended {
+            Ok(Ok(environment)) => {
+                self.created = Some(Instant::now());
+                self.place = Place::Up(environment);
+                Ok(())
+            }
+            Ok(Err(failure)) => Err(SetupError::Create(failure).into_error(&self.redactor)),
+            Err(panicked) => {
+                let phase = Phase::EnvironmentSetup;
+                Err(failure::panicked(&panicked.message, phase, &self.redactor))
             }
         }
     }
