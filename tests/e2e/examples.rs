@@ -7,7 +7,7 @@ use rollout_tests::project::{Project, copy, repository};
 use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 /// A project with a copy of the examples.
-fn with_examples() -> Project {
+pub(crate) fn with_examples() -> Project {
     let project = project();
     copy(&repository().join("examples"), &project.path().join("examples"), &[]);
     project

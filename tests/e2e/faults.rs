@@ -1,5 +1,7 @@
 //! One task or agent per way to fail: the right type, the right words, and nobody else affected.
 
+use std::fs;
+
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::Engine;
 use rollout_tests::expected::{Expected, Outcome};
@@ -7,6 +9,7 @@ use rollout_tests::project::Project;
 use rollout_tests::proxy::Proxy;
 use rollout_tests::results::{Results, Trial};
 use rollout_tests::run::Ended;
+use rollout_tests::wait;
 
 use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
@@ -112,6 +115,33 @@ fn a_container_that_cannot_be_removed_does_not_cost_the_reward() {
     assert_eq!(engine.containers(&path).len(), 1, "the proxy has refused");
 
     let _ended = project.rollout(&["gc", "--containers"]).wait(DEADLINE).expect(ExitCode::Success);
+    assert_nothing_left(&project);
+}
+
+#[test]
+fn a_task_that_goes_away_after_planning_still_runs() {
+    // Planning stores a task's files: what is planned does not change under a run.
+    let project = project()
+        .tasks(["slow/second"], &[])
+        .tasks(["faults/passes"], &[])
+        .job("faults.yaml", &[("PROVIDER", "process")]);
+    // In the order of the plan, so the one that stays comes first.
+    let (stays, goes) = (project.path().join("tasks/a"), project.path().join("tasks/b"));
+    fs::rename(project.path().join("tasks/second"), &stays).expect("renamed");
+    fs::rename(project.path().join("tasks/passes"), &goes).expect("renamed");
+    let job = fs::read_to_string(project.path().join("job.yaml")).expect("the job");
+    let job = job
+        .replace("n_concurrent_trials: 4", "n_concurrent_trials: 1")
+        .replace("echo \"was here\"", "sleep 2; echo \"was here\"");
+    let project = project.write("job.yaml", &job);
+
+    let run = project.rollout(&["run", "job.yaml"]);
+    let results = project.results("faults");
+    wait::until(DEADLINE, "the run to begin", || results.path().join("manifest.json").exists());
+    fs::remove_dir_all(goes).expect("removed");
+    let _ended = run.wait(DEADLINE);
+    assert_eq!(results.trial("note", "a").reward(), Some(0.5));
+    assert_eq!(results.trial("note", "b").reward(), Some(1.0));
     assert_nothing_left(&project);
 }
 

@@ -17,6 +17,10 @@ use super::leftovers::Leftovers;
 use super::{labels, limits};
 use crate::environment::{CreateRequest, Failure, FailureKind, Labels};
 
+/// When it is looked whether an entrypoint still runs, each after the one before.
+const ENTRYPOINT_LOOKS: [Duration; 3] =
+    [Duration::from_millis(10), Duration::from_millis(40), Duration::from_millis(100)];
+
 /// Keeps a container alive without doing anything and ends at once when it is told to, which
 /// `sleep` alone as the first process would not.
 const KEEP_ALIVE: &str = "trap \"exit 0\" TERM; while :; do sleep 3600 & wait $!; done";
@@ -212,6 +216,19 @@ fn held(warnings: &[String], limit_storage: bool) -> LimitsHeld {
     }
 }
 
+/// An entrypoint that cannot be run is a good start for the engine: the container's init comes up,
+/// fails to run it, and ends. That takes milliseconds; images without an entrypoint do not wait.
+async fn stays_up(container: &Container) -> Result<(), Failure> {
+    for pause in ENTRYPOINT_LOOKS {
+        tokio::time::sleep(pause).await;
+        let state = container.inspect().await?.state.unwrap_or_default();
+        if state.running != Some(true) {
+            return Err(container.end().await);
+        }
+    }
+    Ok(())
+}
+
 /// Places the files, starts the container, and looks whether it stays up. Returns its working
 /// directory and which limits hold.
 async fn bring_up(
@@ -235,6 +252,10 @@ async fn bring_up(
     if state.running != Some(true) {
         return Err(container.end().await);
     }
+    let config = found.config.unwrap_or_default();
+    if config.entrypoint.is_some_and(|entrypoint| !entrypoint.is_empty()) {
+        stays_up(container).await?;
+    }
     if let Some(file) = state.pid.and_then(|pid| limits::oom_count_file(pid, &container.engine_id))
     {
         container.oom_count.set(file).ok();
@@ -242,7 +263,7 @@ async fn bring_up(
     if !found.driver.is_some_and(|driver| LIMITING_DRIVERS.contains(&driver.as_str())) {
         limits.storage = Held::Measured;
     }
-    let workdir = found.config.and_then(|config| config.working_dir).unwrap_or_default();
+    let workdir = config.working_dir.unwrap_or_default();
     let workdir = if workdir.is_empty() { "/".to_owned() } else { workdir };
     Ok((workdir, limits))
 }

@@ -1,0 +1,47 @@
+//! Every command of the README is executed, and nothing else stands there as one.
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::docker::Engine;
+use rollout_tests::project::repository;
+
+use crate::examples::with_examples;
+use crate::{DEADLINE, assert_nothing_left};
+
+/// The lines of the README's shell blocks, without comments.
+fn commands() -> Vec<String> {
+    let readme = std::fs::read_to_string(repository().join("README.md")).expect("the README");
+    let mut commands = Vec::new();
+    let mut inside = false;
+    for line in readme.lines() {
+        if line.starts_with("```") {
+            inside = line == "```shell";
+        } else if inside {
+            let command = line.split('#').next().unwrap_or_default().trim();
+            commands.extend((!command.is_empty()).then(|| command.to_owned()));
+        }
+    }
+    commands
+}
+
+#[test]
+fn its_commands_do_what_it_says() {
+    let commands = commands();
+    assert!(commands.len() >= 3, "{commands:?}");
+    for command in commands {
+        if command == "tests/run" {
+            // What runs this test.
+            assert!(repository().join("tests/run").exists());
+            continue;
+        }
+        let words: Vec<&str> = command.split_whitespace().collect();
+        let Some(arguments) = words.strip_prefix(&["cargo", "run", "--release", "--"]) else {
+            panic!("`{command}` of the README is executed by no test");
+        };
+        if command.contains("docker") && Engine::available().is_none() {
+            continue;
+        }
+        let project = with_examples();
+        let _ended = project.rollout(arguments).wait(DEADLINE).expect(ExitCode::Success);
+        assert_nothing_left(&project);
+    }
+}
