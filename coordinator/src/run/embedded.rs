@@ -114,10 +114,12 @@ pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Ended, R
 
     let layout = run.layout.clone();
     let engine = Engine::new(run, planner, queue, events);
-    let ended = engine.run(sources).await?;
-    // Nothing is owed any more, or the worker has quiesced already.
-    shutdown.send_modify(|level| *level = (*level).max(Shutdown::Finish));
+    let ended = engine.run(sources).await;
+    // Whatever still runs is wanted by nobody: everything is settled, or the worker has quiesced, or
+    // the sitting failed. Its environments are removed; what it finished stays in its spool.
+    shutdown.send_replace(Shutdown::Kill);
     worker.await.map_err(|_| RunError::PartEnded("the worker"))?;
+    let ended = ended?;
     recovery.await.map_err(|_| RunError::PartEnded("the recovery of former work"))?;
     reaping.await.map_err(|_| RunError::PartEnded("the reaper"))?;
     supervise::blocking(move || remove(dirs.mine)).await;
