@@ -1,15 +1,21 @@
-//! A faulty way to the Docker engine.
+//! A way to the Docker engine that counts requests, or refuses some.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rollout_worker::supervise;
 
-/// A socket in front of the engine's that refuses requests.
+/// Begins of requests.
+const METHODS: [&[u8]; 5] = [b"GET /", b"POST /", b"PUT /", b"HEAD /", b"DELETE /"];
+
+/// A socket in front of the engine's.
 #[derive(Debug)]
 pub struct Proxy {
     socket: PathBuf,
+    requests: Arc<AtomicU64>,
 }
 
 impl Proxy {
@@ -20,19 +26,38 @@ impl Proxy {
     /// # Panics
     /// When `DOCKER_HOST` is no socket.
     pub fn refusing(refused: &'static str, socket: &Path) -> Self {
+        Self::listen(Some(refused), socket)
+    }
+
+    /// Listens at `socket`, refuses nothing and counts.
+    ///
+    /// # Panics
+    /// When `DOCKER_HOST` is no socket.
+    pub fn counting(socket: &Path) -> Self {
+        Self::listen(None, socket)
+    }
+
+    /// Number of requests so far.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    fn listen(refused: Option<&'static str>, socket: &Path) -> Self {
         let host = std::env::var("DOCKER_HOST").ok();
         let host = host.unwrap_or_else(|| "unix:///var/run/docker.sock".to_owned());
         let engine = PathBuf::from(host.strip_prefix("unix://").expect("a socket"));
         let listener = UnixListener::bind(socket).expect("a socket");
+        let requests = Arc::<AtomicU64>::default();
+        let count = Arc::clone(&requests);
         let serve = move || {
             for client in listener.incoming() {
                 let (client, engine) = (client?, UnixStream::connect(&engine)?);
-                connect(client, engine, refused)?;
+                connect(client, engine, refused, Arc::clone(&count))?;
             }
             Ok::<(), io::Error>(())
         };
         supervise::thread("proxy", serve).expect("a thread");
-        Self { socket: socket.to_owned() }
+        Self { socket: socket.to_owned(), requests }
     }
 
     /// What to set `DOCKER_HOST` to.
@@ -41,21 +66,36 @@ impl Proxy {
     }
 }
 
-fn connect(client: UnixStream, engine: UnixStream, refused: &'static str) -> io::Result<()> {
+fn connect(
+    client: UnixStream,
+    engine: UnixStream,
+    refused: Option<&'static str>,
+    count: Arc<AtomicU64>,
+) -> io::Result<()> {
     let answers = (engine.try_clone()?, client.try_clone()?);
-    supervise::thread("proxy-answers", move || copy(answers.0, answers.1, None))?;
-    supervise::thread("proxy-requests", move || copy(client, engine, Some(refused)))?;
+    supervise::thread("proxy-answers", move || copy(answers.0, answers.1, None, None))?;
+    supervise::thread("proxy-requests", move || copy(client, engine, refused, Some(&count)))?;
     Ok(())
 }
 
 /// Copies until the end. A client sends a request only after the answer to its last, so a request
 /// begins where a read begins.
-fn copy(mut from: UnixStream, mut to: UnixStream, refused: Option<&str>) -> io::Result<()> {
+fn copy(
+    mut from: UnixStream,
+    mut to: UnixStream,
+    refused: Option<&str>,
+    count: Option<&AtomicU64>,
+) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let length = from.read(&mut buffer)?;
         if length == 0 {
             return to.shutdown(std::net::Shutdown::Write);
+        }
+        if METHODS.iter().any(|method| buffer[..length].starts_with(method))
+            && let Some(count) = count
+        {
+            count.fetch_add(1, Ordering::Relaxed);
         }
         match refused {
             Some(refused) if buffer.starts_with(refused.as_bytes()) => {

@@ -1,0 +1,143 @@
+//! The same trials with `rollout run`.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use rollout_tests::proxy::Proxy;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use crate::report::Batch;
+use crate::{Failure, Stops};
+
+/// The image of all trials.
+pub(crate) const IMAGE: &str = "debian:bookworm-slim";
+
+/// What the agent runs.
+pub(crate) const SOLUTION: &str = "echo solved >/tmp/solved\n";
+
+/// What verifies it.
+pub(crate) const TEST: &str = "test -e /tmp/solved && echo 1 >/logs/verifier/reward.txt\n";
+
+/// Clock ticks per second in `/proc`, fixed by Linux for programs.
+const TICKS: f64 = 100.0;
+
+/// Trials of the two runs whose calls are counted, and how many are made at a time.
+const FEW: u32 = 4;
+const MANY: u32 = 12;
+const COUNTED_AT_A_TIME: u32 = 4;
+
+/// A task, and the runs that were made of it.
+pub(crate) struct Product {
+    directory: TempDir,
+    runs: AtomicU32,
+}
+
+/// Requests to the engine.
+#[derive(Clone, Copy, Serialize)]
+pub(crate) struct Calls {
+    /// By every trial.
+    pub(crate) per_trial: f64,
+    /// By every run, however many trials it has.
+    pub(crate) per_run: f64,
+}
+
+impl Product {
+    /// Writes the task.
+    pub(crate) fn new() -> Result<Self, Failure> {
+        let directory = tempfile::Builder::new().prefix("docker-overhead-").tempdir()?;
+        let task = directory.path().join("tasks/tiny");
+        for (name, text) in [
+            ("instruction.md", "Solve it.\n"),
+            ("task.toml", &format!("[environment]\ndocker_image = \"{IMAGE}\"\n")),
+            ("solution/solve.sh", SOLUTION),
+            ("tests/test.sh", TEST),
+        ] {
+            let path = task.join(name);
+            fs::create_dir_all(path.parent().expect("below the task"))?;
+            fs::write(&path, text)?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        }
+        Ok(Self { directory, runs: AtomicU32::new(0) })
+    }
+
+    /// Makes `number` trials, `concurrency` at a time, by one run of the program.
+    pub(crate) async fn trials(
+        &self,
+        number: u32,
+        concurrency: u32,
+        materialize: &str,
+        stops: &mut Stops,
+    ) -> Result<Batch, Failure> {
+        let command = self.command(number, concurrency, materialize)?;
+        let (began, cpu) = (Instant::now(), children_cpu()?);
+        run(command, stops).await?;
+        let (wall, cpu) = (began.elapsed().as_secs_f64(), children_cpu()? - cpu);
+        Ok(Batch { wall, cpu, trials: number })
+    }
+
+    /// Counts requests, by two runs of different length; none where the engine is not a socket.
+    pub(crate) async fn calls(&self, stops: &mut Stops) -> Result<Option<Calls>, Failure> {
+        if std::env::var("DOCKER_HOST").is_ok_and(|host| !host.starts_with("unix://")) {
+            return Ok(None);
+        }
+        let proxy = Proxy::counting(&self.directory.path().join("engine.sock"));
+        let mut counts = [0.0; 2];
+        for (count, number) in counts.iter_mut().zip([FEW, MANY]) {
+            let mut command = self.command(number, COUNTED_AT_A_TIME, "none")?;
+            command.env("DOCKER_HOST", proxy.host());
+            let before = proxy.requests();
+            run(command, stops).await?;
+            *count = (proxy.requests() - before) as f64;
+        }
+        let per_trial = (counts[1] - counts[0]) / f64::from(MANY - FEW);
+        Ok(Some(Calls { per_trial, per_run: counts[0] - per_trial * f64::from(FEW) }))
+    }
+
+    fn command(&self, number: u32, at_a_time: u32, materialize: &str) -> Result<Command, Failure> {
+        let name = format!("run-{}", self.runs.fetch_add(1, Ordering::Relaxed));
+        let job = self.directory.path().join(format!("{name}.yaml"));
+        let text = format!(
+            "name: {name}\nn_attempts: {number}\nn_concurrent_trials: {at_a_time}\n\
+             environment:\n  type: docker\nretry:\n  max_attempts: 1\n\
+             agents:\n  - name: oracle\ndatasets:\n  - path: tasks\n"
+        );
+        fs::write(&job, text)?;
+        let mut command = Command::new(std::env::current_exe()?);
+        let arguments = ["--quiet", "--fail-under", "1", "--materialize", materialize];
+        command.arg("run").arg(&job).args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
+        command.current_dir(self.directory.path());
+        Ok(command)
+    }
+}
+
+/// Runs it to its end; a wish to stop is handed on, so that it removes its containers.
+async fn run(mut command: Command, stops: &mut Stops) -> Result<(), Failure> {
+    let mut child = command.spawn()?;
+    let status = tokio::select! {
+        status = child.wait() => status?,
+        () = stops.come() => {
+            let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+            kill_process(pid.ok_or("stopped")?, Signal::TERM)?;
+            child.wait().await?;
+            return Err("stopped".into());
+        }
+    };
+    if status.success() { Ok(()) } else { Err(format!("rollout run: {status}").into()) }
+}
+
+/// Processor time of the children that have ended, seconds.
+fn children_cpu() -> Result<f64, Failure> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    // The name before may contain anything; then comes the state, the third field.
+    let (_, fields) = stat.rsplit_once(") ").ok_or("/proc/self/stat has no name")?;
+    let ticks = |field: usize| -> Result<f64, Failure> {
+        Ok(fields.split(' ').nth(field - 3).ok_or("/proc/self/stat is short")?.parse()?)
+    };
+    Ok((ticks(16)? + ticks(17)?) / TICKS)
+}
