@@ -139,9 +139,9 @@ fn equip(
     hints: mpsc::Sender<EventKind>,
 ) -> impl FnOnce(&Path) -> Result<Equipment, RunError> + Send + use<> {
     let kind = job.settings.environment.provider.kind();
-    let places = Places { host, sandboxes: layout.sandboxes() };
+    let layout = layout.clone();
     move |worker_dir: &Path| {
-        let provider = provider(kind, places)?;
+        let provider = provider(kind, &host, &layout)?;
         let cache = worker_dir.join("cache");
         let files = TaskFiles::open(&cache, store).map_err(|source| RunError::File {
             action: "create",
@@ -159,18 +159,20 @@ fn equip(
     }
 }
 
-/// Where providers keep things.
-struct Places {
-    host: HostPaths,
-    sandboxes: PathBuf,
-}
-
-fn provider(kind: ProviderKind, places: Places) -> Result<Arc<dyn Provider>, RunError> {
+#[cfg_attr(
+    not(feature = "process"),
+    expect(unused_variables, reason = "other providers keep nothing in the run directory")
+)]
+fn provider(
+    kind: ProviderKind,
+    host: &HostPaths,
+    layout: &Layout,
+) -> Result<Arc<dyn Provider>, RunError> {
     match kind {
         #[cfg(feature = "docker")]
         ProviderKind::Docker => {
             use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
-            Ok(Arc::new(DockerProvider::new(DockerOptions::new(places.host.image_locks))))
+            Ok(Arc::new(DockerProvider::new(DockerOptions::new(&host.image_locks))))
         }
         #[cfg(not(feature = "docker"))]
         ProviderKind::Docker => Err(RunError::NotBuilt(kind)),
@@ -180,8 +182,8 @@ fn provider(kind: ProviderKind, places: Places) -> Result<Arc<dyn Provider>, Run
                 DEFAULT_PIDS, ProcessConfig, ProcessProvider,
             };
             Ok(Arc::new(ProcessProvider::new(ProcessConfig {
-                base: places.sandboxes,
-                helper: places.host.sandbox_helper,
+                base: layout.sandboxes(),
+                helper: host.sandbox_helper.clone(),
                 pids: DEFAULT_PIDS,
             })))
         }
