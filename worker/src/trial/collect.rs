@@ -45,7 +45,7 @@ pub(super) async fn collect(
             captured = reward_alone(environment, scratch).await;
         }
         let why = || collected.failure.clone().unwrap_or_default();
-        collected.reward = Some(judge(captured, why));
+        collected.reward = Some(judge(captured, redactor, why));
     }
     collected
 }
@@ -128,11 +128,16 @@ async fn reward_alone(environment: &dyn Environment, scratch: &Path) -> Captured
 }
 
 /// What a captured reward file means.
-fn judge(captured: Captured, why: impl FnOnce() -> String) -> Result<f64, RewardError> {
+fn judge(
+    captured: Captured,
+    redactor: &Redactor,
+    why: impl FnOnce() -> String,
+) -> Result<f64, RewardError> {
     let most = limits::REWARD_FILE_BYTES;
     match captured {
         Captured::Found(bytes) => {
-            reward::parse(&bytes).map_err(|error| RewardError::Invalid(error.to_string()))
+            let reward = reward::parse(&bytes, redactor);
+            reward.map_err(|error| RewardError::Invalid(error.to_string()))
         }
         Captured::Missing => Err(RewardError::Missing),
         Captured::NotRegular => Err(RewardError::Invalid("it is not a regular file".into())),

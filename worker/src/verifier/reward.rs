@@ -5,7 +5,10 @@
 //! `1e-3`). Refused are `inf` and `nan` in every spelling, numbers too large for 64 bits, digits of
 //! other scripts, more than one number, and anything else around it.
 
-/// Why a reward file has no reward in it. The texts quote at most 40 characters of it.
+use crate::secrets::Redactor;
+
+/// Why a reward file has no reward in it. The texts quote at most 40 characters of it, without
+/// secrets.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidReward {
     /// The file is empty or blank.
@@ -22,16 +25,19 @@ pub enum InvalidReward {
     NotFinite(String),
 }
 
-/// Reads a reward.
+/// Reads a reward from a whole file.
 ///
 /// # Errors
-/// [`InvalidReward`].
-pub fn parse(bytes: &[u8]) -> Result<f64, InvalidReward> {
-    let text = std::str::from_utf8(bytes).map_err(|_| InvalidReward::NotText)?.trim();
+/// [`InvalidReward`], quoting what the redactor leaves.
+pub fn parse(bytes: &[u8], redactor: &Redactor) -> Result<f64, InvalidReward> {
+    let whole = std::str::from_utf8(bytes).map_err(|_| InvalidReward::NotText)?;
+    let text = whole.trim();
     if text.is_empty() {
         return Err(InvalidReward::Empty);
     }
-    let quoted = || text.chars().take(40).flat_map(char::escape_debug).collect();
+    // A secret is found only whole and unescaped: it goes before anything is cut or escaped.
+    let quoted =
+        || redactor.text(whole).trim().chars().take(40).flat_map(char::escape_debug).collect();
     match text.parse::<f64>() {
         // `-0` is 0: a sign of nothing would only confuse whoever compares.
         Ok(reward) if reward.is_finite() => Ok(reward + 0.0),
@@ -44,6 +50,10 @@ pub fn parse(bytes: &[u8]) -> Result<f64, InvalidReward> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn parse(bytes: &[u8]) -> Result<f64, InvalidReward> {
+        super::parse(bytes, &Redactor::default())
+    }
 
     #[test]
     fn numbers() {
@@ -104,6 +114,26 @@ mod tests {
         assert_eq!(parse(b""), Err(InvalidReward::Empty));
         assert_eq!(parse(b" \n\t"), Err(InvalidReward::Empty));
         assert_eq!(parse(b"\xff\xfe1"), Err(InvalidReward::NotText));
+    }
+
+    #[test]
+    fn no_part_of_a_secret_is_quoted() {
+        let long = "0123456789-".repeat(5);
+        for secret in [long.as_str(), "it's \"quoted\"\tand\\cut", " surrounded by blanks "] {
+            let redactor = Redactor::new([("KEY", secret)]);
+            for (before, after) in [("", ""), ("key: ", "\n"), (&*"x".repeat(30), "x")] {
+                let text = format!("{before}{secret}{after}");
+                let error = super::parse(text.as_bytes(), &redactor).expect_err("no number");
+                let shown = format!("{before}[redacted:KEY]{after}");
+                let shown: String = shown.trim().chars().take(40).collect();
+                assert_eq!(error, InvalidReward::NotANumber(shown));
+            }
+        }
+        // A number that happens to be a secret is a number all the same.
+        let redactor = Redactor::new([("KEY", "12345"), ("HUGE", "1e999")]);
+        assert_eq!(super::parse(b"12345\n", &redactor), Ok(12345.0));
+        let expected = InvalidReward::NotFinite("[redacted:HUGE]".into());
+        assert_eq!(super::parse(b"1e999", &redactor), Err(expected));
     }
 
     proptest! {

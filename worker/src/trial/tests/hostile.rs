@@ -215,3 +215,18 @@ async fn secrets_are_found_nowhere() {
         assert!(!found, "{form} is there");
     }
 }
+
+#[tokio::test]
+async fn a_reward_file_gives_no_part_of_a_secret_away() {
+    let long = "sk-".to_owned() + &"0123456789".repeat(6);
+    for secret in [long.as_str(), "sk-\"quoted\"-secret"] {
+        let mut rig = Rig::new().await;
+        rig.variables = TrialVariables::new([("API_KEY".to_owned(), secret.to_owned())]);
+        rig.task.env.insert("KEY".into(), Template::new("${API_KEY}"));
+        rig.tests("echo $KEY > /logs/verifier/reward.txt").await;
+        let draft = run(&rig).await;
+        assert_eq!(error(&draft).kind, ErrorType::VerifierRewardInvalid);
+        let message = &error(&draft).message;
+        assert!(message.ends_with("`[redacted:API_KEY]` is not one number"), "{message}");
+    }
+}
