@@ -42,10 +42,10 @@ async fn writing_too_much_ends_a_container_and_says_so() {
         flood.expect("the disk was full for the program only");
     } else {
         let failure = flood.expect_err("it is ended");
-        assert_eq!(failure.kind, FailureKind::DiskFull, "{}", failure.message);
+        assert_eq!(failure.kind, FailureKind::StorageExceeded, "{}", failure.message);
         assert!(failure.message.contains("50 MiB are allowed"), "{}", failure.message);
         let failure = try_run(container, "exit 0").await.expect_err("it stays ended");
-        assert_eq!(failure.kind, FailureKind::DiskFull, "{}", failure.message);
+        assert_eq!(failure.kind, FailureKind::StorageExceeded, "{}", failure.message);
         container.kill_processes().await.expect("nothing lives");
         assert!(container.copy_from("/etc/hostname").await.expect("readable").is_some());
     }

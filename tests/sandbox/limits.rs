@@ -45,10 +45,10 @@ async fn storage_is_measured_and_its_excess_ends_the_sandbox() {
     let fill = try_run(environment, "head -c 40000000 /dev/zero > /root/fill; sleep 1000");
     let ended = tokio::time::timeout(SOON, fill).await.expect("it is ended");
     let failure = ended.expect_err("its end is not a result");
-    assert_eq!(failure.kind, FailureKind::DiskFull, "{}", failure.chain());
+    assert_eq!(failure.kind, FailureKind::StorageExceeded, "{}", failure.chain());
     assert!(failure.message.contains("storage limit exceeded"), "{}", failure.message);
     let later = try_run(environment, "true").await.expect_err("it has ended");
-    assert_eq!(later.kind, FailureKind::DiskFull);
+    assert_eq!(later.kind, FailureKind::StorageExceeded);
     environment.kill_processes().await.expect("nothing lives");
     assert!(environment.copy_from("/root/fill").await.expect("readable").is_some());
     sandbox.destroy().await.expect("destroyed");

@@ -335,7 +335,8 @@ pub enum FailureKind {
     /// The request itself is wrong for good: a Dockerfile that does not build, an image that does
     /// not exist or is denied, an instruction that cannot be honoured.
     Refused,
-    /// More was asked for than the platform can give.
+    /// More was asked for than the platform can give, or it has nothing left to give just now
+    /// (memory, open files, processes of the host).
     Resources,
     /// The environment came up and went down, or a command could not be started in it.
     NotStarted,
@@ -343,8 +344,10 @@ pub enum FailureKind {
     Gone,
     /// The kernel or the platform forbids what is needed.
     NotPermitted,
-    /// A disk is full.
+    /// A disk of the host is full.
     DiskFull,
+    /// What runs in the environment wrote more than the environment's own storage limit allows.
+    StorageExceeded,
     /// No answer: the service may be down.
     Unreachable,
     /// The time given in the request passed before the work was done.

@@ -92,9 +92,12 @@ fn image(named: bool, kind: Kind) -> Reason {
         Kind::DiskFull => (failed, Code::DISK_FULL, OURS, Retry::Transient),
         Kind::Unreachable => (failed, Code::UNREACHABLE, OURS, Retry::Transient),
         Kind::TimedOut => (late, Code::TIMED_OUT, OURS, Retry::Transient),
-        Kind::NotStarted | Kind::Gone | Kind::Service | Kind::LeftBehind => {
-            (failed, Code::PROVIDER_ERROR, OURS, Retry::Transient)
-        }
+        Kind::NotStarted
+        | Kind::Gone
+        | Kind::Service
+        | Kind::LeftBehind
+        // Of environments only: there is none yet.
+        | Kind::StorageExceeded => (failed, Code::PROVIDER_ERROR, OURS, Retry::Transient),
         Kind::Bug => BUG,
     }
 }
@@ -108,6 +111,8 @@ fn create(kind: Kind) -> Reason {
         Kind::NotStarted => (failed, Code::EXEC_NOT_STARTED, OURS, Retry::Transient),
         Kind::Gone => (failed, Code::ENVIRONMENT_LOST, OURS, Retry::Transient),
         Kind::DiskFull => (failed, Code::DISK_FULL, OURS, Retry::Transient),
+        // Nothing but the task's image and files is in it yet.
+        Kind::StorageExceeded => (failed, Code::STORAGE_EXCEEDED, Class::Task, Retry::Permanent),
         Kind::Unreachable => (failed, Code::UNREACHABLE, OURS, Retry::Transient),
         Kind::TimedOut => (failed, Code::TIMED_OUT, OURS, Retry::Transient),
         Kind::Service | Kind::LeftBehind => (failed, Code::PROVIDER_ERROR, OURS, Retry::Transient),
@@ -241,11 +246,12 @@ fn exec(stage: Stage, kind: Kind) -> Reason {
     match kind {
         Kind::NotStarted => (failed, Code::EXEC_NOT_STARTED, class, Retry::Permanent),
         Kind::Refused => (failed, Code::REFUSED, class, Retry::Permanent),
-        Kind::Resources => (failed, Code::STORAGE_EXCEEDED, class, Retry::Permanent),
+        Kind::StorageExceeded => (failed, Code::STORAGE_EXCEEDED, class, Retry::Permanent),
         Kind::Gone | Kind::Unreachable => lost(failed),
         Kind::NotPermitted => (failed, Code::NOT_PERMITTED, OURS, Retry::Permanent),
         Kind::DiskFull => (failed, Code::DISK_FULL, OURS, Retry::Transient),
-        Kind::TimedOut | Kind::Service | Kind::LeftBehind => {
+        // The environment is there: what lacks is the host's, and only just now.
+        Kind::Resources | Kind::TimedOut | Kind::Service | Kind::LeftBehind => {
             (failed, Code::PROVIDER_ERROR, OURS, Retry::Transient)
         }
         Kind::Bug => BUG,
@@ -256,10 +262,10 @@ fn place(failed: Type, kind: Kind) -> Reason {
     match kind {
         Kind::Refused | Kind::NotPermitted => (failed, Code::REFUSED, OURS, Retry::Permanent),
         // What fills the environment's storage before the tests come is the agent's doing.
-        Kind::Resources => (failed, Code::STORAGE_EXCEEDED, Class::Agent, Retry::Permanent),
+        Kind::StorageExceeded => (failed, Code::STORAGE_EXCEEDED, Class::Agent, Retry::Permanent),
         Kind::Gone | Kind::Unreachable => lost(failed),
         Kind::DiskFull => (failed, Code::DISK_FULL, OURS, Retry::Transient),
-        Kind::NotStarted | Kind::TimedOut | Kind::Service | Kind::LeftBehind => {
+        Kind::Resources | Kind::NotStarted | Kind::TimedOut | Kind::Service | Kind::LeftBehind => {
             (failed, Code::PROVIDER_ERROR, OURS, Retry::Transient)
         }
         Kind::Bug => BUG,
@@ -348,6 +354,7 @@ pub(super) fn teardown(failure: &Failure, redactor: &Redactor) -> TrialError {
         Kind::Unreachable => Code::UNREACHABLE,
         Kind::TimedOut => Code::TIMED_OUT,
         Kind::DiskFull => Code::DISK_FULL,
+        Kind::StorageExceeded => Code::STORAGE_EXCEEDED,
         Kind::Gone => Code::ENVIRONMENT_LOST,
         Kind::Resources | Kind::NotStarted | Kind::Service | Kind::LeftBehind => {
             Code::PROVIDER_ERROR

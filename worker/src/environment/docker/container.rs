@@ -74,7 +74,7 @@ impl Container {
     /// Refuses when the storage limit has ended the container.
     pub(super) fn within_storage(&self) -> Result<(), Failure> {
         match self.over_storage.get() {
-            Some(why) => Err(Failure::new(FailureKind::DiskFull, why.clone())),
+            Some(why) => Err(Failure::new(FailureKind::StorageExceeded, why.clone())),
             None => Ok(()),
         }
     }

@@ -10,13 +10,14 @@ use super::{brief, error, logs, run, secondary, verdict};
 use crate::environment::FailureKind;
 use crate::environment::fake::{At, Call, Effect};
 
-const KINDS: [FailureKind; 11] = [
+const KINDS: [FailureKind; 12] = [
     FailureKind::Refused,
     FailureKind::Resources,
     FailureKind::NotStarted,
     FailureKind::Gone,
     FailureKind::NotPermitted,
     FailureKind::DiskFull,
+    FailureKind::StorageExceeded,
     FailureKind::Unreachable,
     FailureKind::TimedOut,
     FailureKind::Service,
@@ -99,7 +100,7 @@ async fn every_call_works_but_its_answer_is_a_failure() {
 /// The errors of every kind of failure in every phase, as data.
 #[tokio::test(start_paused = true)]
 async fn failures_have_their_types() {
-    let table = |call: usize| -> [&str; 11] {
+    let table = |call: usize| -> [&str; 12] {
         match call {
             0 => [
                 "environment_image_pull_failed refused task permanent",
@@ -108,6 +109,7 @@ async fn failures_have_their_types() {
                 "environment_image_pull_failed provider_error infrastructure transient",
                 "environment_start_failed not_permitted infrastructure permanent",
                 "environment_image_pull_failed disk_full infrastructure transient",
+                "environment_image_pull_failed provider_error infrastructure transient",
                 "environment_image_pull_failed unreachable infrastructure transient",
                 "environment_image_pull_failed timed_out infrastructure transient",
                 "environment_image_pull_failed provider_error infrastructure transient",
@@ -121,6 +123,7 @@ async fn failures_have_their_types() {
                 "environment_start_failed environment_lost infrastructure transient",
                 "environment_start_failed not_permitted infrastructure permanent",
                 "environment_start_failed disk_full infrastructure transient",
+                "environment_start_failed storage_exceeded task permanent",
                 "environment_start_failed unreachable infrastructure transient",
                 "environment_start_failed timed_out infrastructure transient",
                 "environment_start_failed provider_error infrastructure transient",
@@ -129,24 +132,40 @@ async fn failures_have_their_types() {
             ],
             3 => [
                 "agent_execution_failed refused agent permanent",
-                "agent_execution_failed storage_exceeded agent permanent",
+                "agent_execution_failed provider_error infrastructure transient",
                 "agent_execution_failed exec_not_started agent permanent",
                 "agent_execution_failed environment_lost infrastructure transient",
                 "agent_execution_failed not_permitted infrastructure permanent",
                 "agent_execution_failed disk_full infrastructure transient",
+                "agent_execution_failed storage_exceeded agent permanent",
                 "agent_execution_failed environment_lost infrastructure transient",
                 "agent_execution_failed provider_error infrastructure transient",
                 "agent_execution_failed provider_error infrastructure transient",
                 "agent_execution_failed provider_error infrastructure transient",
                 "internal_error bug infrastructure permanent",
             ],
-            _ => [
+            4 => [
                 "verifier_failed refused infrastructure permanent",
-                "verifier_failed storage_exceeded agent permanent",
+                "verifier_failed provider_error infrastructure transient",
                 "verifier_failed provider_error infrastructure transient",
                 "verifier_failed environment_lost infrastructure transient",
                 "verifier_failed refused infrastructure permanent",
                 "verifier_failed disk_full infrastructure transient",
+                "verifier_failed storage_exceeded agent permanent",
+                "verifier_failed environment_lost infrastructure transient",
+                "verifier_failed provider_error infrastructure transient",
+                "verifier_failed provider_error infrastructure transient",
+                "verifier_failed provider_error infrastructure transient",
+                "internal_error bug infrastructure permanent",
+            ],
+            _ => [
+                "verifier_failed refused verifier permanent",
+                "verifier_failed provider_error infrastructure transient",
+                "verifier_failed exec_not_started verifier permanent",
+                "verifier_failed environment_lost infrastructure transient",
+                "verifier_failed not_permitted infrastructure permanent",
+                "verifier_failed disk_full infrastructure transient",
+                "verifier_failed storage_exceeded verifier permanent",
                 "verifier_failed environment_lost infrastructure transient",
                 "verifier_failed provider_error infrastructure transient",
                 "verifier_failed provider_error infrastructure transient",
@@ -155,7 +174,7 @@ async fn failures_have_their_types() {
             ],
         }
     };
-    for call in [0, 1, 3, 4] {
+    for call in [0, 1, 3, 4, 5] {
         for (kind, expected) in KINDS.into_iter().zip(table(call)) {
             let rig = rig().await;
             rig.provider.fault(At::Any(call), Effect::Fail(kind));

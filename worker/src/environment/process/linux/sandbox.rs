@@ -103,7 +103,8 @@ impl Sandbox {
     fn usable(&self) -> Result<(), Failure> {
         self.exists()?;
         if let Some(what) = self.exceeded.get() {
-            return Err(Failure::new(FailureKind::DiskFull, format!("{}: {what}", self.id)));
+            let text = format!("{}: {what}", self.id);
+            return Err(Failure::new(FailureKind::StorageExceeded, text));
         }
         if self.stopped.load(Ordering::Acquire) {
             return Err(self.gone("the sandbox was stopped"));
