@@ -123,7 +123,8 @@ pub async fn dispatch(
     let (events, reporter) = Reporter::start(facts, sinks)?;
 
     let (cpu, start) = (usage::cpu(), Instant::now());
-    let ended = embedded::run(run(what, &plan, store, layout.clone(), events)).await?;
+    let sitting = embedded::run(run(what, &plan, store, layout.clone(), events)).await?;
+    let ended = sitting.ended;
     let report = reporter.finish().await?;
     let (took, cpu) = (start.elapsed(), usage::cpu() - cpu);
     drop(report);

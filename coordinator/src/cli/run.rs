@@ -19,6 +19,7 @@ use crate::metrics::AgentTotal;
 use crate::plan::{self, JobPlan, Prepared};
 use crate::report::terminal::{Screen, summary};
 use crate::report::{Report, Reporter, RunFacts, Sinks};
+use crate::run::embedded::Sitting;
 use crate::run::local::{HostPaths, LocalJob};
 use crate::run::signals;
 
@@ -64,9 +65,10 @@ async fn start(
     let environment = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
-    let ended = LocalJob { job, plan, store, host, environment, events, stops }.run().await;
+    let sitting = LocalJob { job, plan, store, host, environment, events, stops }.run().await;
     let report = reporter.finish().await;
-    let (ended, report) = (ended?, report?);
+    let (Sitting { ended, lock }, report) = (sitting?, report?);
+    drop(lock);
     tell(&report, &run_dir, args.json, printer)?;
     Ok(exit::of_run(ended.cancelled, &report.tally, args.fail_under))
 }

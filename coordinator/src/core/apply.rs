@@ -18,7 +18,12 @@ impl Core {
     /// time the record was made.
     pub fn apply(&mut self, at: Timestamp, record: Record, effects: &mut Vec<Effect>) {
         match record {
-            Record::Opened(_) | Record::Closed(_) => {}
+            // A sitting is decided by its own policy, and stopped by nothing but its own stops.
+            Record::Opened(opened) => {
+                self.settings.retry = opened.retry;
+                self.stop = None;
+            }
+            Record::Closed(_) => {}
             Record::Offered { tries } => {
                 for offered in tries {
                     self.apply_offered(offered);

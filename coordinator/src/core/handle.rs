@@ -118,7 +118,6 @@ impl Core {
                 .filter(|item| self.rows.get(item).is_some_and(|row| row.current.n == 0)),
         );
         self.in_flight = 0;
-        self.stop = None;
         self.dispatching = true;
     }
 

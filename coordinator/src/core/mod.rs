@@ -102,9 +102,11 @@ impl Core {
         }
     }
 
-    /// Names the run, which is known only when its journal was read.
-    pub fn own(&mut self, run: RunId) {
+    /// Begins a sitting, when the journal of the former ones was read.
+    pub fn begin(&mut self, run: RunId, retry: RetryPolicy) {
         self.settings.run = run;
+        self.settings.retry = retry;
+        self.stop = None;
     }
 
     /// Every item the journal knows, in no order.

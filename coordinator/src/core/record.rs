@@ -3,6 +3,7 @@
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::record::LostReason;
+use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::claim::Claim;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::report::Report;
@@ -58,7 +59,7 @@ pub enum Record {
 }
 
 /// The beginning of a sitting.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Opened {
     /// Format of the records that follow.
     pub format: u32,
@@ -68,6 +69,8 @@ pub struct Opened {
     pub epoch: u32,
     /// Digest of the plan.
     pub plan: Digest,
+    /// The retry policy of the sitting: what it decided by it stays decided.
+    pub retry: RetryPolicy,
     /// Version of the program.
     pub version: String,
     /// Host and process that own the run now, for people.

@@ -13,7 +13,7 @@ use rollout_protocol::wire::claim::{Answer, Claim};
 use rollout_protocol::wire::report::{Body, Report, ResultBody};
 use rollout_worker::port::{Incarnation, Position, Reported};
 
-use super::{Core, Effect, Input, NewItem, Now, Output, Record, Settings, Settled};
+use super::{Core, Effect, Input, NewItem, Now, Opened, Output, Record, Settings, Settled};
 
 const RUN: RunId = RunId::from_bytes([7; 16]);
 
@@ -37,9 +37,25 @@ impl Output for (&mut Vec<(Timestamp, Record)>, &mut Vec<Effect>) {
     }
 }
 
+fn policy() -> RetryPolicy {
+    RetryPolicy { max_attempts: 3, ..RetryPolicy::default() }
+}
+
 fn settings(epoch: u32, permits: usize) -> Settings {
-    let retry = RetryPolicy { max_attempts: 3, ..RetryPolicy::default() };
-    Settings { run: RUN, epoch, permits, retry }
+    Settings { run: RUN, epoch, permits, retry: policy() }
+}
+
+fn opened(epoch: u32, retry: RetryPolicy) -> Record {
+    Record::Opened(Opened {
+        format: rollout_protocol::version::RUN_FORMAT,
+        run: RUN,
+        epoch,
+        plan: spec(0),
+        retry,
+        version: "test".to_owned(),
+        owner: "test".to_owned(),
+        former: None,
+    })
 }
 
 fn item(n: u8) -> ItemId {
@@ -84,7 +100,7 @@ impl World {
     fn new(items: u8, permits: usize) -> Self {
         let mut world = Self {
             core: Core::new(settings(1, permits)),
-            journal: Vec::new(),
+            journal: vec![(Timestamp::UNIX_EPOCH, opened(1, policy()))],
             effects: Vec::new(),
             now_ms: 0,
             sequence: 0,
@@ -115,6 +131,11 @@ impl World {
 
     /// The process dies; the journal keeps its first `records`; a new sitting begins.
     fn crash(&mut self, records: usize, items: u8) -> Vec<Settled> {
+        self.resume(records, items, policy())
+    }
+
+    /// The same, and the new sitting has another retry policy.
+    fn resume(&mut self, records: usize, items: u8, retry: RetryPolicy) -> Vec<Settled> {
         self.journal.truncate(records);
         self.epoch += 1;
         self.core = Core::new(settings(self.epoch, self.permits));
@@ -123,6 +144,8 @@ impl World {
             self.core.apply(*at, record.clone(), &mut replayed);
         }
         self.effects.clear();
+        self.core.begin(RUN, retry);
+        self.journal.push((Timestamp::UNIX_EPOCH, opened(self.epoch, retry)));
         self.begin(items);
         replayed
             .into_iter()

@@ -27,7 +27,7 @@ mod tests;
 mod write;
 
 pub use layout::Layout;
-pub use read::{Replay, next_epoch, replay};
+pub use read::{Replay, next_epoch, persist, replay};
 pub use write::{Commit, Writer};
 
 use std::path::PathBuf;

@@ -35,6 +35,19 @@ pub fn next_epoch(layout: &Layout) -> Result<u32, JournalError> {
     Ok(epochs(&layout.journal())?.last().map_or(1, |newest| newest + 1))
 }
 
+/// Makes a segment that was read durable as it is: its writer may have died before its last sync.
+///
+/// # Errors
+/// [`JournalError`].
+pub fn persist(layout: &Layout, epoch: u32) -> Result<(), JournalError> {
+    for path in [layout.segment(epoch), layout.journal()] {
+        File::open(&path)
+            .and_then(|file| file.sync_all())
+            .map_err(JournalError::io("sync", &path))?;
+    }
+    Ok(())
+}
+
 /// Reads every record of a run in order. `None` when the run has no journal yet.
 ///
 /// `durable` is a segment's length that is known to have been durable, from the manifest.

@@ -7,6 +7,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::record::{Durations, Outcome, Timestamps, Verdict};
+use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::report::{Body, Report, ResultBody};
@@ -27,6 +28,7 @@ fn opened(epoch: u32, former: Option<Former>) -> Opened {
         run: RunId::from_bytes([1; 16]),
         epoch,
         plan: Digest::of(b"plan"),
+        retry: RetryPolicy::default(),
         version: "test".to_owned(),
         owner: "test".to_owned(),
         former,

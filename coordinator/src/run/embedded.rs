@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::engine::{Ended, Engine, Sources};
 use super::open::{self, OpenRun, Opening};
-use super::{Planner, RunError};
+use super::{Planner, RunError, RunLock};
 use crate::journal::Layout;
 
 /// Reports read at once.
@@ -68,6 +68,16 @@ pub type Opened = Box<dyn FnOnce(&Layout) -> Result<(), RunError> + Send>;
 /// Makes what a worker needs, given its directory.
 pub type Equip = Box<dyn FnOnce(&Path) -> Result<Equipment, RunError> + Send>;
 
+/// A sitting that came to its end. The run stays owned until this is dropped: outputs that still
+/// write into the run directory come first.
+#[derive(Debug)]
+pub struct Sitting {
+    /// How it ended.
+    pub ended: Ended,
+    /// The lock on the run directory.
+    pub lock: RunLock,
+}
+
 /// What a worker works with.
 #[derive(Debug)]
 pub struct Equipment {
@@ -81,9 +91,9 @@ pub struct Equipment {
 ///
 /// # Errors
 /// [`RunError`] when it could not begin or go on. What is settled stays settled.
-pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Ended, RunError> {
+pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Sitting, RunError> {
     let Embedded { opening, planner, store, slots, events, hints, stops, opened, equip } = embedded;
-    let (run, planner) = open_run(opening, planner, events.clone()).await?;
+    let (run, lock, planner) = open_run(opening, planner, events.clone()).await?;
     opened(&run.layout)?;
     let (queue, id) = (Arc::new(EmbeddedQueue::default()), run.run);
     let workers = run.layout.workers();
@@ -120,21 +130,31 @@ pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Ended, R
     shutdown.send_replace(Shutdown::Kill);
     worker.await.map_err(|_| RunError::PartEnded("the worker"))?;
     let ended = ended?;
-    recovery.await.map_err(|_| RunError::PartEnded("the recovery of former work"))?;
+    if ended.owed == 0 {
+        recovery.await.map_err(|_| RunError::PartEnded("the recovery of former work"))?;
+    } else {
+        // A recovery that is not done yet has nobody any more who journals: the next sitting does it.
+        drop(recovery);
+    }
     reaping.await.map_err(|_| RunError::PartEnded("the reaper"))?;
-    supervise::blocking(move || remove(dirs.mine)).await;
-    tidy_up(&layout);
-    Ok(ended)
+    supervise::blocking(move || {
+        if ended.owed == 0 || !holds_work(&dirs.mine) {
+            remove(dirs.mine);
+        }
+        tidy_up(&layout);
+    })
+    .await;
+    Ok(Sitting { ended, lock })
 }
 
 async fn open_run<P: Planner + 'static>(
     opening: Opening,
     planner: P,
     events: mpsc::Sender<Vec<RunEvent>>,
-) -> Result<(OpenRun, P), RunError> {
+) -> Result<(OpenRun, RunLock, P), RunError> {
     supervise::blocking(move || {
-        let run = open::open(opening, &planner, &events)?;
-        Ok((run, planner))
+        let (run, lock) = open::open(opening, &planner, &events)?;
+        Ok((run, lock, planner))
     })
     .await
 }
@@ -238,6 +258,13 @@ fn recover_all(
         // The engine may have failed already.
         let _nobody_waits = done.send(());
     })
+}
+
+/// Whether a worker directory holds executions that nobody heard of: the next sitting adopts it.
+fn holds_work(dir: &WorkerDir) -> bool {
+    [dir.spool(), dir.scratch()]
+        .iter()
+        .any(|dir| std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()))
 }
 
 /// Removes the run's working directories unless something is kept in them.

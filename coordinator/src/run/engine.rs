@@ -177,7 +177,7 @@ impl<P: Planner> Engine<P> {
             }
             () = tokio::time::sleep_until(due) => {
                 self.handle(Input::Tick);
-                self.refresh_manifest()?;
+                self.refresh_manifest();
             }
         }
         Ok(())
@@ -271,11 +271,12 @@ impl<P: Planner> Engine<P> {
         core.map_or(self.manifest_due, |due| due.min(self.manifest_due))
     }
 
-    fn refresh_manifest(&mut self) -> Result<(), RunError> {
-        if Instant::now() < self.manifest_due {
-            return Ok(());
+    fn refresh_manifest(&mut self) {
+        if Instant::now() >= self.manifest_due
+            && let Err(error) = self.write_manifest(RunState::Running)
+        {
+            tracing::warn!("{error}; the journal holds the same, and it is tried again");
         }
-        self.write_manifest(RunState::Running)
     }
 
     fn write_manifest(&mut self, state: RunState) -> Result<(), RunError> {
@@ -316,11 +317,10 @@ impl<P: Planner> Engine<P> {
         let state = if owed == 0 { RunState::Completed } else { RunState::Stopped };
         let mut manifest = self.manifest(state, Vec::new());
         let Self { run, .. } = self;
-        let OpenRun { lock, layout, records, writer, .. } = run;
+        let OpenRun { layout, records, writer, .. } = run;
         drop(writer);
         manifest.sealed = records.finish()?;
         manifest.write(&layout)?;
-        drop(lock);
         Ok(ended)
     }
 }

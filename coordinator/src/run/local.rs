@@ -18,9 +18,9 @@ use rollout_worker::store::BlobStore;
 use rollout_worker::trial::{self, Finished, PhaseSink, TaskFiles, TrialContext, TrialServices};
 use tokio::sync::mpsc;
 
-use super::embedded::{self, Embedded, Equipment};
+use super::embedded::{self, Embedded, Equipment, Sitting};
 use super::open::Opening;
-use super::{Ended, JobPlanner, OpenError, RunError, file, lock};
+use super::{JobPlanner, OpenError, RunError, file, lock};
 use crate::config::Job;
 use crate::journal::Layout;
 use crate::plan::{self, JobPlan, PlanDocument};
@@ -60,7 +60,7 @@ impl LocalJob {
     ///
     /// # Errors
     /// [`RunError`].
-    pub async fn run(self) -> Result<Ended, RunError> {
+    pub async fn run(self) -> Result<Sitting, RunError> {
         let Self { job, mut plan, store, host, environment, events, stops } = self;
         let layout = Layout::new(job.run_dir());
         let former = former_plan(&layout)?;

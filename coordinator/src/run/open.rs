@@ -43,7 +43,6 @@ pub struct Opening {
 /// A run that this process owns.
 #[derive(Debug)]
 pub struct OpenRun {
-    pub(super) lock: RunLock,
     pub(super) layout: Layout,
     pub(super) job: String,
     pub(super) plan: Digest,
@@ -107,7 +106,7 @@ pub fn open(
     opening: Opening,
     planner: &dyn Planner,
     events: &mpsc::Sender<Vec<RunEvent>>,
-) -> Result<OpenRun, RunError> {
+) -> Result<(OpenRun, RunLock), RunError> {
     let Opening { layout, job, plan, permits, retry } = opening;
     let root = layout.root().to_owned();
     std::fs::create_dir_all(&root)
@@ -116,7 +115,9 @@ pub fn open(
     let manifest = Manifest::read(&layout)?;
     let damaged = |source| OpenError::Journal { root: root.clone(), source };
     let epoch = journal::next_epoch(&layout).map_err(damaged)?;
-    let sealed = manifest.as_ref().map(|m| m.sealed.clone()).unwrap_or_default();
+    // Files that were sealed under another plan may hold other settlements.
+    let same_plan = manifest.as_ref().filter(|manifest| manifest.plan == plan);
+    let sealed = same_plan.map(|manifest| manifest.sealed.clone()).unwrap_or_default();
     let records = RecordsWriter::start(&layout, sealed)?;
     let durable = manifest.as_ref().map(|m| (m.journal.epoch, m.journal.durable_bytes));
 
@@ -146,17 +147,23 @@ pub fn open(
     let now = Timestamp::now();
     let run = replay.as_ref().map_or_else(|| RunId::from_bytes(rand::random()), |r| r.first.1.run);
     let created_at = replay.as_ref().map_or(now, |replay| replay.first.0);
-    core.own(run);
+    core.begin(run, retry);
     let former = replay.as_ref().map(|replay| replay.head);
+    // A former owner may have died between a write and its sync: what is built on must not vanish.
+    if let Some(former) = former {
+        journal::persist(&layout, former.epoch).map_err(damaged)?;
+    }
     let version = env!("CARGO_PKG_VERSION").to_owned();
     let owner = format!("{} pid {}", lock::host_name(), std::process::id());
-    let opened = Opened { format: RUN_FORMAT, run, epoch, plan, version, owner, former };
+    let opened = Opened { format: RUN_FORMAT, run, epoch, plan, retry, version, owner, former };
     let writer = Writer::create(&layout, now, opened)?;
     if replay.is_none() {
         send_started(events, &job, run, epoch, planner.total(), created_at);
     }
     warn_of_torn_tail(replay.as_ref(), events);
-    Ok(OpenRun { lock, layout, job, plan, run, epoch, created_at, core, writer, records, manifest })
+    let open =
+        OpenRun { layout, job, plan, run, epoch, created_at, core, writer, records, manifest };
+    Ok((open, lock))
 }
 
 struct Replaying<'a> {

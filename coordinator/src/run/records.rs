@@ -1,7 +1,8 @@
 //! Terminal records: `records/<n>.jsonl`, one line per settlement in the order of the journal.
 //!
 //! The lines follow from the journal, so they need no sync of their own: after a crash the last,
-//! unsealed file is written again from the replay. A sealed file has its digest in the manifest.
+//! unsealed file is written again from the replay. A file appears under its name when it is full or
+//! the sitting ended in order, and a full one has its digest in the manifest.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -24,10 +25,17 @@ const PER_FILE: u64 = 10_000;
 /// Batches that may wait for the writer.
 const BACKLOG: usize = 64;
 
-/// Writes terminal records on a thread of its own.
+/// What the writer is told.
+enum Order {
+    Add(Vec<Arc<Settlement>>),
+    Finish,
+}
+
+/// Writes terminal records on a thread of its own. Dropped without [`RecordsWriter::finish`], it
+/// leaves every file as it was.
 #[derive(Debug)]
 pub(super) struct RecordsWriter {
-    settlements: Option<SyncSender<Vec<Arc<Settlement>>>>,
+    settlements: SyncSender<Order>,
     thread: Option<JoinHandle<Result<Vec<SealedRecords>, RunError>>>,
 }
 
@@ -44,20 +52,18 @@ impl RecordsWriter {
                 .write_all(&receiver)
         })
         .map_err(failed)?;
-        Ok(Self { settlements: Some(sender), thread: Some(thread) })
+        Ok(Self { settlements: sender, thread: Some(thread) })
     }
 
     /// Adds settlements. Blocks while the disk is far behind.
     pub(super) fn add(&self, settlements: Vec<Arc<Settlement>>) {
-        if let Some(sender) = &self.settlements {
-            // The writer ends early only with an error, which `finish` returns.
-            drop(sender.send(settlements));
-        }
+        // The writer ends early only with an error, which `finish` returns.
+        drop(self.settlements.send(Order::Add(settlements)));
     }
 
     /// Writes and syncs what is left; the sealed files.
     pub(super) fn finish(mut self) -> Result<Vec<SealedRecords>, RunError> {
-        self.settlements = None;
+        drop(self.settlements.send(Order::Finish));
         let thread = self.thread.take().expect("finish is called once");
         thread.join().map_err(|_| RunError::PartEnded("the writer of records"))?
     }
@@ -71,7 +77,10 @@ struct Files {
 }
 
 struct Open {
+    /// Its name when it is whole.
     path: PathBuf,
+    /// Its name until then.
+    partial: PathBuf,
     file: BufWriter<File>,
     settlements: u64,
     bytes: u64,
@@ -79,12 +88,20 @@ struct Open {
 }
 
 impl Files {
-    fn write_all(
-        mut self,
-        settlements: &Receiver<Vec<Arc<Settlement>>>,
-    ) -> Result<Vec<SealedRecords>, RunError> {
+    fn write_all(mut self, orders: &Receiver<Order>) -> Result<Vec<SealedRecords>, RunError> {
         let mut line = Vec::new();
-        while let Ok(batch) = settlements.recv() {
+        loop {
+            let batch = match orders.recv() {
+                Ok(Order::Add(batch)) => batch,
+                Ok(Order::Finish) => return self.finish(),
+                // Nobody finished it: the sitting failed, or did not begin.
+                Err(_) => {
+                    if let Some(open) = self.open.take() {
+                        open.discard();
+                    }
+                    return Ok(self.sealed);
+                }
+            };
             for settlement in batch {
                 if self.skip > 0 {
                     self.skip -= 1;
@@ -96,9 +113,22 @@ impl Files {
                 self.write_line(&line)?;
             }
         }
+    }
+
+    /// The last file gets its name; files of a former, longer plan go.
+    fn finish(mut self) -> Result<Vec<SealedRecords>, RunError> {
+        let mut number = u32::try_from(self.sealed.len()).expect("few files") + 1;
         if let Some(open) = self.open.take() {
             open.sync()?;
+            number += 1;
         }
+        while std::fs::remove_file(self.layout.record_file(number)).is_ok() {
+            number += 1;
+        }
+        let directory = self.layout.records();
+        File::open(&directory)
+            .and_then(|file| file.sync_all())
+            .map_err(|source| RunError::File { action: "sync", path: directory, source })?;
         Ok(self.sealed)
     }
 
@@ -122,18 +152,21 @@ impl Files {
 
 impl Open {
     fn create(path: PathBuf) -> Result<Self, RunError> {
-        let file = File::create(&path).map_err(|source| RunError::File {
+        let partial = path.with_extension("jsonl.partial");
+        let file = File::create(&partial).map_err(|source| RunError::File {
             action: "create",
-            path: path.clone(),
+            path: partial.clone(),
             source,
         })?;
         let file = BufWriter::with_capacity(1 << 18, file);
-        Ok(Self { path, file, settlements: 0, bytes: 0, digest: Hasher::default() })
+        Ok(Self { path, partial, file, settlements: 0, bytes: 0, digest: Hasher::default() })
     }
 
     fn sync(mut self) -> Result<SealedRecords, RunError> {
         self.file.flush().map_err(|source| self.failed("write", source))?;
         self.file.get_ref().sync_all().map_err(|source| self.failed("sync", source))?;
+        std::fs::rename(&self.partial, &self.path)
+            .map_err(|source| self.failed("rename", source))?;
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok(SealedRecords {
             file: name,
@@ -143,7 +176,12 @@ impl Open {
         })
     }
 
+    fn discard(self) {
+        // Nothing reads a partial file; the next sitting writes its own.
+        drop(std::fs::remove_file(&self.partial));
+    }
+
     fn failed(&self, action: &'static str, source: std::io::Error) -> RunError {
-        RunError::File { action, path: self.path.clone(), source }
+        RunError::File { action, path: self.partial.clone(), source }
     }
 }

@@ -18,7 +18,7 @@ fn an_undisturbed_item_costs_one_record_beside_the_shared_offer() {
         world.report(n, FIRST, u64::from(n), 1, ok(1.0));
     }
     assert!(world.core.is_complete());
-    assert_eq!(world.journal.len(), 1 + 3);
+    assert_eq!(world.journal.len(), 1 + 1 + 3, "opening, offers, reports");
 }
 
 #[test]
@@ -97,6 +97,36 @@ fn the_last_infrastructure_failure_settles_without_a_reward() {
     assert_eq!(settled.len(), 1);
     assert_eq!((settled[0].verdict.outcome, settled[0].verdict.reward), (Outcome::Failed, None));
     assert_eq!(settled[0].superseded.len(), 2);
+}
+
+#[test]
+fn what_a_sitting_decided_by_its_policy_stays_decided_under_another() {
+    let mut world = World::new(1, 1);
+    world.report(0, FIRST, 1, 1, outage());
+    world.wait(60_000);
+    world.report(0, SECOND, 2, 1, ok(1.0));
+    let strict = RetryPolicy { max_attempts: 1, ..policy() };
+    let replayed = world.resume(world.journal.len(), 1, strict);
+    assert_eq!(replayed.len(), 1);
+    assert_eq!(replayed[0].by.as_ref().map(|by| by.exec), Some(exec(2)));
+    assert!(world.core.is_complete());
+}
+
+#[test]
+fn a_stop_before_anything_is_offered_is_kept_and_a_former_one_is_forgotten() {
+    use rollout_protocol::wire::control::StopLevel;
+    let mut world = World::new(3, 2);
+    world.handle(Input::Stop(StopLevel::Kill));
+    world.crash(world.journal.len(), 3);
+    assert_eq!(world.core.stopping(), None);
+    assert_eq!(world.offered().len(), 2, "the new sitting goes on");
+
+    world.core = Core::new(settings(9, 2));
+    world.effects.clear();
+    world.handle(Input::Stop(StopLevel::Drain));
+    world.begin(3);
+    assert_eq!(world.core.stopping(), Some(StopLevel::Drain));
+    assert_eq!(world.offered().len(), 0);
 }
 
 #[test]
