@@ -12,7 +12,7 @@ use rollout_protocol::spec::timeout::seconds;
 use tokio::time::Instant;
 
 use super::execute::{self, Unwell};
-use super::failure::{self, SetupError, Stage};
+use super::failure::{self, ScriptError, SetupError, Stage};
 use super::run::{Place, Run, killed};
 use super::{setup, verify};
 use crate::agent::{INSTRUCTION_VARIABLE, Plan};
@@ -235,6 +235,8 @@ impl Run<'_> {
 
     fn judge(&mut self, stage: Stage, ended: Result<(), Unwell>) -> Result<(), TrialError> {
         let Err(Unwell { error, left }) = ended else { return Ok(()) };
+        // What the agent left running lives on, and the error itself says so.
+        self.tainted |= matches!(error, ScriptError::Left(_));
         if let Some(failure) = left {
             self.tainted = true;
             let phase = self.timing.phase();

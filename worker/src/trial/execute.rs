@@ -13,7 +13,7 @@ use crate::exec::{self, Capture, End};
 #[derive(Debug)]
 pub(super) struct Unwell {
     pub(super) error: ScriptError,
-    /// Processes may still be alive.
+    /// Processes of the script may still be alive.
     pub(super) left: Option<Failure>,
 }
 

@@ -252,6 +252,38 @@ async fn processes_that_cannot_be_killed_are_stopped_before_anything_is_read() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_cannot_be_killed_before_verification_is_stopped_before_anything_is_read() {
+    for (effect, stoppable) in [
+        (Effect::Fail(FailureKind::LeftBehind), true),
+        (Effect::Hang, true),
+        (Effect::Fail(FailureKind::LeftBehind), false),
+    ] {
+        let mut rig = rig().await;
+        rig.settings.verifier.kill_agent_processes = true;
+        rig.settings.environment.preserve_env =
+            rollout_protocol::spec::environment::PreservePolicy::Always;
+        rig.scripts(None, Some("background immortal"));
+        rig.provider.fault(At::Every(Call::Kill), effect);
+        if !stoppable {
+            rig.provider.fault(At::Every(Call::Stop), Effect::Hang);
+        }
+        let draft = run(&rig).await;
+        let expected = "verifier_failed processes_left infrastructure transient";
+        assert_eq!(brief(error(&draft)), expected);
+        let codes: &[&str] = if stoppable { &[] } else { &["collection_failed"] };
+        assert_eq!(secondary(&draft.record), codes);
+        assert_eq!(logs(&draft).is_some(), stoppable);
+        assert_eq!(rig.provider.existing(), Vec::<String>::new(), "not kept");
+        let calls = rig.provider.calls();
+        let place = |wanted| calls.iter().position(|call| *call == wanted);
+        assert!(
+            place(Call::Stop).is_some_and(|stop| place(Call::CopyFrom) > Some(stop)) == stoppable,
+            "{calls:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_environment_that_comes_too_late_is_removed() {
     let rig = rig().await;
     rig.provider.fault(At::Every(Call::Create), Effect::Hang);
