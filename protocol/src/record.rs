@@ -296,6 +296,9 @@ pub enum ExecutionEnd {
         /// Where it was.
         #[serde(default)]
         phase: Option<Phase>,
+        /// What its environment cost, where that is known.
+        #[serde(default)]
+        cost: f64,
     },
     /// It had not ended when the item was settled.
     Open,

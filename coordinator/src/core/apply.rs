@@ -1,16 +1,15 @@
 //! The transition function: the only place where rows change.
 
 use rollout_protocol::Timestamp;
-use rollout_protocol::blob::BlobRef;
 use rollout_protocol::id::{ExecId, ItemId, TryId, WorkerId};
 use rollout_protocol::limits::TRIES_PER_ITEM;
-use rollout_protocol::record::{LostReason, Outcome};
+use rollout_protocol::record::Outcome;
 use rollout_protocol::wire::report::{Body, Report, ResultBody};
 
 use super::effect::{Effect, Retry};
 use super::merge::{self, settle_exhausted};
 use super::record::{OfferedTry, Record};
-use super::row::{End, Known, Row, State};
+use super::row::{End, Known, Loss, Row, State};
 use super::{Core, Settings};
 
 impl Core {
@@ -37,7 +36,8 @@ impl Core {
                 self.hear(claim.item, claim.exec, claim.try_id, claim.worker);
             }
             Record::Lost { item, exec, reason } => {
-                self.apply_lost(at, item, exec, None, (reason, None), effects);
+                let loss = Loss { reason, phase: None, cost: 0.0, record: None };
+                self.apply_lost(at, item, exec, None, loss, effects);
             }
             Record::Respecified { item, spec } => {
                 if let Some(row) = self.rows.get_mut(&item) {
@@ -74,9 +74,10 @@ impl Core {
         }
         match body {
             Body::Started => self.hear(item, exec, try_id, worker),
-            Body::Lost { reason, record, .. } => {
+            Body::Lost { reason, phase, record, cost } => {
                 let who = Some((try_id, worker));
-                self.apply_lost(at, item, exec, who, (reason, record), effects);
+                let loss = Loss { reason, phase, cost, record };
+                self.apply_lost(at, item, exec, who, loss, effects);
             }
             Body::Result(body) => {
                 let heard = Known { exec, try_id, order: 0, worker, end: End::Open };
@@ -136,19 +137,20 @@ impl Core {
         item: ItemId,
         exec: ExecId,
         who: Option<(TryId, WorkerId)>,
-        (reason, record): (LostReason, Option<BlobRef>),
+        loss: Loss,
         effects: &mut Vec<Effect>,
     ) {
         let Some(row) = self.rows.get_mut(&item) else { return };
         if row.is_settled() {
             return;
         }
+        let reason = loss.reason;
         match (row.find(&exec), who) {
-            (Some(known), _) if known.is_open() => known.end = End::Lost(reason, record),
+            (Some(known), _) if known.is_open() => known.end = End::Lost(loss),
             (Some(_), _) | (None, None) => return,
             (None, Some((try_id, worker))) => {
                 self.heard += 1;
-                let end = End::Lost(reason, record);
+                let end = End::Lost(loss);
                 row.executions.push(Known { exec, try_id, order: -self.heard, worker, end });
             }
         }

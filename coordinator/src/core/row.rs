@@ -3,6 +3,7 @@
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, TryId, WorkerId};
+use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Execution, ExecutionEnd, LostReason, Outcome};
 use rollout_protocol::wire::report::ResultBody;
 
@@ -59,7 +60,7 @@ pub(super) enum End {
     /// No result, not lost.
     Open,
     /// Lost.
-    Lost(LostReason, Option<BlobRef>),
+    Lost(Loss),
     /// It reported. The report is kept whole while the item is unsettled.
     Result {
         spec: Digest,
@@ -67,6 +68,15 @@ pub(super) enum End {
         retried: bool,
         body: Box<ResultBody>,
     },
+}
+
+/// An end without a verdict.
+#[derive(Debug)]
+pub(super) struct Loss {
+    pub(super) reason: LostReason,
+    pub(super) phase: Option<Phase>,
+    pub(super) cost: f64,
+    pub(super) record: Option<BlobRef>,
 }
 
 impl Row {
@@ -106,8 +116,8 @@ impl Known {
     pub(super) fn into_execution(self) -> Execution {
         let (end, record, durations, timestamps) = match self.end {
             End::Open => (ExecutionEnd::Open, None, None, None),
-            End::Lost(reason, record) => {
-                (ExecutionEnd::Lost { reason, phase: None }, record, None, None)
+            End::Lost(Loss { reason, phase, cost, record }) => {
+                (ExecutionEnd::Lost { reason, phase, cost }, record, None, None)
             }
             End::Result { body, .. } => {
                 let body = *body;

@@ -93,7 +93,7 @@ fn outage() -> Body {
 }
 
 fn lost(reason: LostReason) -> Body {
-    Body::Lost { reason, phase: None, record: None }
+    Body::Lost { reason, phase: None, record: None, cost: 0.0 }
 }
 
 impl World {

@@ -56,8 +56,10 @@ pub fn total_cost(settlement: &Settlement) -> f64 {
     let mut sum = Sum::default();
     sum.add(settlement.verdict.cost);
     for Execution { end, .. } in &settlement.superseded {
-        if let ExecutionEnd::Reported { verdict } = end {
-            sum.add(verdict.cost);
+        match end {
+            ExecutionEnd::Reported { verdict } => sum.add(verdict.cost),
+            ExecutionEnd::Lost { cost, .. } => sum.add(*cost),
+            ExecutionEnd::Open => {}
         }
     }
     sum.value()

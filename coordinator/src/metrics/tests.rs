@@ -45,7 +45,9 @@ fn verdict() -> impl Strategy<Value = Verdict> {
 fn end() -> impl Strategy<Value = ExecutionEnd> {
     prop_oneof![
         verdict().prop_map(|verdict| ExecutionEnd::Reported { verdict }),
-        Just(ExecutionEnd::Lost { reason: LostReason::WorkerDied, phase: None }),
+        (0.0..5.0).prop_map(|cost| {
+            ExecutionEnd::Lost { reason: LostReason::Stopped, phase: None, cost }
+        }),
         Just(ExecutionEnd::Open),
     ]
 }
@@ -154,7 +156,8 @@ proptest! {
             let spent: f64 = mine.iter().map(|s| s.verdict.cost).sum::<f64>()
                 + ends().map(|e| match e {
                     ExecutionEnd::Reported { verdict } => verdict.cost,
-                    ExecutionEnd::Lost { .. } | ExecutionEnd::Open => 0.0,
+                    ExecutionEnd::Lost { cost, .. } => *cost,
+                    ExecutionEnd::Open => 0.0,
                 }).sum::<f64>();
             prop_assert!(close(Some(tally.cost()), Some(spent)));
             let retries = ends().filter(|e| matches!(e, ExecutionEnd::Reported { .. })).count();

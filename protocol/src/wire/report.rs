@@ -48,6 +48,9 @@ pub enum Body {
         /// What was saved of it.
         #[serde(default)]
         record: Option<BlobRef>,
+        /// What its environment cost, where that is known.
+        #[serde(default)]
+        cost: f64,
     },
 }
 

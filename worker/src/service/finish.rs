@@ -111,7 +111,7 @@ fn bare(draft: Draft) -> Body {
 }
 
 fn stopped(phase: Phase) -> Body {
-    Body::Lost { reason: LostReason::Stopped, phase: Some(phase), record: None }
+    Body::Lost { reason: LostReason::Stopped, phase: Some(phase), record: None, cost: 0.0 }
 }
 
 fn failed(execution: &Execution, error: TrialError) -> Body {

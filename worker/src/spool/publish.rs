@@ -42,7 +42,12 @@ async fn store_once(store: &dyn BlobStore, kept: &Kept) -> Result<Report, StoreE
         None => report(&record, result(&record, Some(blob))),
         Some(phase) => report(
             &record,
-            Body::Lost { reason: LostReason::Stopped, phase: Some(phase), record: Some(blob) },
+            Body::Lost {
+                reason: LostReason::Stopped,
+                phase: Some(phase),
+                record: Some(blob),
+                cost: record.verdict.cost,
+            },
         ),
     })
 }

@@ -55,7 +55,7 @@ impl ScratchMark {
             exec: self.exec,
             spec: self.spec,
             worker: self.worker,
-            body: Body::Lost { reason, phase: None, record: None },
+            body: Body::Lost { reason, phase: None, record: None, cost: 0.0 },
         }
     }
 }

@@ -194,7 +194,10 @@ async fn a_death_between_any_two_steps_loses_no_finished_record() {
             published += 1;
         } else {
             assert_eq!(published, 0, "what was finished once stays finished");
-            assert_eq!(heard[0].body, Body::Lost { reason: REASON, phase: None, record: None });
+            assert_eq!(
+                heard[0].body,
+                Body::Lost { reason: REASON, phase: None, record: None, cost: 0.0 }
+            );
             lost += 1;
         }
         assert!(scene.is_clean(), "after {done} steps");

@@ -115,6 +115,7 @@ async fn stops_reach_what_they_name_and_only_get_harder() {
         reason: LostReason::Stopped,
         phase: Some(Phase::AgentExecution),
         record: None,
+        cost: 0.0,
     };
     assert_eq!((stopped.exec, &stopped.body), (started[1].exec, &lost));
     scene.queue.control(Control::StopRun { run, level: StopLevel::Kill }).await.unwrap();
