@@ -62,38 +62,48 @@ impl fmt::Debug for TrialVariables {
 /// Environment variables for scripts, and what must not be seen of them.
 #[derive(Clone, Default)]
 pub struct Expanded {
-    /// The variables, expanded.
-    pub env: BTreeMap<String, String>,
-    /// Removes the values of the operator's variables that were used.
+    /// For the agent's scripts: the task's variables and the agent's own, which win.
+    pub agent: BTreeMap<String, String>,
+    /// For the task's tests: the task's variables. What was given to the agent is not theirs.
+    pub verifier: BTreeMap<String, String>,
+    /// Removes the values of the operator's variables that were used in either.
     pub redactor: Redactor,
 }
 
 impl fmt::Debug for Expanded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Expanded").field("env", &self.env.keys()).finish_non_exhaustive()
+        let (agent, verifier) = (self.agent.keys(), self.verifier.keys());
+        f.debug_struct("Expanded")
+            .field("agent", &agent)
+            .field("verifier", &verifier)
+            .finish_non_exhaustive()
     }
 }
 
 impl TrialVariables {
-    /// Expands templates; where a name is in several layers, the last one wins.
+    /// Expands the templates of a task and of an agent.
     ///
     /// # Errors
     /// [`Unset`] for the first variable that is not exported and has no default.
-    pub fn expand<'a>(
+    pub fn expand(
         &self,
-        layers: impl IntoIterator<Item = &'a BTreeMap<String, Template>>,
+        task: &BTreeMap<String, Template>,
+        agent: &BTreeMap<String, Template>,
     ) -> Result<Expanded, Unset> {
-        let mut templates = BTreeMap::new();
-        for layer in layers {
-            templates.extend(layer);
-        }
-        let (mut env, mut used) = (BTreeMap::new(), BTreeSet::new());
-        for (name, template) in templates {
-            let names = template.variables().into_iter().map(|(name, _)| name);
-            used.extend(names.filter(|name| self.0.contains_key(name)));
-            env.insert(name.clone(), template.expand(|name| self.0.get(name).cloned())?);
-        }
+        let mut used = BTreeSet::new();
+        let mut values = |templates: &BTreeMap<String, Template>| {
+            let mut env = BTreeMap::new();
+            for (name, template) in templates {
+                let names = template.variables().into_iter().map(|(name, _)| name);
+                used.extend(names.filter(|name| self.0.contains_key(name)));
+                env.insert(name.clone(), template.expand(|name| self.0.get(name).cloned())?);
+            }
+            Ok(env)
+        };
+        let verifier = values(task)?;
+        let mut both = verifier.clone();
+        both.extend(values(agent)?);
         let redactor = Redactor::new(used.iter().map(|name| (name.as_str(), &*self.0[name])));
-        Ok(Expanded { env, redactor })
+        Ok(Expanded { agent: both, verifier, redactor })
     }
 }

@@ -103,17 +103,28 @@ fn expansion_takes_exported_variables_only() {
     };
     let task = layer(&[("A", "task"), ("B", "Bearer ${API_KEY}")]);
     let agent = layer(&[("A", "agent"), ("C", "${HOME:-none}")]);
-    let expanded = variables.expand([&task, &agent]).expect("everything is set");
-    let env: Vec<_> = expanded.env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-    assert_eq!(env, [("A", "agent"), ("B", "Bearer k-123456"), ("C", "none")]);
+    let expanded = variables.expand(&task, &agent).expect("everything is set");
+    let pairs = |env: &BTreeMap<String, String>| -> Vec<String> {
+        env.iter().map(|(name, value)| format!("{name}={value}")).collect()
+    };
+    assert_eq!(pairs(&expanded.agent), ["A=agent", "B=Bearer k-123456", "C=none"]);
+    assert_eq!(pairs(&expanded.verifier), ["A=task", "B=Bearer k-123456"]);
     assert_eq!(
         expanded.redactor.text("k-123456 http://x none"),
         "[redacted:API_KEY] http://x none"
     );
     assert!(!format!("{expanded:?}").contains("123456"));
 
-    let unset = variables.expand([&layer(&[("X", "${HOME}")])]).expect_err("not exported");
-    assert_eq!(unset.name, "HOME");
+    // The tests get what the agent's own variable hides from its scripts.
+    let hidden = variables.expand(&layer(&[("A", "${API_KEY}")]), &layer(&[("A", "b")]));
+    let hidden = hidden.expect("everything is set");
+    assert_eq!(pairs(&hidden.verifier), ["A=k-123456"]);
+    assert_eq!(hidden.redactor.text("k-123456"), "[redacted:API_KEY]");
+
+    let unset = layer(&[("X", "${HOME}")]);
+    for (task, agent) in [(&unset, &agent), (&task, &unset)] {
+        assert_eq!(variables.expand(task, agent).expect_err("not exported").name, "HOME");
+    }
 }
 
 /// Which bytes belong to a form of a secret, found the slow way.

@@ -108,13 +108,15 @@ impl Run<'_> {
     }
 
     async fn setup(&mut self, plan: &Plan) -> Result<(), TrialError> {
-        let layers = [&self.ctx.task.env, &self.ctx.agent.env];
-        match self.services.variables.expand(layers) {
-            Ok(expanded) => (self.env, self.redactor) = (expanded.env, expanded.redactor),
-            Err(unset) => return Err(SetupError::Unset(unset).into_error(&self.redactor)),
+        let expanded = self.services.variables.expand(&self.ctx.task.env, &self.ctx.agent.env);
+        let expanded =
+            expanded.map_err(|unset| SetupError::Unset(unset).into_error(&self.redactor))?;
+        self.redactor = expanded.redactor;
+        (self.agent_env, self.verifier_env) = (expanded.agent, expanded.verifier);
+        for env in [&mut self.agent_env, &mut self.verifier_env] {
+            let instruction = self.ctx.settings.instruction_path.clone();
+            env.insert(INSTRUCTION_VARIABLE.to_owned(), instruction);
         }
-        let instruction = self.ctx.settings.instruction_path.clone();
-        self.env.insert(INSTRUCTION_VARIABLE.to_owned(), instruction);
         let ready = self.ready(plan).await;
         let (provider, request) = ready.map_err(|error| error.into_error(&self.redactor))?;
         self.create(provider, request).await
@@ -221,13 +223,13 @@ impl Run<'_> {
         limit: Duration,
     ) -> Result<(), TrialError> {
         let Some(argv) = argv else { return Ok(()) };
-        let (capture, env) = (self.capture(stage), self.env.clone());
+        let (capture, env) = (self.capture(stage), self.agent_env.clone());
         let ended = execute::script(self.up(), argv, env, limit, capture).await;
         self.judge(stage, ended)
     }
 
     async fn verify(&mut self) -> Result<(), TrialError> {
-        let (capture, env) = (self.capture(Stage::Verify), self.env.clone());
+        let (capture, env) = (self.capture(Stage::Verify), self.verifier_env.clone());
         let files = &self.services.files;
         let ended = verify::verify(self.ctx, files, self.up(), env, capture).await;
         self.judge(Stage::Verify, ended)

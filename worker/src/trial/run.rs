@@ -87,7 +87,10 @@ pub(super) struct Run<'a> {
     /// When the environment came into being.
     pub(super) created: Option<Instant>,
     pub(super) environment: Option<EnvironmentRecord>,
-    pub(super) env: BTreeMap<String, String>,
+    /// Variables of the agent's scripts.
+    pub(super) agent_env: BTreeMap<String, String>,
+    /// Variables of the task's tests.
+    pub(super) verifier_env: BTreeMap<String, String>,
     pub(super) place: Place,
     /// Parts of the task that the environment may still use.
     pub(super) parts: Vec<TaskPart>,
@@ -110,7 +113,8 @@ impl<'a> Run<'a> {
             later: Vec::new(),
             created: None,
             environment: None,
-            env: BTreeMap::new(),
+            agent_env: BTreeMap::new(),
+            verifier_env: BTreeMap::new(),
             place: Place::None,
             parts: Vec::new(),
             tainted: false,

@@ -184,6 +184,7 @@ async fn secrets_are_found_nowhere() {
     let mut rig = Rig::new().await;
     rig.variables = TrialVariables::new([("API_KEY".to_owned(), SECRET.to_owned())]);
     rig.agent.env.insert("KEY".into(), Template::new("${API_KEY}"));
+    rig.task.env.insert("KEY".into(), Template::new("${API_KEY}"));
     let (one, two) = SECRET.split_at(9);
     let base64 = BASE64.encode(format!("user:{SECRET}").as_bytes());
     let hex = HEXLOWER.encode(SECRET.as_bytes());

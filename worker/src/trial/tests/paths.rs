@@ -256,7 +256,7 @@ async fn images_are_named_or_built() {
 }
 
 #[tokio::test]
-async fn variables_reach_every_script() {
+async fn variables_reach_the_scripts_they_are_for() {
     let mut rig = Rig::new().await;
     rig.variables = TrialVariables::new([("KEY".to_owned(), "k-123".to_owned())]);
     rig.task.env.insert("FROM_TASK".into(), Template::new("t"));
@@ -264,16 +264,18 @@ async fn variables_reach_every_script() {
     rig.agent.env.insert("SHARED".into(), Template::new("agent"));
     rig.agent.env.insert("AGENT_KEY".into(), Template::new("${KEY}"));
     run(&rig).await;
+    let agent = [
+        "AGENT_KEY=k-123",
+        "FROM_TASK=t",
+        "ROLLOUT_TASK_INSTRUCTION=/tmp/instruction.md",
+        "SHARED=agent",
+    ];
+    let verifier = ["FROM_TASK=t", "ROLLOUT_TASK_INSTRUCTION=/tmp/instruction.md", "SHARED=task"];
     let commands = rig.provider.commands();
-    assert_eq!(commands.len(), 3);
-    for command in commands {
+    let expected = [&agent[..], &agent[..], &verifier[..]];
+    assert_eq!(commands.len(), expected.len());
+    for (command, expected) in commands.iter().zip(expected) {
         let env: Vec<_> = command.env.iter().map(|(k, v)| format!("{k}={v}")).collect();
-        let expected = [
-            "AGENT_KEY=k-123",
-            "FROM_TASK=t",
-            "ROLLOUT_TASK_INSTRUCTION=/tmp/instruction.md",
-            "SHARED=agent",
-        ];
         assert_eq!(env, expected);
         assert_eq!(command.workdir, None);
     }
