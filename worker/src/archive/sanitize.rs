@@ -37,8 +37,10 @@ pub enum Captured {
     Found(Bytes),
     /// The archive has nothing of that name.
     Missing,
-    /// It is a directory, a link or something special.
+    /// It is a directory, a symbolic link or something special.
     NotRegular,
+    /// It is one more name of a file that stands elsewhere in the archive.
+    HardLink,
     /// It has this many bytes, more than asked for.
     TooLarge(u64),
     /// Reading ended before it, so nobody knows; the report says why.
@@ -157,8 +159,12 @@ impl Copy {
             }
             _ => self.report.skip(&member.kind),
         }
-        if limit.is_some() && member.kind != Kind::File {
-            self.captured = Some(Captured::NotRegular);
+        if limit.is_some() {
+            match member.kind {
+                Kind::File => {}
+                Kind::HardLink => self.captured = Some(Captured::HardLink),
+                _ => self.captured = Some(Captured::NotRegular),
+            }
         }
     }
 

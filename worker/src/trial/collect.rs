@@ -41,10 +41,13 @@ pub(super) async fn collect(
         Err(failure) => collected.failure = Some(format!("/logs: {}", failure.chain())),
     }
     if wants_reward {
-        if captured == Captured::Unknown {
+        // An archive has the content of a file with several names only at the first of them; asked
+        // for by itself, the reward's name is the first.
+        if matches!(captured, Captured::Unknown | Captured::HardLink) {
             captured = reward_alone(environment, scratch).await;
         }
-        let why = || collected.failure.clone().unwrap_or_default();
+        let linked = "it is a hard link and could not be read by itself";
+        let why = || collected.failure.clone().unwrap_or_else(|| linked.to_owned());
         collected.reward = Some(judge(captured, redactor, why));
     }
     collected
@@ -99,7 +102,7 @@ fn reward_path(path: &str) -> Option<(ArchivePath, u64)> {
     Some((path, limits::REWARD_FILE_BYTES))
 }
 
-/// Reads the reward file by itself: reading `/logs` ended before it came.
+/// Reads the reward file by itself: reading `/logs` ended before it came, or gave only its name.
 async fn reward_alone(environment: &dyn Environment, scratch: &Path) -> Captured {
     let stream = match open(environment, REWARD_FILE).await {
         Ok(Some(stream)) => stream,
@@ -140,7 +143,9 @@ fn judge(
             reward.map_err(|error| RewardError::Invalid(error.to_string()))
         }
         Captured::Missing => Err(RewardError::Missing),
-        Captured::NotRegular => Err(RewardError::Invalid("it is not a regular file".into())),
+        Captured::NotRegular | Captured::HardLink => {
+            Err(RewardError::Invalid("it is not a regular file".into()))
+        }
         Captured::TooLarge(_) => {
             Err(RewardError::Invalid(format!("it has more than {most} bytes")))
         }

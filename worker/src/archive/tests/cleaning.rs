@@ -41,6 +41,7 @@ async fn the_reason_why_nothing_was_captured_is_known() {
     let cases = [
         (vec![filler.clone()], Captured::Missing),
         (vec![link(name, b'2', "/etc/passwd")], Captured::NotRegular),
+        (vec![filler.clone(), link(name, b'1', "logs/agent/big")], Captured::HardLink),
         (vec![raw(name, b'5', b"")], Captured::NotRegular),
         (vec![raw(name, b'6', b"")], Captured::NotRegular),
         (vec![raw(name, b'0', &[b'1'; 17])], Captured::TooLarge(17)),

@@ -149,6 +149,41 @@ async fn a_reward_file_of_a_gigabyte_is_no_reward() {
 }
 
 #[tokio::test]
+async fn a_reward_with_a_second_name_is_read_by_itself() {
+    let tar = |alone: Vec<u8>| {
+        let logs = [
+            raw_entry(b"logs/agent/score", EntryType::Regular, b"", b"0.5"),
+            raw_entry(b"logs/verifier/reward.txt", EntryType::Link, b"logs/agent/score", b""),
+            vec![0; 1024],
+        ];
+        let (logs, alone) = (Bytes::from(logs.concat()), Bytes::from(alone));
+        let hostile: Hostile = Arc::new(move |path| {
+            let tar = if path == "/logs" { &logs } else { &alone };
+            Some(Some(Box::new(Cursor::new(tar.clone())) as ByteStream))
+        });
+        hostile
+    };
+    let rig = Rig::new().await;
+    let file = raw_entry(b"reward.txt", EntryType::Regular, b"", b"0.5");
+    rig.provider.hostile(tar([file, vec![0; 1024]].concat()));
+    let draft = run(&rig).await;
+    assert_eq!(draft.record.verdict.reward, Some(0.5), "{:?}", draft.record.verdict.error);
+    assert_eq!(log_names(&draft), ["agent/score"]);
+
+    // Whoever lies twice is not asked a third time.
+    let link = raw_entry(b"reward.txt", EntryType::Link, b"/etc/passwd", b"");
+    rig.provider.hostile(tar([link, vec![0; 1024]].concat()));
+    let draft = run(&rig).await;
+    assert_eq!(error(&draft).kind, ErrorType::VerifierRewardInvalid);
+
+    // An answer that makes no sense is no verdict on the tests.
+    rig.provider.hostile(tar(b"no archive".to_vec()));
+    let draft = run(&rig).await;
+    assert_eq!(error(&draft).code.as_str(), "collection_failed");
+    assert!(error(&draft).message.contains("hard link"), "{}", error(&draft).message);
+}
+
+#[tokio::test]
 async fn a_flood_of_output_is_bounded() {
     let mut rig = Rig::new().await;
     rig.scripts(None, Some("echo first; flood 300000000; echo last"));
