@@ -97,85 +97,99 @@ async fn every_call_works_but_its_answer_is_a_failure() {
     }
 }
 
-/// The errors of every kind of failure in every phase, as data.
+/// Calls of a good trial with the errors of every kind of failure in them, as data.
+const ERRORS: [(usize, [&str; 12]); 5] = [
+    (
+        0,
+        [
+            "environment_image_pull_failed refused task permanent",
+            "environment_resource_allocation_failed unplaceable infrastructure permanent",
+            "environment_image_pull_failed provider_error infrastructure transient",
+            "environment_image_pull_failed provider_error infrastructure transient",
+            "environment_start_failed not_permitted infrastructure permanent",
+            "environment_image_pull_failed disk_full infrastructure transient",
+            "environment_image_pull_failed provider_error infrastructure transient",
+            "environment_image_pull_failed unreachable infrastructure transient",
+            "environment_image_pull_failed timed_out infrastructure transient",
+            "environment_image_pull_failed provider_error infrastructure transient",
+            "environment_image_pull_failed provider_error infrastructure transient",
+            "internal_error bug infrastructure permanent",
+        ],
+    ),
+    (
+        1,
+        [
+            "environment_start_failed refused task permanent",
+            "environment_resource_allocation_failed unplaceable infrastructure permanent",
+            "environment_start_failed exec_not_started infrastructure transient",
+            "environment_start_failed environment_lost infrastructure transient",
+            "environment_start_failed not_permitted infrastructure permanent",
+            "environment_start_failed disk_full infrastructure transient",
+            "environment_start_failed storage_exceeded task permanent",
+            "environment_start_failed unreachable infrastructure transient",
+            "environment_start_failed timed_out infrastructure transient",
+            "environment_start_failed provider_error infrastructure transient",
+            "environment_start_failed provider_error infrastructure transient",
+            "internal_error bug infrastructure permanent",
+        ],
+    ),
+    (
+        3,
+        [
+            "agent_execution_failed refused agent permanent",
+            "agent_execution_failed provider_error infrastructure transient",
+            "agent_execution_failed exec_not_started agent permanent",
+            "agent_execution_failed environment_lost infrastructure transient",
+            "agent_execution_failed not_permitted infrastructure permanent",
+            "agent_execution_failed disk_full infrastructure transient",
+            "agent_execution_failed storage_exceeded agent permanent",
+            "agent_execution_failed environment_lost infrastructure transient",
+            "agent_execution_failed provider_error infrastructure transient",
+            "agent_execution_failed provider_error infrastructure transient",
+            "agent_execution_failed provider_error infrastructure transient",
+            "internal_error bug infrastructure permanent",
+        ],
+    ),
+    (
+        4,
+        [
+            "verifier_failed refused infrastructure permanent",
+            "verifier_failed provider_error infrastructure transient",
+            "verifier_failed provider_error infrastructure transient",
+            "verifier_failed environment_lost infrastructure transient",
+            "verifier_failed refused infrastructure permanent",
+            "verifier_failed disk_full infrastructure transient",
+            "verifier_failed storage_exceeded agent permanent",
+            "verifier_failed environment_lost infrastructure transient",
+            "verifier_failed provider_error infrastructure transient",
+            "verifier_failed provider_error infrastructure transient",
+            "verifier_failed provider_error infrastructure transient",
+            "internal_error bug infrastructure permanent",
+        ],
+    ),
+    (
+        5,
+        [
+            "verifier_failed refused verifier permanent",
+            "verifier_failed provider_error infrastructure transient",
+            "verifier_failed exec_not_started verifier permanent",
+            "verifier_failed environment_lost infrastructure transient",
+            "verifier_failed not_permitted infrastructure permanent",
+            "verifier_failed disk_full infrastructure transient",
+            "verifier_failed storage_exceeded verifier permanent",
+            "verifier_failed environment_lost infrastructure transient",
+            "verifier_failed provider_error infrastructure transient",
+            "verifier_failed provider_error infrastructure transient",
+            "verifier_failed provider_error infrastructure transient",
+            "internal_error bug infrastructure permanent",
+        ],
+    ),
+];
+
 #[tokio::test(start_paused = true)]
 async fn failures_have_their_types() {
-    let table = |call: usize| -> [&str; 12] {
-        match call {
-            0 => [
-                "environment_image_pull_failed refused task permanent",
-                "environment_resource_allocation_failed unplaceable infrastructure permanent",
-                "environment_image_pull_failed provider_error infrastructure transient",
-                "environment_image_pull_failed provider_error infrastructure transient",
-                "environment_start_failed not_permitted infrastructure permanent",
-                "environment_image_pull_failed disk_full infrastructure transient",
-                "environment_image_pull_failed provider_error infrastructure transient",
-                "environment_image_pull_failed unreachable infrastructure transient",
-                "environment_image_pull_failed timed_out infrastructure transient",
-                "environment_image_pull_failed provider_error infrastructure transient",
-                "environment_image_pull_failed provider_error infrastructure transient",
-                "internal_error bug infrastructure permanent",
-            ],
-            1 => [
-                "environment_start_failed refused task permanent",
-                "environment_resource_allocation_failed unplaceable infrastructure permanent",
-                "environment_start_failed exec_not_started infrastructure transient",
-                "environment_start_failed environment_lost infrastructure transient",
-                "environment_start_failed not_permitted infrastructure permanent",
-                "environment_start_failed disk_full infrastructure transient",
-                "environment_start_failed storage_exceeded task permanent",
-                "environment_start_failed unreachable infrastructure transient",
-                "environment_start_failed timed_out infrastructure transient",
-                "environment_start_failed provider_error infrastructure transient",
-                "environment_start_failed provider_error infrastructure transient",
-                "internal_error bug infrastructure permanent",
-            ],
-            3 => [
-                "agent_execution_failed refused agent permanent",
-                "agent_execution_failed provider_error infrastructure transient",
-                "agent_execution_failed exec_not_started agent permanent",
-                "agent_execution_failed environment_lost infrastructure transient",
-                "agent_execution_failed not_permitted infrastructure permanent",
-                "agent_execution_failed disk_full infrastructure transient",
-                "agent_execution_failed storage_exceeded agent permanent",
-                "agent_execution_failed environment_lost infrastructure transient",
-                "agent_execution_failed provider_error infrastructure transient",
-                "agent_execution_failed provider_error infrastructure transient",
-                "agent_execution_failed provider_error infrastructure transient",
-                "internal_error bug infrastructure permanent",
-            ],
-            4 => [
-                "verifier_failed refused infrastructure permanent",
-                "verifier_failed provider_error infrastructure transient",
-                "verifier_failed provider_error infrastructure transient",
-                "verifier_failed environment_lost infrastructure transient",
-                "verifier_failed refused infrastructure permanent",
-                "verifier_failed disk_full infrastructure transient",
-                "verifier_failed storage_exceeded agent permanent",
-                "verifier_failed environment_lost infrastructure transient",
-                "verifier_failed provider_error infrastructure transient",
-                "verifier_failed provider_error infrastructure transient",
-                "verifier_failed provider_error infrastructure transient",
-                "internal_error bug infrastructure permanent",
-            ],
-            _ => [
-                "verifier_failed refused verifier permanent",
-                "verifier_failed provider_error infrastructure transient",
-                "verifier_failed exec_not_started verifier permanent",
-                "verifier_failed environment_lost infrastructure transient",
-                "verifier_failed not_permitted infrastructure permanent",
-                "verifier_failed disk_full infrastructure transient",
-                "verifier_failed storage_exceeded verifier permanent",
-                "verifier_failed environment_lost infrastructure transient",
-                "verifier_failed provider_error infrastructure transient",
-                "verifier_failed provider_error infrastructure transient",
-                "verifier_failed provider_error infrastructure transient",
-                "internal_error bug infrastructure permanent",
-            ],
-        }
-    };
-    for call in [0, 1, 3, 4, 5] {
-        for (kind, expected) in KINDS.into_iter().zip(table(call)) {
+    for (call, errors) in ERRORS {
+        for (kind, expected) in KINDS.into_iter().zip(errors) {
             let rig = rig().await;
             rig.provider.fault(At::Any(call), Effect::Fail(kind));
             let draft = run(&rig).await;
