@@ -30,6 +30,12 @@ pub enum InvalidTemplate {
         /// What stands there.
         name: String,
     },
+    /// `${` inside a default, which ends at the first `}`.
+    #[error("the default of `{name}` contains `${{`: a default cannot refer to a variable")]
+    Nested {
+        /// The variable whose default it is.
+        name: String,
+    },
 }
 
 /// A variable without a value and without a default.
@@ -132,11 +138,13 @@ fn variable(body: &str) -> Result<Part<'_>, InvalidTemplate> {
         Some((name, default)) => (name, Some(default)),
         None => (body, None),
     };
-    if is_variable_name(name) {
-        Ok(Part::Variable { name, default })
-    } else {
-        Err(InvalidTemplate::Name { name: name.to_owned() })
+    if !is_variable_name(name) {
+        return Err(InvalidTemplate::Name { name: name.to_owned() });
     }
+    if default.is_some_and(|default| default.contains("${")) {
+        return Err(InvalidTemplate::Nested { name: name.to_owned() });
+    }
+    Ok(Part::Variable { name, default })
 }
 
 /// Whether `name` can name an environment variable: `[A-Za-z_][A-Za-z0-9_]*`.
@@ -186,6 +194,15 @@ mod tests {
         for bad in ["${", "x ${KEY", "${1A}", "${}", "${A B}"] {
             assert!(Template::new(bad).check().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_default_cannot_refer_to_a_variable() {
+        let nested = Err(InvalidTemplate::Nested { name: "A".to_owned() });
+        for bad in ["${A:-${B}}", "${A:-x${B:-y}}", "${A:-${}"] {
+            assert_eq!(Template::new(bad).check(), nested, "{bad}");
+        }
+        assert_eq!(Template::new("${A:-$B}").expand(lookup).as_deref(), Ok("$B"));
     }
 
     #[test]
