@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_protocol::limits;
+use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::settings::TrialSettings;
 use rollout_protocol::spec::task::TaskSpec;
 use rollout_protocol::spec::timeout::seconds;
@@ -39,7 +40,10 @@ pub(super) async fn source(
     settings: &TrialSettings,
     files: &TaskFiles,
 ) -> Result<(ImageSource, Option<TaskPart>), SetupError> {
-    let build = settings.environment.force_build;
+    let environment = &settings.environment;
+    // A sandbox cannot have an image; it honours the Dockerfile that says what is in it.
+    let sandbox = environment.provider.kind() == ProviderKind::Process;
+    let build = environment.force_build || (sandbox && task.files.environment.is_some());
     if let Some(image) = task.docker_image.as_ref().filter(|_| !build) {
         return Ok((ImageSource::Named(image.clone()), None));
     }

@@ -6,7 +6,7 @@ use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::Outcome;
 use rollout_protocol::spec::agent::AgentKind;
-use rollout_protocol::spec::environment::{PreservePolicy, Rates};
+use rollout_protocol::spec::environment::{PreservePolicy, ProcessSettings, ProviderSpec, Rates};
 use rollout_protocol::template::Template;
 
 use super::super::testing::Rig;
@@ -252,6 +252,22 @@ async fn images_are_named_or_built() {
         assert_eq!(part.is_some(), expected == "fake:");
         let image = run(&rig).await.record.environment.expect("an environment").image;
         assert!(image.starts_with(expected), "{image}");
+    }
+}
+
+#[tokio::test]
+async fn a_sandbox_prefers_the_dockerfile_to_the_image() {
+    for dockerfile in [true, false] {
+        let mut rig = Rig::new().await;
+        rig.task.docker_image = Some("image".to_owned());
+        rig.settings.environment.provider = ProviderSpec::Process(ProcessSettings::default());
+        if dockerfile {
+            rig.task.files.environment = Some(rig.packed("Dockerfile", "FROM scratch").await);
+        }
+        let services = rig.services();
+        let source = super::super::setup::source(&rig.task, &rig.settings, &services.files).await;
+        let (source, _part) = source.expect("a source");
+        assert_eq!(matches!(source, ImageSource::Context { .. }), dockerfile);
     }
 }
 
