@@ -2,7 +2,7 @@
 
 use rollout_protocol::spec::environment::{ProcessNetwork, ProcessSettings};
 use rollout_tests::sandbox::{self, output, run};
-use rollout_worker::environment::Provider as _;
+use rollout_worker::environment::{Environment, Provider as _};
 
 use crate::Lab;
 
@@ -73,6 +73,37 @@ async fn the_hosts_files_cannot_be_changed() {
         assert_ne!(code, 0, "`{attempt}` worked: {printed}");
         assert_ne!(code, 127, "`{attempt}`: {printed}");
     }
+    sandbox.destroy().await.expect("destroyed");
+}
+
+/// Capabilities that the line `name` of a process's status tells.
+async fn capabilities(environment: &dyn Environment, process: &str, name: &str) -> u64 {
+    let script = format!("sed -n 's/^{name}:[^0-9a-f]*//p' /proc/{process}/status");
+    let printed = output(environment, &script).await;
+    u64::from_str_radix(printed.trim(), 16).unwrap_or_else(|_| panic!("{name}: `{printed}`"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replaced_loader_gains_nothing() {
+    const SYS_ADMIN: u64 = 1 << 21;
+    const SYS_PTRACE: u64 = 1 << 19;
+    let lab = Lab::new();
+    let sandbox = sandbox::create(&lab.provider).await;
+    let environment = sandbox.as_ref();
+    let plant = "echo libm.so.6 > /etc/ld.so.preload; cp -a /lib64/. /tmp/lib64; \
+                 perl -e 'rename \"/lib64\", \"/tmp/former\" and rename \"/tmp/lib64\", \"/lib64\"'";
+    run(environment, plant).await;
+    for name in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        let has = capabilities(environment, "self", name).await;
+        assert_eq!(has & (SYS_ADMIN | SYS_PTRACE), 0, "{name}: {has:x}");
+    }
+    // What the supervisor starts is limited from its first instruction on, not by its own doing.
+    assert_eq!(capabilities(environment, "1", "CapBnd").await & (SYS_ADMIN | SYS_PTRACE), 0);
+    assert_ne!(capabilities(environment, "1", "CapEff").await & SYS_PTRACE, 0);
+    let (code, printed) = run(environment, "mount -o remount,rw,bind /usr/bin").await;
+    assert_ne!(code, 0, "{printed}");
+    let (code, printed) = run(environment, "touch /usr/bin/evil").await;
+    assert_ne!(code, 0, "{printed}");
     sandbox.destroy().await.expect("destroyed");
 }
 

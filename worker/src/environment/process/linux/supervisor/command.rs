@@ -7,31 +7,11 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 
-use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
-use rustix::thread::CapabilitySet;
 
 use crate::environment::process::linux::message::{
     self, COMMAND_BYTES, CommandRequest, PACKET_BYTES, StepFailed,
 };
-
-/// What the commands of a container may do by default; the rest is given up for good. Without
-/// `SYS_ADMIN` no mount of the sandbox can be changed, without `SYS_PTRACE` the supervisor cannot
-/// be reached.
-const KEPT: CapabilitySet = CapabilitySet::CHOWN
-    .union(CapabilitySet::DAC_OVERRIDE)
-    .union(CapabilitySet::FOWNER)
-    .union(CapabilitySet::FSETID)
-    .union(CapabilitySet::KILL)
-    .union(CapabilitySet::SETGID)
-    .union(CapabilitySet::SETUID)
-    .union(CapabilitySet::SETPCAP)
-    .union(CapabilitySet::NET_BIND_SERVICE)
-    .union(CapabilitySet::NET_RAW)
-    .union(CapabilitySet::SYS_CHROOT)
-    .union(CapabilitySet::MKNOD)
-    .union(CapabilitySet::AUDIT_WRITE)
-    .union(CapabilitySet::SETFCAP);
 
 /// Becomes the command that standard input, a socket, asks for. The socket closes without a word
 /// when that works; otherwise it says why not.
@@ -70,7 +50,6 @@ fn become_command(socket: &mut UnixStream) -> io::Result<std::convert::Infallibl
     limit(Resource::Core, Some(0))?;
     limit(Resource::Data, request.data_bytes)?;
     limit(Resource::Nproc, request.processes)?;
-    give_up_capabilities()?;
     rustix::process::setsid()?;
     rustix::process::chdir(&request.workdir).map_err(|error| {
         let error = io::Error::from(error);
@@ -82,23 +61,6 @@ fn become_command(socket: &mut UnixStream) -> io::Result<std::convert::Infallibl
     let (program, arguments) = request.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let error = Command::new(program).args(arguments).env_clear().envs(&request.env).exec();
     Err(io::Error::new(error.kind(), format!("{program}: {error}")))
-}
-
-/// Takes every capability that is not kept out of reach of this process and what it starts.
-fn give_up_capabilities() -> io::Result<()> {
-    for bit in 0..u64::BITS {
-        let capability = CapabilitySet::from_bits_retain(1 << bit);
-        if KEPT.contains(capability) {
-            continue;
-        }
-        match rustix::thread::remove_capability_from_bounding_set(capability) {
-            Ok(()) => {}
-            // The first that the kernel does not know.
-            Err(Errno::INVAL) => break,
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
 }
 
 fn receive(socket: &mut UnixStream) -> io::Result<(CommandRequest, Vec<OwnedFd>)> {

@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::WaitOptions;
 
-use super::{Step as _, network, root};
+use super::{Step as _, capabilities, network, root};
 use crate::environment::process::linux::message::{
     self, Event, PACKET_BYTES, Request, Setup, StepFailed,
 };
@@ -62,7 +62,7 @@ fn prepare(setup: &Setup) -> Result<(), StepFailed> {
     if setup.own_network {
         network::start_loopback().step("start the loopback interface")?;
     }
-    Ok(())
+    capabilities::limit_children().step("limit the capabilities of commands")
 }
 
 /// The next request with what came beside it; `None` when the worker is gone.

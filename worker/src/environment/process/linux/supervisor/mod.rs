@@ -3,11 +3,13 @@
 //! * `outer` makes the namespaces and waits for `init`;
 //! * `init` is process 1 of the sandbox: it builds the root, starts commands, collects orphans,
 //!   and ends everything when the worker's end of the control socket closes;
-//! * `command` joins the control groups, gives up what a command must not have, and becomes it.
+//! * `command`, which has the capabilities of a command already, joins the control groups and becomes
+//!   it.
 //!
 //! Starting the program again instead of forking keeps all of this free of unsafe code: every role
 //! is an ordinary single-threaded program.
 
+mod capabilities;
 mod command;
 mod init;
 mod namespaces;

@@ -1,0 +1,44 @@
+//! What the processes of a sandbox may do.
+
+use rustix::io::Errno;
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+/// What the commands of a container may do by default; the rest is given up for good. Without
+/// `SYS_ADMIN` no mount of the sandbox can be changed, without `SYS_PTRACE` the supervisor cannot
+/// be reached.
+const KEPT: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETPCAP)
+    .union(CapabilitySet::NET_BIND_SERVICE)
+    .union(CapabilitySet::NET_RAW)
+    .union(CapabilitySet::SYS_CHROOT)
+    .union(CapabilitySet::MKNOD)
+    .union(CapabilitySet::AUDIT_WRITE)
+    .union(CapabilitySet::SETFCAP);
+
+/// Takes every capability that is not kept out of reach of whatever this process starts, from its
+/// first instruction on: commands can replace what the loader of the next `command` reads. This
+/// process keeps its own.
+pub(super) fn limit_children() -> rustix::io::Result<()> {
+    for bit in 0..u64::BITS {
+        let capability = CapabilitySet::from_bits_retain(1 << bit);
+        if KEPT.contains(capability) {
+            continue;
+        }
+        match rustix::thread::remove_capability_from_bounding_set(capability) {
+            Ok(()) => {}
+            // The first that the kernel does not know.
+            Err(Errno::INVAL) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    rustix::thread::clear_ambient_capability_set()?;
+    let own = rustix::thread::capabilities(None)?;
+    let none = CapabilitySet::empty();
+    rustix::thread::set_capabilities(None, CapabilitySets { inheritable: none, ..own })
+}
