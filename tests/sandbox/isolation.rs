@@ -108,6 +108,16 @@ async fn a_replaced_loader_gains_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_hosts_later_mounts_do_not_arrive() {
+    let lab = Lab::new();
+    let sandbox = sandbox::create(&lab.provider).await;
+    let mounts = output(sandbox.as_ref(), "cat /proc/self/mountinfo").await;
+    let bound: Vec<_> = mounts.lines().filter(|line| line.contains("master:")).collect();
+    assert!(bound.is_empty(), "{bound:?}");
+    sandbox.destroy().await.expect("destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_is_a_usable_system() {
     let lab = Lab::new();
     let sandbox = sandbox::create(&lab.provider).await;

@@ -30,8 +30,10 @@ const PROC_HIDDEN: [&str; 5] = ["kcore", "keys", "key-users", "timer_list", "lat
 /// Builds the root that `setup` describes and makes it ours; the host's tree is gone afterwards.
 pub(super) fn enter(setup: &Setup) -> Result<(), StepFailed> {
     let root = setup.root.as_path();
-    let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
-    rustix::mount::mount_change("/", slave).step("make mounts private")?;
+    // Nothing goes to the host or comes from it: whatever it mounts below a directory that it
+    // shows would show inside, and writable.
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", private).step("make mounts private")?;
     rustix::mount::mount_bind(root, root).step("mount the root of the sandbox")?;
     usr(root)?;
     for bind in &setup.binds {
