@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rollout_tests::proxy::Proxy;
+use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{Command, Environment, FailureKind};
 
 use crate::lab::{Lab, Printed, SOON, destroy, eventually, output, run, shell};
@@ -85,12 +87,10 @@ async fn a_shell_that_lies_is_seen_through() {
     destroy(environment).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stopped_sweep_falls_back_to_a_restart() {
-    let Some(lab) = Lab::open().await else { return };
+/// Kills in a container whose shell works but sweeps nothing, with a process to sweep.
+async fn kill_without_a_sweep(lab: &Lab) {
     let environment = lab.plain().await;
     let container = environment.as_ref();
-    // A shell that works but sweeps nothing, and a process to sweep.
     let wrapper = "mv /bin/sh /bin/real && printf '#!/bin/real\\ncase \"$2\" in *STOP*) exit 0;; esac\\n\
         exec /bin/real \"$@\"\\n' > /bin/sh && chmod +x /bin/sh; \
         setsid /bin/real -c 'while :; do sleep 0.1; done' >/dev/null 2>&1 &";
@@ -101,4 +101,21 @@ async fn a_stopped_sweep_falls_back_to_a_restart() {
     let top = lab.docker.top_processes(environment.id(), None).await.expect("listed").processes;
     assert!(!format!("{top:?}").contains("sleep 0.1"), "{top:?}");
     destroy(environment).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_sweep_falls_back_to_a_restart() {
+    let Some(lab) = Lab::open().await else { return };
+    kill_without_a_sweep(&lab).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_that_cannot_be_checked_falls_back_to_a_restart() {
+    let Some(mut lab) = Lab::open().await else { return };
+    // As an engine whose host has no ps answers.
+    let proxy = Proxy::refusing("/top", &lab.scratch.path().join("engine.sock"));
+    let locks = lab.scratch.path().join("locks");
+    let options = DockerOptions { host: Some(proxy.host()), ..DockerOptions::new(locks) };
+    lab.provider = Arc::new(DockerProvider::new(options));
+    kill_without_a_sweep(&lab).await;
 }

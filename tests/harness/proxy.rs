@@ -19,8 +19,8 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Listens at `socket` and answers every request that begins with `refused`
-    /// (`DELETE /containers/`) with a server error; all others go to the engine at `DOCKER_HOST`.
+    /// Listens at `socket` and answers every request whose first line contains `refused`
+    /// (`DELETE `, `/top`) with a server error; all others go to the engine at `DOCKER_HOST`.
     /// Lives as long as the test's process.
     ///
     /// # Panics
@@ -92,13 +92,12 @@ fn copy(
         if length == 0 {
             return to.shutdown(std::net::Shutdown::Write);
         }
-        if METHODS.iter().any(|method| buffer[..length].starts_with(method))
-            && let Some(count) = count
-        {
+        let request = request_line(&buffer[..length]);
+        if let (Some(_), Some(count)) = (&request, count) {
             count.fetch_add(1, Ordering::Relaxed);
         }
-        match refused {
-            Some(refused) if buffer.starts_with(refused.as_bytes()) => {
+        match (refused, request) {
+            (Some(refused), Some(request)) if request.contains(refused) => {
                 let body = r#"{"message":"refused by the test"}"#;
                 let length = body.len();
                 write!(
@@ -109,4 +108,11 @@ fn copy(
             _ => to.write_all(&buffer[..length])?,
         }
     }
+}
+
+/// The first line of a request; none when the bytes do not begin one.
+fn request_line(bytes: &[u8]) -> Option<String> {
+    let begins = METHODS.iter().any(|method| bytes.starts_with(method));
+    let line = bytes.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    begins.then(|| String::from_utf8_lossy(line).into_owned())
 }

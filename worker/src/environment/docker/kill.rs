@@ -57,14 +57,17 @@ impl Container {
         Ok(self.exec(command, Some("0"), Arc::new(Ignored)).await?.code == 0)
     }
 
-    /// Whether only the container's own processes are left, as seen from outside it.
+    /// Whether only the container's own processes are left, as seen from outside it. Not when
+    /// nothing can be seen.
     async fn survivors_leave(&self) -> Result<bool, Failure> {
         let deadline = Instant::now() + GONE_WITHIN;
         let mut pause = Duration::from_millis(20);
         loop {
-            let Some(left) = self.survivors().await? else { return Ok(true) };
-            if left == 0 {
-                return Ok(true);
+            match self.survivors().await? {
+                Some(0) => return Ok(true),
+                Some(_) => {}
+                // The sweep's own word is no proof: its shell belongs to the container.
+                None => return Ok(false),
             }
             if Instant::now() > deadline {
                 return Ok(false);
