@@ -232,7 +232,7 @@ pub struct Labels {
 /// Identifies the process that owns environments, so that its death can be proven.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Owner {
-    /// Host name.
+    /// Host name; where the machine's identity is known, what stands for it follows after a `/`.
     pub host: String,
     /// Boot of the host's kernel.
     pub boot_id: String,

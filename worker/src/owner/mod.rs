@@ -2,7 +2,7 @@
 //!
 //! Everything a worker creates carries its [`Owner`]. A reaper removes what a dead owner left, and
 //! only then: by age nothing is ever removed. Deaths are proven by one of
-//! * another boot of the same host,
+//! * another boot of the same machine; hosts of the same name may be two,
 //! * the owner's process being gone, or another one having its number, seen from the owner's own
 //!   PID namespace,
 //! * the lock of the owner's [`WorkerDir`]: the kernel releases it with the process.
@@ -91,7 +91,10 @@ impl DeadOwners for HostOwners {
         }
         let same_boot = !me.boot_id.is_empty() && owner.boot_id == me.boot_id;
         if !same_boot {
-            return !me.boot_id.is_empty() && !owner.boot_id.is_empty();
+            let known = !me.boot_id.is_empty() && !owner.boot_id.is_empty();
+            // Without the machine's identity it may live on another host of the same name.
+            return known
+                && (process::names_machine(&me.host) || worker_dir::is_abandoned(&owner.lock));
         }
         let same_pids = me.pid_namespace != 0 && owner.pid_namespace == me.pid_namespace;
         (same_pids && process::is_gone(owner.pid, owner.start_ticks))
@@ -135,7 +138,7 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn only_proof_makes_a_death() {
-        let me = me();
+        let me = Owner { host: "debian/1".into(), ..me() };
         let owners = HostOwners::new(me.clone());
         let mut child = Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().unwrap();
         let start_ticks = process::start_ticks(child.id()).unwrap();
@@ -144,15 +147,30 @@ mod tests {
         assert!(!owners.is_dead(&other));
         assert!(owners.is_dead(&Owner { start_ticks: start_ticks + 1, ..other.clone() }));
         assert!(owners.is_dead(&Owner { boot_id: "another".into(), ..other.clone() }));
-        let elsewhere =
-            Owner { host: "another".into(), boot_id: "another".into(), ..other.clone() };
-        assert!(!owners.is_dead(&elsewhere));
+        for host in ["another/1", "debian/2", "debian"] {
+            let elsewhere = Owner { host: host.into(), boot_id: "another".into(), ..other.clone() };
+            assert!(!owners.is_dead(&elsewhere), "{host}");
+        }
         assert!(!owners.is_dead(&Owner { boot_id: String::new(), ..other.clone() }));
         let contained = Owner { pid_namespace: 1, start_ticks: 1, ..other.clone() };
         assert!(!owners.is_dead(&contained), "its numbers mean nothing here");
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(owners.is_dead(&other));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn where_machines_are_not_told_apart_another_boot_needs_a_free_lock() {
+        let me = Owner { host: "debian".into(), ..me() };
+        let owners = HostOwners::new(me.clone());
+        let base = tempfile::TempDir::new().unwrap();
+        let dir = WorkerDir::create(base.path()).unwrap();
+        let other = Owner { boot_id: "another".into(), lock: dir.path().to_owned(), ..me };
+        assert!(!owners.is_dead(&other), "it may be alive on another machine");
+        assert!(!owners.is_dead(&Owner { lock: "/nowhere".into(), ..other.clone() }));
+        drop(dir);
+        until(|| owners.is_dead(&other));
     }
 
     #[test]

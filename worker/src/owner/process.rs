@@ -2,13 +2,43 @@
 
 use std::os::unix::fs::MetadataExt as _;
 
+use rollout_protocol::digest::Digest;
 use rustix::process::{Pid, test_kill_process};
 
 /// Position of the start time among the fields after the program's name in `/proc/<pid>/stat`.
 const START_FIELD: usize = 19;
 
-pub(super) fn host() -> String {
+/// Between the host's name, which cannot hold it, and what tells its machine from others.
+const MACHINE_MARK: char = '/';
+
+/// Hexadecimal digits that tell machines apart.
+const MACHINE_DIGITS: usize = 16;
+
+/// Name of the host, which other machines may have, too.
+pub(super) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Name of the host and its machine: machines that were installed alike have the same name.
+pub(super) fn host() -> String {
+    let id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    match machine(&id) {
+        Some(machine) => format!("{}{MACHINE_MARK}{machine}", host_name()),
+        None => host_name(),
+    }
+}
+
+/// Whether a host is told from others of its name.
+pub(super) fn names_machine(host: &str) -> bool {
+    host.contains(MACHINE_MARK)
+}
+
+/// What stands for a machine id. The id itself is not for others to see: see machine-id(5).
+fn machine(id: &str) -> Option<String> {
+    let id = id.trim();
+    let whole = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let digest = Digest::of(format!("rollout machine {id}").as_bytes());
+    whole.then(|| digest.hex()[..MACHINE_DIGITS].to_owned())
 }
 
 /// Empty where there is none.
@@ -53,4 +83,21 @@ pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
     rest.split_ascii_whitespace().nth(START_FIELD)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_are_told_apart_by_whole_ids_only() {
+        let (a, b) = (machine(&"a1".repeat(16)).unwrap(), machine(&"b2".repeat(16)).unwrap());
+        assert_ne!(a, b);
+        assert_eq!(machine(&format!("{}\n", "a1".repeat(16))), Some(a));
+        for id in ["", "uninitialized", "a1", &"g1".repeat(16)] {
+            assert_eq!(machine(id), None, "{id}");
+        }
+        assert!(!names_machine(&host_name()));
+        assert!(host().starts_with(&host_name()));
+    }
 }

@@ -163,7 +163,7 @@ pub(super) fn is_abandoned(path: &Path) -> bool {
 /// Makes and locks an unready directory for a new worker.
 fn lock_new(base: &Path) -> Result<(WorkerId, PathBuf, File), WorkerDirError> {
     for _ in 0..ATTEMPTS {
-        let id = new_id(&super::process::host());
+        let id = new_id(&super::process::host_name());
         let unready = base.join(format!("{UNREADY}{id}"));
         fs::create_dir(&unready).map_err(WorkerDirError::of("creating", &unready))?;
         // A process that looks for abandoned directories may find it before it is locked.
