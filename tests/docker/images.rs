@@ -111,6 +111,37 @@ async fn a_broken_build_tells_everybody_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_build_that_failed_is_not_repeated_for_every_trial() {
+    let Some(lab) = Lab::open().await else { return };
+    let log = lab.scratch.path().join("later.log");
+    let ask = async |source: &ImageSource, run: u8| {
+        let mut request = ImageRequest { log: Some(log.clone()), ..lab.image_request(source) };
+        request.labels.run = RunId::from_bytes([run; 16]);
+        let calls = lab.provider.calls();
+        let failure = lab.provider.prepare(request).await.expect_err("it cannot be built");
+        // One look whether the image is there; everything more is a build.
+        (failure, lab.provider.calls() - calls > 1)
+    };
+    let dockerfile = format!("FROM {BASE}\nRUN echo the-reason; exit 3\n");
+    let source = lab.context(&[("Dockerfile", &dockerfile)]);
+    let (first, built) = ask(&source, 1).await;
+    assert!(built);
+    std::fs::remove_file(&log).expect("the log of the first");
+    let (second, built) = ask(&source, 1).await;
+    assert!(!built, "it was refused for good");
+    assert_eq!((second.kind, &second.message), (FailureKind::Refused, &first.message));
+    assert!(std::fs::read_to_string(&log).expect("a log again").contains("the-reason"));
+    assert!(ask(&source, 2).await.1, "another run tries again");
+
+    let source = lab.context(&[("Dockerfile", "FROM 127.0.0.1:1/none:1\n")]);
+    for (ask_number, builds) in [(1, true), (2, true), (3, true), (4, false), (5, false)] {
+        let (failure, built) = ask(&source, 1).await;
+        assert_eq!(failure.kind, FailureKind::Unreachable, "{}", failure.chain());
+        assert_eq!(built, builds, "request {ask_number}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn builds_that_cannot_be_are_refused() {
     type Files<'a> = &'a [(&'a str, &'a str)];
     let cases: [(Files<'_>, FailureKind, &str); 5] = [

@@ -123,7 +123,7 @@ fn broken(client: &Client, what: &str, error: bollard::errors::Error, mut log: L
     if !tail.trim().is_empty() {
         broken.message = format!("{}\nThe build's log ends:\n{}", broken.message, tail.trim());
     }
-    broken.log = Some(Arc::new(log.file));
+    broken.log = Some(Arc::new(log.file.into_temp_path()));
     broken
 }
 

@@ -11,6 +11,7 @@ use rollout_protocol::id::RunId;
 
 use super::build::{self, Build};
 use super::client::Client;
+use super::failed::FailedBuilds;
 use super::failure::{self, has_status};
 use super::flight::Flights;
 use super::lock;
@@ -30,6 +31,7 @@ pub(super) struct Images {
     locks: PathBuf,
     flights: Flights<Result<(), Broken>>,
     forced: Mutex<LruCache<(String, RunId), ()>>,
+    failed: Arc<FailedBuilds>,
 }
 
 /// A failed build or pull, told to everybody who waited for it.
@@ -40,7 +42,7 @@ pub(super) struct Broken {
     /// What happened, with the tail of the log.
     pub(super) message: String,
     /// The log, for as long as somebody may want a copy.
-    pub(super) log: Option<Arc<tempfile::NamedTempFile>>,
+    pub(super) log: Option<Arc<tempfile::TempPath>>,
 }
 
 impl From<Failure> for Broken {
@@ -53,7 +55,7 @@ impl Images {
     /// Images of the engine of `client`; processes that share `locks` build an image once.
     pub(super) fn new(client: Arc<Client>, locks: PathBuf) -> Self {
         let forced = Mutex::new(LruCache::new(FORCED_BUILDS));
-        Self { client, locks, flights: Flights::default(), forced }
+        Self { client, locks, flights: Flights::default(), forced, failed: Arc::default() }
     }
 
     /// See [`Provider::prepare`](crate::environment::Provider::prepare).
@@ -106,17 +108,22 @@ impl Images {
         if !wanted {
             return Ok(Image { reference: tag, made: false });
         }
-        let key = match &forced {
-            Some((tag, run)) => format!("force {tag} {run}"),
-            None => format!("build {tag}"),
-        };
+        let run = request.labels.run;
+        let key = format!("build {tag} for {run}, forced: {}", request.force_build);
         let (client, locks) = (Arc::clone(&self.client), self.locks.clone());
         let (timeout, force) = (request.timeout, request.force_build);
+        let (failed, attempt) = (Arc::clone(&self.failed), (tag.clone(), run));
         let work = || async move {
-            match tokio::time::timeout(timeout, build_once(&client, &locks, &build, force)).await {
+            if let Some(broken) = failed.answer(&attempt) {
+                return Err(broken);
+            }
+            let building = build_once(&client, &locks, &build, force);
+            let result = match tokio::time::timeout(timeout, building).await {
                 Ok(result) => result,
                 Err(_) => Err(out_of_time(&format!("building {}", build.tag), timeout).into()),
-            }
+            };
+            failed.note(attempt, &result);
+            result
         };
         let (result, made) = self.flights.join(&key, work).await;
         match result {
@@ -170,7 +177,7 @@ async fn build_once(
 /// The failure for one of those who waited, with the whole log where it was asked for.
 async fn explain(broken: Broken, log: Option<&Path>) -> Failure {
     if let (Some(from), Some(to)) = (&broken.log, log)
-        && let Err(error) = copy(from.path(), to).await
+        && let Err(error) = copy(from, to).await
     {
         tracing::warn!(to = %to.display(), %error, "cannot write the build log");
     }

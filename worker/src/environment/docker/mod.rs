@@ -17,6 +17,7 @@ mod container;
 mod copy;
 mod create;
 mod exec;
+mod failed;
 mod failure;
 mod flight;
 mod image;

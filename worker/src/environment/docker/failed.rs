@@ -1,0 +1,127 @@
+//! Builds that failed, remembered so that a run does not repeat them for each of its trials.
+
+use std::num::NonZeroUsize;
+use std::sync::{Mutex, PoisonError};
+
+use lru::LruCache;
+use rollout_protocol::id::RunId;
+
+use super::image::Broken;
+use crate::environment::FailureKind;
+
+/// Builds of one image in a run when the failures may pass: as many as the retry policy's default
+/// gives a single trial. Many trials need no more to know that it does not work.
+const BUILDS_PER_RUN: u32 = 3;
+
+/// Failed builds remembered: more than the tasks of large data sets, in some 60 MB at worst.
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
+
+/// Largest log kept for later trials, so that all of them stay below 1 GB of disk. The tail of
+/// every log stands in the message anyway.
+const LOG_BYTES: u64 = 64 * 1024;
+
+/// An image's tag and the run that builds it.
+pub(super) type Key = (String, RunId);
+
+/// Failed builds by image and run.
+#[derive(Debug)]
+pub(super) struct FailedBuilds {
+    known: Mutex<LruCache<Key, Failed>>,
+}
+
+#[derive(Debug)]
+struct Failed {
+    builds: u32,
+    last: Broken,
+}
+
+impl Default for FailedBuilds {
+    fn default() -> Self {
+        Self { known: Mutex::new(LruCache::new(REMEMBERED)) }
+    }
+}
+
+impl FailedBuilds {
+    /// The failure to answer with instead of building again, if that is to be done.
+    pub(super) fn answer(&self, key: &Key) -> Option<Broken> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = known.get(key)?;
+        let mut last = failed.last.clone();
+        if last.kind == FailureKind::Refused {
+            return Some(last);
+        }
+        if failed.builds < BUILDS_PER_RUN {
+            return None;
+        }
+        let builds = failed.builds;
+        last.message =
+            format!("not built again after {builds} failures in this run: {}", last.message);
+        Some(last)
+    }
+
+    /// Notes how a build ended; an image that was built has no failures any more.
+    pub(super) fn note(&self, key: Key, result: &Result<(), Broken>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let Err(broken) = result else {
+            known.pop(&key);
+            return;
+        };
+        let mut last = broken.clone();
+        last.log = last.log.filter(|log| log.metadata().is_ok_and(|log| log.len() <= LOG_BYTES));
+        let builds = known.peek(&key).map_or(0, |failed| failed.builds) + 1;
+        known.put(key, Failed { builds, last });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(run: u8) -> Key {
+        ("rollout/task:1".to_owned(), RunId::from_bytes([run; 16]))
+    }
+
+    fn broken(kind: FailureKind) -> Result<(), Broken> {
+        Err(Broken { kind, message: "why".to_owned(), log: None })
+    }
+
+    #[test]
+    fn what_is_refused_is_answered_from_then_on_in_the_same_run() {
+        let failed = FailedBuilds::default();
+        assert!(failed.answer(&key(1)).is_none());
+        failed.note(key(1), &broken(FailureKind::Refused));
+        assert_eq!(failed.answer(&key(1)).unwrap().message, "why");
+        assert!(failed.answer(&key(2)).is_none());
+    }
+
+    #[test]
+    fn what_may_pass_is_answered_after_three_builds_without_a_success() {
+        let failed = FailedBuilds::default();
+        let timed_out = broken(FailureKind::TimedOut);
+        for _ in 1..BUILDS_PER_RUN {
+            failed.note(key(1), &timed_out);
+        }
+        assert!(failed.answer(&key(1)).is_none());
+        failed.note(key(1), &Ok(()));
+        for _ in 0..BUILDS_PER_RUN {
+            assert!(failed.answer(&key(1)).is_none());
+            failed.note(key(1), &timed_out);
+        }
+        let answer = failed.answer(&key(1)).unwrap();
+        assert_eq!(answer.kind, FailureKind::TimedOut);
+        assert_eq!(answer.message, "not built again after 3 failures in this run: why");
+    }
+
+    #[test]
+    fn only_small_logs_are_kept() {
+        let failed = FailedBuilds::default();
+        for (run, bytes, kept) in [(1, LOG_BYTES, true), (2, LOG_BYTES + 1, false)] {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            file.as_file().set_len(bytes).unwrap();
+            let log = Some(std::sync::Arc::new(file.into_temp_path()));
+            let broken = Broken { kind: FailureKind::Refused, message: String::new(), log };
+            failed.note(key(run), &Err(broken));
+            assert_eq!(failed.answer(&key(run)).unwrap().log.is_some(), kept, "{bytes}");
+        }
+    }
+}
