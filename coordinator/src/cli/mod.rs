@@ -8,6 +8,7 @@ mod error;
 mod exit;
 #[cfg(feature = "docker")]
 mod gc;
+mod image_locks;
 mod logging;
 mod output;
 mod run;

@@ -12,7 +12,7 @@ use rollout_worker::supervise;
 use super::args::RunArgs;
 use super::error::CliError;
 use super::output::Printer;
-use super::{SANDBOX, dry_run, exit, logging};
+use super::{SANDBOX, dry_run, exit, image_locks, logging};
 use crate::config::{self, ConfigWarning, Job, LogLevel, Options};
 use crate::dataset::{Dataset, Sink};
 use crate::metrics::AgentTotal;
@@ -61,7 +61,8 @@ async fn start(
     let (events, reporter) = Reporter::start(facts(&job, &plan, args), sinks)
         .map_err(failed("cannot start the outputs"))?;
     let (stops, _listening) = signals::listen().map_err(failed("cannot listen for signals"))?;
-    let host = HostPaths { image_locks: own.join("locks"), sandbox_helper: sandbox_helper()? };
+    let image_locks = image_locks::directory(|name| std::env::var_os(name), own.join("locks"));
+    let host = HostPaths { image_locks, sandbox_helper: sandbox_helper()? };
     let environment = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();

@@ -23,5 +23,14 @@ pub const DOCKER_HOST: EnvVar = EnvVar {
 /// Disables colour on the terminal when set and not empty.
 pub const NO_COLOR: EnvVar = EnvVar { name: "NO_COLOR", help: "no colour when set and not empty" };
 
+/// Where caches of the user are; below it lie the locks of image builds.
+pub const CACHE_HOME: EnvVar = EnvVar {
+    name: "XDG_CACHE_HOME",
+    help: "directory in which runs share the locks of image builds [default: ~/.cache]",
+};
+
+/// Where [`CACHE_HOME`] is when it is not set.
+pub const HOME: EnvVar = EnvVar { name: "HOME", help: "where `.cache` is" };
+
 /// All of them.
-pub const ALL: &[EnvVar] = &[LOG, DOCKER_HOST, NO_COLOR];
+pub const ALL: &[EnvVar] = &[LOG, DOCKER_HOST, NO_COLOR, CACHE_HOME, HOME];
