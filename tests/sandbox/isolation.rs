@@ -90,13 +90,16 @@ async fn a_replaced_loader_gains_nothing() {
     let lab = Lab::new();
     let sandbox = sandbox::create(&lab.provider).await;
     let environment = sandbox.as_ref();
-    let plant = "echo libm.so.6 > /etc/ld.so.preload; cp -a /lib64/. /tmp/lib64; \
+    let plant = "perl -e 'rename \"/etc\", \"/tmp/etc\"'; rm -f /etc/ld.so.preload; \
+                 echo libm.so.6 > /etc/ld.so.preload; cp -a /lib64/. /tmp/lib64; \
                  perl -e 'rename \"/lib64\", \"/tmp/former\" and rename \"/tmp/lib64\", \"/lib64\"'";
     run(environment, plant).await;
     for name in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
         let has = capabilities(environment, "self", name).await;
         assert_eq!(has & (SYS_ADMIN | SYS_PTRACE), 0, "{name}: {has:x}");
     }
+    output(environment, "test ! -s /etc/ld.so.preload && test -s /etc/passwd").await;
+    output(environment, "test ! -e /tmp/former && test ! -e /tmp/etc").await;
     // What the supervisor starts is limited from its first instruction on, not by its own doing.
     assert_eq!(capabilities(environment, "1", "CapBnd").await & (SYS_ADMIN | SYS_PTRACE), 0);
     assert_ne!(capabilities(environment, "1", "CapEff").await & SYS_PTRACE, 0);

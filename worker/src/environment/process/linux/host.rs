@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use super::message::Bind;
 
 /// Top-level parts of an operating system. Where the host has merged them into `/usr` they are the
-/// same links inside. `/usr` itself lives in memory and shows the host's parts one by one, so that
-/// `/usr/src`, where images like to work, can be an ordinary directory, and so that a sandbox has few
-/// directories on disk: making and removing them is most of its cost.
+/// same links inside, except the libraries. `/usr` itself lives in memory and shows the host's parts
+/// one by one, so that `/usr/src`, where images like to work, can be an ordinary directory, and so
+/// that a sandbox has few directories on disk: making and removing them is most of its cost.
 const SYSTEM: [&str; 7] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix"];
 
 /// Where the configuration is shown, with links to it at its usual place.
@@ -91,7 +91,7 @@ const DIRECTORIES: [(&str, u32); 19] = [
 ];
 
 /// Files that every sandbox gets.
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 6] = [
     (
         "etc/passwd",
         "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n",
@@ -99,6 +99,7 @@ const FILES: [(&str, &str); 5] = [
     ("etc/group", "root:x:0:\ntty:x:5:\nnogroup:x:65534:\n"),
     ("etc/hosts", "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n"),
     ("etc/hostname", "sandbox\n"),
+    (PRELOAD, ""),
     ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
 ];
 
@@ -107,6 +108,12 @@ pub(super) const USR: &str = "usr";
 
 /// … except this part of it.
 pub(super) const OWN_USR: &str = "usr/src";
+
+/// The directory that is a mount of its own, so that it cannot be put aside together with …
+pub(super) const ETC: &str = "etc";
+
+/// … this file, which stays empty: every program reads it, the supervisor's helper too.
+pub(super) const PRELOAD: &str = "etc/ld.so.preload";
 
 /// The host name inside.
 pub(super) const HOSTNAME: &str = "sandbox";
@@ -128,6 +135,10 @@ impl Host {
             let source = Path::new("/").join(name);
             match fs::symlink_metadata(&source) {
                 Ok(meta) if meta.is_dir() => host.bind(name),
+                // The loader is here, and a link could be replaced inside.
+                Ok(meta) if meta.is_symlink() && name.starts_with("lib") && source.is_dir() => {
+                    host.bind(name);
+                }
                 Ok(meta) if meta.is_symlink() => {
                     if let Ok(target) = fs::read_link(&source) {
                         host.links.push((name.into(), target));

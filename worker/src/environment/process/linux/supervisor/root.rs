@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
 use super::Step as _;
-use crate::environment::process::linux::host::{OWN_USR, USR};
+use crate::environment::process::linux::host::{ETC, OWN_USR, PRELOAD, USR};
 use crate::environment::process::linux::message::{Setup, StepFailed};
 
 /// Device nodes shown inside.
@@ -43,6 +43,9 @@ pub(super) fn enter(setup: &Setup) -> Result<(), StepFailed> {
             fs::create_dir_all(&target).step(&step)?;
         }
         rustix::mount::mount_bind_recursive(&bind.source, &target).step(&step)?;
+    }
+    for part in [ETC, PRELOAD].map(|part| root.join(part)) {
+        rustix::mount::mount_bind(&part, &part).step("mount /etc")?;
     }
     protect(root).step("make the host's directories read-only")?;
     proc(&root.join("proc"))?;
@@ -77,7 +80,7 @@ fn protect(root: &Path) -> io::Result<()> {
             continue;
         }
         let mut flags = keep(&options) | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::BIND;
-        if point != root && point != root.join(OWN_USR) {
+        if point != root && point != root.join(OWN_USR) && point != root.join(ETC) {
             flags |= MountFlags::RDONLY;
         }
         rustix::mount::mount_remount(&point, flags, c"")?;
