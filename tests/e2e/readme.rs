@@ -45,3 +45,25 @@ fn its_commands_do_what_it_says() {
         assert_nothing_left(&project);
     }
 }
+
+/// The tests run the program they were built with; `cargo run` must find the same one.
+#[test]
+fn cargo_run_means_rollout() {
+    let metadata = std::process::Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
+        .current_dir(repository())
+        .output()
+        .expect("cargo answers");
+    let metadata: serde_json::Value =
+        serde_json::from_slice(&metadata.stdout).expect("cargo writes JSON");
+    let default = metadata["workspace_default_members"].as_array().expect("a list");
+    let packages = metadata["packages"].as_array().expect("a list");
+    let programs: Vec<_> = packages
+        .iter()
+        .filter(|package| default.contains(&package["id"]))
+        .flat_map(|package| package["targets"].as_array().expect("a list"))
+        .filter(|target| target["kind"][0] == "bin")
+        .map(|target| target["name"].as_str().expect("a name"))
+        .collect();
+    assert_eq!(programs, ["rollout"]);
+}
