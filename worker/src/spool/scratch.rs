@@ -35,7 +35,11 @@ impl ScratchMark {
     /// Creates the directory with the mark in it. It outlives the process, not the system: after a
     /// power cut the coordinator learns of the loss from the worker's silence.
     pub(crate) fn create(&self, scratch: &Path) -> io::Result<()> {
-        fs::create_dir_all(scratch)?;
+        // Never its parent: a worker directory that is gone must not come back half.
+        match fs::create_dir(scratch) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
         let unready = scratch.join("execution.json.new");
         fs::write(&unready, serde_json::to_vec(self)?)?;
         fs::rename(unready, scratch.join(FILE))

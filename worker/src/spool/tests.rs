@@ -98,6 +98,7 @@ impl Scene {
     /// An execution with a scratch directory, two captured files and some litter.
     async fn new() -> Self {
         let dir = TempDir::new().unwrap();
+        std::fs::create_dir(dir.path().join("scratch")).unwrap();
         let store = Arc::new(FaultyStore::default());
         let offer = Sample::store(&store).offer(3, TryId::first(1));
         let exec = ExecId::from_bytes([7; 16]);

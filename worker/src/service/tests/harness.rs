@@ -118,6 +118,7 @@ impl Scene {
 
     pub(super) fn with(setup: Setup) -> Self {
         let dir = TempDir::new().unwrap();
+        std::fs::create_dir(dir.path().join("scratch")).unwrap();
         let store = Arc::new(FaultyStore::default());
         let sample = Sample::store(&store);
         let config = ModelConfig {
