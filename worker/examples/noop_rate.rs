@@ -15,7 +15,7 @@ use rollout_worker::environment::Owner;
 use rollout_worker::port::{Dispatch, Incarnation};
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::embedded::model::{Model, ModelConfig};
-use rollout_worker::service::{Runner, Shutdown, Worker, WorkerConfig};
+use rollout_worker::service::{Profile, Runner, Shutdown, Worker, WorkerConfig};
 use rollout_worker::supervise;
 use rollout_worker::testing::{FaultyStore, Sample, draft};
 use rollout_worker::trial::{Finished, TrialContext};
@@ -73,6 +73,7 @@ async fn through_the_worker(items: u32, window: u32) {
         dir: dir.path().to_owned(),
         pool: "default".into(),
         slots: window,
+        profile: Profile::default(),
         lease: Duration::from_secs(60),
         suspicious_window: None,
         spool_bytes: u64::MAX,

@@ -15,11 +15,13 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::wire::claim::{Answer, Claim};
+use rollout_protocol::wire::command::{Command, Receipt};
 use rollout_protocol::wire::control::Control;
 use rollout_protocol::wire::hello::Hello;
-use rollout_protocol::wire::offer::Offer;
+use rollout_protocol::wire::offer::{Offer, SizeClass};
 use rollout_protocol::wire::report::Report;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -28,11 +30,12 @@ use tokio::sync::{broadcast, oneshot};
 /// The worker's side of the queue.
 #[async_trait]
 pub trait WorkSource: Send + Sync + fmt::Debug {
-    /// Takes at most `max` offers, waiting up to `wait` for the first.
+    /// Takes at most as many offers as there is room for, the biggest class that fits first,
+    /// waiting up to `wait` for the first.
     ///
     /// # Errors
     /// [`QueueError`].
-    async fn pull(&self, max: usize, wait: Duration) -> Result<Vec<Delivery>, QueueError>;
+    async fn pull(&self, room: Room, wait: Duration) -> Result<Vec<Delivery>, QueueError>;
 
     /// Extends the lease of deliveries.
     ///
@@ -136,11 +139,106 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
     /// [`QueueError`].
     async fn hellos(&self) -> Result<Vec<SeenHello>, QueueError>;
 
+    /// The next command of a user for this run.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    async fn next_command(&self, run: RunId) -> Result<PendingCommand, QueueError>;
+
+    /// The sequence of the run's last report, 0 when there is none: who has read up to it knows
+    /// everything that was reported before this was asked.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    async fn reports_head(&self, run: RunId) -> Result<u64, QueueError>;
+
     /// Tells workers something at once. A hint only.
     ///
     /// # Errors
     /// [`QueueError`].
     async fn control(&self, control: Control) -> Result<(), QueueError>;
+}
+
+/// A small store of values under keys, each with a revision, for locks and states of runs.
+#[async_trait]
+pub trait Board: Send + Sync + fmt::Debug {
+    /// What stands under a key.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    async fn read(&self, key: &str) -> Result<Option<Entry>, QueueError>;
+
+    /// Writes a key if what stands there has this revision, or if nothing stands there when there
+    /// is none; its new revision. `None` when somebody else wrote in between.
+    ///
+    /// # Errors
+    /// [`QueueError`], after which it may have been written or not.
+    async fn write(
+        &self,
+        key: &str,
+        value: Bytes,
+        revision: Option<u64>,
+    ) -> Result<Option<u64>, QueueError>;
+
+    /// Removes a key if what stands there has this revision; whether it did.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    async fn remove(&self, key: &str, revision: u64) -> Result<bool, QueueError>;
+
+    /// Every key with what stands there.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    async fn all(&self) -> Result<Vec<(String, Entry)>, QueueError>;
+}
+
+/// A value of a [`Board`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Grows with every write of the board.
+    pub revision: u64,
+    /// The value.
+    pub value: Bytes,
+}
+
+/// What a worker has room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Free slots.
+    pub slots: usize,
+    /// Free shares, see [`SizeClass::shares`]; no limit when absent.
+    pub shares: Option<u64>,
+    /// Nothing runs: what has to run alone may be taken.
+    pub idle: bool,
+}
+
+impl Room {
+    /// Room for so many of every class.
+    pub const fn slots(slots: usize) -> Self {
+        Self { slots, shares: None, idle: true }
+    }
+
+    /// How many of a class fit.
+    pub fn of(&self, class: SizeClass) -> usize {
+        if class == SizeClass::SOLO {
+            return usize::from(self.idle && self.slots > 0);
+        }
+        let shares = self.shares.map(|shares| shares / class.shares());
+        let fit = shares.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
+        self.slots.min(fit)
+    }
+
+    /// What is left when so many of a class were taken.
+    #[must_use]
+    pub fn without(self, class: SizeClass, taken: usize) -> Self {
+        let used = class.shares().saturating_mul(taken as u64);
+        Self {
+            slots: self.slots.saturating_sub(taken),
+            shares: self.shares.map(|shares| shares.saturating_sub(used)),
+            idle: self.idle && taken == 0,
+        }
+    }
 }
 
 /// Names one life of a broker: state of another life is lost. Written as 32 hexadecimal digits:
@@ -231,6 +329,15 @@ pub struct PendingClaim {
     pub reply: oneshot::Sender<Answer>,
 }
 
+/// A command that waits for its receipt.
+#[derive(Debug)]
+pub struct PendingCommand {
+    /// The command.
+    pub command: Command,
+    /// Where the receipt goes. Dropping it is no answer.
+    pub reply: oneshot::Sender<Receipt>,
+}
+
 /// A hello with its age.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenHello {
@@ -270,6 +377,12 @@ pub enum QueueError {
     NoAnswer {
         /// The run.
         run: RunId,
+    },
+    /// The broker works, and does not do this for us: asking again will not help.
+    #[error("the queue refuses: {reason}")]
+    Denied {
+        /// What it says.
+        reason: String,
     },
     /// A position is not of the stream as it is now.
     #[error("the reports were read up to a position that the queue no longer knows")]

@@ -5,6 +5,7 @@ use rollout_protocol::error::TrialError;
 use rollout_protocol::id::{ExecId, ItemId, TryId};
 use rollout_protocol::record::{Execution, Verdict};
 use rollout_protocol::wire::claim::Answer;
+use rollout_protocol::wire::command::Receipt;
 use rollout_protocol::wire::control::StopLevel;
 
 /// One effect.
@@ -47,6 +48,23 @@ pub enum Effect {
         try_id: TryId,
         /// Execution.
         exec: ExecId,
+    },
+    /// Look into the store for results of an item that is nowhere, and say what was found.
+    LookForResults {
+        /// Item.
+        item: ItemId,
+    },
+    /// Tell a worker to end an execution that nobody wants.
+    StopExecution {
+        /// Execution.
+        exec: ExecId,
+    },
+    /// Answer a user's command.
+    Receipt {
+        /// The command's name.
+        id: u64,
+        /// The answer.
+        receipt: Receipt,
     },
     /// Tell the workers to stop.
     Stop(StopLevel),

@@ -40,6 +40,14 @@ impl Core {
                 self.commit(now, record, out);
             }
             Input::Claim { id, claim } => self.claim(now, id, claim, out),
+            Input::Begin => self.dispatching = true,
+            Input::Hellos(_)
+            | Input::Reconnected
+            | Input::Observed(_)
+            | Input::Found { .. }
+            | Input::Room(_)
+            | Input::Unplaceable(_)
+            | Input::Cancel { .. } => {}
             Input::Tick => self.wake(now),
             Input::Stop(level) => self.begin_stop(now, level, out),
         }
@@ -61,7 +69,7 @@ impl Core {
     }
 
     fn plan(&mut self, now: Now, new: NewItem, out: &mut impl Output) {
-        let NewItem { item, ordinal, spec } = new;
+        let NewItem { item, ordinal, spec, .. } = new;
         let Some(row) = self.rows.get_mut(&item) else {
             let mut row = Row::new(spec, TryId { epoch: 0, n: 0 });
             row.ordinal = Some(ordinal);

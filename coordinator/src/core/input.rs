@@ -1,11 +1,15 @@
 //! What the core is told.
 
+use std::collections::BTreeMap;
+
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::wire::claim::Claim;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::port::Reported;
+use rollout_protocol::wire::offer::SizeClass;
+use rollout_protocol::wire::report::Report;
+use rollout_worker::port::{Listed, Reported, SeenHello};
 
 /// The time of an input, and a random number for whoever needs one.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +42,37 @@ pub enum Input {
         /// The question.
         claim: Claim,
     },
+    /// A sitting begins while executions of former sittings may still run: offers stay offered, and
+    /// what runs is learnt from reports and hellos.
+    Begin,
+    /// The last hello of every worker that said one, all of them at once.
+    Hellos(Vec<SeenHello>),
+    /// The queue was out of reach, or it is another incarnation: that something is not shown means
+    /// nothing until hellos were watched for one lease again.
+    Reconnected,
+    /// A round of reconciliation: every offer of the run in the queue. The reports were read to
+    /// their head, the offers were listed, the hellos were taken in, and the reports were read to
+    /// their head again, in this order, without a break in the connection.
+    Observed(Vec<Listed>),
+    /// What the store has of an item that is nowhere, as the reports that were lost.
+    Found {
+        /// The item.
+        item: ItemId,
+        /// Reports made from its result markers.
+        reports: Vec<Report>,
+    },
+    /// How many more offers of each size class the queue shall hold unstarted. A class that is not
+    /// named has no bound.
+    Room(BTreeMap<SizeClass, usize>),
+    /// Lanes that no registered worker could ever run, and why.
+    Unplaceable(BTreeMap<u16, String>),
+    /// A user ends these items for good.
+    Cancel {
+        /// Names the command in the receipt.
+        id: u64,
+        /// The items, with those that nobody asked for yet.
+        items: Vec<NewItem>,
+    },
     /// Time passed.
     Tick,
     /// Stop.
@@ -53,4 +88,8 @@ pub struct NewItem {
     pub ordinal: u64,
     /// Digest of what it runs under.
     pub spec: Digest,
+    /// Its size class.
+    pub class: SizeClass,
+    /// What it needs of a worker: an index into the planner's lanes.
+    pub lane: u16,
 }

@@ -10,6 +10,7 @@ use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::record::{Durations, LostReason, Outcome, Timestamps, Verdict};
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::claim::{Answer, Claim};
+use rollout_protocol::wire::offer::SizeClass;
 use rollout_protocol::wire::report::{Body, Report, ResultBody};
 use rollout_worker::port::{Incarnation, Position, Reported};
 
@@ -114,7 +115,13 @@ impl World {
     /// A sitting begins: the plan is fed, former executors are dead.
     fn begin(&mut self, items: u8) {
         let planned = (0..items)
-            .map(|n| NewItem { item: item(n), ordinal: u64::from(n), spec: spec(1) })
+            .map(|n| NewItem {
+                item: item(n),
+                ordinal: u64::from(n),
+                spec: spec(1),
+                class: SizeClass(0),
+                lane: 0,
+            })
             .collect();
         self.handle(Input::Items(planned));
         self.handle(Input::Exhausted);

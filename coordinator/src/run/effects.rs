@@ -42,6 +42,9 @@ impl<P: Planner> Engine<P> {
                     let trial = self.planner.name(ordinal);
                     events.push(EventKind::TrialLost { item, trial, try_id, exec });
                 }
+                Effect::LookForResults { .. }
+                | Effect::StopExecution { .. }
+                | Effect::Receipt { .. } => {}
                 Effect::Stop(level) => {
                     self.dispatch.control(Control::StopRun { run: self.run.run, level }).await?;
                     events.push(EventKind::RunStopping { level });

@@ -17,7 +17,7 @@ use rollout_worker::owner::{HostOwners, WorkerDir};
 use rollout_worker::port::{Dispatch, QueueError, WorkSource};
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::embedded::model::ModelConfig;
-use rollout_worker::service::{Runner, Shutdown, Worker, WorkerConfig};
+use rollout_worker::service::{Profile, Runner, Shutdown, Worker, WorkerConfig};
 use rollout_worker::spool;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Task};
@@ -204,6 +204,7 @@ fn worker_config(dirs: &Directories, slots: u32) -> WorkerConfig {
         dir: dirs.mine.path().to_owned(),
         pool: "default".to_owned(),
         slots,
+        profile: Profile::default(),
         lease: ModelConfig::default().lease,
         suspicious_window: None,
         spool_bytes: SPOOL_BYTES,

@@ -30,8 +30,14 @@ impl JobPlanner {
         self.plan.trial(ordinal).expect("only ordinals of the plan are asked for")
     }
 
-    fn new_item(trial: &PlannedTrial) -> NewItem {
-        NewItem { item: trial.item, ordinal: trial.ordinal, spec: trial.trial_ref.digest() }
+    fn new_item(&self, trial: &PlannedTrial) -> NewItem {
+        NewItem {
+            item: trial.item,
+            ordinal: trial.ordinal,
+            spec: trial.trial_ref.digest(),
+            class: self.plan.tasks()[trial.task].class,
+            lane: 0,
+        }
     }
 }
 
@@ -45,13 +51,13 @@ impl Planner for JobPlanner {
         let end = self.plan.len().min(begin + max as u64);
         self.handed_out = end;
         let ordinals = (begin..end).filter_map(|k| self.plan.dispatched(k));
-        ordinals.map(|ordinal| Self::new_item(&self.trial(ordinal))).collect()
+        ordinals.map(|ordinal| self.new_item(&self.trial(ordinal))).collect()
     }
 
     fn find(&self, item: &ItemId) -> Option<NewItem> {
         let ordinals =
             self.ordinals.get_or_init(|| self.plan.trials().map(|t| (t.item, t.ordinal)).collect());
-        ordinals.get(item).map(|ordinal| Self::new_item(&self.trial(*ordinal)))
+        ordinals.get(item).map(|ordinal| self.new_item(&self.trial(*ordinal)))
     }
 
     fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer {

@@ -1,9 +1,12 @@
 //! Hellos: what a worker says of itself and of all it runs.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::{Deserialize, Serialize};
 
 use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use crate::phase::Phase;
+use crate::spec::environment::ProviderKind;
 
 /// The state of a worker, said anew about once a second and when it changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,8 +23,49 @@ pub struct Hello {
     pub pool: String,
     /// Slots it has.
     pub slots: u32,
-    /// Every execution whose report is not acknowledged: running, spooled, uploading.
+    /// Slots that nothing occupies.
+    #[serde(default)]
+    pub free: u32,
+    /// What its operator lets trials use.
+    #[serde(default)]
+    pub budget: Budget,
+    /// The providers it has, and the largest environment of each.
+    #[serde(default)]
+    pub providers: BTreeMap<ProviderKind, Capacity>,
+    /// Names of the variables that trials may see here. Never values.
+    #[serde(default)]
+    pub variables: BTreeSet<String>,
+    /// Takes no more work.
+    #[serde(default)]
+    pub draining: bool,
+    /// Every execution whose report is not acknowledged (running, spooled, uploading), and every
+    /// delivery whose claim waits for an answer.
     pub executions: Vec<Running>,
+}
+
+/// What the trials of a worker may use together. What is absent has no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Budget {
+    /// Processors.
+    #[serde(default)]
+    pub cpus: Option<u32>,
+    /// Memory, MiB.
+    #[serde(default)]
+    pub memory_mb: Option<u64>,
+    /// Disk, MiB.
+    #[serde(default)]
+    pub disk_mb: Option<u64>,
+}
+
+/// The largest environment that a provider can make on a host. What is absent has no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capacity {
+    /// Processors.
+    #[serde(default)]
+    pub cpus: Option<u32>,
+    /// Memory, MiB.
+    #[serde(default)]
+    pub memory_mb: Option<u64>,
 }
 
 /// One execution of a worker.
@@ -38,4 +82,7 @@ pub struct Running {
     pub exec: ExecId,
     /// Where it is.
     pub phase: Phase,
+    /// It does not run yet: it waits for the answer to its claim.
+    #[serde(default)]
+    pub claiming: bool,
 }

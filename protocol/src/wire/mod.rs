@@ -4,6 +4,7 @@
 //! carries the digest of the spec it was made under. JSON; fields are only added.
 
 pub mod claim;
+pub mod command;
 pub mod control;
 pub mod hello;
 pub mod marker;

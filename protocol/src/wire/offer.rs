@@ -44,6 +44,14 @@ pub enum Work {
 pub struct SizeClass(pub u8);
 
 impl SizeClass {
+    /// The class of what runs alone on its worker: an item under suspicion of killing workers.
+    pub const SOLO: Self = Self(u8::MAX);
+
+    /// Shares that a member of the class may need, one share being one processor and 2 GiB.
+    pub fn shares(self) -> u64 {
+        4u64.saturating_pow(u32::from(self.0))
+    }
+
     /// The class of an environment with these ceilings.
     pub fn of(resources: &Resources) -> Self {
         let shares = u64::from(resources.cpus).max(resources.memory_mb.div_ceil(2048)).max(1);
@@ -59,7 +67,7 @@ impl SizeClass {
 
 impl fmt::Display for SizeClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "c{}", self.0)
+        if *self == Self::SOLO { f.write_str("solo") } else { write!(f, "c{}", self.0) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What every queue must do, as functions that a test of an implementation runs: [`all`], each on a
 //! broker of its own. They fail by panicking.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +11,13 @@ use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::spec::trial::TrialRef;
 use rollout_protocol::wire::claim::{Answer, Claim};
 use rollout_protocol::wire::control::{Control, StopLevel};
-use rollout_protocol::wire::hello::Hello;
+use rollout_protocol::wire::hello::{Budget, Hello};
 use rollout_protocol::wire::offer::{Offer, SizeClass, Work};
 use rollout_protocol::wire::report::{Body, Report};
 
-use crate::port::{Delivery, Dispatch, Offered, Position, QueueError, Refused, Token, WorkSource};
+use crate::port::{
+    Delivery, Dispatch, Offered, Position, QueueError, Refused, Room, Token, WorkSource,
+};
 
 /// A broker under test. Nothing else uses it.
 #[async_trait]
@@ -103,7 +106,7 @@ async fn publish(broker: &dyn Broker, offers: &[Offer]) {
 }
 
 async fn pull(broker: &dyn Broker, max: usize) -> Vec<Delivery> {
-    broker.source().pull(max, BRIEFLY).await.expect("reachable")
+    broker.source().pull(Room::slots(max), BRIEFLY).await.expect("reachable")
 }
 
 fn items(deliveries: &[Delivery]) -> Vec<ItemId> {
@@ -146,13 +149,13 @@ pub async fn a_waiting_pull_gets_what_is_published(broker: &dyn Broker) {
     let source = broker.source();
     let wait = Duration::from_millis(300);
     let began = tokio::time::Instant::now();
-    assert_eq!(source.pull(1, wait).await.expect("reachable"), []);
+    assert_eq!(source.pull(Room::slots(1), wait).await.expect("reachable"), []);
     assert!(began.elapsed() >= wait - BRIEFLY, "{:?}", began.elapsed());
     let later = async {
         tokio::time::sleep(BRIEFLY).await;
         publish(broker, &[offer(1, 1, FIRST)]).await;
     };
-    let (pulled, ()) = tokio::join!(source.pull(5, PATIENCE), later);
+    let (pulled, ()) = tokio::join!(source.pull(Room::slots(5), PATIENCE), later);
     assert_eq!(items(&pulled.expect("reachable")), [item(1)]);
 }
 
@@ -392,6 +395,11 @@ pub async fn hellos_show_the_last_word_and_its_age(broker: &dyn Broker) {
         store: "store".into(),
         pool: "default".into(),
         slots,
+        free: slots,
+        budget: Budget::default(),
+        providers: BTreeMap::new(),
+        variables: BTreeSet::new(),
+        draining: false,
         executions: Vec::new(),
     };
     for said in [hello("a", 1), hello("b", 2)] {

@@ -40,6 +40,8 @@ pub(super) struct Execution {
     moved: AtomicBool,
     /// Whether it runs: neither a question any more nor ended yet.
     running: AtomicBool,
+    /// Whether it ever ran.
+    begun: AtomicBool,
     /// Whether it was announced.
     announced: AtomicBool,
     stop: watch::Sender<Option<StopLevel>>,
@@ -56,6 +58,7 @@ impl Execution {
             phase: AtomicU8::new(Phase::Queued as u8),
             moved: AtomicBool::new(false),
             running: AtomicBool::new(false),
+            begun: AtomicBool::new(false),
             announced: AtomicBool::new(false),
             stop: watch::Sender::new(stop),
         }
@@ -84,7 +87,13 @@ impl Execution {
     }
 
     pub(super) fn begins(&self) {
+        self.begun.store(true, Ordering::Relaxed);
         self.running.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it runs or did, as opposed to a claim that waits for its answer.
+    fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Relaxed)
     }
 
     pub(super) fn ends(&self) {
@@ -145,6 +154,7 @@ impl Execution {
             try_id: self.offer.try_id,
             exec: self.exec,
             phase: self.phase(),
+            claiming: !self.has_begun(),
         }
     }
 }

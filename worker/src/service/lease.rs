@@ -80,6 +80,11 @@ async fn hello(shared: &Shared, executions: &[Arc<Execution>]) {
         store: shared.store.identity().to_owned(),
         pool: config.pool.clone(),
         slots: config.slots,
+        free: u32::try_from(shared.slots.available_permits()).unwrap_or(u32::MAX),
+        budget: config.profile.budget,
+        providers: config.profile.providers.clone(),
+        variables: config.profile.variables.clone(),
+        draining: *shared.closing.borrow(),
         executions: executions.iter().map(|execution| execution.line()).collect(),
     };
     if let Err(error) = shared.source.hello(hello).await {

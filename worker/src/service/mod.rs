@@ -30,6 +30,7 @@ mod report;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::fmt;
 use std::path::PathBuf;
@@ -40,6 +41,8 @@ use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use rollout_protocol::id::WorkerId;
+use rollout_protocol::spec::environment::ProviderKind;
+use rollout_protocol::wire::hello::{Budget, Capacity};
 use tokio::sync::{Semaphore, watch};
 
 use self::documents::Documents;
@@ -84,6 +87,8 @@ pub struct WorkerConfig {
     pub pool: String,
     /// Executions with an environment at the same time.
     pub slots: u32,
+    /// What it can run, for whoever decides where work goes.
+    pub profile: Profile,
     /// The queue's lease.
     pub lease: Duration,
     /// How long after its connection every delivery is suspicious, because the queue may have lost
@@ -92,6 +97,17 @@ pub struct WorkerConfig {
     pub suspicious_window: Option<Duration>,
     /// Bytes of finished executions on disk beyond which the worker takes no more work.
     pub spool_bytes: u64,
+}
+
+/// What a worker can run.
+#[derive(Debug, Clone, Default)]
+pub struct Profile {
+    /// What its operator lets trials use.
+    pub budget: Budget,
+    /// Its providers, and the largest environment of each.
+    pub providers: BTreeMap<ProviderKind, Capacity>,
+    /// Names of the variables that trials may see.
+    pub variables: BTreeSet<String>,
 }
 
 /// What is asked of a worker. Only ever made harder.

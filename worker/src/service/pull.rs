@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::finish::Next;
 use super::{Shared, Shutdown, claim, execute, finish};
-use crate::port::{Delivery, Incarnation, Token};
+use crate::port::{Delivery, Incarnation, Room, Token};
 use crate::supervise::{self, Task};
 
 /// How long one pull waits for work.
@@ -76,7 +76,7 @@ async fn next_batch(shared: &Arc<Shared>) -> (OwnedSemaphorePermit, Option<Vec<D
         free.merge(more);
     }
     let mut patience = shared.queue_outage.patience();
-    match shared.source.pull(free.num_permits(), WAIT).await {
+    match shared.source.pull(Room::slots(free.num_permits()), WAIT).await {
         Ok(deliveries) => {
             patience.works();
             (free, Some(deliveries))

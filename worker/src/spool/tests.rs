@@ -23,7 +23,7 @@ use tokio::sync::{broadcast, watch};
 use super::keep::plan;
 use super::*;
 use crate::environment::{Labels, Owner};
-use crate::port::{Delivery, QueueError, Refused, Token, WorkSource};
+use crate::port::{Delivery, QueueError, Refused, Room, Token, WorkSource};
 use crate::store::{BlobStore as _, get_json};
 use crate::testing::{FaultyStore, Sample, draft};
 use crate::trial::{CapturedFile, FileRole, PhaseSink, TrialContext};
@@ -45,7 +45,7 @@ impl Reports {
 
 #[async_trait]
 impl WorkSource for Reports {
-    async fn pull(&self, _: usize, _: Duration) -> Result<Vec<Delivery>, QueueError> {
+    async fn pull(&self, _: Room, _: Duration) -> Result<Vec<Delivery>, QueueError> {
         unreachable!("recovery takes no work")
     }
     async fn progress(&self, _: &[Token]) -> Result<(), QueueError> {

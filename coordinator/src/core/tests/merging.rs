@@ -153,7 +153,8 @@ fn a_result_made_under_another_spec_never_settles() {
     for (at, record) in &world.journal[..records] {
         world.core.apply(*at, record.clone(), &mut Vec::new());
     }
-    let planned = vec![NewItem { item: item(0), ordinal: 0, spec: spec(2) }];
+    let planned =
+        vec![NewItem { item: item(0), ordinal: 0, spec: spec(2), class: SizeClass(0), lane: 0 }];
     world.handle(Input::Items(planned));
     world.handle(Input::Exhausted);
     world.report(0, FIRST, 1, 1, ok(1.0));

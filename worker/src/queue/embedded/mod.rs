@@ -28,8 +28,8 @@ use self::claims::Claims;
 use self::journalled::Journalled;
 use self::model::{Model, ModelConfig};
 use crate::port::{
-    Delivery, Dispatch, Incarnation, Listed, Offered, PendingClaim, Position, QueueError, Refused,
-    Reported, SeenHello, Token, WorkSource,
+    Delivery, Dispatch, Incarnation, Listed, Offered, PendingClaim, PendingCommand, Position,
+    QueueError, Refused, Reported, Room, SeenHello, Token, WorkSource,
 };
 
 /// Commands that a slow worker may lag behind by. They are hints.
@@ -111,7 +111,8 @@ impl Default for EmbeddedQueue {
 /// A pull may be dropped while it waits: it takes nothing before it returns.
 #[async_trait]
 impl WorkSource for EmbeddedQueue {
-    async fn pull(&self, max: usize, wait: Duration) -> Result<Vec<Delivery>, QueueError> {
+    async fn pull(&self, room: Room, wait: Duration) -> Result<Vec<Delivery>, QueueError> {
+        let max = room.slots;
         let deadline = Instant::now() + wait;
         loop {
             let mut told = std::pin::pin!(self.work.notified());
@@ -223,6 +224,15 @@ impl Dispatch for EmbeddedQueue {
 
     async fn next_claim(&self, run: RunId) -> Result<PendingClaim, QueueError> {
         Ok(self.claims.next(run).await)
+    }
+
+    /// Nobody outside the process reaches this queue: users command by signals.
+    async fn next_command(&self, _run: RunId) -> Result<PendingCommand, QueueError> {
+        std::future::pending().await
+    }
+
+    async fn reports_head(&self, run: RunId) -> Result<u64, QueueError> {
+        Ok(self.model().reports_head(run))
     }
 
     async fn hellos(&self) -> Result<Vec<SeenHello>, QueueError> {

@@ -40,7 +40,8 @@ async fn keeps_the_contract() {
 async fn a_waiting_pull_gets_what_expires_while_it_waits() {
     let broker = Embedded(Arc::new(EmbeddedQueue::lasting(ModelConfig::default())));
     contract::a_silent_delivery_comes_again_after_its_lease(&broker).await;
-    let again = broker.source().pull(1, Duration::from_secs(3600)).await.expect("reachable");
+    let again =
+        broker.source().pull(Room::slots(1), Duration::from_secs(3600)).await.expect("reachable");
     assert_eq!(again[0].delivered, 3);
 }
 

@@ -10,7 +10,7 @@ use rollout_protocol::wire::report::Body;
 
 use super::harness::{FIRST, LEASE, Scene, Setup, result};
 use super::*;
-use crate::port::WorkSource;
+use crate::port::{Room, WorkSource};
 
 const LATER: TryId = FIRST.next(1);
 
@@ -123,6 +123,6 @@ async fn a_closing_worker_gives_back_what_it_only_asked_about() {
     let began = tokio::time::Instant::now();
     scene.shut_down(Shutdown::Finish).await;
     assert!(began.elapsed() < SECOND);
-    let again = queue.pull(1, Duration::ZERO).await.unwrap();
+    let again = queue.pull(Room::slots(1), Duration::ZERO).await.unwrap();
     assert_eq!(again[0].delivered, 2);
 }

@@ -134,6 +134,7 @@ impl Scene {
             dir: dir.path().to_owned(),
             pool: "default".into(),
             slots: setup.slots,
+            profile: Profile::default(),
             lease: LEASE,
             suspicious_window: setup.window,
             spool_bytes: 1 << 20,

@@ -164,6 +164,11 @@ impl Model {
             .collect())
     }
 
+    /// The sequence of the run's last report, 0 when there is none.
+    pub fn reports_head(&self, run: RunId) -> u64 {
+        self.reports.head(run)
+    }
+
     /// Deletes the run's reports strictly below a position. A position of another incarnation
     /// deletes nothing.
     pub fn purge(&mut self, run: RunId, below: Position) {

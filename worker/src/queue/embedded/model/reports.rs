@@ -52,6 +52,10 @@ impl Stream {
         Ok(reports.range(start..).take(max).map(|(sequence, report)| (*sequence, report)))
     }
 
+    pub(super) fn head(&self, run: RunId) -> u64 {
+        self.runs.get(&run).and_then(VecDeque::back).map_or(0, |(sequence, _)| *sequence)
+    }
+
     pub(super) fn purge(&mut self, run: RunId, below: u64) {
         if let Some(reports) = self.runs.get_mut(&run) {
             let end = reports.partition_point(|(sequence, _)| *sequence < below);
