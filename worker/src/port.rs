@@ -25,7 +25,7 @@ use rollout_protocol::wire::offer::{Offer, SizeClass};
 use rollout_protocol::wire::report::Report;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::{broadcast, oneshot, watch};
 
 /// The worker's side of the queue.
 #[async_trait]
@@ -73,6 +73,9 @@ pub trait WorkSource: Send + Sync + fmt::Debug {
     /// [`QueueError`].
     async fn hello(&self, hello: Hello) -> Result<(), QueueError>;
 
+    /// Whether the broker is reached, from now on.
+    fn contact(&self) -> watch::Receiver<Contact>;
+
     /// Commands of coordinators from now on. May miss some: a hint only.
     fn controls(&self) -> broadcast::Receiver<Control>;
 }
@@ -85,6 +88,9 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`QueueError`].
     async fn incarnation(&self) -> Result<Incarnation, QueueError>;
+
+    /// Whether the broker is reached, from now on.
+    fn contact(&self) -> watch::Receiver<Contact>;
 
     /// Publishes offers unless they are already there.
     ///
@@ -157,6 +163,16 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`QueueError`].
     async fn control(&self, control: Control) -> Result<(), QueueError>;
+}
+
+/// How a client stands with its broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Contact {
+    /// Whether the broker can be reached.
+    pub up: bool,
+    /// How often a connection was made. Another number means that something may have been missed,
+    /// and that the broker may not be what it was.
+    pub connections: u64,
 }
 
 /// A small store of values under keys, each with a revision, for locks and states of runs.

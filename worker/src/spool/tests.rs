@@ -23,7 +23,7 @@ use tokio::sync::{broadcast, watch};
 use super::keep::plan;
 use super::*;
 use crate::environment::{Labels, Owner};
-use crate::port::{Delivery, QueueError, Refused, Room, Token, WorkSource};
+use crate::port::{Contact, Delivery, QueueError, Refused, Room, Token, WorkSource};
 use crate::store::{BlobStore as _, get_json};
 use crate::testing::{FaultyStore, Sample, draft};
 use crate::trial::{CapturedFile, FileRole, PhaseSink, TrialContext};
@@ -75,6 +75,10 @@ impl WorkSource for Reports {
     async fn hello(&self, _: Hello) -> Result<(), QueueError> {
         unreachable!("recovery is no worker")
     }
+    fn contact(&self) -> watch::Receiver<Contact> {
+        unreachable!("recovery asks nobody")
+    }
+
     fn controls(&self) -> broadcast::Receiver<Control> {
         unreachable!("recovery obeys nobody")
     }

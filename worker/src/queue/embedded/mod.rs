@@ -21,15 +21,15 @@ use rollout_protocol::wire::control::Control;
 use rollout_protocol::wire::hello::Hello;
 use rollout_protocol::wire::offer::Offer;
 use rollout_protocol::wire::report::Report;
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::{Instant, timeout_at};
 
 use self::claims::Claims;
 use self::journalled::Journalled;
 use self::model::{Model, ModelConfig};
 use crate::port::{
-    Delivery, Dispatch, Incarnation, Listed, Offered, PendingClaim, PendingCommand, Position,
-    QueueError, Refused, Reported, Room, SeenHello, Token, WorkSource,
+    Contact, Delivery, Dispatch, Incarnation, Listed, Offered, PendingClaim, PendingCommand,
+    Position, QueueError, Refused, Reported, Room, SeenHello, Token, WorkSource,
 };
 
 /// Commands that a slow worker may lag behind by. They are hints.
@@ -48,6 +48,7 @@ pub struct EmbeddedQueue {
     claims: Claims,
     hellos: Mutex<HashMap<WorkerId, (Hello, Instant)>>,
     controls: broadcast::Sender<Control>,
+    contact: watch::Sender<Contact>,
 }
 
 impl EmbeddedQueue {
@@ -73,6 +74,7 @@ impl EmbeddedQueue {
             claims: Claims::default(),
             hellos: Mutex::default(),
             controls: broadcast::Sender::new(CONTROLS),
+            contact: watch::Sender::new(Contact { up: true, connections: 1 }),
         }
     }
 
@@ -166,6 +168,10 @@ impl WorkSource for EmbeddedQueue {
         Ok(())
     }
 
+    fn contact(&self) -> watch::Receiver<Contact> {
+        self.contact.subscribe()
+    }
+
     fn controls(&self) -> broadcast::Receiver<Control> {
         self.controls.subscribe()
     }
@@ -175,6 +181,10 @@ impl WorkSource for EmbeddedQueue {
 impl Dispatch for EmbeddedQueue {
     async fn incarnation(&self) -> Result<Incarnation, QueueError> {
         Ok(self.model().incarnation())
+    }
+
+    fn contact(&self) -> watch::Receiver<Contact> {
+        self.contact.subscribe()
     }
 
     async fn offer(&self, offers: &[Offer]) -> Result<Vec<Result<Offered, Refused>>, QueueError> {
