@@ -1,6 +1,6 @@
 //! `rollout bench dispatch`: trials that do nothing, through the whole embedded path.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -269,6 +269,8 @@ async fn plan(items: u32, store: &dyn BlobStore) -> Result<JobPlan, BenchError> 
         files: Digest::of(b""),
         rules: Digest::of(b""),
         class: SizeClass::default(),
+        resources: task.resources,
+        variables: BTreeSet::new(),
     };
     Ok(JobPlan::new(settings, vec![agent], vec![planned], items)?)
 }

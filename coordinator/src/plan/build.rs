@@ -6,7 +6,7 @@ use rollout_protocol::spec::task::TaskSpec;
 use rollout_protocol::wire::offer::SizeClass;
 use serde::Serialize;
 
-use super::{JobPlan, PlanError, PlannedTask};
+use super::{JobPlan, PlanError, PlannedTask, lanes};
 use crate::config::{ConfigErrors, ErrorKind, Job, Problems, Spot};
 use crate::dataset::{BundleError, Dataset, Sink, bundle};
 
@@ -46,6 +46,8 @@ pub async fn build(
             files: task.files,
             rules: task.rules,
             class: SizeClass::of(&task.spec.resources),
+            resources: task.spec.resources,
+            variables: lanes::required(task.spec.env.values()),
         });
         specs.push(task.spec);
     }

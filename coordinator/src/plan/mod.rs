@@ -13,17 +13,19 @@ mod build;
 mod compare;
 mod document;
 mod dry_run;
+mod lanes;
 mod read;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use rollout_protocol::digest::{Digest, Hasher};
 use rollout_protocol::id::ItemId;
 use rollout_protocol::limits::TRIALS_PER_RUN;
 use rollout_protocol::spec::agent::AgentSpec;
+use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::settings::TrialSettings;
 use rollout_protocol::spec::trial::{TrialName, TrialRef};
 use rollout_protocol::wire::offer::SizeClass;
@@ -33,6 +35,7 @@ pub use build::{BuildError, build};
 pub use compare::{Change, PlanChange, Subject, compare};
 pub use document::PlanDocument;
 pub use dry_run::{Counts, DryRun, ImageView, TaskView, dry_run};
+pub use lanes::{Lanes, Needs};
 pub use read::{Prepared, read};
 
 /// The plan of a job.
@@ -72,6 +75,12 @@ pub struct PlannedTask {
     /// Size class of its environments.
     #[serde(default)]
     pub class: SizeClass,
+    /// Ceilings of its environments.
+    #[serde(default)]
+    pub resources: Resources,
+    /// Variables without a default that its files use.
+    #[serde(default)]
+    pub variables: BTreeSet<String>,
 }
 
 /// A trial of a plan.

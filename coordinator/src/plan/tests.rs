@@ -38,6 +38,8 @@ fn task(dataset: &str, name: &str, content: &str) -> PlannedTask {
         files: Digest::of(content.as_bytes()),
         rules: Digest::of(b"rules"),
         class: SizeClass::default(),
+        resources: Resources::default(),
+        variables: BTreeSet::new(),
     }
 }
 

@@ -5,11 +5,12 @@ use std::sync::{Arc, OnceLock};
 
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::spec::trial::TrialName;
+use rollout_protocol::wire::command::Selection;
 use rollout_protocol::wire::offer::{Offer, Work};
 
 use super::Planner;
 use crate::core::NewItem;
-use crate::plan::{JobPlan, PlannedTrial};
+use crate::plan::{JobPlan, Lanes, Needs, PlannedTrial};
 
 /// Hands out the trials of a job in the order of dispatch.
 #[derive(Debug)]
@@ -18,12 +19,14 @@ pub struct JobPlanner {
     handed_out: u64,
     /// Ordinals by key. Made only for runs that are resumed: keys cannot be turned back into names.
     ordinals: OnceLock<HashMap<ItemId, u64>>,
+    lanes: Lanes,
 }
 
 impl JobPlanner {
     /// A planner that has handed out nothing yet.
     pub fn new(plan: Arc<JobPlan>) -> Self {
-        Self { plan, handed_out: 0, ordinals: OnceLock::new() }
+        let lanes = Lanes::new(&plan);
+        Self { plan, handed_out: 0, ordinals: OnceLock::new(), lanes }
     }
 
     fn trial(&self, ordinal: u64) -> PlannedTrial {
@@ -36,7 +39,7 @@ impl JobPlanner {
             ordinal: trial.ordinal,
             spec: trial.trial_ref.digest(),
             class: self.plan.tasks()[trial.task].class,
-            lane: 0,
+            lane: self.lanes.of(trial),
         }
     }
 }
@@ -70,6 +73,23 @@ impl Planner for JobPlanner {
             class: self.plan.tasks()[task].class,
             work: Work::Trial(trial_ref),
         }
+    }
+
+    fn lanes(&self) -> &[Needs] {
+        self.lanes.needs()
+    }
+
+    fn select(&self, selection: &Selection) -> Vec<NewItem> {
+        let wanted = |trial: &PlannedTrial| {
+            let of = |asked: &Option<String>, name: &str| asked.as_ref().is_none_or(|a| a == name);
+            let TrialName { agent, dataset, task, attempt } = &trial.name;
+            of(&selection.agent, agent)
+                && of(&selection.dataset, dataset)
+                && of(&selection.task, task)
+                && selection.attempt.is_none_or(|asked| asked == *attempt)
+        };
+        let trials = self.plan.trials().filter(wanted);
+        trials.map(|trial| self.new_item(&trial)).collect()
     }
 
     fn name(&self, ordinal: u64) -> TrialName {

@@ -2,9 +2,11 @@
 
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::spec::trial::TrialName;
+use rollout_protocol::wire::command::Selection;
 use rollout_protocol::wire::offer::Offer;
 
 use crate::core::NewItem;
+use crate::plan::Needs;
 
 /// Knows what is owed and how to ask for it.
 pub trait Planner: Send {
@@ -19,6 +21,12 @@ pub trait Planner: Send {
 
     /// The offer of a try of an item.
     fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer;
+
+    /// What the items of each lane need of a worker.
+    fn lanes(&self) -> &[Needs];
+
+    /// The items that a user's selection names, in the plan's order.
+    fn select(&self, selection: &Selection) -> Vec<NewItem>;
 
     /// The name of the item at a position of the plan.
     fn name(&self, ordinal: u64) -> TrialName;
