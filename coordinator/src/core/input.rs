@@ -61,8 +61,8 @@ pub enum Input {
         /// Reports made from its result markers.
         reports: Vec<Report>,
     },
-    /// How many more offers of each size class the queue shall hold unstarted. A class that is not
-    /// named has no bound.
+    /// How many offers of each size class the queue shall hold at most that nobody is known to have
+    /// started. A class that is not named has no bound.
     Room(BTreeMap<SizeClass, usize>),
     /// Lanes that no registered worker could ever run, and why.
     Unplaceable(BTreeMap<u16, String>),

@@ -134,6 +134,17 @@ impl Core {
         self.stop
     }
 
+    /// Whether nothing that was offered could still run, as far as is known: what is offered was
+    /// withdrawn, and no execution is open.
+    pub fn is_quiet(&self) -> bool {
+        self.in_flight == 0
+    }
+
+    /// The item's position in the plan's order, if it was ever planned or offered.
+    pub fn ordinal(&self, item: &ItemId) -> Option<u64> {
+        self.rows.get(item).and_then(|row| row.ordinal)
+    }
+
     /// Whether every planned item is settled.
     pub fn is_complete(&self) -> bool {
         self.exhausted && self.unsettled == 0

@@ -31,7 +31,9 @@ pub struct Needs {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Unfit {
     /// Too few processors.
-    #[error("needs {needed} cpus, the largest worker has {has}")]
+    #[error(
+        "needs {needed} cpus (size classes hold 1, 4, 16, 64, …), the largest worker has {has}"
+    )]
     Cpus {
         /// Wanted.
         needed: u32,
@@ -71,12 +73,15 @@ impl Needs {
         if let Some(has) = least(capacity.cpus, budget.cpus).map(u64::from)
             && (u64::from(self.cpus) > has || budget.cpus.is_some_and(|n| u64::from(n) < shares))
         {
-            return Err(Unfit::Cpus { needed: self.cpus, has });
+            let of_class = u32::try_from(shares).unwrap_or(u32::MAX);
+            let needed = if u64::from(self.cpus) > has { self.cpus } else { of_class };
+            return Err(Unfit::Cpus { needed, has });
         }
         if let Some(has) = least(capacity.memory_mb, budget.memory_mb)
             && (self.memory_mb > has || budget.memory_mb.is_some_and(|n| n / 2048 < shares))
         {
-            return Err(Unfit::Memory { needed: self.memory_mb, has });
+            let needed = if self.memory_mb > has { self.memory_mb } else { shares * 2048 };
+            return Err(Unfit::Memory { needed, has });
         }
         Ok(())
     }
@@ -100,7 +105,11 @@ impl Unfit {
         match (&self, &other) {
             (Self::Cpus { has: a, .. }, Self::Cpus { has: b, .. })
             | (Self::Memory { has: a, .. }, Self::Memory { has: b, .. }) => {
-                if a >= b { self } else { other }
+                if a >= b {
+                    self
+                } else {
+                    other
+                }
             }
             _ => self.min(other),
         }
@@ -194,7 +203,8 @@ mod tests {
             slots: 1,
             free: 1,
             budget: Budget { cpus: budget, ..Budget::default() },
-            providers: [(ProviderKind::Docker, Capacity { cpus: capacity, memory_mb: None })].into(),
+            providers: [(ProviderKind::Docker, Capacity { cpus: capacity, memory_mb: None })]
+                .into(),
             variables: BTreeSet::new(),
             draining: false,
             executions: Vec::new(),
@@ -208,7 +218,7 @@ mod tests {
         assert_eq!(engine, Err(Unfit::Cpus { needed: 64, has: 2 }));
         assert_eq!(needs(2, 1024).fit(&worker(Some(2), None)), Ok(()));
         let declared = needs(3, 1024).fit(&worker(Some(8), Some(3)));
-        assert_eq!(declared, Err(Unfit::Cpus { needed: 3, has: 3 }), "its class may need 4");
+        assert_eq!(declared, Err(Unfit::Cpus { needed: 4, has: 3 }), "its class may need 4");
     }
 
     #[test]

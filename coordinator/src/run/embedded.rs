@@ -23,7 +23,7 @@ use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::engine::{Ended, Engine, Sources};
+use super::engine::{Ended, Engine, Keeper, News, Outlet, Sources, Workers};
 use super::open::{self, OpenRun, Opening};
 use super::{Planner, RunError, RunLock};
 use crate::journal::Layout;
@@ -118,12 +118,14 @@ pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Sitting,
     let (recover, recovered) = oneshot::channel();
     let recovery = recover_all(dirs.former, id, store, queue.clone(), recover);
     let (reports, _reader) = read_reports(id, queue.clone());
-    let (claims, _answering) = take_claims(id, queue.clone());
+    let (news, _answering) = take_claims(id, queue.clone());
     let (stops, _forwarding) = forward_stops(stops, shutdown.clone());
-    let sources = Sources { reports, claims, stops, hints, quiesced, recovered };
+    let workers = Workers::Here { quiesced, recovered };
+    let sources = Sources { reports, news, stops, hints, workers };
 
     let layout = run.layout.clone();
-    let engine = Engine::new(run, planner, queue, events);
+    let (outlet, keeper) = (Outlet::direct(queue.clone()), Keeper::Queue(queue));
+    let engine = Engine::new(run, planner, outlet, keeper, events);
     let ended = engine.run(sources).await;
     // Whatever still runs is wanted by nobody: everything is settled, or the worker has quiesced, or
     // the sitting failed. Its environments are removed; what it finished stays in its spool.
@@ -309,14 +311,11 @@ fn read_reports(
     (receiver, task)
 }
 
-fn take_claims(
-    run: RunId,
-    queue: Arc<EmbeddedQueue>,
-) -> (mpsc::Receiver<rollout_worker::port::PendingClaim>, Task<()>) {
+fn take_claims(run: RunId, queue: Arc<EmbeddedQueue>) -> (mpsc::Receiver<News>, Task<()>) {
     let (sender, receiver) = mpsc::channel(64);
     let task = supervise::spawn("claims", async move {
         while let Ok(claim) = queue.next_claim(run).await {
-            if sender.send(claim).await.is_err() {
+            if sender.send(News::Claims(vec![claim], None)).await.is_err() {
                 return;
             }
         }

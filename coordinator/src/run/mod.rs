@@ -4,7 +4,6 @@
 //! records to the journal, and carries out effects when the records made with them are durable.
 //! [`embedded`] puts everything together in one process.
 
-mod effects;
 pub mod embedded;
 mod engine;
 mod file;
@@ -17,7 +16,7 @@ mod planner;
 mod records;
 pub mod signals;
 
-pub use engine::{Ended, Engine};
+pub use engine::{Ended, Engine, Keeper, News, Outlet, Sources, Standing, Workers};
 pub use job::JobPlanner;
 pub use lock::{LockError, RunLock};
 pub use manifest::Manifest;

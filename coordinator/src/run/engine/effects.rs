@@ -3,27 +3,25 @@
 use std::sync::Arc;
 
 use rollout_protocol::event::EventKind;
-use rollout_protocol::id::{ItemId, TryId};
-use rollout_protocol::wire::control::Control;
-use rollout_worker::port::{Offered, Refused};
+use rollout_protocol::wire::control::{Control, StopLevel};
 
-use super::engine::Engine;
-use super::open::settlement;
-use super::{Planner, RunError};
+use super::Engine;
+use super::outlet::Outgoing;
 use crate::core::{Effect, Retry, Settled};
+use crate::run::open::settlement;
+use crate::run::{Planner, RunError};
 
 impl<P: Planner> Engine<P> {
     pub(super) async fn perform(&mut self, effects: Vec<Effect>) -> Result<(), RunError> {
-        let mut offers = Vec::new();
-        let mut withdrawn: Vec<(ItemId, TryId)> = Vec::new();
+        let mut out = Outgoing::default();
         let mut events = Vec::new();
         let mut settlements = Vec::new();
         for effect in effects {
             match effect {
                 Effect::Offer { item, try_id, ordinal } => {
-                    offers.push(self.planner.offer(self.run.run, item, try_id, ordinal));
+                    out.offers.push(self.planner.offer(self.run.run, item, try_id, ordinal));
                 }
-                Effect::Withdraw { item, try_id } => withdrawn.push((item, try_id)),
+                Effect::Withdraw { item, try_id } => out.withdrawn.push((item, try_id)),
                 Effect::Answer { id, answer } => {
                     if let Some(reply) = self.claims.remove(&id) {
                         // A worker that no longer waits asks again.
@@ -42,25 +40,23 @@ impl<P: Planner> Engine<P> {
                     let trial = self.planner.name(ordinal);
                     events.push(EventKind::TrialLost { item, trial, try_id, exec });
                 }
-                Effect::LookForResults { .. }
-                | Effect::StopExecution { .. }
-                | Effect::Receipt { .. } => {}
+                Effect::LookForResults { item } => out.lookups.push(item),
+                Effect::StopExecution { exec } => {
+                    let (run, level) = (self.run.run, StopLevel::Kill);
+                    out.controls.push(Control::StopExecution { run, exec, level });
+                }
+                Effect::Receipt { id, receipt } => {
+                    if let Some(reply) = self.commands.remove(&id) {
+                        let _no_longer_waiting = reply.send(receipt);
+                    }
+                }
                 Effect::Stop(level) => {
-                    self.dispatch.control(Control::StopRun { run: self.run.run, level }).await?;
+                    out.controls.push(Control::StopRun { run: self.run.run, level });
                     events.push(EventKind::RunStopping { level });
                 }
             }
         }
-        if !withdrawn.is_empty() {
-            self.dispatch.withdraw(self.run.run, &withdrawn).await?;
-        }
-        if !offers.is_empty() {
-            let answers = self.dispatch.offer(&offers).await?;
-            debug_assert!(
-                answers.iter().all(is_in_queue),
-                "an embedded queue has room: {answers:?}"
-            );
-        }
+        self.outlet.send(self.run.run, out).await?;
         if !settlements.is_empty() {
             self.run.records.add(settlements);
         }
@@ -82,8 +78,4 @@ impl<P: Planner> Engine<P> {
         let trial = self.planner.name(ordinal);
         EventKind::TrialRetry { item, trial, try_id, error, wait_ms }
     }
-}
-
-fn is_in_queue(answer: &Result<Offered, Refused>) -> bool {
-    answer.is_ok()
 }

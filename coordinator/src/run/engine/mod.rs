@@ -1,44 +1,42 @@
 //! The loop: gather inputs, let the core decide, make the records durable, carry out the effects.
 
+mod close;
+mod effects;
+mod news;
+mod outlet;
+mod sources;
+mod standing;
+
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::event::{EventKind, RunEvent};
+use rollout_protocol::id::ExecId;
+use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::claim::Answer;
+use rollout_protocol::wire::command::Receipt;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::port::{Dispatch, PendingClaim, Position, Reported};
-use tokio::sync::{mpsc, oneshot};
+use rollout_worker::port::{Position, Reported};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::manifest::{JournalHead, Manifest, RunState};
+pub use self::outlet::Outlet;
+use self::sources::Turn;
+pub use self::sources::{News, Sources, Workers};
+pub use self::standing::{Keeper, Standing};
+use super::manifest::RunState;
 use super::open::OpenRun;
 use super::{Planner, RunError};
-use crate::core::{Closed, Core, Effect, Input, Now, Output, Record};
+use crate::core::{Core, Effect, Input, Now, Output, Record};
 use crate::journal::Writer;
 
 /// How often the manifest is replaced while the run goes on: what it says is only a hint for people
 /// and for the recognition of a damaged journal.
 const MANIFEST_EVERY: Duration = Duration::from_secs(5);
 
-/// Where the engine's inputs come from.
-#[derive(Debug)]
-pub struct Sources {
-    /// Batches of reports, in order.
-    pub reports: mpsc::Receiver<Vec<Reported>>,
-    /// Claims; each came after the reports before it were handed over.
-    pub claims: mpsc::Receiver<PendingClaim>,
-    /// Stops asked for by the user.
-    pub stops: mpsc::Receiver<StopLevel>,
-    /// Hints for the event stream.
-    pub hints: mpsc::Receiver<EventKind>,
-    /// Says once that every worker has ended its executions and that their reports were handed over.
-    pub quiesced: oneshot::Receiver<()>,
-    /// Says once that what former sittings executed is reported, and that the reports were handed
-    /// over: the rest is lost. Nothing is offered before.
-    pub recovered: oneshot::Receiver<()>,
-}
+/// How long a killed sitting waits for workers elsewhere to say that they ended.
+const KILL_PATIENCE: Duration = Duration::from_secs(20);
 
 /// How a sitting ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,21 +50,29 @@ pub struct Ended {
 /// One sitting of a run.
 #[derive(Debug)]
 pub struct Engine<P> {
-    pub(super) run: OpenRun,
-    pub(super) planner: P,
-    pub(super) dispatch: Arc<dyn Dispatch>,
-    pub(super) events: mpsc::Sender<Vec<RunEvent>>,
-    pub(super) claims: HashMap<u64, oneshot::Sender<Answer>>,
+    run: OpenRun,
+    planner: P,
+    outlet: Outlet,
+    keeper: Keeper,
+    events: mpsc::Sender<Vec<RunEvent>>,
+    claims: HashMap<u64, oneshot::Sender<Answer>>,
+    commands: HashMap<u64, oneshot::Sender<Receipt>>,
+    next_question: u64,
     /// Effects that wait for the batch of records with this number.
     waiting: VecDeque<(u64, Vec<Effect>)>,
     made: Vec<Effect>,
     started: Instant,
-    next_claim: u64,
     /// Place of the last report in the batch that is on its way.
     on_its_way: Option<Position>,
+    /// Place of the last report that the core was told.
+    handled: watch::Sender<Option<Position>>,
+    /// The phases that hellos showed last.
+    phases: HashMap<ExecId, Phase>,
     manifest_due: Instant,
     quiesced: bool,
     recovered: bool,
+    /// When a killed sitting ends although something may run where nobody reaches it.
+    given_up: Option<Instant>,
 }
 
 struct Recorder<'a> {
@@ -89,25 +95,36 @@ impl<P: Planner> Engine<P> {
     pub fn new(
         run: OpenRun,
         planner: P,
-        dispatch: Arc<dyn Dispatch>,
+        outlet: Outlet,
+        keeper: Keeper,
         events: mpsc::Sender<Vec<RunEvent>>,
     ) -> Self {
         let now = Instant::now();
         Self {
             run,
             planner,
-            dispatch,
+            outlet,
+            keeper,
             events,
             claims: HashMap::new(),
+            commands: HashMap::new(),
+            next_question: 0,
             waiting: VecDeque::new(),
             made: Vec::new(),
             started: now,
-            next_claim: 0,
             on_its_way: None,
+            handled: watch::Sender::new(None),
+            phases: HashMap::new(),
             manifest_due: now,
             quiesced: false,
             recovered: false,
+            given_up: None,
         }
+    }
+
+    /// Place of the last report that the core was told, from now on.
+    pub fn handled(&self) -> watch::Receiver<Option<Position>> {
+        self.handled.subscribe()
     }
 
     /// The core's state.
@@ -132,11 +149,14 @@ impl<P: Planner> Engine<P> {
     /// [`RunError`] when the sitting cannot go on.
     pub async fn run(mut self, mut sources: Sources) -> Result<Ended, RunError> {
         self.adopt_plan();
+        if let Workers::Elsewhere = sources.workers {
+            self.handle(Input::Begin);
+        }
         self.write_manifest(RunState::Running)?;
         loop {
             self.feed();
             self.flush().await?;
-            if self.is_over() {
+            if self.is_over(&sources.workers) {
                 return self.close().await;
             }
             self.step(&mut sources).await?;
@@ -154,26 +174,18 @@ impl<P: Planner> Engine<P> {
                 self.on_durable().await?;
             }
             Some(reports) = sources.reports.recv() => self.on_reports(reports),
-            Some(claim) = sources.claims.recv() => {
-                self.drain_reports(sources);
-                self.on_claim(claim);
+            Some(news) = sources.news.recv() => {
+                self.drain_reports(&mut sources.reports);
+                self.on_news(news).await?;
             }
-            Some(level) = sources.stops.recv() => self.handle(Input::Stop(level)),
+            Some(level) = sources.stops.recv() => self.stop(level),
             Some(hint) = sources.hints.recv() => self.emit(vec![hint]).await,
-            _ = &mut sources.recovered, if !self.recovered => {
-                self.recovered = true;
-                self.drain_reports(sources);
-                self.handle(Input::FormerExecutorsDead);
-            }
-            _ = &mut sources.quiesced, if !self.quiesced => {
-                self.quiesced = true;
-                self.drain_reports(sources);
+            turn = sources.workers.turn(self.recovered, self.quiesced) => {
+                self.drain_reports(&mut sources.reports);
                 while let Ok(level) = sources.stops.try_recv() {
-                    self.handle(Input::Stop(level));
+                    self.stop(level);
                 }
-                if self.run.core.stopping().is_none() && !self.run.core.is_complete() {
-                    return Err(RunError::PartEnded("the worker"));
-                }
+                self.on_turn(turn)?;
             }
             () = tokio::time::sleep_until(due) => {
                 self.handle(Input::Tick);
@@ -181,6 +193,29 @@ impl<P: Planner> Engine<P> {
             }
         }
         Ok(())
+    }
+
+    fn on_turn(&mut self, turn: Turn) -> Result<(), RunError> {
+        match turn {
+            Turn::Recovered => {
+                self.recovered = true;
+                self.handle(Input::FormerExecutorsDead);
+            }
+            Turn::Quiesced => {
+                self.quiesced = true;
+                if self.run.core.stopping().is_none() && !self.run.core.is_complete() {
+                    return Err(RunError::PartEnded("the worker"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self, level: StopLevel) {
+        if level == StopLevel::Kill {
+            self.given_up.get_or_insert_with(|| Instant::now() + KILL_PATIENCE);
+        }
+        self.handle(Input::Stop(level));
     }
 
     /// Tells the core of the planned items that former sittings touched.
@@ -206,21 +241,17 @@ impl<P: Planner> Engine<P> {
     }
 
     fn on_reports(&mut self, reports: Vec<Reported>) {
+        let last = reports.last().map(|last| last.position);
         for reported in reports {
             self.handle(Input::Reported(Box::new(reported)));
         }
+        self.handled.send_replace(last);
     }
 
-    fn drain_reports(&mut self, sources: &mut Sources) {
-        while let Ok(reports) = sources.reports.try_recv() {
+    fn drain_reports(&mut self, reports: &mut mpsc::Receiver<Vec<Reported>>) {
+        while let Ok(reports) = reports.try_recv() {
             self.on_reports(reports);
         }
-    }
-
-    fn on_claim(&mut self, PendingClaim { claim, reply }: PendingClaim) {
-        self.next_claim += 1;
-        self.claims.insert(self.next_claim, reply);
-        self.handle(Input::Claim { id: self.next_claim, claim });
     }
 
     /// Hands records to the disk, and carries out the effects that wait for none.
@@ -238,7 +269,7 @@ impl<P: Planner> Engine<P> {
 
     async fn on_durable(&mut self) -> Result<(), RunError> {
         if let Some(position) = self.on_its_way.take() {
-            self.dispatch.journalled(self.run.run, position).await?;
+            self.keeper.journalled(self.run.run, position, || self.standing()).await?;
         }
         self.carry_out().await
     }
@@ -253,74 +284,28 @@ impl<P: Planner> Engine<P> {
         Ok(())
     }
 
-    pub(super) async fn emit(&self, kinds: Vec<EventKind>) {
+    async fn emit(&self, kinds: Vec<EventKind>) {
         let at = Timestamp::now();
         let events = kinds.into_iter().map(|kind| RunEvent { at, kind }).collect();
         // A reporter that is gone has told its own error; the run itself goes on.
         drop(self.events.send(events).await);
     }
 
-    fn is_over(&self) -> bool {
+    fn is_over(&self, workers: &Workers) -> bool {
         let idle = self.waiting.is_empty() && self.run.writer.is_idle();
-        let stopped = self.run.core.stopping().is_some() && self.quiesced;
+        let quiet = match workers {
+            Workers::Here { .. } => self.quiesced,
+            Workers::Elsewhere => {
+                self.run.core.is_quiet() || self.given_up.is_some_and(|at| Instant::now() >= at)
+            }
+        };
+        let stopped = self.run.core.stopping().is_some() && quiet;
         idle && (stopped || self.run.core.is_complete())
     }
 
     fn next_due(&self) -> Instant {
         let core = self.run.core.next_due_ms().map(|ms| self.started + Duration::from_millis(ms));
-        core.map_or(self.manifest_due, |due| due.min(self.manifest_due))
-    }
-
-    fn refresh_manifest(&mut self) {
-        if Instant::now() >= self.manifest_due
-            && let Err(error) = self.write_manifest(RunState::Running)
-        {
-            tracing::warn!("{error}; the journal holds the same, and it is tried again");
-        }
-    }
-
-    fn write_manifest(&mut self, state: RunState) -> Result<(), RunError> {
-        self.manifest_due = Instant::now() + MANIFEST_EVERY;
-        let sealed = self.run.manifest.as_ref().map(|m| m.sealed.clone()).unwrap_or_default();
-        self.manifest(state, sealed).write(&self.run.layout)
-    }
-
-    fn manifest(&self, state: RunState, sealed: Vec<super::manifest::SealedRecords>) -> Manifest {
-        let run = &self.run;
-        let head = run.writer.head();
-        Manifest {
-            format: rollout_protocol::version::RUN_FORMAT,
-            run: run.run,
-            job: run.job.clone(),
-            created_at: run.created_at,
-            updated_at: Timestamp::now(),
-            plan: run.plan,
-            epoch: run.epoch,
-            state,
-            total: self.planner.total(),
-            settled: run.core.settled() as u64,
-            in_flight: run.core.in_flight() as u64,
-            journal: JournalHead { epoch: head.epoch, durable_bytes: head.bytes },
-            sealed,
-        }
-    }
-
-    /// Ends the sitting: closing record, records, manifest.
-    async fn close(mut self) -> Result<Ended, RunError> {
-        let owed = self.planner.total() - self.run.core.settled() as u64;
-        let ended = Ended { cancelled: owed > 0, owed };
-        let closed = Record::Closed(Closed { cancelled: ended.cancelled, owed });
-        self.run.writer.record(Timestamp::now(), &closed);
-        self.run.writer.submit();
-        self.run.writer.durable().await?;
-        self.emit(vec![EventKind::RunEnded { cancelled: ended.cancelled, owed }]).await;
-        let state = if owed == 0 { RunState::Completed } else { RunState::Stopped };
-        let mut manifest = self.manifest(state, Vec::new());
-        let Self { run, .. } = self;
-        let OpenRun { layout, records, writer, .. } = run;
-        drop(writer);
-        manifest.sealed = records.finish()?;
-        manifest.write(&layout)?;
-        Ok(ended)
+        let due = core.map_or(self.manifest_due, |due| due.min(self.manifest_due));
+        self.given_up.map_or(due, |at| due.min(at))
     }
 }

@@ -1,0 +1,77 @@
+//! The manifest, and the end of a sitting.
+
+use std::time::Duration;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::event::EventKind;
+use tokio::time::Instant;
+
+use super::{Ended, Engine, MANIFEST_EVERY};
+use crate::core::{Closed, Record};
+use crate::run::manifest::{JournalHead, Manifest, RunState, SealedRecords};
+use crate::run::open::OpenRun;
+use crate::run::{Planner, RunError};
+
+/// How long the end of a sitting waits for the queue to take what was to be sent.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+impl<P: Planner> Engine<P> {
+    pub(super) fn refresh_manifest(&mut self) {
+        if Instant::now() >= self.manifest_due
+            && let Err(error) = self.write_manifest(RunState::Running)
+        {
+            tracing::warn!("{error}; the journal holds the same, and it is tried again");
+        }
+    }
+
+    pub(super) fn write_manifest(&mut self, state: RunState) -> Result<(), RunError> {
+        self.manifest_due = Instant::now() + MANIFEST_EVERY;
+        let sealed = self.run.manifest.as_ref().map(|m| m.sealed.clone()).unwrap_or_default();
+        self.manifest(state, sealed).write(&self.run.layout)
+    }
+
+    fn manifest(&self, state: RunState, sealed: Vec<SealedRecords>) -> Manifest {
+        let run = &self.run;
+        let head = run.writer.head();
+        Manifest {
+            format: rollout_protocol::version::RUN_FORMAT,
+            run: run.run,
+            job: run.job.clone(),
+            created_at: run.created_at,
+            updated_at: Timestamp::now(),
+            plan: run.plan,
+            epoch: run.epoch,
+            state,
+            total: self.planner.total(),
+            settled: run.core.settled() as u64,
+            in_flight: run.core.in_flight() as u64,
+            journal: JournalHead { epoch: head.epoch, durable_bytes: head.bytes },
+            sealed,
+        }
+    }
+
+    /// Ends the sitting: closing record, records, manifest.
+    pub(super) async fn close(mut self) -> Result<Ended, RunError> {
+        let owed = self.planner.total() - self.run.core.settled() as u64;
+        let ended = Ended { cancelled: owed > 0, owed };
+        let closed = Record::Closed(Closed { cancelled: ended.cancelled, owed });
+        self.run.writer.record(Timestamp::now(), &closed);
+        self.run.writer.submit();
+        self.run.writer.durable().await?;
+        self.keeper.closed(self.standing());
+        self.emit(vec![EventKind::RunEnded { cancelled: ended.cancelled, owed }]).await;
+        let state = if owed == 0 { RunState::Completed } else { RunState::Stopped };
+        let mut manifest = self.manifest(state, Vec::new());
+        let Self { run, outlet, .. } = self;
+        if !outlet.finish(LAST_WORDS).await {
+            let message = "the queue is out of reach: some offers could not be withdrawn, and the \
+                           next sitting withdraws them";
+            tracing::warn!("{message}");
+        }
+        let OpenRun { layout, records, writer, .. } = run;
+        drop(writer);
+        manifest.sealed = records.finish()?;
+        manifest.write(&layout)?;
+        Ok(ended)
+    }
+}

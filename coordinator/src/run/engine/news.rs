@@ -1,0 +1,102 @@
+//! What is learnt of workers, queue and users, as inputs of the core.
+
+use std::collections::HashMap;
+
+use rollout_protocol::event::EventKind;
+use rollout_protocol::id::ExecId;
+use rollout_protocol::phase::Phase;
+use rollout_protocol::wire::command::{Command, Receipt};
+use rollout_protocol::wire::hello::Running;
+use rollout_worker::port::{PendingClaim, PendingCommand, SeenHello};
+
+use super::{Engine, News};
+use crate::core::Input;
+use crate::run::{Planner, RunError};
+
+impl<P: Planner> Engine<P> {
+    pub(super) async fn on_news(&mut self, news: News) -> Result<(), RunError> {
+        match news {
+            News::Claims(claims, hellos) => {
+                if let Some(hellos) = hellos {
+                    self.on_hellos(hellos).await;
+                }
+                claims.into_iter().for_each(|claim| self.on_claim(claim));
+            }
+            News::Hellos(hellos) => self.on_hellos(hellos).await,
+            News::Reconnected => self.handle(Input::Reconnected),
+            News::Observed(listed) => self.handle(Input::Observed(listed)),
+            News::Found { item, reports } => self.handle(Input::Found { item, reports }),
+            News::Command(command) => self.on_command(command),
+            News::Warning(message) => self.emit(vec![EventKind::Warning { message }]).await,
+            News::Failed(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn on_claim(&mut self, PendingClaim { claim, reply }: PendingClaim) {
+        let id = self.question();
+        self.claims.insert(id, reply);
+        self.handle(Input::Claim { id, claim });
+    }
+
+    fn on_command(&mut self, PendingCommand { command, reply }: PendingCommand) {
+        match command {
+            Command::Cancel { selection } => {
+                let items = self.planner.select(&selection);
+                if items.is_empty() {
+                    let refused = Some("the run has no such trial".to_owned());
+                    // Whoever no longer waits can ask again.
+                    let _gone = reply.send(Receipt { refused, ..Receipt::default() });
+                    return;
+                }
+                let id = self.question();
+                self.commands.insert(id, reply);
+                self.handle(Input::Cancel { id, items });
+            }
+            Command::Stop { level } => {
+                self.stop(level);
+                let owed = self.planner.total() - self.run.core.settled() as u64;
+                let _gone = reply.send(Receipt {
+                    named: self.planner.total(),
+                    settled: self.planner.total() - owed,
+                    ended: owed,
+                    refused: None,
+                });
+            }
+        }
+    }
+
+    fn question(&mut self) -> u64 {
+        self.next_question += 1;
+        self.next_question
+    }
+
+    async fn on_hellos(&mut self, hellos: Vec<SeenHello>) {
+        let moved = self.moved(&hellos);
+        self.handle(Input::Hellos(hellos));
+        if !moved.is_empty() {
+            self.emit(moved).await;
+        }
+    }
+
+    /// The executions of this run whose phase is another than in the hellos before.
+    fn moved(&mut self, hellos: &[SeenHello]) -> Vec<EventKind> {
+        let run = self.run.run;
+        let shown = hellos.iter().flat_map(|seen| &seen.hello.executions);
+        let mut phases: HashMap<ExecId, Phase> = HashMap::with_capacity(self.phases.len());
+        let mut moved = Vec::new();
+        for running in shown.filter(|running| running.run == run && !running.claiming) {
+            let Running { item, try_id, exec, phase, .. } = *running;
+            phases.insert(exec, phase);
+            if self.phases.get(&exec) == Some(&phase) {
+                continue;
+            }
+            if let Some(ordinal) = self.run.core.ordinal(&item) {
+                let trial = self.planner.name(ordinal);
+                moved.push(EventKind::TrialPhase { item, trial, try_id, exec, phase });
+            }
+        }
+        self.phases = phases;
+        moved
+    }
+}

@@ -1,0 +1,72 @@
+//! What is durable, for whoever tells others.
+
+use std::sync::Arc;
+
+use rollout_protocol::id::RunId;
+use rollout_worker::port::{Dispatch, Position, QueueError};
+use tokio::sync::watch;
+
+use super::Engine;
+use crate::journal::Commit;
+use crate::run::Planner;
+
+/// How far a sitting has come, durably.
+#[derive(Debug, Clone, Copy)]
+pub struct Standing {
+    /// What of the journal is durable.
+    pub head: Commit,
+    /// Place of the last report that it holds.
+    pub position: Option<Position>,
+    /// Items of the plan.
+    pub total: u64,
+    /// Of these, settled ones.
+    pub settled: u64,
+    /// The sitting has ended in order.
+    pub closed: bool,
+}
+
+/// Who is told what is durable.
+#[derive(Debug)]
+pub enum Keeper {
+    /// A queue inside the process: it may forget what the journal holds.
+    Queue(Arc<dyn Dispatch>),
+    /// The keeper of the lock, who lets the queue forget what a successor could not lack.
+    Lock(watch::Sender<Option<Standing>>),
+}
+
+impl Keeper {
+    /// The journal holds the reports up to a position.
+    pub(super) async fn journalled(
+        &self,
+        run: RunId,
+        position: Position,
+        standing: impl FnOnce() -> Standing,
+    ) -> Result<(), QueueError> {
+        match self {
+            Self::Queue(dispatch) => dispatch.journalled(run, position).await,
+            Self::Lock(told) => {
+                told.send_replace(Some(Standing { position: Some(position), ..standing() }));
+                Ok(())
+            }
+        }
+    }
+
+    /// The sitting has ended in order.
+    pub(super) fn closed(&self, standing: Standing) {
+        if let Self::Lock(told) = self {
+            told.send_replace(Some(Standing { closed: true, ..standing }));
+        }
+    }
+}
+
+impl<P: Planner> Engine<P> {
+    pub(super) fn standing(&self) -> Standing {
+        Standing {
+            head: self.run.writer.head(),
+            position: self.run.core.position(),
+            total: self.planner.total(),
+            settled: self.run.core.settled() as u64,
+            closed: false,
+        }
+    }
+}
