@@ -31,7 +31,8 @@ use tokio::sync::{broadcast, oneshot, watch};
 #[async_trait]
 pub trait WorkSource: Send + Sync + fmt::Debug {
     /// Takes at most as many offers as there is room for, the biggest class that fits first,
-    /// waiting up to `wait` for the first.
+    /// waiting up to `wait` for the first. A caller may drop it while it waits; what was taken for
+    /// it then comes again after its lease, or sooner.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -60,6 +61,13 @@ pub trait WorkSource: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`QueueError::NoAnswer`] when no coordinator answers.
     async fn claim(&self, claim: Claim) -> Result<Answer, QueueError>;
+
+    /// Whether the hello of a live worker contests a claim, see [`Claim::is_contested_by`]: asked
+    /// when no coordinator answers.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    async fn shown(&self, claim: &Claim) -> Result<bool, QueueError>;
 
     /// Appends reports; each is durable in the stream when its answer is `Ok`.
     ///
@@ -248,6 +256,9 @@ impl Room {
     /// What is left when so many of a class were taken.
     #[must_use]
     pub fn without(self, class: SizeClass, taken: usize) -> Self {
+        if class == SizeClass::SOLO && taken > 0 {
+            return Self { slots: 0, shares: self.shares, idle: false };
+        }
         let used = class.shares().saturating_mul(taken as u64);
         Self {
             slots: self.slots.saturating_sub(taken),

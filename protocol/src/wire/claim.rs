@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::hello::Hello;
 use crate::digest::Digest;
 use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 
@@ -21,6 +22,18 @@ pub struct Claim {
     pub spec: Digest,
     /// Who asks.
     pub worker: WorkerId,
+}
+
+impl Claim {
+    /// Whether another worker runs or holds the claimed try, by what it says of itself. Of several
+    /// that only ask, the one with the lowest execution goes on.
+    pub fn is_contested_by(&self, hello: &Hello) -> bool {
+        hello.worker != self.worker
+            && hello.executions.iter().any(|line| {
+                (line.run, line.item, line.try_id) == (self.run, self.item, self.try_id)
+                    && (!line.claiming || line.exec < self.exec)
+            })
+    }
 }
 
 /// The answer.

@@ -8,10 +8,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
+use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::trial::TrialRef;
 use rollout_protocol::wire::claim::{Answer, Claim};
 use rollout_protocol::wire::control::{Control, StopLevel};
-use rollout_protocol::wire::hello::{Budget, Hello};
+use rollout_protocol::wire::hello::{Budget, Hello, Running};
 use rollout_protocol::wire::offer::{Offer, SizeClass, Work};
 use rollout_protocol::wire::report::{Body, Report};
 
@@ -59,6 +60,7 @@ pub async fn all<B: Broker>(fresh: impl AsyncFn() -> B) {
     claims_are_answered_or_not(&fresh().await).await;
     controls_reach_every_worker(&fresh().await).await;
     hellos_show_the_last_word_and_its_age(&fresh().await).await;
+    workers_see_what_others_show(&fresh().await).await;
 }
 
 fn run(n: u8) -> RunId {
@@ -386,9 +388,8 @@ pub async fn controls_reach_every_worker(broker: &dyn Broker) {
     }
 }
 
-/// One hello per worker.
-pub async fn hellos_show_the_last_word_and_its_age(broker: &dyn Broker) {
-    let hello = |name: &str, slots| Hello {
+fn hello(name: &str, slots: u32) -> Hello {
+    Hello {
         worker: worker(name),
         host: "host".into(),
         version: "0".into(),
@@ -401,7 +402,11 @@ pub async fn hellos_show_the_last_word_and_its_age(broker: &dyn Broker) {
         variables: BTreeSet::new(),
         draining: false,
         executions: Vec::new(),
-    };
+    }
+}
+
+/// One hello per worker.
+pub async fn hellos_show_the_last_word_and_its_age(broker: &dyn Broker) {
     for said in [hello("a", 1), hello("b", 2)] {
         broker.source().hello(said).await.expect("reachable");
     }
@@ -412,4 +417,46 @@ pub async fn hellos_show_the_last_word_and_its_age(broker: &dyn Broker) {
     let said: Vec<_> = seen.iter().map(|s| s.hello.clone()).collect();
     assert_eq!(said, [hello("a", 3), hello("b", 2)]);
     assert!(seen[0].age < seen[1].age, "{seen:?}");
+}
+
+/// So that a claim that no coordinator answers is decided all the same.
+pub async fn workers_see_what_others_show(broker: &dyn Broker) {
+    let (r, exec) = (run(1), |n| ExecId::from_bytes([n; 16]));
+    let line = |n, claiming| Running {
+        run: r,
+        item: item(n),
+        try_id: FIRST,
+        exec: exec(5),
+        phase: Phase::Queued,
+        claiming,
+    };
+    let mut other = hello("other", 2);
+    other.executions = vec![line(1, false), line(2, true)];
+    broker.source().hello(other).await.expect("reachable");
+    let mut own = hello("asker", 2);
+    own.executions = vec![line(3, false)];
+    broker.source().hello(own).await.expect("reachable");
+    let source = broker.source();
+    let shown = async |n, e| {
+        let (asker, digest) = (worker("asker"), Digest::from_bytes([9; 32]));
+        let asked = Claim {
+            run: r,
+            item: item(n),
+            try_id: FIRST,
+            exec: exec(e),
+            spec: digest,
+            worker: asker,
+        };
+        source.shown(&asked).await.expect("reachable")
+    };
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    // Hellos may take a moment to get around.
+    while !shown(1, 9).await {
+        assert!(tokio::time::Instant::now() < deadline, "never shown");
+        tokio::time::sleep(BRIEFLY).await;
+    }
+    assert!(shown(1, 1).await, "it runs there, whoever has the lower execution");
+    assert!(shown(2, 9).await && !shown(2, 1).await, "of two that ask the lower goes on");
+    assert!(!shown(3, 9).await, "what the asker shows itself is no reason");
+    assert!(!shown(4, 9).await, "nobody has it");
 }

@@ -60,6 +60,9 @@ impl WorkSource for Reports {
     async fn claim(&self, _: Claim) -> Result<Answer, QueueError> {
         unreachable!("recovery runs nothing")
     }
+    async fn shown(&self, _: &Claim) -> Result<bool, QueueError> {
+        unreachable!("recovery runs nothing")
+    }
     async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), Refused>>, QueueError> {
         let mut full = self.full.lock().unwrap();
         let answers = reports.into_iter().map(|report| {

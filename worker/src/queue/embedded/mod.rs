@@ -114,13 +114,12 @@ impl Default for EmbeddedQueue {
 #[async_trait]
 impl WorkSource for EmbeddedQueue {
     async fn pull(&self, room: Room, wait: Duration) -> Result<Vec<Delivery>, QueueError> {
-        let max = room.slots;
         let deadline = Instant::now() + wait;
         loop {
             let mut told = std::pin::pin!(self.work.notified());
             told.as_mut().enable();
-            let deliveries = self.model().pull(self.now(), max);
-            if !deliveries.is_empty() || max == 0 || Instant::now() >= deadline {
+            let deliveries = self.model().pull_into(self.now(), room);
+            if !deliveries.is_empty() || room.slots == 0 || Instant::now() >= deadline {
                 return Ok(deliveries);
             }
             let _looked_too_long = timeout_at(self.next_look(deadline), told).await;
@@ -160,6 +159,13 @@ impl WorkSource for EmbeddedQueue {
             journalled.wait(&awaited).await?;
         }
         Ok(answers.into_iter().map(|answer| answer.map(|_sequence| ())).collect())
+    }
+
+    async fn shown(&self, claim: &Claim) -> Result<bool, QueueError> {
+        let hellos = self.hellos.lock().unwrap_or_else(PoisonError::into_inner);
+        let lease = self.model().config().lease;
+        let mut live = hellos.values().filter(|(_, at)| at.elapsed() < lease);
+        Ok(live.any(|(hello, _)| claim.is_contested_by(hello)))
     }
 
     async fn hello(&self, hello: Hello) -> Result<(), QueueError> {

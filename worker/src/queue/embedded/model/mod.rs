@@ -22,7 +22,7 @@ use rollout_protocol::wire::offer::Offer;
 use rollout_protocol::wire::report::Report;
 
 use crate::port::{
-    Delivery, Incarnation, Listed, Offered, Position, QueueError, Refused, Reported, Token,
+    Delivery, Incarnation, Listed, Offered, Position, QueueError, Refused, Reported, Room, Token,
 };
 
 /// Sizes and times of a broker.
@@ -78,24 +78,34 @@ impl Model {
         offers.iter().map(|offer| Ok(self.work.publish(*offer))).collect()
     }
 
-    /// Delivers at most `max` offers: those to be delivered again first, then new ones in the order
-    /// of their publication.
+    /// Delivers at most `max` offers, see [`Model::pull_into`].
     pub fn pull(&mut self, now: Duration, max: usize) -> Vec<Delivery> {
+        self.pull_into(now, Room::slots(max))
+    }
+
+    /// Delivers what there is room for, the biggest class that fits first; of one class those to be
+    /// delivered again first, then new ones in the order of their publication.
+    pub fn pull_into(&mut self, now: Duration, mut room: Room) -> Vec<Delivery> {
         let incarnation = self.incarnation;
         self.work.expire(now);
-        let mut deliveries = Vec::with_capacity(max.min(self.work.ready()));
-        while deliveries.len() < max
-            && let Some((sequence, offer, delivered)) = self.work.deliver(now)
-        {
-            let token = Token { incarnation, sequence };
-            deliveries.push(Delivery { offer, token, delivered });
+        let mut deliveries = Vec::new();
+        for class in self.work.classes() {
+            let before = deliveries.len();
+            for _ in 0..room.of(class) {
+                let Some((sequence, offer, delivered)) = self.work.deliver(now, class) else {
+                    break;
+                };
+                let token = Token { incarnation, sequence };
+                deliveries.push(Delivery { offer, token, delivered });
+            }
+            room = room.without(class, deliveries.len() - before);
         }
         deliveries
     }
 
     /// Whether a pull would deliver something now.
     pub fn has_ready(&self) -> bool {
-        self.work.ready() > 0
+        self.work.is_ready()
     }
 
     /// When the next delivery's lease ends.

@@ -350,6 +350,23 @@ fn tokens_and_positions_of_a_former_life_do_nothing() {
 }
 
 #[test]
+fn the_biggest_class_that_fits_comes_first() {
+    let mut model = model();
+    let classes = [SizeClass(0), SizeClass::SOLO, SizeClass(2), SizeClass(1), SizeClass(0)];
+    let offers = (0..).zip(classes).map(|(n, class)| Offer { class, ..offer(n) });
+    model.offer(&offers.collect::<Vec<_>>());
+    let mut pull = |room| -> Vec<SizeClass> {
+        model.pull_into(Duration::ZERO, room).iter().map(|d| d.offer.class).collect()
+    };
+    let room = Room { slots: 9, shares: Some(17), idle: false };
+    assert_eq!(pull(room), [SizeClass(2), SizeClass(0)]);
+    let room = Room { slots: 9, shares: None, idle: true };
+    assert_eq!(pull(room), [SizeClass::SOLO], "alone");
+    assert_eq!(pull(Room { slots: 1, ..room }), [SizeClass(1)]);
+    assert_eq!(pull(room), [SizeClass(0)]);
+}
+
+#[test]
 fn only_a_report_with_unbounded_texts_is_too_large() {
     let mut model = model();
     let at = "2026-01-01T00:00:00Z".parse().expect("valid");

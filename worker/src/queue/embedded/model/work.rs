@@ -1,10 +1,10 @@
-//! The work stream and its one consumer.
+//! The work stream and its consumers, one per size class.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use rollout_protocol::id::{ItemId, RunId, TryId};
-use rollout_protocol::wire::offer::Offer;
+use rollout_protocol::wire::offer::{Offer, SizeClass};
 
 use crate::port::{Listed, Offered};
 
@@ -17,8 +17,8 @@ pub(super) struct Stream {
     last_sequence: u64,
     messages: HashMap<u64, Message>,
     subjects: HashMap<Subject, u64>,
-    /// What a pull delivers, in that order.
-    ready: BTreeMap<Turn, u64>,
+    /// What a pull delivers of each class, in that order. No class without any.
+    ready: BTreeMap<SizeClass, BTreeMap<Turn, u64>>,
     /// When what is in flight is delivered again.
     leases: BTreeSet<(Duration, u64)>,
     redeliveries: u64,
@@ -66,8 +66,13 @@ impl Stream {
         }
     }
 
-    pub(super) fn ready(&self) -> usize {
-        self.ready.len()
+    pub(super) fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// The classes of which something is ready, the biggest first.
+    pub(super) fn classes(&self) -> Vec<SizeClass> {
+        self.ready.keys().rev().copied().collect()
     }
 
     pub(super) fn next_expiry(&self) -> Option<Duration> {
@@ -85,9 +90,11 @@ impl Stream {
         Offered::Published
     }
 
-    /// Delivers the next message: its sequence, offer and delivery count.
-    pub(super) fn deliver(&mut self, now: Duration) -> Option<(u64, Offer, u32)> {
-        let (_, sequence) = self.ready.pop_first()?;
+    /// Delivers the next message of a class: its sequence, offer and delivery count.
+    pub(super) fn deliver(&mut self, now: Duration, class: SizeClass) -> Option<(u64, Offer, u32)> {
+        let (turn, sequence) = self.ready.get(&class)?.first_key_value()?;
+        let (turn, sequence) = (*turn, *sequence);
+        self.unready(class, turn);
         let until = now + self.lease;
         let message = self.messages.get_mut(&sequence).expect("what is ready exists");
         message.delivered = message.delivered.saturating_add(1);
@@ -185,7 +192,7 @@ impl Stream {
 
     fn insert_new(&mut self, sequence: u64, offer: Offer) {
         let turn = Turn::New(sequence);
-        self.ready.insert(turn, sequence);
+        self.ready.entry(offer.class).or_default().insert(turn, sequence);
         self.messages.insert(sequence, Message { offer, delivered: 0, state: State::Ready(turn) });
     }
 
@@ -195,16 +202,23 @@ impl Stream {
         let turn = Turn::Again(self.redeliveries);
         let message = self.messages.get_mut(&sequence).expect("what is in flight exists");
         message.state = State::Ready(turn);
-        self.ready.insert(turn, sequence);
+        self.ready.entry(message.offer.class).or_default().insert(turn, sequence);
+    }
+
+    fn unready(&mut self, class: SizeClass, turn: Turn) {
+        if let Some(of_class) = self.ready.get_mut(&class) {
+            of_class.remove(&turn);
+            if of_class.is_empty() {
+                self.ready.remove(&class);
+            }
+        }
     }
 
     fn remove(&mut self, sequence: u64) -> Option<Offer> {
         let message = self.messages.remove(&sequence)?;
         self.subjects.remove(&subject(&message.offer));
         match message.state {
-            State::Ready(turn) => {
-                self.ready.remove(&turn);
-            }
+            State::Ready(turn) => self.unready(message.offer.class, turn),
             State::InFlight { until } => {
                 self.leases.remove(&(until, sequence));
             }
