@@ -4,7 +4,7 @@ pub mod agent;
 pub mod archive;
 pub mod environment;
 pub mod exec;
-mod outage;
+pub mod outage;
 pub mod owner;
 pub mod port;
 pub mod queue;

@@ -15,53 +15,58 @@ const LONGEST: Duration = Duration::from_secs(10);
 
 /// Whether something is down, said once when it goes and once when it comes back.
 #[derive(Debug)]
-pub(crate) struct Outage {
+pub struct Outage {
     what: &'static str,
     down: AtomicBool,
 }
 
 /// The waits of one who tries again until it works.
 #[derive(Debug)]
-pub(crate) struct Patience<'a> {
+pub struct Patience<'a> {
     outage: &'a Outage,
     waits: Option<ExponentialBackoff>,
 }
 
 impl Outage {
-    pub(crate) const fn new(what: &'static str) -> Self {
+    /// Nothing failed yet of `what`.
+    pub const fn new(what: &'static str) -> Self {
         Self { what, down: AtomicBool::new(false) }
     }
 
-    pub(crate) fn failed(&self, error: &dyn Error) {
+    /// Notes a failure.
+    pub fn failed(&self, error: &dyn Error) {
         if !self.down.swap(true, Ordering::Relaxed) {
             tracing::warn!("{} fails, trying again until it works: {}", self.what, chain(error));
         }
     }
 
-    pub(crate) fn works(&self) {
+    /// Notes a success.
+    pub fn works(&self) {
         if self.down.load(Ordering::Relaxed) && self.down.swap(false, Ordering::Relaxed) {
             tracing::info!("{} works again", self.what);
         }
     }
 
-    pub(crate) fn lasts(&self) -> bool {
+    /// Whether the last thing noted was a failure.
+    pub fn lasts(&self) -> bool {
         self.down.load(Ordering::Relaxed)
     }
 
-    pub(crate) const fn patience(&self) -> Patience<'_> {
+    /// For one who tries until it works.
+    pub const fn patience(&self) -> Patience<'_> {
         Patience { outage: self, waits: None }
     }
 }
 
 impl Patience<'_> {
     /// Notes a failure; the wait before the next attempt.
-    pub(crate) fn failed(&mut self, error: &dyn Error) -> Sleep {
+    pub fn failed(&mut self, error: &dyn Error) -> Sleep {
         self.outage.failed(error);
         tokio::time::sleep(self.waits.get_or_insert_with(waits).next().unwrap_or(LONGEST))
     }
 
     /// Notes a success.
-    pub(crate) fn works(&mut self) {
+    pub fn works(&mut self) {
         self.outage.works();
         self.waits = None;
     }
@@ -77,7 +82,7 @@ fn waits() -> ExponentialBackoff {
 }
 
 /// An error with its causes.
-pub(crate) fn chain(error: &dyn Error) -> String {
+pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

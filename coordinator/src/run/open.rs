@@ -55,6 +55,18 @@ pub struct OpenRun {
     pub(super) manifest: Option<Manifest>,
 }
 
+impl OpenRun {
+    /// The run.
+    pub fn id(&self) -> RunId {
+        self.run
+    }
+
+    /// What the journal says.
+    pub fn core(&self) -> &Core {
+        &self.core
+    }
+}
+
 /// Why a run directory cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {

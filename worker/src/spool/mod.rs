@@ -27,7 +27,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rollout_protocol::id::ExecId;
 
 pub(crate) use self::entry::{Ending, Kept};
-pub(crate) use self::publish::{failed_report, publish};
+pub(crate) use self::publish::publish;
+pub use self::publish::{failed_report, report_of};
 pub(crate) use self::recover::unsayable;
 pub use self::recover::{RecoverError, Recovered, recover};
 pub use self::scratch::ScratchMark;

@@ -74,6 +74,11 @@ fn unstorable(kept: &Kept, error: &StoreError) -> Report {
     report(record, failed_body(error, durations, timestamps))
 }
 
+/// The report of an execution with a verdict, made from its record in the store.
+pub fn report_of(record: &TrialRecord, blob: BlobRef) -> Report {
+    report(record, result(record, Some(blob)))
+}
+
 fn report(record: &TrialRecord, body: Body) -> Report {
     Report {
         run: record.run,
@@ -101,7 +106,7 @@ fn failed_body(error: TrialError, durations: Durations, timestamps: Timestamps) 
 }
 
 /// The same report with an error in the place of what it said.
-pub(crate) fn failed_report(report: Report, error: TrialError) -> Report {
+pub fn failed_report(report: Report, error: TrialError) -> Report {
     let (durations, timestamps) = match &report.body {
         Body::Result(body) => (body.durations.clone(), body.timestamps.clone()),
         Body::Started | Body::Lost { .. } => {

@@ -58,6 +58,7 @@ impl<P: Planner> Engine<P> {
         self.run.writer.record(Timestamp::now(), &closed);
         self.run.writer.submit();
         self.run.writer.durable().await?;
+        self.durable = self.run.core.position();
         self.keeper.closed(self.standing());
         self.emit(vec![EventKind::RunEnded { cancelled: ended.cancelled, owed }]).await;
         let state = if owed == 0 { RunState::Completed } else { RunState::Stopped };

@@ -64,6 +64,8 @@ pub struct Engine<P> {
     started: Instant,
     /// Place of the last report in the batch that is on its way.
     on_its_way: Option<Position>,
+    /// Place of the last report that is durable.
+    durable: Option<Position>,
     /// Place of the last report that the core was told.
     handled: watch::Sender<Option<Position>>,
     /// The phases that hellos showed last.
@@ -99,7 +101,7 @@ impl<P: Planner> Engine<P> {
         keeper: Keeper,
         events: mpsc::Sender<Vec<RunEvent>>,
     ) -> Self {
-        let now = Instant::now();
+        let (now, position) = (Instant::now(), run.core.position());
         Self {
             run,
             planner,
@@ -113,7 +115,8 @@ impl<P: Planner> Engine<P> {
             made: Vec::new(),
             started: now,
             on_its_way: None,
-            handled: watch::Sender::new(None),
+            durable: position,
+            handled: watch::Sender::new(position),
             phases: HashMap::new(),
             manifest_due: now,
             quiesced: false,
@@ -268,9 +271,9 @@ impl<P: Planner> Engine<P> {
     }
 
     async fn on_durable(&mut self) -> Result<(), RunError> {
-        if let Some(position) = self.on_its_way.take() {
-            self.keeper.journalled(self.run.run, position, || self.standing()).await?;
-        }
+        let reached = self.on_its_way.take();
+        self.durable = reached.or(self.durable);
+        self.keeper.durable(self.run.run, reached, || self.standing()).await?;
         self.carry_out().await
     }
 

@@ -11,6 +11,7 @@ use rollout_worker::port::{PendingClaim, PendingCommand, SeenHello};
 
 use super::{Engine, News};
 use crate::core::Input;
+use crate::run::distributed::Capacity;
 use crate::run::{Planner, RunError};
 
 impl<P: Planner> Engine<P> {
@@ -23,6 +24,10 @@ impl<P: Planner> Engine<P> {
                 claims.into_iter().for_each(|claim| self.on_claim(claim));
             }
             News::Hellos(hellos) => self.on_hellos(hellos).await,
+            News::Capacity(Capacity { room, unplaceable, .. }) => {
+                self.handle(Input::Room(room));
+                self.handle(Input::Unplaceable(unplaceable));
+            }
             News::Reconnected => self.handle(Input::Reconnected),
             News::Observed(listed) => self.handle(Input::Observed(listed)),
             News::Found { item, reports } => self.handle(Input::Found { item, reports }),
@@ -72,6 +77,8 @@ impl<P: Planner> Engine<P> {
     }
 
     async fn on_hellos(&mut self, hellos: Vec<SeenHello>) {
+        // Who asked and no longer waits asks again.
+        self.claims.retain(|_, reply| !reply.is_closed());
         let moved = self.moved(&hellos);
         self.handle(Input::Hellos(hellos));
         if !moved.is_empty() {

@@ -8,6 +8,7 @@ use rollout_worker::port::{Listed, PendingClaim, PendingCommand, Reported, SeenH
 use tokio::sync::{mpsc, oneshot};
 
 use crate::run::RunError;
+use crate::run::distributed::Capacity;
 
 /// Everything that happens to a sitting.
 #[derive(Debug)]
@@ -48,6 +49,8 @@ pub enum News {
     Claims(Vec<PendingClaim>, Option<Vec<SeenHello>>),
     /// The last hello of every worker.
     Hellos(Vec<SeenHello>),
+    /// What the workers can take.
+    Capacity(Capacity),
     /// The queue was out of reach.
     Reconnected,
     /// A round of reconciliation came to its end.

@@ -35,17 +35,18 @@ pub enum Keeper {
 }
 
 impl Keeper {
-    /// The journal holds the reports up to a position.
-    pub(super) async fn journalled(
+    /// Records became durable, with the reports up to `reached` if there were any among them.
+    pub(super) async fn durable(
         &self,
         run: RunId,
-        position: Position,
+        reached: Option<Position>,
         standing: impl FnOnce() -> Standing,
     ) -> Result<(), QueueError> {
-        match self {
-            Self::Queue(dispatch) => dispatch.journalled(run, position).await,
-            Self::Lock(told) => {
-                told.send_replace(Some(Standing { position: Some(position), ..standing() }));
+        match (self, reached) {
+            (Self::Queue(dispatch), Some(position)) => dispatch.journalled(run, position).await,
+            (Self::Queue(_), None) => Ok(()),
+            (Self::Lock(told), _) => {
+                told.send_replace(Some(standing()));
                 Ok(())
             }
         }
@@ -63,7 +64,7 @@ impl<P: Planner> Engine<P> {
     pub(super) fn standing(&self) -> Standing {
         Standing {
             head: self.run.writer.head(),
-            position: self.run.core.position(),
+            position: self.durable,
             total: self.planner.total(),
             settled: self.run.core.settled() as u64,
             closed: false,

@@ -1,0 +1,147 @@
+//! Watching the workers: once a second what all of them show, and what follows from it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rollout_protocol::wire::hello::Hello;
+use rollout_worker::outage::Outage;
+use rollout_worker::port::Dispatch;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::capacity::{self, Capacity};
+use crate::plan::Needs;
+use crate::run::engine::News;
+
+/// How often hellos are looked at.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// How long a run waits for its first worker before it says so.
+const NOBODY: Duration = Duration::from_secs(5);
+
+/// What watching the workers needs.
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) dispatch: Arc<dyn Dispatch>,
+    pub(super) lanes: Vec<Needs>,
+    pub(super) pool: String,
+    /// Identity of the run's blob store.
+    pub(super) store: String,
+    /// A worker whose hello is older does not count.
+    pub(super) silence: Duration,
+    /// Results read so far.
+    pub(super) results: Arc<AtomicU64>,
+    pub(super) to: mpsc::Sender<News>,
+}
+
+impl View {
+    /// Watches until nobody listens.
+    pub(super) async fn watch(self) {
+        let outage = Outage::new("looking at the workers");
+        let mut ticks = tokio::time::interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut rate, mut told) = (Rate::new(), Told::default());
+        let mut known = Capacity::default();
+        while !self.to.is_closed() {
+            ticks.tick().await;
+            let hellos = match self.dispatch.hellos().await {
+                Ok(hellos) => hellos,
+                Err(error) => {
+                    outage.failed(&error);
+                    continue;
+                }
+            };
+            outage.works();
+            let living = || {
+                let fresh = hellos.iter().filter(|seen| seen.age < self.silence);
+                fresh.map(|seen| &seen.hello).filter(|hello| hello.pool == self.pool)
+            };
+            let ours = living().filter(|hello| hello.store == self.store);
+            let capacity = capacity::judge(&self.lanes, &ours, rate.of(&self.results));
+            for warning in told.of(&self, living(), &capacity) {
+                self.say(News::Warning(warning)).await;
+            }
+            if capacity != known {
+                known = capacity.clone();
+                self.say(News::Capacity(capacity)).await;
+            }
+            self.say(News::Hellos(hellos)).await;
+        }
+    }
+
+    async fn say(&self, news: News) {
+        // Without a listener the next look ends it.
+        drop(self.to.send(news).await);
+    }
+}
+
+/// Results per second.
+#[derive(Debug)]
+struct Rate {
+    results: u64,
+    since: Instant,
+}
+
+impl Rate {
+    fn new() -> Self {
+        Self { results: 0, since: Instant::now() }
+    }
+
+    /// Since the last call.
+    fn of(&mut self, results: &AtomicU64) -> f64 {
+        let (now, results) = (Instant::now(), results.load(Ordering::Relaxed));
+        let seconds = (now - self.since).as_secs_f64().max(0.001);
+        let rate = results.saturating_sub(self.results) as f64 / seconds;
+        (self.results, self.since) = (results, now);
+        // In steps, so that it changes seldom.
+        (rate / 100.0).ceil() * 100.0
+    }
+}
+
+/// What was said already, so that it is said once.
+#[derive(Debug, Default)]
+struct Told {
+    strangers: BTreeSet<String>,
+    lanes: BTreeSet<u16>,
+    nobody: bool,
+    began: Option<Instant>,
+}
+
+impl Told {
+    fn of<'a>(
+        &mut self,
+        view: &View,
+        workers: impl Iterator<Item = &'a Hello>,
+        capacity: &Capacity,
+    ) -> Vec<String> {
+        let mut said = Vec::new();
+        for hello in workers.filter(|hello| hello.store != view.store) {
+            if self.strangers.insert(hello.worker.to_string()) {
+                said.push(format!(
+                    "worker {} on {} uses the blob store {}, this run uses {}: it gets no work; \
+                     start it with the run's --store",
+                    hello.worker, hello.host, hello.store, view.store
+                ));
+            }
+        }
+        for (lane, reason) in &capacity.unplaceable {
+            if self.lanes.insert(*lane) {
+                let needs = &view.lanes[usize::from(*lane)];
+                said.push(format!("no worker can run trials that need {needs}: {reason}"));
+            }
+        }
+        self.lanes.retain(|lane| capacity.unplaceable.contains_key(lane));
+        let began = *self.began.get_or_insert_with(Instant::now);
+        if capacity.workers == 0 && began.elapsed() >= NOBODY && !self.nobody {
+            self.nobody = true;
+            let pool = &view.pool;
+            said.push(format!("the pool `{pool}` has no worker yet; the run waits for one"));
+        }
+        if capacity.workers > 0 {
+            self.nobody = false;
+        }
+        said
+    }
+}
