@@ -17,17 +17,23 @@
 //! frame   = length:u32le crc32c:u32le payload      crc over length and payload
 //! payload = {"at": <RFC 3339>, "record": {<kind>: …}}     see core::Record
 //! ```
-//! The first record of a segment names the former segment, its valid length and its digest.
+//! The first record of a segment names the former segment, its valid length and its digest. The
+//! segments that count are the newest one with a whole first record and those it goes back to.
 
 mod frame;
+mod head;
 mod layout;
 mod read;
+mod segment;
+mod survey;
 #[cfg(test)]
 mod tests;
 mod write;
 
+pub use head::{Chain, Head};
 pub use layout::Layout;
-pub use read::{Replay, next_epoch, persist, replay};
+pub use read::{Replay, persist, replay};
+pub use survey::{Lack, Survey};
 pub use write::{Commit, Writer};
 
 use std::path::PathBuf;

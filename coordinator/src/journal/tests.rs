@@ -82,7 +82,7 @@ async fn write(layout: &Layout, epoch: u32, former: Option<Former>, records: u8)
     for n in 0..records {
         writer.record(at, &record(n));
         assert!(writer.submit());
-        ends.push(writer.durable().await.expect("written").bytes);
+        ends.push(writer.durable().await.expect("written").head.bytes);
     }
     ends
 }
@@ -97,7 +97,7 @@ fn read(layout: &Layout) -> Result<(Vec<Record>, Option<Replay>), JournalError> 
 async fn what_was_written_is_read_back_across_sittings() {
     let (_directory, layout) = layout();
     assert!(read(&layout).expect("no journal is fine").1.is_none());
-    assert_eq!(next_epoch(&layout).expect("listed"), 1);
+    assert_eq!(Survey::of(&layout).expect("whole").next_epoch(), 1);
     write(&layout, 1, None, 3).await;
     let head = read(&layout).expect("whole").1.expect("a journal").head;
     write(&layout, 2, Some(head), 2).await;
@@ -106,7 +106,7 @@ async fn what_was_written_is_read_back_across_sittings() {
     assert_eq!(records[1..4], [record(0), record(1), record(2)]);
     let replay = replay.expect("a journal");
     assert_eq!((replay.last.epoch, replay.records, replay.torn_bytes), (2, 7, 0));
-    assert_eq!(next_epoch(&layout).expect("listed"), 3);
+    assert_eq!(Survey::of(&layout).expect("whole").next_epoch(), 3);
 }
 
 #[tokio::test]
@@ -185,7 +185,7 @@ async fn a_successor_that_died_before_its_first_record_takes_nothing_over() {
     let head = read(&layout).expect("whole").1.expect("a journal").head;
     fs::write(layout.segment(2), b"rollout-jou").expect("writable");
     assert_eq!(read(&layout).expect("whole").0.len(), 3);
-    assert_eq!(next_epoch(&layout).expect("listed"), 3);
+    assert_eq!(Survey::of(&layout).expect("whole").next_epoch(), 3);
     write(&layout, 3, Some(head), 1).await;
     assert_eq!(read(&layout).expect("whole").0.len(), 5);
 }
@@ -201,6 +201,81 @@ async fn a_former_segment_that_was_changed_or_lost_is_refused() {
     assert!(matches!(read(&layout), Err(JournalError::Damaged { .. })));
     fs::remove_file(layout.segment(1)).expect("removable");
     assert!(matches!(read(&layout), Err(JournalError::Missing { .. })));
+}
+
+#[tokio::test]
+async fn a_segment_that_a_woken_owner_begins_beside_its_successor_does_not_count() {
+    let (_directory, layout) = layout();
+    write(&layout, 1, None, 2).await;
+    let former = read(&layout).expect("whole").1.expect("a journal").head;
+    // The successor skipped a number; the woken owner's disk fails and it goes on in the next.
+    write(&layout, 3, Some(former), 1).await;
+    let woken = write(&layout, 2, Some(former), 5).await;
+    let (records, replay) = read(&layout).expect("whole");
+    assert_eq!((records.len(), replay.expect("a journal").head.epoch), (3 + 2, 3));
+    let survey = Survey::of(&layout).expect("whole");
+    assert_eq!(survey.next_epoch(), 4);
+    let its = Head { epoch: 2, bytes: woken[5], ..survey.head().expect("whole").expect("one") };
+    assert_eq!(survey.lacks(its).expect("readable"), Some(Lack { wanted: its, found: None }));
+}
+
+#[tokio::test]
+async fn a_head_is_held_by_those_who_have_its_records_and_by_nobody_else() {
+    let (_directory, original) = layout();
+    let (_directory, copy) = layout();
+    let at = Timestamp::UNIX_EPOCH;
+    let mut writer = Writer::create(&original, at, opened(1, None)).expect("a new segment");
+    let mut heads = vec![writer.head()];
+    for n in 0..4 {
+        writer.record(at, &record(n));
+        writer.record(at, &record(n + 1));
+        writer.submit();
+        heads.push(writer.durable().await.expect("written").head);
+    }
+    let lacks = |layout: &Layout, head| {
+        Survey::of(layout).and_then(|survey| survey.lacks(head)).expect("readable")
+    };
+    fs::create_dir_all(copy.journal()).expect("creatable");
+    let whole = fs::read(original.segment(1)).expect("readable");
+    for (n, own) in heads.iter().enumerate() {
+        assert_eq!(own.records, 1 + 2 * n as u64);
+        let cut = usize::try_from(own.bytes).expect("small");
+        fs::write(copy.segment(1), &whole[..cut]).expect("writable");
+        assert_eq!(Survey::of(&copy).expect("whole").head().expect("whole"), Some(*own));
+        for wanted in &heads {
+            let lack = lacks(&copy, *wanted);
+            let expected = Lack { wanted: *wanted, found: Some(*own) };
+            assert_eq!(lack, (wanted.records > own.records).then_some(expected));
+            assert_eq!(lacks(&original, *wanted), None);
+        }
+    }
+    let text = serde_json::to_string(&heads[4]).expect("serializable");
+    assert_eq!(serde_json::from_str::<Head>(&text).expect("readable"), heads[4]);
+    let other = Head { chain: heads[3].chain, ..heads[4] };
+    assert!(lacks(&original, other).is_some_and(|lack| lack.to_string().contains("others")));
+    let missing = lacks(&copy, Head { epoch: 2, ..heads[1] }).expect("there is no second");
+    let what = format!("sitting 2 with 3 records ({} bytes) is missing", heads[1].bytes);
+    assert_eq!(missing.to_string(), what);
+}
+
+#[tokio::test]
+async fn what_a_successor_cut_off_is_lacking() {
+    let (_directory, layout) = layout();
+    let at = Timestamp::UNIX_EPOCH;
+    let mut woken = Writer::create(&layout, at, opened(1, None)).expect("a new segment");
+    let former = read(&layout).expect("whole").1.expect("a journal").head;
+    let before = woken.head();
+    write(&layout, 2, Some(former), 1).await;
+    woken.record(at, &record(1));
+    woken.submit();
+    let after = woken.durable().await.expect("written, to no effect").head;
+    let survey = Survey::of(&layout).expect("whole");
+    assert_eq!(survey.lacks(before).expect("readable"), None);
+    let lack = Lack { wanted: after, found: Some(before) };
+    assert_eq!(survey.lacks(after).expect("readable"), Some(lack));
+    // Its manifest may have replaced that of its successor.
+    let manifest = Some((1, after.bytes));
+    assert_eq!(replay(&layout, manifest, |_, _| {}).expect("whole").expect("one").records, 3);
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use rollout_protocol::digest::{Digest, Hasher};
 use tokio::sync::mpsc;
 
 use super::frame::{self, HEADER};
+use super::head::Head;
 use super::{JournalError, Layout};
 use crate::core::{Former, Opened, Record};
 
@@ -19,10 +20,8 @@ use crate::core::{Former, Opened, Record};
 pub struct Commit {
     /// Number of the batch, from 1.
     pub number: u64,
-    /// Epoch of the segment it is in.
-    pub epoch: u32,
-    /// Durable length of that segment.
-    pub bytes: u64,
+    /// What is durable with it of the segment it is in.
+    pub head: Head,
 }
 
 struct Batch {
@@ -37,7 +36,7 @@ pub struct Writer {
     gathering: Vec<u8>,
     submitted: u64,
     committed: u64,
-    head: Commit,
+    head: Head,
     batches: Option<SyncSender<Batch>>,
     commits: mpsc::Receiver<Result<Commit, JournalError>>,
     thread: Option<JoinHandle<()>>,
@@ -50,7 +49,7 @@ impl Writer {
     /// [`JournalError`]; an existing segment of that epoch is one.
     pub fn create(layout: &Layout, at: Timestamp, opened: Opened) -> Result<Self, JournalError> {
         let segment = Segment::create(layout, at, opened)?;
-        let head = Commit { number: 0, epoch: segment.opened.epoch, bytes: segment.durable };
+        let head = segment.durable;
         let (batches, incoming) = sync_channel(1);
         let (outgoing, commits) = mpsc::channel(2);
         let layout = layout.clone();
@@ -84,8 +83,8 @@ impl Writer {
         self.committed
     }
 
-    /// The last batch that became durable.
-    pub fn head(&self) -> Commit {
+    /// What of the journal is durable.
+    pub fn head(&self) -> Head {
         self.head
     }
 
@@ -118,7 +117,7 @@ impl Writer {
         }
         let commit = self.commits.recv().await.expect("the writer answers every batch")?;
         self.committed = commit.number;
-        self.head = commit;
+        self.head = commit.head;
         Ok(commit)
     }
 }
@@ -145,11 +144,7 @@ fn write_batches(
             segment = segment.succeed(layout)?;
             segment.append(&frames)
         });
-        let commit = written.map(|()| Commit {
-            number,
-            epoch: segment.opened.epoch,
-            bytes: segment.durable,
-        });
+        let commit = written.map(|()| Commit { number, head: segment.durable });
         let failed = commit.is_err();
         if outgoing.blocking_send(commit).is_err() || failed {
             return;
@@ -163,7 +158,7 @@ struct Segment {
     file: File,
     path: std::path::PathBuf,
     opened: Opened,
-    durable: u64,
+    durable: Head,
 }
 
 impl Segment {
@@ -178,24 +173,30 @@ impl Segment {
             .map_err(JournalError::io("create", &path))?;
         let mut first = HEADER.to_vec();
         frame::encode(&mut first, at, &Record::Opened(opened.clone()));
-        let mut segment = Self { file, path, opened, durable: 0 };
-        segment.append(&first)?;
+        let durable = Head::start(opened.epoch);
+        let mut segment = Self { file, path, opened, durable };
+        segment.write(&first)?;
+        segment.durable.add_all(&first[HEADER.len()..]);
         sync_directory(&directory)?;
         sync_directory(layout.root())?;
         Ok(segment)
     }
 
-    fn append(&mut self, bytes: &[u8]) -> Result<(), JournalError> {
-        self.file.write_all(bytes).map_err(JournalError::io("append to", &self.path))?;
-        self.file.sync_data().map_err(JournalError::io("sync", &self.path))?;
-        self.durable += bytes.len() as u64;
+    fn append(&mut self, frames: &[u8]) -> Result<(), JournalError> {
+        self.write(frames)?;
+        self.durable.add_all(frames);
         Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), JournalError> {
+        self.file.write_all(bytes).map_err(JournalError::io("append to", &self.path))?;
+        self.file.sync_data().map_err(JournalError::io("sync", &self.path))
     }
 
     /// Digest of what is durable, read back: needed only when something failed.
     fn digest(&self) -> Result<Digest, JournalError> {
         let read = |source| JournalError::io("read", &self.path)(source);
-        let mut file = File::open(&self.path).map_err(read)?.take(self.durable);
+        let mut file = File::open(&self.path).map_err(read)?.take(self.durable.bytes);
         let mut hasher = Hasher::default();
         let mut chunk = vec![0; 1 << 16];
         loop {
@@ -209,7 +210,7 @@ impl Segment {
     /// The segment after this one, whose writes can no longer be trusted.
     fn succeed(&self, layout: &Layout) -> Result<Self, JournalError> {
         let former =
-            Former { epoch: self.opened.epoch, bytes: self.durable, digest: self.digest()? };
+            Former { epoch: self.opened.epoch, bytes: self.durable.bytes, digest: self.digest()? };
         let opened =
             Opened { epoch: self.opened.epoch + 1, former: Some(former), ..self.opened.clone() };
         Self::create(layout, Timestamp::now(), opened)

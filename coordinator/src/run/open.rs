@@ -17,7 +17,7 @@ use super::manifest::Manifest;
 use super::records::RecordsWriter;
 use super::{Planner, RunError};
 use crate::core::{Core, Effect, Opened, Record, Settings, Settled};
-use crate::journal::{self, JournalError, Layout, Replay, Writer};
+use crate::journal::{self, JournalError, Layout, Replay, Survey, Writer};
 
 /// Settled trials named in the refusal of another plan.
 const NAMED: usize = 20;
@@ -126,7 +126,7 @@ pub fn open(
     let lock = RunLock::acquire(&layout).map_err(OpenError::from)?;
     let manifest = Manifest::read(&layout)?;
     let damaged = |source| OpenError::Journal { root: root.clone(), source };
-    let epoch = journal::next_epoch(&layout).map_err(damaged)?;
+    let epoch = Survey::of(&layout).map_err(damaged)?.next_epoch();
     // Files that were sealed under another plan may hold other settlements.
     let same_plan = manifest.as_ref().filter(|manifest| manifest.plan == plan);
     let sealed = same_plan.map(|manifest| manifest.sealed.clone()).unwrap_or_default();

@@ -7,14 +7,14 @@ use rollout_worker::port::{Dispatch, Position, QueueError};
 use tokio::sync::watch;
 
 use super::Engine;
-use crate::journal::Commit;
+use crate::journal::Head;
 use crate::run::Planner;
 
 /// How far a sitting has come, durably.
 #[derive(Debug, Clone, Copy)]
 pub struct Standing {
     /// What of the journal is durable.
-    pub head: Commit,
+    pub head: Head,
     /// Place of the last report that it holds.
     pub position: Option<Position>,
     /// Items of the plan.
