@@ -16,6 +16,14 @@ pub const REPORTS_PER_RUN: usize = 65_536;
 /// or swapping host, short enough that a dead worker's items are not waited for.
 pub const LEASE: Duration = Duration::from_secs(60);
 
+/// How long a worker that cannot reach the queue keeps its executions running: longer than the
+/// restart of a server or a switch, shorter than what anybody would wait for a lost host.
+pub const MAX_OFFLINE: Duration = Duration::from_secs(30 * 60);
+
+/// How long items that no registered worker could run wait for a worker that can: longer than an
+/// autoscaler needs to bring one.
+pub const UNPLACEABLE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+
 /// How long a suspicious delivery keeps a slot while nobody answers its claim.
 pub const CLAIM_IN_SLOT: Duration = Duration::from_secs(5);
 

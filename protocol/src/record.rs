@@ -312,6 +312,9 @@ pub enum LostReason {
     WorkerDied,
     /// No living worker shows it.
     Unreachable,
+    /// No living worker shows it since the queue itself was out of reach: says nothing about the
+    /// item.
+    Outage,
     /// The run was stopped while it ran.
     Stopped,
     /// The process that was coordinator and worker in one died: says nothing about the item.

@@ -32,6 +32,20 @@ impl Core {
                 self.position = Some(position);
                 self.apply_report(at, *report, effects);
             }
+            Record::Unbacked { position, report, .. } => {
+                self.position = Some(position);
+                self.apply_report(at, *report, effects);
+            }
+            Record::Recovered { report } => self.apply_report(at, *report, effects),
+            Record::Heard { worker, executions } => {
+                for heard in executions {
+                    self.hear(heard.item, heard.exec, heard.try_id, worker.clone());
+                }
+            }
+            Record::Withdrawn { .. }
+            | Record::Checked { .. }
+            | Record::Cancelled { .. }
+            | Record::GivenUp { .. } => {}
             Record::Claimed { claim } => {
                 self.hear(claim.item, claim.exec, claim.try_id, claim.worker);
             }

@@ -7,6 +7,7 @@ use rollout_protocol::record::{Execution, Verdict};
 use rollout_protocol::wire::claim::Answer;
 use rollout_protocol::wire::command::Receipt;
 use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::offer::SizeClass;
 
 /// One effect.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,6 +20,9 @@ pub enum Effect {
         try_id: TryId,
         /// Position in the plan's order.
         ordinal: u64,
+        /// Its size class: the item's own, or [`SizeClass::SOLO`] when it is suspected of killing
+        /// workers.
+        class: SizeClass,
     },
     /// Delete a try from the queue.
     Withdraw {
@@ -58,6 +62,8 @@ pub enum Effect {
     StopExecution {
         /// Execution.
         exec: ExecId,
+        /// How hard.
+        level: StopLevel,
     },
     /// Answer a user's command.
     Receipt {

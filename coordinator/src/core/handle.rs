@@ -47,7 +47,13 @@ impl Core {
             | Input::Found { .. }
             | Input::Room(_)
             | Input::Unplaceable(_)
-            | Input::Cancel { .. } => {}
+            | Input::Cancel { .. }
+            | Input::Checked { .. } => {}
+            Input::Unbacked { reported, why } => {
+                let Reported { position, report } = *reported;
+                let report = Box::new(report);
+                self.commit(now, Record::Unbacked { position, report, why }, out);
+            }
             Input::Tick => self.wake(now),
             Input::Stop(level) => self.begin_stop(now, level, out),
         }
@@ -69,15 +75,17 @@ impl Core {
     }
 
     fn plan(&mut self, now: Now, new: NewItem, out: &mut impl Output) {
-        let NewItem { item, ordinal, spec, .. } = new;
+        let NewItem { item, ordinal, spec, class, lane } = new;
         let Some(row) = self.rows.get_mut(&item) else {
             let mut row = Row::new(spec, TryId { epoch: 0, n: 0 });
             row.ordinal = Some(ordinal);
+            (row.class, row.lane) = (class, lane);
             self.rows.insert(item, row);
             self.ready.push_back(item);
             self.unsettled += 1;
             return;
         };
+        (row.class, row.lane) = (class, lane);
         if row.ordinal.replace(ordinal).is_some() {
             return;
         }

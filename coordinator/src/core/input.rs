@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
-use rollout_protocol::id::ItemId;
+use rollout_protocol::id::{ExecId, ItemId};
 use rollout_protocol::wire::claim::Claim;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_protocol::wire::report::Report;
 use rollout_worker::port::{Listed, Reported, SeenHello};
+
+use super::record::Unbacked;
 
 /// The time of an input, and a random number for whoever needs one.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +36,24 @@ pub enum Input {
     FormerExecutorsDead,
     /// A report was read.
     Reported(Box<Reported>),
+    /// A report was read whose record blob is not in the store, or cannot be looked for.
+    Unbacked {
+        /// The report with its place.
+        reported: Box<Reported>,
+        /// Which of the two.
+        why: Unbacked,
+    },
+    /// The record blob of a result was looked for after all, see [`Core::unchecked`].
+    ///
+    /// [`Core::unchecked`]: super::Core::unchecked
+    Checked {
+        /// Item.
+        item: ItemId,
+        /// Execution.
+        exec: ExecId,
+        /// Whether the store has it.
+        found: bool,
+    },
     /// A worker asks whether it shall run a suspicious delivery. The reports were read to their
     /// head since it came.
     Claim {

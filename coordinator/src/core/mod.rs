@@ -31,16 +31,22 @@ mod row;
 mod tests;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::time::Duration;
 
 pub use check::Broken;
 pub use effect::{Effect, Retry, Settled};
 pub use handle::Output;
 pub use input::{Input, NewItem, Now};
-pub use record::{Closed, Former, OfferedTry, Opened, Record};
-use rollout_protocol::id::{ItemId, RunId};
+pub use record::{
+    Closed, Former, HeardExecution, NamedItem, OfferedTry, Opened, Record, Unbacked, WithdrawnTry,
+};
+use rollout_protocol::blob::BlobRef;
+use rollout_protocol::id::{ExecId, ItemId, RunId};
+use rollout_protocol::limits;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::port::Position;
 use row::Row;
 
@@ -55,6 +61,29 @@ pub struct Settings {
     pub permits: usize,
     /// When infrastructure failures are tried again.
     pub retry: RetryPolicy,
+    /// Waits and bounds.
+    pub bounds: Bounds,
+}
+
+/// Waits of a sitting whose workers are elsewhere. All on the clock of [`Now`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// How long a delivery belongs to a worker that says nothing.
+    pub lease: Duration,
+    /// How long a worker out of reach keeps its executions: after it they are dead.
+    pub max_offline: Duration,
+    /// How long items that no registered worker could run wait for one that can.
+    pub unplaceable_timeout: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            lease: limits::LEASE,
+            max_offline: limits::MAX_OFFLINE,
+            unplaceable_timeout: limits::UNPLACEABLE_TIMEOUT,
+        }
+    }
 }
 
 /// The state of a run.
@@ -138,6 +167,21 @@ impl Core {
     /// withdrawn, and no execution is open.
     pub fn is_quiet(&self) -> bool {
         self.in_flight == 0
+    }
+
+    /// Offers of each size class that nobody is known to have started.
+    pub fn unstarted(&self) -> BTreeMap<SizeClass, usize> {
+        BTreeMap::new()
+    }
+
+    /// Lanes that no registered worker could ever run, why, and how many items wait in each.
+    pub fn unplaceable(&self) -> impl Iterator<Item = (u16, &str, usize)> {
+        std::iter::empty()
+    }
+
+    /// Results whose record blobs are to be looked for when the store can be asked again.
+    pub fn unchecked(&self) -> impl Iterator<Item = (ItemId, ExecId, &BlobRef)> {
+        std::iter::empty()
     }
 
     /// The item's position in the plan's order, if it was ever planned or offered.

@@ -37,7 +37,7 @@ impl Core {
             }
             let try_id = row.current.next(self.settings.epoch);
             tries.push(OfferedTry { item, try_id, spec: row.spec });
-            effects.push(Effect::Offer { item, try_id, ordinal });
+            effects.push(Effect::Offer { item, try_id, ordinal, class: row.class });
             room -= 1;
         }
         if tries.is_empty() {

@@ -1,7 +1,8 @@
 //! What the journal holds: every decision that cannot be derived again.
 
 use rollout_protocol::digest::Digest;
-use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
+use rollout_protocol::error::TrialError;
+use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::record::LostReason;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::claim::Claim;
@@ -48,6 +49,53 @@ pub enum Record {
         item: ItemId,
         /// Its present spec.
         spec: Digest,
+    },
+    /// Executions were first heard of by the hello of their worker.
+    Heard {
+        /// The worker.
+        worker: WorkerId,
+        /// The executions, in the order of their hearing.
+        executions: Vec<HeardExecution>,
+    },
+    /// Offers were taken back without a verdict: their items are owed again.
+    Withdrawn {
+        /// The tries.
+        tries: Vec<WithdrawnTry>,
+    },
+    /// What the store had of a report that the queue lost.
+    Recovered {
+        /// The report.
+        report: Box<Report>,
+    },
+    /// A report was read whose record blob the store does not have, or could not be asked for.
+    Unbacked {
+        /// Its place.
+        position: Position,
+        /// The report, whole.
+        report: Box<Report>,
+        /// Which of the two.
+        why: Unbacked,
+    },
+    /// A record blob was looked for after all.
+    Checked {
+        /// Item.
+        item: ItemId,
+        /// Execution.
+        exec: ExecId,
+        /// Whether the store has it.
+        found: bool,
+    },
+    /// A user ended these items for good: no later result settles them.
+    Cancelled {
+        /// The items.
+        items: Vec<NamedItem>,
+    },
+    /// These items end without any execution.
+    GivenUp {
+        /// The items.
+        items: Vec<NamedItem>,
+        /// Why.
+        error: Box<TrialError>,
     },
     /// A stop was asked for.
     Stopping {
@@ -103,6 +151,53 @@ pub struct OfferedTry {
     /// Digest of the spec it was offered under.
     #[serde(rename = "s")]
     pub spec: Digest,
+}
+
+/// One execution that a hello showed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeardExecution {
+    /// Item.
+    #[serde(rename = "i")]
+    pub item: ItemId,
+    /// Try.
+    #[serde(rename = "t")]
+    pub try_id: TryId,
+    /// Execution.
+    #[serde(rename = "e")]
+    pub exec: ExecId,
+}
+
+/// One withdrawn try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WithdrawnTry {
+    /// Item.
+    #[serde(rename = "i")]
+    pub item: ItemId,
+    /// Try.
+    #[serde(rename = "t")]
+    pub try_id: TryId,
+}
+
+/// An item with what it runs under: perhaps nothing else of it was ever journalled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedItem {
+    /// Item.
+    #[serde(rename = "i")]
+    pub item: ItemId,
+    /// Digest of its spec.
+    #[serde(rename = "s")]
+    pub spec: Digest,
+}
+
+/// How it stands with the record blob of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unbacked {
+    /// It was looked for during one lease and is not there: the result does not count, and the
+    /// item is tried again.
+    Missing,
+    /// The store cannot be asked: the result counts, and is looked for later.
+    Unchecked,
 }
 
 /// The end of a sitting.

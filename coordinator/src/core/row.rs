@@ -5,6 +5,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, TryId, WorkerId};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Execution, ExecutionEnd, LostReason, Outcome};
+use rollout_protocol::wire::offer::SizeClass;
 use rollout_protocol::wire::report::ResultBody;
 
 /// One item that was ever offered. Kept small: there is one for each item of the run.
@@ -12,6 +13,10 @@ use rollout_protocol::wire::report::ResultBody;
 pub(super) struct Row {
     /// Position in the plan's order; `None` while no plan names the item.
     pub(super) ordinal: Option<u64>,
+    /// Size class.
+    pub(super) class: SizeClass,
+    /// What it needs of a worker.
+    pub(super) lane: u16,
     /// Digest of what the item runs under.
     pub(super) spec: Digest,
     /// The newest try.
@@ -83,6 +88,8 @@ impl Row {
     pub(super) fn new(spec: Digest, try_id: TryId) -> Self {
         Self {
             ordinal: None,
+            class: SizeClass::default(),
+            lane: 0,
             spec,
             current: try_id,
             floor: try_id,

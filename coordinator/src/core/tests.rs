@@ -14,7 +14,7 @@ use rollout_protocol::wire::offer::SizeClass;
 use rollout_protocol::wire::report::{Body, Report, ResultBody};
 use rollout_worker::port::{Incarnation, Position, Reported};
 
-use super::{Core, Effect, Input, NewItem, Now, Opened, Output, Record, Settings, Settled};
+use super::{Bounds, Core, Effect, Input, NewItem, Now, Opened, Output, Record, Settings, Settled};
 
 const RUN: RunId = RunId::from_bytes([7; 16]);
 
@@ -43,7 +43,7 @@ fn policy() -> RetryPolicy {
 }
 
 fn settings(epoch: u32, permits: usize) -> Settings {
-    Settings { run: RUN, epoch, permits, retry: policy() }
+    Settings { run: RUN, epoch, permits, retry: policy(), bounds: Bounds::default() }
 }
 
 fn opened(epoch: u32, retry: RetryPolicy) -> Record {

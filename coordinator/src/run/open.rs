@@ -16,7 +16,7 @@ use super::lock::{self, LockError, RunLock};
 use super::manifest::Manifest;
 use super::records::RecordsWriter;
 use super::{Planner, RunError};
-use crate::core::{Core, Effect, Opened, Record, Settings, Settled};
+use crate::core::{Bounds, Core, Effect, Opened, Record, Settings, Settled};
 use crate::journal::{self, JournalError, Layout, Replay, Survey, Writer};
 
 /// Settled trials named in the refusal of another plan.
@@ -133,7 +133,8 @@ pub fn open(
     let records = RecordsWriter::start(&layout, sealed)?;
     let durable = manifest.as_ref().map(|m| (m.journal.epoch, m.journal.durable_bytes));
 
-    let settings = Settings { run: RunId::from_bytes([0; 16]), epoch, permits, retry };
+    let bounds = Bounds::default();
+    let settings = Settings { run: RunId::from_bytes([0; 16]), epoch, permits, retry, bounds };
     let mut replaying = Replaying {
         core: Core::new(settings),
         planner,

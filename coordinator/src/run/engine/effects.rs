@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use rollout_protocol::event::EventKind;
-use rollout_protocol::wire::control::{Control, StopLevel};
+use rollout_protocol::wire::control::Control;
+use rollout_protocol::wire::offer::Offer;
 
 use super::Engine;
 use super::outlet::Outgoing;
@@ -18,8 +19,9 @@ impl<P: Planner> Engine<P> {
         let mut settlements = Vec::new();
         for effect in effects {
             match effect {
-                Effect::Offer { item, try_id, ordinal } => {
-                    out.offers.push(self.planner.offer(self.run.run, item, try_id, ordinal));
+                Effect::Offer { item, try_id, ordinal, class } => {
+                    let offer = self.planner.offer(self.run.run, item, try_id, ordinal);
+                    out.offers.push(Offer { class, ..offer });
                 }
                 Effect::Withdraw { item, try_id } => out.withdrawn.push((item, try_id)),
                 Effect::Answer { id, answer } => {
@@ -41,8 +43,8 @@ impl<P: Planner> Engine<P> {
                     events.push(EventKind::TrialLost { item, trial, try_id, exec });
                 }
                 Effect::LookForResults { item } => out.lookups.push(item),
-                Effect::StopExecution { exec } => {
-                    let (run, level) = (self.run.run, StopLevel::Kill);
+                Effect::StopExecution { exec, level } => {
+                    let run = self.run.run;
                     out.controls.push(Control::StopExecution { run, exec, level });
                 }
                 Effect::Receipt { id, receipt } => {
