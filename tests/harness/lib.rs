@@ -16,6 +16,8 @@ pub mod results;
 pub mod run;
 pub mod sandbox;
 pub mod wait;
+pub mod wire;
+pub mod witness;
 
 /// Tells the person at the terminal, whether the test passes or not: the test runner shows what
 /// `eprintln!` prints only for tests that fail.

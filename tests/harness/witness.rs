@@ -1,0 +1,147 @@
+//! Counts what really runs: every agent of a [`crate::load::Load`] connects here while it works.
+//!
+//! Nothing of the program under test takes part, so that an execution it forgot or hid is counted
+//! all the same. A connection says the task's name, stays open while the agent lives (the kernel
+//! closes it when the agent is killed), and says `done` before it ends by itself.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead as _, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use rollout_worker::supervise;
+
+/// One execution of an agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sighting {
+    /// Name of the task.
+    pub task: String,
+    /// When it began.
+    pub began: Instant,
+    /// When it ended; none while it runs.
+    pub ended: Option<Instant>,
+    /// It came to its own end: it was not killed.
+    pub done: bool,
+}
+
+/// Listens for agents.
+#[derive(Debug)]
+pub struct Witness {
+    address: SocketAddr,
+    seen: Arc<Mutex<Vec<Sighting>>>,
+    over: Arc<AtomicBool>,
+}
+
+impl Witness {
+    /// Listens on a free port, for sandboxes and containers of this host. Threads end with their
+    /// connections.
+    ///
+    /// # Panics
+    /// When there is no port.
+    pub fn start() -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let (seen, over) = (Arc::default(), Arc::<AtomicBool>::default());
+        let (sightings, ends) = (Arc::clone(&seen), Arc::clone(&over));
+        let serve = move || {
+            for agent in listener.incoming().take_while(|_| !ends.load(Ordering::Relaxed)) {
+                let (agent, sightings) = (agent?, Arc::clone(&sightings));
+                supervise::thread("witness of an agent", move || watch(agent, &sightings))?;
+            }
+            Ok::<(), io::Error>(())
+        };
+        supervise::thread("witness", serve).expect("a thread");
+        Self { address, seen, over }
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Everything seen so far, in the order of beginning.
+    pub fn seen(&self) -> Vec<Sighting> {
+        lock(&self.seen).clone()
+    }
+
+    /// How many agents run now.
+    pub fn running(&self) -> usize {
+        lock(&self.seen).iter().filter(|sighting| sighting.ended.is_none()).count()
+    }
+
+    /// Number of executions of each task.
+    pub fn executions(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for sighting in lock(&self.seen).iter() {
+            *counts.entry(sighting.task.clone()).or_default() += 1;
+        }
+        counts
+    }
+
+    /// Executions beyond the first of each task.
+    pub fn repeated(&self) -> usize {
+        self.executions().values().map(|count| count - 1).sum()
+    }
+
+    /// Executions that did not come to their own end.
+    pub fn killed(&self) -> usize {
+        lock(&self.seen).iter().filter(|s| s.ended.is_some() && !s.done).count()
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        // Wakes the listener; when it is gone already, there is nobody to wake.
+        drop(TcpStream::connect((Ipv4Addr::LOCALHOST, self.port())));
+    }
+}
+
+fn lock(seen: &Mutex<Vec<Sighting>>) -> MutexGuard<'_, Vec<Sighting>> {
+    seen.lock().expect("no watcher panics")
+}
+
+fn watch(agent: TcpStream, seen: &Mutex<Vec<Sighting>>) {
+    let began = Instant::now();
+    let mut lines = BufReader::new(agent).lines().map_while(Result::ok);
+    let Some(task) = lines.next() else { return };
+    let number = {
+        let mut seen = lock(seen);
+        seen.push(Sighting { task, began, ended: None, done: false });
+        seen.len() - 1
+    };
+    let done = lines.any(|line| line == "done");
+    let mut seen = lock(seen);
+    seen[number].done = done;
+    seen[number].ended = Some(Instant::now());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::wait;
+
+    #[test]
+    fn it_tells_ends_from_kills() {
+        let witness = Witness::start();
+        let agent = |text: &str| {
+            let mut agent = TcpStream::connect((Ipv4Addr::LOCALHOST, witness.port())).expect("it");
+            agent.write_all(text.as_bytes()).expect("it listens");
+            agent
+        };
+        let soon = Duration::from_secs(10);
+        let killed = agent("a\n");
+        wait::until(soon, "one runs", || witness.running() == 1);
+        drop(killed);
+        drop(agent("a\ndone\n"));
+        drop(agent("b\ndone\n"));
+        wait::until(soon, "all ended", || witness.seen().len() == 3 && witness.running() == 0);
+        assert_eq!((witness.killed(), witness.repeated()), (1, 1));
+        assert_eq!(witness.executions(), [("a".to_owned(), 2), ("b".to_owned(), 1)].into());
+    }
+}
