@@ -8,6 +8,7 @@ use std::io::{self, Write};
 
 pub mod docker;
 pub mod expected;
+pub mod nats;
 pub mod net;
 pub mod processes;
 pub mod project;

@@ -1,0 +1,138 @@
+//! A nats-server of the test's own, which can be killed, started again and robbed of its store.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::net::free_port;
+use crate::run::Run;
+use crate::{note, wait};
+
+/// Names the nats-server to test with; `no` for tests without one.
+const PROGRAM: &str = "ROLLOUT_TEST_NATS";
+
+/// How long a server may take to answer, on a machine that does other things too.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server on a port of 127.0.0.1, with its store in a directory of the test. Dropping it kills it.
+#[derive(Debug)]
+pub struct NatsServer {
+    program: PathBuf,
+    directory: PathBuf,
+    port: u16,
+    starts: u32,
+    run: Option<Run>,
+}
+
+impl NatsServer {
+    /// Starts a server with its files in `directory`; none, with a printed reason, where tests
+    /// shall or must do without.
+    ///
+    /// # Panics
+    /// When the server that is named does not start.
+    pub fn start(directory: &Path) -> Option<Self> {
+        let program = match std::env::var(PROGRAM) {
+            Ok(program) if program != "no" => PathBuf::from(program),
+            _ => {
+                note(&format!("SKIPPED: needs a nats-server, named by {PROGRAM}"));
+                return None;
+            }
+        };
+        fs::create_dir_all(directory).expect("a directory");
+        let directory = directory.to_owned();
+        let mut server = Self { program, directory, port: free_port(), starts: 0, run: None };
+        server.go();
+        Some(server)
+    }
+
+    /// Its port, the same over its lives.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where clients find it.
+    pub fn url(&self) -> String {
+        format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    /// Starts it, unless it runs, and waits until it answers.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn go(&mut self) {
+        if self.run.is_some() {
+            return;
+        }
+        let configuration = self.directory.join("server.conf");
+        let store = self.directory.join("store");
+        let text = format!(
+            "listen: \"127.0.0.1:{}\"\nserver_name: \"tests-{}\"\njetstream {{ store_dir: {:?} }}\n",
+            self.port, self.port, store
+        );
+        fs::write(&configuration, text).expect("a file");
+        let mut command = Command::new(&self.program);
+        command.arg("-c").arg(&configuration);
+        self.starts += 1;
+        let mut run = Run::start(command, &self.directory.join(format!("server-{}", self.starts)));
+        let answers = || run.has_ended() || self.answers();
+        let came = wait::holds_within(PATIENCE, answers) && !run.has_ended();
+        assert!(came, "the nats-server does not start:\n{}", run.stderr());
+        self.run = Some(run);
+    }
+
+    fn answers(&self) -> bool {
+        let Ok(stream) = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)) else { return false };
+        let patience = stream.set_read_timeout(Some(Duration::from_secs(1)));
+        let mut line = String::new();
+        patience.is_ok()
+            && BufReader::new(stream).read_line(&mut line).is_ok()
+            && line.starts_with("INFO ")
+    }
+
+    /// kill -9; its store stays.
+    pub fn kill(&mut self) {
+        if let Some(mut run) = self.run.take() {
+            run.signal(Signal::KILL);
+            let _killed = run.wait(PATIENCE);
+        }
+    }
+
+    /// Stops it as it is (SIGSTOP), or lets it go on (SIGCONT).
+    pub fn signal(&mut self, signal: Signal) {
+        if let Some(run) = &mut self.run {
+            run.signal(signal);
+        }
+    }
+
+    /// kill -9, and removes its store.
+    ///
+    /// # Panics
+    /// When the store cannot be removed.
+    pub fn wipe(&mut self) {
+        self.kill();
+        fs::remove_dir_all(self.directory.join("store")).expect("its store");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_has_several_lives() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let Some(mut server) = NatsServer::start(directory.path()) else { return };
+        server.kill();
+        assert!(!server.answers());
+        server.go();
+        assert!(server.answers());
+        server.wipe();
+        server.go();
+        assert!(server.answers() && server.url().ends_with(&server.port().to_string()));
+    }
+}
