@@ -1,0 +1,298 @@
+//! A coordinator: the real core between a journal, a reader of reports, and an outlet.
+
+use std::collections::VecDeque;
+
+use rollout_coordinator::core::{
+    Bounds, Core, Effect, Input, NewItem, Now, Opened, Output, Record, Settings, Settled,
+};
+use rollout_protocol::Timestamp;
+use rollout_protocol::id::ItemId;
+use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::wire::claim::Claim;
+use rollout_protocol::wire::offer::SizeClass;
+use rollout_worker::port::{Listed, Position};
+
+use crate::names::{RUN, WALL, item, spec};
+use crate::reference::Reference;
+use crate::world::World;
+
+/// How often the lock is renewed.
+pub(crate) const RENEW: u64 = 10_000;
+/// How often a round of reconciliation begins.
+const ROUND: u64 = 30_000;
+
+/// One sitting.
+#[derive(Debug)]
+pub(crate) struct Coordinator {
+    pub(crate) owner: u32,
+    pub(crate) host: usize,
+    pub(crate) directory: usize,
+    pub(crate) epoch: u32,
+    pub(crate) core: Core,
+    pub(crate) reference: Reference,
+    pub(crate) paused: bool,
+    /// The revision of the lock as it wrote it.
+    pub(crate) revision: Option<u64>,
+    pub(crate) renew_due: u64,
+    /// The last report that a successor's journal has for certain.
+    pub(crate) confirmed: Option<Position>,
+    /// The last report that the durable journal holds.
+    pub(crate) journalled: Option<Position>,
+    pub(crate) connections: u64,
+    /// The last report that was read.
+    pub(crate) cursor: Option<Position>,
+    /// The connection is new: what stands at the cursor was not looked at.
+    pub(crate) unchecked: bool,
+    /// Effects whose records are not durable.
+    pub(crate) gathered: Vec<Effect>,
+    /// Effects to be carried out.
+    pub(crate) ready: VecDeque<Effect>,
+    /// What waits for the server.
+    pub(crate) outlet: VecDeque<Effect>,
+    /// Claims that came, and claims that the core was asked.
+    pub(crate) asked: Vec<Asked>,
+    pub(crate) pending: Vec<(u64, usize, Claim)>,
+    pub(crate) questions: u64,
+    pub(crate) commands: Vec<(u64, Vec<ItemId>)>,
+    pub(crate) listed: Option<Vec<Listed>>,
+    pub(crate) round_due: u64,
+    pub(crate) lookups: Vec<ItemId>,
+    pub(crate) hellos_due: u64,
+    pub(crate) started: u64,
+    pub(crate) fed: usize,
+}
+
+/// A claim that came, with the head of the reports at that moment.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    pub(crate) worker: usize,
+    pub(crate) claim: Claim,
+    pub(crate) head: u64,
+}
+
+/// Records and effects, in their common order.
+#[derive(Debug, Default)]
+struct Recorder {
+    records: Vec<(usize, Record)>,
+    effects: Vec<Effect>,
+}
+
+impl Output for Recorder {
+    fn record(&mut self, _: Timestamp, record: &Record) {
+        self.records.push((self.effects.len(), record.clone()));
+    }
+
+    fn effects(&mut self) -> &mut Vec<Effect> {
+        &mut self.effects
+    }
+}
+
+pub(crate) fn policy() -> RetryPolicy {
+    RetryPolicy { initial_delay_ms: 4000, ..RetryPolicy::default() }
+}
+
+impl World {
+    fn settings(&self, epoch: u32) -> Settings {
+        Settings {
+            run: RUN,
+            epoch,
+            permits: self.setup.permits,
+            retry: policy(),
+            bounds: Bounds::default(),
+        }
+    }
+
+    pub(crate) fn new_item(&self, n: usize) -> NewItem {
+        let (spec, class) = (spec(self.specs[n]), SizeClass(0));
+        NewItem { item: item(n), ordinal: n as u64, spec, class, lane: 0 }
+    }
+
+    /// A sitting begins with the journal of a directory.
+    pub(crate) fn begin_sitting(&mut self, host: usize, directory: usize, epoch: u32) {
+        self.owners += 1;
+        let owner = self.owners;
+        let mut core = Core::new(self.settings(epoch));
+        let mut reference = Reference::default();
+        let mut settled: Vec<Settled> = Vec::new();
+        let mut effects = Vec::new();
+        let same =
+            self.judge.owner == 0 || self.directories[directory].owners.contains(&self.judge.owner);
+        for record in self.directories[directory].replay() {
+            reference.feed(record);
+            core.apply(WALL, record.clone(), &mut effects);
+            for effect in effects.drain(..) {
+                if let Effect::Settled(by) = effect {
+                    if let Err(broken) = reference.settle(&by) {
+                        self.judge.fail(format!("replay: {broken}"));
+                    }
+                    settled.push(*by);
+                }
+            }
+        }
+        self.judge.replayed(&settled, same);
+        self.check_purged(directory);
+        let position = core.position();
+        core.begin(RUN, policy());
+        self.open_segment(directory, epoch, owner);
+        let connections = self.broker.connections;
+        self.coordinators.push(Coordinator {
+            owner,
+            host,
+            directory,
+            epoch,
+            core,
+            reference,
+            paused: false,
+            revision: self.broker.lock.as_ref().map(|(revision, _)| *revision),
+            renew_due: self.now,
+            confirmed: None,
+            journalled: position,
+            connections,
+            cursor: position,
+            unchecked: true,
+            gathered: Vec::new(),
+            ready: VecDeque::new(),
+            outlet: VecDeque::new(),
+            asked: Vec::new(),
+            pending: Vec::new(),
+            questions: 0,
+            commands: Vec::new(),
+            listed: None,
+            round_due: self.now,
+            lookups: Vec::new(),
+            hellos_due: self.now,
+            started: self.now,
+            fed: 0,
+        });
+        self.judge.owner = owner;
+        let c = self.coordinators.len() - 1;
+        self.adopt_plan(c);
+    }
+
+    fn adopt_plan(&mut self, c: usize) {
+        let known: Vec<ItemId> = self.coordinators[c].core.items().collect();
+        let items: Vec<NewItem> = (0..self.setup.items)
+            .filter(|n| known.contains(&item(*n)))
+            .map(|n| self.new_item(n))
+            .collect();
+        if !items.is_empty() {
+            self.handle(c, Input::Items(items));
+        }
+        if !self.setup.embedded {
+            self.handle(c, Input::Begin);
+        }
+        self.feed(c);
+    }
+
+    fn open_segment(&mut self, directory: usize, epoch: u32, owner: u32) {
+        let directory = &mut self.directories[directory];
+        let opened = Record::Opened(Opened {
+            format: rollout_protocol::version::RUN_FORMAT,
+            run: RUN,
+            epoch,
+            plan: spec(0),
+            retry: policy(),
+            version: String::new(),
+            owner: String::new(),
+            former: directory.former(),
+        });
+        let records = vec![opened];
+        directory.segments.push(crate::journal::Segment { epoch, records, durable: 1 });
+        directory.owners.push(owner);
+    }
+
+    /// Whoever goes on must have what was purged.
+    fn check_purged(&mut self, directory: usize) {
+        let kind = |report: &rollout_protocol::wire::report::Report| {
+            (report.exec, std::mem::discriminant(&report.body))
+        };
+        let records: Vec<_> = self.directories[directory]
+            .replay()
+            .filter_map(|record| match record {
+                Record::Reported { report, .. } => Some(kind(report)),
+                _ => None,
+            })
+            .collect();
+        let missing = self.judge.purged.iter().find(|report| !records.contains(&kind(report)));
+        if let Some(report) = missing {
+            let what = crate::names::brief(report);
+            self.judge.fail(format!("{what} was purged, and the successor lacks it"));
+        }
+    }
+
+    /// Asks the plan for what the core wants.
+    fn feed(&mut self, c: usize) {
+        loop {
+            let coordinator = &mut self.coordinators[c];
+            let wanted = coordinator.core.wants();
+            if wanted == 0 {
+                return;
+            }
+            let from = coordinator.fed;
+            let to = (from + wanted).min(self.setup.items);
+            coordinator.fed = to;
+            if from == to {
+                self.handle_once(c, Input::Exhausted);
+            } else {
+                let items = (from..to).map(|n| self.new_item(n)).collect();
+                self.handle_once(c, Input::Items(items));
+            }
+        }
+    }
+
+    /// Gives the core one input, and then what it wants of the plan.
+    pub(crate) fn handle(&mut self, c: usize, input: Input) {
+        self.handle_once(c, input);
+        self.feed(c);
+    }
+
+    fn handle_once(&mut self, c: usize, input: Input) {
+        self.inputs += 1;
+        let random = (self.inputs % 16) as f64 / 16.0;
+        let coordinator = &mut self.coordinators[c];
+        let monotonic_ms = self.now - coordinator.started;
+        let mut out = Recorder::default();
+        let now = Now { monotonic_ms, wall: WALL, random };
+        coordinator.core.handle(now, input, &mut out);
+        if let Err(broken) = coordinator.core.check() {
+            self.judge.fail(broken.to_string());
+        }
+        let mut records = out.records.into_iter().peekable();
+        let segment = self.directories[coordinator.directory].segment(coordinator.epoch);
+        for (at, effect) in out.effects.iter().enumerate() {
+            while let Some((_, record)) = records.next_if(|(before, _)| *before <= at) {
+                coordinator.reference.feed(&record);
+                segment.records.push(record);
+            }
+            if let Effect::Settled(settled) = effect {
+                let judged = coordinator.reference.settle(settled);
+                let present = spec(self.specs[crate::names::item_number(&settled.item)]);
+                let owner = self.judge.owner == coordinator.owner;
+                let truth = if owner { self.judge.is_true(settled, present) } else { Ok(()) };
+                if let Err(broken) = judged.and(truth) {
+                    self.judge.fail(broken);
+                }
+            }
+        }
+        for (_, record) in records {
+            coordinator.reference.feed(&record);
+            segment.records.push(record);
+        }
+        coordinator.gathered.extend(out.effects);
+    }
+
+    /// When the coordinator next has to do something by itself.
+    pub(crate) fn coordinator_due(&self, c: usize) -> u64 {
+        let coordinator = &self.coordinators[c];
+        let core = coordinator.core.next_due_ms().map(|ms| ms + coordinator.started);
+        let core = core.unwrap_or(u64::MAX);
+        if self.setup.embedded {
+            return core;
+        }
+        core.min(coordinator.renew_due).min(coordinator.round_due).min(coordinator.hellos_due)
+    }
+
+    pub(crate) fn next_round(&mut self, c: usize) {
+        self.coordinators[c].round_due = self.now + ROUND;
+    }
+}

@@ -1,0 +1,260 @@
+//! What goes wrong, and how it is put right.
+
+use rollout_protocol::record::LostReason;
+
+use crate::broker::Loss;
+use crate::lock::LockValue;
+use crate::names;
+use crate::shell::STALE;
+use crate::worker::Execution;
+use crate::world::World;
+
+impl World {
+    /// The worker's process dies with its environments; its directory stays.
+    pub(crate) fn kill_worker(&mut self, w: usize) -> bool {
+        if !self.workers[w].up {
+            return false;
+        }
+        self.note(|| format!("w{w} dies"));
+        let reason =
+            if self.setup.embedded { LostReason::ProcessDied } else { LostReason::WorkerDied };
+        let worker = &mut self.workers[w];
+        worker.up = false;
+        worker.paused = false;
+        worker.offline_since = None;
+        worker.claiming.clear();
+        worker.beginnings.clear();
+        worker.acks.clear();
+        for Execution { offer, exec, .. } in std::mem::take(&mut worker.running) {
+            let report = worker.report(&offer, exec, names::lost(reason));
+            worker.losses.push(report);
+            self.judge.dies(&exec);
+        }
+        for finished in worker.finished.extract_if(.., |finished| finished.bare) {
+            self.judge.dies(&finished.report.exec);
+        }
+        for finished in &mut worker.finished {
+            finished.token = None;
+            finished.sent = None;
+        }
+        true
+    }
+
+    /// Another process takes its place and its directory.
+    pub(crate) fn start_worker(&mut self, w: usize) -> bool {
+        let worker = &mut self.workers[w];
+        if worker.up || worker.destroyed {
+            return false;
+        }
+        worker.up = true;
+        worker.online = true;
+        worker.stopped = false;
+        worker.process += 1;
+        worker.connections = 0;
+        if !self.rules.adoption {
+            worker.finished.clear();
+            worker.losses.clear();
+        }
+        if self.setup.embedded {
+            worker.connections = self.broker.connections;
+        }
+        self.note(|| format!("w{w} is started again"));
+        true
+    }
+
+    /// The host and everything on it is gone for ever.
+    pub(crate) fn destroy_worker(&mut self, w: usize) -> bool {
+        let others = self.workers.iter().filter(|other| !other.destroyed).count();
+        if others < 2 || self.workers[w].destroyed {
+            return false;
+        }
+        self.kill_worker(w);
+        let worker = &mut self.workers[w];
+        worker.destroyed = true;
+        worker.losses.clear();
+        for finished in std::mem::take(&mut worker.finished) {
+            self.judge.dies(&finished.report.exec);
+        }
+        self.note(|| format!("w{w} and its host are gone"));
+        true
+    }
+
+    pub(crate) fn connect_worker(&mut self, w: usize, online: bool) -> bool {
+        let worker = &mut self.workers[w];
+        if worker.online == online || !worker.up {
+            return false;
+        }
+        worker.online = online;
+        if online {
+            worker.connections = 0;
+        } else {
+            worker.acks.clear();
+        }
+        let broker_up = self.broker.up;
+        let since = self.now;
+        let worker = &mut self.workers[w];
+        worker.offline_since = (!online || !broker_up).then_some(since);
+        self.note(|| format!("w{w} is {}", if online { "connected" } else { "cut off" }));
+        true
+    }
+
+    pub(crate) fn pause_worker(&mut self, w: usize, paused: bool) -> bool {
+        let worker = &mut self.workers[w];
+        if worker.paused == paused || !worker.up {
+            return false;
+        }
+        worker.paused = paused;
+        self.note(|| format!("w{w} is {}", if paused { "stopped" } else { "continued" }));
+        true
+    }
+
+    pub(crate) fn server_dies(&mut self) -> bool {
+        if !self.broker.up || self.setup.embedded {
+            return false;
+        }
+        self.broker.up = false;
+        self.note(|| "the server dies".to_owned());
+        for worker in self.workers.iter_mut().filter(|worker| worker.up && worker.online) {
+            worker.offline_since = Some(self.now);
+            worker.acks.clear();
+        }
+        true
+    }
+
+    pub(crate) fn server_returns(&mut self, loss: Loss) -> bool {
+        if self.broker.up {
+            return false;
+        }
+        self.broker.restart(loss);
+        self.lock_written = self.now;
+        for worker in self.workers.iter_mut().filter(|worker| worker.online) {
+            worker.offline_since = None;
+        }
+        self.note(|| format!("the server is back: {loss:?}"));
+        true
+    }
+
+    /// The coordinator's process dies; so much of what was not synced stays.
+    pub(crate) fn kill_coordinator(&mut self, c: usize, share: u16) -> bool {
+        if c >= self.coordinators.len() {
+            return false;
+        }
+        let coordinator = self.coordinators.remove(c);
+        let owner = coordinator.owner;
+        self.note(|| format!("c{owner} dies"));
+        self.directories[coordinator.directory].crash(coordinator.epoch, share);
+        if self.setup.embedded {
+            for w in 0..self.workers.len() {
+                self.kill_worker(w);
+            }
+        }
+        for worker in &mut self.workers {
+            worker.claiming.iter_mut().for_each(|held| held.asked = false);
+        }
+        true
+    }
+
+    pub(crate) fn pause_coordinator(&mut self, c: usize, paused: bool) -> bool {
+        let Some(coordinator) = self.coordinators.get_mut(c) else { return false };
+        if coordinator.paused == paused || self.setup.embedded {
+            return false;
+        }
+        coordinator.paused = paused;
+        let owner = coordinator.owner;
+        self.note(|| format!("c{owner} is {}", if paused { "stopped" } else { "continued" }));
+        for worker in &mut self.workers {
+            worker.claiming.iter_mut().for_each(|held| held.asked = false);
+        }
+        true
+    }
+
+    /// Somebody copies the run directory to another host.
+    pub(crate) fn copy_directory(&mut self) -> bool {
+        let Some(c) = self.owner() else { return false };
+        if self.setup.embedded || self.directories.len() > 2 {
+            return false;
+        }
+        let copy = self.directories[self.coordinators[c].directory].copy();
+        self.directories.push(copy);
+        self.note(|| "the run directory is copied".to_owned());
+        true
+    }
+
+    /// Whether somebody on this host may own the run with this directory now.
+    fn may_own(&self, host: usize, directory: usize) -> bool {
+        let copy = &self.directories[directory];
+        let Some((_, lock)) = &self.broker.lock else {
+            return copy.owners.is_empty() || copy.owners.contains(&self.judge.owner);
+        };
+        // Only on its own host can a process be known to be dead.
+        let dead = lock.host == host && self.coordinators.iter().all(|c| c.owner != lock.owner);
+        if !dead && self.now < self.lock_written + STALE {
+            return false;
+        }
+        let contained = lock.head.is_none_or(|head| copy.contains(&head));
+        contained || !self.rules.head_in_lock
+    }
+
+    /// A process tries to own the run, on a host, with a directory.
+    pub(crate) fn start_coordinator(&mut self, host: usize, directory: usize) -> bool {
+        if directory >= self.directories.len() || self.coordinators.len() > 1 {
+            return false;
+        }
+        let epoch = self.directories[directory].epoch() + 1;
+        if self.setup.embedded {
+            if !self.coordinators.is_empty() {
+                return false;
+            }
+            return self.start_embedded(directory, epoch);
+        }
+        if !self.broker.up || !self.may_own(host, directory) {
+            return false;
+        }
+        let lock = self.broker.lock.clone();
+        let (revision, held) = (lock.as_ref().map(|(at, _)| *at), lock.map(|(_, lock)| lock));
+        let epoch = epoch.max(held.as_ref().map_or(0, |lock| lock.epoch) + 1);
+        let head = held.and_then(|lock| lock.head);
+        let owner = self.owners + 1;
+        self.broker.write_lock(LockValue { owner, host, epoch, head }, revision);
+        self.lock_written = self.now;
+        self.note(|| format!("c{owner} owns the run, on host {host} with directory {directory}"));
+        self.begin_sitting(host, directory, epoch);
+        true
+    }
+
+    /// Worker, queue and coordinator begin together: what the former process left is reported
+    /// first, and then it is known that nothing of it runs.
+    fn start_embedded(&mut self, directory: usize, epoch: u32) -> bool {
+        if self.owners > 0 {
+            self.broker.restart(Loss { all: true, ..Loss::default() });
+        }
+        for w in 0..self.workers.len() {
+            self.start_worker(w);
+            self.workers[w].connections = self.broker.connections;
+        }
+        self.begin_sitting(0, directory, epoch);
+        let c = self.coordinators.len() - 1;
+        for w in 0..self.workers.len() {
+            for i in 0..self.workers[w].finished.len() {
+                self.mark(w, i);
+                self.publish(w, i, true);
+            }
+            while self.say_loss(w) {}
+        }
+        while self.read(c) {}
+        self.handle(c, rollout_coordinator::core::Input::FormerExecutorsDead);
+        true
+    }
+
+    /// From the next sitting on the item runs under something else.
+    pub(crate) fn respecify(&mut self, n: usize) -> bool {
+        let settled = self.judge.settled.contains_key(&names::item(n));
+        let idle = self.coordinators.is_empty();
+        if settled || !idle {
+            return false;
+        }
+        self.specs[n] += 1;
+        self.note(|| format!("item {n} gets another spec"));
+        true
+    }
+}

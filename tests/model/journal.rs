@@ -1,0 +1,95 @@
+//! Run directories: segments of records, of which a crash leaves what was synced and any number of
+//! bytes of the rest.
+
+use rollout_coordinator::core::{Former, Record};
+use rollout_protocol::digest::Digest;
+use serde_json::Deserializer;
+
+use crate::lock::Head;
+
+/// The journal of a run in one place.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Directory {
+    pub(crate) segments: Vec<Segment>,
+    /// Processes that wrote here.
+    pub(crate) owners: Vec<u32>,
+}
+
+/// What one sitting wrote.
+#[derive(Debug, Clone)]
+pub(crate) struct Segment {
+    pub(crate) epoch: u32,
+    pub(crate) records: Vec<Record>,
+    /// So many of them are synced.
+    pub(crate) durable: usize,
+}
+
+impl Directory {
+    pub(crate) fn segment(&mut self, epoch: u32) -> &mut Segment {
+        let found = self.segments.iter_mut().find(|segment| segment.epoch == epoch);
+        found.expect("a sitting writes the segment that it made")
+    }
+
+    /// The newest epoch of any segment.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.segments.iter().map(|segment| segment.epoch).max().unwrap_or(0)
+    }
+
+    /// How much of each segment counts: all of it, unless a later one says how much it built on.
+    fn valid(&self, segment: &Segment) -> usize {
+        let named = self.segments.iter().find_map(|later| match later.records.first() {
+            Some(Record::Opened(opened)) => opened.former.filter(|f| f.epoch == segment.epoch),
+            _ => None,
+        });
+        named.map_or(segment.records.len(), |former: Former| {
+            usize::try_from(former.bytes).expect("a number of records")
+        })
+    }
+
+    /// Every record that counts, in order.
+    pub(crate) fn replay(&self) -> impl Iterator<Item = &Record> {
+        self.segments.iter().flat_map(|segment| &segment.records[..self.valid(segment)])
+    }
+
+    /// What the next segment names as its former one: whatever is read is made durable first.
+    pub(crate) fn former(&mut self) -> Option<Former> {
+        let last = self.segments.last_mut()?;
+        last.durable = last.records.len();
+        let bytes = last.records.len() as u64;
+        Some(Former { epoch: last.epoch, bytes, digest: Digest::from_bytes([0; 32]) })
+    }
+
+    /// Whether it has everything up to a place.
+    pub(crate) fn contains(&self, head: &Head) -> bool {
+        let segment = self.segments.iter().find(|segment| segment.epoch == head.epoch);
+        segment.is_some_and(|segment| self.valid(segment) >= head.records)
+    }
+
+    /// A copy as another host gets it: what was durable at this moment.
+    pub(crate) fn copy(&self) -> Self {
+        let mut copy = self.clone();
+        for segment in &mut copy.segments {
+            segment.records.truncate(segment.durable);
+        }
+        copy.segments.retain(|segment| !segment.records.is_empty());
+        copy
+    }
+
+    /// The writer of a segment died: of the bytes that were not synced so many of 65,536 are there.
+    pub(crate) fn crash(&mut self, epoch: u32, share: u16) {
+        let segment = self.segment(epoch);
+        let tail = segment.records.split_off(segment.durable);
+        if tail.is_empty() {
+            return;
+        }
+        let mut bytes = Vec::new();
+        for record in &tail {
+            serde_json::to_writer(&mut bytes, record).expect("records can be written");
+            bytes.push(b'\n');
+        }
+        bytes.truncate(bytes.len() * usize::from(share) / 65_535);
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let read = Deserializer::from_slice(&bytes[..whole]).into_iter();
+        segment.records.extend(read.map(|record| record.expect("whole lines can be read")));
+    }
+}

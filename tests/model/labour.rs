@@ -1,0 +1,451 @@
+//! What workers do.
+
+use rollout_protocol::id::ExecId;
+use rollout_protocol::record::LostReason;
+use rollout_protocol::wire::claim::Answer;
+use rollout_protocol::wire::offer::Offer;
+use rollout_protocol::wire::report::Body;
+use rollout_worker::port::Token;
+
+use crate::judge::Fact;
+use crate::names::{self, Ending, LEASE, exec, exec_number, item_number};
+use crate::worker::{Execution, Finished, Held};
+use crate::world::World;
+
+/// How long a claim keeps a slot.
+const CLAIM_IN_SLOT: u64 = 5_000;
+/// How long a worker goes on without the server.
+pub(crate) const MAX_OFFLINE: u64 = 30 * 60_000;
+/// An execution that lasts longer is announced and leaves a marker.
+const BRIEF: u64 = 1_000;
+
+/// Why an execution begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    OnSight,
+    Answered,
+    NoAnswer,
+}
+
+impl World {
+    /// Whether the worker can talk to the server; what a new connection means is done first.
+    pub(crate) fn reaches(&mut self, w: usize) -> bool {
+        let worker = &mut self.workers[w];
+        if !worker.acts() || !worker.online || !self.broker.up {
+            return false;
+        }
+        if worker.connections != self.broker.connections {
+            worker.connections = self.broker.connections;
+            worker.progress_due = self.now;
+            if self.rules.suspicion {
+                worker.suspicious_until = self.now + LEASE;
+            }
+            worker.claiming.iter_mut().for_each(|held| held.asked = false);
+            self.say_hello(w);
+        }
+        true
+    }
+
+    pub(crate) fn say_hello(&mut self, w: usize) {
+        let worker = &self.workers[w];
+        let hello = worker.hello(self.rules.hello_lists_finished);
+        self.broker.hellos.insert(hello.worker.clone(), (self.now, hello));
+    }
+
+    /// Takes one delivery if there is a free slot.
+    pub(crate) fn pull(&mut self, w: usize, nth: usize) -> bool {
+        if !self.reaches(w) || self.workers[w].free() == 0 || self.workers[w].stopped {
+            return false;
+        }
+        let Some(delivery) = self.broker.pull(self.now, nth) else { return false };
+        let (offer, token) = (delivery.offer, delivery.token);
+        let n = item_number(&offer.item);
+        let times = delivery.delivered;
+        self.note(|| format!("w{w} pulls item {n} try {}, delivered {times}", offer.try_id));
+        if self.workers[w].delivered_again(&offer, token) {
+            return true;
+        }
+        self.executions += 1;
+        let exec = exec(self.executions);
+        let worker = &self.workers[w];
+        let suspicious =
+            delivery.delivered > 1 || offer.try_id.n > 1 || self.now < worker.suspicious_until;
+        if suspicious {
+            let since = self.now;
+            let (in_slot, asked, cleared) = (true, false, false);
+            let held = Held { offer, token, exec, since, in_slot, asked, cleared };
+            self.workers[w].claiming.push(held);
+        } else {
+            self.execute(w, offer, token, exec, Why::OnSight);
+        }
+        true
+    }
+
+    fn execute(&mut self, w: usize, offer: Offer, token: Token, exec: ExecId, why: Why) {
+        let (n, e) = (item_number(&offer.item), exec_number(&exec));
+        self.note(|| format!("w{w} runs e{e} of item {n} try {} ({why:?})", offer.try_id));
+        if why == Why::OnSight && self.is_elsewhere(&offer) {
+            self.judge.fail(format!("item {n} runs on sight as e{e} although it ran elsewhere"));
+        }
+        let Offer { item, try_id, spec, .. } = offer;
+        self.judge.begins(exec, Fact { item, try_id, spec, verdict: None, died: false });
+        let (since, announced) = (self.now, why != Why::OnSight);
+        let worker = &mut self.workers[w];
+        worker.running.push(Execution { offer, token, exec, since, announced });
+        if announced {
+            let began = worker.report(&offer, exec, Body::Started);
+            worker.beginnings.push(began);
+        }
+    }
+
+    /// Whether the very try that somebody takes for new was run before, and did not get lost.
+    fn is_elsewhere(&self, offer: &Offer) -> bool {
+        let same = |fact: &Fact| (fact.item, fact.try_id) == (offer.item, offer.try_id);
+        self.judge.executions.values().any(|fact| same(fact) && !fact.died)
+    }
+
+    /// Sends the question of a held delivery to whoever listens.
+    pub(crate) fn ask(&mut self, w: usize, i: usize) -> bool {
+        let held = self.workers[w].claiming.get(i);
+        if held.is_none_or(|held| held.asked || held.cleared) || !self.reaches(w) {
+            return false;
+        }
+        let (claim, head) = (self.workers[w].claim(&self.workers[w].claiming[i]), self.head());
+        let connections = self.broker.connections;
+        let mut heard = false;
+        for coordinator in &mut self.coordinators {
+            if !coordinator.paused && coordinator.connections == connections {
+                heard = true;
+                coordinator.asked.push(crate::coordinator::Asked {
+                    worker: w,
+                    claim: claim.clone(),
+                    head,
+                });
+            }
+        }
+        self.workers[w].claiming[i].asked = heard;
+        heard
+    }
+
+    /// An answer arrives, if the worker still waits for it.
+    pub(crate) fn answered(&mut self, w: usize, exec: &ExecId, answer: Answer) {
+        let e = exec_number(exec);
+        if !self.reaches(w) {
+            return;
+        }
+        let Some(i) = self.workers[w].claiming.iter().position(|held| held.exec == *exec) else {
+            return;
+        };
+        if self.workers[w].claiming[i].cleared {
+            return;
+        }
+        self.note(|| format!("w{w} is answered {answer:?} for e{e}"));
+        match answer {
+            Answer::Run => {
+                self.workers[w].claiming[i].cleared = true;
+                self.begin_cleared(w);
+            }
+            Answer::Hold if !self.rules.hold_forgets => {
+                self.workers[w].claiming[i].asked = false;
+            }
+            Answer::Hold => {
+                self.workers[w].claiming.remove(i);
+            }
+            Answer::Drop => {
+                let held = self.workers[w].claiming.remove(i);
+                self.workers[w].acks.push(held.token);
+            }
+        }
+    }
+
+    /// Runs what may run and has a slot now.
+    fn begin_cleared(&mut self, w: usize) -> bool {
+        let worker = &mut self.workers[w];
+        let free = worker.free();
+        let fits = |held: &Held| held.cleared && (held.in_slot || free > 0);
+        let Some(i) = worker.claiming.iter().position(fits) else { return false };
+        let Held { offer, token, exec, .. } = worker.claiming.remove(i);
+        self.execute(w, offer, token, exec, Why::Answered);
+        true
+    }
+
+    /// What a worker does by the clock.
+    fn by_the_clock(&mut self, w: usize) -> bool {
+        let now = self.now;
+        let worker = &mut self.workers[w];
+        let mut moved = false;
+        let off_slot = worker.claiming.iter().filter(|held| !held.in_slot).count();
+        let mut room = worker.slots.saturating_sub(off_slot);
+        worker.claiming.retain_mut(|held| {
+            if held.in_slot && !held.cleared && now >= held.since + CLAIM_IN_SLOT {
+                moved = true;
+                held.in_slot = false;
+                let kept = room > 0;
+                room = room.saturating_sub(1);
+                return kept;
+            }
+            true
+        });
+        for at in 0..worker.running.len() {
+            let Execution { offer, exec, since, announced, .. } = worker.running[at].clone();
+            if !announced && now > since + BRIEF {
+                worker.running[at].announced = true;
+                let began = worker.report(&offer, exec, Body::Started);
+                worker.beginnings.push(began);
+                moved = true;
+            }
+        }
+        moved | self.without_answer(w) | self.give_up_alone(w)
+    }
+
+    /// The first claim that nobody answered for a lease is decided by the worker itself.
+    pub(crate) fn without_answer(&mut self, w: usize) -> bool {
+        let due = |held: &Held| !held.cleared && self.now >= held.since + LEASE;
+        let Some(i) = self.workers[w].claiming.iter().position(due) else { return false };
+        if !self.reaches(w) {
+            return false;
+        }
+        let worker = &mut self.workers[w];
+        let held = worker.claiming.remove(i);
+        let claim = worker.claim(&held);
+        let Held { offer, token, exec, .. } = held;
+        let (n, e) = (item_number(&offer.item), exec_number(&exec));
+        let now = self.now;
+        let mut hellos = self.broker.hellos.values();
+        let contested = hellos.any(|(at, hello)| now < at + LEASE && contests(&claim, hello));
+        let marked = self.store.has_try(&offer.item, offer.try_id);
+        self.note(|| {
+            format!("w{w} has no answer for e{e}: contested {contested}, marked {marked}")
+        });
+        if (contested && self.rules.looks_at_peers) || (marked && self.rules.looks_at_markers) {
+            return true;
+        }
+        if contested {
+            self.judge.fail(format!("e{e} of item {n} runs beside one that a hello shows"));
+        }
+        if marked && self.rules.markers {
+            self.judge.fail(format!("e{e} of item {n} runs although the try has a marker"));
+        }
+        if self.workers[w].free() == 0 {
+            return true;
+        }
+        self.execute(w, offer, token, exec, Why::NoAnswer);
+        true
+    }
+
+    fn give_up_alone(&mut self, w: usize) -> bool {
+        let worker = &self.workers[w];
+        let alone = worker.offline_since.is_some_and(|since| self.now >= since + MAX_OFFLINE);
+        if !alone || worker.running.is_empty() {
+            return false;
+        }
+        self.stop_all(w);
+        true
+    }
+
+    /// Ends every execution of a worker.
+    pub(crate) fn stop_all(&mut self, w: usize) {
+        while let Some(execution) = self.workers[w].running.first() {
+            let exec = execution.exec;
+            self.stop_execution(w, &exec);
+        }
+        self.workers[w].claiming.clear();
+    }
+
+    /// Ends an execution before its end.
+    pub(crate) fn stop_execution(&mut self, w: usize, exec: &ExecId) {
+        let worker = &mut self.workers[w];
+        worker.claiming.retain(|held| held.exec != *exec || held.cleared);
+        let Some(at) = worker.running.iter().position(|e| e.exec == *exec) else { return };
+        let Execution { offer, token, .. } = worker.running.remove(at);
+        let report = worker.report(&offer, *exec, names::lost(LostReason::Stopped));
+        let token = Some(token);
+        worker.finished.push(Finished { report, token, bare: false, marked: true, sent: None });
+        let e = exec_number(exec);
+        self.note(|| format!("w{w} stops e{e}"));
+    }
+
+    /// An execution comes to its end; its environment is gone.
+    pub(crate) fn finish(&mut self, w: usize, i: usize, ending: Ending, bare: bool) -> bool {
+        let now = self.now;
+        let worker = &mut self.workers[w];
+        if !worker.up || i >= worker.running.len() {
+            return false;
+        }
+        let Execution { offer, token, exec, since, .. } = worker.running.remove(i);
+        let bare = bare && now <= since + BRIEF;
+        let report = worker.report(&offer, exec, names::result(exec, ending));
+        self.judge.ends(&report);
+        self.note(|| format!("w{w} finishes: {}", names::brief(&report)));
+        let marked = bare || !self.rules.markers;
+        let token = Some(token);
+        let finished = Finished { report, token, bare, marked, sent: None };
+        self.workers[w].finished.push(finished);
+        true
+    }
+
+    /// A finished record is stored with its marker.
+    pub(crate) fn mark(&mut self, w: usize, i: usize) -> bool {
+        let worker = &mut self.workers[w];
+        let acts = worker.acts();
+        let Some(finished) = worker.finished.get_mut(i).filter(|f| acts && !f.marked) else {
+            return false;
+        };
+        finished.marked = true;
+        let report = finished.report.clone();
+        self.note(|| format!("w{w} marks: {}", names::brief(&report)));
+        self.store.mark(report);
+        true
+    }
+
+    /// A finished execution is reported; `heard` is false when the acknowledgement gets lost.
+    pub(crate) fn publish(&mut self, w: usize, i: usize, heard: bool) -> bool {
+        if !self.workers[w].finished.get(i).is_some_and(|f| f.marked && f.sent.is_none()) {
+            return false;
+        }
+        if !self.reaches(w) {
+            return false;
+        }
+        let report = self.workers[w].finished[i].report.clone();
+        if !self.broker.report(report.clone()) {
+            return false;
+        }
+        self.note(|| {
+            format!(
+                "w{w} reports{}: {}",
+                ["unheard", ""][usize::from(heard)],
+                names::brief(&report)
+            )
+        });
+        if self.setup.embedded {
+            self.workers[w].finished[i].sent = Some(self.broker.reports_last);
+        } else if heard {
+            let finished = self.workers[w].finished.remove(i);
+            self.workers[w].acks.extend(finished.token);
+        }
+        true
+    }
+
+    /// Says one beginning, not always the first.
+    pub(crate) fn say_beginning(&mut self, w: usize, i: usize) -> bool {
+        if i >= self.workers[w].beginnings.len() || !self.reaches(w) {
+            return false;
+        }
+        let report = self.workers[w].beginnings[i].clone();
+        if !self.broker.report(report.clone()) {
+            return false;
+        }
+        self.workers[w].beginnings.remove(i);
+        self.note(|| format!("w{w} reports: {}", names::brief(&report)));
+        true
+    }
+
+    /// Reports one execution of a dead process as lost.
+    pub(crate) fn say_loss(&mut self, w: usize) -> bool {
+        if self.workers[w].losses.is_empty() || !self.reaches(w) {
+            return false;
+        }
+        let report = self.workers[w].losses[0].clone();
+        if !self.broker.report(report.clone()) {
+            return false;
+        }
+        self.workers[w].losses.remove(0);
+        self.note(|| format!("w{w} reports: {}", names::brief(&report)));
+        true
+    }
+
+    pub(crate) fn acknowledge(&mut self, w: usize) -> bool {
+        if self.workers[w].acks.is_empty() || !self.reaches(w) {
+            return false;
+        }
+        let life = self.broker.life();
+        for token in std::mem::take(&mut self.workers[w].acks) {
+            if token.incarnation == life || !self.rules.acks_check_life {
+                self.broker.ack(token);
+            }
+        }
+        true
+    }
+
+    pub(crate) fn extend_leases(&mut self, w: usize) -> bool {
+        if self.now < self.workers[w].progress_due || !self.reaches(w) {
+            return false;
+        }
+        let life = self.broker.life();
+        for token in self.workers[w].tokens() {
+            if token.incarnation == life || !self.rules.acks_check_life {
+                self.broker.progress(self.now, token);
+            }
+        }
+        self.workers[w].progress_due = self.now + LEASE / 3;
+        false
+    }
+
+    /// Everything that a healthy worker does without delay.
+    pub(crate) fn work(&mut self, w: usize) -> bool {
+        if !self.workers[w].acts() {
+            return false;
+        }
+        let mut moved = self.by_the_clock(w);
+        self.extend_leases(w);
+        while self.begin_cleared(w) {
+            moved = true;
+        }
+        while self.say_beginning(w, 0) || self.say_loss(w) {
+            moved = true;
+        }
+        let mut i = 0;
+        while i < self.workers[w].finished.len() {
+            moved |= self.mark(w, i);
+            let before = self.workers[w].finished.len();
+            moved |= self.publish(w, i, true);
+            i += usize::from(self.workers[w].finished.len() == before);
+        }
+        moved |= self.acknowledge(w);
+        while self.pull(w, 0) {
+            moved = true;
+        }
+        for i in 0..self.workers[w].claiming.len() {
+            moved |= self.ask(w, i);
+        }
+        if self.reaches(w) {
+            self.say_hello(w);
+        }
+        moved
+    }
+
+    /// When a worker next has to do something by itself.
+    pub(crate) fn worker_due(&self, w: usize) -> u64 {
+        let worker = &self.workers[w];
+        if !worker.acts() {
+            return u64::MAX;
+        }
+        let claims =
+            worker.claiming.iter().filter(|held| !held.cleared).map(|held| {
+                if held.in_slot { held.since + CLAIM_IN_SLOT } else { held.since + LEASE }
+            });
+        let fresh = worker.running.iter().filter(|execution| !execution.announced);
+        let beginnings = fresh.map(|execution| execution.since + BRIEF + 1);
+        let holds = !worker.tokens().is_empty() && worker.online && self.broker.up;
+        let progress = if holds { worker.progress_due } else { u64::MAX };
+        claims
+            .chain(beginnings)
+            .chain([progress])
+            .filter(|due| *due > self.now)
+            .min()
+            .unwrap_or(u64::MAX)
+    }
+}
+
+/// Whether a hello shows the claimed try at somebody else's, who goes on with it. Of several that
+/// only ask, the one with the lowest execution does.
+fn contests(
+    claim: &rollout_protocol::wire::claim::Claim,
+    hello: &rollout_protocol::wire::hello::Hello,
+) -> bool {
+    hello.worker != claim.worker
+        && hello.executions.iter().any(|line| {
+            (line.item, line.try_id) == (claim.item, claim.try_id)
+                && (!line.claiming || line.exec < claim.exec)
+        })
+}

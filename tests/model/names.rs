@@ -1,0 +1,109 @@
+//! Small names for everything in the world, and the messages made of them.
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
+use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
+use rollout_protocol::record::{Durations, LostReason, Outcome, Timestamps, Verdict};
+use rollout_protocol::spec::trial::TrialRef;
+use rollout_protocol::wire::offer::{Offer, SizeClass, Work};
+use rollout_protocol::wire::report::{Body, Report, ResultBody};
+
+/// The only run.
+pub(crate) const RUN: RunId = RunId::from_bytes([7; 16]);
+
+/// Milliseconds of a lease.
+pub(crate) const LEASE: u64 = 60_000;
+
+/// Nothing in the world is told apart by wall-clock time.
+pub(crate) const WALL: Timestamp = Timestamp::UNIX_EPOCH;
+
+pub(crate) fn item(n: usize) -> ItemId {
+    let mut bytes = [0; 16];
+    bytes[0] = u8::try_from(n).expect("few items");
+    ItemId::from_bytes(bytes)
+}
+
+pub(crate) fn item_number(item: &ItemId) -> usize {
+    usize::from(item.as_bytes()[0])
+}
+
+pub(crate) fn exec(n: u32) -> ExecId {
+    let mut bytes = [0; 16];
+    bytes[..4].copy_from_slice(&n.to_be_bytes());
+    ExecId::from_bytes(bytes)
+}
+
+pub(crate) fn exec_number(exec: &ExecId) -> u32 {
+    let [a, b, c, d, ..] = *exec.as_bytes();
+    u32::from_be_bytes([a, b, c, d])
+}
+
+/// What an item runs under, by the number of its version.
+pub(crate) fn spec(version: u8) -> Digest {
+    Digest::from_bytes([version; 32])
+}
+
+pub(crate) fn offer(item: ItemId, try_id: TryId, spec: Digest, class: SizeClass) -> Offer {
+    let trial = TrialRef { settings: spec, agent: spec, task: spec, attempt: 1 };
+    Offer { run: RUN, item, try_id, spec, class, work: Work::Trial(trial) }
+}
+
+/// How an execution ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// With a reward.
+    Reward,
+    /// By a failure of the agent.
+    AgentFailure,
+    /// By a failure of the infrastructure that may pass.
+    Outage,
+}
+
+/// What an execution says at its end: a function of the execution alone.
+pub(crate) fn result(exec: ExecId, ending: Ending) -> Body {
+    let (outcome, error) = match ending {
+        Ending::Reward => (Outcome::Completed, None),
+        Ending::AgentFailure => {
+            let kind = ErrorType::AgentExecutionFailed;
+            let (class, retry) = (ErrorClass::Agent, RetryClass::Permanent);
+            let error = TrialError::new(kind, ErrorCode::NON_ZERO_EXIT, class, retry, "");
+            (Outcome::Failed, Some(error))
+        }
+        Ending::Outage => {
+            let kind = ErrorType::EnvironmentStartFailed;
+            let error = TrialError::transient(kind, ErrorCode::UNREACHABLE, "");
+            (Outcome::Failed, Some(error))
+        }
+    };
+    let reward = (ending == Ending::Reward).then(|| f64::from(exec_number(&exec)));
+    Body::Result(Box::new(ResultBody {
+        verdict: Verdict { outcome, reward, cost: 0.0, error },
+        durations: Durations::default(),
+        timestamps: Timestamps::instant(WALL),
+        record: None,
+    }))
+}
+
+pub(crate) fn lost(reason: LostReason) -> Body {
+    Body::Lost { reason, phase: None, record: None, cost: 0.0 }
+}
+
+/// Whether another try may follow the result.
+pub(crate) fn may_be_retried(verdict: &Verdict) -> bool {
+    verdict.outcome == Outcome::Failed
+        && verdict.error.as_ref().is_some_and(TrialError::is_retryable)
+}
+
+/// The report in a few words.
+pub(crate) fn brief(report: &Report) -> String {
+    let what = match &report.body {
+        Body::Started => "started",
+        Body::Result(body) if may_be_retried(&body.verdict) => "outage",
+        Body::Result(body) if body.verdict.outcome == Outcome::Completed => "reward",
+        Body::Result(_) => "failure",
+        Body::Lost { .. } => "lost",
+    };
+    let (exec, item) = (exec_number(&report.exec), item_number(&report.item));
+    format!("{what} of e{exec} (item {item}, try {})", report.try_id)
+}

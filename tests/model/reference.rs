@@ -1,0 +1,171 @@
+//! The rules of merging written a second time, over the records alone, as plainly as possible.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rollout_coordinator::core::{OfferedTry, Record, Settled};
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::{ExecId, ItemId, TryId};
+use rollout_protocol::record::{Outcome, Verdict};
+use rollout_protocol::wire::report::{Body, Report};
+
+use crate::names::{exec_number, item_number, may_be_retried};
+
+/// What a journal says of every item.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Reference {
+    items: BTreeMap<ItemId, Item>,
+    heard: i64,
+    cancelled: BTreeSet<ItemId>,
+}
+
+#[derive(Debug, Clone)]
+struct Item {
+    spec: Digest,
+    current: TryId,
+    floor: TryId,
+    executions: Vec<Execution>,
+    settled: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Execution {
+    exec: ExecId,
+    try_id: TryId,
+    /// Order of the first word of it; negative when that was its end.
+    order: i64,
+    lost: bool,
+    result: Option<(Digest, Verdict)>,
+}
+
+impl Execution {
+    fn age(&self) -> (TryId, i64) {
+        (self.try_id, self.order)
+    }
+
+    fn is_open(&self) -> bool {
+        !self.lost && self.result.is_none()
+    }
+}
+
+impl Item {
+    fn is_eligible(&self, execution: &Execution) -> bool {
+        let of_spec = execution.result.as_ref().is_some_and(|(spec, _)| *spec == self.spec);
+        of_spec && execution.try_id >= self.floor
+    }
+}
+
+impl Reference {
+    pub(crate) fn feed(&mut self, record: &Record) {
+        match record {
+            Record::Offered { tries } => tries.iter().for_each(|offered| self.offered(offered)),
+            Record::Reported { report, .. } | Record::Recovered { report } => self.reported(report),
+            Record::Heard { executions, .. } => {
+                for heard in executions {
+                    self.hear(heard.item, heard.exec, heard.try_id, false);
+                }
+            }
+            Record::Cancelled { items } => self.cancelled.extend(items.iter().map(|i| i.item)),
+            Record::Claimed { claim } => self.hear(claim.item, claim.exec, claim.try_id, false),
+            Record::Lost { item, exec, .. } => {
+                if let Some(execution) = self.find(item, exec) {
+                    execution.lost |= execution.result.is_none();
+                }
+            }
+            Record::Respecified { item, spec } => {
+                if let Some(item) = self.items.get_mut(item) {
+                    item.spec = *spec;
+                    item.floor = item.current.next(item.current.epoch);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn offered(&mut self, offered: &OfferedTry) {
+        let OfferedTry { item, try_id, spec } = *offered;
+        let executions = Vec::new();
+        let fresh = Item { spec, current: try_id, floor: try_id, executions, settled: false };
+        let item = self.items.entry(item).or_insert(fresh);
+        item.current = try_id;
+        item.spec = spec;
+    }
+
+    fn reported(&mut self, report: &Report) {
+        let Report { item, exec, try_id, spec, body, .. } = report;
+        self.hear(*item, *exec, *try_id, !matches!(body, Body::Started));
+        let Some(execution) = self.find(item, exec) else { return };
+        match body {
+            Body::Started => {}
+            Body::Lost { .. } => execution.lost |= execution.result.is_none(),
+            Body::Result(body) => {
+                execution.result.get_or_insert((*spec, body.verdict.clone()));
+            }
+        }
+    }
+
+    fn hear(&mut self, item: ItemId, exec: ExecId, try_id: TryId, ended: bool) {
+        let Some(item) = self.items.get_mut(&item).filter(|item| !item.settled) else { return };
+        if item.executions.iter().all(|known| known.exec != exec) {
+            self.heard += 1;
+            let order = if ended { -self.heard } else { self.heard };
+            item.executions.push(Execution { exec, try_id, order, lost: false, result: None });
+        }
+    }
+
+    fn find(&mut self, item: &ItemId, exec: &ExecId) -> Option<&mut Execution> {
+        let executions = &mut self.items.get_mut(item)?.executions;
+        executions.iter_mut().find(|known| known.exec == *exec)
+    }
+
+    /// Whether the item may be settled like this now; settles it.
+    pub(crate) fn settle(&mut self, settled: &Settled) -> Result<(), String> {
+        let n = item_number(&settled.item);
+        let Some(item) = self.items.get_mut(&settled.item) else {
+            // Nothing of it was ever offered: only a user can have ended it.
+            return match &settled.by {
+                None => Ok(()),
+                Some(_) => Err(format!("item {n} was settled and never offered")),
+            };
+        };
+        if std::mem::replace(&mut item.settled, true) {
+            return Err(format!("item {n} was settled twice in one journal"));
+        }
+        if self.cancelled.contains(&settled.item) {
+            return match (settled.verdict.outcome, item.executions.iter().find(|e| e.is_open())) {
+                (Outcome::Cancelled, None) => Ok(()),
+                (Outcome::Cancelled, Some(open)) => {
+                    let open = exec_number(&open.exec);
+                    Err(format!("item {n} was settled as cancelled while e{open} was open"))
+                }
+                _ => Err(format!("item {n} was settled by a result after it was cancelled")),
+            };
+        }
+        let Some(by) = &settled.by else { return Ok(()) };
+        let e = exec_number(&by.exec);
+        let Some(winner) = item.executions.iter().find(|known| known.exec == by.exec) else {
+            return Err(format!("item {n} was settled by e{e}, of which nothing was heard"));
+        };
+        if !item.is_eligible(winner) {
+            return Err(format!("item {n} was settled by e{e}, which is not eligible"));
+        }
+        let newer = |known: &&Execution| known.age() > winner.age();
+        if let Some(open) = item.executions.iter().filter(newer).find(|known| known.is_open()) {
+            let open = exec_number(&open.exec);
+            return Err(format!("item {n} was settled by e{e} while the newer e{open} was open"));
+        }
+        let last = |known: &&Execution| {
+            let verdict = known.result.as_ref().map(|(_, verdict)| verdict);
+            item.is_eligible(known) && verdict.is_some_and(|verdict| !may_be_retried(verdict))
+        };
+        if let Some(better) = item.executions.iter().filter(newer).find(last) {
+            let better = exec_number(&better.exec);
+            return Err(format!("item {n} was settled by e{e} although e{better} is newer"));
+        }
+        Ok(())
+    }
+
+    /// What the item runs under, its floor, and whether it is settled.
+    pub(crate) fn state(&self, item: &ItemId) -> Option<(Digest, TryId, bool)> {
+        self.items.get(item).map(|item| (item.spec, item.floor, item.settled))
+    }
+}

@@ -1,0 +1,279 @@
+//! Schedules: drawn from one number, carried out, healed, judged, shortened, told.
+
+use std::cell::Cell;
+use std::fmt::Write as _;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Once;
+
+use crate::broker::Loss;
+use crate::names::{Ending, item_number};
+use crate::random::Random;
+use crate::rules::Rules;
+use crate::step::{Faults, Step, draw};
+use crate::world::{Setup, World};
+
+/// Virtual time within which a healed world settles everything: a lease for whoever may still run
+/// something, two rounds, and as much again for every retry.
+const HEALING_STEPS: usize = 60;
+const HEALING_STEP: u64 = 15_000;
+
+/// What a family of schedules has in common.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Family {
+    pub(crate) name: &'static str,
+    pub(crate) embedded: bool,
+    pub(crate) faults: Faults,
+    pub(crate) rules: Rules,
+}
+
+/// A schedule as data.
+#[derive(Debug, Clone)]
+pub(crate) struct Schedule {
+    pub(crate) setup: Setup,
+    pub(crate) rules: Rules,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// A schedule that breaks something.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) number: u64,
+    pub(crate) what: String,
+    pub(crate) schedule: Schedule,
+}
+
+fn setup(family: &Family, random: &mut Random) -> Setup {
+    let workers = if family.embedded { 1 } else { 1 + random.below(3) };
+    Setup {
+        items: 1 + random.below(3) + random.below(2),
+        permits: 1 + random.below(4),
+        slots: (0..workers).map(|_| 1 + random.below(2)).collect(),
+        reports_limit: if random.percent(10) { 3 } else { 64 },
+        settled_workers: random.percent(70),
+        embedded: family.embedded,
+    }
+}
+
+/// Draws and carries out the schedule of a number.
+pub(crate) fn run(family: &Family, number: u64) -> Result<World, Failure> {
+    let mut random = Random::new(number);
+    let schedule =
+        Schedule { setup: setup(family, &mut random), rules: family.rules, steps: vec![] };
+    let steps = 30 + random.below(90);
+    let mut done = Vec::with_capacity(steps);
+    let result = guarded(|| {
+        let mut world = World::new(schedule.setup.clone(), schedule.rules);
+        for _ in 0..steps {
+            let step = draw(&world, &family.faults, &mut random);
+            done.push(step);
+            world.step(step);
+            if world.judge.broken.is_some() {
+                break;
+            }
+        }
+        finish(&mut world);
+        world
+    });
+    let broken = |what| Failure { number, what, schedule: Schedule { steps: done, ..schedule } };
+    match result {
+        Ok(mut world) => match world.judge.broken.take() {
+            None => Ok(world),
+            Some(what) => Err(broken(what)),
+        },
+        Err(what) => Err(broken(what)),
+    }
+}
+
+impl Schedule {
+    /// What breaks, if anything does.
+    fn broken(&self) -> Option<String> {
+        let result = guarded(|| {
+            let mut world = World::new(self.setup.clone(), self.rules);
+            self.steps.iter().all(|step| {
+                world.step(*step);
+                world.judge.broken.is_none()
+            });
+            finish(&mut world);
+            world.judge.broken
+        });
+        result.unwrap_or_else(Some)
+    }
+
+    /// The same with fewer steps, as long as it still breaks in the same way.
+    pub(crate) fn shorten(&mut self, what: &str) {
+        let same = |schedule: &Self| schedule.broken().is_some_and(|is| kind(&is) == kind(what));
+        let mut chunk = (self.steps.len() / 2).max(1);
+        loop {
+            let before = self.steps.len();
+            let mut at = 0;
+            while at < self.steps.len() {
+                let mut shorter = self.clone();
+                shorter.steps.drain(at..(at + chunk).min(self.steps.len()));
+                if same(&shorter) {
+                    *self = shorter;
+                } else {
+                    at += chunk;
+                }
+            }
+            if chunk == 1 && self.steps.len() == before {
+                return;
+            }
+            chunk = (chunk / 2).max(1);
+        }
+    }
+
+    /// What happens, line by line.
+    pub(crate) fn tell(&self) -> String {
+        let mut text = format!("{:?}\n", self.setup);
+        let steps: Vec<String> = self.steps.iter().map(|step| format!("{step:?}")).collect();
+        writeln!(text, "steps: [{}]", steps.join(", ")).expect("text");
+        let told = Cell::new(Vec::new());
+        let broken = guarded(|| {
+            let mut world = World::new(self.setup.clone(), self.rules);
+            world.trace = Some(Vec::new());
+            self.steps.iter().all(|step| {
+                world.note(|| format!("- {step:?}"));
+                world.step(*step);
+                told.set(world.trace.clone().unwrap_or_default());
+                world.judge.broken.is_none()
+            });
+            world.note(|| "--- no more faults".to_owned());
+            finish(&mut world);
+            told.set(world.trace.take().unwrap_or_default());
+            world.judge.broken
+        });
+        for line in told.take() {
+            writeln!(text, "{line}").expect("text");
+        }
+        writeln!(text, "BROKEN: {:?}", broken.unwrap_or_else(Some)).expect("text");
+        text
+    }
+}
+
+impl Failure {
+    /// The shortened schedule, told.
+    pub(crate) fn report(mut self, family: &Family) -> String {
+        self.schedule.shorten(&self.what);
+        let Self { number, what, schedule } = self;
+        let name = family.name;
+        format!(
+            "{name}, schedule {number}: {what}\n(ROLLOUT_MODEL_SEED={number})\n{}",
+            schedule.tell()
+        )
+    }
+}
+
+/// What is broken without the names in it.
+pub(crate) fn kind(what: &str) -> String {
+    let first = what.split(':').next().unwrap_or(what);
+    first.chars().filter(|c| !c.is_ascii_digit()).collect()
+}
+
+thread_local! {
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs something that may panic, without printing it; the panic's message is an error.
+fn guarded<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let loud = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !QUIET.get() {
+                loud(info);
+            }
+        }));
+    });
+    QUIET.set(true);
+    let result = panic::catch_unwind(AssertUnwindSafe(run));
+    QUIET.set(false);
+    result.map_err(|payload| {
+        let text = payload.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| payload.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        format!("panic: {}", text.unwrap_or_default())
+    })
+}
+
+/// The world heals; then everything must be settled, rightly.
+pub(crate) fn finish(world: &mut World) {
+    if world.judge.broken.is_none() {
+        heal(world);
+    }
+    if world.judge.broken.is_none() {
+        judge_end(world);
+    }
+}
+
+fn heal(world: &mut World) {
+    world.server_returns(Loss::default());
+    for w in 0..world.workers.len() {
+        world.connect_worker(w, true);
+        world.pause_worker(w, false);
+        if !world.setup.embedded {
+            world.start_worker(w);
+        }
+    }
+    for c in 0..world.coordinators.len() {
+        world.pause_coordinator(c, false);
+    }
+    for _ in 0..HEALING_STEPS {
+        world.pump();
+        revive(world);
+        for w in 0..world.workers.len() {
+            while world.finish(w, 0, Ending::Reward, false) {}
+        }
+        world.pump();
+        if world.is_complete() || world.judge.broken.is_some() {
+            return;
+        }
+        world.pass(HEALING_STEP);
+    }
+    let owed: Vec<usize> = (0..world.setup.items)
+        .filter(|n| !world.judge.settled.contains_key(&crate::names::item(*n)))
+        .collect();
+    world.judge.fail(format!("not everything settles: items {owed:?} are owed"));
+}
+
+/// Somebody owns the run, and is not about to end.
+fn revive(world: &mut World) {
+    if let Some(c) = world.owner()
+        && world.coordinators[c].core.stopping().is_some()
+    {
+        world.close(c);
+    }
+    if world.owner().is_none() {
+        let directory =
+            world.directories.iter().rposition(|d| d.owners.contains(&world.judge.owner));
+        world.start_coordinator(0, directory.unwrap_or(0));
+    }
+}
+
+fn judge_end(world: &mut World) {
+    let Some(c) = world.owner() else { return };
+    let directory = world.coordinators[c].directory;
+    let before = world.judge.settled.len();
+    if before != world.setup.items {
+        world.judge.fail("an item is settled that nobody planned");
+    }
+    for n in 0..world.setup.items {
+        let of_item = |fact: &&crate::judge::Fact| item_number(&fact.item) == n;
+        let facts = world.judge.executions.values().filter(of_item);
+        let runs = facts.clone().count();
+        let outages = facts
+            .filter_map(|fact| fact.verdict.as_ref())
+            .filter(|verdict| crate::names::may_be_retried(verdict))
+            .count();
+        let faults = world.judge.faults;
+        if runs > 1 + outages + faults {
+            let what = format!("{runs} executions of item {n}: {outages} outages, {faults} faults");
+            world.judge.fail(format!("more executions than anything explains: {what}"));
+        }
+    }
+    // Whoever reads the journal again reads the same.
+    world.coordinators.clear();
+    let epoch = world.directories[directory].epoch() + 1;
+    world.begin_sitting(0, directory, epoch);
+    if world.judge.settled.len() != before {
+        world.judge.fail("the journal says less when it is read again");
+    }
+}

@@ -1,0 +1,457 @@
+//! What coordinators do around their core.
+
+use rollout_coordinator::core::{Effect, Input, Record};
+use rollout_protocol::id::ItemId;
+use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::report::Body;
+use rollout_worker::port::{Position, Reported, SeenHello};
+
+use crate::coordinator::{Coordinator, RENEW};
+use crate::lock::{Head, LockValue};
+use crate::names::{self, exec_number, item_number, spec};
+use crate::world::World;
+
+/// How long a lock must be unchanged before another host takes it.
+pub(crate) const STALE: u64 = 30_000;
+
+impl Coordinator {
+    /// It lost the lock, and ended.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.started == u64::MAX
+    }
+}
+
+impl World {
+    /// The last report of the run.
+    pub(crate) fn head(&self) -> u64 {
+        self.broker.reports.last().map_or(0, |(at, _)| *at)
+    }
+
+    /// Whether the coordinator can talk to the server; what a new connection means is done first.
+    fn connects(&mut self, c: usize) -> bool {
+        let Some(coordinator) = self.coordinators.get_mut(c) else { return false };
+        if coordinator.paused || coordinator.is_gone() || !self.broker.up {
+            return false;
+        }
+        if coordinator.connections != self.broker.connections {
+            coordinator.connections = self.broker.connections;
+            coordinator.unchecked = true;
+            coordinator.listed = None;
+            coordinator.asked.clear();
+            coordinator.pending.clear();
+            coordinator.renew_due = self.now;
+            coordinator.round_due = self.now;
+            if self.rules.tells_reconnects {
+                self.handle(c, Input::Reconnected);
+            }
+        }
+        true
+    }
+
+    /// Where the next report is read after.
+    fn place(&mut self, c: usize) -> u64 {
+        let life = self.broker.life();
+        let coordinator = &mut self.coordinators[c];
+        let unchecked = std::mem::replace(&mut coordinator.unchecked, false);
+        if let Some(cursor) = coordinator.cursor {
+            let lost = cursor.incarnation != life
+                || (unchecked && self.rules.anchor && !self.broker.knows(&cursor));
+            if lost {
+                coordinator.cursor = None;
+                self.note(|| "the reports are read from their beginning".to_owned());
+            }
+        }
+        self.coordinators[c].cursor.map_or(0, |cursor| cursor.sequence)
+    }
+
+    /// Reads one report.
+    pub(crate) fn read(&mut self, c: usize) -> bool {
+        if !self.connects(c) {
+            return false;
+        }
+        let after = self.place(c);
+        let Some((sequence, report)) = self.broker.report_after(after).cloned() else {
+            return false;
+        };
+        let owner = self.coordinators[c].owner;
+        self.note(|| format!("c{owner} reads: {}", names::brief(&report)));
+        let position = Position { incarnation: self.broker.life(), sequence, anchor: report.exec };
+        self.coordinators[c].cursor = Some(position);
+        self.handle(c, Input::Reported(Box::new(Reported { position, report })));
+        true
+    }
+
+    /// Whether everything up to a sequence was read.
+    fn has_read(&mut self, c: usize, head: u64) -> bool {
+        let after = self.place(c);
+        self.broker.report_after(after).is_none_or(|(next, _)| *next > head)
+    }
+
+    pub(crate) fn see_hellos(&mut self, c: usize) -> bool {
+        if !self.connects(c) {
+            return false;
+        }
+        let now = self.now;
+        let seen = self.broker.hellos.values().map(|(at, hello)| SeenHello {
+            hello: hello.clone(),
+            age: std::time::Duration::from_millis(now - at),
+        });
+        let seen = seen.collect();
+        self.coordinators[c].hellos_due = now + 10_000;
+        self.handle(c, Input::Hellos(seen));
+        true
+    }
+
+    /// Asks the core about the first claim that came.
+    pub(crate) fn take_claim(&mut self, c: usize) -> bool {
+        if !self.connects(c) || self.coordinators[c].asked.is_empty() {
+            return false;
+        }
+        let asked = self.coordinators[c].asked[0].clone();
+        if self.rules.reads_before_answer {
+            while !self.has_read(c, asked.head) && self.read(c) {}
+        }
+        if self.rules.hellos_before_answer && !self.setup.embedded {
+            self.see_hellos(c);
+        }
+        let unread = !self.has_read(c, asked.head);
+        let coordinator = &mut self.coordinators[c];
+        coordinator.asked.remove(0);
+        coordinator.questions += 1;
+        let id = coordinator.questions;
+        let claim = asked.claim;
+        coordinator.pending.push((id, asked.worker, claim.clone()));
+        if unread && self.could_settle_unread(c, &claim.item) {
+            coordinator_answers_blindly(self, c, id, &claim);
+            return true;
+        }
+        self.handle(c, Input::Claim { id, claim });
+        true
+    }
+
+    /// Whether a result of the item waits unread that would settle it.
+    fn could_settle_unread(&mut self, c: usize, item: &ItemId) -> bool {
+        let after = self.place(c);
+        let Some((spec, floor, false)) = self.coordinators[c].reference.state(item) else {
+            return false;
+        };
+        self.broker.reports.iter().any(|(at, report)| {
+            *at > after
+                && report.item == *item
+                && report.spec == spec
+                && report.try_id >= floor
+                && matches!(&report.body, Body::Result(r) if !names::may_be_retried(&r.verdict))
+        })
+    }
+
+    /// Makes everything recorded durable.
+    pub(crate) fn sync(&mut self, c: usize) -> bool {
+        let Some(coordinator) = self.coordinators.get_mut(c) else { return false };
+        if coordinator.paused || coordinator.is_gone() {
+            return false;
+        }
+        let owns = coordinator.owner == self.judge.owner;
+        let segment = self.directories[coordinator.directory].segment(coordinator.epoch);
+        let clean = segment.durable == segment.records.len();
+        if clean && coordinator.gathered.is_empty() {
+            return false;
+        }
+        segment.durable = segment.records.len();
+        coordinator.journalled = coordinator.core.position();
+        let gathered = std::mem::take(&mut coordinator.gathered);
+        for effect in &gathered {
+            if let Effect::Settled(settled) = effect
+                && owns
+            {
+                self.judge.durable(settled);
+                let (n, by) = (item_number(&settled.item), settled.by.clone());
+                let by = by.map(|by| exec_number(&by.exec));
+                let outcome = settled.verdict.outcome;
+                self.note(|| format!("SETTLED: item {n} by e{by:?}, {outcome:?}"));
+            }
+        }
+        self.coordinators[c].ready.extend(gathered);
+        if self.setup.embedded {
+            self.acknowledge_journalled(c);
+        }
+        true
+    }
+
+    /// A queue that does not outlive its process acknowledges only what is journalled.
+    fn acknowledge_journalled(&mut self, c: usize) {
+        let Some(position) = self.coordinators[c].journalled else { return };
+        if position.incarnation == self.broker.life() {
+            self.broker.purge(position.sequence);
+        }
+        for worker in &mut self.workers {
+            let journalled = |sent: Option<u64>| sent.is_some_and(|at| at <= position.sequence);
+            for finished in worker.finished.extract_if(.., |f| journalled(f.sent)) {
+                worker.acks.extend(finished.token);
+            }
+        }
+    }
+
+    /// Carries out one effect whose records are durable.
+    pub(crate) fn perform(&mut self, c: usize) -> bool {
+        if self.coordinators.get(c).is_none_or(|c| c.paused || c.is_gone()) {
+            return false;
+        }
+        if !self.rules.durable_before_effect {
+            let gathered = self.coordinators[c].gathered.clone();
+            let settled = |effect: &Effect| matches!(effect, Effect::Settled(_));
+            self.coordinators[c].gathered.retain(settled);
+            let others = gathered.into_iter().filter(|effect| !settled(effect));
+            self.coordinators[c].ready.extend(others);
+        }
+        let Some(effect) = self.coordinators[c].ready.pop_front() else { return false };
+        match effect {
+            Effect::Answer { id, answer } => {
+                let pending = &mut self.coordinators[c].pending;
+                if let Some(at) = pending.iter().position(|(of, ..)| *of == id) {
+                    let (_, w, claim) = pending.remove(at);
+                    if self.broker.up {
+                        self.answered(w, &claim.exec, answer);
+                    }
+                }
+            }
+            Effect::LookForResults { item } => self.coordinators[c].lookups.push(item),
+            Effect::Receipt { id, .. } => self.receipt(c, id),
+            Effect::Settled(_) | Effect::Retry(_) | Effect::Lost { .. } => {}
+            effect => self.coordinators[c].outlet.push_back(effect),
+        }
+        true
+    }
+
+    /// Sends the first thing that waits for the server.
+    pub(crate) fn send(&mut self, c: usize) -> bool {
+        if !self.connects(c) {
+            return false;
+        }
+        let Some(effect) = self.coordinators[c].outlet.pop_front() else { return false };
+        let owner = self.coordinators[c].owner;
+        match effect {
+            Effect::Offer { item, try_id, class, .. } => {
+                let n = item_number(&item);
+                self.note(|| format!("c{owner} offers item {n} try {try_id}"));
+                let present = spec(self.specs[n]);
+                self.broker.publish(names::offer(item, try_id, present, class));
+            }
+            Effect::Withdraw { item, try_id } => {
+                let n = item_number(&item);
+                self.note(|| format!("c{owner} withdraws item {n} try {try_id}"));
+                self.broker.withdraw(item, try_id);
+            }
+            Effect::StopExecution { exec, .. } => {
+                for w in 0..self.workers.len() {
+                    if self.reaches(w) {
+                        self.stop_execution(w, &exec);
+                    }
+                }
+            }
+            Effect::Stop(_) => {
+                for w in 0..self.workers.len() {
+                    if self.reaches(w) {
+                        self.stop_all(w);
+                    }
+                }
+            }
+            _ => {}
+        }
+        true
+    }
+
+    fn receipt(&mut self, c: usize, id: u64) {
+        let commands = &mut self.coordinators[c].commands;
+        let Some(at) = commands.iter().position(|(of, _)| *of == id) else { return };
+        let (_, items) = commands.remove(at);
+        if self.coordinators[c].owner != self.judge.owner {
+            return;
+        }
+        for item in items {
+            if !self.judge.settled.contains_key(&item) {
+                self.judge.cancelled.insert(item);
+            }
+        }
+    }
+
+    pub(crate) fn cancel(&mut self, c: usize, n: usize) -> bool {
+        let Some(coordinator) = self.coordinators.get_mut(c) else { return false };
+        if coordinator.paused || coordinator.is_gone() || self.setup.embedded {
+            return false;
+        }
+        coordinator.questions += 1;
+        let id = coordinator.questions;
+        let item = self.new_item(n);
+        self.judge.cancel_asked.insert(item.item);
+        self.coordinators[c].commands.push((id, vec![item.item]));
+        self.note(|| format!("somebody cancels item {n}"));
+        self.handle(c, Input::Cancel { id, items: vec![item] });
+        true
+    }
+
+    pub(crate) fn stop(&mut self, c: usize) -> bool {
+        let Some(coordinator) = self.coordinators.get(c) else { return false };
+        if coordinator.paused || coordinator.is_gone() {
+            return false;
+        }
+        self.note(|| "somebody stops the sitting".to_owned());
+        self.handle(c, Input::Stop(StopLevel::Drain));
+        true
+    }
+
+    /// The first half of a round: reports to the head, the list.
+    pub(crate) fn begin_round(&mut self, c: usize) -> bool {
+        if self.setup.embedded || !self.rules.rounds || !self.connects(c) {
+            return false;
+        }
+        while self.read(c) {}
+        self.coordinators[c].listed = Some(self.broker.list());
+        self.next_round(c);
+        true
+    }
+
+    /// The second half: hellos, reports to the head again.
+    pub(crate) fn end_round(&mut self, c: usize) -> bool {
+        if !self.connects(c) {
+            return false;
+        }
+        let Some(listed) = self.coordinators[c].listed.take() else { return false };
+        self.see_hellos(c);
+        if self.rules.round_reads_again {
+            while self.read(c) {}
+        }
+        self.handle(c, Input::Observed(listed));
+        true
+    }
+
+    /// Looks into the store for one item that is nowhere.
+    pub(crate) fn look(&mut self, c: usize) -> bool {
+        if self.coordinators.get(c).is_none_or(|c| c.paused || c.is_gone()) {
+            return false;
+        }
+        let Some(item) = self.coordinators[c].lookups.pop() else { return false };
+        let reports = self.store.of_item(&item);
+        let (n, found) = (item_number(&item), reports.len());
+        self.note(|| format!("the store has {found} results of item {n}"));
+        self.handle(c, Input::Found { item, reports });
+        true
+    }
+
+    /// Renews the lock, or learns that it is another's.
+    pub(crate) fn renew(&mut self, c: usize, heard: bool) -> bool {
+        if self.setup.embedded || !self.connects(c) {
+            return false;
+        }
+        let coordinator = &self.coordinators[c];
+        let Coordinator { owner, host, epoch, journalled: position, .. } = *coordinator;
+        let directory = &mut self.directories[coordinator.directory];
+        let records = directory.segment(epoch).durable;
+        let head = Some(Head { epoch, records, position });
+        let value = LockValue { owner, host, epoch, head };
+        let mut revision = self.coordinators[c].revision;
+        match &self.broker.lock {
+            None => revision = None,
+            Some((at, lock)) if lock.owner == owner => revision = Some(*at),
+            Some(_) => {}
+        }
+        if !self.broker.write_lock(value, revision) {
+            self.note(|| format!("c{owner} finds that the run is another's, and ends"));
+            self.coordinators[c].started = u64::MAX;
+            return true;
+        }
+        self.lock_written = self.now;
+        let settled: Vec<ItemId> = self.judge.settled.keys().copied().collect();
+        if self.judge.owner == owner {
+            self.judge.confirmed.extend(settled);
+        }
+        let coordinator = &mut self.coordinators[c];
+        coordinator.renew_due = self.now + RENEW;
+        if heard {
+            coordinator.revision = self.broker.lock.as_ref().map(|(revision, _)| *revision);
+            coordinator.confirmed = position;
+        }
+        false
+    }
+
+    /// Lets the server forget what the journal holds.
+    pub(crate) fn purge(&mut self, c: usize) -> bool {
+        if self.setup.embedded || !self.connects(c) {
+            return false;
+        }
+        let coordinator = &self.coordinators[c];
+        let held =
+            if self.rules.purges_confirmed { coordinator.confirmed } else { coordinator.cursor };
+        let Some(position) = held.filter(|p| p.incarnation == self.broker.life()) else {
+            return false;
+        };
+        let purged = self.broker.purge(position.sequence);
+        self.judge.purged.extend(purged);
+        false
+    }
+
+    /// Everything that a healthy coordinator does without delay.
+    pub(crate) fn coordinate(&mut self, c: usize) -> bool {
+        if self.coordinators[c].paused || self.coordinators[c].is_gone() {
+            return false;
+        }
+        let mut moved = false;
+        if self.now >= self.coordinators[c].renew_due && self.renew(c, true) {
+            return true;
+        }
+        while self.read(c) {
+            moved = true;
+        }
+        let due = self.coordinators[c].core.next_due_ms();
+        if due.is_some_and(|ms| ms + self.coordinators[c].started <= self.now) {
+            self.handle(c, Input::Tick);
+        }
+        if !self.setup.embedded && self.now >= self.coordinators[c].hellos_due {
+            self.see_hellos(c);
+        }
+        while self.take_claim(c) {
+            moved = true;
+        }
+        if self.now >= self.coordinators[c].round_due && self.begin_round(c) {
+            self.end_round(c);
+        }
+        while self.look(c) {
+            moved = true;
+        }
+        moved |= self.sync(c);
+        while self.perform(c) {
+            moved = true;
+        }
+        while self.send(c) {
+            moved = true;
+        }
+        self.purge(c);
+        moved
+    }
+
+    /// A sitting ends in order: nothing of it is in the queue as far as it could withdraw it.
+    pub(crate) fn close(&mut self, c: usize) {
+        let owed = u64::from(!self.coordinators[c].core.is_complete());
+        let closed = rollout_coordinator::core::Closed { cancelled: owed > 0, owed };
+        let coordinator = &self.coordinators[c];
+        let segment = self.directories[coordinator.directory].segment(coordinator.epoch);
+        segment.records.push(Record::Closed(closed));
+        self.sync(c);
+        while self.perform(c) {}
+        while self.send(c) {}
+        self.coordinators.remove(c);
+    }
+}
+
+fn coordinator_answers_blindly(
+    world: &mut World,
+    c: usize,
+    id: u64,
+    claim: &rollout_protocol::wire::claim::Claim,
+) {
+    world.handle(c, Input::Claim { id, claim: claim.clone() });
+    let run = Effect::Answer { id, answer: rollout_protocol::wire::claim::Answer::Run };
+    if world.coordinators[c].gathered.contains(&run) {
+        let e = exec_number(&claim.exec);
+        world.judge.fail(format!("e{e} may run although a result of its item waits unread"));
+    }
+}

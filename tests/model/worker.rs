@@ -1,0 +1,196 @@
+//! Model workers: what they hold in memory, what they leave on disk.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rollout_protocol::id::{ExecId, WorkerId};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::wire::claim::Claim;
+use rollout_protocol::wire::hello::{Budget, Hello, Running};
+use rollout_protocol::wire::offer::Offer;
+use rollout_protocol::wire::report::{Body, Report};
+use rollout_worker::port::Token;
+
+use crate::names::RUN;
+
+/// A worker with its directory, over all of its processes.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) number: usize,
+    pub(crate) slots: usize,
+    /// Processes so far.
+    pub(crate) process: u32,
+    pub(crate) up: bool,
+    /// The network between it and the server works.
+    pub(crate) online: bool,
+    /// Its process is stopped, its environments run on.
+    pub(crate) paused: bool,
+    /// It and its directory are gone for ever.
+    pub(crate) destroyed: bool,
+    /// The connection it has noticed.
+    pub(crate) connections: u64,
+    pub(crate) suspicious_until: u64,
+    pub(crate) offline_since: Option<u64>,
+    pub(crate) progress_due: u64,
+    /// Deliveries whose claim waits for an answer.
+    pub(crate) claiming: Vec<Held>,
+    pub(crate) running: Vec<Execution>,
+    /// Finished executions whose report is not acknowledged.
+    pub(crate) finished: Vec<Finished>,
+    /// Reports that something began, not said yet.
+    pub(crate) beginnings: Vec<Report>,
+    /// On disk: executions of dead processes, to be reported lost.
+    pub(crate) losses: Vec<Report>,
+    pub(crate) acks: Vec<Token>,
+    /// Executions of a draining run are ended as soon as they are seen.
+    pub(crate) stopped: bool,
+}
+
+/// A suspicious delivery.
+#[derive(Debug, Clone)]
+pub(crate) struct Held {
+    pub(crate) offer: Offer,
+    pub(crate) token: Token,
+    pub(crate) exec: ExecId,
+    pub(crate) since: u64,
+    pub(crate) in_slot: bool,
+    /// Somebody has the question.
+    pub(crate) asked: bool,
+    /// The answer was `run`, and there was no slot.
+    pub(crate) cleared: bool,
+}
+
+/// A running execution.
+#[derive(Debug, Clone)]
+pub(crate) struct Execution {
+    pub(crate) offer: Offer,
+    pub(crate) token: Token,
+    pub(crate) exec: ExecId,
+    pub(crate) since: u64,
+    pub(crate) announced: bool,
+}
+
+/// A finished execution.
+#[derive(Debug, Clone)]
+pub(crate) struct Finished {
+    pub(crate) report: Report,
+    /// What to acknowledge; nothing for executions of a dead process.
+    pub(crate) token: Option<Token>,
+    /// It ended at once and left nothing: no file, no marker.
+    pub(crate) bare: bool,
+    pub(crate) marked: bool,
+    /// The report is in the stream and counts as acknowledged when it is journalled there: the
+    /// sequence, for a queue that does not outlive its process.
+    pub(crate) sent: Option<u64>,
+}
+
+impl Worker {
+    pub(crate) fn new(number: usize, slots: usize) -> Self {
+        Self {
+            number,
+            slots,
+            process: 1,
+            up: true,
+            online: true,
+            paused: false,
+            destroyed: false,
+            connections: 0,
+            suspicious_until: 0,
+            offline_since: None,
+            progress_due: 0,
+            claiming: Vec::new(),
+            running: Vec::new(),
+            finished: Vec::new(),
+            beginnings: Vec::new(),
+            losses: Vec::new(),
+            acks: Vec::new(),
+            stopped: false,
+        }
+    }
+
+    pub(crate) fn id(&self) -> WorkerId {
+        format!("w{}-{}", self.number, self.process).parse().expect("a token")
+    }
+
+    pub(crate) fn acts(&self) -> bool {
+        self.up && !self.paused
+    }
+
+    pub(crate) fn free(&self) -> usize {
+        let in_slots = self.claiming.iter().filter(|held| held.in_slot).count();
+        self.slots.saturating_sub(self.running.len() + in_slots)
+    }
+
+    pub(crate) fn claim(&self, held: &Held) -> Claim {
+        let Offer { item, try_id, spec, .. } = held.offer;
+        Claim { run: RUN, item, try_id, exec: held.exec, spec, worker: self.id() }
+    }
+
+    pub(crate) fn report(&self, offer: &Offer, exec: ExecId, body: Body) -> Report {
+        let Offer { item, try_id, spec, .. } = *offer;
+        Report { run: RUN, item, try_id, exec, spec, worker: self.id(), body }
+    }
+
+    /// Everything whose report is not acknowledged, and the claims.
+    pub(crate) fn hello(&self, with_finished: bool) -> Hello {
+        let line = |offer: &Offer, exec, phase, claiming| {
+            let Offer { run, item, try_id, .. } = *offer;
+            Running { run, item, try_id, exec, phase, claiming }
+        };
+        let running = self.running.iter();
+        let mut executions: Vec<Running> =
+            running.map(|e| line(&e.offer, e.exec, Phase::AgentExecution, false)).collect();
+        let claiming = self.claiming.iter();
+        executions.extend(claiming.map(|h| line(&h.offer, h.exec, Phase::Queued, true)));
+        if with_finished {
+            executions.extend(self.finished.iter().map(|finished| {
+                let Report { run, item, try_id, exec, .. } = finished.report;
+                Running { run, item, try_id, exec, phase: Phase::Teardown, claiming: false }
+            }));
+        }
+        Hello {
+            worker: self.id(),
+            host: format!("host-{}", self.number),
+            version: "0".to_owned(),
+            store: "store".to_owned(),
+            pool: "default".to_owned(),
+            slots: u32::try_from(self.slots).expect("few"),
+            free: u32::try_from(self.free()).expect("few"),
+            budget: Budget::default(),
+            providers: BTreeMap::new(),
+            variables: BTreeSet::new(),
+            draining: false,
+            executions,
+        }
+    }
+
+    /// The tokens of everything it holds.
+    pub(crate) fn tokens(&self) -> Vec<Token> {
+        let claiming = self.claiming.iter().map(|held| held.token);
+        let running = self.running.iter().map(|execution| execution.token);
+        let finished = self.finished.iter().filter_map(|finished| finished.token);
+        claiming.chain(running).chain(finished).collect()
+    }
+
+    /// Whether the try is in its hands: then another delivery of it is the same one.
+    pub(crate) fn delivered_again(&mut self, offer: &Offer, token: Token) -> bool {
+        let same = |other: &Offer| (other.item, other.try_id) == (offer.item, offer.try_id);
+        let claiming = self.claiming.iter_mut().map(|held| (held.offer, &mut held.token));
+        let running = self.running.iter_mut().map(|held| (held.offer, &mut held.token));
+        for (offer, held) in claiming.chain(running) {
+            if same(&offer) {
+                *held = token;
+                return true;
+            }
+        }
+        for finished in &mut self.finished {
+            let report = &finished.report;
+            if finished.token.is_some()
+                && (report.item, report.try_id) == (offer.item, offer.try_id)
+            {
+                finished.token = Some(token);
+                return true;
+            }
+        }
+        false
+    }
+}
