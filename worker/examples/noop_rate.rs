@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use rollout_protocol::id::TryId;
+use rollout_protocol::wire::hello::Budget;
 use rollout_worker::environment::Owner;
 use rollout_worker::port::{Dispatch, Incarnation};
 use rollout_worker::queue::embedded::EmbeddedQueue;
@@ -73,9 +74,11 @@ async fn through_the_worker(items: u32, window: u32) {
         dir: dir.path().to_owned(),
         pool: "default".into(),
         slots: window,
-        profile: Profile::default(),
+        budget: Budget::default(),
+        profile: Profile::default().fixed(),
         lease: Duration::from_secs(60),
         suspicious_window: None,
+        max_offline: None,
         spool_bytes: u64::MAX,
     };
     let worker = Worker::new(config, queue.clone(), store, Arc::new(Noop));

@@ -12,6 +12,7 @@ use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::hello::Budget;
 use rollout_worker::environment::{Owner, Provider};
 use rollout_worker::owner::{HostOwners, WorkerDir};
 use rollout_worker::port::{Dispatch, QueueError, WorkSource};
@@ -206,9 +207,11 @@ fn worker_config(dirs: &Directories, slots: u32) -> WorkerConfig {
         dir: dirs.mine.path().to_owned(),
         pool: "default".to_owned(),
         slots,
-        profile: Profile::default(),
+        budget: Budget::default(),
+        profile: Profile::default().fixed(),
         lease: ModelConfig::default().lease,
         suspicious_window: None,
+        max_offline: None,
         spool_bytes: SPOOL_BYTES,
     }
 }

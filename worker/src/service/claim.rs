@@ -4,16 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_protocol::limits;
+use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::claim::{Answer, Claim};
 use rollout_protocol::wire::marker::Marker;
 use rollout_protocol::wire::report::Body;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::Instant;
 
 use super::Shared;
-use super::execute::{drive, execute};
+use super::execute::{Ended, drive, execute};
 use super::execution::Execution;
+use super::finish::finish;
 use super::report::Outgoing;
+use super::room::Seat;
+use crate::trial::Finished;
 
 /// How long an unanswered claim waits before it is said again.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -31,23 +34,18 @@ enum Decision {
 
 /// What a claim occupies while it waits.
 enum Place {
-    Slot(OwnedSemaphorePermit),
-    /// Room for one that waits without a slot.
+    Seat(Seat),
+    /// Room for one that waits without a seat.
     Room(OwnedSemaphorePermit),
 }
 
 /// Claims a suspicious delivery and does what the answer says.
-pub(super) async fn claim(
-    shared: Arc<Shared>,
-    execution: Arc<Execution>,
-    slot: OwnedSemaphorePermit,
-) {
-    let mut place = Place::Slot(slot);
-    let mut closing = shared.closing.subscribe();
+pub(super) async fn claim(shared: Arc<Shared>, execution: Arc<Execution>, seat: Seat) {
+    let mut place = Place::Seat(seat);
     let decision = tokio::select! {
         decision = decide(&shared, &execution, &mut place) => decision,
         () = execution.stopped() => Decision::Forget,
-        _ = closing.wait_for(|closing| *closing) => Decision::Refuse,
+        () = shared.pulls_ended() => Decision::Refuse,
     };
     let token = [execution.token()];
     let said = match decision {
@@ -63,12 +61,17 @@ pub(super) async fn claim(
 }
 
 async fn run(shared: Arc<Shared>, execution: Arc<Execution>, place: Place) {
-    let slot = match place {
-        Place::Slot(slot) => slot,
+    let seat = match place {
+        Place::Seat(seat) => seat,
         Place::Room(room) => {
-            let slot = shared.slots.clone().acquire_owned().await;
+            let seat = tokio::select! {
+                biased;
+                () = execution.stopped() => return not_run(&shared, execution).await,
+                () = shared.pulls_ended() => return not_run(&shared, execution).await,
+                seat = shared.rooms.seat(execution.offer.class) => seat,
+            };
             drop(room);
-            slot.expect("slots are never closed")
+            seat
         }
     };
     if execution.announce() {
@@ -77,48 +80,76 @@ async fn run(shared: Arc<Shared>, execution: Arc<Execution>, place: Place) {
     }
     execution.begins();
     let running = Box::pin(execute(shared.clone(), execution.clone()));
-    drive(shared, execution, slot, running).await;
+    drive(shared, execution, seat, running).await;
 }
 
-/// Asks for as long as one lease, with a slot for the first seconds of it.
+/// It was told to run and will not: its coordinator has to know, because it expects a report.
+async fn not_run(shared: &Shared, execution: Arc<Execution>) {
+    let stopped = Finished::Stopped { phase: Phase::Queued, draft: None };
+    finish(shared, execution, Ended::Finished(stopped)).await;
+}
+
+/// Asks for as long as one lease, with a seat for the first seconds of it.
 async fn decide(shared: &Shared, execution: &Execution, place: &mut Place) -> Decision {
-    let asked = Instant::now();
-    let mut answer = std::pin::pin!(ask(shared, execution));
-    if let Ok(answer) = tokio::time::timeout_at(asked + limits::CLAIM_IN_SLOT, &mut answer).await {
+    let claim = words(shared, execution);
+    let mut answer = std::pin::pin!(ask(shared, &claim));
+    if let Ok(answer) = tokio::time::timeout(limits::CLAIM_IN_SLOT, &mut answer).await {
         return answer.into();
     }
-    // So many wait without a slot; more would be held for nothing.
+    // So many wait without a seat; more would be held for nothing.
     let Ok(room) = shared.off_slot.clone().try_acquire_owned() else { return Decision::Forget };
     *place = Place::Room(room);
-    match tokio::time::timeout_at(asked + shared.config.lease, answer).await {
-        Ok(answer) => answer.into(),
-        Err(_) => without_answer(shared, execution).await,
+    let rest = shared.config.lease.saturating_sub(limits::CLAIM_IN_SLOT);
+    tokio::select! {
+        answer = answer => answer.into(),
+        () = shared.line.lasts(rest) => without_answer(shared, &claim).await,
     }
 }
 
-async fn ask(shared: &Shared, execution: &Execution) -> Answer {
+fn words(shared: &Shared, execution: &Execution) -> Claim {
     let offer = &execution.offer;
-    let claim = Claim {
+    Claim {
         run: offer.run,
         item: offer.item,
         try_id: offer.try_id,
         exec: execution.exec,
         spec: offer.spec,
         worker: shared.config.worker.clone(),
-    };
-    loop {
-        match shared.source.claim(claim.clone()).await {
-            Ok(answer) => return answer,
-            Err(error) => tracing::debug!("claim of {}: {error}", execution.exec),
-        }
-        tokio::time::sleep(PAUSE).await;
     }
 }
 
-/// Nobody decides, so the worker does: what has a record is not run again.
-async fn without_answer(shared: &Shared, execution: &Execution) -> Decision {
-    let offer = &execution.offer;
-    let prefix = Marker::prefix_of_try(offer.run, offer.item, offer.try_id);
+/// Asks until there is an answer, at once on every new connection.
+async fn ask(shared: &Shared, claim: &Claim) -> Answer {
+    loop {
+        let connection = shared.line.ready().await;
+        let asked = async {
+            let answer = shared.source.claim(claim.clone()).await;
+            if answer.is_err() {
+                tokio::time::sleep(PAUSE).await;
+            }
+            answer
+        };
+        tokio::select! {
+            answer = asked => match answer {
+                Ok(answer) => return answer,
+                Err(error) => tracing::debug!("claim of {}: {error}", claim.exec),
+            },
+            () = shared.line.changed_from(connection) => {}
+        }
+    }
+}
+
+/// Nobody decides, so the worker does: what others have, or has a record, is not run again.
+async fn without_answer(shared: &Shared, claim: &Claim) -> Decision {
+    match shared.source.shown(claim).await {
+        Ok(false) => {}
+        Ok(true) => return Decision::Forget,
+        Err(error) => {
+            shared.queue_outage.failed(&error);
+            return Decision::Forget;
+        }
+    }
+    let prefix = Marker::prefix_of_try(claim.run, claim.item, claim.try_id);
     match shared.store.list_documents(&prefix).await {
         Ok(markers) if markers.is_empty() => Decision::Run,
         Ok(_) => Decision::Forget,

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use rollout_protocol::wire::control::{Control, StopLevel};
+use rollout_protocol::wire::control::Control;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 
 use super::pull::{Tasks, expect_no_defect};
 use super::{Shared, Shutdown};
 
-/// How long a killed worker tries to report what it spooled; the next one adopts the rest.
+/// How long a worker that was killed, or whose reports nobody takes, tries to report what it
+/// spooled; whoever adopts its directory reports the rest.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Does what coordinators command, for ever.
@@ -31,48 +32,51 @@ pub(super) async fn obey(shared: Arc<Shared>) -> Infallible {
     }
 }
 
-/// Passes a shutdown on to everything that runs, for ever.
-pub(super) async fn shut_down(
+/// Passes on what is asked of the worker from outside, for ever.
+pub(super) async fn pass_on(
     shared: Arc<Shared>,
     mut shutdown: watch::Receiver<Shutdown>,
 ) -> Infallible {
     loop {
         let level = *shutdown.borrow_and_update();
-        shared.closing.send_replace(level > Shutdown::No);
-        match level {
-            Shutdown::No | Shutdown::Finish => {}
-            Shutdown::Drain => shared.registry.stop_all(StopLevel::Drain),
-            Shutdown::Kill => shared.registry.stop_all(StopLevel::Kill),
-        }
+        shared.shut_down(level);
         if shutdown.changed().await.is_err() {
-            shared.closing.send_replace(true);
+            shared.shut_down(Shutdown::Finish);
             return std::future::pending().await;
         }
     }
 }
 
-/// Waits until everything that was begun is over: reported, or after a kill given up.
-pub(super) async fn settle(
-    shared: &Shared,
-    mut tasks: Tasks,
-    mut shutdown: watch::Receiver<Shutdown>,
-) {
+/// Waits until everything that was begun is over: reported, or given up because nobody can be told.
+pub(super) async fn settle(shared: &Shared, mut tasks: Tasks) {
     let over = async {
         while let Some(ended) = tasks.next().await {
             expect_no_defect(ended);
         }
         shared.registry.emptied().await;
     };
-    let given_up = async {
-        if shutdown.wait_for(|level| *level >= Shutdown::Kill).await.is_err() {
-            return std::future::pending().await;
-        }
-        let every_slot = shared.slots.acquire_many(shared.config.slots).await;
-        drop(every_slot.expect("slots are never closed"));
-        tokio::time::sleep(LAST_WORDS).await;
-    };
     tokio::select! {
         () = over => {}
-        () = given_up => tracing::warn!("{} executions are not reported", shared.registry.len()),
+        () = given_up(shared) => {
+            tracing::warn!("{} executions are not reported", shared.registry.len());
+        }
+    }
+}
+
+/// Waits until no execution has an environment any more and what they left cannot be reported.
+async fn given_up(shared: &Shared) {
+    let mut shutdown = shared.shutdown.subscribe();
+    loop {
+        shared.rooms.emptied().await;
+        let cut_off = shared.is_cut_off();
+        let killed = *shutdown.borrow_and_update() >= Shutdown::Kill;
+        tokio::select! {
+            () = tokio::time::sleep(LAST_WORDS) => {
+                if killed || (cut_off && shared.is_cut_off()) {
+                    return;
+                }
+            }
+            _ = shutdown.changed() => {}
+        }
     }
 }

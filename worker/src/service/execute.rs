@@ -8,9 +8,9 @@ use futures_util::FutureExt as _;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::offer::Work;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::execution::Execution;
+use super::room::Seat;
 use super::{Shared, finish};
 use crate::environment::Labels;
 use crate::supervise::panic_message;
@@ -34,16 +34,16 @@ pub(super) async fn execute(shared: Arc<Shared>, execution: Arc<Execution>) -> E
     }
 }
 
-/// Goes on with an execution that waits, gives its slot back and finishes it.
+/// Goes on with an execution that waits, gives its seat back and finishes it.
 pub(super) async fn drive(
     shared: Arc<Shared>,
     execution: Arc<Execution>,
-    slot: OwnedSemaphorePermit,
+    seat: Seat,
     running: Pin<Box<impl Future<Output = Ended> + Send>>,
 ) {
     let ended = running.await;
     execution.ends();
-    drop(slot);
+    drop(seat);
     finish::finish(&shared, execution, ended).await;
 }
 

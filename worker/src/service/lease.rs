@@ -19,27 +19,40 @@ use crate::port::Token;
 const LOOK: Duration = Duration::from_millis(250);
 /// How often a hello is said when nothing changes.
 const HELLO: Duration = Duration::from_secs(1);
+/// By which share of their time leases are extended early, at most.
+const JITTER: f64 = 0.25;
 
 /// Keeps the leases, for ever.
 pub(super) async fn keep(shared: Arc<Shared>) -> Infallible {
     let every_third = shared.config.lease / 3;
     let mut ticks = tokio::time::interval(LOOK.min(every_third));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut extended, mut greeted) = (Instant::now(), Instant::now());
+    let mut contact = shared.line.changes();
+    let (mut extend_at, mut greeted) = (Instant::now() + early(every_third), Instant::now());
     loop {
-        ticks.tick().await;
+        tokio::select! {
+            _ = ticks.tick() => {}
+            // What runs is said first of all.
+            Ok(()) = contact.changed() => {}
+        }
         let executions = shared.registry.all();
         announce(&shared, &executions);
-        if extended.elapsed() >= every_third {
-            extended = Instant::now();
-            extend(&shared, &executions).await;
-        }
         let moved = executions.iter().filter(|execution| execution.has_moved()).count() > 0;
-        if shared.registry.has_changed() || moved || greeted.elapsed() >= HELLO {
+        let news = shared.registry.has_changed() || moved || shared.line.needs_greeting();
+        if news || greeted.elapsed() >= HELLO {
             greeted = Instant::now();
             hello(&shared, &executions).await;
         }
+        if extend_at <= Instant::now() {
+            extend_at = Instant::now() + early(every_third);
+            extend(&shared, &executions).await;
+        }
     }
+}
+
+/// A random time a little shorter, so that workers that began together do not speak together.
+fn early(longest: Duration) -> Duration {
+    longest.mul_f64(1.0 - JITTER * rand::random::<f64>())
 }
 
 /// Says what the worker is and holds now.
@@ -62,7 +75,7 @@ fn announce(shared: &Shared, executions: &[Arc<Execution>]) {
 }
 
 async fn extend(shared: &Shared, executions: &[Arc<Execution>]) {
-    if executions.is_empty() {
+    if executions.is_empty() || !shared.line.is_up() {
         return;
     }
     let tokens: Vec<Token> = executions.iter().map(|execution| execution.token()).collect();
@@ -72,22 +85,32 @@ async fn extend(shared: &Shared, executions: &[Arc<Execution>]) {
 }
 
 async fn hello(shared: &Shared, executions: &[Arc<Execution>]) {
+    let connection = shared.line.contact();
+    if !connection.up {
+        return;
+    }
+    match shared.source.hello(words(shared, executions)).await {
+        Ok(()) => shared.line.greeted(connection.connections),
+        Err(error) => shared.queue_outage.failed(&error),
+    }
+}
+
+fn words(shared: &Shared, executions: &[Arc<Execution>]) -> Hello {
     let config = &shared.config;
-    let hello = Hello {
+    let profile = config.profile.borrow().clone();
+    let own = executions.iter().map(|execution| execution.line());
+    Hello {
         worker: config.worker.clone(),
         host: config.owner.host.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         store: shared.store.identity().to_owned(),
         pool: config.pool.clone(),
         slots: config.slots,
-        free: u32::try_from(shared.slots.available_permits()).unwrap_or(u32::MAX),
-        budget: config.profile.budget,
-        providers: config.profile.providers.clone(),
-        variables: config.profile.variables.clone(),
-        draining: *shared.closing.borrow(),
-        executions: executions.iter().map(|execution| execution.line()).collect(),
-    };
-    if let Err(error) = shared.source.hello(hello).await {
-        shared.queue_outage.failed(&error);
+        free: u32::try_from(shared.rooms.free()).unwrap_or(u32::MAX),
+        budget: config.budget,
+        providers: profile.providers,
+        variables: profile.variables,
+        draining: shared.is_closing(),
+        executions: own.chain(shared.adopted.lines()).collect(),
     }
 }

@@ -23,31 +23,37 @@ mod execute;
 mod execution;
 mod finish;
 mod lease;
+mod line;
 mod pull;
 mod registry;
 mod report;
+mod room;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use rollout_protocol::id::WorkerId;
+use rollout_protocol::id::{ExecId, WorkerId};
 use rollout_protocol::spec::environment::ProviderKind;
-use rollout_protocol::wire::hello::{Budget, Capacity};
+use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::hello::{Budget, Capacity, Running};
 use tokio::sync::{Semaphore, watch};
 
 use self::documents::Documents;
+use self::line::Line;
 use self::registry::Registry;
 use self::report::Outbox;
+use self::room::Rooms;
 use crate::environment::Owner;
 use crate::outage::Outage;
 use crate::port::WorkSource;
@@ -87,27 +93,67 @@ pub struct WorkerConfig {
     pub pool: String,
     /// Executions with an environment at the same time.
     pub slots: u32,
-    /// What it can run, for whoever decides where work goes.
-    pub profile: Profile,
+    /// What its operator lets trials use together.
+    pub budget: Budget,
+    /// What it can run at present, for whoever decides where work goes.
+    pub profile: watch::Receiver<Profile>,
     /// The queue's lease.
     pub lease: Duration,
     /// How long after its connection every delivery is suspicious, because the queue may have lost
     /// who runs what. `None` when the world is known: whoever executed anything of the offered runs
     /// before is proven dead and its executions are reported lost.
     pub suspicious_window: Option<Duration>,
+    /// How long it works without contact to the queue before it ends what runs and gives up; for
+    /// ever when absent.
+    pub max_offline: Option<Duration>,
     /// Bytes of finished executions on disk beyond which the worker takes no more work.
     pub spool_bytes: u64,
 }
 
 /// What a worker can run.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// What its operator lets trials use.
-    pub budget: Budget,
     /// Its providers, and the largest environment of each.
     pub providers: BTreeMap<ProviderKind, Capacity>,
     /// Names of the variables that trials may see.
     pub variables: BTreeSet<String>,
+}
+
+impl Profile {
+    /// A profile that never changes.
+    pub fn fixed(self) -> watch::Receiver<Self> {
+        watch::Sender::new(self).subscribe()
+    }
+}
+
+/// How a worker ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// It was without contact for longer than it may be.
+    pub offline: bool,
+    /// Executions whose report was not acknowledged. What they finished is in the spool.
+    pub unreported: usize,
+}
+
+/// Finished executions of dead workers that this one reports: its hellos show them, too.
+#[derive(Debug, Default)]
+pub struct Adopted(Mutex<HashMap<ExecId, Running>>);
+
+impl Adopted {
+    /// Shows executions.
+    pub fn show(&self, lines: impl IntoIterator<Item = Running>) {
+        let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        shown.extend(lines.into_iter().map(|line| (line.exec, line)));
+    }
+
+    /// An execution is reported.
+    pub fn reported(&self, exec: ExecId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&exec);
+    }
+
+    fn lines(&self) -> Vec<Running> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().copied().collect()
+    }
 }
 
 /// What is asked of a worker. Only ever made harder.
@@ -141,13 +187,21 @@ struct Shared {
     registry: Registry,
     outbox: Outbox,
     spool: Spool,
-    /// Free slots.
-    slots: Arc<Semaphore>,
+    adopted: Arc<Adopted>,
+    line: Line,
+    /// Room for executions with an environment.
+    rooms: Arc<Rooms>,
     /// Room for claims that wait without a slot.
     off_slot: Arc<Semaphore>,
-    /// Whether no more work is begun.
-    closing: watch::Sender<bool>,
+    /// What is asked of the worker, by whomever.
+    shutdown: watch::Sender<Shutdown>,
+    /// No more work is asked for: what is given back now does not come here again.
+    pulls_ended: watch::Sender<bool>,
+    /// It was without contact for longer than it may be.
+    offline: AtomicBool,
     queue_outage: Outage,
+    /// Of taking work alone: a queue may refuse that and take reports.
+    pull_outage: Outage,
     store_outage: Outage,
     spool_outage: Outage,
 }
@@ -166,9 +220,14 @@ impl Worker {
             registry: Registry::default(),
             outbox: Outbox::default(),
             spool: Spool::new(config.dir.clone()),
-            slots: Arc::new(Semaphore::new(slots)),
+            adopted: Arc::default(),
+            line: Line::new(&*source),
+            rooms: Arc::new(Rooms::new(config.slots, &config.budget)),
             off_slot: Arc::new(Semaphore::new(slots)),
-            closing: watch::Sender::new(false),
+            shutdown: watch::Sender::default(),
+            pulls_ended: watch::Sender::default(),
+            offline: AtomicBool::new(false),
+            pull_outage: Outage::new("taking work"),
             queue_outage: Outage::new("the queue"),
             store_outage: Outage::new("the blob store"),
             spool_outage: Outage::new("the spool"),
@@ -180,28 +239,79 @@ impl Worker {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Works until it is told to stop and everything it began is reported (after
-    /// [`Shutdown::Kill`]: or safe in the spool). A closed channel means [`Shutdown::Finish`].
+    /// What its hellos show beside its own executions.
+    pub fn adopted(&self) -> Arc<Adopted> {
+        Arc::clone(&self.shared.adopted)
+    }
+
+    /// Works until it is told to stop and everything it began is reported, or safe in the spool when
+    /// it was killed or cannot report. A closed channel means [`Shutdown::Finish`].
     ///
     /// Dropping it aborts every execution without a word.
-    pub async fn run(self, shutdown: watch::Receiver<Shutdown>) {
+    pub async fn run(self, shutdown: watch::Receiver<Shutdown>) -> Ended {
         let shared = self.shared;
         lease::say_hello(&shared).await;
         let mut helpers: FuturesUnordered<Task<Infallible>> = [
             supervise::spawn("reports", report::report(shared.clone())),
             supervise::spawn("leases", lease::keep(shared.clone())),
+            supervise::spawn("line", line::watch(shared.clone())),
             supervise::spawn("controls", drain::obey(shared.clone())),
-            supervise::spawn("shutdown", drain::shut_down(shared.clone(), shutdown.clone())),
+            supervise::spawn("shutdown", drain::pass_on(shared.clone(), shutdown)),
         ]
         .into_iter()
         .collect();
         let work = async {
-            let tasks = pull::pull(&shared, shutdown.clone()).await;
-            drain::settle(&shared, tasks, shutdown).await;
+            let tasks = pull::pull(&shared).await;
+            drain::settle(&shared, tasks).await;
         };
         tokio::select! {
             () = work => {}
             Some(Err(defect)) = helpers.next() => panic!("{defect}"),
         }
+        let offline = shared.offline.load(Ordering::Relaxed);
+        Ended { offline, unreported: shared.registry.len() }
+    }
+}
+
+impl Shared {
+    /// Asks for an end of the worker. Only ever harder.
+    fn shut_down(&self, level: Shutdown) {
+        let harder = self.shutdown.send_if_modified(|present| {
+            let harder = *present < level;
+            *present = level.max(*present);
+            harder
+        });
+        if !harder {
+            return;
+        }
+        match level {
+            Shutdown::No | Shutdown::Finish => {}
+            Shutdown::Drain => self.registry.stop_all(StopLevel::Drain),
+            Shutdown::Kill => self.registry.stop_all(StopLevel::Kill),
+        }
+        self.registry.note_change();
+    }
+
+    fn is_closing(&self) -> bool {
+        *self.shutdown.borrow() > Shutdown::No
+    }
+
+    /// Waits until no more work is begun.
+    async fn closing(&self) {
+        let mut shutdown = self.shutdown.subscribe();
+        let told = shutdown.wait_for(|level| *level > Shutdown::No).await;
+        drop(told.expect("the worker holds the sender"));
+    }
+
+    /// Waits until what was not begun is to be given back.
+    async fn pulls_ended(&self) {
+        let mut ended = self.pulls_ended.subscribe();
+        let told = ended.wait_for(|ended| *ended).await;
+        drop(told.expect("the worker holds the sender"));
+    }
+
+    /// Whether something that reports need is known to be out of reach.
+    fn is_cut_off(&self) -> bool {
+        !self.line.is_up() || self.queue_outage.lasts() || self.store_outage.lasts()
     }
 }

@@ -8,12 +8,12 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use rollout_protocol::limits;
-use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
 
 use super::finish::Next;
-use super::{Shared, Shutdown, claim, execute, finish};
-use crate::port::{Delivery, Incarnation, Room, Token};
+use super::room::Reservation;
+use super::{Shared, claim, execute, finish};
+use crate::port::{Delivery, Incarnation, Token};
 use crate::supervise::{self, Task};
 
 /// How long one pull waits for work.
@@ -27,24 +27,43 @@ const SPOOL_LOOK: Duration = Duration::from_millis(250);
 pub(super) type Tasks = FuturesUnordered<Task<()>>;
 
 /// Pulls and begins until the worker is told to stop; what goes on then.
-pub(super) async fn pull(shared: &Arc<Shared>, mut shutdown: watch::Receiver<Shutdown>) -> Tasks {
+pub(super) async fn pull(shared: &Arc<Shared>) -> Tasks {
     let mut tasks = Tasks::new();
     let mut world = World::default();
+    let mut closing = Box::pin(shared.closing());
     let mut batch = Box::pin(next_batch(shared));
     loop {
         tokio::select! {
             biased;
-            // Dropping the pull loses nothing: what it was given comes again.
-            () = told(&mut shutdown) => return tasks,
+            () = &mut closing => break,
             Some(ended) = tasks.next(), if !tasks.is_empty() => expect_no_defect(ended),
-            (slots, deliveries) = &mut batch => {
+            (reservation, deliveries) = &mut batch => {
                 match deliveries {
-                    Some(deliveries) => begin(shared, &mut world, slots, deliveries, &tasks).await,
+                    Some(deliveries) => {
+                        begin(shared, &mut world, reservation, deliveries, &tasks).await;
+                    }
                     None => world.was_out_of_reach(),
                 }
                 batch.set(next_batch(shared));
             }
         }
+    }
+    // What came at the same moment goes to others; what is still on its way comes again to them.
+    if let Poll::Ready((_, Some(deliveries))) = poll_once(batch.as_mut()) {
+        give_back(shared, deliveries).await;
+    }
+    drop(batch);
+    shared.pulls_ended.send_replace(true);
+    tasks
+}
+
+async fn give_back(shared: &Shared, deliveries: Vec<Delivery>) {
+    if deliveries.is_empty() {
+        return;
+    }
+    let tokens: Vec<Token> = deliveries.iter().map(|delivery| delivery.token).collect();
+    if let Err(error) = shared.source.nak(&tokens).await {
+        shared.queue_outage.failed(&error);
     }
 }
 
@@ -55,61 +74,60 @@ pub(super) fn expect_no_defect(ended: Result<(), supervise::Panicked>) {
     }
 }
 
-async fn told(shutdown: &mut watch::Receiver<Shutdown>) {
-    let asked = shutdown.wait_for(|level| *level > Shutdown::No).await;
-    drop(asked);
-}
-
-/// Waits for free slots and for work for them. No deliveries: the queue is out of reach.
-async fn next_batch(shared: &Arc<Shared>) -> (OwnedSemaphorePermit, Option<Vec<Delivery>>) {
+/// Waits for free room and for work for it. No deliveries: the queue is out of reach.
+async fn next_batch(shared: &Arc<Shared>) -> (Reservation, Option<Vec<Delivery>>) {
     let slots = shared.config.slots as usize;
     let room = shared.registry.room_below(slots + limits::UNREPORTED_PER_WORKER).await;
-    while shared.spool.bytes() > shared.config.spool_bytes || shared.spool_outage.lasts() {
-        tokio::time::sleep(SPOOL_LOOK).await;
-    }
-    let take = |n| shared.slots.clone().acquire_many_owned(n);
-    let mut free = take(1).await.expect("slots are never closed");
-    let more = shared.slots.available_permits().min(room - 1).min(BATCH - 1);
-    if let Ok(more) = u32::try_from(more)
-        && let Ok(more) = shared.slots.clone().try_acquire_many_owned(more)
-    {
-        free.merge(more);
-    }
-    let mut patience = shared.queue_outage.patience();
-    match shared.source.pull(Room::slots(free.num_permits()), WAIT).await {
+    room_in_spool(shared).await;
+    shared.line.ready_for_more().await;
+    let reservation = shared.rooms.reserve(room.min(BATCH)).await;
+    let mut patience = shared.pull_outage.patience();
+    match shared.source.pull(reservation.room(), WAIT).await {
         Ok(deliveries) => {
             patience.works();
-            (free, Some(deliveries))
+            (reservation, Some(deliveries))
         }
         Err(error) => {
             patience.failed(&error).await;
-            (free, None)
+            (reservation, None)
         }
+    }
+}
+
+async fn room_in_spool(shared: &Shared) {
+    let full = || shared.spool.bytes() > shared.config.spool_bytes;
+    if full() {
+        let bytes = shared.spool.bytes();
+        tracing::warn!("{bytes} bytes wait to be reported: taking no work until there are fewer");
+    }
+    while full() || shared.spool_outage.lasts() {
+        tokio::time::sleep(SPOOL_LOOK).await;
     }
 }
 
 async fn begin(
     shared: &Arc<Shared>,
     world: &mut World,
-    mut slots: OwnedSemaphorePermit,
-    mut deliveries: Vec<Delivery>,
+    mut reservation: Reservation,
+    deliveries: Vec<Delivery>,
     tasks: &Tasks,
 ) {
-    if deliveries.len() > slots.num_permits() {
-        let surplus = deliveries.split_off(slots.num_permits());
-        let tokens: Vec<Token> = surplus.iter().map(|delivery| delivery.token).collect();
-        if let Err(error) = shared.source.nak(&tokens).await {
-            shared.queue_outage.failed(&error);
-        }
-    }
+    let mut surplus = Vec::new();
     let mut reports = Vec::with_capacity(deliveries.len());
+    let connected = shared.line.connected();
     for delivery in &deliveries {
-        let suspicious = world.is_suspicious(delivery, shared.config.suspicious_window);
+        let window = shared.config.suspicious_window;
+        let suspicious = world.is_suspicious(delivery, connected, window);
         // A try that runs here already is kept alive by what runs.
         let Some(execution) = shared.registry.admit(delivery) else { continue };
-        let mut slot = || slots.split(1).expect("as many deliveries as slots at most");
+        let class = delivery.offer.class;
+        if !reservation.fits(class) {
+            shared.registry.remove([&execution].into_iter());
+            surplus.push(*delivery);
+            continue;
+        }
         if suspicious {
-            let task = claim::claim(shared.clone(), execution, slot());
+            let task = claim::claim(shared.clone(), execution, reservation.take(class));
             tasks.push(supervise::spawn("claim", task));
             continue;
         }
@@ -124,7 +142,8 @@ async fn begin(
                 }
             }
             Poll::Pending => {
-                let task = execute::drive(shared.clone(), execution, slot(), running);
+                let task =
+                    execute::drive(shared.clone(), execution, reservation.take(class), running);
                 tasks.push(supervise::spawn("execution", task));
             }
         }
@@ -135,6 +154,8 @@ async fn begin(
     if !tasks.is_empty() {
         shared.registry.note_change();
     }
+    drop(reservation);
+    give_back(shared, surplus).await;
 }
 
 /// An execution that needs to wait for nothing is over after one look, and costs no task. One that
@@ -162,15 +183,21 @@ impl World {
     }
 
     /// Whether the try could be running elsewhere, or be over.
-    fn is_suspicious(&mut self, delivery: &Delivery, window: Option<Duration>) -> bool {
+    fn is_suspicious(
+        &mut self,
+        delivery: &Delivery,
+        connected: Instant,
+        window: Option<Duration>,
+    ) -> bool {
         let incarnation = delivery.token.incarnation;
         if self.incarnation.is_some_and(|known| known != incarnation) {
             self.since = Instant::now();
         }
         self.incarnation = Some(incarnation);
+        let known_for = self.since.max(connected).elapsed();
         let try_id = delivery.offer.try_id;
         delivery.delivered > 1
             || try_id.n > 1
-            || window.is_some_and(|window| try_id.epoch > 1 || self.since.elapsed() < window)
+            || window.is_some_and(|window| try_id.epoch > 1 || known_for < window)
     }
 }

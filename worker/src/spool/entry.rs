@@ -8,6 +8,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{LogsRecord, Output, TrialRecord};
 use rollout_protocol::version::RUN_FORMAT;
+use rollout_protocol::wire::hello::Running;
 use serde::{Deserialize, Serialize};
 
 use crate::trial::{Draft, FileRole};
@@ -76,6 +77,12 @@ impl Kept {
     /// Where file `index` is.
     pub(super) fn file(&self, index: usize) -> PathBuf {
         self.dir.join(index.to_string())
+    }
+
+    /// How a hello shows it.
+    pub(super) fn line(&self) -> Running {
+        let TrialRecord { run, item, try_id, exec, .. } = self.entry.record;
+        Running { run, item, try_id, exec, phase: Phase::Teardown, claiming: false }
     }
 
     /// The entry in a directory. `None` when it never became whole.

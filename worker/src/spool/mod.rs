@@ -30,7 +30,7 @@ pub(crate) use self::entry::{Ending, Kept};
 pub(crate) use self::publish::publish;
 pub use self::publish::{failed_report, report_of};
 pub(crate) use self::recover::unsayable;
-pub use self::recover::{RecoverError, Recovered, recover};
+pub use self::recover::{RecoverError, Recovered, Recovery, recover};
 pub use self::scratch::ScratchMark;
 use crate::supervise;
 

@@ -9,6 +9,7 @@ use futures_util::{StreamExt as _, stream};
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::id::{ExecId, RunId};
 use rollout_protocol::record::LostReason;
+use rollout_protocol::wire::hello::Running;
 use rollout_protocol::wire::report::Report;
 
 use super::entry::Kept;
@@ -21,6 +22,8 @@ use crate::supervise;
 
 /// Executions whose files are stored at the same time.
 const AT_ONCE: usize = 8;
+/// Reports that are said at once, if as many are ready.
+const REPORTS_AT_ONCE: usize = 256;
 
 /// What became of the executions of a dead worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -45,13 +48,7 @@ pub struct RecoverError {
     pub source: io::Error,
 }
 
-/// Stores and reports what the worker directory of a dead worker holds, of one run or of all, and
-/// removes what was acknowledged. Unfinished executions are lost for `reason`. Returns when all is
-/// acknowledged, however long store and queue need: a queue that acknowledges what is journalled
-/// needs a coordinator that reads meanwhile.
-/// The caller holds the directory's lock, and removes the directory when nothing is left.
-///
-/// Dropping it or dying in it is harmless: whoever does it again says the same again.
+/// Stores and reports what the worker directory of a dead worker holds, see [`Recovery`].
 ///
 /// # Errors
 /// [`RecoverError`].
@@ -62,70 +59,109 @@ pub async fn recover(
     store: Arc<dyn BlobStore>,
     source: Arc<dyn WorkSource>,
 ) -> Result<Recovered, RecoverError> {
-    let dir = worker_dir.to_owned();
-    let found = supervise::blocking(move || Found::read(&dir, run)).await?;
-    let counts =
-        Recovered { published: found.kept.len(), lost: found.lost.len(), left: found.left };
-    let outage = Outage::new("the blob store");
-    let (store, outage) = (&*store, &outage);
-    let publishing: Vec<_> = found.kept.iter().map(|kept| publish(store, outage, kept)).collect();
-    let mut reports: Vec<Report> = stream::iter(publishing).buffered(AT_ONCE).collect().await;
-    reports.extend(found.lost.into_iter().map(|mark| mark.lost(reason)));
-    report(&*source, reports).await;
-    let done = found.done;
-    supervise::blocking(move || done.iter().for_each(|dir| discard(dir))).await;
-    Ok(counts)
+    Ok(Recovery::read(worker_dir, run).await?.publish(reason, &*store, &*source, |_| {}).await)
 }
 
-/// What is in a worker directory.
+/// What is to be stored and reported of a dead worker. The caller holds the lock of its directory,
+/// and removes the directory when nothing is left in it.
 #[derive(Debug, Default)]
-struct Found {
+pub struct Recovery {
     kept: Vec<Kept>,
-    lost: Vec<ScratchMark>,
-    /// What is removed when all is acknowledged.
-    done: Vec<PathBuf>,
+    lost: Vec<(ScratchMark, PathBuf)>,
+    /// What nobody needs to hear of.
+    litter: Vec<PathBuf>,
     left: usize,
 }
 
-impl Found {
-    fn read(worker_dir: &Path, run: Option<RunId>) -> Result<Self, RecoverError> {
+impl Recovery {
+    /// What a worker directory holds, of one run or of all.
+    ///
+    /// # Errors
+    /// [`RecoverError`].
+    pub async fn read(worker_dir: &Path, run: Option<RunId>) -> Result<Self, RecoverError> {
+        let dir = worker_dir.to_owned();
+        supervise::blocking(move || Self::read_now(&dir, run)).await
+    }
+
+    /// Its finished executions, for hellos: they are not to be run again.
+    pub fn finished(&self) -> Vec<Running> {
+        self.kept.iter().map(|kept| kept.line()).collect()
+    }
+
+    /// Reports the unfinished executions lost for `reason`, which are waited for, then stores and
+    /// reports the finished ones, and removes what was acknowledged; `said` hears of each of those.
+    /// Returns when all is acknowledged, however long store and queue need: a queue that
+    /// acknowledges what is journalled needs a coordinator that reads meanwhile.
+    ///
+    /// Dropping it or dying in it is harmless: whoever does it again says the same again.
+    pub async fn publish(
+        self,
+        reason: LostReason,
+        store: &dyn BlobStore,
+        source: &dyn WorkSource,
+        mut said: impl FnMut(ExecId),
+    ) -> Recovered {
+        let counts =
+            Recovered { published: self.kept.len(), lost: self.lost.len(), left: self.left };
+        remove(self.litter).await;
+        let (lost, dirs): (Vec<_>, Vec<_>) =
+            self.lost.into_iter().map(|(mark, dir)| (mark.lost(reason), dir)).unzip();
+        report(source, lost).await;
+        remove(dirs).await;
+        let outage = &Outage::new("the blob store");
+        let publishing: Vec<_> = (self.kept.into_iter())
+            .map(|kept| async move { (publish(store, outage, &kept).await, kept.dir) })
+            .collect();
+        let stored = stream::iter(publishing).buffer_unordered(AT_ONCE);
+        let mut stored = std::pin::pin!(stored.ready_chunks(REPORTS_AT_ONCE));
+        while let Some(stored) = stored.next().await {
+            let (reports, dirs): (Vec<_>, Vec<_>) = stored.into_iter().unzip();
+            let execs: Vec<ExecId> = reports.iter().map(|report| report.exec).collect();
+            report(source, reports).await;
+            remove(dirs).await;
+            execs.into_iter().for_each(&mut said);
+        }
+        counts
+    }
+
+    fn read_now(worker_dir: &Path, run: Option<RunId>) -> Result<Self, RecoverError> {
         let mut found = Self::default();
         let wanted = |of: RunId| run.is_none_or(|run| run == of);
         let mut finished: Vec<ExecId> = Vec::new();
         for dir in directories(&worker_dir.join(SPOOL))? {
             match Kept::read(&dir) {
                 // Its scratch directory is still there, and tells whose it was.
-                Ok(None) => {}
+                Ok(None) => found.litter.push(dir),
                 Ok(Some(kept)) => {
                     finished.push(kept.entry.record.exec);
-                    if !wanted(kept.entry.record.run) {
+                    if wanted(kept.entry.record.run) {
+                        found.kept.push(kept);
+                    } else {
                         found.left += 1;
-                        continue;
                     }
-                    found.kept.push(kept);
                 }
                 Err(error) => {
                     tracing::error!("left as it is: {}: {error}", dir.display());
                     finished.extend(named_by(&dir));
                     found.left += 1;
-                    continue;
                 }
             }
-            found.done.push(dir);
         }
         for dir in directories(&worker_dir.join(SCRATCH))? {
-            if let Some(mark) = ScratchMark::read(&dir)
-                && !finished.contains(&mark.exec)
-            {
-                if !wanted(mark.run) {
-                    found.left += 1;
-                    continue;
-                }
-                found.lost.push(mark);
+            match ScratchMark::read(&dir) {
+                Some(mark) if finished.contains(&mark.exec) => found.litter.push(dir),
+                Some(mark) if wanted(mark.run) => found.lost.push((mark, dir)),
+                Some(_) => found.left += 1,
+                None => found.litter.push(dir),
             }
-            found.done.push(dir);
         }
         Ok(found)
+    }
+}
+
+async fn remove(dirs: Vec<PathBuf>) {
+    if !dirs.is_empty() {
+        supervise::blocking(move || dirs.iter().for_each(|dir| discard(dir))).await;
     }
 }
 

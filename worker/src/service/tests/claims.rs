@@ -126,3 +126,53 @@ async fn a_closing_worker_gives_back_what_it_only_asked_about() {
     let again = queue.pull(Room::slots(1), Duration::ZERO).await.unwrap();
     assert_eq!(again[0].delivered, 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn without_an_answer_what_another_worker_shows_is_forgotten() {
+    let scene = Scene::new();
+    let mut other = scene.hello().await;
+    other.worker = "w-0".parse().unwrap();
+    other.executions = vec![Running {
+        run: scene.sample.run,
+        item: scene.sample.item(1),
+        try_id: LATER,
+        exec: ExecId::from_bytes([0xff; 16]),
+        phase: Phase::AgentExecution,
+        claiming: false,
+    }];
+    scene.offer_as([1], LATER).await;
+    let asked = tokio::time::Instant::now();
+    while asked.elapsed() < 3 * LEASE {
+        scene.queue.hello(other.clone()).await.unwrap();
+        tokio::time::sleep(SECOND).await;
+    }
+    assert_eq!(scene.begun(), Vec::<u32>::new());
+    assert_eq!(scene.queued().await, 1);
+    scene.until("that one is gone, and it runs", async || scene.begun() == [1]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_claim_is_forgotten() {
+    let scene = Scene::new();
+    scene.offer_as([1], LATER).await;
+    scene.until("it is claimed", async || !scene.shown().await.is_empty()).await;
+    let (run, exec) = (scene.sample.run, scene.shown().await[0].exec);
+    let stop = Control::StopExecution { run, exec, level: StopLevel::Drain };
+    scene.queue.control(stop).await.unwrap();
+    scene.until("it is forgotten", async || scene.shown().await.is_empty()).await;
+    assert_eq!((scene.queued().await, scene.begun()), (1, vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_execution_is_asked_about_again_and_kept_alive_meanwhile() {
+    let scene = Scene::new();
+    scene.offer_as([1], LATER).await;
+    let first = scene.queue.next_claim(scene.sample.run).await.unwrap();
+    let exec = first.claim.exec;
+    drop(first.reply);
+    tokio::time::sleep(LEASE / 2).await;
+    assert!(scene.shown().await[0].claiming);
+    assert_eq!(scene.answer(Answer::Run).await.exec, exec);
+    assert_eq!(scene.reports(2).await[1].exec, exec);
+    scene.until_acknowledged().await;
+}

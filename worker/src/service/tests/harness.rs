@@ -9,11 +9,13 @@ use rollout_protocol::id::{ExecId, TryId};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::claim::{Answer, Claim};
 use rollout_protocol::wire::control::StopLevel;
-use rollout_protocol::wire::hello::Running;
+use rollout_protocol::wire::hello::{Hello, Running};
+use rollout_protocol::wire::offer::{Offer, SizeClass};
 use rollout_protocol::wire::report::{Body, Report, ResultBody};
 use tempfile::TempDir;
 
 use super::super::*;
+use super::cable::Cable;
 use crate::port::{Dispatch, Position};
 use crate::queue::embedded::EmbeddedQueue;
 use crate::queue::embedded::model::ModelConfig;
@@ -39,7 +41,7 @@ pub(super) enum Act {
 pub(super) struct Scripted {
     pub(super) acts: Mutex<HashMap<u32, Act>>,
     pub(super) begun: Mutex<Vec<(u32, ExecId)>>,
-    running: AtomicUsize,
+    pub(super) running: AtomicUsize,
     pub(super) most: AtomicUsize,
 }
 
@@ -92,11 +94,19 @@ pub(super) struct Setup {
     pub(super) slots: u32,
     pub(super) window: Option<Duration>,
     pub(super) reports_per_run: usize,
+    pub(super) budget: Budget,
+    pub(super) max_offline: Option<Duration>,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { slots: 4, window: None, reports_per_run: 1000 }
+        Self {
+            slots: 4,
+            window: None,
+            reports_per_run: 1000,
+            budget: Budget::default(),
+            max_offline: None,
+        }
     }
 }
 
@@ -104,10 +114,12 @@ pub(super) struct Scene {
     pub(super) dir: TempDir,
     pub(super) store: Arc<FaultyStore>,
     pub(super) queue: Arc<EmbeddedQueue>,
+    pub(super) cable: Arc<Cable>,
     pub(super) sample: Sample,
     pub(super) runner: Arc<Scripted>,
+    pub(super) adopted: Arc<Adopted>,
     pub(super) stop: watch::Sender<Shutdown>,
-    pub(super) working: Task<()>,
+    pub(super) working: Task<Ended>,
     position: Mutex<Option<Position>>,
 }
 
@@ -134,15 +146,20 @@ impl Scene {
             dir: dir.path().to_owned(),
             pool: "default".into(),
             slots: setup.slots,
-            profile: Profile::default(),
+            budget: setup.budget,
+            profile: Profile::default().fixed(),
             lease: LEASE,
             suspicious_window: setup.window,
+            max_offline: setup.max_offline,
             spool_bytes: 1 << 20,
         };
-        let worker = Worker::new(config, queue.clone(), store.clone(), runner.clone());
+        let cable = Arc::new(Cable::new(queue.clone()));
+        let worker = Worker::new(config, cable.clone(), store.clone(), runner.clone());
+        let adopted = worker.adopted();
         let (stop, shutdown) = watch::channel(Shutdown::No);
         let working = supervise::spawn("worker", worker.run(shutdown));
-        Self { dir, store, queue, sample, runner, stop, working, position: Mutex::default() }
+        let position = Mutex::default();
+        Self { dir, store, queue, cable, sample, runner, adopted, stop, working, position }
     }
 
     pub(super) fn script(&self, attempt: u32, act: Act) {
@@ -156,6 +173,12 @@ impl Scene {
     pub(super) async fn offer_as(&self, attempts: impl IntoIterator<Item = u32>, try_id: TryId) {
         let offers: Vec<_> =
             attempts.into_iter().map(|attempt| self.sample.offer(attempt, try_id)).collect();
+        self.queue.offer(&offers).await.unwrap();
+    }
+
+    pub(super) async fn offer_of(&self, class: SizeClass, attempts: &[u32]) {
+        let offer = |attempt| Offer { class, ..self.sample.offer(attempt, FIRST) };
+        let offers: Vec<_> = attempts.iter().copied().map(offer).collect();
         self.queue.offer(&offers).await.unwrap();
     }
 
@@ -204,7 +227,7 @@ impl Scene {
 
     /// Waits, in the worker's time, until something holds.
     pub(super) async fn until(&self, what: &str, holds: impl AsyncFn() -> bool) {
-        for _ in 0..10_000 {
+        for _ in 0..60_000 {
             if holds().await {
                 return;
             }
@@ -240,8 +263,24 @@ impl Scene {
 
     pub(super) async fn shut_down(self, level: Shutdown) -> TempDir {
         self.stop.send_replace(level);
-        tokio::time::timeout(LONG, self.working).await.expect("it ends").unwrap();
-        self.dir
+        self.ended().await.1
+    }
+
+    /// How it ended, and its directory.
+    pub(super) async fn ended(self) -> (Ended, TempDir) {
+        let ended = tokio::time::timeout(LONG, self.working).await.expect("it ends").unwrap();
+        (ended, self.dir)
+    }
+
+    /// The worker's last hello.
+    pub(super) async fn hello(&self) -> Hello {
+        self.until("it said hello", async || !self.queue.hellos().await.unwrap().is_empty()).await;
+        self.queue.hellos().await.unwrap().remove(0).hello
+    }
+
+    /// Waits until so many run.
+    pub(super) async fn until_running(&self, n: usize) {
+        self.until("so many run", async || self.runner.running.load(Ordering::Relaxed) == n).await;
     }
 }
 

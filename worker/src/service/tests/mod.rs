@@ -1,5 +1,9 @@
+mod cable;
 mod claims;
 mod harness;
+mod leaving;
+mod outages;
+mod rooms;
 
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass};
 use rollout_protocol::id::TryId;
