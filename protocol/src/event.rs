@@ -40,6 +40,13 @@ pub enum EventKind {
         /// Start of the first sitting.
         started_at: Timestamp,
     },
+    /// This sitting took the run over from an owner that had not let it go.
+    LockTakeover {
+        /// Who that was.
+        former: String,
+        /// Why it was taken over.
+        reason: TakeoverReason,
+    },
     /// An execution entered a phase. Only a hint: may be missing or late.
     TrialPhase {
         /// Item.
@@ -106,4 +113,16 @@ pub enum EventKind {
         /// Trials without a record.
         owed: u64,
     },
+}
+
+/// Why a run was taken over from its owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TakeoverReason {
+    /// The owner is dead.
+    Dead,
+    /// The owner said nothing for too long.
+    Silent,
+    /// A user said so.
+    Forced,
 }

@@ -22,6 +22,10 @@ pub enum ExitCode {
     PlanMismatch = 7,
     /// The run directory is damaged or of a newer format.
     RunDamaged = 8,
+    /// Another process took the run over: what this one did since does not count.
+    LockLost = 9,
+    /// The run directory is a copy that lacks results which the run has.
+    StaleCopy = 10,
     /// The run was stopped by a signal; the same command goes on with it.
     Cancelled = 130,
 }
@@ -38,6 +42,8 @@ impl ExitCode {
         Self::LockHeld,
         Self::PlanMismatch,
         Self::RunDamaged,
+        Self::LockLost,
+        Self::StaleCopy,
         Self::Cancelled,
     ];
 

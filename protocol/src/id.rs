@@ -106,6 +106,10 @@ id128! {
     ItemId, "item id"
 }
 id128! {
+    /// One owner of a run: 128 random bits made by the process that takes its lock.
+    OwnerId, "owner id"
+}
+id128! {
     /// One execution: 128 random bits minted by the worker when it gets a delivery.
     ExecId, "execution id"
 }

@@ -24,6 +24,10 @@ pub const MAX_OFFLINE: Duration = Duration::from_secs(30 * 60);
 /// autoscaler needs to bring one.
 pub const UNPLACEABLE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
+/// How long an owner of a run says nothing before another one may take over: many heartbeats, so
+/// that a slow disk or a short outage costs nobody the run.
+pub const LOCK_STALE: Duration = Duration::from_secs(30);
+
 /// How long a suspicious delivery keeps a slot while nobody answers its claim.
 pub const CLAIM_IN_SLOT: Duration = Duration::from_secs(5);
 

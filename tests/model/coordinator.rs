@@ -195,6 +195,8 @@ impl World {
             version: String::new(),
             owner: String::new(),
             former: directory.former(),
+            holder: None,
+            takeover: None,
         });
         let records = vec![opened];
         directory.segments.push(crate::journal::Segment { epoch, records, durable: 1 });

@@ -34,7 +34,7 @@ use crate::metrics::AgentTotal;
 use crate::plan::{JobPlan, PlanError, PlannedTask};
 use crate::report::{Materialize, ReportError, Reporter, RunFacts, Sinks};
 use crate::run::embedded::{self, Embedded, Equipment};
-use crate::run::{JobPlanner, Opening, RunError};
+use crate::run::{JobPlanner, Opening, RunError, Taking};
 
 /// What to measure.
 #[derive(Debug, Clone, Copy)]
@@ -166,6 +166,7 @@ fn run(
             plan: plan.digest(),
             permits: what.window as usize,
             retry: RetryPolicy::default(),
+            taking: Taking::default(),
         },
         planner: JobPlanner::new(Arc::clone(plan)),
         store,

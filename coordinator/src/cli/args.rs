@@ -2,11 +2,14 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use rollout_protocol::limits::LOCK_STALE;
 
 use crate::config::LogLevel;
 use crate::report::Materialize;
+use crate::run::Patience;
 
 /// Runs agents on tasks in isolated environments and never loses or double-counts a result.
 ///
@@ -62,6 +65,19 @@ pub(super) struct RunArgs {
     /// Directory of the blob store [default: <jobs_dir>/.rollout/blobs]
     #[arg(long, value_name = "DIR")]
     pub(super) store: Option<PathBuf>,
+
+    /// Seconds that a run's owner says nothing before the run is taken over, also from a process that
+    /// still exists [default: 30, from processes elsewhere]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) lock_stale_seconds: Option<u32>,
+
+    /// Take the run over at once, whoever owns it; what the former owner still does does not count
+    #[arg(long, conflicts_with_all = ["no_wait", "dry_run"])]
+    pub(super) force: bool,
+
+    /// Exit with 6 instead of watching an owner that may be dead
+    #[arg(long)]
+    pub(super) no_wait: bool,
 
     /// Exit with 5 when the pass rate of all completed trials is below this share
     #[arg(long, value_name = "RATE", value_parser = share)]
@@ -138,6 +154,19 @@ impl Cli {
             #[cfg(feature = "docker")]
             Command::Gc(_) => false,
             Command::Bench(_) => false,
+        }
+    }
+}
+
+impl RunArgs {
+    /// How patiently the run is taken from an owner that may be dead.
+    pub(super) fn patience(&self) -> Patience {
+        let stale = self.lock_stale_seconds.map(|seconds| Duration::from_secs(seconds.into()));
+        Patience {
+            stale: stale.unwrap_or(LOCK_STALE),
+            force: self.force,
+            wait: !self.no_wait,
+            hung: stale.is_some(),
         }
     }
 }

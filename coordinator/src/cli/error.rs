@@ -125,6 +125,10 @@ impl From<RunError> for CliError {
     fn from(error: RunError) -> Self {
         match error {
             RunError::Open(error) => error.into(),
+            RunError::LockLost(_) => {
+                Self::of(ExitCode::LockLost, "the run was interrupted", &error)
+                    .hint("what this process did since does not count; the new owner goes on")
+            }
             RunError::Journal(_) | RunError::Queue(_) | RunError::File { .. } => {
                 Self::failure("the run was interrupted", &error)
                     .hint("the same command goes on with it when the cause is gone")
@@ -142,8 +146,7 @@ impl From<OpenError> for CliError {
     fn from(error: OpenError) -> Self {
         let what = "the run cannot be started";
         match &error {
-            OpenError::Lock(LockError::Held { .. }) => Self::of(ExitCode::LockHeld, what, &error)
-                .hint("wait for it to end, or give `--name` for another run"),
+            OpenError::Lock(error) => of_lock(what, error),
             OpenError::Changed { differences, .. } => {
                 let mut refused = Self::of(ExitCode::PlanMismatch, what, &error);
                 refused.details.clone_from(differences);
@@ -152,9 +155,28 @@ impl From<OpenError> for CliError {
             }
             OpenError::Journal { .. } => Self::of(ExitCode::RunDamaged, what, &error)
                 .hint("results so far are in `records/` of the run directory"),
-            OpenError::Directory { .. } | OpenError::Lock(LockError::Io { .. }) => {
-                Self::failure(what, &error)
-            }
+            OpenError::Directory { .. } => Self::failure(what, &error),
         }
+    }
+}
+
+fn of_lock(what: &str, error: &LockError) -> CliError {
+    let code = match error {
+        LockError::Held { .. } | LockError::Elsewhere { .. } => ExitCode::LockHeld,
+        LockError::Copy { .. } => ExitCode::StaleCopy,
+        LockError::Unreadable | LockError::Journal(_) => ExitCode::RunDamaged,
+        LockError::Interrupted => ExitCode::Cancelled,
+        LockError::Board(_) | LockError::Io { .. } => ExitCode::Failure,
+    };
+    let failed = CliError::of(code, what, error);
+    match error {
+        LockError::Held { .. } | LockError::Elsewhere { .. } => failed.hint(
+            "wait for it to end, or give `--name` for another run; `--force` takes this one over",
+        ),
+        LockError::Copy { .. } => {
+            failed.hint("go on in the directory that has them, or give `--name` for another run")
+        }
+        LockError::Unreadable => failed.hint("use a newer rollout"),
+        _ => failed,
     }
 }

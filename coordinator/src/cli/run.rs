@@ -21,7 +21,7 @@ use crate::report::terminal::{Screen, summary};
 use crate::report::{Report, Reporter, RunFacts, Sinks};
 use crate::run::embedded::Sitting;
 use crate::run::local::{HostPaths, LocalJob};
-use crate::run::signals;
+use crate::run::{Taking, signals};
 
 /// Runs the command.
 pub(super) async fn run(args: RunArgs, printer: &Printer) -> Result<ExitCode, CliError> {
@@ -66,7 +66,9 @@ async fn start(
     let environment = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
-    let sitting = LocalJob { job, plan, store, host, environment, events, stops }.run().await;
+    let taking = Taking { patience: args.patience(), shared: None };
+    let local = LocalJob { job, plan, store, host, environment, events, stops, taking };
+    let sitting = local.run().await;
     let report = reporter.finish().await;
     let (Sitting { ended, lock }, report) = (sitting?, report?);
     drop(lock);

@@ -39,7 +39,8 @@ pub use effect::{Effect, Retry, Settled};
 pub use handle::Output;
 pub use input::{Input, NewItem, Now};
 pub use record::{
-    Closed, Former, HeardExecution, NamedItem, OfferedTry, Opened, Record, Unbacked, WithdrawnTry,
+    Closed, Former, HeardExecution, NamedItem, OfferedTry, Opened, Record, Takeover, Unbacked,
+    WithdrawnTry,
 };
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::id::{ExecId, ItemId, RunId};

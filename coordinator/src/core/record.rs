@@ -2,7 +2,8 @@
 
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::TrialError;
-use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
+use rollout_protocol::event::TakeoverReason;
+use rollout_protocol::id::{ExecId, ItemId, OwnerId, RunId, TryId, WorkerId};
 use rollout_protocol::record::LostReason;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::claim::Claim;
@@ -126,6 +127,21 @@ pub struct Opened {
     /// The segment before this one, and how much of it counts.
     #[serde(default)]
     pub former: Option<Former>,
+    /// Who the owner is where other hosts ask, if it took the run's lock there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<OwnerId>,
+    /// Whose run it was until then, if that owner had not let it go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub takeover: Option<Takeover>,
+}
+
+/// A run that was taken over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Takeover {
+    /// The owner before, for people.
+    pub former: String,
+    /// Why it was taken over.
+    pub reason: TakeoverReason,
 }
 
 /// How much of a former segment counts: whatever stands behind is ignored for ever.

@@ -56,6 +56,8 @@ fn opened(epoch: u32, retry: RetryPolicy) -> Record {
         version: "test".to_owned(),
         owner: "test".to_owned(),
         former: None,
+        holder: None,
+        takeover: None,
     })
 }
 

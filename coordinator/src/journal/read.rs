@@ -39,26 +39,24 @@ pub fn persist(layout: &Layout, epoch: u32) -> Result<(), JournalError> {
 
 /// Reads every record of a run in order. `None` when the run has no journal yet.
 ///
-/// `durable` is a segment's length that is known to have been durable, from the manifest.
+/// `durable` are lengths of segments that are known to have been durable.
 ///
 /// # Errors
 /// [`JournalError`] for anything but a cut tail that nobody knew to be durable.
 pub fn replay(
     layout: &Layout,
-    durable: Option<(u32, u64)>,
+    durable: &[(u32, u64)],
     mut apply: impl FnMut(Timestamp, Record),
 ) -> Result<Option<Replay>, JournalError> {
     let survey = Survey::of(layout)?;
-    if let Some((epoch, expected_bytes)) = durable {
-        check_opening(layout, &survey, epoch, expected_bytes)?;
+    for (epoch, expected_bytes) in durable {
+        check_opening(layout, &survey, *epoch, *expected_bytes)?;
     }
     let mut replay: Option<Replay> = None;
     for link in survey.links() {
-        let known = match durable {
-            Some((of, bytes)) if of == link.opened.epoch => bytes,
-            _ => 0,
-        };
-        read_segment(layout, link, known, &mut replay, &mut apply)?;
+        let known = durable.iter().filter(|(of, _)| *of == link.opened.epoch);
+        let known = known.map(|(_, bytes)| *bytes).max();
+        read_segment(layout, link, known.unwrap_or_default(), &mut replay, &mut apply)?;
     }
     Ok(replay)
 }

@@ -32,6 +32,8 @@ fn opened(epoch: u32, former: Option<Former>) -> Opened {
         version: "test".to_owned(),
         owner: "test".to_owned(),
         former,
+        holder: None,
+        takeover: None,
     }
 }
 
@@ -89,7 +91,7 @@ async fn write(layout: &Layout, epoch: u32, former: Option<Former>, records: u8)
 
 fn read(layout: &Layout) -> Result<(Vec<Record>, Option<Replay>), JournalError> {
     let mut records = Vec::new();
-    let replay = replay(layout, None, |_, record| records.push(record))?;
+    let replay = replay(layout, &[], |_, record| records.push(record))?;
     Ok((records, replay))
 }
 
@@ -148,15 +150,14 @@ async fn damage_before_a_known_durable_length_is_an_error_with_its_place() {
     let whole = fs::read(layout.segment(1)).expect("readable");
     let cut = usize::try_from(ends[3]).expect("small") + 5;
     fs::write(layout.segment(1), &whole[..cut]).expect("writable");
-    let durable = Some((1, ends[4]));
-    let error = replay(&layout, durable, |_, _| {}).expect_err("records are missing");
+    let error = replay(&layout, &[(1, ends[4])], |_, _| {}).expect_err("records are missing");
     match error {
         JournalError::Damaged { offset, expected_bytes, .. } => {
             assert_eq!((offset, expected_bytes), (ends[3], ends[4]));
         }
         other => panic!("{other}"),
     }
-    assert!(replay(&layout, Some((1, ends[3])), |_, _| {}).is_ok());
+    assert!(replay(&layout, &[(1, ends[3])], |_, _| {}).is_ok());
 }
 
 #[tokio::test]
@@ -274,8 +275,8 @@ async fn what_a_successor_cut_off_is_lacking() {
     let lack = Lack { wanted: after, found: Some(before) };
     assert_eq!(survey.lacks(after).expect("readable"), Some(lack));
     // Its manifest may have replaced that of its successor.
-    let manifest = Some((1, after.bytes));
-    assert_eq!(replay(&layout, manifest, |_, _| {}).expect("whole").expect("one").records, 3);
+    let manifest = [(1, after.bytes)];
+    assert_eq!(replay(&layout, &manifest, |_, _| {}).expect("whole").expect("one").records, 3);
 }
 
 #[tokio::test]

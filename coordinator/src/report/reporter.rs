@@ -83,7 +83,8 @@ impl Fanout {
                         frame.cancelled = *cancelled;
                     }
                 }
-                EventKind::TrialPhase { .. }
+                EventKind::LockTakeover { .. }
+                | EventKind::TrialPhase { .. }
                 | EventKind::TrialRetry { .. }
                 | EventKind::TrialLost { .. }
                 | EventKind::RunStopping { .. }

@@ -25,7 +25,7 @@ use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::engine::{Ended, Engine, Keeper, News, Outlet, Sources, Workers};
-use super::open::{self, OpenRun, Opening};
+use super::open::{self, Opening};
 use super::{Planner, RunError, RunLock};
 use crate::journal::Layout;
 
@@ -34,6 +34,9 @@ const REPORTS_AT_ONCE: usize = 4096;
 
 /// Batches of reports that wait for the engine.
 const REPORT_BATCHES: usize = 4;
+
+/// News that wait for the engine.
+const NEWS: usize = 64;
 
 /// How long a read of the reports waits before it asks again.
 const READ_WAIT: Duration = Duration::from_secs(3600);
@@ -93,8 +96,9 @@ pub struct Equipment {
 /// # Errors
 /// [`RunError`] when it could not begin or go on. What is settled stays settled.
 pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Sitting, RunError> {
-    let Embedded { opening, planner, store, slots, events, hints, stops, opened, equip } = embedded;
-    let (run, lock, planner) = open_run(opening, planner, events.clone()).await?;
+    let Embedded { opening, planner, store, slots, events, hints, mut stops, opened, equip } =
+        embedded;
+    let (run, lock, planner) = open::begin(opening, planner, events.clone(), &mut stops).await?;
     opened(&run.layout)?;
     let (queue, id) = (Arc::new(EmbeddedQueue::default()), run.run);
     let workers = run.layout.workers();
@@ -119,7 +123,9 @@ pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Sitting,
     let (recover, recovered) = oneshot::channel();
     let recovery = recover_all(dirs.former, id, store, queue.clone(), recover);
     let (reports, _reader) = read_reports(id, queue.clone());
-    let (news, _answering) = take_claims(id, queue.clone());
+    let (to, news) = mpsc::channel(NEWS);
+    let _answering = take_claims(id, queue.clone(), to.clone());
+    let _attending = lock.attend(id, queue.clone(), to);
     let (stops, _forwarding) = forward_stops(stops, shutdown.clone());
     let workers = Workers::Here { quiesced, recovered };
     let sources = Sources { reports, news, stops, hints, workers };
@@ -148,18 +154,6 @@ pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Sitting,
     })
     .await;
     Ok(Sitting { ended, lock })
-}
-
-async fn open_run<P: Planner + 'static>(
-    opening: Opening,
-    planner: P,
-    events: mpsc::Sender<Vec<RunEvent>>,
-) -> Result<(OpenRun, RunLock, P), RunError> {
-    supervise::blocking(move || {
-        let (run, lock) = open::open(opening, &planner, &events)?;
-        Ok((run, lock, planner))
-    })
-    .await
 }
 
 /// The worker directories of a run directory.
@@ -314,16 +308,14 @@ fn read_reports(
     (receiver, task)
 }
 
-fn take_claims(run: RunId, queue: Arc<EmbeddedQueue>) -> (mpsc::Receiver<News>, Task<()>) {
-    let (sender, receiver) = mpsc::channel(64);
-    let task = supervise::spawn("claims", async move {
+fn take_claims(run: RunId, queue: Arc<EmbeddedQueue>, to: mpsc::Sender<News>) -> Task<()> {
+    supervise::spawn("claims", async move {
         while let Ok(claim) = queue.next_claim(run).await {
-            if sender.send(News::Claims(vec![claim], None)).await.is_err() {
+            if to.send(News::Claims(vec![claim], None)).await.is_err() {
                 return;
             }
         }
-    });
-    (receiver, task)
+    })
 }
 
 /// Tells the engine of every stop, then the worker: that it has quiesced is news only after that.

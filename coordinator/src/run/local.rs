@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 
 use super::embedded::{self, Embedded, Equipment, Sitting};
 use super::open::Opening;
-use super::{JobPlanner, OpenError, RunError, file, lock};
+use super::{JobPlanner, OpenError, RunError, Taking, file, lock};
 use crate::config::Job;
 use crate::journal::Layout;
 use crate::plan::{self, JobPlan, PlanDocument};
@@ -44,6 +44,8 @@ pub struct LocalJob {
     pub events: mpsc::Sender<Vec<RunEvent>>,
     /// Stops asked for by the user.
     pub stops: mpsc::Receiver<StopLevel>,
+    /// How the run is taken from another owner.
+    pub taking: Taking,
 }
 
 /// What is of the host and outlives the run.
@@ -61,7 +63,7 @@ impl LocalJob {
     /// # Errors
     /// [`RunError`].
     pub async fn run(self) -> Result<Sitting, RunError> {
-        let Self { job, mut plan, store, host, environment, events, stops } = self;
+        let Self { job, mut plan, store, host, environment, events, stops, taking } = self;
         let layout = Layout::new(job.run_dir());
         let former = former_plan(&layout)?;
         if let Some(former) = &former {
@@ -74,6 +76,7 @@ impl LocalJob {
             plan: plan.digest(),
             permits: job.n_concurrent_trials as usize,
             retry: job.retry,
+            taking,
         };
         let (hints_in, hints) = mpsc::channel(HINTS);
         let variables = variables(&job, environment);

@@ -19,9 +19,12 @@ pub mod signals;
 
 pub use engine::{Ended, Engine, Keeper, News, Outlet, Sources, Standing, Workers};
 pub use job::JobPlanner;
-pub use lock::{LockError, RunLock};
-pub use manifest::Manifest;
-pub use open::{OpenError, OpenRun, Opening, open};
+pub use lock::{
+    Fence, FileId, LockError, LockOwner, Lost, Patience, RunEntry, RunFacts, RunLock, Shared,
+    Taking,
+};
+pub use manifest::{Manifest, RunState};
+pub use open::{OpenError, OpenRun, Opening, begin};
 pub use planner::Planner;
 
 use rollout_worker::port::QueueError;
@@ -34,6 +37,9 @@ pub enum RunError {
     /// The run directory could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// Another process has the run now.
+    #[error("the lock of the run is lost")]
+    LockLost(#[source] Lost),
     /// The journal cannot be written.
     #[error("the run cannot go on because its journal cannot be written")]
     Journal(#[from] JournalError),

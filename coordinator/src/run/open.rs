@@ -10,14 +10,16 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::record::Settlement;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::version::RUN_FORMAT;
+use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::supervise;
 use tokio::sync::mpsc;
 
-use super::lock::{self, LockError, RunLock};
+use super::lock::{self, LockError, RunLock, Taken, Taking};
 use super::manifest::Manifest;
 use super::records::RecordsWriter;
-use super::{Planner, RunError};
-use crate::core::{Bounds, Core, Effect, Opened, Record, Settings, Settled};
-use crate::journal::{self, JournalError, Layout, Replay, Survey, Writer};
+use super::{Fence, Planner, RunError};
+use crate::core::{Bounds, Core, Effect, Opened, Record, Settings, Settled, Takeover};
+use crate::journal::{self, JournalError, Layout, Replay, Writer};
 
 /// Settled trials named in the refusal of another plan.
 const NAMED: usize = 20;
@@ -38,6 +40,8 @@ pub struct Opening {
     pub permits: usize,
     /// When infrastructure failures are tried again.
     pub retry: RetryPolicy,
+    /// How the run is taken.
+    pub taking: Taking,
 }
 
 /// A run that this process owns.
@@ -53,6 +57,7 @@ pub struct OpenRun {
     pub(super) writer: Writer,
     pub(super) records: RecordsWriter,
     pub(super) manifest: Option<Manifest>,
+    pub(super) fence: Fence,
 }
 
 impl OpenRun {
@@ -81,7 +86,7 @@ pub enum OpenError {
     },
     /// Another process owns the run.
     #[error(transparent)]
-    Lock(#[from] LockError),
+    Lock(LockError),
     /// The journal is damaged.
     #[error("the run in {} cannot be resumed", root.display())]
     Journal {
@@ -109,29 +114,59 @@ pub enum OpenError {
     },
 }
 
-/// Takes the lock, replays the journal and begins a new epoch. Former settlements go to `events`
-/// and to the records on the way. Blocks.
+/// Takes the lock and opens the run. A stop ends the wait for another owner.
 ///
 /// # Errors
 /// [`RunError`]; nothing was written then but the lock's own files.
-pub fn open(
+pub async fn begin<P: Planner + 'static>(
     opening: Opening,
+    planner: P,
+    events: mpsc::Sender<Vec<RunEvent>>,
+    stops: &mut mpsc::Receiver<StopLevel>,
+) -> Result<(OpenRun, RunLock, P), RunError> {
+    let root = opening.layout.root().to_owned();
+    let of = root.clone();
+    let made = supervise::blocking(move || std::fs::create_dir_all(of)).await;
+    made.map_err(|source| OpenError::Directory { path: root.clone(), source })?;
+    let acquired = RunLock::acquire(&opening.layout, &opening.taking, stops).await;
+    let (lock, taken) = acquired.map_err(|error| OpenError::of_lock(error, root))?;
+    let opened = supervise::blocking(move || {
+        open(opening, taken, &planner, &events).map(|run| (run, planner))
+    })
+    .await;
+    match opened {
+        Ok((run, planner)) => {
+            lock.tell(run.standing(&planner));
+            Ok((run, lock, planner))
+        }
+        Err(error) => {
+            // Nothing came of it, so nobody has to wait; what opening met is the first cause.
+            let _lost = lock.release(None).await;
+            Err(error)
+        }
+    }
+}
+
+/// Replays the journal and begins a new epoch. Former settlements go to `events` and to the records
+/// on the way. Blocks.
+fn open(
+    opening: Opening,
+    taken: Taken,
     planner: &dyn Planner,
     events: &mpsc::Sender<Vec<RunEvent>>,
-) -> Result<(OpenRun, RunLock), RunError> {
-    let Opening { layout, job, plan, permits, retry } = opening;
+) -> Result<OpenRun, RunError> {
+    let Opening { layout, job, plan, permits, retry, .. } = opening;
     let root = layout.root().to_owned();
-    std::fs::create_dir_all(&root)
-        .map_err(|source| OpenError::Directory { path: root.clone(), source })?;
-    let lock = RunLock::acquire(&layout).map_err(OpenError::from)?;
+    let epoch = taken.epoch;
     let manifest = Manifest::read(&layout)?;
     let damaged = |source| OpenError::Journal { root: root.clone(), source };
-    let epoch = Survey::of(&layout).map_err(damaged)?.next_epoch();
     // Files that were sealed under another plan may hold other settlements.
     let same_plan = manifest.as_ref().filter(|manifest| manifest.plan == plan);
     let sealed = same_plan.map(|manifest| manifest.sealed.clone()).unwrap_or_default();
     let records = RecordsWriter::start(&layout, sealed)?;
-    let durable = manifest.as_ref().map(|m| (m.journal.epoch, m.journal.durable_bytes));
+    let noted = manifest.as_ref().map(|m| (m.journal.epoch, m.journal.durable_bytes));
+    let confirmed = taken.head.map(|head| (head.epoch, head.bytes));
+    let durable: Vec<_> = noted.into_iter().chain(confirmed).collect();
 
     let bounds = Bounds::default();
     let settings = Settings { run: RunId::from_bytes([0; 16]), epoch, permits, retry, bounds };
@@ -147,7 +182,7 @@ pub fn open(
         changed: Vec::new(),
         effects: Vec::new(),
     };
-    let replay = journal::replay(&layout, durable, |at, record| replaying.apply(at, record))
+    let replay = journal::replay(&layout, &durable, |at, record| replaying.apply(at, record))
         .map_err(damaged)?;
     replaying.send();
     let Replaying { mut core, changed, .. } = replaying;
@@ -158,7 +193,8 @@ pub fn open(
     }
 
     let now = Timestamp::now();
-    let run = replay.as_ref().map_or_else(|| RunId::from_bytes(rand::random()), |r| r.first.1.run);
+    let known = replay.as_ref().map(|replay| replay.first.1.run);
+    let run = known.or(taken.run).unwrap_or_else(|| RunId::from_bytes(rand::random()));
     let created_at = replay.as_ref().map_or(now, |replay| replay.first.0);
     core.begin(run, retry);
     let former = replay.as_ref().map(|replay| replay.head);
@@ -166,17 +202,49 @@ pub fn open(
     if let Some(former) = former {
         journal::persist(&layout, former.epoch).map_err(damaged)?;
     }
-    let version = env!("CARGO_PKG_VERSION").to_owned();
-    let owner = format!("{} pid {}", lock::host_name(), std::process::id());
-    let opened = Opened { format: RUN_FORMAT, run, epoch, plan, retry, version, owner, former };
+    let opened = Opened {
+        format: RUN_FORMAT,
+        run,
+        epoch,
+        plan,
+        retry,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        owner: format!("{} pid {}", lock::host_name(), std::process::id()),
+        former,
+        holder: taken.shared.then_some(taken.owner.id),
+        takeover: taken.takeover.clone(),
+    };
     let writer = Writer::create(&layout, now, opened)?;
     if replay.is_none() {
         send_started(events, &job, run, epoch, planner.total(), created_at);
     }
+    if let Some(Takeover { former, reason }) = taken.takeover {
+        send(events, vec![RunEvent { at: now, kind: EventKind::LockTakeover { former, reason } }]);
+    }
     warn_of_torn_tail(replay.as_ref(), events);
-    let open =
-        OpenRun { layout, job, plan, run, epoch, created_at, core, writer, records, manifest };
-    Ok((open, lock))
+    let fence = taken.fence;
+    Ok(OpenRun {
+        layout,
+        job,
+        plan,
+        run,
+        epoch,
+        created_at,
+        core,
+        writer,
+        records,
+        manifest,
+        fence,
+    })
+}
+
+impl OpenError {
+    fn of_lock(error: LockError, root: PathBuf) -> Self {
+        match error {
+            LockError::Journal(source) => Self::Journal { root, source },
+            error => Self::Lock(error),
+        }
+    }
 }
 
 struct Replaying<'a> {

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use rollout_protocol::event::{EventKind, RunEvent};
+use rollout_protocol::event::{EventKind, RunEvent, TakeoverReason};
 use rollout_protocol::id::ItemId;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Outcome, Settlement};
@@ -100,6 +100,14 @@ impl View {
                 self.job = escape::line(job).into_owned();
                 let goes_on = if *epoch > 1 { ", going on where it was stopped" } else { "" };
                 self.line(format!("{}: {}{goes_on}", self.job, format::plural(*total, "trial")));
+            }
+            EventKind::LockTakeover { former, reason } => {
+                let why = match reason {
+                    TakeoverReason::Dead => "which is dead",
+                    TakeoverReason::Silent => "which said nothing any more",
+                    TakeoverReason::Forced => "as you asked for",
+                };
+                self.line(format!("took the run over from {}, {why}", escape::line(former)));
             }
             EventKind::TrialPhase { item, trial, try_id, phase, .. } => {
                 let running = self.running.entry(*item).or_insert_with(|| Running {

@@ -26,6 +26,7 @@ impl<P: Planner> Engine<P> {
 
     pub(super) fn write_manifest(&mut self, state: RunState) -> Result<(), RunError> {
         self.manifest_due = Instant::now() + MANIFEST_EVERY;
+        self.run.fence.check().map_err(RunError::LockLost)?;
         let sealed = self.run.manifest.as_ref().map(|m| m.sealed.clone()).unwrap_or_default();
         self.manifest(state, sealed).write(&self.run.layout)
     }
@@ -69,8 +70,9 @@ impl<P: Planner> Engine<P> {
                            next sitting withdraws them";
             tracing::warn!("{message}");
         }
-        let OpenRun { layout, records, writer, .. } = run;
+        let OpenRun { layout, records, writer, fence, .. } = run;
         drop(writer);
+        fence.check().map_err(RunError::LockLost)?;
         manifest.sealed = records.finish()?;
         manifest.write(&layout)?;
         Ok(ended)

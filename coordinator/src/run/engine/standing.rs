@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::Engine;
 use crate::journal::Head;
 use crate::run::Planner;
+use crate::run::open::OpenRun;
 
 /// How far a sitting has come, durably.
 #[derive(Debug, Clone, Copy)]
@@ -62,11 +63,17 @@ impl Keeper {
 
 impl<P: Planner> Engine<P> {
     pub(super) fn standing(&self) -> Standing {
+        self.run.standing(&self.planner)
+    }
+}
+
+impl OpenRun {
+    pub(in crate::run) fn standing(&self, planner: &impl Planner) -> Standing {
         Standing {
-            head: self.run.writer.head(),
-            position: self.durable,
-            total: self.planner.total(),
-            settled: self.run.core.settled() as u64,
+            head: self.writer.head(),
+            position: self.core.position(),
+            total: planner.total(),
+            settled: self.core.settled() as u64,
             closed: false,
         }
     }
