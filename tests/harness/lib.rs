@@ -6,8 +6,13 @@
 
 use std::io::{self, Write};
 
+pub mod audit;
+pub mod chaos;
+pub mod cluster;
 pub mod docker;
 pub mod expected;
+pub mod leftovers;
+pub mod load;
 pub mod nats;
 pub mod net;
 pub mod processes;

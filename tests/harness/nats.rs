@@ -55,6 +55,11 @@ impl NatsServer {
         self.port
     }
 
+    /// Process id, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.run.as_ref().map(Run::pid)
+    }
+
     /// Where clients find it.
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use tempfile::TempDir;
 
@@ -21,6 +21,7 @@ pub struct Project {
     directory: TempDir,
     program: PathBuf,
     runs: AtomicU32,
+    kept: AtomicBool,
 }
 
 impl Project {
@@ -33,7 +34,13 @@ impl Project {
         for name in ["home", "tmp", "runs"] {
             fs::create_dir(directory.path().join(name)).expect("a directory");
         }
-        Self { directory, program: program.into(), runs: AtomicU32::new(0) }
+        let (runs, kept) = (AtomicU32::new(0), AtomicBool::new(false));
+        Self { directory, program: program.into(), runs, kept }
+    }
+
+    /// Keeps the directory, as a failed test does.
+    pub fn keep(&self) {
+        self.kept.store(true, Ordering::Relaxed);
     }
 
     /// Its root.
@@ -124,7 +131,7 @@ impl Project {
 
 impl Drop for Project {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if std::thread::panicking() || *self.kept.get_mut() {
             self.directory.disable_cleanup(true);
             note(&format!("kept: {}", self.path().display()));
         }

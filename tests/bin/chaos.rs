@@ -1,0 +1,91 @@
+//! Disturbs runs over a cluster: `tests/chaos`.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use rollout_tests::chaos::{self, Plan};
+use rollout_tests::project::Project;
+
+const USAGE: &str = "usage: chaos --seed S --minutes M [--items N] [--workers N] [--slots N] \
+                     [--seconds FROM,TO] [--pause FROM,TO] [--lease SECONDS] \
+                     [--provider process|docker|both] [--only-kills] [--no-return]";
+
+/// Commands of the program under test: this program is also the one it disturbs, so that both are
+/// built together.
+const PROGRAM: &[&str] = &["run", "worker", "__sandbox"];
+
+fn main() -> ExitCode {
+    if std::env::args().nth(1).is_some_and(|word| PROGRAM.contains(&word.as_str())) {
+        return rollout_coordinator::cli::main();
+    }
+    let Some(plan) = parse(std::env::args().skip(1)) else {
+        say(USAGE);
+        return ExitCode::from(2);
+    };
+    say(&format!("seed {}: {plan:?}", plan.seed));
+    let me = std::env::current_exe().expect("this program");
+    let project = Project::new(me.to_str().expect("a plain path"));
+    let Some(report) = chaos::run(&plan, project, &say) else { return ExitCode::FAILURE };
+    say(&format!("seed {}: {report}", plan.seed));
+    if report.problems.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    ExitCode::FAILURE
+}
+
+fn say(text: &str) {
+    // A closed terminal is no reason to stop.
+    drop(writeln!(io::stdout(), "{text}"));
+}
+
+fn parse(mut words: impl Iterator<Item = String>) -> Option<Plan> {
+    let mut plan = Plan {
+        seed: 0,
+        deadline: Duration::from_secs(300),
+        items: 200,
+        workers: 3,
+        slots: 4,
+        seconds: (1.0, 3.0),
+        providers: vec!["process".to_owned()],
+        pause: (2.0, 5.0),
+        lease: Duration::from_secs(60),
+        no_return: false,
+        only_kills: false,
+    };
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--no-return" => plan.no_return = true,
+            "--only-kills" => plan.only_kills = true,
+            _ => set(&mut plan, &word, &words.next()?)?,
+        }
+    }
+    Some(plan)
+}
+
+fn set(plan: &mut Plan, option: &str, value: &str) -> Option<()> {
+    match option {
+        "--seed" => plan.seed = value.parse().ok()?,
+        "--minutes" => {
+            plan.deadline = Duration::try_from_secs_f64(60.0 * value.parse::<f64>().ok()?).ok()?;
+        }
+        "--items" => plan.items = value.parse().ok().filter(|items| (1..=9999).contains(items))?,
+        "--workers" => plan.workers = value.parse().ok().filter(|workers| *workers > 0)?,
+        "--slots" => plan.slots = value.parse().ok().filter(|slots| *slots > 0)?,
+        "--seconds" => plan.seconds = range(value)?,
+        "--pause" => plan.pause = range(value)?,
+        "--lease" => plan.lease = Duration::from_secs(value.parse().ok()?),
+        "--provider" => {
+            let providers = if value == "both" { vec!["process", "docker"] } else { vec![value] };
+            plan.providers = providers.into_iter().map(str::to_owned).collect();
+        }
+        _ => return None,
+    }
+    Some(())
+}
+
+fn range(text: &str) -> Option<(f64, f64)> {
+    let (from, to) = text.split_once(',')?;
+    let range = (from.parse().ok()?, to.parse().ok()?);
+    (0.0 < range.0 && range.0 <= range.1).then_some(range)
+}

@@ -1,0 +1,188 @@
+//! A run over a cluster whose processes are killed, stopped and cut off all the time, and the proof
+//! that it came to what an undisturbed one comes to.
+
+mod killer;
+mod random;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use rollout_protocol::exit::ExitCode;
+
+use self::killer::Killer;
+use crate::cluster::{Cluster, Member};
+use crate::load::Load;
+use crate::project::Project;
+use crate::witness::Witness;
+use crate::{audit, leftovers, wait};
+
+/// How long after the end anything may be left.
+const LEFT: Duration = Duration::from_secs(60);
+
+/// How long an idle worker may take to leave.
+const LEAVE: Duration = Duration::from_secs(30);
+
+/// What to do.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Decides every action and pause.
+    pub seed: u64,
+    /// Within which the run must be complete.
+    pub deadline: Duration,
+    /// Trials of each provider.
+    pub items: u32,
+    /// Workers.
+    pub workers: u32,
+    /// Trials that each has room for.
+    pub slots: u32,
+    /// Duration of the shortest and the longest agent.
+    pub seconds: (f64, f64),
+    /// Providers, each with a run of its own.
+    pub providers: Vec<String>,
+    /// Shortest and longest time between two actions, seconds.
+    pub pause: (f64, f64),
+    /// The lease of the queue.
+    pub lease: Duration,
+    /// The first worker that is killed stays dead.
+    pub no_return: bool,
+    /// Only kill -9, of any process, and each is started again at once.
+    pub only_kills: bool,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// How long the runs took.
+    pub took: Duration,
+    /// How often each action was taken.
+    pub actions: BTreeMap<&'static str, u32>,
+    /// Executions of agents, as the witness has seen them.
+    pub executions: usize,
+    /// Those beyond the first of each trial.
+    pub repeated: usize,
+    /// Those that were killed.
+    pub killed: usize,
+    /// Executions that ran where and when something was done to their worker.
+    pub exposed: usize,
+    /// What the records say of executions that did not settle their trials.
+    pub superseded: BTreeMap<String, usize>,
+    /// What is not as it should be.
+    pub problems: Vec<String>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { took, actions, executions, repeated, killed, exposed, .. } = self;
+        writeln!(f, "{:.1} s, {actions:?}", took.as_secs_f64())?;
+        writeln!(
+            f,
+            "{executions} executions, {killed} of them killed; {repeated} repeated, {exposed} were \
+             running where something was done; records: {:?}",
+            self.superseded
+        )?;
+        for problem in &self.problems {
+            writeln!(f, "PROBLEM: {problem}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs the plan in an empty project; none where there is no nats-server. `say` is told every
+/// action.
+///
+/// # Panics
+/// When something is left behind, or a process does what no process may.
+pub fn run(plan: &Plan, project: Project, say: &dyn Fn(&str)) -> Option<Report> {
+    let mut cluster = Cluster::new(project)?;
+    let witness = Witness::start();
+    let loads: Vec<_> = plan.providers.iter().map(|provider| load(plan, provider)).collect();
+    for load in &loads {
+        load.write(&cluster.project, &witness);
+    }
+    let lease = plan.lease.as_secs().to_string();
+    let wired = |member: Member| member.wired(&cluster.server).variable(LEASE, &lease).started();
+    let workers = (1..=plan.workers).map(|number| {
+        let worker = cluster.worker(&format!("worker {number}"), plan.slots);
+        let all = plan.providers.iter().fold(worker.without("--provider"), |worker, provider| {
+            worker.with(&["--provider", provider])
+        });
+        wired(all)
+    });
+    let workers: Vec<_> = workers.collect();
+    let coordinators = loads.iter().map(|load| {
+        let mut coordinator = cluster.coordinator(&load.file());
+        coordinator.name = format!("coordinator of {}", load.name);
+        wired(coordinator)
+    });
+    let coordinators: Vec<_> = coordinators.collect();
+
+    let began = Instant::now();
+    let mut killer = Killer::new(plan, &mut cluster.server, coordinators, workers, say);
+    let mut report = Report { problems: killer.go(), took: began.elapsed(), ..Report::default() };
+    (report.actions, report.exposed) = (killer.actions.clone(), killer.exposed);
+    let workers = killer.end();
+    check(&mut report, &cluster, &loads, &witness, workers);
+    if !report.problems.is_empty() {
+        cluster.project.keep();
+    }
+    Some(report)
+}
+
+/// Names the lease of the queue for the program under test.
+pub const LEASE: &str = "ROLLOUT_TEST_LEASE_SECONDS";
+
+fn load(plan: &Plan, provider: &str) -> Load {
+    Load { provider: provider.to_owned(), ..Load::new(provider, plan.items, plan.seconds) }
+}
+
+fn check(
+    report: &mut Report,
+    cluster: &Cluster,
+    loads: &[Load],
+    witness: &Witness,
+    mut workers: Vec<Member>,
+) {
+    if !report.problems.is_empty() {
+        return;
+    }
+    let idle = |workers: &[Member]| workers.iter().all(|w| w.executing() == 0);
+    if !wait::holds_within(LEFT, || idle(&workers) && witness.running() == 0) {
+        report.problems.push("something runs although everything is settled".to_owned());
+    }
+    for worker in &mut workers {
+        if !worker.is_up() {
+            continue;
+        }
+        let name = worker.name.clone();
+        let ended = worker.terminate(LEAVE);
+        if ended.status.code() != Some(i32::from(ExitCode::Success.code())) {
+            report.problems.push(format!("{name} left with {}: {}", ended.status, ended.stderr));
+        }
+    }
+    let mut executions = Vec::new();
+    for load in loads {
+        let results = cluster.project.results(&load.name);
+        report.problems.extend(audit::differences(load, &results));
+        let settlements = audit::settlements(&results);
+        executions.extend(audit::executions(&settlements));
+        for (how, count) in audit::superseded(&settlements) {
+            *report.superseded.entry(how).or_default() += count;
+        }
+    }
+    report.executions = witness.seen().len();
+    (report.repeated, report.killed) = (witness.repeated(), witness.killed());
+    let seen = witness.executions();
+    let trials: usize = loads.iter().map(|load| load.items as usize).sum();
+    if seen.len() != trials {
+        report.problems.push(format!("{} of {trials} trials were ever seen", seen.len()));
+    }
+    if report.repeated > report.exposed {
+        report.problems.push("more was repeated than was running at the disturbances".to_owned());
+    }
+    let left = leftovers::below(&cluster.workers());
+    if !left.is_empty() {
+        report.problems.push(format!("left by workers: {left:?}"));
+    }
+    report.problems.extend(leftovers::of_cluster(cluster, &executions, LEFT));
+}

@@ -1,0 +1,269 @@
+//! A nats-server, workers and coordinators, each a process of its own that can be killed, stopped
+//! and cut off.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::leftovers::below;
+use crate::nats::NatsServer;
+use crate::project::Project;
+use crate::results::json;
+use crate::run::{Ended, Run};
+use crate::wait;
+use crate::wire::Wire;
+
+/// How long a killed process may take to be gone.
+const GONE: Duration = Duration::from_secs(30);
+
+/// A project with a server of its own.
+#[derive(Debug)]
+pub struct Cluster {
+    /// Its files.
+    pub project: Arc<Project>,
+    /// Its server.
+    pub server: NatsServer,
+}
+
+impl Cluster {
+    /// Starts a server in the project; none, with a printed reason, where there is no nats-server.
+    pub fn new(project: Project) -> Option<Self> {
+        let server = NatsServer::start(&project.path().join("nats"))?;
+        Some(Self { project: Arc::new(project), server })
+    }
+
+    /// Where blobs are.
+    pub fn store(&self) -> PathBuf {
+        self.project.path().join("store")
+    }
+
+    /// Where the workers of this host have their directories.
+    pub fn workers(&self) -> PathBuf {
+        self.project.path().join("workers")
+    }
+
+    /// A worker, not started yet.
+    pub fn worker(&self, name: &str, slots: u32) -> Member {
+        let member = self.member(name, &["worker"]).with(&["--slots", &slots.to_string()]);
+        member.with(&["--dir", text(&self.workers()), "--provider", "process"])
+    }
+
+    /// A coordinator, not started yet.
+    pub fn coordinator(&self, job: &str) -> Member {
+        self.member("coordinator", &["run", job])
+    }
+
+    fn member(&self, name: &str, words: &[&str]) -> Member {
+        let member = Member {
+            name: name.to_owned(),
+            project: Arc::clone(&self.project),
+            arguments: Vec::new(),
+            variables: Vec::new(),
+            wire: None,
+            run: None,
+            is_paused: false,
+        };
+        let member = member.with(words).with(&["--nats", &self.server.url()]);
+        member.with(&["--store", text(&self.store())])
+    }
+
+    /// Runs a command of the program against this cluster's server to its end.
+    pub fn command(&self, arguments: &[&str]) -> Run {
+        let url = self.server.url();
+        self.project.rollout(&[arguments, &["--nats", &url]].concat())
+    }
+}
+
+/// A worker or a coordinator over its lives.
+#[derive(Debug)]
+pub struct Member {
+    /// What it is called here.
+    pub name: String,
+    project: Arc<Project>,
+    arguments: Vec<String>,
+    variables: Vec<(String, String)>,
+    wire: Option<Wire>,
+    run: Option<Run>,
+    is_paused: bool,
+}
+
+impl Member {
+    /// Adds arguments.
+    #[must_use]
+    pub fn with(mut self, arguments: &[&str]) -> Self {
+        self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        self
+    }
+
+    /// Gives an option this value, instead of the one it has, if any.
+    #[must_use]
+    pub fn set(self, option: &str, value: &str) -> Self {
+        self.without(option).with(&[option, value])
+    }
+
+    /// Takes an option and its value away.
+    #[must_use]
+    pub fn without(mut self, option: &str) -> Self {
+        if let Some(at) = self.arguments.iter().position(|argument| argument == option) {
+            self.arguments.drain(at..at + 2);
+        }
+        self
+    }
+
+    /// Adds a variable to its environment.
+    #[must_use]
+    pub fn variable(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Puts a wire between it and the server.
+    #[must_use]
+    pub fn wired(mut self, server: &NatsServer) -> Self {
+        let wire = Wire::to(server.port());
+        let url = format!("nats://127.0.0.1:{}", wire.port());
+        self.wire = Some(wire);
+        self.set("--nats", &url)
+    }
+
+    /// Starts it, unless it runs.
+    #[must_use]
+    pub fn started(mut self) -> Self {
+        self.start();
+        self
+    }
+
+    /// Starts it, unless it runs.
+    pub fn start(&mut self) {
+        if self.run.is_none() {
+            let arguments: Vec<_> = self.arguments.iter().map(String::as_str).collect();
+            let mut command = self.project.command(&arguments);
+            command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+            self.run = Some(self.project.start(command));
+        }
+    }
+
+    /// The process.
+    ///
+    /// # Panics
+    /// When it is not started.
+    #[track_caller]
+    pub fn run(&mut self) -> &mut Run {
+        self.run.as_mut().expect("it is started")
+    }
+
+    /// Its wire.
+    ///
+    /// # Panics
+    /// When it has none.
+    #[track_caller]
+    pub fn wire(&self) -> &Wire {
+        self.wire.as_ref().expect("it is wired")
+    }
+
+    /// Whether it is started and has not ended.
+    pub fn is_up(&mut self) -> bool {
+        self.run.as_mut().is_some_and(|run| !run.has_ended())
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) -> Option<Ended> {
+        let mut run = self.run.take()?;
+        run.signal(Signal::KILL);
+        self.is_paused = false;
+        Some(run.wait(GONE))
+    }
+
+    /// SIGSTOP.
+    pub fn pause(&mut self) {
+        if let Some(run) = &mut self.run {
+            run.signal(Signal::STOP);
+            self.is_paused = true;
+        }
+    }
+
+    /// SIGCONT.
+    pub fn resume(&mut self) {
+        if let Some(run) = self.run.as_mut().filter(|_| self.is_paused) {
+            run.signal(Signal::CONT);
+        }
+        self.is_paused = false;
+    }
+
+    /// Whether it is stopped by [`Member::pause`].
+    pub fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// When it does not end in time, or was not started.
+    #[track_caller]
+    pub fn wait(&mut self, deadline: Duration) -> Ended {
+        self.run.take().expect("it is started").wait(deadline)
+    }
+
+    /// SIGTERM, and waits for its end.
+    ///
+    /// # Panics
+    /// When it does not end in time, or was not started.
+    #[track_caller]
+    pub fn terminate(&mut self, deadline: Duration) -> Ended {
+        self.run().signal(Signal::TERM);
+        self.wait(deadline)
+    }
+
+    /// Value of an option of its command line.
+    fn option(&self, name: &str) -> Option<&str> {
+        let at = self.arguments.iter().position(|argument| argument == name)?;
+        self.arguments.get(at + 1).map(String::as_str)
+    }
+
+    /// Directory of a worker.
+    ///
+    /// # Panics
+    /// When it is none.
+    pub fn dir(&self) -> &Path {
+        Path::new(self.option("--dir").expect("a worker has a directory"))
+    }
+
+    /// Number of executions that a worker has begun and not finished, by what it keeps on disk.
+    pub fn executing(&self) -> usize {
+        self.own_dir().map_or(0, |dir| below(&dir.join("scratch")).len())
+    }
+
+    /// The directory of its present life.
+    fn own_dir(&self) -> Option<PathBuf> {
+        let pid = self.run.as_ref()?.pid();
+        let is_own = |dir: &PathBuf| {
+            json(&dir.join("owner.json"))
+                .is_some_and(|owner| owner["pid"].as_u64() == Some(pid.into()))
+        };
+        below(self.dir()).into_iter().find(is_own)
+    }
+
+    /// Waits until `text` stands in its standard error.
+    ///
+    /// # Panics
+    /// When it does not within `deadline`.
+    #[track_caller]
+    pub fn says(&mut self, text: &str, deadline: Duration) {
+        let run = self.run();
+        let said = wait::holds_within(deadline, || run.stderr().contains(text));
+        assert!(said, "no {text:?} within {deadline:?} in\n{}", run.stderr());
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // A stopped process would not see its end; one that ended does not mind.
+        self.resume();
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a test's path is plain")
+}

@@ -1,0 +1,122 @@
+//! Many small trials whose agents connect to a [`Witness`], and whose rewards are known.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::project::Project;
+use crate::witness::Witness;
+
+/// Where an agent finds the host: sandboxes share its network, containers have it as a gateway.
+const HOST: [(&str, &str); 2] = [
+    ("process", "host=127.0.0.1"),
+    (
+        "docker",
+        r#"while read -r _ to gateway _; do
+        [ "$to" != 00000000 ] || g=$gateway
+      done </proc/net/route
+      host=$((16#${g:6:2})).$((16#${g:4:2})).$((16#${g:2:2})).$((16#${g:0:2}))"#,
+    ),
+];
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct Load {
+    /// Name of the job, of its file and of its tasks' directory.
+    pub name: String,
+    /// Number of tasks; every one is tried once.
+    pub items: u32,
+    /// Duration of the shortest and the longest agent.
+    pub seconds: (f64, f64),
+    /// Provider of environments.
+    pub provider: String,
+    /// Lines of the job file beyond the usual.
+    pub job: String,
+    /// Most trials offered at a time.
+    pub at_once: u32,
+}
+
+impl Load {
+    /// `items` trials in sandboxes that take `seconds` each.
+    pub fn new(name: &str, items: u32, seconds: (f64, f64)) -> Self {
+        let (name, provider) = (name.to_owned(), "process".to_owned());
+        Self { name, items, seconds, provider, job: String::new(), at_once: 1000 }
+    }
+
+    /// The same with further lines in the job file.
+    #[must_use]
+    pub fn with(mut self, lines: &str) -> Self {
+        self.job.push_str(lines);
+        self.job.push('\n');
+        self
+    }
+
+    /// The job's file in its project.
+    pub fn file(&self) -> String {
+        format!("{}.yaml", self.name)
+    }
+
+    /// Name of a task, from 1.
+    pub fn task(&self, number: u32) -> String {
+        format!("{}-{number:04}", self.name)
+    }
+
+    /// How long the agent of a task works.
+    pub fn duration(&self, number: u32) -> Duration {
+        let (shortest, longest) = self.seconds;
+        // Neighbours differ, so that ends and begins mix.
+        let share = f64::from(number * 37 % 100) / 99.0;
+        Duration::from_secs_f64(shortest + share * (longest - shortest))
+    }
+
+    /// The reward of a task.
+    pub fn reward(number: u32) -> f64 {
+        f64::from(number) / 10_000.0
+    }
+
+    /// Writes job and tasks.
+    ///
+    /// # Panics
+    /// When that fails.
+    pub fn write(&self, project: &Project, witness: &Witness) {
+        for number in 1..=self.items {
+            let task = project.path().join(format!("tasks-{}", self.name)).join(self.task(number));
+            let write = |name: &str, text: &str| {
+                let path = task.join(name);
+                fs::create_dir_all(path.parent().expect("below the task")).expect("a directory");
+                fs::write(path, text).expect("a file");
+            };
+            let seconds = self.duration(number).as_secs_f64();
+            write("task.toml", "version = \"1.0\"\n");
+            write("environment/Dockerfile", "FROM debian:bookworm-slim\nWORKDIR /app\n");
+            write("instruction.md", &format!("{} {seconds:.3} {number:04}\n", self.task(number)));
+            write("tests/test.sh", "echo \"0.$(cat /app/answer)\" >/logs/verifier/reward.txt\n");
+        }
+        let path = project.path().join(self.file());
+        fs::write(path, self.job_file(witness.port())).expect("a file");
+    }
+
+    fn job_file(&self, port: u16) -> String {
+        let Self { name, provider, job, at_once, .. } = self;
+        let host = HOST.iter().find(|(of, _)| of == provider).expect("a provider").1;
+        format!(
+            r#"name: {name}
+n_concurrent_trials: {at_once}
+{job}
+environment: {{type: {provider}}}
+agents:
+  - name: busy
+    execute: |
+      set -eu
+      {host}
+      read -r task seconds answer <"$ROLLOUT_TASK_INSTRUCTION"
+      exec 3<>"/dev/tcp/$host/{port}"
+      echo "$task" >&3
+      sleep "$seconds"
+      echo "$answer" >answer
+      echo done >&3
+datasets:
+  - path: tasks-{name}
+"#
+        )
+    }
+}
