@@ -88,6 +88,28 @@ pub const TRIALS_PER_RUN: u64 = 10_000_000;
 /// Tries of one item, of whatever cause: the last bound when every other one failed.
 pub const TRIES_PER_ITEM: u32 = 20;
 
+/// Deaths after which an item runs alone on its worker: innocent items die beside a deadly one,
+/// twice by chance now and then.
+pub const DEATHS_BEFORE_SOLO: u32 = 2;
+
+/// Deaths of an item that ran alone after which it is not tried again: nobody else is to blame for
+/// three of them.
+pub const SOLO_DEATHS: u32 = 3;
+
+/// Deaths of an item, alone or in company, after which it is not tried again.
+pub const MAX_DEATHS: u32 = 10;
+
+/// Planned items that wait for room of their size class while later ones of other classes are
+/// looked for. A row takes about 200 bytes of the coordinator's memory.
+pub const READY_AHEAD: usize = 65_536;
+
+/// Hellos older than this part of a lease prove nothing any more: short enough that the items of a
+/// dead worker can run elsewhere as soon as they are redelivered, long enough for several hellos.
+pub const SILENCE_PART: u32 = 4;
+
+/// … but not before three hellos, which are a second apart, failed to come.
+pub const SILENCE_LEAST: Duration = Duration::from_secs(3);
+
 /// Longest name of a job, agent, dataset or task: it becomes a path component.
 pub const NAME_BYTES: usize = 100;
 

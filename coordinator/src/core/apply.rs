@@ -1,16 +1,20 @@
 //! The transition function: the only place where rows change.
 
 use rollout_protocol::Timestamp;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::{ExecId, ItemId, TryId, WorkerId};
-use rollout_protocol::limits::TRIES_PER_ITEM;
 use rollout_protocol::record::Outcome;
-use rollout_protocol::wire::report::{Body, Report, ResultBody};
+use rollout_protocol::wire::report::{Body, Report};
 
-use super::effect::{Effect, Retry};
-use super::merge::{self, settle_exhausted};
-use super::record::{OfferedTry, Record};
+use super::Core;
+use super::effect::Effect;
+use super::merge;
+use super::record::{NamedItem, OfferedTry, Record, Unbacked, WithdrawnTry};
 use super::row::{End, Known, Loss, Row, State};
-use super::{Core, Settings};
+
+/// The number of a try that was never made: of an item that is known and was never offered.
+pub(super) const NO_TRY: TryId = TryId { epoch: 0, n: 0 };
 
 impl Core {
     /// Applies one record: live right after it was decided, in replay as it is read. `at` is the
@@ -28,35 +32,43 @@ impl Core {
                     self.apply_offered(offered);
                 }
             }
+            Record::Withdrawn { tries } => {
+                for withdrawn in tries {
+                    self.apply_withdrawn(withdrawn);
+                }
+            }
             Record::Reported { position, report } => {
                 self.position = Some(position);
                 self.apply_report(at, *report, effects);
             }
-            Record::Unbacked { position, report, .. } => {
+            Record::Unbacked { position, report, why } => {
                 self.position = Some(position);
-                self.apply_report(at, *report, effects);
+                let report = self.unbacked(*report, why);
+                self.apply_report(at, report, effects);
             }
             Record::Recovered { report } => self.apply_report(at, *report, effects),
+            Record::Checked { item, exec, found } => self.apply_checked(item, exec, found),
+            Record::Claimed { claim } => {
+                self.hear(claim.item, claim.exec, claim.try_id, claim.worker);
+            }
             Record::Heard { worker, executions } => {
                 for heard in executions {
                     self.hear(heard.item, heard.exec, heard.try_id, worker.clone());
                 }
             }
-            Record::Withdrawn { .. }
-            | Record::Checked { .. }
-            | Record::Cancelled { .. }
-            | Record::GivenUp { .. } => {}
-            Record::Claimed { claim } => {
-                self.hear(claim.item, claim.exec, claim.try_id, claim.worker);
-            }
             Record::Lost { item, exec, reason } => {
                 let loss = Loss { reason, phase: None, cost: 0.0, record: None };
                 self.apply_lost(at, item, exec, None, loss, effects);
             }
-            Record::Respecified { item, spec } => {
-                if let Some(row) = self.rows.get_mut(&item) {
-                    row.spec = spec;
-                    row.floor = row.current.next(row.current.epoch);
+            Record::Respecified { item, spec } => self.apply_respecified(item, spec, effects),
+            Record::Cancelled { items } => {
+                for cancelled in items {
+                    self.apply_cancelled(at, cancelled, effects);
+                }
+            }
+            Record::GivenUp { items, error } => {
+                for given_up in items {
+                    self.apply_given_up(at, given_up, &error, effects);
                 }
             }
             Record::Stopping { level } => self.stop = self.stop.max(Some(level)),
@@ -76,8 +88,36 @@ impl Core {
             row.state = State::Offered;
             self.in_flight += 1;
         }
+        row.solo = row.is_suspected();
         row.current = try_id;
         row.spec = spec;
+    }
+
+    fn apply_withdrawn(&mut self, withdrawn: WithdrawnTry) {
+        let WithdrawnTry { item, try_id } = withdrawn;
+        let Some(row) = self.rows.get(&item) else { return };
+        if row.state == State::Offered && row.current == try_id {
+            self.owe(item);
+        }
+    }
+
+    /// An offered item gives its permit back and waits for its next try.
+    pub(super) fn owe(&mut self, item: ItemId) {
+        let Some(row) = self.rows.get_mut(&item) else { return };
+        row.state = State::Owed;
+        // An item that no plan names is owed to nobody; in replay, no plan names any.
+        if row.ordinal.is_some() {
+            self.ready.push_again((row.offered_class(), row.lane), item);
+        }
+        self.land(&item);
+    }
+
+    /// An item gives its permit back.
+    pub(super) fn land(&mut self, item: &ItemId) {
+        self.in_flight -= 1;
+        if let Some(elsewhere) = &mut self.elsewhere {
+            elsewhere.land(item);
+        }
     }
 
     fn apply_report(&mut self, at: Timestamp, report: Report, effects: &mut Vec<Effect>) {
@@ -94,7 +134,8 @@ impl Core {
                 self.apply_lost(at, item, exec, who, loss, effects);
             }
             Body::Result(body) => {
-                let heard = Known { exec, try_id, order: 0, worker, end: End::Open };
+                let end = End::Open;
+                let heard = Known { exec, try_id, order: 0, worker, solo: false, end };
                 self.apply_result(at, item, heard, spec, body, effects);
             }
         }
@@ -103,140 +144,88 @@ impl Core {
     /// An execution was first heard of while it runs.
     fn hear(&mut self, item: ItemId, exec: ExecId, try_id: TryId, worker: WorkerId) {
         let Some(row) = self.rows.get_mut(&item) else { return };
-        if row.is_settled() || row.find(&exec).is_some() {
+        if row.is_settled() || row.current.n == 0 || row.find(&exec).is_some() {
             return;
         }
         self.heard += 1;
-        row.executions.push(Known { exec, try_id, order: self.heard, worker, end: End::Open });
+        let solo = row.solo && try_id == row.current;
+        let (order, end) = (self.heard, End::Open);
+        row.executions.push(Known { exec, try_id, order, worker, solo, end });
+        self.disturbed.insert(item);
+        self.has_started(&item, try_id);
     }
 
-    fn apply_result(
+    /// Somebody is known to have started a try.
+    pub(super) fn has_started(&mut self, item: &ItemId, try_id: TryId) {
+        if let Some(elsewhere) = &mut self.elsewhere {
+            elsewhere.started(item, try_id);
+        }
+    }
+
+    fn apply_respecified(&mut self, item: ItemId, spec: Digest, effects: &mut Vec<Effect>) {
+        let Some(row) = self.rows.get_mut(&item) else { return };
+        row.spec = spec;
+        row.floor = row.current.next(row.current.epoch);
+        if row.state == State::Offered {
+            effects.push(Effect::Withdraw { item, try_id: row.current });
+            self.owe(item);
+        }
+    }
+
+    fn apply_cancelled(&mut self, at: Timestamp, named: NamedItem, effects: &mut Vec<Effect>) {
+        let NamedItem { item, spec } = named;
+        let row = self.rows.entry(item).or_insert_with(|| Row::new(spec, NO_TRY));
+        if row.is_settled() || row.cancelled {
+            return;
+        }
+        row.cancelled = true;
+        let withdrawn = (row.state == State::Offered && row.has_open()).then_some(row.current);
+        self.conclude(at, item, effects);
+        effects.extend(withdrawn.map(|try_id| Effect::Withdraw { item, try_id }));
+    }
+
+    fn apply_given_up(
         &mut self,
         at: Timestamp,
-        item: ItemId,
-        mut heard: Known,
-        spec: rollout_protocol::digest::Digest,
-        body: Box<ResultBody>,
+        named: NamedItem,
+        error: &TrialError,
         effects: &mut Vec<Effect>,
     ) {
-        self.heard += 1;
-        heard.order = -self.heard;
-        let Some(row) = self.rows.get_mut(&item) else { return };
-        if row.is_settled() {
-            return;
+        let NamedItem { item, spec } = named;
+        let row = self.rows.entry(item).or_insert_with(|| Row::new(spec, NO_TRY));
+        if !row.is_settled() {
+            self.settle(item, effects, |row| merge::fail(item, row, error.clone(), at));
         }
-        if row.find(&heard.exec).is_some_and(|known| matches!(known.end, End::Result { .. })) {
-            return;
-        }
-        let retried = retry_follows(row, heard.try_id, &body, &self.settings);
-        if retried && row.state == State::Offered && heard.try_id == row.current {
-            row.state = State::Waiting;
-            self.in_flight -= 1;
-            if let (Some(ordinal), Some(error)) = (row.ordinal, body.verdict.error.clone()) {
-                let retry = Retry { item, ordinal, try_id: heard.try_id, error, wait_ms: 0 };
-                effects.push(Effect::Retry(Box::new(retry)));
+    }
+
+    /// What the report of a result counts as whose record blob is missing or was not looked for.
+    fn unbacked(&mut self, mut report: Report, why: Unbacked) -> Report {
+        let Body::Result(body) = &mut report.body else { return report };
+        match (why, &body.record) {
+            (Unbacked::Unchecked, Some(record)) => {
+                self.unchecked.insert(report.exec, (report.item, record.clone()));
+            }
+            (Unbacked::Unchecked, None) => {}
+            (Unbacked::Missing, _) => {
+                body.verdict.outcome = Outcome::Failed;
+                body.verdict.reward = None;
+                body.verdict.error = Some(TrialError::transient(
+                    ErrorType::InternalError,
+                    ErrorCode::STORE_FAILED,
+                    "the record of the execution is not in the blob store",
+                ));
+                body.record = None;
             }
         }
-        let end = End::Result { spec, retried, body };
-        match row.find(&heard.exec) {
-            Some(known) => known.end = end,
-            None => row.executions.push(Known { end, ..heard }),
-        }
-        self.settle_if_decided(at, item, effects);
+        report
     }
 
-    fn apply_lost(
-        &mut self,
-        at: Timestamp,
-        item: ItemId,
-        exec: ExecId,
-        who: Option<(TryId, WorkerId)>,
-        loss: Loss,
-        effects: &mut Vec<Effect>,
-    ) {
-        let Some(row) = self.rows.get_mut(&item) else { return };
-        if row.is_settled() {
-            return;
-        }
-        let reason = loss.reason;
-        match (row.find(&exec), who) {
-            (Some(known), _) if known.is_open() => known.end = End::Lost(loss),
-            (Some(_), _) | (None, None) => return,
-            (None, Some((try_id, worker))) => {
-                self.heard += 1;
-                let end = End::Lost(loss);
-                row.executions.push(Known { exec, try_id, order: -self.heard, worker, end });
-            }
-        }
-        if reason.counts() {
-            row.ended += 1;
-        }
-        let try_id = {
-            let current = row.current;
-            row.find(&exec).map_or(current, |known| known.try_id)
-        };
-        if let Some(ordinal) = row.ordinal {
-            effects.push(Effect::Lost { item, ordinal, try_id, exec });
-        }
-        self.settle_if_decided(at, item, effects);
-        self.owe_again(at, item, try_id, effects);
-    }
-
-    /// After an execution of the current try was lost: unless another one of it is open, the item
-    /// is owed again.
-    fn owe_again(&mut self, at: Timestamp, item: ItemId, lost: TryId, effects: &mut Vec<Effect>) {
-        let Some(row) = self.rows.get_mut(&item) else { return };
-        let open = row.executions.iter().any(Known::is_open);
-        if row.state != State::Offered || lost != row.current || open {
-            return;
-        }
-        row.state = State::Owed;
-        self.in_flight -= 1;
-        if row.ended >= TRIES_PER_ITEM {
-            let settled = settle_exhausted(item, row, at);
-            self.count_settled(item);
-            effects.push(Effect::Settled(Box::new(settled)));
-        } else {
-            self.ready.push_back(item);
+    fn apply_checked(&mut self, item: ItemId, exec: ExecId, found: bool) {
+        self.unchecked.remove(&exec);
+        let known = self.rows.get_mut(&item).and_then(|row| row.find(&exec));
+        // What it settled stays settled: its numbers came with its report.
+        if let Some(known) = known.filter(|_| !found) {
+            known.lose_record();
         }
     }
-
-    fn settle_if_decided(&mut self, at: Timestamp, item: ItemId, effects: &mut Vec<Effect>) {
-        let Some(row) = self.rows.get_mut(&item) else { return };
-        let Some(winner) = merge::decided(row) else { return };
-        let was_offered = row.state == State::Offered;
-        let current = row.current;
-        let settled = merge::settle(item, row, winner, at);
-        if was_offered {
-            self.in_flight -= 1;
-            if settled.by.as_ref().is_some_and(|by| by.try_id != current) {
-                effects.push(Effect::Withdraw { item, try_id: current });
-            }
-        }
-        self.count_settled(item);
-        effects.push(Effect::Settled(Box::new(settled)));
-    }
-
-    fn count_settled(&mut self, item: ItemId) {
-        if self.rows.get(&item).is_some_and(|row| row.ordinal.is_some()) {
-            self.unsettled -= 1;
-            self.settled += 1;
-        }
-    }
-}
-
-/// Whether a result is an infrastructure failure after which the item is tried again; counts it.
-fn retry_follows(row: &mut Row, try_id: TryId, body: &ResultBody, settings: &Settings) -> bool {
-    let verdict = &body.verdict;
-    let failed = verdict.outcome == Outcome::Failed;
-    if !failed || !verdict.error.as_ref().is_some_and(|error| error.is_retryable()) {
-        return false;
-    }
-    row.ended += 1;
-    if try_id != row.current || row.state != State::Offered {
-        // A newer try is on its way already.
-        return try_id < row.current || row.state != State::Offered;
-    }
-    row.failures += 1;
-    settings.retry.delay(row.failures, 0.0).is_some() && row.ended < TRIES_PER_ITEM
 }

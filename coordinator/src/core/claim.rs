@@ -1,33 +1,164 @@
 //! Answers to workers that hold a suspicious delivery.
+//!
+//! ```text
+//! nothing is owed, or another try is            ─▶ drop
+//! a live worker shows another execution of it   ─▶ hold
+//! it cannot be known yet whether one runs       ─▶ no answer yet
+//! otherwise: what nobody shows is lost, and     ─▶ run (or drop, if that settles the item)
+//! ```
 
+use rollout_protocol::id::ExecId;
 use rollout_protocol::wire::claim::{Answer, Claim};
 
 use super::Core;
 use super::effect::Effect;
+use super::elsewhere::Elsewhere;
 use super::handle::Output;
 use super::input::Now;
 use super::merge;
 use super::record::Record;
-use super::row::{Known, State};
+use super::row::{Known, Row, State};
+
+/// A claim that waits for its answer.
+#[derive(Debug)]
+pub(super) struct Question {
+    /// The names under which it was asked.
+    ids: Vec<u64>,
+    claim: Claim,
+    /// When it was asked last.
+    asked: u64,
+    /// When it is worth another thought.
+    due: u64,
+}
+
+/// What a claim comes to.
+enum Verdict {
+    Answer(Answer),
+    /// Run it, when these are lost.
+    RunAfter(Vec<ExecId>),
+    /// It depends on what is shown until then.
+    Wait(u64),
+}
 
 impl Core {
     pub(super) fn claim(&mut self, now: Now, id: u64, claim: Claim, out: &mut impl Output) {
-        let answer = self.answer(&claim);
-        if answer == Answer::Run {
-            self.commit(now, Record::Claimed { claim }, out);
+        let mut ids = vec![id];
+        if let Some(elsewhere) = &mut self.elsewhere {
+            elsewhere.asking.insert(claim.item, now.monotonic_ms);
+            if let Some(former) = elsewhere.questions.remove(&claim.exec) {
+                ids.extend(former.ids);
+            }
         }
-        out.effects().push(Effect::Answer { id, answer });
+        let (asked, due) = (now.monotonic_ms, now.monotonic_ms);
+        self.consider(now, Question { ids, claim, asked, due }, out);
     }
 
-    fn answer(&self, claim: &Claim) -> Answer {
-        let Some(row) = self.rows.get(&claim.item) else { return Answer::Drop };
-        if self.stop.is_some() || row.state != State::Offered {
-            return Answer::Drop;
+    /// Thinks again about every claim that waits.
+    pub(super) fn answer_questions(&mut self, now: Now, out: &mut impl Output) {
+        let Some(elsewhere) = &mut self.elsewhere else { return };
+        for (_, question) in std::mem::take(&mut elsewhere.questions) {
+            self.consider(now, question, out);
+        }
+    }
+
+    fn consider(&mut self, now: Now, question: Question, out: &mut impl Output) {
+        let Question { ids, claim, asked, .. } = question;
+        let mut verdict = self.verdict(now, &claim);
+        if let Verdict::RunAfter(gone) = verdict {
+            for exec in gone {
+                self.lose(now, claim.item, exec, out);
+            }
+            // The losses may have settled the item.
+            verdict = match self.verdict(now, &claim) {
+                Verdict::RunAfter(_) => Verdict::Answer(Answer::Run),
+                other => other,
+            };
+        }
+        let answer = match verdict {
+            Verdict::Answer(answer) => answer,
+            Verdict::RunAfter(_) => return,
+            // Nobody waits any more: a worker decides by itself after one lease.
+            Verdict::Wait(_) if self.is_stale(now, asked) => Answer::Hold,
+            Verdict::Wait(due) => {
+                let Some(elsewhere) = &mut self.elsewhere else { return };
+                let exec = claim.exec;
+                elsewhere.questions.insert(exec, Question { ids, claim, asked, due });
+                return;
+            }
+        };
+        if answer == Answer::Run {
+            if let Some(elsewhere) = &mut self.elsewhere {
+                elsewhere.heard(now.monotonic_ms, claim.exec);
+            }
+            let row = self.rows.get_mut(&claim.item);
+            // The answer may have been lost on its way.
+            if row.is_none_or(|row| row.find(&claim.exec).is_none()) {
+                self.commit(now, Record::Claimed { claim }, out);
+            }
+        }
+        let answers = ids.into_iter().map(|id| Effect::Answer { id, answer });
+        out.effects().extend(answers);
+    }
+
+    fn is_stale(&self, now: Now, asked: u64) -> bool {
+        let lease = self.elsewhere.as_ref().map_or(0, |elsewhere| elsewhere.times.lease);
+        now.monotonic_ms >= asked.saturating_add(lease.saturating_mul(2))
+    }
+
+    fn verdict(&self, now: Now, claim: &Claim) -> Verdict {
+        let Some(row) = self.rows.get(&claim.item) else { return Verdict::Answer(Answer::Drop) };
+        if self.stop.is_some() || row.cancelled || row.state != State::Offered {
+            return Verdict::Answer(Answer::Drop);
         }
         if claim.try_id != row.current || claim.spec != row.spec || merge::is_withheld(row) {
-            return Answer::Drop;
+            return Verdict::Answer(Answer::Drop);
         }
-        let another = |known: &&Known| known.is_open() && known.exec != claim.exec;
-        if row.executions.iter().any(|known| another(&known)) { Answer::Hold } else { Answer::Run }
+        match &self.elsewhere {
+            Some(elsewhere) => elsewhere.verdict(now.monotonic_ms, claim, row),
+            None => {
+                let another = |known: &Known| known.is_open() && known.exec != claim.exec;
+                let held = row.executions.iter().any(another);
+                Verdict::Answer(if held { Answer::Hold } else { Answer::Run })
+            }
+        }
+    }
+}
+
+impl Elsewhere {
+    /// When a claim that waits is worth another thought.
+    pub(super) fn next_question(&self) -> Option<u64> {
+        self.questions.values().map(|question| question.due).min()
+    }
+
+    /// The answer to a claim of the current try of an offered item.
+    fn verdict(&self, now: u64, claim: &Claim, row: &Row) -> Verdict {
+        let own = row.executions.iter().find(|known| known.exec == claim.exec);
+        if own.is_some_and(Known::is_open) {
+            return Verdict::Answer(Answer::Run);
+        }
+        let others = || {
+            row.executions.iter().filter(|known| {
+                known.exec != claim.exec && known.try_id >= row.floor && known.may_run()
+            })
+        };
+        if others().any(|known| self.is_shown(now, &known.exec)) {
+            return Verdict::Answer(Answer::Hold);
+        }
+        let alive = others().filter_map(|known| self.alive_until(now, &known.exec)).max();
+        if let Some(until) = alive {
+            return Verdict::Wait(until);
+        }
+        let open: Vec<ExecId> = row
+            .executions
+            .iter()
+            .filter(|known| known.is_open() && known.exec != claim.exec)
+            .map(|known| known.exec)
+            .collect();
+        // A try that was offered since the watch began can be with nobody who was not seen since.
+        let inherited = self.flights.get(&claim.item).is_none_or(|flight| flight.inherited);
+        if (!open.is_empty() || inherited) && !self.is_watched(now) {
+            return Verdict::Wait(self.watched_at());
+        }
+        Verdict::RunAfter(open)
     }
 }

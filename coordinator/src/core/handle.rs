@@ -3,16 +3,14 @@
 use std::cmp::Reverse;
 
 use rollout_protocol::Timestamp;
-use rollout_protocol::id::TryId;
-use rollout_protocol::record::LostReason;
-use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::report::{Body, Report};
 use rollout_worker::port::Reported;
 
 use super::Core;
 use super::effect::Effect;
-use super::input::{Input, NewItem, Now};
+use super::input::{Input, Now};
 use super::record::Record;
-use super::row::{Row, State};
+use super::row::State;
 
 /// Takes what the core decides: records for the journal, and effects that may be carried out when
 /// these records are durable.
@@ -34,29 +32,41 @@ impl Core {
             }
             Input::Exhausted => self.exhausted = true,
             Input::FormerExecutorsDead => self.begin_anew(now, out),
+            Input::Begin => self.begin_elsewhere(now, out),
             Input::Reported(reported) => {
                 let Reported { position, report } = *reported;
-                let record = Record::Reported { position, report: Box::new(report) };
-                self.commit(now, record, out);
+                self.reported(now, report, |report| Record::Reported { position, report }, out);
             }
-            Input::Claim { id, claim } => self.claim(now, id, claim, out),
-            Input::Begin => self.dispatching = true,
-            Input::Hellos(_)
-            | Input::Reconnected
-            | Input::Observed(_)
-            | Input::Found { .. }
-            | Input::Room(_)
-            | Input::Unplaceable(_)
-            | Input::Cancel { .. }
-            | Input::Checked { .. } => {}
             Input::Unbacked { reported, why } => {
                 let Reported { position, report } = *reported;
-                let report = Box::new(report);
-                self.commit(now, Record::Unbacked { position, report, why }, out);
+                let record = |report| Record::Unbacked { position, report, why };
+                self.reported(now, report, record, out);
             }
-            Input::Tick => self.wake(now),
+            Input::Checked { item, exec, found } => {
+                if self.unchecked.contains_key(&exec) {
+                    self.commit(now, Record::Checked { item, exec, found }, out);
+                }
+            }
+            Input::Claim { id, claim } => self.claim(now, id, claim, out),
+            Input::Hellos(hellos) => self.hellos(now, hellos, out),
+            Input::Reconnected => {
+                if let Some(elsewhere) = &mut self.elsewhere {
+                    elsewhere.watch_anew(now.monotonic_ms);
+                }
+            }
+            Input::Observed(listed) => self.observed(now, listed, out),
+            Input::Found { item, reports } => self.found(now, item, reports, out),
+            Input::Room(rooms) => self.rooms = rooms,
+            Input::Unplaceable(lanes) => self.unplaceable_lanes(now, lanes),
+            Input::Cancel { id, items } => self.cancel(now, id, items, out),
+            Input::Tick => {
+                self.wake(now);
+                self.answer_questions(now, out);
+                self.reclaim(now, out);
+            }
             Input::Stop(level) => self.begin_stop(now, level, out),
         }
+        self.give_up_unplaceable(now, out);
         self.offer(now, out);
     }
 
@@ -74,67 +84,22 @@ impl Core {
         }
     }
 
-    fn plan(&mut self, now: Now, new: NewItem, out: &mut impl Output) {
-        let NewItem { item, ordinal, spec, class, lane } = new;
-        let Some(row) = self.rows.get_mut(&item) else {
-            let mut row = Row::new(spec, TryId { epoch: 0, n: 0 });
-            row.ordinal = Some(ordinal);
-            (row.class, row.lane) = (class, lane);
-            self.rows.insert(item, row);
-            self.ready.push_back(item);
-            self.unsettled += 1;
-            return;
-        };
-        (row.class, row.lane) = (class, lane);
-        if row.ordinal.replace(ordinal).is_some() {
-            return;
+    fn reported(
+        &mut self,
+        now: Now,
+        report: Report,
+        record: impl FnOnce(Box<Report>) -> Record,
+        out: &mut impl Output,
+    ) {
+        let began = matches!(report.body, Body::Started);
+        let (item, exec, try_id) = (report.item, report.exec, report.try_id);
+        self.commit(now, record(Box::new(report)), out);
+        if began {
+            if let Some(elsewhere) = &mut self.elsewhere {
+                elsewhere.heard(now.monotonic_ms, exec);
+            }
+            self.stop_if_unwanted(now, item, exec, try_id, out);
         }
-        if row.is_settled() {
-            self.settled += 1;
-            return;
-        }
-        self.unsettled += 1;
-        if row.spec != spec {
-            self.commit(now, Record::Respecified { item, spec }, out);
-        }
-    }
-
-    /// A sitting begins where nothing of former sittings runs any more.
-    fn begin_anew(&mut self, now: Now, out: &mut impl Output) {
-        let open: Vec<Record> = self
-            .rows
-            .iter()
-            .flat_map(|(item, row)| row.executions.iter().map(move |known| (*item, known)))
-            .filter(|(_, known)| known.is_open())
-            .map(|(item, known)| Record::Lost {
-                item,
-                exec: known.exec,
-                reason: LostReason::ProcessDied,
-            })
-            .collect();
-        for record in open {
-            self.commit(now, record, out);
-        }
-        self.waiting.clear();
-        let fresh = std::mem::take(&mut self.ready);
-        let mut owed: Vec<_> = self
-            .rows
-            .iter_mut()
-            .filter(|(_, row)| row.ordinal.is_some() && !row.is_settled() && row.current.n > 0)
-            .map(|(item, row)| {
-                row.state = State::Owed;
-                (row.ordinal, *item)
-            })
-            .collect();
-        owed.sort_unstable();
-        self.ready.extend(owed.into_iter().map(|(_, item)| item));
-        self.ready.extend(
-            fresh
-                .into_iter()
-                .filter(|item| self.rows.get(item).is_some_and(|row| row.current.n == 0)),
-        );
-        self.in_flight = 0;
-        self.dispatching = true;
     }
 
     fn wake(&mut self, now: Now) {
@@ -147,33 +112,15 @@ impl Core {
                 && row.state == State::Waiting
             {
                 row.state = State::Owed;
-                self.ready.push_back(item);
+                self.ready.push_again((row.offered_class(), row.lane), item);
             }
         }
     }
 
-    /// When the next waiting item is due, on the monotonic clock of [`Now`].
+    /// When a [`Input::Tick`] is due at the latest, on the monotonic clock of [`Now`].
     pub fn next_due_ms(&self) -> Option<u64> {
-        self.waiting.peek().map(|Reverse((due, _))| *due)
-    }
-
-    fn begin_stop(&mut self, now: Now, level: StopLevel, out: &mut impl Output) {
-        if self.stop >= Some(level) {
-            return;
-        }
-        let first = self.stop.is_none();
-        self.commit(now, Record::Stopping { level }, out);
-        if first {
-            let mut offered: Vec<_> = self
-                .rows
-                .iter()
-                .filter(|(_, row)| row.state == State::Offered)
-                .map(|(item, row)| (row.ordinal, *item, row.current))
-                .collect();
-            offered.sort_unstable();
-            let withdraw = |(_, item, try_id)| Effect::Withdraw { item, try_id };
-            out.effects().extend(offered.into_iter().map(withdraw));
-        }
-        out.effects().push(Effect::Stop(level));
+        let retry = self.waiting.peek().map(|Reverse((due, _))| *due);
+        let question = self.elsewhere.as_ref().and_then(|elsewhere| elsewhere.next_question());
+        [retry, question, self.next_giving_up()].into_iter().flatten().min()
     }
 }

@@ -8,7 +8,7 @@
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::id::{ExecId, ItemId};
-use rollout_protocol::record::{ExecutionEnd, Outcome, Verdict};
+use rollout_protocol::record::{Execution, ExecutionEnd, Outcome, Verdict};
 
 use super::effect::Settled;
 use super::row::{End, Known, Row, State};
@@ -16,8 +16,8 @@ use super::row::{End, Known, Row, State};
 /// Whether a result may settle the item at all.
 fn is_eligible(row: &Row, known: &Known) -> bool {
     match &known.end {
-        End::Result { spec, retried, .. } => {
-            !retried && known.try_id >= row.floor && *spec == row.spec
+        End::Result { spec, void, .. } => {
+            void.is_none() && known.try_id >= row.floor && *spec == row.spec
         }
         End::Open | End::Lost(..) => false,
     }
@@ -44,50 +44,78 @@ pub(super) fn is_withheld(row: &Row) -> bool {
 
 /// Settles a row by the result of one of its executions.
 pub(super) fn settle(item: ItemId, row: &mut Row, winner: ExecId, at: Timestamp) -> Settled {
-    let mut executions = std::mem::take(&mut row.executions);
-    executions.sort_by_key(Known::age);
-    let place = executions
-        .iter()
-        .position(|known| known.exec == winner)
-        .expect("the winner is one of the row's executions");
-    let by = executions.remove(place).into_execution();
-    let verdict = match &by.end {
-        ExecutionEnd::Reported { verdict } => verdict.clone(),
-        ExecutionEnd::Lost { .. } | ExecutionEnd::Open => {
-            unreachable!("only an execution with a result is eligible")
-        }
+    let (by, superseded) = executions(row, |known| known.exec == winner);
+    let by = by.expect("the winner is one of the row's executions");
+    let ExecutionEnd::Reported { verdict } = &by.end else {
+        unreachable!("only an execution with a result is eligible")
     };
-    row.state = State::Settled(verdict.outcome);
-    Settled {
-        item,
-        ordinal: row.ordinal,
-        by: Some(by),
-        verdict,
-        superseded: executions.into_iter().map(Known::into_execution).collect(),
-        at,
-    }
+    let verdict = verdict.clone();
+    settled(item, row, verdict, Some(by), superseded, at)
+}
+
+/// Settles a row that a user cancelled. What its newest execution left is attached.
+pub(super) fn settle_cancelled(item: ItemId, row: &mut Row, at: Timestamp) -> Settled {
+    let (by, superseded) = executions(row, |known| match &known.end {
+        End::Open => false,
+        End::Lost(loss) => loss.record.is_some(),
+        End::Result { .. } => true,
+    });
+    let cost = by.as_ref().map_or(0.0, |by| match &by.end {
+        ExecutionEnd::Reported { verdict } => verdict.cost,
+        ExecutionEnd::Lost { cost, .. } => *cost,
+        ExecutionEnd::Open => 0.0,
+    });
+    let verdict = Verdict { outcome: Outcome::Cancelled, reward: None, cost, error: None };
+    settled(item, row, verdict, by, superseded, at)
 }
 
 /// Settles a row that was tried too often without any verdict.
 pub(super) fn settle_exhausted(item: ItemId, row: &mut Row, at: Timestamp) -> Settled {
+    let message = format!("given up: {} executions ended without a verdict", row.ended());
+    fail(item, row, hopeless(ErrorCode::WORKER_LOST, message), at)
+}
+
+/// Settles a row whose executions keep killing their workers.
+pub(super) fn settle_poisoned(item: ItemId, row: &mut Row, at: Timestamp) -> Settled {
+    let message = format!(
+        "given up: {} workers died while they ran it, the last ones while they ran nothing else",
+        row.deaths()
+    );
+    fail(item, row, hopeless(ErrorCode::POISONED, message), at)
+}
+
+/// Settles a row as failed by none of its executions.
+pub(super) fn fail(item: ItemId, row: &mut Row, error: TrialError, at: Timestamp) -> Settled {
+    let (_, superseded) = executions(row, |_| false);
+    let verdict = Verdict { outcome: Outcome::Failed, reward: None, cost: 0.0, error: Some(error) };
+    settled(item, row, verdict, None, superseded, at)
+}
+
+fn hopeless(code: ErrorCode, message: String) -> TrialError {
+    let (kind, class) = (ErrorType::InternalError, ErrorClass::Infrastructure);
+    TrialError::new(kind, code, class, RetryClass::Permanent, message)
+}
+
+/// Takes the executions of a row, in their order: the newest one of a kind, and the others.
+fn executions(
+    row: &mut Row,
+    chosen: impl Fn(&Known) -> bool,
+) -> (Option<Execution>, Vec<Execution>) {
     let mut executions = std::mem::take(&mut row.executions);
     executions.sort_by_key(Known::age);
-    let message = format!("given up: {} executions ended without a verdict", row.ended);
-    let error = TrialError::new(
-        ErrorType::InternalError,
-        ErrorCode::WORKER_LOST,
-        ErrorClass::Infrastructure,
-        RetryClass::Permanent,
-        message,
-    );
-    let verdict = Verdict { outcome: Outcome::Failed, reward: None, cost: 0.0, error: Some(error) };
+    let place = executions.iter().rposition(chosen);
+    let by = place.map(|place| executions.remove(place).into_execution());
+    (by, executions.into_iter().map(Known::into_execution).collect())
+}
+
+fn settled(
+    item: ItemId,
+    row: &mut Row,
+    verdict: Verdict,
+    by: Option<Execution>,
+    superseded: Vec<Execution>,
+    at: Timestamp,
+) -> Settled {
     row.state = State::Settled(verdict.outcome);
-    Settled {
-        item,
-        ordinal: row.ordinal,
-        by: None,
-        verdict,
-        superseded: executions.into_iter().map(Known::into_execution).collect(),
-        at,
-    }
+    Settled { item, ordinal: row.ordinal, by, verdict, superseded, at }
 }

@@ -18,22 +18,34 @@
 //!   newer execution is open.
 
 mod apply;
+mod begin;
+mod cancel;
 mod check;
 mod claim;
 mod effect;
+mod elsewhere;
+mod ending;
 mod handle;
+mod hello;
 mod input;
 mod merge;
 mod offer;
+mod place;
+mod ready;
+mod reconcile;
 mod record;
 mod row;
 #[cfg(test)]
 mod tests;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 use std::time::Duration;
 
+use self::elsewhere::Elsewhere;
+use self::place::ClosedLane;
+use self::ready::Ready;
+use self::row::Row;
 pub use check::Broken;
 pub use effect::{Effect, Retry, Settled};
 pub use handle::Output;
@@ -49,7 +61,6 @@ use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::port::Position;
-use row::Row;
 
 /// What a core is told once, at the beginning of a sitting.
 #[derive(Debug, Clone, Copy)]
@@ -92,8 +103,8 @@ impl Default for Bounds {
 pub struct Core {
     settings: Settings,
     rows: HashMap<ItemId, Row>,
-    /// Items to offer before new ones: retried, or owed by a former sitting.
-    ready: VecDeque<ItemId>,
+    /// Items to offer.
+    ready: Ready,
     /// Items that wait for their next try, by time.
     waiting: BinaryHeap<Reverse<(u64, ItemId)>>,
     /// Rows that hold a permit.
@@ -111,6 +122,18 @@ pub struct Core {
     position: Option<Position>,
     /// Orders executions by when they were first heard of.
     heard: i64,
+    /// Unsettled items of which executions are known.
+    disturbed: BTreeSet<ItemId>,
+    /// Results whose record blobs nobody has seen yet.
+    unchecked: BTreeMap<ExecId, (ItemId, BlobRef)>,
+    /// Bounds of the offers that nobody is known to have started.
+    rooms: BTreeMap<SizeClass, usize>,
+    /// Lanes that no registered worker could ever run.
+    closed: BTreeMap<u16, ClosedLane>,
+    /// What is known of workers in other processes; `None` while the only worker is in this one.
+    elsewhere: Option<Box<Elsewhere>>,
+    /// Permits that former sittings had given out when this one began.
+    inherited: usize,
 }
 
 impl Core {
@@ -119,7 +142,7 @@ impl Core {
         Self {
             settings,
             rows: HashMap::new(),
-            ready: VecDeque::new(),
+            ready: Ready::default(),
             waiting: BinaryHeap::new(),
             in_flight: 0,
             unsettled: 0,
@@ -129,6 +152,12 @@ impl Core {
             stop: None,
             position: None,
             heard: 0,
+            disturbed: BTreeSet::new(),
+            unchecked: BTreeMap::new(),
+            rooms: BTreeMap::new(),
+            closed: BTreeMap::new(),
+            elsewhere: None,
+            inherited: 0,
         }
     }
 
@@ -164,25 +193,9 @@ impl Core {
         self.stop
     }
 
-    /// Whether nothing that was offered could still run, as far as is known: what is offered was
-    /// withdrawn, and no execution is open.
-    pub fn is_quiet(&self) -> bool {
-        self.in_flight == 0
-    }
-
-    /// Offers of each size class that nobody is known to have started.
-    pub fn unstarted(&self) -> BTreeMap<SizeClass, usize> {
-        BTreeMap::new()
-    }
-
-    /// Lanes that no registered worker could ever run, why, and how many items wait in each.
-    pub fn unplaceable(&self) -> impl Iterator<Item = (u16, &str, usize)> {
-        std::iter::empty()
-    }
-
     /// Results whose record blobs are to be looked for when the store can be asked again.
     pub fn unchecked(&self) -> impl Iterator<Item = (ItemId, ExecId, &BlobRef)> {
-        std::iter::empty()
+        self.unchecked.iter().map(|(exec, (item, record))| (*item, *exec, record))
     }
 
     /// The item's position in the plan's order, if it was ever planned or offered.

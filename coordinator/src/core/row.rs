@@ -3,6 +3,7 @@
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, TryId, WorkerId};
+use rollout_protocol::limits;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Execution, ExecutionEnd, LostReason, Outcome};
 use rollout_protocol::wire::offer::SizeClass;
@@ -26,8 +27,10 @@ pub(super) struct Row {
     pub(super) state: State,
     /// Infrastructure failures that count against the retry policy.
     pub(super) failures: u32,
-    /// Executions that ended without settling, of whatever cause.
-    pub(super) ended: u32,
+    /// A user ended it: it settles when nothing of it is open.
+    pub(super) cancelled: bool,
+    /// The current try was offered to run alone on its worker.
+    pub(super) solo: bool,
     /// Executions heard of; empty for an item that nothing ever disturbed.
     pub(super) executions: Vec<Known>,
 }
@@ -56,6 +59,8 @@ pub(super) struct Known {
     /// Order of first hearing; negative when first heard of by its result.
     pub(super) order: i64,
     pub(super) worker: WorkerId,
+    /// It ran alone on its worker.
+    pub(super) solo: bool,
     pub(super) end: End,
 }
 
@@ -69,10 +74,19 @@ pub(super) enum End {
     /// It reported. The report is kept whole while the item is unsettled.
     Result {
         spec: Digest,
-        /// Whether it is an infrastructure failure that another try follows.
-        retried: bool,
+        /// It never settles the item.
+        void: Option<Void>,
         body: Box<ResultBody>,
     },
+}
+
+/// Why a result cannot settle its item, whatever its try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Void {
+    /// It is an infrastructure failure that another try follows.
+    Retried,
+    /// It came after the item was cancelled.
+    Late,
 }
 
 /// An end without a verdict.
@@ -82,6 +96,17 @@ pub(super) struct Loss {
     pub(super) phase: Option<Phase>,
     pub(super) cost: f64,
     pub(super) record: Option<BlobRef>,
+}
+
+impl Loss {
+    /// The coordinator's own conclusion, which a report replaces.
+    pub(super) fn is_presumed(&self) -> bool {
+        matches!(self.reason, LostReason::Unreachable | LostReason::Outage)
+    }
+}
+
+fn count<T>(items: impl Iterator<Item = T>) -> u32 {
+    u32::try_from(items.count()).unwrap_or(u32::MAX)
 }
 
 impl Row {
@@ -95,13 +120,55 @@ impl Row {
             floor: try_id,
             state: State::Owed,
             failures: 0,
-            ended: 0,
+            cancelled: false,
+            solo: false,
             executions: Vec::new(),
         }
     }
 
     pub(super) fn is_settled(&self) -> bool {
         matches!(self.state, State::Settled(_))
+    }
+
+    /// Whether another execution could still report what settles the item.
+    pub(super) fn has_open(&self) -> bool {
+        self.executions.iter().any(Known::is_open)
+    }
+
+    /// Whether it was tried, and was neither offered nor settled since.
+    pub(super) fn is_owed(&self) -> bool {
+        matches!(self.state, State::Owed | State::Waiting) && !self.cancelled
+    }
+
+    /// Executions that ended without settling the item, for which nobody else is to blame.
+    pub(super) fn ended(&self) -> u32 {
+        let counts = |known: &&Known| match &known.end {
+            End::Open => false,
+            End::Lost(loss) => loss.reason.counts(),
+            End::Result { void, .. } => *void == Some(Void::Retried),
+        };
+        count(self.executions.iter().filter(counts))
+    }
+
+    /// Executions that died with their worker.
+    pub(super) fn deaths(&self) -> u32 {
+        count(self.executions.iter().filter(|known| known.is_dead()))
+    }
+
+    /// Whether the item is suspected of killing its workers: it runs alone then.
+    pub(super) fn is_suspected(&self) -> bool {
+        self.deaths() >= limits::DEATHS_BEFORE_SOLO
+    }
+
+    /// Whether it killed too many workers to be tried again.
+    pub(super) fn is_poisoned(&self) -> bool {
+        let alone = count(self.executions.iter().filter(|known| known.solo && known.is_dead()));
+        alone >= limits::SOLO_DEATHS || self.deaths() >= limits::MAX_DEATHS
+    }
+
+    /// The class in which it is offered.
+    pub(super) fn offered_class(&self) -> SizeClass {
+        if self.is_suspected() { SizeClass::SOLO } else { self.class }
     }
 
     pub(super) fn find(&mut self, exec: &ExecId) -> Option<&mut Known> {
@@ -112,6 +179,32 @@ impl Row {
 impl Known {
     pub(super) fn is_open(&self) -> bool {
         matches!(self.end, End::Open)
+    }
+
+    fn is_dead(&self) -> bool {
+        matches!(&self.end, End::Lost(loss) if loss.reason.is_death())
+    }
+
+    /// Whether it may be running as far as its own words go: nobody has reported its end.
+    pub(super) fn may_run(&self) -> bool {
+        match &self.end {
+            End::Open => true,
+            End::Lost(loss) => loss.is_presumed(),
+            End::Result { .. } => false,
+        }
+    }
+
+    /// Whether a verdict of it would be news.
+    pub(super) fn may_report(&self) -> bool {
+        !matches!(self.end, End::Result { .. })
+    }
+
+    /// The store does not have the record of its result after all.
+    pub(super) fn lose_record(&mut self) {
+        if let End::Result { void, body, .. } = &mut self.end {
+            void.get_or_insert(Void::Retried);
+            body.record = None;
+        }
     }
 
     /// The order of executions of one item: by try, then by first hearing.

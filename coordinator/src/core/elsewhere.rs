@@ -1,0 +1,218 @@
+//! What is known of workers in other processes: by their hellos, claims and reports, and by how
+//! long nothing was heard. Nothing here is a decision, and nothing of it is journalled: a new
+//! sitting learns it again while it watches for one lease.
+
+use std::collections::{BTreeMap, HashMap};
+
+use rollout_protocol::id::{ExecId, ItemId, TryId, WorkerId};
+use rollout_protocol::limits;
+use rollout_protocol::wire::offer::SizeClass;
+
+use super::Bounds;
+use super::claim::Question;
+use super::row::Row;
+
+/// What is known of workers elsewhere. Times are on the monotonic clock of the inputs.
+#[derive(Debug)]
+pub(super) struct Elsewhere {
+    pub(super) times: Times,
+    /// When the sitting began.
+    pub(super) began: u64,
+    /// Since when hellos are watched without a break.
+    pub(super) watched_since: u64,
+    /// The watch began anew because the queue was out of reach.
+    pub(super) after_outage: bool,
+    /// When each worker was last heard.
+    pub(super) workers: HashMap<WorkerId, u64>,
+    /// Executions that were shown, claimed or announced.
+    pub(super) shown: HashMap<ExecId, Shown>,
+    /// Items that a worker holds a delivery of whose claim waits: when that was shown or said last.
+    pub(super) asking: HashMap<ItemId, u64>,
+    /// Number of the last hellos.
+    pub(super) round: u64,
+    /// Claims that cannot be answered yet.
+    pub(super) questions: BTreeMap<ExecId, Question>,
+    /// Offered items: exactly the rows that hold a permit.
+    pub(super) flights: BTreeMap<ItemId, Flight>,
+    /// Flights of each class of which nobody is known to have started anything.
+    pub(super) unstarted: BTreeMap<SizeClass, usize>,
+    /// Classes that gave permits back unused, and until when they get none.
+    pub(super) held_back: BTreeMap<SizeClass, u64>,
+    /// Executions that nobody wants, and when to tell (again).
+    pub(super) unwanted: HashMap<ExecId, u64>,
+}
+
+/// Waits in milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Times {
+    pub(super) lease: u64,
+    /// What was last shown longer ago is not shown.
+    pub(super) silence: u64,
+    pub(super) max_offline: u64,
+}
+
+impl Times {
+    fn new(bounds: &Bounds) -> Self {
+        let ms = |wait: std::time::Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            lease: ms(bounds.lease),
+            silence: ms((bounds.lease / limits::SILENCE_PART).max(limits::SILENCE_LEAST)),
+            max_offline: ms(bounds.max_offline),
+        }
+    }
+}
+
+/// The last sign of an execution.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shown {
+    pub(super) at: u64,
+    /// The hellos that showed it last.
+    pub(super) round: u64,
+}
+
+/// One offered item.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) try_id: TryId,
+    pub(super) class: SizeClass,
+    pub(super) since: u64,
+    /// It was offered before the watch began: who has it may not have been seen since.
+    pub(super) inherited: bool,
+    /// Somebody is known to have started it.
+    pub(super) started: bool,
+    /// Rounds running in which it was nowhere.
+    pub(super) missing: u8,
+    /// Since when it is in the queue as delivered and shown by nobody.
+    pub(super) unshown_since: Option<u64>,
+    /// When its results were asked for.
+    pub(super) looked: Option<u64>,
+}
+
+impl Flight {
+    fn new(try_id: TryId, class: SizeClass, since: u64, started: bool) -> Self {
+        let (inherited, missing, unshown_since, looked) = (false, 0, None, None);
+        Self { try_id, class, since, inherited, started, missing, unshown_since, looked }
+    }
+
+    /// It was seen somewhere.
+    pub(super) fn is_somewhere(&mut self) {
+        (self.missing, self.unshown_since, self.looked) = (0, None, None);
+    }
+}
+
+impl Elsewhere {
+    pub(super) fn new(now: u64, bounds: &Bounds) -> Self {
+        Self {
+            times: Times::new(bounds),
+            began: now,
+            watched_since: now,
+            after_outage: false,
+            workers: HashMap::new(),
+            shown: HashMap::new(),
+            asking: HashMap::new(),
+            round: 0,
+            questions: BTreeMap::new(),
+            flights: BTreeMap::new(),
+            unstarted: BTreeMap::new(),
+            held_back: BTreeMap::new(),
+            unwanted: HashMap::new(),
+        }
+    }
+
+    /// Hellos may have been missed: the watch begins anew.
+    pub(super) fn watch_anew(&mut self, now: u64) {
+        self.watched_since = now;
+        self.after_outage = true;
+        for flight in self.flights.values_mut() {
+            flight.inherited = true;
+            flight.is_somewhere();
+        }
+    }
+
+    /// When one lease of watching is over.
+    pub(super) fn watched_at(&self) -> u64 {
+        self.watched_since.saturating_add(self.times.lease)
+    }
+
+    /// Whether it means something that an execution is not shown.
+    pub(super) fn is_watched(&self, now: u64) -> bool {
+        now >= self.watched_at()
+    }
+
+    /// An execution was heard of otherwise than by a hello.
+    pub(super) fn heard(&mut self, now: u64, exec: ExecId) {
+        let round = self.shown.get(&exec).map_or(0, |shown| shown.round);
+        self.shown.insert(exec, Shown { at: now, round });
+    }
+
+    /// Until when an execution counts as running by its last sign; `None` when it no longer does.
+    pub(super) fn alive_until(&self, now: u64, exec: &ExecId) -> Option<u64> {
+        let until = self.shown.get(exec)?.at.saturating_add(self.times.silence);
+        (until > now).then_some(until)
+    }
+
+    /// Whether the last hello of a live worker shows an execution.
+    pub(super) fn is_shown(&self, now: u64, exec: &ExecId) -> bool {
+        let shown = self.shown.get(exec).filter(|shown| shown.round == self.round);
+        shown.is_some_and(|shown| shown.at.saturating_add(self.times.silence) > now)
+    }
+
+    /// Whether somebody runs or holds something of an item that could still settle it.
+    pub(super) fn holds(&self, now: u64, item: &ItemId, row: &Row) -> bool {
+        let asks = self.asking.get(item).is_some_and(|at| at + self.times.silence > now);
+        asks || row
+            .executions
+            .iter()
+            .filter(|known| known.try_id >= row.floor && known.may_run())
+            .any(|known| self.alive_until(now, &known.exec).is_some())
+    }
+
+    /// How long nothing was heard of a worker, as far as this sitting can know.
+    pub(super) fn silent_for(&self, now: u64, worker: &WorkerId) -> u64 {
+        now.saturating_sub(self.workers.get(worker).copied().unwrap_or(self.began))
+    }
+
+    /// An item holds a permit from now on.
+    pub(super) fn take_off(
+        &mut self,
+        now: u64,
+        item: ItemId,
+        try_id: TryId,
+        class: SizeClass,
+        started: bool,
+    ) {
+        self.land(&item);
+        if !started {
+            *self.unstarted.entry(class).or_default() += 1;
+        }
+        self.flights.insert(item, Flight::new(try_id, class, now, started));
+    }
+
+    /// An execution of an offered item is known.
+    pub(super) fn started(&mut self, item: &ItemId, try_id: TryId) {
+        let Some(flight) = self.flights.get_mut(item) else { return };
+        if flight.try_id == try_id && !std::mem::replace(&mut flight.started, true) {
+            let class = flight.class;
+            self.one_less_unstarted(class);
+            self.held_back.remove(&class);
+        }
+    }
+
+    /// An item gave its permit back.
+    pub(super) fn land(&mut self, item: &ItemId) {
+        if let Some(flight) = self.flights.remove(item)
+            && !flight.started
+        {
+            self.one_less_unstarted(flight.class);
+        }
+    }
+
+    fn one_less_unstarted(&mut self, class: SizeClass) {
+        if let Some(count) = self.unstarted.get_mut(&class) {
+            *count -= 1;
+            if *count == 0 {
+                self.unstarted.remove(&class);
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What the end of an execution does to its item.
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::{ExecId, ItemId, TryId, WorkerId};
+use rollout_protocol::limits::TRIES_PER_ITEM;
+use rollout_protocol::record::Outcome;
+use rollout_protocol::wire::report::ResultBody;
+
+use super::effect::{Effect, Retry, Settled};
+use super::merge;
+use super::row::{End, Known, Loss, Row, State, Void};
+use super::{Core, Settings};
+
+impl Core {
+    /// An execution reported a verdict.
+    pub(super) fn apply_result(
+        &mut self,
+        at: Timestamp,
+        item: ItemId,
+        mut heard: Known,
+        spec: Digest,
+        body: Box<ResultBody>,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.heard += 1;
+        heard.order = -self.heard;
+        let Some(row) = self.rows.get_mut(&item) else { return };
+        if row.is_settled() {
+            return;
+        }
+        if row.find(&heard.exec).is_some_and(|known| matches!(known.end, End::Result { .. })) {
+            return;
+        }
+        let (exec, try_id) = (heard.exec, heard.try_id);
+        let void = void(row, try_id, &body, &self.settings);
+        let error = body.verdict.error.clone().filter(|_| void == Some(Void::Retried));
+        let end = End::Result { spec, void, body };
+        match row.find(&exec) {
+            Some(known) => known.end = end,
+            None => row.executions.push(Known { end, ..heard }),
+        }
+        self.has_started(&item, try_id);
+        self.conclude(at, item, effects);
+        let Some(row) = self.rows.get_mut(&item).filter(|row| !row.is_settled()) else { return };
+        if let (Some(error), State::Offered) = (error, row.state)
+            && try_id == row.current
+        {
+            row.state = State::Waiting;
+            if let Some(ordinal) = row.ordinal {
+                let retry = Retry { item, ordinal, try_id, error, wait_ms: 0 };
+                effects.push(Effect::Retry(Box::new(retry)));
+            }
+            self.land(&item);
+        }
+        self.disturbed.insert(item);
+    }
+
+    /// An execution ended without a verdict: by its worker's word when there is a `who`, by the
+    /// coordinator's conclusion otherwise.
+    pub(super) fn apply_lost(
+        &mut self,
+        at: Timestamp,
+        item: ItemId,
+        exec: ExecId,
+        who: Option<(TryId, WorkerId)>,
+        loss: Loss,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(row) = self.rows.get_mut(&item) else { return };
+        if row.is_settled() {
+            return;
+        }
+        let reported = who.is_some();
+        let try_id = match (row.find(&exec), who) {
+            (Some(known), _) => {
+                let try_id = known.try_id;
+                match &mut known.end {
+                    End::Open => {
+                        known.end = End::Lost(loss);
+                        if let Some(ordinal) = row.ordinal {
+                            effects.push(Effect::Lost { item, ordinal, try_id, exec });
+                        }
+                    }
+                    End::Lost(former) if former.is_presumed() => *former = loss,
+                    End::Lost(_) | End::Result { .. } => return,
+                }
+                try_id
+            }
+            (None, None) => return,
+            (None, Some((try_id, worker))) => {
+                self.heard += 1;
+                let (order, end) = (-self.heard, End::Lost(loss));
+                let solo = row.solo && try_id == row.current;
+                row.executions.push(Known { exec, try_id, order, worker, solo, end });
+                if let Some(ordinal) = row.ordinal {
+                    effects.push(Effect::Lost { item, ordinal, try_id, exec });
+                }
+                self.disturbed.insert(item);
+                try_id
+            }
+        };
+        self.conclude(at, item, effects);
+        self.give_up(at, item, effects);
+        if reported {
+            self.owe_again(item, try_id);
+        }
+    }
+
+    /// After an execution of the current try ended by its worker's own word: unless another one of
+    /// the item is open, the item is owed again at once. (What is only presumed lost may be
+    /// delivered again, and run under the same try.)
+    fn owe_again(&mut self, item: ItemId, lost: TryId) {
+        let Some(row) = self.rows.get(&item) else { return };
+        if row.state == State::Offered && lost == row.current && !row.has_open() {
+            self.owe(item);
+        }
+    }
+
+    /// Ends an item that was tried too often, when nothing of it is open.
+    fn give_up(&mut self, at: Timestamp, item: ItemId, effects: &mut Vec<Effect>) {
+        let Some(row) = self.rows.get(&item) else { return };
+        if row.is_settled() || row.has_open() {
+            return;
+        }
+        if row.is_poisoned() {
+            self.settle(item, effects, |row| merge::settle_poisoned(item, row, at));
+        } else if row.ended() >= TRIES_PER_ITEM {
+            self.settle(item, effects, |row| merge::settle_exhausted(item, row, at));
+        }
+    }
+
+    /// The merge rule: settles the item if what is known of it decides it.
+    pub(super) fn conclude(&mut self, at: Timestamp, item: ItemId, effects: &mut Vec<Effect>) {
+        let Some(row) = self.rows.get(&item) else { return };
+        if let Some(winner) = merge::decided(row) {
+            self.settle(item, effects, |row| merge::settle(item, row, winner, at));
+        } else if row.cancelled && !row.is_settled() && !row.has_open() {
+            self.settle(item, effects, |row| merge::settle_cancelled(item, row, at));
+        }
+    }
+
+    /// Gives an item its one settlement.
+    pub(super) fn settle(
+        &mut self,
+        item: ItemId,
+        effects: &mut Vec<Effect>,
+        settle: impl FnOnce(&mut Row) -> Settled,
+    ) {
+        let Some(row) = self.rows.get_mut(&item) else { return };
+        let was_offered = row.state == State::Offered;
+        let (current, planned) = (row.current, row.ordinal.is_some());
+        let settled = settle(row);
+        if was_offered {
+            self.land(&item);
+            // The worker that ran the current try to its end acknowledges it itself.
+            if settled.by.as_ref().is_none_or(|by| by.try_id != current) {
+                effects.push(Effect::Withdraw { item, try_id: current });
+            }
+        }
+        if planned {
+            self.unsettled -= 1;
+            self.settled += 1;
+        }
+        if !self.disturbed.is_empty() {
+            self.disturbed.remove(&item);
+        }
+        effects.push(Effect::Settled(Box::new(settled)));
+    }
+}
+
+/// Why a result does not count, if it does not; counts it against the retry policy if it does.
+fn void(row: &mut Row, try_id: TryId, body: &ResultBody, settings: &Settings) -> Option<Void> {
+    if row.cancelled {
+        return Some(Void::Late);
+    }
+    retry_follows(row, try_id, body, settings).then_some(Void::Retried)
+}
+
+/// Whether a result is an infrastructure failure after which the item is tried again.
+fn retry_follows(row: &mut Row, try_id: TryId, body: &ResultBody, settings: &Settings) -> bool {
+    let verdict = &body.verdict;
+    let failed = verdict.outcome == Outcome::Failed;
+    if !failed || !verdict.error.as_ref().is_some_and(|error| error.is_retryable()) {
+        return false;
+    }
+    if try_id != row.current || row.state != State::Offered {
+        // Another try is on its way already.
+        return true;
+    }
+    row.failures += 1;
+    settings.retry.delay(row.failures, 0.0).is_some() && row.ended() + 1 < TRIES_PER_ITEM
+}
