@@ -1,8 +1,10 @@
 //! Implementations of the ports of the queue.
 //!
-//! [`embedded`] lives in the process and needs nothing. Every implementation passes the suite in
-//! `contract`.
+//! [`embedded`] lives in the process and needs nothing; [`nats`] is a server. Every implementation
+//! passes the suite in `contract`.
 
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
 pub mod embedded;
+#[cfg(feature = "nats")]
+pub mod nats;

@@ -3,6 +3,7 @@
 //! It does not outlive its process, so a report is acknowledged only when the coordinator's journal
 //! holds it: until then the worker that said it keeps what it says.
 
+mod board;
 mod claims;
 mod journalled;
 pub mod model;
@@ -24,6 +25,7 @@ use rollout_protocol::wire::report::Report;
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::{Instant, timeout_at};
 
+pub use self::board::EmbeddedBoard;
 use self::claims::Claims;
 use self::journalled::Journalled;
 use self::model::{Model, ModelConfig};

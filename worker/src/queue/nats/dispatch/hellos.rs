@@ -1,0 +1,108 @@
+//! The last hello of every worker, followed as they are said.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_nats::Subscriber;
+use futures_util::StreamExt as _;
+use rollout_protocol::id::WorkerId;
+use rollout_protocol::wire::hello::Hello;
+
+use crate::port::SeenHello;
+use crate::queue::nats::fault::Fault;
+use crate::queue::nats::link::Link;
+use crate::queue::nats::{names, snapshot};
+use crate::supervise::{self, Task};
+
+/// A worker that was silent for so long is forgotten, as the server forgets it.
+const KEPT: Duration = Duration::from_secs(3600);
+/// Larger hellos are not read. Thousands of executions fit.
+const HELLO_BYTES: usize = 4 * 1024 * 1024;
+/// Time between two attempts to read what is there.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Hellos with the times they came, by a clock that stands still without the server.
+#[derive(Debug)]
+pub(super) struct Hellos {
+    link: Arc<Link>,
+    known: Arc<Known>,
+    _task: Task<()>,
+}
+
+#[derive(Debug, Default)]
+struct Known(Mutex<HashMap<WorkerId, (Hello, Duration)>>);
+
+impl Known {
+    fn lock(&self) -> MutexGuard<'_, HashMap<WorkerId, (Hello, Duration)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, payload: &[u8], at: Duration, newer: bool) {
+        if payload.is_empty() || payload.len() > HELLO_BYTES {
+            return;
+        }
+        match serde_json::from_slice::<Hello>(payload) {
+            Ok(hello) if newer => {
+                self.lock().insert(hello.worker.clone(), (hello, at));
+            }
+            Ok(hello) => {
+                self.lock().entry(hello.worker.clone()).or_insert((hello, at));
+            }
+            Err(error) => tracing::warn!("a hello is not understood: {error}"),
+        }
+    }
+}
+
+impl Hellos {
+    pub(super) async fn watch(link: Arc<Link>) -> Result<Self, Fault> {
+        let subject = names::key(&link.names.workers, "*");
+        let subscriber = (link.client.subscribe(subject).await)
+            .map_err(|error| Fault::Unreachable(error.to_string()))?;
+        let known = Arc::<Known>::default();
+        read_all(&link, &known).await?;
+        let follow = follow(link.clone(), known.clone(), subscriber);
+        Ok(Self { link, known, _task: supervise::spawn("hellos", follow) })
+    }
+
+    pub(super) fn seen(&self) -> Vec<SeenHello> {
+        let now = self.link.life.online();
+        let mut known = self.known.lock();
+        known.retain(|_, (_, at)| now.saturating_sub(*at) < KEPT);
+        let mut seen: Vec<SeenHello> = (known.values())
+            .map(|(hello, at)| SeenHello { hello: hello.clone(), age: now.saturating_sub(*at) })
+            .collect();
+        seen.sort_unstable_by(|a, b| a.hello.worker.cmp(&b.hello.worker));
+        seen
+    }
+}
+
+/// What is in the bucket and not known yet counts as said now.
+async fn read_all(link: &Link, known: &Known) -> Result<(), Fault> {
+    let bucket = &link.names.workers;
+    let stream = names::stream_of(bucket);
+    let found = snapshot::last_of_each(link, &stream, &names::key(bucket, ">")).await?;
+    let now = link.life.online();
+    for stored in found.iter().filter(|stored| !stored.deletion) {
+        known.put(&stored.payload, now, false);
+    }
+    Ok(())
+}
+
+async fn follow(link: Arc<Link>, known: Arc<Known>, mut subscriber: Subscriber) {
+    let mut contact = link.contact();
+    let mut read = true;
+    loop {
+        tokio::select! {
+            message = subscriber.next() => match message {
+                Some(message) => known.put(&message.payload, link.life.online(), true),
+                None => return,
+            },
+            // Hellos of workers that said their last one meanwhile.
+            _ = contact.changed() => read = false,
+            () = tokio::time::sleep(AGAIN), if !read => {
+                read = link.connection().is_ok() && read_all(&link, &known).await.is_ok();
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The coordinator's side.
+
+mod asked;
+mod hellos;
+mod list;
+mod offers;
+mod purge;
+mod reports;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rollout_protocol::id::{ItemId, RunId, TryId};
+use rollout_protocol::wire::control::Control;
+use rollout_protocol::wire::offer::{Offer, SizeClass};
+use tokio::sync::{Mutex, watch};
+
+use self::asked::Asked;
+use self::hellos::Hellos;
+use self::purge::Purges;
+use self::reports::Readers;
+use super::connect::Nats;
+use super::link::Link;
+use super::names::Name;
+use super::setup::SetupError;
+use crate::port::{
+    Contact, Dispatch, Incarnation, Listed, Offered, PendingClaim, PendingCommand, Position,
+    QueueError, Refused, Reported, SeenHello,
+};
+
+/// Does something, and once more after making what was missing. No function: closures over
+/// borrowed futures cannot be sent.
+macro_rules! repairing {
+    ($self:ident, $what:expr) => {
+        match $what.await {
+            Err(fault) if fault.is_missing() => {
+                $self.repair().await?;
+                $what.await
+            }
+            done => done,
+        }
+    };
+}
+
+/// The coordinator's side of a pool. Streams, consumers and buckets that it misses are made again.
+#[derive(Debug)]
+pub struct NatsDispatch {
+    nats: Nats,
+    pool: Name,
+    classes: Vec<SizeClass>,
+    preparing: Mutex<()>,
+    readers: Readers,
+    purges: Purges,
+    asked: Asked,
+    hellos: Hellos,
+}
+
+impl NatsDispatch {
+    pub(super) async fn new(
+        nats: Nats,
+        pool: Name,
+        classes: Vec<SizeClass>,
+    ) -> Result<Self, SetupError> {
+        let link = nats.link();
+        let hellos = Hellos::watch(link.clone()).await?;
+        let purges = Purges::start(link.clone());
+        let asked = Asked::start(link.clone());
+        let (preparing, readers) = (Mutex::default(), Readers::default());
+        Ok(Self { nats, pool, classes, preparing, readers, purges, asked, hellos })
+    }
+
+    fn link(&self) -> &Link {
+        self.nats.link()
+    }
+
+    /// Makes what is missing.
+    async fn repair(&self) -> Result<(), QueueError> {
+        let _one_at_a_time = self.preparing.lock().await;
+        tracing::warn!("something is missing on the server: making it again");
+        self.nats.prepare(&self.pool, &self.classes).await.map_err(|error| match error {
+            SetupError::Queue(error) => error,
+            SetupError::Differs { .. } => QueueError::Denied { reason: error.to_string() },
+        })
+    }
+}
+
+#[async_trait]
+impl Dispatch for NatsDispatch {
+    async fn incarnation(&self) -> Result<Incarnation, QueueError> {
+        Ok(repairing!(self, self.link().present_life())?)
+    }
+
+    fn contact(&self) -> watch::Receiver<Contact> {
+        self.link().contact()
+    }
+
+    async fn offer(&self, offers: &[Offer]) -> Result<Vec<Result<Offered, Refused>>, QueueError> {
+        let mut answers = offers::offer(self.link(), &self.pool, offers).await?;
+        let missing: Vec<usize> = (0..offers.len())
+            .filter(|i| matches!(&answers[*i], Err(fault) if fault.is_missing()))
+            .collect();
+        if !missing.is_empty() {
+            self.repair().await?;
+            let again: Vec<Offer> = missing.iter().map(|i| offers[*i]).collect();
+            let more = offers::offer(self.link(), &self.pool, &again).await?;
+            for (index, answer) in missing.into_iter().zip(more) {
+                answers[index] = answer;
+            }
+        }
+        answers.into_iter().map(offers::outcome).collect()
+    }
+
+    async fn withdraw(&self, run: RunId, tries: &[(ItemId, TryId)]) -> Result<(), QueueError> {
+        Ok(repairing!(self, offers::withdraw(self.link(), &self.pool, run, tries))?)
+    }
+
+    async fn list(&self, run: RunId) -> Result<Vec<Listed>, QueueError> {
+        Ok(repairing!(self, list::list(self.link(), run))?)
+    }
+
+    async fn reports(
+        &self,
+        run: RunId,
+        from: Option<Position>,
+        max: usize,
+        wait: Duration,
+    ) -> Result<Vec<Reported>, QueueError> {
+        let deadline = tokio::time::Instant::now() + wait;
+        let found = repairing!(self, self.readers.read(self.link(), run, from, max, deadline))?;
+        found.ok_or(QueueError::Position)
+    }
+
+    async fn journalled(&self, run: RunId, position: Position) -> Result<(), QueueError> {
+        self.purges.up_to(run, position);
+        Ok(())
+    }
+
+    async fn next_claim(&self, run: RunId) -> Result<PendingClaim, QueueError> {
+        self.asked.next_claim(run).await
+    }
+
+    async fn hellos(&self) -> Result<Vec<SeenHello>, QueueError> {
+        Ok(self.hellos.seen())
+    }
+
+    async fn next_command(&self, run: RunId) -> Result<PendingCommand, QueueError> {
+        self.asked.next_command(run).await
+    }
+
+    async fn reports_head(&self, run: RunId) -> Result<u64, QueueError> {
+        let (stream, subject) = (&self.link().names.reports, self.link().names.report(run));
+        let last = repairing!(self, self.link().last(stream, &subject))?;
+        Ok(last.map_or(0, |stored| stored.sequence))
+    }
+
+    async fn control(&self, control: Control) -> Result<(), QueueError> {
+        let run = match control {
+            Control::StopRun { run, .. } | Control::StopExecution { run, .. } => run,
+        };
+        let payload = serde_json::to_vec(&control).expect("text keys only");
+        Ok(self.link().say(self.link().names.control(run), payload.into()).await?)
+    }
+}

@@ -1,0 +1,63 @@
+//! Offers into the stream and out of it.
+
+use rollout_protocol::id::{ItemId, RunId, TryId};
+use rollout_protocol::wire::offer::Offer;
+use serde_json::{Value, json};
+
+use crate::port::{Offered, QueueError, Refused};
+use crate::queue::nats::fault::{Fault, NO_MESSAGE};
+use crate::queue::nats::link::{Link, api_request, parse_api};
+use crate::queue::nats::names::{Name, OfferSubject};
+use crate::queue::nats::publish::Published;
+use crate::queue::nats::replies::Request;
+
+/// Publishes offers unless they are there.
+pub(super) async fn offer(
+    link: &Link,
+    pool: &Name,
+    offers: &[Offer],
+) -> Result<Vec<Published>, Fault> {
+    let messages = offers.iter().map(|offer| {
+        let Offer { run, item, try_id, class, .. } = *offer;
+        let subject =
+            link.names.offer(OfferSubject { pool: pool.as_str(), class, run, item, try_id });
+        Request::new(subject, serde_json::to_vec(offer).expect("text keys only"))
+    });
+    let published = link.publish(messages.collect()).await?;
+    if let Some(last) = published.iter().filter_map(|p| p.as_ref().ok()).max() {
+        link.life.saw_work(*last);
+    }
+    Ok(published)
+}
+
+/// What an answer of the stream means for an offer.
+pub(super) fn outcome(published: Published) -> Result<Result<Offered, Refused>, QueueError> {
+    match published {
+        Ok(_) => Ok(Ok(Offered::Published)),
+        Err(Fault::Api(error)) if error.is_present() => Ok(Ok(Offered::Present)),
+        Err(Fault::Api(error)) if error.is_full() => Ok(Err(Refused::Full)),
+        Err(fault) => Err(fault.into()),
+    }
+}
+
+/// Deletes offers, delivered or not. Whatever size class they have: nobody needs to remember it.
+pub(super) async fn withdraw(
+    link: &Link,
+    pool: &Name,
+    run: RunId,
+    tries: &[(ItemId, TryId)],
+) -> Result<(), Fault> {
+    let verb = format!("STREAM.PURGE.{}", link.names.work);
+    let requests = tries.iter().map(|(item, try_id)| {
+        let filter = link.names.any_class(pool, run, *item, *try_id);
+        api_request(&verb, &json!({ "filter": filter }))
+    });
+    for answer in link.ask(requests.collect()).await? {
+        match parse_api::<Value>(&answer?.payload) {
+            Ok(_) => {}
+            Err(Fault::Api(error)) if error.err_code == NO_MESSAGE => {}
+            Err(fault) => return Err(fault),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,238 @@
+//! Reading a run's reports from a position on.
+//!
+//! A reader is a consumer of ours without acknowledgements. It goes on from call to call; a call
+//! that does not go on where the last one ended gets a new one. Before a reader is made, the life
+//! and the report at the position are compared: a server that lost the end of the stream uses
+//! sequences again, and a reader from the position on would skip what stands there now.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_nats::{Message, StatusCode, Subscriber};
+use futures_util::{FutureExt as _, StreamExt as _};
+use rollout_protocol::id::RunId;
+use rollout_protocol::limits;
+use rollout_protocol::wire::report::Report;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
+
+use crate::port::{Incarnation, Position, Reported};
+use crate::queue::nats::fault::Fault;
+use crate::queue::nats::link::Link;
+use crate::queue::nats::meta::Meta;
+
+/// Reports asked for at once.
+const BATCH: usize = 2048;
+/// How long one request may wait for reports.
+const EXPIRES: Duration = Duration::from_secs(5);
+/// The first answer to a request is waited for at least this long, whatever the caller says: a
+/// call without patience still sees what is there.
+const ROUND_TRIP: Duration = Duration::from_millis(100);
+/// A reader that nobody reads from removes itself.
+const FORGOTTEN: Duration = Duration::from_secs(60);
+
+/// The readers, by run.
+#[derive(Debug, Default)]
+pub(super) struct Readers(Mutex<HashMap<RunId, Arc<tokio::sync::Mutex<Option<Reader>>>>>);
+
+#[derive(Debug)]
+struct Reader {
+    run: RunId,
+    life: Incarnation,
+    connection: u64,
+    /// Where the last call ended.
+    at: Option<Position>,
+    read: VecDeque<Reported>,
+    inbox: String,
+    next: String,
+    arriving: Subscriber,
+    /// Reports that the open request may still bring, when it was made, and until when it waits.
+    open: Option<(usize, Instant)>,
+}
+
+impl Readers {
+    /// Reports after `from`. Nothing when that is no position of the stream as it is now.
+    pub(super) async fn read(
+        &self,
+        link: &Link,
+        run: RunId,
+        from: Option<Position>,
+        max: usize,
+        deadline: Instant,
+    ) -> Result<Option<Vec<Reported>>, Fault> {
+        let place = {
+            let mut readers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            readers.entry(run).or_default().clone()
+        };
+        let mut place = place.lock().await;
+        loop {
+            let life = link.present_life().await?;
+            let connection = link.connection()?;
+            let goes_on = |reader: &Reader| {
+                (reader.at, reader.life, reader.connection) == (from, life, connection)
+            };
+            let reader = match place.take().filter(goes_on) {
+                Some(reader) => reader,
+                None if !is_there(link, run, life, from).await? => return Ok(None),
+                None => Reader::open(link, run, from, life, connection).await?,
+            };
+            let reader = place.insert(reader);
+            match reader.take(link, max, deadline).await {
+                Ok(reports) => {
+                    reader.at = reports.last().map(|last| last.position).or(from);
+                    return Ok(Some(reports));
+                }
+                // It was removed, or its server is not what it was.
+                Err(fault) if fault.is_missing() => {
+                    *place = None;
+                    link.check_life().await?;
+                }
+                Err(fault) => {
+                    *place = None;
+                    return Err(fault);
+                }
+            }
+        }
+    }
+}
+
+/// Whether the position is one of the stream as it is now.
+async fn is_there(
+    link: &Link,
+    run: RunId,
+    life: Incarnation,
+    from: Option<Position>,
+) -> Result<bool, Fault> {
+    let Some(from) = from else { return Ok(true) };
+    if from.incarnation != life {
+        return Ok(false);
+    }
+    let Some(stored) = link.at(&link.names.reports, from.sequence).await? else { return Ok(false) };
+    let report = serde_json::from_slice::<Report>(&stored.payload);
+    Ok(stored.subject == link.names.report(run) && report.is_ok_and(|r| r.exec == from.anchor))
+}
+
+impl Reader {
+    async fn open(
+        link: &Link,
+        run: RunId,
+        from: Option<Position>,
+        life: Incarnation,
+        connection: u64,
+    ) -> Result<Self, Fault> {
+        let inbox = link.client.new_inbox();
+        let arriving = (link.client.subscribe(inbox.clone()).await)
+            .map_err(|error| Fault::Unreachable(error.to_string()))?;
+        let (stream, filter) = (&link.names.reports, link.names.report(run));
+        let name = format!("reader-{:016x}", rand::random::<u64>());
+        let mut config = json!({
+            "name": name, "ack_policy": "none", "replay_policy": "instant",
+            "filter_subject": filter, "mem_storage": true, "num_replicas": 1,
+            "inactive_threshold": u64::try_from(FORGOTTEN.as_nanos()).unwrap_or(u64::MAX),
+        });
+        match from {
+            None => config["deliver_policy"] = "all".into(),
+            Some(from) => {
+                config["deliver_policy"] = "by_start_sequence".into();
+                config["opt_start_seq"] = (from.sequence + 1).into();
+            }
+        }
+        let verb = format!("CONSUMER.CREATE.{stream}.{name}.{filter}");
+        let body = json!({ "stream_name": stream, "config": config, "action": "create" });
+        link.api::<Value>(&verb, &body).await?;
+        let next = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}");
+        let read = VecDeque::new();
+        Ok(Self { run, life, connection, at: from, read, inbox, next, arriving, open: None })
+    }
+
+    /// The next reports, at most `max`. Dropping this loses nothing.
+    async fn take(
+        &mut self,
+        link: &Link,
+        max: usize,
+        deadline: Instant,
+    ) -> Result<Vec<Reported>, Fault> {
+        let least = Instant::now() + ROUND_TRIP;
+        let mut contact = link.contact();
+        loop {
+            while let Some(Some(message)) = self.arriving.next().now_or_never() {
+                self.arrived(link, &message)?;
+            }
+            if !self.read.is_empty() || max == 0 {
+                let count = max.min(self.read.len());
+                return Ok(self.read.drain(..count).collect());
+            }
+            let now = Instant::now();
+            let asked = self.open.is_none_or(|(_, until)| until < now);
+            if asked {
+                self.ask(link).await?;
+            }
+            let patience = if asked { deadline.max(least) } else { deadline };
+            if patience <= now {
+                return Ok(Vec::new());
+            }
+            let until = self.open.map_or(patience, |(_, until)| until.min(patience));
+            tokio::select! {
+                message = timeout_at(until, self.arriving.next()) => match message {
+                    Ok(Some(message)) => self.arrived(link, &message)?,
+                    Ok(None) => return Err(Fault::Unreachable("the connection is closed".into())),
+                    Err(_) if until >= patience => return Ok(Vec::new()),
+                    Err(_) => {}
+                },
+                _ = contact.changed() => {
+                    if link.connection()? != self.connection {
+                        return Err(Fault::Unreachable("the connection was lost".to_owned()));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn ask(&mut self, link: &Link) -> Result<(), Fault> {
+        let expires = u64::try_from(EXPIRES.as_nanos()).unwrap_or(u64::MAX);
+        let ask = json!({ "batch": BATCH, "expires": expires }).to_string();
+        // An answer that is lost is not waited for much longer than the request lasts.
+        self.open = Some((BATCH, Instant::now() + EXPIRES + ROUND_TRIP));
+        let sent =
+            link.client.publish_with_reply(self.next.clone(), self.inbox.clone(), ask.into());
+        sent.await.map_err(|error| Fault::Unreachable(error.to_string()))
+    }
+
+    fn arrived(&mut self, link: &Link, message: &Message) -> Result<(), Fault> {
+        match message.status {
+            None => {}
+            Some(StatusCode::TIMEOUT | StatusCode::NOT_FOUND) => {
+                self.open = None;
+                return Ok(());
+            }
+            // The consumer is gone, or moves.
+            Some(_) => return Err(Fault::NoResponders(self.next.clone())),
+        }
+        if let Some((left, _)) = &mut self.open {
+            *left -= 1;
+            if *left == 0 {
+                self.open = None;
+            }
+        }
+        let Some(meta) = message.reply.as_deref().and_then(Meta::parse) else { return Ok(()) };
+        link.life.saw_report(meta.sequence);
+        let garbled = |what: &dyn std::fmt::Display| {
+            tracing::warn!("report {} of run {} is skipped: {what}", meta.sequence, self.run);
+        };
+        if message.payload.len() > limits::REPORT_BYTES {
+            garbled(&format_args!("it has {} bytes", message.payload.len()));
+            return Ok(());
+        }
+        match serde_json::from_slice::<Report>(&message.payload) {
+            Ok(report) if report.run == self.run => {
+                let (incarnation, sequence) = (self.life, meta.sequence);
+                let position = Position { incarnation, sequence, anchor: report.exec };
+                self.read.push_back(Reported { position, report });
+            }
+            Ok(_) => garbled(&"it is of another run"),
+            Err(error) => garbled(&error),
+        }
+        Ok(())
+    }
+}

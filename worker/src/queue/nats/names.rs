@@ -1,0 +1,218 @@
+//! Names of streams, buckets, consumers and subjects.
+
+use std::fmt;
+use std::str::FromStr;
+
+use rollout_protocol::id::{ItemId, RunId, TryId, WorkerId};
+use rollout_protocol::wire::offer::SizeClass;
+
+/// A namespace or a pool: 1 to 64 characters of `[a-z0-9-]`, one token of a subject.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name(String);
+
+/// A text that is no [`Name`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{text}` is not a name for a namespace or a pool: expected 1 to 64 characters of [a-z0-9-]"
+)]
+pub struct InvalidName {
+    /// The text, shortened to 80 characters.
+    pub text: String,
+}
+
+impl Name {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for Name {
+    type Err = InvalidName;
+    fn from_str(text: &str) -> Result<Self, InvalidName> {
+        let good = (1..=64).contains(&text.len())
+            && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+        if good {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(InvalidName { text: text.chars().take(80).collect() })
+        }
+    }
+}
+
+/// The header in which a message that is asked for carries its sequence.
+pub(super) const SEQUENCE: &str = "Nats-Sequence";
+
+/// The wire's major version: workers of another never see each other's messages.
+const MAJOR: &str = "v1";
+
+/// Everything's name in one namespace.
+#[derive(Debug, Clone)]
+pub(super) struct Names {
+    /// In front of every subject.
+    prefix: String,
+    /// Stream of offers.
+    pub(super) work: String,
+    /// Stream of reports.
+    pub(super) reports: String,
+    /// Bucket of locks and states of runs.
+    pub(super) runs: String,
+    /// Bucket of hellos.
+    pub(super) workers: String,
+}
+
+/// What a subject of an offer says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct OfferSubject<'a> {
+    pub(super) pool: &'a str,
+    pub(super) class: SizeClass,
+    pub(super) run: RunId,
+    pub(super) item: ItemId,
+    pub(super) try_id: TryId,
+}
+
+impl Names {
+    pub(super) fn new(namespace: &Name) -> Self {
+        let upper = namespace.as_str().to_ascii_uppercase();
+        Self {
+            prefix: format!("{namespace}.{MAJOR}"),
+            work: format!("{upper}_WORK"),
+            reports: format!("{upper}_REPORTS"),
+            runs: format!("{upper}_RUNS"),
+            workers: format!("{upper}_WORKERS"),
+        }
+    }
+
+    pub(super) fn work_subjects(&self) -> String {
+        format!("{}.work.>", self.prefix)
+    }
+
+    pub(super) fn report_subjects(&self) -> String {
+        format!("{}.report.*", self.prefix)
+    }
+
+    pub(super) fn class_subjects(&self, pool: &Name, class: SizeClass) -> String {
+        format!("{}.work.{pool}.{class}.>", self.prefix)
+    }
+
+    /// The offers of a run in every pool.
+    pub(super) fn run_subjects(&self, run: RunId) -> String {
+        format!("{}.work.*.*.{run}.>", self.prefix)
+    }
+
+    pub(super) fn offer(&self, offer: OfferSubject<'_>) -> String {
+        let OfferSubject { pool, class, run, item, try_id } = offer;
+        format!("{}.work.{pool}.{class}.{run}.{item}.{try_id}", self.prefix)
+    }
+
+    /// An offer of whatever size class.
+    pub(super) fn any_class(&self, pool: &Name, run: RunId, item: ItemId, try_id: TryId) -> String {
+        format!("{}.work.{pool}.*.{run}.{item}.{try_id}", self.prefix)
+    }
+
+    pub(super) fn parse_offer<'a>(&self, subject: &'a str) -> Option<OfferSubject<'a>> {
+        let rest = subject.strip_prefix(&self.prefix)?.strip_prefix(".work.")?;
+        let mut tokens = rest.split('.');
+        let mut next = || tokens.next();
+        let found = OfferSubject {
+            pool: next()?,
+            class: parse_class(next()?)?,
+            run: next()?.parse().ok()?,
+            item: next()?.parse().ok()?,
+            try_id: next()?.parse().ok()?,
+        };
+        tokens.next().is_none().then_some(found)
+    }
+
+    pub(super) fn report(&self, run: RunId) -> String {
+        format!("{}.report.{run}", self.prefix)
+    }
+
+    pub(super) fn claim(&self, run: RunId) -> String {
+        format!("{}.claim.{run}", self.prefix)
+    }
+
+    pub(super) fn command(&self, run: RunId) -> String {
+        format!("{}.command.{run}", self.prefix)
+    }
+
+    pub(super) fn control(&self, run: RunId) -> String {
+        format!("{}.control.{run}", self.prefix)
+    }
+
+    pub(super) fn controls(&self) -> String {
+        format!("{}.control.*", self.prefix)
+    }
+
+    pub(super) fn hello(&self, worker: &WorkerId) -> String {
+        key(&self.workers, worker.as_str())
+    }
+}
+
+/// The durable consumer of a class of a pool.
+pub(super) fn consumer(pool: &Name, class: SizeClass) -> String {
+    format!("{pool}-{class}")
+}
+
+/// The class whose consumer of this pool has that name.
+pub(super) fn class_of_consumer(pool: &Name, consumer: &str) -> Option<SizeClass> {
+    parse_class(consumer.strip_prefix(pool.as_str())?.strip_prefix('-')?)
+}
+
+pub(super) fn parse_class(text: &str) -> Option<SizeClass> {
+    if text == SizeClass::SOLO.to_string() {
+        return Some(SizeClass::SOLO);
+    }
+    let class = SizeClass(text.strip_prefix('c')?.parse().ok()?);
+    (class != SizeClass::SOLO && class.to_string() == text).then_some(class)
+}
+
+/// The stream of a bucket.
+pub(super) fn stream_of(bucket: &str) -> String {
+    format!("KV_{bucket}")
+}
+
+/// The subject of a key of a bucket.
+pub(super) fn key(bucket: &str, key: &str) -> String {
+    format!("$KV.{bucket}.{key}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subjects_of_offers_are_read_back() {
+        let names = Names::new(&"my-lab".parse().unwrap());
+        let offer = OfferSubject {
+            pool: "gpu-c0",
+            class: SizeClass::SOLO,
+            run: RunId::from_bytes([1; 16]),
+            item: ItemId::from_bytes([2; 16]),
+            try_id: TryId { epoch: 3, n: 4 },
+        };
+        let subject = names.offer(offer);
+        assert_eq!(names.parse_offer(&subject), Some(offer), "{subject}");
+        for bad in [format!("{subject}.x"), subject[1..].to_owned(), subject.replace("solo", "c")] {
+            assert_eq!(names.parse_offer(&bad), None, "{bad}");
+        }
+        assert_eq!(names.work, "MY-LAB_WORK");
+    }
+
+    #[test]
+    fn a_pool_does_not_own_consumers_of_a_longer_name() {
+        let pool = |name: &str| name.parse::<Name>().unwrap();
+        assert_eq!(class_of_consumer(&pool("a"), &consumer(&pool("a-c0"), SizeClass(1))), None);
+        let own = consumer(&pool("a-c0"), SizeClass(1));
+        assert_eq!(class_of_consumer(&pool("a-c0"), &own), Some(SizeClass(1)));
+        for bad in ["a-", "a-c", "a-c01", "a-c255", "a-c+1", "a-x"] {
+            assert_eq!(class_of_consumer(&pool("a"), bad), None, "{bad}");
+        }
+    }
+}

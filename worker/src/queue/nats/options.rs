@@ -1,0 +1,301 @@
+//! How to reach a server: address, namespace, credentials, TLS. Secrets never show.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_nats::{ConnectOptions, ServerAddr};
+use rollout_protocol::limits;
+
+use super::names::{InvalidName, Name};
+
+/// How long one attempt to connect may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// An idle connection is asked for life this often; the third question in vain ends it.
+const PING: Duration = Duration::from_secs(5);
+
+/// A text that is shown to nobody.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Hides a text.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+/// Who one is to the server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Credentials {
+    /// Nobody: only a server on this host's loopback.
+    #[default]
+    None,
+    /// A user with a password.
+    Password {
+        /// User.
+        user: String,
+        /// Password.
+        password: Secret,
+    },
+    /// A token.
+    Token(Secret),
+    /// The private part of an nkey.
+    Nkey(Secret),
+    /// A `.creds` file.
+    File(PathBuf),
+}
+
+/// Files of TLS. Without a CA the system's are trusted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// Certificates of authorities that are trusted, PEM.
+    pub ca: Option<PathBuf>,
+    /// Own certificate and its private key, PEM.
+    pub client: Option<(PathBuf, PathBuf)>,
+}
+
+/// How to reach a server and what is set up there.
+#[derive(Debug, Clone)]
+pub struct NatsOptions {
+    servers: Vec<ServerAddr>,
+    /// Stands in front of every subject and stream, so that deployments can share a server.
+    pub namespace: Name,
+    /// Who one is.
+    pub credentials: Credentials,
+    /// Files of TLS.
+    pub tls: Tls,
+    /// How long one attempt to connect may take.
+    pub connect_timeout: Duration,
+    /// Subject in front of answers, for servers whose permissions ask for one. Otherwise `_INBOX`,
+    /// for users with a password `_INBOX.<user>`.
+    pub inbox: Option<String>,
+    /// How long a delivery may stay unacknowledged and unextended. The same for everybody.
+    pub lease: Duration,
+    /// Unpurged reports that one run may have.
+    pub reports_per_run: usize,
+    /// Bytes of unpurged reports of all runs. Absent: 1 GiB, and whatever is found is accepted.
+    pub report_stream_bytes: Option<u64>,
+    /// Copies of streams in a cluster. Absent: one, and whatever is found is accepted.
+    pub replicas: Option<u8>,
+}
+
+/// Options that no connection can be tried with.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OptionsError {
+    /// The address is none. It may contain a password and is not repeated.
+    #[error("the address of the NATS server is not valid: {reason}")]
+    Address {
+        /// What is wrong.
+        reason: String,
+    },
+    /// The namespace is none.
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    /// Anybody on the network could give and take work.
+    #[error(
+        "{host} is not on this host's loopback, and no credentials are given: without \
+         authentication anybody who reaches the server could run things on the workers"
+    )]
+    Unauthenticated {
+        /// The server.
+        host: String,
+    },
+}
+
+impl NatsOptions {
+    /// Options with an address such as `nats://host:4222`, `tls://user:password@host` or several of
+    /// them with commas in between. Credentials in an address are those of all.
+    ///
+    /// # Errors
+    /// [`OptionsError`]; it never repeats a password.
+    pub fn parse(address: &str) -> Result<Self, OptionsError> {
+        let mut servers = Vec::new();
+        let mut credentials = Credentials::None;
+        for part in address.split(',').map(str::trim) {
+            let (server, found) = split_credentials(part)?;
+            servers.push(server);
+            if found != Credentials::None {
+                credentials = found;
+            }
+        }
+        Ok(Self {
+            servers,
+            namespace: "rollout".parse()?,
+            credentials,
+            tls: Tls::default(),
+            connect_timeout: CONNECT_TIMEOUT,
+            inbox: None,
+            lease: limits::LEASE,
+            reports_per_run: limits::REPORTS_PER_RUN,
+            report_stream_bytes: None,
+            replicas: None,
+        })
+    }
+
+    /// The servers, without credentials, for people.
+    pub fn address(&self) -> String {
+        let servers: Vec<String> = self.servers.iter().map(shown).collect();
+        servers.join(",")
+    }
+
+    /// Refuses what would let anybody on the network give and take work.
+    ///
+    /// # Errors
+    /// [`OptionsError::Unauthenticated`].
+    pub fn check(&self) -> Result<(), OptionsError> {
+        if self.credentials != Credentials::None || self.tls.client.is_some() {
+            return Ok(());
+        }
+        match self.servers.iter().find(|server| !is_loopback(server.host())) {
+            Some(server) => Err(OptionsError::Unauthenticated { host: server.host().to_owned() }),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn servers(&self) -> &[ServerAddr] {
+        &self.servers
+    }
+
+    fn inbox(&self) -> String {
+        match (&self.inbox, &self.credentials) {
+            (Some(inbox), _) => inbox.clone(),
+            (None, Credentials::Password { user, .. }) if is_token(user) => {
+                format!("_INBOX.{user}")
+            }
+            (None, _) => "_INBOX".to_owned(),
+        }
+    }
+
+    /// What the client needs to know.
+    pub(super) async fn connect_options(&self) -> std::io::Result<ConnectOptions> {
+        let options = ConnectOptions::new();
+        let mut options = match &self.credentials {
+            Credentials::None => options.ignore_discovered_servers(),
+            Credentials::Password { user, password } => {
+                options.user_and_password(user.clone(), password.0.clone())
+            }
+            Credentials::Token(token) => options.token(token.0.clone()),
+            Credentials::Nkey(key) => options.nkey(key.0.clone()),
+            Credentials::File(path) => options.credentials_file(path).await?,
+        };
+        if let Some(ca) = &self.tls.ca {
+            options = options.add_root_certificates(ca.clone()).require_tls(true);
+        }
+        if let Some((certificate, key)) = &self.tls.client {
+            options =
+                options.add_client_certificate(certificate.clone(), key.clone()).require_tls(true);
+        }
+        Ok(options
+            .connection_timeout(self.connect_timeout)
+            .custom_inbox_prefix(self.inbox())
+            .ping_interval(PING)
+            .request_timeout(None)
+            .name("rollout"))
+    }
+}
+
+/// Takes the credentials out of an address.
+fn split_credentials(part: &str) -> Result<(ServerAddr, Credentials), OptionsError> {
+    let invalid = |reason: &str| OptionsError::Address { reason: reason.to_owned() };
+    let whole: ServerAddr =
+        part.parse().map_err(|error: std::io::Error| invalid(&error.to_string()))?;
+    if !matches!(whole.scheme(), "nats" | "tls") {
+        return Err(invalid("it begins with nats:// or tls://"));
+    }
+    if whole.host().is_empty() {
+        return Err(invalid("it names no host"));
+    }
+    let decoded = |text: &str| decode(text).ok_or_else(|| invalid("a bad percent sequence"));
+    let credentials = match (whole.username(), whole.password()) {
+        (None, _) => Credentials::None,
+        (Some(token), None) => Credentials::Token(Secret::new(decoded(token)?)),
+        (Some(user), Some(password)) => Credentials::Password {
+            user: decoded(user)?,
+            password: Secret::new(decoded(password)?),
+        },
+    };
+    let server = shown(&whole).parse().map_err(|_| invalid("it names no host"))?;
+    Ok((server, credentials))
+}
+
+fn shown(server: &ServerAddr) -> String {
+    let (scheme, host, port) = (server.scheme(), server.host(), server.port());
+    if host.contains(':') {
+        format!("{scheme}://[{host}]:{port}")
+    } else {
+        format!("{scheme}://{host}:{port}")
+    }
+}
+
+fn decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, tail)) = rest.split_first() {
+        if *first == b'%' {
+            let digits = std::str::from_utf8(tail.get(..2)?).ok()?;
+            bytes.push(u8::from_str_radix(digits, 16).ok()?);
+            rest = &tail[2..];
+        } else {
+            bytes.push(*first);
+            rest = tail;
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+fn is_loopback(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Whether a text can be one token of a subject.
+fn is_token(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_leave_the_address_and_show_nowhere() {
+        let options = NatsOptions::parse("tls://me:s%40crt@example.org,nats://other:1").unwrap();
+        assert_eq!(options.address(), "tls://example.org:4222,nats://other:1");
+        let password = Secret::new("s@crt");
+        let user = "me".to_owned();
+        assert_eq!(options.credentials, Credentials::Password { user, password });
+        assert!(!format!("{options:?}").contains("crt"), "{options:?}");
+        assert_eq!(options.inbox(), "_INBOX.me");
+        let token = NatsOptions::parse("nats://hush@[::1]").unwrap();
+        assert_eq!(token.credentials, Credentials::Token(Secret::new("hush")));
+        assert_eq!(token.address(), "nats://[::1]:4222");
+        for bad in ["http://u:hush@x", "nats://", "nats://u:%zz@hush", "nats://hush:x:y"] {
+            let error = NatsOptions::parse(bad).expect_err(bad);
+            assert!(!error.to_string().contains("hush"), "{error}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_accepted_on_loopback_only() {
+        let check = |address| NatsOptions::parse(address).unwrap().check();
+        for good in ["localhost", "127.0.0.1:9", "nats://[::1]:4", "nats://a:b@10.0.0.1"] {
+            assert_eq!(check(good), Ok(()), "{good}");
+        }
+        for bad in ["10.0.0.1", "localhost,nats", "nats://localhost.example.org"] {
+            assert!(matches!(check(bad), Err(OptionsError::Unauthenticated { .. })), "{bad}");
+        }
+    }
+}

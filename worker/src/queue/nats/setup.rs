@@ -1,0 +1,250 @@
+//! What must be there on the server, and making it.
+
+use rollout_protocol::wire::offer::SizeClass;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::fault::{CONSUMER_NOT_FOUND, Fault, STREAM_NOT_FOUND};
+use super::link::Link;
+use super::names::{self, Name};
+use super::options::NatsOptions;
+use crate::port::QueueError;
+
+/// Deliveries of one class that may be unacknowledged at once, in the whole pool: beyond it the
+/// server delivers no more, so it is far beyond what workers run.
+const UNACKNOWLEDGED: u64 = 100_000;
+/// Requests for work that may wait at once: a few per worker.
+const WAITING_PULLS: u64 = 16_384;
+/// Reports of a run that nobody reads: its workers' spools have been given up long before.
+const REPORTS_KEPT_SECONDS: u64 = 30 * 24 * 3600;
+/// A hello that is not said again: its worker is gone long since.
+const HELLO_KEPT_SECONDS: u64 = 3600;
+/// Larger offers do not exist.
+pub(super) const OFFER_BYTES: usize = 64 * 1024;
+
+/// Reports that may wait in the server, all runs together: a full run of the largest ones.
+const REPORT_STREAM_BYTES: u64 = 1024 * 1024 * 1024;
+
+const NANOSECONDS: u64 = 1_000_000_000;
+
+/// Why the server is not set up.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// The server does not do it.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    /// Something of that name is there and is not what is needed.
+    #[error(
+        "{name} has {setting} {found}, {wanted} is needed: it was made by something else or \
+         changed; another namespace, or removing it while nothing runs, helps"
+    )]
+    Differs {
+        /// Stream or consumer.
+        name: String,
+        /// Setting.
+        setting: String,
+        /// Value that is needed, as JSON.
+        wanted: String,
+        /// Value that is there, as JSON.
+        found: String,
+    },
+}
+
+impl From<Fault> for SetupError {
+    fn from(fault: Fault) -> Self {
+        Self::Queue(fault.into())
+    }
+}
+
+type Settings = Map<String, Value>;
+
+/// A stream or consumer with what it must be.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
+    pub(super) name: String,
+    pub(super) settings: Settings,
+    /// What it is made with, and may be changed to anything else.
+    pub(super) defaults: Settings,
+}
+
+/// A setting that is not what it must be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Difference {
+    pub(super) setting: String,
+    pub(super) wanted: String,
+    pub(super) found: String,
+}
+
+impl Wanted {
+    fn new(name: &str, settings: Value) -> Self {
+        let Value::Object(settings) = settings else { unreachable!("settings are an object") };
+        Self { name: name.to_owned(), settings, defaults: Settings::new() }
+    }
+
+    /// With a setting that must be so if somebody wants it, and may be anything otherwise.
+    fn with(mut self, setting: &str, wanted: Option<u64>, default: u64) -> Self {
+        match wanted {
+            Some(value) => self.settings.insert(setting.to_owned(), value.into()),
+            None => self.defaults.insert(setting.to_owned(), default.into()),
+        };
+        self
+    }
+
+    /// What differs in a configuration that the server says it has. Settings that it leaves out are
+    /// nothing: no, 0, empty.
+    pub(super) fn differences(&self, found: &Settings) -> Vec<Difference> {
+        let nothing = |value: &Value| match value {
+            Value::Null | Value::Bool(false) => true,
+            Value::Number(number) => number.as_i64() == Some(0),
+            Value::String(text) => text.is_empty(),
+            _ => false,
+        };
+        let differs = |(setting, wanted): (&String, &Value)| {
+            let found = found.get(setting).unwrap_or(&Value::Null);
+            let same = found == wanted || nothing(found) && nothing(wanted);
+            (!same).then(|| Difference {
+                setting: setting.clone(),
+                wanted: wanted.to_string(),
+                found: found.to_string(),
+            })
+        };
+        self.settings.iter().filter_map(differs).collect()
+    }
+
+    fn check(&self, found: &Settings) -> Result<(), SetupError> {
+        match self.differences(found).into_iter().next() {
+            None => Ok(()),
+            Some(Difference { setting, wanted, found }) => {
+                Err(SetupError::Differs { name: self.name.clone(), setting, wanted, found })
+            }
+        }
+    }
+}
+
+/// The streams, those of the buckets included.
+pub(super) fn streams(link: &Link) -> Vec<Wanted> {
+    let (names, options) = (&link.names, &link.options);
+    let streams = [
+        Wanted::new(
+            &names.work,
+            json!({
+                "subjects": [names.work_subjects()], "retention": "workqueue", "storage": "file",
+                "max_msgs_per_subject": 1, "discard": "new", "discard_new_per_subject": true,
+                "max_age": 0, "max_msgs": -1, "max_bytes": -1, "max_msg_size": OFFER_BYTES,
+                "allow_direct": true, "deny_delete": false, "deny_purge": false, "sealed": false,
+            }),
+        ),
+        Wanted::new(
+            &names.reports,
+            json!({
+                "subjects": [names.report_subjects()], "retention": "limits", "storage": "file",
+                "max_msgs_per_subject": options.reports_per_run, "discard": "new",
+                "discard_new_per_subject": true, "max_msgs": -1,
+                "max_age": REPORTS_KEPT_SECONDS * NANOSECONDS,
+                "deny_delete": false, "deny_purge": false, "sealed": false,
+            }),
+        )
+        .with("max_bytes", options.report_stream_bytes, REPORT_STREAM_BYTES),
+        bucket(&names.runs, "file", 0),
+        bucket(&names.workers, "memory", HELLO_KEPT_SECONDS),
+    ];
+    let replicas = options.replicas.map(u64::from);
+    streams.map(|stream| stream.with("num_replicas", replicas, 1)).into()
+}
+
+fn bucket(name: &str, storage: &str, kept_seconds: u64) -> Wanted {
+    Wanted::new(
+        &names::stream_of(name),
+        json!({
+            "subjects": [names::key(name, ">")], "retention": "limits", "storage": storage,
+            "max_msgs_per_subject": 1, "discard": "new", "max_age": kept_seconds * NANOSECONDS,
+            "max_msgs": -1, "max_bytes": -1, "allow_rollup_hdrs": true, "deny_delete": true,
+            "allow_direct": true, "sealed": false,
+        }),
+    )
+}
+
+/// The consumer of a class of a pool.
+pub(super) fn consumer(link: &Link, pool: &Name, class: SizeClass) -> Wanted {
+    let NatsOptions { lease, .. } = link.options;
+    let name = names::consumer(pool, class);
+    Wanted::new(
+        &name,
+        json!({
+            "durable_name": name, "deliver_policy": "all", "replay_policy": "instant",
+            "ack_policy": "explicit", "ack_wait": u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX),
+            "max_deliver": -1, "max_ack_pending": UNACKNOWLEDGED, "max_waiting": WAITING_PULLS,
+            "filter_subject": link.names.class_subjects(pool, class),
+        }),
+    )
+}
+
+/// The server's answer about a stream or consumer.
+#[derive(Debug, Deserialize)]
+pub(super) struct Configured {
+    pub(super) config: Settings,
+}
+
+/// Makes what is missing and compares the rest.
+pub(super) async fn prepare(
+    link: &Link,
+    pool: &Name,
+    classes: &[SizeClass],
+) -> Result<(), SetupError> {
+    for stream in streams(link) {
+        ensure_stream(link, &stream).await?;
+    }
+    for class in classes {
+        ensure_consumer(link, &consumer(link, pool, *class)).await?;
+    }
+    Ok(())
+}
+
+async fn ensure_stream(link: &Link, wanted: &Wanted) -> Result<(), SetupError> {
+    let name = &wanted.name;
+    let found = match link.api::<Configured>(&format!("STREAM.INFO.{name}"), &json!({})).await {
+        Err(Fault::Api(error)) if error.err_code == STREAM_NOT_FOUND => {
+            tracing::info!("making stream {name}");
+            let mut settings = wanted.settings.clone();
+            settings.insert("name".to_owned(), name.as_str().into());
+            settings.extend(wanted.defaults.clone());
+            link.api::<Configured>(&format!("STREAM.CREATE.{name}"), &settings).await?
+        }
+        found => found?,
+    };
+    wanted.check(&found.config)
+}
+
+async fn ensure_consumer(link: &Link, wanted: &Wanted) -> Result<(), SetupError> {
+    let (stream, name) = (&link.names.work, &wanted.name);
+    let info = format!("CONSUMER.INFO.{stream}.{name}");
+    let found = match link.api::<Configured>(&info, &json!({})).await {
+        Err(Fault::Api(error)) if error.err_code == CONSUMER_NOT_FOUND => {
+            tracing::info!("making consumer {name} of {stream}");
+            let mut settings = wanted.settings.clone();
+            settings.insert("name".to_owned(), name.as_str().into());
+            let filter = settings["filter_subject"].as_str().unwrap_or(">");
+            let create = format!("CONSUMER.CREATE.{stream}.{name}.{filter}");
+            let body = json!({ "stream_name": stream, "config": settings, "action": "create" });
+            link.api::<Configured>(&create, &body).await?
+        }
+        found => found?,
+    };
+    wanted.check(&found.config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_server_leaves_out_is_nothing() {
+        let wanted = Wanted::new("S", json!({ "a": 0, "b": false, "c": 7, "d": ["x"] }));
+        let found = |value: Value| value.as_object().expect("an object").clone();
+        assert_eq!(wanted.differences(&found(json!({ "c": 7, "d": ["x"], "e": 1 }))), []);
+        let differences = wanted.differences(&found(json!({ "a": 1, "c": 7 })));
+        let settings: Vec<_> = differences.iter().map(|d| d.setting.as_str()).collect();
+        assert_eq!(settings, ["a", "d"]);
+        assert_eq!((&*differences[1].wanted, &*differences[1].found), (r#"["x"]"#, "null"));
+    }
+}

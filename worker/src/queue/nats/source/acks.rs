@@ -1,0 +1,129 @@
+//! What a worker says of deliveries. It is said only to the life of the server that made them, over
+//! a connection on which that was found out: a late word would act on another message of the same
+//! sequence.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_nats::Subject;
+use bytes::Bytes;
+use lru::LruCache;
+
+use crate::port::{Incarnation, Token};
+use crate::queue::nats::link::Link;
+
+/// Deliveries whose way back is known. Beyond it those are forgotten that nothing was said of for
+/// the longest time; a worker runs far fewer.
+const KNOWN: NonZeroUsize = NonZeroUsize::new(65_536).expect("not zero");
+
+/// What is said. Later ones replace earlier ones that were not said yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Progress,
+    Nak,
+    Ack,
+}
+
+impl Kind {
+    fn payload(self) -> Bytes {
+        Bytes::from_static(match self {
+            Self::Progress => b"+WPI",
+            Self::Nak => b"-NAK",
+            Self::Ack => b"+ACK",
+        })
+    }
+}
+
+/// Ways back of deliveries, and what could not be said yet.
+#[derive(Debug)]
+pub(super) struct Acks(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    life: Option<Incarnation>,
+    /// By sequence.
+    ways: LruCache<u64, Subject>,
+    unsaid: BTreeMap<u64, Kind>,
+}
+
+impl Default for Acks {
+    fn default() -> Self {
+        let (life, ways, unsaid) = (None, LruCache::new(KNOWN), BTreeMap::new());
+        Self(Mutex::new(State { life, ways, unsaid }))
+    }
+}
+
+impl Acks {
+    /// The server's life is this: what belonged to another means nothing any more.
+    pub(super) fn enter(&self, life: Incarnation) {
+        let mut state = self.state();
+        if state.life != Some(life) {
+            state.life = Some(life);
+            state.ways.clear();
+            state.unsaid.clear();
+        }
+    }
+
+    /// How to answer to a delivery of the present life.
+    pub(super) fn know(&self, sequence: u64, way: Subject) {
+        self.state().ways.put(sequence, way);
+    }
+
+    pub(super) async fn say(&self, link: &Link, kind: Kind, tokens: &[Token]) {
+        {
+            let mut state = self.state();
+            let State { life, ways, unsaid } = &mut *state;
+            for token in tokens.iter().filter(|token| Some(token.incarnation) == *life) {
+                // Keeps it among the known ones.
+                if ways.get(&token.sequence).is_some() {
+                    let said = unsaid.entry(token.sequence).or_insert(kind);
+                    *said = kind.max(*said);
+                }
+            }
+        }
+        self.say_unsaid(link).await;
+    }
+
+    /// Says what was not said yet, if it can be said.
+    async fn say_unsaid(&self, link: &Link) {
+        let Some(life) = link.known_life() else { return };
+        self.enter(life);
+        let words: Vec<(Subject, Kind)> = {
+            let mut state = self.state();
+            let State { ways, unsaid, .. } = &mut *state;
+            std::mem::take(unsaid)
+                .into_iter()
+                .filter_map(|(sequence, kind)| {
+                    let way = match kind {
+                        Kind::Ack => ways.pop(&sequence),
+                        Kind::Nak | Kind::Progress => ways.get(&sequence).cloned(),
+                    };
+                    Some((way?, kind))
+                })
+                .collect()
+        };
+        for (way, kind) in words {
+            if let Err(error) = link.client.publish(way, kind.payload()).await {
+                tracing::debug!("a delivery is not answered: {error}");
+            }
+        }
+    }
+
+    /// Says what could not be said, after each reconnection.
+    pub(super) async fn keep(self: Arc<Self>, link: Arc<Link>) {
+        let mut contact = link.contact();
+        loop {
+            let life = link.wait_for_life().await;
+            self.enter(life);
+            self.say_unsaid(&link).await;
+            if contact.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,143 @@
+//! How free slots are divided among size classes.
+
+use std::time::Duration;
+
+use rollout_protocol::wire::offer::SizeClass;
+
+use crate::port::Room;
+
+/// How long a request may wait when there is nothing to divide …
+const ALONE: Duration = Duration::from_secs(5);
+/// … when classes share the slots: one that has work waits so long for what another holds …
+const SHARED: Duration = Duration::from_secs(1);
+/// … and when classes take turns, because there are fewer slots.
+const TURN: Duration = Duration::from_millis(250);
+
+/// A size class of the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Class {
+    pub(super) class: SizeClass,
+    /// Offers that wait, as far as known.
+    pub(super) waiting: u64,
+    /// Offers asked for, or here and not taken.
+    pub(super) open: usize,
+}
+
+/// A request for offers of a class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ask {
+    pub(super) class: SizeClass,
+    pub(super) count: usize,
+    pub(super) expires: Duration,
+}
+
+/// What to ask for with this room. `classes` are sorted, the biggest first; `turn` counts on while
+/// classes take turns.
+pub(super) fn divide(room: Room, classes: &[Class], turn: &mut usize) -> Vec<Ask> {
+    let open: usize = classes.iter().map(|class| class.open).sum();
+    let mut left = classes.iter().fold(room, |left, class| left.without(class.class, class.open));
+    // Small top-ups would make a request of each slot that becomes free.
+    if left.slots == 0 || left.slots * 2 < open {
+        return Vec::new();
+    }
+    let solo = classes.iter().find(|class| class.class == SizeClass::SOLO);
+    if let Some(solo) = solo
+        && (solo.open > 0 || solo.waiting > 0 && room.idle)
+    {
+        // It runs alone: nothing else may be on its way.
+        let ask = Ask { class: SizeClass::SOLO, count: 1, expires: SHARED };
+        return if open == 0 { vec![ask] } else { Vec::new() };
+    }
+    let shared: Vec<&Class> = classes.iter().filter(|c| c.class != SizeClass::SOLO).collect();
+    let mut counts = vec![0; shared.len()];
+    for (count, class) in counts.iter_mut().zip(&shared) {
+        let known = usize::try_from(class.waiting).unwrap_or(usize::MAX).saturating_sub(class.open);
+        *count = left.of(class.class).min(known);
+        left = left.without(class.class, *count);
+    }
+    spread(left, &shared, &mut counts, turn);
+    let crowded = room.slots < shared.len();
+    let expires = match shared.len() {
+        1 => ALONE,
+        _ if crowded => TURN,
+        _ => SHARED,
+    };
+    let asks = shared.iter().zip(counts).filter(|(_, count)| *count > 0);
+    asks.map(|(class, count)| Ask { class: class.class, count, expires }).collect()
+}
+
+/// Spreads what no known work needs evenly, so that any class's next offer is noticed.
+fn spread(mut left: Room, classes: &[&Class], counts: &mut [usize], turn: &mut usize) {
+    let total = classes.len();
+    if left.slots > 0 && left.slots < total {
+        *turn = turn.wrapping_add(1);
+    }
+    for n in 0..total {
+        let index = if left.slots < total - n { (n + *turn) % total } else { n };
+        let share = left.slots.div_ceil(total - n);
+        let count = left.of(classes[index].class).min(share);
+        counts[index] += count;
+        left = left.without(classes[index].class, count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(class: u8, waiting: u64, open: usize) -> Class {
+        Class { class: SizeClass(class), waiting, open }
+    }
+
+    fn asks(room: Room, classes: &[Class], turn: &mut usize) -> Vec<(u8, usize)> {
+        let asks = divide(room, classes, turn);
+        let slots: usize = asks.iter().map(|ask| ask.count).sum();
+        let open: usize = classes.iter().map(|class| class.open).sum();
+        assert!(slots == 0 || open + slots <= room.slots, "{asks:?}");
+        asks.into_iter().map(|ask| (ask.class.0, ask.count)).collect()
+    }
+
+    #[test]
+    fn known_work_comes_first_and_the_biggest_that_fits() {
+        let busy = Room { idle: false, ..Room::slots(8) };
+        assert_eq!(asks(busy, &[class(1, 3, 0), class(0, 90, 0)], &mut 0), [(1, 3), (0, 5)]);
+        let tight = Room { shares: Some(9), ..busy };
+        assert_eq!(asks(tight, &[class(1, 3, 0), class(0, 90, 0)], &mut 0), [(1, 2), (0, 1)]);
+        assert_eq!(asks(busy, &[class(1, 0, 0), class(0, 0, 0)], &mut 0), [(1, 4), (0, 4)]);
+        assert_eq!(asks(busy, &[class(0, 0, 0)], &mut 0), [(0, 8)]);
+    }
+
+    #[test]
+    fn only_free_slots_are_asked_for_and_not_one_by_one() {
+        let room = Room::slots(9);
+        assert_eq!(asks(room, &[class(0, 90, 8)], &mut 0), []);
+        assert_eq!(asks(room, &[class(0, 90, 9)], &mut 0), []);
+        assert_eq!(asks(room, &[class(0, 90, 6)], &mut 0), [(0, 3)]);
+        assert_eq!(asks(room, &[class(0, 90, 12)], &mut 0), []);
+    }
+
+    #[test]
+    fn classes_take_turns_when_slots_are_few() {
+        let (mut turn, mut seen) = (0, std::collections::BTreeSet::new());
+        let classes = [class(2, 0, 0), class(1, 0, 0), class(0, 0, 0)];
+        for _ in 0..3 {
+            let asks = asks(Room::slots(1), &classes, &mut turn);
+            assert_eq!(asks.len(), 1);
+            seen.insert(asks[0].0);
+        }
+        assert_eq!(seen.len(), 3);
+    }
+
+    #[test]
+    fn solo_is_asked_for_alone_and_when_idle() {
+        let solo = SizeClass::SOLO.0;
+        let classes =
+            |waiting, solo_open, open| [class(solo, waiting, solo_open), class(0, 9, open)];
+        assert_eq!(asks(Room::slots(4), &classes(1, 0, 0), &mut 0), [(solo, 1)]);
+        assert_eq!(asks(Room::slots(4), &classes(1, 0, 1), &mut 0), [], "others are on their way");
+        assert_eq!(asks(Room::slots(4), &classes(1, 1, 0), &mut 0), [], "it is on its way");
+        assert_eq!(asks(Room::slots(4), &classes(0, 0, 0), &mut 0), [(0, 4)]);
+        let busy = Room { idle: false, ..Room::slots(4) };
+        assert_eq!(asks(busy, &classes(1, 0, 0), &mut 0), [(0, 4)]);
+    }
+}
