@@ -106,7 +106,8 @@ impl Board for NatsBoard {
         let prefix = names::key(bucket, "");
         let stream = names::stream_of(bucket);
         let found = snapshot::last_of_each(self.link(), &stream, &names::key(bucket, ">")).await?;
-        let keys = found.into_iter().filter(|stored| !stored.deletion).filter_map(|stored| {
+        let found = found.into_iter().map(|aged| aged.stored);
+        let keys = found.filter(|stored| !stored.deletion).filter_map(|stored| {
             let key = stored.subject.strip_prefix(&prefix)?.to_owned();
             (!key.starts_with(POOLS)).then(|| (key, entry(stored)))
         });

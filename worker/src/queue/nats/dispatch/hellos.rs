@@ -79,12 +79,10 @@ impl Hellos {
 
 /// What is in the bucket and not known yet counts as said now.
 async fn read_all(link: &Link, known: &Known) -> Result<(), Fault> {
-    let bucket = &link.names.workers;
-    let stream = names::stream_of(bucket);
-    let found = snapshot::last_of_each(link, &stream, &names::key(bucket, ">")).await?;
+    let found = snapshot::hellos(link).await?;
     let now = link.life.online();
-    for stored in found.iter().filter(|stored| !stored.deletion) {
-        known.put(&stored.payload, now, false);
+    for aged in found {
+        known.put(&aged.stored.payload, now, false);
     }
     Ok(())
 }

@@ -31,6 +31,7 @@ use super::fault::Fault;
 use super::link::Link;
 use super::names::Name;
 use super::replies::Request;
+use super::snapshot;
 use crate::port::{Contact, Delivery, QueueError, Refused, Room, Token, WorkSource};
 use crate::supervise::{self, Task};
 
@@ -153,6 +154,17 @@ impl WorkSource for NatsSource {
 
     async fn claim(&self, claim: Claim) -> Result<Answer, QueueError> {
         question(self.link(), self.link().names.claim(claim.run), claim.run, &claim).await
+    }
+
+    /// Looks once, when it is asked: if all workers followed each other's hellos, their number
+    /// would grow with its square. Ages are the server's.
+    async fn shown(&self, claim: &Claim) -> Result<bool, QueueError> {
+        let lease = self.link().options.lease;
+        let hellos = snapshot::hellos(self.link()).await?;
+        let live = hellos.iter().filter(|aged| aged.age < lease);
+        let read = |payload: &[u8]| serde_json::from_slice::<Hello>(payload).ok();
+        let mut live = live.filter_map(|aged| read(&aged.stored.payload));
+        Ok(live.any(|hello| claim.is_contested_by(&hello)))
     }
 
     async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), Refused>>, QueueError> {
