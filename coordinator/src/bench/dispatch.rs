@@ -29,6 +29,7 @@ use tokio::sync::mpsc;
 
 use super::null::Null;
 use super::{floor, usage};
+use crate::core::Bounds;
 use crate::journal::Layout;
 use crate::metrics::AgentTotal;
 use crate::plan::{JobPlan, PlanError, PlannedTask};
@@ -167,6 +168,7 @@ fn run(
             permits: what.window as usize,
             retry: RetryPolicy::default(),
             taking: Taking::default(),
+            bounds: Bounds::default(),
         },
         planner: JobPlanner::new(Arc::clone(plan)),
         store,
@@ -231,7 +233,7 @@ impl Runner for NullRunner {
 }
 
 /// One agent that does nothing, one task without files, as many attempts as there are items.
-async fn plan(items: u32, store: &dyn BlobStore) -> Result<JobPlan, BenchError> {
+pub(crate) async fn plan(items: u32, store: &dyn BlobStore) -> Result<JobPlan, BenchError> {
     let settings = TrialSettings {
         instruction_path: "/tmp/instruction.md".to_owned(),
         environment: EnvironmentSpec {

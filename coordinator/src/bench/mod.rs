@@ -6,3 +6,6 @@ mod null;
 mod usage;
 
 pub mod dispatch;
+
+#[cfg(test)]
+pub(crate) use self::{dispatch::plan, null::Null};

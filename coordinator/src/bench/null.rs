@@ -12,7 +12,7 @@ use rollout_worker::environment::{
 
 /// Makes environments that are nothing.
 #[derive(Debug)]
-pub(super) struct Null(pub(super) ProviderKind);
+pub(crate) struct Null(pub(crate) ProviderKind);
 
 #[async_trait]
 impl Provider for Null {

@@ -22,6 +22,7 @@ use super::embedded::{self, Embedded, Equipment, Sitting};
 use super::open::Opening;
 use super::{JobPlanner, OpenError, RunError, Taking, file, lock};
 use crate::config::Job;
+use crate::core::Bounds;
 use crate::journal::Layout;
 use crate::plan::{self, JobPlan, PlanDocument};
 
@@ -77,6 +78,7 @@ impl LocalJob {
             permits: job.n_concurrent_trials as usize,
             retry: job.retry,
             taking,
+            bounds: Bounds::default(),
         };
         let (hints_in, hints) = mpsc::channel(HINTS);
         let variables = variables(&job, environment);
@@ -99,7 +101,7 @@ impl LocalJob {
 }
 
 /// The plan of the last sitting.
-fn former_plan(layout: &Layout) -> Result<Option<JobPlan>, RunError> {
+pub(super) fn former_plan(layout: &Layout) -> Result<Option<JobPlan>, RunError> {
     let path = layout.plan();
     let failed = |source| RunError::File { action: "read", path: path.clone(), source };
     let bytes = match std::fs::read(&path) {
@@ -112,7 +114,7 @@ fn former_plan(layout: &Layout) -> Result<Option<JobPlan>, RunError> {
 }
 
 /// Adds to the refusal of another plan what differs.
-fn explain(error: RunError, former: Option<&JobPlan>, plan: &JobPlan) -> RunError {
+pub(super) fn explain(error: RunError, former: Option<&JobPlan>, plan: &JobPlan) -> RunError {
     match (error, former) {
         (RunError::Open(OpenError::Changed { root, count, names, .. }), Some(former)) => {
             let differences = plan::compare(former, plan).lines();

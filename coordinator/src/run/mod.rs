@@ -4,6 +4,7 @@
 //! records to the journal, and carries out effects when the records made with them are durable.
 //! [`embedded`] puts everything together in one process.
 
+pub mod cluster;
 pub mod distributed;
 pub mod embedded;
 mod engine;

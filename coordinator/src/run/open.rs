@@ -42,6 +42,8 @@ pub struct Opening {
     pub retry: RetryPolicy,
     /// How the run is taken.
     pub taking: Taking,
+    /// Waits, for a run whose workers are elsewhere.
+    pub bounds: Bounds,
 }
 
 /// A run that this process owns.
@@ -155,7 +157,7 @@ fn open(
     planner: &dyn Planner,
     events: &mpsc::Sender<Vec<RunEvent>>,
 ) -> Result<OpenRun, RunError> {
-    let Opening { layout, job, plan, permits, retry, .. } = opening;
+    let Opening { layout, job, plan, permits, retry, bounds, .. } = opening;
     let root = layout.root().to_owned();
     let epoch = taken.epoch;
     let manifest = Manifest::read(&layout)?;
@@ -168,7 +170,6 @@ fn open(
     let confirmed = taken.head.map(|head| (head.epoch, head.bytes));
     let durable: Vec<_> = noted.into_iter().chain(confirmed).collect();
 
-    let bounds = Bounds::default();
     let settings = Settings { run: RunId::from_bytes([0; 16]), epoch, permits, retry, bounds };
     let mut replaying = Replaying {
         core: Core::new(settings),

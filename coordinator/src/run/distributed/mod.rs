@@ -15,6 +15,9 @@ mod reader;
 mod rounds;
 mod view;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
