@@ -15,12 +15,13 @@ use super::output::Printer;
 use super::{SANDBOX, dry_run, exit, image_locks, logging};
 use crate::config::{self, ConfigWarning, Job, LogLevel, Options};
 use crate::dataset::{Dataset, Sink};
+use crate::host::HostPaths;
 use crate::metrics::AgentTotal;
 use crate::plan::{self, JobPlan, Prepared};
 use crate::report::terminal::{Screen, summary};
 use crate::report::{Report, Reporter, RunFacts, Sinks};
 use crate::run::embedded::Sitting;
-use crate::run::local::{HostPaths, LocalJob};
+use crate::run::local::LocalJob;
 use crate::run::{Taking, signals};
 
 /// Runs the command.

@@ -29,8 +29,14 @@ pub const CACHE_HOME: EnvVar = EnvVar {
     help: "directory in which runs share the locks of image builds [default: ~/.cache]",
 };
 
-/// Where [`CACHE_HOME`] is when it is not set.
-pub const HOME: EnvVar = EnvVar { name: "HOME", help: "where `.cache` is" };
+/// Where state of the user is; below it lie the directories of workers.
+pub const STATE_HOME: EnvVar = EnvVar {
+    name: "XDG_STATE_HOME",
+    help: "directory in which workers keep what is not reported yet [default: ~/.local/state]",
+};
+
+/// Where [`CACHE_HOME`] and [`STATE_HOME`] are when they are not set.
+pub const HOME: EnvVar = EnvVar { name: "HOME", help: "where `.cache` and `.local/state` are" };
 
 /// All of them.
-pub const ALL: &[EnvVar] = &[LOG, DOCKER_HOST, NO_COLOR, CACHE_HOME, HOME];
+pub const ALL: &[EnvVar] = &[LOG, DOCKER_HOST, NO_COLOR, CACHE_HOME, STATE_HOME, HOME];

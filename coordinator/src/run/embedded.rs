@@ -27,6 +27,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::engine::{Ended, Engine, Keeper, News, Outlet, Sources, Workers};
 use super::open::{self, Opening};
 use super::{Planner, RunError, RunLock};
+use crate::host;
 use crate::journal::Layout;
 
 /// Reports read at once.
@@ -40,9 +41,6 @@ const NEWS: usize = 64;
 
 /// How long a read of the reports waits before it asks again.
 const READ_WAIT: Duration = Duration::from_secs(3600);
-
-/// Bytes of finished executions that wait on disk beyond which no more are begun.
-const SPOOL_BYTES: u64 = 16 * 1024 * 1024 * 1024;
 
 /// A run in one process.
 pub struct Embedded<P> {
@@ -206,29 +204,13 @@ fn worker_config(dirs: &Directories, slots: u32) -> WorkerConfig {
         lease: ModelConfig::default().lease,
         suspicious_window: None,
         max_offline: None,
-        spool_bytes: SPOOL_BYTES,
+        spool_bytes: host::SPOOL_BYTES,
     }
 }
 
 /// Removes environments that dead owners left, beside the run.
 fn reap(providers: Vec<Arc<dyn Provider>>, owners: Arc<HostOwners>) -> Task<()> {
-    supervise::spawn("reaper", async move {
-        for provider in providers {
-            match provider.reap(&*owners).await {
-                Ok(reaped) => {
-                    for name in &reaped.removed {
-                        tracing::info!("removed {name}, which a dead process had left");
-                    }
-                    for (name, reason) in &reaped.failed {
-                        tracing::warn!("cannot remove {name}, left by a dead process: {reason}");
-                    }
-                }
-                Err(failure) => {
-                    tracing::warn!("cannot look for leftovers: {}", failure.chain());
-                }
-            }
-        }
-    })
+    supervise::spawn("reaper", async move { host::reap(&providers, &owners).await })
 }
 
 /// Publishes what former workers of this run finished, reports the rest lost, removes their

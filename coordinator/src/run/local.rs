@@ -1,21 +1,19 @@
 //! A job on this machine: its plan, its providers and its variables, put into an embedded run.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::environment::{Labels, Provider};
+use rollout_worker::environment::Labels;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::Runner;
 use rollout_worker::store::BlobStore;
-use rollout_worker::trial::{self, Finished, PhaseSink, TaskFiles, TrialContext, TrialServices};
+use rollout_worker::trial::{self, Finished, PhaseSink, TrialContext, TrialServices};
 use tokio::sync::mpsc;
 
 use super::embedded::{self, Embedded, Equipment, Sitting};
@@ -23,6 +21,7 @@ use super::open::Opening;
 use super::{JobPlanner, OpenError, RunError, Taking, file, lock};
 use crate::config::Job;
 use crate::core::Bounds;
+use crate::host::{self, HostPaths};
 use crate::journal::Layout;
 use crate::plan::{self, JobPlan, PlanDocument};
 
@@ -47,15 +46,6 @@ pub struct LocalJob {
     pub stops: mpsc::Receiver<StopLevel>,
     /// How the run is taken from another owner.
     pub taking: Taking,
-}
-
-/// What is of the host and outlives the run.
-#[derive(Debug, Clone)]
-pub struct HostPaths {
-    /// Locks by which the processes of this host build an image once.
-    pub image_locks: PathBuf,
-    /// Program and first argument of the supervisor of sandboxes.
-    pub sandbox_helper: Vec<OsString>,
 }
 
 impl LocalJob {
@@ -138,7 +128,7 @@ fn variables(job: &Job, environment: Vec<(String, String)>) -> TrialVariables {
 fn equip(
     job: &Job,
     layout: &Layout,
-    host: HostPaths,
+    paths: HostPaths,
     store: Arc<dyn BlobStore>,
     variables: TrialVariables,
     hints: mpsc::Sender<EventKind>,
@@ -146,54 +136,11 @@ fn equip(
     let kind = job.settings.environment.provider.kind();
     let layout = layout.clone();
     move |worker_dir: &Path| {
-        let provider = provider(kind, &host, &layout)?;
-        let cache = worker_dir.join("cache");
-        let files = TaskFiles::open(&cache, store).map_err(|source| RunError::File {
-            action: "create",
-            path: cache.clone(),
-            source,
-        })?;
-        let services = TrialServices {
-            providers: BTreeMap::from([(kind, Arc::clone(&provider))]),
-            files,
-            variables,
-            host: lock::host_name(),
-        };
+        let provider = host::provider(kind, &paths, layout.sandboxes())?;
+        let providers = BTreeMap::from([(kind, Arc::clone(&provider))]);
+        let services = host::services(providers, worker_dir, store, variables, lock::host_name())?;
         let runner = Arc::new(TrialRunner { services, hints });
         Ok(Equipment { runner, providers: vec![provider] })
-    }
-}
-
-#[cfg_attr(
-    not(feature = "process"),
-    expect(unused_variables, reason = "other providers keep nothing in the run directory")
-)]
-fn provider(
-    kind: ProviderKind,
-    host: &HostPaths,
-    layout: &Layout,
-) -> Result<Arc<dyn Provider>, RunError> {
-    match kind {
-        #[cfg(feature = "docker")]
-        ProviderKind::Docker => {
-            use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
-            Ok(Arc::new(DockerProvider::new(DockerOptions::new(&host.image_locks))))
-        }
-        #[cfg(not(feature = "docker"))]
-        ProviderKind::Docker => Err(RunError::NotBuilt(kind)),
-        #[cfg(feature = "process")]
-        ProviderKind::Process => {
-            use rollout_worker::environment::process::{
-                DEFAULT_PIDS, ProcessConfig, ProcessProvider,
-            };
-            Ok(Arc::new(ProcessProvider::new(ProcessConfig {
-                base: layout.sandboxes(),
-                helper: host.sandbox_helper.clone(),
-                pids: DEFAULT_PIDS,
-            })))
-        }
-        #[cfg(not(feature = "process"))]
-        ProviderKind::Process => Err(RunError::NotBuilt(kind)),
     }
 }
 

@@ -35,6 +35,7 @@ use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::record::LimitsHeld;
 use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
 use rollout_protocol::spec::resources::Resources;
+use rollout_protocol::wire::hello::Capacity;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncRead;
 
@@ -48,6 +49,14 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// outlive it, so that nothing has to be noted of it and nothing is worth recording.
     fn is_in_memory(&self) -> bool {
         false
+    }
+
+    /// The largest environment it can make, from a look at what it makes them of.
+    ///
+    /// # Errors
+    /// [`Failure`] when it can make none at present.
+    async fn capacity(&self) -> Result<Capacity, Failure> {
+        Ok(Capacity::default())
     }
 
     /// Makes the image present: builds it once per content and host, or pulls it if absent.

@@ -62,6 +62,9 @@ use crate::store::BlobStore;
 use crate::supervise::{self, Task};
 use crate::trial::{self, Finished, TrialContext, TrialServices};
 
+/// How long the last hello may take.
+const LAST_HELLO: Duration = Duration::from_secs(2);
+
 /// Runs what offers ask for.
 #[async_trait]
 pub trait Runner: Send + Sync + fmt::Debug {
@@ -268,6 +271,8 @@ impl Worker {
             () = work => {}
             Some(Err(defect)) = helpers.next() => panic!("{defect}"),
         }
+        // So that nobody counts on it any more; nobody waits for it either.
+        let _unheard = tokio::time::timeout(LAST_HELLO, lease::say_hello(&shared)).await;
         let offline = shared.offline.load(Ordering::Relaxed);
         Ended { offline, unreported: shared.registry.len() }
     }

@@ -62,9 +62,9 @@ impl Rooms {
         }
     }
 
-    /// How many more of the smallest class may run.
+    /// Slots that nothing occupies and that something else may use.
     pub(super) fn free(&self) -> usize {
-        self.left(&self.state()).of(SizeClass::default())
+        self.left(&self.state()).slots
     }
 
     /// Waits for free room and reserves it, at most so many slots of it.
@@ -223,7 +223,7 @@ mod tests {
         assert!(!reservation.fits(SizeClass(0)), "no share is left");
         drop(reservation);
         assert!(reserved(&rooms).is_none());
-        assert_eq!(rooms.free(), 0);
+        assert_eq!(rooms.free(), 2);
         drop(big);
         assert_eq!(room(&rooms), Room { slots: 3, shares: Some(4), idle: false });
         drop(small);

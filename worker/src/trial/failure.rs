@@ -51,11 +51,12 @@ impl SetupError {
         match self {
             Self::Unset(unset) => {
                 let hint = "export it to trials where the worker runs, or give it a default";
-                let reason = (start, Code::VARIABLE_UNSET, OURS, Retry::Permanent);
+                // Another worker may have what this one has not.
+                let reason = (start, Code::VARIABLE_UNSET, OURS, Retry::Transient);
                 error(reason, &format!("{unset}: {hint}"), redactor)
             }
             Self::NoProvider(provider) => {
-                let reason = (start, Code::UNPLACEABLE, OURS, Retry::Permanent);
+                let reason = (start, Code::UNPLACEABLE, OURS, Retry::Transient);
                 error(reason, &format!("this worker has no provider `{provider}`"), redactor)
             }
             Self::Disk(source) => {

@@ -37,6 +37,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rollout_protocol::record::{Held, LimitsHeld};
 use rollout_protocol::spec::environment::{DockerSettings, ProviderKind, ProviderSpec};
+use rollout_protocol::wire::hello::Capacity;
 use tokio::sync::oneshot;
 
 use self::client::Client;
@@ -112,6 +113,17 @@ impl DockerProvider {
 impl Provider for DockerProvider {
     fn kind(&self) -> ProviderKind {
         ProviderKind::Docker
+    }
+
+    async fn capacity(&self) -> Result<Capacity, Failure> {
+        let info = self.client.docker().await?.info().await;
+        let info =
+            info.map_err(|e| self.client.failure("asking the Docker engine what it has", e))?;
+        let bytes = info.mem_total.and_then(|bytes| u64::try_from(bytes).ok());
+        Ok(Capacity {
+            cpus: info.ncpu.and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0),
+            memory_mb: bytes.map(|bytes| bytes / (1024 * 1024)).filter(|mb| *mb > 0),
+        })
     }
 
     async fn prepare(&self, request: ImageRequest) -> Result<Image, Failure> {

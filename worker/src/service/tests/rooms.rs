@@ -33,7 +33,7 @@ async fn pulls_ask_for_what_is_free_and_hellos_say_it() {
     scene.until_running(2).await;
     let room = Room { slots: 2, shares: Some(1), idle: false };
     scene.until("it pulls", async || pulls(&scene).contains(&room)).await;
-    scene.until("it says so", async || scene.hello().await.free == 1).await;
+    scene.until("it says so", async || scene.hello().await.free == 2).await;
     assert_eq!(scene.queued().await, 3, "the third has to wait");
     tokio::time::sleep(SECOND).await;
     assert_eq!(scene.begun().len(), 2);

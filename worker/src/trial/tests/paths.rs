@@ -304,7 +304,7 @@ async fn a_variable_that_is_not_exported_is_an_error_before_any_environment() {
     let draft = run(&rig).await;
     assert_eq!(
         brief(error(&draft)),
-        "environment_start_failed variable_unset infrastructure permanent"
+        "environment_start_failed variable_unset infrastructure transient"
     );
     assert!(error(&draft).message.contains("NOT_EXPORTED"));
     assert_eq!(rig.provider.calls(), []);

@@ -1,0 +1,31 @@
+//! What a process that runs trials has to do with its host: providers of environments, directories
+//! that outlive it, and what dead processes left behind; and the whole of a worker process.
+
+mod adopt;
+mod home;
+mod prospect;
+mod providers;
+mod worker;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+pub use self::adopt::{Estate, adopt_dead, reap};
+pub use self::home::Home;
+pub use self::providers::{ALL as ALL_PROVIDERS, provider, services};
+pub use self::worker::{Decorate, WorkerProcess};
+
+/// Bytes of finished executions that wait on disk beyond which no more are begun.
+pub const SPOOL_BYTES: u64 = 16 * 1024 * 1024 * 1024;
+
+/// What is of the host and outlives a process.
+#[derive(Debug, Clone)]
+pub struct HostPaths {
+    /// Locks by which the processes of this host build an image once.
+    pub image_locks: PathBuf,
+    /// Program and first argument of the supervisor of sandboxes.
+    pub sandbox_helper: Vec<OsString>,
+}
+
+#[cfg(test)]
+mod tests;

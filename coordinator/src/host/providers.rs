@@ -1,0 +1,79 @@
+//! Providers of environments, as this program was built.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rollout_protocol::spec::environment::ProviderKind;
+use rollout_worker::environment::Provider;
+use rollout_worker::secrets::TrialVariables;
+use rollout_worker::store::BlobStore;
+use rollout_worker::trial::{TaskFiles, TrialServices};
+
+use super::HostPaths;
+use crate::run::RunError;
+
+/// Every provider that this program was built with.
+pub const ALL: &[ProviderKind] = &[
+    #[cfg(feature = "docker")]
+    ProviderKind::Docker,
+    #[cfg(feature = "process")]
+    ProviderKind::Process,
+];
+
+/// A provider, whose sandboxes live in `sandboxes` if it makes any.
+///
+/// # Errors
+/// [`RunError::NotBuilt`].
+#[cfg_attr(
+    not(feature = "process"),
+    expect(unused_variables, reason = "other providers keep nothing on the host's disk")
+)]
+pub fn provider(
+    kind: ProviderKind,
+    host: &HostPaths,
+    sandboxes: PathBuf,
+) -> Result<Arc<dyn Provider>, RunError> {
+    match kind {
+        #[cfg(feature = "docker")]
+        ProviderKind::Docker => {
+            use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
+            Ok(Arc::new(DockerProvider::new(DockerOptions::new(&host.image_locks))))
+        }
+        #[cfg(not(feature = "docker"))]
+        ProviderKind::Docker => Err(RunError::NotBuilt(kind)),
+        #[cfg(feature = "process")]
+        ProviderKind::Process => {
+            use rollout_worker::environment::process::{
+                DEFAULT_PIDS, ProcessConfig, ProcessProvider,
+            };
+            Ok(Arc::new(ProcessProvider::new(ProcessConfig {
+                base: sandboxes,
+                helper: host.sandbox_helper.clone(),
+                pids: DEFAULT_PIDS,
+            })))
+        }
+        #[cfg(not(feature = "process"))]
+        ProviderKind::Process => Err(RunError::NotBuilt(kind)),
+    }
+}
+
+/// What trials share on a worker, with the files of tasks below the worker's directory.
+///
+/// # Errors
+/// [`RunError::File`].
+pub fn services(
+    providers: BTreeMap<ProviderKind, Arc<dyn Provider>>,
+    worker_dir: &Path,
+    store: Arc<dyn BlobStore>,
+    variables: TrialVariables,
+    host: String,
+) -> Result<TrialServices, RunError> {
+    let cache = worker_dir.join("cache");
+    let files = TaskFiles::open(&cache, store).map_err(|source| RunError::File {
+        action: "create",
+        path: cache.clone(),
+        source,
+    })?;
+    Ok(TrialServices { providers, files, variables, host })
+}
