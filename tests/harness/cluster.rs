@@ -25,13 +25,24 @@ pub struct Cluster {
     pub project: Arc<Project>,
     /// Its server.
     pub server: NatsServer,
+    lease: Option<Duration>,
 }
+
+/// Names the queue's lease in seconds, for the program under test only.
+const LEASE: &str = "ROLLOUT_TEST_LEASE_SECONDS";
 
 impl Cluster {
     /// Starts a server in the project; none, with a printed reason, where there is no nats-server.
     pub fn new(project: Project) -> Option<Self> {
         let server = NatsServer::start(&project.path().join("nats"))?;
-        Some(Self { project: Arc::new(project), server })
+        Some(Self { project: Arc::new(project), server, lease: None })
+    }
+
+    /// The same with another lease than the product's.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
     }
 
     /// Where blobs are.
@@ -60,7 +71,7 @@ impl Cluster {
             name: name.to_owned(),
             project: Arc::clone(&self.project),
             arguments: Vec::new(),
-            variables: Vec::new(),
+            variables: self.variables(),
             wire: None,
             run: None,
             is_paused: false,
@@ -69,10 +80,17 @@ impl Cluster {
         member.with(&["--store", text(&self.store())])
     }
 
-    /// Runs a command of the program against this cluster's server to its end.
+    /// Starts a command of the program against this cluster's server.
     pub fn command(&self, arguments: &[&str]) -> Run {
         let url = self.server.url();
-        self.project.rollout(&[arguments, &["--nats", &url]].concat())
+        let mut command = self.project.command(&[arguments, &["--nats", &url]].concat());
+        command.envs(self.variables());
+        self.project.start(command)
+    }
+
+    fn variables(&self) -> Vec<(String, String)> {
+        let lease = self.lease.iter().map(|lease| lease.as_secs().to_string());
+        lease.map(|seconds| (LEASE.to_owned(), seconds)).collect()
     }
 }
 

@@ -27,7 +27,7 @@ pub mod witness;
 
 /// Tells the person at the terminal, whether the test passes or not: the test runner shows what
 /// `eprintln!` prints only for tests that fail.
-pub(crate) fn note(text: &str) {
+pub fn note(text: &str) {
     let name = std::thread::current().name().unwrap_or("a test").to_owned();
     // A closed terminal is no reason to fail.
     drop(writeln!(io::stderr(), "{name}: {text}"));

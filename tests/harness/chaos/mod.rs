@@ -94,14 +94,13 @@ impl fmt::Display for Report {
 /// # Panics
 /// When something is left behind, or a process does what no process may.
 pub fn run(plan: &Plan, project: Project, say: &dyn Fn(&str)) -> Option<Report> {
-    let mut cluster = Cluster::new(project)?;
+    let mut cluster = Cluster::new(project)?.lease(plan.lease);
     let witness = Witness::start();
     let loads: Vec<_> = plan.providers.iter().map(|provider| load(plan, provider)).collect();
     for load in &loads {
         load.write(&cluster.project, &witness);
     }
-    let lease = plan.lease.as_secs().to_string();
-    let wired = |member: Member| member.wired(&cluster.server).variable(LEASE, &lease).started();
+    let wired = |member: Member| member.wired(&cluster.server).started();
     let workers = (1..=plan.workers).map(|number| {
         let worker = cluster.worker(&format!("worker {number}"), plan.slots);
         let all = plan.providers.iter().fold(worker.without("--provider"), |worker, provider| {
@@ -128,9 +127,6 @@ pub fn run(plan: &Plan, project: Project, say: &dyn Fn(&str)) -> Option<Report> 
     }
     Some(report)
 }
-
-/// Names the lease of the queue for the program under test.
-pub const LEASE: &str = "ROLLOUT_TEST_LEASE_SECONDS";
 
 fn load(plan: &Plan, provider: &str) -> Load {
     Load { provider: provider.to_owned(), ..Load::new(provider, plan.items, plan.seconds) }

@@ -1,0 +1,69 @@
+//! Workers that join, drain and are refused.
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::load::Load;
+use rollout_tests::note;
+use rollout_tests::wait;
+use rollout_tests::witness::Witness;
+
+use crate::{DEADLINE, LEAVE, assert_nothing_left, assert_undisturbed, cluster};
+
+#[test]
+fn workers_join_and_leave_during_a_run() {
+    let Some(cluster) = cluster() else { return };
+    let (witness, load) = (Witness::start(), Load::new("moving", 24, (1.0, 2.0)));
+    load.write(&cluster.project, &witness);
+    let mut first = cluster.worker("a", 3).started();
+    let mut coordinator = cluster.coordinator(&load.file()).started();
+    let results = cluster.project.results("moving");
+    wait::until(DEADLINE, "five results", || results.trials().len() >= 5);
+    let second = cluster.worker("b", 3).started();
+    wait::until(DEADLINE, "both to work", || witness.running() > 3);
+    let ended = first.terminate(LEAVE).expect(ExitCode::Success);
+    note(&format!("drained after SIGTERM:\n{}", ended.stderr));
+    let _ended = coordinator.wait(DEADLINE).expect(ExitCode::Success);
+    assert_eq!((witness.killed(), witness.repeated()), (0, 0), "a drain lets trials end");
+    assert_undisturbed(&cluster, &load);
+    let workers = results.trials().into_iter().map(|trial| trial.result["worker"].to_string());
+    let workers: std::collections::BTreeSet<_> = workers.collect();
+    assert_eq!(workers.len(), 2, "{workers:?}");
+    assert_nothing_left(&cluster, &["moving"], [second]);
+}
+
+#[test]
+fn a_drain_that_takes_too_long_gives_its_trials_to_others() {
+    let Some(cluster) = cluster() else { return };
+    let (witness, load) = (Witness::start(), Load::new("drained", 2, (8.0, 8.0)));
+    load.write(&cluster.project, &witness);
+    let mut first = cluster.worker("a", 2).with(&["--drain-timeout", "1s"]).started();
+    let mut coordinator = cluster.coordinator(&load.file()).started();
+    wait::until(DEADLINE, "two agents", || witness.running() == 2);
+    let second = cluster.worker("b", 2).started();
+    let _ended = first.terminate(LEAVE);
+    assert_eq!(witness.killed(), 2, "they were ended");
+    let _ended = coordinator.wait(DEADLINE).expect(ExitCode::Success);
+    assert_eq!(witness.repeated(), 2);
+    assert_undisturbed(&cluster, &load);
+    assert_nothing_left(&cluster, &["drained"], [second]);
+}
+
+#[test]
+fn a_worker_with_another_store_is_refused_with_the_reason() {
+    let Some(cluster) = cluster() else { return };
+    let (witness, load) = (Witness::start(), Load::new("stores", 3, (0.5, 1.0)));
+    load.write(&cluster.project, &witness);
+    let mut coordinator = cluster.coordinator(&load.file()).started();
+    let elsewhere = cluster.project.path().join("another-store");
+    let stranger = cluster.worker("stranger", 2);
+    let mut stranger = stranger.set("--store", elsewhere.to_str().expect("plain")).started();
+    // Either side may be the one that refuses.
+    let told = || format!("{}{}", stranger.run().stderr(), coordinator.run().stderr());
+    let mut told = told;
+    wait::until(DEADLINE, "the refusal", || told().contains("store"));
+    assert_eq!(witness.seen(), [], "it was given nothing");
+    let worker = cluster.worker("a", 2).started();
+    let _ended = coordinator.wait(DEADLINE).expect(ExitCode::Success);
+    assert_undisturbed(&cluster, &load);
+    stranger.kill();
+    assert_nothing_left(&cluster, &["stores"], [worker]);
+}

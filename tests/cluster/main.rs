@@ -1,0 +1,63 @@
+//! Runs over a real nats-server with workers that are processes of their own.
+
+mod alike;
+mod cancelling;
+mod coming_and_going;
+mod coordinator;
+mod deaths;
+mod ownership;
+mod placement;
+mod server;
+mod sharing;
+mod storm;
+
+use std::time::Duration;
+
+use rollout_tests::audit;
+use rollout_tests::cluster::{Cluster, Member};
+use rollout_tests::leftovers;
+use rollout_tests::load::Load;
+use rollout_tests::project::Project;
+
+/// How long a run may take, on a machine with two processors that does other things too.
+const DEADLINE: Duration = Duration::from_secs(180);
+
+/// A lease that a test can wait for.
+const LEASE: Duration = Duration::from_secs(4);
+
+/// How long an idle worker may take to leave.
+const LEAVE: Duration = Duration::from_secs(30);
+
+/// A cluster with a short lease; none, with a printed reason, where there is no nats-server.
+fn cluster() -> Option<Cluster> {
+    let project = Project::new(env!("CARGO_BIN_EXE_rollout-under-test"));
+    Cluster::new(project).map(|cluster| cluster.lease(LEASE))
+}
+
+/// Fails unless a load's results are those of an undisturbed run.
+#[track_caller]
+fn assert_undisturbed(cluster: &Cluster, load: &Load) {
+    let results = cluster.project.results(&load.name);
+    assert_eq!(audit::differences(load, &results), Vec::<String>::new());
+}
+
+/// Lets the workers leave, and fails if anything of the runs is left.
+#[track_caller]
+fn assert_nothing_left(
+    cluster: &Cluster,
+    runs: &[&str],
+    workers: impl IntoIterator<Item = Member>,
+) {
+    for mut worker in workers {
+        if worker.is_up() {
+            let ended = worker.terminate(LEAVE);
+            assert!(ended.status.success(), "{}: {}", worker.name, ended.stderr);
+        }
+    }
+    let results = runs.iter().map(|run| cluster.project.results(run));
+    let known = results.flat_map(|r| audit::executions(&audit::settlements(&r)));
+    let known: Vec<_> = known.collect();
+    let left = leftovers::of_cluster(cluster, &known, leftovers::SOON);
+    assert_eq!(left, Vec::<String>::new());
+    assert_eq!(leftovers::below(&cluster.workers()), Vec::<std::path::PathBuf>::new());
+}

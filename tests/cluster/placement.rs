@@ -1,0 +1,31 @@
+//! Trials that fit nowhere.
+
+use std::fs;
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::load::Load;
+use rollout_tests::witness::Witness;
+
+use crate::{DEADLINE, assert_nothing_left, cluster};
+
+#[test]
+fn a_trial_that_no_worker_could_run_is_told_and_holds_up_no_other() {
+    let Some(cluster) = cluster() else { return };
+    let (witness, load) = (Witness::start(), Load::new("large", 5, (0.5, 1.0)));
+    load.write(&cluster.project, &witness);
+    let toml = cluster.project.path().join("tasks-large").join(load.task(2)).join("task.toml");
+    fs::write(toml, "version = \"1.0\"\n[environment]\ncpus = 64\n").expect("a file");
+    let worker = cluster.worker("a", 2).with(&["--cpus", "2"]).started();
+    let coordinator = cluster.coordinator(&load.file()).with(&["--unplaceable-timeout", "5s"]);
+    let ended = coordinator.started().wait(DEADLINE).expect(ExitCode::Infrastructure);
+    let said = format!("{}{}", ended.stdout, ended.stderr);
+    assert!(said.contains("64") && said.contains("cpu"), "the reason is told: {said}");
+    let results = cluster.project.results("large");
+    assert_eq!((results.count("completed_trials"), results.count("failed_trials")), (4, 1));
+    let large = results.trial("busy", &load.task(2));
+    assert_eq!(large.error(), Some("environment_resource_allocation_failed"));
+    assert_eq!(large.result["error"]["code"], "unplaceable");
+    assert!(large.message().contains("64"), "{}", large.message());
+    assert_eq!(witness.executions().get(&load.task(2)), None);
+    assert_nothing_left(&cluster, &["large"], [worker]);
+}

@@ -1,0 +1,69 @@
+//! A server that is away, comes back, and comes back empty.
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::load::Load;
+use rollout_tests::wait;
+use rollout_tests::witness::Witness;
+
+use crate::{DEADLINE, LEASE, assert_nothing_left, assert_undisturbed, cluster};
+
+#[test]
+fn an_outage_longer_than_the_lease_ends_nothing_and_repeats_nothing() {
+    let Some(mut cluster) = cluster() else { return };
+    let witness = Witness::start();
+    let load = Load::new("outage", 8, (14.0, 16.0));
+    load.write(&cluster.project, &witness);
+    let workers = ["a", "b"].map(|name| cluster.worker(name, 3).started());
+    let mut coordinator = cluster.coordinator(&load.file()).started();
+    wait::until(DEADLINE, "six agents", || witness.running() == 6);
+    cluster.server.kill();
+    let ended = || witness.running() < 6;
+    assert!(!wait::holds_within(2 * LEASE, ended), "an outage ends nothing: {:?}", witness.seen());
+    cluster.server.go();
+    let _ended = coordinator.wait(DEADLINE).expect(ExitCode::Success);
+    assert_eq!((witness.killed(), witness.repeated()), (0, 0), "{:?}", witness.seen());
+    assert_undisturbed(&cluster, &load);
+    assert_nothing_left(&cluster, &["outage"], workers);
+}
+
+#[test]
+fn results_that_come_in_an_outage_are_merged_after_it() {
+    let Some(mut cluster) = cluster() else { return };
+    let witness = Witness::start();
+    let load = Load::new("spooled", 9, (3.0, 5.0));
+    load.write(&cluster.project, &witness);
+    let workers = ["a", "b"].map(|name| cluster.worker(name, 3).started());
+    let mut coordinator = cluster.coordinator(&load.file()).started();
+    wait::until(DEADLINE, "six agents", || witness.running() == 6);
+    cluster.server.kill();
+    wait::until(DEADLINE, "six ends", || witness.running() == 0);
+    cluster.server.go();
+    let _ended = coordinator.wait(DEADLINE).expect(ExitCode::Success);
+    assert_eq!((witness.killed(), witness.repeated()), (0, 0), "{:?}", witness.seen());
+    assert_undisturbed(&cluster, &load);
+    assert_nothing_left(&cluster, &["spooled"], workers);
+}
+
+#[test]
+fn a_server_that_dies_again_and_again_and_loses_its_store_loses_no_result() {
+    let Some(mut cluster) = cluster() else { return };
+    let witness = Witness::start();
+    let load = Load::new("again", 40, (1.0, 3.0));
+    load.write(&cluster.project, &witness);
+    let workers = ["a", "b"].map(|name| cluster.worker(name, 3).started());
+    let mut coordinator = cluster.coordinator(&load.file()).started();
+    let results = cluster.project.results("again");
+    for (number, settled) in [4, 12, 20, 28].into_iter().enumerate() {
+        wait::until(DEADLINE, "more results", || results.trials().len() >= settled);
+        if number == 2 {
+            cluster.server.wipe();
+        } else {
+            cluster.server.kill();
+        }
+        cluster.server.go();
+    }
+    let _ended = coordinator.wait(DEADLINE).expect(ExitCode::Success);
+    assert_eq!((witness.killed(), witness.repeated()), (0, 0), "{:?}", witness.executions());
+    assert_undisturbed(&cluster, &load);
+    assert_nothing_left(&cluster, &["again"], workers);
+}

@@ -1,0 +1,38 @@
+//! Runs that share a pool.
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::load::Load;
+use rollout_tests::note;
+use rollout_tests::wait;
+use rollout_tests::witness::Witness;
+use rustix::process::Signal;
+
+use crate::{DEADLINE, assert_nothing_left, assert_undisturbed, cluster};
+
+#[test]
+fn a_small_run_that_comes_later_is_not_starved_by_a_big_one() {
+    let Some(cluster) = cluster() else { return };
+    let witness = Witness::start();
+    let big = Load::new("big", 1, (0.3, 0.3)).with("n_attempts: 10000");
+    let small = Load::new("small", 10, (0.3, 0.3));
+    big.write(&cluster.project, &witness);
+    small.write(&cluster.project, &witness);
+    let workers = ["a", "b"].map(|name| cluster.worker(name, 2).started());
+    let mut first = cluster.coordinator(&big.file()).started();
+    let of_big = || witness.executions().get(&big.task(1)).copied().unwrap_or_default();
+    wait::until(DEADLINE, "the big run to be on its way", || of_big() >= 20);
+
+    let before = of_big();
+    let mut second = cluster.coordinator(&small.file()).started();
+    let _ended = second.wait(DEADLINE).expect(ExitCode::Success);
+    let meanwhile = of_big() - before;
+    note(&format!("the small run's 10 trials took as long as {meanwhile} of the big run's"));
+    assert!(first.is_up() && meanwhile < 1000, "{meanwhile}");
+    assert_undisturbed(&cluster, &small);
+
+    first.run().signal(Signal::INT);
+    first.says("stop", DEADLINE);
+    first.run().signal(Signal::INT);
+    let _ended = first.wait(DEADLINE).expect(ExitCode::Cancelled);
+    assert_nothing_left(&cluster, &["big", "small"], workers);
+}

@@ -1,0 +1,40 @@
+//! A short storm; `tests/chaos` makes long ones.
+
+use std::time::Duration;
+
+use rollout_tests::chaos::{self, Plan};
+use rollout_tests::note;
+use rollout_tests::project::Project;
+
+#[test]
+fn a_storm_of_kills_changes_no_result() {
+    storm(&Plan { only_kills: true, ..plan(1) });
+}
+
+#[test]
+fn a_storm_of_everything_changes_no_result() {
+    storm(&plan(2));
+}
+
+fn plan(seed: u64) -> Plan {
+    Plan {
+        seed,
+        deadline: Duration::from_secs(180),
+        items: 60,
+        workers: 3,
+        slots: 3,
+        seconds: (1.0, 3.0),
+        providers: vec!["process".to_owned()],
+        pause: (2.0, 4.0),
+        lease: Duration::from_secs(6),
+        no_return: false,
+        only_kills: false,
+    }
+}
+
+fn storm(plan: &Plan) {
+    let project = Project::new(env!("CARGO_BIN_EXE_rollout-under-test"));
+    let Some(report) = chaos::run(plan, project, &note) else { return };
+    note(&report.to_string());
+    assert_eq!(report.problems, Vec::<String>::new(), "{plan:?}\n{report}");
+}
