@@ -91,7 +91,6 @@ impl Core {
                 elsewhere.heard(now.monotonic_ms, claim.exec);
             }
             let row = self.rows.get_mut(&claim.item);
-            // The answer may have been lost on its way.
             if row.is_none_or(|row| row.find(&claim.exec).is_none()) {
                 self.commit(now, Record::Claimed { claim }, out);
             }
@@ -132,10 +131,6 @@ impl Elsewhere {
 
     /// The answer to a claim of the current try of an offered item.
     fn verdict(&self, now: u64, claim: &Claim, row: &Row) -> Verdict {
-        let own = row.executions.iter().find(|known| known.exec == claim.exec);
-        if own.is_some_and(Known::is_open) {
-            return Verdict::Answer(Answer::Run);
-        }
         let others = || {
             row.executions.iter().filter(|known| {
                 known.exec != claim.exec && known.try_id >= row.floor && known.may_run()
@@ -143,6 +138,11 @@ impl Elsewhere {
         };
         if others().any(|known| self.is_shown(now, &known.exec)) {
             return Verdict::Answer(Answer::Hold);
+        }
+        let own = row.executions.iter().find(|known| known.exec == claim.exec);
+        if own.is_some_and(Known::is_open) {
+            // The answer was lost on its way.
+            return Verdict::Answer(Answer::Run);
         }
         let alive = others().filter_map(|known| self.alive_until(now, &known.exec)).max();
         if let Some(until) = alive {

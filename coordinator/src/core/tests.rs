@@ -1,5 +1,6 @@
 //! The core alone: the rules of merging, and random schedules against what must always hold.
 
+mod fleet;
 mod merging;
 mod schedules;
 
@@ -14,6 +15,7 @@ use rollout_protocol::wire::offer::SizeClass;
 use rollout_protocol::wire::report::{Body, Report, ResultBody};
 use rollout_worker::port::{Incarnation, Position, Reported};
 
+use super::row::{Row, State};
 use super::{Bounds, Core, Effect, Input, NewItem, Now, Opened, Output, Record, Settings, Settled};
 
 const RUN: RunId = RunId::from_bytes([7; 16]);
@@ -114,6 +116,60 @@ impl World {
         world
     }
 
+    /// A core whose workers are elsewhere.
+    fn elsewhere(items: u8, permits: usize) -> Self {
+        let mut world = Self {
+            core: Core::new(settings(1, permits)),
+            journal: vec![(Timestamp::UNIX_EPOCH, opened(1, policy()))],
+            effects: Vec::new(),
+            now_ms: 0,
+            sequence: 0,
+            epoch: 1,
+            permits,
+        };
+        world.begin_elsewhere(&vec![1; usize::from(items)]);
+        world
+    }
+
+    /// A sitting begins: the plan is fed under these specs, former executions may still run.
+    fn begin_elsewhere(&mut self, specs: &[u8]) {
+        let planned = (0..).zip(specs).map(|(n, under)| fleet::planned(n, *under)).collect();
+        self.handle(Input::Items(planned));
+        self.handle(Input::Exhausted);
+        self.handle(Input::Begin);
+    }
+
+    /// Another process takes the run over.
+    fn take_over(&mut self, specs: &[u8]) -> Vec<Settled> {
+        let replayed = self.replay(policy());
+        self.begin_elsewhere(specs);
+        replayed
+    }
+
+    /// The journal alone gives the state that the core has.
+    fn same_from_the_journal(&self) {
+        let mut again = Core::new(settings(self.epoch, self.permits));
+        for (at, record) in &self.journal {
+            again.apply(*at, record.clone(), &mut Vec::new());
+        }
+        for (item, row) in self.core.rows.iter().filter(|(_, row)| row.current.n > 0) {
+            let same = again.rows.get(item).expect("the journal knows it");
+            let view = |row: &Row| {
+                // What waits is owed as soon as nobody remembers for how long.
+                let waits = row.state == State::Waiting;
+                let state = if waits { State::Owed } else { row.state };
+                let Row { spec, current, floor, failures, cancelled, solo, .. } = row;
+                format!(
+                    "{spec} {current} {floor} {failures} {cancelled} {solo} {state:?} {:?}",
+                    row.executions
+                )
+            };
+            assert_eq!(view(row), view(same), "item {item}: {:#?}", self.journal);
+        }
+        assert_eq!(self.core.position(), again.position());
+        assert_eq!(self.core.in_flight(), again.in_flight());
+    }
+
     /// A sitting begins: the plan is fed, former executors are dead.
     fn begin(&mut self, items: u8) {
         let planned = (0..items)
@@ -146,6 +202,12 @@ impl World {
     /// The same, and the new sitting has another retry policy.
     fn resume(&mut self, records: usize, items: u8, retry: RetryPolicy) -> Vec<Settled> {
         self.journal.truncate(records);
+        let replayed = self.replay(retry);
+        self.begin(items);
+        replayed
+    }
+
+    fn replay(&mut self, retry: RetryPolicy) -> Vec<Settled> {
         self.epoch += 1;
         self.core = Core::new(settings(self.epoch, self.permits));
         let mut replayed = Vec::new();
@@ -155,7 +217,6 @@ impl World {
         self.effects.clear();
         self.core.begin(RUN, retry);
         self.journal.push((Timestamp::UNIX_EPOCH, opened(self.epoch, retry)));
-        self.begin(items);
         replayed
             .into_iter()
             .filter_map(|effect| match effect {
