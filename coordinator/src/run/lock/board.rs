@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use rollout_protocol::Timestamp;
 use rollout_protocol::event::TakeoverReason;
 use rollout_protocol::id::{OwnerId, RunId};
@@ -43,7 +44,28 @@ pub(super) struct View {
 }
 
 /// Looks into the run directory: for a head when there is one.
-pub(super) type Look = Arc<dyn Fn(Option<Head>) -> Result<View, JournalError> + Send + Sync>;
+pub(super) type Look = Arc<dyn Fn(Option<Head>) -> Looking + Send + Sync>;
+
+/// A look that is on its way.
+pub(super) type Looking = BoxFuture<'static, Result<View, JournalError>>;
+
+/// What was looked for last: a journal may be long, and while an owner is watched that holds still
+/// there is nothing new to see in it.
+#[derive(Debug, Default)]
+pub(super) struct Looked(Option<(Option<Head>, View)>);
+
+impl Looked {
+    async fn at(&mut self, look: &Look, head: Option<Head>) -> Result<View, JournalError> {
+        if let Some((of, view)) = &self.0
+            && *of == head
+        {
+            return Ok(view.clone());
+        }
+        let view = look(head).await?;
+        self.0 = Some((head, view.clone()));
+        Ok(view)
+    }
+}
 
 /// What to do about an entry that is not ours, or is not there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,12 +153,15 @@ impl BoardLock {
     ) -> Result<(Self, Option<Takeover>), LockError> {
         let started = Instant::now();
         let mut watch = Watch::new();
+        let mut looked = Looked::default();
         loop {
             match place.read().await {
                 Ok(found) => {
                     let revision = found.as_ref().map(|entry| entry.revision);
                     let watched = watch.answered(started.elapsed(), revision);
-                    if let Some(taken) = place.attempt(found, &me, watched, patience).await? {
+                    if let Some(taken) =
+                        place.attempt(found, &me, watched, patience, &mut looked).await?
+                    {
                         return Ok(taken);
                     }
                 }
@@ -199,7 +224,7 @@ impl BoardLock {
     async fn reconsider(&self, has_record: bool) -> Result<Option<u64>, RenewError> {
         let Some(found) = self.place.read().await? else {
             // Who took the directory over in the meantime is named in it.
-            let view = self.place.look(None).await.map_err(|e| unreachable(e.to_string()))?;
+            let view = (self.place.look)(None).await.map_err(|e| unreachable(e.to_string()))?;
             if view.holder == Some(self.entry.owner.id) {
                 return Ok(None);
             }
@@ -221,19 +246,20 @@ impl BoardLock {
 
 impl Place {
     /// Acts on what was found; nothing when it is to be watched further.
-    async fn attempt(
+    pub(super) async fn attempt(
         &self,
         found: Option<Entry>,
         me: &LockOwner,
         watched: Watched,
         patience: &Patience,
+        looked: &mut Looked,
     ) -> Result<Option<(BoardLock, Option<Takeover>)>, LockError> {
         let revision = found.as_ref().map(|found| found.revision);
         let entry = match found {
             Some(found) => Some(RunEntry::parse(&found.value).ok_or(LockError::Unreadable)?),
             None => None,
         };
-        let view = self.look(entry.as_ref().and_then(|entry| entry.head)).await?;
+        let view = looked.at(&self.look, entry.as_ref().and_then(|entry| entry.head)).await?;
         let reason = match decide(entry.as_ref(), me, watched, &view, patience) {
             Decision::Take(reason) => reason,
             Decision::Wait => return Ok(None),
@@ -300,7 +326,7 @@ impl Place {
         self.run.to_string()
     }
 
-    async fn read(&self) -> Result<Option<Entry>, QueueError> {
+    pub(super) async fn read(&self) -> Result<Option<Entry>, QueueError> {
         answer(self.board.read(&self.key())).await
     }
 
@@ -310,11 +336,6 @@ impl Place {
         revision: Option<u64>,
     ) -> Result<Option<u64>, QueueError> {
         answer(self.board.write(&self.key(), value, revision)).await
-    }
-
-    async fn look(&self, head: Option<Head>) -> Result<View, JournalError> {
-        let look = Arc::clone(&self.look);
-        rollout_worker::supervise::blocking(move || look(head)).await
     }
 }
 

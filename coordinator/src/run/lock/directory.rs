@@ -41,6 +41,8 @@ pub(super) struct Contender {
     owner: LockOwner,
     file: File,
     local: bool,
+    /// The newest epoch that an owner gave itself, also one that opened no segment.
+    newest: u32,
     watch: Watch<Option<Vec<u8>>>,
     started: Instant,
 }
@@ -78,7 +80,13 @@ impl Contender {
         let file = file.map_err(LockError::io(&path))?;
         let (layout, owner) = (layout.clone(), LockOwner::current(layout));
         let local = is_local(layout.root());
-        Ok(Self { layout, owner, file, local, watch: Watch::new(), started: Instant::now() })
+        let (watch, started) = (Watch::new(), Instant::now());
+        Ok(Self { layout, owner, file, local, newest: 0, watch, started })
+    }
+
+    #[cfg(test)]
+    pub(super) fn pretend_local(&mut self, local: bool) {
+        self.local = local;
     }
 
     /// Tries once. What may have to be waited for is let go of.
@@ -89,6 +97,7 @@ impl Contender {
             .map_err(LockError::io(&self.layout.lock_info()))?;
         let watched = self.watch.answered(self.started.elapsed(), text.clone());
         let note = text.as_deref().and_then(Note::parse);
+        self.newest = note.as_ref().map_or(0, |note| note.epoch);
         let mine = FileId::of(&self.file).map_err(LockError::io(&path))?;
         self.owner.file = locked.then_some(mine);
         let verdict = match (&note, &text) {
@@ -97,19 +106,15 @@ impl Contender {
             (Some(note), _) if locked => judge(self.other(note), watched, patience),
             _ => self.judge_locked(watched, patience),
         };
+        let holder = note.map_or_else(|| "another process".to_owned(), |note| note.describe());
+        if let Verdict::Take(reason) = verdict {
+            let takeover = reason.map(|reason| Takeover { former: holder, reason });
+            return Ok(Attempt::Taken(takeover));
+        }
+        self.file.unlock().map_err(LockError::io(&path))?;
         match verdict {
-            Verdict::Take(reason) => {
-                let former = note.map_or_else(|| "another process".to_owned(), |n| n.describe());
-                Ok(Attempt::Taken(reason.map(|reason| Takeover { former, reason })))
-            }
-            Verdict::Wait => {
-                self.file.unlock().map_err(LockError::io(&path))?;
-                Ok(Attempt::Wait)
-            }
-            Verdict::Held => {
-                let holder = note.map_or_else(|| "another process".to_owned(), |n| n.describe());
-                Err(LockError::Held { root: self.layout.root().to_owned(), holder })
-            }
+            Verdict::Held => Err(LockError::Held { root: self.layout.root().to_owned(), holder }),
+            Verdict::Take(_) | Verdict::Wait => Ok(Attempt::Wait),
         }
     }
 
@@ -131,8 +136,8 @@ impl Contender {
 
     /// Notes down that this process is the owner, and lets that note beat.
     pub(super) fn hold(self) -> Result<DirectoryLock, LockError> {
-        let epoch = Survey::of(&self.layout)?.next_epoch();
-        let Self { layout, owner, file, .. } = self;
+        let Self { layout, owner, file, newest, .. } = self;
+        let epoch = Survey::of(&layout)?.next_epoch().max(newest + 1);
         let note = Note::new(owner, epoch);
         let path = layout.lock_info();
         note.write(&path).map_err(LockError::io(&path))?;
@@ -149,6 +154,11 @@ impl Contender {
 impl DirectoryLock {
     pub(super) fn held(&self) -> &Arc<Held> {
         &self.held
+    }
+
+    /// The epoch that goes with the lock.
+    pub(super) fn epoch(&self) -> u32 {
+        self.held.note().epoch
     }
 
     /// The epoch became another one.
@@ -212,7 +222,7 @@ impl Held {
         }
     }
 
-    fn refresh(&self) {
+    pub(super) fn refresh(&self) {
         let mut note = self.note();
         if note.owner.file.is_none() && try_lock(&self.file).unwrap_or(false) {
             // Who had it when this process took over is gone.

@@ -214,7 +214,7 @@ impl RunLock {
         let mut taken = Taken {
             run: known,
             owner: owner.clone(),
-            epoch: survey.next_epoch(),
+            epoch: directory.epoch(),
             head: None,
             takeover: None,
             shared: shared.is_some(),
@@ -369,26 +369,28 @@ async fn stopped(stops: &mut mpsc::Receiver<StopLevel>) {
 /// Looks into a run directory for what the lock on a board depends on.
 fn look(layout: Layout) -> Look {
     Arc::new(move |wanted| {
-        let survey = Survey::of(&layout)?;
-        let holders = survey.openings().filter_map(|opened| opened.holder);
-        let mut view = View {
-            newest: survey.next_epoch() - 1,
-            shared: holders.count() > 0,
-            holder: survey.openings().next_back().and_then(|opened| opened.holder),
-            ..View::default()
-        };
-        match wanted {
-            Some(head) => view.lack = survey.lacks(head)?,
-            None => {
-                view.head = survey.head()?;
-                if let Some(head) = view.head {
-                    // Its writer may have died before it was synced.
-                    journal::persist(&layout, head.epoch)?;
-                }
-            }
-        }
-        Ok(view)
+        let layout = layout.clone();
+        Box::pin(supervise::blocking(move || view(&layout, wanted)))
     })
+}
+
+fn view(layout: &Layout, wanted: Option<Head>) -> Result<View, JournalError> {
+    let survey = Survey::of(layout)?;
+    let mut view = View {
+        newest: survey.next_epoch() - 1,
+        shared: survey.openings().any(|opened| opened.holder.is_some()),
+        holder: survey.openings().next_back().and_then(|opened| opened.holder),
+        ..View::default()
+    };
+    match wanted {
+        Some(head) => view.lack = survey.lacks(head)?,
+        None => view.head = survey.head()?,
+    }
+    if let Some(head) = view.head {
+        // Its writer may have died before it was synced.
+        journal::persist(layout, head.epoch)?;
+    }
+    Ok(view)
 }
 
 /// Name of this host.

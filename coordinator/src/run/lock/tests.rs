@@ -1,1 +1,0 @@
-//! Two owners of one run.
