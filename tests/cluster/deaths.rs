@@ -45,7 +45,7 @@ fn its_trials_run_elsewhere_within_the_lease() {
     assert_undisturbed(&cluster, &load);
     // Nobody has come since who could adopt what the dead one left.
     let next = cluster.worker("c", 1).started();
-    wait::until(DEADLINE, "the next worker", || is_shown(&cluster, 2));
+    wait::until(DEADLINE, "the adoption", || cluster.kept().len() == 2);
     assert_nothing_left(&cluster, &["elsewhere"], [other, next]);
 }
 

@@ -59,5 +59,5 @@ fn assert_nothing_left(
     let known: Vec<_> = known.collect();
     let left = leftovers::of_cluster(cluster, &known, leftovers::SOON);
     assert_eq!(left, Vec::<String>::new());
-    assert_eq!(leftovers::below(&cluster.workers()), Vec::<std::path::PathBuf>::new());
+    assert_eq!(cluster.kept(), Vec::<std::path::PathBuf>::new());
 }

@@ -50,15 +50,21 @@ impl Cluster {
         self.project.path().join("store")
     }
 
-    /// Where the workers of this host have their directories.
-    pub fn workers(&self) -> PathBuf {
-        self.project.path().join("workers")
+    /// What the workers of this host keep there: directories of workers, files of sandboxes.
+    pub fn kept(&self) -> Vec<PathBuf> {
+        let host = self.host();
+        let sandboxes = below(&host.join("sandboxes"));
+        directories_of_workers(&host).into_iter().chain(sandboxes).collect()
+    }
+
+    fn host(&self) -> PathBuf {
+        self.project.path().join("host")
     }
 
     /// A worker, not started yet.
     pub fn worker(&self, name: &str, slots: u32) -> Member {
         let member = self.member(name, &["worker"]).with(&["--slots", &slots.to_string()]);
-        member.with(&["--dir", text(&self.workers()), "--provider", "process"])
+        member.with(&["--dir", text(&self.host()), "--provider", "process"])
     }
 
     /// A coordinator, not started yet.
@@ -240,14 +246,6 @@ impl Member {
         self.arguments.get(at + 1).map(String::as_str)
     }
 
-    /// Directory of a worker.
-    ///
-    /// # Panics
-    /// When it is none.
-    pub fn dir(&self) -> &Path {
-        Path::new(self.option("--dir").expect("a worker has a directory"))
-    }
-
     /// Number of executions that a worker has begun and not finished, by what it keeps on disk.
     pub fn executing(&self) -> usize {
         self.own_dir().map_or(0, |dir| below(&dir.join("scratch")).len())
@@ -260,7 +258,7 @@ impl Member {
             json(&dir.join("owner.json"))
                 .is_some_and(|owner| owner["pid"].as_u64() == Some(pid.into()))
         };
-        below(self.dir()).into_iter().find(is_own)
+        directories_of_workers(Path::new(self.option("--dir")?)).into_iter().find(is_own)
     }
 
     /// Waits until `text` stands in its standard error.
@@ -280,6 +278,11 @@ impl Drop for Member {
         // A stopped process would not see its end; one that ended does not mind.
         self.resume();
     }
+}
+
+/// Below `workers` there is a directory for each deployment.
+fn directories_of_workers(host: &Path) -> Vec<PathBuf> {
+    below(&host.join("workers")).iter().flat_map(|deployment| below(deployment)).collect()
 }
 
 fn text(path: &Path) -> &str {

@@ -176,7 +176,7 @@ fn check(
     if report.repeated > report.exposed {
         report.problems.push("more was repeated than was running at the disturbances".to_owned());
     }
-    let left = leftovers::below(&cluster.workers());
+    let left = cluster.kept();
     if !left.is_empty() {
         report.problems.push(format!("left by workers: {left:?}"));
     }
