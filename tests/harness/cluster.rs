@@ -28,8 +28,8 @@ pub struct Cluster {
     lease: Option<Duration>,
 }
 
-/// Names the queue's lease in seconds, for the program under test only.
-const LEASE: &str = "ROLLOUT_TEST_LEASE_SECONDS";
+/// Names the queue's lease in seconds.
+const LEASE: &str = "ROLLOUT_LEASE";
 
 impl Cluster {
     /// Starts a server in the project; none, with a printed reason, where there is no nats-server.
