@@ -7,6 +7,8 @@ use std::time::Duration;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use rollout_protocol::limits::LOCK_STALE;
 
+#[cfg(feature = "nats")]
+use super::cluster::{CancelArgs, DoctorArgs, SetupArgs, WorkersArgs};
 use crate::config::LogLevel;
 use crate::report::Materialize;
 use crate::run::Patience;
@@ -27,6 +29,14 @@ pub(super) enum Command {
     Run(Box<RunArgs>),
     #[cfg(feature = "docker")]
     Gc(GcArgs),
+    #[cfg(feature = "nats")]
+    Cancel(CancelArgs),
+    #[cfg(feature = "nats")]
+    Workers(WorkersArgs),
+    #[cfg(feature = "nats")]
+    Setup(SetupArgs),
+    #[cfg(feature = "nats")]
+    Doctor(DoctorArgs),
     /// Measure this machine with trials that do nothing
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -98,6 +108,15 @@ pub(super) struct RunArgs {
     /// Log level, instead of the job file's `log_level`
     #[arg(long, value_name = "LEVEL", conflicts_with = "quiet")]
     pub(super) log_level: Option<LogLevel>,
+
+    /// How long trials that no worker could run wait for one that can before they fail
+    #[cfg(feature = "nats")]
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = super::values::duration)]
+    pub(super) unplaceable_timeout: Duration,
+
+    #[cfg(feature = "nats")]
+    #[command(flatten)]
+    pub(super) nats: super::cluster::NatsArgs,
 }
 
 /// Remove what dead runs left on this host
@@ -153,6 +172,10 @@ impl Cli {
             Command::Run(args) => args.quiet,
             #[cfg(feature = "docker")]
             Command::Gc(_) => false,
+            #[cfg(feature = "nats")]
+            Command::Cancel(_) | Command::Workers(_) | Command::Setup(_) | Command::Doctor(_) => {
+                false
+            }
             Command::Bench(_) => false,
         }
     }

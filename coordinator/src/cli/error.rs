@@ -68,7 +68,20 @@ impl CliError {
         }
     }
 
-    fn hint(mut self, hint: &str) -> Self {
+    /// Something that cannot be done as it was asked for.
+    #[cfg(feature = "nats")]
+    pub(super) fn refused(message: impl Into<String>) -> Self {
+        let (details, hints) = (Vec::new(), Vec::new());
+        Self { code: ExitCode::Config, message: message.into(), details, hints }
+    }
+
+    /// Something that the user has to correct.
+    #[cfg(feature = "nats")]
+    pub(super) fn config(what: impl Into<String>, cause: &(dyn Error + 'static)) -> Self {
+        Self::of(ExitCode::Config, what, cause)
+    }
+
+    pub(super) fn hint(mut self, hint: &str) -> Self {
         self.hints.push(hint.to_owned());
         self
     }
@@ -178,5 +191,63 @@ fn of_lock(what: &str, error: &LockError) -> CliError {
         }
         LockError::Unreadable => failed.hint("use a newer rollout"),
         _ => failed,
+    }
+}
+
+#[cfg(feature = "nats")]
+mod nats {
+    use rollout_worker::port::QueueError;
+    use rollout_worker::queue::nats::{BindError, ConnectError, OptionsError, SetupError};
+
+    use super::{CliError, ExitCode};
+
+    impl From<OptionsError> for CliError {
+        fn from(error: OptionsError) -> Self {
+            Self::config("the NATS server cannot be used", &error)
+        }
+    }
+
+    impl From<ConnectError> for CliError {
+        fn from(error: ConnectError) -> Self {
+            match &error {
+                ConnectError::Unreachable { .. } => {
+                    Self::failure("there is no connection to NATS", &error)
+                }
+                _ => Self::config("the NATS server cannot be used", &error),
+            }
+        }
+    }
+
+    impl From<SetupError> for CliError {
+        fn from(error: SetupError) -> Self {
+            Self::config("the NATS server is not set up", &error)
+                .hint("`rollout doctor` shows what differs; `rollout setup` makes what is missing")
+        }
+    }
+
+    impl From<BindError> for CliError {
+        fn from(error: BindError) -> Self {
+            match error {
+                BindError::Queue(error) => error.into(),
+                error @ BindError::Elsewhere { .. } => Self::config(
+                    "the workers of the pool use another blob store",
+                    &error,
+                )
+                .hint(
+                    "give the same `--store` everywhere, another `pool:` in the job, or bind the \
+                         pool anew: `rollout setup --pool NAME --store DIR --rebind`",
+                ),
+            }
+        }
+    }
+
+    impl From<QueueError> for CliError {
+        fn from(error: QueueError) -> Self {
+            let code = match error {
+                QueueError::Denied { .. } => ExitCode::Config,
+                _ => ExitCode::Failure,
+            };
+            Self::of(code, "the queue failed", &error)
+        }
     }
 }

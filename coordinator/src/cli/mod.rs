@@ -3,6 +3,8 @@
 
 mod args;
 mod bench;
+#[cfg(feature = "nats")]
+mod cluster;
 mod dry_run;
 mod error;
 mod exit;
@@ -14,6 +16,8 @@ mod output;
 mod run;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "nats")]
+mod values;
 
 use std::ffi::OsString;
 use std::process::ExitCode as ProcessExit;
@@ -54,6 +58,14 @@ async fn dispatch(cli: Cli, printer: &Printer) -> Result<ExitCode, CliError> {
         Command::Run(args) => Box::pin(run::run(*args, printer)).await,
         #[cfg(feature = "docker")]
         Command::Gc(args) => gc::run(&args, printer).await,
+        #[cfg(feature = "nats")]
+        Command::Cancel(args) => Box::pin(cluster::cancel(&args, printer)).await,
+        #[cfg(feature = "nats")]
+        Command::Workers(args) => Box::pin(cluster::workers(&args, printer)).await,
+        #[cfg(feature = "nats")]
+        Command::Setup(args) => Box::pin(cluster::setup(&args, printer)).await,
+        #[cfg(feature = "nats")]
+        Command::Doctor(args) => Box::pin(cluster::doctor(&args, printer)).await,
         Command::Bench(what) => Box::pin(bench::run(&what, printer)).await,
     }
 }

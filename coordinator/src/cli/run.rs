@@ -3,13 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rollout_protocol::event::RunEvent;
 use rollout_protocol::exit::ExitCode;
+use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::owner::WorkerDir;
 use rollout_worker::store::BlobStore;
 use rollout_worker::store::fs::FsStore;
 use rollout_worker::supervise;
+use tokio::sync::mpsc;
 
 use super::args::RunArgs;
+#[cfg(feature = "nats")]
+use super::cluster::Elsewhere;
 use super::error::CliError;
 use super::output::Printer;
 use super::{SANDBOX, dry_run, exit, image_locks, logging};
@@ -37,7 +42,7 @@ pub(super) async fn run(args: RunArgs, printer: &Printer) -> Result<ExitCode, Cl
     if args.dry_run {
         dry_run::show(prepared, args.json, printer).await
     } else {
-        start(prepared, &args, screen, printer).await
+        Box::pin(start(prepared, &args, screen, printer)).await
     }
 }
 
@@ -48,6 +53,8 @@ async fn start(
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
     let Prepared { job, datasets, .. } = prepared;
+    #[cfg(feature = "nats")]
+    let elsewhere = Elsewhere::connect(args, &job).await?;
     let own = job.jobs_dir.join(".rollout");
     let blobs = args.store.clone().unwrap_or_else(|| own.join("blobs"));
     let store: Arc<dyn BlobStore> = Arc::new(FsStore::open(blobs).await?);
@@ -62,6 +69,30 @@ async fn start(
     let (events, reporter) = Reporter::start(facts(&job, &plan, args), sinks)
         .map_err(failed("cannot start the outputs"))?;
     let (stops, _listening) = signals::listen().map_err(failed("cannot listen for signals"))?;
+    #[cfg(feature = "nats")]
+    let sitting = match elsewhere {
+        Some(elsewhere) => Box::pin(elsewhere.run(args, job, plan, store, events, stops)).await,
+        None => run_here(args, job, plan, store, events, stops).await,
+    };
+    #[cfg(not(feature = "nats"))]
+    let sitting = run_here(args, job, plan, store, events, stops).await;
+    let report = reporter.finish().await;
+    let (Sitting { ended, lock }, report) = (sitting?, report?);
+    drop(lock);
+    tell(&report, &run_dir, args.json, printer)?;
+    Ok(exit::of_run(ended.cancelled, &report.tally, args.fail_under))
+}
+
+/// Runs a sitting in this process.
+async fn run_here(
+    args: &RunArgs,
+    job: Job,
+    plan: JobPlan,
+    store: Arc<dyn BlobStore>,
+    events: mpsc::Sender<Vec<RunEvent>>,
+    stops: mpsc::Receiver<StopLevel>,
+) -> Result<Sitting, CliError> {
+    let own = job.jobs_dir.join(".rollout");
     let image_locks = image_locks::directory(|name| std::env::var_os(name), own.join("locks"));
     let host = HostPaths { image_locks, sandbox_helper: sandbox_helper()? };
     let environment = std::env::vars_os()
@@ -69,12 +100,7 @@ async fn start(
         .collect();
     let taking = Taking { patience: args.patience(), shared: None };
     let local = LocalJob { job, plan, store, host, environment, events, stops, taking };
-    let sitting = local.run().await;
-    let report = reporter.finish().await;
-    let (Sitting { ended, lock }, report) = (sitting?, report?);
-    drop(lock);
-    tell(&report, &run_dir, args.json, printer)?;
-    Ok(exit::of_run(ended.cancelled, &report.tally, args.fail_under))
+    Ok(local.run().await?)
 }
 
 /// The end of a run for people.
@@ -135,7 +161,12 @@ fn sandbox_helper() -> Result<Vec<std::ffi::OsString>, CliError> {
 }
 
 fn prepare(args: &RunArgs) -> Result<Prepared, CliError> {
-    let is_set = |name: &str| std::env::var(name).is_ok();
+    // Elsewhere, workers say themselves which variables they have.
+    #[cfg(feature = "nats")]
+    let elsewhere = args.nats.url.is_some();
+    #[cfg(not(feature = "nats"))]
+    let elsewhere = false;
+    let is_set = |name: &str| elsewhere || std::env::var(name).is_ok();
     let options = Options {
         name: args.name.clone(),
         jobs_dir: args.jobs_dir.clone(),

@@ -16,8 +16,8 @@ use super::options::{NatsOptions, OptionsError};
 use super::replies::Replies;
 use super::setup::{self, SetupError};
 use super::source::NatsSource;
-use super::{life, survey};
-use crate::port::{Contact, QueueError};
+use super::{life, snapshot, survey};
+use crate::port::{Contact, QueueError, SeenHello};
 use crate::supervise::{self, Task};
 use rollout_protocol::wire::offer::SizeClass;
 
@@ -179,6 +179,19 @@ impl Nats {
     /// Locks and states of runs.
     pub fn board(&self) -> NatsBoard {
         NatsBoard::new(self.clone())
+    }
+
+    /// The last hello of every worker that said one, aged by the server's own clock.
+    ///
+    /// # Errors
+    /// [`QueueError`] when the server does not answer.
+    pub async fn hellos(&self) -> Result<Vec<SeenHello>, QueueError> {
+        let found = snapshot::hellos(self.link()).await?;
+        let parsed = found.into_iter().filter_map(|aged| {
+            let hello = serde_json::from_slice(&aged.stored.payload).ok()?;
+            Some(SeenHello { hello, age: aged.age })
+        });
+        Ok(parsed.collect())
     }
 
     /// What the server is, has and lets one do, for people who look for a fault.

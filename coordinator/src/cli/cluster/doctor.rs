@@ -1,0 +1,94 @@
+//! `rollout doctor`.
+
+use clap::Args;
+use rollout_protocol::exit::ExitCode;
+use rollout_worker::queue::nats::{Limits, Survey};
+
+use super::NeededNats;
+use crate::cli::error::CliError;
+use crate::cli::output::Printer;
+use crate::report::escape;
+
+/// Show what a NATS server is and lacks for runs
+///
+/// Exits with 3 when something has to be corrected.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct DoctorArgs {
+    #[command(flatten)]
+    nats: NeededNats,
+}
+
+/// Versions with known losses of acknowledged messages fixed.
+const RECOMMENDED: &str = "2.12.12, 2.14.3 or newer";
+
+/// Runs the command.
+pub(in crate::cli) async fn doctor(
+    args: &DoctorArgs,
+    printer: &Printer,
+) -> Result<ExitCode, CliError> {
+    let nats = args.nats.connect().await?;
+    let survey = nats.survey().await?;
+    let silence = args.nats.access.lease / 4;
+    let workers = nats.hellos().await?;
+    let living = workers.iter().filter(|seen| seen.age < silence).count();
+    let mut lines = describe(&survey);
+    lines.push(format!("workers    {living} alive, {} silent", workers.len() - living));
+    let text: String = lines.iter().map(|line| format!("{}\n", escape::line(line))).collect();
+    printer.data(&text)?;
+    let different = survey.streams.iter().any(|stream| !stream.differences.is_empty());
+    Ok(if different { ExitCode::Config } else { ExitCode::Success })
+}
+
+fn describe(survey: &Survey) -> Vec<String> {
+    let Survey { address, version, cluster, max_message_bytes, api_level, limits, .. } = survey;
+    let cluster = cluster.as_ref().map_or("single".to_owned(), |name| format!("cluster {name}"));
+    let level = api_level.map_or("below 1".to_owned(), |level| level.to_string());
+    let mut lines = vec![
+        format!("server     {address}, version {version}, {cluster}, API level {level}"),
+        format!(
+            "           recommended are {RECOMMENDED}; messages up to {max_message_bytes} bytes"
+        ),
+        format!("limits     {}", describe_limits(limits)),
+        "durability how often the server syncs is not visible from here: with `sync_interval: \
+         always` nothing acknowledged is lost to a power failure; otherwise minutes of messages \
+         may be, which costs repeated work and no result"
+            .to_owned(),
+    ];
+    for stream in &survey.streams {
+        let name = &stream.name;
+        if !stream.present {
+            lines.push(format!("stream     {name} is not there yet; the first run makes it"));
+            continue;
+        }
+        lines.push(format!(
+            "stream     {name}: {} messages, {} bytes",
+            stream.messages, stream.bytes
+        ));
+        for difference in &stream.differences {
+            lines.push(format!("  differs  {difference}"));
+        }
+    }
+    for consumer in &survey.consumers {
+        lines.push(format!(
+            "consumer   {}: {} waiting, {} in flight ({} of them again), {} open pulls",
+            consumer.name,
+            consumer.waiting,
+            consumer.in_flight,
+            consumer.redelivered,
+            consumer.waiting_pulls
+        ));
+    }
+    lines
+}
+
+fn describe_limits(limits: &Limits) -> String {
+    let part = |used: u64, most: Option<u64>| match most {
+        Some(most) => format!("{used} of {most} bytes"),
+        None => format!("{used} bytes, no limit"),
+    };
+    format!(
+        "disk {}; memory {}",
+        part(limits.storage, limits.max_storage),
+        part(limits.memory, limits.max_memory)
+    )
+}

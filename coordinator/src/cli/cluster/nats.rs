@@ -1,0 +1,146 @@
+//! How to reach a NATS server: options that several commands share.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use rollout_worker::queue::nats::{Credentials, Name, Nats, NatsOptions, Secret, Tls};
+
+use crate::cli::error::CliError;
+use crate::cli::values::duration;
+
+/// Longest file with a secret.
+const SECRET_BYTES: u64 = 64 * 1024;
+
+/// A server.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "NATS")]
+pub(in crate::cli) struct NatsArgs {
+    /// The server, for instance nats://host:4222 or tls://host; several with commas
+    #[arg(long = "nats", value_name = "URL", env = "ROLLOUT_NATS_URL", hide_env_values = true)]
+    pub(in crate::cli) url: Option<String>,
+
+    #[command(flatten)]
+    pub(in crate::cli) access: Access,
+}
+
+/// The server of a command that needs one.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "NATS")]
+pub(in crate::cli) struct NeededNats {
+    /// The server, for instance nats://host:4222 or tls://host; several with commas
+    #[arg(long = "nats", value_name = "URL", env = "ROLLOUT_NATS_URL", hide_env_values = true)]
+    pub(in crate::cli) url: String,
+
+    #[command(flatten)]
+    pub(in crate::cli) access: Access,
+}
+
+/// Who one is there, and what is used of it.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "NATS")]
+pub(in crate::cli) struct Access {
+    /// Stands in front of everything on the server, so that deployments can share it
+    #[arg(long, value_name = "NAME", env = "ROLLOUT_NAMESPACE", default_value = "rollout")]
+    pub(in crate::cli) namespace: Name,
+
+    /// How long a worker may say nothing before its work is given to others; the same for everybody
+    /// in a namespace
+    #[arg(long, value_name = "TIME", env = "ROLLOUT_LEASE", default_value = "60s", value_parser = duration)]
+    pub(in crate::cli) lease: Duration,
+
+    /// User; the password is in ROLLOUT_NATS_PASSWORD or in `--nats-password-file`
+    #[arg(long, value_name = "NAME", env = "ROLLOUT_NATS_USER")]
+    nats_user: Option<String>,
+
+    /// File with the user's password
+    #[arg(long, value_name = "FILE", requires = "nats_user")]
+    nats_password_file: Option<PathBuf>,
+
+    /// File with a token; or the token in ROLLOUT_NATS_TOKEN
+    #[arg(long, value_name = "FILE", conflicts_with = "nats_user")]
+    nats_token_file: Option<PathBuf>,
+
+    /// File with the seed of an nkey
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["nats_user", "nats_token_file"])]
+    nats_nkey: Option<PathBuf>,
+
+    /// Credentials file, as `nsc` makes it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["nats_user", "nats_token_file", "nats_nkey"])]
+    nats_creds: Option<PathBuf>,
+
+    /// Certificates of authorities to trust instead of the system's, PEM
+    #[arg(long, value_name = "FILE")]
+    nats_ca: Option<PathBuf>,
+
+    /// Own certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "nats_key")]
+    nats_cert: Option<PathBuf>,
+
+    /// Private key of the own certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "nats_cert")]
+    nats_key: Option<PathBuf>,
+}
+
+impl NeededNats {
+    /// Connects.
+    ///
+    /// # Errors
+    /// What is wrong with the options, or why the server is not to be had.
+    pub(in crate::cli) async fn connect(&self) -> Result<Nats, CliError> {
+        self.access.connect(&self.url).await
+    }
+}
+
+impl Access {
+    /// Connects.
+    ///
+    /// # Errors
+    /// What is wrong with the options, or why the server is not to be had.
+    pub(in crate::cli) async fn connect(&self, url: &str) -> Result<Nats, CliError> {
+        let mut options = NatsOptions::parse(url)?;
+        options.namespace = self.namespace.clone();
+        options.lease = self.lease;
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        if let Some(credentials) = self.credentials(variable)? {
+            options.credentials = credentials;
+        }
+        let client = self.nats_cert.clone().zip(self.nats_key.clone());
+        options.tls = Tls { ca: self.nats_ca.clone(), client };
+        Ok(Nats::connect(options).await?)
+    }
+
+    /// Credentials beside those in the address.
+    fn credentials(
+        &self,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<Credentials>, CliError> {
+        if let Some(user) = &self.nats_user {
+            let password = match &self.nats_password_file {
+                Some(path) => secret(path)?,
+                None => Secret::new(variable("ROLLOUT_NATS_PASSWORD").unwrap_or_default()),
+            };
+            return Ok(Some(Credentials::Password { user: user.clone(), password }));
+        }
+        if let Some(path) = &self.nats_token_file {
+            return Ok(Some(Credentials::Token(secret(path)?)));
+        }
+        if let Some(path) = &self.nats_nkey {
+            return Ok(Some(Credentials::Nkey(secret(path)?)));
+        }
+        if let Some(path) = &self.nats_creds {
+            return Ok(Some(Credentials::File(path.clone())));
+        }
+        Ok(variable("ROLLOUT_NATS_TOKEN").map(|token| Credentials::Token(Secret::new(token))))
+    }
+}
+
+/// The first line of a file.
+fn secret(path: &Path) -> Result<Secret, CliError> {
+    use std::io::Read as _;
+    let mut text = String::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(SECRET_BYTES).read_to_string(&mut text))
+        .map_err(|error| CliError::config(format!("cannot read {}", path.display()), &error))?;
+    Ok(Secret::new(text.lines().next().unwrap_or_default().trim()))
+}

@@ -1,0 +1,53 @@
+//! `rollout setup`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use rollout_protocol::exit::ExitCode;
+use rollout_protocol::wire::offer::SizeClass;
+use rollout_worker::queue::nats::Name;
+use rollout_worker::store::BlobStore as _;
+use rollout_worker::store::fs::FsStore;
+
+use super::{NeededNats, POOL};
+use crate::cli::error::CliError;
+use crate::cli::output::Printer;
+
+/// Make what is missing on a NATS server: streams, buckets, a pool's consumers
+///
+/// Every run does the same for what it needs. What is there already is compared with what is
+/// wanted, and never changed.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct SetupArgs {
+    #[command(flatten)]
+    nats: NeededNats,
+
+    /// A pool of workers
+    #[arg(long, value_name = "NAME", default_value = POOL)]
+    pool: Name,
+
+    /// Bind the pool to this blob store, which its runs and workers use
+    #[arg(long, value_name = "DIR")]
+    store: Option<PathBuf>,
+
+    /// … also when it is bound to another one; no run of the pool may be under way
+    #[arg(long, requires = "store")]
+    rebind: bool,
+}
+
+/// Runs the command.
+pub(in crate::cli) async fn setup(
+    args: &SetupArgs,
+    printer: &Printer,
+) -> Result<ExitCode, CliError> {
+    let nats = args.nats.connect().await?;
+    nats.prepare(&args.pool, &[SizeClass::default(), SizeClass::SOLO]).await?;
+    let mut text = format!("pool {} is set up on {}\n", args.pool, nats.options().address());
+    if let Some(path) = &args.store {
+        let store = FsStore::open(path).await?;
+        nats.bind_pool(&args.pool, store.identity(), args.rebind).await?;
+        text.push_str(&format!("it uses the blob store {}\n", store.identity()));
+    }
+    printer.data(&text)?;
+    Ok(ExitCode::Success)
+}

@@ -1,0 +1,92 @@
+//! `rollout workers`.
+
+use std::time::Duration;
+
+use clap::Args;
+use rollout_protocol::exit::ExitCode;
+use rollout_worker::port::SeenHello;
+use rollout_worker::queue::nats::Name;
+use serde_json::{Value, json};
+
+use super::NeededNats;
+use crate::cli::error::CliError;
+use crate::cli::output::Printer;
+use crate::report::escape;
+use crate::report::terminal::table;
+
+/// Show the workers of a NATS server, and what each of them runs
+#[derive(Debug, Args)]
+pub(in crate::cli) struct WorkersArgs {
+    #[command(flatten)]
+    nats: NeededNats,
+
+    /// Only those of this pool
+    #[arg(long, value_name = "NAME")]
+    pool: Option<Name>,
+
+    /// Print one line of JSON per worker, with everything it shows
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub(in crate::cli) async fn workers(
+    args: &WorkersArgs,
+    printer: &Printer,
+) -> Result<ExitCode, CliError> {
+    let nats = args.nats.connect().await?;
+    let mut seen = nats.hellos().await?;
+    if let Some(pool) = &args.pool {
+        seen.retain(|seen| seen.hello.pool == pool.as_str());
+    }
+    seen.sort_by(|a, b| {
+        let key = |seen: &SeenHello| (seen.hello.pool.clone(), seen.hello.worker.clone());
+        key(a).cmp(&key(b))
+    });
+    let silence = args.nats.access.lease / 4;
+    let text = if args.json { lines(&seen) } else { shown(&seen, silence) };
+    printer.data(&text)?;
+    Ok(ExitCode::Success)
+}
+
+fn lines(seen: &[SeenHello]) -> String {
+    let line = |seen: &SeenHello| {
+        let mut value = json!(seen.hello);
+        if let Value::Object(fields) = &mut value {
+            fields.insert("silent_for_sec".to_owned(), json!(seen.age.as_secs_f64()));
+        }
+        format!("{value}\n")
+    };
+    seen.iter().map(line).collect()
+}
+
+fn shown(seen: &[SeenHello], silence: Duration) -> String {
+    if seen.is_empty() {
+        return "no workers\n".to_owned();
+    }
+    let header = ["worker", "host", "pool", "providers", "version", "state", "slots", "running"];
+    let mut rows = Vec::with_capacity(seen.len());
+    for SeenHello { hello, age } in seen {
+        let running = hello.executions.iter().filter(|running| !running.claiming).count();
+        let providers: Vec<String> = hello.providers.keys().map(ToString::to_string).collect();
+        let state = match (*age >= silence, hello.draining) {
+            (true, _) => format!("silent for {} s", age.as_secs()),
+            (false, true) => "draining".to_owned(),
+            (false, false) => "working".to_owned(),
+        };
+        // Whoever may say hello decides about these texts.
+        let row = [
+            hello.worker.to_string(),
+            hello.host.clone(),
+            hello.pool.clone(),
+            providers.join(","),
+            hello.version.clone(),
+            state,
+            hello.slots.to_string(),
+            running.to_string(),
+        ];
+        // Whoever may say hello decides about these texts.
+        rows.push(row.iter().map(|text| escape::line(text).into_owned()).collect());
+    }
+    format!("{}\n", table::aligned(&header, rows, 6))
+}
