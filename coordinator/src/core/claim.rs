@@ -148,16 +148,12 @@ impl Elsewhere {
         if let Some(until) = alive {
             return Verdict::Wait(until);
         }
-        let open: Vec<ExecId> = row
-            .executions
-            .iter()
-            .filter(|known| known.is_open() && known.exec != claim.exec)
-            .map(|known| known.exec)
-            .collect();
+        let open: Vec<ExecId> =
+            others().filter(|known| known.is_open()).map(|known| known.exec).collect();
         // A try that was offered since the watch began can be with nobody who was not seen since.
         let inherited = self.flights.get(&claim.item).is_none_or(|flight| flight.inherited);
         if (!open.is_empty() || inherited) && !self.is_watched(now) {
-            return Verdict::Wait(self.watched_at());
+            return Verdict::Wait(self.watched_at(now));
         }
         Verdict::RunAfter(open)
     }

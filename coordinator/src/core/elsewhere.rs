@@ -20,6 +20,10 @@ pub(super) struct Elsewhere {
     pub(super) began: u64,
     /// Since when hellos are watched without a break.
     pub(super) watched_since: u64,
+    /// When hellos were looked at last, and since when without a pause: after a pause of this
+    /// process or of the queue even a living worker was last heard too long ago, for a moment.
+    pub(super) looked_at: u64,
+    pub(super) looked_since: u64,
     /// The watch began anew because the queue was out of reach.
     pub(super) after_outage: bool,
     /// When each worker was last heard.
@@ -106,6 +110,8 @@ impl Elsewhere {
             times: Times::new(bounds),
             began: now,
             watched_since: now,
+            looked_at: now,
+            looked_since: now,
             after_outage: false,
             workers: HashMap::new(),
             shown: HashMap::new(),
@@ -129,14 +135,31 @@ impl Elsewhere {
         }
     }
 
-    /// When one lease of watching is over.
-    pub(super) fn watched_at(&self) -> u64 {
-        self.watched_since.saturating_add(self.times.lease)
+    /// The hellos are looked at.
+    pub(super) fn look(&mut self, now: u64) {
+        if self.is_pause(now) {
+            self.looked_since = now;
+        }
+        self.looked_at = now;
+        self.round += 1;
+    }
+
+    /// Whether nobody has looked at the hellos for too long.
+    fn is_pause(&self, now: u64) -> bool {
+        now.saturating_sub(self.looked_at) > self.times.silence / 5 * 4
+    }
+
+    /// When it means something that an execution is not shown: after one lease of watching, in
+    /// which a worker that was cut off has come back.
+    pub(super) fn watched_at(&self, now: u64) -> u64 {
+        let looks = if self.is_pause(now) { now } else { self.looked_since };
+        let watch = self.watched_since.saturating_add(self.times.lease);
+        watch.max(looks.saturating_add(self.times.silence))
     }
 
     /// Whether it means something that an execution is not shown.
     pub(super) fn is_watched(&self, now: u64) -> bool {
-        now >= self.watched_at()
+        now >= self.watched_at(now)
     }
 
     /// An execution was heard of otherwise than by a hello.

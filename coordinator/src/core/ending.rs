@@ -112,7 +112,9 @@ impl Core {
     /// delivered again, and run under the same try.)
     fn owe_again(&mut self, item: ItemId, lost: TryId) {
         let Some(row) = self.rows.get(&item) else { return };
-        if row.state == State::Offered && lost == row.current && !row.has_open() {
+        let rival = |known: &Known| known.is_open() && known.try_id >= row.floor;
+        let held = row.executions.iter().any(rival);
+        if row.state == State::Offered && lost == row.current && !held {
             self.owe(item);
         }
     }

@@ -14,7 +14,7 @@ impl Core {
     /// Takes in the last hello of every worker.
     pub(super) fn hellos(&mut self, now: Now, hellos: Vec<SeenHello>, out: &mut impl Output) {
         let Some(elsewhere) = &mut self.elsewhere else { return };
-        elsewhere.round += 1;
+        elsewhere.look(now.monotonic_ms);
         for SeenHello { hello, age } in hellos {
             let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
             self.hello(now, &hello.worker, age, &hello.executions, out);
@@ -33,10 +33,12 @@ impl Core {
         out: &mut impl Output,
     ) {
         let Some(elsewhere) = &mut self.elsewhere else { return };
-        let at = now.monotonic_ms.saturating_sub(age);
+        // By our own clock: the queue's may have been set.
+        let said = now.monotonic_ms.saturating_sub(age);
+        let at = elsewhere.workers.get(worker).map_or(said, |before| said.max(*before));
         elsewhere.workers.insert(worker.clone(), at);
         // What a silent worker ran when it was last heard proves nothing now.
-        if age >= elsewhere.times.silence {
+        if now.monotonic_ms.saturating_sub(at) >= elsewhere.times.silence {
             return;
         }
         let (mut heard, run) = (Vec::new(), self.settings.run);

@@ -32,6 +32,7 @@ mod merge;
 mod offer;
 mod place;
 mod ready;
+mod reclaim;
 mod reconcile;
 mod record;
 mod row;

@@ -11,7 +11,7 @@ use super::effect::Effect;
 use super::handle::Output;
 use super::input::Now;
 use super::ready::Kind;
-use super::record::{OfferedTry, Record, WithdrawnTry};
+use super::record::{OfferedTry, Record};
 use super::row::{Row, State};
 
 impl Core {
@@ -47,7 +47,7 @@ impl Core {
     }
 
     /// How many more of a class the queue shall hold unstarted.
-    fn room(&self, class: SizeClass) -> usize {
+    pub(super) fn room(&self, class: SizeClass) -> usize {
         let Some(bound) = self.rooms.get(&class) else { return usize::MAX };
         bound.saturating_sub(self.unstarted_of(class))
     }
@@ -140,58 +140,6 @@ impl Core {
             let Some(row) = self.rows.get(item) else { continue };
             let class = if row.solo { SizeClass::SOLO } else { row.class };
             elsewhere.take_off(now.monotonic_ms, *item, *try_id, class, false);
-        }
-    }
-
-    /// Takes back offers that nobody started for one lease, when all permits are used and items of
-    /// other classes could be offered instead.
-    pub(super) fn reclaim(&mut self, now: Now, out: &mut impl Output) {
-        let Some(elsewhere) = &self.elsewhere else { return };
-        if self.stop.is_some() || self.in_flight < self.settings.permits || self.ready.is_empty() {
-            return;
-        }
-        let ms = now.monotonic_ms;
-        let waiting: BTreeMap<SizeClass, usize> = self
-            .ready
-            .kinds()
-            .filter(|((class, lane), _)| {
-                let held = elsewhere.held_back.get(class).is_some_and(|until| *until > ms);
-                !self.closed.contains_key(lane) && !held
-            })
-            .map(|((class, _), len)| {
-                // Of a class that gave permits back, one to see whether there is somebody for it.
-                let most = if elsewhere.held_back.contains_key(&class) { 1 } else { usize::MAX };
-                (class, len.min(self.room(class)).min(most))
-            })
-            .filter(|(_, len)| *len > 0)
-            .collect();
-        let wanted = waiting.values().copied().fold(0, usize::saturating_add);
-        let mut idle: Vec<_> = elsewhere
-            .flights
-            .iter()
-            .filter(|(_, flight)| {
-                let others = !waiting.contains_key(&flight.class);
-                others
-                    && !flight.started
-                    && ms.saturating_sub(flight.since) >= elsewhere.times.lease
-            })
-            .filter(|(item, _)| {
-                self.rows.get(*item).is_some_and(|row| !elsewhere.holds(ms, item, row))
-            })
-            .map(|(item, flight)| (flight.since, *item, flight.try_id, flight.class))
-            .collect();
-        idle.sort_unstable();
-        idle.truncate(wanted);
-        let until = ms.saturating_add(elsewhere.times.lease);
-        let classes: Vec<_> = idle.iter().map(|(.., class)| *class).collect();
-        let tries: Vec<_> =
-            idle.into_iter().map(|(_, item, try_id, _)| WithdrawnTry { item, try_id }).collect();
-        if tries.is_empty() {
-            return;
-        }
-        self.withdraw(now, tries, out);
-        if let Some(elsewhere) = &mut self.elsewhere {
-            elsewhere.held_back.extend(classes.into_iter().map(|class| (class, until)));
         }
     }
 }

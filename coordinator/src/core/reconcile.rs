@@ -63,7 +63,7 @@ impl Core {
         // A worker that was never heard since the queue was out of reach may have been cut off by
         // that, and not have died.
         let heard = elsewhere.workers.get(&known.worker).copied().unwrap_or(elsewhere.began);
-        let outage = elsewhere.after_outage && heard < elsewhere.watched_since;
+        let outage = elsewhere.after_outage && heard <= elsewhere.watched_since;
         let reason = if outage { LostReason::Outage } else { LostReason::Unreachable };
         self.commit(now, Record::Lost { item, exec, reason }, out);
     }

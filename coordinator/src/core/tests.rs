@@ -1,22 +1,36 @@
 //! The core alone: the rules of merging, and random schedules against what must always hold.
 
+mod cancelling;
+mod claiming;
+mod dying;
 mod fleet;
 mod merging;
+mod offering;
+mod reconciling;
 mod schedules;
 
+use std::time::Duration;
+
 use rollout_protocol::Timestamp;
+use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::record::{Durations, LostReason, Outcome, Timestamps, Verdict};
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::claim::{Answer, Claim};
+use rollout_protocol::wire::hello::Running;
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_protocol::wire::report::{Body, Report, ResultBody};
-use rollout_worker::port::{Incarnation, Position, Reported};
+use rollout_worker::port::{Incarnation, Listed, Position, Reported, SeenHello};
 
 use super::row::{Row, State};
-use super::{Bounds, Core, Effect, Input, NewItem, Now, Opened, Output, Record, Settings, Settled};
+use super::{
+    Bounds, Core, Effect, Input, NewItem, Now, Opened, Output, Record, Settings, Settled, Unbacked,
+};
+
+const FIRST: TryId = TryId { epoch: 1, n: 1 };
+const SECOND: TryId = TryId { epoch: 1, n: 2 };
 
 const RUN: RunId = RunId::from_bytes([7; 16]);
 
@@ -245,6 +259,22 @@ impl World {
         self.handle(Input::Reported(Box::new(Reported { position, report })));
     }
 
+    /// A result of the first item whose record is not where it should be.
+    fn unbacked(&mut self, try_id: TryId, e: u64, why: Unbacked) {
+        self.sequence += 1;
+        let (sequence, anchor) = (self.sequence, exec(e));
+        let position = Position { incarnation: Incarnation(1), sequence, anchor };
+        let worker = "w".parse().expect("valid");
+        let mut body = ok(1.0);
+        if let Body::Result(body) = &mut body {
+            body.record = Some(BlobRef::of(b"record", MediaType::Json));
+        }
+        let report =
+            Report { run: RUN, item: item(0), try_id, exec: exec(e), spec: spec(1), worker, body };
+        let reported = Box::new(Reported { position, report });
+        self.handle(Input::Unbacked { reported, why });
+    }
+
     fn claim(&mut self, n: u8, try_id: TryId, e: u64) -> Answer {
         let claim = Claim {
             run: RUN,
@@ -265,6 +295,80 @@ impl World {
     fn wait(&mut self, ms: u64) {
         self.now_ms += ms;
         self.handle(Input::Tick);
+    }
+
+    /// Seconds pass, in each of which these workers say hello and show these executions.
+    fn watch(&mut self, seconds: u64, shown: &[(&str, &[Running])]) {
+        for _ in 0..seconds {
+            self.now_ms += 1000;
+            self.show(shown);
+            self.handle(Input::Tick);
+        }
+    }
+
+    /// These workers say hello and show these executions; of others nothing is known.
+    fn show(&mut self, shown: &[(&str, &[Running])]) {
+        let hellos = shown.iter().map(|(worker, executions)| SeenHello {
+            hello: fleet::hello(worker, executions.to_vec()),
+            age: Duration::ZERO,
+        });
+        let hellos = hellos.collect();
+        self.handle(Input::Hellos(hellos));
+    }
+
+    /// A round of reconciliation.
+    fn observe(&mut self, listed: &[(u8, TryId, bool)]) {
+        let listed = listed.iter().map(|(n, try_id, delivered)| Listed {
+            item: item(*n),
+            try_id: *try_id,
+            delivered: *delivered,
+        });
+        let listed = listed.collect();
+        self.handle(Input::Observed(listed));
+    }
+
+    /// Asks under a name; the answer, if there is one yet.
+    fn ask(&mut self, id: u64, n: u8, try_id: TryId, e: u64) -> Option<Answer> {
+        let worker = "w".parse().expect("valid");
+        let (item, exec, spec) = (item(n), exec(e), spec(1));
+        let claim = Claim { run: RUN, item, try_id, exec, spec, worker };
+        self.handle(Input::Claim { id, claim });
+        self.answer(id)
+    }
+
+    fn answer(&self, id: u64) -> Option<Answer> {
+        self.effects.iter().find_map(|effect| match effect {
+            Effect::Answer { id: of, answer } if *of == id => Some(*answer),
+            _ => None,
+        })
+    }
+
+    fn lost_executions(&self) -> Vec<(ExecId, LostReason)> {
+        let lost = self.journal.iter().filter_map(|(_, record)| match record {
+            Record::Lost { exec, reason, .. } => Some((*exec, *reason)),
+            _ => None,
+        });
+        lost.collect()
+    }
+
+    fn stops(&self) -> Vec<ExecId> {
+        let stops = self.effects.iter().filter_map(|effect| match effect {
+            Effect::StopExecution { exec, .. } => Some(*exec),
+            _ => None,
+        });
+        stops.collect()
+    }
+
+    fn withdrawn(&self) -> Vec<(ItemId, TryId)> {
+        let withdrawn = self.effects.iter().filter_map(|effect| match effect {
+            Effect::Withdraw { item, try_id } => Some((*item, *try_id)),
+            _ => None,
+        });
+        withdrawn.collect()
+    }
+
+    fn lookups(&self) -> usize {
+        self.effects.iter().filter(|e| matches!(e, Effect::LookForResults { .. })).count()
     }
 
     fn offered(&self) -> Vec<(ItemId, TryId)> {

@@ -408,6 +408,12 @@ impl Fleet {
     }
 
     fn wait(&mut self, ms: u64) {
+        for second in (0..ms).step_by(5000) {
+            self.pass((ms - second).min(5000));
+        }
+    }
+
+    fn pass(&mut self, ms: u64) {
         self.world.now_ms += ms;
         let now = self.world.now_ms;
         for w in 0..2 {

@@ -2,9 +2,6 @@
 
 use super::*;
 
-const FIRST: TryId = TryId { epoch: 1, n: 1 };
-const SECOND: TryId = TryId { epoch: 1, n: 2 };
-
 fn winner(world: &World) -> ExecId {
     let settled = world.settled();
     assert_eq!(settled.len(), 1, "settled once: {settled:?}");

@@ -1,0 +1,87 @@
+//! Permits that lie idle: offers that nobody starts are taken back when others could use them.
+
+use std::collections::BTreeMap;
+
+use rollout_protocol::id::{ItemId, TryId};
+use rollout_protocol::wire::offer::SizeClass;
+
+use super::Core;
+use super::elsewhere::Elsewhere;
+use super::handle::Output;
+use super::input::Now;
+use super::record::WithdrawnTry;
+
+/// An offer that nobody started for one lease.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Idle {
+    since: u64,
+    item: ItemId,
+    try_id: TryId,
+    /// Its class, unless it is its lane that has no worker.
+    class: Option<SizeClass>,
+}
+
+impl Core {
+    /// Takes back offers that nobody started for one lease, when all permits are used and items of
+    /// other classes could be offered instead.
+    pub(super) fn reclaim(&mut self, now: Now, out: &mut impl Output) {
+        let Some(elsewhere) = &self.elsewhere else { return };
+        if self.stop.is_some() || self.in_flight < self.settings.permits || self.ready.is_empty() {
+            return;
+        }
+        let now_ms = now.monotonic_ms;
+        let waiting = self.waiting_for_permits(now_ms, elsewhere);
+        let wanted = waiting.values().copied().fold(0, usize::saturating_add);
+        let mut idle = self.idle(now_ms, elsewhere, &waiting);
+        idle.sort_unstable();
+        idle.truncate(wanted);
+        if idle.is_empty() {
+            return;
+        }
+        let until = now_ms.saturating_add(elsewhere.times.lease);
+        let classes: Vec<_> = idle.iter().filter_map(|offer| offer.class).collect();
+        let tries = idle.into_iter().map(|Idle { item, try_id, .. }| WithdrawnTry { item, try_id });
+        self.withdraw(now, tries.collect(), out);
+        if let Some(elsewhere) = &mut self.elsewhere {
+            elsewhere.held_back.extend(classes.into_iter().map(|class| (class, until)));
+        }
+    }
+
+    /// Owed items of each class for which there is room, but no permit.
+    fn waiting_for_permits(&self, now: u64, elsewhere: &Elsewhere) -> BTreeMap<SizeClass, usize> {
+        let mut waiting: BTreeMap<SizeClass, usize> = BTreeMap::new();
+        for ((class, lane), len) in self.ready.kinds() {
+            let held = elsewhere.held_back.get(&class).is_some_and(|until| *until > now);
+            if !self.closed.contains_key(&lane) && !held {
+                *waiting.entry(class).or_default() += len;
+            }
+        }
+        waiting.retain(|class, len| {
+            // Of a class that gave permits back, one to see whether there is somebody for it.
+            let most = if elsewhere.held_back.contains_key(class) { 1 } else { usize::MAX };
+            *len = (*len).min(self.room(*class)).min(most);
+            *len > 0
+        });
+        waiting
+    }
+
+    fn idle(
+        &self,
+        now: u64,
+        elsewhere: &Elsewhere,
+        waiting: &BTreeMap<SizeClass, usize>,
+    ) -> Vec<Idle> {
+        let lease = elsewhere.times.lease;
+        let idle = elsewhere.flights.iter().filter_map(|(item, flight)| {
+            if flight.started || now.saturating_sub(flight.since) < lease {
+                return None;
+            }
+            let row = self.rows.get(item).filter(|row| !elsewhere.holds(now, item, row))?;
+            let class = (!self.closed.contains_key(&row.lane)).then_some(flight.class);
+            let instead = class.is_none_or(|class| !waiting.contains_key(&class));
+            let (since, item, try_id) = (flight.since, *item, flight.try_id);
+            instead.then_some(Idle { since, item, try_id, class })
+        });
+        idle.collect()
+    }
+}

@@ -1,0 +1,160 @@
+//! Answers to claims, and what hellos tell, rule by rule.
+
+use super::fleet::line;
+use super::*;
+
+#[test]
+fn a_try_that_nobody_else_can_have_runs_at_once() {
+    let mut world = World::elsewhere(2, 2);
+    assert_eq!(world.ask(1, 0, FIRST, 1), Some(Answer::Run), "the watch has just begun");
+    assert_eq!(world.ask(2, 0, FIRST, 1), Some(Answer::Run), "its answer was lost");
+    let claims = world.journal.iter().filter(|(_, r)| matches!(r, Record::Claimed { .. }));
+    assert_eq!(claims.count(), 1);
+}
+
+#[test]
+fn what_a_live_worker_shows_is_not_run_beside() {
+    let mut world = World::elsewhere(1, 1);
+    world.show(&[("a", &[line(0, FIRST, 1, false)])]);
+    assert_eq!(world.ask(1, 0, FIRST, 2), Some(Answer::Hold));
+    world.watch(70, &[("a", &[line(0, FIRST, 1, false)])]);
+    assert_eq!(world.ask(2, 0, FIRST, 3), Some(Answer::Hold));
+}
+
+#[test]
+fn an_execution_that_was_just_answered_is_not_run_beside_though_no_hello_shows_it_yet() {
+    let mut world = World::elsewhere(1, 1);
+    world.watch(100, &[]);
+    assert_eq!(world.ask(1, 0, FIRST, 1), Some(Answer::Run));
+    assert_eq!(world.ask(2, 0, FIRST, 2), None);
+    world.watch(2, &[("a", &[line(0, FIRST, 1, false)])]);
+    assert_eq!(world.answer(2), Some(Answer::Hold));
+}
+
+#[test]
+fn before_a_run_what_nobody_shows_is_lost() {
+    let mut world = World::elsewhere(1, 1);
+    world.watch(2, &[("a", &[line(0, FIRST, 1, false)])]);
+    world.watch(60, &[]);
+    assert_eq!(world.ask(1, 0, FIRST, 2), Some(Answer::Run));
+    assert_eq!(world.lost_executions(), [(exec(1), LostReason::Unreachable)]);
+    assert_eq!(world.offered().len(), 1, "under the same try");
+    world.report(0, FIRST, 1, 1, ok(1.0));
+    assert!(world.settled().is_empty(), "the newer one runs");
+    world.report(0, FIRST, 2, 1, ok(0.0));
+    assert_eq!(world.settled()[0].by.as_ref().map(|by| by.exec), Some(exec(2)));
+}
+
+#[test]
+fn a_claim_may_settle_the_item_and_is_dropped_then() {
+    let mut world = World::elsewhere(1, 1);
+    world.watch(2, &[("a", &[line(0, FIRST, 2, false)])]);
+    world.report(0, FIRST, 1, 1, ok(1.0));
+    assert!(world.settled().is_empty());
+    assert_eq!(world.ask(1, 0, FIRST, 3), Some(Answer::Drop), "withheld and eligible");
+    world.watch(80, &[]);
+    world.observe(&[(0, FIRST, true)]);
+    assert_eq!(world.settled()[0].by.as_ref().map(|by| by.exec), Some(exec(1)));
+}
+
+#[test]
+fn after_a_takeover_hellos_are_watched_for_one_lease_before_a_run() {
+    let mut world = World::elsewhere(2, 2);
+    world.watch(2, &[("a", &[line(0, FIRST, 1, false)])]);
+    world.take_over(&[1, 1]);
+    assert_eq!(world.ask(1, 0, FIRST, 2), None);
+    assert_eq!(world.ask(2, 1, FIRST, 3), None, "somebody may have taken it before");
+    world.watch(30, &[]);
+    assert_eq!(world.ask(3, 0, FIRST, 2), None);
+    world.watch(10, &[("a", &[line(0, FIRST, 1, false)])]);
+    let both = (world.answer(1), world.answer(3));
+    assert_eq!(both, (Some(Answer::Hold), Some(Answer::Hold)), "under every name it was asked");
+    assert_eq!(world.answer(2), None);
+    world.watch(25, &[("a", &[line(0, FIRST, 1, false)])]);
+    assert_eq!(world.answer(2), Some(Answer::Run));
+}
+
+#[test]
+fn after_a_reconnect_only_what_was_offered_before_is_waited_for() {
+    let mut world = World::elsewhere(3, 2);
+    world.watch(100, &[]);
+    world.handle(Input::Reconnected);
+    world.report(0, FIRST, 1, 1, ok(1.0));
+    assert_eq!(world.ask(1, 2, FIRST, 2), Some(Answer::Run), "offered after it");
+    assert_eq!(world.ask(2, 1, FIRST, 3), None);
+    world.watch(61, &[("a", &[line(2, FIRST, 2, false)])]);
+    assert_eq!(world.answer(2), Some(Answer::Run));
+}
+
+#[test]
+fn a_pause_of_the_coordinator_proves_nothing() {
+    let mut world = World::elsewhere(1, 1);
+    let running = [line(0, FIRST, 1, false)];
+    world.watch(70, &[("a", &running)]);
+    world.wait(50_000);
+    assert_eq!(world.ask(1, 0, FIRST, 2), None, "it was the coordinator that saw nothing");
+    world.watch(1, &[("a", &running)]);
+    assert_eq!(world.answer(1), Some(Answer::Hold));
+    assert_eq!(world.lost_executions(), []);
+}
+
+#[test]
+fn what_is_not_owed_is_dropped() {
+    let mut world = World::elsewhere(2, 1);
+    assert_eq!(world.ask(1, 0, SECOND, 1), Some(Answer::Drop), "a try that nobody journalled");
+    assert_eq!(world.ask(2, 1, FIRST, 1), Some(Answer::Drop), "not offered");
+    world.report(0, FIRST, 1, 1, outage());
+    assert_eq!(world.ask(3, 0, FIRST, 2), Some(Answer::Drop), "waits for its retry");
+    world.wait(60_000);
+    world.report(1, FIRST, 3, 1, ok(1.0));
+    assert_eq!(world.ask(4, 0, FIRST, 2), Some(Answer::Drop), "below the current try");
+    assert_eq!(world.ask(5, 1, FIRST, 4), Some(Answer::Drop), "settled");
+    assert_eq!(world.ask(6, 0, SECOND, 5), Some(Answer::Run));
+}
+
+#[test]
+fn a_worker_that_comes_back_is_not_run_beside_though_it_was_declared_lost() {
+    let mut world = World::elsewhere(1, 1);
+    world.watch(2, &[("a", &[line(0, FIRST, 1, false)])]);
+    world.watch(80, &[]);
+    world.observe(&[(0, FIRST, true)]);
+    assert_eq!(world.lost_executions(), [(exec(1), LostReason::Unreachable)]);
+    world.show(&[("a", &[line(0, FIRST, 1, false)])]);
+    assert_eq!(world.ask(1, 0, FIRST, 2), Some(Answer::Hold));
+    world.report(0, FIRST, 1, 1, ok(1.0));
+    assert_eq!(world.settled()[0].by.as_ref().map(|by| by.exec), Some(exec(1)));
+}
+
+#[test]
+fn hellos_are_journalled_once() {
+    let mut world = World::elsewhere(1, 1);
+    let running = [line(0, FIRST, 1, false), line(9, FIRST, 2, false), line(0, FIRST, 3, true)];
+    world.watch(1, &[("a", &running)]);
+    let records = world.journal.len();
+    world.watch(10, &[("a", &running)]);
+    assert_eq!(world.journal.len(), records);
+    let heard = world.journal.iter().filter_map(|(_, record)| match record {
+        Record::Heard { executions, .. } => Some(executions.len()),
+        _ => None,
+    });
+    assert_eq!(heard.collect::<Vec<_>>(), [1], "not a claim, not another plan's");
+}
+
+#[test]
+fn an_execution_first_heard_of_by_a_hello_is_newer_than_a_result_nobody_had_heard_of() {
+    let mut world = World::elsewhere(1, 1);
+    world.show(&[("a", &[line(0, FIRST, 1, false)])]);
+    world.report(0, FIRST, 2, 1, ok(0.0));
+    assert!(world.settled().is_empty());
+    world.report(0, FIRST, 1, 1, ok(1.0));
+    assert_eq!(world.settled()[0].by.as_ref().map(|by| by.exec), Some(exec(1)));
+}
+
+#[test]
+fn an_old_hello_shows_nothing() {
+    let mut world = World::elsewhere(1, 1);
+    world.now_ms = 100_000;
+    let hello = fleet::hello("a", vec![line(0, FIRST, 1, false)]);
+    world.handle(Input::Hellos(vec![SeenHello { hello, age: Duration::from_secs(20) }]));
+    assert_eq!(world.ask(1, 0, FIRST, 2), Some(Answer::Run));
+}
