@@ -186,7 +186,12 @@ impl Nats {
     /// # Errors
     /// [`QueueError`] when the server does not answer.
     pub async fn hellos(&self) -> Result<Vec<SeenHello>, QueueError> {
-        let found = snapshot::hellos(self.link()).await?;
+        let found = match snapshot::hellos(self.link()).await {
+            Ok(found) => found,
+            // A server that was never used.
+            Err(fault) if fault.is_missing() => return Ok(Vec::new()),
+            Err(fault) => return Err(fault.into()),
+        };
         let parsed = found.into_iter().filter_map(|aged| {
             let hello = serde_json::from_slice(&aged.stored.payload).ok()?;
             Some(SeenHello { hello, age: aged.age })
