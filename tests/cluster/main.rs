@@ -1,6 +1,7 @@
 //! Runs over a real nats-server with workers that are processes of their own.
 
 mod alike;
+mod bench;
 mod cancelling;
 mod coming_and_going;
 mod coordinator;

@@ -1,41 +1,20 @@
 //! `rollout bench dispatch`: trials that do nothing, through the whole embedded path.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
-use bytes::Bytes;
-use rollout_protocol::blob::MediaType;
-use rollout_protocol::digest::Digest;
-use rollout_protocol::retry::RetryPolicy;
-use rollout_protocol::spec::agent::{AgentKind, AgentSpec};
-use rollout_protocol::spec::environment::{
-    EnvironmentSpec, PreservePolicy, ProcessSettings, ProviderKind, ProviderSpec, Rates,
-};
-use rollout_protocol::spec::resources::Resources;
-use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
-use rollout_protocol::spec::task::{TaskFiles as TaskBlobs, TaskSpec};
-use rollout_protocol::spec::timeout::Timeouts;
-use rollout_protocol::wire::offer::SizeClass;
-use rollout_worker::secrets::TrialVariables;
-use rollout_worker::service::Runner;
-use rollout_worker::store::{BlobStore, StoreError};
+use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
-use rollout_worker::trial::{self, Finished, TaskFiles, TrialContext, TrialServices};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::null::Null;
-use super::{floor, usage};
-use crate::core::Bounds;
+use super::{BenchError, floor, noop, usage};
 use crate::journal::Layout;
-use crate::metrics::AgentTotal;
-use crate::plan::{JobPlan, PlanError, PlannedTask};
-use crate::report::{Materialize, ReportError, Reporter, RunFacts, Sinks};
+use crate::plan::JobPlan;
+use crate::report::{Materialize, Reporter, Sinks};
+use crate::run::JobPlanner;
 use crate::run::embedded::{self, Embedded, Equipment};
-use crate::run::{JobPlanner, Opening, RunError, Taking};
 
 /// What to measure.
 #[derive(Debug, Clone, Copy)]
@@ -75,32 +54,6 @@ pub struct Measured {
     pub ratio: f64,
 }
 
-/// Why nothing was measured.
-#[derive(Debug, thiserror::Error)]
-pub enum BenchError {
-    /// The run failed.
-    #[error(transparent)]
-    Run(#[from] RunError),
-    /// The report failed.
-    #[error(transparent)]
-    Report(#[from] ReportError),
-    /// The plan could not be made.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// The store failed.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The disk failed.
-    #[error("the disk failed while it was measured")]
-    Io(#[from] std::io::Error),
-    /// Not every trial was settled.
-    #[error("{owed} trials were not settled")]
-    Owed {
-        /// How many.
-        owed: u64,
-    },
-}
-
 /// Runs the trials in `directory` (which is left as it is afterwards) and measures the floor there.
 ///
 /// # Errors
@@ -110,16 +63,10 @@ pub async fn dispatch(
     store: Arc<dyn BlobStore>,
     directory: &Path,
 ) -> Result<Measured, BenchError> {
-    let plan = Arc::new(plan(what.items, &*store).await?);
+    let plan = Arc::new(noop::plan(what.items, &*store).await?);
     let layout = Layout::new(directory.join("run"));
     std::fs::create_dir_all(layout.root())?;
-    let facts = RunFacts {
-        run_dir: layout.root().to_owned(),
-        agents: vec![AgentTotal { name: "nop".to_owned(), total: u64::from(what.items) }],
-        metrics: Vec::new(),
-        materialize: what.materialize,
-        config: serde_json::Value::Null,
-    };
+    let facts = noop::facts(layout.root().to_owned(), what.items, what.materialize);
     let sinks = Sinks { store: Arc::clone(&store), json: None, terminal: None };
     let (events, reporter) = Reporter::start(facts, sinks)?;
 
@@ -161,15 +108,7 @@ fn run(
     let (_stops, stops) = mpsc::channel(1);
     let blobs = Arc::clone(&store);
     Embedded {
-        opening: Opening {
-            layout,
-            job: "bench".to_owned(),
-            plan: plan.digest(),
-            permits: what.window as usize,
-            retry: RetryPolicy::default(),
-            taking: Taking::default(),
-            bounds: Bounds::default(),
-        },
+        opening: noop::opening(layout, plan, what.window),
         planner: JobPlanner::new(Arc::clone(plan)),
         store,
         slots: what.window,
@@ -178,19 +117,7 @@ fn run(
         stops,
         opened: Box::new(|_| Ok(())),
         equip: Box::new(move |dir| {
-            let cache = dir.join("cache");
-            let files = TaskFiles::open(&cache, blobs).map_err(|source| RunError::File {
-                action: "create",
-                path: cache,
-                source,
-            })?;
-            let services = TrialServices {
-                providers: BTreeMap::from([(KIND, Arc::new(Null(KIND)) as _)]),
-                files,
-                variables: TrialVariables::default(),
-                host: "bench".to_owned(),
-            };
-            Ok(Equipment { runner: Arc::new(NullRunner(services)), providers: Vec::new() })
+            Ok(Equipment { runner: noop::runner(dir, blobs)?, providers: Vec::new() })
         }),
     }
 }
@@ -218,72 +145,6 @@ async fn measure_floor(
         }
     })
     .await
-}
-
-const KIND: ProviderKind = ProviderKind::Process;
-
-#[derive(Debug)]
-struct NullRunner(TrialServices);
-
-#[async_trait]
-impl Runner for NullRunner {
-    async fn run(&self, context: TrialContext) -> Finished {
-        trial::run(context, &self.0).await
-    }
-}
-
-/// One agent that does nothing, one task without files, as many attempts as there are items.
-pub(crate) async fn plan(items: u32, store: &dyn BlobStore) -> Result<JobPlan, BenchError> {
-    let settings = TrialSettings {
-        instruction_path: "/tmp/instruction.md".to_owned(),
-        environment: EnvironmentSpec {
-            provider: ProviderSpec::Process(ProcessSettings::default()),
-            force_build: false,
-            preserve_env: PreservePolicy::Never,
-            rates: Rates::default(),
-        },
-        verifier: VerifierSettings { disable: true, ..VerifierSettings::default() },
-    };
-    let agent = AgentSpec { name: "nop".to_owned(), kind: AgentKind::Nop, env: BTreeMap::new() };
-    let limit = 60.0;
-    let task = TaskSpec {
-        dataset: "bench".to_owned(),
-        name: "noop".to_owned(),
-        git_commit_id: None,
-        docker_image: None,
-        resources: Resources::default(),
-        timeouts: Timeouts {
-            build_sec: limit,
-            install_sec: limit,
-            agent_sec: limit,
-            verifier_sec: limit,
-        },
-        env: BTreeMap::new(),
-        files: TaskBlobs::default(),
-        fault: None,
-    };
-    put(store, &settings).await?;
-    put(store, &agent).await?;
-    let spec = put(store, &task).await?;
-    let planned = PlannedTask {
-        dataset: task.dataset,
-        name: task.name,
-        spec,
-        files: Digest::of(b""),
-        rules: Digest::of(b""),
-        class: SizeClass::default(),
-        resources: task.resources,
-        variables: BTreeSet::new(),
-    };
-    Ok(JobPlan::new(settings, vec![agent], vec![planned], items)?)
-}
-
-async fn put<T: Serialize + Sync>(
-    store: &dyn BlobStore,
-    document: &T,
-) -> Result<Digest, BenchError> {
-    let bytes = serde_json::to_vec(document).map_err(std::io::Error::from)?;
-    Ok(store.put_bytes(Bytes::from(bytes), MediaType::Json).await?.digest)
 }
 
 #[cfg(test)]

@@ -1,11 +1,44 @@
-//! Benchmarks of the engine itself: trials that do nothing, against a floor measured in the same
-//! process with the same sizes. Timings are only ever printed, never asserted.
+//! Benchmarks of the engine itself: trials that do nothing, against a floor measured in the same run
+//! with the same sizes. Timings are only ever printed, never asserted.
 
 mod floor;
+mod noop;
 mod null;
 mod usage;
 
 pub mod dispatch;
-
 #[cfg(test)]
-pub(crate) use self::{dispatch::plan, null::Null};
+pub(crate) use self::{noop::plan, null::Null};
+#[cfg(feature = "nats")]
+pub mod queue;
+
+use crate::plan::PlanError;
+use crate::report::ReportError;
+use crate::run::RunError;
+use rollout_worker::store::StoreError;
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The run failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The report failed.
+    #[error(transparent)]
+    Report(#[from] ReportError),
+    /// The plan could not be made.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The disk failed.
+    #[error("the disk failed while it was measured")]
+    Io(#[from] std::io::Error),
+    /// Not every trial was settled.
+    #[error("{owed} trials were not settled")]
+    Owed {
+        /// How many.
+        owed: u64,
+    },
+}

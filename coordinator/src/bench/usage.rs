@@ -20,3 +20,48 @@ pub(super) fn peak_memory_bytes() -> Option<u64> {
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
 }
+
+/// Reads the processor time of this process and of the server.
+#[cfg(feature = "nats")]
+#[derive(Debug)]
+pub(super) struct Meter {
+    /// The server's process, where it is known.
+    pub(super) server: Option<u32>,
+}
+
+/// Processor time.
+#[cfg(feature = "nats")]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Used {
+    pub(super) own: Duration,
+    pub(super) server: Option<Duration>,
+}
+
+#[cfg(feature = "nats")]
+impl Meter {
+    pub(super) fn read(&self) -> Used {
+        Used { own: cpu(), server: self.server.and_then(of_process) }
+    }
+}
+
+#[cfg(feature = "nats")]
+impl Used {
+    pub(super) fn since(self, before: &Self) -> Self {
+        let server = self.server.zip(before.server);
+        Self {
+            own: self.own.saturating_sub(before.own),
+            server: server.map(|(now, before)| now.saturating_sub(before)),
+        }
+    }
+}
+
+/// Processor time of another process's living threads; unknown where the system does not say.
+#[cfg(feature = "nats")]
+fn of_process(pid: u32) -> Option<Duration> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let used = threads.flatten().filter_map(|thread| {
+        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
+    });
+    Some(Duration::from_nanos(used.sum()))
+}

@@ -142,25 +142,44 @@ pub(super) enum BenchCommand {
 }
 
 /// Measure how fast trials go through queue, worker, journal and outputs, against what the disk can do
+///
+/// With `--nats` the queue is a server and the worker a process of its own, and the floor a bare
+/// loop of the same messages and bytes over the same server. Whether the server syncs what it
+/// acknowledges is its own setting (`sync_interval`), and decides both.
 #[derive(Debug, Args)]
 pub(super) struct DispatchArgs {
     /// Number of trials
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) items: u32,
 
-    /// Trials at a time
-    #[arg(long, value_name = "W", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(super) window: u32,
+    /// Trials at a time; several are measured one after the other
+    #[arg(long, value_name = "W,…", value_delimiter = ',', default_value = "4,64,1024", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub(super) window: Vec<u32>,
 
     /// Write the directory of every trial, too
     #[arg(long)]
     pub(super) materialize: bool,
 
+    /// Over this server, which keeps nothing of it: nats://[user:password@]host[:port]
+    #[cfg(feature = "nats")]
+    #[arg(long, value_name = "URL", conflicts_with = "materialize")]
+    pub(super) nats: Option<String>,
+
+    /// Process of the server, to measure its processor time, too
+    #[cfg(feature = "nats")]
+    #[arg(long, value_name = "PID", requires = "nats")]
+    pub(super) server_pid: Option<u32>,
+
+    /// Measurements per window over a server, in turns with the floor; the median counts
+    #[cfg(feature = "nats")]
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "nats", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) rounds: u32,
+
     /// Where to write; what is written is removed afterwards [default: the current directory]
     #[arg(long)]
     pub(super) dir: Option<PathBuf>,
 
-    /// Print the figures as JSON
+    /// Print the figures as JSON, a line for each window
     #[arg(long)]
     pub(super) json: bool,
 }

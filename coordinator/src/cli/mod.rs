@@ -40,13 +40,22 @@ pub fn main() -> ProcessExit {
     if arguments.get(1).is_some_and(|first| first == SANDBOX) {
         return rollout_worker::environment::process::supervisor::main(&arguments[2..]);
     }
+    #[cfg(feature = "nats")]
+    if arguments.get(1).is_some_and(|first| first == bench::WORKER) {
+        let printer = Printer::from_environment(false);
+        let served = runtime().and_then(|runtime| runtime.block_on(bench::serve(&printer)));
+        return ended(served, &printer);
+    }
     let cli = match Cli::try_parse_from(args::with_run(arguments)) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
     let printer = Printer::from_environment(cli.is_quiet());
-    let code = runtime().and_then(|runtime| runtime.block_on(dispatch(cli, &printer)));
-    let code = code.unwrap_or_else(|error| {
+    ended(runtime().and_then(|runtime| runtime.block_on(dispatch(cli, &printer))), &printer)
+}
+
+fn ended(outcome: Result<ExitCode, CliError>, printer: &Printer) -> ProcessExit {
+    let code = outcome.unwrap_or_else(|error| {
         printer.error(&error);
         error.code
     });

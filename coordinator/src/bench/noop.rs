@@ -1,0 +1,141 @@
+//! Trials that do nothing: their plan, what runs them, and the outputs that take them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use rollout_protocol::blob::MediaType;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::spec::agent::{AgentKind, AgentSpec};
+use rollout_protocol::spec::environment::{
+    EnvironmentSpec, PreservePolicy, ProcessSettings, ProviderKind, ProviderSpec, Rates,
+};
+use rollout_protocol::spec::resources::Resources;
+use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
+use rollout_protocol::spec::task::{TaskFiles as TaskBlobs, TaskSpec};
+use rollout_protocol::spec::timeout::Timeouts;
+use rollout_protocol::wire::offer::SizeClass;
+use rollout_worker::secrets::TrialVariables;
+use rollout_worker::service::Runner;
+use rollout_worker::store::BlobStore;
+use rollout_worker::trial::{self, Finished, TaskFiles, TrialContext, TrialServices};
+use serde::Serialize;
+
+use super::BenchError;
+use super::null::Null;
+use crate::core::Bounds;
+use crate::journal::Layout;
+use crate::metrics::AgentTotal;
+use crate::plan::{JobPlan, PlannedTask};
+use crate::report::{Materialize, RunFacts};
+use crate::run::{Opening, RunError, Taking};
+
+/// The provider that the trials ask for.
+pub(super) const KIND: ProviderKind = ProviderKind::Process;
+
+/// One agent that does nothing, one task without files, as many attempts as there are items.
+pub(crate) async fn plan(items: u32, store: &dyn BlobStore) -> Result<JobPlan, BenchError> {
+    let settings = TrialSettings {
+        instruction_path: "/tmp/instruction.md".to_owned(),
+        environment: EnvironmentSpec {
+            provider: ProviderSpec::Process(ProcessSettings::default()),
+            force_build: false,
+            preserve_env: PreservePolicy::Never,
+            rates: Rates::default(),
+        },
+        verifier: VerifierSettings { disable: true, ..VerifierSettings::default() },
+    };
+    let agent = AgentSpec { name: "nop".to_owned(), kind: AgentKind::Nop, env: BTreeMap::new() };
+    let limit = 60.0;
+    let task = TaskSpec {
+        dataset: "bench".to_owned(),
+        name: "noop".to_owned(),
+        git_commit_id: None,
+        docker_image: None,
+        resources: Resources::default(),
+        timeouts: Timeouts {
+            build_sec: limit,
+            install_sec: limit,
+            agent_sec: limit,
+            verifier_sec: limit,
+        },
+        env: BTreeMap::new(),
+        files: TaskBlobs::default(),
+        fault: None,
+    };
+    put(store, &settings).await?;
+    put(store, &agent).await?;
+    let spec = put(store, &task).await?;
+    let planned = PlannedTask {
+        dataset: task.dataset,
+        name: task.name,
+        spec,
+        files: Digest::of(b""),
+        rules: Digest::of(b""),
+        class: SizeClass::default(),
+        resources: task.resources,
+        variables: BTreeSet::new(),
+    };
+    Ok(JobPlan::new(settings, vec![agent], vec![planned], items)?)
+}
+
+async fn put<T: Serialize + Sync>(
+    store: &dyn BlobStore,
+    document: &T,
+) -> Result<Digest, BenchError> {
+    let bytes = serde_json::to_vec(document).map_err(std::io::Error::from)?;
+    Ok(store.put_bytes(Bytes::from(bytes), MediaType::Json).await?.digest)
+}
+
+/// A run of the plan in a directory.
+pub(super) fn opening(layout: Layout, plan: &JobPlan, window: u32) -> Opening {
+    Opening {
+        layout,
+        job: "bench".to_owned(),
+        plan: plan.digest(),
+        permits: window as usize,
+        retry: RetryPolicy::default(),
+        taking: Taking::default(),
+        bounds: Bounds::default(),
+    }
+}
+
+/// What the outputs know of the run.
+pub(super) fn facts(run_dir: PathBuf, items: u32, materialize: Materialize) -> RunFacts {
+    RunFacts {
+        run_dir,
+        agents: vec![AgentTotal { name: "nop".to_owned(), total: u64::from(items) }],
+        metrics: Vec::new(),
+        materialize,
+        config: serde_json::Value::Null,
+    }
+}
+
+/// What runs the trials, for a worker in `dir`.
+pub(super) fn runner(dir: &Path, store: Arc<dyn BlobStore>) -> Result<Arc<dyn Runner>, RunError> {
+    let cache = dir.join("cache");
+    let files = TaskFiles::open(&cache, store).map_err(|source| RunError::File {
+        action: "create",
+        path: cache,
+        source,
+    })?;
+    Ok(Arc::new(NullRunner(TrialServices {
+        providers: BTreeMap::from([(KIND, Arc::new(Null(KIND)) as _)]),
+        files,
+        variables: TrialVariables::default(),
+        host: "bench".to_owned(),
+    })))
+}
+
+#[derive(Debug)]
+struct NullRunner(TrialServices);
+
+#[async_trait]
+impl Runner for NullRunner {
+    async fn run(&self, context: TrialContext) -> Finished {
+        trial::run(context, &self.0).await
+    }
+}

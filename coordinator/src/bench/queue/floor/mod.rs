@@ -1,0 +1,107 @@
+//! What the server and the disk take for the same messages: a bare loop over the client library.
+//!
+//! The same topology, window, subjects, message sizes, stream settings and rule of syncing as a run
+//! over the queue, and nothing else: no states, no retries, no lost messages.
+//! * coordinator: publishes offers, reads reports from a consumer without acknowledgements, appends
+//!   as many bytes to a file as the journal would, one `fdatasync` for what gathered during the last
+//!   one, and offers as many again
+//! * worker: pulls offers with requests that stay open, publishes a report of each, and acknowledges
+//!   the offer when the report is acknowledged
+
+mod coordinator;
+mod line;
+mod worker;
+
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
+use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, Stream};
+use async_nats::jetstream::{self, Context};
+use rollout_protocol::limits;
+use serde::{Deserialize, Serialize};
+
+pub(super) use self::coordinator::run;
+pub(super) use self::worker::Worker;
+use super::Fault;
+
+/// What both processes have to know.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Floor {
+    pub(super) url: String,
+    pub(super) namespace: String,
+    /// The token of the run in subjects.
+    pub(super) run: String,
+    pub(super) window: usize,
+    pub(super) offer_bytes: usize,
+    pub(super) report_bytes: usize,
+}
+
+/// The durable consumer of offers.
+const CONSUMER: &str = "default-c0";
+/// The reader of reports.
+const READER: &str = "reader";
+
+impl Floor {
+    fn work(&self) -> String {
+        format!("{}_WORK", self.namespace.to_ascii_uppercase())
+    }
+
+    fn reports(&self) -> String {
+        format!("{}_REPORTS", self.namespace.to_ascii_uppercase())
+    }
+
+    fn report_subject(&self) -> String {
+        format!("{}.v1.report.{}", self.namespace, self.run)
+    }
+
+    /// Makes streams and consumers with the settings that runs use.
+    async fn prepare(&self, client: &async_nats::Client) -> Result<(), Fault> {
+        let context = jetstream::new(client.clone());
+        let work = Config {
+            name: self.work(),
+            subjects: vec![format!("{}.v1.work.>", self.namespace)],
+            retention: RetentionPolicy::WorkQueue,
+            max_messages_per_subject: 1,
+            discard: DiscardPolicy::New,
+            discard_new_per_subject: true,
+            allow_direct: true,
+            ..Config::default()
+        };
+        let offers = pull::Config {
+            durable_name: Some(CONSUMER.to_owned()),
+            ack_policy: AckPolicy::Explicit,
+            ack_wait: limits::LEASE,
+            max_ack_pending: 100_000,
+            max_waiting: 16_384,
+            filter_subject: format!("{}.v1.work.default.c0.>", self.namespace),
+            ..pull::Config::default()
+        };
+        let stream = make(&context, work).await?;
+        stream.create_consumer(offers).await.map_err(Fault::of("make a consumer"))?;
+        let reports = Config {
+            name: self.reports(),
+            subjects: vec![format!("{}.v1.report.*", self.namespace)],
+            max_messages_per_subject: i64::try_from(limits::REPORTS_PER_RUN).unwrap_or(i64::MAX),
+            max_bytes: 1024 * 1024 * 1024,
+            max_age: Duration::from_secs(30 * 24 * 3600),
+            discard: DiscardPolicy::New,
+            discard_new_per_subject: true,
+            ..Config::default()
+        };
+        let reader = pull::Config {
+            name: Some(READER.to_owned()),
+            deliver_policy: DeliverPolicy::All,
+            ack_policy: AckPolicy::None,
+            memory_storage: true,
+            filter_subject: self.report_subject(),
+            ..pull::Config::default()
+        };
+        let stream = make(&context, reports).await?;
+        stream.create_consumer(reader).await.map_err(Fault::of("make a consumer"))?;
+        Ok(())
+    }
+}
+
+async fn make(context: &Context, config: Config) -> Result<Stream, Fault> {
+    context.create_stream(config).await.map_err(Fault::of("make a stream"))
+}

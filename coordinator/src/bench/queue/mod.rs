@@ -1,0 +1,237 @@
+//! `rollout bench dispatch --nats`: trials that do nothing, offered by this process, run by a worker
+//! process and reported back over a server, each result journalled; and the [`floor`] of the same.
+//!
+//! What is made on the server has names of its own and is removed afterwards, also after an
+//! interruption. Product and floor take turns, so that both meet the same machine.
+
+mod floor;
+mod helper;
+mod product;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_nats::jetstream;
+use futures_util::TryStreamExt as _;
+use rollout_worker::port::QueueError;
+use rollout_worker::queue::nats::{BindError, ConnectError, InvalidName, OptionsError, SetupError};
+use serde::Serialize;
+
+use self::floor::Floor;
+pub use self::helper::{WORD, serve};
+use super::BenchError;
+use super::usage::{Meter, Used};
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Queue {
+    /// The server.
+    pub url: String,
+    /// Its process, if it is on this host and its processor time is of interest.
+    pub server: Option<u32>,
+    /// Trials of each measurement.
+    pub items: u32,
+    /// Measurements of product and floor each, of which the median counts.
+    pub rounds: u32,
+    /// Where to write.
+    pub directory: PathBuf,
+}
+
+/// One window, measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct Compared {
+    /// Trials at a time.
+    pub window: u32,
+    /// Trials of each measurement.
+    pub items: u32,
+    /// Trials per second, the median.
+    pub trials_per_second: f64,
+    /// Trials per second of the floor, the median.
+    pub floor_per_second: f64,
+    /// The median of the rounds' ratios.
+    pub ratio: f64,
+    /// The ratio of each round.
+    pub ratios: Vec<f64>,
+    /// Processor time per trial, microseconds.
+    pub cpu_us_per_trial: Cpu,
+    /// The same of the floor.
+    pub floor_cpu_us_per_trial: Cpu,
+    /// Bytes of an offer.
+    pub offer_bytes: usize,
+    /// Bytes of a report.
+    pub report_bytes: usize,
+    /// Bytes of journal per trial.
+    pub journal_bytes_per_trial: usize,
+}
+
+/// Processor time per trial, microseconds, medians.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Cpu {
+    /// Of the coordinator.
+    pub coordinator: f64,
+    /// Of the worker.
+    pub worker: f64,
+    /// Of the server, where its process is known.
+    pub server: Option<f64>,
+}
+
+/// One measurement.
+#[derive(Debug, Clone, Copy)]
+struct Once {
+    per_second: f64,
+    cpu: Cpu,
+}
+
+impl Once {
+    fn new(items: u64, took: Duration, used: Used, worker: Duration) -> Self {
+        let each = |cpu: Duration| cpu.as_secs_f64() * 1e6 / items as f64;
+        Self {
+            per_second: items as f64 / took.as_secs_f64(),
+            cpu: Cpu {
+                coordinator: each(used.own),
+                worker: each(worker),
+                server: used.server.map(each),
+            },
+        }
+    }
+}
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// The library or the server.
+    #[error("cannot {what}: {reason}")]
+    Nats {
+        /// What was tried.
+        what: &'static str,
+        /// What it says.
+        reason: String,
+    },
+    /// The server.
+    #[error("the server refused: {0}")]
+    Refused(String),
+    /// The connection ended.
+    #[error("the connection to the server was closed")]
+    Closed,
+    /// The worker process.
+    #[error("the worker process {0}")]
+    Worker(String),
+    /// The address.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    /// A name.
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    /// The server cannot be worked with.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// Streams cannot be made.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// The pool cannot be bound to the store.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The queue failed.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    /// The run failed.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+    /// The disk failed.
+    #[error("the disk failed while it was measured")]
+    Io(#[from] std::io::Error),
+}
+
+impl Fault {
+    fn of<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> Self {
+        move |error| Self::Nats { what, reason: error.to_string() }
+    }
+}
+
+/// Measures one window. Dropping it leaves things on the server: [`clear`] removes them.
+///
+/// # Errors
+/// [`Fault`].
+pub async fn measure(queue: &Queue, namespace: &str, window: u32) -> Result<Compared, Fault> {
+    let meter = Meter { server: queue.server };
+    let (mut products, mut floors) = (Vec::new(), Vec::new());
+    let mut sizes = None;
+    for round in 0..queue.rounds {
+        let name = |kind| format!("{namespace}-{window}-{round}{kind}");
+        let directory = queue.directory.join(format!("{window}-{round}"));
+        std::fs::create_dir_all(&directory)?;
+        let (once, found) = product::run(queue, &name('t'), window, &directory, &meter).await?;
+        products.push(once);
+        let product::Sizes { offer, report, journal, run } = found;
+        let floor = Floor {
+            url: queue.url.clone(),
+            namespace: name('f'),
+            run,
+            window: window as usize,
+            offer_bytes: offer,
+            report_bytes: report,
+        };
+        clear(&queue.url, namespace).await?;
+        let items = u64::from(queue.items);
+        floors.push(floor::run(&floor, items, journal, &directory, &meter).await?);
+        clear(&queue.url, namespace).await?;
+        sizes = Some((offer, report, journal));
+    }
+    let (offer_bytes, report_bytes, journal_bytes_per_trial) = sizes.unwrap_or_default();
+    let ratios: Vec<f64> =
+        products.iter().zip(&floors).map(|(p, f)| p.per_second / f.per_second).collect();
+    Ok(Compared {
+        window,
+        items: queue.items,
+        trials_per_second: median(products.iter().map(|once| once.per_second)),
+        floor_per_second: median(floors.iter().map(|once| once.per_second)),
+        ratio: median(ratios.iter().copied()),
+        ratios,
+        cpu_us_per_trial: Cpu::median(&products),
+        floor_cpu_us_per_trial: Cpu::median(&floors),
+        offer_bytes,
+        report_bytes,
+        journal_bytes_per_trial,
+    })
+}
+
+impl Cpu {
+    fn median(measured: &[Once]) -> Self {
+        let of = |part: fn(&Cpu) -> f64| median(measured.iter().map(|once| part(&once.cpu)));
+        let server = measured.iter().filter_map(|once| once.cpu.server);
+        Self {
+            coordinator: of(|cpu| cpu.coordinator),
+            worker: of(|cpu| cpu.worker),
+            server: (server.clone().count() > 0).then(|| median(server)),
+        }
+    }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// A namespace that nobody else uses.
+pub fn namespace() -> String {
+    format!("bench-{:08x}", rand::random::<u32>())
+}
+
+/// Removes every stream and bucket of the namespaces that begin with this.
+///
+/// # Errors
+/// [`Fault`].
+pub async fn clear(url: &str, namespace: &str) -> Result<(), Fault> {
+    let client = async_nats::connect(url).await.map_err(Fault::of("connect"))?;
+    let context = jetstream::new(client);
+    let names: Vec<String> =
+        context.stream_names().try_collect().await.map_err(Fault::of("list the streams"))?;
+    let prefix = namespace.to_ascii_uppercase();
+    for name in names {
+        if name.strip_prefix("KV_").unwrap_or(&name).starts_with(&prefix) {
+            context.delete_stream(&name).await.map_err(Fault::of("delete a stream"))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,216 @@
+//! The run over the server.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rollout_protocol::id::{ItemId, TryId};
+use rollout_protocol::wire::hello::{Budget, Capacity};
+use rollout_protocol::wire::offer::SizeClass;
+use rollout_worker::environment::Owner;
+use rollout_worker::owner::WorkerDir;
+use rollout_worker::port::Dispatch as _;
+use rollout_worker::queue::nats::{Name, Nats, NatsDispatch, NatsOptions};
+use rollout_worker::service::{self, Profile, Shutdown, WorkerConfig};
+use rollout_worker::store::{BlobStore as _, FsStore};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, watch};
+
+use super::helper::{self, Helper};
+use super::{Fault, Once, Queue};
+use crate::bench::usage::Meter;
+use crate::bench::{BenchError, noop};
+use crate::journal::Layout;
+use crate::report::{Materialize, Reporter, Sinks};
+use crate::run::distributed::{self, Distributed};
+use crate::run::{self, JobPlanner, Opening, Planner as _, RunError, RunState, Shared, Taking};
+
+/// Pool of the run and its worker.
+const POOL: &str = "default";
+
+/// How long the worker may take to be seen.
+const SEEN: Duration = Duration::from_secs(10);
+
+/// Bytes of finished executions that may wait on disk: none ever does.
+const SPOOL_BYTES: u64 = 1024 * 1024;
+
+/// What the worker process has to know.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Part {
+    url: String,
+    namespace: String,
+    slots: u32,
+    /// The blob store.
+    store: PathBuf,
+    /// Where its worker directory is made.
+    directory: PathBuf,
+}
+
+/// What the floor has to do alike.
+#[derive(Debug)]
+pub(super) struct Sizes {
+    /// Bytes of an offer.
+    pub(super) offer: usize,
+    /// Bytes of a report.
+    pub(super) report: usize,
+    /// Bytes of journal per trial.
+    pub(super) journal: usize,
+    /// The run, as it stands in subjects.
+    pub(super) run: String,
+}
+
+/// Runs all trials at a window.
+pub(super) async fn run(
+    queue: &Queue,
+    namespace: &str,
+    window: u32,
+    directory: &Path,
+    meter: &Meter,
+) -> Result<(Once, Sizes), Fault> {
+    let part = Part {
+        url: queue.url.clone(),
+        namespace: namespace.to_owned(),
+        slots: window,
+        store: directory.join("blobs"),
+        directory: directory.join("workers"),
+    };
+    let store = Arc::new(FsStore::open(&part.store).await.map_err(BenchError::from)?);
+    let plan = Arc::new(noop::plan(queue.items, &*store).await?);
+    let nats = part.connect().await?;
+    let pool: Name = POOL.parse()?;
+    let dispatch = Arc::new(nats.dispatch(&pool, &[SizeClass::default(), SizeClass::SOLO]).await?);
+    nats.bind_pool(&pool, store.identity(), true).await?;
+    let helper = Helper::start(&helper::Part::Product(part)).await?;
+    until_seen(&dispatch).await?;
+
+    let layout = Layout::new(directory.join("run"));
+    let facts = noop::facts(layout.root().to_owned(), queue.items, Materialize::None);
+    let sinks = Sinks { store: store.clone(), json: None, terminal: None };
+    std::fs::create_dir_all(layout.root())?;
+    let (events, reporter) = Reporter::start(facts, sinks).map_err(BenchError::from)?;
+    let (before, start) = (meter.read(), Instant::now());
+    let (_stops, mut stops) = mpsc::channel(1);
+    let board = Arc::new(nats.board());
+    let facts = run::RunFacts { pool: POOL.to_owned(), ..run::RunFacts::default() };
+    let taking = Taking { shared: Some(Shared { board, facts }), ..Taking::default() };
+    let opening = Opening { taking, ..noop::opening(layout.clone(), &plan, window) };
+    let planner = JobPlanner::new(plan.clone());
+    let (run, lock, planner) =
+        run::begin(opening, planner, events.clone(), &mut stops).await.map_err(BenchError::from)?;
+    let id = run.id();
+    let news = distributed::news();
+    let _attending = lock.attend(id, dispatch.clone(), news.0.clone());
+    let ended = distributed::run(Distributed {
+        run,
+        planner,
+        dispatch: dispatch.clone(),
+        store,
+        pool: POOL.to_owned(),
+        lease: nats.options().lease,
+        keeper: lock.keeper().ok_or(Fault::Closed)?,
+        events,
+        stops,
+        news,
+    })
+    .await
+    .map_err(BenchError::from)?;
+    reporter.finish().await.map_err(BenchError::from)?;
+    lock.release(Some(RunState::Completed))
+        .await
+        .map_err(RunError::LockLost)
+        .map_err(BenchError::from)?;
+    let took = start.elapsed();
+    let used = meter.read().since(&before);
+    if ended.owed > 0 {
+        return Err(Fault::Bench(BenchError::Owed { owed: ended.owed }));
+    }
+    let worker = helper.finish().await?;
+
+    let items = u64::from(queue.items);
+    let journal = std::fs::metadata(layout.segment(1))?.len() / items;
+    let planner = JobPlanner::new(plan);
+    let offer = planner.offer(id, ItemId::from_bytes([0; 16]), TryId { epoch: 1, n: 1 }, 0);
+    let sizes = Sizes {
+        offer: serde_json::to_vec(&offer).map_err(std::io::Error::from)?.len(),
+        report: last_report(&dispatch, id).await?,
+        journal: usize::try_from(journal).unwrap_or(usize::MAX),
+        run: id.to_string(),
+    };
+    Ok((Once::new(items, took, used, worker), sizes))
+}
+
+/// Waits until the worker's hello is known, so that no time is lost with waiting for it later.
+async fn until_seen(dispatch: &NatsDispatch) -> Result<(), Fault> {
+    let start = Instant::now();
+    while dispatch.hellos().await?.is_empty() {
+        if start.elapsed() > SEEN {
+            return Err(Fault::Worker("says no hello".to_owned()));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(())
+}
+
+/// Size of the last report, which is never purged.
+async fn last_report(
+    dispatch: &NatsDispatch,
+    run: rollout_protocol::id::RunId,
+) -> Result<usize, Fault> {
+    let reports = dispatch.reports(run, None, 65_536, Duration::from_secs(1)).await?;
+    let last = reports.last().ok_or_else(|| Fault::Worker("reported nothing".to_owned()))?;
+    let encoded = last.report.encode();
+    Ok(encoded.map_or_else(|size| size, |bytes| bytes.len()))
+}
+
+impl Part {
+    async fn connect(&self) -> Result<Nats, Fault> {
+        let mut options = NatsOptions::parse(&self.url)?;
+        options.namespace = self.namespace.parse()?;
+        Ok(Nats::connect(options).await?)
+    }
+}
+
+/// The worker of the run.
+#[derive(Debug)]
+pub(super) struct Worker {
+    worker: service::Worker,
+    dir: WorkerDir,
+    _nats: Nats,
+}
+
+impl Worker {
+    pub(super) async fn connect(part: Part) -> Result<Self, Fault> {
+        let nats = part.connect().await?;
+        let store = Arc::new(FsStore::open(&part.store).await.map_err(BenchError::from)?);
+        let source = nats.source(&POOL.parse()?, store.identity()).await?;
+        std::fs::create_dir_all(&part.directory)?;
+        let dir = WorkerDir::create(&part.directory).map_err(std::io::Error::other)?;
+        let runner = noop::runner(dir.path(), store.clone()).map_err(BenchError::from)?;
+        let providers = [(noop::KIND, Capacity::default())].into();
+        let profile = Profile { providers, ..Profile::default() };
+        let config = WorkerConfig {
+            worker: dir.id().clone(),
+            owner: Owner::current(dir.path().to_owned()),
+            dir: dir.path().to_owned(),
+            pool: POOL.to_owned(),
+            slots: part.slots,
+            budget: Budget::default(),
+            profile: profile.fixed(),
+            max_offline: None,
+            lease: nats.options().lease,
+            // The namespace is new: nobody ever executed anything of it.
+            suspicious_window: None,
+            spool_bytes: SPOOL_BYTES,
+        };
+        let worker = service::Worker::new(config, Arc::new(source), store, runner);
+        Ok(Self { worker, dir, _nats: nats })
+    }
+
+    /// Works until it is dropped.
+    pub(super) async fn work(self) -> Result<(), Fault> {
+        let (_shutdown, told) = watch::channel(Shutdown::No);
+        self.worker.run(told).await;
+        drop(self.dir);
+        Ok(())
+    }
+}

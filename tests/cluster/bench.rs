@@ -1,0 +1,55 @@
+//! Measurements over a server leave nothing on it.
+
+use std::fs;
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::cluster::Cluster;
+use rollout_tests::{processes, wait};
+use rustix::process::Signal;
+
+use crate::{DEADLINE, cluster};
+
+#[test]
+fn product_and_floor_are_measured_and_leave_nothing() {
+    let Some(cluster) = cluster() else { return };
+    let ended = start(&cluster, "200").wait(DEADLINE).expect(ExitCode::Success);
+    let lines: Vec<serde_json::Value> =
+        ended.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let windows: Vec<_> = lines.iter().map(|line| line["window"].as_u64()).collect();
+    assert_eq!(windows, [Some(4), Some(64)]);
+    for line in &lines {
+        for figure in ["trials_per_second", "floor_per_second", "ratio", "report_bytes"] {
+            assert!(line[figure].as_f64().is_some_and(|n| n > 0.0), "{figure}: {line}");
+        }
+        assert!(line["cpu_us_per_trial"]["worker"].as_f64().is_some_and(|n| n > 0.0), "{line}");
+    }
+    assert_eq!(streams(&cluster), Vec::<String>::new());
+}
+
+#[test]
+fn an_interrupted_measurement_leaves_nothing() {
+    let Some(cluster) = cluster() else { return };
+    let mut run = start(&cluster, "1000000");
+    let below = || processes::descendants(run.pid());
+    wait::until(DEADLINE, "a worker", || !below().is_empty() && !streams(&cluster).is_empty());
+    let workers = below();
+    run.signal(Signal::INT);
+    let _ended = run.wait(DEADLINE).expect(ExitCode::Cancelled);
+    assert_eq!(streams(&cluster), Vec::<String>::new());
+    let lives =
+        |worker: &processes::Process| processes::all().iter().any(|found| found.pid == worker.pid);
+    wait::until(DEADLINE, "the worker's end", || !workers.iter().any(lives));
+}
+
+fn start(cluster: &Cluster, items: &str) -> rollout_tests::run::Run {
+    let (url, dir) = (cluster.server.url(), cluster.project.path().display().to_string());
+    let what = ["bench", "dispatch", "--nats", &url, "--dir", &dir, "--json", "--rounds", "1"];
+    cluster.project.rollout(&[&what[..], &["--window", "4,64", "--items", items]].concat())
+}
+
+/// Streams in the server's store.
+fn streams(cluster: &Cluster) -> Vec<String> {
+    let store = cluster.project.path().join("nats/store/jetstream/$G/streams");
+    let Ok(entries) = fs::read_dir(store) else { return Vec::new() };
+    entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
