@@ -22,7 +22,7 @@ use rollout_protocol::wire::command::{Command, Receipt};
 use rollout_protocol::wire::control::Control;
 use rollout_protocol::wire::hello::Hello;
 use rollout_protocol::wire::offer::{Offer, SizeClass};
-use rollout_protocol::wire::report::Report;
+use rollout_protocol::wire::report::{Kind, Report};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::sync::{broadcast, oneshot, watch};
@@ -333,9 +333,24 @@ pub struct Position {
     pub incarnation: Incarnation,
     /// Sequence.
     pub sequence: u64,
-    /// The execution whose report has that sequence: a broker that lost a tail and used the
-    /// sequence again is noticed by it.
+    /// The execution whose report has that sequence …
     pub anchor: ExecId,
+    /// … and which of its reports it is: a broker that lost a tail and used the sequence again is
+    /// noticed by the two. (The end of an execution can take the place of its lost beginning.)
+    #[serde(default)]
+    pub said: Kind,
+}
+
+impl Position {
+    /// The place of a report.
+    pub fn of(incarnation: Incarnation, sequence: u64, report: &Report) -> Self {
+        Self { incarnation, sequence, anchor: report.exec, said: report.body.kind() }
+    }
+
+    /// Whether a report that has this sequence is the one that had it.
+    pub fn is_of(&self, report: &Report) -> bool {
+        self.anchor == report.exec && self.said == report.body.kind()
+    }
 }
 
 /// A report with its place.
@@ -432,6 +447,7 @@ mod tests {
             incarnation: Incarnation(u128::MAX - 1),
             sequence: 7,
             anchor: ExecId::from_bytes([3; 16]),
+            said: Kind::Result,
         };
         let text = serde_json::to_string(&Tagged::At { position }).expect("serializable");
         let back: Tagged = serde_json::from_str(&text).expect("readable");

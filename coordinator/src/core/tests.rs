@@ -246,6 +246,7 @@ impl World {
             incarnation: Incarnation(u128::from(self.epoch)),
             sequence: self.sequence,
             anchor: exec(e),
+            said: body.kind(),
         };
         let report = Report {
             run: RUN,

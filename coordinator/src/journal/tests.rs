@@ -72,7 +72,7 @@ fn reported(n: u8) -> Record {
             record: Some(BlobRef::of(&[n], MediaType::Json)),
         })),
     };
-    let position = Position { incarnation: Incarnation(u128::MAX - 1), sequence, anchor: exec };
+    let position = Position::of(Incarnation(u128::MAX - 1), sequence, &report);
     Record::Reported { position, report: Box::new(report) }
 }
 

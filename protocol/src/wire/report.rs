@@ -54,6 +54,19 @@ pub enum Body {
     },
 }
 
+/// What a report is about. An execution says each at most once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// The beginning.
+    #[default]
+    Started,
+    /// The end with a verdict.
+    Result,
+    /// The end without one.
+    Lost,
+}
+
 /// The small form of an execution's result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ResultBody {
@@ -66,6 +79,17 @@ pub struct ResultBody {
     /// The record blob. Absent when the record has nothing beyond this report.
     #[serde(default)]
     pub record: Option<BlobRef>,
+}
+
+impl Body {
+    /// What it is about.
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::Started => Kind::Started,
+            Self::Result(_) => Kind::Result,
+            Self::Lost { .. } => Kind::Lost,
+        }
+    }
 }
 
 impl Report {

@@ -165,10 +165,10 @@ impl Model {
             return Err(QueueError::Position);
         }
         let incarnation = self.incarnation;
-        let found = self.reports.after(run, from.map(|p| (p.sequence, p.anchor)), max)?;
+        let found = self.reports.after(run, from, max)?;
         Ok(found
             .map(|(sequence, report)| Reported {
-                position: Position { incarnation, sequence, anchor: report.exec },
+                position: Position::of(incarnation, sequence, report),
                 report: report.clone(),
             })
             .collect())

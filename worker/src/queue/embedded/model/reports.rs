@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use rollout_protocol::id::{ExecId, RunId};
+use rollout_protocol::id::RunId;
 use rollout_protocol::wire::report::Report;
 
-use crate::port::{QueueError, Refused};
+use crate::port::{Position, QueueError, Refused};
 
 #[derive(Debug)]
 pub(super) struct Stream {
@@ -30,21 +30,22 @@ impl Stream {
         Ok(self.last_sequence)
     }
 
-    /// The run's reports after the one with this sequence and execution.
+    /// The run's reports after the one at this place of the stream's present life.
     pub(super) fn after(
         &self,
         run: RunId,
-        from: Option<(u64, ExecId)>,
+        from: Option<Position>,
         max: usize,
     ) -> Result<impl Iterator<Item = (u64, &Report)> + use<'_>, QueueError> {
         static NONE: VecDeque<(u64, Report)> = VecDeque::new();
         let reports = self.runs.get(&run).unwrap_or(&NONE);
         let start = match from {
             None => 0,
-            Some((sequence, anchor)) => {
+            Some(from) => {
+                let sequence = from.sequence;
                 let at = reports.partition_point(|(s, _)| *s < sequence);
                 match reports.get(at) {
-                    Some((s, report)) if *s == sequence && report.exec == anchor => at + 1,
+                    Some((s, report)) if *s == sequence && from.is_of(report) => at + 1,
                     _ => return Err(QueueError::Position),
                 }
             }

@@ -284,11 +284,7 @@ proptest! {
                     }
                 }
                 2 => {
-                    let below = Position {
-                        incarnation: life,
-                        sequence: n,
-                        anchor: ExecId::from_bytes([exec; 16]),
-                    };
+                    let below = Position::of(life, n, &report(r, exec));
                     model.purge(run(r), below);
                     kept.retain(|(sequence, k)| k.run != run(r) || *sequence >= n);
                 }
@@ -307,11 +303,10 @@ proptest! {
             }
             let of_run: Vec<&(u64, Report)> =
                 kept.iter().filter(|(_, k)| k.run == run(r)).collect();
-            let anchor = ExecId::from_bytes([exec; 16]);
             for incarnation in [life, Incarnation(life.0 + 7)] {
-                let from = Position { incarnation, sequence: n, anchor };
+                let from = Position::of(incarnation, n, &report(r, exec));
                 let there = of_run.iter().position(|(s, k)| {
-                    incarnation == life && *s == n && k.exec == anchor
+                    incarnation == life && *s == n && from.is_of(k)
                 });
                 let read = model.reports(run(r), Some(from), 3);
                 match (there, read) {
@@ -343,7 +338,7 @@ fn tokens_and_positions_of_a_former_life_do_nothing() {
     let tokens: Vec<Token> = former.iter().map(|d| d.token).collect();
     model.ack(&tokens);
     model.nak(&tokens);
-    let place = Position { incarnation: LIFE, sequence: 9, anchor: ExecId::from_bytes([0; 16]) };
+    let place = Position::of(LIFE, 9, &report(0, 0));
     model.purge(run(0), place);
     assert_eq!(model.pull(Duration::ZERO, 9).len(), 2);
     assert_eq!(model.reports(run(0), None, 9).expect("no position").len(), 1);

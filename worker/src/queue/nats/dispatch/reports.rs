@@ -110,7 +110,7 @@ async fn is_there(
     }
     let Some(stored) = link.at(&link.names.reports, from.sequence).await? else { return Ok(false) };
     let report = serde_json::from_slice::<Report>(&stored.payload);
-    Ok(stored.subject == link.names.report(run) && report.is_ok_and(|r| r.exec == from.anchor))
+    Ok(stored.subject == link.names.report(run) && report.is_ok_and(|r| from.is_of(&r)))
 }
 
 impl Reader {
@@ -226,8 +226,7 @@ impl Reader {
         }
         match serde_json::from_slice::<Report>(&message.payload) {
             Ok(report) if report.run == self.run => {
-                let (incarnation, sequence) = (self.life, meta.sequence);
-                let position = Position { incarnation, sequence, anchor: report.exec };
+                let position = Position::of(self.life, meta.sequence, &report);
                 self.read.push_back(Reported { position, report });
             }
             Ok(_) => garbled(&"it is of another run"),
