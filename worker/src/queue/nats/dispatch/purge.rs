@@ -9,6 +9,7 @@ use rollout_protocol::id::RunId;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
+use super::reports::is_there;
 use crate::port::Position;
 use crate::queue::nats::fault::Fault;
 use crate::queue::nats::link::Link;
@@ -36,11 +37,8 @@ impl Wanted {
     }
 
     fn put(&self, run: RunId, position: Position) {
-        let mut below = self.below();
-        let kept = below.entry(run).or_insert(position);
-        if kept.incarnation != position.incarnation || kept.sequence < position.sequence {
-            *kept = position;
-        }
+        // The later word counts: a server that lost the end of the stream uses sequences again.
+        self.below().insert(run, position);
     }
 }
 
@@ -62,11 +60,15 @@ async fn purge(link: Arc<Link>, wanted: Arc<Wanted>) {
         wanted.more.notified().await;
         let below = std::mem::take(&mut *wanted.below());
         for (run, position) in below {
-            // A position of another life would delete what nobody has read.
-            if link.wait_for_life().await != position.incarnation {
-                continue;
-            }
-            if let Err(fault) = purge_one(&link, run, position.sequence).await {
+            // A position of another life, or of an end of the stream that was lost, would delete
+            // what nobody has read.
+            let life = link.wait_for_life().await;
+            let purged = match is_there(&link, run, life, Some(position)).await {
+                Ok(true) => purge_one(&link, run, position.sequence).await,
+                Ok(false) => continue,
+                Err(fault) => Err(fault),
+            };
+            if let Err(fault) = purged {
                 tracing::debug!("reports of run {run} are not purged: {fault}");
                 let mut below = wanted.below();
                 below.entry(run).or_insert(position);

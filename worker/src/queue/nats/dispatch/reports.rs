@@ -98,7 +98,7 @@ impl Readers {
 }
 
 /// Whether the position is one of the stream as it is now.
-async fn is_there(
+pub(super) async fn is_there(
     link: &Link,
     run: RunId,
     life: Incarnation,
