@@ -99,24 +99,20 @@ impl Broker {
         }
     }
 
-    /// Offers that a pull could get.
-    pub(crate) fn ready(&mut self, now: u64) -> usize {
+    /// Sequences that a pull could get.
+    pub(crate) fn ready(&mut self, now: u64) -> Vec<u64> {
         self.expire(now);
-        self.work.iter().filter(|message| message.until.is_none()).count()
+        let ready = self.work.iter().filter(|message| message.until.is_none());
+        ready.map(|message| message.sequence).collect()
     }
 
     /// Delivers one of what is ready: several consumers have no common order.
-    pub(crate) fn pull(&mut self, now: u64, nth: usize) -> Option<Delivery> {
-        let ready = self.ready(now);
-        if ready == 0 {
-            return None;
-        }
+    pub(crate) fn deliver(&mut self, now: u64, sequence: u64) -> Option<Delivery> {
         let incarnation = self.life();
-        let mut waiting = self.work.iter_mut().filter(|message| message.until.is_none());
-        let message = waiting.nth(nth % ready)?;
+        let message = self.work.iter_mut().find(|message| message.sequence == sequence)?;
         message.delivered += 1;
         message.until = Some(now + LEASE);
-        let token = Token { incarnation, sequence: message.sequence };
+        let token = Token { incarnation, sequence };
         Some(Delivery { offer: message.offer, token, delivered: message.delivered })
     }
 
@@ -175,9 +171,8 @@ impl Broker {
 
     /// Whether a position is a place of this stream as it is now.
     pub(crate) fn knows(&self, position: &Position) -> bool {
-        let here = |(at, report): &(u64, Report)| {
-            *at == position.sequence && report.exec == position.anchor
-        };
+        let here =
+            |(at, report): &(u64, Report)| *at == position.sequence && position.is_of(report);
         position.incarnation == self.life() && self.reports.iter().any(here)
     }
 

@@ -1,6 +1,7 @@
 //! A coordinator: the real core between a journal, a reader of reports, and an outlet.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use rollout_coordinator::core::{
     Bounds, Core, Effect, Input, NewItem, Now, Opened, Output, Record, Settings, Settled,
@@ -31,8 +32,6 @@ pub(crate) struct Coordinator {
     pub(crate) core: Core,
     pub(crate) reference: Reference,
     pub(crate) paused: bool,
-    /// The revision of the lock as it wrote it.
-    pub(crate) revision: Option<u64>,
     pub(crate) renew_due: u64,
     /// The last report that a successor's journal has for certain.
     pub(crate) confirmed: Option<Position>,
@@ -57,6 +56,8 @@ pub(crate) struct Coordinator {
     pub(crate) listed: Option<Vec<Listed>>,
     pub(crate) round_due: u64,
     pub(crate) lookups: Vec<ItemId>,
+    /// Items for which the store was asked since their last offer.
+    pub(crate) looked: Vec<ItemId>,
     pub(crate) hellos_due: u64,
     pub(crate) started: u64,
     pub(crate) fed: usize,
@@ -93,13 +94,11 @@ pub(crate) fn policy() -> RetryPolicy {
 
 impl World {
     fn settings(&self, epoch: u32) -> Settings {
-        Settings {
-            run: RUN,
-            epoch,
-            permits: self.setup.permits,
-            retry: policy(),
-            bounds: Bounds::default(),
+        let mut bounds = Bounds::default();
+        if !self.rules.watches_a_lease {
+            bounds.lease = Duration::from_secs(1);
         }
+        Settings { run: RUN, epoch, permits: self.setup.permits, retry: policy(), bounds }
     }
 
     pub(crate) fn new_item(&self, n: usize) -> NewItem {
@@ -115,8 +114,7 @@ impl World {
         let mut reference = Reference::default();
         let mut settled: Vec<Settled> = Vec::new();
         let mut effects = Vec::new();
-        let same =
-            self.judge.owner == 0 || self.directories[directory].owners.contains(&self.judge.owner);
+        let same = self.judge.directory == directory;
         for record in self.directories[directory].replay() {
             reference.feed(record);
             core.apply(WALL, record.clone(), &mut effects);
@@ -133,7 +131,7 @@ impl World {
         self.check_purged(directory);
         let position = core.position();
         core.begin(RUN, policy());
-        self.open_segment(directory, epoch, owner);
+        self.open_segment(directory, epoch);
         let connections = self.broker.connections;
         self.coordinators.push(Coordinator {
             owner,
@@ -143,7 +141,6 @@ impl World {
             core,
             reference,
             paused: false,
-            revision: self.broker.lock.as_ref().map(|(revision, _)| *revision),
             renew_due: self.now,
             confirmed: None,
             journalled: position,
@@ -160,11 +157,13 @@ impl World {
             listed: None,
             round_due: self.now,
             lookups: Vec::new(),
+            looked: Vec::new(),
             hellos_due: self.now,
             started: self.now,
             fed: 0,
         });
         self.judge.owner = owner;
+        self.judge.directory = directory;
         let c = self.coordinators.len() - 1;
         self.adopt_plan(c);
     }
@@ -184,7 +183,7 @@ impl World {
         self.feed(c);
     }
 
-    fn open_segment(&mut self, directory: usize, epoch: u32, owner: u32) {
+    fn open_segment(&mut self, directory: usize, epoch: u32) {
         let directory = &mut self.directories[directory];
         let opened = Record::Opened(Opened {
             format: rollout_protocol::version::RUN_FORMAT,
@@ -200,7 +199,6 @@ impl World {
         });
         let records = vec![opened];
         directory.segments.push(crate::journal::Segment { epoch, records, durable: 1 });
-        directory.owners.push(owner);
     }
 
     /// Whoever goes on must have what was purged.
@@ -265,6 +263,14 @@ impl World {
             while let Some((_, record)) = records.next_if(|(before, _)| *before <= at) {
                 coordinator.reference.feed(&record);
                 segment.records.push(record);
+            }
+            if let Effect::Offer { item, .. } = effect
+                && coordinator.looked.contains(item)
+            {
+                coordinator.looked.retain(|looked| looked != item);
+                if let Err(broken) = coordinator.reference.may_offer(item, &self.store) {
+                    self.judge.fail(broken);
+                }
             }
             if let Effect::Settled(settled) = effect {
                 let judged = coordinator.reference.settle(settled);

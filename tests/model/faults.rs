@@ -126,6 +126,9 @@ impl World {
             return false;
         }
         self.broker.restart(loss);
+        if loss.acks > 0 {
+            self.acks_lost = Some(self.now);
+        }
         self.lock_written = self.now;
         for worker in self.workers.iter_mut().filter(|worker| worker.online) {
             worker.offline_since = None;
@@ -184,11 +187,13 @@ impl World {
     fn may_own(&self, host: usize, directory: usize) -> bool {
         let copy = &self.directories[directory];
         let Some((_, lock)) = &self.broker.lock else {
-            return copy.owners.is_empty() || copy.owners.contains(&self.judge.owner);
+            // Nobody else can know how much a copy lacks.
+            return directory == self.judge.directory && self.owner().is_none();
         };
         // Only on its own host can a process be known to be dead.
         let dead = lock.host == host && self.coordinators.iter().all(|c| c.owner != lock.owner);
-        if !dead && self.now < self.lock_written + STALE {
+        let locked = lock.host == host && directory == self.judge.directory;
+        if !dead && (locked || self.now < self.lock_written + STALE) {
             return false;
         }
         let contained = lock.head.is_none_or(|head| copy.contains(&head));
@@ -213,7 +218,7 @@ impl World {
         let lock = self.broker.lock.clone();
         let (revision, held) = (lock.as_ref().map(|(at, _)| *at), lock.map(|(_, lock)| lock));
         let epoch = epoch.max(held.as_ref().map_or(0, |lock| lock.epoch) + 1);
-        let head = held.and_then(|lock| lock.head);
+        let head = held.and_then(|lock| lock.head).or_else(|| self.directories[directory].head());
         let owner = self.owners + 1;
         self.broker.write_lock(LockValue { owner, host, epoch, head }, revision);
         self.lock_written = self.now;

@@ -11,8 +11,6 @@ use crate::lock::Head;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Directory {
     pub(crate) segments: Vec<Segment>,
-    /// Processes that wrote here.
-    pub(crate) owners: Vec<u32>,
 }
 
 /// What one sitting wrote.
@@ -44,6 +42,12 @@ impl Directory {
         named.map_or(segment.records.len(), |former: Former| {
             usize::try_from(former.bytes).expect("a number of records")
         })
+    }
+
+    /// How far it goes.
+    pub(crate) fn head(&self) -> Option<Head> {
+        let last = self.segments.last()?;
+        Some(Head { epoch: last.epoch, records: last.durable, position: None })
     }
 
     /// Every record that counts, in order.

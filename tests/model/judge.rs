@@ -33,6 +33,16 @@ pub(crate) struct Settlement {
     verdict: Verdict,
 }
 
+impl Settlement {
+    pub(crate) fn by(&self) -> Option<ExecId> {
+        self.by
+    }
+
+    pub(crate) fn verdict(&self) -> &Verdict {
+        &self.verdict
+    }
+}
+
 impl From<&Settled> for Settlement {
     fn from(settled: &Settled) -> Self {
         let by = settled.by.as_ref().map(|by| by.exec);
@@ -58,8 +68,9 @@ pub(crate) struct Judge {
     pub(crate) purged: Vec<Report>,
     /// Things that went wrong by themselves.
     pub(crate) faults: usize,
-    /// The owner who wrote the lock last.
+    /// The owner who wrote the lock last, and where its journal is.
     pub(crate) owner: u32,
+    pub(crate) directory: usize,
 }
 
 impl Judge {

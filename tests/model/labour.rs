@@ -57,7 +57,12 @@ impl World {
         if !self.reaches(w) || self.workers[w].free() == 0 || self.workers[w].stopped {
             return false;
         }
-        let Some(delivery) = self.broker.pull(self.now, nth) else { return false };
+        let ready = self.broker.ready(self.now);
+        if ready.is_empty() {
+            return false;
+        }
+        let sequence = ready[nth % ready.len()];
+        let delivery = self.broker.deliver(self.now, sequence).expect("it is ready");
         let (offer, token) = (delivery.offer, delivery.token);
         let n = item_number(&offer.item);
         let times = delivery.delivered;
@@ -98,8 +103,13 @@ impl World {
         }
     }
 
-    /// Whether the very try that somebody takes for new was run before, and did not get lost.
+    /// Whether the very try that somebody takes for new was run before, and did not get lost. An
+    /// offer whose acknowledgement the server lost can outlast every suspicion while nobody has a
+    /// slot for it and no coordinator withdraws it.
     fn is_elsewhere(&self, offer: &Offer) -> bool {
+        if self.acks_lost.is_some_and(|at| self.now > at + LEASE) {
+            return false;
+        }
         let same = |fact: &Fact| (fact.item, fact.try_id) == (offer.item, offer.try_id);
         self.judge.executions.values().any(|fact| same(fact) && !fact.died)
     }

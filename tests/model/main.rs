@@ -5,6 +5,7 @@
 //! `ROLLOUT_MODEL_SEED` repeats one. What breaks is shortened and told.
 
 mod broker;
+mod calibration;
 mod coordinator;
 mod families;
 mod faults;
@@ -20,5 +21,7 @@ mod schedule;
 mod shell;
 mod step;
 mod store;
+mod stories;
+mod story;
 mod worker;
 mod world;

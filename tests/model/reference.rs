@@ -9,6 +9,7 @@ use rollout_protocol::record::{Outcome, Verdict};
 use rollout_protocol::wire::report::{Body, Report};
 
 use crate::names::{exec_number, item_number, may_be_retried};
+use crate::store::Store;
 
 /// What a journal says of every item.
 #[derive(Debug, Clone, Default)]
@@ -162,6 +163,27 @@ impl Reference {
             return Err(format!("item {n} was settled by e{e} although e{better} is newer"));
         }
         Ok(())
+    }
+
+    /// Whether an item that was looked for in the store may be offered again.
+    pub(crate) fn may_offer(&self, item: &ItemId, store: &Store) -> Result<(), String> {
+        let Some((spec, floor, false)) = self.state(item) else { return Ok(()) };
+        let known = |exec| {
+            let executions = &self.items[item].executions;
+            executions.iter().any(|known| known.exec == exec && known.result.is_some())
+        };
+        let settles = |report: &Report| {
+            let Body::Result(body) = &report.body else { return false };
+            let last = !may_be_retried(&body.verdict);
+            last && report.spec == spec && report.try_id >= floor && !known(report.exec)
+        };
+        match store.of_item(item).into_iter().find(settles) {
+            None => Ok(()),
+            Some(report) => {
+                let (n, e) = (item_number(item), exec_number(&report.exec));
+                Err(format!("item {n} is offered again although the store has the result of e{e}"))
+            }
+        }
     }
 
     /// What the item runs under, its floor, and whether it is settled.

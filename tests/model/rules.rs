@@ -27,6 +27,8 @@ pub(crate) struct Rules {
     pub(crate) anchor: bool,
     /// Only what the lock's head contains is purged.
     pub(crate) purges_confirmed: bool,
+    /// Nothing is purged unless the position is still what it was.
+    pub(crate) purge_looks: bool,
     /// Effects wait for their records.
     pub(crate) durable_before_effect: bool,
     /// A round reads the reports to their head again at its end.
@@ -35,6 +37,12 @@ pub(crate) struct Rules {
     pub(crate) head_in_lock: bool,
     /// There are rounds of reconciliation.
     pub(crate) rounds: bool,
+    /// What is nowhere is looked for in the store.
+    pub(crate) looks_for_results: bool,
+    /// What is nowhere is so in two rounds before anything is done.
+    pub(crate) two_rounds: bool,
+    /// The core watches hellos for a whole lease before absence means anything.
+    pub(crate) watches_a_lease: bool,
     /// The core hears of every connection.
     pub(crate) tells_reconnects: bool,
 }
@@ -53,10 +61,14 @@ impl Rules {
         hellos_before_answer: true,
         anchor: true,
         purges_confirmed: true,
+        purge_looks: true,
         durable_before_effect: true,
         round_reads_again: true,
         head_in_lock: true,
         rounds: true,
+        looks_for_results: true,
+        two_rounds: true,
+        watches_a_lease: true,
         tells_reconnects: true,
     };
 }

@@ -55,26 +55,27 @@ fn setup(family: &Family, random: &mut Random) -> Setup {
 }
 
 /// Draws and carries out the schedule of a number.
-pub(crate) fn run(family: &Family, number: u64) -> Result<World, Failure> {
+pub(crate) fn run(family: &Family, number: u64) -> Result<World, Box<Failure>> {
     let mut random = Random::new(number);
     let schedule =
         Schedule { setup: setup(family, &mut random), rules: family.rules, steps: vec![] };
     let steps = 30 + random.below(90);
+    // A step that does nothing is not part of the schedule, but a step that panics is.
     let mut done = Vec::with_capacity(steps);
     let result = guarded(|| {
         let mut world = World::new(schedule.setup.clone(), schedule.rules);
-        for _ in 0..steps {
+        while done.len() < steps && world.judge.broken.is_none() {
             let step = draw(&world, &family.faults, &mut random);
             done.push(step);
-            world.step(step);
-            if world.judge.broken.is_some() {
-                break;
+            if !world.step(step) {
+                done.pop();
             }
         }
         finish(&mut world);
         world
     });
-    let broken = |what| Failure { number, what, schedule: Schedule { steps: done, ..schedule } };
+    let broken =
+        |what| Box::new(Failure { number, what, schedule: Schedule { steps: done, ..schedule } });
     match result {
         Ok(mut world) => match world.judge.broken.take() {
             None => Ok(world),
@@ -242,9 +243,9 @@ fn revive(world: &mut World) {
         world.close(c);
     }
     if world.owner().is_none() {
-        let directory =
-            world.directories.iter().rposition(|d| d.owners.contains(&world.judge.owner));
-        world.start_coordinator(0, directory.unwrap_or(0));
+        let directory = world.judge.directory;
+        let host = world.broker.lock.as_ref().map_or(0, |(_, lock)| lock.host);
+        world.start_coordinator(host, directory);
     }
 }
 

@@ -75,7 +75,7 @@ impl World {
         };
         let owner = self.coordinators[c].owner;
         self.note(|| format!("c{owner} reads: {}", names::brief(&report)));
-        let position = Position { incarnation: self.broker.life(), sequence, anchor: report.exec };
+        let position = Position::of(self.broker.life(), sequence, &report);
         self.coordinators[c].cursor = Some(position);
         self.handle(c, Input::Reported(Box::new(Reported { position, report })));
         true
@@ -320,7 +320,10 @@ impl World {
         if self.rules.round_reads_again {
             while self.read(c) {}
         }
-        self.handle(c, Input::Observed(listed));
+        self.handle(c, Input::Observed(listed.clone()));
+        if !self.rules.two_rounds {
+            self.handle(c, Input::Observed(listed));
+        }
         true
     }
 
@@ -330,7 +333,11 @@ impl World {
             return false;
         }
         let Some(item) = self.coordinators[c].lookups.pop() else { return false };
-        let reports = self.store.of_item(&item);
+        let mut reports = self.store.of_item(&item);
+        if !self.rules.looks_for_results {
+            reports.clear();
+        }
+        self.coordinators[c].looked.push(item);
         let (n, found) = (item_number(&item), reports.len());
         self.note(|| format!("the store has {found} results of item {n}"));
         self.handle(c, Input::Found { item, reports });
@@ -348,13 +355,15 @@ impl World {
         let records = directory.segment(epoch).durable;
         let head = Some(Head { epoch, records, position });
         let value = LockValue { owner, host, epoch, head };
-        let mut revision = self.coordinators[c].revision;
-        match &self.broker.lock {
-            None => revision = None,
-            Some((at, lock)) if lock.owner == owner => revision = Some(*at),
-            Some(_) => {}
-        }
-        if !self.broker.write_lock(value, revision) {
+        // Who took the directory over in the meantime is named in it.
+        let named = self.directories[self.coordinators[c].directory].epoch() == epoch;
+        let revision = match &self.broker.lock {
+            None => named.then_some(None),
+            // A former owner that found no lock, because the server had lost it, is no owner.
+            Some((at, lock)) if lock.owner == owner || lock.epoch < epoch => Some(Some(*at)),
+            Some(_) => None,
+        };
+        if !revision.is_some_and(|revision| self.broker.write_lock(value, revision)) {
             self.note(|| format!("c{owner} finds that the run is another's, and ends"));
             self.coordinators[c].started = u64::MAX;
             return true;
@@ -367,10 +376,9 @@ impl World {
         let coordinator = &mut self.coordinators[c];
         coordinator.renew_due = self.now + RENEW;
         if heard {
-            coordinator.revision = self.broker.lock.as_ref().map(|(revision, _)| *revision);
             coordinator.confirmed = position;
         }
-        false
+        true
     }
 
     /// Lets the server forget what the journal holds.
@@ -384,9 +392,13 @@ impl World {
         let Some(position) = held.filter(|p| p.incarnation == self.broker.life()) else {
             return false;
         };
+        if self.rules.purge_looks && !self.broker.knows(&position) {
+            return false;
+        }
         let purged = self.broker.purge(position.sequence);
+        let any = !purged.is_empty();
         self.judge.purged.extend(purged);
-        false
+        any
     }
 
     /// Everything that a healthy coordinator does without delay.
@@ -395,8 +407,11 @@ impl World {
             return false;
         }
         let mut moved = false;
-        if self.now >= self.coordinators[c].renew_due && self.renew(c, true) {
-            return true;
+        if self.now >= self.coordinators[c].renew_due {
+            self.renew(c, true);
+            if self.coordinators[c].is_gone() {
+                return true;
+            }
         }
         while self.read(c) {
             moved = true;

@@ -10,7 +10,7 @@ use crate::world::World;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Step {
     Pull(usize, usize),
-    Ask(usize),
+    Ask(usize, usize),
     Finish(usize, usize, Ending, bool),
     Begin(usize, usize),
     Loss(usize),
@@ -71,8 +71,8 @@ impl Step {
 impl World {
     /// Does a step; whether anything happened.
     pub(crate) fn step(&mut self, step: Step) -> bool {
-        self.now += 20;
         let happened = self.worker_step(step) || self.coordinator_step(step) || self.fault(step);
+        self.now += if happened { 20 } else { 0 };
         if happened && step.is_fault() {
             self.judge.faults += 1;
         }
@@ -83,9 +83,7 @@ impl World {
     fn worker_step(&mut self, step: Step) -> bool {
         match step {
             Step::Pull(w, nth) => self.pull(w, nth),
-            Step::Ask(w) => {
-                (0..self.workers[w].claiming.len()).fold(false, |any, i| self.ask(w, i) || any)
-            }
+            Step::Ask(w, i) => self.ask(w, i),
             Step::Finish(w, i, ending, bare) => self.finish(w, i, ending, bare),
             Step::Begin(w, i) => self.say_beginning(w, i),
             Step::Loss(w) => self.say_loss(w),
@@ -117,14 +115,8 @@ impl World {
             Step::BeginRound(c) => self.begin_round(c),
             Step::EndRound(c) => self.end_round(c),
             Step::Look(c) => self.look(c),
-            Step::Renew(c, heard) => {
-                self.renew(c, heard);
-                true
-            }
-            Step::Purge(c) => {
-                self.purge(c);
-                true
-            }
+            Step::Renew(c, heard) => self.renew(c, heard),
+            Step::Purge(c) => self.purge(c),
             Step::Cancel(c, n) => self.cancel(c, n),
             Step::Stop(c) => self.stop(c),
             Step::StartCoordinator(host, directory) => self.start_coordinator(host, directory),
@@ -189,7 +181,7 @@ pub(crate) fn draw(world: &World, faults: &Faults, random: &mut Random) -> Step 
     let i = random.below(2);
     match random.below(100) {
         0..=9 => Step::Pull(w, i),
-        10..=13 => Step::Ask(w),
+        10..=13 => Step::Ask(w, i),
         14..=23 => {
             let outage = random.percent(faults.outages);
             let ending = if outage {

@@ -42,6 +42,8 @@ pub(crate) struct World {
     pub(crate) inputs: u64,
     /// When the lock was last written, or the server last began to answer.
     pub(crate) lock_written: u64,
+    /// When the server last lost acknowledgements.
+    pub(crate) acks_lost: Option<u64>,
     /// What happened, in words; only when somebody will read it.
     pub(crate) trace: Option<Vec<String>>,
 }
@@ -69,6 +71,7 @@ impl World {
             executions: 0,
             inputs: 0,
             lock_written: 0,
+            acks_lost: None,
             trace: None,
         };
         world.start_coordinator(0, 0);
