@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::Engine;
+use rollout_tests::recount::assert_follows_from_journal;
 use rollout_tests::wait;
 use rustix::process::Signal;
 
@@ -48,4 +49,5 @@ fn killed(provider: &str) {
     let rewards = rewards(&project, "slow");
     assert!(rewards.len() == 8 && rewards.iter().all(|(_, r)| *r == Some(0.5)), "{rewards:?}");
     assert_nothing_left(&project);
+    assert_follows_from_journal(results.path());
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::Engine;
+use rollout_tests::recount::assert_follows_from_journal;
 use rollout_tests::wait;
 use rustix::process::Signal;
 
@@ -43,6 +44,7 @@ fn drains(provider: &str) {
     assert_adds_up(&results, 10);
     assert_eq!(results.job()["cancelled"], true);
     assert!(results.count("skipped_trials") > 0, "{:#}", results.job());
+    assert_follows_from_journal(results.path());
     let before = results.trials();
 
     let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::Success);
@@ -54,6 +56,7 @@ fn drains(provider: &str) {
         let same = after.iter().any(|t| t.name == trial.name && t.result == trial.result);
         assert!(same, "{} was settled and is not as it was", trial.name);
     }
+    assert_follows_from_journal(results.path());
     assert_nothing_left(&project);
 }
 

@@ -8,6 +8,7 @@ mod interruption;
 mod invalid;
 mod isolation;
 mod load;
+mod lock;
 mod readme;
 
 use std::time::Duration;

@@ -18,6 +18,7 @@ pub mod net;
 pub mod processes;
 pub mod project;
 pub mod proxy;
+pub mod recount;
 pub mod results;
 pub mod run;
 pub mod sandbox;

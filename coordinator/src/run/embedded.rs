@@ -136,7 +136,23 @@ pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Sitting,
     // the sitting failed. Its environments are removed; what it finished stays in its spool.
     shutdown.send_replace(Shutdown::Kill);
     worker.await.map_err(|_| RunError::PartEnded("the worker"))?;
-    let ended = ended?;
+    let mine = dirs.mine;
+    let clear = move |whatever: bool| {
+        if whatever || !holds_work(&mine) {
+            remove(mine);
+        }
+        tidy_up(&layout);
+    };
+    let ended = match ended {
+        Ok(ended) => ended,
+        Err(error) => {
+            // A new owner asks for nothing that was executed here.
+            if let RunError::LockLost(_) = error {
+                supervise::blocking(move || clear(true)).await;
+            }
+            return Err(error);
+        }
+    };
     if ended.owed == 0 {
         recovery.await.map_err(|_| RunError::PartEnded("the recovery of former work"))?;
     } else {
@@ -144,13 +160,7 @@ pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Sitting,
         drop(recovery);
     }
     reaping.await.map_err(|_| RunError::PartEnded("the reaper"))?;
-    supervise::blocking(move || {
-        if ended.owed == 0 || !holds_work(&dirs.mine) {
-            remove(dirs.mine);
-        }
-        tidy_up(&layout);
-    })
-    .await;
+    supervise::blocking(move || clear(ended.owed == 0)).await;
     Ok(Sitting { ended, lock })
 }
 

@@ -165,7 +165,7 @@ fn open(
     // Files that were sealed under another plan may hold other settlements.
     let same_plan = manifest.as_ref().filter(|manifest| manifest.plan == plan);
     let sealed = same_plan.map(|manifest| manifest.sealed.clone()).unwrap_or_default();
-    let records = RecordsWriter::start(&layout, sealed)?;
+    let records = RecordsWriter::start(&layout, epoch, sealed)?;
     let noted = manifest.as_ref().map(|m| (m.journal.epoch, m.journal.durable_bytes));
     let confirmed = taken.head.map(|head| (head.epoch, head.bytes));
     let durable: Vec<_> = noted.into_iter().chain(confirmed).collect();

@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -25,6 +25,9 @@ const PER_FILE: u64 = 10_000;
 /// Batches that may wait for the writer.
 const BACKLOG: usize = 64;
 
+/// Extension of files that are not whole.
+const PARTIAL: &str = "partial";
+
 /// What the writer is told.
 enum Order {
     Add(Vec<Arc<Settlement>>),
@@ -41,15 +44,19 @@ pub(super) struct RecordsWriter {
 
 impl RecordsWriter {
     /// Starts after the settlements that the `sealed` files hold; as many are skipped.
-    pub(super) fn start(layout: &Layout, sealed: Vec<SealedRecords>) -> Result<Self, RunError> {
+    pub(super) fn start(
+        layout: &Layout,
+        epoch: u32,
+        sealed: Vec<SealedRecords>,
+    ) -> Result<Self, RunError> {
         let directory = layout.records();
         let failed = |source| RunError::File { action: "create", path: directory.clone(), source };
         std::fs::create_dir_all(&directory).map_err(failed)?;
         let (sender, receiver) = sync_channel(BACKLOG);
         let layout = layout.clone();
         let thread = rollout_worker::supervise::thread("records", move || {
-            Files { layout, skip: sealed.iter().map(|s| s.settlements).sum(), sealed, open: None }
-                .write_all(&receiver)
+            let skip = sealed.iter().map(|s| s.settlements).sum();
+            Files { layout, epoch, skip, sealed, open: None }.write_all(&receiver)
         })
         .map_err(failed)?;
         Ok(Self { settlements: sender, thread: Some(thread) })
@@ -71,6 +78,7 @@ impl RecordsWriter {
 
 struct Files {
     layout: Layout,
+    epoch: u32,
     skip: u64,
     sealed: Vec<SealedRecords>,
     open: Option<Open>,
@@ -126,6 +134,7 @@ impl Files {
             number += 1;
         }
         let directory = self.layout.records();
+        remove_partial(&directory);
         File::open(&directory)
             .and_then(|file| file.sync_all())
             .map_err(|source| RunError::File { action: "sync", path: directory, source })?;
@@ -135,7 +144,7 @@ impl Files {
     fn write_line(&mut self, line: &[u8]) -> Result<(), RunError> {
         if self.open.is_none() {
             let number = u32::try_from(self.sealed.len()).expect("few files") + 1;
-            self.open = Some(Open::create(self.layout.record_file(number))?);
+            self.open = Some(Open::create(self.layout.record_file(number), self.epoch)?);
         }
         let open = self.open.as_mut().expect("opened above");
         open.file.write_all(line).map_err(|source| open.failed("write", source))?;
@@ -150,9 +159,20 @@ impl Files {
     }
 }
 
+/// Removes what sittings that were killed left.
+fn remove_partial(directory: &Path) {
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.path().extension().is_some_and(|extension| extension == PARTIAL) {
+            // Nothing reads it.
+            drop(std::fs::remove_file(entry.path()));
+        }
+    }
+}
+
 impl Open {
-    fn create(path: PathBuf) -> Result<Self, RunError> {
-        let partial = path.with_extension("jsonl.partial");
+    /// Under a name that no other sitting uses: a woken owner must not write into its successor's.
+    fn create(path: PathBuf, epoch: u32) -> Result<Self, RunError> {
+        let partial = path.with_extension(format!("jsonl.{epoch}.{PARTIAL}"));
         let file = File::create(&partial).map_err(|source| RunError::File {
             action: "create",
             path: partial.clone(),

@@ -175,8 +175,10 @@ async fn what_is_there_stays_and_another_execution_replaces_it() {
     fs::write(dir.join("result.json"), "{").expect("written");
     write(2, 0.0).await;
     assert_eq!(result(&dir)["reward"], 0.0);
-    let left = fs::read_dir(place.run_dir().join(".tmp")).expect("a directory").count();
-    assert_eq!(left, 0);
+    let list = |path| fs::read_dir(path).expect("a directory").map(|e| e.expect("an entry").path());
+    let own: Vec<_> = list(place.run_dir().join(".tmp")).collect();
+    assert_eq!(own.len(), 1, "{own:?}");
+    assert_eq!(list(own[0].clone()).count(), 0);
 }
 
 #[tokio::test]

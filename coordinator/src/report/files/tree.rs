@@ -74,6 +74,8 @@ pub(super) struct Trees {
     run: RunId,
     run_dir: PathBuf,
     store: Arc<dyn BlobStore>,
+    /// Where directories are made: a sitting's own, for a former one may not know that it is over.
+    staging: PathBuf,
     /// Directories with new entries that are not durable yet.
     touched: Mutex<BTreeSet<PathBuf>>,
 }
@@ -85,10 +87,13 @@ impl Trees {
         run_dir: &Path,
         store: Arc<dyn BlobStore>,
     ) -> Result<Self, FileError> {
-        let staging = run_dir.join(STAGING);
-        durable::remove(&staging)?;
-        fs::create_dir(&staging).map_err(FileError::at("create", &staging))?;
-        Ok(Self { run, run_dir: run_dir.to_owned(), store, touched: Mutex::default() })
+        let base = run_dir.join(STAGING);
+        durable::remove(&base)?;
+        fs::create_dir(&base).map_err(FileError::at("create", &base))?;
+        let own =
+            tempfile::tempdir_in(&base).map_err(FileError::at("create a directory in", &base));
+        let (staging, run_dir) = (own?.keep(), run_dir.to_owned());
+        Ok(Self { run, run_dir, store, staging, touched: Mutex::default() })
     }
 
     /// Whether there is a result of the trial, whoever's.
@@ -103,7 +108,10 @@ impl Trees {
         for dir in &touched {
             durable::sync_dir(dir)?;
         }
-        durable::remove(&self.run_dir.join(STAGING))
+        durable::remove(&self.staging)?;
+        // Another sitting may be using it.
+        let _in_use = fs::remove_dir(self.run_dir.join(STAGING));
+        Ok(())
     }
 
     /// Writes the directory of a settled trial, unless it is there already.
@@ -160,12 +168,12 @@ impl Trees {
     }
 
     fn stage(&self, trial: &TrialName) -> Result<TempDir, TreeError> {
-        let within = self.run_dir.join(STAGING);
+        let within = &self.staging;
         let dir = tempfile::Builder::new()
             .prefix(&format!("{}-", trial.item().short()))
             .permissions(fs::Permissions::from_mode(0o755))
-            .tempdir_in(&within)
-            .map_err(FileError::at("create a directory in", &within))?;
+            .tempdir_in(within)
+            .map_err(FileError::at("create a directory in", within))?;
         Ok(dir)
     }
 

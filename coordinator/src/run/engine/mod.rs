@@ -281,6 +281,8 @@ impl<P: Planner> Engine<P> {
         while let Some((batch, _)) = self.waiting.front()
             && *batch <= self.run.writer.committed()
         {
+            // A process that was stopped may have a successor that knows nothing of these.
+            self.run.fence.check_when_due().map_err(RunError::LockLost)?;
             let (_, effects) = self.waiting.pop_front().expect("there is a front");
             self.perform(effects).await?;
         }

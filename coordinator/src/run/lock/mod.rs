@@ -31,7 +31,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits::LOCK_STALE;
@@ -133,7 +133,13 @@ pub struct Lost {
 
 /// Tells whether this process still owns the run directory.
 #[derive(Debug, Clone)]
-pub struct Fence(Arc<Held>);
+pub struct Fence {
+    held: Arc<Held>,
+    checked: Instant,
+}
+
+/// How long a check of the fence holds. Whoever slept for longer looks again before anything else.
+const FENCE_HOLDS: Duration = Duration::from_secs(1);
 
 /// Why the lock was not taken.
 #[derive(Debug, thiserror::Error)]
@@ -218,7 +224,7 @@ impl RunLock {
             head: None,
             takeover: None,
             shared: shared.is_some(),
-            fence: Fence(Arc::clone(directory.held())),
+            fence: Fence::of(directory.held()),
         };
         let mut kept = None;
         if let Some(Shared { board, facts }) = shared {
@@ -306,7 +312,7 @@ impl RunLock {
 
     /// Whether the run is still ours, for whoever is about to replace a file of the run directory.
     pub fn fence(&self) -> Fence {
-        Fence(Arc::clone(self.directory.held()))
+        Fence::of(self.directory.held())
     }
 
     /// Lets the run go where other hosts ask: in this state, or as it was before when nothing came
@@ -323,12 +329,28 @@ impl RunLock {
 }
 
 impl Fence {
+    fn of(held: &Arc<Held>) -> Self {
+        Self { held: Arc::clone(held), checked: Instant::now() }
+    }
+
     /// Looks whether somebody else has the run by now.
     ///
     /// # Errors
     /// [`Lost`].
     pub fn check(&self) -> Result<(), Lost> {
-        self.0.check()
+        self.held.check()
+    }
+
+    /// The same, unless that was done a moment ago: for whoever asks again and again.
+    ///
+    /// # Errors
+    /// [`Lost`].
+    pub fn check_when_due(&mut self) -> Result<(), Lost> {
+        if self.checked.elapsed() >= FENCE_HOLDS {
+            self.check()?;
+            self.checked = Instant::now();
+        }
+        Ok(())
     }
 }
 

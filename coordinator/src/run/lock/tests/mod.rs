@@ -3,6 +3,7 @@
 mod board;
 mod directory;
 mod races;
+mod whole;
 
 use std::path::Path;
 

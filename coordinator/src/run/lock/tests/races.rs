@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use rollout_protocol::id::{ExecId, OwnerId, RunId};
+use rollout_protocol::wire::report::Kind;
 use rollout_worker::port::{Incarnation, Position};
 
 use super::super::board::{BoardLock, Look, Looked, Place, RenewError, View};
@@ -227,7 +228,8 @@ fn append(shared: &Shared, directory: usize, epoch: u32) -> Standing {
     segment.durable = segment.records.len();
     let head = segment.head(segment.durable);
     let anchor = ExecId::from_bytes([0; 16]);
-    let position = Position { incarnation: Incarnation(1), sequence: record, anchor };
+    let position =
+        Position { incarnation: Incarnation(1), sequence: record, anchor, said: Kind::Result };
     Standing { head, position: Some(position), total: 10, settled: 1, closed: false }
 }
 

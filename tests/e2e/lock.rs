@@ -1,0 +1,67 @@
+//! Two processes and one run directory.
+
+use std::time::Duration;
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::project::Project;
+use rollout_tests::recount::assert_follows_from_journal;
+use rollout_tests::wait;
+use rustix::process::Signal;
+
+use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
+
+fn slow() -> Project {
+    let values = [("PROVIDER", "process"), ("ATTEMPTS", "24")];
+    project().tasks(["slow/second"], &[]).job("slow.yaml", &values)
+}
+
+#[test]
+fn the_second_leaves_the_run_to_the_first() {
+    let project = slow();
+    let results = project.results("slow");
+    let first = project.rollout(&["run", "job.yaml"]);
+    wait::until(DEADLINE, "a result", || !results.trials().is_empty());
+    for arguments in [&["run", "job.yaml"][..], &["run", "job.yaml", "--lock-stale-seconds", "60"]]
+    {
+        let second = project.rollout(arguments).wait(DEADLINE).expect(ExitCode::LockHeld);
+        let _said = second.says(&format!("process {} on ", first.pid()));
+    }
+    let _ended = first.wait(DEADLINE).expect(ExitCode::Success);
+    assert_adds_up(&results, 24);
+    assert!(!results.path().join("run.lock.json").exists());
+    assert_nothing_left(&project);
+}
+
+#[test]
+fn a_stopped_owner_is_taken_over_by_force_and_finds_out_when_it_wakes() {
+    taken_over(&["run", "job.yaml", "--force"], "as you asked for");
+}
+
+#[test]
+fn a_stopped_owner_is_taken_over_when_it_says_nothing_and_finds_out_when_it_wakes() {
+    let arguments = ["run", "job.yaml", "--lock-stale-seconds", "6"];
+    taken_over(&arguments, "which said nothing any more");
+}
+
+fn taken_over(arguments: &[&str], why: &str) {
+    let project = slow();
+    let results = project.results("slow");
+    let mut first = project.rollout(&["run", "job.yaml"]);
+    wait::until(DEADLINE, "a result", || !results.trials().is_empty());
+    first.signal(Signal::STOP);
+    let mut second = project.rollout(arguments);
+    let took_over = || second.stderr().contains("took the run over");
+    wait::until(DEADLINE, "the takeover", took_over);
+    first.signal(Signal::CONT);
+    let woken = first.wait(Duration::from_secs(60)).expect(ExitCode::LockLost);
+    let _said = woken.says(&format!("process {} on ", second.pid()));
+    assert!(!second.has_ended(), "{}", second.stderr());
+    let _ended = second.wait(DEADLINE).expect(ExitCode::Success).says(why);
+    assert_adds_up(&results, 24);
+    assert_eq!(results.count("completed_trials"), 24);
+    assert_follows_from_journal(results.path());
+    for left in [".work", ".tmp", "run.lock.json"] {
+        assert!(!results.path().join(left).exists(), "{left} is left");
+    }
+    assert_nothing_left(&project);
+}
