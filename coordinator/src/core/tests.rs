@@ -263,8 +263,6 @@ impl World {
     /// A result of the first item whose record is not where it should be.
     fn unbacked(&mut self, try_id: TryId, e: u64, why: Unbacked) {
         self.sequence += 1;
-        let (sequence, anchor) = (self.sequence, exec(e));
-        let position = Position { incarnation: Incarnation(1), sequence, anchor };
         let worker = "w".parse().expect("valid");
         let mut body = ok(1.0);
         if let Body::Result(body) = &mut body {
@@ -272,6 +270,7 @@ impl World {
         }
         let report =
             Report { run: RUN, item: item(0), try_id, exec: exec(e), spec: spec(1), worker, body };
+        let position = Position::of(Incarnation(1), self.sequence, &report);
         let reported = Box::new(Reported { position, report });
         self.handle(Input::Unbacked { reported, why });
     }

@@ -382,9 +382,8 @@ impl Fleet {
         }
         for (ended, body) in std::mem::take(&mut self.workers[w].spool) {
             let sequence = self.said.len() as u64 + 1;
-            let anchor = exec(ended.exec);
-            let position = Position { incarnation: Incarnation(1), sequence, anchor };
             let report = self.report(w, &ended, body);
+            let position = Position::of(Incarnation(1), sequence, &report);
             let reported = Reported { position, report };
             self.said.push(reported.clone());
             self.handle(Input::Reported(Box::new(reported)));
