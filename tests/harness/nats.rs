@@ -13,7 +13,8 @@ use crate::net::free_port;
 use crate::run::Run;
 use crate::{note, wait};
 
-/// Names the nats-server to test with; `no` for tests without one.
+/// Names the nats-server to test with, or several with colons in between, of which the first is what
+/// tests use that need just one; `no` for tests without.
 const PROGRAM: &str = "ROLLOUT_TEST_NATS";
 
 /// How long a server may take to answer, on a machine that does other things too.
@@ -24,9 +25,22 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct NatsServer {
     program: PathBuf,
     directory: PathBuf,
+    /// More lines of its configuration.
+    settings: String,
     port: u16,
     starts: u32,
     run: Option<Run>,
+}
+
+/// The servers to test with; none, with a printed reason, where tests shall or must do without.
+pub fn programs() -> Vec<PathBuf> {
+    match std::env::var(PROGRAM) {
+        Ok(programs) if programs != "no" => std::env::split_paths(&programs).collect(),
+        _ => {
+            note(&format!("SKIPPED: needs a nats-server, named by {PROGRAM}"));
+            Vec::new()
+        }
+    }
 }
 
 impl NatsServer {
@@ -36,18 +50,22 @@ impl NatsServer {
     /// # Panics
     /// When the server that is named does not start.
     pub fn start(directory: &Path) -> Option<Self> {
-        let program = match std::env::var(PROGRAM) {
-            Ok(program) if program != "no" => PathBuf::from(program),
-            _ => {
-                note(&format!("SKIPPED: needs a nats-server, named by {PROGRAM}"));
-                return None;
-            }
-        };
+        let program = programs().into_iter().next()?;
+        Some(Self::start_with(&program, directory, ""))
+    }
+
+    /// Starts this server with more lines in its configuration.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn start_with(program: &Path, directory: &Path, settings: &str) -> Self {
         fs::create_dir_all(directory).expect("a directory");
         let directory = directory.to_owned();
-        let mut server = Self { program, directory, port: free_port(), starts: 0, run: None };
+        let (program, settings) = (program.to_owned(), settings.to_owned());
+        let port = free_port();
+        let mut server = Self { program, directory, settings, port, starts: 0, run: None };
         server.go();
-        Some(server)
+        server
     }
 
     /// Its port, the same over its lives.
@@ -76,8 +94,8 @@ impl NatsServer {
         let configuration = self.directory.join("server.conf");
         let store = self.directory.join("store");
         let text = format!(
-            "listen: \"127.0.0.1:{}\"\nserver_name: \"tests-{}\"\njetstream {{ store_dir: {:?} }}\n",
-            self.port, self.port, store
+            "listen: \"127.0.0.1:{}\"\nserver_name: \"tests-{}\"\njetstream {{ store_dir: {:?} }}\n{}",
+            self.port, self.port, store, self.settings
         );
         fs::write(&configuration, text).expect("a file");
         let mut command = Command::new(&self.program);

@@ -1,12 +1,21 @@
 use std::sync::Arc;
 
+use rollout_protocol::wire::command::{Command, Receipt};
+
 use super::*;
+use crate::port::Board;
 use crate::queue::contract::{self, Broker};
 
 #[derive(Debug)]
-struct Embedded(Arc<EmbeddedQueue>);
+struct Embedded(Arc<EmbeddedQueue>, Arc<EmbeddedBoard>);
 
-#[async_trait]
+impl Embedded {
+    fn new(config: ModelConfig) -> Self {
+        Self(Arc::new(EmbeddedQueue::lasting(config)), Arc::default())
+    }
+}
+
+#[async_trait(?Send)]
 impl Broker for Embedded {
     fn source(&self) -> Arc<dyn WorkSource> {
         self.0.clone()
@@ -16,12 +25,25 @@ impl Broker for Embedded {
         self.0.clone()
     }
 
+    fn board(&self) -> Arc<dyn Board> {
+        self.1.clone()
+    }
+
+    async fn command(&self, _: RunId, _: Command) -> Option<Result<Receipt, QueueError>> {
+        None
+    }
+
     fn reports_per_run(&self) -> usize {
         self.0.model().config().reports_per_run
     }
 
     async fn restart(&self) {
         self.0.disturb(Model::restart);
+    }
+
+    async fn wipe(&self) {
+        self.0.disturb(|model| model.wipe(Incarnation(rand::random())));
+        self.1.wipe();
     }
 
     async fn pass(&self, thirds: u32) {
@@ -33,12 +55,12 @@ impl Broker for Embedded {
 #[tokio::test(start_paused = true)]
 async fn keeps_the_contract() {
     let config = ModelConfig { reports_per_run: 20, ..ModelConfig::default() };
-    contract::all(async || Embedded(Arc::new(EmbeddedQueue::lasting(config)))).await;
+    contract::all(async || Embedded::new(config)).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_waiting_pull_gets_what_expires_while_it_waits() {
-    let broker = Embedded(Arc::new(EmbeddedQueue::lasting(ModelConfig::default())));
+    let broker = Embedded::new(ModelConfig::default());
     contract::a_silent_delivery_comes_again_after_its_lease(&broker).await;
     let again =
         broker.source().pull(Room::slots(1), Duration::from_secs(3600)).await.expect("reachable");

@@ -9,7 +9,7 @@ use super::kv::Stored;
 use super::link::Link;
 use super::names;
 use super::replies::Request;
-use super::snapshot;
+use super::snapshot::{self, Aged};
 use crate::port::{Board, Entry, QueueError};
 
 /// In front of keys of the bucket that bind pools: no keys of a board.
@@ -104,10 +104,8 @@ impl Board for NatsBoard {
     async fn all(&self) -> Result<Vec<(String, Entry)>, QueueError> {
         let bucket = &self.link().names.runs;
         let prefix = names::key(bucket, "");
-        let stream = names::stream_of(bucket);
-        let found = snapshot::last_of_each(self.link(), &stream, &names::key(bucket, ">")).await?;
-        let found = found.into_iter().map(|aged| aged.stored);
-        let keys = found.filter(|stored| !stored.deletion).filter_map(|stored| {
+        let found = snapshot::bucket(self.link(), bucket).await?;
+        let keys = found.into_iter().filter_map(|Aged { stored, .. }| {
             let key = stored.subject.strip_prefix(&prefix)?.to_owned();
             (!key.starts_with(POOLS)).then(|| (key, entry(stored)))
         });

@@ -186,7 +186,7 @@ impl Nats {
     /// # Errors
     /// [`QueueError`] when the server does not answer.
     pub async fn hellos(&self) -> Result<Vec<SeenHello>, QueueError> {
-        let found = match snapshot::hellos(self.link()).await {
+        let found = match snapshot::bucket(self.link(), &self.link().names.workers).await {
             Ok(found) => found,
             // A server that was never used.
             Err(fault) if fault.is_missing() => return Ok(Vec::new()),

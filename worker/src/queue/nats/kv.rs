@@ -6,8 +6,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::fault::Fault;
-use super::link::Link;
+use super::link::{Link, api_request, parse_api};
 use super::publish::OPERATION;
+use super::replies::{Answered, Request};
 
 /// A message of a stream.
 #[derive(Debug, Clone)]
@@ -32,6 +33,31 @@ struct Raw {
     data: String,
     #[serde(default)]
     hdrs: String,
+    /// When it was stored, by the server's clock.
+    #[serde(default)]
+    time: String,
+}
+
+/// Asks for one message.
+pub(super) fn message_request(stream: &str, which: &Value) -> Request {
+    api_request(&format!("STREAM.MSG.GET.{stream}"), which)
+}
+
+/// A message with the time it was stored; none when there is none.
+pub(super) fn parse_message(answer: Answered) -> Result<Option<(Stored, String)>, Fault> {
+    let Raw { subject, seq, data, hdrs, time } = match parse_api::<Answer>(&answer?.payload) {
+        Ok(Answer { message }) => message,
+        Err(fault) if fault.is_no_message() => return Ok(None),
+        Err(fault) => return Err(fault),
+    };
+    let decode = |text: String| {
+        let garbled = |_| Fault::Unreachable("a message of the server is garbled".to_owned());
+        BASE64.decode(text.as_bytes()).map_err(garbled)
+    };
+    let headers = decode(hdrs)?;
+    let deletion = String::from_utf8_lossy(&headers).contains(OPERATION);
+    let payload = decode(data)?.into();
+    Ok(Some((Stored { subject, sequence: seq, payload, deletion }, time)))
 }
 
 impl Link {
@@ -46,18 +72,7 @@ impl Link {
     }
 
     async fn message(&self, stream: &str, which: Value) -> Result<Option<Stored>, Fault> {
-        let answer = self.api::<Answer>(&format!("STREAM.MSG.GET.{stream}"), &which).await;
-        let Raw { subject, seq, data, hdrs } = match answer {
-            Ok(Answer { message }) => message,
-            Err(fault) if fault.is_no_message() => return Ok(None),
-            Err(fault) => return Err(fault),
-        };
-        let decode = |text: String| {
-            let garbled = |_| Fault::Unreachable("a message of the server is garbled".to_owned());
-            BASE64.decode(text.as_bytes()).map_err(garbled)
-        };
-        let headers = decode(hdrs)?;
-        let deletion = String::from_utf8_lossy(&headers).contains(OPERATION);
-        Ok(Some(Stored { subject, sequence: seq, payload: decode(data)?.into(), deletion }))
+        let answer = self.ask_one(message_request(stream, &which)).await;
+        Ok(parse_message(answer)?.map(|(stored, _)| stored))
     }
 }

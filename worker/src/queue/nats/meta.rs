@@ -9,8 +9,6 @@ pub(super) struct Meta<'a> {
     pub(super) delivered: u32,
     /// Sequence of the message in its stream.
     pub(super) sequence: u64,
-    /// When it was stored, by the server's clock: nanoseconds since 1970.
-    pub(super) stored: i128,
     /// Messages that the consumer has not delivered yet.
     pub(super) pending: u64,
 }
@@ -30,10 +28,9 @@ impl<'a> Meta<'a> {
         let consumer = parts.next()?;
         let delivered: u64 = parts.next()?.parse().ok()?;
         let sequence = parts.next()?.parse().ok()?;
-        let stored = parts.nth(1)?.parse().ok()?;
-        let pending = parts.next()?.parse().ok()?;
+        let pending = parts.nth(2)?.parse().ok()?;
         let delivered = u32::try_from(delivered).unwrap_or(u32::MAX);
-        Some(Self { consumer, delivered, sequence, stored, pending })
+        Some(Self { consumer, delivered, sequence, pending })
     }
 }
 
@@ -43,8 +40,7 @@ mod tests {
 
     #[test]
     fn both_forms_are_read() {
-        let stored = 1_700_000_000_000_000_000;
-        let meta = Meta { consumer: "pool-c0", delivered: 2, sequence: 17, stored, pending: 5 };
+        let meta = Meta { consumer: "pool-c0", delivered: 2, sequence: 17, pending: 5 };
         let short = "$JS.ACK.ROLLOUT_WORK.pool-c0.2.17.23.1700000000000000000.5";
         let long = "$JS.ACK._.Xy7.ROLLOUT_WORK.pool-c0.2.17.23.1700000000000000000.5";
         for subject in [short, long, &format!("{long}.random")] {

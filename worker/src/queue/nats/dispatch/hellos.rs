@@ -79,7 +79,7 @@ impl Hellos {
 
 /// What is in the bucket and not known yet counts as said now.
 async fn read_all(link: &Link, known: &Known) -> Result<(), Fault> {
-    let found = snapshot::hellos(link).await?;
+    let found = snapshot::bucket(link, &link.names.workers).await?;
     let now = link.life.online();
     for aged in found {
         known.put(&aged.stored.payload, now, false);

@@ -17,19 +17,7 @@ use crate::queue::nats::fault::Fault;
 use crate::queue::nats::link::{Link, api_request, parse_api};
 use crate::queue::nats::names;
 use crate::queue::nats::replies::Request;
-
-#[derive(Deserialize)]
-struct Info {
-    state: Subjects,
-    #[serde(default)]
-    total: usize,
-}
-
-#[derive(Deserialize)]
-struct Subjects {
-    #[serde(default)]
-    subjects: Option<HashMap<String, u64>>,
-}
+use crate::queue::nats::snapshot;
 
 #[derive(Deserialize)]
 struct Consumer {
@@ -43,7 +31,8 @@ struct Sequences {
 
 /// Every offer of the run, in every pool.
 pub(super) async fn list(link: &Link, run: RunId) -> Result<Vec<Listed>, Fault> {
-    let subjects = subjects(link, run).await?;
+    let filter = link.names.run_subjects(run);
+    let (subjects, _) = snapshot::subjects(link, &link.names.work, &filter).await?;
     let offers: Vec<_> = subjects.iter().filter_map(|s| link.names.parse_offer(s)).collect();
     let consumers: BTreeSet<String> =
         offers.iter().map(|offer| format!("{}-{}", offer.pool, offer.class)).collect();
@@ -58,22 +47,6 @@ pub(super) async fn list(link: &Link, run: RunId) -> Result<Vec<Listed>, Fault> 
     }
     listed.sort_unstable_by_key(|(sequence, _)| *sequence);
     Ok(listed.into_iter().map(|(_, listed)| listed).collect())
-}
-
-async fn subjects(link: &Link, run: RunId) -> Result<Vec<String>, Fault> {
-    let filter = link.names.run_subjects(run);
-    let verb = format!("STREAM.INFO.{}", link.names.work);
-    let mut found = Vec::new();
-    loop {
-        let page = json!({ "subjects_filter": filter, "offset": found.len() });
-        let info: Info = link.api(&verb, &page).await?;
-        let subjects = info.state.subjects.unwrap_or_default();
-        let last_page = subjects.is_empty();
-        found.extend(subjects.into_keys());
-        if last_page || found.len() >= info.total {
-            return Ok(found);
-        }
-    }
 }
 
 /// The last sequence that each of these consumers delivered.

@@ -27,6 +27,9 @@ const MOMENT: Duration = Duration::from_millis(500);
 /// A request whose end the server did not announce is given up so long after it.
 const OVERDUE: Duration = Duration::from_millis(500);
 
+/// The header with the number of messages that an ended request did not bring.
+const UNUSED: &str = "Nats-Pending-Messages";
+
 #[derive(Debug)]
 pub(super) struct Arrivals {
     pool: Name,
@@ -40,17 +43,26 @@ struct State {
     /// The life and the connection that requests and arrivals belong to.
     life: Option<Incarnation>,
     connection: u64,
-    classes: Vec<(SizeClass, u64)>,
-    requests: HashMap<u64, Open>,
+    /// The biggest first.
+    classes: Vec<ClassState>,
     last_request: u64,
     arrived: VecDeque<Arrived>,
     turn: usize,
 }
 
+/// A class, and what is asked for of it. Which request brought a message is not told, so what is
+/// open is counted over all of them.
+#[derive(Debug)]
+struct ClassState {
+    class: SizeClass,
+    waiting: u64,
+    open: usize,
+    requests: HashMap<u64, Open>,
+}
+
 #[derive(Debug)]
 struct Open {
-    class: SizeClass,
-    left: usize,
+    count: usize,
     until: Instant,
 }
 
@@ -82,9 +94,17 @@ impl Arrivals {
     }
 
     /// The classes of the pool with the offers that wait in each.
-    pub(super) fn classes_are(&self, mut classes: Vec<(SizeClass, u64)>) {
-        classes.sort_unstable_by_key(|(class, _)| std::cmp::Reverse(*class));
-        self.state().classes = classes;
+    pub(super) fn classes_are(&self, classes: Vec<(SizeClass, u64)>) {
+        let mut state = self.state();
+        let mut known = std::mem::take(&mut state.classes);
+        for (class, waiting) in classes {
+            let former = known.iter().position(|k| k.class == class).map(|n| known.swap_remove(n));
+            state.classes.push(match former {
+                Some(former) => ClassState { waiting, ..former },
+                None => ClassState { class, waiting, open: 0, requests: HashMap::new() },
+            });
+        }
+        state.classes.sort_unstable_by_key(|class| std::cmp::Reverse(class.class));
     }
 
     /// Takes what fits, and opens requests for the rest of the room.
@@ -92,10 +112,14 @@ impl Arrivals {
         let mut state = self.state();
         state.enter(life, connection);
         let now = Instant::now();
-        state.requests.retain(|_, request| request.until > now);
+        for class in &mut state.classes {
+            class.requests.retain(|_, request| request.until > now);
+            class.settle();
+        }
         let (deliveries, left) = state.take(life, room);
         let asks = state.ask(left, now);
-        let ends = state.requests.values().map(|request| request.until).min();
+        let requests = state.classes.iter().flat_map(|class| class.requests.values());
+        let ends = requests.map(|request| request.until).min();
         let look_again = ends.unwrap_or(now + MOMENT);
         Turn { deliveries, asks, look_again }
     }
@@ -140,14 +164,8 @@ impl Arrivals {
     }
 
     fn arrived(&self, link: &Link, acks: &Acks, message: Message) {
-        let id = message.subject.rsplit_once('.').map(|(_, id)| u64::from_str_radix(id, 16));
-        let Some(Ok(id)) = id else { return };
         if message.status.is_some() {
-            let mut state = self.state();
-            if let Some(ended) = state.requests.remove(&id) {
-                // It had room left: nothing waits.
-                state.waiting(ended.class, 0);
-            }
+            self.ended(&message);
             return;
         }
         let Some(way) = message.reply else { return };
@@ -156,12 +174,10 @@ impl Arrivals {
         let Meta { delivered, sequence, pending, .. } = meta;
         link.life.saw_work(sequence);
         let mut state = self.state();
-        state.waiting(class, pending);
-        if let Some(request) = state.requests.get_mut(&id) {
-            request.left -= 1;
-            if request.left == 0 {
-                state.requests.remove(&id);
-            }
+        if let Some(class) = state.classes.iter_mut().find(|known| known.class == class) {
+            class.waiting = pending;
+            class.open = class.open.saturating_sub(1);
+            class.settle();
         }
         match parse(&message.payload) {
             Ok(offer) => {
@@ -171,6 +187,22 @@ impl Arrivals {
             }
             // It is left alone: giving it back would bring it again at once.
             Err(what) => tracing::warn!("{} is no offer: {what}", message.subject),
+        }
+    }
+
+    /// A request ended before everything that it asked for was there.
+    fn ended(&self, message: &Message) {
+        let id = message.subject.rsplit_once('.').map(|(_, id)| u64::from_str_radix(id, 16));
+        let Some(Ok(id)) = id else { return };
+        let header = message.headers.as_ref().and_then(|headers| headers.get(UNUSED));
+        let unused = header.and_then(|text| text.as_str().parse().ok());
+        let mut state = self.state();
+        for class in &mut state.classes {
+            let Some(ended) = class.requests.remove(&id) else { continue };
+            class.open = class.open.saturating_sub(unused.unwrap_or(ended.count));
+            // It had room left.
+            class.waiting = 0;
+            class.settle();
         }
     }
 
@@ -193,19 +225,22 @@ impl State {
     fn enter(&mut self, life: Incarnation, connection: u64) {
         if self.life != Some(life) {
             self.life = Some(life);
+            self.connection = 0;
             self.arrived.clear();
-            self.requests.clear();
         }
         if self.connection != connection {
             self.connection = connection;
-            self.requests.clear();
+            for class in &mut self.classes {
+                class.requests.clear();
+                class.settle();
+            }
         }
     }
 
     /// Takes what fits, the biggest first, in the order of arrival; the room that is left.
     fn take(&mut self, incarnation: Incarnation, mut room: Room) -> (Vec<Delivery>, Room) {
         let mut deliveries = Vec::new();
-        let classes: Vec<SizeClass> = self.classes.iter().map(|(class, _)| *class).collect();
+        let classes: Vec<SizeClass> = self.classes.iter().map(|class| class.class).collect();
         for class in classes {
             let mut at = 0;
             while at < self.arrived.len() && room.of(class) > 0 {
@@ -224,29 +259,33 @@ impl State {
     }
 
     fn ask(&mut self, room: Room, now: Instant) -> Vec<(u64, Ask)> {
-        let open = |class| {
-            let asked = self.requests.values().filter(|r| r.class == class).map(|r| r.left);
-            asked.sum::<usize>() + self.arrived.iter().filter(|a| a.class == class).count()
-        };
-        let with_open = |(class, waiting): &(SizeClass, u64)| {
-            let (class, waiting) = (*class, *waiting);
-            Class { class, waiting, open: open(class) }
+        let with_open = |known: &ClassState| {
+            let ClassState { class, waiting, open, .. } = *known;
+            let here = self.arrived.iter().filter(|a| a.class == class).count();
+            Class { class, waiting, open: open + here }
         };
         let classes: Vec<Class> = self.classes.iter().map(with_open).collect();
         let asks = credit::divide(room, &classes, &mut self.turn);
-        let numbered = asks.into_iter().map(|ask| {
+        let mut numbered = Vec::with_capacity(asks.len());
+        for ask in asks {
             self.last_request += 1;
-            let until = now + ask.expires + OVERDUE;
-            let open = Open { class: ask.class, left: ask.count, until };
-            self.requests.insert(self.last_request, open);
-            (self.last_request, ask)
-        });
-        numbered.collect()
+            numbered.push((self.last_request, ask));
+            if let Some(class) = self.classes.iter_mut().find(|known| known.class == ask.class) {
+                let open = Open { count: ask.count, until: now + ask.expires + OVERDUE };
+                class.requests.insert(self.last_request, open);
+                class.open += ask.count;
+            }
+        }
+        numbered
     }
+}
 
-    fn waiting(&mut self, class: SizeClass, count: u64) {
-        if let Some(known) = self.classes.iter_mut().find(|(known, _)| *known == class) {
-            known.1 = count;
+impl ClassState {
+    /// Nothing is open without requests, and requests that brought everything are over.
+    fn settle(&mut self) {
+        if self.open == 0 || self.requests.is_empty() {
+            self.open = 0;
+            self.requests.clear();
         }
     }
 }

@@ -4,6 +4,7 @@ mod acks;
 mod arrivals;
 mod classes;
 mod credit;
+mod others;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,12 +27,12 @@ use tokio::time::{Instant, timeout_at};
 use self::acks::{Acks, Kind};
 use self::arrivals::Arrivals;
 use self::classes::Classes;
+use self::others::Others;
 use super::connect::Nats;
 use super::fault::Fault;
 use super::link::Link;
 use super::names::Name;
 use super::replies::Request;
-use super::snapshot;
 use crate::port::{Contact, Delivery, QueueError, Refused, Room, Token, WorkSource};
 use crate::supervise::{self, Task};
 
@@ -48,6 +49,7 @@ pub struct NatsSource {
     arrivals: Arc<Arrivals>,
     acks: Arc<Acks>,
     classes: Classes,
+    others: Others,
     controls: broadcast::Sender<Control>,
     _tasks: [Task<()>; 3],
 }
@@ -62,6 +64,9 @@ impl NatsSource {
         let inbox = link.client.new_inbox();
         let arriving = subscribe(format!("{inbox}.*")).await?;
         let heard = subscribe(link.names.controls()).await?;
+        // After an answer over the same connection the server knows the subscriptions. There need
+        // not be any streams yet.
+        let _missing = link.check_life().await;
         let acks = Arc::new(Acks::default());
         let arrivals = Arc::new(Arrivals::new(pool.clone(), inbox));
         let controls = broadcast::Sender::new(CONTROLS);
@@ -74,7 +79,8 @@ impl NatsSource {
             supervise::spawn("controls", hear(heard, controls.clone())),
         ];
         let classes = Classes::new(pool.clone(), store);
-        Ok(Self { nats, pool, arrivals, acks, classes, controls, _tasks: tasks })
+        let others = Others::default();
+        Ok(Self { nats, pool, arrivals, acks, classes, others, controls, _tasks: tasks })
     }
 
     /// The pool.
@@ -126,6 +132,7 @@ impl WorkSource for NatsSource {
             self.acks.enter(life);
             self.classes.look_if_due(self.link(), &self.arrivals).await?;
             self.classes.check_binding()?;
+            self.link().take_refusal()?;
             let mut told = std::pin::pin!(self.arrivals.told());
             told.as_mut().enable();
             let turn = self.arrivals.turn(life, self.link().connection()?, room);
@@ -156,15 +163,8 @@ impl WorkSource for NatsSource {
         question(self.link(), self.link().names.claim(claim.run), claim.run, &claim).await
     }
 
-    /// Looks once, when it is asked: if all workers followed each other's hellos, their number
-    /// would grow with its square. Ages are the server's.
     async fn shown(&self, claim: &Claim) -> Result<bool, QueueError> {
-        let lease = self.link().options.lease;
-        let hellos = snapshot::hellos(self.link()).await?;
-        let live = hellos.iter().filter(|aged| aged.age < lease);
-        let read = |payload: &[u8]| serde_json::from_slice::<Hello>(payload).ok();
-        let mut live = live.filter_map(|aged| read(&aged.stored.payload));
-        Ok(live.any(|hello| claim.is_contested_by(&hello)))
+        Ok(self.others.contest(self.link(), claim).await?)
     }
 
     async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), Refused>>, QueueError> {

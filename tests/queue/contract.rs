@@ -1,0 +1,124 @@
+//! The contract of all queues, kept by real servers.
+
+use std::panic::AssertUnwindSafe;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::FutureExt as _;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use rollout_protocol::id::RunId;
+use rollout_protocol::wire::command::{Command, Receipt};
+use rollout_worker::port::{Board, Dispatch, QueueError, WorkSource};
+use rollout_worker::queue::contract::{Broker, CALM, CLASSES, Check, DISTURBING};
+use rollout_worker::queue::nats::{Nats, NatsBoard, NatsDispatch, NatsSource};
+
+use crate::lab::{LEASE, Lab, REPORTS, pool, until, with_every_server};
+
+struct Server {
+    lab: Arc<Lab>,
+    nats: Nats,
+    source: Arc<NatsSource>,
+    dispatch: Arc<NatsDispatch>,
+    board: Arc<NatsBoard>,
+}
+
+impl Server {
+    async fn new(lab: Arc<Lab>) -> Self {
+        let nats = lab.connect().await;
+        let pool = pool("default");
+        let dispatch = nats.dispatch(&pool, &CLASSES).await.expect("a dispatch");
+        // A worker has a connection of its own.
+        let options = nats.options().clone();
+        let worker = Nats::connect(options).await.expect("a server to work with");
+        let source = worker.source(&pool, "store").await.expect("a source");
+        let board = Arc::new(nats.board());
+        Self { lab, nats, source: Arc::new(source), dispatch: Arc::new(dispatch), board }
+    }
+
+    /// Waits until coordinator and worker are there again.
+    async fn is_back(&self) {
+        until("the coordinator is back", async || self.dispatch.incarnation().await.is_ok()).await;
+        let board = async || self.board.read("nothing").await.is_ok();
+        until("the board is back", board).await;
+        until("the worker is back", async || self.source.contact().borrow().up).await;
+    }
+}
+
+#[async_trait(?Send)]
+impl Broker for Server {
+    fn source(&self) -> Arc<dyn WorkSource> {
+        self.source.clone()
+    }
+
+    fn dispatch(&self) -> Arc<dyn Dispatch> {
+        self.dispatch.clone()
+    }
+
+    fn board(&self) -> Arc<dyn Board> {
+        self.board.clone()
+    }
+
+    async fn command(&self, run: RunId, command: Command) -> Option<Result<Receipt, QueueError>> {
+        Some(self.nats.command(run, command).await)
+    }
+
+    fn reports_per_run(&self) -> usize {
+        REPORTS
+    }
+
+    fn briefly(&self) -> Duration {
+        Duration::from_millis(250)
+    }
+
+    async fn restart(&self) {
+        self.lab.with(|server| {
+            server.kill();
+            server.go();
+        });
+        self.is_back().await;
+    }
+
+    async fn wipe(&self) {
+        self.lab.with(|server| {
+            server.wipe();
+            server.go();
+        });
+        self.is_back().await;
+    }
+
+    async fn pass(&self, thirds: u32) {
+        tokio::time::sleep(LEASE / 3 * thirds).await;
+    }
+}
+
+/// Runs checks at once, each with what it needs of its own.
+async fn check(checks: &[(&'static str, Check)], lab: impl Fn() -> Arc<Lab>) {
+    let mut running: FuturesUnordered<_> = (checks.iter())
+        .map(|(name, check)| {
+            let lab = lab();
+            let run = async move { check(&Server::new(lab).await).await };
+            AssertUnwindSafe(run).catch_unwind().map(move |outcome| (*name, outcome.is_ok()))
+        })
+        .collect();
+    let mut failed = Vec::new();
+    while let Some((name, kept)) = running.next().await {
+        if !kept {
+            failed.push(name);
+        }
+    }
+    assert!(failed.is_empty(), "not kept: {failed:?}");
+}
+
+async fn keeps_the_contract(program: &Path) {
+    let shared = Arc::new(Lab::new(program, ""));
+    check(CALM, || shared.clone()).await;
+    drop(shared);
+    check(DISTURBING, || Arc::new(Lab::new(program, ""))).await;
+}
+
+#[test]
+fn servers_keep_the_contract() {
+    with_every_server(async |program| keeps_the_contract(&program).await);
+}

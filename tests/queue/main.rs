@@ -1,0 +1,6 @@
+//! The queue over real nats-servers: the contract of all queues, and what only a server has. Without
+//! a server these tests say that they skip.
+
+mod contract;
+mod lab;
+mod server;

@@ -1,0 +1,227 @@
+//! What every queue must do, as functions that a test of an implementation runs, each on a broker of
+//! its own. They fail by panicking.
+//!
+//! A server does much of what it is told a moment later, so what must become true is looked at
+//! again and again, and counts of deliveries are lower bounds: what nobody takes comes again.
+
+mod board;
+mod lives;
+mod reports;
+mod words;
+mod work;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
+use rollout_protocol::spec::trial::TrialRef;
+use rollout_protocol::wire::command::{Command, Receipt};
+use rollout_protocol::wire::offer::{Offer, SizeClass, Work};
+use rollout_protocol::wire::report::{Body, Report};
+
+pub use self::work::a_silent_delivery_comes_again_after_its_lease;
+use crate::port::{
+    Board, Delivery, Dispatch, Listed, Offered, Position, QueueError, Room, Token, WorkSource,
+};
+
+/// Size classes that a broker under test must have.
+pub const CLASSES: [SizeClass; 3] = [SizeClass(0), SizeClass(1), SizeClass::SOLO];
+
+/// A broker under test. Nothing else uses it.
+#[async_trait(?Send)]
+pub trait Broker {
+    /// A worker's handle, always the same.
+    fn source(&self) -> Arc<dyn WorkSource>;
+    /// A coordinator's handle, always the same.
+    fn dispatch(&self) -> Arc<dyn Dispatch>;
+    /// Its board.
+    fn board(&self) -> Arc<dyn Board>;
+    /// A user's command; none where users have no way to the broker.
+    async fn command(&self, run: RunId, command: Command) -> Option<Result<Receipt, QueueError>>;
+    /// Unpurged reports that a run may have; small.
+    fn reports_per_run(&self) -> usize;
+    /// Long enough to see that nothing comes.
+    fn briefly(&self) -> Duration {
+        Duration::from_millis(50)
+    }
+    /// Kills the broker and starts it again with what it had.
+    async fn restart(&self);
+    /// Replaces the broker by one that has nothing.
+    async fn wipe(&self);
+    /// Lets so many thirds of the lease pass.
+    async fn pass(&self, thirds: u32);
+}
+
+/// One part of the suite.
+pub type Check = for<'a> fn(&'a dyn Broker) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+macro_rules! checks {
+    ($($module:ident::$name:ident),* $(,)?) => {
+        &[$((stringify!($name), |broker| Box::pin($module::$name(broker)))),*]
+    };
+}
+
+/// Parts whose brokers may share a server.
+pub const CALM: &[(&str, Check)] = checks![
+    work::publishing_is_idempotent_per_try,
+    work::offers_come_in_order_and_at_most_as_many_as_asked,
+    work::a_waiting_pull_gets_what_is_published,
+    work::a_silent_delivery_comes_again_after_its_lease,
+    work::progress_keeps_the_lease,
+    work::refusing_brings_it_back_at_once,
+    work::acknowledging_an_earlier_delivery_removes_the_present_one,
+    work::a_dropped_pull_loses_nothing,
+    work::the_biggest_class_that_fits_comes_first,
+    work::what_runs_alone_comes_to_the_idle,
+    work::withdrawn_offers_are_gone,
+    work::listing_shows_what_is_there,
+    reports::reports_have_one_order_and_can_be_read_twice,
+    reports::a_waiting_reader_gets_what_is_reported,
+    reports::a_position_of_another_stream_is_refused,
+    reports::what_is_journalled_goes_and_its_position_stays,
+    reports::a_full_run_refuses_and_others_do_not,
+    reports::the_head_is_the_last_report,
+    words::claims_are_answered_or_not,
+    words::commands_are_answered_or_not,
+    words::controls_reach_every_worker,
+    words::hellos_show_the_last_word_and_its_age,
+    words::workers_see_what_others_show,
+    board::writes_compare_revisions,
+    board::one_of_many_writers_wins,
+];
+
+/// Parts that kill or replace the broker's server.
+pub const DISTURBING: &[(&str, Check)] = checks![
+    lives::a_restart_delivers_everything_in_flight_again,
+    lives::reports_and_boards_survive_a_restart,
+    lives::a_wiped_broker_is_another,
+];
+
+/// Long enough for an answer that is coming, never waited for in full by a correct queue.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Time between two looks at what must become true.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Runs the whole suite, each part on a fresh broker.
+pub async fn all<B: Broker>(fresh: impl AsyncFn() -> B) {
+    for (_, check) in CALM.iter().chain(DISTURBING) {
+        check(&fresh().await).await;
+    }
+}
+
+fn run(n: u8) -> RunId {
+    RunId::from_bytes([n; 16])
+}
+
+fn item(n: u8) -> ItemId {
+    ItemId::from_bytes([n; 16])
+}
+
+const FIRST: TryId = TryId::first(1);
+
+fn offer(r: u8, n: u8, try_id: TryId) -> Offer {
+    let digest = Digest::from_bytes([9; 32]);
+    let trial = TrialRef { settings: digest, agent: digest, task: digest, attempt: 1 };
+    Offer {
+        run: run(r),
+        item: item(n),
+        try_id,
+        spec: digest,
+        class: SizeClass(0),
+        work: Work::Trial(trial),
+    }
+}
+
+fn worker(name: &str) -> WorkerId {
+    name.parse().expect("a valid name")
+}
+
+fn report(r: u8, exec: u8) -> Report {
+    Report {
+        run: run(r),
+        item: item(exec),
+        try_id: FIRST,
+        exec: ExecId::from_bytes([exec; 16]),
+        spec: Digest::from_bytes([9; 32]),
+        worker: worker("w"),
+        body: Body::Started,
+    }
+}
+
+/// Looks until it is so.
+async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while !so().await {
+        assert!(tokio::time::Instant::now() < deadline, "never: {what}");
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn publish(broker: &dyn Broker, offers: &[Offer]) {
+    let answers = broker.dispatch().offer(offers).await.expect("reachable");
+    assert!(answers.iter().all(|a| *a == Ok(Offered::Published)), "{answers:?}");
+}
+
+/// Pulls until so many are there.
+async fn take(broker: &dyn Broker, count: usize) -> Vec<Delivery> {
+    let mut pulled: Vec<Delivery> = Vec::new();
+    until("so many are delivered", async || {
+        let room = Room::slots(count - pulled.len());
+        pulled.extend(broker.source().pull(room, broker.briefly()).await.expect("reachable"));
+        pulled.len() == count
+    })
+    .await;
+    pulled
+}
+
+/// Pulls what comes at once; nothing, as a rule.
+async fn glance(broker: &dyn Broker) -> Vec<Delivery> {
+    broker.source().pull(Room::slots(10), broker.briefly()).await.expect("reachable")
+}
+
+/// Pulls one after the other until these items were delivered, each at least once.
+async fn pull_all(broker: &dyn Broker, room: Room, wanted: &[ItemId]) -> Vec<Delivery> {
+    let mut pulled: Vec<Delivery> = Vec::new();
+    until("all of it is delivered", async || {
+        let more = broker.source().pull(room, broker.briefly()).await.expect("reachable");
+        pulled.extend(more);
+        wanted.iter().all(|item| pulled.iter().any(|d| d.offer.item == *item))
+    })
+    .await;
+    pulled
+}
+
+async fn list(broker: &dyn Broker, r: u8) -> Vec<Listed> {
+    let mut listed = broker.dispatch().list(run(r)).await.expect("reachable");
+    listed.sort_by_key(|l| l.item);
+    listed
+}
+
+fn items(deliveries: &[Delivery]) -> Vec<ItemId> {
+    deliveries.iter().map(|d| d.offer.item).collect()
+}
+
+fn tokens(deliveries: &[Delivery]) -> Vec<Token> {
+    deliveries.iter().map(|d| d.token).collect()
+}
+
+async fn say(broker: &dyn Broker, reports: Vec<Report>) {
+    let answers = broker.source().report(reports).await.expect("reachable");
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+}
+
+async fn read(broker: &dyn Broker, r: u8, from: Option<Position>) -> Vec<(Position, Report)> {
+    let mut found = Vec::new();
+    let mut from = from;
+    loop {
+        let read = broker.dispatch().reports(run(r), from, 100, broker.briefly()).await;
+        let read = read.expect("a known place");
+        let Some(last) = read.last() else { return found };
+        from = Some(last.position);
+        found.extend(read.into_iter().map(|r| (r.position, r.report)));
+    }
+}

@@ -1,0 +1,98 @@
+//! Reports and positions in them.
+
+use rollout_protocol::id::ExecId;
+
+use super::{Broker, PATIENCE, read, report, run, say, until};
+use crate::port::{Position, QueueError, Refused};
+
+/// Whoever reads from a position sees the same as the one before.
+pub(super) async fn reports_have_one_order_and_can_be_read_twice(broker: &dyn Broker) {
+    say(broker, vec![report(1, 1), report(2, 9), report(1, 2)]).await;
+    say(broker, vec![report(1, 3), report(1, 1)]).await;
+    let all = read(broker, 1, None).await;
+    let said: Vec<_> = all.iter().map(|(_, r)| r.clone()).collect();
+    assert_eq!(said, [report(1, 1), report(1, 2), report(1, 3), report(1, 1)]);
+    assert!(all.is_sorted_by(|(a, _), (b, _)| a.sequence < b.sequence));
+    assert!(all.iter().all(|(at, said)| at.anchor == said.exec));
+    for (index, (at, _)) in all.iter().enumerate() {
+        assert_eq!(read(broker, 1, Some(*at)).await, all[index + 1..]);
+    }
+    let two =
+        broker.dispatch().reports(run(1), None, 2, broker.briefly()).await.expect("no position");
+    assert!((1..=2).contains(&two.len()), "{two:?}");
+}
+
+/// A reader waits for the next report of its run.
+pub(super) async fn a_waiting_reader_gets_what_is_reported(broker: &dyn Broker) {
+    say(broker, vec![report(1, 1)]).await;
+    let from = read(broker, 1, None).await[0].0;
+    let later = async {
+        tokio::time::sleep(broker.briefly()).await;
+        say(broker, vec![report(2, 2)]).await;
+        tokio::time::sleep(broker.briefly()).await;
+        say(broker, vec![report(1, 3)]).await;
+    };
+    let dispatch = broker.dispatch();
+    let (read, ()) = tokio::join!(dispatch.reports(run(1), Some(from), 10, PATIENCE), later);
+    let read: Vec<_> = read.expect("a known place").into_iter().map(|r| r.report).collect();
+    assert_eq!(read, [report(1, 3)]);
+}
+
+/// A stream that is not what it was is noticed, never skipped over.
+pub(super) async fn a_position_of_another_stream_is_refused(broker: &dyn Broker) {
+    say(broker, vec![report(1, 1), report(1, 2)]).await;
+    let at = read(broker, 1, None).await[1].0;
+    let mut life = at.incarnation;
+    life.0 ^= 1;
+    let wrong = [
+        Position { anchor: ExecId::from_bytes([7; 16]), ..at },
+        Position { sequence: at.sequence + 1, ..at },
+        Position { incarnation: life, ..at },
+    ];
+    for position in wrong {
+        let read = broker.dispatch().reports(run(1), Some(position), 10, broker.briefly()).await;
+        assert!(matches!(read, Err(QueueError::Position)), "{position:?}: {read:?}");
+    }
+}
+
+/// Strictly below: the anchor stays.
+pub(super) async fn what_is_journalled_goes_and_its_position_stays(broker: &dyn Broker) {
+    say(broker, vec![report(1, 1), report(2, 5), report(1, 2), report(1, 3)]).await;
+    let all = read(broker, 1, None).await;
+    broker.dispatch().journalled(run(1), all[1].0).await.expect("reachable");
+    until("purged", async || read(broker, 1, None).await == all[1..]).await;
+    assert_eq!(read(broker, 1, Some(all[1].0)).await, all[2..]);
+    assert_eq!(read(broker, 2, None).await.len(), 1, "another run's are untouched");
+    let gone = broker.dispatch().reports(run(1), Some(all[0].0), 10, broker.briefly()).await;
+    assert!(matches!(gone, Err(QueueError::Position)), "{gone:?}");
+}
+
+/// Back-pressure is per run.
+pub(super) async fn a_full_run_refuses_and_others_do_not(broker: &dyn Broker) {
+    let most = u8::try_from(broker.reports_per_run()).expect("small");
+    say(broker, (0..most).map(|n| report(1, n)).collect()).await;
+    let more = vec![report(1, 200), report(2, 201), report(1, 202)];
+    let answers = broker.source().report(more).await.expect("reachable");
+    assert_eq!(answers, [Err(Refused::Full), Ok(()), Err(Refused::Full)]);
+    let all = read(broker, 1, None).await;
+    assert_eq!(all.len(), usize::from(most));
+    broker.dispatch().journalled(run(1), all[1].0).await.expect("reachable");
+    until("purged", async || {
+        let again = broker.source().report(vec![report(1, 200)]).await.expect("reachable");
+        again == [Ok(())]
+    })
+    .await;
+}
+
+/// Who has read up to the head knows everything that was said before it was asked for.
+pub(super) async fn the_head_is_the_last_report(broker: &dyn Broker) {
+    let head = async |r| broker.dispatch().reports_head(run(r)).await.expect("reachable");
+    assert_eq!(head(1).await, 0);
+    say(broker, vec![report(1, 1), report(2, 2), report(1, 3), report(2, 4)]).await;
+    let all = read(broker, 1, None).await;
+    assert_eq!(head(1).await, all[1].0.sequence);
+    assert!(head(2).await > head(1).await);
+    broker.dispatch().journalled(run(1), all[1].0).await.expect("reachable");
+    until("purged", async || read(broker, 1, None).await.len() == 1).await;
+    assert_eq!(head(1).await, all[1].0.sequence, "it stays as an anchor");
+}

@@ -1,0 +1,181 @@
+//! Offers, deliveries and what is said of them.
+
+use std::time::Duration;
+
+use rollout_protocol::wire::offer::{Offer, SizeClass};
+use tokio::time::timeout;
+
+use super::{
+    Broker, FIRST, PATIENCE, glance, item, items, list, offer, publish, pull_all, run, take,
+    tokens, until,
+};
+use crate::port::{Offered, Room};
+
+/// A try is in the queue once, and again after it was acknowledged only if it is offered again.
+pub(super) async fn publishing_is_idempotent_per_try(broker: &dyn Broker) {
+    let dispatch = broker.dispatch();
+    publish(broker, &[offer(1, 1, FIRST)]).await;
+    let again = [offer(1, 1, FIRST), offer(2, 1, FIRST), offer(1, 1, FIRST.next(1))];
+    let answers = dispatch.offer(&again).await.expect("reachable");
+    assert_eq!(answers, [Ok(Offered::Present), Ok(Offered::Published), Ok(Offered::Published)]);
+    let deliveries = take(broker, 3).await;
+    assert_eq!(deliveries.len(), 3);
+    let present = dispatch.offer(&[offer(1, 1, FIRST)]).await.expect("reachable");
+    assert_eq!(present, [Ok(Offered::Present)], "delivered, but still there");
+    broker.source().ack(&tokens(&deliveries)).await.expect("reachable");
+    until("acknowledged", async || list(broker, 1).await.is_empty()).await;
+    assert_eq!(glance(broker).await, []);
+    publish(broker, &[offer(1, 1, FIRST)]).await;
+}
+
+/// First published, first delivered.
+pub(super) async fn offers_come_in_order_and_at_most_as_many_as_asked(broker: &dyn Broker) {
+    let offers: Vec<Offer> = (0..10).map(|n| offer(n % 2, n, FIRST)).collect();
+    publish(broker, &offers).await;
+    let first = take(broker, 4).await;
+    assert_eq!(items(&first), (0..4).map(item).collect::<Vec<_>>());
+    assert!(first.iter().all(|d| d.delivered == 1));
+    assert_eq!(first.iter().map(|d| d.offer).collect::<Vec<_>>(), offers[..4]);
+    assert_eq!(items(&take(broker, 6).await), (4..10).map(item).collect::<Vec<_>>());
+}
+
+/// A pull waits, and no longer than it was told.
+pub(super) async fn a_waiting_pull_gets_what_is_published(broker: &dyn Broker) {
+    let source = broker.source();
+    let wait = Duration::from_millis(300);
+    let began = tokio::time::Instant::now();
+    assert_eq!(source.pull(Room::slots(1), wait).await.expect("reachable"), []);
+    assert!(began.elapsed() >= wait - broker.briefly(), "{:?}", began.elapsed());
+    let later = async {
+        tokio::time::sleep(broker.briefly()).await;
+        publish(broker, &[offer(1, 1, FIRST)]).await;
+    };
+    let (pulled, ()) = tokio::join!(source.pull(Room::slots(5), PATIENCE), later);
+    assert_eq!(items(&pulled.expect("reachable")), [item(1)]);
+}
+
+/// A worker that says nothing loses its delivery.
+pub async fn a_silent_delivery_comes_again_after_its_lease(broker: &dyn Broker) {
+    publish(broker, &[offer(1, 1, FIRST)]).await;
+    let first = take(broker, 1).await;
+    broker.pass(2).await;
+    assert_eq!(glance(broker).await, []);
+    broker.pass(2).await;
+    let second = pull_all(broker, Room::slots(1), &[item(1)]).await;
+    assert_eq!(first[0].delivered, 1);
+    assert!(second[0].delivered > 1, "{second:?}");
+}
+
+/// A worker that goes on saying that it works keeps its delivery.
+pub(super) async fn progress_keeps_the_lease(broker: &dyn Broker) {
+    publish(broker, &[offer(1, 1, FIRST)]).await;
+    let held = tokens(&take(broker, 1).await);
+    for _ in 0..3 {
+        broker.pass(2).await;
+        broker.source().progress(&held).await.expect("reachable");
+        assert_eq!(glance(broker).await, []);
+    }
+    broker.pass(4).await;
+    pull_all(broker, Room::slots(1), &[item(1)]).await;
+}
+
+/// A surplus delivery goes to whoever asks next.
+pub(super) async fn refusing_brings_it_back_at_once(broker: &dyn Broker) {
+    publish(broker, &[offer(1, 1, FIRST), offer(1, 2, FIRST)]).await;
+    let first = take(broker, 2).await;
+    broker.source().nak(&tokens(&first[..1])).await.expect("reachable");
+    let again = pull_all(broker, Room::slots(1), &[item(1)]).await;
+    assert_eq!(items(&again), [item(1)]);
+    assert_eq!(again[0].delivered, 2);
+}
+
+/// Acknowledgements are not fenced.
+pub(super) async fn acknowledging_an_earlier_delivery_removes_the_present_one(broker: &dyn Broker) {
+    publish(broker, &[offer(1, 1, FIRST)]).await;
+    let first = take(broker, 1).await;
+    broker.pass(4).await;
+    let second = pull_all(broker, Room::slots(1), &[item(1)]).await;
+    broker.source().ack(&tokens(&first)).await.expect("reachable");
+    until("acknowledged", async || list(broker, 1).await.is_empty()).await;
+    broker.source().nak(&tokens(&second)).await.expect("harmless");
+    broker.source().progress(&tokens(&second)).await.expect("harmless");
+    broker.source().ack(&tokens(&second)).await.expect("harmless");
+    assert_eq!(glance(broker).await, []);
+}
+
+/// In flight or not.
+pub(super) async fn withdrawn_offers_are_gone(broker: &dyn Broker) {
+    publish(broker, &[offer(1, 1, FIRST), offer(1, 2, FIRST), offer(2, 1, FIRST)]).await;
+    let held = take(broker, 1).await;
+    let gone = [(item(1), FIRST), (item(2), FIRST), (item(7), FIRST)];
+    broker.dispatch().withdraw(run(1), &gone).await.expect("reachable");
+    assert_eq!(list(broker, 1).await, []);
+    broker.source().progress(&tokens(&held)).await.expect("harmless");
+    broker.pass(4).await;
+    let left = pull_all(broker, Room::slots(5), &[item(1)]).await;
+    assert!(left.iter().all(|d| d.offer.run == run(2)), "{left:?}");
+}
+
+/// Offers of the run, and whether they were ever delivered.
+pub(super) async fn listing_shows_what_is_there(broker: &dyn Broker) {
+    publish(broker, &[offer(1, 1, FIRST), offer(2, 5, FIRST), offer(1, 2, FIRST)]).await;
+    take(broker, 1).await;
+    let listed = list(broker, 1).await;
+    let seen: Vec<_> = listed.iter().map(|l| (l.item, l.try_id, l.delivered)).collect();
+    assert_eq!(seen, [(item(1), FIRST, true), (item(2), FIRST, false)]);
+    assert_eq!(list(broker, 3).await, []);
+}
+
+/// What a pull that was given up had asked for goes to the next one.
+pub(super) async fn a_dropped_pull_loses_nothing(broker: &dyn Broker) {
+    let offers: Vec<Offer> = (0..20).map(|n| offer(1, n, FIRST)).collect();
+    publish(broker, &offers).await;
+    let source = broker.source();
+    let mut held = Vec::new();
+    for n in 0..20 {
+        let patience = Duration::from_micros(200 * n);
+        let pulled = timeout(patience, source.pull(Room::slots(5), PATIENCE)).await;
+        held.extend(pulled.map_or(Vec::new(), |pulled| pulled.expect("reachable")));
+    }
+    until("each is delivered", async || {
+        held.extend(source.pull(Room::slots(20), broker.briefly()).await.expect("reachable"));
+        (0..20).all(|n| held.iter().any(|d| d.offer.item == item(n)))
+    })
+    .await;
+}
+
+fn sized(n: u8, class: SizeClass) -> Offer {
+    Offer { class, ..offer(1, n, FIRST) }
+}
+
+/// A worker asks for what fits, the biggest first.
+pub(super) async fn the_biggest_class_that_fits_comes_first(broker: &dyn Broker) {
+    let (small, big) = (SizeClass(0), SizeClass(1));
+    publish(broker, &[sized(1, small), sized(2, big), sized(3, small), sized(4, big)]).await;
+    let room = Room { slots: 1, shares: Some(big.shares()), idle: false };
+    let first = pull_all(broker, room, &[item(2)]).await;
+    assert_eq!(items(&first), [item(2)]);
+    let room = Room { slots: 9, shares: Some(big.shares() - 1), idle: false };
+    let mut small = items(&pull_all(broker, room, &[item(1), item(3)]).await);
+    small.sort();
+    small.dedup();
+    assert_eq!(small, [item(1), item(3)], "the other one does not fit");
+    pull_all(broker, Room::slots(4), &[item(4)]).await;
+}
+
+/// What runs alone is taken by a worker that runs nothing, and alone.
+pub(super) async fn what_runs_alone_comes_to_the_idle(broker: &dyn Broker) {
+    publish(broker, &[sized(1, SizeClass::SOLO), sized(2, SizeClass::SOLO)]).await;
+    let busy = Room { idle: false, ..Room::slots(4) };
+    let none = broker.source().pull(busy, broker.briefly()).await.expect("reachable");
+    assert_eq!(none, []);
+    let mut got = Vec::new();
+    until("both are delivered, one after the other", async || {
+        let more = broker.source().pull(Room::slots(4), broker.briefly()).await.expect("reachable");
+        assert!(more.len() <= 1, "{more:?}");
+        broker.source().ack(&tokens(&more)).await.expect("reachable");
+        got.extend(items(&more));
+        [item(1), item(2)].iter().all(|item| got.contains(item))
+    })
+    .await;
+}
