@@ -150,8 +150,9 @@ impl Broker {
     }
 
     /// When the next delivery comes again.
-    pub(crate) fn next_expiry(&self) -> Option<u64> {
-        self.work.iter().filter_map(|message| message.until).min()
+    pub(crate) fn next_expiry(&self, now: u64) -> Option<u64> {
+        let leases = self.work.iter().filter_map(|message| message.until);
+        leases.filter(|until| *until > now).min()
     }
 
     /// Whether there was room.

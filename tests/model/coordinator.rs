@@ -293,11 +293,9 @@ impl World {
     pub(crate) fn coordinator_due(&self, c: usize) -> u64 {
         let coordinator = &self.coordinators[c];
         let core = coordinator.core.next_due_ms().map(|ms| ms + coordinator.started);
-        let core = core.unwrap_or(u64::MAX);
-        if self.setup.embedded {
-            return core;
-        }
-        core.min(coordinator.renew_due).min(coordinator.round_due).min(coordinator.hellos_due)
+        let Coordinator { renew_due, round_due, hellos_due, .. } = *coordinator;
+        let own = [renew_due, round_due, hellos_due].into_iter().filter(|_| !self.setup.embedded);
+        own.chain(core).filter(|due| *due > self.now).min().unwrap_or(u64::MAX)
     }
 
     pub(crate) fn next_round(&mut self, c: usize) {

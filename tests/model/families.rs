@@ -5,7 +5,10 @@ use crate::schedule::{Family, kind, run};
 use crate::step::Faults;
 
 /// Schedules of all families together.
-const SCHEDULES: u64 = 20_000;
+const SCHEDULES: u64 = 100_000;
+
+/// Kinds of failures that are told in full.
+const TOLD: usize = 4;
 
 const NOTHING: Faults = Faults {
     most: 0,
@@ -20,8 +23,9 @@ const NOTHING: Faults = Faults {
     bare: false,
 };
 
+/// Whatever a schedule can do.
 pub(crate) const EVERYTHING: Faults = Faults {
-    most: 8,
+    most: 9,
     workers: true,
     server: true,
     tails: true,
@@ -38,10 +42,14 @@ fn number(variable: &str) -> Option<u64> {
     Some(value.parse().expect("a number"))
 }
 
-/// Tries a share of all schedules. Fails with the first few kinds of what breaks.
+fn family(name: &'static str, faults: Faults) -> Family {
+    Family { name, embedded: false, faults, rules: Rules::ALL }
+}
+
+/// Tries so many of a hundred of all schedules. Fails with the first of each kind of what breaks.
 fn try_all(family: &Family, percent: u64) {
-    if let Some(seed) = number("ROLLOUT_MODEL_SEED") {
-        if let Err(failure) = run(family, seed) {
+    if let Some(schedule) = number("ROLLOUT_MODEL_SEED") {
+        if let Err(failure) = run(family, schedule) {
             panic!("{}", failure.report(family));
         }
         return;
@@ -50,15 +58,15 @@ fn try_all(family: &Family, percent: u64) {
     let mut kinds: Vec<(String, usize)> = Vec::new();
     let mut told = Vec::new();
     for schedule in 0..schedules {
-        if let Err(failure) = run(family, schedule) {
-            let kind = kind(&failure.what);
-            match kinds.iter_mut().find(|(known, _)| *known == kind) {
-                Some((_, times)) => *times += 1,
-                None => {
-                    kinds.push((kind, 1));
-                    told.push(failure.report(family));
-                }
-            }
+        let Err(failure) = run(family, schedule) else { continue };
+        let kind = kind(&failure.what);
+        if let Some((_, times)) = kinds.iter_mut().find(|(known, _)| *known == kind) {
+            *times += 1;
+            continue;
+        }
+        kinds.push((kind, 1));
+        if told.len() < TOLD {
+            told.push(failure.report(family));
         }
     }
     assert!(kinds.is_empty(), "{}\nof {schedules} schedules: {kinds:#?}", told.join("\n\n"));
@@ -67,19 +75,44 @@ fn try_all(family: &Family, percent: u64) {
 #[test]
 fn one_process_dies_anywhere() {
     let faults = Faults { most: 4, coordinators: true, users: true, bare: true, ..NOTHING };
-    let family = Family { name: "embedded", embedded: true, faults, rules: Rules::ALL };
-    try_all(&family, 10);
+    try_all(&Family { embedded: true, ..family("one process", faults) }, 10);
 }
 
 #[test]
 fn nothing_goes_wrong() {
-    let family = Family { name: "calm", embedded: false, faults: NOTHING, rules: Rules::ALL };
-    try_all(&family, 5);
+    try_all(&family("nothing", NOTHING), 4);
+}
+
+#[test]
+fn workers_die_and_are_out_of_reach() {
+    try_all(&family("workers", Faults { most: 6, workers: true, bare: true, ..NOTHING }), 12);
+}
+
+#[test]
+fn the_server_dies_and_forgets() {
+    let faults = Faults { most: 5, server: true, tails: true, wipes: true, bare: true, ..NOTHING };
+    try_all(&family("server", faults), 12);
+}
+
+#[test]
+fn coordinators_die_and_are_succeeded() {
+    let faults = Faults { most: 6, coordinators: true, owners: true, bare: true, ..NOTHING };
+    try_all(&family("coordinators", faults), 12);
+}
+
+#[test]
+fn users_change_their_minds() {
+    let faults = Faults { most: 6, coordinators: true, users: true, workers: true, ..NOTHING };
+    try_all(&family("users", faults), 10);
 }
 
 #[test]
 fn anything_goes_wrong() {
-    let family =
-        Family { name: "anything", embedded: false, faults: EVERYTHING, rules: Rules::ALL };
-    try_all(&family, 50);
+    try_all(&family("anything", EVERYTHING), 25);
+}
+
+/// Few faults, each of which has time to do its harm.
+#[test]
+fn little_goes_wrong() {
+    try_all(&family("little", Faults { most: 3, ..EVERYTHING }), 15);
 }

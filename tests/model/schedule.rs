@@ -60,12 +60,13 @@ pub(crate) fn run(family: &Family, number: u64) -> Result<World, Box<Failure>> {
     let schedule =
         Schedule { setup: setup(family, &mut random), rules: family.rules, steps: vec![] };
     let steps = 30 + random.below(90);
+    let faults = Faults { most: random.below(family.faults.most + 1), ..family.faults };
     // A step that does nothing is not part of the schedule, but a step that panics is.
     let mut done = Vec::with_capacity(steps);
     let result = guarded(|| {
         let mut world = World::new(schedule.setup.clone(), schedule.rules);
         while done.len() < steps && world.judge.broken.is_none() {
-            let step = draw(&world, &family.faults, &mut random);
+            let step = draw(&world, &faults, &mut random);
             done.push(step);
             if !world.step(step) {
                 done.pop();

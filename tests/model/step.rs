@@ -179,7 +179,7 @@ pub(crate) fn draw(world: &World, faults: &Faults, random: &mut Random) -> Step 
     let w = random.below(world.workers.len());
     let c = random.below(world.coordinators.len().max(1));
     let i = random.below(2);
-    match random.below(100) {
+    match random.below(96) {
         0..=9 => Step::Pull(w, i),
         10..=13 => Step::Ask(w, i),
         14..=23 => {
@@ -221,8 +221,8 @@ fn draw_recovery(world: &World, faults: &Faults, random: &mut Random) -> Step {
     }
     let takeover = faults.owners && random.percent(50);
     match random.below(10) {
-        0..=3 => Step::Pass(random.pick(&[300, 2_000, 6_000, 20_000, 45_000, 65_000, 130_000])),
-        4 => Step::StartWorker(w),
+        0 => Step::Pass(random.pick(&[300, 2_000, 6_000, 20_000, 45_000, 65_000, 130_000])),
+        1..=4 => Step::StartWorker(w),
         5 => Step::Connect(w),
         6 => Step::ContinueWorker(w),
         7 => Step::ContinueCoordinator(c),
@@ -260,6 +260,6 @@ fn draw_fault(world: &World, faults: &Faults, random: &mut Random) -> Step {
         10 if faults.users && random.percent(30) => Step::Cancel(c, n),
         10 if faults.users && random.percent(30) => Step::Stop(c),
         11 if faults.users => Step::Respecify(n),
-        _ => Step::Pass(random.pick(&[2_000, 20_000, 65_000])),
+        _ => Step::Pull(w, 0),
     }
 }

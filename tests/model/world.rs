@@ -134,7 +134,7 @@ impl World {
                     next = next.min(self.coordinator_due(c));
                 }
             }
-            if let Some(expiry) = self.broker.next_expiry() {
+            if let Some(expiry) = self.broker.next_expiry(self.now) {
                 next = next.min(expiry);
             }
             self.now = next.max(self.now + 100).min(until);
