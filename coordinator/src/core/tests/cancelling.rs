@@ -9,11 +9,11 @@ use super::*;
 fn cancel(world: &mut World, items: &[u8]) -> Receipt {
     let items = items.iter().map(|n| planned(*n, 1)).collect();
     world.handle(Input::Cancel { id: 7, items });
-    let receipts = world.effects.iter().filter_map(|effect| match effect {
+    let mut receipts = world.effects.iter().filter_map(|effect| match effect {
         Effect::Receipt { id: 7, receipt } => Some(receipt.clone()),
         _ => None,
     });
-    receipts.last().expect("a receipt")
+    receipts.next_back().expect("a receipt")
 }
 
 fn outcomes(world: &World) -> Vec<(u8, Outcome)> {

@@ -23,7 +23,7 @@ impl<P: Planner> Engine<P> {
                     let offer = self.planner.offer(self.run.run, item, try_id, ordinal);
                     out.offers.push(Offer { class, ..offer });
                 }
-                Effect::Withdraw { item, try_id } => out.withdrawn.push((item, try_id)),
+                Effect::Withdraw { item, try_id } => out.withdraw(item, try_id),
                 Effect::Answer { id, answer } => {
                     if let Some(reply) = self.claims.remove(&id) {
                         // A worker that no longer waits asks again.

@@ -29,6 +29,12 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
+    /// Deletes a try from the queue: one that is not sent yet is not sent at all.
+    pub(super) fn withdraw(&mut self, item: ItemId, try_id: TryId) {
+        self.offers.retain(|offer| (offer.item, offer.try_id) != (item, try_id));
+        self.withdrawn.push((item, try_id));
+    }
+
     fn is_empty(&self) -> bool {
         self.withdrawn.is_empty()
             && self.offers.is_empty()
