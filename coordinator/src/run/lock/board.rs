@@ -308,7 +308,7 @@ impl Place {
         RunEntry {
             format: RunEntry::FORMAT,
             owner: me.clone(),
-            epoch: newest + 1,
+            epoch: newest.saturating_add(1),
             state: RunState::Running,
             head,
             position: former.and_then(|former| former.position),

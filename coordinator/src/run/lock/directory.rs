@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rollout_protocol::Timestamp;
+use rustix::io::Errno;
 use tokio::sync::watch;
 
 use super::judge::{Other, Verdict, Watch, Watched, judge};
@@ -92,26 +93,32 @@ impl Contender {
     /// Tries once. What may have to be waited for is let go of.
     pub(super) fn attempt(&mut self, patience: &Patience) -> Result<Attempt, LockError> {
         let path = self.layout.lock();
-        let locked = try_lock(&self.file).map_err(LockError::io(&path))?;
+        let answer = try_lock(&self.file).map_err(LockError::io(&path))?;
+        // Where files cannot be locked at all, the note is all there is.
+        self.local &= answer.is_some();
+        let locked = answer.unwrap_or(true);
         let text = note::read(&self.layout.lock_info())
             .map_err(LockError::io(&self.layout.lock_info()))?;
         let watched = self.watch.answered(self.started.elapsed(), text.clone());
         let note = text.as_deref().and_then(Note::parse);
         self.newest = note.as_ref().map_or(0, |note| note.epoch);
         let mine = FileId::of(&self.file).map_err(LockError::io(&path))?;
-        self.owner.file = locked.then_some(mine);
+        self.owner.file = answer.unwrap_or(false).then_some(mine);
         let verdict = match (&note, &text) {
             (None, None) if locked => Verdict::Take(None),
             (None, Some(_)) if locked && self.local => Verdict::Take(None),
             (Some(note), _) if locked => judge(self.other(note), watched, patience),
-            _ => self.judge_locked(watched, patience),
+            (None, Some(_)) if locked => judge(Other::Unproven, watched, patience),
+            _ => judge_locked(watched, patience),
         };
         let holder = note.map_or_else(|| "another process".to_owned(), |note| note.describe());
         if let Verdict::Take(reason) = verdict {
             let takeover = reason.map(|reason| Takeover { former: holder, reason });
             return Ok(Attempt::Taken(takeover));
         }
-        self.file.unlock().map_err(LockError::io(&path))?;
+        if self.owner.file.is_some() {
+            self.file.unlock().map_err(LockError::io(&path))?;
+        }
         match verdict {
             Verdict::Held => Err(LockError::Held { root: self.layout.root().to_owned(), holder }),
             Verdict::Take(_) | Verdict::Wait => Ok(Attempt::Wait),
@@ -128,16 +135,10 @@ impl Contender {
         if self.owner.proves_dead(&note.owner) { Other::Dead } else { Other::Unproven }
     }
 
-    /// Somebody has the file locked, so it lives; it may be stopped or hang.
-    fn judge_locked(&self, watched: Watched, patience: &Patience) -> Verdict {
-        let wait = patience.wait && (patience.hung || self.owner.file.is_some());
-        judge(Other::Unproven, watched, &Patience { wait, ..*patience })
-    }
-
     /// Notes down that this process is the owner, and lets that note beat.
     pub(super) fn hold(self) -> Result<DirectoryLock, LockError> {
         let Self { layout, owner, file, newest, .. } = self;
-        let epoch = Survey::of(&layout)?.next_epoch().max(newest + 1);
+        let epoch = Survey::of(&layout)?.next_epoch().max(newest.saturating_add(1));
         let note = Note::new(owner, epoch);
         let path = layout.lock_info();
         note.write(&path).map_err(LockError::io(&path))?;
@@ -224,7 +225,7 @@ impl Held {
 
     pub(super) fn refresh(&self) {
         let mut note = self.note();
-        if note.owner.file.is_none() && try_lock(&self.file).unwrap_or(false) {
+        if note.owner.file.is_none() && matches!(try_lock(&self.file), Ok(Some(true))) {
             // Who had it when this process took over is gone.
             note.owner.file = FileId::of(&self.file).ok();
         }
@@ -254,12 +255,22 @@ impl Held {
     }
 }
 
-/// Whether the file is ours now.
-fn try_lock(file: &File) -> std::io::Result<bool> {
+/// Somebody has the file locked, so its process exists; it may be stopped or hang.
+fn judge_locked(watched: Watched, patience: &Patience) -> Verdict {
+    let wait = patience.wait && patience.hung;
+    judge(Other::Unproven, watched, &Patience { wait, ..*patience })
+}
+
+/// Whether the file is ours now; none where the file system has no locks.
+fn try_lock(file: &File) -> std::io::Result<Option<bool>> {
     match file.try_lock() {
-        Ok(()) => Ok(true),
-        Err(TryLockError::WouldBlock) => Ok(false),
-        Err(TryLockError::Error(source)) => Err(source),
+        Ok(()) => Ok(Some(true)),
+        Err(TryLockError::WouldBlock) => Ok(Some(false)),
+        Err(TryLockError::Error(error)) => {
+            let number = error.raw_os_error().map(Errno::from_raw_os_error);
+            let lockless = [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS];
+            if number.is_some_and(|n| lockless.contains(&n)) { Ok(None) } else { Err(error) }
+        }
     }
 }
 
