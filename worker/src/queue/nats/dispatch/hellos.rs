@@ -1,6 +1,7 @@
 //! The last hello of every worker, followed as they are said.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(super) struct Hellos {
     link: Arc<Link>,
     known: Arc<Known>,
+    /// The bucket is gone: it lives in the server's memory and dies with it.
+    gone: Arc<AtomicBool>,
     _task: Task<()>,
 }
 
@@ -61,8 +64,14 @@ impl Hellos {
             .map_err(|error| Fault::Unreachable(error.to_string()))?;
         let known = Arc::<Known>::default();
         read_all(&link, &known).await?;
-        let follow = follow(link.clone(), known.clone(), subscriber);
-        Ok(Self { link, known, _task: supervise::spawn("hellos", follow) })
+        let gone = Arc::<AtomicBool>::default();
+        let follow = follow(link.clone(), known.clone(), gone.clone(), subscriber);
+        Ok(Self { link, known, gone, _task: supervise::spawn("hellos", follow) })
+    }
+
+    /// Whether the bucket was found to be gone since this was asked last.
+    pub(super) fn lost_bucket(&self) -> bool {
+        self.gone.swap(false, Ordering::Relaxed)
     }
 
     pub(super) fn seen(&self) -> Vec<SeenHello> {
@@ -87,7 +96,12 @@ async fn read_all(link: &Link, known: &Known) -> Result<(), Fault> {
     Ok(())
 }
 
-async fn follow(link: Arc<Link>, known: Arc<Known>, mut subscriber: Subscriber) {
+async fn follow(
+    link: Arc<Link>,
+    known: Arc<Known>,
+    gone: Arc<AtomicBool>,
+    mut subscriber: Subscriber,
+) {
     let mut contact = link.contact();
     let mut read = true;
     loop {
@@ -99,7 +113,14 @@ async fn follow(link: Arc<Link>, known: Arc<Known>, mut subscriber: Subscriber) 
             // Hellos of workers that said their last one meanwhile.
             _ = contact.changed() => read = false,
             () = tokio::time::sleep(AGAIN), if !read => {
-                read = link.connection().is_ok() && read_all(&link, &known).await.is_ok();
+                let all = match link.connection() {
+                    Ok(_) => read_all(&link, &known).await,
+                    Err(fault) => Err(fault),
+                };
+                if all.as_ref().is_err_and(Fault::is_missing) {
+                    gone.store(true, Ordering::Relaxed);
+                }
+                read = all.is_ok();
             }
         }
     }
