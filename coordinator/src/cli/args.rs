@@ -76,8 +76,10 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "DIR")]
     pub(super) store: Option<PathBuf>,
 
-    /// Seconds that a run's owner says nothing before the run is taken over, also from a process that
-    /// still exists [default: 30, from processes elsewhere]
+    /// Seconds that a run's owner says nothing before it is taken over [default: 30]
+    ///
+    /// Without `--nats` an owner whose process exists on this host is taken over only if this is
+    /// given.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) lock_stale_seconds: Option<u32>,
 

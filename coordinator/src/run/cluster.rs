@@ -84,7 +84,14 @@ impl ClusterJob {
         let lease = bounds.lease;
         let distributed =
             Distributed { run, planner, dispatch, store, pool, lease, keeper, events, stops, news };
-        let ended = distributed::run(distributed).await?;
+        let ended = match distributed::run(distributed).await {
+            Ok(ended) => ended,
+            Err(error) => {
+                // Nobody elsewhere has to wait for this process; the error says what is wrong.
+                let _lost = lock.release(Some(RunState::Stopped)).await;
+                return Err(error);
+            }
+        };
         let state = if ended.owed == 0 { RunState::Completed } else { RunState::Stopped };
         lock.release(Some(state)).await.map_err(RunError::LockLost)?;
         Ok(Sitting { ended, lock })

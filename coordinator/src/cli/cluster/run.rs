@@ -18,7 +18,7 @@ use crate::core::Bounds;
 use crate::plan::{JobPlan, Lanes};
 use crate::run::cluster::ClusterJob;
 use crate::run::embedded::Sitting;
-use crate::run::{RunEntry, RunState};
+use crate::run::{Patience, RunEntry, RunState};
 
 /// A server that was connected to before anything else was done.
 pub(in crate::cli) struct Elsewhere {
@@ -78,7 +78,8 @@ impl Elsewhere {
             dispatch,
             board,
             pool: pool.to_string(),
-            patience: args.patience(),
+            // Workers go on while their coordinator is stopped or hangs: another one may, too.
+            patience: Patience { hung: true, ..args.patience() },
             bounds,
             events,
             stops,
