@@ -4,6 +4,7 @@
 //! nothing is owed, or another try is            ─▶ drop
 //! a live worker shows another execution of it   ─▶ hold
 //! it cannot be known yet whether one runs       ─▶ no answer yet
+//! one runs nowhere any more                     ─▶ look for its result, no answer yet
 //! otherwise: what nobody shows is lost, and     ─▶ run (or drop, if that settles the item)
 //! ```
 
@@ -34,8 +35,10 @@ pub(super) struct Question {
 /// What a claim comes to.
 enum Verdict {
     Answer(Answer),
-    /// Run it, when these are lost.
+    /// Run it, when these are lost, of which the store may have results.
     RunAfter(Vec<ExecId>),
+    /// Run it.
+    Run,
     /// It depends on what is shown until then.
     Wait(u64),
 }
@@ -63,23 +66,11 @@ impl Core {
 
     fn consider(&mut self, now: Now, question: Question, out: &mut impl Output) {
         let Question { ids, claim, asked, .. } = question;
-        let mut verdict = self.verdict(now, &claim);
-        if let Verdict::RunAfter(gone) = verdict {
-            for exec in gone {
-                self.lose(now, claim.item, exec, out);
-            }
-            // The losses may have settled the item.
-            verdict = match self.verdict(now, &claim) {
-                Verdict::RunAfter(_) => Verdict::Answer(Answer::Run),
-                other => other,
-            };
-        }
-        let answer = match verdict {
-            Verdict::Answer(answer) => answer,
-            Verdict::RunAfter(_) => return,
+        let answer = match self.decide(now, &claim, out) {
+            Ok(answer) => answer,
             // Nobody waits any more: a worker decides by itself after one lease.
-            Verdict::Wait(_) if self.is_stale(now, asked) => Answer::Hold,
-            Verdict::Wait(due) => {
+            Err(_) if self.is_stale(now, asked) => Answer::Hold,
+            Err(due) => {
                 let Some(elsewhere) = &mut self.elsewhere else { return };
                 let exec = claim.exec;
                 elsewhere.questions.insert(exec, Question { ids, claim, asked, due });
@@ -91,12 +82,53 @@ impl Core {
                 elsewhere.heard(now.monotonic_ms, claim.exec);
             }
             let row = self.rows.get_mut(&claim.item);
+            // The answer may have been lost on its way.
             if row.is_none_or(|row| row.find(&claim.exec).is_none()) {
                 self.commit(now, Record::Claimed { claim }, out);
             }
         }
         let answers = ids.into_iter().map(|id| Effect::Answer { id, answer });
         out.effects().extend(answers);
+    }
+
+    /// The answer, or when the claim is worth another thought.
+    fn decide(&mut self, now: Now, claim: &Claim, out: &mut impl Output) -> Result<Answer, u64> {
+        match self.verdict(now, claim) {
+            Verdict::Answer(answer) => Ok(answer),
+            Verdict::Run => Ok(Answer::Run),
+            Verdict::Wait(due) => Err(due),
+            Verdict::RunAfter(gone) => {
+                self.has_looked(now, claim, out)?;
+                for exec in gone {
+                    self.lose(now, claim.item, exec, out);
+                }
+                // That may have settled the item.
+                match self.verdict(now, claim) {
+                    Verdict::Answer(answer) => Ok(answer),
+                    Verdict::Run | Verdict::RunAfter(_) => Ok(Answer::Run),
+                    Verdict::Wait(due) => Err(due),
+                }
+            }
+        }
+    }
+
+    /// Whether the store was asked for what the lost executions of an item left, or until when its
+    /// answer is waited for. It saves a repetition, nothing else: a store that says nothing does not
+    /// hold anybody up for long.
+    fn has_looked(&mut self, now: Now, claim: &Claim, out: &mut impl Output) -> Result<(), u64> {
+        let now = now.monotonic_ms;
+        let Some(elsewhere) = &mut self.elsewhere else { return Ok(()) };
+        let (lease, silence) = (elsewhere.times.lease, elsewhere.times.silence);
+        let Some(flight) = elsewhere.flights.get_mut(&claim.item) else { return Ok(()) };
+        let recent = |at: u64, within: u64| now.saturating_sub(at) < within;
+        if flight.searched.is_none_or(|at| !recent(at, lease)) {
+            (flight.searched, flight.found) = (Some(now), false);
+            out.effects().push(Effect::LookForResults { item: claim.item });
+        }
+        match flight.searched {
+            Some(at) if !flight.found && recent(at, silence) => Err(at + silence),
+            _ => Ok(()),
+        }
     }
 
     fn is_stale(&self, now: Now, asked: u64) -> bool {
@@ -141,8 +173,11 @@ impl Elsewhere {
         }
         let own = row.executions.iter().find(|known| known.exec == claim.exec);
         if own.is_some_and(Known::is_open) {
-            // The answer was lost on its way.
-            return Verdict::Answer(Answer::Run);
+            return Verdict::Run;
+        }
+        if own.is_some() {
+            // It was given up. Another delivery begins anew.
+            return Verdict::Answer(Answer::Hold);
         }
         let alive = others().filter_map(|known| self.alive_until(now, &known.exec)).max();
         if let Some(until) = alive {
@@ -155,6 +190,6 @@ impl Elsewhere {
         if (!open.is_empty() || inherited) && !self.is_watched(now) {
             return Verdict::Wait(self.watched_at(now));
         }
-        Verdict::RunAfter(open)
+        if open.is_empty() { Verdict::Run } else { Verdict::RunAfter(open) }
     }
 }

@@ -53,7 +53,8 @@ pub enum Effect {
         /// Execution.
         exec: ExecId,
     },
-    /// Look into the store for results of an item that is nowhere, and say what was found.
+    /// Look into the store for results of an item that is nowhere, or of which an execution is gone,
+    /// and say what was found.
     LookForResults {
         /// Item.
         item: ItemId,

@@ -88,14 +88,28 @@ pub(super) struct Flight {
     pub(super) missing: u8,
     /// Since when it is in the queue as delivered and shown by nobody.
     pub(super) unshown_since: Option<u64>,
-    /// When its results were asked for.
+    /// When its results were asked for because it was nowhere.
     pub(super) looked: Option<u64>,
+    /// When they were asked for because a worker that may have left some is gone.
+    pub(super) searched: Option<u64>,
+    /// They were found since, or there were none.
+    pub(super) found: bool,
 }
 
 impl Flight {
     fn new(try_id: TryId, class: SizeClass, since: u64, started: bool) -> Self {
-        let (inherited, missing, unshown_since, looked) = (false, 0, None, None);
-        Self { try_id, class, since, inherited, started, missing, unshown_since, looked }
+        Self {
+            try_id,
+            class,
+            since,
+            inherited: false,
+            started,
+            missing: 0,
+            unshown_since: None,
+            looked: None,
+            searched: None,
+            found: false,
+        }
     }
 
     /// It was seen somewhere.

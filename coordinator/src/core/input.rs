@@ -74,7 +74,7 @@ pub enum Input {
     /// their head, the offers were listed, the hellos were taken in, and the reports were read to
     /// their head again, in this order, without a break in the connection.
     Observed(Vec<Listed>),
-    /// What the store has of an item that is nowhere, as the reports that were lost.
+    /// What the store has of an item of which results were looked for, as the reports that were lost.
     Found {
         /// The item.
         item: ItemId,

@@ -143,7 +143,7 @@ impl Core {
         out.effects().append(&mut missing);
     }
 
-    /// The store was asked for results of an item that is nowhere.
+    /// The store was asked for results of an item.
     pub(super) fn found(
         &mut self,
         now: Now,
@@ -156,16 +156,25 @@ impl Core {
                 self.commit(now, Record::Recovered { report: Box::new(report) }, out);
             }
         }
-        let Some(row) = self.rows.get(&item).filter(|row| row.state == State::Offered) else {
-            return;
-        };
-        let Some(elsewhere) = &self.elsewhere else { return };
-        let looked = elsewhere.flights.get(&item).is_some_and(|flight| flight.looked.is_some());
-        // Somebody may have shown it meanwhile.
-        if looked && !row.cancelled && !elsewhere.holds(now.monotonic_ms, &item, row) {
-            let nowhere = WithdrawnTry { item, try_id: row.current };
-            self.withdraw(now, vec![nowhere], out);
+        if self.is_nowhere(now, item) {
+            if let Some(row) = self.rows.get(&item) {
+                let nowhere = WithdrawnTry { item, try_id: row.current };
+                self.withdraw(now, vec![nowhere], out);
+            }
+        } else {
+            self.answer_questions(now, out);
         }
+    }
+
+    /// Whether an item is still nowhere for which the store was asked.
+    fn is_nowhere(&mut self, now: Now, item: ItemId) -> bool {
+        let Some(elsewhere) = &mut self.elsewhere else { return false };
+        let Some(flight) = elsewhere.flights.get_mut(&item) else { return false };
+        flight.found = true;
+        let looked = flight.looked.is_some();
+        // Somebody may have shown it meanwhile.
+        let row = self.rows.get(&item).filter(|row| !row.cancelled);
+        looked && row.is_some_and(|row| !elsewhere.holds(now.monotonic_ms, &item, row))
     }
 
     /// Whether a marker says what the journal does not hold.

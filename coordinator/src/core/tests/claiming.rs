@@ -36,13 +36,39 @@ fn before_a_run_what_nobody_shows_is_lost() {
     let mut world = World::elsewhere(1, 1);
     world.watch(2, &[("a", &[line(0, FIRST, 1, false)])]);
     world.watch(60, &[]);
-    assert_eq!(world.ask(1, 0, FIRST, 2), Some(Answer::Run));
+    assert_eq!((world.ask(1, 0, FIRST, 2), world.lookups()), (None, 1));
+    world.handle(Input::Found { item: item(0), reports: Vec::new() });
+    assert_eq!(world.answer(1), Some(Answer::Run));
     assert_eq!(world.lost_executions(), [(exec(1), LostReason::Unreachable)]);
     assert_eq!(world.offered().len(), 1, "under the same try");
     world.report(0, FIRST, 1, 1, ok(1.0));
     assert!(world.settled().is_empty(), "the newer one runs");
     world.report(0, FIRST, 2, 1, ok(0.0));
     assert_eq!(world.settled()[0].by.as_ref().map(|by| by.exec), Some(exec(2)));
+}
+
+#[test]
+fn before_a_run_the_results_of_what_is_gone_are_looked_for() {
+    let mut world = World::elsewhere(1, 1);
+    world.watch(2, &[("a", &[line(0, FIRST, 1, false)])]);
+    world.watch(60, &[]);
+    assert_eq!(world.ask(1, 0, FIRST, 2), None);
+    let reports = vec![fleet::marker(0, FIRST, 1, ok(1.0))];
+    world.handle(Input::Found { item: item(0), reports });
+    assert_eq!(world.answer(1), Some(Answer::Drop));
+    assert_eq!(world.settled()[0].by.as_ref().map(|by| by.exec), Some(exec(1)));
+}
+
+#[test]
+fn a_store_that_says_nothing_does_not_hold_up_a_run_for_long() {
+    let mut world = World::elsewhere(1, 1);
+    world.watch(2, &[("a", &[line(0, FIRST, 1, false)])]);
+    world.watch(60, &[]);
+    assert_eq!(world.ask(1, 0, FIRST, 2), None);
+    world.watch(14, &[]);
+    assert_eq!(world.answer(1), None);
+    world.watch(2, &[]);
+    assert_eq!((world.answer(1), world.lookups()), (Some(Answer::Run), 1));
 }
 
 #[test]

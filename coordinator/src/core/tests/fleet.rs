@@ -487,6 +487,12 @@ impl Fleet {
     }
 }
 
+/// A report that the queue lost and the store has.
+pub(super) fn marker(n: u8, try_id: TryId, e: u64, body: Body) -> Report {
+    let worker = "w".parse().expect("valid");
+    Report { run: RUN, item: item(n), try_id, exec: exec(e), spec: spec(1), worker, body }
+}
+
 pub(super) fn planned(n: u8, under: u8) -> NewItem {
     let ordinal = u64::from(n);
     NewItem { item: item(n), ordinal, spec: spec(under), class: SizeClass(0), lane: 0 }

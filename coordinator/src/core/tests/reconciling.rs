@@ -16,9 +16,7 @@ fn wiped() -> World {
 }
 
 fn found(e: u64, body: Body) -> Report {
-    let worker = "w".parse().expect("valid");
-    let (item, exec, spec) = (item(0), exec(e), spec(1));
-    Report { run: RUN, item, try_id: FIRST, exec, spec, worker, body }
+    fleet::marker(0, FIRST, e, body)
 }
 
 #[test]
