@@ -26,6 +26,11 @@ pub enum ExitCode {
     LockLost = 9,
     /// The run directory is a copy that lacks results which the run has.
     StaleCopy = 10,
+    /// The server or the store was out of reach for longer than is waited for. What a worker
+    /// finished and could not report is kept on its host.
+    OutOfReach = 11,
+    /// The pool uses another blob store than this worker.
+    OtherStore = 12,
     /// The run was stopped by a signal; the same command goes on with it.
     Cancelled = 130,
 }
@@ -44,6 +49,8 @@ impl ExitCode {
         Self::RunDamaged,
         Self::LockLost,
         Self::StaleCopy,
+        Self::OutOfReach,
+        Self::OtherStore,
         Self::Cancelled,
     ];
 

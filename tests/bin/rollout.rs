@@ -1,6 +1,50 @@
 //! The program under test: the same as `rollout`, built for this package so that its tests know
-//! where it is.
+//! where it is. Its workers die when a trial of a task that is named in `ROLLOUT_TEST_DEADLY_TASK`
+//! runs its agent.
 
-fn main() -> std::process::ExitCode {
-    rollout_coordinator::cli::main()
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rollout_protocol::phase::Phase;
+use rollout_worker::service::Runner;
+use rollout_worker::trial::{Finished, PhaseSink, TrialContext};
+use rustix::process::{Signal, getpid, kill_process};
+
+/// Names the task.
+const DEADLY: &str = "ROLLOUT_TEST_DEADLY_TASK";
+
+fn main() -> ExitCode {
+    rollout_coordinator::cli::main_with(|runner| match std::env::var(DEADLY) {
+        Ok(task) => Arc::new(Deadly { task, runner }),
+        Err(_) => runner,
+    })
+}
+
+#[derive(Debug)]
+struct Deadly {
+    task: String,
+    runner: Arc<dyn Runner>,
+}
+
+#[async_trait]
+impl Runner for Deadly {
+    async fn run(&self, mut context: TrialContext) -> Finished {
+        if *context.task.name == *self.task {
+            context.phases = Arc::new(Trigger);
+        }
+        self.runner.run(context).await
+    }
+}
+
+/// Ends the process as soon as the environment is there and the agent is to run.
+#[derive(Debug)]
+struct Trigger;
+
+impl PhaseSink for Trigger {
+    fn entered(&self, phase: Phase) {
+        if phase == Phase::AgentExecution {
+            kill_process(getpid(), Signal::KILL).expect("a process may kill itself");
+        }
+    }
 }

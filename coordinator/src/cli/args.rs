@@ -6,9 +6,13 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use rollout_protocol::limits::LOCK_STALE;
+#[cfg(feature = "nats")]
+use rollout_protocol::spec::environment::ProviderKind;
 
 #[cfg(feature = "nats")]
-use super::cluster::{CancelArgs, DoctorArgs, SetupArgs, WorkersArgs};
+use super::cluster::{CancelArgs, DoctorArgs, NeededNats, SetupArgs, WorkersArgs};
+#[cfg(feature = "nats")]
+use super::values;
 use crate::config::LogLevel;
 use crate::report::Materialize;
 use crate::run::Patience;
@@ -29,6 +33,8 @@ pub(super) enum Command {
     Run(Box<RunArgs>),
     #[cfg(feature = "docker")]
     Gc(GcArgs),
+    #[cfg(feature = "nats")]
+    Worker(Box<WorkerArgs>),
     #[cfg(feature = "nats")]
     Cancel(CancelArgs),
     #[cfg(feature = "nats")]
@@ -121,6 +127,64 @@ pub(super) struct RunArgs {
     pub(super) nats: super::cluster::NatsArgs,
 }
 
+/// Run trials of the runs of a server, on this host
+///
+/// Any number of workers on any number of hosts share a pool, come and go. A first SIGTERM or Ctrl-C
+/// drains: no more work is taken, what runs may end; a second ends it at once. What a dead worker
+/// finished or ran is reported by the next worker on its host. Exits with 11 when the server was out
+/// of reach for too long, with 12 when the pool uses another blob store.
+#[cfg(feature = "nats")]
+#[derive(Debug, Args)]
+pub(super) struct WorkerArgs {
+    #[command(flatten)]
+    pub(super) nats: NeededNats,
+
+    /// Blob store that all hosts share: a directory, or `file:///directory`
+    #[arg(long, value_name = "STORE")]
+    pub(super) store: String,
+
+    /// Pool whose work it takes
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub(super) pool: String,
+
+    /// Trials at a time; `auto` is one for each processor
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = values::slots)]
+    pub(super) slots: values::Slots,
+
+    /// Processors that its trials may use together [default: no limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) cpus: Option<u32>,
+
+    /// Memory that its trials may use together, such as `8g` [default: no limit]
+    #[arg(long, value_name = "AMOUNT", value_parser = values::memory)]
+    pub(super) memory: Option<u64>,
+
+    /// Variable of this process that trials may see; `PREFIX_*` for all that begin so
+    #[arg(long, value_name = "NAME")]
+    pub(super) trial_env: Vec<String>,
+
+    /// Where trials run; every kind that works here by default
+    #[arg(long, value_name = "KIND", value_parser = values::provider)]
+    pub(super) provider: Vec<ProviderKind>,
+
+    /// Directory for what must outlive the worker; those of one host may share it
+    /// [default: $XDG_STATE_HOME/rollout or ~/.local/state/rollout]
+    #[arg(long, value_name = "DIR")]
+    pub(super) dir: Option<PathBuf>,
+
+    /// How long running trials may go on when it drains, before they are stopped
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = values::duration)]
+    pub(super) drain_timeout: Duration,
+
+    /// How long it works on without its server, before it gives up
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = values::duration)]
+    pub(super) max_offline: Duration,
+
+    /// Log level
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub(super) log_level: LogLevel,
+}
+
 /// Remove what dead runs left on this host
 ///
 /// Only what is provably nobody's: the owner's process is gone, or the host was started anew since.
@@ -194,9 +258,11 @@ impl Cli {
             #[cfg(feature = "docker")]
             Command::Gc(_) => false,
             #[cfg(feature = "nats")]
-            Command::Cancel(_) | Command::Workers(_) | Command::Setup(_) | Command::Doctor(_) => {
-                false
-            }
+            Command::Worker(_)
+            | Command::Cancel(_)
+            | Command::Workers(_)
+            | Command::Setup(_)
+            | Command::Doctor(_) => false,
             Command::Bench(_) => false,
         }
     }

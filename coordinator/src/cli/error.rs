@@ -29,6 +29,17 @@ pub(super) struct CliError {
 }
 
 impl CliError {
+    /// An error of a kind.
+    pub(super) fn new(code: ExitCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), details: Vec::new(), hints: Vec::new() }
+    }
+
+    /// A command line that means nothing.
+    #[cfg(feature = "nats")]
+    pub(super) fn usage(message: impl Into<String>) -> Self {
+        Self::new(ExitCode::Usage, message)
+    }
+
     /// Something unexpected.
     pub(super) fn failure(what: impl Into<String>, cause: &(dyn Error + 'static)) -> Self {
         Self::of(ExitCode::Failure, what, cause)
@@ -46,7 +57,7 @@ impl CliError {
             message = format!("{message}: {cause}");
             next = cause.source();
         }
-        Self { code, message, details: Vec::new(), hints: Vec::new() }
+        Self::new(code, message)
     }
 
     /// The files of some trials could not be written.
@@ -60,19 +71,13 @@ impl CliError {
     /// An environment provider failed outside a trial.
     #[cfg(feature = "docker")]
     pub(super) fn of_environment(failure: &rollout_worker::environment::Failure) -> Self {
-        Self {
-            code: ExitCode::Failure,
-            message: failure.chain(),
-            details: Vec::new(),
-            hints: Vec::new(),
-        }
+        Self::new(ExitCode::Failure, failure.chain())
     }
 
     /// Something that cannot be done as it was asked for.
     #[cfg(feature = "nats")]
     pub(super) fn refused(message: impl Into<String>) -> Self {
-        let (details, hints) = (Vec::new(), Vec::new());
-        Self { code: ExitCode::Config, message: message.into(), details, hints }
+        Self::new(ExitCode::Config, message)
     }
 
     /// Something that the user has to correct.

@@ -13,11 +13,15 @@ mod gc;
 mod image_locks;
 mod logging;
 mod output;
+#[cfg(feature = "nats")]
+mod place;
 mod run;
 #[cfg(test)]
 mod tests;
 #[cfg(feature = "nats")]
 mod values;
+#[cfg(feature = "nats")]
+mod worker;
 
 use std::ffi::OsString;
 use std::process::ExitCode as ProcessExit;
@@ -29,11 +33,19 @@ use args::{Cli, Command};
 use error::CliError;
 use output::Printer;
 
+use crate::host::Decorate;
+
 /// First argument of the program as the supervisor of a sandbox: not for people, so not in the help.
 const SANDBOX: &str = "__sandbox";
 
 /// Runs the program with the arguments of the process.
 pub fn main() -> ProcessExit {
+    main_with(|runner| runner)
+}
+
+/// The same, with something around what runs the executions of a worker: tests need workers that
+/// die when they are told to.
+pub fn main_with(decorate: Decorate) -> ProcessExit {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     // Before anything else: this process becomes part of a sandbox and must stay small and single.
     #[cfg(feature = "process")]
@@ -51,7 +63,8 @@ pub fn main() -> ProcessExit {
         Err(error) => return usage(&error),
     };
     let printer = Printer::from_environment(cli.is_quiet());
-    ended(runtime().and_then(|runtime| runtime.block_on(dispatch(cli, &printer))), &printer)
+    let ran = runtime().and_then(|runtime| runtime.block_on(dispatch(cli, decorate, &printer)));
+    ended(ran, &printer)
 }
 
 fn ended(outcome: Result<ExitCode, CliError>, printer: &Printer) -> ProcessExit {
@@ -62,11 +75,14 @@ fn ended(outcome: Result<ExitCode, CliError>, printer: &Printer) -> ProcessExit 
     ProcessExit::from(code.code())
 }
 
-async fn dispatch(cli: Cli, printer: &Printer) -> Result<ExitCode, CliError> {
+#[cfg_attr(not(feature = "nats"), expect(unused_variables, reason = "workers need a server"))]
+async fn dispatch(cli: Cli, decorate: Decorate, printer: &Printer) -> Result<ExitCode, CliError> {
     match cli.command {
         Command::Run(args) => Box::pin(run::run(*args, printer)).await,
         #[cfg(feature = "docker")]
         Command::Gc(args) => gc::run(&args, printer).await,
+        #[cfg(feature = "nats")]
+        Command::Worker(args) => Box::pin(worker::run(*args, decorate, printer)).await,
         #[cfg(feature = "nats")]
         Command::Cancel(args) => Box::pin(cluster::cancel(&args, printer)).await,
         #[cfg(feature = "nats")]

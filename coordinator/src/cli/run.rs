@@ -154,7 +154,7 @@ async fn make_plan(
 }
 
 /// How this program is started as the supervisor of a sandbox.
-fn sandbox_helper() -> Result<Vec<std::ffi::OsString>, CliError> {
+pub(super) fn sandbox_helper() -> Result<Vec<std::ffi::OsString>, CliError> {
     let me = std::env::current_exe()
         .map_err(|error| CliError::failure("cannot find the program's own file", &error))?;
     Ok(vec![me.into(), SANDBOX.into()])

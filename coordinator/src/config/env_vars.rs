@@ -38,5 +38,53 @@ pub const STATE_HOME: EnvVar = EnvVar {
 /// Where [`CACHE_HOME`] and [`STATE_HOME`] are when they are not set.
 pub const HOME: EnvVar = EnvVar { name: "HOME", help: "where `.cache` and `.local/state` are" };
 
+/// Where the NATS server is.
+pub const NATS_URL: EnvVar = EnvVar {
+    name: "ROLLOUT_NATS_URL",
+    help: "address of the NATS server, as `--nats`; it may hold a user and a password",
+};
+
+/// Keeps deployments apart.
+pub const NAMESPACE: EnvVar =
+    EnvVar { name: "ROLLOUT_NAMESPACE", help: "namespace on the NATS server, as `--namespace`" };
+
+/// How long workers may be silent.
+pub const LEASE: EnvVar = EnvVar {
+    name: "ROLLOUT_LEASE",
+    help: "how long a worker may say nothing before its work is given to others, as `--lease`",
+};
+
+/// User at the NATS server.
+pub const NATS_USER: EnvVar =
+    EnvVar { name: "ROLLOUT_NATS_USER", help: "user at the NATS server, as `--nats-user`" };
+
+/// Password of [`NATS_USER`].
+pub const NATS_PASSWORD: EnvVar =
+    EnvVar { name: "ROLLOUT_NATS_PASSWORD", help: "password of the user at the NATS server" };
+
+/// Token for the NATS server.
+pub const NATS_TOKEN: EnvVar =
+    EnvVar { name: "ROLLOUT_NATS_TOKEN", help: "token for the NATS server" };
+
+/// File with credentials for the NATS server.
+pub const NATS_CREDS: EnvVar = EnvVar {
+    name: "ROLLOUT_NATS_CREDS",
+    help: "`.creds` file for the NATS server, as `--nats-creds`",
+};
+
 /// All of them.
-pub const ALL: &[EnvVar] = &[LOG, DOCKER_HOST, NO_COLOR, CACHE_HOME, STATE_HOME, HOME];
+pub const ALL: &[EnvVar] = &[
+    LOG,
+    DOCKER_HOST,
+    NO_COLOR,
+    CACHE_HOME,
+    STATE_HOME,
+    HOME,
+    NATS_URL,
+    NAMESPACE,
+    LEASE,
+    NATS_USER,
+    NATS_PASSWORD,
+    NATS_TOKEN,
+    NATS_CREDS,
+];

@@ -17,7 +17,7 @@ use rollout_worker::port::Dispatch as _;
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::embedded::model::ModelConfig;
 use rollout_worker::secrets::TrialVariables;
-use rollout_worker::service::Ended;
+use rollout_worker::service::{Ended, Why};
 use rollout_worker::spool::ScratchMark;
 use rollout_worker::store::{BlobStore as _, MemoryStore};
 use rollout_worker::supervise::{self, Task};
@@ -117,7 +117,7 @@ async fn a_starting_worker_says_what_a_dead_one_ran_and_leaves_nothing_itself() 
     until("it says hello", async || hello().await.len() == 1).await;
     signal.send(StopLevel::Drain).await.unwrap();
     let ended = tokio::time::timeout(LONG, working).await.expect("in time").unwrap().unwrap();
-    assert_eq!(ended, Ended::default());
+    assert_eq!(ended, Ended { why: Why::Asked, unreported: 0 });
     assert!(hello().await[0].hello.draining);
-    assert_eq!((entries(&scene.workers()), entries(&other)), (0, 1), "others' are left alone");
+    assert_eq!((scene.workers().exists(), entries(&other)), (false, 1), "others' are left alone");
 }

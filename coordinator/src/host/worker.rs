@@ -1,7 +1,7 @@
 //! A worker process: everything between its command line and its exit code.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,9 +37,9 @@ pub struct WorkerProcess {
     /// What is of the host and outlives it.
     pub host: HostPaths,
     /// Where worker directories of its deployment are.
-    pub workers: std::path::PathBuf,
+    pub workers: PathBuf,
     /// Where sandboxes are.
-    pub sandboxes: std::path::PathBuf,
+    pub sandboxes: PathBuf,
     /// Pool whose work it takes.
     pub pool: String,
     /// Executions at a time.
@@ -86,16 +86,21 @@ impl WorkerProcess {
         let adopting = estate.keep(move || working(&providers, &profile.borrow()));
         let _adopting = supervise::spawn("adoption", adopting);
         let (shutdown, told) = watch::channel(Shutdown::No);
-        let _leaving = supervise::spawn("leaving", leave(self.stops, shutdown, self.drain_timeout));
+        let leaving = leave(self.stops, shutdown, self.drain_timeout);
+        let _leaving = supervise::spawn("leaving", leaving);
         let ended = worker.run(told).await;
-        supervise::blocking(move || close(dir, ended)).await;
+        let places = [self.workers, self.sandboxes];
+        supervise::blocking(move || close(dir, ended, &places)).await;
         Ok(ended)
     }
 
     async fn directory(&self) -> Result<WorkerDir, RunError> {
         let base = self.workers.clone();
-        let made = supervise::blocking(move || WorkerDir::create(&base)).await;
-        made.map_err(|error| RunError::File {
+        let make = move || {
+            // Another worker may be removing the empty base.
+            WorkerDir::create(&base).or_else(|_| WorkerDir::create(&base))
+        };
+        supervise::blocking(make).await.map_err(|error| RunError::File {
             action: "create a worker directory in",
             path: self.workers.clone(),
             source: std::io::Error::other(error),
@@ -185,8 +190,8 @@ async fn kill(shutdown: &watch::Sender<Shutdown>) {
     std::future::pending::<()>().await;
 }
 
-/// Removes the worker's directory unless somebody has to adopt it.
-fn close(dir: WorkerDir, ended: Ended) {
+/// Removes the worker's directory unless somebody has to adopt it, and what is empty then.
+fn close(dir: WorkerDir, ended: Ended, places: &[PathBuf; 2]) {
     let path = dir.path().to_owned();
     if ended.unreported > 0 || holds_work(&dir) {
         let unreported = ended.unreported;
@@ -199,6 +204,11 @@ fn close(dir: WorkerDir, ended: Ended) {
         tracing::warn!("cannot remove {}: {}", path.display(), chain(&error));
     } else {
         tracing::info!("everything is reported; good bye");
+    }
+    // Others may be using them.
+    let deployments = places[0].parent().map(Path::to_owned);
+    for place in places.iter().chain(&deployments) {
+        let _in_use = std::fs::remove_dir(place);
     }
 }
 

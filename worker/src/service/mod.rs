@@ -129,11 +129,22 @@ impl Profile {
     }
 }
 
-/// How a worker ended.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Ended {
+/// Why a worker ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// It was asked to, and let what ran come to an end.
+    Asked,
+    /// It was asked to end what ran.
+    Killed,
     /// It was without contact for longer than it may be.
-    pub offline: bool,
+    Offline,
+}
+
+/// How a worker ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// Why.
+    pub why: Why,
     /// Executions whose report was not acknowledged. What they finished is in the spool.
     pub unreported: usize,
 }
@@ -273,8 +284,14 @@ impl Worker {
         }
         // So that nobody counts on it any more; nobody waits for it either.
         let _unheard = tokio::time::timeout(LAST_HELLO, lease::say_hello(&shared)).await;
-        let offline = shared.offline.load(Ordering::Relaxed);
-        Ended { offline, unreported: shared.registry.len() }
+        let why = if shared.offline.load(Ordering::Relaxed) {
+            Why::Offline
+        } else if *shared.shutdown.borrow() >= Shutdown::Kill {
+            Why::Killed
+        } else {
+            Why::Asked
+        };
+        Ended { why, unreported: shared.registry.len() }
     }
 }
 

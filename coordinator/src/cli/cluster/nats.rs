@@ -8,6 +8,7 @@ use rollout_worker::queue::nats::{Credentials, Name, Nats, NatsOptions, Secret, 
 
 use crate::cli::error::CliError;
 use crate::cli::values::duration;
+use crate::config::env_vars;
 
 /// Longest file with a secret.
 const SECRET_BYTES: u64 = 64 * 1024;
@@ -66,7 +67,12 @@ pub(in crate::cli) struct Access {
     nats_nkey: Option<PathBuf>,
 
     /// Credentials file, as `nsc` makes it
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["nats_user", "nats_token_file", "nats_nkey"])]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "ROLLOUT_NATS_CREDS",
+        conflicts_with_all = ["nats_user", "nats_token_file", "nats_nkey"]
+    )]
     nats_creds: Option<PathBuf>,
 
     /// Certificates of authorities to trust instead of the system's, PEM
@@ -90,6 +96,14 @@ impl NeededNats {
     pub(in crate::cli) async fn connect(&self) -> Result<Nats, CliError> {
         self.access.connect(&self.url).await
     }
+
+    /// How to reach the server.
+    ///
+    /// # Errors
+    /// What is wrong with the options.
+    pub(in crate::cli) fn options(&self) -> Result<NatsOptions, CliError> {
+        self.access.options(&self.url)
+    }
 }
 
 impl Access {
@@ -98,16 +112,38 @@ impl Access {
     /// # Errors
     /// What is wrong with the options, or why the server is not to be had.
     pub(in crate::cli) async fn connect(&self, url: &str) -> Result<Nats, CliError> {
+        Ok(Nats::connect(self.options(url)?).await?)
+    }
+
+    /// How to reach a server.
+    ///
+    /// # Errors
+    /// What is wrong with the options.
+    fn options(&self, url: &str) -> Result<NatsOptions, CliError> {
+        self.options_with(url, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+    }
+
+    fn options_with(
+        &self,
+        url: &str,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<NatsOptions, CliError> {
         let mut options = NatsOptions::parse(url)?;
+        let from_environment = variable(env_vars::NATS_URL.name).as_deref() == Some(url);
+        if options.credentials != Credentials::None && !from_environment {
+            return Err(CliError::usage(
+                "the address of `--nats` holds a secret, and every process of this host can read \
+                 command lines: put the address into $ROLLOUT_NATS_URL, or the secret into a file",
+            ));
+        }
         options.namespace = self.namespace.clone();
         options.lease = self.lease;
-        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         if let Some(credentials) = self.credentials(variable)? {
             options.credentials = credentials;
         }
         let client = self.nats_cert.clone().zip(self.nats_key.clone());
         options.tls = Tls { ca: self.nats_ca.clone(), client };
-        Ok(Nats::connect(options).await?)
+        Ok(options)
     }
 
     /// Credentials beside those in the address.
@@ -118,7 +154,14 @@ impl Access {
         if let Some(user) = &self.nats_user {
             let password = match &self.nats_password_file {
                 Some(path) => secret(path)?,
-                None => Secret::new(variable("ROLLOUT_NATS_PASSWORD").unwrap_or_default()),
+                None => {
+                    variable(env_vars::NATS_PASSWORD.name).map(Secret::new).ok_or_else(|| {
+                        CliError::usage(
+                            "a NATS user needs a password, in $ROLLOUT_NATS_PASSWORD or in \
+                         `--nats-password-file`",
+                        )
+                    })?
+                }
             };
             return Ok(Some(Credentials::Password { user: user.clone(), password }));
         }
@@ -131,7 +174,7 @@ impl Access {
         if let Some(path) = &self.nats_creds {
             return Ok(Some(Credentials::File(path.clone())));
         }
-        Ok(variable("ROLLOUT_NATS_TOKEN").map(|token| Credentials::Token(Secret::new(token))))
+        Ok(variable(env_vars::NATS_TOKEN.name).map(|token| Credentials::Token(Secret::new(token))))
     }
 }
 
@@ -143,4 +186,45 @@ fn secret(path: &Path) -> Result<Secret, CliError> {
         .and_then(|file| file.take(SECRET_BYTES).read_to_string(&mut text))
         .map_err(|error| CliError::config(format!("cannot read {}", path.display()), &error))?;
     Ok(Secret::new(text.lines().next().unwrap_or_default().trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Program {
+        #[command(flatten)]
+        nats: NeededNats,
+    }
+
+    fn options(arguments: &[&str], variables: &[(&str, &str)]) -> Result<NatsOptions, CliError> {
+        let arguments = ["program"].iter().chain(arguments);
+        let nats = Program::try_parse_from(arguments).expect("good arguments").nats;
+        nats.access.options_with(&nats.url, |name| {
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn secrets_come_from_files_and_the_environment_only() {
+        let password = ("ROLLOUT_NATS_PASSWORD", "hush");
+        let user = ["--nats", "tls://far:1", "--nats-user", "me"];
+        let expected = Credentials::Password { user: "me".into(), password: Secret::new("hush") };
+        assert_eq!(options(&user, &[password]).unwrap().credentials, expected);
+        let temp = tempfile::TempDir::new().unwrap();
+        let file = temp.path().join("token");
+        std::fs::write(&file, "hush\n").unwrap();
+        let token = ["--nats", "far", "--nats-token-file", file.to_str().unwrap()];
+        let good = options(&token, &[]).unwrap();
+        assert_eq!(good.credentials, Credentials::Token(Secret::new("hush")));
+        let inside = "nats://me:hush@far";
+        assert!(options(&["--nats", inside], &[("ROLLOUT_NATS_URL", inside)]).is_ok());
+        for arguments in [&["--nats", inside][..], &user] {
+            let error = options(arguments, &[]).expect_err("refused");
+            assert!(!format!("{error:?}").contains("hush"), "{error:?}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ pub(super) mod datasets;
 pub(super) mod environment;
 pub(super) mod metrics;
 pub(super) mod names;
-pub(super) mod quantity;
+pub(crate) mod quantity;
 pub(super) mod resources;
 pub(super) mod retry;
 pub(super) mod timeouts;

@@ -20,7 +20,7 @@ async fn a_worker_that_finishes_says_so_takes_nothing_and_ends_what_runs() {
     assert!(result(&scene.report().await).verdict.reward.is_some());
     let (queue, run, other) = (scene.queue.clone(), scene.sample.run, scene.sample.item(2));
     let (ended, _dir) = scene.ended().await;
-    assert_eq!(ended, Ended::default());
+    assert_eq!(ended, Ended { why: Why::Asked, unreported: 0 });
     let left: Vec<_> = queue.list(run).await.unwrap().iter().map(|l| l.item).collect();
     assert_eq!(left, [other], "not taken any more");
 }
@@ -33,7 +33,7 @@ async fn what_was_not_begun_is_given_back_at_once() {
     scene.offer([1]).await;
     let queue = scene.queue.clone();
     let (ended, _dir) = scene.ended().await;
-    assert_eq!(ended, Ended::default());
+    assert_eq!(ended, Ended { why: Why::Asked, unreported: 0 });
     let again = queue.pull(Room::slots(1), SECOND).await.unwrap();
     assert_eq!(again.len(), 1, "for somebody else");
 }
@@ -74,6 +74,6 @@ async fn what_nobody_takes_is_left_in_the_spool_when_the_worker_goes() {
     scene.stop.send_replace(Shutdown::Finish);
     let (ended, dir) = scene.ended().await;
     assert!(told.elapsed() < LEASE, "{:?}", told.elapsed());
-    assert_eq!(ended, Ended { offline: false, unreported: 1 });
+    assert_eq!(ended, Ended { why: Why::Asked, unreported: 1 });
     assert_eq!(std::fs::read_dir(dir.path().join("spool")).unwrap().count(), 1);
 }

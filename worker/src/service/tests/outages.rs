@@ -117,7 +117,7 @@ async fn a_worker_that_is_alone_for_too_long_ends_what_runs_and_keeps_its_spool(
     let runner = scene.runner.clone();
     let (ended, dir) = scene.ended().await;
     assert!(cut.elapsed() >= limit && cut.elapsed() < limit + LEASE, "{:?}", cut.elapsed());
-    assert_eq!(ended, Ended { offline: true, unreported: 2 });
+    assert_eq!(ended, Ended { why: Why::Offline, unreported: 2 });
     assert_eq!(runner.running.load(Ordering::Relaxed), 0, "nothing runs on");
     assert_eq!(std::fs::read_dir(dir.path().join("spool")).unwrap().count(), 1);
 }

@@ -1,0 +1,171 @@
+//! `rollout worker`.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout_protocol::exit::ExitCode;
+use rollout_protocol::spec::environment::ProviderKind;
+use rollout_protocol::wire::hello::Budget;
+use rollout_worker::port::QueueError;
+use rollout_worker::queue::nats::{ConnectError, Name, Nats, NatsOptions, NatsSource};
+use rollout_worker::secrets::TrialVariables;
+use rollout_worker::service::Why;
+use rollout_worker::store::BlobStore;
+use rollout_worker::store::fs::FsStore;
+use tokio::time::Instant;
+
+use super::args::WorkerArgs;
+use super::error::CliError;
+use super::output::Printer;
+use super::{image_locks, logging, place, run};
+use crate::host::{ALL_PROVIDERS, Decorate, Home, HostPaths, WorkerProcess};
+use crate::run::signals;
+
+/// Variables with this beginning are the worker's own, and never those of trials.
+const OWN: &str = "ROLLOUT_NATS_";
+
+/// How long it waits before it tries again to connect.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// Runs the command.
+pub(super) async fn run(
+    args: WorkerArgs,
+    decorate: Decorate,
+    printer: &Printer,
+) -> Result<ExitCode, CliError> {
+    logging::start(args.log_level, printer.screen(), printer.err);
+    let options = args.nats.options()?;
+    let pool: Name =
+        args.pool.parse().map_err(|error| CliError::of(ExitCode::Usage, "`--pool`", &error))?;
+    let home = home(args.dir.clone())?;
+    let (mut stops, _listening) = signals::listen()
+        .map_err(|error| CliError::failure("cannot listen for signals", &error))?;
+    let store: Arc<dyn BlobStore> = Arc::new(FsStore::open(place::directory(&args.store)?).await?);
+    let namespace = options.namespace.clone();
+    let lease = options.lease;
+    let connecting = connect(options, &pool, store.identity(), args.max_offline);
+    let source = tokio::select! {
+        source = connecting => source?,
+        // Nothing was begun.
+        _ = stops.recv() => return Ok(ExitCode::Success),
+    };
+    let process = WorkerProcess {
+        source: Arc::new(source),
+        workers: home.workers(namespace.as_str(), store.identity()),
+        store,
+        host: HostPaths {
+            image_locks: image_locks::directory(|name| std::env::var_os(name), home.locks()),
+            sandbox_helper: run::sandbox_helper()?,
+        },
+        sandboxes: home.sandboxes(),
+        pool: pool.to_string(),
+        slots: args.slots.count(),
+        budget: Budget { cpus: args.cpus, memory_mb: args.memory, disk_mb: None },
+        providers: providers(&args.provider),
+        variables: variables(&args.trial_env),
+        lease,
+        drain_timeout: args.drain_timeout,
+        max_offline: args.max_offline,
+        stops,
+        decorate,
+    };
+    let ended = process.run().await?;
+    Ok(match ended.why {
+        Why::Offline => ExitCode::OutOfReach,
+        Why::Killed => ExitCode::Cancelled,
+        Why::Asked if ended.unreported > 0 => ExitCode::OutOfReach,
+        Why::Asked => ExitCode::Success,
+    })
+}
+
+/// Where it keeps its files.
+fn home(chosen: Option<PathBuf>) -> Result<Home, CliError> {
+    let of_user = || Home::of_user(|name| std::env::var_os(name));
+    chosen.map(Home::at).or_else(of_user).ok_or_else(|| {
+        CliError::usage("there is no home directory for the worker's files: give `--dir`")
+    })
+}
+
+fn providers(chosen: &[ProviderKind]) -> BTreeSet<ProviderKind> {
+    let chosen = if chosen.is_empty() { ALL_PROVIDERS } else { chosen };
+    chosen.iter().copied().collect()
+}
+
+/// The variables that the operator exports to trials, never the worker's own secrets.
+fn variables(patterns: &[String]) -> TrialVariables {
+    let environment = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| !name.starts_with(OWN));
+    TrialVariables::select(patterns.iter().map(String::as_str), environment)
+}
+
+/// Why there is no source.
+enum Missing {
+    /// Not yet.
+    Unreachable(String),
+    /// For good.
+    Refused(CliError),
+}
+
+/// Connects, however long the server needs to come up, but no longer than `patience`.
+async fn connect(
+    options: NatsOptions,
+    pool: &Name,
+    store: &str,
+    patience: Duration,
+) -> Result<NatsSource, CliError> {
+    let (address, begun) = (options.address(), Instant::now());
+    let mut told = false;
+    loop {
+        let reason = match attempt(&options, pool, store).await {
+            Ok(source) => {
+                tracing::info!("connected to {address}");
+                return Ok(source);
+            }
+            Err(Missing::Refused(error)) => return Err(error),
+            Err(Missing::Unreachable(reason)) => reason,
+        };
+        if begun.elapsed() >= patience {
+            return Err(CliError::new(ExitCode::OutOfReach, reason));
+        }
+        if !told {
+            tracing::warn!("{reason}; trying again for {patience:?}");
+            told = true;
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+async fn attempt(options: &NatsOptions, pool: &Name, store: &str) -> Result<NatsSource, Missing> {
+    let nats = match Nats::connect(options.clone()).await {
+        Ok(nats) => nats,
+        Err(error @ ConnectError::Unreachable { .. }) => {
+            return Err(Missing::Unreachable(error.to_string()));
+        }
+        Err(error) => {
+            let what = "cannot work with the server";
+            return Err(Missing::Refused(CliError::of(ExitCode::Config, what, &error)));
+        }
+    };
+    match nats.pool_binding(pool).await {
+        Ok(Some(bound)) if bound.store != store => {
+            let message = format!(
+                "pool `{pool}` uses the blob store {}, this worker has {store}: it could not read \
+                 what trials need",
+                bound.store
+            );
+            let hint = "give `--store` the store of the pool's runs, or take another `--pool`";
+            let refused = CliError::new(ExitCode::OtherStore, message).hint(hint);
+            return Err(Missing::Refused(refused));
+        }
+        // Whoever sets the pool up binds it; pulls look at that, too.
+        Ok(_) => {}
+        Err(error) => tracing::debug!("cannot see what the pool is bound to: {error}"),
+    }
+    nats.source(pool, store).await.map_err(|error| match error {
+        QueueError::Unreachable { reason } => Missing::Unreachable(reason),
+        error => Missing::Refused(CliError::failure("cannot take work", &error)),
+    })
+}
