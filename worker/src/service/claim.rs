@@ -22,6 +22,7 @@ use crate::trial::Finished;
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// What to do with a suspicious delivery.
+#[derive(Debug)]
 enum Decision {
     Run,
     /// Neither acknowledge nor refuse nor extend it.
@@ -47,6 +48,7 @@ pub(super) async fn claim(shared: Arc<Shared>, execution: Arc<Execution>, seat: 
         () = execution.stopped() => Decision::Forget,
         () = shared.pulls_ended() => Decision::Refuse,
     };
+    tracing::debug!("{} of try {} may {decision:?}", execution.exec, execution.offer.try_id);
     let token = [execution.token()];
     let said = match decision {
         Decision::Run => return run(shared, execution, place).await,
@@ -96,13 +98,19 @@ async fn decide(shared: &Shared, execution: &Execution, place: &mut Place) -> De
     if let Ok(answer) = tokio::time::timeout(limits::CLAIM_IN_SLOT, &mut answer).await {
         return answer.into();
     }
-    // So many wait without a seat; more would be held for nothing.
-    let Ok(room) = shared.off_slot.clone().try_acquire_owned() else { return Decision::Forget };
-    *place = Place::Room(room);
     let rest = shared.config.lease.saturating_sub(limits::CLAIM_IN_SLOT);
+    let mut silence = std::pin::pin!(shared.line.lasts(rest));
+    // So many wait without a seat; more stay where they are, and no more work is taken for them.
+    tokio::select! {
+        answer = &mut answer => return answer.into(),
+        () = &mut silence => return without_answer(shared, &claim).await,
+        room = shared.off_slot.clone().acquire_owned() => {
+            *place = Place::Room(room.expect("room is never closed"));
+        }
+    }
     tokio::select! {
         answer = answer => answer.into(),
-        () = shared.line.lasts(rest) => without_answer(shared, &claim).await,
+        () = silence => without_answer(shared, &claim).await,
     }
 }
 

@@ -82,7 +82,10 @@ async fn next_batch(shared: &Arc<Shared>) -> (Reservation, Option<Vec<Delivery>>
     shared.line.ready_for_more().await;
     let reservation = shared.rooms.reserve(room.min(BATCH)).await;
     let mut patience = shared.pull_outage.patience();
-    match shared.source.pull(reservation.room(), WAIT).await {
+    tracing::debug!("pulling {:?}", reservation.room());
+    let pulled = shared.source.pull(reservation.room(), WAIT).await;
+    tracing::debug!("pulled {pulled:?}");
+    match pulled {
         Ok(deliveries) => {
             patience.works();
             (reservation, Some(deliveries))
