@@ -3,4 +3,5 @@
 
 mod contract;
 mod lab;
+mod roles;
 mod server;

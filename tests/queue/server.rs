@@ -1,1 +1,180 @@
-//! What only a server has.
+//! What only a server has: connections that come and go, settings that differ, pools bound to
+//! stores, garbage on the bus.
+
+use std::io::Write as _;
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::Duration;
+
+use rollout_protocol::wire::offer::Offer;
+use rollout_worker::port::{Contact, Dispatch as _, QueueError, Room, WorkSource as _};
+use rollout_worker::queue::contract::{CLASSES, samples};
+use rollout_worker::queue::nats::{BindError, ConnectError, Nats, NatsOptions, SetupError};
+use serde_json::json;
+
+use crate::lab::{Lab, PATIENCE, pool, until, with_every_server};
+
+/// A server that only says what it is.
+fn greeter(version: &str) -> (u16, std::thread::JoinHandle<()>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let info = json!({
+        "server_id": "x", "server_name": "x", "version": version, "proto": 1, "host": "127.0.0.1",
+        "port": port, "headers": true, "max_payload": 1_048_576, "jetstream": true, "go": "go1",
+        "git_commit": "", "client_id": 1,
+    });
+    #[expect(clippy::disallowed_methods, reason = "joined by the test")]
+    let thread = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a client");
+        let greeting = format!("INFO {info}\r\nPONG\r\n");
+        stream.write_all(greeting.as_bytes()).expect("a client that reads");
+        let _until_it_goes = std::io::copy(&mut stream, &mut std::io::sink());
+    });
+    (port, thread)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_servers_and_open_doors_are_refused() {
+    let (port, thread) = greeter("2.10.22");
+    let options = NatsOptions::parse(&format!("nats://127.0.0.1:{port}")).expect("valid");
+    let old = Nats::connect(options).await.expect_err("too old");
+    assert!(matches!(&old, ConnectError::TooOld { found, .. } if found == "2.10.22"), "{old:?}");
+    thread.join().expect("it ends with the client");
+    let options = NatsOptions::parse("nats://nats.example.org").expect("valid");
+    let open = Nats::connect(options).await.expect_err("no credentials");
+    assert!(matches!(open, ConnectError::Options(_)), "{open:?}");
+}
+
+#[test]
+fn contact_is_lost_and_found() {
+    with_every_server(async |program| {
+        let lab = Lab::new(&program, "");
+        let nats = lab.connect().await;
+        let dispatch = nats.dispatch(&pool("default"), &CLASSES).await.expect("a dispatch");
+        let source = nats.source(&pool("default"), "store").await.expect("a source");
+        source.hello(samples::hello("worker")).await.expect("reachable");
+        let contact = nats.contact();
+        assert_eq!(*contact.borrow(), Contact { up: true, connections: 1 });
+        let life = dispatch.incarnation().await.expect("reachable");
+        dispatch.offer(&[samples::offer(1, 1)]).await.expect("reachable");
+        let held = source.pull(Room::slots(1), PATIENCE).await.expect("reachable");
+        until("the hello is known", async || !hello_ages(&dispatch).await.is_empty()).await;
+        lab.with(rollout_tests::nats::NatsServer::kill);
+        until("contact is lost", async || !contact.borrow().up).await;
+        let pulled = source.pull(Room::slots(1), Duration::from_secs(1)).await;
+        assert!(matches!(pulled, Err(QueueError::Unreachable { .. })), "{pulled:?}");
+        // Said when the server is back.
+        source.ack(&[held[0].token]).await.expect("kept");
+        let age = hello_ages(&dispatch).await[0];
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let later = hello_ages(&dispatch).await[0];
+        assert!(later < age + Duration::from_secs(4), "{age:?}, then {later:?}: it stands still");
+        lab.with(rollout_tests::nats::NatsServer::go);
+        until("contact is found", async || contact.borrow().up).await;
+        assert_eq!(contact.borrow().connections, 2);
+        until("it is the same", async || dispatch.incarnation().await.ok() == Some(life)).await;
+        let run = samples::offer(1, 1).run;
+        until("what was said meanwhile was heard", async || {
+            dispatch.list(run).await.is_ok_and(|listed| listed.is_empty())
+        })
+        .await;
+    });
+}
+
+async fn hello_ages(dispatch: &rollout_worker::queue::nats::NatsDispatch) -> Vec<Duration> {
+    dispatch.hellos().await.expect("known").into_iter().map(|seen| seen.age).collect()
+}
+
+#[test]
+fn settings_that_differ_are_named() {
+    with_every_server(async |program| {
+        let lab = Lab::new(&program, "");
+        let mut options = lab.options();
+        let nats = Nats::connect(options.clone()).await.expect("a server");
+        nats.prepare(&pool("default"), &CLASSES).await.expect("made");
+        nats.prepare(&pool("default"), &CLASSES).await.expect("there already");
+        let survey = nats.survey().await.expect("reachable");
+        assert!(survey.streams.iter().all(|s| s.present && s.differences.is_empty()), "{survey:?}");
+        assert_eq!((survey.streams.len(), survey.consumers.len()), (4, CLASSES.len()));
+        options.reports_per_run += 1;
+        let other = Nats::connect(options.clone()).await.expect("a server");
+        let differs = other.prepare(&pool("default"), &CLASSES).await;
+        let Err(SetupError::Differs { name, setting, .. }) = differs else { panic!("{differs:?}") };
+        assert!(
+            name.ends_with("_REPORTS") && setting == "max_msgs_per_subject",
+            "{name} {setting}"
+        );
+        options.reports_per_run -= 1;
+        options.lease *= 2;
+        let other = Nats::connect(options).await.expect("a server");
+        let differs = other.prepare(&pool("default"), &CLASSES).await;
+        let Err(SetupError::Differs { setting, .. }) = differs else { panic!("{differs:?}") };
+        assert_eq!(setting, "ack_wait");
+    });
+}
+
+#[test]
+fn a_pool_belongs_to_one_store() {
+    with_every_server(async |program| {
+        let lab = Lab::new(&program, "");
+        let nats = lab.connect().await;
+        let name = pool("default");
+        assert_eq!(nats.pool_binding(&name).await.expect("nothing is set up"), None);
+        let dispatch = nats.dispatch(&name, &CLASSES).await.expect("a dispatch");
+        dispatch.offer(&[samples::offer(1, 1)]).await.expect("reachable");
+        nats.bind_pool(&name, "here", false).await.expect("bound");
+        nats.bind_pool(&name, "here", false).await.expect("bound already");
+        let elsewhere = nats.bind_pool(&name, "there", false).await;
+        assert!(matches!(&elsewhere, Err(BindError::Elsewhere { found, .. }) if found == "here"));
+        let source = nats.source(&name, "there").await.expect("a source");
+        let checked = source.check_binding().await.expect_err("another store");
+        let text = checked.to_string();
+        assert!(text.contains("here") && text.contains("there"), "{text}");
+        let pulled = source.pull(Room::slots(1), Duration::from_millis(10)).await;
+        assert!(matches!(pulled, Err(QueueError::Denied { .. })), "{pulled:?}");
+        nats.bind_pool(&name, "there", true).await.expect("bound anew");
+        source.check_binding().await.expect("its store");
+        let pulled = source.pull(Room::slots(1), PATIENCE).await.expect("its store");
+        assert_eq!(pulled.len(), 1);
+    });
+}
+
+#[test]
+fn garbage_on_the_bus_harms_nobody() {
+    with_every_server(async |program| {
+        let lab = Lab::new(&program, "");
+        let nats = lab.connect().await;
+        let dispatch = nats.dispatch(&pool("default"), &CLASSES).await.expect("a dispatch");
+        let source = nats.source(&pool("default"), "store").await.expect("a source");
+        let client = async_nats::connect(&lab.url).await.expect("a server");
+        let namespace = &nats.options().namespace;
+        let offer = samples::offer(1, 1);
+        let run = offer.run;
+        let subjects = [
+            format!("{namespace}.v1.work.default.c0.{run}.x.1-1"),
+            format!("{namespace}.v1.report.{run}"),
+            format!("{namespace}.v1.claim.{run}"),
+            format!("{namespace}.v1.control.{run}"),
+            format!("$KV.{}_WORKERS.x", namespace.as_str().to_uppercase()),
+        ];
+        let mut claims = std::pin::pin!(dispatch.next_claim(run));
+        assert!(futures_util::poll!(claims.as_mut()).is_pending());
+        for garbage in [b"{".to_vec(), b"null".to_vec(), vec![0xff; 100], vec![b'['; 60_000]] {
+            for subject in &subjects {
+                client.publish(subject.clone(), garbage.clone().into()).await.expect("sent");
+            }
+        }
+        client.flush().await.expect("sent");
+        dispatch.offer(&[Offer { class: CLASSES[1], ..offer }]).await.expect("reachable");
+        let pulled = source.pull(Room::slots(9), PATIENCE).await.expect("reachable");
+        assert_eq!(pulled.len(), 1);
+        source.report(vec![samples::report(1, 1)]).await.expect("reachable");
+        let read = dispatch.reports(run, None, 9, PATIENCE).await.expect("reachable");
+        assert_eq!(read.len(), 1);
+        assert_eq!(dispatch.list(run).await.expect("reachable").len(), 1);
+        let asked = source.claim(samples::claim(1, 1));
+        let (claim, asked) =
+            tokio::join!(async { drop(claims.await.expect("a claim").reply) }, asked,);
+        assert!(matches!(asked, Err(QueueError::NoAnswer { .. })), "{claim:?} {asked:?}");
+        assert!(hello_ages(&dispatch).await.is_empty());
+    });
+}

@@ -7,6 +7,7 @@
 mod board;
 mod lives;
 mod reports;
+pub mod samples;
 mod words;
 mod work;
 

@@ -13,7 +13,7 @@ use rollout_protocol::wire::hello::{Budget, Hello, Running};
 use super::{Broker, FIRST, PATIENCE, item, run, until, worker};
 use crate::port::QueueError;
 
-fn claim(r: u8, exec: u8) -> Claim {
+pub(super) fn claim(r: u8, exec: u8) -> Claim {
     Claim {
         run: run(r),
         item: item(exec),
@@ -102,7 +102,7 @@ pub(super) async fn controls_reach_every_worker(broker: &dyn Broker) {
     }
 }
 
-fn hello(name: &str, slots: u32) -> Hello {
+pub(super) fn hello(name: &str, slots: u32) -> Hello {
     Hello {
         worker: worker(name),
         host: "host".into(),

@@ -1,0 +1,206 @@
+//! What the two roles of `examples/nats/roles` may and may not do.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rollout_protocol::wire::claim::Answer;
+use rollout_worker::port::{Board as _, Dispatch as _, Offered, QueueError, Room, WorkSource as _};
+use rollout_worker::queue::contract::{CLASSES, samples};
+use rollout_worker::queue::nats::{
+    ConnectError, Credentials, Nats, NatsOptions, Secret, SetupError,
+};
+
+use crate::lab::{Lab, PATIENCE, pool, until, with_every_server};
+
+const NAMESPACE: &str = "lab";
+
+struct Roles {
+    lab: Lab,
+    passwords: tempfile::TempDir,
+}
+
+impl Roles {
+    fn new(program: &Path) -> Self {
+        let passwords = tempfile::tempdir().expect("a directory");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/nats/roles");
+        let made = Command::new(script)
+            .arg(passwords.path())
+            .args([NAMESPACE, "one", "two"])
+            .output()
+            .expect("the script");
+        assert!(made.status.success(), "{made:?}");
+        let settings = format!("include {:?}\n", relative(&passwords.path().join("roles.conf")));
+        Self { lab: Lab::new(program, &settings), passwords }
+    }
+
+    fn options(&self, user: &str) -> NatsOptions {
+        let user = format!("{NAMESPACE}-{user}");
+        let path = self.passwords.path().join(format!("{user}.password"));
+        let password = fs::read_to_string(path).expect("a password");
+        let mut options = self.lab.options();
+        options.namespace = NAMESPACE.parse().expect("valid");
+        options.credentials =
+            Credentials::Password { user, password: Secret::new(password.trim()) };
+        options
+    }
+
+    async fn connect(&self, user: &str) -> Nats {
+        Nats::connect(self.options(user)).await.expect("a user of the server")
+    }
+}
+
+/// Includes are looked for beside the file that includes, whatever they begin with.
+fn relative(path: &Path) -> PathBuf {
+    let up = "../".repeat(16);
+    Path::new(&up).join(path.strip_prefix("/").expect("absolute"))
+}
+
+#[test]
+fn workers_can_work_and_nothing_else() {
+    with_every_server(async |program| {
+        let roles = Roles::new(&program);
+        let coordinator = roles.connect("coordinator").await;
+        let (one, two) = (pool("one"), pool("two"));
+        let dispatch = coordinator.dispatch(&one, &CLASSES).await.expect("a dispatch");
+        coordinator.prepare(&two, &CLASSES).await.expect("another pool");
+        coordinator.bind_pool(&one, "store", false).await.expect("a binding");
+        let worker = roles.connect("worker-one").await;
+        works(&dispatch, &coordinator, &worker).await;
+        cannot_do_more(&dispatch, &worker).await;
+    });
+}
+
+/// The whole path of an item.
+async fn works(
+    dispatch: &rollout_worker::queue::nats::NatsDispatch,
+    coordinator: &Nats,
+    worker: &Nats,
+) {
+    let source = worker.source(&pool("one"), "store").await.expect("a source");
+    let offer = samples::offer(1, 1);
+    let answers = dispatch.offer(&[offer]).await.expect("reachable");
+    assert_eq!(answers, [Ok(Offered::Published)]);
+    let delivered = source.pull(Room::slots(1), PATIENCE).await.expect("allowed");
+    assert_eq!(delivered[0].offer, offer);
+    let tokens = [delivered[0].token];
+    source.progress(&tokens).await.expect("allowed");
+    let reports = source.report(vec![samples::report(1, 1)]).await.expect("allowed");
+    assert_eq!(reports, [Ok(())]);
+    let read = dispatch.reports(offer.run, None, 9, PATIENCE).await.expect("allowed");
+    assert_eq!(read.len(), 1);
+    source.hello(samples::hello("worker")).await.expect("allowed");
+    assert!(!source.shown(&samples::claim(1, 1)).await.expect("allowed"));
+    let answered = async {
+        let pending = dispatch.next_claim(offer.run).await.expect("allowed");
+        pending.reply.send(Answer::Run).expect("asked");
+        std::future::pending::<()>().await;
+    };
+    let asked = until("the claim is answered", async || {
+        matches!(source.claim(samples::claim(1, 1)).await, Ok(Answer::Run))
+    });
+    tokio::select! { () = answered => {}, () = asked => {} }
+    source.ack(&tokens).await.expect("allowed");
+    let gone = async || dispatch.list(offer.run).await.expect("allowed").is_empty();
+    until("it is acknowledged", gone).await;
+    let seen = async || !dispatch.hellos().await.expect("allowed").is_empty();
+    until("the hello is seen", seen).await;
+    let board = coordinator.board();
+    board.write("run", Bytes::from_static(b"state"), None).await.expect("allowed");
+    let state = worker.board().read("run").await.expect("allowed").expect("it is there");
+    assert_eq!(state.value, "state");
+    dispatch.journalled(offer.run, read[0].position).await.expect("allowed");
+    dispatch.withdraw(offer.run, &[(offer.item, offer.try_id)]).await.expect("allowed");
+}
+
+fn is_denied<T>(answer: &Result<T, QueueError>) -> bool {
+    matches!(answer, Err(QueueError::Denied { reason }) if reason.to_lowercase().contains("permissions"))
+}
+
+async fn cannot_do_more(dispatch: &rollout_worker::queue::nats::NatsDispatch, worker: &Nats) {
+    let prepared = worker.prepare(&pool("new"), &CLASSES).await;
+    let Err(SetupError::Queue(error)) = prepared else { panic!("{prepared:?}") };
+    assert!(is_denied::<()>(&Err(error)));
+    let board = worker.board();
+    let revision = board.read("run").await.expect("allowed").map(|entry| entry.revision);
+    let written = board.write("run", Bytes::new(), revision).await;
+    assert!(is_denied(&written), "{written:?}");
+    let removed = board.remove("run", revision.expect("written")).await;
+    assert!(is_denied(&removed), "{removed:?}");
+    let bound = worker.bind_pool(&pool("two"), "elsewhere", true).await;
+    assert!(bound.is_err(), "{bound:?}");
+    dispatch.offer(&[samples::offer(2, 2)]).await.expect("reachable");
+    let stranger = worker.source(&pool("two"), "store").await.expect("a source");
+    let mut denied = false;
+    until("another pool's work is refused", async || {
+        let pulled = stranger.pull(Room::slots(1), Duration::from_millis(100)).await;
+        denied = is_denied(&pulled);
+        assert!(denied || pulled.is_ok_and(|pulled| pulled.is_empty()));
+        denied
+    })
+    .await;
+}
+
+/// With the bare client: what the adapter never asks for.
+#[test]
+fn streams_are_safe_from_workers() {
+    with_every_server(async |program| {
+        let roles = Roles::new(&program);
+        let coordinator = roles.connect("coordinator").await;
+        let dispatch = coordinator.dispatch(&pool("one"), &CLASSES).await.expect("a dispatch");
+        dispatch.offer(&[samples::offer(1, 1)]).await.expect("reachable");
+        let options = roles.options("worker-one");
+        let Credentials::Password { user, password } = options.credentials else { unreachable!() };
+        let client = async_nats::ConnectOptions::new()
+            .user_and_password(user.clone(), password.expose().to_owned())
+            .custom_inbox_prefix(format!("_INBOX.{user}"))
+            .request_timeout(Some(Duration::from_millis(500)))
+            .connect(&roles.lab.url)
+            .await
+            .expect("a user of the server");
+        let info = client.request("$JS.API.STREAM.INFO.LAB_WORK", "{}".into()).await;
+        assert!(info.is_ok(), "the client works: {info:?}");
+        for subject in [
+            "$JS.API.STREAM.DELETE.LAB_WORK",
+            "$JS.API.STREAM.PURGE.LAB_WORK",
+            "$JS.API.STREAM.PURGE.LAB_REPORTS",
+            "$JS.API.STREAM.UPDATE.LAB_WORK",
+            "$JS.API.STREAM.CREATE.MINE",
+            "$JS.API.STREAM.MSG.DELETE.LAB_REPORTS",
+            "$JS.API.STREAM.MSG.GET.LAB_WORK",
+            "$JS.API.CONSUMER.DELETE.LAB_WORK.one-c0",
+            "$JS.API.CONSUMER.CREATE.LAB_WORK.mine",
+            "$JS.API.CONSUMER.CREATE.KV_LAB_WORKERS.mine",
+            "$JS.API.CONSUMER.MSG.NEXT.LAB_WORK.two-c0",
+            "lab.v1.work.one.c0.x",
+            "$KV.LAB_RUNS.x",
+        ] {
+            let answer = client.request(subject, "{\"seq\":1}".into()).await;
+            assert!(answer.is_err(), "{subject}: {answer:?}");
+        }
+        let listed = dispatch.list(samples::offer(1, 1).run).await.expect("reachable");
+        assert_eq!(listed.len(), 1, "all is as it was");
+    });
+}
+
+#[test]
+fn strangers_are_refused_and_passwords_are_not_repeated() {
+    with_every_server(async |program| {
+        let roles = Roles::new(&program);
+        let mut wrong = roles.options("worker-one");
+        let user = "lab-worker-one".to_owned();
+        wrong.credentials = Credentials::Password { user, password: Secret::new("opensesame") };
+        let refused = Nats::connect(wrong).await.expect_err("a wrong password");
+        assert!(matches!(refused, ConnectError::Denied { .. }), "{refused:?}");
+        assert!(!format!("{refused:?} {refused}").contains("opensesame"));
+        let nobody = Nats::connect(roles.lab.options()).await.expect_err("no user");
+        assert!(matches!(nobody, ConnectError::Denied { .. }), "{nobody:?}");
+        let connected = roles.connect("coordinator").await;
+        let Credentials::Password { password, .. } = &connected.options().credentials else {
+            unreachable!()
+        };
+        assert!(!format!("{connected:?}").contains(password.expose()), "{connected:?}");
+    });
+}

@@ -1,0 +1,26 @@
+//! Messages as tests need them, told apart by numbers.
+
+use rollout_protocol::wire::claim::Claim;
+use rollout_protocol::wire::hello::Hello;
+use rollout_protocol::wire::offer::Offer;
+use rollout_protocol::wire::report::Report;
+
+/// The first offer of an item.
+pub fn offer(run: u8, item: u8) -> Offer {
+    super::offer(run, item, super::FIRST)
+}
+
+/// A report of an execution that began.
+pub fn report(run: u8, exec: u8) -> Report {
+    super::report(run, exec)
+}
+
+/// A claim of an execution.
+pub fn claim(run: u8, exec: u8) -> Claim {
+    super::words::claim(run, exec)
+}
+
+/// The hello of a worker that runs nothing.
+pub fn hello(worker: &str) -> Hello {
+    super::words::hello(worker, 1)
+}
