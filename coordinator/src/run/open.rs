@@ -18,7 +18,7 @@ use super::lock::{self, LockError, RunLock, Taken, Taking};
 use super::manifest::Manifest;
 use super::records::RecordsWriter;
 use super::{Fence, Planner, RunError};
-use crate::core::{Bounds, Core, Effect, Opened, Record, Settings, Settled, Takeover};
+use crate::core::{Bounds, Core, Effect, Former, Opened, Record, Settings, Settled, Takeover};
 use crate::journal::{self, JournalError, Layout, Replay, Writer};
 
 /// Settled trials named in the refusal of another plan.
@@ -158,8 +158,7 @@ fn open(
     events: &mpsc::Sender<Vec<RunEvent>>,
 ) -> Result<OpenRun, RunError> {
     let Opening { layout, job, plan, permits, retry, bounds, .. } = opening;
-    let root = layout.root().to_owned();
-    let epoch = taken.epoch;
+    let (root, epoch) = (layout.root().to_owned(), taken.epoch);
     let manifest = Manifest::read(&layout)?;
     let damaged = |source| OpenError::Journal { root: root.clone(), source };
     // Files that were sealed under another plan may hold other settlements.
@@ -171,18 +170,8 @@ fn open(
     let durable: Vec<_> = noted.into_iter().chain(confirmed).collect();
 
     let settings = Settings { run: RunId::from_bytes([0; 16]), epoch, permits, retry, bounds };
-    let mut replaying = Replaying {
-        core: Core::new(settings),
-        planner,
-        events,
-        records: &records,
-        job: &job,
-        epoch,
-        started: false,
-        batch: Vec::new(),
-        changed: Vec::new(),
-        effects: Vec::new(),
-    };
+    let core = Core::new(settings);
+    let mut replaying = Replaying::new(core, planner, events, &records, &job, epoch);
     let replay = journal::replay(&layout, &durable, |at, record| replaying.apply(at, record))
         .map_err(damaged)?;
     replaying.send();
@@ -203,28 +192,16 @@ fn open(
     if let Some(former) = former {
         journal::persist(&layout, former.epoch).map_err(damaged)?;
     }
-    let opened = Opened {
-        format: RUN_FORMAT,
-        run,
-        epoch,
-        plan,
-        retry,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        owner: format!("{} pid {}", lock::host_name(), std::process::id()),
-        former,
-        holder: taken.shared.then_some(taken.owner.id),
-        takeover: taken.takeover.clone(),
-    };
-    let writer = Writer::create(&layout, now, opened)?;
+    let writer = begin_epoch(&layout, now, opened(run, plan, retry, former, &taken))?;
     if replay.is_none() {
         send_started(events, &job, run, epoch, planner.total(), created_at);
     }
-    if let Some(Takeover { former, reason }) = taken.takeover {
+    let Taken { takeover, fence, .. } = taken;
+    if let Some(Takeover { former, reason }) = takeover {
         send(events, vec![RunEvent { at: now, kind: EventKind::LockTakeover { former, reason } }]);
     }
     warn_of_torn_tail(replay.as_ref(), events);
-    let fence = taken.fence;
-    Ok(OpenRun {
+    let open = OpenRun {
         layout,
         job,
         plan,
@@ -236,6 +213,42 @@ fn open(
         records,
         manifest,
         fence,
+    };
+    Ok(open)
+}
+
+/// The first record of this sitting.
+fn opened(
+    run: RunId,
+    plan: Digest,
+    retry: RetryPolicy,
+    former: Option<Former>,
+    taken: &Taken,
+) -> Opened {
+    Opened {
+        format: RUN_FORMAT,
+        run,
+        epoch: taken.epoch,
+        plan,
+        retry,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        owner: format!("{} pid {}", lock::host_name(), std::process::id()),
+        former,
+        holder: taken.shared.then_some(taken.owner.id),
+        takeover: taken.takeover.clone(),
+    }
+}
+
+/// Creates the segment of an epoch: where files cannot be locked, that is what only one can do.
+fn begin_epoch(layout: &Layout, at: Timestamp, opened: Opened) -> Result<Writer, RunError> {
+    Writer::create(layout, at, opened).map_err(|error| match error {
+        JournalError::Io { action: "create", source, .. }
+            if source.kind() == std::io::ErrorKind::AlreadyExists =>
+        {
+            let holder = "a process that began at the same moment".to_owned();
+            OpenError::Lock(LockError::Held { root: layout.root().to_owned(), holder }).into()
+        }
+        error => error.into(),
     })
 }
 
@@ -261,7 +274,29 @@ struct Replaying<'a> {
     effects: Vec<Effect>,
 }
 
-impl Replaying<'_> {
+impl<'a> Replaying<'a> {
+    fn new(
+        core: Core,
+        planner: &'a dyn Planner,
+        events: &'a mpsc::Sender<Vec<RunEvent>>,
+        records: &'a RecordsWriter,
+        job: &'a str,
+        epoch: u32,
+    ) -> Self {
+        Self {
+            core,
+            planner,
+            events,
+            records,
+            job,
+            epoch,
+            started: false,
+            batch: Vec::new(),
+            changed: Vec::new(),
+            effects: Vec::new(),
+        }
+    }
+
     fn apply(&mut self, at: Timestamp, record: Record) {
         if let Record::Opened(opened) = &record
             && !self.started
