@@ -32,6 +32,7 @@ pub use elements::variables::Variable;
 pub use fields::Spot;
 pub use job_file::{JobFile, LogLevel};
 pub use problem::{ConfigError, ConfigErrors, ConfigWarning, ErrorKind, Problems};
+#[cfg(feature = "nats")]
 pub(crate) use read::text as read_text;
 pub use resolve::{Job, Options, read_job};
 pub use task_file::{TaskFile, read_task};

@@ -27,7 +27,11 @@ pub const ALL: &[ProviderKind] = &[
 /// [`RunError::NotBuilt`].
 #[cfg_attr(
     not(feature = "process"),
-    expect(unused_variables, reason = "other providers keep nothing on the host's disk")
+    expect(
+        unused_variables,
+        clippy::needless_pass_by_value,
+        reason = "other providers keep nothing on the host's disk"
+    )
 )]
 pub fn provider(
     kind: ProviderKind,
