@@ -103,7 +103,7 @@ fn after_a_takeover_hellos_are_watched_for_one_lease_before_a_run() {
 #[test]
 fn after_a_reconnect_only_what_was_offered_before_is_waited_for() {
     let mut world = World::elsewhere(3, 2);
-    world.watch(100, &[]);
+    world.watch(50, &[]);
     world.handle(Input::Reconnected);
     world.report(0, FIRST, 1, 1, ok(1.0));
     assert_eq!(world.ask(1, 2, FIRST, 2), Some(Answer::Run), "offered after it");

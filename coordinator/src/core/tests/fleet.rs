@@ -34,6 +34,8 @@ enum Step {
     Wipe,
     /// Another coordinator takes over.
     Takeover,
+    /// So many unstarted offers of each of two classes.
+    Room(usize, usize),
     Cancel(usize),
     Respecify(usize),
 }
@@ -51,6 +53,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Restart),
         1 => Just(Step::Wipe),
         1 => Just(Step::Takeover),
+        1 => (0usize..3, 0usize..3).prop_map(|(small, large)| Step::Room(small, large)),
         1 => any::<usize>().prop_map(Step::Cancel),
         1 => any::<usize>().prop_map(Step::Respecify),
     ]
@@ -254,6 +257,10 @@ impl Fleet {
                 self.reconnected();
             }
             Step::Takeover => self.take_over(),
+            Step::Room(small, large) => {
+                let rooms = [(SizeClass(0), small), (SizeClass(1), large)];
+                self.handle(Input::Room(rooms.into()));
+            }
             Step::Cancel(n) => {
                 let n = u8::try_from(n % usize::from(ITEMS)).expect("few");
                 let items = vec![planned(n, self.specs[&n])];
@@ -464,6 +471,7 @@ impl Fleet {
 
     /// No more faults: everything is run to its end.
     fn heal(&mut self) {
+        self.handle(Input::Room(BTreeMap::new()));
         for w in 0..2 {
             self.come_back(w);
             if self.workers[w].cut {
@@ -493,9 +501,10 @@ pub(super) fn marker(n: u8, try_id: TryId, e: u64, body: Body) -> Report {
     Report { run: RUN, item: item(n), try_id, exec: exec(e), spec: spec(1), worker, body }
 }
 
+/// Items of two classes in turn.
 pub(super) fn planned(n: u8, under: u8) -> NewItem {
-    let ordinal = u64::from(n);
-    NewItem { item: item(n), ordinal, spec: spec(under), class: SizeClass(0), lane: 0 }
+    let (ordinal, class) = (u64::from(n), SizeClass(n % 2));
+    NewItem { item: item(n), ordinal, spec: spec(under), class, lane: 0 }
 }
 
 pub(super) fn line(n: u8, try_id: TryId, e: u64, claiming: bool) -> Running {
