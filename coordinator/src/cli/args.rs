@@ -172,7 +172,7 @@ pub(super) struct WorkerArgs {
     #[arg(long, value_name = "DIR")]
     pub(super) dir: Option<PathBuf>,
 
-    /// How long running trials may go on when it drains, before they are stopped
+    /// How long running trials may go on when it drains, before they are ended and run again elsewhere
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = values::duration)]
     pub(super) drain_timeout: Duration,
 

@@ -73,7 +73,12 @@ impl Estate {
 
     async fn adoptable(&self) -> Vec<WorkerDir> {
         let base = self.base.clone();
-        supervise::blocking(move || WorkerDir::adoptable(&base)).await.unwrap_or_else(|error| {
+        let look = move || {
+            let found = WorkerDir::adoptable(&base);
+            sweep(&base);
+            found
+        };
+        supervise::blocking(look).await.unwrap_or_else(|error| {
             tracing::warn!("cannot look for dead workers: {}", chain(&error));
             Vec::new()
         })
@@ -129,6 +134,19 @@ pub async fn reap(providers: &[Arc<dyn Provider>], owners: &HostOwners) {
                 }
             }
             Err(failure) => tracing::warn!("cannot look for leftovers: {}", failure.chain()),
+        }
+    }
+}
+
+/// Removes what dead workers of any deployment left that nobody needs.
+pub(super) fn sweep(workers: &Path) {
+    let Some(all) = workers.parent() else { return };
+    for deployment in std::fs::read_dir(all).into_iter().flatten().flatten() {
+        let path = deployment.path();
+        WorkerDir::sweep(&path);
+        if path != workers {
+            // Others may be using it.
+            let _in_use = std::fs::remove_dir(&path);
         }
     }
 }

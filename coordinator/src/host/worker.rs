@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rollout_protocol::spec::environment::ProviderKind;
@@ -13,13 +14,13 @@ use rollout_worker::owner::{HostOwners, WorkerDir};
 use rollout_worker::port::WorkSource;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::{
-    Ended, Profile, Runner, Shutdown, TrialRunner, Worker, WorkerConfig,
+    Ended, Profile, Runner, Shutdown, TrialRunner, Why, Worker, WorkerConfig,
 };
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 use tokio::sync::{mpsc, watch};
 
-use super::adopt::{Estate, chain};
+use super::adopt::{Estate, chain, sweep};
 use super::prospect::{Prospect, Providers};
 use super::{HostPaths, SPOOL_BYTES, provider, services};
 use crate::run::RunError;
@@ -86,9 +87,13 @@ impl WorkerProcess {
         let adopting = estate.keep(move || working(&providers, &profile.borrow()));
         let _adopting = supervise::spawn("adoption", adopting);
         let (shutdown, told) = watch::channel(Shutdown::No);
-        let leaving = leave(self.stops, shutdown, self.drain_timeout);
+        let hurried = Arc::new(AtomicBool::new(false));
+        let leaving = leave(self.stops, shutdown, self.drain_timeout, Arc::clone(&hurried));
         let _leaving = supervise::spawn("leaving", leaving);
-        let ended = worker.run(told).await;
+        let mut ended = worker.run(told).await;
+        if ended.why == Why::Killed && !hurried.load(Ordering::Relaxed) {
+            ended.why = Why::Asked;
+        }
         let places = [self.workers, self.sandboxes];
         supervise::blocking(move || close(dir, ended, &places)).await;
         Ok(ended)
@@ -159,11 +164,13 @@ fn tell_start(dir: &WorkerDir, process: &WorkerProcess, profile: &Profile) {
     );
 }
 
-/// Turns signals into how the worker leaves.
+/// Turns signals into how the worker leaves. What does not end in time is ended at once: it runs
+/// again elsewhere from its beginning, so that nothing is gained by the end of a phase.
 async fn leave(
     mut stops: mpsc::Receiver<StopLevel>,
     shutdown: watch::Sender<Shutdown>,
     drain_timeout: Duration,
+    hurried: Arc<AtomicBool>,
 ) {
     if stops.recv().await.is_none() {
         return std::future::pending().await;
@@ -172,20 +179,9 @@ async fn leave(
         tracing::info!("draining: no more work is taken, what runs has {drain_timeout:?} to end");
         shutdown.send_replace(Shutdown::Finish);
         let signal = tokio::time::timeout(drain_timeout, stops.recv()).await;
-        if matches!(signal, Ok(Some(_))) {
-            return kill(&shutdown).await;
-        }
+        hurried.store(signal.is_ok(), Ordering::Relaxed);
     }
-    tracing::info!("draining: what runs ends its phase, is collected and given back");
-    shutdown.send_replace(Shutdown::Drain);
-    match stops.recv().await {
-        Some(_) => kill(&shutdown).await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn kill(shutdown: &watch::Sender<Shutdown>) {
-    tracing::warn!("killed: what runs ends now");
+    tracing::info!("what still runs is ended and given back");
     shutdown.send_replace(Shutdown::Kill);
     std::future::pending::<()>().await;
 }
@@ -205,6 +201,7 @@ fn close(dir: WorkerDir, ended: Ended, places: &[PathBuf; 2]) {
     } else {
         tracing::info!("everything is reported; good bye");
     }
+    sweep(&places[0]);
     // Others may be using them.
     let deployments = places[0].parent().map(Path::to_owned);
     for place in places.iter().chain(&deployments) {

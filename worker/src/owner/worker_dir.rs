@@ -118,6 +118,23 @@ impl WorkerDir {
         Ok(adopted)
     }
 
+    /// Removes the directories below `base` that dead workers left with nothing in them that anybody
+    /// could need, whosever they are; those with something are not touched.
+    pub fn sweep(base: &Path) {
+        for path in fs::read_dir(base).into_iter().flatten().flatten().map(|entry| entry.path()) {
+            let is_empty =
+                |name| fs::read_dir(path.join(name)).is_ok_and(|mut d| d.next().is_none());
+            // Looked at before it is locked, so that its heir never finds it locked.
+            if is_empty("spool")
+                && is_empty("scratch")
+                && let Some(_lock) = take_lock(&path)
+                && let Err(error) = remove(&path)
+            {
+                tracing::warn!("cannot remove {}: {error}", path.display());
+            }
+        }
+    }
+
     /// The worker whose directory it is.
     pub fn id(&self) -> &WorkerId {
         &self.id
@@ -289,6 +306,21 @@ mod tests {
             fs::read_dir(base).unwrap().map(|e| e.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, ["Not_A_Worker", "file", "foreign", "link"]);
+    }
+
+    #[test]
+    fn a_sweep_takes_what_is_dead_and_empty() {
+        let temp = TempDir::new().unwrap();
+        let make = || WorkerDir::create(temp.path()).unwrap();
+        let (live, full, empty) = (make(), make(), make());
+        fs::write(full.spool().join("record"), "kept").unwrap();
+        let (kept, gone) = (full.path().to_owned(), empty.path().to_owned());
+        drop((full, empty));
+        until(|| {
+            WorkerDir::sweep(temp.path());
+            !gone.exists()
+        });
+        assert!(live.path().exists() && kept.exists());
     }
 
     #[test]
