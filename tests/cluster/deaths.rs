@@ -14,6 +14,9 @@ use crate::{DEADLINE, LEASE, assert_nothing_left, assert_undisturbed, cluster};
 /// What deciding and starting may take beyond the lease.
 const BEYOND: Duration = Duration::from_secs(2);
 
+/// Names the task whose trials kill their worker: only the program under test knows it.
+const DEADLY: &str = "ROLLOUT_TEST_DEADLY_TASK";
+
 /// Two trials that run on the first of the workers.
 fn two_on_one(cluster: &Cluster, witness: &Witness, load: &Load) -> (Member, Member) {
     load.write(&cluster.project, witness);
@@ -70,12 +73,12 @@ fn a_trial_that_kills_its_worker_is_poisoned_and_harms_no_other() {
     let Some(cluster) = cluster() else { return };
     let (witness, load) = (Witness::start(), Load::new("poison", 8, (2.0, 3.0)));
     load.write(&cluster.project, &witness);
-    let mut worker = cluster.worker("a", 8).started();
-    let mut coordinator = cluster.coordinator(&load.file()).started();
     let poisonous = load.task(5);
+    let mut worker = cluster.worker("a", 8).variable(DEADLY, &poisonous).started();
+    let mut coordinator = cluster.coordinator(&load.file()).started();
     let mut deaths = 0;
     wait::until(2 * DEADLINE, "the run to end", || {
-        if witness.executions().get(&poisonous).is_some_and(|begun| *begun > deaths) {
+        if !worker.is_up() {
             worker.kill();
             worker.start();
             deaths += 1;
