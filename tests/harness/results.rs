@@ -123,5 +123,8 @@ pub fn json(path: &Path) -> Option<Value> {
 
 fn directories(path: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).filter(|path| path.is_dir() && !path.is_symlink()).collect()
+    // What begins with a dot is not there yet.
+    let hidden = |path: &Path| path.file_name().is_some_and(|n| n.as_encoded_bytes()[0] == b'.');
+    let entries = entries.map(|entry| entry.path()).filter(|path| !hidden(path));
+    entries.filter(|path| path.is_dir() && !path.is_symlink()).collect()
 }
