@@ -238,10 +238,19 @@ impl Held {
     /// The owner after this one. Epochs are given once: a note with an older one was written by
     /// somebody who read before this process wrote.
     fn successor(&self) -> Option<Lost> {
-        let found = Note::parse(&note::read(&self.layout.lock_info()).ok()??)?;
+        let found = note::read(&self.layout.lock_info()).ok()?;
+        let found = found.as_deref().and_then(Note::parse);
         let mine = self.note();
-        (found.owner.id != mine.owner.id && found.epoch > mine.epoch)
-            .then(|| Lost { by: found.describe() })
+        match found {
+            Some(found) if found.owner.id == mine.owner.id => None,
+            Some(found) if found.epoch > mine.epoch => Some(Lost { by: found.describe() }),
+            // A successor that has ended took its note away. Its segment stays.
+            _ => {
+                let newest = Survey::of(&self.layout).ok()?.next_epoch() - 1;
+                let by = || format!("sitting {newest}, which has ended");
+                (newest > mine.epoch).then(|| Lost { by: by() })
+            }
+        }
     }
 
     /// Removes the note if it is ours.

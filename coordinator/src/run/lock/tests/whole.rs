@@ -7,7 +7,7 @@ use std::time::Duration;
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::event::TakeoverReason;
-use rollout_protocol::id::ExecId;
+use rollout_protocol::id::{ExecId, RunId};
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::control::StopLevel;
@@ -58,7 +58,8 @@ async fn begin(root: &Path, taking: &Taking) -> Result<Sitting, LockError> {
     let replay = journal::replay(&layout, &[], |_, _| {})?;
     let opened = Opened {
         format: RUN_FORMAT,
-        run: taken.run.expect("on a board"),
+        // Without a board nobody else names it.
+        run: taken.run.unwrap_or(RunId::from_bytes([7; 16])),
         epoch: taken.epoch,
         plan: Digest::of(b"plan"),
         retry: RetryPolicy::default(),
@@ -167,4 +168,16 @@ async fn a_run_that_was_taken_by_force_is_lost_and_its_late_records_do_not_count
     let key = second.taken.run.expect("it has an id").to_string();
     let entry = board.entry(&key).expect("on the board");
     assert_eq!((entry.epoch, entry.state), (2, RunState::Stopped));
+}
+
+#[tokio::test]
+async fn an_owner_that_wakes_when_its_successor_has_ended_finds_out() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let alone = |patience| Taking { patience, shared: None };
+    let first = begin(directory.path(), &alone(impatient())).await.expect("new");
+    first.lock.fence().check().expect("nobody else came");
+    let second = begin(directory.path(), &alone(force())).await.expect("by force");
+    drop(second);
+    assert!(!Layout::new(directory.path()).lock_info().exists(), "it took its note away");
+    assert!(first.lock.fence().check().is_err());
 }
