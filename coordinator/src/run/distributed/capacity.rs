@@ -27,6 +27,14 @@ pub struct Capacity {
     pub workers: usize,
 }
 
+impl Capacity {
+    /// What is assumed before anybody has looked at the workers: the fewest offers, so that a run
+    /// that begins takes no pool by surprise, and room for everything some day.
+    pub fn unseen(lanes: &[Needs]) -> Self {
+        Self { unplaceable: BTreeMap::new(), ..judge(lanes, &[].iter(), 0.0) }
+    }
+}
+
 /// Judges by the hellos of living workers of the run's pool and store. `rate` is trials per second.
 pub(super) fn judge<'a>(
     lanes: &[Needs],
@@ -107,7 +115,8 @@ mod tests {
         let busy = judge(&lanes, &workers.iter(), 5000.0);
         assert_eq!(busy.room[&SizeClass(0)], 548);
         assert_eq!(judge(&lanes, &[].iter(), 1e9).room[&SizeClass(0)], AHEAD.1);
-        assert_eq!(judge(&lanes, &[].iter(), 0.0).room[&SizeClass(0)], AHEAD.0);
+        let unseen = Capacity::unseen(&lanes);
+        assert_eq!((unseen.room[&SizeClass(1)], unseen.unplaceable.len()), (AHEAD.0, 0));
     }
 
     #[test]

@@ -25,6 +25,7 @@ pub use self::outlet::Outlet;
 use self::sources::Turn;
 pub use self::sources::{News, Sources, Workers};
 pub use self::standing::{Keeper, Standing};
+use super::distributed::Capacity;
 use super::manifest::RunState;
 use super::open::OpenRun;
 use super::{Planner, RunError};
@@ -153,6 +154,7 @@ impl<P: Planner> Engine<P> {
     pub async fn run(mut self, mut sources: Sources) -> Result<Ended, RunError> {
         self.adopt_plan();
         if let Workers::Elsewhere = sources.workers {
+            self.handle(Input::Room(Capacity::unseen(self.planner.lanes()).room));
             self.handle(Input::Begin);
         }
         self.write_manifest(RunState::Running)?;
