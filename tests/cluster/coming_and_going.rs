@@ -33,14 +33,14 @@ fn workers_join_and_leave_during_a_run() {
 #[test]
 fn a_drain_that_takes_too_long_gives_its_trials_to_others() {
     let Some(cluster) = cluster() else { return };
-    let (witness, load) = (Witness::start(), Load::new("drained", 2, (8.0, 8.0)));
+    let (witness, load) = (Witness::start(), Load::new("drained", 2, (20.0, 20.0)));
     load.write(&cluster.project, &witness);
     let mut first = cluster.worker("a", 2).with(&["--drain-timeout", "1s"]).started();
     let mut coordinator = cluster.coordinator(&load.file()).started();
     wait::until(DEADLINE, "two agents", || witness.running() == 2);
     let second = cluster.worker("b", 2).started();
-    let _ended = first.terminate(LEAVE);
-    assert_eq!(witness.killed(), 2, "they were ended");
+    let _ended = first.terminate(LEAVE).expect(ExitCode::Success);
+    assert_eq!(witness.killed(), 2, "they were ended: {:?}", witness.seen());
     let _ended = coordinator.wait(DEADLINE).expect(ExitCode::Success);
     assert_eq!(witness.repeated(), 2);
     assert_undisturbed(&cluster, &load);
@@ -64,6 +64,6 @@ fn a_worker_with_another_store_is_refused_with_the_reason() {
     let worker = cluster.worker("a", 2).started();
     let _ended = coordinator.wait(DEADLINE).expect(ExitCode::Success);
     assert_undisturbed(&cluster, &load);
-    stranger.kill();
+    let _ended = stranger.terminate(LEAVE).expect(ExitCode::Success);
     assert_nothing_left(&cluster, &["stores"], [worker]);
 }
