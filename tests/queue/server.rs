@@ -72,6 +72,9 @@ fn contact_is_lost_and_found() {
         until("contact is found", async || contact.borrow().up).await;
         assert_eq!(contact.borrow().connections, 2);
         until("it is the same", async || dispatch.incarnation().await.ok() == Some(life)).await;
+        let hello = async || source.hello(samples::hello("again")).await.is_ok();
+        until("hellos are taken", hello).await;
+        until("hellos get around", async || hello_ages(&dispatch).await.len() == 2).await;
         let run = samples::offer(1, 1).run;
         until("what was said meanwhile was heard", async || {
             dispatch.list(run).await.is_ok_and(|listed| listed.is_empty())

@@ -210,3 +210,35 @@ pub(super) async fn keep(link: Arc<Link>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(created: &str, last_seq: u64) -> StreamInfo {
+        let state = StreamState { last_seq, ..StreamState::default() };
+        StreamInfo { created: created.to_owned(), state }
+    }
+
+    #[test]
+    fn a_life_is_creation_times_and_sequences_that_only_grow() {
+        let life = Life::default();
+        let judge = |work: &StreamInfo, reports: &StreamInfo| {
+            let mut seen = life.seen();
+            let before = (seen.work, seen.reports);
+            seen.judge(work, reports, before)
+        };
+        let first = judge(&info("a", 5), &info("b", 7));
+        life.saw_work(9);
+        life.saw_report(8);
+        assert_eq!(judge(&info("a", 9), &info("b", 20)), first);
+        let lost = judge(&info("a", 9), &info("b", 6));
+        assert_ne!(lost, first, "reports went back below what was acknowledged");
+        assert_eq!(judge(&info("a", 10), &info("b", 6)), lost);
+        let lost_work = judge(&info("a", 8), &info("b", 6));
+        assert_ne!(lost_work, lost, "offers too");
+        assert_ne!(judge(&info("c", 0), &info("b", 6)), lost_work, "made anew");
+        let other = Life::default().seen().judge(&info("a", 1), &info("b", 1), (0, 0));
+        assert_eq!(other, first, "whoever has seen no loss agrees");
+    }
+}

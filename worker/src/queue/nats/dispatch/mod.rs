@@ -4,19 +4,23 @@ mod asked;
 mod hellos;
 mod list;
 mod offers;
+mod premises;
 mod purge;
 mod reports;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::wire::control::Control;
 use rollout_protocol::wire::offer::{Offer, SizeClass};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use self::asked::Asked;
 use self::hellos::Hellos;
+use self::premises::Premises;
 use self::purge::Purges;
 use self::reports::Readers;
 use super::connect::Nats;
@@ -27,6 +31,7 @@ use crate::port::{
     Contact, Dispatch, Incarnation, Listed, Offered, PendingClaim, PendingCommand, Position,
     QueueError, Refused, Reported, SeenHello,
 };
+use crate::supervise::{self, Task};
 
 /// Does something, and once more after making what was missing. No function: closures over
 /// borrowed futures cannot be sent.
@@ -47,12 +52,12 @@ macro_rules! repairing {
 pub struct NatsDispatch {
     nats: Nats,
     pool: Name,
-    classes: Vec<SizeClass>,
-    preparing: Mutex<()>,
+    premises: Arc<Premises>,
     readers: Readers,
     purges: Purges,
     asked: Asked,
     hellos: Hellos,
+    _keeper: Task<()>,
 }
 
 impl NatsDispatch {
@@ -65,22 +70,19 @@ impl NatsDispatch {
         let hellos = Hellos::watch(link.clone()).await?;
         let purges = Purges::start(link.clone());
         let asked = Asked::start(link.clone());
-        let (preparing, readers) = (Mutex::default(), Readers::default());
-        Ok(Self { nats, pool, classes, preparing, readers, purges, asked, hellos })
+        let premises = Arc::new(Premises::new(nats.clone(), pool.clone(), classes));
+        let keeper = supervise::spawn("premises", premises.clone().keep());
+        let readers = Readers::default();
+        Ok(Self { nats, pool, premises, readers, purges, asked, hellos, _keeper: keeper })
     }
 
     fn link(&self) -> &Link {
         self.nats.link()
     }
 
-    /// Makes what is missing.
     async fn repair(&self) -> Result<(), QueueError> {
-        let _one_at_a_time = self.preparing.lock().await;
         tracing::warn!("something is missing on the server: making it again");
-        self.nats.prepare(&self.pool, &self.classes).await.map_err(|error| match error {
-            SetupError::Queue(error) => error,
-            SetupError::Differs { .. } => QueueError::Denied { reason: error.to_string() },
-        })
+        self.premises.prepare().await
     }
 }
 
@@ -125,7 +127,7 @@ impl Dispatch for NatsDispatch {
         max: usize,
         wait: Duration,
     ) -> Result<Vec<Reported>, QueueError> {
-        let deadline = tokio::time::Instant::now() + wait;
+        let deadline = Instant::now() + wait;
         let found = repairing!(self, self.readers.read(self.link(), run, from, max, deadline))?;
         found.ok_or(QueueError::Position)
     }

@@ -84,7 +84,7 @@ impl Readers {
                     return Ok(Some(reports));
                 }
                 // It was removed, or its server is not what it was.
-                Err(fault) if fault.is_missing() => {
+                Err(fault) if fault.is_missing() && Instant::now() < deadline => {
                     *place = None;
                     link.check_life().await?;
                 }
