@@ -6,6 +6,7 @@ mod cancelling;
 mod coming_and_going;
 mod coordinator;
 mod deaths;
+mod example;
 mod ownership;
 mod placement;
 mod server;

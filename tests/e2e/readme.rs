@@ -3,6 +3,7 @@
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::Engine;
 use rollout_tests::project::repository;
+use rollout_tests::{nats, net};
 
 use crate::examples::with_examples;
 use crate::{DEADLINE, assert_nothing_left};
@@ -33,6 +34,10 @@ fn its_commands_do_what_it_says() {
             assert!(repository().join("tests/run").exists());
             continue;
         }
+        if command == "examples/nats/run" {
+            over_nats();
+            continue;
+        }
         let words: Vec<&str> = command.split_whitespace().collect();
         let Some(arguments) = words.strip_prefix(&["cargo", "run", "--release", "--"]) else {
             panic!("`{command}` of the README is executed by no test");
@@ -44,6 +49,20 @@ fn its_commands_do_what_it_says() {
         let _ended = project.rollout(arguments).wait(DEADLINE).expect(ExitCode::Success);
         assert_nothing_left(&project);
     }
+}
+
+/// The example of a run over NATS.
+fn over_nats() {
+    let (Some(_engine), [server, ..]) = (Engine::available(), &nats::programs()[..]) else {
+        return;
+    };
+    let project = with_examples();
+    let example = repository().join("examples/nats/run");
+    let mut command = project.script(&example, &[]);
+    command.env("NATS_SERVER", server).env("NATS_PORT", net::free_port().to_string());
+    let ended = project.start(command).wait(DEADLINE).expect(ExitCode::Success);
+    assert_eq!(project.results("docker").count("completed_trials"), 4, "{}", ended.stderr);
+    assert_nothing_left(&project);
 }
 
 /// The tests run the program they were built with; `cargo run` must find the same one.

@@ -112,6 +112,20 @@ impl Project {
         command
     }
 
+    /// A script that runs the program under test as `ROLLOUT`, in the project, with an environment
+    /// of its own.
+    pub fn script(&self, path: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(path);
+        let of_program = self.command(&[]);
+        for (name, value) in of_program.get_envs() {
+            if let Some(value) = value {
+                command.env(name, value);
+            }
+        }
+        command.args(arguments).current_dir(self.path()).env("ROLLOUT", &self.program);
+        command
+    }
+
     /// Starts a command made by [`Project::command`].
     pub fn start(&self, command: Command) -> Run {
         let number = self.runs.fetch_add(1, Ordering::Relaxed);
