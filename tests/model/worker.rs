@@ -159,6 +159,7 @@ impl Worker {
             providers: BTreeMap::new(),
             variables: BTreeSet::new(),
             draining: false,
+            gone: false,
             executions,
         }
     }

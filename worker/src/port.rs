@@ -166,6 +166,10 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
     /// [`QueueError`].
     async fn reports_head(&self, run: RunId) -> Result<u64, QueueError>;
 
+    /// For how long every hello was kept, until now: a worker that said one since then is among
+    /// [`Dispatch::hellos`]. Another coordinator may have been there to hear it.
+    fn hellos_kept(&self) -> Duration;
+
     /// Tells workers something at once. A hint only.
     ///
     /// # Errors

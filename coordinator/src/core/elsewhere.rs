@@ -3,6 +3,7 @@
 //! sitting learns it again while it watches for one lease.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use rollout_protocol::id::{ExecId, ItemId, TryId, WorkerId};
 use rollout_protocol::limits;
@@ -11,6 +12,14 @@ use rollout_protocol::wire::offer::SizeClass;
 use super::Bounds;
 use super::claim::Question;
 use super::row::Row;
+
+/// How long after the beginning of a watch a hello shows what a worker held then, milliseconds: it is
+/// said anew within a second.
+const SETTLE: u64 = 1500;
+
+fn signed(ms: u64) -> i64 {
+    i64::try_from(ms).unwrap_or(i64::MAX)
+}
 
 /// What is known of workers elsewhere. Times are on the monotonic clock of the inputs.
 #[derive(Debug)]
@@ -28,6 +37,10 @@ pub(super) struct Elsewhere {
     pub(super) after_outage: bool,
     /// When each worker was last heard.
     pub(super) workers: HashMap<WorkerId, u64>,
+    /// When each worker that may run something was last heard, also before the sitting.
+    pub(super) signs: HashMap<WorkerId, i64>,
+    /// Since when every hello was kept.
+    kept_since: Option<i64>,
     /// Executions that were shown, claimed or announced.
     pub(super) shown: HashMap<ExecId, Shown>,
     /// Items that a worker holds a delivery of whose claim waits: when that was shown or said last.
@@ -128,6 +141,8 @@ impl Elsewhere {
             looked_since: now,
             after_outage: false,
             workers: HashMap::new(),
+            signs: HashMap::new(),
+            kept_since: None,
             shown: HashMap::new(),
             asking: HashMap::new(),
             round: 0,
@@ -163,12 +178,54 @@ impl Elsewhere {
         now.saturating_sub(self.looked_at) > self.times.silence / 5 * 4
     }
 
-    /// When it means something that an execution is not shown: after one lease of watching, in
-    /// which a worker that was cut off has come back.
+    /// Since when every hello was kept.
+    pub(super) fn kept(&mut self, now: u64, kept: Duration) {
+        let kept = i64::try_from(kept.as_millis()).unwrap_or(i64::MAX);
+        let since = signed(now).saturating_sub(kept);
+        self.kept_since = Some(self.kept_since.map_or(since, |before| before.min(since)));
+    }
+
+    /// A worker was heard so long ago, or is gone.
+    pub(super) fn sign(&mut self, now: u64, worker: &WorkerId, age: u64, gone: bool) {
+        if gone {
+            self.signs.remove(worker);
+            return;
+        }
+        let at = signed(now).saturating_sub(signed(age));
+        self.signs
+            .entry(worker.clone())
+            .and_modify(|before| *before = at.max(*before))
+            .or_insert(at);
+    }
+
+    /// Forgets workers that no watch waits for any more.
+    pub(super) fn forget_signs(&mut self, now: u64) {
+        let long_ago = signed(now).saturating_sub(signed(self.times.lease.saturating_mul(2)));
+        self.signs.retain(|_, at| *at >= long_ago);
+    }
+
+    /// When it means something that an execution is not shown: when every worker that could run one
+    /// has said a hello since the watch began; or after one lease of watching, in which a worker
+    /// that was cut off has come back.
     pub(super) fn watched_at(&self, now: u64) -> u64 {
+        let settled = self.watched_since.saturating_add(SETTLE);
+        let pauses = self.is_pause(now) || self.looked_since > self.watched_since;
+        if !pauses && self.everybody_was_heard() {
+            return settled;
+        }
         let looks = if self.is_pause(now) { now } else { self.looked_since };
         let watch = self.watched_since.saturating_add(self.times.lease);
         watch.max(looks.saturating_add(self.times.silence))
+    }
+
+    /// Whether everybody who said a hello in the lease before the watch began, and may run something
+    /// therefore, has said one since. Only if all of those are known.
+    fn everybody_was_heard(&self) -> bool {
+        let (since, lease) = (signed(self.watched_since), signed(self.times.lease));
+        let before = since.saturating_sub(lease);
+        let settled = since.saturating_add(signed(SETTLE));
+        self.kept_since.is_some_and(|kept| kept <= before)
+            && self.signs.values().all(|at| *at < before || *at >= settled)
     }
 
     /// Whether it means something that an execution is not shown.

@@ -48,6 +48,11 @@ impl Core {
                 }
             }
             Input::Claim { id, claim } => self.claim(now, id, claim, out),
+            Input::HellosKept(kept) => {
+                if let Some(elsewhere) = &mut self.elsewhere {
+                    elsewhere.kept(now.monotonic_ms, kept);
+                }
+            }
             Input::Hellos(hellos) => self.hellos(now, hellos, out),
             Input::Reconnected => {
                 if let Some(elsewhere) = &mut self.elsewhere {

@@ -17,6 +17,9 @@ impl Core {
         elsewhere.look(now.monotonic_ms);
         for SeenHello { hello, age } in hellos {
             let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+            if let Some(elsewhere) = &mut self.elsewhere {
+                elsewhere.sign(now.monotonic_ms, &hello.worker, age, hello.gone);
+            }
             self.hello(now, &hello.worker, age, &hello.executions, out);
         }
         self.forget_what_is_long_gone(now);
@@ -91,6 +94,7 @@ impl Core {
         let recent = |at: u64| at.saturating_add(lease) > now;
         elsewhere.shown.retain(|_, shown| shown.round == round || recent(shown.at));
         elsewhere.asking.retain(|_, at| recent(*at));
+        elsewhere.forget_signs(now);
         let shown = &elsewhere.shown;
         elsewhere.unwanted.retain(|exec, due| shown.contains_key(exec) || recent(*due));
     }

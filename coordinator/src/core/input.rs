@@ -1,6 +1,7 @@
 //! What the core is told.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
@@ -65,6 +66,9 @@ pub enum Input {
     /// A sitting begins while executions of former sittings may still run: offers stay offered, and
     /// what runs is learnt from reports and hellos.
     Begin,
+    /// For how long every hello was kept, until now: whoever said one since then is among the
+    /// hellos that follow. When this is never said, nothing was kept before the sitting.
+    HellosKept(Duration),
     /// The last hello of every worker that said one, all of them at once.
     Hellos(Vec<SeenHello>),
     /// The queue was out of reach, or it is another incarnation: that something is not shown means

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use rollout_protocol::record::LostReason;
+use rollout_protocol::wire::hello::Hello;
 use rollout_worker::environment::Provider;
 use rollout_worker::owner::{HostOwners, WorkerDir};
 use rollout_worker::port::WorkSource;
@@ -63,12 +64,21 @@ impl Estate {
         let mut left = Vec::new();
         for (dir, clean) in dirs.into_iter().zip(clean) {
             if clean {
+                self.say_goodbye(&dir).await;
                 supervise::blocking(move || remove(dir)).await;
             } else {
                 left.push(dir);
             }
         }
         left
+    }
+
+    /// Nobody needs to wait for a sign of a dead worker of which everything is reported.
+    async fn say_goodbye(&self, dir: &WorkerDir) {
+        let hello = Hello::goodbye(dir.id().clone(), String::new(), String::new());
+        if let Err(error) = self.source.hello(hello).await {
+            tracing::debug!("nobody is told that worker {} is gone: {error}", dir.id());
+        }
     }
 
     async fn adoptable(&self) -> Vec<WorkerDir> {

@@ -207,6 +207,7 @@ mod tests {
                 .into(),
             variables: BTreeSet::new(),
             draining: false,
+            gone: false,
             executions: Vec::new(),
         }
     }

@@ -38,9 +38,34 @@ pub struct Hello {
     /// Takes no more work.
     #[serde(default)]
     pub draining: bool,
+    /// It has ended, or is proven dead, and everything it began is reported. Said by itself or by
+    /// whoever adopted what it left.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gone: bool,
     /// Every execution whose report is not acknowledged (running, spooled, uploading), and every
     /// delivery whose claim waits for an answer.
     pub executions: Vec<Running>,
+}
+
+impl Hello {
+    /// The last word on a worker.
+    pub fn goodbye(worker: WorkerId, host: String, pool: String) -> Self {
+        Self {
+            worker,
+            host,
+            version: String::new(),
+            store: String::new(),
+            pool,
+            slots: 0,
+            free: 0,
+            budget: Budget::default(),
+            providers: BTreeMap::new(),
+            variables: BTreeSet::new(),
+            draining: true,
+            gone: true,
+            executions: Vec::new(),
+        }
+    }
 }
 
 /// What the trials of a worker may use together. What is absent has no limit.

@@ -111,6 +111,7 @@ fn words(shared: &Shared, executions: &[Arc<Execution>]) -> Hello {
         providers: profile.providers,
         variables: profile.variables,
         draining: shared.is_closing(),
+        gone: false,
         executions: own.chain(shared.adopted.lines()).collect(),
     }
 }

@@ -29,7 +29,8 @@ pub(in crate::cli) async fn doctor(
     let nats = args.nats.connect().await?;
     let survey = nats.survey().await?;
     let silence = args.nats.access.lease / 4;
-    let workers = nats.hellos().await?;
+    let mut workers = nats.hellos().await?;
+    workers.retain(|seen| !seen.hello.gone);
     let living = workers.iter().filter(|seen| seen.age < silence).count();
     let mut lines = describe(&survey);
     lines.push(format!("workers    {living} alive, {} silent", workers.len() - living));

@@ -36,6 +36,7 @@ pub(in crate::cli) async fn workers(
 ) -> Result<ExitCode, CliError> {
     let nats = args.nats.connect().await?;
     let mut seen = nats.hellos().await?;
+    seen.retain(|seen| !seen.hello.gone);
     if let Some(pool) = &args.pool {
         seen.retain(|seen| seen.hello.pool == pool.as_str());
     }

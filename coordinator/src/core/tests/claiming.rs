@@ -1,5 +1,7 @@
 //! Answers to claims, and what hellos tell, rule by rule.
 
+use rollout_protocol::wire::hello::Hello;
+
 use super::fleet::line;
 use super::*;
 
@@ -98,6 +100,48 @@ fn after_a_takeover_hellos_are_watched_for_one_lease_before_a_run() {
     assert_eq!(world.answer(2), None);
     world.watch(25, &[("a", &[line(0, FIRST, 1, false)])]);
     assert_eq!(world.answer(2), Some(Answer::Run));
+}
+
+#[test]
+fn after_a_takeover_it_is_enough_that_everybody_who_may_run_something_was_heard() {
+    let mut world = World::elsewhere(1, 1);
+    world.take_over(&[1]);
+    world.handle(Input::HellosKept(Duration::from_secs(61)));
+    assert_eq!(world.ask(1, 0, FIRST, 2), None, "nobody was heard yet");
+    world.watch(2, &[("a", &[]), ("b", &[])]);
+    assert_eq!(world.answer(1), Some(Answer::Run));
+}
+
+#[test]
+fn hellos_that_were_not_kept_for_a_lease_before_a_takeover_prove_nothing() {
+    let mut world = World::elsewhere(1, 1);
+    world.take_over(&[1]);
+    world.handle(Input::HellosKept(Duration::from_secs(59)));
+    assert_eq!(world.ask(1, 0, FIRST, 2), None);
+    world.watch(20, &[("a", &[])]);
+    assert_eq!(world.answer(1), None);
+}
+
+#[test]
+fn a_worker_that_was_heard_before_a_takeover_is_waited_for_until_it_is_known_to_be_gone() {
+    let mut world = World::elsewhere(1, 1);
+    world.take_over(&[1]);
+    world.handle(Input::HellosKept(Duration::from_secs(600)));
+    let silent = |age, gone| {
+        let hello = fleet::hello("b", Vec::new());
+        SeenHello { hello: Hello { gone, ..hello }, age: Duration::from_secs(age) }
+    };
+    let live = || SeenHello { hello: fleet::hello("a", Vec::new()), age: Duration::ZERO };
+    world.handle(Input::Hellos(vec![silent(5, false)]));
+    assert_eq!(world.ask(1, 0, FIRST, 2), None);
+    for second in 0..10 {
+        world.wait(1000);
+        world.handle(Input::Hellos(vec![live(), silent(6 + second, false)]));
+    }
+    assert_eq!(world.answer(1), None, "it may come back and show that it runs it");
+    world.wait(1000);
+    world.handle(Input::Hellos(vec![live(), silent(20, true)]));
+    assert_eq!(world.answer(1), Some(Answer::Run));
 }
 
 #[test]

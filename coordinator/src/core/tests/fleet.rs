@@ -525,6 +525,7 @@ pub(super) fn hello(name: &str, executions: Vec<Running>) -> Hello {
         providers: BTreeMap::new(),
         variables: std::collections::BTreeSet::new(),
         draining: false,
+        gone: false,
         executions,
     }
 }

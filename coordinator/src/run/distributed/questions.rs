@@ -39,7 +39,7 @@ pub(super) async fn take_claims(
         }
         let ready = async {
             caught_up(run, &*dispatch, &mut handled).await?;
-            dispatch.hellos().await
+            Ok((dispatch.hellos().await?, dispatch.hellos_kept()))
         };
         let known: Result<_, QueueError> = ready.await;
         match known {

@@ -56,7 +56,7 @@ impl Rounds {
         caught_up(self.run, &*self.dispatch, &mut self.handled).await?;
         let listed = self.dispatch.list(self.run).await?;
         let hellos = self.dispatch.hellos().await?;
-        self.say(News::Hellos(hellos)).await;
+        self.say(News::Hellos(hellos, self.dispatch.hellos_kept())).await;
         caught_up(self.run, &*self.dispatch, &mut self.handled).await?;
         let lasted = self.dispatch.contact().borrow().connections == connections
             && self.dispatch.incarnation().await? == incarnation;

@@ -55,7 +55,8 @@ impl View {
             };
             outage.works();
             let living = || {
-                let fresh = hellos.iter().filter(|seen| seen.age < self.silence);
+                let fresh =
+                    hellos.iter().filter(|seen| seen.age < self.silence && !seen.hello.gone);
                 fresh.map(|seen| &seen.hello).filter(|hello| hello.pool == self.pool)
             };
             let ours = living().filter(|hello| hello.store == self.store);
@@ -67,7 +68,7 @@ impl View {
                 known = capacity.clone();
                 self.say(News::Capacity(capacity)).await;
             }
-            self.say(News::Hellos(hellos)).await;
+            self.say(News::Hellos(hellos, self.dispatch.hellos_kept())).await;
         }
     }
 

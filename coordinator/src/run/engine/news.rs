@@ -1,6 +1,7 @@
 //! What is learnt of workers, queue and users, as inputs of the core.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use rollout_protocol::event::EventKind;
 use rollout_protocol::id::ExecId;
@@ -18,12 +19,12 @@ impl<P: Planner> Engine<P> {
     pub(super) async fn on_news(&mut self, news: News) -> Result<(), RunError> {
         match news {
             News::Claims(claims, hellos) => {
-                if let Some(hellos) = hellos {
-                    self.on_hellos(hellos).await;
+                if let Some((hellos, kept)) = hellos {
+                    self.on_hellos(hellos, kept).await;
                 }
                 claims.into_iter().for_each(|claim| self.on_claim(claim));
             }
-            News::Hellos(hellos) => self.on_hellos(hellos).await,
+            News::Hellos(hellos, kept) => self.on_hellos(hellos, kept).await,
             News::Capacity(Capacity { room, unplaceable, .. }) => {
                 self.handle(Input::Room(room));
                 self.handle(Input::Unplaceable(unplaceable));
@@ -76,10 +77,11 @@ impl<P: Planner> Engine<P> {
         self.next_question
     }
 
-    async fn on_hellos(&mut self, hellos: Vec<SeenHello>) {
+    async fn on_hellos(&mut self, hellos: Vec<SeenHello>, kept: Duration) {
         // Who asked and no longer waits asks again.
         self.claims.retain(|_, reply| !reply.is_closed());
         let moved = self.moved(&hellos);
+        self.handle(Input::HellosKept(kept));
         self.handle(Input::Hellos(hellos));
         if !moved.is_empty() {
             self.emit(moved).await;

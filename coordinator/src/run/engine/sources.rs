@@ -1,5 +1,7 @@
 //! Where the engine's inputs come from.
 
+use std::time::Duration;
+
 use rollout_protocol::event::EventKind;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::wire::control::StopLevel;
@@ -46,9 +48,9 @@ pub enum Workers {
 pub enum News {
     /// Claims, each after the reports up to its arrival were handed over, with the hellos seen then
     /// when the workers are elsewhere.
-    Claims(Vec<PendingClaim>, Option<Vec<SeenHello>>),
-    /// The last hello of every worker.
-    Hellos(Vec<SeenHello>),
+    Claims(Vec<PendingClaim>, Option<(Vec<SeenHello>, Duration)>),
+    /// The last hello of every worker, and for how long every hello was kept.
+    Hellos(Vec<SeenHello>, Duration),
     /// What the workers can take.
     Capacity(Capacity),
     /// The queue was out of reach.

@@ -115,6 +115,7 @@ pub(super) fn hello(name: &str, slots: u32) -> Hello {
         providers: BTreeMap::new(),
         variables: BTreeSet::new(),
         draining: false,
+        gone: false,
         executions: Vec::new(),
     }
 }

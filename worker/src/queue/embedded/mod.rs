@@ -262,6 +262,10 @@ impl Dispatch for EmbeddedQueue {
         Ok(seen)
     }
 
+    fn hellos_kept(&self) -> Duration {
+        self.now()
+    }
+
     async fn control(&self, control: Control) -> Result<(), QueueError> {
         let _nobody_listens = self.controls.send(control);
         Ok(())

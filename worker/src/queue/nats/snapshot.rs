@@ -18,6 +18,8 @@ struct Info {
     state: State,
     #[serde(default)]
     total: usize,
+    #[serde(default)]
+    created: String,
     /// The server's time.
     #[serde(default)]
     ts: String,
@@ -54,6 +56,14 @@ pub(super) async fn subjects(
             return Ok((found, parse_rfc3339(&info.ts).ok()));
         }
     }
+}
+
+/// How long ago a stream was made, by the server's own clock.
+pub(super) async fn age(link: &Link, stream: &str) -> Result<Duration, Fault> {
+    let info: Info = link.api(&format!("STREAM.INFO.{stream}"), &json!({})).await?;
+    let times = parse_rfc3339(&info.ts).ok().zip(parse_rfc3339(&info.created).ok());
+    let age = times.and_then(|(now, created)| Duration::try_from(now - created).ok());
+    Ok(age.unwrap_or_default())
 }
 
 /// The last message of each key of a bucket, deletions left out, in the order of the stream.

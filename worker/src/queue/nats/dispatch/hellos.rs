@@ -28,30 +28,38 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(super) struct Hellos {
     link: Arc<Link>,
     known: Arc<Known>,
+    /// When this began to listen, and for how long the bucket had been there then.
+    since: Duration,
+    kept: Duration,
     /// The bucket is gone: it lives in the server's memory and dies with it.
     gone: Arc<AtomicBool>,
     _task: Task<()>,
 }
 
 #[derive(Debug, Default)]
-struct Known(Mutex<HashMap<WorkerId, (Hello, Duration)>>);
+struct Known(Mutex<HashMap<WorkerId, Heard>>);
+
+/// A hello, when it came, and how old it was then.
+type Heard = (Hello, Duration, Duration);
 
 impl Known {
-    fn lock(&self) -> MutexGuard<'_, HashMap<WorkerId, (Hello, Duration)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<WorkerId, Heard>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, payload: &[u8], at: Duration, newer: bool) {
+    fn put(&self, payload: &[u8], at: Duration, old: Option<Duration>) {
         if payload.is_empty() || payload.len() > HELLO_BYTES {
             return;
         }
         match serde_json::from_slice::<Hello>(payload) {
-            Ok(hello) if newer => {
-                self.lock().insert(hello.worker.clone(), (hello, at));
-            }
-            Ok(hello) => {
-                self.lock().entry(hello.worker.clone()).or_insert((hello, at));
-            }
+            Ok(hello) => match old {
+                None => {
+                    self.lock().insert(hello.worker.clone(), (hello, at, Duration::ZERO));
+                }
+                Some(old) => {
+                    self.lock().entry(hello.worker.clone()).or_insert((hello, at, old));
+                }
+            },
             Err(error) => tracing::warn!("a hello is not understood: {error}"),
         }
     }
@@ -63,10 +71,17 @@ impl Hellos {
         let subscriber = (link.client.subscribe(subject).await)
             .map_err(|error| Fault::Unreachable(error.to_string()))?;
         let known = Arc::<Known>::default();
+        let since = link.life.online();
+        let kept = snapshot::age(&link, &names::stream_of(&link.names.workers)).await?;
         read_all(&link, &known).await?;
         let gone = Arc::<AtomicBool>::default();
         let follow = follow(link.clone(), known.clone(), gone.clone(), subscriber);
-        Ok(Self { link, known, gone, _task: supervise::spawn("hellos", follow) })
+        Ok(Self { link, known, since, kept, gone, _task: supervise::spawn("hellos", follow) })
+    }
+
+    /// For how long every hello was kept.
+    pub(super) fn kept(&self) -> Duration {
+        self.kept + self.link.life.online().saturating_sub(self.since)
     }
 
     /// Whether the bucket was found to be gone since this was asked last.
@@ -77,21 +92,22 @@ impl Hellos {
     pub(super) fn seen(&self) -> Vec<SeenHello> {
         let now = self.link.life.online();
         let mut known = self.known.lock();
-        known.retain(|_, (_, at)| now.saturating_sub(*at) < KEPT);
+        known.retain(|_, (_, at, _)| now.saturating_sub(*at) < KEPT);
+        let age = |at: Duration, old| now.saturating_sub(at) + old;
         let mut seen: Vec<SeenHello> = (known.values())
-            .map(|(hello, at)| SeenHello { hello: hello.clone(), age: now.saturating_sub(*at) })
+            .map(|(hello, at, old)| SeenHello { hello: hello.clone(), age: age(*at, *old) })
             .collect();
         seen.sort_unstable_by(|a, b| a.hello.worker.cmp(&b.hello.worker));
         seen
     }
 }
 
-/// What is in the bucket and not known yet counts as said now.
+/// What is in the bucket and not known yet. Both times of its age are the server's.
 async fn read_all(link: &Link, known: &Known) -> Result<(), Fault> {
     let found = snapshot::bucket(link, &link.names.workers).await?;
     let now = link.life.online();
     for aged in found {
-        known.put(&aged.stored.payload, now, false);
+        known.put(&aged.stored.payload, now, Some(aged.age));
     }
     Ok(())
 }
@@ -107,7 +123,7 @@ async fn follow(
     loop {
         tokio::select! {
             message = subscriber.next() => match message {
-                Some(message) => known.put(&message.payload, link.life.online(), true),
+                Some(message) => known.put(&message.payload, link.life.online(), None),
                 None => return,
             },
             // Hellos of workers that said their last one meanwhile.

@@ -148,6 +148,10 @@ impl Dispatch for NatsDispatch {
         Ok(self.hellos.seen())
     }
 
+    fn hellos_kept(&self) -> Duration {
+        self.hellos.kept()
+    }
+
     async fn next_command(&self, run: RunId) -> Result<PendingCommand, QueueError> {
         self.asked.next_command(run).await
     }
