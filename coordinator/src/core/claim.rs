@@ -190,6 +190,7 @@ impl Elsewhere {
         if (!open.is_empty() || inherited) && !self.is_watched(now) {
             return Verdict::Wait(self.watched_at(now));
         }
-        if open.is_empty() { Verdict::Run } else { Verdict::RunAfter(open) }
+        // One that was declared lost before may have left its result in the store as well.
+        if others().next().is_none() { Verdict::Run } else { Verdict::RunAfter(open) }
     }
 }
