@@ -127,14 +127,17 @@ impl Broker {
         }
     }
 
-    /// Removes whatever has this sequence now.
-    pub(crate) fn ack(&mut self, token: Token) {
-        let Some(at) = self.work.iter().position(|m| m.sequence == token.sequence) else { return };
+    /// Removes whatever has this sequence now; whether anything had.
+    pub(crate) fn ack(&mut self, token: Token) -> bool {
+        let Some(at) = self.work.iter().position(|m| m.sequence == token.sequence) else {
+            return false;
+        };
         let Message { sequence, offer, .. } = self.work.remove(at);
         if self.acked.len() == REMEMBERED_ACKS {
             self.acked.remove(0);
         }
         self.acked.push((sequence, offer));
+        true
     }
 
     pub(crate) fn withdraw(&mut self, item: ItemId, try_id: TryId) {

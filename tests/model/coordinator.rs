@@ -1,7 +1,6 @@
 //! A coordinator: the real core between a journal, a reader of reports, and an outlet.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use rollout_coordinator::core::{
     Bounds, Core, Effect, Input, NewItem, Now, Opened, Output, Record, Settings, Settled,
@@ -42,6 +41,8 @@ pub(crate) struct Coordinator {
     pub(crate) cursor: Option<Position>,
     /// The connection is new: what stands at the cursor was not looked at.
     pub(crate) unchecked: bool,
+    /// The core has not heard of the connection.
+    pub(crate) untold: bool,
     /// Effects whose records are not durable.
     pub(crate) gathered: Vec<Effect>,
     /// Effects to be carried out.
@@ -61,6 +62,8 @@ pub(crate) struct Coordinator {
     pub(crate) hellos_due: u64,
     pub(crate) started: u64,
     pub(crate) fed: usize,
+    /// Its reader is far behind, and reads only for whoever waits for it.
+    pub(crate) lags: bool,
 }
 
 /// A claim that came, with the head of the reports at that moment.
@@ -94,10 +97,7 @@ pub(crate) fn policy() -> RetryPolicy {
 
 impl World {
     fn settings(&self, epoch: u32) -> Settings {
-        let mut bounds = Bounds::default();
-        if !self.rules.watches_a_lease {
-            bounds.lease = Duration::from_secs(1);
-        }
+        let bounds = Bounds::default();
         Settings { run: RUN, epoch, permits: self.setup.permits, retry: policy(), bounds }
     }
 
@@ -147,6 +147,7 @@ impl World {
             connections,
             cursor: position,
             unchecked: true,
+            untold: false,
             gathered: Vec::new(),
             ready: VecDeque::new(),
             outlet: VecDeque::new(),
@@ -161,6 +162,7 @@ impl World {
             hellos_due: self.now,
             started: self.now,
             fed: 0,
+            lags: false,
         });
         self.judge.owner = owner;
         self.judge.directory = directory;
@@ -268,7 +270,7 @@ impl World {
                 && coordinator.looked.contains(item)
             {
                 coordinator.looked.retain(|looked| looked != item);
-                if let Err(broken) = coordinator.reference.may_offer(item, &self.store) {
+                if let Err(broken) = coordinator.reference.may_offer(item, &self.judge.executions) {
                     self.judge.fail(broken);
                 }
             }

@@ -104,6 +104,7 @@ impl World {
             return false;
         }
         worker.paused = paused;
+        worker.connected = self.now;
         self.note(|| format!("w{w} is {}", if paused { "stopped" } else { "continued" }));
         true
     }
@@ -168,6 +169,27 @@ impl World {
         for worker in &mut self.workers {
             worker.claiming.iter_mut().for_each(|held| held.asked = false);
         }
+        true
+    }
+
+    pub(crate) fn turn_store(&mut self, down: bool) -> bool {
+        if self.store.down == down {
+            return false;
+        }
+        self.store.down = down;
+        self.note(|| format!("the store is {}", if down { "out of reach" } else { "back" }));
+        true
+    }
+
+    /// The reader of the reports is far behind, or no longer is.
+    pub(crate) fn lag(&mut self, c: usize, lags: bool) -> bool {
+        let Some(coordinator) = self.coordinators.get_mut(c) else { return false };
+        if coordinator.lags == lags || self.setup.embedded {
+            return false;
+        }
+        coordinator.lags = lags;
+        let owner = coordinator.owner;
+        self.note(|| format!("c{owner} {}", if lags { "falls behind" } else { "catches up" }));
         true
     }
 

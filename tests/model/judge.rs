@@ -24,6 +24,8 @@ pub(crate) struct Fact {
     pub(crate) verdict: Option<Verdict>,
     /// Its worker died, or cannot be told from a dead one.
     pub(crate) died: bool,
+    /// The server acknowledged its result, and the result left more than that behind.
+    pub(crate) kept: bool,
 }
 
 /// A durable settlement.
@@ -62,6 +64,8 @@ pub(crate) struct Judge {
     pub(crate) confirmed: BTreeSet<ItemId>,
     /// Items whose cancellation was promised.
     pub(crate) cancelled: BTreeSet<ItemId>,
+    /// Those of them that no successor may have forgotten.
+    pub(crate) cancelled_for_all: BTreeSet<ItemId>,
     /// Items that somebody asked to cancel.
     pub(crate) cancel_asked: BTreeSet<ItemId>,
     /// Reports that are gone because somebody purged them.
@@ -87,6 +91,13 @@ impl Judge {
             (&report.body, self.executions.get_mut(&report.exec))
         {
             fact.verdict = Some(body.verdict.clone());
+        }
+    }
+
+    /// The server acknowledged a result of which there is more than the report.
+    pub(crate) fn keeps(&mut self, exec: &ExecId) {
+        if let Some(fact) = self.executions.get_mut(exec) {
+            fact.kept = fact.verdict.is_some();
         }
     }
 
@@ -174,6 +185,9 @@ impl Judge {
                 let n = item_number(item);
                 return self.fail(format!("the durable settlement of item {n} was taken back"));
             }
+        }
+        if !same {
+            self.cancelled = self.cancelled_for_all.clone();
         }
         self.settled = found;
     }

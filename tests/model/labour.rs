@@ -9,7 +9,7 @@ use rollout_worker::port::Token;
 
 use crate::judge::Fact;
 use crate::names::{self, Ending, LEASE, exec, exec_number, item_number};
-use crate::worker::{Execution, Finished, Held};
+use crate::worker::{Execution, Finished, Held, Worker};
 use crate::world::World;
 
 /// How long a claim keeps a slot.
@@ -18,6 +18,8 @@ const CLAIM_IN_SLOT: u64 = 5_000;
 pub(crate) const MAX_OFFLINE: u64 = 30 * 60_000;
 /// An execution that lasts longer is announced and leaves a marker.
 const BRIEF: u64 = 1_000;
+/// What is held for longer was shown.
+const SHOWN: u64 = 2_000;
 
 /// Why an execution begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +38,7 @@ impl World {
         }
         if worker.connections != self.broker.connections {
             worker.connections = self.broker.connections;
+            worker.connected = self.now;
             worker.progress_due = self.now;
             if self.rules.suspicion {
                 worker.suspicious_until = self.now + LEASE;
@@ -93,7 +96,13 @@ impl World {
             self.judge.fail(format!("item {n} runs on sight as e{e} although it ran elsewhere"));
         }
         let Offer { item, try_id, spec, .. } = offer;
-        self.judge.begins(exec, Fact { item, try_id, spec, verdict: None, died: false });
+        if why == Why::Answered
+            && let Some(other) = self.held_elsewhere(w, &offer)
+        {
+            self.judge.fail(format!("e{e} of item {n} may run beside e{other}, which lives"));
+        }
+        let fact = Fact { item, try_id, spec, verdict: None, died: false, kept: false };
+        self.judge.begins(exec, fact);
         let (since, announced) = (self.now, why != Why::OnSight);
         let worker = &mut self.workers[w];
         worker.running.push(Execution { offer, token, exec, since, announced });
@@ -112,6 +121,25 @@ impl World {
         }
         let same = |fact: &Fact| (fact.item, fact.try_id) == (offer.item, offer.try_id);
         self.judge.executions.values().any(|fact| same(fact) && !fact.died)
+    }
+
+    /// An execution of the same try that another worker holds, and could have shown.
+    fn held_elsewhere(&self, w: usize, offer: &Offer) -> Option<u32> {
+        let since = self.now.saturating_sub(SHOWN);
+        let reachable = |other: &&Worker| {
+            let heard = other.connections == self.broker.connections && other.connected < since;
+            other.number != w && other.acts() && other.online && heard
+        };
+        let others = self.workers.iter().filter(reachable);
+        let mut held = others.flat_map(|other| {
+            let running = other.running.iter().filter(|execution| execution.since < since);
+            let running = running.map(|held| (held.offer.item, held.offer.try_id, held.exec));
+            let finished = other.finished.iter().map(|finished| &finished.report);
+            let results = finished.filter(|report| matches!(report.body, Body::Result(_)));
+            running.chain(results.map(|report| (report.item, report.try_id, report.exec)))
+        });
+        let same = held.find(|(item, try_id, _)| (*item, *try_id) == (offer.item, offer.try_id));
+        same.map(|(.., exec)| exec_number(&exec))
     }
 
     /// Sends the question of a held delivery to whoever listens.
@@ -227,7 +255,8 @@ impl World {
         self.note(|| {
             format!("w{w} has no answer for e{e}: contested {contested}, marked {marked}")
         });
-        if (contested && self.rules.looks_at_peers) || (marked && self.rules.looks_at_markers) {
+        let marker = (marked || self.store.down) && self.rules.looks_at_markers;
+        if (contested && self.rules.looks_at_peers) || marker {
             return true;
         }
         if contested {
@@ -297,7 +326,7 @@ impl World {
     /// A finished record is stored with its marker.
     pub(crate) fn mark(&mut self, w: usize, i: usize) -> bool {
         let worker = &mut self.workers[w];
-        let acts = worker.acts();
+        let acts = worker.acts() && !self.store.down;
         let Some(finished) = worker.finished.get_mut(i).filter(|f| acts && !f.marked) else {
             return false;
         };
@@ -327,6 +356,9 @@ impl World {
                 names::brief(&report)
             )
         });
+        if !self.workers[w].finished[i].bare {
+            self.judge.keeps(&report.exec);
+        }
         if self.setup.embedded {
             self.workers[w].finished[i].sent = Some(self.broker.reports_last);
         } else if heard {
@@ -370,8 +402,10 @@ impl World {
         }
         let life = self.broker.life();
         for token in std::mem::take(&mut self.workers[w].acks) {
-            if token.incarnation == life || !self.rules.acks_check_life {
+            if token.incarnation == life {
                 self.broker.ack(token);
+            } else if !self.rules.acks_check_life && self.broker.ack(token) {
+                self.judge.fail("an acknowledgement of a former life removes an offer");
             }
         }
         true

@@ -14,6 +14,7 @@ mod judge;
 mod labour;
 mod lock;
 mod names;
+mod needed;
 mod random;
 mod reference;
 mod rules;

@@ -8,8 +8,8 @@ use rollout_protocol::id::{ExecId, ItemId, TryId};
 use rollout_protocol::record::{Outcome, Verdict};
 use rollout_protocol::wire::report::{Body, Report};
 
+use crate::judge::Fact;
 use crate::names::{exec_number, item_number, may_be_retried};
-use crate::store::Store;
 
 /// What a journal says of every item.
 #[derive(Debug, Clone, Default)]
@@ -166,22 +166,26 @@ impl Reference {
     }
 
     /// Whether an item that was looked for in the store may be offered again.
-    pub(crate) fn may_offer(&self, item: &ItemId, store: &Store) -> Result<(), String> {
+    pub(crate) fn may_offer(
+        &self,
+        item: &ItemId,
+        facts: &BTreeMap<ExecId, Fact>,
+    ) -> Result<(), String> {
         let Some((spec, floor, false)) = self.state(item) else { return Ok(()) };
         let known = |exec| {
             let executions = &self.items[item].executions;
             executions.iter().any(|known| known.exec == exec && known.result.is_some())
         };
-        let settles = |report: &Report| {
-            let Body::Result(body) = &report.body else { return false };
-            let last = !may_be_retried(&body.verdict);
-            last && report.spec == spec && report.try_id >= floor && !known(report.exec)
+        let settles = |(exec, fact): &(&ExecId, &Fact)| {
+            let last = fact.verdict.as_ref().is_some_and(|verdict| !may_be_retried(verdict));
+            let counts = fact.spec == spec && fact.try_id >= floor;
+            fact.kept && fact.item == *item && last && counts && !known(**exec)
         };
-        match store.of_item(item).into_iter().find(settles) {
+        match facts.iter().find(settles) {
             None => Ok(()),
-            Some(report) => {
-                let (n, e) = (item_number(item), exec_number(&report.exec));
-                Err(format!("item {n} is offered again although the store has the result of e{e}"))
+            Some((exec, _)) => {
+                let (n, e) = (item_number(item), exec_number(exec));
+                Err(format!("item {n} is offered again although e{e} has its result"))
             }
         }
     }

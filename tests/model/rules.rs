@@ -21,8 +21,8 @@ pub(crate) struct Rules {
     pub(crate) adoption: bool,
     /// Reports are read to their head before a claim is answered.
     pub(crate) reads_before_answer: bool,
-    /// Hellos are taken in before a claim is answered.
-    pub(crate) hellos_before_answer: bool,
+    /// Hellos are taken in all the time, and before a claim is answered.
+    pub(crate) watches_hellos: bool,
     /// After a connection it is looked whether the position is still what it was.
     pub(crate) anchor: bool,
     /// Only what the lock's head contains is purged.
@@ -39,12 +39,10 @@ pub(crate) struct Rules {
     pub(crate) rounds: bool,
     /// What is nowhere is looked for in the store.
     pub(crate) looks_for_results: bool,
-    /// What is nowhere is so in two rounds before anything is done.
-    pub(crate) two_rounds: bool,
-    /// The core watches hellos for a whole lease before absence means anything.
-    pub(crate) watches_a_lease: bool,
     /// The core hears of every connection.
     pub(crate) tells_reconnects: bool,
+    /// It hears of it before anything else that is learnt through it.
+    pub(crate) tells_reconnects_first: bool,
 }
 
 impl Rules {
@@ -58,7 +56,7 @@ impl Rules {
         markers: true,
         adoption: true,
         reads_before_answer: true,
-        hellos_before_answer: true,
+        watches_hellos: true,
         anchor: true,
         purges_confirmed: true,
         purge_looks: true,
@@ -67,8 +65,7 @@ impl Rules {
         head_in_lock: true,
         rounds: true,
         looks_for_results: true,
-        two_rounds: true,
-        watches_a_lease: true,
         tells_reconnects: true,
+        tells_reconnects_first: true,
     };
 }

@@ -208,6 +208,7 @@ pub(crate) fn finish(world: &mut World) {
 
 fn heal(world: &mut World) {
     world.server_returns(Loss::default());
+    world.turn_store(false);
     for w in 0..world.workers.len() {
         world.connect_worker(w, true);
         world.pause_worker(w, false);
@@ -217,6 +218,7 @@ fn heal(world: &mut World) {
     }
     for c in 0..world.coordinators.len() {
         world.pause_coordinator(c, false);
+        world.lag(c, false);
     }
     for _ in 0..HEALING_STEPS {
         world.pump();

@@ -41,11 +41,19 @@ impl World {
             coordinator.pending.clear();
             coordinator.renew_due = self.now;
             coordinator.round_due = self.now;
-            if self.rules.tells_reconnects {
-                self.handle(c, Input::Reconnected);
+            coordinator.untold = true;
+            if self.rules.tells_reconnects_first {
+                self.tell_reconnect(c);
             }
         }
         true
+    }
+
+    fn tell_reconnect(&mut self, c: usize) {
+        let untold = std::mem::replace(&mut self.coordinators[c].untold, false);
+        if untold && self.rules.tells_reconnects {
+            self.handle(c, Input::Reconnected);
+        }
     }
 
     /// Where the next report is read after.
@@ -111,7 +119,7 @@ impl World {
         if self.rules.reads_before_answer {
             while !self.has_read(c, asked.head) && self.read(c) {}
         }
-        if self.rules.hellos_before_answer && !self.setup.embedded {
+        if self.rules.watches_hellos && !self.setup.embedded {
             self.see_hellos(c);
         }
         let unread = !self.has_read(c, asked.head);
@@ -304,6 +312,7 @@ impl World {
         if self.setup.embedded || !self.rules.rounds || !self.connects(c) {
             return false;
         }
+        self.tell_reconnect(c);
         while self.read(c) {}
         self.coordinators[c].listed = Some(self.broker.list());
         self.next_round(c);
@@ -320,16 +329,16 @@ impl World {
         if self.rules.round_reads_again {
             while self.read(c) {}
         }
-        self.handle(c, Input::Observed(listed.clone()));
-        if !self.rules.two_rounds {
-            self.handle(c, Input::Observed(listed));
-        }
+        self.handle(c, Input::Observed(listed));
         true
     }
 
     /// Looks into the store for one item that is nowhere.
     pub(crate) fn look(&mut self, c: usize) -> bool {
         if self.coordinators.get(c).is_none_or(|c| c.paused || c.is_gone()) {
+            return false;
+        }
+        if self.store.down {
             return false;
         }
         let Some(item) = self.coordinators[c].lookups.pop() else { return false };
@@ -372,6 +381,7 @@ impl World {
         let settled: Vec<ItemId> = self.judge.settled.keys().copied().collect();
         if self.judge.owner == owner {
             self.judge.confirmed.extend(settled);
+            self.judge.cancelled_for_all.clone_from(&self.judge.cancelled);
         }
         let coordinator = &mut self.coordinators[c];
         coordinator.renew_due = self.now + RENEW;
@@ -413,14 +423,15 @@ impl World {
                 return true;
             }
         }
-        while self.read(c) {
+        while !self.coordinators[c].lags && self.read(c) {
             moved = true;
         }
         let due = self.coordinators[c].core.next_due_ms();
         if due.is_some_and(|ms| ms + self.coordinators[c].started <= self.now) {
             self.handle(c, Input::Tick);
         }
-        if !self.setup.embedded && self.now >= self.coordinators[c].hellos_due {
+        let watches = self.rules.watches_hellos && !self.setup.embedded;
+        if watches && self.now >= self.coordinators[c].hellos_due {
             self.see_hellos(c);
         }
         while self.take_claim(c) {

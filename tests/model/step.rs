@@ -47,6 +47,10 @@ pub(crate) enum Step {
     KillCoordinator(usize, u16),
     StopCoordinator(usize),
     CopyDirectory,
+    StoreDies,
+    StoreReturns,
+    FallBehind(usize),
+    CatchUp(usize),
 }
 
 impl Step {
@@ -59,6 +63,7 @@ impl Step {
                 | Self::CutOff(_)
                 | Self::StopWorker(_)
                 | Self::ServerDies
+                | Self::StoreDies
                 | Self::KillCoordinator(..)
                 | Self::StopCoordinator(_)
                 | Self::Respecify(_)
@@ -140,6 +145,10 @@ impl World {
             Step::ServerDies => self.server_dies(),
             Step::KillCoordinator(c, share) => self.kill_coordinator(c, share),
             Step::StopCoordinator(c) => self.pause_coordinator(c, true),
+            Step::StoreDies => !self.setup.embedded && self.turn_store(true),
+            Step::StoreReturns => self.turn_store(false),
+            Step::FallBehind(c) => self.lag(c, true),
+            Step::CatchUp(c) => self.lag(c, false),
             Step::CopyDirectory => self.copy_directory(),
             _ => false,
         }
@@ -223,9 +232,9 @@ fn draw_recovery(world: &World, faults: &Faults, random: &mut Random) -> Step {
     match random.below(10) {
         0 => Step::Pass(random.pick(&[300, 2_000, 6_000, 20_000, 45_000, 65_000, 130_000])),
         1..=4 => Step::StartWorker(w),
-        5 => Step::Connect(w),
+        5 => random.pick(&[Step::Connect(w), Step::StoreReturns]),
         6 => Step::ContinueWorker(w),
-        7 => Step::ContinueCoordinator(c),
+        7 => random.pick(&[Step::ContinueCoordinator(c), Step::CatchUp(c)]),
         _ if takeover => Step::StartCoordinator(1, random.below(world.directories.len())),
         _ => Step::StartCoordinator(0, 0),
     }
@@ -247,15 +256,17 @@ fn draw_fault(world: &World, faults: &Faults, random: &mut Random) -> Step {
     let c = random.below(world.coordinators.len().max(1));
     let n = random.below(world.setup.items);
     let share = u16::try_from(random.below(65_536)).expect("16 bits");
-    match random.below(12) {
+    match random.below(13) {
         0 if faults.workers => Step::KillWorker(w),
         1 if faults.workers && random.percent(30) => Step::DestroyWorker(w),
         2 if faults.workers => Step::CutOff(w),
         3 if faults.workers => Step::StopWorker(w),
         4 if faults.workers => Step::Publish(w, 0, false),
+        5 if faults.server && random.percent(30) => Step::StoreDies,
         5 if faults.server => Step::ServerDies,
         6 | 7 if faults.coordinators => Step::KillCoordinator(c, share),
         8 if faults.owners => Step::StopCoordinator(c),
+        12 if faults.coordinators => Step::FallBehind(c),
         9 if faults.owners => Step::CopyDirectory,
         10 if faults.users && random.percent(30) => Step::Cancel(c, n),
         10 if faults.users && random.percent(30) => Step::Stop(c),

@@ -1,4 +1,4 @@
-//! The blob store: it loses nothing.
+//! The blob store: it loses nothing, but it can be out of reach.
 
 use std::collections::BTreeMap;
 
@@ -8,6 +8,7 @@ use rollout_protocol::wire::report::Report;
 /// Result markers, each with the report that it stands for.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
+    pub(crate) down: bool,
     markers: BTreeMap<ExecId, Report>,
 }
 

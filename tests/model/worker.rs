@@ -29,6 +29,8 @@ pub(crate) struct Worker {
     /// The connection it has noticed.
     pub(crate) connections: u64,
     pub(crate) suspicious_until: u64,
+    /// When it noticed that.
+    pub(crate) connected: u64,
     pub(crate) offline_since: Option<u64>,
     pub(crate) progress_due: u64,
     /// Deliveries whose claim waits for an answer.
@@ -95,6 +97,7 @@ impl Worker {
             destroyed: false,
             connections: 0,
             suspicious_until: 0,
+            connected: 0,
             offline_since: None,
             progress_due: 0,
             claiming: Vec::new(),

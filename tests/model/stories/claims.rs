@@ -56,7 +56,8 @@ fn without_an_answer_a_marker_decides() {
     story.does(&[Step::Finish(w, 0, Ending::Reward, false), Step::Mark(w, 0)]);
     story.does(&[Step::DestroyWorker(w), Step::KillCoordinator(0, 0)]).pass_seconds(300);
     assert_eq!(story.runs(0), 1);
-    story.ends();
+    assert_eq!(story.ends().settled_by(0), Some(1));
+    assert_eq!(story.runs(0), 1);
 }
 
 /// Nobody answers for a lease, and nothing is known of it: it runs.

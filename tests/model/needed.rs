@@ -1,0 +1,123 @@
+//! No rule is there for nothing: without it some schedule breaks, and in the way that it prevents.
+
+use crate::broker::Loss;
+use crate::families::EVERYTHING;
+use crate::names::Ending;
+use crate::rules::Rules;
+use crate::schedule::{Family, run};
+use crate::step::{Faults, Step};
+use crate::story::Story;
+
+/// Many more than it takes: the first that breaks ends the search.
+const SCHEDULES: u64 = 30_000;
+
+const SERVERS: Faults =
+    Faults { workers: false, coordinators: false, owners: false, users: false, ..EVERYTHING };
+const COORDINATORS: Faults = Faults { workers: false, users: false, ..EVERYTHING };
+
+/// Searches a schedule that breaks like this without a rule.
+fn breaks(faults: Faults, without: fn(&mut Rules), how: &str) {
+    let mut rules = Rules::ALL;
+    without(&mut rules);
+    let family = Family { name: "without a rule", embedded: false, faults, rules };
+    let mut others = Vec::new();
+    for schedule in 0..SCHEDULES {
+        match run(&family, schedule) {
+            Err(failure) if failure.what.contains(how) => return,
+            Err(failure) => others.push(failure.what),
+            Ok(_) => {}
+        }
+    }
+    others.truncate(5);
+    panic!("nothing of {SCHEDULES} schedules breaks as expected, but: {others:#?}");
+}
+
+#[test]
+fn suspicion_after_a_connection() {
+    breaks(EVERYTHING, |rules| rules.suspicion = false, "runs on sight");
+}
+
+#[test]
+fn forgetting_what_is_held() {
+    breaks(EVERYTHING, |rules| rules.hold_forgets = false, "does not come to rest");
+}
+
+#[test]
+fn looking_at_the_hellos_of_others() {
+    breaks(EVERYTHING, |rules| rules.looks_at_peers = false, "that a hello shows");
+}
+
+#[test]
+fn looking_at_markers_without_an_answer() {
+    breaks(EVERYTHING, |rules| rules.looks_at_markers = false, "although the try has a marker");
+}
+
+#[test]
+fn showing_what_is_finished_and_not_reported() {
+    breaks(EVERYTHING, |rules| rules.hello_lists_finished = false, "which lives");
+}
+
+#[test]
+fn acknowledging_within_the_life_of_the_server() {
+    breaks(SERVERS, |rules| rules.acks_check_life = false, "of a former life");
+}
+
+#[test]
+fn leaving_markers() {
+    breaks(SERVERS, |rules| rules.markers = false, "is offered again although");
+}
+
+#[test]
+fn looking_for_results_of_what_is_nowhere() {
+    breaks(SERVERS, |rules| rules.looks_for_results = false, "is offered again although");
+}
+
+#[test]
+fn looking_whether_the_position_is_what_it_was() {
+    breaks(SERVERS, |rules| rules.anchor = false, "was purged, and the successor lacks it");
+}
+
+#[test]
+fn purging_only_what_the_lock_contains() {
+    let without: fn(&mut Rules) = |rules| rules.purges_confirmed = false;
+    breaks(COORDINATORS, without, "was purged, and the successor lacks it");
+}
+
+#[test]
+fn recording_before_acting() {
+    breaks(EVERYTHING, |rules| rules.durable_before_effect = false, "");
+}
+
+#[test]
+fn naming_the_head_in_the_lock() {
+    breaks(COORDINATORS, |rules| rules.head_in_lock = false, "taken back");
+}
+
+#[test]
+fn going_round() {
+    breaks(SERVERS, |rules| rules.rounds = false, "not everything settles");
+}
+
+/// A worker that is back a little later than the server is not taken for dead.
+#[test]
+fn telling_of_connections() {
+    for (tells, runs) in [(true, 1), (false, 2)] {
+        let mut story = Story::running(1, &[1, 1]);
+        story.rules.tells_reconnects = tells;
+        story.pass_seconds(100);
+        let w = story.runner(0).expect("it runs");
+        story.does(&[Step::ServerDies, Step::CutOff(w), Step::ServerReturns(Loss::default())]);
+        story.pass_seconds(40).does(&[Step::Connect(w)]).pass_seconds(100).ends();
+        assert_eq!(story.runs(0), runs);
+    }
+}
+
+/// A finished record on the disk of a dead worker.
+#[test]
+fn adopting_what_a_dead_worker_left() {
+    let mut story = Story::running(1, &[1]);
+    story.rules.adoption = false;
+    story.does(&[Step::Finish(0, 0, Ending::Reward, false), Step::KillWorker(0)]);
+    story.does(&[Step::StartWorker(0)]).ends();
+    assert_eq!(story.runs(0), 2);
+}
