@@ -60,6 +60,15 @@ pub(super) async fn say_hello(shared: &Shared) {
     hello(shared, &shared.registry.all()).await;
 }
 
+/// The last hello: the worker is gone, unless somebody has to adopt what it leaves.
+pub(super) async fn say_goodbye(shared: &Shared) {
+    let mut last = words(shared, &shared.registry.all());
+    last.gone = last.executions.is_empty();
+    if let Err(error) = shared.source.hello(last).await {
+        tracing::debug!("nobody heard the worker leave: {error}");
+    }
+}
+
 /// Executions that have lasted a while are worth a word.
 fn announce(shared: &Shared, executions: &[Arc<Execution>]) {
     for execution in executions {

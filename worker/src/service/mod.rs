@@ -282,8 +282,9 @@ impl Worker {
             () = work => {}
             Some(Err(defect)) = helpers.next() => panic!("{defect}"),
         }
+        drop(helpers);
         // So that nobody counts on it any more; nobody waits for it either.
-        let _unheard = tokio::time::timeout(LAST_HELLO, lease::say_hello(&shared)).await;
+        let _unheard = tokio::time::timeout(LAST_HELLO, lease::say_goodbye(&shared)).await;
         let why = if shared.offline.load(Ordering::Relaxed) {
             Why::Offline
         } else if *shared.shutdown.borrow() >= Shutdown::Kill {
