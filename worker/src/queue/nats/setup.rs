@@ -145,18 +145,20 @@ pub(super) fn streams(link: &Link) -> Vec<Wanted> {
             }),
         )
         .with("max_bytes", options.report_stream_bytes, REPORT_STREAM_BYTES),
-        bucket(&names.runs, "file", 0),
-        bucket(&names.workers, "memory", HELLO_KEPT_SECONDS),
+        bucket(&names.runs, 0),
+        // On disk, so that hellos outlive the server: whoever follows a coordinator that died with it
+        // knows at once who could be running something.
+        bucket(&names.workers, HELLO_KEPT_SECONDS),
     ];
     let replicas = options.replicas.map(u64::from);
     streams.map(|stream| stream.with("num_replicas", replicas, 1)).into()
 }
 
-fn bucket(name: &str, storage: &str, kept_seconds: u64) -> Wanted {
+fn bucket(name: &str, kept_seconds: u64) -> Wanted {
     Wanted::new(
         &names::stream_of(name),
         json!({
-            "subjects": [names::key(name, ">")], "retention": "limits", "storage": storage,
+            "subjects": [names::key(name, ">")], "retention": "limits", "storage": "file",
             "max_msgs_per_subject": 1, "discard": "new", "max_age": kept_seconds * NANOSECONDS,
             "max_msgs": -1, "max_bytes": -1, "allow_rollup_hdrs": true, "deny_delete": true,
             "allow_direct": true, "sealed": false,

@@ -1,7 +1,6 @@
 //! The last hello of every worker, followed as they are said.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,8 +30,6 @@ pub(super) struct Hellos {
     /// When this began to listen, and for how long the bucket had been there then.
     since: Duration,
     kept: Duration,
-    /// The bucket is gone: it lives in the server's memory and dies with it.
-    gone: Arc<AtomicBool>,
     _task: Task<()>,
 }
 
@@ -74,19 +71,13 @@ impl Hellos {
         let since = link.life.online();
         let kept = snapshot::age(&link, &names::stream_of(&link.names.workers)).await?;
         read_all(&link, &known).await?;
-        let gone = Arc::<AtomicBool>::default();
-        let follow = follow(link.clone(), known.clone(), gone.clone(), subscriber);
-        Ok(Self { link, known, since, kept, gone, _task: supervise::spawn("hellos", follow) })
+        let follow = follow(link.clone(), known.clone(), subscriber);
+        Ok(Self { link, known, since, kept, _task: supervise::spawn("hellos", follow) })
     }
 
     /// For how long every hello was kept.
     pub(super) fn kept(&self) -> Duration {
         self.kept + self.link.life.online().saturating_sub(self.since)
-    }
-
-    /// Whether the bucket was found to be gone since this was asked last.
-    pub(super) fn lost_bucket(&self) -> bool {
-        self.gone.swap(false, Ordering::Relaxed)
     }
 
     pub(super) fn seen(&self) -> Vec<SeenHello> {
@@ -112,12 +103,7 @@ async fn read_all(link: &Link, known: &Known) -> Result<(), Fault> {
     Ok(())
 }
 
-async fn follow(
-    link: Arc<Link>,
-    known: Arc<Known>,
-    gone: Arc<AtomicBool>,
-    mut subscriber: Subscriber,
-) {
+async fn follow(link: Arc<Link>, known: Arc<Known>, mut subscriber: Subscriber) {
     let mut contact = link.contact();
     let mut read = true;
     loop {
@@ -129,14 +115,7 @@ async fn follow(
             // Hellos of workers that said their last one meanwhile.
             _ = contact.changed() => read = false,
             () = tokio::time::sleep(AGAIN), if !read => {
-                let all = match link.connection() {
-                    Ok(_) => read_all(&link, &known).await,
-                    Err(fault) => Err(fault),
-                };
-                if all.as_ref().is_err_and(Fault::is_missing) {
-                    gone.store(true, Ordering::Relaxed);
-                }
-                read = all.is_ok();
+                read = link.connection().is_ok() && read_all(&link, &known).await.is_ok();
             }
         }
     }

@@ -142,9 +142,6 @@ impl Dispatch for NatsDispatch {
     }
 
     async fn hellos(&self) -> Result<Vec<SeenHello>, QueueError> {
-        if self.hellos.lost_bucket() {
-            self.repair().await?;
-        }
         Ok(self.hellos.seen())
     }
 

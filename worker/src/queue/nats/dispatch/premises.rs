@@ -1,6 +1,6 @@
 //! Streams, consumers and buckets stay where they are: what is missing is made again, over each new
-//! connection and every few seconds. A server that restarts forgets the buckets that it keeps in
-//! memory, and workers can only ask for work when they can say what they run.
+//! connection and every few seconds. A server that lost its disk has nothing, and workers can only
+//! ask for work when they can say what they run.
 
 use std::sync::Arc;
 use std::time::Duration;
