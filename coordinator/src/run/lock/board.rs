@@ -238,6 +238,9 @@ impl BoardLock {
             Some(entry) if (entry.owner.id, entry.epoch) == (self.entry.owner.id, self.epoch()) => {
                 Ok(Some(found.revision))
             }
+            // A server that lost everything, and a former owner that woke before this one could write
+            // the entry again: whoever takes a run over has a higher epoch than all before it.
+            Some(entry) if entry.epoch < self.epoch() => Ok(Some(found.revision)),
             Some(entry) => Err(Lost { by: entry.owner.describe() }.into()),
             None => Err(Lost { by: "another version of rollout".to_owned() }.into()),
         }

@@ -479,3 +479,36 @@ fn an_owner_that_slept_through_a_takeover_finds_out() {
         race.settle();
     });
 }
+
+#[test]
+fn a_former_owner_that_wakes_after_the_board_forgot_everything_drives_nobody_out() {
+    in_context(|| {
+        let mut race = Race::new();
+        race.start(0, false);
+        while world(&race.shared).confirmed.is_empty() {
+            assert_eq!(race.step(0), None);
+        }
+        let copied = world(&race.shared).directories[0].clone();
+        world(&race.shared).directories.push(copied);
+        race.start(1, true);
+        let owner_of = |race: &Race| race.board.entry(&RUN.to_string()).map(|entry| entry.owner.id);
+        let first = owner_of(&race);
+        let confirmed = world(&race.shared).confirmed.len();
+        while world(&race.shared).confirmed.len() < confirmed + 3 {
+            race.pass(1);
+            assert_eq!(race.step(1), None);
+        }
+        let second = owner_of(&race);
+        assert_ne!(first, second);
+        race.board.wipe();
+        while owner_of(&race).is_none() {
+            assert_eq!(race.step(0), None);
+        }
+        assert_eq!(owner_of(&race), first, "its directory names it");
+        while owner_of(&race) != second {
+            assert_eq!(race.step(1), None, "it has the higher epoch");
+        }
+        let end = (0..20).find_map(|_| race.step(0));
+        assert_eq!(end, Some(End::Lost));
+    });
+}
