@@ -31,8 +31,10 @@ fn directives(level: LogLevel) -> String {
         LogLevel::Warn | LogLevel::Info | LogLevel::Debug => "warn",
         LogLevel::Trace => "debug",
     };
+    // Every attempt to reach a server is an error to its client; what it means is said by ours.
+    let client = if level == LogLevel::Trace { "debug" } else { "off" };
     let ours = level.as_str();
-    format!("{others},rollout={ours},rollout_coordinator={ours},rollout_worker={ours}")
+    format!("{others},async_nats={client},rollout={ours},rollout_coordinator={ours},rollout_worker={ours}")
 }
 
 /// Writes each message as a whole.
