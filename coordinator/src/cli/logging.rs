@@ -34,7 +34,9 @@ fn directives(level: LogLevel) -> String {
     // Every attempt to reach a server is an error to its client; what it means is said by ours.
     let client = if level == LogLevel::Trace { "debug" } else { "off" };
     let ours = level.as_str();
-    format!("{others},async_nats={client},rollout={ours},rollout_coordinator={ours},rollout_worker={ours}")
+    format!(
+        "{others},async_nats={client},rollout={ours},rollout_coordinator={ours},rollout_worker={ours}"
+    )
 }
 
 /// Writes each message as a whole.

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rollout_protocol::id::{ItemId, TryId};
+use rollout_protocol::event::RunEvent;
+use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::wire::hello::{Budget, Capacity};
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::environment::Owner;
@@ -23,7 +24,9 @@ use crate::bench::{BenchError, noop};
 use crate::journal::Layout;
 use crate::report::{Materialize, Reporter, Sinks};
 use crate::run::distributed::{self, Distributed};
-use crate::run::{self, JobPlanner, Opening, Planner as _, RunError, RunState, Shared, Taking};
+use crate::run::{
+    self, Ended, JobPlanner, Opening, Planner as _, RunError, RunLock, RunState, Shared, Taking,
+};
 
 /// Pool of the run and its worker.
 const POOL: &str = "default";
@@ -89,31 +92,9 @@ pub(super) async fn run(
     std::fs::create_dir_all(layout.root())?;
     let (events, reporter) = Reporter::start(facts, sinks).map_err(BenchError::from)?;
     let (before, start) = (meter.read(), Instant::now());
-    let (_stops, mut stops) = mpsc::channel(1);
-    let board = Arc::new(nats.board());
-    let facts = run::RunFacts { pool: POOL.to_owned(), ..run::RunFacts::default() };
-    let taking = Taking { shared: Some(Shared { board, facts }), ..Taking::default() };
-    let opening = Opening { taking, ..noop::opening(layout.clone(), &plan, window) };
+    let opening = noop::opening(layout.clone(), &plan, window);
     let planner = JobPlanner::new(plan.clone());
-    let (run, lock, planner) =
-        run::begin(opening, planner, events.clone(), &mut stops).await.map_err(BenchError::from)?;
-    let id = run.id();
-    let news = distributed::news();
-    let _attending = lock.attend(id, dispatch.clone(), news.0.clone());
-    let ended = distributed::run(Distributed {
-        run,
-        planner,
-        dispatch: dispatch.clone(),
-        store,
-        pool: POOL.to_owned(),
-        lease: nats.options().lease,
-        keeper: lock.keeper().ok_or(Fault::Closed)?,
-        events,
-        stops,
-        news,
-    })
-    .await
-    .map_err(BenchError::from)?;
+    let (id, ended, lock) = sit(&nats, dispatch.clone(), store, opening, planner, events).await?;
     reporter.finish().await.map_err(BenchError::from)?;
     lock.release(Some(RunState::Completed))
         .await
@@ -137,6 +118,40 @@ pub(super) async fn run(
         run: id.to_string(),
     };
     Ok((Once::new(items, took, used, worker), sizes))
+}
+
+/// One sitting of the run, with the lock that it is still held by.
+async fn sit(
+    nats: &Nats,
+    dispatch: Arc<NatsDispatch>,
+    store: Arc<FsStore>,
+    opening: Opening,
+    planner: JobPlanner,
+    events: mpsc::Sender<Vec<RunEvent>>,
+) -> Result<(RunId, Ended, RunLock), Fault> {
+    let (_stops, mut stops) = mpsc::channel(1);
+    let board = Arc::new(nats.board());
+    let facts = run::RunFacts { pool: POOL.to_owned(), ..run::RunFacts::default() };
+    let taking = Taking { shared: Some(Shared { board, facts }), ..Taking::default() };
+    let opening = Opening { taking, ..opening };
+    let (run, lock, planner) =
+        run::begin(opening, planner, events.clone(), &mut stops).await.map_err(BenchError::from)?;
+    let id = run.id();
+    let news = distributed::news();
+    let _attending = lock.attend(id, dispatch.clone(), news.0.clone());
+    let ended = distributed::run(Distributed {
+        run,
+        planner,
+        dispatch,
+        store,
+        pool: POOL.to_owned(),
+        lease: nats.options().lease,
+        keeper: lock.keeper().ok_or(Fault::Closed)?,
+        events,
+        stops,
+        news,
+    });
+    Ok((id, ended.await.map_err(BenchError::from)?, lock))
 }
 
 /// Waits until the worker's hello is known, so that no time is lost with waiting for it later.
