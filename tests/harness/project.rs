@@ -12,7 +12,7 @@ use crate::results::Results;
 use crate::run::Run;
 
 /// Variables that the program under test keeps from this process; all others are dropped.
-const INHERITED: &[&str] = &["PATH", "LANG", "DOCKER_HOST", "ROLLOUT_TEST_MARK"];
+const INHERITED: &[&str] = &["PATH", "LANG", "DOCKER_HOST", "ROLLOUT_LOG", "ROLLOUT_TEST_MARK"];
 
 /// A directory with tasks and a job file, in which the program under test runs. It is removed,
 /// unless the test fails.
