@@ -78,9 +78,9 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "DIR")]
     pub(super) jobs_dir: Option<PathBuf>,
 
-    /// Directory of the blob store [default: <jobs_dir>/.rollout/blobs]
-    #[arg(long, value_name = "DIR")]
-    pub(super) store: Option<PathBuf>,
+    /// Blob store: a directory, or `file:///directory` [default: <jobs_dir>/.rollout/blobs]
+    #[arg(long)]
+    pub(super) store: Option<String>,
 
     /// Seconds that a run's owner says nothing before it is taken over [default: 30]
     ///

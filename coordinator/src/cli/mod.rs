@@ -13,7 +13,6 @@ mod gc;
 mod image_locks;
 mod logging;
 mod output;
-#[cfg(feature = "nats")]
 mod place;
 mod run;
 #[cfg(test)]

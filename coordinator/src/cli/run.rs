@@ -17,7 +17,7 @@ use super::args::RunArgs;
 use super::cluster::Elsewhere;
 use super::error::CliError;
 use super::output::Printer;
-use super::{SANDBOX, dry_run, exit, image_locks, logging};
+use super::{SANDBOX, dry_run, exit, image_locks, logging, place};
 use crate::config::{self, ConfigWarning, Job, LogLevel, Options};
 use crate::dataset::{Dataset, Sink};
 use crate::host::HostPaths;
@@ -56,7 +56,10 @@ async fn start(
     #[cfg(feature = "nats")]
     let elsewhere = Elsewhere::connect(args, &job).await?;
     let own = job.jobs_dir.join(".rollout");
-    let blobs = args.store.clone().unwrap_or_else(|| own.join("blobs"));
+    let blobs = match &args.store {
+        Some(store) => place::directory(store)?,
+        None => own.join("blobs"),
+    };
     let store: Arc<dyn BlobStore> = Arc::new(FsStore::open(blobs).await?);
     let plan = make_plan(&job, datasets, Arc::clone(&store), own.join("planning")).await?;
     let run_dir = job.run_dir();

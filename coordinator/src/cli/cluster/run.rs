@@ -5,16 +5,23 @@ use std::sync::Arc;
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer::SizeClass;
-use rollout_worker::port::{Board, Dispatch};
+use rollout_worker::environment::Owner;
+use rollout_worker::owner::HostOwners;
+use rollout_worker::port::{Board, Dispatch, WorkSource};
 use rollout_worker::queue::nats::{BindError, Name, Nats};
 use rollout_worker::store::BlobStore;
+use rollout_worker::supervise::{self, Task};
 use tokio::sync::mpsc;
 
 use super::POOL;
 use crate::cli::args::RunArgs;
 use crate::cli::error::CliError;
+use crate::cli::image_locks;
+use crate::cli::run::sandbox_helper;
 use crate::config::Job;
 use crate::core::Bounds;
+use crate::host::{ALL_PROVIDERS, Home, HostPaths, adopt_dead, provider, reap};
+use crate::journal::Layout;
 use crate::plan::{JobPlan, Lanes};
 use crate::run::cluster::ClusterJob;
 use crate::run::embedded::Sitting;
@@ -63,6 +70,7 @@ impl Elsewhere {
         classes.push(SizeClass::SOLO);
         classes.sort_unstable();
         classes.dedup();
+        let _adopting = adopt(&nats, &pool, &job, Arc::clone(&store)).await?;
         let dispatch: Arc<dyn Dispatch> = Arc::new(nats.dispatch(&pool, &classes).await?);
         let board: Arc<dyn Board> = Arc::new(nats.board());
         bind(&nats, &*board, &pool, store.identity()).await?;
@@ -86,6 +94,41 @@ impl Elsewhere {
         };
         Ok(job.run().await?)
     }
+}
+
+/// Takes over what dead processes left on this host, beside the run: workers of the deployment, and
+/// a sitting of the run that had its worker in itself.
+async fn adopt(
+    nats: &Nats,
+    pool: &Name,
+    job: &Job,
+    store: Arc<dyn BlobStore>,
+) -> Result<Task<()>, CliError> {
+    let variable = |name: &str| std::env::var_os(name);
+    let home = Home::of_user(variable).unwrap_or_else(|| Home::at(job.jobs_dir.join(".rollout")));
+    let layout = Layout::new(job.run_dir());
+    let host = HostPaths {
+        image_locks: image_locks::directory(variable, home.locks()),
+        sandbox_helper: sandbox_helper()?,
+    };
+    let mut providers = Vec::new();
+    for (kind, sandboxes) in ALL_PROVIDERS
+        .iter()
+        .flat_map(|kind| [(*kind, home.sandboxes()), (*kind, layout.sandboxes())])
+    {
+        providers.push(provider(kind, &host, sandboxes)?);
+    }
+    let source: Arc<dyn WorkSource> = Arc::new(nats.source(pool, store.identity()).await?);
+    let namespace = nats.options().namespace.to_string();
+    let bases = [layout.workers(), home.workers(&namespace, store.identity())];
+    let owners = Arc::new(HostOwners::new(Owner::current(job.run_dir())));
+    Ok(supervise::spawn("adoption", async move {
+        for base in bases.into_iter().filter(|base| base.is_dir()) {
+            let (owners, store) = (Arc::clone(&owners), Arc::clone(&store));
+            adopt_dead(base, owners, &providers, store, Arc::clone(&source)).await;
+        }
+        reap(&providers, &owners).await;
+    }))
 }
 
 /// Binds the pool to the run's blob store; to another one than before only if no run of the pool

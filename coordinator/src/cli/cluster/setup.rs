@@ -1,7 +1,5 @@
 //! `rollout setup`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::wire::offer::SizeClass;
@@ -12,6 +10,7 @@ use rollout_worker::store::fs::FsStore;
 use super::{NeededNats, POOL};
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
+use crate::cli::place;
 
 /// Make what is missing on a NATS server: streams, buckets, a pool's consumers
 ///
@@ -27,8 +26,8 @@ pub(in crate::cli) struct SetupArgs {
     pool: Name,
 
     /// Bind the pool to this blob store, which its runs and workers use
-    #[arg(long, value_name = "DIR")]
-    store: Option<PathBuf>,
+    #[arg(long)]
+    store: Option<String>,
 
     /// … also when it is bound to another one; no run of the pool may be under way
     #[arg(long, requires = "store")]
@@ -43,8 +42,8 @@ pub(in crate::cli) async fn setup(
     let nats = args.nats.connect().await?;
     nats.prepare(&args.pool, &[SizeClass::default(), SizeClass::SOLO]).await?;
     let mut text = format!("pool {} is set up on {}\n", args.pool, nats.options().address());
-    if let Some(path) = &args.store {
-        let store = FsStore::open(path).await?;
+    if let Some(store) = &args.store {
+        let store = FsStore::open(place::directory(store)?).await?;
         nats.bind_pool(&args.pool, store.identity(), args.rebind).await?;
         text.push_str(&format!("it uses the blob store {}\n", store.identity()));
     }
