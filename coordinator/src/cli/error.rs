@@ -35,7 +35,6 @@ impl CliError {
     }
 
     /// A command line that means nothing.
-    #[cfg(feature = "nats")]
     pub(super) fn usage(message: impl Into<String>) -> Self {
         Self::new(ExitCode::Usage, message)
     }
