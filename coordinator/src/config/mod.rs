@@ -25,6 +25,7 @@ pub use document::document;
 pub use elements::agents::{Agent, AgentFile};
 pub use elements::datasets::DatasetRef;
 #[cfg(feature = "process")]
+#[cfg(feature = "nats")]
 pub(crate) use elements::quantity;
 pub use elements::resources::ResourceOverrides;
 pub use elements::timeouts::{TaskTimeouts, TimeoutRules};
@@ -32,7 +33,7 @@ pub use elements::variables::Variable;
 pub use fields::Spot;
 pub use job_file::{JobFile, LogLevel};
 pub use problem::{ConfigError, ConfigErrors, ConfigWarning, ErrorKind, Problems};
-#[cfg(feature = "nats")]
+#[cfg(feature = "process")]
 pub(crate) use read::text as read_text;
 pub use resolve::{Job, Options, read_job};
 pub use task_file::{TaskFile, read_task};
