@@ -24,7 +24,6 @@ mod tests;
 pub use document::document;
 pub use elements::agents::{Agent, AgentFile};
 pub use elements::datasets::DatasetRef;
-#[cfg(feature = "process")]
 #[cfg(feature = "nats")]
 pub(crate) use elements::quantity;
 pub use elements::resources::ResourceOverrides;
