@@ -18,6 +18,9 @@ use crate::run::engine::News;
 /// How often hellos are looked at.
 const EVERY: Duration = Duration::from_secs(1);
 
+/// The version of this program.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// How long a run waits for its first worker before it says so.
 const NOBODY: Duration = Duration::from_secs(5);
 
@@ -105,6 +108,7 @@ impl Rate {
 #[derive(Debug, Default)]
 struct Told {
     strangers: BTreeSet<String>,
+    versions: BTreeSet<String>,
     lanes: BTreeSet<u16>,
     nobody: bool,
     began: Option<Instant>,
@@ -118,7 +122,18 @@ impl Told {
         capacity: &Capacity,
     ) -> Vec<String> {
         let mut said = Vec::new();
-        for hello in workers.filter(|hello| hello.store != view.store) {
+        for hello in workers {
+            if hello.version != VERSION && self.versions.insert(hello.version.clone()) {
+                said.push(format!(
+                    "worker {} on {} has version {} of rollout, this run is coordinated by {VERSION}: \
+                     they understand each other, but what is newer in one of them is not in the \
+                     other",
+                    hello.worker, hello.host, hello.version
+                ));
+            }
+            if hello.store == view.store {
+                continue;
+            }
             if self.strangers.insert(hello.worker.to_string()) {
                 said.push(format!(
                     "worker {} on {} uses the blob store {}, this run uses {}: it gets no work; \
