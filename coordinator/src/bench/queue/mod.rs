@@ -1,5 +1,5 @@
 //! `rollout bench dispatch --nats`: trials that do nothing, offered by this process, run by a worker
-//! process and reported back over a server, each result journalled; and the [`floor`] of the same.
+//! process and reported back over a server, each result journalled; and the floor of the same.
 //!
 //! What is made on the server has names of its own and is removed afterwards, also after an
 //! interruption. Product and floor take turns, so that both meet the same machine.
