@@ -57,7 +57,14 @@ impl Writer {
 impl Claim {
     /// Writes the claim of the environment `id`, whole or not at all.
     pub(super) fn write(&self, base: &Path, id: &str) -> io::Result<()> {
-        let mut file = tempfile::NamedTempFile::new_in(base)?;
+        // Until it is whole it is in the owner's directory, and goes with the owner whatever happens.
+        let owned = self.write_by_way_of(&self.labels.owner.lock, base, id);
+        // An owner may have no directory, or one on another disk.
+        owned.or_else(|_| self.write_by_way_of(base, base, id))
+    }
+
+    fn write_by_way_of(&self, directory: &Path, base: &Path, id: &str) -> io::Result<()> {
+        let mut file = tempfile::NamedTempFile::new_in(directory)?;
         file.write_all(&serde_json::to_vec(self)?)?;
         file.persist(path(base, id)).map_err(|error| error.error)?;
         Ok(())
