@@ -90,7 +90,9 @@ impl WorkerProcess {
         let hurried = Arc::new(AtomicBool::new(false));
         let leaving = leave(self.stops, shutdown, self.drain_timeout, Arc::clone(&hurried));
         let _leaving = supervise::spawn("leaving", leaving);
-        let mut ended = worker.run(told).await;
+        // A task of its own: what the main thread runs itself is woken through the kernel.
+        let working = supervise::spawn("worker", worker.run(told));
+        let mut ended = working.await.map_err(|_| RunError::PartEnded("the worker"))?;
         if ended.why == Why::Killed && !hurried.load(Ordering::Relaxed) {
             ended.why = Why::Asked;
         }

@@ -14,6 +14,7 @@ use rollout_worker::port::Dispatch as _;
 use rollout_worker::queue::nats::{Name, Nats, NatsDispatch, NatsOptions};
 use rollout_worker::service::{self, Profile, Shutdown, WorkerConfig};
 use rollout_worker::store::{BlobStore as _, FsStore};
+use rollout_worker::supervise;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
@@ -224,7 +225,8 @@ impl Worker {
     /// Works until it is dropped.
     pub(super) async fn work(self) -> Result<(), Fault> {
         let (_shutdown, told) = watch::channel(Shutdown::No);
-        self.worker.run(told).await;
+        let working = supervise::spawn("worker", self.worker.run(told));
+        working.await.map_err(|panic| Fault::Worker(panic.to_string()))?;
         drop(self.dir);
         Ok(())
     }

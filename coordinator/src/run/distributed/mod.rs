@@ -82,7 +82,7 @@ pub fn news() -> (mpsc::Sender<News>, mpsc::Receiver<News>) {
 ///
 /// # Errors
 /// [`RunError`] when it could not go on. What is settled stays settled.
-pub async fn run<P: Planner>(distributed: Distributed<P>) -> Result<Ended, RunError> {
+pub async fn run<P: Planner + Sync + 'static>(distributed: Distributed<P>) -> Result<Ended, RunError> {
     let Distributed { run, planner, dispatch, store, pool, lease, keeper, events, stops, news } =
         distributed;
     let (id, position) = (run.id(), run.core().position());
@@ -130,7 +130,9 @@ pub async fn run<P: Planner>(distributed: Distributed<P>) -> Result<Ended, RunEr
     ];
     let (_no_hints, hints) = mpsc::channel(1);
     let sources = Sources { reports, news, stops, hints, workers: Workers::Elsewhere };
-    let ended = engine.run(sources).await?;
+    // A task of its own: what the main thread runs itself is woken through the kernel.
+    let running = supervise::spawn("engine", engine.run(sources));
+    let ended = running.await.map_err(|_| RunError::PartEnded("the engine"))??;
     if timeout(LAST_WORDS, clear(id, &*dispatch)).await.is_err() {
         tracing::warn!("the queue is out of reach: offers of this run may be left in it");
     }

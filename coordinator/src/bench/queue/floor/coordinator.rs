@@ -36,45 +36,65 @@ pub(in crate::bench::queue) async fn run(
     let client = async_nats::connect(&floor.url).await.map_err(Fault::of("connect"))?;
     floor.prepare(&client).await?;
     let helper = Helper::start(&Part::Floor(floor.clone())).await?;
-    let mut offers = Publisher::new(&client).await?;
-    let mut reports = Puller::new(&client, &floor.reports(), READER, REPORTS).await?;
+    let offers = Publisher::new(&client).await?;
+    let reports = Puller::new(&client, &floor.reports(), READER, REPORTS).await?;
     let file = Arc::new(File::create(directory.join("floor.log"))?);
+    let work = Work { floor: floor.clone(), items, journal_bytes, client, offers, reports, file };
     let (before, start) = (meter.read(), Instant::now());
-
-    let payload = Bytes::from(vec![b'x'; floor.offer_bytes]);
-    let (mut offered, mut acknowledged, mut settled) = (0, 0, 0);
-    let (mut free, mut gathered, mut purged) = (floor.window as u64, 0, 0);
-    let mut writing = FuturesUnordered::new();
-    while settled < items || acknowledged < items {
-        while free > 0 && offered < items {
-            offers.publish(offered, offer_subject(floor), payload.clone()).await?;
-            (offered, free) = (offered + 1, free - 1);
-        }
-        if gathered > 0 && writing.is_empty() {
-            writing.push(write(file.clone(), gathered, journal_bytes));
-            gathered = 0;
-        }
-        reports.ask().await?;
-        tokio::select! {
-            arrived = reports.arrived() => {
-                gathered += arrived?.len() as u64;
-            }
-            answers = offers.acknowledged() => acknowledged += answers?.len() as u64,
-            Some(written) = writing.next(), if !writing.is_empty() => {
-                let written = written?;
-                (free, settled) = (free + written, settled + written);
-                if settled - purged >= PURGE_EVERY {
-                    purged = settled;
-                    purge(&client, floor, settled).await?;
-                }
-            }
-        }
-    }
-
+    // A task of its own, as the engine of a run is.
+    let working = supervise::spawn("floor", work.go());
+    working.await.map_err(|panic| Fault::Worker(panic.to_string()))??;
     let took = start.elapsed();
     let used = meter.read().since(&before);
     let worker = helper.finish().await?;
     Ok(Once::new(items, took, used, worker))
+}
+
+/// What the loop works with.
+struct Work {
+    floor: Floor,
+    items: u64,
+    journal_bytes: usize,
+    client: async_nats::Client,
+    offers: Publisher,
+    reports: Puller,
+    file: Arc<File>,
+}
+
+impl Work {
+    async fn go(self) -> Result<(), Fault> {
+        let Self { floor, items, journal_bytes, client, mut offers, mut reports, file } = self;
+        let payload = Bytes::from(vec![b'x'; floor.offer_bytes]);
+        let (mut offered, mut acknowledged, mut settled) = (0, 0, 0);
+        let (mut free, mut gathered, mut purged) = (floor.window as u64, 0, 0);
+        let mut writing = FuturesUnordered::new();
+        while settled < items || acknowledged < items {
+            while free > 0 && offered < items {
+                offers.publish(offered, offer_subject(&floor), payload.clone()).await?;
+                (offered, free) = (offered + 1, free - 1);
+            }
+            if gathered > 0 && writing.is_empty() {
+                writing.push(write(file.clone(), gathered, journal_bytes));
+                gathered = 0;
+            }
+            reports.ask().await?;
+            tokio::select! {
+                arrived = reports.arrived() => {
+                    gathered += arrived?.len() as u64;
+                }
+                answers = offers.acknowledged() => acknowledged += answers?.len() as u64,
+                Some(written) = writing.next(), if !writing.is_empty() => {
+                    let written = written?;
+                    (free, settled) = (free + written, settled + written);
+                    if settled - purged >= PURGE_EVERY {
+                        purged = settled;
+                        purge(&client, &floor, settled).await?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 fn offer_subject(floor: &Floor) -> String {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use async_nats::Client;
 use bytes::Bytes;
+use rollout_worker::supervise;
 
 use super::line::{Publisher, Puller};
 use super::{CONSUMER, Floor};
@@ -28,7 +29,12 @@ impl Worker {
     }
 
     /// Works until it is dropped.
-    pub(in crate::bench::queue) async fn work(mut self) -> Result<(), Fault> {
+    pub(in crate::bench::queue) async fn work(self) -> Result<(), Fault> {
+        let working = supervise::spawn("floor", self.report());
+        working.await.map_err(|panic| Fault::Worker(panic.to_string()))?
+    }
+
+    async fn report(mut self) -> Result<(), Fault> {
         let payload = Bytes::from(vec![b'x'; self.floor.report_bytes]);
         let subject = self.floor.report_subject();
         let (mut number, mut unacknowledged) = (0, HashMap::new());
