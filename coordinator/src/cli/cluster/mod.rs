@@ -3,6 +3,7 @@
 mod cancel;
 mod doctor;
 mod nats;
+mod patience;
 mod run;
 mod setup;
 mod workers;

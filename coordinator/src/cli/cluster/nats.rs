@@ -119,7 +119,7 @@ impl Access {
     ///
     /// # Errors
     /// What is wrong with the options.
-    fn options(&self, url: &str) -> Result<NatsOptions, CliError> {
+    pub(super) fn options(&self, url: &str) -> Result<NatsOptions, CliError> {
         self.options_with(url, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
 

@@ -3,17 +3,19 @@
 use std::sync::Arc;
 
 use rollout_protocol::event::RunEvent;
+use rollout_protocol::exit::ExitCode;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::environment::Owner;
 use rollout_worker::owner::HostOwners;
-use rollout_worker::port::{Board, Dispatch, WorkSource};
+use rollout_worker::port::{Board, WorkSource};
 use rollout_worker::queue::nats::{BindError, Name, Nats};
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::mpsc;
 
 use super::POOL;
+use super::patience::patiently;
 use crate::cli::args::RunArgs;
 use crate::cli::error::CliError;
 use crate::cli::image_locks;
@@ -47,7 +49,8 @@ impl Elsewhere {
         let pool: Name = pool.parse().map_err(|error| {
             CliError::config(format!("the job's pool `{pool}` is no name"), &error)
         })?;
-        let nats = args.nats.access.connect(url).await?;
+        let options = args.nats.access.options(url)?;
+        let nats = patiently(async || Ok(Nats::connect(options.clone()).await?)).await?;
         Ok(Some(Self { nats, pool }))
     }
 
@@ -62,7 +65,7 @@ impl Elsewhere {
         plan: JobPlan,
         store: Arc<dyn BlobStore>,
         events: mpsc::Sender<Vec<RunEvent>>,
-        stops: mpsc::Receiver<StopLevel>,
+        mut stops: mpsc::Receiver<StopLevel>,
     ) -> Result<Sitting, CliError> {
         let Self { nats, pool } = self;
         let mut classes: Vec<SizeClass> =
@@ -70,10 +73,20 @@ impl Elsewhere {
         classes.push(SizeClass::SOLO);
         classes.sort_unstable();
         classes.dedup();
-        let _adopting = adopt(&nats, &pool, &job, Arc::clone(&store)).await?;
-        let dispatch: Arc<dyn Dispatch> = Arc::new(nats.dispatch(&pool, &classes).await?);
         let board: Arc<dyn Board> = Arc::new(nats.board());
-        bind(&nats, &*board, &pool, store.identity()).await?;
+        let prepare = patiently(async || {
+            let dispatch = nats.dispatch(&pool, &classes).await?;
+            bind(&nats, &*board, &pool, store.identity()).await?;
+            let source = nats.source(&pool, store.identity()).await?;
+            Ok((Arc::new(dispatch), Arc::new(source)))
+        });
+        let (dispatch, source) = tokio::select! {
+            prepared = prepare => prepared?,
+            Some(_) = stops.recv() => {
+                return Err(CliError::new(ExitCode::Cancelled, "nothing was begun"));
+            }
+        };
+        let _adopting = adopt(&nats, source, &job, Arc::clone(&store))?;
         let bounds = Bounds {
             lease: args.nats.access.lease,
             unplaceable_timeout: args.unplaceable_timeout,
@@ -98,9 +111,9 @@ impl Elsewhere {
 
 /// Takes over what dead processes left on this host, beside the run: workers of the deployment, and
 /// a sitting of the run that had its worker in itself.
-async fn adopt(
+fn adopt(
     nats: &Nats,
-    pool: &Name,
+    source: Arc<dyn WorkSource>,
     job: &Job,
     store: Arc<dyn BlobStore>,
 ) -> Result<Task<()>, CliError> {
@@ -118,7 +131,6 @@ async fn adopt(
     {
         providers.push(provider(kind, &host, sandboxes)?);
     }
-    let source: Arc<dyn WorkSource> = Arc::new(nats.source(pool, store.identity()).await?);
     let namespace = nats.options().namespace.to_string();
     let bases = [layout.workers(), home.workers(&namespace, store.identity())];
     let owners = Arc::new(HostOwners::new(Owner::current(job.run_dir())));
@@ -133,21 +145,15 @@ async fn adopt(
 
 /// Binds the pool to the run's blob store; to another one than before only if no run of the pool
 /// says that it goes on with that.
-pub(super) async fn bind(
-    nats: &Nats,
-    board: &dyn Board,
-    pool: &Name,
-    store: &str,
-) -> Result<(), CliError> {
+async fn bind(nats: &Nats, board: &dyn Board, pool: &Name, store: &str) -> Result<(), BindError> {
     match nats.bind_pool(pool, store, false).await {
-        Ok(()) => return Ok(()),
         Err(BindError::Elsewhere { .. }) => {}
-        Err(error) => return Err(error.into()),
+        bound => return bound,
     }
     let runs = board.all().await?;
     let entries = runs.iter().filter_map(|(_, entry)| RunEntry::parse(&entry.value));
     let in_use = entries
         .filter(|entry| entry.pool == pool.as_str() && entry.store != store)
         .any(|entry| entry.state == RunState::Running);
-    Ok(nats.bind_pool(pool, store, !in_use).await?)
+    nats.bind_pool(pool, store, !in_use).await
 }

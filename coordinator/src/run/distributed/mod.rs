@@ -82,7 +82,9 @@ pub fn news() -> (mpsc::Sender<News>, mpsc::Receiver<News>) {
 ///
 /// # Errors
 /// [`RunError`] when it could not go on. What is settled stays settled.
-pub async fn run<P: Planner + Sync + 'static>(distributed: Distributed<P>) -> Result<Ended, RunError> {
+pub async fn run<P: Planner + Sync + 'static>(
+    distributed: Distributed<P>,
+) -> Result<Ended, RunError> {
     let Distributed { run, planner, dispatch, store, pool, lease, keeper, events, stops, news } =
         distributed;
     let (id, position) = (run.id(), run.core().position());
