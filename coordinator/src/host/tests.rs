@@ -113,11 +113,16 @@ async fn a_starting_worker_says_what_a_dead_one_ran_and_leaves_nothing_itself() 
     assert_eq!((said.len(), &said[0].report.body), (1, &lost));
     assert_eq!(said[0].report.exec, ExecId::from_bytes([9; 16]));
     until("only its own directory is there", async || entries(&scene.workers()) == 1).await;
-    let hello = async || scene.queue.hellos().await.unwrap();
-    until("it says hello", async || hello().await.len() == 1).await;
+    let hellos = async |gone: bool| {
+        let mut seen = scene.queue.hellos().await.unwrap();
+        seen.retain(|seen| seen.hello.gone == gone);
+        seen
+    };
+    until("it says hello", async || hellos(false).await.len() == 1).await;
+    assert_eq!(hellos(true).await.len(), 1, "and that the dead one is gone");
     signal.send(StopLevel::Drain).await.unwrap();
     let ended = tokio::time::timeout(LONG, working).await.expect("in time").unwrap().unwrap();
     assert_eq!(ended, Ended { why: Why::Asked, unreported: 0 });
-    assert!(hello().await[0].hello.draining);
+    assert_eq!((hellos(false).await.len(), hellos(true).await.len()), (0, 2));
     assert_eq!((scene.workers().exists(), entries(&other)), (false, 1), "others' are left alone");
 }
