@@ -1,5 +1,5 @@
-//! Reconciliation: what the queue holds against what is owed, at the beginning, every half lease,
-//! and after every outage.
+//! Reconciliation: what the queue holds against what is owed, at the beginning and after every outage
+//! several times, and every half lease.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +12,14 @@ use tokio::time::timeout;
 
 use super::head::caught_up;
 use crate::run::engine::News;
+
+/// Rounds that follow soon after a beginning or an outage. The first comes too early to know who is
+/// alive, and what is nowhere has to be so in two. Where processes die all the time there may be no
+/// half lease without a beginning or an outage.
+const SOON_AGAIN: u8 = 4;
+
+/// The time between those: everybody who is alive has said a hello in it.
+const SOON: Duration = Duration::from_secs(2);
 
 /// What rounds of reconciliation need.
 #[derive(Debug)]
@@ -30,22 +38,30 @@ impl Rounds {
         let mut known = (contact.borrow_and_update().connections, None);
         let outage = Outage::new("looking at the queue");
         let mut patience = outage.patience();
+        let mut soon_again = SOON_AGAIN;
         while !self.to.is_closed() {
             match self.round(&mut known).await {
-                Ok(()) => patience.works(),
+                Ok(same) => {
+                    patience.works();
+                    soon_again = if same { soon_again } else { SOON_AGAIN };
+                }
                 Err(error) => {
+                    soon_again = SOON_AGAIN;
                     patience.failed(&error).await;
                     continue;
                 }
             }
             // A new connection is looked at at once.
             let connected = contact.wait_for(|now| now.up && now.connections != known.0);
-            let _its_time = timeout(self.lease / 2, connected).await;
+            let wait = if soon_again > 0 { SOON.min(self.lease / 2) } else { self.lease / 2 };
+            soon_again = soon_again.saturating_sub(1);
+            let _its_time = timeout(wait, connected).await;
         }
     }
 
-    /// One round. What it saw counts only if the connection lasted.
-    async fn round(&mut self, known: &mut (u64, Option<Incarnation>)) -> Result<(), QueueError> {
+    /// One round: whether the server is the one of the round before. What the round saw counts only
+    /// if the connection lasted.
+    async fn round(&mut self, known: &mut (u64, Option<Incarnation>)) -> Result<bool, QueueError> {
         let connections = self.dispatch.contact().borrow().connections;
         let incarnation = self.dispatch.incarnation().await?;
         let same = known.0 == connections && known.1.is_none_or(|before| before == incarnation);
@@ -63,7 +79,7 @@ impl Rounds {
         if lasted {
             self.say(News::Observed(listed)).await;
         }
-        Ok(())
+        Ok(same)
     }
 
     async fn say(&self, news: News) {
