@@ -99,7 +99,10 @@ impl Writer {
             return false;
         }
         self.submitted += 1;
-        let batch = Batch { number: self.submitted, frames: std::mem::take(&mut self.gathering) };
+        // What gathers next is about as long: it is not copied again and again as it grows.
+        let next = Vec::with_capacity(self.gathering.len());
+        let frames = std::mem::replace(&mut self.gathering, next);
+        let batch = Batch { number: self.submitted, frames };
         if let Some(batches) = &self.batches {
             // The thread ends only after an error, which `durable` has told or will tell.
             drop(batches.send(batch));

@@ -9,6 +9,9 @@ use crate::limits;
 use crate::phase::Phase;
 use crate::record::{Durations, LostReason, Timestamps, Verdict};
 
+/// What a report of a result takes, roughly: most are encoded without copying them as they grow.
+const USUAL_BYTES: usize = 1280;
+
 /// One report. (execution, kind) is said at most once; reading it twice is harmless.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -98,7 +101,8 @@ impl Report {
     /// # Errors
     /// The size in bytes.
     pub fn encode(&self) -> Result<Vec<u8>, usize> {
-        let bytes = serde_json::to_vec(self).expect("a report has only text keys");
+        let mut bytes = Vec::with_capacity(USUAL_BYTES);
+        serde_json::to_writer(&mut bytes, self).expect("a report has only text keys");
         if bytes.len() <= limits::REPORT_BYTES { Ok(bytes) } else { Err(bytes.len()) }
     }
 }
