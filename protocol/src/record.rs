@@ -1,6 +1,8 @@
 //! What happened to an execution, whole: the record, a blob in the store. The small message that
 //! announces it is the report ([`crate::wire::report`]).
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
@@ -42,18 +44,69 @@ impl Outcome {
 pub struct Verdict {
     /// How it ended.
     pub outcome: Outcome,
-    /// The verifier's number; absent when there is no verdict, never 0 for that.
+    /// The verifier's number; absent when there is no verdict, never 0 for that, and when none of
+    /// several numbers is the reward.
     #[serde(default)]
     pub reward: Option<f64>,
+    /// The verifier's numbers by their keys, when it gave more than one number without a key.
+    #[serde(default, skip_serializing_if = "Rewards::is_empty")]
+    pub rewards: Rewards,
     /// Cost of the environment, in the user's currency.
     #[serde(default)]
     pub cost: f64,
-    /// The first cause of failure; with outcome `completed` at most a teardown error.
+    /// The first cause of failure. With outcome `completed` it is an error of the teardown, or one
+    /// of the agent where the task is verified all the same.
     #[serde(default)]
     pub error: Option<TrialError>,
 }
 
+/// Numbers of a verifier, by their keys.
+pub type Rewards = BTreeMap<String, f64>;
+
+/// The key of the one number of a verifier that gives no keys.
+pub const REWARD_KEY: &str = "reward";
+
 impl Verdict {
+    /// A reward without anything else.
+    pub const fn completed(reward: f64) -> Self {
+        Self {
+            outcome: Outcome::Completed,
+            reward: Some(reward),
+            rewards: Rewards::new(),
+            cost: 0.0,
+            error: None,
+        }
+    }
+
+    /// An error that prevented a reward.
+    pub const fn failed(error: TrialError) -> Self {
+        Self {
+            outcome: Outcome::Failed,
+            reward: None,
+            rewards: Rewards::new(),
+            cost: 0.0,
+            error: Some(error),
+        }
+    }
+
+    /// An end by the user's command, after which so much is owed.
+    pub const fn cancelled(cost: f64) -> Self {
+        Self {
+            outcome: Outcome::Cancelled,
+            reward: None,
+            rewards: Rewards::new(),
+            cost,
+            error: None,
+        }
+    }
+
+    /// The verifier's numbers by their keys; one without a key has [`REWARD_KEY`].
+    pub fn numbers(&self) -> impl Iterator<Item = (&str, f64)> {
+        let lone =
+            self.reward.filter(|_| self.rewards.is_empty()).map(|reward| (REWARD_KEY, reward));
+        lone.into_iter().chain(self.rewards.iter().map(|(key, number)| (key.as_str(), *number)))
+    }
+
     /// The trial passed: a reward of 1.
     pub fn passed(&self) -> bool {
         self.outcome == Outcome::Completed && self.reward.is_some_and(|r| (r - 1.0).abs() < 1e-9)
@@ -166,6 +219,92 @@ pub struct TrialRecord {
     /// The end of the verifier's standard error.
     #[serde(default)]
     pub verifier_stderr: Option<String>,
+    /// Files that the task or the job asked to keep.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub artifacts: Vec<ArtifactRecord>,
+    /// The steps that were run, for a task that has steps of its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<StepRecord>,
+    /// The environment of the verifier's own, if there was one; the last step's where there are
+    /// several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verifier_environment: Option<EnvironmentRecord>,
+}
+
+/// What became of files that were to be kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArtifactRecord {
+    /// Absolute path inside the environment.
+    pub source: String,
+    /// Path below the trial's directory.
+    pub path: String,
+    /// Service that it was taken from; the agent's environment when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// What became of it.
+    pub status: ArtifactStatus,
+    /// Whether it is a directory or a file, when it was there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<ArtifactKind>,
+    /// A clean archive of it: of the directory's content, or of the one file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archive: Option<BlobRef>,
+    /// Why it was not kept, or not whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// What became of files that were to be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ArtifactStatus {
+    /// Kept.
+    Ok,
+    /// There, without anything in it.
+    Empty,
+    /// Not there.
+    Skipped,
+    /// Not kept, or not whole.
+    Failed,
+}
+
+/// What an artifact is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ArtifactKind {
+    /// A file.
+    File,
+    /// A directory.
+    Directory,
+}
+
+/// One step of a trial.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepRecord {
+    /// Its name.
+    pub name: String,
+    /// The verifier's number; absent when there is no verdict, and when none of several numbers is
+    /// the reward.
+    #[serde(default)]
+    pub reward: Option<f64>,
+    /// The verifier's numbers by their keys.
+    #[serde(default, skip_serializing_if = "Rewards::is_empty")]
+    pub rewards: Rewards,
+    /// The first cause of failure.
+    #[serde(default)]
+    pub error: Option<TrialError>,
+    /// Execute began.
+    #[serde(default)]
+    pub agent_execution_started_at: Option<Timestamp>,
+    /// … and ended.
+    #[serde(default)]
+    pub agent_execution_ended_at: Option<Timestamp>,
+    /// Verification began.
+    #[serde(default)]
+    pub verifier_started_at: Option<Timestamp>,
+    /// … and ended.
+    #[serde(default)]
+    pub verifier_ended_at: Option<Timestamp>,
 }
 
 /// The environment of an execution.

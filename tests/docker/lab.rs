@@ -56,7 +56,7 @@ impl Lab {
         }
         let docker = Docker::connect_with_defaults().expect("it was reached before");
         let docker = docker.negotiate_version().await.expect("it answers");
-        let resources = Resources { cpus: 1, memory_mb: 512, storage_mb: 2048 };
+        let resources = Resources { memory_mb: 512, storage_mb: 2048, ..Resources::default() };
         Some(Self { provider, docker, scratch, settings: DockerSettings::default(), resources })
     }
 

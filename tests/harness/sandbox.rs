@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::spec::environment::{ProcessSettings, ProviderSpec};
-use rollout_protocol::spec::resources::Resources;
+use rollout_protocol::spec::resources::{Ceilings, Resources};
 use rollout_worker::environment::process::{DEFAULT_PIDS, ProcessConfig, ProcessProvider};
 use rollout_worker::environment::{
     Command, CreateRequest, Environment, Failure, Image, ImageSource, Labels, Output, Owner,
@@ -16,7 +16,8 @@ use rollout_worker::environment::{
 };
 
 /// Ceilings that no ordinary test reaches.
-pub const ROOMY: Resources = Resources { cpus: 2, memory_mb: 1024, storage_mb: 1024 };
+pub const ROOMY: Resources =
+    Resources { cpus: 2, memory_mb: 1024, storage_mb: 1024, gpus: 0, ceilings: Ceilings::ALL };
 
 /// A provider whose sandboxes live below `base`, with `helper` as their supervisor.
 pub fn provider(base: &Path, helper: &Path) -> ProcessProvider {

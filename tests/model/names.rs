@@ -4,9 +4,9 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
-use rollout_protocol::record::{Durations, LostReason, Outcome, Timestamps, Verdict};
+use rollout_protocol::record::{Durations, LostReason, Outcome, Rewards, Timestamps, Verdict};
 use rollout_protocol::spec::trial::TrialRef;
-use rollout_protocol::wire::offer::{Offer, SizeClass, Work};
+use rollout_protocol::wire::offer::{Offer, Pacing, SizeClass, Work};
 use rollout_protocol::wire::report::{Body, Report, ResultBody};
 
 /// The only run.
@@ -46,7 +46,15 @@ pub(crate) fn spec(version: u8) -> Digest {
 
 pub(crate) fn offer(item: ItemId, try_id: TryId, spec: Digest, class: SizeClass) -> Offer {
     let trial = TrialRef { settings: spec, agent: spec, task: spec, attempt: 1 };
-    Offer { run: RUN, item, try_id, spec, class, work: Work::Trial(trial) }
+    Offer {
+        run: RUN,
+        item,
+        try_id,
+        spec,
+        class,
+        work: Work::Trial(trial),
+        pacing: Pacing::default(),
+    }
 }
 
 /// How an execution ends.
@@ -78,7 +86,7 @@ pub(crate) fn result(exec: ExecId, ending: Ending) -> Body {
     };
     let reward = (ending == Ending::Reward).then(|| f64::from(exec_number(&exec)));
     Body::Result(Box::new(ResultBody {
-        verdict: Verdict { outcome, reward, cost: 0.0, error },
+        verdict: Verdict { outcome, reward, rewards: Rewards::new(), cost: 0.0, error },
         durations: Durations::default(),
         timestamps: Timestamps::instant(WALL),
         record: None,

@@ -9,14 +9,12 @@ use bytes::Bytes;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::retry::RetryPolicy;
-use rollout_protocol::spec::agent::{AgentKind, AgentSpec};
+use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
 use rollout_protocol::spec::environment::{
     EnvironmentSpec, PreservePolicy, ProcessSettings, ProviderKind, ProviderSpec, Rates,
 };
-use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
-use rollout_protocol::spec::task::{TaskFiles as TaskBlobs, TaskSpec};
-use rollout_protocol::spec::timeout::Timeouts;
+use rollout_protocol::spec::task::TaskSpec;
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::Runner;
@@ -47,25 +45,15 @@ pub(crate) async fn plan(items: u32, store: &dyn BlobStore) -> Result<JobPlan, B
             rates: Rates::default(),
         },
         verifier: VerifierSettings { disable: true, ..VerifierSettings::default() },
+        artifacts: Vec::new(),
     };
-    let agent = AgentSpec { name: "nop".to_owned(), kind: AgentKind::Nop, env: BTreeMap::new() };
-    let limit = 60.0;
-    let task = TaskSpec {
-        dataset: "bench".to_owned(),
-        name: "noop".to_owned(),
-        git_commit_id: None,
-        docker_image: None,
-        resources: Resources::default(),
-        timeouts: Timeouts {
-            build_sec: limit,
-            install_sec: limit,
-            agent_sec: limit,
-            verifier_sec: limit,
-        },
+    let agent = AgentSpec {
+        name: "nop".to_owned(),
+        kind: AgentKind::Nop,
         env: BTreeMap::new(),
-        files: TaskBlobs::default(),
-        fault: None,
+        limits: AgentLimits::default(),
     };
+    let task = TaskSpec::new("bench", "noop");
     put(store, &settings).await?;
     put(store, &agent).await?;
     let spec = put(store, &task).await?;
@@ -76,7 +64,7 @@ pub(crate) async fn plan(items: u32, store: &dyn BlobStore) -> Result<JobPlan, B
         files: Digest::of(b""),
         rules: Digest::of(b""),
         class: SizeClass::default(),
-        resources: task.resources,
+        resources: task.environment.resources,
         variables: BTreeSet::new(),
     };
     Ok(JobPlan::new(settings, vec![agent], vec![planned], items)?)

@@ -98,7 +98,8 @@ fn tasks(tasks: &[TaskView]) -> String {
             format!("{} MiB", resources.memory_mb),
             format!("{} MiB", resources.storage_mb),
         ];
-        row.extend([build_sec, install_sec, agent_sec, verifier_sec].map(|s| format!("{s} s")));
+        let limit = |sec: Option<f64>| sec.map_or_else(|| "none".to_owned(), |s| format!("{s} s"));
+        row.extend([Some(build_sec), Some(install_sec), agent_sec, Some(verifier_sec)].map(limit));
         row
     });
     table::aligned(&header, rows.collect(), 2)

@@ -115,6 +115,7 @@ fn resolve(file: &Path, written: JobFile, options: &Options<'_>) -> Job {
             instruction_path: written.instruction_path,
             environment: written.environment,
             verifier: written.verifier,
+            artifacts: Vec::new(),
         },
         timeouts: written.timeouts,
         resources: written.resources,

@@ -68,7 +68,7 @@ fn task(fields: &mut Fields<'_>) -> TaskFile {
     if let Some(mut agent) = fields.take("agent").mapping() {
         let install = agent.take("install_timeout_sec");
         task.timeouts.install_sec = timeouts::read(&install, default.install_sec);
-        task.timeouts.agent_sec = timeouts::read(&agent.take("timeout_sec"), default.agent_sec);
+        task.timeouts.agent_sec = Some(timeouts::read(&agent.take("timeout_sec"), 600.0));
         agent.finish();
     }
     if let Some(mut environment) = fields.take("environment").mapping() {

@@ -232,7 +232,7 @@ fn a_full_task_file() {
     let task = read_task(&fixture("full.toml"), &mut problems).expect("a task");
     let (task, warnings) = problems.finish(task).expect("no faults");
     assert_eq!(task.docker_image.as_deref(), Some("some-org/some-name:some-tag"));
-    assert!((task.timeouts.agent_sec - 0.5).abs() < 1e-9);
+    assert!((task.timeouts.agent_sec.expect("a limit") - 0.5).abs() < 1e-9);
     assert_eq!(task.resources, rollout_protocol::spec::resources::Resources::default());
     assert_eq!(task.env["TOKEN"].template.as_str(), "${TOKEN}");
     let keys: Vec<&str> = warnings.iter().map(|w| w.key.as_str()).collect();

@@ -8,7 +8,7 @@
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::id::{ExecId, ItemId};
-use rollout_protocol::record::{Execution, ExecutionEnd, Outcome, Verdict};
+use rollout_protocol::record::{Execution, ExecutionEnd, Verdict};
 
 use super::effect::Settled;
 use super::row::{End, Known, Row, State};
@@ -65,7 +65,7 @@ pub(super) fn settle_cancelled(item: ItemId, row: &mut Row, at: Timestamp) -> Se
         ExecutionEnd::Lost { cost, .. } => *cost,
         ExecutionEnd::Open => 0.0,
     });
-    let verdict = Verdict { outcome: Outcome::Cancelled, reward: None, cost, error: None };
+    let verdict = Verdict::cancelled(cost);
     settled(item, row, verdict, by, superseded, at)
 }
 
@@ -87,7 +87,7 @@ pub(super) fn settle_poisoned(item: ItemId, row: &mut Row, at: Timestamp) -> Set
 /// Settles a row as failed by none of its executions.
 pub(super) fn fail(item: ItemId, row: &mut Row, error: TrialError, at: Timestamp) -> Settled {
     let (_, superseded) = executions(row, |_| false);
-    let verdict = Verdict { outcome: Outcome::Failed, reward: None, cost: 0.0, error: Some(error) };
+    let verdict = Verdict::failed(error);
     settled(item, row, verdict, None, superseded, at)
 }
 

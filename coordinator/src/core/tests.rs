@@ -16,7 +16,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
-use rollout_protocol::record::{Durations, LostReason, Outcome, Timestamps, Verdict};
+use rollout_protocol::record::{Durations, LostReason, Outcome, Rewards, Timestamps, Verdict};
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::claim::{Answer, Claim};
 use rollout_protocol::wire::hello::Running;
@@ -94,7 +94,7 @@ fn spec(n: u8) -> Digest {
 fn verdict(outcome: Outcome, error: Option<TrialError>, reward: Option<f64>) -> Body {
     let at = Timestamp::UNIX_EPOCH;
     Body::Result(Box::new(ResultBody {
-        verdict: Verdict { outcome, reward, cost: 0.0, error },
+        verdict: Verdict { outcome, reward, rewards: Rewards::new(), cost: 0.0, error },
         durations: Durations::default(),
         timestamps: Timestamps::instant(at),
         record: None,

@@ -11,7 +11,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType};
 use rollout_protocol::limits::INSTRUCTION_BYTES;
-use rollout_protocol::spec::task::{TaskFiles, TaskSpec};
+use rollout_protocol::spec::task::{TaskEnvironment, TaskSpec};
 use rollout_worker::archive::{self, ArchiveError, Keep, Limits};
 use rollout_worker::environment::dockerignore::Dockerignore;
 use rollout_worker::store::{BlobStore, StoreError};
@@ -129,23 +129,13 @@ async fn one(
     index: usize,
     sink: &Sink,
 ) -> Result<Bundled, OneError> {
-    let mut spec = TaskSpec {
-        dataset,
-        name: task.name.clone(),
-        git_commit_id: task.git_commit_id.clone(),
-        docker_image: task.file.docker_image.clone(),
-        resources: job.resources.apply(&task.file.resources),
-        timeouts: job.timeouts.apply(&task.file.timeouts),
-        env: task.file.env.iter().map(|(n, v)| (n.clone(), v.template.clone())).collect(),
-        files: TaskFiles::default(),
-        fault: task.fault.clone(),
-    };
+    let mut spec = spec(job, dataset, &task);
     let rules = Digest::of_json(&TaskSpec { git_commit_id: None, ..spec.clone() })?;
     if spec.fault.is_none() {
         let dir = task.dir.clone();
         let scratch = sink.scratch.join(index.to_string());
         match supervise::blocking(move || read(&task, &scratch)).await {
-            Ok(read) => spec.files = store(read, sink).await?,
+            Ok(read) => store(read, &mut spec, sink).await?,
             Err(_) if !dir.is_dir() => {
                 let message = format!("the task's directory {} is gone", dir.display());
                 let (kind, code) = (ErrorType::TaskNotFound, ErrorCode::SOURCE_CHANGED);
@@ -157,7 +147,34 @@ async fn one(
     let document = serde_json::to_vec(&spec)?;
     let digest = Digest::of(&document);
     sink.put(Bytes::from(document), MediaType::Json).await?;
-    Ok(Bundled { digest, files: Digest::of_json(&spec.files)?, rules, spec })
+    Ok(Bundled { digest, files: files(&spec)?, rules, spec })
+}
+
+/// The digest of the files alone.
+fn files(spec: &TaskSpec) -> Result<Digest, serde_json::Error> {
+    let steps: Vec<_> = spec.steps.iter().map(|step| &step.files).collect();
+    Digest::of_json(&(&spec.environment.context, steps))
+}
+
+/// The task without its files.
+fn spec(job: &Job, dataset: String, task: &Task) -> TaskSpec {
+    let limits = job.timeouts.apply(&task.file.timeouts);
+    let mut spec = TaskSpec::new(dataset, &task.name);
+    spec.git_commit_id.clone_from(&task.git_commit_id);
+    spec.install_sec = limits.install_sec;
+    spec.fault.clone_from(&task.fault);
+    spec.environment = TaskEnvironment {
+        docker_image: task.file.docker_image.clone(),
+        build_sec: limits.build_sec,
+        resources: job.resources.apply(&task.file.resources),
+        env: task.file.env.iter().map(|(n, v)| (n.clone(), v.template.clone())).collect(),
+        ..TaskEnvironment::default()
+    };
+    for step in &mut spec.steps {
+        step.agent.timeout_sec = limits.agent_sec;
+        step.verifier.timeout_sec = limits.verifier_sec;
+    }
+    spec
 }
 
 /// The files of a task, read and packed.
@@ -186,13 +203,11 @@ fn read(task: &Task, scratch: &Path) -> Result<ReadTask, Box<ConfigError>> {
     })
 }
 
-async fn store(read: ReadTask, sink: &Sink) -> Result<TaskFiles, BundleError> {
-    let mut files = TaskFiles {
-        instruction: Some(sink.put(Bytes::from(read.instruction), MediaType::Text).await?),
-        ..TaskFiles::default()
-    };
+async fn store(read: ReadTask, spec: &mut TaskSpec, sink: &Sink) -> Result<(), BundleError> {
+    let files = &mut spec.steps[0].files;
+    files.instruction = Some(sink.put(Bytes::from(read.instruction), MediaType::Text).await?);
     for (part, place) in [
-        (read.environment, &mut files.environment),
+        (read.environment, &mut spec.environment.context),
         (read.solution, &mut files.solution),
         (read.tests, &mut files.tests),
     ] {
@@ -200,7 +215,7 @@ async fn store(read: ReadTask, sink: &Sink) -> Result<TaskFiles, BundleError> {
             *place = Some(sink.put_archive(&packed).await?);
         }
     }
-    Ok(files)
+    Ok(())
 }
 
 fn instruction(file: &Path) -> Result<Vec<u8>, Box<ConfigError>> {

@@ -233,14 +233,14 @@ async fn bundles_are_stored_and_depend_on_content_alone() {
         let bytes = store.get_bytes(&task.digest, 1 << 20).await.expect("stored");
         let spec: TaskSpec = serde_json::from_slice(&bytes).expect("a spec");
         assert_eq!(spec, task.spec);
-        let files = &spec.files;
-        for blob in [&files.instruction, &files.environment, &files.solution, &files.tests] {
+        let (files, context) = (&spec.steps[0].files, &spec.environment.context);
+        for blob in [&files.instruction, context, &files.solution, &files.tests] {
             let blob = blob.as_ref().expect("packed");
             assert!(store.contains(&blob.digest).await.expect("reachable"));
         }
     }
-    assert_eq!(bundled[0].spec.resources.cpus, 3);
-    assert!((bundled[0].spec.timeouts.install_sec - 600.0).abs() < 1e-9);
+    assert_eq!(bundled[0].spec.environment.resources.cpus, 3);
+    assert!((bundled[0].spec.install_sec - 600.0).abs() < 1e-9);
     assert_ne!(bundled[0].files, bundled[1].files);
     assert_eq!(fs::read_dir(&sink.scratch).expect("listed").count(), 0, "nothing is left over");
 

@@ -6,7 +6,7 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
-use rollout_protocol::record::{Durations, Outcome, Timestamps, Verdict};
+use rollout_protocol::record::{Durations, Timestamps, Verdict};
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::control::StopLevel;
@@ -52,12 +52,7 @@ fn record(n: u8) -> Record {
 fn reported(n: u8) -> Record {
     let exec = ExecId::from_bytes([n; 16]);
     let sequence = u64::from(n);
-    let verdict = Verdict {
-        outcome: Outcome::Completed,
-        reward: Some(0.1 * f64::from(n)),
-        cost: 0.25,
-        error: None,
-    };
+    let verdict = Verdict { cost: 0.25, ..Verdict::completed(0.1 * f64::from(n)) };
     let report = Report {
         run: RunId::from_bytes([1; 16]),
         item: ItemId::from_bytes([n; 16]),

@@ -5,7 +5,9 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::{ExecId, TryId};
-use rollout_protocol::record::{Execution, ExecutionEnd, LostReason, Outcome, Settlement, Verdict};
+use rollout_protocol::record::{
+    Execution, ExecutionEnd, LostReason, Outcome, Rewards, Settlement, Verdict,
+};
 use rollout_protocol::spec::trial::TrialName;
 
 use super::*;
@@ -22,14 +24,8 @@ fn error(class: ErrorClass) -> TrialError {
 
 fn verdict() -> impl Strategy<Value = Verdict> {
     let cost = prop_oneof![Just(0.0), 0.0..10.0f64];
-    let completed = (prop_oneof![Just(0.0), Just(1.0), -1e6..1e6f64], cost.clone()).prop_map(
-        |(reward, cost)| Verdict {
-            outcome: Outcome::Completed,
-            reward: Some(reward),
-            cost,
-            error: None,
-        },
-    );
+    let completed = (prop_oneof![Just(0.0), Just(1.0), -1e6..1e6f64], cost.clone())
+        .prop_map(|(reward, cost)| Verdict { cost, ..Verdict::completed(reward) });
     let other = (0..4usize, cost).prop_map(|(which, cost)| {
         let (outcome, class) = [
             (Outcome::Failed, Some(ErrorClass::Infrastructure)),
@@ -37,7 +33,7 @@ fn verdict() -> impl Strategy<Value = Verdict> {
             (Outcome::Cancelled, None),
             (Outcome::Unverified, None),
         ][which];
-        Verdict { outcome, reward: None, cost, error: class.map(error) }
+        Verdict { outcome, reward: None, rewards: Rewards::new(), cost, error: class.map(error) }
     });
     prop_oneof![completed, other]
 }

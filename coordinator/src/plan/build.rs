@@ -45,9 +45,9 @@ pub async fn build(
             spec: task.digest,
             files: task.files,
             rules: task.rules,
-            class: SizeClass::of(&task.spec.resources),
-            resources: task.spec.resources,
-            variables: lanes::required(task.spec.env.values()),
+            class: SizeClass::of(&task.spec.environment.resources),
+            resources: task.spec.environment.resources,
+            variables: lanes::required(task.spec.templates()),
         });
         specs.push(task.spec);
     }

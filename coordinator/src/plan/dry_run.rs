@@ -116,21 +116,21 @@ pub fn dry_run(
 
 fn task_view(job: &Job, spec: &TaskSpec, digest: Digest) -> TaskView {
     let environment = &job.settings.environment;
-    let image = match (environment.provider.kind(), &spec.docker_image) {
+    let image = match (environment.provider.kind(), &spec.environment.docker_image) {
         (ProviderKind::Process, _) => ImageView::Host,
         (ProviderKind::Docker, Some(reference)) if !environment.force_build => {
             ImageView::Named { reference: reference.clone() }
         }
         (ProviderKind::Docker, _) => {
-            ImageView::Build { context: spec.files.environment.as_ref().map(|blob| blob.digest) }
+            ImageView::Build { context: spec.environment.context.as_ref().map(|blob| blob.digest) }
         }
     };
     TaskView {
         dataset: spec.dataset.clone(),
         task: spec.name.clone(),
         image,
-        resources: spec.resources,
-        timeouts: spec.timeouts,
+        resources: spec.environment.resources,
+        timeouts: Timeouts::of(spec),
         git_commit_id: spec.git_commit_id.clone(),
         digest,
         fault: spec.fault.as_ref().map(|fault| fault.message.clone()),

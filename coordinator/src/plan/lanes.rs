@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     fn needs(cpus: u32, memory_mb: u64) -> Needs {
-        let class = SizeClass::of(&Resources { cpus, memory_mb, storage_mb: 0 });
+        let class = SizeClass::of(&Resources { cpus, memory_mb, ..Resources::default() });
         let provider = ProviderKind::Docker;
         Needs { class, cpus, memory_mb, provider, variables: BTreeSet::new() }
     }

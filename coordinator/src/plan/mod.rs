@@ -51,7 +51,7 @@ pub struct JobPlan {
 }
 
 /// An agent of a plan.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct PlannedAgent {
     /// The agent.
     pub spec: AgentSpec,

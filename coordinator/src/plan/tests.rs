@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use rollout_protocol::spec::agent::AgentKind;
+use rollout_protocol::spec::agent::{AgentKind, AgentLimits};
 use rollout_protocol::spec::environment::{
     DockerSettings, EnvironmentSpec, PreservePolicy, ProviderSpec, Rates,
 };
@@ -23,11 +23,17 @@ fn settings() -> TrialSettings {
             rates: Rates::default(),
         },
         verifier: VerifierSettings::default(),
+        artifacts: Vec::new(),
     }
 }
 
 fn agent(name: &str) -> AgentSpec {
-    AgentSpec { name: name.to_owned(), kind: AgentKind::Nop, env: BTreeMap::new() }
+    AgentSpec {
+        name: name.to_owned(),
+        kind: AgentKind::Nop,
+        env: BTreeMap::new(),
+        limits: AgentLimits::default(),
+    }
 }
 
 fn task(dataset: &str, name: &str, content: &str) -> PlannedTask {
@@ -180,6 +186,7 @@ fn more_work_is_compatible_and_changed_specs_are_named() {
         name: "agent0".to_owned(),
         kind: AgentKind::Script { install: None, execute: Some(text.to_owned()) },
         env: [("KEY".to_owned(), Template::new(secret))].into(),
+        limits: AgentLimits::default(),
     };
     let old = JobPlan::new(
         super::tests::settings(),

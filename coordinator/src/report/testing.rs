@@ -10,7 +10,7 @@ use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::{ExecId, RunId, TryId};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{
-    Durations, Execution, ExecutionEnd, Outcome, Settlement, Timestamps, TrialRecord, Verdict,
+    Durations, Execution, ExecutionEnd, Settlement, Timestamps, TrialRecord, Verdict,
 };
 use rollout_protocol::spec::trial::TrialName;
 
@@ -31,11 +31,11 @@ pub(super) fn error(kind: ErrorType, class: ErrorClass, message: &str) -> TrialE
 }
 
 pub(super) fn passed(reward: f64) -> Verdict {
-    Verdict { outcome: Outcome::Completed, reward: Some(reward), cost: 0.0, error: None }
+    Verdict::completed(reward)
 }
 
 pub(super) fn failed(error: TrialError) -> Verdict {
-    Verdict { outcome: Outcome::Failed, reward: None, cost: 0.0, error: Some(error) }
+    Verdict::failed(error)
 }
 
 /// A settlement by execution `exec`, without a record blob.
@@ -82,6 +82,9 @@ pub(super) fn record(settlement: &Settlement) -> TrialRecord {
         logs: None,
         verifier_stdout: None,
         verifier_stderr: None,
+        artifacts: Vec::new(),
+        steps: Vec::new(),
+        verifier_environment: None,
     }
 }
 

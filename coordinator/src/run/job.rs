@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::wire::command::Selection;
-use rollout_protocol::wire::offer::{Offer, Work};
+use rollout_protocol::wire::offer::{Offer, Pacing, Work};
 
 use super::Planner;
 use crate::core::NewItem;
@@ -72,6 +72,7 @@ impl Planner for JobPlanner {
             spec: trial_ref.digest(),
             class: self.plan.tasks()[task].class,
             work: Work::Trial(trial_ref),
+            pacing: Pacing::default(),
         }
     }
 

@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn cost_is_start_plus_time_times_size() {
         let rates = Rates { cpu_hour: 0.4, gib_hour: 0.1, start: 0.01 };
-        let resources = Resources { cpus: 2, memory_mb: 4096, storage_mb: 0 };
+        let resources = Resources { cpus: 2, memory_mb: 4096, ..Resources::default() };
         let cost = rates.cost(&resources, 1800.0);
         assert!((cost - (0.01 + 0.5 * (0.8 + 0.4))).abs() < 1e-12, "{cost}");
         assert!(Rates::default().cost(&resources, 1e6).abs() < 1e-12);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Ceilings of one environment.
+/// What one environment takes of its host, and which of that is a ceiling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Resources {
     /// Processors.
@@ -11,10 +11,51 @@ pub struct Resources {
     pub memory_mb: u64,
     /// Storage, MiB.
     pub storage_mb: u64,
+    /// Graphics processors.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub gpus: u32,
+    /// Which of the figures are ceilings.
+    #[serde(default, skip_serializing_if = "Ceilings::are_all")]
+    pub ceilings: Ceilings,
+}
+
+/// Which figures of [`Resources`] are ceilings. What is none still counts when it is decided where
+/// the environment goes and what it costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Ceilings {
+    /// Processors.
+    pub cpus: bool,
+    /// Memory.
+    pub memory: bool,
+    /// Storage.
+    pub storage: bool,
+}
+
+impl Ceilings {
+    /// All figures are ceilings.
+    pub const ALL: Self = Self { cpus: true, memory: true, storage: true };
+
+    /// No figure is a ceiling.
+    pub const NONE: Self = Self { cpus: false, memory: false, storage: false };
+
+    fn are_all(&self) -> bool {
+        *self == Self::ALL
+    }
+}
+
+impl Default for Ceilings {
+    fn default() -> Self {
+        Self::ALL
+    }
 }
 
 impl Default for Resources {
     fn default() -> Self {
-        Self { cpus: 1, memory_mb: 2048, storage_mb: 10_240 }
+        Self { cpus: 1, memory_mb: 2048, storage_mb: 10_240, gpus: 0, ceilings: Ceilings::ALL }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]
+const fn is_zero(count: &u32) -> bool {
+    *count == 0
 }

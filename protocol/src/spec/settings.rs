@@ -1,8 +1,12 @@
 //! What every trial of a job runs under.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::spec::environment::EnvironmentSpec;
+use crate::spec::task::Artifact;
+use crate::template::Template;
 
 /// The part of a job that a trial's outcome can depend on. Concurrency, retry, metrics and the
 /// number of attempts are not in it: they may change between sittings of a run.
@@ -14,13 +18,22 @@ pub struct TrialSettings {
     pub environment: EnvironmentSpec,
     /// How they are verified.
     pub verifier: VerifierSettings,
+    /// Files to keep of every trial, beside those that its task names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub artifacts: Vec<Artifact>,
 }
 
 /// How trials are verified.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerifierSettings {
     /// Run no verifier: trials end `unverified`.
     pub disable: bool,
     /// End everything the agent left running before verification, also after a normal end.
     pub kill_agent_processes: bool,
+    /// Which of a verifier's several numbers is the reward, instead of `reward` or the only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reward_key: Option<String>,
+    /// Variables of the test scripts, on top of the tasks' own; values unexpanded.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, Template>,
 }

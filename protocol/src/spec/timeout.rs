@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::spec::task::TaskSpec;
+
 /// Effective time limits, seconds: multiplier, override and ceiling are already in them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Timeouts {
@@ -11,10 +13,23 @@ pub struct Timeouts {
     pub build_sec: f64,
     /// Install script.
     pub install_sec: f64,
-    /// Execute script.
-    pub agent_sec: f64,
+    /// Execute script; no limit when absent.
+    pub agent_sec: Option<f64>,
     /// Test script.
     pub verifier_sec: f64,
+}
+
+impl Timeouts {
+    /// The time limits of a task, those of its first step where it has several.
+    pub fn of(task: &TaskSpec) -> Self {
+        let step = task.steps.first();
+        Self {
+            build_sec: task.environment.build_sec,
+            install_sec: task.install_sec,
+            agent_sec: step.and_then(|step| step.agent.timeout_sec),
+            verifier_sec: step.map_or(0.0, |step| step.verifier.timeout_sec),
+        }
+    }
 }
 
 /// Turns seconds of a spec into a duration; fractions count, nothing is rounded to zero.

@@ -25,6 +25,27 @@ pub struct Offer {
     pub class: SizeClass,
     /// What to do.
     pub work: Work,
+    /// How fast the worker may go about the run's work.
+    #[serde(default, skip_serializing_if = "Pacing::is_free")]
+    pub pacing: Pacing,
+}
+
+/// How fast one worker may go about the work of one run. The work itself does not depend on it, so
+/// it travels with offers and is no part of what they ask for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pacing {
+    /// Environments begun per minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starts_per_minute: Option<u32>,
+    /// Agents executing at once, whatever is set up, verified or collected beside them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agents_at_once: Option<u32>,
+}
+
+impl Pacing {
+    fn is_free(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// What an offer asks for.
@@ -77,8 +98,9 @@ mod tests {
 
     #[test]
     fn classes_are_powers_of_four() {
-        let class =
-            |cpus, memory_mb| SizeClass::of(&Resources { cpus, memory_mb, storage_mb: 0 }).0;
+        let class = |cpus, memory_mb| {
+            SizeClass::of(&Resources { cpus, memory_mb, ..Resources::default() }).0
+        };
         assert_eq!(class(1, 2048), 0);
         assert_eq!(class(1, 2049), 1);
         assert_eq!(class(4, 1024), 1);

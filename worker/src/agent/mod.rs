@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::spec::agent::{AgentKind, AgentSpec};
-use rollout_protocol::spec::task::TaskSpec;
+use rollout_protocol::spec::task::StepSpec;
 
 use crate::environment::Upload;
 
@@ -41,17 +41,17 @@ pub struct NoSolution {
     pub agent: String,
 }
 
-/// Plans what an agent does with a task.
+/// Plans what an agent does with a step of a task.
 ///
 /// # Errors
 /// [`NoSolution`].
-pub fn plan(agent: &AgentSpec, task: &TaskSpec) -> Result<Plan, NoSolution> {
+pub fn plan(agent: &AgentSpec, step: &StepSpec) -> Result<Plan, NoSolution> {
     let mut plan = Plan::default();
     match &agent.kind {
         AgentKind::Nop => {}
         AgentKind::Oracle => {
             let none = || NoSolution { agent: agent.name.clone() };
-            plan.solution = Some(task.files.solution.clone().ok_or_else(none)?);
+            plan.solution = Some(step.files.solution.clone().ok_or_else(none)?);
             plan.execute = Some(bash(format!("{ORACLE_DIR}/solve.sh")));
         }
         AgentKind::Script { install, execute } => {
@@ -81,11 +81,17 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rollout_protocol::spec::agent::AgentLimits;
     use std::collections::BTreeMap;
 
     fn planned(kind: AgentKind) -> Result<Plan, NoSolution> {
-        let agent = AgentSpec { name: "a".into(), kind, env: BTreeMap::new() };
-        plan(&agent, &crate::trial::testing::task())
+        let agent = AgentSpec {
+            name: "a".into(),
+            kind,
+            env: BTreeMap::new(),
+            limits: AgentLimits::default(),
+        };
+        plan(&agent, &crate::trial::testing::task().steps[0])
     }
 
     #[test]

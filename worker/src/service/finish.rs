@@ -6,7 +6,7 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::limits;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{Durations, LostReason, Outcome, Timestamps, Verdict};
+use rollout_protocol::record::{Durations, LostReason, Timestamps, Verdict};
 use rollout_protocol::wire::report::{Body, ResultBody};
 
 use super::Shared;
@@ -118,7 +118,7 @@ fn failed(execution: &Execution, error: TrialError) -> Body {
     let (lasted, ended_at) = (execution.began.elapsed(), Timestamp::now());
     let started_at = ended_at.checked_sub(lasted).unwrap_or(ended_at);
     Body::Result(Box::new(ResultBody {
-        verdict: Verdict { outcome: Outcome::Failed, reward: None, cost: 0.0, error: Some(error) },
+        verdict: Verdict::failed(error),
         durations: Durations { total_sec: lasted.as_secs_f64(), ..Durations::default() },
         timestamps: Timestamps { started_at, ..Timestamps::instant(ended_at) },
         record: None,

@@ -5,7 +5,7 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{Durations, LostReason, Outcome, Timestamps, TrialRecord, Verdict};
+use rollout_protocol::record::{Durations, LostReason, Timestamps, TrialRecord, Verdict};
 use rollout_protocol::wire::marker::Marker;
 use rollout_protocol::wire::report::{Body, Report, ResultBody};
 
@@ -101,7 +101,7 @@ fn result(record: &TrialRecord, blob: Option<BlobRef>) -> Body {
 }
 
 fn failed_body(error: TrialError, durations: Durations, timestamps: Timestamps) -> Body {
-    let verdict = Verdict { outcome: Outcome::Failed, reward: None, cost: 0.0, error: Some(error) };
+    let verdict = Verdict::failed(error);
     Body::Result(Box::new(ResultBody { verdict, durations, timestamps, record: None }))
 }
 

@@ -4,18 +4,16 @@ use std::collections::BTreeMap;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::id::{ItemId, RunId, TryId};
-use rollout_protocol::record::{Durations, Outcome, Timestamps, TrialRecord, Verdict};
-use rollout_protocol::spec::agent::{AgentKind, AgentSpec};
+use rollout_protocol::record::{Durations, Timestamps, TrialRecord, Verdict};
+use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
 use rollout_protocol::spec::environment::{
     EnvironmentSpec, PreservePolicy, ProcessSettings, ProviderSpec, Rates,
 };
-use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
-use rollout_protocol::spec::task::{TaskFiles, TaskSpec};
-use rollout_protocol::spec::timeout::Timeouts;
+use rollout_protocol::spec::task::TaskSpec;
 use rollout_protocol::spec::trial::{TrialName, TrialRef};
 use rollout_protocol::version::RUN_FORMAT;
-use rollout_protocol::wire::offer::{Offer, SizeClass, Work};
+use rollout_protocol::wire::offer::{Offer, Pacing, SizeClass, Work};
 
 use super::FaultyStore;
 use crate::trial::{Draft, TrialContext};
@@ -40,25 +38,15 @@ impl Sample {
                 rates: Rates::default(),
             },
             verifier: VerifierSettings::default(),
+            artifacts: Vec::new(),
         };
-        let agent =
-            AgentSpec { name: "agent".into(), kind: AgentKind::Nop, env: BTreeMap::default() };
-        let task = TaskSpec {
-            dataset: "dataset".into(),
-            name: "task".into(),
-            git_commit_id: None,
-            docker_image: None,
-            resources: Resources::default(),
-            timeouts: Timeouts {
-                build_sec: 1.0,
-                install_sec: 1.0,
-                agent_sec: 1.0,
-                verifier_sec: 1.0,
-            },
+        let agent = AgentSpec {
+            name: "agent".into(),
+            kind: AgentKind::Nop,
             env: BTreeMap::default(),
-            files: TaskFiles::default(),
-            fault: None,
+            limits: AgentLimits::default(),
         };
+        let task = TaskSpec::new("dataset", "task");
         let trial = TrialRef {
             settings: store.put(&settings),
             agent: store.put(&agent),
@@ -83,6 +71,7 @@ impl Sample {
             spec: trial.digest(),
             class: SizeClass(0),
             work: Work::Trial(trial),
+            pacing: Pacing::default(),
         }
     }
 }
@@ -106,7 +95,7 @@ pub fn draft(context: &TrialContext) -> Draft {
         },
         spec: *spec,
         task_git_commit_id: None,
-        verdict: Verdict { outcome: Outcome::Completed, reward: Some(1.0), cost: 0.0, error: None },
+        verdict: Verdict::completed(1.0),
         secondary_errors: Vec::new(),
         durations: Durations::default(),
         timestamps: Timestamps::instant(Timestamp::now()),
@@ -115,6 +104,9 @@ pub fn draft(context: &TrialContext) -> Draft {
         logs: None,
         verifier_stdout: None,
         verifier_stderr: None,
+        artifacts: Vec::new(),
+        steps: Vec::new(),
+        verifier_environment: None,
     };
     Draft { record, files: Vec::new() }
 }

@@ -85,11 +85,11 @@ impl Run<'_> {
         self.setup(&plan).await?;
         self.go_on()?;
         self.enter(Phase::AgentSetup);
-        let limit = seconds(self.ctx.task.timeouts.install_sec);
+        let limit = seconds(self.ctx.task.install_sec);
         self.script(Stage::Install, install, limit).await?;
         self.go_on()?;
         self.enter(Phase::AgentExecution);
-        let limit = seconds(self.ctx.task.timeouts.agent_sec);
+        let limit = self.ctx.step().agent.timeout_sec.map_or(Duration::MAX, seconds);
         self.script(Stage::Execute, execute, limit).await?;
         if self.ctx.settings.verifier.disable {
             return Ok(());
@@ -108,7 +108,8 @@ impl Run<'_> {
     }
 
     async fn setup(&mut self, plan: &Plan) -> Result<(), TrialError> {
-        let expanded = self.services.variables.expand(&self.ctx.task.env, &self.ctx.agent.env);
+        let expanded =
+            self.services.variables.expand(&self.ctx.task.environment.env, &self.ctx.agent.env);
         let expanded =
             expanded.map_err(|unset| SetupError::Unset(unset).into_error(&self.redactor))?;
         self.redactor = expanded.redactor;

@@ -35,7 +35,7 @@ use rollout_protocol::record::TrialRecord;
 use rollout_protocol::spec::agent::AgentSpec;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::settings::TrialSettings;
-use rollout_protocol::spec::task::TaskSpec;
+use rollout_protocol::spec::task::{StepSpec, TaskSpec};
 use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::watch;
 
@@ -89,6 +89,11 @@ pub struct TrialContext {
 }
 
 impl TrialContext {
+    /// The step that is run.
+    pub fn step(&self) -> &StepSpec {
+        self.task.steps.first().expect("a task has a step")
+    }
+
     /// Creates the scratch directory and notes in it whose it is: when this process dies, its
     /// adopter reports the execution lost. Must be done before an environment is made, and may be
     /// done again.

@@ -2,7 +2,7 @@
 
 use rollout_protocol::error::{ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{Outcome, TrialRecord, Verdict};
+use rollout_protocol::record::{Outcome, Rewards, TrialRecord, Verdict};
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::version::RUN_FORMAT;
 
@@ -33,7 +33,7 @@ impl Run<'_> {
         } else {
             Outcome::Failed
         };
-        Verdict { outcome, reward, cost, error: self.first.clone() }
+        Verdict { outcome, reward, rewards: Rewards::new(), cost, error: self.first.clone() }
     }
 
     /// The record and its files.
@@ -45,10 +45,16 @@ impl Run<'_> {
         let (durations, timestamps) = self.timing.finish();
         let rates = &self.ctx.settings.environment.rates;
         let lived = self.created.map(|created| created.elapsed().as_secs_f64());
-        let cost = lived.map_or(0.0, |seconds| rates.cost(&self.ctx.task.resources, seconds));
+        let cost =
+            lived.map_or(0.0, |seconds| rates.cost(&self.ctx.task.environment.resources, seconds));
         let mut verdict = self.verdict(cost);
         if ended == Ended::Stopped {
-            verdict = Verdict { outcome: Outcome::Cancelled, reward: None, ..verdict };
+            verdict = Verdict {
+                outcome: Outcome::Cancelled,
+                reward: None,
+                rewards: Rewards::new(),
+                ..verdict
+            };
         } else if verdict.outcome == Outcome::Failed && verdict.error.is_none() {
             let phase = Phase::Verification;
             let why = "it ended without a reward and without an error";
@@ -82,6 +88,9 @@ impl Run<'_> {
             logs: None,
             verifier_stdout: kept.verifier_stdout,
             verifier_stderr: kept.verifier_stderr,
+            artifacts: Vec::new(),
+            steps: Vec::new(),
+            verifier_environment: None,
         };
         Draft { record, files }
     }

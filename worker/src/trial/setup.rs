@@ -28,10 +28,10 @@ pub(super) fn plan(ctx: &TrialContext) -> Result<Plan, TrialError> {
     if let Some(fault) = &task.fault {
         return Err(fault.clone());
     }
-    if task.files.tests.is_none() && !settings.verifier.disable {
+    if ctx.step().files.tests.is_none() && !settings.verifier.disable {
         return Err(failure::task_invalid("the task has no tests/test.sh to verify with"));
     }
-    agent::plan(&ctx.agent, task).map_err(|none| failure::task_invalid(&none.to_string()))
+    agent::plan(&ctx.agent, ctx.step()).map_err(|none| failure::task_invalid(&none.to_string()))
 }
 
 /// Where the image comes from; the part must live as long as the source is used.
@@ -43,11 +43,11 @@ pub(super) async fn source(
     let environment = &settings.environment;
     // A sandbox cannot have an image; it honours the Dockerfile that says what is in it.
     let sandbox = environment.provider.kind() == ProviderKind::Process;
-    let build = environment.force_build || (sandbox && task.files.environment.is_some());
-    if let Some(image) = task.docker_image.as_ref().filter(|_| !build) {
+    let build = environment.force_build || (sandbox && task.environment.context.is_some());
+    if let Some(image) = task.environment.docker_image.as_ref().filter(|_| !build) {
         return Ok((ImageSource::Named(image.clone()), None));
     }
-    let (digest, part) = match &task.files.environment {
+    let (digest, part) = match &task.environment.context {
         Some(blob) => (blob.digest, files.directory("the build context", blob).await),
         None => (rollout_protocol::digest::Digest::of(b""), files.empty_directory().await),
     };
@@ -62,7 +62,7 @@ pub(super) async fn image(
     source: &ImageSource,
     log: PathBuf,
 ) -> Result<Image, SetupError> {
-    let limit = seconds(ctx.task.timeouts.build_sec);
+    let limit = seconds(ctx.task.environment.build_sec);
     let named = matches!(source, ImageSource::Named(_));
     let request = ImageRequest {
         source: source.clone(),
@@ -98,7 +98,7 @@ pub(super) async fn creation(
     let mut uploads: Vec<Upload> = ["/logs", "/logs/agent", crate::verifier::VERIFIER_LOGS]
         .map(|path| Upload::Dir { path: path.to_owned() })
         .into();
-    if let Some(blob) = &ctx.task.files.instruction {
+    if let Some(blob) = &ctx.step().files.instruction {
         let bytes = files.bytes("the instruction", blob, limits::INSTRUCTION_BYTES).await;
         let bytes = bytes.map_err(SetupError::Files)?;
         let path = ctx.settings.instruction_path.clone();
@@ -114,7 +114,7 @@ pub(super) async fn creation(
     let request = CreateRequest {
         image,
         source,
-        resources: ctx.task.resources,
+        resources: ctx.task.environment.resources,
         uploads,
         settings: ctx.settings.environment.provider.clone(),
         labels: ctx.labels.clone(),

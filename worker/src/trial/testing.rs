@@ -9,12 +9,10 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::spec::agent::{AgentKind, AgentSpec};
+use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
 use rollout_protocol::spec::environment::{EnvironmentSpec, PreservePolicy, Rates};
-use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
-use rollout_protocol::spec::task::{TaskFiles as PackedFiles, TaskSpec};
-use rollout_protocol::spec::timeout::Timeouts;
+use rollout_protocol::spec::task::TaskSpec;
 use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::watch;
 
@@ -96,20 +94,20 @@ impl Rig {
             dir,
         };
         let instruction = rig.store.put_bytes("do it".into(), MediaType::Text).await;
-        rig.task.files.instruction = Some(instruction.expect("stored"));
+        rig.task.steps[0].files.instruction = Some(instruction.expect("stored"));
         rig.tests("echo 1 > /logs/verifier/reward.txt").await;
         rig
     }
 
     /// Replaces the task's test script.
     pub async fn tests(&mut self, script: &str) {
-        self.task.files.tests = Some(self.packed("test.sh", script).await);
+        self.task.steps[0].files.tests = Some(self.packed("test.sh", script).await);
     }
 
     /// Makes the agent the oracle and gives the task a solution.
     pub async fn oracle(&mut self, script: &str) {
         self.agent.kind = AgentKind::Oracle;
-        self.task.files.solution = Some(self.packed("solve.sh", script).await);
+        self.task.steps[0].files.solution = Some(self.packed("solve.sh", script).await);
     }
 
     /// Replaces the agent's scripts.
@@ -199,6 +197,7 @@ pub fn settings() -> TrialSettings {
             rates: Rates::default(),
         },
         verifier: VerifierSettings::default(),
+        artifacts: Vec::new(),
     }
 }
 
@@ -206,25 +205,16 @@ pub fn settings() -> TrialSettings {
 pub fn agent(install: Option<&str>, execute: Option<&str>) -> AgentSpec {
     let [install, execute] = [install, execute].map(|script| script.map(str::to_owned));
     let kind = AgentKind::Script { install, execute };
-    AgentSpec { name: "agent".into(), kind, env: BTreeMap::new() }
+    AgentSpec { name: "agent".into(), kind, env: BTreeMap::new(), limits: AgentLimits::default() }
 }
 
 /// A task without files.
 pub fn task() -> TaskSpec {
-    TaskSpec {
-        dataset: "dataset".into(),
-        name: "task".into(),
-        git_commit_id: None,
-        docker_image: Some("image".into()),
-        resources: Resources::default(),
-        timeouts: Timeouts {
-            build_sec: 60.0,
-            install_sec: 60.0,
-            agent_sec: 60.0,
-            verifier_sec: 60.0,
-        },
-        env: BTreeMap::new(),
-        files: PackedFiles::default(),
-        fault: None,
-    }
+    let mut task = TaskSpec::new("dataset", "task");
+    task.environment.docker_image = Some("image".into());
+    task.environment.build_sec = 60.0;
+    task.install_sec = 60.0;
+    task.steps[0].agent.timeout_sec = Some(60.0);
+    task.steps[0].verifier.timeout_sec = 60.0;
+    task
 }

@@ -30,7 +30,7 @@ pub(super) async fn verify(
     }
     let mut uploads = vec![Upload::FreshDir { path: VERIFIER_LOGS.to_owned() }];
     let mut tests = None;
-    if let Some(blob) = &ctx.task.files.tests {
+    if let Some(blob) = &ctx.step().files.tests {
         let part =
             tests.insert(files.archive("the tests", blob).await.map_err(ScriptError::Files)?);
         let tar = part.path().to_owned();
@@ -40,6 +40,6 @@ pub(super) async fn verify(
         super::within(super::COPY_LIMIT, "placing the tests", environment.copy_to(uploads));
     placed.await.map_err(ScriptError::Place)?;
     drop(tests);
-    let limit = seconds(ctx.task.timeouts.verifier_sec);
+    let limit = seconds(ctx.step().verifier.timeout_sec);
     script(environment, bash(TEST_SCRIPT.to_owned()), env, limit, capture).await
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use rollout_protocol::name::fold;
-use rollout_protocol::spec::agent::{AgentKind, AgentSpec};
+use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
 
 use super::super::fields::{Field, Spot};
 use super::super::problem::ErrorKind;
@@ -24,7 +24,7 @@ pub struct AgentFile {
 }
 
 /// An agent of a job.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Agent {
     /// What its trials run under.
     pub spec: AgentSpec,
@@ -36,7 +36,12 @@ impl From<AgentFile> for Agent {
     fn from(file: AgentFile) -> Self {
         let env = file.env.into_iter().map(|(name, v)| (name, v.template)).collect();
         Self {
-            spec: AgentSpec { name: file.name, kind: file.kind, env },
+            spec: AgentSpec {
+                name: file.name,
+                kind: file.kind,
+                env,
+                limits: AgentLimits::default(),
+            },
             description: file.description,
         }
     }

@@ -1,6 +1,6 @@
 //! Resources: of task files (`[environment]`) and the overrides of a job.
 
-use rollout_protocol::spec::resources::Resources;
+use rollout_protocol::spec::resources::{Ceilings, Resources};
 
 use super::super::fields::{Field, Fields, Scalar};
 use super::super::problem::ErrorKind;
@@ -26,6 +26,12 @@ impl ResourceOverrides {
             cpus: self.cpus.unwrap_or(task.cpus),
             memory_mb: self.memory_mb.unwrap_or(task.memory_mb),
             storage_mb: self.storage_mb.unwrap_or(task.storage_mb),
+            gpus: task.gpus,
+            ceilings: Ceilings {
+                cpus: self.cpus.is_some() || task.ceilings.cpus,
+                memory: self.memory_mb.is_some() || task.ceilings.memory,
+                storage: self.storage_mb.is_some() || task.ceilings.storage,
+            },
         }
     }
 }
@@ -44,6 +50,7 @@ pub(crate) fn read_task(environment: &mut Fields<'_>) -> Resources {
         cpus,
         memory_mb: task_amount(&memory, "memory_mb").unwrap_or(default.memory_mb),
         storage_mb: task_amount(&storage, "storage_mb").unwrap_or(default.storage_mb),
+        ..default
     }
 }
 
@@ -179,7 +186,7 @@ mod tests {
     #[test]
     fn overrides_replace_what_they_name() {
         let overrides = ResourceOverrides { memory_mb: Some(7), ..ResourceOverrides::default() };
-        let resources = overrides.apply(&Resources { cpus: 3, memory_mb: 1, storage_mb: 2 });
-        assert_eq!(resources, Resources { cpus: 3, memory_mb: 7, storage_mb: 2 });
+        let task = Resources { cpus: 3, memory_mb: 1, storage_mb: 2, ..Resources::default() };
+        assert_eq!(overrides.apply(&task), Resources { memory_mb: 7, ..task });
     }
 }

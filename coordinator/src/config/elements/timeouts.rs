@@ -17,15 +17,15 @@ pub struct TaskTimeouts {
     pub build_sec: f64,
     /// `agent.install_timeout_sec`.
     pub install_sec: f64,
-    /// `agent.timeout_sec`.
-    pub agent_sec: f64,
+    /// `agent.timeout_sec`; no limit when absent.
+    pub agent_sec: Option<f64>,
     /// `verifier.timeout_sec`.
     pub verifier_sec: f64,
 }
 
 impl Default for TaskTimeouts {
     fn default() -> Self {
-        Self { build_sec: 600.0, install_sec: 300.0, agent_sec: 600.0, verifier_sec: 600.0 }
+        Self { build_sec: 600.0, install_sec: 300.0, agent_sec: Some(600.0), verifier_sec: 600.0 }
     }
 }
 
@@ -52,7 +52,7 @@ impl TimeoutRules {
         Timeouts {
             build_sec: task.build_sec * self.multiplier,
             install_sec: task.install_sec * self.multiplier,
-            agent_sec: task.agent_sec * self.multiplier,
+            agent_sec: task.agent_sec.map(|limit| limit * self.multiplier),
             verifier_sec: verifier_timeout(
                 task.verifier_sec,
                 self.multiplier,
@@ -102,7 +102,7 @@ mod tests {
             Timeouts {
                 build_sec: 1200.0,
                 install_sec: 600.0,
-                agent_sec: 1200.0,
+                agent_sec: Some(1200.0),
                 verifier_sec: 80.0
             }
         );

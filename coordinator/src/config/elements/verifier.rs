@@ -14,6 +14,7 @@ pub(crate) fn read(field: &Field<'_>, rules: &mut TimeoutRules) -> VerifierSetti
     let settings = VerifierSettings {
         disable: switch("disable"),
         kill_agent_processes: switch("kill_agent_processes"),
+        ..VerifierSettings::default()
     };
     fields.finish();
     settings

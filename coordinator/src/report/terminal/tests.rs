@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 use rollout_protocol::error::{ErrorClass, ErrorType};
 use rollout_protocol::event::EventKind;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{Outcome, Verdict};
+use rollout_protocol::record::Verdict;
 use rollout_protocol::wire::control::StopLevel;
 
 use super::view::View;
@@ -117,7 +117,7 @@ fn the_live_region_forgets_trials_that_end() {
 #[test]
 fn the_summary_has_agents_metrics_and_failures() {
     let mut ledger = Ledger::default();
-    let cancelled = Verdict { outcome: Outcome::Cancelled, reward: None, cost: 0.25, error: None };
+    let cancelled = Verdict::cancelled(0.25);
     let verdicts = [
         ("oracle", "one", passed(1.0)),
         ("oracle", "two", passed(0.5)),

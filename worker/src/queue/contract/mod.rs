@@ -21,7 +21,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::spec::trial::TrialRef;
 use rollout_protocol::wire::command::{Command, Receipt};
-use rollout_protocol::wire::offer::{Offer, SizeClass, Work};
+use rollout_protocol::wire::offer::{Offer, Pacing, SizeClass, Work};
 use rollout_protocol::wire::report::{Body, Report};
 
 pub use self::work::a_silent_delivery_comes_again_after_its_lease;
@@ -134,6 +134,7 @@ fn offer(r: u8, n: u8, try_id: TryId) -> Offer {
         spec: digest,
         class: SizeClass(0),
         work: Work::Trial(trial),
+        pacing: Pacing::default(),
     }
 }
 

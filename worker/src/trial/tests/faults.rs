@@ -209,7 +209,7 @@ async fn a_build_has_its_own_types() {
         (Effect::Hang, "environment_build_timeout timed_out infrastructure transient"),
     ] {
         let mut rig = rig().await;
-        rig.task.docker_image = None;
+        rig.task.environment.docker_image = None;
         rig.provider.fault(At::Any(0), effect);
         assert_eq!(brief(error(&run(&rig).await)), expected);
     }
@@ -325,10 +325,10 @@ async fn a_store_that_fails_is_our_failure() {
         b"never stored",
         rollout_protocol::blob::MediaType::Tar,
     );
-    rig.task.files.tests = Some(never.clone());
+    rig.task.steps[0].files.tests = Some(never.clone());
     let draft = run(&rig).await;
     assert_eq!(brief(error(&draft)), "verifier_failed store_failed infrastructure permanent");
-    rig.task.files.instruction = Some(never);
+    rig.task.steps[0].files.instruction = Some(never);
     let draft = run(&rig).await;
     let expected = "environment_start_failed store_failed infrastructure permanent";
     assert_eq!(brief(error(&draft)), expected);

@@ -219,7 +219,7 @@ async fn secrets_are_found_nowhere() {
     let mut rig = Rig::new().await;
     rig.variables = TrialVariables::new([("API_KEY".to_owned(), SECRET.to_owned())]);
     rig.agent.env.insert("KEY".into(), Template::new("${API_KEY}"));
-    rig.task.env.insert("KEY".into(), Template::new("${API_KEY}"));
+    rig.task.environment.env.insert("KEY".into(), Template::new("${API_KEY}"));
     let (one, two) = SECRET.split_at(9);
     let base64 = BASE64.encode(format!("user:{SECRET}").as_bytes());
     let hex = HEXLOWER.encode(SECRET.as_bytes());
@@ -234,7 +234,7 @@ async fn secrets_are_found_nowhere() {
     let reward = "echo 0.5 > /logs/verifier/reward.txt";
     rig.tests(&format!("{reward}; echo checking $KEY; echo $KEY >&2; exit 1")).await;
     // What the test itself says is not what the trial lets out.
-    let scripts = (rig.agent.kind.clone(), rig.task.files.tests.clone());
+    let scripts = (rig.agent.kind.clone(), rig.task.steps[0].files.tests.clone());
     let draft = run(&rig).await;
     drop(scripts);
     assert!(error(&draft).message.contains("[redacted:API_KEY]"), "{}", error(&draft).message);
@@ -258,7 +258,7 @@ async fn a_reward_file_gives_no_part_of_a_secret_away() {
     for secret in [long.as_str(), "sk-\"quoted\"-secret"] {
         let mut rig = Rig::new().await;
         rig.variables = TrialVariables::new([("API_KEY".to_owned(), secret.to_owned())]);
-        rig.task.env.insert("KEY".into(), Template::new("${API_KEY}"));
+        rig.task.environment.env.insert("KEY".into(), Template::new("${API_KEY}"));
         rig.tests("echo $KEY > /logs/verifier/reward.txt").await;
         let draft = run(&rig).await;
         assert_eq!(error(&draft).kind, ErrorType::VerifierRewardInvalid);

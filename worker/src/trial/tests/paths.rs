@@ -196,7 +196,7 @@ async fn a_service_answers_the_verifier_unless_the_job_kills_it() {
 async fn without_a_verifier_trials_end_unverified() {
     let mut rig = Rig::new().await;
     rig.settings.verifier.disable = true;
-    rig.task.files.tests = None;
+    rig.task.steps[0].files.tests = None;
     let draft = run(&rig).await;
     let verdict = &draft.record.verdict;
     assert_eq!(
@@ -219,7 +219,7 @@ async fn tasks_that_cannot_run_get_no_environment() {
         match case {
             "fault" => rig.task.fault = Some(gone.clone()),
             "oracle" => rig.agent.kind = AgentKind::Oracle,
-            _ => rig.task.files.tests = None,
+            _ => rig.task.steps[0].files.tests = None,
         }
         let draft = run(&rig).await;
         assert_eq!(error(&draft).kind, kind);
@@ -237,11 +237,11 @@ async fn images_are_named_or_built() {
         (false, false, false, "fake:"),
     ] {
         let mut rig = Rig::new().await;
-        rig.task.docker_image = named.then(|| "image".to_owned());
+        rig.task.environment.docker_image = named.then(|| "image".to_owned());
         rig.settings.environment.force_build = force;
         if environment {
             let context = rig.packed("Dockerfile", "FROM scratch").await;
-            rig.task.files.environment = Some(context);
+            rig.task.environment.context = Some(context);
         }
         let services = rig.services();
         let source = super::super::setup::source(&rig.task, &rig.settings, &services.files).await;
@@ -259,10 +259,10 @@ async fn images_are_named_or_built() {
 async fn a_sandbox_prefers_the_dockerfile_to_the_image() {
     for dockerfile in [true, false] {
         let mut rig = Rig::new().await;
-        rig.task.docker_image = Some("image".to_owned());
+        rig.task.environment.docker_image = Some("image".to_owned());
         rig.settings.environment.provider = ProviderSpec::Process(ProcessSettings::default());
         if dockerfile {
-            rig.task.files.environment = Some(rig.packed("Dockerfile", "FROM scratch").await);
+            rig.task.environment.context = Some(rig.packed("Dockerfile", "FROM scratch").await);
         }
         let services = rig.services();
         let source = super::super::setup::source(&rig.task, &rig.settings, &services.files).await;
@@ -275,8 +275,8 @@ async fn a_sandbox_prefers_the_dockerfile_to_the_image() {
 async fn variables_reach_the_scripts_they_are_for() {
     let mut rig = Rig::new().await;
     rig.variables = TrialVariables::new([("KEY".to_owned(), "k-123".to_owned())]);
-    rig.task.env.insert("FROM_TASK".into(), Template::new("t"));
-    rig.task.env.insert("SHARED".into(), Template::new("task"));
+    rig.task.environment.env.insert("FROM_TASK".into(), Template::new("t"));
+    rig.task.environment.env.insert("SHARED".into(), Template::new("task"));
     rig.agent.env.insert("SHARED".into(), Template::new("agent"));
     rig.agent.env.insert("AGENT_KEY".into(), Template::new("${KEY}"));
     run(&rig).await;
@@ -389,7 +389,7 @@ async fn a_trial_that_does_nothing_leaves_nothing_to_store() {
     rig.provider.hostile(std::sync::Arc::new(|_| Some(None)));
     rig.agent.kind = AgentKind::Nop;
     rig.settings.verifier.disable = true;
-    rig.task.files = Default::default();
+    rig.task.steps[0].files = Default::default();
     let draft = run(&rig).await;
     assert_eq!(draft.record.verdict.outcome, Outcome::Unverified);
     assert!(draft.is_bare(), "{draft:?}");

@@ -290,7 +290,7 @@ mod tests {
         fs::write(dir.path().join("cgroup.subtree_control"), "cpu memory pids").expect("written");
         let unified = vec![own, dir.path().to_path_buf()];
         let parents = Parents { unified, ..Parents::default() };
-        let resources = Resources { cpus: 2, memory_mb: 64, storage_mb: 0 };
+        let resources = Resources { cpus: 2, memory_mb: 64, ..Resources::default() };
         let groups = parents.make("x", &resources, 100);
         assert_eq!(groups.directories(), [dir.path().join("x")]);
         let read = |file| fs::read_to_string(dir.path().join("x").join(file)).expect("set");

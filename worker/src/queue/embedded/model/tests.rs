@@ -4,9 +4,9 @@ use proptest::prelude::*;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::id::ExecId;
-use rollout_protocol::record::{Durations, Outcome, Timestamps, Verdict};
+use rollout_protocol::record::{Durations, Timestamps, Verdict};
 use rollout_protocol::spec::trial::TrialRef;
-use rollout_protocol::wire::offer::{SizeClass, Work};
+use rollout_protocol::wire::offer::{Pacing, SizeClass, Work};
 use rollout_protocol::wire::report::{Body, ResultBody};
 
 use super::*;
@@ -35,6 +35,7 @@ fn offer(n: u8) -> Offer {
         spec: digest,
         class: SizeClass(0),
         work: Work::Trial(trial),
+        pacing: Pacing::default(),
     }
 }
 
@@ -374,8 +375,7 @@ fn only_a_report_with_unbounded_texts_is_too_large() {
             "",
         );
         error.message = message;
-        let verdict =
-            Verdict { outcome: Outcome::Failed, reward: None, cost: 0.0, error: Some(error) };
+        let verdict = Verdict::failed(error);
         let body = ResultBody {
             verdict,
             durations: Durations::default(),
