@@ -12,6 +12,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::spec::environment::{DockerSettings, ProviderSpec};
 use rollout_protocol::spec::resources::Resources;
+use rollout_protocol::spec::task::NetworkPolicy;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{
     Command, CreateRequest, Environment, Failure, Image, ImageRequest, ImageSource, Labels, Output,
@@ -116,6 +117,10 @@ impl Lab {
             source: ImageSource::Named(image.reference.clone()),
             image,
             resources: self.resources,
+            env: BTreeMap::new(),
+            workdir: None,
+            network: NetworkPolicy::Public,
+            compose: None,
             uploads,
             settings: ProviderSpec::Docker(self.settings.clone()),
             labels: labels(),
@@ -206,7 +211,7 @@ impl Printed {
 
 pub(crate) fn shell(script: &str) -> Command {
     let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
-    Command { argv, env: BTreeMap::new(), workdir: None }
+    Command { argv, env: BTreeMap::new(), workdir: None, user: None }
 }
 
 /// Runs a script; its exit code and standard output.

@@ -9,6 +9,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::spec::environment::{ProcessSettings, ProviderSpec};
 use rollout_protocol::spec::resources::{Ceilings, Resources};
+use rollout_protocol::spec::task::NetworkPolicy;
 use rollout_worker::environment::process::{DEFAULT_PIDS, ProcessConfig, ProcessProvider};
 use rollout_worker::environment::{
     Command, CreateRequest, Environment, Failure, Image, ImageSource, Labels, Output, Owner,
@@ -48,6 +49,10 @@ pub fn request(settings: ProcessSettings, resources: Resources) -> CreateRequest
         image: Image { reference: "process:test".to_owned(), made: false },
         source: ImageSource::Context { digest: Digest::of(b""), dir: PathBuf::from("/nowhere") },
         resources,
+        env: BTreeMap::new(),
+        workdir: None,
+        network: NetworkPolicy::Public,
+        compose: None,
         uploads: Vec::new(),
         settings: ProviderSpec::Process(settings),
         labels: labels(),
@@ -83,7 +88,7 @@ impl Printed {
 /// A shell script as a command.
 pub fn shell(script: &str) -> Command {
     let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
-    Command { argv, env: BTreeMap::new(), workdir: None }
+    Command { argv, env: BTreeMap::new(), workdir: None, user: None }
 }
 
 /// Runs a script: its exit code and everything it printed.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rollout_protocol::record::LimitsHeld;
 use rollout_protocol::spec::environment::ProviderKind;
+use rollout_protocol::spec::task::NetworkPolicy;
 use rollout_worker::environment::{
     ByteStream, Command, CreateRequest, DeadOwners, Environment, Exit, Failure, Image,
     ImageRequest, Output, Provider, Reaped, Upload,
@@ -67,6 +68,10 @@ impl Environment for Nothing {
     }
 
     async fn kill_processes(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn set_network(&self, _: &NetworkPolicy) -> Result<(), Failure> {
         Ok(())
     }
 

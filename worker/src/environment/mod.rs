@@ -35,6 +35,7 @@ use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::record::LimitsHeld;
 use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
 use rollout_protocol::spec::resources::Resources;
+use rollout_protocol::spec::task::NetworkPolicy;
 use rollout_protocol::wire::hello::Capacity;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncRead;
@@ -121,6 +122,20 @@ pub trait Environment: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`Failure`] when processes may still be alive.
     async fn kill_processes(&self) -> Result<(), Failure>;
+
+    /// Changes what the environment may reach, within what the provider's settings allow.
+    ///
+    /// # Errors
+    /// [`Failure`]; refused where it cannot be enforced. What holds then is at least as strict as
+    /// before.
+    async fn set_network(&self, policy: &NetworkPolicy) -> Result<(), Failure>;
+
+    /// A service beside the environment, by its name: a place for commands and files only, which
+    /// lives as long as the environment.
+    fn service(&self, name: &str) -> Option<&dyn Environment> {
+        let _none = name;
+        None
+    }
 
     /// Whether the memory limit has killed a process so far.
     async fn oom_killed(&self) -> bool;
@@ -213,6 +228,14 @@ pub struct CreateRequest {
     pub source: ImageSource,
     /// Ceilings.
     pub resources: Resources,
+    /// Variables of everything that runs in it, on top of the image's own.
+    pub env: BTreeMap<String, String>,
+    /// Directory in which scripts run; the image's when absent.
+    pub workdir: Option<String>,
+    /// What it may reach at first, within what the provider's settings allow.
+    pub network: NetworkPolicy,
+    /// File in the build context that describes services beside it, in the format of Docker Compose.
+    pub compose: Option<String>,
     /// Files to place before anything runs.
     pub uploads: Vec<Upload>,
     /// The provider's settings of the job.
@@ -316,6 +339,8 @@ pub struct Command {
     pub env: BTreeMap<String, String>,
     /// Directory; the environment's working directory when absent.
     pub workdir: Option<String>,
+    /// Name or number of the user that it runs as; the environment's own when absent.
+    pub user: Option<String>,
 }
 
 /// How a command ended.

@@ -32,7 +32,7 @@ pub(super) async fn script(
     limit: Duration,
     capture: Arc<Capture>,
 ) -> Result<(), Unwell> {
-    let command = Command { argv, env, workdir: None };
+    let command = Command { argv, env, workdir: None, user: None };
     let ran = exec::run(environment, command, limit, capture.clone()).await;
     let error = match ran.end {
         End::Exited(exit) if exit.code == 0 => return Ok(()),

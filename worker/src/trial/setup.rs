@@ -7,7 +7,7 @@ use std::time::Duration;
 use rollout_protocol::limits;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::settings::TrialSettings;
-use rollout_protocol::spec::task::TaskSpec;
+use rollout_protocol::spec::task::{NetworkPolicy, TaskSpec};
 use rollout_protocol::spec::timeout::seconds;
 
 use super::TrialContext;
@@ -115,6 +115,10 @@ pub(super) async fn creation(
         image,
         source,
         resources: ctx.task.environment.resources,
+        env: std::collections::BTreeMap::new(),
+        workdir: None,
+        network: NetworkPolicy::Public,
+        compose: None,
         uploads,
         settings: ctx.settings.environment.provider.clone(),
         labels: ctx.labels.clone(),

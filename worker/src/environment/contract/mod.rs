@@ -20,6 +20,7 @@ use futures_util::future::BoxFuture;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::spec::environment::ProviderSpec;
 use rollout_protocol::spec::resources::Resources;
+use rollout_protocol::spec::task::NetworkPolicy;
 use tokio::io::AsyncReadExt as _;
 
 use super::{
@@ -187,6 +188,10 @@ impl Subject {
             image,
             source: self.source.clone(),
             resources: self.resources,
+            env: std::collections::BTreeMap::new(),
+            workdir: None,
+            network: NetworkPolicy::Public,
+            compose: None,
             uploads,
             settings: self.settings.clone(),
             labels,
@@ -247,7 +252,7 @@ impl Printed {
 
 fn shell(script: &str) -> Command {
     let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
-    Command { argv, env: std::collections::BTreeMap::new(), workdir: None }
+    Command { argv, env: std::collections::BTreeMap::new(), workdir: None, user: None }
 }
 
 /// Runs a script; its exit code, standard output and standard error.

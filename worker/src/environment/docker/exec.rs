@@ -41,17 +41,16 @@ const DRAIN_WITHIN: Duration = Duration::from_millis(2500);
 const FIRST_WORDS: usize = 1024;
 
 impl Container {
-    /// Runs `command` as `user` (the image's when absent) to its end.
+    /// Runs `command` to its end.
     pub(super) async fn exec(
         &self,
         command: Command,
-        user: Option<&str>,
         output: Arc<dyn Output>,
     ) -> Result<Exit, Failure> {
         self.within_storage()?;
         let program = command.argv.first().cloned().unwrap_or_default();
         let what = format!("running `{program}`");
-        let id = self.create_exec(command, user, &what).await?;
+        let id = self.create_exec(command, &what).await?;
         let printed = Arc::new(Printed::new(output));
         let closing = Closing(Arc::clone(&printed));
         let ended = self.start_exec(&id, &what, &printed).await?;
@@ -61,19 +60,14 @@ impl Container {
         self.judge(&found, &what, &printed).await
     }
 
-    async fn create_exec(
-        &self,
-        command: Command,
-        user: Option<&str>,
-        what: &str,
-    ) -> Result<String, Failure> {
+    async fn create_exec(&self, command: Command, what: &str) -> Result<String, Failure> {
         let env = command.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let options = CreateExecOptions {
             attach_stdout: Some(true),
             attach_stderr: Some(true),
             env: Some(env),
             cmd: Some(command.argv),
-            user: user.map(str::to_owned),
+            user: command.user,
             working_dir: command.workdir,
             ..Default::default()
         };

@@ -40,7 +40,6 @@ fn of_answer(status: u16, message: &str) -> FailureKind {
         404 if message.contains("No such container") || message.contains("No such exec") => {
             FailureKind::Gone
         }
-        409 if message.contains("is not running") => FailureKind::NotStarted,
         // A conflict is about what else is going on, not about the request.
         409 => FailureKind::Service,
         400..500 => FailureKind::Refused,
@@ -56,8 +55,13 @@ fn of_text(message: &str) -> Option<FailureKind> {
         "cannot allocate memory",
         "could not select device driver",
     ];
-    const NOT_STARTED: [&str; 3] =
-        ["OCI runtime create failed", "failed to create shim", "failed to create task"];
+    const NOT_STARTED: [&str; 4] = [
+        "OCI runtime create failed",
+        "failed to create shim",
+        "failed to create task",
+        // With status 409 or 500, by how far the engine had come when the container ended.
+        "is not running",
+    ];
     if message.contains("no space left on device") || message.contains("disk quota exceeded") {
         Some(FailureKind::DiskFull)
     } else if RESOURCES.iter().any(|text| message.contains(text)) {

@@ -53,8 +53,9 @@ impl Container {
             argv: ["/bin/sh", "-c", SWEEP].map(str::to_owned).to_vec(),
             env: BTreeMap::new(),
             workdir: Some("/".to_owned()),
+            user: Some("0".to_owned()),
         };
-        Ok(self.exec(command, Some("0"), Arc::new(Ignored)).await?.code == 0)
+        Ok(self.exec(command, Arc::new(Ignored)).await?.code == 0)
     }
 
     /// Whether only the container's own processes are left, as seen from outside it. Not when

@@ -37,6 +37,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rollout_protocol::record::{Held, LimitsHeld};
 use rollout_protocol::spec::environment::{DockerSettings, ProviderKind, ProviderSpec};
+use rollout_protocol::spec::task::NetworkPolicy;
 use rollout_protocol::wire::hello::Capacity;
 use tokio::sync::oneshot;
 
@@ -232,7 +233,7 @@ impl Environment for DockerEnvironment {
     }
 
     async fn exec(&self, command: Command, output: Arc<dyn Output>) -> Result<Exit, Failure> {
-        self.container.exec(command, None, output).await
+        self.container.exec(command, output).await
     }
 
     async fn kill_processes(&self) -> Result<(), Failure> {
@@ -240,6 +241,16 @@ impl Environment for DockerEnvironment {
             return self.container.stop().await;
         }
         self.container.kill_processes().await
+    }
+
+    async fn set_network(&self, policy: &NetworkPolicy) -> Result<(), Failure> {
+        match policy {
+            NetworkPolicy::Public => Ok(()),
+            NetworkPolicy::NoNetwork | NetworkPolicy::Allowlist(_) => Err(Failure::new(
+                FailureKind::Refused,
+                "this environment cannot change what it may reach",
+            )),
+        }
     }
 
     async fn oom_killed(&self) -> bool {

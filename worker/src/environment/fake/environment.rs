@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use rollout_protocol::record::LimitsHeld;
+use rollout_protocol::spec::task::NetworkPolicy;
 
 use super::{Call, FakeProvider, LIMITS, Life, Place, WORKDIR, shell};
 use crate::environment::{
@@ -110,6 +111,10 @@ impl Environment for FakeEnvironment {
             })
         };
         self.provider.call(Call::Kill, work).await
+    }
+
+    async fn set_network(&self, _: &NetworkPolicy) -> Result<(), Failure> {
+        self.provider.call(Call::SetNetwork, async { self.with(|_| Ok(())) }).await
     }
 
     async fn oom_killed(&self) -> bool {

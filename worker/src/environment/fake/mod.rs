@@ -71,6 +71,8 @@ pub enum Call {
     Exec,
     /// [`Environment::kill_processes`].
     Kill,
+    /// [`Environment::set_network`].
+    SetNetwork,
     /// [`Environment::oom_killed`].
     OomKilled,
     /// [`Environment::stop`].

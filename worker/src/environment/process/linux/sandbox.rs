@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use rollout_protocol::record::{Held, LimitsHeld};
 use rollout_protocol::spec::resources::Resources;
+use rollout_protocol::spec::task::NetworkPolicy;
 
 use super::cgroup::Groups;
 use super::claim::{Claim, Hold};
@@ -234,6 +235,16 @@ impl Environment for Sandbox {
                     Failure::new(FailureKind::LeftBehind, text).because(error)
                 })
             }
+        }
+    }
+
+    async fn set_network(&self, policy: &NetworkPolicy) -> Result<(), Failure> {
+        match policy {
+            NetworkPolicy::Public => Ok(()),
+            NetworkPolicy::NoNetwork | NetworkPolicy::Allowlist(_) => Err(Failure::new(
+                FailureKind::Refused,
+                "this environment cannot change what it may reach",
+            )),
         }
     }
 
