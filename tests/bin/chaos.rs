@@ -42,7 +42,7 @@ fn say(text: &str) {
 fn parse(mut words: impl Iterator<Item = String>) -> Option<Plan> {
     let mut plan = Plan {
         seed: 0,
-        deadline: Duration::from_secs(300),
+        disturbed: Duration::from_secs(300),
         items: 200,
         workers: 3,
         slots: 4,
@@ -67,7 +67,7 @@ fn set(plan: &mut Plan, option: &str, value: &str) -> Option<()> {
     match option {
         "--seed" => plan.seed = value.parse().ok()?,
         "--minutes" => {
-            plan.deadline = Duration::try_from_secs_f64(60.0 * value.parse::<f64>().ok()?).ok()?;
+            plan.disturbed = Duration::try_from_secs_f64(60.0 * value.parse::<f64>().ok()?).ok()?;
         }
         "--items" => plan.items = value.parse().ok().filter(|items| (1..=9999).contains(items))?,
         "--workers" => plan.workers = value.parse().ok().filter(|workers| *workers > 0)?,

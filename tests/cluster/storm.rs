@@ -19,7 +19,7 @@ fn a_storm_of_everything_changes_no_result() {
 fn plan(seed: u64) -> Plan {
     Plan {
         seed,
-        deadline: Duration::from_secs(180),
+        disturbed: Duration::from_secs(180),
         items: 60,
         workers: 3,
         slots: 3,

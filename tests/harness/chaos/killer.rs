@@ -82,9 +82,10 @@ impl<'a> Killer<'a> {
         }
     }
 
-    /// Until every run is complete, the deadline has passed or something went wrong: what did.
+    /// Until every run is complete or something went wrong: what did. What is not complete when the
+    /// time of the plan has passed is left alone from then on, and has to complete.
     pub(super) fn go(&mut self) -> Vec<String> {
-        loop {
+        while self.began.elapsed() < self.plan.disturbed {
             let pause = self.random.between(self.plan.pause.0, self.plan.pause.1);
             let mut outcome = None;
             wait::holds_within(Duration::from_secs_f64(pause), || {
@@ -97,6 +98,14 @@ impl<'a> Killer<'a> {
                 None => self.act(),
             }
         }
+        self.tell("everything is left alone");
+        self.let_go();
+        let (mut outcome, calm) = (None, self.plan.calm());
+        wait::holds_within(calm, || {
+            outcome = self.outcome();
+            outcome.is_some()
+        });
+        outcome.unwrap_or_else(|| vec![format!("not complete after {calm:?} without disturbance")])
     }
 
     /// Some when it is over.
@@ -119,11 +128,7 @@ impl<'a> Killer<'a> {
                 return Some(vec![format!("{name} ended with {status}:\n{}", ended.stderr)]);
             }
         }
-        if self.complete.iter().all(|complete| *complete) {
-            return Some(Vec::new());
-        }
-        let late = self.began.elapsed() > self.plan.deadline;
-        late.then(|| vec![format!("not complete after {:?}", self.plan.deadline)])
+        self.complete.iter().all(|complete| *complete).then(Vec::new)
     }
 
     fn act(&mut self) {
@@ -241,10 +246,14 @@ impl<'a> Killer<'a> {
 
     /// Lets everything go on: the workers that are left, and the dead one.
     pub(super) fn end(mut self) -> Vec<Member> {
+        self.let_go();
+        self.workers
+    }
+
+    fn let_go(&mut self) {
         for (_, target, action) in std::mem::take(&mut self.ends) {
             self.finish(target, action);
         }
-        self.workers
     }
 
     fn name(&self, target: Target) -> String {

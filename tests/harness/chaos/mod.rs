@@ -28,8 +28,8 @@ const LEAVE: Duration = Duration::from_secs(30);
 pub struct Plan {
     /// Decides every action and pause.
     pub seed: u64,
-    /// Within which the run must be complete.
-    pub deadline: Duration,
+    /// How long processes are disturbed, unless the runs are complete before.
+    pub disturbed: Duration,
     /// Trials of each provider.
     pub items: u32,
     /// Workers.
@@ -50,10 +50,20 @@ pub struct Plan {
     pub only_kills: bool,
 }
 
+impl Plan {
+    /// Within which runs are complete that nobody disturbs any more: who was given up is back after
+    /// a lease, and everything may have to be run once more.
+    fn calm(&self) -> Duration {
+        let slots = f64::from(self.workers * self.slots);
+        let work = f64::from(self.items) * self.seconds.1 * self.providers.len() as f64 / slots;
+        3 * self.lease + Duration::from_secs_f64(60.0 + 4.0 * work)
+    }
+}
+
 /// What came of it.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// How long the runs took.
+    /// How long the runs took, the time without disturbance included.
     pub took: Duration,
     /// How often each action was taken.
     pub actions: BTreeMap<&'static str, u32>,
