@@ -90,3 +90,13 @@ impl Engine {
         self.block_on(self.docker.list_images(Some(options))).into_iter().map(|i| i.id).collect()
     }
 }
+
+/// Whether the engine's command line has the compose plugin, version 2.
+pub fn has_compose() -> bool {
+    let asked = std::process::Command::new("docker").args(["compose", "version"]).output();
+    let has = asked.is_ok_and(|answer| answer.status.success());
+    if !has {
+        note("SKIPPED: tasks with services need the compose plugin of Docker");
+    }
+    has
+}

@@ -11,6 +11,7 @@ pub mod chaos;
 pub mod cluster;
 pub mod docker;
 pub mod expected;
+pub mod formats;
 pub mod leftovers;
 pub mod load;
 pub mod nats;

@@ -1,0 +1,171 @@
+//! Tasks of both formats, and the table of what the oracle must come to at each.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use serde::Deserialize;
+
+use crate::project::{Project, copy, fixtures};
+use crate::results::{Results, Trial};
+
+/// `tests/fixtures/formats.toml`: datasets with their tasks.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub struct Formats(BTreeMap<String, BTreeMap<String, Outcome>>);
+
+/// What the oracle must come to at a task.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Outcome {
+    /// Its reward; none when absent.
+    reward: Option<f64>,
+    /// The verifier's numbers, when it gives them by key.
+    #[serde(default)]
+    rewards: BTreeMap<String, f64>,
+    /// Type of its error; none when absent.
+    error: Option<String>,
+    /// Text that the error's message must contain.
+    says: Option<String>,
+    /// Providers that can run it.
+    #[serde(default = "every_provider")]
+    providers: Vec<String>,
+    /// Files below the trial's directory, with their text.
+    #[serde(default)]
+    files: BTreeMap<String, String>,
+    /// Files that must not be there.
+    #[serde(default)]
+    absent: Vec<String>,
+    /// What is different with Harbor: for its comparison, not for ours.
+    #[serde(default, rename = "harbor")]
+    _harbor: Option<toml::Value>,
+}
+
+fn every_provider() -> Vec<String> {
+    ["docker", "process"].map(str::to_owned).into()
+}
+
+impl Formats {
+    /// Reads the table.
+    ///
+    /// # Panics
+    /// When it is not as it should be.
+    pub fn read() -> Self {
+        let text = fs::read_to_string(fixtures().join("formats.toml")).expect("formats.toml");
+        toml::from_str(&text).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Writes a job that runs everything the provider can run; `except` is left out, too.
+    pub fn write_job(&self, project: &Project, provider: &str, except: &[&str]) {
+        let fixtures_dir = fixtures();
+        let fixtures = fixtures_dir.display().to_string();
+        let left_out = |dataset: &str| {
+            let tasks = self.0[dataset].iter();
+            let names = tasks.filter(|(name, outcome)| !outcome.runs(name, provider, except));
+            let names: Vec<_> = names.map(|(name, _)| name.as_str()).collect();
+            format!("[{}]", names.join(", "))
+        };
+        let values = [
+            ("PROVIDER", provider),
+            ("FIXTURES", &fixtures),
+            ("HARBOR_EXCEPT", &left_out("harbor")),
+            ("ROLLOUT_EXCEPT", &left_out("rollout")),
+        ];
+        copy(&fixtures_dir.join("jobs/formats.yaml"), &project.path().join("job.yaml"), &values);
+    }
+
+    /// What of the results is not as the table says; and of how many trials.
+    pub fn differences(
+        &self,
+        results: &Results,
+        provider: &str,
+        except: &[&str],
+    ) -> (usize, Vec<String>) {
+        let trials = results.trials();
+        let (mut count, mut differences) = (0, Vec::new());
+        for (dataset, tasks) in &self.0 {
+            for (name, outcome) in tasks.iter().filter(|(n, o)| o.runs(n, provider, except)) {
+                count += 1;
+                let wanted = format!("oracle/{dataset}/{name}__1");
+                match trials.iter().find(|trial| trial.name == wanted) {
+                    Some(trial) => differences.extend(outcome.differences(trial)),
+                    None => differences.push(format!("{wanted} has no result")),
+                }
+            }
+        }
+        if trials.len() != count {
+            differences.push(format!("{} results of {count} trials", trials.len()));
+        }
+        (count, differences)
+    }
+}
+
+impl Outcome {
+    fn runs(&self, name: &str, provider: &str, except: &[&str]) -> bool {
+        self.providers.iter().any(|known| known == provider) && !except.contains(&name)
+    }
+
+    fn differences(&self, trial: &Trial) -> Vec<String> {
+        let mut differences = Vec::new();
+        let mut differ = |what: &str, expected: String, got: String| {
+            if expected != got {
+                let name = &trial.name;
+                differences.push(format!("{name}: {what}: expected {expected}, got {got}"));
+            }
+        };
+        differ("error", format!("{:?}", self.error.as_deref()), format!("{:?}", trial.error()));
+        let near = |a: Option<f64>, b: Option<f64>| match (a, b) {
+            (Some(a), Some(b)) => (a - b).abs() < 1e-9,
+            (a, b) => a == b,
+        };
+        if !near(self.reward, trial.reward()) {
+            differ("reward", format!("{:?}", self.reward), format!("{:?}", trial.reward()));
+        }
+        if !self.rewards.is_empty() {
+            let got = trial.result["rewards"].as_object().cloned().unwrap_or_default();
+            let got: BTreeMap<_, _> = got.iter().map(|(k, v)| (k.clone(), v.as_f64())).collect();
+            let wanted: BTreeMap<_, _> =
+                self.rewards.iter().map(|(k, v)| (k.clone(), Some(*v))).collect();
+            differ("rewards", format!("{wanted:?}"), format!("{got:?}"));
+        }
+        for text in self.says.iter().filter(|text| !trial.message().contains(text.as_str())) {
+            differ("message", format!("{text:?} in it"), format!("{:?}", trial.message()));
+        }
+        for (file, text) in &self.files {
+            differ(file, format!("{:?}", Some(text)), format!("{:?}", trial.text(file)));
+        }
+        for path in &self.absent {
+            let there = trial.directory.join(path).symlink_metadata().is_ok();
+            differ(path, "absent".to_owned(), if there { "there" } else { "absent" }.to_owned());
+        }
+        differences
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use rollout_protocol::error::ErrorType;
+
+    use super::*;
+
+    #[test]
+    fn the_table_and_the_tasks_agree() {
+        let formats = Formats::read();
+        for (dataset, tasks) in &formats.0 {
+            let entries = fs::read_dir(fixtures().join("formats").join(dataset)).expect("there");
+            let there: BTreeSet<_> = entries
+                .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+                .collect();
+            assert_eq!(there, tasks.keys().cloned().collect());
+            for (name, outcome) in tasks {
+                let known = |error: &String| ErrorType::ALL.iter().any(|t| t.as_str() == error);
+                assert!(outcome.error.as_ref().is_none_or(known), "{name}");
+                let says = outcome.error.is_some() || !outcome.rewards.is_empty();
+                assert!(says || outcome.reward.is_some(), "{name} comes to something");
+            }
+        }
+        let count: usize = formats.0.values().map(BTreeMap::len).sum();
+        assert!(count >= 50, "{count}");
+    }
+}
