@@ -234,14 +234,23 @@ pub struct CreateRequest {
     pub workdir: Option<String>,
     /// What it may reach at first, within what the provider's settings allow.
     pub network: NetworkPolicy,
-    /// File in the build context that describes services beside it, in the format of Docker Compose.
-    pub compose: Option<String>,
+    /// Services beside it.
+    pub compose: Option<ComposeFile>,
     /// Files to place before anything runs.
     pub uploads: Vec<Upload>,
     /// The provider's settings of the job.
     pub settings: ProviderSpec,
     /// Whose environment it is.
     pub labels: Labels,
+}
+
+/// A description of services beside an environment, in the format of Docker Compose.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ComposeFile {
+    /// The unpacked build context, also of an environment whose own image is named.
+    pub dir: PathBuf,
+    /// The file, relative to it.
+    pub file: PathBuf,
 }
 
 /// Whose environment something is: set in the call that creates it.
