@@ -242,6 +242,19 @@ pub struct CreateRequest {
     pub settings: ProviderSpec,
     /// Whose environment it is.
     pub labels: Labels,
+    /// What it is for.
+    pub purpose: Purpose,
+}
+
+/// What an environment is for. One execution has at most one of each at a time; what is named after
+/// the execution has to be named after this, too.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    /// The agent works in it, and mostly it is verified there, too.
+    #[default]
+    Agent,
+    /// Nothing but the verification of what was brought there from the agent's.
+    Verifier,
 }
 
 /// A description of services beside an environment, in the format of Docker Compose.
@@ -333,6 +346,14 @@ pub enum Upload {
     /// anew like [`Upload::FreshDir`].
     Archive {
         /// Absolute path of the directory.
+        path: String,
+        /// The archive on local disk.
+        tar: PathBuf,
+    },
+    /// The content of one of our own deterministic tar archives over what is at an absolute path:
+    /// what the archive does not name stays.
+    Merge {
+        /// Absolute path of the directory; made when it is not there.
         path: String,
         /// The archive on local disk.
         tar: PathBuf,

@@ -15,7 +15,8 @@ use super::failure::{self, SetupError};
 use super::files::{TaskFiles, TaskPart};
 use crate::agent::{self, ORACLE_DIR, Plan};
 use crate::environment::{
-    CreateRequest, Failure, FailureKind, Image, ImageRequest, ImageSource, Provider, Upload,
+    CreateRequest, Failure, FailureKind, Image, ImageRequest, ImageSource, Provider, Purpose,
+    Upload,
 };
 use rollout_protocol::error::TrialError;
 
@@ -122,6 +123,7 @@ pub(super) async fn creation(
         uploads,
         settings: ctx.settings.environment.provider.clone(),
         labels: ctx.labels.clone(),
+        purpose: Purpose::Agent,
     };
     Ok(Creation { request, parts })
 }

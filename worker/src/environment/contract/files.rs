@@ -92,6 +92,21 @@ pub(super) async fn an_archive_is_placed_anew_and_never_nested(
     output(environment, "test -d /logs/verifier").await;
 }
 
+pub(super) async fn an_archive_is_merged_with_what_is_there(
+    subject: &Subject,
+    environment: &dyn Environment,
+) {
+    let there = vec![file("/merge/old.txt", "old"), file("/merge/sub/kept.txt", "kept")];
+    upload(environment, there).await;
+    let tar = subject.archive(&[("sub/", ""), ("sub/new.txt", "n"), ("old.txt", "replaced")]);
+    for path in ["/merge", "/merged/into/nothing"] {
+        upload(environment, vec![Upload::Merge { path: path.into(), tar: tar.clone() }]).await;
+        let seen = format!("cat {path}/old.txt; cat {path}/sub/new.txt");
+        assert_eq!(output(environment, &seen).await, "replacedn");
+    }
+    assert_eq!(output(environment, "cat /merge/sub/kept.txt").await, "kept");
+}
+
 pub(super) async fn placed_files_are_open_to_every_user(
     subject: &Subject,
     environment: &dyn Environment,

@@ -25,7 +25,7 @@ use tokio::io::AsyncReadExt as _;
 
 use super::{
     Command, CreateRequest, Environment, Exit, Failure, ImageRequest, ImageSource, Labels, Output,
-    Owner, Provider, Stream, Upload,
+    Owner, Provider, Purpose, Stream, Upload,
 };
 use crate::supervise::panic_message;
 
@@ -105,6 +105,7 @@ checks! {
     Little files::a_fresh_directory_replaces_a_link_and_not_its_target;
     Little files::a_fresh_directory_replaces_a_file;
     Little files::an_archive_is_placed_anew_and_never_nested;
+    Little files::an_archive_is_merged_with_what_is_there;
     Shell files::placed_files_are_open_to_every_user;
     Little files::reading_names_entries_after_the_base_name;
     Little files::reading_a_file_gives_one_entry;
@@ -195,6 +196,7 @@ impl Subject {
             uploads,
             settings: self.settings.clone(),
             labels,
+            purpose: Purpose::Agent,
         };
         self.provider.create(request).await
     }

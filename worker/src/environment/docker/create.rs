@@ -15,7 +15,7 @@ use super::container::{self, Container, PREFIX};
 use super::failure::{has_status, says};
 use super::leftovers::Leftovers;
 use super::{labels, limits};
-use crate::environment::{CreateRequest, Failure, FailureKind, Labels};
+use crate::environment::{CreateRequest, Failure, FailureKind, Labels, Purpose};
 
 /// When it is looked whether an entrypoint still runs, each after the one before.
 const ENTRYPOINT_LOOKS: [Duration; 3] =
@@ -58,7 +58,7 @@ pub(super) async fn create(
     settings: &DockerSettings,
     request: CreateRequest,
 ) -> Result<Up, Failure> {
-    let name = name(&request.labels);
+    let name = name(&request.labels, request.purpose);
     let (id, limits) = make(client, no_storage_limits, settings, &request, &name).await?;
     let container = Container::new(Arc::clone(client), id, name);
     match bring_up(&container, request, limits).await {
@@ -70,9 +70,13 @@ pub(super) async fn create(
     }
 }
 
-/// The name of an execution's container: readable, and unique by the execution.
-fn name(labels: &Labels) -> String {
-    format!("{PREFIX}{}-{}", labels.item.short(), labels.exec)
+/// The name of an execution's container: readable, and unique by the execution and the purpose.
+fn name(labels: &Labels, purpose: Purpose) -> String {
+    let suffix = match purpose {
+        Purpose::Agent => "",
+        Purpose::Verifier => "-verifier",
+    };
+    format!("{PREFIX}{}-{}{suffix}", labels.item.short(), labels.exec)
 }
 
 async fn make(

@@ -49,6 +49,10 @@ pub(super) fn write(
                 fresh_directory(&mut tar, path, 0o755, in_place)?;
                 below(&mut tar, relative(path)?, archive)?;
             }
+            // The directory itself is made with the first entry below it and stays as it is.
+            Upload::Merge { path, tar: archive } => {
+                below(&mut tar, path.trim_matches('/'), archive)?;
+            }
         }
     }
     tar.into_inner()?.flush()
@@ -58,7 +62,7 @@ pub(super) fn write(
 pub(super) fn made_anew(uploads: &[Upload]) -> impl Iterator<Item = &str> {
     uploads.iter().filter_map(|upload| match upload {
         Upload::FreshDir { path } | Upload::Archive { path, .. } => Some(path.as_str()),
-        Upload::Dir { .. } | Upload::File { .. } => None,
+        Upload::Dir { .. } | Upload::File { .. } | Upload::Merge { .. } => None,
     })
 }
 
@@ -130,7 +134,8 @@ fn below(tar: &mut tar::Builder<impl Write>, dir: &str, archive: &Path) -> io::R
 fn below_dir(dir: &str, name: &Path) -> io::Result<Option<String>> {
     let name = name.to_str().ok_or_else(|| invalid("a name is not UTF-8"))?;
     let name = name.trim_start_matches("./").trim_matches('/');
-    Ok((!name.is_empty() && name != ".").then(|| format!("{dir}/{name}")))
+    let below = || if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") };
+    Ok((!name.is_empty() && name != ".").then(below))
 }
 
 fn relative(path: &str) -> io::Result<&str> {

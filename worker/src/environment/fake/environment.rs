@@ -1,5 +1,6 @@
 //! The fake's environments.
 
+use std::collections::BTreeMap;
 use std::io::Cursor;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use async_trait::async_trait;
 use rollout_protocol::record::LimitsHeld;
 use rollout_protocol::spec::task::NetworkPolicy;
 
-use super::{Call, FakeProvider, LIMITS, Life, Place, WORKDIR, shell};
+use super::{Call, FakeProvider, LIMITS, Life, Place, shell};
 use crate::environment::{
     ByteStream, Command, Environment, Exit, Failure, FailureKind, Output, Upload,
 };
@@ -17,11 +18,32 @@ use crate::environment::{
 pub(super) struct FakeEnvironment {
     provider: FakeProvider,
     id: String,
+    workdir: String,
+    services: BTreeMap<String, FakeEnvironment>,
 }
 
 impl FakeEnvironment {
-    pub(super) fn new(provider: FakeProvider, id: String) -> Self {
-        Self { provider, id }
+    pub(super) fn new(
+        provider: FakeProvider,
+        id: String,
+        workdir: String,
+        services: &[String],
+    ) -> Self {
+        let beside = |name: &String| {
+            let id = format!("{id}/{name}");
+            (name.clone(), Self::new(provider.clone(), id, workdir.clone(), &[]))
+        };
+        let services = services.iter().map(beside).collect();
+        Self { provider, id, workdir, services }
+    }
+
+    /// Ends the environment and its services.
+    fn end(&self, life: Life) {
+        let mut state = self.provider.lock();
+        let below = format!("{}/", self.id);
+        let places = state.environments.iter_mut();
+        let ours = places.filter(|(id, _)| **id == self.id || id.starts_with(&below));
+        ours.for_each(|(_, place)| place.end(life));
     }
 
     /// Runs `work` on the environment, which must not be gone.
@@ -75,7 +97,7 @@ impl Environment for FakeEnvironment {
     }
 
     fn workdir(&self) -> &str {
-        WORKDIR
+        &self.workdir
     }
 
     fn limits(&self) -> LimitsHeld {
@@ -113,8 +135,18 @@ impl Environment for FakeEnvironment {
         self.provider.call(Call::Kill, work).await
     }
 
-    async fn set_network(&self, _: &NetworkPolicy) -> Result<(), Failure> {
-        self.provider.call(Call::SetNetwork, async { self.with(|_| Ok(())) }).await
+    async fn set_network(&self, policy: &NetworkPolicy) -> Result<(), Failure> {
+        let work = async {
+            self.with(|place| {
+                place.networks.push(policy.clone());
+                Ok(())
+            })
+        };
+        self.provider.call(Call::SetNetwork, work).await
+    }
+
+    fn service(&self, name: &str) -> Option<&dyn Environment> {
+        self.services.get(name).map(|service| service as &dyn Environment)
     }
 
     async fn oom_killed(&self) -> bool {
@@ -124,19 +156,16 @@ impl Environment for FakeEnvironment {
 
     async fn stop(&self) -> Result<(), Failure> {
         let work = async {
-            self.with(|place| {
-                place.end(Life::Stopped);
-                Ok(())
-            })
+            self.with(|_| Ok(()))?;
+            self.end(Life::Stopped);
+            Ok(())
         };
         self.provider.call(Call::Stop, work).await
     }
 
     async fn destroy(&self) -> Result<(), Failure> {
         let work = async {
-            if let Some(place) = self.provider.lock().environments.get_mut(&self.id) {
-                place.end(Life::Gone);
-            }
+            self.end(Life::Gone);
             Ok(())
         };
         self.provider.call(Call::Destroy, work).await

@@ -95,9 +95,13 @@ impl FileTree {
                 }
                 Upload::Archive { path, tar } => {
                     self.fresh(path)?;
-                    let file =
-                        std::fs::File::open(tar).map_err(|e| refused(path, "").because(e))?;
-                    self.unpack(path, file).map_err(|e| refused(path, "").because(e))?;
+                    self.unpack(path, tar)?;
+                }
+                Upload::Merge { path, tar } => {
+                    if !key(path).is_empty() {
+                        self.make_dir(path)?;
+                    }
+                    self.unpack(path, tar)?;
                 }
             }
         }
@@ -109,7 +113,12 @@ impl FileTree {
         self.make_dir(path)
     }
 
-    fn unpack(&mut self, path: &str, tar: std::fs::File) -> std::io::Result<()> {
+    fn unpack(&mut self, path: &str, tar: &std::path::Path) -> Result<(), Failure> {
+        let file = std::fs::File::open(tar).map_err(|e| refused(path, "").because(e))?;
+        self.entries(path, file).map_err(|e| refused(path, "").because(e))
+    }
+
+    fn entries(&mut self, path: &str, tar: std::fs::File) -> std::io::Result<()> {
         for entry in tar::Archive::new(tar).entries()? {
             let mut entry = entry?;
             let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();

@@ -9,7 +9,8 @@
 //!
 //! | Statement | Effect |
 //! | --- | --- |
-//! | `echo [-n] WORD…`, `cat PATH`, `pwd`, `exit N`, `test -d\|-f\|-e\|-s\|-L PATH` | as in a shell |
+//! | `echo [-n] WORD…`, `cat PATH`, `pwd`, `exit N` | as in a shell |
+//! | `test -d\|-f\|-e\|-s\|-L PATH`, `test WORD = WORD` | as in a shell |
 //! | `mkdir [-p] PATH`, `ln -s TARGET PATH`, `rm [-rf] PATH` | as in a shell |
 //! | `sleep SECONDS` | waits until then or until it is killed |
 //! | `flood BYTES` | prints so many bytes |
@@ -32,6 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use async_trait::async_trait;
 use rollout_protocol::record::LimitsHeld;
 use rollout_protocol::spec::environment::{DockerSettings, ProviderKind, ProviderSpec};
+use rollout_protocol::spec::task::NetworkPolicy;
 use tokio::sync::watch;
 
 use self::environment::FakeEnvironment;
@@ -123,6 +125,7 @@ struct State {
     hostile: Option<Hostile>,
     environments: BTreeMap<String, Place>,
     images: BTreeMap<String, usize>,
+    services: Vec<String>,
     made: usize,
 }
 
@@ -138,6 +141,10 @@ struct Place {
     /// Counts the kills: a command ends when it changes.
     kills: watch::Sender<u64>,
     commands: Vec<super::Command>,
+    /// What it was created with.
+    request: CreateRequest,
+    /// What it was told it may reach, one after the other.
+    networks: Vec<NetworkPolicy>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,6 +180,7 @@ impl FakeProvider {
             hostile: None,
             environments: BTreeMap::new(),
             images: BTreeMap::new(),
+            services: Vec::new(),
             made: 0,
         };
         Self { kind, in_memory: false, state: Arc::new(Mutex::new(state)) }
@@ -198,6 +206,19 @@ impl FakeProvider {
     pub fn image_file(&self, path: &str, content: &str) {
         let node = Node::File { bytes: content.as_bytes().to_vec().into(), executable: false };
         self.lock().image.put(path, node).expect("a path of directories");
+    }
+
+    /// Gives every environment a service beside it.
+    pub fn add_service(&self, name: &str) {
+        self.lock().services.push(name.to_owned());
+    }
+
+    /// What every environment was created with, and what it was told it may reach afterwards, in
+    /// order of creation.
+    pub fn requests(&self) -> Vec<(CreateRequest, Vec<NetworkPolicy>)> {
+        let state = self.lock();
+        let places = state.environments.iter().filter(|(id, _)| !id.contains('/'));
+        places.map(|(_, place)| (place.request.clone(), place.networks.clone())).collect()
     }
 
     /// Replaces what reading paths gives.
@@ -308,13 +329,22 @@ impl Provider for FakeProvider {
 
     async fn create(&self, request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {
         let mut made = None;
-        let answer =
-            self.call(Call::Create, async { Ok(made.insert(self.place(request)?).clone()) });
+        let services = self.lock().services.clone();
+        let workdir = request.workdir.clone().unwrap_or_else(|| WORKDIR.to_owned());
+        let answer = self.call(Call::Create, async {
+            let beside: Vec<_> = services.iter().map(|_| request.clone()).collect();
+            let id = made.insert(self.place(None, request)?).clone();
+            for (service, request) in services.iter().zip(beside) {
+                let request = CreateRequest { uploads: Vec::new(), ..request };
+                self.place(Some(format!("{id}/{service}")), request)?;
+            }
+            Ok(id)
+        });
         match answer.await {
-            Ok(id) => Ok(Box::new(FakeEnvironment::new(self.clone(), id))),
+            Ok(id) => Ok(Box::new(FakeEnvironment::new(self.clone(), id, workdir, &services))),
             Err(failure) => {
                 if let Some(id) = made {
-                    self.lock().environments.remove(&id);
+                    self.lock().environments.retain(|name, _| !name.starts_with(&id));
                 }
                 Err(failure)
             }
@@ -338,15 +368,18 @@ impl Provider for FakeProvider {
 }
 
 impl FakeProvider {
-    fn place(&self, request: CreateRequest) -> Result<String, Failure> {
+    fn place(&self, id: Option<String>, request: CreateRequest) -> Result<String, Failure> {
         let mut files = self.lock().image.clone();
+        if let Some(workdir) = &request.workdir {
+            files.make_dir(workdir)?;
+        }
         files.apply(&request.uploads)?;
         let mut state = self.lock();
         state.made += 1;
-        let id = format!("fake-{}", state.made);
+        let id = id.unwrap_or_else(|| format!("fake-{}", state.made));
         let place = Place {
             files,
-            owner: request.labels.owner,
+            owner: request.labels.owner.clone(),
             life: Life::Up,
             preserved: false,
             oom_killed: false,
@@ -354,6 +387,8 @@ impl FakeProvider {
             running: 0,
             kills: watch::Sender::new(0),
             commands: Vec::new(),
+            request,
+            networks: Vec::new(),
         };
         state.environments.insert(id.clone(), place);
         drop(state);

@@ -36,9 +36,15 @@ pub(super) async fn run(
     command: Command,
     mut kills: watch::Receiver<u64>,
 ) -> Result<Exit, Failure> {
-    let script = script(world, &command)?;
-    let workdir = command.workdir.unwrap_or_else(|| WORKDIR.to_owned());
-    let shell = Shell { world, env: command.env, workdir };
+    let (mut env, mut workdir) = (BTreeMap::new(), None);
+    (world.place)(&mut |place| {
+        env.clone_from(&place.request.env);
+        workdir.clone_from(&place.request.workdir);
+    })?;
+    env.extend(command.env.clone());
+    let workdir = command.workdir.clone().or(workdir).unwrap_or_else(|| WORKDIR.to_owned());
+    let script = script(world, &command, &workdir)?;
+    let shell = Shell { world, env, workdir };
     kills.borrow_and_update();
     tokio::select! {
         biased;
@@ -55,7 +61,7 @@ pub(super) async fn run(
 }
 
 /// The text that a command runs.
-fn script(world: &World<'_>, command: &Command) -> Result<String, Failure> {
+fn script(world: &World<'_>, command: &Command, workdir: &str) -> Result<String, Failure> {
     let not_started = |what: &str| Failure::new(FailureKind::NotStarted, format!("no {what}"));
     let argv: Vec<&str> = command.argv.iter().map(String::as_str).collect();
     match argv[..] {
@@ -63,12 +69,17 @@ fn script(world: &World<'_>, command: &Command) -> Result<String, Failure> {
         ["/bin/sh" | "sh" | "bash", path] => {
             let mut text = None;
             (world.place)(&mut |place| {
-                text = read(&place.files, path);
+                text = read(&place.files, &below(workdir, path));
             })?;
             text.ok_or_else(|| not_started(path))
         }
         _ => Err(not_started(argv.first().unwrap_or(&"program"))),
     }
+}
+
+/// An absolute path as it is, another one below the working directory.
+fn below(workdir: &str, path: &str) -> String {
+    if path.starts_with('/') { path.to_owned() } else { format!("{workdir}/{path}") }
 }
 
 fn read(files: &FileTree, path: &str) -> Option<String> {
@@ -93,6 +104,10 @@ impl Shell<'_> {
         Ok(result.expect("the environment was given"))
     }
 
+    fn at(&self, path: &str) -> String {
+        below(&self.workdir, path)
+    }
+
     async fn script(&self, text: &str) -> Result<(), Stop> {
         for statement in statements(text) {
             // A real command takes time: others may act between two statements.
@@ -114,7 +129,9 @@ impl Shell<'_> {
             ("echo", words) => words.join(" ") + "\n",
             ("pwd", []) => format!("{}\n", self.workdir),
             ("cat", []) => String::new(),
-            ("cat", [path]) => self.with(|p| read(&p.files, path))?.ok_or(Stop::Exit(1))?,
+            ("cat", [path]) => {
+                self.with(|p| read(&p.files, &self.at(path)))?.ok_or(Stop::Exit(1))?
+            }
             ("flood", [bytes]) => return self.flood(number(bytes)?),
             ("exit", [code]) => return Err(Stop::Exit(number(code)?)),
             ("sleep", [seconds]) => {
@@ -132,13 +149,17 @@ impl Shell<'_> {
     /// Statements that print nothing.
     fn effect(&self, program: &str, arguments: &[&str]) -> Result<(), Stop> {
         let done = match (program, arguments) {
-            ("test", [flag, path]) => self.with(|p| test(&p.files, flag, path))?,
-            ("mkdir", ["-p", path] | [path]) => self.with(|p| p.files.make_dir(path).is_ok())?,
+            ("test", [flag, path]) => self.with(|p| test(&p.files, flag, &self.at(path)))?,
+            ("test", [left, "=", right]) => left == right,
+            ("mkdir", ["-p", path] | [path]) => {
+                self.with(|p| p.files.make_dir(&self.at(path)).is_ok())?
+            }
             ("ln", ["-s", target, path]) => {
-                self.with(|p| p.files.put(path, Node::Link((*target).to_owned())).is_ok())?
+                let link = Node::Link((*target).to_owned());
+                self.with(|p| p.files.put(&self.at(path), link).is_ok())?
             }
             ("rm", ["-r" | "-rf" | "-f", path] | [path]) => self.with(|p| {
-                p.files.remove(path);
+                p.files.remove(&self.at(path));
                 true
             })?,
             ("background", [name]) => self.with(|p| {
@@ -169,6 +190,7 @@ impl Shell<'_> {
                 Ok(())
             }
             Target::File { path, append } => {
+                let path = &self.at(path);
                 let put = self.with(|place| {
                     let old = if *append { read(&place.files, path) } else { None };
                     let bytes = (old.unwrap_or_default() + text).into_bytes().into();

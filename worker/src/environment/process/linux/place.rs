@@ -48,6 +48,7 @@ impl Place<'_> {
                     let fill = |dir: &Path| unpack(&tar, dir);
                     self.tree.filled_dir(&to, fill).map_err(|e| cannot(&path, e))?;
                 }
+                Upload::Merge { path, tar } => self.merge(&path, &tar)?,
             }
         }
         Ok(())
@@ -136,6 +137,26 @@ impl Place<'_> {
         }
     }
 
+    /// Puts the members of one of our archives below a directory, each in the place of what was
+    /// there.
+    fn merge(self, path: &str, tar: &Path) -> Result<(), Failure> {
+        let put = |staged: &Path, entries: Vec<PathBuf>| {
+            for entry in entries {
+                let name = format!("{}/{}", path.trim_end_matches('/'), entry.display());
+                let to = self.target(&name)?;
+                let from = staged.join(&entry);
+                self.tree.merge(&from, &to).map_err(|e| cannot(&name, e))?;
+            }
+            Ok(())
+        };
+        let staged = self.tree.staged_dir(|dir| unpack(tar, dir)).map_err(|e| cannot(path, e))?;
+        let entries = below(&staged).map_err(|e| cannot(path, e));
+        let placed = entries.and_then(|entries| put(&staged, entries));
+        // Only empty directories are left of it.
+        let _removed = std::fs::remove_dir_all(&staged);
+        placed
+    }
+
     /// The place of an upload in the tree.
     fn target(self, path: &str) -> Result<PathBuf, Failure> {
         let refuse = |what: String| Failure::new(FailureKind::Refused, what);
@@ -149,6 +170,23 @@ impl Place<'_> {
             ))),
         }
     }
+}
+
+/// Everything below a directory that only we see, directories before what is in them.
+fn below(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut open = vec![PathBuf::new()];
+    while let Some(at) = open.pop() {
+        for entry in std::fs::read_dir(dir.join(&at))? {
+            let entry = entry?;
+            let path = at.join(entry.file_name());
+            if entry.file_type()?.is_dir() {
+                open.push(path.clone());
+            }
+            found.push(path);
+        }
+    }
+    Ok(found)
 }
 
 fn parent(path: &Path) -> &Path {

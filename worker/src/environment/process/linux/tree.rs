@@ -130,6 +130,27 @@ impl Tree {
         self.put(&name, path)
     }
 
+    /// A directory that `fill` makes in a place nobody else sees, on the tree's file system.
+    pub(super) fn staged_dir(
+        &self,
+        fill: impl FnOnce(&Path) -> io::Result<()>,
+    ) -> io::Result<PathBuf> {
+        let (name, staged) = self.stage();
+        rustix::fs::mkdirat(&self.staging, &name, Mode::from_raw_mode(PLAIN))?;
+        fill(&staged)?;
+        Ok(staged)
+    }
+
+    /// Moves a file or link to its place; of a directory, makes one that is not there.
+    pub(super) fn merge(&self, staged: &Path, path: &Path) -> io::Result<()> {
+        if std::fs::symlink_metadata(staged)?.is_dir() {
+            self.make_dirs(path)?;
+            return Ok(());
+        }
+        let name = staged.strip_prefix(&self.staging_path).map_err(io::Error::other)?;
+        self.put(name, path)
+    }
+
     /// Puts a directory that `fill` makes in a place nobody else sees; whatever was there is gone.
     pub(super) fn filled_dir(
         &self,
@@ -173,12 +194,12 @@ impl Tree {
     }
 
     /// Renames what was staged to `path`. A directory never merges with one that is there.
-    fn put(&self, staged: &str, path: &Path) -> io::Result<()> {
+    fn put(&self, staged: impl AsRef<Path>, path: &Path) -> io::Result<()> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let above = self.make_dirs(path.parent().unwrap_or(Path::new("")))?;
         for _ in 0..CLEARINGS {
             let keep = RenameFlags::NOREPLACE;
-            match rustix::fs::renameat_with(&self.staging, staged, &above, name, keep) {
+            match rustix::fs::renameat_with(&self.staging, staged.as_ref(), &above, name, keep) {
                 Ok(()) => return Ok(()),
                 Err(Errno::EXIST) => self.clear(&above, name)?,
                 Err(error) => return Err(error.into()),
