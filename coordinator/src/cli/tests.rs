@@ -67,6 +67,7 @@ fn codes_of_runs() {
                 outcome,
                 reward: (!infrastructure).then_some(*reward),
                 passed: !infrastructure && *reward == 1.0,
+                with_error: false,
                 infrastructure: *infrastructure,
                 cost: 0.0,
                 retries: 0,

@@ -8,7 +8,10 @@
 //!   run that was stopped and resumed counts the same as one that was not.
 //! * The order of events matters at most in the last bits of sums; final results are folded again
 //!   in the plan's order and do not depend on it at all.
+//! * A trial that completed counts, also with an error beside its reward. Its several numbers are
+//!   followed key by key, each over the completed trials that have the key.
 
+mod keys;
 mod kind;
 mod stats;
 mod sum;
@@ -16,6 +19,7 @@ mod tally;
 #[cfg(test)]
 mod tests;
 
+pub use keys::KeyRewards;
 pub use kind::MetricKind;
 pub use stats::{AgentTally, AgentTotal, Stats};
 pub use sum::Sum;

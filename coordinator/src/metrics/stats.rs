@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use rollout_protocol::event::{EventKind, RunEvent};
+use rollout_protocol::record::Outcome;
 
+use super::keys::KeyRewards;
 use super::tally::{Scored, Tally};
 
 /// An agent and the number of its trials in the plan.
@@ -24,6 +26,8 @@ pub struct AgentTally {
     pub total: u64,
     /// What is settled of them.
     pub tally: Tally,
+    /// Their rewards by key.
+    pub keys: KeyRewards,
 }
 
 impl AgentTally {
@@ -37,6 +41,7 @@ impl AgentTally {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Stats {
     overall: Tally,
+    keys: KeyRewards,
     agents: Vec<AgentTally>,
     index: HashMap<String, usize>,
 }
@@ -55,20 +60,36 @@ impl Stats {
     /// Takes in an event. Events that settle nothing change nothing.
     pub fn apply(&mut self, event: &RunEvent) {
         if let EventKind::TrialSettled { settlement, .. } = &event.kind {
-            self.add(&settlement.trial.agent, &Scored::of(settlement));
+            let verdict = &settlement.verdict;
+            self.add(&settlement.trial.agent, &Scored::of(settlement), verdict.numbers());
         }
     }
 
-    /// Takes in one settled trial of `agent`.
-    pub fn add(&mut self, agent: &str, scored: &Scored) {
+    /// Takes in one settled trial of `agent`, with its verifier's numbers by their keys.
+    pub fn add<'a>(
+        &mut self,
+        agent: &str,
+        scored: &Scored,
+        numbers: impl Iterator<Item = (&'a str, f64)>,
+    ) {
         let at = self.agent(agent);
-        self.agents[at].tally.add(scored);
+        let agent = &mut self.agents[at];
+        agent.tally.add(scored);
         self.overall.add(scored);
+        for (key, number) in numbers.filter(|_| scored.outcome == Outcome::Completed) {
+            agent.keys.add(key, number);
+            self.keys.add(key, number);
+        }
     }
 
     /// Totals over all agents.
     pub fn overall(&self) -> &Tally {
         &self.overall
+    }
+
+    /// Rewards by key over all agents.
+    pub fn keys(&self) -> &KeyRewards {
+        &self.keys
     }
 
     /// Totals of each agent, in the order of the plan.
@@ -92,7 +113,12 @@ impl Stats {
         }
         let at = self.agents.len();
         self.index.insert(name.to_owned(), at);
-        self.agents.push(AgentTally { name: name.to_owned(), total: 0, tally: Tally::default() });
+        self.agents.push(AgentTally {
+            name: name.to_owned(),
+            total: 0,
+            tally: Tally::default(),
+            keys: KeyRewards::default(),
+        });
         at
     }
 }

@@ -14,6 +14,8 @@ pub struct Scored {
     pub reward: Option<f64>,
     /// Whether the reward is 1.
     pub passed: bool,
+    /// Whether it completed with an error beside its reward.
+    pub with_error: bool,
     /// Whether it failed by the infrastructure's fault.
     pub infrastructure: bool,
     /// Cost of all its executions.
@@ -41,6 +43,7 @@ impl Scored {
             outcome: verdict.outcome,
             reward: verdict.reward.filter(|_| completed),
             passed: verdict.passed(),
+            with_error: completed && verdict.error.is_some(),
             infrastructure: verdict.outcome == Outcome::Failed
                 && verdict.error.as_ref().is_some_and(|e| e.class == ErrorClass::Infrastructure),
             cost: total_cost(settlement),
@@ -122,6 +125,8 @@ pub struct Tally {
     pub unverified: u64,
     /// Completed with a reward of 1.
     pub passed: u64,
+    /// Completed with an error beside the reward.
+    pub with_error: u64,
     /// Failed by the infrastructure's fault.
     pub infrastructure: u64,
     /// Executions that failed and were tried again.
@@ -143,6 +148,7 @@ impl Tally {
             Outcome::Unverified => self.unverified += 1,
         }
         self.passed += u64::from(scored.passed);
+        self.with_error += u64::from(scored.with_error);
         self.infrastructure += u64::from(scored.infrastructure);
         self.retries += u64::from(scored.retries);
         self.lost += u64::from(scored.lost);

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::id::RunId;
-use rollout_protocol::record::Outcome;
+use rollout_protocol::record::{Outcome, REWARD_KEY};
 use serde::{Serialize, Serializer};
 
 use super::ledger::Ledger;
-use crate::metrics::{AgentTally, AgentTotal, MetricKind, Rewards};
+use crate::metrics::{AgentTally, AgentTotal, KeyRewards, MetricKind, Rewards, Stats};
 
 /// The result of a job. The counts add up: total = completed + failed + cancelled + unverified +
 /// skipped.
@@ -34,6 +34,9 @@ pub struct JobResult {
     pub cancelled_trials: u64,
     /// Ran to the end; the verifier is disabled.
     pub unverified_trials: u64,
+    /// Of the completed ones, those with an error beside the reward: of the agent, where its task is
+    /// verified all the same, or of the teardown.
+    pub completed_with_error_trials: u64,
     /// Share of completed trials with reward 1; nothing when none completed.
     pub pass_rate: Option<f64>,
     /// Average reward of completed trials; nothing when none completed.
@@ -50,7 +53,7 @@ pub struct JobResult {
     pub retries: u64,
     /// Executions that ended without a verdict.
     pub lost_executions: u64,
-    /// Trials by the type of their error.
+    /// Trials by the type of their error, completed ones included.
     pub errors: BTreeMap<ErrorType, u64>,
     /// The metrics the job asks for.
     pub metrics: Metrics,
@@ -67,6 +70,32 @@ pub struct Metrics {
     pub overall: InOrder<Option<f64>>,
     /// Per agent.
     pub agents: InOrder<InOrder<Option<f64>>>,
+    /// Per key of verifiers that give several numbers; nothing when none does.
+    #[serde(skip_serializing_if = "InOrder::is_empty")]
+    pub rewards: InOrder<KeyMetrics>,
+    /// Numbers that are not in `rewards` because there are too many keys.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub rewards_left_out: u64,
+}
+
+/// Values of the metrics for one key.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct KeyMetrics {
+    /// Over all trials.
+    pub overall: KeyFigures,
+    /// Per agent.
+    pub agents: InOrder<KeyFigures>,
+}
+
+/// Figures over the completed trials that have a key. Those without it do not count: they are not
+/// taken for 0.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct KeyFigures {
+    /// How many they are.
+    pub trials: u64,
+    /// The metrics the job asks for; the mean when it asks for none.
+    #[serde(flatten)]
+    pub values: InOrder<Option<f64>>,
 }
 
 /// The totals of one agent.
@@ -84,6 +113,8 @@ pub struct AgentSummary {
     pub cancelled_trials: u64,
     /// Ran to the end; the verifier is disabled.
     pub unverified_trials: u64,
+    /// Of the completed ones, those with an error beside the reward.
+    pub completed_with_error_trials: u64,
     /// Share of completed trials with reward 1; nothing when none completed.
     pub pass_rate: Option<f64>,
     /// Average reward of completed trials; nothing when none completed.
@@ -105,6 +136,9 @@ pub struct TrialSummary {
     pub attempt: u32,
     /// Reward; nothing without a verdict.
     pub reward: Option<f64>,
+    /// The verifier's numbers by their keys, when it gave several.
+    #[serde(skip_serializing_if = "InOrder::is_empty")]
+    pub rewards: InOrder<f64>,
     /// How it ended.
     pub outcome: Outcome,
     /// Type of its error.
@@ -118,6 +152,12 @@ pub struct InOrder<T>(pub Vec<(String, T)>);
 impl<T> Default for InOrder<T> {
     fn default() -> Self {
         Self(Vec::new())
+    }
+}
+
+impl<T> InOrder<T> {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
@@ -167,6 +207,7 @@ impl JobResult {
             skipped_trials: stats.owed(),
             cancelled_trials: overall.cancelled,
             unverified_trials: overall.unverified,
+            completed_with_error_trials: overall.with_error,
             pass_rate: overall.pass_rate(),
             mean_reward: overall.rewards.mean(),
             total_cost: overall.cost(),
@@ -176,14 +217,44 @@ impl JobResult {
             retries: overall.retries,
             lost_executions: overall.lost,
             errors,
-            metrics: Metrics {
-                overall: metrics(kinds, &overall.rewards),
-                agents: (stats.agents().iter())
-                    .map(|agent| (agent.name.clone(), metrics(kinds, &agent.tally.rewards)))
-                    .collect(),
-            },
+            metrics: Metrics::new(kinds, &stats),
             agents: stats.agents().iter().map(|a| (a.name.clone(), AgentSummary::new(a))).collect(),
             results: ledger.entries().map(TrialSummary::from).collect(),
+        }
+    }
+}
+
+impl Metrics {
+    fn new(kinds: &[MetricKind], stats: &Stats) -> Self {
+        // One number without a key is what the other figures are about already.
+        let several = stats.keys().iter().any(|(key, _)| key != REWARD_KEY);
+        let keys = stats.keys().iter().filter(|_| several);
+        Self {
+            overall: metrics(kinds, &stats.overall().rewards),
+            agents: (stats.agents().iter())
+                .map(|agent| (agent.name.clone(), metrics(kinds, &agent.tally.rewards)))
+                .collect(),
+            rewards: keys
+                .map(|(key, overall)| (key.to_owned(), KeyMetrics::new(kinds, key, overall, stats)))
+                .collect(),
+            rewards_left_out: stats.keys().left_out(),
+        }
+    }
+}
+
+impl KeyMetrics {
+    fn new(kinds: &[MetricKind], key: &str, overall: &Rewards, stats: &Stats) -> Self {
+        let kinds = if kinds.is_empty() { &[MetricKind::Mean] } else { kinds };
+        let figures = |rewards: &Rewards| KeyFigures {
+            trials: rewards.count(),
+            values: metrics(kinds, rewards),
+        };
+        let of_agent = |keys: &KeyRewards| keys.get(key).copied().unwrap_or_default();
+        Self {
+            overall: figures(overall),
+            agents: (stats.agents().iter())
+                .map(|agent| (agent.name.clone(), figures(&of_agent(&agent.keys))))
+                .collect(),
         }
     }
 }
@@ -198,6 +269,7 @@ impl AgentSummary {
             skipped_trials: agent.owed(),
             cancelled_trials: tally.cancelled,
             unverified_trials: tally.unverified,
+            completed_with_error_trials: tally.with_error,
             pass_rate: tally.pass_rate(),
             mean_reward: tally.rewards.mean(),
             total_cost: tally.cost(),
@@ -213,6 +285,7 @@ impl From<super::ledger::Entry<'_>> for TrialSummary {
             agent_name: Arc::clone(entry.agent),
             attempt: entry.attempt,
             reward: entry.scored.reward,
+            rewards: entry.rewards().map(|(key, number)| (key.to_string(), number)).collect(),
             outcome: entry.scored.outcome,
             error_type: entry.error,
         }
@@ -221,6 +294,11 @@ impl From<super::ledger::Entry<'_>> for TrialSummary {
 
 fn metrics(kinds: &[MetricKind], rewards: &Rewards) -> InOrder<Option<f64>> {
     kinds.iter().map(|kind| (kind.as_str().to_owned(), kind.of(rewards))).collect()
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]
+const fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Seconds from `start` to `end`; 0 when the clock was set back between them.

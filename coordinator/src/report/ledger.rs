@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use rollout_protocol::error::ErrorType;
-use rollout_protocol::record::{Outcome, Settlement};
+use rollout_protocol::record::{Outcome, REWARD_KEY, Settlement};
 use rollout_protocol::spec::trial::TrialName;
 
 use crate::metrics::{AgentTotal, Scored, Stats};
@@ -17,7 +17,7 @@ pub(super) struct Ledger {
 }
 
 /// One settled trial.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Row {
     ordinal: u64,
     agent: u32,
@@ -25,6 +25,8 @@ struct Row {
     task: u32,
     attempt: u32,
     scored: Scored,
+    /// The numbers of a verifier that gave several: index of the key, number.
+    numbers: Box<[(u32, f64)]>,
     error: Option<ErrorType>,
 }
 
@@ -37,6 +39,8 @@ pub(super) struct Entry<'a> {
     pub(super) attempt: u32,
     pub(super) scored: &'a Scored,
     pub(super) error: Option<ErrorType>,
+    numbers: &'a [(u32, f64)],
+    names: &'a Names,
 }
 
 /// Failed trials with the same error type.
@@ -54,6 +58,8 @@ impl Ledger {
     /// Adds a settled trial.
     pub(super) fn add(&mut self, ordinal: u64, settlement: &Settlement) {
         let trial = &settlement.trial;
+        let rewards = settlement.verdict.rewards.iter();
+        let numbers = rewards.map(|(key, number)| (self.names.intern(key), *number)).collect();
         self.rows.push(Row {
             ordinal,
             agent: self.names.intern(&trial.agent),
@@ -61,6 +67,7 @@ impl Ledger {
             task: self.names.intern(&trial.task),
             attempt: trial.attempt,
             scored: Scored::of(settlement),
+            numbers,
             error: settlement.verdict.error.as_ref().map(|error| error.kind),
         });
     }
@@ -79,6 +86,8 @@ impl Ledger {
             attempt: row.attempt,
             scored: &row.scored,
             error: row.error,
+            numbers: &row.numbers,
+            names: &self.names,
         })
     }
 
@@ -86,7 +95,7 @@ impl Ledger {
     pub(super) fn stats(&self, agents: &[AgentTotal]) -> Stats {
         let mut stats = Stats::new(agents);
         for entry in self.entries() {
-            stats.add(entry.agent, entry.scored);
+            stats.add(entry.agent, entry.scored, entry.numbers());
         }
         stats
     }
@@ -106,7 +115,20 @@ impl Ledger {
     }
 }
 
-impl Entry<'_> {
+impl<'a> Entry<'a> {
+    /// The numbers of a verifier that gave several, by their keys.
+    pub(super) fn rewards(&self) -> impl Iterator<Item = (&'a Arc<str>, f64)> + use<'a> {
+        let names = self.names;
+        self.numbers.iter().map(move |(key, number)| (names.get(*key), *number))
+    }
+
+    /// The verifier's numbers by their keys, whether one or several.
+    fn numbers(&self) -> impl Iterator<Item = (&'a str, f64)> + use<'a> {
+        let lone = self.scored.reward.filter(|_| self.numbers.is_empty());
+        let several = self.rewards().map(|(key, number)| (&**key, number));
+        lone.map(|reward| (REWARD_KEY, reward)).into_iter().chain(several)
+    }
+
     fn name(&self) -> TrialName {
         TrialName {
             agent: self.agent.to_string(),

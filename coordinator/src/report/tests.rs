@@ -7,6 +7,7 @@ use rollout_protocol::blob::BlobRef;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorType};
 use rollout_protocol::event::{EventKind, RunEvent};
+use rollout_protocol::record::Verdict;
 use rollout_worker::store::fs::FsStore;
 use serde_json::{Value, json};
 
@@ -105,13 +106,14 @@ async fn a_run_is_told_to_files_and_lines() {
     let agent = |total, completed, failed, skipped, pass_rate, mean: f64| {
         json!({"total_trials": total, "completed_trials": completed, "failed_trials": failed,
             "skipped_trials": skipped, "cancelled_trials": 0, "unverified_trials": 0,
+            "completed_with_error_trials": 0,
             "pass_rate": pass_rate, "mean_reward": mean, "total_cost": 0.0})
     };
     let mean = (0.1 + 0.2 + 1.0) / 3.0;
     let expected = json!({
         "job_name": "a job", "run": "07".repeat(16), "cancelled": true,
         "total_trials": 5, "completed_trials": 3, "failed_trials": 1, "skipped_trials": 1,
-        "cancelled_trials": 0, "unverified_trials": 0,
+        "cancelled_trials": 0, "unverified_trials": 0, "completed_with_error_trials": 0,
         "pass_rate": 1.0 / 3.0, "mean_reward": mean,
         "total_cost": 0.0, "total_duration_sec": 60.0,
         "started_at": "2025-06-15T15:06:40Z", "ended_at": "2025-06-15T15:07:40Z",
@@ -229,4 +231,48 @@ async fn a_reader_that_goes_away_does_not_stop_a_run() {
     let out = Out { broken: true, ..Out::default() };
     tell(dir.path(), Materialize::None, &out, batches([0, 1, 2, 3])).await.expect("told");
     assert!(dir.path().join("run/result.json").exists());
+}
+
+#[tokio::test]
+async fn several_numbers_are_followed_key_by_key() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let several = |reward: Option<f64>, numbers: &[(&str, f64)]| {
+        let rewards = numbers.iter().map(|(key, number)| ((*key).to_owned(), *number)).collect();
+        Verdict { reward, rewards, ..Verdict::completed(0.0) }
+    };
+    let late = error(ErrorType::AgentExecutionTimeout, ErrorClass::Agent, "too slow");
+    let with_error = Verdict { error: Some(late), ..several(None, &[("a", 1.0), ("b", 0.5)]) };
+    let cause = error(ErrorType::VerifierFailed, ErrorClass::Verifier, "exit code 1");
+    let verdicts = [
+        ("a", several(None, &[("a", 0.0), ("b", 0.25)])),
+        ("a", with_error),
+        ("b", several(Some(1.0), &[("a", 1.0), ("reward", 1.0)])),
+        ("b", passed(0.0)),
+        ("b", failed(cause)),
+    ];
+    let settled = verdicts.into_iter().enumerate().map(|(at, (agent, verdict))| {
+        let task = trial(agent, "t", at as u32 + 1);
+        settled(at as u64, settlement(task, at as u8, verdict))
+    });
+    let batches = vec![vec![started(5)], settled.collect(), vec![ended(9, 0)]];
+    tell(dir.path(), Materialize::None, &Out::default(), batches).await.expect("told");
+    let job = read(&dir.path().join("run/result.json"));
+    let figures = |trials: u64, mean: Option<f64>| json!({"trials": trials, "mean": mean});
+    assert_eq!(
+        job["metrics"]["rewards"],
+        json!({
+            "a": {"overall": figures(3, Some(2.0 / 3.0)),
+                "agents": {"a": figures(2, Some(0.5)), "b": figures(1, Some(1.0))}},
+            "b": {"overall": figures(2, Some(0.375)),
+                "agents": {"a": figures(2, Some(0.375)), "b": figures(0, None)}},
+            "reward": {"overall": figures(2, Some(0.5)),
+                "agents": {"a": figures(0, None), "b": figures(2, Some(0.5))}},
+        })
+    );
+    assert_eq!(job["mean_reward"], 0.5);
+    assert_eq!(job["completed_trials"], 4);
+    assert_eq!(job["completed_with_error_trials"], 1);
+    assert_eq!(job["errors"], json!({"agent_execution_timeout": 1, "verifier_failed": 1}));
+    assert_eq!(job["results"][1]["rewards"], json!({"a": 1.0, "b": 0.5}));
+    assert_eq!(job["results"][3].get("rewards"), None);
 }

@@ -10,6 +10,10 @@ pub const CONFIG: &str = "config.json";
 pub const RESULT: &str = "result.json";
 /// What went wrong with a trial, for people.
 pub const ERROR: &str = "error.txt";
+/// What became of the artifacts beside it.
+pub const MANIFEST: &str = "manifest.json";
+/// Directory of the steps of a trial.
+pub const STEPS: &str = "steps";
 /// Trial directories that are being made.
 pub(super) const STAGING: &str = ".tmp";
 

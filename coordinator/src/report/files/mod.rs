@@ -7,6 +7,7 @@
 //!   durable, then moved.
 //! * The entries themselves become durable together, before the job's `result.json` is written.
 
+pub(crate) mod artifacts;
 mod durable;
 mod error_text;
 pub mod layout;

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorType};
-use rollout_protocol::record::{LogsRecord, Output, Settlement, TrialRecord};
+use rollout_protocol::record::{
+    ArtifactKind, ArtifactRecord, ArtifactStatus, LogsRecord, Output, Rewards, Settlement,
+    StepRecord, TrialRecord, Verdict,
+};
 use rollout_worker::archive::{self, Keep, Limits};
 use rollout_worker::store::BlobStore;
 use rollout_worker::store::fs::FsStore;
@@ -47,17 +50,41 @@ impl Place {
     }
 
     /// Stores an archive of these files.
-    async fn logs(&self, files: &[(&str, &str)]) -> LogsRecord {
-        let source = self.dir.path().join("logs-source");
+    async fn archive(&self, files: &[(&str, &str)]) -> BlobRef {
+        let source = tempfile::tempdir_in(self.dir.path()).expect("a directory");
+        let source = source.path();
         for (path, text) in files {
             let path = source.join(path);
             fs::create_dir_all(path.parent().expect("below")).expect("a directory");
             fs::write(path, text).expect("written");
         }
         let tar = self.dir.path().join("logs.tar");
-        archive::pack(&source, &tar, Limits::LOGS, &|_, _| Keep::Yes).expect("packed");
-        let archive = self.store.put_file(&tar, MediaType::Tar).await.expect("stored");
+        archive::pack(source, &tar, Limits::LOGS, &|_, _| Keep::Yes).expect("packed");
+        let stored = self.store.put_file(&tar, MediaType::Tar).await.expect("stored");
+        fs::remove_file(tar).expect("removed");
+        stored
+    }
+
+    async fn logs(&self, files: &[(&str, &str)]) -> LogsRecord {
+        let archive = self.archive(files).await;
         LogsRecord { archive, entries: 1, skipped: 0, truncated: false }
+    }
+
+    /// An artifact of these files; of a single file without a name, if that is all.
+    async fn artifact(&self, source: &str, path: &str, files: &[(&str, &str)]) -> ArtifactRecord {
+        let kind = match files {
+            [("only", _)] => ArtifactKind::File,
+            _ => ArtifactKind::Directory,
+        };
+        ArtifactRecord {
+            source: source.into(),
+            path: path.into(),
+            service: None,
+            status: ArtifactStatus::Ok,
+            kind: Some(kind),
+            archive: Some(self.archive(files).await),
+            error: None,
+        }
     }
 
     /// Writes a settlement whose record is `record`.
@@ -241,4 +268,87 @@ async fn what_cannot_be_right_is_refused_and_leaves_nothing() {
     assert!(matches!(error, TreeError::Name { .. }), "{error}");
     place.trees.close().expect("durable");
     assert_eq!(tree(&place.run_dir()), []);
+}
+
+#[tokio::test]
+async fn artifacts_lie_where_they_belong_with_a_manifest_for_each_step() {
+    let place = place().await;
+    let numbers = Rewards::from([("a".to_owned(), 0.5), ("b".to_owned(), 0.0)]);
+    let late = error(ErrorType::AgentExecutionTimeout, ErrorClass::Agent, "too slow");
+    let verdict =
+        Verdict { reward: None, rewards: numbers, error: Some(late), ..Verdict::completed(0.0) };
+    let settled = settlement(trial("a", "t", 1), 1, verdict);
+    let mut record = record(&settled);
+    let missing = ArtifactRecord {
+        kind: None,
+        archive: None,
+        status: ArtifactStatus::Skipped,
+        service: Some("db".into()),
+        ..place.artifact("/var/dump", "artifacts/var/dump", &[("only", "")]).await
+    };
+    record.artifacts = vec![
+        // A file inside what another artifact brings, and a manifest made up by the agent.
+        place.artifact("/out/x.txt", "artifacts/out/x.txt", &[("only", "mine")]).await,
+        place.artifact("/out", "artifacts/out", &[("y/z", "z"), ("y/manifest.json", "{}")]).await,
+        place.artifact("/m", "artifacts/manifest.json", &[("only", "forged")]).await,
+        place.artifact("/one", "steps/one/artifacts/renamed", &[("only", "1")]).await,
+        missing,
+    ];
+    record.steps = vec![StepRecord {
+        name: "one".into(),
+        reward: Some(1.0),
+        rewards: Rewards::new(),
+        error: None,
+        agent_execution_started_at: None,
+        agent_execution_ended_at: None,
+        verifier_started_at: None,
+        verifier_ended_at: None,
+    }];
+    place.write(settled, &record).await.expect("written");
+    let dir = trial_dir(&place.run_dir(), &trial("a", "t", 1));
+    let mut files = tree(&dir);
+    files.retain(|(path, text)| text.is_some() && path != "result.json" && path != "error.txt");
+    let manifests = ["artifacts/manifest.json", "steps/one/artifacts/manifest.json"];
+    let texts: Vec<(&str, Option<&str>)> = (files.iter())
+        .filter(|(path, _)| !manifests.contains(&path.as_str()))
+        .map(|(path, text)| (path.as_str(), text.as_deref()))
+        .collect();
+    let expected = [
+        ("artifacts/out/x.txt", Some("mine")),
+        ("artifacts/out/y/manifest.json", Some("{}")),
+        ("artifacts/out/y/z", Some("z")),
+        ("steps/one/artifacts/renamed", Some("1")),
+    ];
+    assert_eq!(texts, expected);
+    let manifest = |at: usize| -> Value {
+        let text = fs::read(dir.join(manifests[at])).expect("a manifest");
+        serde_json::from_slice(&text).expect("JSON")
+    };
+    let line = |source, destination: &str, kind, status, service: Option<&str>| {
+        json!({"source": source, "destination": destination, "type": kind, "status": status,
+            "service": service})
+    };
+    assert_eq!(
+        manifest(0),
+        json!([
+            line("/out/x.txt", "artifacts/out/x.txt", "file", "ok", None),
+            line("/out", "artifacts/out", "directory", "ok", None),
+            line("/m", "artifacts/manifest.json", "file", "ok", None),
+            line("/var/dump", "artifacts/var/dump", "directory", "skipped", Some("db")),
+        ])
+    );
+    assert_eq!(manifest(1), json!([line("/one", "artifacts/renamed", "file", "ok", None)]));
+    let written = result(&dir);
+    assert_eq!((&written["reward"], &written["outcome"]), (&Value::Null, &json!("completed")));
+    assert_eq!(written["rewards"], json!({"a": 0.5, "b": 0.0}));
+    assert_eq!(written["error"]["type"], "agent_execution_timeout");
+    assert_eq!(written["steps"][0]["name"], "one");
+    assert_eq!(written["artifacts"].as_array().expect("a list").len(), 5);
+    for bad in ["logs/agent/x", "artifacts", "steps/artifacts/x", "artifacts/../../x"] {
+        let settled = settlement(trial("a", "bad", 1), 1, passed(1.0));
+        let mut record = crate::report::testing::record(&settled);
+        record.artifacts = vec![place.artifact("/x", bad, &[("only", "")]).await];
+        let error = place.write(settled, &record).await.expect_err(bad);
+        assert!(matches!(error, TreeError::OutputPath(_)), "{bad}: {error}");
+    }
 }

@@ -10,13 +10,14 @@ use rollout_protocol::blob::BlobRef;
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits::DOCUMENT_BYTES;
 use rollout_protocol::name::{self, BadName};
-use rollout_protocol::record::{LogsRecord, Output, Settlement, TrialRecord};
+use rollout_protocol::record::{Output, Settlement, TrialRecord};
 use rollout_protocol::spec::trial::TrialName;
-use rollout_worker::archive::{self, ArchiveError, ArchivePath, Limits};
+use rollout_worker::archive::{self, ArchiveError, ArchivePath};
 use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
 use tempfile::TempDir;
 
+use super::artifacts;
 use super::durable::{self, FileError};
 use super::error_text;
 use super::layout::{self, STAGING};
@@ -37,12 +38,23 @@ pub enum TreeError {
         #[source]
         source: StoreError,
     },
-    /// The logs could not be unpacked.
-    #[error("cannot unpack the logs")]
-    Logs(#[source] ArchiveError),
-    /// The archive of the logs is not whole.
-    #[error("the archive of the logs is damaged: {0}")]
-    LogsCut(archive::Cut),
+    /// An archive could not be unpacked.
+    #[error("cannot unpack {what}")]
+    Unpack {
+        /// What is in it.
+        what: String,
+        /// Why not.
+        #[source]
+        source: ArchiveError,
+    },
+    /// An archive is not whole.
+    #[error("the archive of {what} is damaged: {cut}")]
+    ArchiveCut {
+        /// What is in it.
+        what: String,
+        /// Where it ends.
+        cut: archive::Cut,
+    },
     /// The record is not a record.
     #[error("the record {digest} cannot be understood")]
     Record {
@@ -143,8 +155,10 @@ impl Trees {
         let Some(staging) = staging.await? else { return Ok(()) };
         let record = self.record(blob, &settlement).await?;
         if let Some(logs) = &record.logs {
-            self.unpack_logs(logs, &staging.path().join("logs")).await?;
+            let into = staging.path().join("logs");
+            artifacts::extract(&*self.store, "the logs", &logs.archive, &into).await?;
         }
+        artifacts::write(&*self.store, &record.artifacts, staging.path()).await?;
         for output in &record.outputs {
             self.copy_output(output, staging.path()).await?;
         }
@@ -192,13 +206,6 @@ impl Trees {
         } else {
             Err(TreeError::OtherRecord(blob.digest))
         }
-    }
-
-    async fn unpack_logs(&self, logs: &LogsRecord, into: &Path) -> Result<(), TreeError> {
-        let source = (self.store.get(&logs.archive.digest).await)
-            .map_err(|source| TreeError::Store { what: "the logs".to_owned(), source })?;
-        let report = archive::extract(source, into, Limits::LOGS).await.map_err(TreeError::Logs)?;
-        report.cut.map_or(Ok(()), |cut| Err(TreeError::LogsCut(cut)))
     }
 
     /// Captured output wins over a file of the same name that an agent left in its logs.
@@ -269,10 +276,17 @@ fn check_names(trial: &TrialName) -> Result<(), TreeError> {
 }
 
 /// Makes the directories that lead to `relative` below `root`, and removes what stands there
-/// instead of them or in place of `target` itself. Links are removed, never followed.
-fn clear_the_way(root: &Path, relative: &Path, target: &Path) -> Result<(), FileError> {
+/// instead of them or in place of `target` itself.
+pub(super) fn clear_the_way(root: &Path, relative: &Path, target: &Path) -> Result<(), FileError> {
+    make_directories(root, relative.parent().unwrap_or(Path::new("")))?;
+    durable::remove(target)
+}
+
+/// Makes the directory `relative` below `root` with those that lead to it, and removes what stands
+/// there instead of them. Links are removed, never followed.
+pub(super) fn make_directories(root: &Path, relative: &Path) -> Result<(), FileError> {
     let mut dir = root.to_owned();
-    for component in relative.parent().into_iter().flat_map(Path::components) {
+    for component in relative {
         dir.push(component);
         if fs::symlink_metadata(&dir).is_ok_and(|found| found.is_dir()) {
             continue;
@@ -280,5 +294,5 @@ fn clear_the_way(root: &Path, relative: &Path, target: &Path) -> Result<(), File
         durable::remove(&dir)?;
         fs::create_dir(&dir).map_err(FileError::at("create", &dir))?;
     }
-    durable::remove(target)
+    Ok(())
 }

@@ -4,8 +4,8 @@ use rollout_protocol::blob::BlobRef;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::record::{
-    Durations, EnvironmentRecord, Execution, LogsRecord, Outcome, Output, Settlement, Timestamps,
-    TrialRecord,
+    ArtifactRecord, Durations, EnvironmentRecord, Execution, LogsRecord, Outcome, Output, Rewards,
+    Settlement, StepRecord, Timestamps, TrialRecord,
 };
 use serde::{Deserialize, Serialize};
 
@@ -20,8 +20,12 @@ pub(super) struct TrialResult<'a> {
     attempt: u32,
     task_git_commit_id: Option<&'a str>,
     reward: Option<f64>,
+    /// The verifier's numbers by their keys, when it gave several.
+    #[serde(skip_serializing_if = "Rewards::is_empty")]
+    rewards: &'a Rewards,
     /// Of all executions of the trial.
     cost: f64,
+    /// With outcome `completed` it stands beside the reward.
     error: Option<&'a TrialError>,
     durations: Durations,
     timestamps: Timestamps,
@@ -38,9 +42,15 @@ pub(super) struct TrialResult<'a> {
     worker: Option<&'a WorkerId>,
     host: Option<&'a str>,
     environment: Option<&'a EnvironmentRecord>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verifier_environment: Option<&'a EnvironmentRecord>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    steps: &'a [StepRecord],
     secondary_errors: &'a [TrialError],
     outputs: &'a [Output],
     logs: Option<&'a LogsRecord>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    artifacts: &'a [ArtifactRecord],
     superseded: &'a [Execution],
     record: Option<&'a BlobRef>,
 }
@@ -63,6 +73,7 @@ impl<'a> TrialResult<'a> {
             attempt: trial.attempt,
             task_git_commit_id: record.and_then(|r| r.task_git_commit_id.as_deref()),
             reward: settlement.verdict.reward,
+            rewards: &settlement.verdict.rewards,
             cost: total_cost(settlement),
             error: settlement.verdict.error.as_ref(),
             durations: durations.cloned().unwrap_or_default(),
@@ -79,9 +90,12 @@ impl<'a> TrialResult<'a> {
             worker: by.map(|by| &by.worker),
             host: record.map(|r| r.host.as_str()),
             environment: record.and_then(|r| r.environment.as_ref()),
+            verifier_environment: record.and_then(|r| r.verifier_environment.as_ref()),
+            steps: record.map_or(&[], |r| &r.steps),
             secondary_errors: record.map_or(&[], |r| &r.secondary_errors),
             outputs: record.map_or(&[], |r| &r.outputs),
             logs: record.and_then(|r| r.logs.as_ref()),
+            artifacts: record.map_or(&[], |r| &r.artifacts),
             superseded: &settlement.superseded,
             record: by.and_then(|by| by.record.as_ref()),
         }

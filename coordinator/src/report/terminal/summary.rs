@@ -7,7 +7,7 @@ use super::format::{duration, number, number_or_dash, percent, plural};
 use super::style::Style;
 use super::table;
 use crate::report::files::layout;
-use crate::report::job::{AgentSummary, InOrder, JobResult};
+use crate::report::job::{AgentSummary, InOrder, JobResult, KeyFigures};
 use crate::report::{Report, escape};
 
 /// Renders the result. `run_dir` is where its files are.
@@ -24,6 +24,10 @@ pub fn render(report: &Report, result: &JobResult, run_dir: &Path, style: Style)
         line(String::new());
         line(metrics(result));
     }
+    if !result.metrics.rewards.0.is_empty() {
+        line(String::new());
+        line(keys(result));
+    }
     if !report.failures.is_empty() {
         line(String::new());
         line("Failures".to_owned());
@@ -37,7 +41,11 @@ pub fn render(report: &Report, result: &JobResult, run_dir: &Path, style: Style)
 
 fn headline(result: &JobResult) -> String {
     let time = Duration::try_from_secs_f64(result.total_duration_sec).unwrap_or_default();
-    let mut counts = vec![format!("{} completed", result.completed_trials)];
+    let with_error = match result.completed_with_error_trials {
+        0 => String::new(),
+        count => format!(" ({count} with an error)"),
+    };
+    let mut counts = vec![format!("{} completed{with_error}", result.completed_trials)];
     for (count, word) in [
         (result.failed_trials, "failed"),
         (result.cancelled_trials, "cancelled"),
@@ -98,6 +106,30 @@ fn metrics(result: &JobResult) -> String {
         rows.push(row("all agents".to_owned(), &result.metrics.overall));
     }
     table::aligned(&header, rows, 1)
+}
+
+/// The metrics of each key of verifiers that give several numbers.
+fn keys(result: &JobResult) -> String {
+    let keys = &result.metrics.rewards.0;
+    let kinds = keys.iter().take(1).flat_map(|(_, key)| &key.overall.values.0);
+    let kinds = kinds.map(|(kind, _)| kind.as_str());
+    let header: Vec<&str> = ["reward key", "agent", "trials"].into_iter().chain(kinds).collect();
+    let row = |key: &str, agent: &str, figures: &KeyFigures| -> Vec<String> {
+        let values = figures.values.0.iter().map(|(_, value)| number_or_dash(*value));
+        [escape::line(key).into_owned(), escape::line(agent).into_owned()]
+            .into_iter()
+            .chain([figures.trials.to_string()])
+            .chain(values)
+            .collect()
+    };
+    let mut rows = Vec::new();
+    for (key, metrics) in keys {
+        rows.extend(metrics.agents.0.iter().map(|(agent, figures)| row(key, agent, figures)));
+        if metrics.agents.0.len() != 1 {
+            rows.push(row(key, "all agents", &metrics.overall));
+        }
+    }
+    table::aligned(&header, rows, 2)
 }
 
 fn failures(report: &Report, run_dir: &Path, has_files: bool) -> String {

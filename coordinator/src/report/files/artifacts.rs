@@ -1,0 +1,159 @@
+//! Files that a task or a job asked to keep, and the `manifest.json` that says what became of them.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::blob::BlobRef;
+use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus};
+use rollout_worker::archive::{self, ArchivePath, Limits};
+use rollout_worker::store::BlobStore;
+use rollout_worker::supervise;
+use serde::Serialize;
+
+use super::durable::{self, FileError};
+use super::layout;
+use super::tree::{TreeError, clear_the_way, make_directories};
+
+/// Directory of artifacts, of a trial and of each of its steps.
+const DIRECTORY: &str = "artifacts";
+
+/// One line of the manifest.
+#[derive(Debug, Serialize)]
+struct Entry<'a> {
+    /// Absolute path inside the environment.
+    source: &'a str,
+    /// Path below the directory of the trial or of the step.
+    destination: String,
+    #[serde(rename = "type")]
+    kind: ArtifactKind,
+    status: ArtifactStatus,
+    service: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+}
+
+/// Writes the artifacts and a manifest for each directory of them below `trial`, a directory that
+/// holds nothing that is worth more.
+///
+/// # Errors
+/// [`TreeError`] when the store or the disk fails, or a record says what cannot be.
+pub(crate) async fn write(
+    store: &dyn BlobStore,
+    artifacts: &[ArtifactRecord],
+    trial: &Path,
+) -> Result<(), TreeError> {
+    let mut manifests: BTreeMap<PathBuf, Vec<Entry<'_>>> = BTreeMap::new();
+    for artifact in artifacts {
+        let (base, below) = split(&artifact.path)?;
+        manifests.entry(base).or_default().push(entry(artifact, &below));
+        if let Some(archive) = &artifact.archive {
+            unpack(store, artifact, archive, trial).await?;
+        }
+    }
+    for (base, entries) in manifests {
+        let path = base.join(DIRECTORY).join(layout::MANIFEST);
+        let target = trial.join(&path);
+        clear_the_way(trial, &path, &target)?;
+        File::create_new(&target)
+            .and_then(|file| durable::write_json(file, &entries))
+            .map_err(FileError::at("write", &target))?;
+    }
+    Ok(())
+}
+
+/// Splits the path of an artifact into the directory of the trial or step that it belongs to, and
+/// the rest: `steps/one` and `artifacts/tmp/x`.
+fn split(path: &str) -> Result<(PathBuf, PathBuf), TreeError> {
+    let bad = || TreeError::OutputPath(path.to_owned());
+    let clean = ArchivePath::clean(path.as_bytes()).ok().flatten().ok_or_else(bad)?;
+    let parts: Vec<_> = clean.as_path().iter().collect();
+    let base = match parts[..] {
+        [first, _, ..] if first == DIRECTORY => 0,
+        [steps, _, third, _, ..] if steps == layout::STEPS && third == DIRECTORY => 2,
+        _ => return Err(bad()),
+    };
+    Ok((parts[..base].iter().collect(), parts[base..].iter().collect()))
+}
+
+fn entry<'a>(artifact: &'a ArtifactRecord, below: &Path) -> Entry<'a> {
+    Entry {
+        source: &artifact.source,
+        destination: below.to_string_lossy().into_owned(),
+        kind: artifact.kind.unwrap_or_else(|| likely_kind(&artifact.source)),
+        status: artifact.status,
+        service: artifact.service.as_deref(),
+        error: artifact.error.as_deref(),
+    }
+}
+
+/// What something that was not there would have been, as far as its name tells.
+fn likely_kind(source: &str) -> ArtifactKind {
+    match Path::new(source).extension() {
+        Some(_) => ArtifactKind::File,
+        None => ArtifactKind::Directory,
+    }
+}
+
+async fn unpack(
+    store: &dyn BlobStore,
+    artifact: &ArtifactRecord,
+    archive: &BlobRef,
+    trial: &Path,
+) -> Result<(), TreeError> {
+    let path = PathBuf::from(&artifact.path);
+    let target = trial.join(&path);
+    let file = artifact.kind == Some(ArtifactKind::File);
+    let (root, to) = (trial.to_owned(), target.clone());
+    supervise::blocking(move || {
+        // Artifacts may overlap: one directory may lie inside another.
+        if file { clear_the_way(&root, &path, &to) } else { make_directories(&root, &path) }
+    })
+    .await?;
+    if !file {
+        return extract(store, &artifact.path, archive, &target).await;
+    }
+    let parent = target.parent().unwrap_or(trial);
+    let beside =
+        tempfile::tempdir_in(parent).map_err(FileError::at("create a directory in", parent))?;
+    extract(store, &artifact.path, archive, beside.path()).await?;
+    let name = artifact.path.clone();
+    supervise::blocking(move || {
+        let only = only_file(beside.path())?.ok_or(TreeError::OutputPath(name))?;
+        fs::rename(only, &target).map_err(FileError::at("move a file to", &target))?;
+        Ok(())
+    })
+    .await
+}
+
+/// Unpacks an archive of an environment's files.
+///
+/// # Errors
+/// [`TreeError`] when the store or the disk fails, and when the archive is not whole.
+pub(crate) async fn extract(
+    store: &dyn BlobStore,
+    what: &str,
+    archive: &BlobRef,
+    into: &Path,
+) -> Result<(), TreeError> {
+    let what = || what.to_owned();
+    let source = (store.get(&archive.digest).await)
+        .map_err(|source| TreeError::Store { what: what(), source })?;
+    let report = archive::extract(source, into, Limits::LOGS)
+        .await
+        .map_err(|source| TreeError::Unpack { what: what(), source })?;
+    report.cut.map_or(Ok(()), |cut| Err(TreeError::ArchiveCut { what: what(), cut }))
+}
+
+/// The one regular file below `dir`.
+fn only_file(dir: &Path) -> Result<Option<PathBuf>, FileError> {
+    for entry in fs::read_dir(dir).map_err(FileError::at("list", dir))? {
+        let entry = entry.map_err(FileError::at("list", dir))?;
+        let kind = entry.file_type().map_err(FileError::at("list", dir))?;
+        let found = if kind.is_dir() { only_file(&entry.path())? } else { Some(entry.path()) };
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
