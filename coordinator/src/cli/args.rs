@@ -43,6 +43,7 @@ pub(super) enum Command {
     Setup(SetupArgs),
     #[cfg(feature = "nats")]
     Doctor(DoctorArgs),
+    Keys(super::keys::KeysArgs),
     /// Measure this machine with trials that do nothing
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -263,7 +264,7 @@ impl Cli {
             | Command::Workers(_)
             | Command::Setup(_)
             | Command::Doctor(_) => false,
-            Command::Bench(_) => false,
+            Command::Keys(_) | Command::Bench(_) => false,
         }
     }
 }

@@ -11,6 +11,7 @@ mod exit;
 #[cfg(feature = "docker")]
 mod gc;
 mod image_locks;
+mod keys;
 mod logging;
 mod output;
 mod place;
@@ -90,6 +91,7 @@ async fn dispatch(cli: Cli, decorate: Decorate, printer: &Printer) -> Result<Exi
         Command::Setup(args) => Box::pin(cluster::setup(&args, printer)).await,
         #[cfg(feature = "nats")]
         Command::Doctor(args) => Box::pin(cluster::doctor(&args, printer)).await,
+        Command::Keys(args) => keys::run(&args, printer),
         Command::Bench(what) => Box::pin(bench::run(&what, printer)).await,
     }
 }

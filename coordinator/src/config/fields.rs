@@ -23,6 +23,9 @@ pub(crate) struct Reader<'a> {
     file: &'a Path,
     unknown: UnknownKeys,
     problems: RefCell<Problems>,
+    /// Every key that was asked for, whether it was there or not.
+    #[cfg(test)]
+    taken: RefCell<std::collections::BTreeSet<String>>,
 }
 
 /// A place in a file, kept with a value that later passes may find fault with.
@@ -58,11 +61,19 @@ impl Spot {
 impl<'a> Reader<'a> {
     /// A reader of `file`.
     pub(crate) fn new(file: &'a Path, unknown: UnknownKeys) -> Self {
-        Self { file, unknown, problems: RefCell::default() }
+        Self {
+            file,
+            unknown,
+            problems: RefCell::default(),
+            #[cfg(test)]
+            taken: RefCell::default(),
+        }
     }
 
     /// What was found wrong.
     pub(crate) fn into_problems(self) -> Problems {
+        #[cfg(test)]
+        self.problems.borrow_mut().taken.append(&mut self.taken.borrow_mut());
         self.problems.into_inner()
     }
 
@@ -100,6 +111,8 @@ impl<'a> Fields<'a> {
     /// The field `key`, whether it is there or not.
     pub(crate) fn take(&mut self, key: &'static str) -> Field<'a> {
         self.known.push(key);
+        #[cfg(test)]
+        self.reader.taken.borrow_mut().insert(join(&self.path, key));
         let entry = self.entries().find(|(name, ..)| *name == key);
         Field {
             reader: self.reader,

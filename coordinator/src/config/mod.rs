@@ -12,6 +12,7 @@ mod fields;
 mod job_file;
 mod problem;
 mod read;
+pub mod reference;
 mod resolve;
 mod task_file;
 mod task_toml;

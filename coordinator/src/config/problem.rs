@@ -155,6 +155,9 @@ impl ConfigWarning {
 pub struct Problems {
     errors: Vec<ConfigError>,
     warnings: Vec<ConfigWarning>,
+    /// Every key that a reader asked for, to hold the reference against.
+    #[cfg(test)]
+    pub(crate) taken: std::collections::BTreeSet<String>,
 }
 
 impl Problems {
@@ -172,6 +175,8 @@ impl Problems {
     pub fn extend(&mut self, other: Self) {
         self.errors.extend(other.errors);
         self.warnings.extend(other.warnings);
+        #[cfg(test)]
+        self.taken.extend(other.taken);
     }
 
     /// Whether a fault was recorded.

@@ -1,0 +1,63 @@
+//! `rollout keys`: the reference of job and task files.
+
+use clap::{Args, ValueEnum};
+use rollout_protocol::exit::ExitCode;
+
+use super::error::CliError;
+use super::output::Printer;
+use crate::config::reference::{JOB, Reference, TASK};
+use crate::report::terminal::table;
+
+/// Print every key of a kind of file, with its type, default and meaning
+#[derive(Debug, Args)]
+pub(super) struct KeysArgs {
+    /// Of which file
+    file: FileKind,
+
+    /// Print them as one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum FileKind {
+    /// Job files, `job.yaml`
+    Job,
+    /// Task files, `task.toml`
+    Task,
+}
+
+/// Runs the command.
+pub(super) fn run(args: &KeysArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    let reference = match args.file {
+        FileKind::Job => &JOB,
+        FileKind::Task => &TASK,
+    };
+    let text = if args.json {
+        let text = serde_json::to_string_pretty(reference.keys)
+            .map_err(|error| CliError::failure("the keys have no JSON form", &error))?;
+        text + "\n"
+    } else {
+        render(reference)
+    };
+    printer.data(&text)?;
+    Ok(ExitCode::Success)
+}
+
+fn render(reference: &Reference) -> String {
+    let has_formats = reference.keys.iter().any(|entry| entry.format.is_some());
+    let mut header = vec!["key", "type", "default"];
+    if has_formats {
+        header.push("format");
+    }
+    header.push("meaning");
+    let rows = reference.keys.iter().map(|entry| {
+        let mut row = vec![entry.key, entry.kind, entry.default];
+        if has_formats {
+            row.push(entry.format.map_or("both", |format| format.as_str()));
+        }
+        row.push(entry.meaning);
+        row.into_iter().map(str::to_owned).collect()
+    });
+    table::aligned(&header, rows.collect(), header.len()) + "\n"
+}
