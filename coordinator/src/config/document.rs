@@ -1,41 +1,95 @@
 //! `config.json`: the job as it was resolved, as one JSON document.
 
 use rollout_protocol::spec::agent::AgentKind;
-use rollout_protocol::spec::environment::{PreservePolicy, ProviderSpec};
+use rollout_protocol::spec::environment::ProviderSpec;
 use serde_json::{Map, Value, json};
 
 use super::elements::agents::Agent;
+use super::elements::datasets::{
+    DatasetRef, DatasetSource, RegistryRef, Selection, TaskRef, TaskSource,
+};
 use super::elements::environment::PRESERVE;
+use super::elements::verifier::{AFTER_AGENT_ERROR, TEST_EXIT};
 use super::resolve::Job;
 
 /// The job in the form of a job file, defaults filled in. Environment values are unexpanded: no
 /// value of a variable of the host is in it.
 pub fn document(job: &Job) -> Value {
+    let timeouts = &job.timeouts;
     let mut document = json!({
         "name": job.name,
         "jobs_dir": job.jobs_dir,
         "n_attempts": job.n_attempts,
         "n_concurrent_trials": job.n_concurrent_trials,
-        "timeout_multiplier": job.timeouts.multiplier,
+        "n_concurrent_agents": job.pacing.agents_at_once,
+        "timeout_multiplier": timeouts.multiplier,
+        "environment_build_timeout_multiplier": timeouts.build_multiplier,
+        "agent_setup_timeout_multiplier": timeouts.setup_multiplier,
+        "agent_timeout_multiplier": timeouts.agent_multiplier,
+        "verifier_timeout_multiplier": timeouts.verifier_multiplier,
         "retry": job.retry,
         "log_level": job.log_level.as_str(),
         "instruction_path": job.settings.instruction_path,
         "environment": environment(job),
-        "verifier": {
-            "override_timeout_sec": job.timeouts.verifier_override_sec,
-            "max_timeout_sec": job.timeouts.verifier_max_sec,
-            "disable": job.settings.verifier.disable,
-            "kill_agent_processes": job.settings.verifier.kill_agent_processes,
-        },
+        "verifier": verifier(job),
+        "artifacts": job.settings.artifacts,
         "metrics": job.metrics.iter().map(|kind| json!({ "type": kind })).collect::<Vec<_>>(),
         "agents": job.agents.iter().map(agent).collect::<Vec<_>>(),
-        "datasets": job.datasets.iter().map(|d| {
-            optional(json!({ "path": d.path }), [("name", &d.name), ("version", &d.version)])
-        }).collect::<Vec<_>>(),
+        "datasets": job.datasets.iter().map(dataset).collect::<Vec<_>>(),
         "task_env": job.task_env,
     });
+    // An empty list of them would stand for a list of datasets.
+    if let (Value::Object(fields), false) = (&mut document, job.tasks.is_empty()) {
+        let tasks = job.tasks.iter().map(task).collect();
+        fields.insert("tasks".to_owned(), Value::Array(tasks));
+    }
     document = optional(document, [("pool", &job.pool)]);
     document
+}
+
+fn verifier(job: &Job) -> Value {
+    let settings = &job.settings.verifier;
+    json!({
+        "override_timeout_sec": job.timeouts.verifier_override_sec,
+        "max_timeout_sec": job.timeouts.verifier_max_sec,
+        "disable": settings.disable,
+        "kill_agent_processes": settings.kill_agent_processes,
+        "reward_key": settings.reward_key,
+        "test_exit_code": word(TEST_EXIT, job.rules.test_exit),
+        "after_agent_error": word(AFTER_AGENT_ERROR, job.rules.after_agent_error),
+        "env": settings.env,
+    })
+}
+
+fn dataset(dataset: &DatasetRef) -> Value {
+    let place = match &dataset.source {
+        DatasetSource::Path(path) => json!({ "path": path }),
+        DatasetSource::Registry(RegistryRef::Path(path)) => json!({ "registry": { "path": path } }),
+        DatasetSource::Registry(RegistryRef::Url(url)) => json!({ "registry": { "url": url } }),
+        DatasetSource::Repository { url, reference, path } => {
+            optional(json!({ "repo": url }), [("ref", reference), ("path", path)])
+        }
+    };
+    let format = dataset.format.map(|format| format.to_string());
+    let words = [("name", &dataset.name), ("version", &dataset.version), ("format", &format)];
+    let mut document = optional(place, words);
+    if let (Value::Object(fields), false) = (&mut document, dataset.selection.is_all()) {
+        let Selection { names, exclude, most } = &dataset.selection;
+        fields.insert("task_names".to_owned(), json!(names));
+        fields.insert("exclude_task_names".to_owned(), json!(exclude));
+        fields.insert("n_tasks".to_owned(), json!(most));
+    }
+    document
+}
+
+fn task(task: &TaskRef) -> Value {
+    let place = match &task.source {
+        TaskSource::Path(path) => json!({ "path": path }),
+        TaskSource::Git { url, commit, path } => {
+            optional(json!({ "git_url": url }), [("git_commit_id", commit), ("path", path)])
+        }
+    };
+    optional(place, [("format", &task.format.map(|format| format.to_string()))])
 }
 
 fn environment(job: &Job) -> Value {
@@ -51,17 +105,19 @@ fn environment(job: &Job) -> Value {
     json!({
         "type": kind,
         "force_build": environment.force_build,
-        "preserve_env": preserve(environment.preserve_env),
+        "preserve_env": word(PRESERVE, environment.preserve_env),
         "provider_config": config,
         "override_cpus": job.resources.cpus,
         "override_memory_mb": job.resources.memory_mb,
         "override_storage_mb": job.resources.storage_mb,
+        "override_gpus": job.resources.gpus,
+        "max_starts_per_minute": job.pacing.starts_per_minute,
     })
 }
 
-fn preserve(policy: PreservePolicy) -> &'static str {
-    let word = PRESERVE.iter().find(|(_, known)| *known == policy);
-    word.map(|(word, _)| *word).expect("every policy has its word")
+fn word<T: Copy + PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {
+    let word = words.iter().find(|(_, known)| *known == value);
+    word.map(|(word, _)| *word).expect("every value has its word")
 }
 
 fn agent(agent: &Agent) -> Value {
@@ -74,6 +130,15 @@ fn agent(agent: &Agent) -> Value {
     let mut document = optional(json!({ "name": agent.spec.name }), scripts);
     if let (Value::Object(fields), false) = (&mut document, agent.spec.env.is_empty()) {
         fields.insert("env".to_owned(), json!(agent.spec.env));
+    }
+    let limits = [
+        ("override_setup_timeout_sec", agent.written.install_sec),
+        ("override_timeout_sec", agent.written.execute_sec),
+        ("max_timeout_sec", agent.written.execute_max_sec),
+    ];
+    if let Value::Object(fields) = &mut document {
+        let given = limits.into_iter().filter(|(_, limit)| limit.is_some());
+        fields.extend(given.map(|(key, limit)| (key.to_owned(), json!(limit))));
     }
     document
 }

@@ -4,7 +4,7 @@
 
 use std::cell::RefCell;
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::problem::{ConfigError, ConfigWarning, ErrorKind, Problems, nearest};
 use super::tree::{Node, Value, quoted};
@@ -182,6 +182,11 @@ impl<'a> Field<'a> {
         self.value().is_some()
     }
 
+    /// Whether there is text.
+    pub(crate) fn is_text(&self) -> bool {
+        self.value().is_some_and(|node| matches!(node.value, Value::String(_)))
+    }
+
     /// Where the field is.
     pub(crate) fn spot(&self) -> Spot {
         Spot { key: self.key.clone(), line: self.line }
@@ -267,6 +272,11 @@ impl<'a> Field<'a> {
             return None;
         }
         Some(text)
+    }
+
+    /// A path of a file or directory.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        self.name().map(PathBuf::from)
     }
 
     /// Text, or a number or boolean as the text it was written as.

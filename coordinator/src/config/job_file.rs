@@ -6,15 +6,18 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::limits::TRIALS_PER_RUN;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::environment::EnvironmentSpec;
-use rollout_protocol::spec::settings::VerifierSettings;
+use rollout_protocol::spec::task::Artifact;
+use rollout_protocol::wire::offer::Pacing;
 use serde::{Deserialize, Serialize};
 
 use super::elements::agents::AgentFile;
-use super::elements::datasets::DatasetRef;
+use super::elements::datasets::{DatasetRef, TaskRef};
+use super::elements::environment::EnvironmentFile;
 use super::elements::resources::ResourceOverrides;
 use super::elements::timeouts::TimeoutRules;
+use super::elements::verifier::VerifierFile;
 use super::elements::{
-    agents, datasets, environment, metrics, names, retry, timeouts, variables, verifier,
+    agents, artifacts, datasets, environment, metrics, names, retry, timeouts, variables, verifier,
 };
 use super::fields::{Field, Fields, Reader, Spot, UnknownKeys};
 use super::problem::{ErrorKind, Problems};
@@ -39,7 +42,9 @@ pub struct JobFile {
     pub n_attempts: u32,
     /// `n_concurrent_trials`.
     pub n_concurrent_trials: u32,
-    /// `timeout_multiplier` and the time limits of `verifier`.
+    /// `n_concurrent_agents` and `environment.max_starts_per_minute`.
+    pub pacing: Pacing,
+    /// The multipliers of time limits, and the time limits of `verifier`.
     pub timeouts: TimeoutRules,
     /// `retry`.
     pub retry: RetryPolicy,
@@ -52,13 +57,17 @@ pub struct JobFile {
     /// The overrides in `environment`.
     pub resources: ResourceOverrides,
     /// `verifier`, without the time limits.
-    pub verifier: VerifierSettings,
+    pub verifier: VerifierFile,
+    /// `artifacts`.
+    pub artifacts: Vec<Artifact>,
     /// `metrics`.
     pub metrics: Vec<MetricKind>,
     /// `agents`.
     pub agents: Vec<AgentFile>,
     /// `datasets`.
     pub datasets: Vec<DatasetRef>,
+    /// `tasks`.
+    pub tasks: Vec<TaskRef>,
     /// `pool`: name of the workers' pool.
     pub pool: Option<String>,
     /// `task_env`: variables of the host that task files may use.
@@ -130,16 +139,21 @@ fn tree(file: &Path, text: &str, problems: &mut Problems) -> Option<Node> {
 
 fn job(fields: &mut Fields<'_>) -> JobFile {
     let count = |field: &Field<'_>, most: u64| {
-        field.integer(&(1..=most)).and_then(|n| u32::try_from(n).ok()).unwrap_or(1)
+        field.integer(&(1..=most)).and_then(|n| u32::try_from(n).ok())
     };
-    let mut timeouts =
-        TimeoutRules { multiplier: timeouts::read_multiplier(fields), ..TimeoutRules::default() };
-    let (environment, resources) = environment::read(&fields.take("environment"));
+    let mut timeouts = timeouts::read_multipliers(fields);
+    let environment = environment::read(&fields.take("environment"));
+    let EnvironmentFile { spec: environment, resources, starts_per_minute } = environment;
+    let agents_at_once = count(&fields.take("n_concurrent_agents"), CONCURRENT_TRIALS);
+    let tasks = fields.take("tasks");
+    let has_tasks = tasks.is_present();
     JobFile {
         name: names::read(&fields.take("name")),
         jobs_dir: fields.take("jobs_dir").name().unwrap_or_else(|| "jobs".to_owned()).into(),
-        n_attempts: count(&fields.take("n_attempts"), TRIALS_PER_RUN),
-        n_concurrent_trials: count(&fields.take("n_concurrent_trials"), CONCURRENT_TRIALS),
+        n_attempts: count(&fields.take("n_attempts"), TRIALS_PER_RUN).unwrap_or(1),
+        n_concurrent_trials: count(&fields.take("n_concurrent_trials"), CONCURRENT_TRIALS)
+            .unwrap_or(1),
+        pacing: Pacing { starts_per_minute, agents_at_once },
         retry: retry::read(&fields.take("retry")),
         log_level: fields.take("log_level").word(LogLevel::WORDS).unwrap_or_default(),
         instruction_path: instruction_path(&fields.take("instruction_path")),
@@ -147,9 +161,11 @@ fn job(fields: &mut Fields<'_>) -> JobFile {
         resources,
         verifier: verifier::read(&fields.take("verifier"), &mut timeouts),
         timeouts,
+        artifacts: artifacts::read(&fields.take("artifacts")),
         metrics: metrics::read(&fields.take("metrics")),
         agents: agents::read(&fields.take("agents")),
-        datasets: datasets::read(&fields.take("datasets")),
+        datasets: datasets::read(&fields.take("datasets"), has_tasks),
+        tasks: datasets::read_tasks(&tasks),
         pool: names::read_pool(&fields.take("pool")),
         task_env: variables::read_names(&fields.take("task_env")),
     }

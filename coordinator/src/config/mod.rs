@@ -24,12 +24,15 @@ mod tests;
 
 pub use document::document;
 pub use elements::agents::{Agent, AgentFile};
-pub use elements::datasets::DatasetRef;
+pub use elements::datasets::{
+    DatasetRef, DatasetSource, RegistryRef, Selection, TaskRef, TaskSource,
+};
 #[cfg(feature = "nats")]
 pub(crate) use elements::quantity;
 pub use elements::resources::ResourceOverrides;
 pub use elements::timeouts::{TaskTimeouts, TimeoutRules};
 pub use elements::variables::Variable;
+pub use elements::verifier::{RuleOverrides, VerifierFile};
 pub use fields::Spot;
 pub use job_file::{JobFile, LogLevel};
 pub use problem::{ConfigError, ConfigErrors, ConfigWarning, ErrorKind, Problems};

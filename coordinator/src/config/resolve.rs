@@ -6,13 +6,16 @@ use std::path::{Path, PathBuf};
 use jiff::Zoned;
 use rollout_protocol::name;
 use rollout_protocol::retry::RetryPolicy;
-use rollout_protocol::spec::settings::TrialSettings;
+use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
+use rollout_protocol::wire::offer::Pacing;
 
-use super::elements::agents::{Agent, AgentFile};
-use super::elements::datasets::DatasetRef;
+use super::elements::agents::Agent;
+use super::elements::datasets::{DatasetRef, TaskRef};
 use super::elements::names;
 use super::elements::resources::ResourceOverrides;
 use super::elements::timeouts::TimeoutRules;
+use super::elements::variables;
+use super::elements::verifier::RuleOverrides;
 use super::fields::Spot;
 use super::job_file::{self, JobFile, LogLevel};
 use super::problem::{ErrorKind, Problems};
@@ -31,6 +34,8 @@ pub struct Job {
     pub n_attempts: u32,
     /// Trials at once.
     pub n_concurrent_trials: u32,
+    /// How fast each worker may go about them.
+    pub pacing: Pacing,
     /// Retry of infrastructure failures.
     pub retry: RetryPolicy,
     /// How much is logged.
@@ -47,10 +52,14 @@ pub struct Job {
     pub timeouts: TimeoutRules,
     /// What replaces the tasks' resources.
     pub resources: ResourceOverrides,
+    /// What replaces the rules of the tasks' formats.
+    pub rules: RuleOverrides,
     /// The agents, in the order of the file, names distinct also when case is ignored.
     pub agents: Vec<Agent>,
     /// The datasets, in the order of the file.
     pub datasets: Vec<DatasetRef>,
+    /// Tasks beside them, in the order of the file.
+    pub tasks: Vec<TaskRef>,
 }
 
 /// What the command line and the host say about a job.
@@ -93,19 +102,21 @@ impl Job {
 /// its datasets can be checked too; nothing only when the file has no structure at all.
 pub fn read_job(file: &Path, options: &Options<'_>, problems: &mut Problems) -> Option<Job> {
     let written = job_file::read(file, problems)?;
-    check_variables(file, &written.agents, options, problems);
+    check_variables(file, &written, options, problems);
     check_name_option(options, problems);
     Some(resolve(file, written, options))
 }
 
 fn resolve(file: &Path, written: JobFile, options: &Options<'_>) -> Job {
     let name = options.name.clone().or(written.name);
+    let agents = written.agents.into_iter();
     Job {
         file: file.to_owned(),
         name: name.unwrap_or_else(|| options.now.strftime("%Y-%m-%d__%H-%M-%S").to_string()),
         jobs_dir: options.jobs_dir.clone().unwrap_or(written.jobs_dir),
         n_attempts: written.n_attempts,
         n_concurrent_trials: written.n_concurrent_trials,
+        pacing: written.pacing,
         retry: written.retry,
         log_level: written.log_level,
         metrics: written.metrics,
@@ -114,13 +125,18 @@ fn resolve(file: &Path, written: JobFile, options: &Options<'_>) -> Job {
         settings: TrialSettings {
             instruction_path: written.instruction_path,
             environment: written.environment,
-            verifier: written.verifier,
-            artifacts: Vec::new(),
+            verifier: VerifierSettings {
+                env: variables::templates(written.verifier.env),
+                ..written.verifier.settings
+            },
+            artifacts: written.artifacts,
         },
         timeouts: written.timeouts,
         resources: written.resources,
-        agents: written.agents.into_iter().map(Agent::from).collect(),
+        rules: written.verifier.rules,
+        agents: agents.map(|agent| Agent::new(agent, &written.timeouts)).collect(),
         datasets: written.datasets,
+        tasks: written.tasks,
     }
 }
 
@@ -134,15 +150,11 @@ fn check_name_option(options: &Options<'_>, problems: &mut Problems) {
     }
 }
 
-/// Every variable that an agent refers to without a default is set: better said now than by the
-/// first trial.
-fn check_variables(
-    file: &Path,
-    agents: &[AgentFile],
-    options: &Options<'_>,
-    problems: &mut Problems,
-) {
-    for variable in agents.iter().flat_map(|agent| agent.env.values()) {
+/// Every variable that an agent or the verifier refers to without a default is set: better said
+/// now than by the first trial.
+fn check_variables(file: &Path, written: &JobFile, options: &Options<'_>, problems: &mut Problems) {
+    let agents = written.agents.iter().flat_map(|agent| agent.env.values());
+    for variable in agents.chain(written.verifier.env.values()) {
         for (name, has_default) in variable.template.variables() {
             if !has_default && !(options.is_set)(&name) {
                 let found = format!("`${{{name}}}`, which is not set in the environment");

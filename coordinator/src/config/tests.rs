@@ -95,7 +95,7 @@ fn every_fault_of_agents() {
 
 #[test]
 fn every_fault_of_the_environment() {
-    use ErrorKind::{BadValue, Conflict, DuplicateKey, Unavailable, UnknownKey, WrongType};
+    use ErrorKind::{BadValue, Conflict, DuplicateKey, UnknownKey, WrongType};
     assert_faults(
         &job_faults("bad_environment.yaml"),
         &[
@@ -109,8 +109,7 @@ fn every_fault_of_the_environment() {
             ("environment.provider_config.privileged", UnknownKey),
             ("environment.provider_config.cpu_hour", BadValue),
             ("agents[1].name", ErrorKind::DuplicateName),
-            ("datasets[0].registry", Unavailable),
-            ("datasets[1].registry", Unavailable),
+            ("datasets[1].registry", Conflict),
             ("datasets[2].path", ErrorKind::MissingKey),
             ("environment", DuplicateKey),
         ],
@@ -205,6 +204,9 @@ fn the_document_reads_back_as_the_same_job() {
     let (mut again, _) = problems.finish(again).expect("no faults");
     again.file.clone_from(&job.file);
     for (new, old) in again.datasets.iter_mut().zip(&job.datasets) {
+        new.spot = old.spot.clone();
+    }
+    for (new, old) in again.tasks.iter_mut().zip(&job.tasks) {
         new.spot = old.spot.clone();
     }
     assert_eq!(again, job);

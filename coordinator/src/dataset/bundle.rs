@@ -163,6 +163,7 @@ fn spec(job: &Job, dataset: String, task: &Task) -> TaskSpec {
     spec.git_commit_id.clone_from(&task.git_commit_id);
     spec.install_sec = limits.install_sec;
     spec.fault.clone_from(&task.fault);
+    spec.rules = job.rules.apply(spec.rules);
     spec.environment = TaskEnvironment {
         docker_image: task.file.docker_image.clone(),
         build_sec: limits.build_sec,

@@ -10,7 +10,7 @@ use super::git::Commits;
 use super::task::{self, Context};
 use super::{Dataset, Task};
 use crate::config::{
-    ConfigError, ConfigWarning, DatasetRef, ErrorKind, Job, Options, Problems, Spot,
+    ConfigError, ConfigWarning, DatasetRef, DatasetSource, ErrorKind, Job, Options, Problems, Spot,
 };
 
 /// Loads the datasets of a job, faults of all of them recorded. This blocks on the file system.
@@ -30,7 +30,14 @@ pub fn load(job: &Job, options: &Options<'_>, problems: &mut Problems) -> Vec<Da
 }
 
 fn find(job: &Job, reference: &DatasetRef, problems: &mut Problems) -> Option<Found> {
-    let path = job.base_dir().join(&reference.path);
+    let DatasetSource::Path(written) = &reference.source else {
+        let found = "a dataset that has to be fetched, which is not available yet";
+        let spot = &reference.spot;
+        let expected = "`path`, a local directory";
+        problems.error(spot.error(&job.file, ErrorKind::Unavailable, found, expected));
+        return None;
+    };
+    let path = job.base_dir().join(written);
     let shown = format!("`{}`", path.display());
     let mut fault = |kind, found: String, expected: &str, hint: Option<String>| {
         let error = reference.spot.error(&job.file, kind, found, expected);
@@ -44,7 +51,7 @@ fn find(job: &Job, reference: &DatasetRef, problems: &mut Problems) -> Option<Fo
         }
         Ok(found) => Some(found),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let elsewhere = reference.path.is_relative() && reference.path.exists();
+            let elsewhere = written.is_relative() && written.exists();
             let hint = "paths count from the job file's directory, not from the current one";
             let hint = elsewhere.then(|| hint.to_owned());
             fault(

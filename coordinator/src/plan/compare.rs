@@ -127,8 +127,8 @@ fn compare_tasks(earlier: &JobPlan, later: &JobPlan, change: &mut PlanChange) {
             differences.push("its files changed".to_owned());
         }
         if task.rules != after.rules {
-            let what = "its image, resources, time limits or variables changed \
-                        (task.toml, or what the job replaces in it)";
+            let what = "its image, resources, time limits, variables, steps, users, network or \
+                        rules changed (task.toml, or what the job replaces in it)";
             differences.push(what.to_owned());
         }
         if !differences.is_empty() {
@@ -153,12 +153,23 @@ fn walk(path: &str, before: &Value, after: &Value, found: &mut Vec<String>) {
     if before == after {
         return;
     }
-    if let (Value::Object(before), Value::Object(after)) = (before, after) {
-        walk_object(path, before, after, found);
-        return;
+    let nothing = Map::new();
+    match (before, after) {
+        (Value::Object(before), Value::Object(after)) => {
+            return walk_object(path, before, after, found);
+        }
+        // What is empty may be left out: what is in the other one is told one by one.
+        (Value::Null, Value::Object(after)) if !path.is_empty() => {
+            return walk_object(path, &nothing, after, found);
+        }
+        (Value::Object(before), Value::Null) if !path.is_empty() => {
+            return walk_object(path, before, &nothing, found);
+        }
+        _ => {}
     }
-    let hidden = path.starts_with("env.") || path.ends_with("install") || path.ends_with("execute");
-    if hidden {
+    let variable = path.starts_with("env.") || path.contains(".env.");
+    let script = path.ends_with("kind.install") || path.ends_with("kind.execute");
+    if variable || script {
         found.push(format!("{path} changed"));
     } else {
         found.push(format!("{path} was {before}, is {after}"));

@@ -142,8 +142,13 @@ impl Lanes {
     /// The lanes of a plan. Of more than 65,536 different needs the last ones share a lane.
     pub fn new(plan: &JobPlan) -> Self {
         let provider = plan.settings().environment.provider.kind();
-        let agents: Vec<_> =
-            plan.agents().iter().map(|agent| required(agent.spec.env.values())).collect();
+        let verifier = &plan.settings().verifier;
+        let judging = required(verifier.env.values().filter(|_| !verifier.disable));
+        let agents: Vec<_> = plan
+            .agents()
+            .iter()
+            .map(|agent| &required(agent.spec.env.values()) | &judging)
+            .collect();
         let mut index: BTreeMap<Needs, u16> = BTreeMap::new();
         let mut needs = Vec::new();
         let mut of = Vec::with_capacity(agents.len() * plan.tasks().len());

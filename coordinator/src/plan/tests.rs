@@ -182,6 +182,8 @@ fn more_work_is_compatible_and_changed_specs_are_named() {
 
     let mut settings = settings();
     settings.environment.force_build = true;
+    settings.verifier.env.insert("JUDGE".to_owned(), Template::new("s3cret"));
+    settings.verifier.reward_key = Some("accuracy".to_owned());
     let script = |text: &str, secret: &str| AgentSpec {
         name: "agent0".to_owned(),
         kind: AgentKind::Script { install: None, execute: Some(text.to_owned()) },
@@ -196,17 +198,21 @@ fn more_work_is_compatible_and_changed_specs_are_named() {
     );
     let mut rules = task("a", "a1", "p");
     rules.rules = Digest::of(b"other rules");
-    let new =
-        JobPlan::new(settings, vec![script("two", "hidden")], vec![task("a", "a0", "q"), rules], 1);
+    let mut later = script("two", "hidden");
+    later.limits.execute_sec = Some(5.0);
+    let new = JobPlan::new(settings, vec![later], vec![task("a", "a0", "q"), rules], 1);
     let change = compare(&old.expect("a plan"), &new.expect("a plan"));
     assert_eq!(
         change.lines(),
         [
             "settings: environment.force_build was false, is true",
+            "settings: verifier.env.JUDGE changed",
+            "settings: verifier.reward_key was null, is \"accuracy\"",
             "agent agent0: env.KEY changed",
             "agent agent0: kind.execute changed",
+            "agent agent0: limits.execute_sec was null, is 5.0",
             "task a/a0: its files changed",
-            "task a/a1: its image, resources, time limits or variables changed \
+            "task a/a1: its image, resources, time limits, variables, steps, users, network or rules changed \
              (task.toml, or what the job replaces in it)",
         ]
     );

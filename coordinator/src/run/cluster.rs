@@ -72,7 +72,7 @@ impl ClusterJob {
             taking: Taking { patience, shared: Some(Shared { board, facts }) },
             bounds,
         };
-        let planner = JobPlanner::new(Arc::clone(&plan));
+        let planner = JobPlanner::new(Arc::clone(&plan)).paced(job.pacing);
         let opened = open::begin(opening, planner, events.clone(), &mut stops).await;
         let (run, lock, planner) =
             opened.map_err(|error| explain(error, former.as_ref(), &plan))?;

@@ -20,13 +20,21 @@ pub struct JobPlanner {
     /// Ordinals by key. Made only for runs that are resumed: keys cannot be turned back into names.
     ordinals: OnceLock<HashMap<ItemId, u64>>,
     lanes: Lanes,
+    pacing: Pacing,
 }
 
 impl JobPlanner {
     /// A planner that has handed out nothing yet.
     pub fn new(plan: Arc<JobPlan>) -> Self {
         let lanes = Lanes::new(&plan);
-        Self { plan, handed_out: 0, ordinals: OnceLock::new(), lanes }
+        let pacing = Pacing::default();
+        Self { plan, handed_out: 0, ordinals: OnceLock::new(), lanes, pacing }
+    }
+
+    /// Workers may go about its trials no faster than this.
+    #[must_use]
+    pub fn paced(self, pacing: Pacing) -> Self {
+        Self { pacing, ..self }
     }
 
     fn trial(&self, ordinal: u64) -> PlannedTrial {
@@ -72,7 +80,7 @@ impl Planner for JobPlanner {
             spec: trial_ref.digest(),
             class: self.plan.tasks()[task].class,
             work: Work::Trial(trial_ref),
-            pacing: Pacing::default(),
+            pacing: self.pacing,
         }
     }
 

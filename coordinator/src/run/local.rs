@@ -76,7 +76,7 @@ impl LocalJob {
         let document = PlanDocument::from(&*plan);
         let ran = embedded::run(Embedded {
             opening,
-            planner: JobPlanner::new(Arc::clone(&plan)),
+            planner: JobPlanner::new(Arc::clone(&plan)).paced(job.pacing),
             store,
             slots: job.n_concurrent_trials,
             events,
@@ -117,10 +117,9 @@ pub(super) fn explain(error: RunError, former: Option<&JobPlan>, plan: &JobPlan)
 /// The variables that trials may see: those the job file names itself.
 fn variables(job: &Job, environment: Vec<(String, String)>) -> TrialVariables {
     let mut names: BTreeSet<String> = job.task_env.clone();
-    for agent in &job.agents {
-        for template in agent.spec.env.values() {
-            names.extend(template.variables().into_iter().map(|(name, _)| name));
-        }
+    let agents = job.agents.iter().flat_map(|agent| agent.spec.env.values());
+    for template in agents.chain(job.settings.verifier.env.values()) {
+        names.extend(template.variables().into_iter().map(|(name, _)| name));
     }
     TrialVariables::select(names.iter().map(String::as_str), environment)
 }

@@ -8,6 +8,7 @@ use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
 use super::super::fields::{Field, Spot};
 use super::super::problem::ErrorKind;
 use super::names;
+use super::timeouts::{TimeoutRules, read_optional};
 use super::variables::{self, Variable};
 
 /// An agent as written.
@@ -21,6 +22,8 @@ pub struct AgentFile {
     pub kind: AgentKind,
     /// Its variables.
     pub env: BTreeMap<String, Variable>,
+    /// Its time limits; the job's multipliers are not in them.
+    pub limits: AgentLimits,
 }
 
 /// An agent of a job.
@@ -30,19 +33,27 @@ pub struct Agent {
     pub spec: AgentSpec,
     /// What people should know about it.
     pub description: Option<String>,
+    /// Its time limits as written, without the job's multipliers.
+    pub written: AgentLimits,
 }
 
-impl From<AgentFile> for Agent {
-    fn from(file: AgentFile) -> Self {
-        let env = file.env.into_iter().map(|(name, v)| (name, v.template)).collect();
+impl Agent {
+    /// The agent with its time limits multiplied.
+    pub(crate) fn new(file: AgentFile, rules: &TimeoutRules) -> Self {
+        let limits = AgentLimits {
+            install_sec: file.limits.install_sec.map(|limit| rules.setup(limit)),
+            execute_sec: file.limits.execute_sec.map(|limit| rules.agent(limit)),
+            execute_max_sec: file.limits.execute_max_sec.map(|limit| rules.agent(limit)),
+        };
         Self {
             spec: AgentSpec {
                 name: file.name,
                 kind: file.kind,
-                env,
-                limits: AgentLimits::default(),
+                env: variables::templates(file.env),
+                limits,
             },
             description: file.description,
+            written: file.limits,
         }
     }
 }
@@ -78,8 +89,13 @@ fn agent(item: &Field<'_>, seen: &mut HashMap<String, Spot>) -> Option<AgentFile
         _ => script(item, name.as_deref(), &install, &execute),
     };
     let env = variables::read(&fields.take("env"));
+    let limits = AgentLimits {
+        install_sec: read_optional(&fields.take("override_setup_timeout_sec")),
+        execute_sec: read_optional(&fields.take("override_timeout_sec")),
+        execute_max_sec: read_optional(&fields.take("max_timeout_sec")),
+    };
     fields.finish();
-    Some(AgentFile { name: name?, description, kind, env })
+    Some(AgentFile { name: name?, description, kind, env, limits })
 }
 
 fn unique(name: &str, field: &Field<'_>, seen: &mut HashMap<String, Spot>) {
@@ -142,6 +158,21 @@ mod tests {
         let kinds: Vec<_> = agents.into_iter().map(|a| a.kind).collect();
         let script = AgentKind::Script { install: None, execute: Some("true".to_owned()) };
         assert_eq!(kinds, [AgentKind::Oracle, AgentKind::Nop, script]);
+    }
+
+    #[test]
+    fn time_limits_are_multiplied_once() {
+        let text = "[{name: oracle, override_timeout_sec: 10, max_timeout_sec: 30, override_setup_timeout_sec: 0}]";
+        let (agents, faults, _) = read_field(text, read);
+        assert_eq!(faults, []);
+        let rules = TimeoutRules { multiplier: 2.0, ..TimeoutRules::default() };
+        let agent = Agent::new(agents[0].clone(), &rules);
+        let limits = agent.spec.limits;
+        assert_eq!(limits.install_sec, None);
+        assert_eq!(limits.execute(Some(rules.agent(100.0))), Some(20.0), "the agent's own");
+        let capped = AgentLimits { execute_sec: None, ..limits };
+        assert_eq!(capped.execute(Some(rules.agent(100.0))), Some(60.0), "the task's, capped");
+        assert_eq!(capped.execute(None), Some(60.0));
     }
 
     #[test]

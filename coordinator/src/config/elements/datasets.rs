@@ -1,54 +1,307 @@
-//! `datasets` of a job file.
+//! `datasets` and `tasks` of a job file: where tasks come from, and which of them.
 
 use std::path::PathBuf;
 
-use super::super::fields::{Field, Spot};
+use rollout_protocol::spec::task::TaskFormat;
+
+use super::super::fields::{Field, Fields, Spot};
 use super::super::problem::ErrorKind;
 use super::names;
 
-/// A local dataset as written.
+/// Tasks that a job can select of one dataset.
+const MOST_TASKS: u64 = 1_000_000;
+
+/// Words of `format`.
+const FORMATS: &[(&str, Option<TaskFormat>)] =
+    &[("auto", None), ("rollout", Some(TaskFormat::Rollout)), ("harbor", Some(TaskFormat::Harbor))];
+
+/// A dataset as written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DatasetRef {
-    /// Path as written; relative ones count from the job file's directory.
-    pub path: PathBuf,
-    /// Name to use instead of the directory's.
+    /// Where its tasks come from.
+    pub source: DatasetSource,
+    /// Name to use instead of the source's; the name to look up where that is a registry.
     pub name: Option<String>,
-    /// Version, for people.
+    /// Version: for people, or the one to look up in a registry.
     pub version: Option<String>,
-    /// Where the path stands.
+    /// Format of its tasks; told from each task's file when absent.
+    pub format: Option<TaskFormat>,
+    /// Which of its tasks.
+    pub selection: Selection,
+    /// Where its source stands.
     pub spot: Spot,
 }
 
-/// The datasets, in the order of the file.
-pub(crate) fn read(field: &Field<'_>) -> Vec<DatasetRef> {
+/// Where the tasks of a dataset come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DatasetSource {
+    /// A directory of tasks, or of one task; relative ones count from the job file's directory.
+    Path(PathBuf),
+    /// A dataset of a registry.
+    Registry(RegistryRef),
+    /// A git repository.
+    Repository {
+        /// Its address.
+        url: String,
+        /// Branch, tag or commit; the head when absent.
+        reference: Option<String>,
+        /// Directory inside it; everywhere when absent.
+        path: Option<String>,
+    },
+}
+
+/// Where a registry is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RegistryRef {
+    /// A file; relative ones count from the job file's directory.
+    Path(PathBuf),
+    /// An address.
+    Url(String),
+}
+
+/// Which tasks of a dataset are run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// Patterns, of which a task's name matches one; all tasks when empty.
+    pub names: Vec<String>,
+    /// Patterns, of which it matches none.
+    pub exclude: Vec<String>,
+    /// How many at most, the first by name.
+    pub most: Option<usize>,
+}
+
+/// A single task as written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskRef {
+    /// Where it is.
+    pub source: TaskSource,
+    /// Its format; told from its file when absent.
+    pub format: Option<TaskFormat>,
+    /// Where its source stands.
+    pub spot: Spot,
+}
+
+/// Where a single task is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TaskSource {
+    /// A directory; relative ones count from the job file's directory.
+    Path(PathBuf),
+    /// A directory of a git repository.
+    Git {
+        /// Address of the repository.
+        url: String,
+        /// Commit, branch or tag; the head when absent.
+        commit: Option<String>,
+        /// Directory inside it; its root when absent.
+        path: Option<String>,
+    },
+}
+
+impl Selection {
+    /// Whether every task is run.
+    pub fn is_all(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The datasets, in the order of the file. There may be none when there are single tasks.
+pub(crate) fn read(field: &Field<'_>, has_tasks: bool) -> Vec<DatasetRef> {
     const EXPECTED: &str = "a list of at least one dataset";
+    if has_tasks && !field.is_present() {
+        return Vec::new();
+    }
     if !field.required(EXPECTED) {
         return Vec::new();
     }
     let Some(items) = field.items() else { return Vec::new() };
-    if items.is_empty() {
+    if items.is_empty() && !has_tasks {
         field.reject(ErrorKind::BadValue, "an empty list", EXPECTED);
     }
     items.iter().filter_map(dataset).collect()
 }
 
+/// The single tasks, in the order of the file.
+pub(crate) fn read_tasks(field: &Field<'_>) -> Vec<TaskRef> {
+    field.items().unwrap_or_default().iter().filter_map(task).collect()
+}
+
 fn dataset(item: &Field<'_>) -> Option<DatasetRef> {
     let mut fields = item.mapping()?;
+    let found = source(&mut fields);
+    let name_field = fields.take("name");
+    let name = names::read(&name_field);
+    let version = fields.take("version").text();
+    let format = format(&mut fields);
+    let selection = Selection {
+        names: patterns(&fields.take("task_names")),
+        exclude: patterns(&fields.take("exclude_task_names")),
+        most: fields
+            .take("n_tasks")
+            .integer(&(1..=MOST_TASKS))
+            .and_then(|n| usize::try_from(n).ok()),
+    };
+    fields.finish();
+    let (source, spot) = found?;
+    if matches!(source, DatasetSource::Registry(_))
+        && !name_field.required("the name of a dataset of the registry")
+    {
+        return None;
+    }
+    Some(DatasetRef { source, name, version, format, selection, spot })
+}
+
+fn source(fields: &mut Fields<'_>) -> Option<(DatasetSource, Spot)> {
     let path = fields.take("path");
     let registry = fields.take("registry");
-    let name = names::read(&fields.take("name"));
-    let version = fields.take("version").text();
-    fields.finish();
+    let repo = fields.take("repo");
+    let reference = fields.take("ref");
+    if !repo.is_present() && reference.is_present() {
+        reference.reject(ErrorKind::Conflict, "a `ref` without `repo`", "both or neither");
+    }
+    if registry.is_present() && (path.is_present() || repo.is_present()) {
+        let found = "another place of the dataset beside it";
+        registry.reject(ErrorKind::Conflict, found, "one of `path`, `registry`, `repo`");
+        return None;
+    }
     if registry.is_present() {
-        let expected = "`path`, a local directory";
-        let found = "a registry; registries are not available yet";
-        registry.reject(ErrorKind::Unavailable, found, expected);
+        return Some((DatasetSource::Registry(self::registry(&registry)?), registry.spot()));
+    }
+    if repo.is_present() {
+        let (url, reference) = repository(&repo, &reference)?;
+        let path = path.name().filter(|_| inside(&path));
+        return Some((DatasetSource::Repository { url, reference, path }, repo.spot()));
+    }
+    if !path.is_present() {
+        let expected = "`path`, `registry` with `name`, or `repo`";
+        path.reject(ErrorKind::MissingKey, "nothing", expected);
         return None;
     }
-    if !path.required("the directory of a dataset or of one task") {
-        return None;
+    Some((DatasetSource::Path(path.path()?), path.spot()))
+}
+
+fn registry(field: &Field<'_>) -> Option<RegistryRef> {
+    let mut fields = field.mapping()?;
+    let (path, url) = (fields.take("path"), fields.take("url"));
+    fields.finish();
+    match (path.is_present(), url.is_present()) {
+        (true, false) => path.path().map(RegistryRef::Path),
+        (false, true) => url.name().map(RegistryRef::Url),
+        (found, _) => {
+            let found = if found { "both" } else { "neither" };
+            field.reject(ErrorKind::Conflict, found, "one of `path` and `url`");
+            None
+        }
     }
-    Some(DatasetRef { path: path.name()?.into(), name, version, spot: path.spot() })
+}
+
+/// Address and reference of `repo` and `ref`: the reference may stand behind an `@`.
+fn repository(repo: &Field<'_>, reference: &Field<'_>) -> Option<(String, Option<String>)> {
+    let text = repo.name()?;
+    let (url, own) = split_reference(&text);
+    let (url, own) = (url.to_owned(), own.map(str::to_owned));
+    check_url(repo, &url)?;
+    let given = reference.name();
+    if own.is_some() && given.is_some() {
+        let found = "a reference beside the one in `repo`";
+        reference.reject(ErrorKind::Conflict, found, "only one of the two");
+    }
+    let reference_of = if own.is_some() { repo } else { reference };
+    let wanted = own.or(given);
+    if let Some(wanted) = &wanted {
+        check_reference(reference_of, wanted)?;
+    }
+    Some((url, wanted))
+}
+
+/// Splits `URL@ref`. The `@` of a user stands before the last `/` or `:`, that of a reference
+/// behind the last `/` of the address; a reference may itself have a `/`.
+pub(crate) fn split_reference(text: &str) -> (&str, Option<&str>) {
+    let path = match text.find("://") {
+        Some(at) => text[at + 3..].find('/').map(|path| at + 3 + path),
+        None => text.find(['/', ':']),
+    };
+    let Some(path) = path else { return (text, None) };
+    match text[path..].find('@') {
+        Some(at) if path + at + 1 < text.len() => {
+            (&text[..path + at], Some(&text[path + at + 1..]))
+        }
+        _ => (text, None),
+    }
+}
+
+/// Whether git can be given the address: nothing that it would take for an option or a program.
+fn check_url(field: &Field<'_>, url: &str) -> Option<()> {
+    let good = !url.is_empty()
+        && !url.starts_with('-')
+        && !url.contains("::")
+        && !url.chars().any(|c| c.is_control() || c.is_whitespace());
+    if !good {
+        field.bad_value("the address of a git repository");
+    }
+    good.then_some(())
+}
+
+fn check_reference(field: &Field<'_>, reference: &str) -> Option<()> {
+    let good = !reference.starts_with('-')
+        && !reference.contains("..")
+        && !reference.chars().any(|c| c.is_control() || " ~^:?*[\\".contains(c));
+    if !good {
+        field.bad_value("a branch, a tag or a whole commit id");
+    }
+    good.then_some(())
+}
+
+/// Whether a directory is inside its repository.
+fn inside(field: &Field<'_>) -> bool {
+    let Some(path) = field.name() else { return false };
+    let good = is_inside(&path);
+    if !good {
+        field.bad_value("a directory inside the repository, without `..` or a leading `/`");
+    }
+    good
+}
+
+/// Whether a path stays below where it begins, and away from what git keeps there.
+pub(crate) fn is_inside(path: &str) -> bool {
+    let mut parts = path.trim_end_matches('/').split('/');
+    !path.chars().any(char::is_control)
+        && !path.contains('\\')
+        && parts.all(|part| !matches!(part, "" | "..") && !part.eq_ignore_ascii_case(".git"))
+}
+
+fn task(item: &Field<'_>) -> Option<TaskRef> {
+    let mut fields = item.mapping()?;
+    let path = fields.take("path");
+    let url = fields.take("git_url");
+    let commit = fields.take("git_commit_id");
+    let format = format(&mut fields);
+    fields.finish();
+    if !url.is_present() {
+        if commit.is_present() {
+            let found = "a commit without `git_url`";
+            commit.reject(ErrorKind::Conflict, found, "both or neither");
+        }
+        path.required("the directory of a task, here or below `git_url`");
+        let source = TaskSource::Path(path.path()?);
+        return Some(TaskRef { source, format, spot: path.spot() });
+    }
+    let address = url.name()?;
+    check_url(&url, &address)?;
+    let wanted = commit.text();
+    if let Some(wanted) = &wanted {
+        check_reference(&commit, wanted)?;
+    }
+    let directory = path.name().filter(|_| inside(&path));
+    let source = TaskSource::Git { url: address, commit: wanted, path: directory };
+    Some(TaskRef { source, format, spot: url.spot() })
+}
+
+fn format(fields: &mut Fields<'_>) -> Option<TaskFormat> {
+    fields.take("format").word(FORMATS).flatten()
+}
+
+fn patterns(field: &Field<'_>) -> Vec<String> {
+    field.items().unwrap_or_default().iter().filter_map(Field::name).collect()
 }
 
 #[cfg(test)]
@@ -56,20 +309,88 @@ mod tests {
     use super::super::testing::read_field;
     use super::*;
 
+    fn faults(text: &str) -> Vec<(String, ErrorKind)> {
+        read_field(text, |field| read(field, false)).1
+    }
+
+    #[test]
+    fn every_place_of_a_dataset() {
+        let text = "[{path: ./a, name: b, version: 1.0, format: harbor, task_names: ['a*'], exclude_task_names: [b], n_tasks: 3}, \
+                     {registry: {url: 'https://host/registry.json'}, name: n, version: head}, \
+                     {registry: {path: r.json}, name: n}, \
+                     {repo: 'https://host/o/r@v1', path: tasks}, {repo: 'git@host:o/r.git', ref: main}]";
+        let (datasets, faults, _) = read_field(text, |field| read(field, false));
+        assert_eq!(faults, []);
+        assert_eq!(datasets[0].version.as_deref(), Some("1.0"));
+        assert_eq!(datasets[0].format, Some(TaskFormat::Harbor));
+        assert_eq!(datasets[0].selection.most, Some(3));
+        assert_eq!(datasets[2].source, DatasetSource::Registry(RegistryRef::Path("r.json".into())));
+        let repository = |url: &str, reference: &str, path: Option<&str>| {
+            let (url, reference) = (url.to_owned(), Some(reference.to_owned()));
+            DatasetSource::Repository { url, reference, path: path.map(str::to_owned) }
+        };
+        assert_eq!(datasets[3].source, repository("https://host/o/r", "v1", Some("tasks")));
+        assert_eq!(datasets[4].source, repository("git@host:o/r.git", "main", None));
+    }
+
     #[test]
     fn every_fault_is_found() {
-        let text = "[{path: ./a, name: b, version: 1.0}, {registry: {url: x}, name: n}, {name: x}, {path: 1, verison: 2}]";
-        let (datasets, faults, _) = read_field(text, read);
+        let text = "[{path: ./a}, {registry: {url: x}}, {name: x}, {path: 1, verison: 2}, \
+                     {path: a, registry: {path: b}, name: c}, {registry: {}, name: c}, \
+                     {repo: '--upload-pack=x'}, {repo: 'ext::sh'}, {repo: 'https://h/r', path: ../x}, \
+                     {repo: 'https://h/r', ref: '-x'}, {path: a, ref: b, n_tasks: 0, format: Harbor}]";
+        let mut found = faults(text);
+        found.sort();
+        let mut expected = [
+            ("x[1].name", ErrorKind::MissingKey),
+            ("x[2].path", ErrorKind::MissingKey),
+            ("x[3].verison", ErrorKind::UnknownKey),
+            ("x[3].path", ErrorKind::WrongType),
+            ("x[4].registry", ErrorKind::Conflict),
+            ("x[5].registry", ErrorKind::Conflict),
+            ("x[6].repo", ErrorKind::BadValue),
+            ("x[7].repo", ErrorKind::BadValue),
+            ("x[8].path", ErrorKind::BadValue),
+            ("x[9].ref", ErrorKind::BadValue),
+            ("x[10].ref", ErrorKind::Conflict),
+            ("x[10].n_tasks", ErrorKind::BadValue),
+            ("x[10].format", ErrorKind::BadValue),
+        ]
+        .map(|(key, kind)| (key.to_owned(), kind));
+        expected.sort();
+        assert_eq!(found, expected);
+        assert_eq!(faults("[]"), [("x".to_owned(), ErrorKind::BadValue)]);
+        assert_eq!(read_field("[]", |field| read(field, true)).1, []);
+    }
+
+    #[test]
+    fn single_tasks() {
+        let text = "[{path: a}, {git_url: 'https://h/r', git_commit_id: 0123, path: t/x, format: rollout}, \
+                     {git_commit_id: abc, path: b}, {git_url: 'https://h/r', path: /etc}]";
+        let (tasks, faults, _) = read_field(text, read_tasks);
         assert_eq!(
             faults,
             [
-                ("x[1].registry".to_owned(), ErrorKind::Unavailable),
-                ("x[2].path".to_owned(), ErrorKind::MissingKey),
-                ("x[3].verison".to_owned(), ErrorKind::UnknownKey),
-                ("x[3].path".to_owned(), ErrorKind::WrongType),
+                ("x[2].git_commit_id".to_owned(), ErrorKind::Conflict),
+                ("x[3].path".to_owned(), ErrorKind::BadValue),
             ]
         );
-        assert_eq!(datasets.len(), 1);
-        assert_eq!(datasets[0].version.as_deref(), Some("1.0"));
+        let TaskSource::Git { commit, .. } = &tasks[1].source else { panic!("git") };
+        assert_eq!(commit.as_deref(), Some("0123"));
+    }
+
+    #[test]
+    fn references_behind_an_address() {
+        for (text, expected) in [
+            ("https://host/o/r", ("https://host/o/r", None)),
+            ("https://user:secret@host/o/r", ("https://user:secret@host/o/r", None)),
+            ("https://user@host/o/r@feature/x", ("https://user@host/o/r", Some("feature/x"))),
+            ("git@host:o/r.git@v1", ("git@host:o/r.git", Some("v1"))),
+            ("file:///srv/r@main", ("file:///srv/r", Some("main"))),
+            ("../r@main", ("../r", Some("main"))),
+            ("r@", ("r@", None)),
+        ] {
+            assert_eq!(split_reference(text), expected, "{text}");
+        }
     }
 }

@@ -23,8 +23,22 @@ pub(crate) const PRESERVE: &[(&str, PreservePolicy)] = &[
     ("on_failure", PreservePolicy::OnFailure),
 ];
 
-/// The environment and the resources it replaces.
-pub(crate) fn read(field: &Field<'_>) -> (EnvironmentSpec, ResourceOverrides) {
+/// Environments that may be begun per minute: far above what any engine does.
+const STARTS_PER_MINUTE: u64 = 100_000;
+
+/// `environment` as written.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct EnvironmentFile {
+    /// Where trials run.
+    pub(crate) spec: EnvironmentSpec,
+    /// The resources that it replaces.
+    pub(crate) resources: ResourceOverrides,
+    /// Environments begun per minute by one worker.
+    pub(crate) starts_per_minute: Option<u32>,
+}
+
+/// The environment.
+pub(crate) fn read(field: &Field<'_>) -> EnvironmentFile {
     let mut spec = EnvironmentSpec {
         provider: ProviderSpec::Docker(DockerSettings::default()),
         force_build: false,
@@ -32,7 +46,8 @@ pub(crate) fn read(field: &Field<'_>) -> (EnvironmentSpec, ResourceOverrides) {
         rates: Rates::default(),
     };
     let Some(mut fields) = field.mapping() else {
-        return (spec, ResourceOverrides::default());
+        let resources = ResourceOverrides::default();
+        return EnvironmentFile { spec, resources, starts_per_minute: None };
     };
     let kind = provider(&fields.take("type"));
     let config = fields.take("provider_config");
@@ -41,9 +56,11 @@ pub(crate) fn read(field: &Field<'_>) -> (EnvironmentSpec, ResourceOverrides) {
     }
     spec.force_build = fields.take("force_build").bool().unwrap_or(false);
     spec.preserve_env = preserve(&mut fields);
-    let overrides = read_overrides(&mut fields);
+    let resources = read_overrides(&mut fields);
+    let starts = fields.take("max_starts_per_minute").integer(&(1..=STARTS_PER_MINUTE));
     fields.finish();
-    (spec, overrides)
+    let starts_per_minute = starts.and_then(|n| u32::try_from(n).ok());
+    EnvironmentFile { spec, resources, starts_per_minute }
 }
 
 /// Nothing when the word is wrong: then nothing is known about `provider_config` either.
@@ -130,17 +147,18 @@ mod tests {
 
     #[test]
     fn docker_is_the_default() {
-        let ((spec, overrides), faults, _) = read_field("~", read);
-        assert_eq!(faults, []);
+        let (EnvironmentFile { spec, resources, starts_per_minute }, faults, _) =
+            read_field("~", read);
+        assert_eq!((faults, starts_per_minute), (Vec::new(), None));
         assert_eq!(spec.provider, ProviderSpec::Docker(DockerSettings::default()));
-        assert_eq!(overrides, ResourceOverrides::default());
+        assert_eq!(resources, ResourceOverrides::default());
     }
 
     #[test]
     fn settings_are_typed_per_provider() {
-        let text = "{type: process, provider_config: {network: none, ignore_dockerfile: true, cpu_hour: 0.5, start: 1}}";
-        let ((spec, _), found, _) = read_field(text, read);
-        assert_eq!(found, []);
+        let text = "{type: process, provider_config: {network: none, ignore_dockerfile: true, cpu_hour: 0.5, start: 1}, max_starts_per_minute: 9}";
+        let (EnvironmentFile { spec, starts_per_minute, .. }, found, _) = read_field(text, read);
+        assert_eq!((found, starts_per_minute), (Vec::new(), Some(9)));
         let settings = ProcessSettings { network: ProcessNetwork::None, ignore_dockerfile: true };
         assert_eq!(spec.provider, ProviderSpec::Process(settings));
         assert_eq!(spec.rates, Rates { cpu_hour: 0.5, gib_hour: 0.0, start: 1.0 });
@@ -172,7 +190,7 @@ mod tests {
             ("{preserveEnv: true}", PreservePolicy::Always),
             ("{preserveEnv: false}", PreservePolicy::Never),
         ] {
-            let ((spec, _), faults, _) = read_field(text, read);
+            let (EnvironmentFile { spec, .. }, faults, _) = read_field(text, read);
             assert_eq!((spec.preserve_env, faults), (expected, Vec::new()), "{text}");
         }
         for (text, key, kind) in [

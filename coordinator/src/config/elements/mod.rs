@@ -1,6 +1,7 @@
 //! One file per element of the formats: how it is written, what is acceptable, what it becomes.
 
 pub(super) mod agents;
+pub(super) mod artifacts;
 pub(super) mod datasets;
 pub(super) mod environment;
 pub(super) mod metrics;

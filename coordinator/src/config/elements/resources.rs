@@ -8,6 +8,9 @@ use super::quantity::{
     EXPECTED_CPUS, EXPECTED_MEBIBYTES, LARGEST_CPUS, LARGEST_MIB, cpus, mebibytes, whole_cpus,
 };
 
+/// Largest number of graphics processors: beyond any host.
+const LARGEST_GPUS: u64 = 1024;
+
 /// What a job puts in place of its tasks' resources.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ResourceOverrides {
@@ -17,6 +20,8 @@ pub struct ResourceOverrides {
     pub memory_mb: Option<u64>,
     /// Storage, MiB.
     pub storage_mb: Option<u64>,
+    /// Graphics processors.
+    pub gpus: Option<u32>,
 }
 
 impl ResourceOverrides {
@@ -26,7 +31,7 @@ impl ResourceOverrides {
             cpus: self.cpus.unwrap_or(task.cpus),
             memory_mb: self.memory_mb.unwrap_or(task.memory_mb),
             storage_mb: self.storage_mb.unwrap_or(task.storage_mb),
-            gpus: task.gpus,
+            gpus: self.gpus.unwrap_or(task.gpus),
             ceilings: Ceilings {
                 cpus: self.cpus.is_some() || task.ceilings.cpus,
                 memory: self.memory_mb.is_some() || task.ceilings.memory,
@@ -68,7 +73,8 @@ fn task_amount([newer, older]: &[Field<'_>; 2], newer_name: &str) -> Option<u64>
     read_amount(older)
 }
 
-/// `override_cpus`, `override_memory[_mb]` and `override_storage[_mb]` of a job file.
+/// `override_cpus`, `override_memory[_mb]`, `override_storage[_mb]` and `override_gpus` of a job
+/// file.
 pub(crate) fn read_overrides(environment: &mut Fields<'_>) -> ResourceOverrides {
     let cpus = environment.take("override_cpus");
     let memory = [environment.take("override_memory_mb"), environment.take("override_memory")];
@@ -77,7 +83,13 @@ pub(crate) fn read_overrides(environment: &mut Fields<'_>) -> ResourceOverrides 
         cpus: read_cpus(&cpus, |_| {}),
         memory_mb: override_amount(&memory),
         storage_mb: override_amount(&storage),
+        gpus: read_gpus(&environment.take("override_gpus")),
     }
+}
+
+/// A number of graphics processors.
+pub(crate) fn read_gpus(field: &Field<'_>) -> Option<u32> {
+    field.integer(&(0..=LARGEST_GPUS)).and_then(|n| u32::try_from(n).ok())
 }
 
 fn override_amount([newer, older]: &[Field<'_>; 2]) -> Option<u64> {
@@ -166,12 +178,16 @@ mod tests {
     #[test]
     fn overrides_have_one_spelling_at_a_time() {
         let (overrides, faults, _) = read_fields(
-            "{override_cpus: '1.5', override_memory: 2G, override_storage_mb: 5}",
+            "{override_cpus: '1.5', override_memory: 2G, override_storage_mb: 5, override_gpus: 0}",
             read_overrides,
         );
         assert_eq!(faults, []);
-        let expected =
-            ResourceOverrides { cpus: Some(2), memory_mb: Some(2048), storage_mb: Some(5) };
+        let expected = ResourceOverrides {
+            cpus: Some(2),
+            memory_mb: Some(2048),
+            storage_mb: Some(5),
+            gpus: Some(0),
+        };
         assert_eq!(overrides, expected);
         let text = "{override_memory: 2G, override_memory_mb: 1, override_storage: 1G, override_storage_mb: 2}";
         assert_eq!(

@@ -32,8 +32,16 @@ impl Default for TaskTimeouts {
 /// What a job does to the time limits of its tasks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TimeoutRules {
-    /// Factor of every time limit.
+    /// Factor of every time limit that has none of its own.
     pub multiplier: f64,
+    /// Factor of image builds and pulls.
+    pub build_multiplier: Option<f64>,
+    /// Factor of the agents' install scripts.
+    pub setup_multiplier: Option<f64>,
+    /// Factor of the agents' execute scripts.
+    pub agent_multiplier: Option<f64>,
+    /// Factor of test scripts.
+    pub verifier_multiplier: Option<f64>,
     /// Replaces the tasks' verifier time limit; zero and less mean unset.
     pub verifier_override_sec: Option<f64>,
     /// Ceiling of the verifier's time limit; zero and less mean unset.
@@ -42,7 +50,15 @@ pub struct TimeoutRules {
 
 impl Default for TimeoutRules {
     fn default() -> Self {
-        Self { multiplier: 1.0, verifier_override_sec: None, verifier_max_sec: None }
+        Self {
+            multiplier: 1.0,
+            build_multiplier: None,
+            setup_multiplier: None,
+            agent_multiplier: None,
+            verifier_multiplier: None,
+            verifier_override_sec: None,
+            verifier_max_sec: None,
+        }
     }
 }
 
@@ -50,16 +66,36 @@ impl TimeoutRules {
     /// The effective time limits of a task.
     pub fn apply(&self, task: &TaskTimeouts) -> Timeouts {
         Timeouts {
-            build_sec: task.build_sec * self.multiplier,
-            install_sec: task.install_sec * self.multiplier,
-            agent_sec: task.agent_sec.map(|limit| limit * self.multiplier),
-            verifier_sec: verifier_timeout(
-                task.verifier_sec,
-                self.multiplier,
-                self.verifier_override_sec,
-                self.verifier_max_sec,
-            ),
+            build_sec: self.build(task.build_sec),
+            install_sec: self.setup(task.install_sec),
+            agent_sec: task.agent_sec.map(|limit| self.agent(limit)),
+            verifier_sec: self.verifier(task.verifier_sec),
         }
+    }
+
+    /// The effective time limit of an image's build or pull.
+    pub fn build(&self, task_sec: f64) -> f64 {
+        task_sec * self.build_multiplier.unwrap_or(self.multiplier)
+    }
+
+    /// The effective time limit of an install script.
+    pub fn setup(&self, task_sec: f64) -> f64 {
+        task_sec * self.setup_multiplier.unwrap_or(self.multiplier)
+    }
+
+    /// The effective time limit of an execute script, but for what the agent itself says.
+    pub fn agent(&self, task_sec: f64) -> f64 {
+        task_sec * self.agent_multiplier.unwrap_or(self.multiplier)
+    }
+
+    /// The effective time limit of a test script.
+    pub fn verifier(&self, task_sec: f64) -> f64 {
+        verifier_timeout(
+            task_sec,
+            self.verifier_multiplier.unwrap_or(self.multiplier),
+            self.verifier_override_sec,
+            self.verifier_max_sec,
+        )
     }
 }
 
@@ -75,12 +111,18 @@ pub(crate) fn read_optional(field: &Field<'_>) -> Option<f64> {
     field.number(expected, |v| v <= LONGEST_SEC).filter(|v| *v > 0.0)
 }
 
-/// `timeout_multiplier`.
-pub(crate) fn read_multiplier(job: &mut Fields<'_>) -> f64 {
+/// `timeout_multiplier`, and those of single kinds of time limits.
+pub(crate) fn read_multipliers(job: &mut Fields<'_>) -> TimeoutRules {
     let expected = "a number above 0, at most 1e6";
-    job.take("timeout_multiplier")
-        .number(expected, |v| v > 0.0 && v <= LARGEST_MULTIPLIER)
-        .unwrap_or(1.0)
+    let mut factor = |key| job.take(key).number(expected, |v| v > 0.0 && v <= LARGEST_MULTIPLIER);
+    TimeoutRules {
+        multiplier: factor("timeout_multiplier").unwrap_or(1.0),
+        build_multiplier: factor("environment_build_timeout_multiplier"),
+        setup_multiplier: factor("agent_setup_timeout_multiplier"),
+        agent_multiplier: factor("agent_timeout_multiplier"),
+        verifier_multiplier: factor("verifier_timeout_multiplier"),
+        ..TimeoutRules::default()
+    }
 }
 
 #[cfg(test)]
@@ -95,6 +137,7 @@ mod tests {
             multiplier: 2.0,
             verifier_override_sec: Some(50.0),
             verifier_max_sec: Some(40.0),
+            ..TimeoutRules::default()
         };
         let limits = rules.apply(&TaskTimeouts::default());
         assert_eq!(
@@ -104,6 +147,28 @@ mod tests {
                 install_sec: 600.0,
                 agent_sec: Some(1200.0),
                 verifier_sec: 80.0
+            }
+        );
+    }
+
+    #[test]
+    fn a_multiplier_of_a_kind_takes_the_place_of_the_general_one() {
+        let rules = TimeoutRules {
+            multiplier: 2.0,
+            build_multiplier: Some(3.0),
+            setup_multiplier: Some(0.5),
+            agent_multiplier: Some(10.0),
+            verifier_multiplier: Some(1.0),
+            ..TimeoutRules::default()
+        };
+        let limits = rules.apply(&TaskTimeouts::default());
+        assert_eq!(
+            limits,
+            Timeouts {
+                build_sec: 1800.0,
+                install_sec: 150.0,
+                agent_sec: Some(6000.0),
+                verifier_sec: 600.0
             }
         );
     }

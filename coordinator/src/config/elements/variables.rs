@@ -47,6 +47,11 @@ fn variable(name: &str, field: &Field<'_>) -> Option<(String, Variable)> {
     good.then(|| (name.to_owned(), Variable { template, spot: field.spot() }))
 }
 
+/// The unexpanded values.
+pub(crate) fn templates(variables: BTreeMap<String, Variable>) -> BTreeMap<String, Template> {
+    variables.into_iter().map(|(name, variable)| (name, variable.template)).collect()
+}
+
 /// Names of variables (`task_env`).
 pub(crate) fn read_names(field: &Field<'_>) -> BTreeSet<String> {
     let mut names = BTreeSet::new();

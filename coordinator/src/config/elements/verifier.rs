@@ -1,21 +1,109 @@
 //! `verifier` of a job file.
 
+use std::collections::BTreeMap;
+
 use rollout_protocol::spec::settings::VerifierSettings;
+use rollout_protocol::spec::task::{AfterAgentError, Rules, TestExit};
 
 use super::super::fields::Field;
 use super::timeouts::{TimeoutRules, read_optional};
+use super::variables::{self, Variable};
 
-/// The settings, and the time limits added to `rules`.
-pub(crate) fn read(field: &Field<'_>, rules: &mut TimeoutRules) -> VerifierSettings {
-    let Some(mut fields) = field.mapping() else { return VerifierSettings::default() };
-    rules.verifier_override_sec = read_optional(&fields.take("override_timeout_sec"));
-    rules.verifier_max_sec = read_optional(&fields.take("max_timeout_sec"));
+/// Words of `test_exit_code`.
+pub(crate) const TEST_EXIT: &[(&str, Option<TestExit>)] = &[
+    ("by_format", None),
+    ("must_be_zero", Some(TestExit::MustBeZero)),
+    ("ignored", Some(TestExit::Ignored)),
+];
+
+/// Words of `after_agent_error`.
+pub(crate) const AFTER_AGENT_ERROR: &[(&str, Option<AfterAgentError>)] = &[
+    ("by_format", None),
+    ("end_trial", Some(AfterAgentError::EndTrial)),
+    ("verify", Some(AfterAgentError::Verify)),
+];
+
+/// What a job puts in place of the rules of its tasks' formats.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RuleOverrides {
+    /// What the exit code of test scripts means.
+    pub test_exit: Option<TestExit>,
+    /// What follows an agent that failed or ran out of time.
+    pub after_agent_error: Option<AfterAgentError>,
+}
+
+impl RuleOverrides {
+    /// The rules of a task whose format has these.
+    pub fn apply(&self, format: Rules) -> Rules {
+        Rules {
+            test_exit: self.test_exit.unwrap_or(format.test_exit),
+            after_agent_error: self.after_agent_error.unwrap_or(format.after_agent_error),
+        }
+    }
+}
+
+/// `verifier` as written, without its time limits.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct VerifierFile {
+    /// The settings, without `env`.
+    pub settings: VerifierSettings,
+    /// `env`.
+    pub env: BTreeMap<String, Variable>,
+    /// `test_exit_code` and `after_agent_error`.
+    pub rules: RuleOverrides,
+}
+
+/// The settings, and the time limits added to `timeouts`.
+pub(crate) fn read(field: &Field<'_>, timeouts: &mut TimeoutRules) -> VerifierFile {
+    let Some(mut fields) = field.mapping() else { return VerifierFile::default() };
+    timeouts.verifier_override_sec = read_optional(&fields.take("override_timeout_sec"));
+    timeouts.verifier_max_sec = read_optional(&fields.take("max_timeout_sec"));
     let mut switch = |key| fields.take(key).bool().unwrap_or(false);
     let settings = VerifierSettings {
         disable: switch("disable"),
         kill_agent_processes: switch("kill_agent_processes"),
-        ..VerifierSettings::default()
+        reward_key: fields.take("reward_key").name(),
+        env: BTreeMap::new(),
     };
+    let rules = RuleOverrides {
+        test_exit: fields.take("test_exit_code").word(TEST_EXIT).flatten(),
+        after_agent_error: fields.take("after_agent_error").word(AFTER_AGENT_ERROR).flatten(),
+    };
+    let env = variables::read(&fields.take("env"));
     fields.finish();
-    settings
+    VerifierFile { settings, env, rules }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_protocol::spec::task::TaskFormat;
+
+    use super::super::super::problem::ErrorKind;
+    use super::super::testing::read_field;
+    use super::*;
+
+    fn verifier(text: &str) -> (VerifierFile, Vec<(String, ErrorKind)>) {
+        let (file, faults, _) = read_field(text, |f| read(f, &mut TimeoutRules::default()));
+        (file, faults)
+    }
+
+    #[test]
+    fn rules_are_those_of_the_format_unless_the_job_says_otherwise() {
+        let of = |text| verifier(text).0.rules.apply(Rules::of(TaskFormat::Harbor));
+        assert_eq!(of("{}"), Rules::of(TaskFormat::Harbor));
+        assert_eq!(of("{test_exit_code: by_format}"), Rules::of(TaskFormat::Harbor));
+        let strict = "{test_exit_code: must_be_zero, after_agent_error: end_trial}";
+        assert_eq!(of(strict), Rules::of(TaskFormat::Rollout));
+    }
+
+    #[test]
+    fn every_fault_is_found() {
+        let text =
+            "{test_exit_code: zero, after_agent_error: 1, reward_key: '', env: {OPEN: '${'}}";
+        let faults: Vec<_> = verifier(text).1.into_iter().map(|(key, _)| key).collect();
+        assert_eq!(
+            faults,
+            ["x.reward_key", "x.test_exit_code", "x.after_agent_error", "x.env.OPEN"]
+        );
+    }
 }

@@ -1,0 +1,92 @@
+//! `artifacts`: files to keep of every trial.
+
+use rollout_protocol::spec::task::Artifact;
+
+use super::super::fields::Field;
+
+/// The files, in the order they are written: each a path, or a mapping.
+pub(crate) fn read(field: &Field<'_>) -> Vec<Artifact> {
+    field.items().unwrap_or_default().iter().filter_map(artifact).collect()
+}
+
+fn artifact(item: &Field<'_>) -> Option<Artifact> {
+    if item.is_text() {
+        let source = source(item)?;
+        return Some(Artifact { source, destination: None, exclude: Vec::new(), service: None });
+    }
+    let mut fields = item.mapping()?;
+    let from = fields.take("source");
+    from.required("an absolute path inside the environment");
+    let destination = destination(&fields.take("destination"));
+    let exclude = fields.take("exclude").items().unwrap_or_default();
+    let exclude = exclude.iter().filter_map(Field::name).collect();
+    let service = fields.take("service").name();
+    fields.finish();
+    Some(Artifact { source: source(&from)?, destination, exclude, service })
+}
+
+fn source(field: &Field<'_>) -> Option<String> {
+    let path = field.name()?;
+    let good = path.strip_prefix('/').is_some_and(|rest| is_plain(rest.trim_end_matches('/')));
+    if !good {
+        field.bad_value("an absolute path inside the environment, without `.`, `..` or `//`");
+    }
+    good.then_some(path)
+}
+
+/// Below the trial's own directory, never outside it.
+fn destination(field: &Field<'_>) -> Option<String> {
+    let path = field.name()?;
+    let good = is_plain(path.trim_end_matches('/'));
+    if !good {
+        field.bad_value("a path below the trial's `artifacts`, without `.`, `..` or a leading `/`");
+    }
+    good.then_some(path)
+}
+
+fn is_plain(path: &str) -> bool {
+    !path.chars().any(char::is_control)
+        && path.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::problem::ErrorKind;
+    use super::super::testing::read_field;
+    use super::*;
+
+    #[test]
+    fn paths_and_mappings() {
+        let text =
+            "[/app/out/, {source: /logs, destination: a/b, exclude: ['*.tmp'], service: db}]";
+        let (artifacts, faults, _) = read_field(text, read);
+        assert_eq!(faults, []);
+        assert_eq!(artifacts[0].source, "/app/out/");
+        assert_eq!(
+            artifacts[1],
+            Artifact {
+                source: "/logs".into(),
+                destination: Some("a/b".into()),
+                exclude: vec!["*.tmp".into()],
+                service: Some("db".into()),
+            }
+        );
+    }
+
+    #[test]
+    fn nothing_leads_elsewhere() {
+        let text = "[out, /a/../b, /, {source: /a, destination: ../x}, {destination: b}, 3]";
+        let bad = |key: &str| (key.to_owned(), ErrorKind::BadValue);
+        assert_eq!(
+            read_field(text, read).1,
+            [
+                bad("x[0]"),
+                bad("x[1]"),
+                bad("x[2]"),
+                bad("x[3].destination"),
+                ("x[4].source".to_owned(), ErrorKind::MissingKey),
+                ("x[5]".to_owned(), ErrorKind::WrongType),
+            ]
+        );
+    }
+}
