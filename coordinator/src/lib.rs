@@ -11,3 +11,4 @@ pub mod metrics;
 pub mod plan;
 pub mod report;
 pub mod run;
+pub mod tree;

@@ -11,6 +11,7 @@ use rollout_protocol::spec::environment::ProviderKind;
 
 #[cfg(feature = "nats")]
 use super::cluster::{CancelArgs, DoctorArgs, NeededNats, SetupArgs, WorkersArgs};
+use super::tree::TreeCommand;
 #[cfg(feature = "nats")]
 use super::values;
 use crate::config::LogLevel;
@@ -44,6 +45,9 @@ pub(super) enum Command {
     #[cfg(feature = "nats")]
     Doctor(DoctorArgs),
     Keys(super::keys::KeysArgs),
+    /// Search over the commits of a repository
+    #[command(subcommand)]
+    Tree(TreeCommand),
     /// Measure this machine with trials that do nothing
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -264,7 +268,7 @@ impl Cli {
             | Command::Workers(_)
             | Command::Setup(_)
             | Command::Doctor(_) => false,
-            Command::Keys(_) | Command::Bench(_) => false,
+            Command::Keys(_) | Command::Tree(_) | Command::Bench(_) => false,
         }
     }
 }

@@ -18,6 +18,7 @@ mod place;
 mod run;
 #[cfg(test)]
 mod tests;
+mod tree;
 #[cfg(feature = "nats")]
 mod values;
 #[cfg(feature = "nats")]
@@ -92,6 +93,7 @@ async fn dispatch(cli: Cli, decorate: Decorate, printer: &Printer) -> Result<Exi
         #[cfg(feature = "nats")]
         Command::Doctor(args) => Box::pin(cluster::doctor(&args, printer)).await,
         Command::Keys(args) => keys::run(&args, printer),
+        Command::Tree(what) => what.run(printer).await,
         Command::Bench(what) => Box::pin(bench::run(&what, printer)).await,
     }
 }

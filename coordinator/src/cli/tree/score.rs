@@ -1,0 +1,124 @@
+//! `rollout tree score`.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use rollout_protocol::exit::ExitCode;
+use rollout_worker::supervise;
+use serde_json::{Value, json};
+
+use crate::cli::error::CliError;
+use crate::cli::output::Printer;
+use crate::report::escape;
+use crate::report::terminal::table;
+use crate::tree::score::{Comparison, Delta, Profile, SweepSummary, compare, summarize};
+
+/// Compare the results of two sweeps as a search does
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ScoreArgs {
+    /// CSV file with the results to compare with
+    #[arg(long, value_name = "CSV")]
+    baseline: PathBuf,
+
+    /// CSV file with the results to judge
+    #[arg(long, value_name = "CSV")]
+    candidate: PathBuf,
+
+    /// What counts how much: `returns`, `sharpe`, or a YAML or JSON file
+    #[arg(long, value_name = "NAME|FILE", default_value = "returns")]
+    profile: String,
+
+    /// Use the configurations below this number only, and say whether all of them succeeded
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
+
+    /// Print one JSON document, with every column
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub(in crate::cli) async fn score(
+    args: ScoreArgs,
+    printer: &Printer,
+) -> Result<ExitCode, CliError> {
+    let text = supervise::blocking(move || scored(&args)).await?;
+    printer.data(&text)?;
+    Ok(ExitCode::Success)
+}
+
+fn scored(args: &ScoreArgs) -> Result<String, CliError> {
+    let profile = Profile::named(&args.profile)
+        .map_err(|error| CliError::of(ExitCode::Config, "no profile", &error))?;
+    let read = |path: &Path| {
+        let failed = |error: &(dyn std::error::Error + 'static)| {
+            CliError::of(ExitCode::Config, format!("cannot read {}", path.display()), error)
+        };
+        let file = File::open(path).map_err(|error| failed(&error))?;
+        summarize(file, &profile, args.limit).map_err(|error| failed(&error))
+    };
+    let (baseline, candidate) = (read(&args.baseline)?, read(&args.candidate)?);
+    let comparison = compare(&baseline, &candidate, &profile);
+    if args.json {
+        let document = document(&comparison, &candidate, &profile)
+            .map_err(|error| CliError::failure("the score has no JSON form", &error))?;
+        return Ok(format!("{document}\n"));
+    }
+    Ok(shown(&comparison, &candidate, &profile))
+}
+
+fn document(
+    comparison: &Comparison,
+    candidate: &SweepSummary,
+    profile: &Profile,
+) -> Result<Value, serde_json::Error> {
+    let mut document = serde_json::to_value(comparison)?;
+    if let Value::Object(fields) = &mut document {
+        fields.insert("profile".to_owned(), json!(profile.name));
+        fields.insert("profile_digest".to_owned(), json!(profile.digest()?));
+        fields.insert("candidate_completeness".to_owned(), json!(candidate.completeness));
+        let complete = candidate.completeness.map(|rows| rows.is_complete());
+        fields.insert("candidate_is_complete".to_owned(), json!(complete));
+    }
+    Ok(document)
+}
+
+fn shown(comparison: &Comparison, candidate: &SweepSummary, profile: &Profile) -> String {
+    let recommendation = &comparison.recommendation;
+    let explore = if recommendation.should_explore { "explore" } else { "do not explore" };
+    let mut lines = vec![
+        format!("{}, score {:.6}: {explore}", recommendation.grade, recommendation.score),
+        format!("because {}", recommendation.reasons.join("; ")),
+        match comparison.primary_delta {
+            Some(delta) => format!("{}: better by {delta}", profile.primary.column),
+            None => format!("{}: not on both sides", profile.primary.column),
+        },
+        format!(
+            "rows used: {} of the baseline, {} of the candidate",
+            comparison.baseline_rows_used, comparison.candidate_rows_used
+        ),
+    ];
+    if let Some(rows) = &candidate.completeness {
+        let complete = if rows.is_complete() { "complete" } else { "not complete" };
+        let (ok, errors) = (rows.ok_count, rows.error_count);
+        lines.push(format!("candidate {complete}: {ok} rows succeeded, {errors} did not"));
+    }
+    for line in &mut lines {
+        *line = escape::line(line).into_owned();
+    }
+    let counted = profile.metrics.iter().filter_map(|metric| {
+        let Delta { baseline_mean, candidate_mean, delta } =
+            comparison.columns.get(&metric.column)?;
+        let name = escape::line(&metric.column).into_owned();
+        let numbers = [metric.weight, *baseline_mean, *candidate_mean, *delta];
+        Some([vec![name], numbers.map(|number| number.to_string()).to_vec()].concat())
+    });
+    let rows: Vec<_> = counted.collect();
+    if !rows.is_empty() {
+        let header = ["metric", "weight", "baseline", "candidate", "delta"];
+        lines.extend([String::new(), table::aligned(&header, rows, 1)]);
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}

@@ -1,0 +1,197 @@
+//! The score of a candidate against a baseline.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::profile::{Guarded, Profile};
+use super::summary::SweepSummary;
+
+/// The reason that stands for a fall of the primary metric beyond its bound.
+const PRIMARY_REGRESSED: &str = "primary_metric_regressed";
+
+/// How a candidate compares with a baseline.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// What to make of it.
+    pub recommendation: Recommendation,
+    /// How much better the primary metric is: positive is better whichever way it counts. Nothing
+    /// when one of the two has no such mean.
+    pub primary_delta: Option<f64>,
+    /// Rows of the baseline that were used.
+    pub baseline_rows_used: u64,
+    /// Rows of the candidate that were used.
+    pub candidate_rows_used: u64,
+    /// Metrics that improved.
+    pub positive: u32,
+    /// Metrics that got worse.
+    pub negative: u32,
+    /// Every column that is numeric on both sides.
+    pub columns: BTreeMap<String, Delta>,
+}
+
+/// What to make of a candidate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Recommendation {
+    /// Whether ideas that build on it are worth trying.
+    pub should_explore: bool,
+    /// The score as a word.
+    pub grade: Grade,
+    /// The weighted mean of the metrics' relative improvements; 0 when no metric is on both sides.
+    pub score: f64,
+    /// Why.
+    pub reasons: Vec<String>,
+}
+
+impl Recommendation {
+    /// Whether the primary metric fell beyond its bound.
+    pub fn says_primary_regressed(&self) -> bool {
+        self.reasons.iter().any(|reason| reason == PRIMARY_REGRESSED)
+    }
+}
+
+/// A score as a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Grade {
+    /// Much better.
+    Strong,
+    /// Better.
+    Promising,
+    /// About the same.
+    Mixed,
+    /// Worse.
+    Weak,
+}
+
+impl fmt::Display for Grade {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Strong => "strong",
+            Self::Promising => "promising",
+            Self::Mixed => "mixed",
+            Self::Weak => "weak",
+        })
+    }
+}
+
+/// One column on both sides.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Delta {
+    /// The baseline's mean.
+    pub baseline_mean: f64,
+    /// The candidate's mean.
+    pub candidate_mean: f64,
+    /// The difference, candidate less baseline.
+    pub delta: f64,
+}
+
+/// Compares two sweeps.
+pub fn compare(baseline: &SweepSummary, candidate: &SweepSummary, profile: &Profile) -> Comparison {
+    let shared = baseline.means.iter().filter_map(|(name, &baseline_mean)| {
+        let candidate_mean = *candidate.means.get(name)?;
+        let delta = candidate_mean - baseline_mean;
+        Some((name.clone(), Delta { baseline_mean, candidate_mean, delta }))
+    });
+    let columns: BTreeMap<_, _> = shared.collect();
+    let Signals { score, positive, negative } = signals(&columns, profile);
+    let falls = |guarded: &Guarded| fall(&columns, guarded, profile.eps);
+    let primary_ok = match falls(&profile.primary) {
+        Fall::None => true,
+        Fall::By(share) => share <= profile.primary.max_rel_drop,
+        // Nothing to compare it with.
+        Fall::FromNothing => false,
+    };
+    let too_far = |risk: &&Guarded| matches!(falls(risk), Fall::By(by) if by > risk.max_rel_drop);
+    let risks: Vec<_> =
+        profile.risk.iter().filter(too_far).map(|risk| risk.column.as_str()).collect();
+    let explore = &profile.explore;
+    let enough = explore.min_positive.max(negative.saturating_add(explore.min_margin));
+    let should_explore =
+        primary_ok && risks.is_empty() && (score >= explore.min_score || positive >= enough);
+    let mut reasons = Vec::new();
+    if !primary_ok {
+        reasons.push(PRIMARY_REGRESSED.to_owned());
+    }
+    if !risks.is_empty() {
+        reasons.push(format!("risk_regressed: {}", risks.join(", ")));
+    }
+    let signal = if should_explore { "net_improvement" } else { "insufficient_signal" };
+    reasons.push(signal.to_owned());
+    let primary = columns.get(&profile.primary.column);
+    let primary_delta = primary
+        .map(|d| profile.primary.direction.improvement(d.baseline_mean, d.candidate_mean) + 0.0);
+    Comparison {
+        recommendation: Recommendation {
+            should_explore,
+            grade: grade(score, profile),
+            score,
+            reasons,
+        },
+        primary_delta,
+        baseline_rows_used: baseline.rows_used,
+        candidate_rows_used: candidate.rows_used,
+        positive,
+        negative,
+        columns,
+    }
+}
+
+struct Signals {
+    score: f64,
+    positive: u32,
+    negative: u32,
+}
+
+fn signals(columns: &BTreeMap<String, Delta>, profile: &Profile) -> Signals {
+    let (mut sum, mut weights, mut positive, mut negative) = (0.0, 0.0, 0, 0);
+    for metric in &profile.metrics {
+        let Some(delta) = columns.get(&metric.column) else { continue };
+        let improvement = metric.direction.improvement(delta.baseline_mean, delta.candidate_mean);
+        let base = delta.baseline_mean.abs();
+        let relative = improvement / if base > profile.eps { base } else { 1.0 };
+        sum += metric.weight * relative.clamp(-profile.clamp, profile.clamp);
+        weights += metric.weight;
+        positive += u32::from(improvement > 0.0);
+        negative += u32::from(improvement < 0.0);
+    }
+    let score = if weights > 0.0 { sum / weights + 0.0 } else { 0.0 };
+    Signals { score, positive, negative }
+}
+
+/// How far a metric fell.
+enum Fall {
+    /// Not at all, or nobody knows.
+    None,
+    /// By this share of the baseline.
+    By(f64),
+    /// From a baseline of nothing.
+    FromNothing,
+}
+
+fn fall(columns: &BTreeMap<String, Delta>, guarded: &Guarded, eps: f64) -> Fall {
+    let Some(delta) = columns.get(&guarded.column) else { return Fall::None };
+    let improvement = guarded.direction.improvement(delta.baseline_mean, delta.candidate_mean);
+    let base = delta.baseline_mean.abs();
+    if improvement >= 0.0 {
+        Fall::None
+    } else if base <= eps {
+        Fall::FromNothing
+    } else {
+        Fall::By(improvement.abs() / base)
+    }
+}
+
+fn grade(score: f64, profile: &Profile) -> Grade {
+    let grades = &profile.grades;
+    if score >= grades.strong {
+        Grade::Strong
+    } else if score >= grades.promising {
+        Grade::Promising
+    } else if score >= grades.mixed {
+        Grade::Mixed
+    } else {
+        Grade::Weak
+    }
+}

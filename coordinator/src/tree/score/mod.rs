@@ -1,0 +1,18 @@
+//! How much better one sweep's results are than another's, by a profile that says which columns
+//! count how much.
+//!
+//! A *sweep* is a CSV file with a header and one row per configuration. [`summarize`] reads it once,
+//! in bounded memory; [`compare`] makes the score of two summaries. Nothing here depends on the
+//! order of columns, on time, or on anything but the two files, the profile and the limit.
+
+mod compare;
+mod completeness;
+mod profile;
+mod summary;
+#[cfg(test)]
+mod tests;
+
+pub use compare::{Comparison, Delta, Grade, Recommendation, compare};
+pub use completeness::Completeness;
+pub use profile::{Direction, InvalidProfile, Profile, ProfileError};
+pub use summary::{SweepError, SweepSummary, summarize};

@@ -1,0 +1,191 @@
+//! A sweep's CSV file, read once: the mean of every column, and how complete it is.
+//!
+//! The file comes from a program that an agent may have written. What is not said of it here is an
+//! error, and nothing of it makes memory grow beyond a row per column and a bit per configuration:
+//! * A header is needed; a column that stands twice is an error. A byte order mark is ignored.
+//! * A row with fewer cells than the header has blanks at its end; cells beyond it are ignored.
+//! * A cell counts for its column's mean when it is a finite number; blanks, text, `nan` and `inf`
+//!   are left out. A column without any such cell has no mean.
+//! * A configuration's number is a whole number of at least 0, also written `3.0`. A row with
+//!   anything else there (`3.5`, `-1`, text, nothing) has none.
+//! * With a limit N, the rows whose configuration is below N are used, whatever their status. When
+//!   there are none, or no such column, the first N rows are.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io::Read;
+
+use super::completeness::{Completeness, Counter};
+use super::profile::Profile;
+
+/// Columns of a sweep: far above any, so that a file of one endless line is an error.
+const COLUMNS: usize = 4096;
+
+/// Bytes of a sweep.
+const BYTES: u64 = 512 * 1024 * 1024;
+
+/// What counts of a sweep.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SweepSummary {
+    /// Rows in the file.
+    pub rows: u64,
+    /// Rows that were used.
+    pub rows_used: u64,
+    /// The mean of every column that has one, over the rows used.
+    pub means: BTreeMap<String, f64>,
+    /// How complete it is; nothing without the columns that say so.
+    pub completeness: Option<Completeness>,
+    /// Which of those columns are missing.
+    pub missing_columns: Vec<String>,
+}
+
+/// Why a sweep cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum SweepError {
+    /// There is nothing in it.
+    #[error("the file is empty: expected a header with the names of columns")]
+    Empty,
+    /// A column with two meanings.
+    #[error("the column `{column}` stands twice in the header")]
+    DuplicateColumn {
+        /// Its name.
+        column: String,
+    },
+    /// Too many columns.
+    #[error("{found} columns are more than {COLUMNS}")]
+    TooManyColumns {
+        /// How many.
+        found: usize,
+    },
+    /// Too large.
+    #[error("the file has more than {BYTES} bytes")]
+    TooLarge,
+    /// Not CSV, not UTF-8, or unreadable.
+    #[error("the file is not CSV")]
+    Csv(#[from] csv::Error),
+}
+
+/// Reads a sweep.
+///
+/// # Errors
+/// [`SweepError`].
+pub fn summarize(
+    file: impl Read,
+    profile: &Profile,
+    limit: Option<u64>,
+) -> Result<SweepSummary, SweepError> {
+    let mut bounded = file.take(BYTES + 1);
+    let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(&mut bounded);
+    let columns = columns(&reader.headers()?.clone())?;
+    let position = |name: &str| columns.iter().position(|column| column == name);
+    let (id, status) = (position(&profile.id_column), position(&profile.status_column));
+    let mut counter = Counter::new(limit);
+    let (mut first, mut by_id) = (Means::new(columns.len()), Means::new(columns.len()));
+    let (mut rows, mut row) = (0, csv::StringRecord::new());
+    while reader.read_record(&mut row)? {
+        let config = id.and_then(|id| config_id(row.get(id)?));
+        if limit.is_none_or(|limit| rows < limit) {
+            first.add(&row);
+        }
+        if limit.is_some_and(|limit| config.is_some_and(|config| config < limit)) {
+            by_id.add(&row);
+        }
+        let word = status.and_then(|status| row.get(status)).unwrap_or_default().trim();
+        counter.add(config, profile.ok_values.iter().any(|ok| ok.eq_ignore_ascii_case(word)));
+        rows += 1;
+    }
+    drop(reader);
+    if bounded.limit() == 0 {
+        return Err(SweepError::TooLarge);
+    }
+    let used = if by_id.rows > 0 { by_id } else { first };
+    let missing = [(&profile.id_column, id), (&profile.status_column, status)];
+    let missing: Vec<_> =
+        missing.into_iter().filter(|(_, at)| at.is_none()).map(|(name, _)| name.clone()).collect();
+    Ok(SweepSummary {
+        rows,
+        rows_used: used.rows,
+        means: used.of(&columns),
+        completeness: missing.is_empty().then(|| counter.finish()),
+        missing_columns: missing,
+    })
+}
+
+fn columns(header: &csv::StringRecord) -> Result<Vec<String>, SweepError> {
+    if header.len() > COLUMNS {
+        return Err(SweepError::TooManyColumns { found: header.len() });
+    }
+    let clean = |name: &str| name.trim_start_matches('\u{feff}').trim().to_owned();
+    let columns: Vec<_> = header.iter().map(clean).collect();
+    if columns.iter().all(String::is_empty) {
+        return Err(SweepError::Empty);
+    }
+    let mut seen = HashSet::new();
+    match columns.iter().find(|name| !name.is_empty() && !seen.insert(name.as_str())) {
+        Some(column) => Err(SweepError::DuplicateColumn { column: column.clone() }),
+        None => Ok(columns),
+    }
+}
+
+/// The number of a configuration: whole and at least 0.
+fn config_id(cell: &str) -> Option<u64> {
+    let cell = cell.trim();
+    if let Ok(id) = cell.parse::<u64>() {
+        return Some(id);
+    }
+    let id = cell.parse::<f64>().ok()?;
+    // Up to here floats are exact.
+    let whole = (0.0..9_007_199_254_740_992.0).contains(&id) && id.fract() == 0.0;
+    whole.then_some(id as u64)
+}
+
+/// Sums of columns, each with what rounding lost.
+struct Means {
+    rows: u64,
+    columns: Vec<Sum>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    sum: f64,
+    lost: f64,
+    count: u64,
+}
+
+impl Means {
+    fn new(columns: usize) -> Self {
+        Self { rows: 0, columns: vec![Sum::default(); columns] }
+    }
+
+    fn add(&mut self, row: &csv::StringRecord) {
+        self.rows += 1;
+        for (sum, cell) in self.columns.iter_mut().zip(row) {
+            if let Some(value) = cell.trim().parse::<f64>().ok().filter(|v| v.is_finite()) {
+                sum.add(value);
+            }
+        }
+    }
+
+    fn of(&self, names: &[String]) -> BTreeMap<String, f64> {
+        let named = names.iter().zip(&self.columns).filter(|(name, _)| !name.is_empty());
+        named.filter_map(|(name, sum)| Some((name.clone(), sum.mean()?))).collect()
+    }
+}
+
+impl Sum {
+    /// Adds as Neumaier does: the error stays that of one rounding, whatever the order.
+    fn add(&mut self, value: f64) {
+        let sum = self.sum + value;
+        self.lost += if self.sum.abs() >= value.abs() {
+            (self.sum - sum) + value
+        } else {
+            (value - sum) + self.sum
+        };
+        self.sum = sum;
+        self.count += 1;
+    }
+
+    fn mean(&self) -> Option<f64> {
+        let mean = (self.sum + self.lost) / self.count as f64;
+        (self.count > 0 && mean.is_finite()).then_some(mean)
+    }
+}

@@ -1,0 +1,214 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const HEADER: &str = "config_id,status,mean_topN_avg_return_per_trade_pct_oos,core_topN_cagr,\
+                      core_topN_sharpe,core_topN_max_drawdown,core_topN_cvar_05";
+const BASELINE: &str = "0,ok,0.02,0.60,1.50,-0.25,-0.09";
+
+fn sweep(rows: &str) -> String {
+    format!("{HEADER}\n{rows}\n")
+}
+
+fn profile(name: &str) -> Profile {
+    Profile::built_in(name).expect("built in")
+}
+
+fn read(text: &str, limit: Option<u64>) -> SweepSummary {
+    summarize(text.as_bytes(), &profile("returns"), limit).expect("a sweep")
+}
+
+fn scored(profile: &Profile, baseline: &str, candidate: &str) -> Comparison {
+    let read = |text: &str| summarize(text.as_bytes(), profile, None).expect("a sweep");
+    compare(&read(baseline), &read(candidate), profile)
+}
+
+fn near(a: f64, b: f64) -> bool {
+    (a - b).abs() < 1e-12 * a.abs().max(1.0)
+}
+
+/// Of one profile: explore, grade, score to twelve places, primary delta.
+type Expected = (bool, Grade, f64, Option<f64>);
+
+#[test]
+fn the_vectors_of_the_format() {
+    use Grade::{Mixed, Promising, Weak};
+    let vectors: [(&str, Expected, Expected); 7] = [
+        (
+            "0,ok,0.022,0.63,1.55,-0.24,-0.088",
+            (true, Promising, 0.061_414_141_414, Some(0.002)),
+            (true, Promising, 0.054_285_714_286, Some(0.05)),
+        ),
+        (
+            "0,ok,0.018,0.62,1.55,-0.25,-0.09",
+            (false, Weak, -0.022_222_222_222, Some(-0.002)),
+            (false, Mixed, -0.014_285_714_286, Some(0.05)),
+        ),
+        (
+            "0,ok,0.022,0.60,1.50,-0.35,-0.12",
+            (false, Weak, -0.042_424_242_424, Some(0.002)),
+            (false, Weak, -0.085_714_285_714, Some(0.0)),
+        ),
+        (BASELINE, (false, Mixed, 0.0, Some(0.0)), (false, Mixed, 0.0, Some(0.0))),
+        (
+            "0,ok,0.0196,0.66,1.60,-0.24,-0.085",
+            (true, Promising, 0.038_989_898_990, Some(-0.0004)),
+            (true, Promising, 0.034_285_714_286, Some(0.10)),
+        ),
+        (
+            "0,ok,0.0199,0.59,1.49,-0.252,-0.0905",
+            (false, Mixed, -0.008_545_454_545, Some(-0.0001)),
+            (false, Mixed, -0.006_571_428_571, Some(-0.01)),
+        ),
+        (
+            "0,ok,nan,0.63,1.55,-0.24,-0.088",
+            (true, Promising, 0.039_365_079_365, None),
+            (true, Promising, 0.036, Some(0.05)),
+        ),
+    ];
+    for (candidate, returns, sharpe) in vectors {
+        for (name, (explore, grade, score, delta)) in [("returns", returns), ("sharpe", sharpe)] {
+            let got = scored(&profile(name), &sweep(BASELINE), &sweep(candidate));
+            let recommendation = &got.recommendation;
+            let shown = format!("{name} {candidate}: {got:?}");
+            assert_eq!(
+                (recommendation.should_explore, recommendation.grade),
+                (explore, grade),
+                "{shown}"
+            );
+            assert!((recommendation.score - score).abs() < 6e-13, "{shown}");
+            let same = match (got.primary_delta, delta) {
+                (Some(a), Some(b)) => (a - b).abs() < 1e-12,
+                (a, b) => a == b,
+            };
+            assert!(same, "{shown}");
+            assert_eq!((got.baseline_rows_used, got.candidate_rows_used), (1, 1));
+        }
+    }
+}
+
+#[test]
+fn reasons_name_what_fell() {
+    let reasons = |candidate: &str| {
+        let got = scored(&profile("returns"), &sweep(BASELINE), &sweep(candidate));
+        got.recommendation.reasons
+    };
+    assert_eq!(
+        reasons("0,ok,0.018,0.62,1.55,-0.25,-0.09"),
+        ["primary_metric_regressed", "insufficient_signal"]
+    );
+    assert_eq!(
+        reasons("0,ok,0.022,0.60,1.50,-0.35,-0.12"),
+        ["risk_regressed: core_topN_max_drawdown, core_topN_cvar_05", "insufficient_signal"]
+    );
+    assert_eq!(reasons("0,ok,0.022,0.63,1.55,-0.24,-0.088"), ["net_improvement"]);
+}
+
+#[test]
+fn odd_files_have_defined_results() {
+    let nothing = read(HEADER, Some(3));
+    assert_eq!((nothing.rows, nothing.rows_used, nothing.means.len()), (0, 0, 0));
+    let got = scored(&profile("returns"), &sweep(BASELINE), HEADER);
+    assert_eq!((got.recommendation.grade, got.primary_delta), (Grade::Mixed, None));
+    assert!(near(got.recommendation.score, 0.0) && got.columns.is_empty());
+
+    // Short rows have blanks at their end, long ones are cut; text, nan and inf do not count.
+    let ragged =
+        "\u{feff}config_id,status,x,y\n0,ok,1\n1,ok,3,5,9,9\n2,ok,nan,\n3,ok,inf,text\n4\n";
+    let means = read(ragged, None).means;
+    assert!(near(means["x"], 2.0) && near(means["y"], 5.0), "{means:?}");
+    assert!(!means.contains_key("status"));
+
+    for (text, wrong) in
+        [("", "empty"), ("\n\n", "empty"), ("a,b,a\n1,2,3\n", "twice"), ("a,b\n1,\"2\n", "")]
+    {
+        match summarize(text.as_bytes(), &profile("returns"), None) {
+            Err(error) => assert!(error.to_string().contains(wrong), "{text:?}: {error}"),
+            Ok(summary) => assert!(wrong.is_empty(), "{text:?}: {summary:?}"),
+        }
+    }
+    let invalid = summarize(&b"a,b\n\xff,1\n"[..], &profile("returns"), None);
+    assert!(matches!(invalid, Err(SweepError::Csv(_))), "{invalid:?}");
+}
+
+#[test]
+fn a_limit_chooses_rows_by_their_configuration() {
+    let text = "config_id,status,x\n3.0,ok,1\n0,error,2\n1.5,ok,100\n-1,ok,100\nx,ok,100\n1,ok,4\n";
+    let used = read(text, Some(2));
+    assert_eq!(used.rows_used, 2);
+    assert!(near(used.means["x"], 3.0), "{used:?}");
+    assert_eq!(read(text, Some(4)).rows_used, 3);
+    // None is below the limit: the first rows.
+    let high = "config_id,status,x\n7,ok,1\n8,ok,3\n9,ok,100\n";
+    let used = read(high, Some(2));
+    assert_eq!(used.rows_used, 2);
+    assert!(near(used.means["x"], 2.0), "{used:?}");
+    let without = read("x\n1\n3\n100\n", Some(2));
+    assert_eq!((without.rows_used, without.missing_columns.len()), (2, 2));
+    assert!(without.completeness.is_none());
+}
+
+#[test]
+fn completeness_is_strict() {
+    let complete = |rows: &str| {
+        let text = format!("config_id,status\n{rows}");
+        read(&text, Some(2)).completeness.expect("both columns").is_complete()
+    };
+    assert!(complete("0,ok\n1,OK\n"));
+    assert!(complete("0,ok\n1.0, ok \n5,error\nx,error\n"), "others do not count");
+    assert!(!complete("0,ok\n"), "one is missing");
+    assert!(!complete("0,ok\n1,error\n"));
+    assert!(!complete("0,ok\n1,ok\n1,ok\n"), "one stands twice");
+    assert!(!complete("0,ok\n1,error\n1,ok\n"), "a repeated one does not make up for it");
+    assert!(!complete("0,ok\n1\n"), "no status is no success");
+    let all = read("config_id,status\n0,ok\n1,ok\n2,error\n3,ok\n", None).completeness;
+    assert_eq!(all.and_then(|all| all.ok_rate()), Some(0.75));
+}
+
+#[test]
+fn profiles_are_checked() {
+    assert!(Profile::BUILT_IN.iter().all(|name| profile(name).check().is_ok()));
+    assert_ne!(profile("returns").digest().ok(), profile("sharpe").digest().ok());
+    let mut wrong = profile("returns");
+    wrong.metrics[3].weight = -1.0;
+    assert_eq!(wrong.check().expect_err("a weight").key, "metrics[3].weight");
+    let mut wrong = profile("returns");
+    wrong.grades.mixed = 1.0;
+    assert_eq!(wrong.check().expect_err("an order").key, "grades");
+    assert!(matches!(Profile::named("no-such"), Err(ProfileError::Unknown { .. })));
+}
+
+#[test]
+fn lower_is_better_where_the_profile_says_so() {
+    let mut lower = profile("returns");
+    lower.primary.column = "loss".to_owned();
+    lower.primary.direction = Direction::Lower;
+    lower.metrics.truncate(1);
+    lower.metrics[0].column = "loss".to_owned();
+    lower.metrics[0].direction = Direction::Lower;
+    let got = scored(&lower, "loss\n2\n", "loss\n1\n");
+    assert_eq!(got.primary_delta, Some(1.0));
+    assert!(near(got.recommendation.score, 0.5) && got.recommendation.should_explore);
+    assert!(near(got.columns["loss"].delta, -1.0));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_give_a_summary_or_an_error(bytes: Vec<u8>, limit in proptest::option::of(0..5u64)) {
+        if let Ok(summary) = summarize(&bytes[..], &profile("returns"), limit) {
+            prop_assert!(summary.rows_used <= summary.rows);
+            prop_assert!(summary.means.values().all(|mean| mean.is_finite()));
+        }
+    }
+
+    #[test]
+    fn a_mean_does_not_depend_on_the_order(mut values in proptest::collection::vec(-1e9..1e9f64, 1..50)) {
+        let mean = |values: &[f64]| {
+            let text: String = values.iter().map(|value| format!("{value:e}\n")).collect();
+            read(&format!("x\n{text}"), None).means["x"]
+        };
+        let forwards = mean(&values);
+        values.reverse();
+        prop_assert!((forwards - mean(&values)).abs() < 1e-6, "{values:?}");
+    }
+}
