@@ -16,7 +16,7 @@ use rollout_protocol::spec::task::NetworkPolicy;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{
     Command, CreateRequest, Environment, Failure, Image, ImageRequest, ImageSource, Labels, Output,
-    Owner, Provider as _, Stream, Upload,
+    Owner, Provider as _, Purpose, Stream, Upload,
 };
 
 /// The image of everything here that needs none of its own.
@@ -124,6 +124,7 @@ impl Lab {
             uploads,
             settings: ProviderSpec::Docker(self.settings.clone()),
             labels: labels(),
+            purpose: Purpose::Agent,
         }
     }
 

@@ -7,6 +7,8 @@ mod files;
 mod images;
 mod lab;
 mod limits;
+mod network;
 mod processes;
 mod reaping;
+mod requests;
 mod trial;

@@ -13,7 +13,7 @@ use rollout_protocol::spec::task::NetworkPolicy;
 use rollout_worker::environment::process::{DEFAULT_PIDS, ProcessConfig, ProcessProvider};
 use rollout_worker::environment::{
     Command, CreateRequest, Environment, Failure, Image, ImageSource, Labels, Output, Owner,
-    Provider, Stream, Upload,
+    Provider, Purpose, Stream, Upload,
 };
 
 /// Ceilings that no ordinary test reaches.
@@ -56,6 +56,7 @@ pub fn request(settings: ProcessSettings, resources: Resources) -> CreateRequest
         uploads: Vec::new(),
         settings: ProviderSpec::Process(settings),
         labels: labels(),
+        purpose: Purpose::Agent,
     }
 }
 

@@ -55,6 +55,23 @@ impl Default for Resources {
     }
 }
 
+impl Resources {
+    /// Processors, when they are a ceiling.
+    pub fn cpu_ceiling(&self) -> Option<u32> {
+        self.ceilings.cpus.then_some(self.cpus).filter(|cpus| *cpus > 0)
+    }
+
+    /// Memory in MiB, when it is a ceiling.
+    pub fn memory_ceiling_mb(&self) -> Option<u64> {
+        self.ceilings.memory.then_some(self.memory_mb).filter(|mb| *mb > 0)
+    }
+
+    /// Storage in MiB, when it is a ceiling.
+    pub fn storage_ceiling_mb(&self) -> Option<u64> {
+        self.ceilings.storage.then_some(self.storage_mb).filter(|mb| *mb > 0)
+    }
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]
 const fn is_zero(count: &u32) -> bool {
     *count == 0

@@ -7,6 +7,7 @@ mod commands;
 mod files;
 mod lifecycle;
 mod processes;
+mod requests;
 
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
@@ -118,6 +119,14 @@ checks! {
     Little processes::killing_nothing_is_fine;
     Shell processes::an_abandoned_command_can_be_killed;
     Little processes::nobody_ran_out_of_memory;
+    Little requests::a_user_that_exists_runs_commands;
+    Little requests::a_user_that_does_not_exist_is_refused;
+    Little requests::variables_of_the_environment_reach_every_command;
+    Little requests::the_working_directory_is_made_and_used;
+    Little requests::an_allowlist_is_refused_and_never_weakened;
+    Little requests::what_holds_already_can_be_asked_for;
+    Shell requests::without_network_there_is_only_loopback;
+    Little requests::what_is_no_ceiling_limits_nothing;
     Little lifecycle::an_image_is_made_once;
     Little lifecycle::environments_are_apart;
     Little lifecycle::destroying_is_idempotent_and_everything_else_is_gone;
@@ -183,9 +192,18 @@ impl Subject {
         owner: Owner,
         uploads: Vec<Upload>,
     ) -> Result<Box<dyn Environment>, Failure> {
+        let request = self.request_for(owner, uploads).await?;
+        self.provider.create(request).await
+    }
+
+    async fn request_for(
+        &self,
+        owner: Owner,
+        uploads: Vec<Upload>,
+    ) -> Result<CreateRequest, Failure> {
         let labels = self.labels(owner);
         let image = self.provider.prepare(self.image_request(labels.clone())).await?;
-        let request = CreateRequest {
+        Ok(CreateRequest {
             image,
             source: self.source.clone(),
             resources: self.resources,
@@ -197,7 +215,16 @@ impl Subject {
             settings: self.settings.clone(),
             labels,
             purpose: Purpose::Agent,
-        };
+        })
+    }
+
+    /// Creates what `change` makes of a plain request.
+    async fn create_changed(
+        &self,
+        change: impl FnOnce(&mut CreateRequest),
+    ) -> Result<Box<dyn Environment>, Failure> {
+        let mut request = self.request_for(self.owner.clone(), Vec::new()).await?;
+        change(&mut request);
         self.provider.create(request).await
     }
 

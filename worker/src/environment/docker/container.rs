@@ -14,6 +14,7 @@ use futures_util::StreamExt as _;
 
 use super::client::Client;
 use super::failure::{has_status, says};
+use super::network::Network;
 use crate::environment::{Failure, FailureKind};
 use crate::supervise::Task;
 
@@ -43,6 +44,8 @@ pub(super) struct Container {
     pub(super) engine_id: String,
     /// The name it was created with.
     pub(super) name: String,
+    /// What it may reach.
+    pub(super) network: Network,
     /// Why its storage limit ended it, once it did.
     pub(super) over_storage: OnceLock<String>,
     /// Whether the memory limit was seen to kill a process.
@@ -54,11 +57,17 @@ pub(super) struct Container {
 
 impl Container {
     /// The container that the engine calls `engine_id`.
-    pub(super) fn new(client: Arc<Client>, engine_id: String, name: String) -> Self {
+    pub(super) fn new(
+        client: Arc<Client>,
+        engine_id: String,
+        name: String,
+        network: Network,
+    ) -> Self {
         Self {
             client,
             engine_id,
             name,
+            network,
             over_storage: OnceLock::new(),
             oom_seen: AtomicBool::new(false),
             oom_count: OnceLock::new(),

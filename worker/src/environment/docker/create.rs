@@ -1,19 +1,23 @@
 //! Creating a container and bringing it up.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bollard::models::{ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig};
+use bollard::models::{
+    ContainerCreateBody, DeviceRequest, HealthConfig, HostConfig, HostConfigLogConfig,
+};
 use bollard::query_parameters::{CreateContainerOptions, InspectContainerOptions};
 use rollout_protocol::record::{Held, LimitsHeld};
-use rollout_protocol::spec::environment::{DockerNetwork, DockerSettings};
+use rollout_protocol::spec::environment::DockerSettings;
+use rollout_protocol::spec::resources::Resources;
 
 use super::client::Client;
 use super::container::{self, Container, PREFIX};
 use super::failure::{has_status, says};
 use super::leftovers::Leftovers;
+use super::network::Network;
 use super::{labels, limits};
 use crate::environment::{CreateRequest, Failure, FailureKind, Labels, Purpose};
 
@@ -58,9 +62,10 @@ pub(super) async fn create(
     settings: &DockerSettings,
     request: CreateRequest,
 ) -> Result<Up, Failure> {
+    let network = Network::of(settings, &request.network)?;
     let name = name(&request.labels, request.purpose);
     let (id, limits) = make(client, no_storage_limits, settings, &request, &name).await?;
-    let container = Container::new(Arc::clone(client), id, name);
+    let container = Container::new(Arc::clone(client), id, name, network);
     match bring_up(&container, request, limits).await {
         Ok((workdir, limits)) => Ok(Up { container, workdir, limits }),
         Err(failure) => {
@@ -89,14 +94,16 @@ async fn make(
     let docker = client.docker().await?;
     let began = Instant::now();
     loop {
-        let limit_storage = !no_storage_limits.load(Ordering::Relaxed);
+        let resources = &request.resources;
+        let limit_storage =
+            resources.storage_ceiling_mb().is_some() && !no_storage_limits.load(Ordering::Relaxed);
         let options = CreateContainerOptions {
             name: Some(name.to_owned()),
             platform: settings.platform.clone().unwrap_or_default(),
         };
         let body = body(settings, request, limit_storage);
         match docker.create_container(Some(options), body).await {
-            Ok(made) => return Ok((made.id, held(&made.warnings, limit_storage))),
+            Ok(made) => return Ok((made.id, held(&made.warnings, resources, limit_storage))),
             Err(error) if limit_storage && says(&error, "storage-opt") => {
                 tracing::info!("the engine's storage driver cannot limit storage: measuring it");
                 no_storage_limits.store(true, Ordering::Relaxed);
@@ -161,6 +168,9 @@ fn body(
     ContainerCreateBody {
         image: Some(request.image.reference.clone()),
         cmd: Some(command),
+        env: (!request.env.is_empty()).then(|| variables(&request.env)),
+        // The engine makes it when the image does not have it.
+        working_dir: request.workdir.clone(),
         labels: Some(labels::of_container(&request.labels)),
         stop_signal: Some("SIGTERM".to_owned()),
         // An image's health check would run processes that no trial asked for.
@@ -178,45 +188,69 @@ fn host_config(
     request: &CreateRequest,
     limit_storage: bool,
 ) -> HostConfig {
-    let network = match settings.network {
-        DockerNetwork::Bridge => "bridge",
-        DockerNetwork::None => "none",
-    };
-    let bytes = |mib: u64| i64::try_from(mib.saturating_mul(MIB)).unwrap_or(i64::MAX);
-    let memory = Some(bytes(request.resources.memory_mb));
+    let resources = &request.resources;
+    let memory = resources.memory_ceiling_mb().map(bytes);
     let text = |key: &str, value: &str| (key.to_owned(), value.to_owned());
     HostConfig {
         init: Some(true),
-        nano_cpus: Some(i64::from(request.resources.cpus) * 1_000_000_000),
+        nano_cpus: resources.cpu_ceiling().map(nano_cpus),
         memory,
         // Equal to the memory: no swap.
         memory_swap: memory,
         pids_limit: Some(PIDS),
         security_opt: Some(vec!["no-new-privileges".to_owned()]),
-        network_mode: Some(network.to_owned()),
+        network_mode: Some(Network::mode(settings).to_owned()),
+        device_requests: (resources.gpus > 0).then(|| vec![gpus(resources.gpus)]),
         runtime: settings.runtime.clone(),
         log_config: Some(HostConfigLogConfig {
             typ: Some("json-file".to_owned()),
             config: Some(HashMap::from([text("max-size", LOG_BYTES), text("max-file", "1")])),
         }),
-        storage_opt: limit_storage.then(|| {
-            HashMap::from([("size".to_owned(), format!("{}M", request.resources.storage_mb))])
-        }),
+        storage_opt: limit_storage
+            .then(|| HashMap::from([("size".to_owned(), format!("{}M", resources.storage_mb))])),
         ..Default::default()
     }
 }
 
-/// Which limits hold, from what the engine warned about.
-fn held(warnings: &[String], limit_storage: bool) -> LimitsHeld {
-    let unless = |texts: &[&str]| {
+/// Variables as the engine takes them.
+pub(super) fn variables(env: &BTreeMap<String, String>) -> Vec<String> {
+    env.iter().map(|(name, value)| format!("{name}={value}")).collect()
+}
+
+/// A limit of memory as the engine takes it.
+fn bytes(mib: u64) -> i64 {
+    i64::try_from(mib.saturating_mul(MIB)).unwrap_or(i64::MAX)
+}
+
+/// A limit of processor time as the engine takes it.
+fn nano_cpus(cpus: u32) -> i64 {
+    i64::from(cpus) * 1_000_000_000
+}
+
+/// Any graphics processors of the engine's host, through whatever driver gives them.
+fn gpus(count: u32) -> DeviceRequest {
+    DeviceRequest {
+        count: Some(i64::from(count)),
+        capabilities: Some(vec![vec!["gpu".to_owned()]]),
+        ..Default::default()
+    }
+}
+
+/// Which limits hold, from what was asked for and what the engine warned about.
+pub(super) fn held(warnings: &[String], resources: &Resources, limit_storage: bool) -> LimitsHeld {
+    let asked = |asked: bool, texts: &[&str]| {
         let warned = |text: &&str| warnings.iter().any(|warning| warning.contains(*text));
-        if texts.iter().any(warned) { Held::No } else { Held::Enforced }
+        if !asked || texts.iter().any(warned) { Held::No } else { Held::Enforced }
     };
     LimitsHeld {
-        cpus: unless(&["CPU CFS", "support cpu"]),
-        memory: unless(&["support memory limit"]),
-        pids: unless(&["support pids limit", "PIDs limit"]),
-        storage: if limit_storage { Held::Enforced } else { Held::Measured },
+        cpus: asked(resources.cpu_ceiling().is_some(), &["CPU CFS", "support cpu"]),
+        memory: asked(resources.memory_ceiling_mb().is_some(), &["support memory limit"]),
+        pids: asked(true, &["support pids limit", "PIDs limit"]),
+        storage: match resources.storage_ceiling_mb() {
+            None => Held::No,
+            Some(_) if limit_storage => Held::Enforced,
+            Some(_) => Held::Measured,
+        },
     }
 }
 
@@ -243,6 +277,7 @@ async fn bring_up(
     if !request.uploads.is_empty() {
         container.copy_to(request.uploads).await?;
     }
+    container.close_before_start().await?;
     let docker = container.client.docker().await?;
     docker.start_container(&container.engine_id, None).await.map_err(|error| {
         let mut failure = container.failure("starting the first process", error);
@@ -264,7 +299,8 @@ async fn bring_up(
     {
         container.oom_count.set(file).ok();
     }
-    if !found.driver.is_some_and(|driver| LIMITING_DRIVERS.contains(&driver.as_str())) {
+    let limiting = found.driver.is_some_and(|driver| LIMITING_DRIVERS.contains(&driver.as_str()));
+    if limits.storage == Held::Enforced && !limiting {
         limits.storage = Held::Measured;
     }
     let workdir = config.working_dir.unwrap_or_default();

@@ -168,8 +168,9 @@ impl Container {
             return Err(Failure::new(FailureKind::Service, message));
         };
         let words = printed.first_words();
-        let engine_speaks =
-            words.contains("OCI runtime") || words.starts_with("unable to find user");
+        let no_such_user =
+            words.starts_with("unable to find user") || words.starts_with("unable to find group");
+        let engine_speaks = words.contains("OCI runtime") || no_such_user;
         if matches!(code, 126 | 127) && found.pid.unwrap_or(0) == 0 && engine_speaks {
             // It may be the whole container that is ending.
             sleep(QUIET).await;
@@ -177,7 +178,8 @@ impl Container {
                 return Err(self.end().await);
             }
             let message = format!("{what} in the container {}: {}", self.name, words.trim());
-            return Err(Failure::new(FailureKind::NotStarted, message));
+            let kind = if no_such_user { FailureKind::Refused } else { FailureKind::NotStarted };
+            return Err(Failure::new(kind, message));
         }
         Ok(Exit { code: i32::try_from(code).unwrap_or(i32::MAX) })
     }

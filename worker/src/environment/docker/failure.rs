@@ -64,6 +64,8 @@ fn of_text(message: &str) -> Option<FailureKind> {
     ];
     if message.contains("no space left on device") || message.contains("disk quota exceeded") {
         Some(FailureKind::DiskFull)
+    } else if message.contains("unable to find user") || message.contains("unable to find group") {
+        Some(FailureKind::Refused)
     } else if RESOURCES.iter().any(|text| message.contains(text)) {
         Some(FailureKind::Resources)
     } else if NOT_STARTED.iter().any(|text| message.contains(text)) {
@@ -167,6 +169,8 @@ mod tests {
             (404, "No such image: nope:1", Refused),
             (409, "Container abc is not running", NotStarted),
             (409, "removal of container abc is already in progress", Service),
+            (500, "could not select device driver \"\" with capabilities: [[gpu]]", Resources),
+            (400, "unable to find user nobodyy: no matching entries in passwd file", Refused),
             (500, "OCI runtime create failed: runc did not terminate", NotStarted),
             (500, "mkdir /var/lib/docker/x: no space left on device", DiskFull),
             (500, "something broke", Service),

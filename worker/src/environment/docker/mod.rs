@@ -5,6 +5,7 @@
 //! * `create`, `container`: a container from its creation to its removal.
 //! * `upload`, `copy`: files in and out, without running anything in the container.
 //! * `exec`, `kill`: commands, and ending everything they started.
+//! * `network`: what a container may reach.
 //! * `limits`: memory kills and storage, which have to be watched.
 //! * `reap`, `labels`: what dead processes left behind; `leftovers`: what this one has to.
 //!
@@ -26,6 +27,7 @@ mod labels;
 mod leftovers;
 mod limits;
 mod lock;
+mod network;
 mod reap;
 mod upload;
 
@@ -141,7 +143,7 @@ impl Provider for DockerProvider {
         let leftovers = Arc::clone(&self.leftovers);
         let (answer, answered) = oneshot::channel();
         let creation = supervise::spawn("docker create", async move {
-            let storage_mb = request.resources.storage_mb;
+            let storage_mb = request.resources.storage_ceiling_mb().unwrap_or(u64::MAX);
             let up =
                 create::create(&client, &no_storage_limits, &leftovers, &settings, request).await;
             let answers = up.is_ok();
@@ -244,13 +246,7 @@ impl Environment for DockerEnvironment {
     }
 
     async fn set_network(&self, policy: &NetworkPolicy) -> Result<(), Failure> {
-        match policy {
-            NetworkPolicy::Public => Ok(()),
-            NetworkPolicy::NoNetwork | NetworkPolicy::Allowlist(_) => Err(Failure::new(
-                FailureKind::Refused,
-                "this environment cannot change what it may reach",
-            )),
-        }
+        self.container.set_network(policy).await
     }
 
     async fn oom_killed(&self) -> bool {

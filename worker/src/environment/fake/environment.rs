@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use rollout_protocol::record::LimitsHeld;
 use rollout_protocol::spec::task::NetworkPolicy;
 
-use super::{Call, FakeProvider, LIMITS, Life, Place, shell};
+use super::{Call, FakeProvider, LIMITS, Life, Place, can_hold, shell};
 use crate::environment::{
     ByteStream, Command, Environment, Exit, Failure, FailureKind, Output, Upload,
 };
@@ -58,6 +58,10 @@ impl FakeEnvironment {
     async fn run(&self, command: Command, output: &dyn Output) -> Result<Exit, Failure> {
         let killed = self.with(|place| {
             place.commands.push(command.clone());
+            if let Some(user) = command.user.as_ref().filter(|user| user.starts_with("no-such")) {
+                let text = format!("there is no user `{user}`");
+                return Err(Failure::new(FailureKind::Refused, text));
+            }
             if place.life == Life::Up {
                 place.running += 1;
                 Ok(place.kills.subscribe())
@@ -138,6 +142,7 @@ impl Environment for FakeEnvironment {
     async fn set_network(&self, policy: &NetworkPolicy) -> Result<(), Failure> {
         let work = async {
             self.with(|place| {
+                can_hold(policy)?;
                 place.networks.push(policy.clone());
                 Ok(())
             })

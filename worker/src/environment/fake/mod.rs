@@ -18,6 +18,8 @@
 //! | `oom` | the memory limit kills the script: 137 |
 //! | `vanish` | the environment dies under the script |
 //! | `panic` | the provider has a defect |
+//!
+//! Every user exists, except those whose names begin with `no-such`.
 
 mod environment;
 mod files;
@@ -369,9 +371,15 @@ impl Provider for FakeProvider {
 
 impl FakeProvider {
     fn place(&self, id: Option<String>, request: CreateRequest) -> Result<String, Failure> {
+        can_hold(&request.network)?;
         let mut files = self.lock().image.clone();
-        if let Some(workdir) = &request.workdir {
-            files.make_dir(workdir)?;
+        match request.workdir.as_deref() {
+            None | Some("/") => {}
+            Some(workdir) if workdir.starts_with('/') => files.make_dir(workdir)?,
+            Some(workdir) => {
+                let text = format!("the working directory `{workdir}` is not absolute");
+                return Err(Failure::new(FailureKind::Refused, text));
+            }
         }
         files.apply(&request.uploads)?;
         let mut state = self.lock();
@@ -406,6 +414,16 @@ impl Place {
     fn end(&mut self, life: Life) {
         self.life = life;
         self.kill();
+    }
+}
+
+/// Hosts cannot be told apart.
+fn can_hold(policy: &NetworkPolicy) -> Result<(), Failure> {
+    match policy {
+        NetworkPolicy::Public | NetworkPolicy::NoNetwork => Ok(()),
+        NetworkPolicy::Allowlist(_) => {
+            Err(Failure::new(FailureKind::Refused, "single hosts cannot be allowed"))
+        }
     }
 }
 

@@ -152,8 +152,9 @@ impl<'a> Mount<'a> {
 
 impl Groups {
     fn set_limits(&mut self, resources: &Resources, pids: u64) {
-        let bytes = (resources.memory_mb * 1024 * 1024).to_string();
-        let quota = u64::from(resources.cpus) * PERIOD_MICROSECONDS;
+        let memory_mb = resources.memory_ceiling_mb();
+        let bytes = (memory_mb.unwrap_or(0) * 1024 * 1024).to_string();
+        let quota = u64::from(resources.cpu_ceiling().unwrap_or(0)) * PERIOD_MICROSECONDS;
         let cpu = if self.unified {
             vec![("cpu.max", format!("{quota} {PERIOD_MICROSECONDS}"))]
         } else {
@@ -162,9 +163,11 @@ impl Groups {
         };
         let memory = if self.unified { "memory.max" } else { "memory.limit_in_bytes" };
         self.set("cpu", &cpu, quota > 0);
-        self.set("memory", &[(memory, bytes)], resources.memory_mb > 0);
+        self.set("memory", &[(memory, bytes)], memory_mb.is_some());
         self.set("pids", &[("pids.max", pids.to_string())], true);
-        self.forbid_swap(resources);
+        if let Some(memory_mb) = memory_mb {
+            self.forbid_swap(memory_mb);
+        }
     }
 
     /// Writes the files of a limit that is `wanted`.
@@ -175,14 +178,12 @@ impl Groups {
     }
 
     /// Memory and swap together may not be more than memory alone, where the kernel counts swap.
-    fn forbid_swap(&self, resources: &Resources) {
-        let Some(dir) = self.by_controller.get("memory").filter(|_| resources.memory_mb > 0) else {
-            return;
-        };
+    fn forbid_swap(&self, memory_mb: u64) {
+        let Some(dir) = self.by_controller.get("memory") else { return };
         let (file, value) = if self.unified {
             ("memory.swap.max", 0)
         } else {
-            ("memory.memsw.limit_in_bytes", resources.memory_mb * 1024 * 1024)
+            ("memory.memsw.limit_in_bytes", memory_mb * 1024 * 1024)
         };
         if let Err(error) = fs::write(dir.join(file), value.to_string()) {
             tracing::debug!(%error, file, "swap is not limited");

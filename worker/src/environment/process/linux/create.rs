@@ -33,6 +33,8 @@ pub(super) struct Parts {
     pub(super) host: Arc<Host>,
     pub(super) parents: Arc<Parents>,
     pub(super) settings: ProcessSettings,
+    /// What the sandbox reaches, for as long as it lives.
+    pub(super) network: ProcessNetwork,
 }
 
 /// Makes and starts a sandbox.
@@ -85,7 +87,7 @@ async fn build(
     hold: &Arc<Hold>,
 ) -> Result<Made, Failure> {
     let (parts_too, id, to) = (parts.clone(), id.to_owned(), directory.to_path_buf());
-    let resources = request.resources;
+    let (resources, env) = (request.resources, request.env.clone());
     // When nobody waits any more the work still goes on to its end, and a reaper must not come before.
     let held = Arc::clone(hold);
     let on_disk = supervise::blocking(move || {
@@ -93,9 +95,9 @@ async fn build(
         drop(held);
         made
     });
-    let OnDisk { tree, groups, recipe, claim } = on_disk.await?;
+    let OnDisk { tree, groups, recipe, claim, workdir } = on_disk.await?;
     let (guardian, control) = start(parts, directory).await?;
-    Ok(Made { tree, groups, recipe, claim, guardian, control, resources })
+    Ok(Made { tree, groups, recipe, claim, guardian, control, resources, env, workdir })
 }
 
 struct OnDisk {
@@ -103,6 +105,7 @@ struct OnDisk {
     groups: Groups,
     recipe: Recipe,
     claim: Claim,
+    workdir: String,
 }
 
 fn prepare(
@@ -123,13 +126,17 @@ fn prepare(
     if let ImageSource::Context { dir, .. } = &request.source {
         place.recipe(&recipe, dir, parts.settings.ignore_dockerfile)?;
     }
+    if let Some(path) = &request.workdir {
+        place.workdir(path)?;
+    }
+    let workdir = request.workdir.unwrap_or_else(|| recipe.workdir.clone());
     place.uploads(request.uploads)?;
     let groups = parts.parents.make(id, &request.resources, parts.config.pids);
-    Ok(OnDisk { tree, groups, recipe, claim })
+    Ok(OnDisk { tree, groups, recipe, claim, workdir })
 }
 
 async fn start(parts: &Parts, directory: &Path) -> Result<(Guardian, Control), Failure> {
-    let network = parts.settings.network;
+    let network = parts.network;
     let (ours, theirs) = control::sockets().map_err(|e| failure("open a socket", e))?;
     let helper = &parts.config.helper;
     let guardian = Guardian::start(helper, directory, network, theirs)

@@ -8,6 +8,7 @@ mod exec;
 mod guardian;
 mod host;
 mod message;
+mod network;
 mod pack;
 mod place;
 mod provider;

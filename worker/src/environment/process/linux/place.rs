@@ -80,6 +80,19 @@ impl Place<'_> {
         Ok(())
     }
 
+    /// Makes the directory in which scripts run.
+    pub(super) fn workdir(self, path: &str) -> Result<(), Failure> {
+        let Some(to) = relative(path) else {
+            let text = format!("the working directory `{path}` is no absolute path");
+            return Err(Failure::new(FailureKind::Refused, text));
+        };
+        if self.host.hidden_by(&to).is_some() && !Path::new(path).is_dir() {
+            // Says whose it is.
+            self.target(path)?;
+        }
+        self.tree.make_dirs(&to).map(drop).map_err(|e| cannot(path, e))
+    }
+
     fn copy(
         self,
         copy: &Copy,

@@ -9,7 +9,7 @@ use rollout_protocol::spec::environment::{ProcessSettings, ProviderKind, Provide
 
 use super::cgroup::Parents;
 use super::host::Host;
-use super::{claim, create, failure, reap};
+use super::{claim, create, failure, network, reap};
 use crate::environment::process::ProcessConfig;
 use crate::environment::process::dockerfile::{self, Recipe};
 use crate::environment::{
@@ -57,11 +57,14 @@ impl Provider for ProcessProvider {
 
     async fn create(&self, request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {
         let settings = settings(&request.settings)?;
+        can_be_given(&request)?;
+        let network = network::of(&settings, &request.network)?;
         let parts = create::Parts {
             config: Arc::clone(&self.config),
             host: Arc::clone(&self.host),
             parents: Arc::clone(&self.groups),
             settings,
+            network,
         };
         Ok(Box::new(create::create(parts, request).await?))
     }
@@ -85,6 +88,19 @@ fn settings(spec: &ProviderSpec) -> Result<ProcessSettings, Failure> {
             Err(Failure::new(FailureKind::Bug, text))
         }
     }
+}
+
+/// Refuses what no sandbox has.
+fn can_be_given(request: &CreateRequest) -> Result<(), Failure> {
+    let what = if request.compose.is_some() {
+        "a process sandbox has no services beside it"
+    } else if request.resources.gpus > 0 {
+        "a process sandbox cannot be given graphics processors"
+    } else {
+        return Ok(());
+    };
+    let text = format!("{what}; use `environment.type: docker`");
+    Err(Failure::new(FailureKind::Refused, text))
 }
 
 /// What of a source can be honoured. What cannot is refused, unless the job says otherwise.

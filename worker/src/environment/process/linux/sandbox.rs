@@ -16,6 +16,7 @@ use super::control::Control;
 use super::create::{self, Parts};
 use super::guardian::Guardian;
 use super::message::CommandRequest;
+use super::network;
 use super::place::Place;
 use super::storage::{self, Exceeded};
 use super::tree::{self, Tree, relative};
@@ -39,6 +40,9 @@ pub(super) struct Made {
     pub(super) guardian: Guardian,
     pub(super) control: Control,
     pub(super) resources: Resources,
+    /// Variables on top of the recipe's.
+    pub(super) env: BTreeMap<String, String>,
+    pub(super) workdir: String,
 }
 
 /// A sandbox. Dropping it ends its processes; its files stay until a reaper comes.
@@ -67,18 +71,18 @@ pub(super) struct Sandbox {
 impl Sandbox {
     pub(super) fn new(id: String, hold: Arc<Hold>, parts: Parts, made: Made) -> Self {
         let mut env = made.recipe.env;
+        env.extend(made.env);
         env.entry("HOME".to_owned()).or_insert_with(|| HOME.to_owned());
         let tree = Arc::new(made.tree);
         let exceeded = Exceeded::default();
-        let limit = made.resources.storage_mb;
-        let storage = (limit > 0).then(|| {
+        let storage = made.resources.storage_ceiling_mb().map(|limit| {
             let closer = made.control.closer();
             storage::watch(Arc::clone(&tree), limit, Arc::clone(&exceeded), closer)
         });
         Self {
             directory: parts.config.base.join(&id),
             id,
-            workdir: made.recipe.workdir,
+            workdir: made.workdir,
             env,
             resources: made.resources,
             parts,
@@ -143,13 +147,27 @@ impl Sandbox {
         env.extend(command.env);
         let held = |controller| self.groups.held(controller) == Held::Enforced;
         let counted = !held("pids") && limits_own_users();
-        let memory = self.resources.memory_mb * 1024 * 1024;
+        let memory = self.resources.memory_ceiling_mb().map(|mb| mb * 1024 * 1024);
         CommandRequest {
             argv: command.argv,
             env,
             workdir: command.workdir.unwrap_or_else(|| self.workdir.clone()),
-            data_bytes: (memory > 0 && !held("memory")).then_some(memory),
+            data_bytes: memory.filter(|_| !held("memory")),
             processes: counted.then_some(self.parts.config.pids),
+        }
+    }
+}
+
+/// Refuses every user but the only one that there is.
+fn only_root(user: Option<&str>) -> Result<(), Failure> {
+    match user {
+        None | Some("root" | "0") => Ok(()),
+        Some(user) => {
+            let text = format!(
+                "a process sandbox has no user but root, so nothing can run as `{user}`; use \
+                 `environment.type: docker`"
+            );
+            Err(Failure::new(FailureKind::Refused, text))
         }
     }
 }
@@ -178,7 +196,8 @@ impl Environment for Sandbox {
             Held::No if limits_own_users() => Held::Enforced,
             held => held,
         };
-        let storage = if self.resources.storage_mb > 0 { Held::Measured } else { Held::No };
+        let measured = self.resources.storage_ceiling_mb().is_some();
+        let storage = if measured { Held::Measured } else { Held::No };
         LimitsHeld {
             cpus: self.groups.held("cpu"),
             memory: self.groups.held("memory"),
@@ -209,6 +228,7 @@ impl Environment for Sandbox {
 
     async fn exec(&self, command: Command, output: Arc<dyn Output>) -> Result<Exit, Failure> {
         self.usable()?;
+        only_root(command.user.as_deref())?;
         let doors = self.groups.doors().map_err(|e| failure("open the control groups", e))?;
         let request = self.request(command);
         let finished = exec::run(&self.control, &request, doors, output.as_ref()).await;
@@ -239,13 +259,13 @@ impl Environment for Sandbox {
     }
 
     async fn set_network(&self, policy: &NetworkPolicy) -> Result<(), Failure> {
-        match policy {
-            NetworkPolicy::Public => Ok(()),
-            NetworkPolicy::NoNetwork | NetworkPolicy::Allowlist(_) => Err(Failure::new(
-                FailureKind::Refused,
-                "this environment cannot change what it may reach",
-            )),
+        let wanted = network::of(&self.parts.settings, policy)?;
+        if wanted == self.parts.network {
+            return Ok(());
         }
+        let text = "a process sandbox keeps the network it was made with: what it may reach cannot \
+                    differ between phases; use `environment.type: docker`";
+        Err(Failure::new(FailureKind::Refused, text))
     }
 
     async fn oom_killed(&self) -> bool {

@@ -1,0 +1,110 @@
+//! What a container may reach, and that a change holds for what is connected already.
+
+use std::io::Read as _;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use rollout_protocol::spec::environment::DockerNetwork;
+use rollout_protocol::spec::task::NetworkPolicy::{NoNetwork, Public};
+use rollout_worker::environment::{Environment, Provider as _};
+
+use crate::lab::{Lab, SOON, destroy, eventually, output, run};
+
+/// A server on the host's side of the bridge.
+async fn server(lab: &Lab) -> (TcpListener, SocketAddr) {
+    let bridge = lab.docker.inspect_network("bridge", None).await.expect("there");
+    let config = bridge.ipam.and_then(|ipam| ipam.config).unwrap_or_default();
+    let gateway = config.into_iter().find_map(|config| config.gateway).expect("it has a gateway");
+    let address: std::net::IpAddr = gateway.parse().expect("an address");
+    let listener = TcpListener::bind((address, 0)).expect("the engine runs on this host");
+    let address = listener.local_addr().expect("bound");
+    (listener, address)
+}
+
+/// A script that succeeds when it can connect.
+fn connecting(to: SocketAddr) -> String {
+    format!("timeout 5 bash -c '</dev/tcp/{}/{}' 2>/tmp/why", to.ip(), to.port())
+}
+
+/// Connects to a server of its own inside the container.
+const LOOPBACK: &str = "perl -MIO::Socket::INET -e '\
+    $s = IO::Socket::INET->new(Listen => 1, LocalAddr => \"127.0.0.1\") or die; \
+    $c = IO::Socket::INET->new(PeerAddr => \"127.0.0.1\", PeerPort => $s->sockport) or die'";
+
+/// Reads what a connection of the container says until nothing comes for a second.
+fn drain(stream: &mut TcpStream) {
+    stream.set_read_timeout(Some(Duration::from_secs(1))).expect("set");
+    let began = std::time::Instant::now();
+    let mut buffer = [0; 4096];
+    while let Ok(1..) = stream.read(&mut buffer) {
+        assert!(began.elapsed() < SOON, "it does not end");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_network_is_taken_away_from_what_runs_and_given_back() {
+    let Some(lab) = Lab::open().await else { return };
+    let (listener, address) = server(&lab).await;
+    let environment = lab.plain().await;
+    let container = environment.as_ref();
+    let talker = format!(
+        "setsid bash -c 'exec 3<>/dev/tcp/{}/{}; while echo tick >&3; do sleep 0.05; done' \
+         >/dev/null 2>&1 </dev/null &",
+        address.ip(),
+        address.port()
+    );
+    output(container, &talker).await;
+    let (mut stream, _) = listener.accept().expect("it connects");
+    let mut tick = [0; 5];
+    stream.read_exact(&mut tick).expect("it talks");
+
+    environment.set_network(&NoNetwork).await.unwrap_or_else(|f| panic!("{}", f.chain()));
+    drain(&mut stream);
+    assert_ne!(run(container, &connecting(address)).await.0, 0);
+    assert_eq!(output(container, "ls /sys/class/net").await, "lo\n");
+    output(container, LOOPBACK).await;
+    // A container whose processes were ended with a restart comes back as it was.
+    environment.kill_processes().await.expect("killed");
+    assert_eq!(output(container, "ls /sys/class/net").await, "lo\n");
+
+    environment.set_network(&Public).await.unwrap_or_else(|f| panic!("{}", f.chain()));
+    eventually(container, &connecting(address)).await;
+    destroy(environment).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_made_without_a_network_can_be_given_one() {
+    let Some(lab) = Lab::open().await else { return };
+    let (_listener, address) = server(&lab).await;
+    let image = lab
+        .build(
+            "RUN printf '#!/bin/sh\\nls /sys/class/net > /tmp/first; exec \"$@\"' > /entry && \
+             chmod +x /entry\nENTRYPOINT [\"/entry\"]",
+        )
+        .await;
+    let mut request = lab.request(image.clone(), Vec::new());
+    request.network = NoNetwork;
+    let environment = lab.provider.create(request).await.expect("created");
+    let container = environment.as_ref();
+    assert_eq!(output(container, "cat /tmp/first; ls /sys/class/net").await, "lo\nlo\n");
+    let calls = lab.provider.calls();
+    environment.set_network(&NoNetwork).await.expect("it has none");
+    assert_eq!(lab.provider.calls(), calls, "there was nothing to ask");
+    environment.set_network(&Public).await.unwrap_or_else(|f| panic!("{}", f.chain()));
+    eventually(container, &connecting(address)).await;
+    destroy(environment).await;
+    lab.remove_image(&image).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_jobs_network_is_a_ceiling() {
+    let Some(mut lab) = Lab::open().await else { return };
+    lab.settings.network = DockerNetwork::None;
+    let environment = lab.plain().await;
+    let container: &dyn Environment = environment.as_ref();
+    for policy in [Public, NoNetwork, Public] {
+        environment.set_network(&policy).await.expect("within what the job allows");
+        assert_eq!(output(container, "ls /sys/class/net").await, "lo\n");
+    }
+    destroy(environment).await;
+}

@@ -1,0 +1,86 @@
+//! What a request asks for beside an image: users, variables, a directory, devices, ceilings.
+
+use std::sync::Arc;
+
+use rollout_protocol::record::Held;
+use rollout_protocol::spec::resources::{Ceilings, Resources};
+use rollout_worker::environment::{Command, Environment, FailureKind, Provider as _};
+
+use crate::lab::{Lab, Printed, destroy, output, shell};
+
+async fn as_user(environment: &dyn Environment, user: &str) -> String {
+    let command = Command { user: Some(user.to_owned()), ..shell("id -u; id -g") };
+    let printed = Arc::new(Printed::default());
+    let ended = environment.exec(command, printed.clone()).await;
+    assert_eq!(ended.unwrap_or_else(|f| panic!("{user}: {}", f.chain())).code, 0);
+    printed.stdout()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_run_as_the_user_that_is_named() {
+    let Some(lab) = Lab::open().await else { return };
+    let environment = lab.plain().await;
+    let container = environment.as_ref();
+    assert_eq!(as_user(container, "nobody").await, "65534\n65534\n");
+    assert_eq!(as_user(container, "1234").await, "1234\n0\n");
+    assert_eq!(as_user(container, "1234:mail").await, "1234\n8\n");
+    for user in ["ghost", "root:ghosts"] {
+        let command = Command { user: Some(user.to_owned()), ..shell("exit 0") };
+        let refused = container.exec(command, Arc::new(Printed::default())).await;
+        let failure = refused.expect_err("there is none");
+        assert_eq!(failure.kind, FailureKind::Refused, "{}", failure.message);
+        assert!(failure.message.contains("ghost"), "{}", failure.message);
+    }
+    destroy(environment).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_request_goes_before_the_image() {
+    let Some(lab) = Lab::open().await else { return };
+    let image = lab
+        .build(
+            "RUN printf '#!/bin/sh\\necho $COLOUR > /tmp/entry; exec \"$@\"' > /entry && \
+             chmod +x /entry\nENV COLOUR=blue SHAPE=round\nWORKDIR /image\nENTRYPOINT [\"/entry\"]",
+        )
+        .await;
+    let mut request = lab.request(image.clone(), Vec::new());
+    request.env.insert("COLOUR".to_owned(), "red".to_owned());
+    request.workdir = Some("/task/dir".to_owned());
+    let environment = lab.provider.create(request).await.expect("created");
+    assert_eq!(environment.workdir(), "/task/dir");
+    let seen = output(environment.as_ref(), "pwd; echo $COLOUR $SHAPE; cat /tmp/entry").await;
+    destroy(environment).await;
+    lab.remove_image(&image).await;
+    assert_eq!(seen, "/task/dir\nred round\nred\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_ceiling_is_not_set() {
+    let Some(mut lab) = Lab::open().await else { return };
+    lab.resources = Resources { ceilings: Ceilings::NONE, cpus: 4000, ..lab.resources };
+    let environment = lab.plain().await;
+    let found = lab.docker.inspect_container(environment.id(), None).await.expect("there");
+    let limits = environment.limits();
+    destroy(environment).await;
+    let host = found.host_config.expect("it has one");
+    assert_eq!((host.nano_cpus, host.memory, host.memory_swap), (Some(0), Some(0), Some(0)));
+    assert!(host.storage_opt.unwrap_or_default().is_empty());
+    assert_eq!(host.pids_limit, Some(512));
+    assert_eq!((limits.cpus, limits.memory, limits.storage), (Held::No, Held::No, Held::No));
+    assert_eq!(limits.pids, Held::Enforced);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn graphics_processors_are_given_or_there_is_no_container() {
+    let Some(mut lab) = Lab::open().await else { return };
+    lab.resources.gpus = 1;
+    let request = lab.request(lab.base(), Vec::new());
+    let label = format!("dev.rollout.exec={}", request.labels.exec);
+    match lab.provider.create(request).await {
+        Ok(environment) => destroy(environment).await,
+        Err(failure) => {
+            assert_eq!(failure.kind, FailureKind::Resources, "{}", failure.message);
+            assert!(lab.containers(&label).await.is_empty());
+        }
+    }
+}

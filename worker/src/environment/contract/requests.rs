@@ -1,0 +1,122 @@
+//! What a request can ask for beside an image: users, variables, a directory, a network, limits.
+
+use std::sync::Arc;
+
+use rollout_protocol::record::Held;
+use rollout_protocol::spec::resources::{Ceilings, Resources};
+use rollout_protocol::spec::task::NetworkPolicy;
+
+use super::{Command, Environment, Printed, Stream, Subject, output, shell};
+use crate::environment::FailureKind;
+
+pub(super) async fn a_user_that_exists_runs_commands(_: &Subject, environment: &dyn Environment) {
+    for user in ["root", "0"] {
+        let command = Command { user: Some(user.to_owned()), ..shell("echo ran") };
+        let printed = Arc::new(Printed::default());
+        let exit = environment.exec(command, printed.clone()).await;
+        assert_eq!(exit.unwrap_or_else(|f| panic!("{user}: {}", f.chain())).code, 0);
+        assert_eq!(printed.text(Stream::Stdout), "ran\n");
+    }
+}
+
+pub(super) async fn a_user_that_does_not_exist_is_refused(
+    _: &Subject,
+    environment: &dyn Environment,
+) {
+    let command = Command { user: Some("no-such-user".to_owned()), ..shell("exit 0") };
+    let failure = match environment.exec(command, Arc::new(Printed::default())).await {
+        Err(failure) => failure,
+        Ok(exit) => panic!("it ran and ended with {exit:?}"),
+    };
+    assert_eq!(failure.kind, FailureKind::Refused, "{}", failure.chain());
+    assert!(failure.chain().contains("no-such-user"), "{}", failure.chain());
+    assert_eq!(output(environment, "echo usable").await, "usable\n");
+}
+
+pub(super) async fn variables_of_the_environment_reach_every_command(
+    subject: &Subject,
+    _: &dyn Environment,
+) {
+    let made = subject.create_changed(|request| {
+        let env = [("CONTRACT_A", "of the $environment"), ("CONTRACT_B", "of it too")];
+        request.env.extend(env.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    });
+    let environment = made.await.unwrap_or_else(|f| panic!("{}", f.chain()));
+    let mut command = shell("echo \"$CONTRACT_A|$CONTRACT_B|\"");
+    command.env.insert("CONTRACT_B".to_owned(), "of the command".to_owned());
+    let printed = Arc::new(Printed::default());
+    let ended = environment.exec(command, printed.clone()).await;
+    let plain = output(environment.as_ref(), "echo \"$CONTRACT_B|\"").await;
+    environment.destroy().await.expect("destroyed");
+    assert_eq!(ended.expect("it runs").code, 0);
+    assert_eq!(printed.text(Stream::Stdout), "of the $environment|of the command|\n");
+    assert_eq!(plain, "of it too|\n");
+}
+
+pub(super) async fn the_working_directory_is_made_and_used(subject: &Subject, _: &dyn Environment) {
+    let path = "/made/for/work";
+    let made = subject.create_changed(|request| request.workdir = Some(path.to_owned())).await;
+    let environment = made.unwrap_or_else(|f| panic!("{}", f.chain()));
+    let seen =
+        output(environment.as_ref(), "pwd; test -d /made/for/work; echo x > /made/for/work/x");
+    let seen = seen.await;
+    let workdir = environment.workdir().to_owned();
+    environment.destroy().await.expect("destroyed");
+    assert_eq!((workdir.as_str(), seen.trim_end()), (path, path));
+    let relative =
+        subject.create_changed(|request| request.workdir = Some("work".to_owned())).await;
+    assert_eq!(relative.expect_err("not absolute").kind, FailureKind::Refused);
+}
+
+fn some_hosts() -> NetworkPolicy {
+    NetworkPolicy::Allowlist(vec!["example.org".to_owned()])
+}
+
+pub(super) async fn an_allowlist_is_refused_and_never_weakened(
+    subject: &Subject,
+    environment: &dyn Environment,
+) {
+    let created = subject.create_changed(|request| request.network = some_hosts()).await;
+    assert_eq!(created.expect_err("not enforced").kind, FailureKind::Refused);
+    let changed = environment.set_network(&some_hosts()).await;
+    assert_eq!(changed.expect_err("not enforced").kind, FailureKind::Refused);
+    assert_eq!(output(environment, "echo usable").await, "usable\n");
+}
+
+pub(super) async fn what_holds_already_can_be_asked_for(
+    subject: &Subject,
+    environment: &dyn Environment,
+) {
+    environment.set_network(&NetworkPolicy::Public).await.expect("it is");
+    let made = subject.create_changed(|request| request.network = NetworkPolicy::NoNetwork).await;
+    let closed = made.unwrap_or_else(|f| panic!("{}", f.chain()));
+    let same = closed.set_network(&NetworkPolicy::NoNetwork).await;
+    closed.destroy().await.expect("destroyed");
+    same.expect("it has none");
+}
+
+pub(super) async fn without_network_there_is_only_loopback(subject: &Subject, _: &dyn Environment) {
+    let made = subject.create_changed(|request| request.network = NetworkPolicy::NoNetwork).await;
+    let environment = made.unwrap_or_else(|f| panic!("{}", f.chain()));
+    // Tunnels without an end are there in every new network of some kernels, and down.
+    let up = "while read name to rest; do [ \"$to\" = 00000000 ] && echo \"$name\"; done \
+              < /proc/net/route; grep -c : /proc/net/dev; grep lo: /proc/net/dev | wc -l";
+    let seen = output(environment.as_ref(), up).await;
+    environment.destroy().await.expect("destroyed");
+    let lines: Vec<&str> = seen.lines().collect();
+    assert_eq!(lines.last(), Some(&"1"), "loopback is there: {seen}");
+    assert_eq!(lines.len(), 2, "there is a way out: {seen}");
+}
+
+pub(super) async fn what_is_no_ceiling_limits_nothing(subject: &Subject, _: &dyn Environment) {
+    // Far too little for anything, were it a limit.
+    let resources =
+        Resources { memory_mb: 1, storage_mb: 1, ceilings: Ceilings::NONE, ..subject.resources };
+    let made = subject.create_changed(|request| request.resources = resources).await;
+    let environment = made.unwrap_or_else(|f| panic!("{}", f.chain()));
+    let limits = environment.limits();
+    let usable = output(environment.as_ref(), "echo usable").await;
+    environment.destroy().await.expect("destroyed");
+    assert_eq!((limits.cpus, limits.memory, limits.storage), (Held::No, Held::No, Held::No));
+    assert_eq!(usable, "usable\n");
+}
