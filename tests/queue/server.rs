@@ -5,10 +5,13 @@ use std::io::Write as _;
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
+use rollout_protocol::id::RunId;
 use rollout_protocol::wire::offer::Offer;
 use rollout_worker::port::{Contact, Dispatch as _, QueueError, Room, WorkSource as _};
 use rollout_worker::queue::contract::{CLASSES, samples};
-use rollout_worker::queue::nats::{BindError, ConnectError, Nats, NatsOptions, SetupError};
+use rollout_worker::queue::nats::{
+    BindError, ConnectError, Nats, NatsDispatch, NatsOptions, NatsSource, SetupError,
+};
 use serde_json::json;
 
 use crate::lab::{Lab, PATIENCE, pool, until, with_every_server};
@@ -75,15 +78,43 @@ fn contact_is_lost_and_found() {
         let hello = async || source.hello(samples::hello("again")).await.is_ok();
         until("hellos are taken", hello).await;
         until("hellos get around", async || hello_ages(&dispatch).await.len() == 2).await;
-        let run = samples::offer(1, 1).run;
-        until("what was said meanwhile was heard", async || {
-            dispatch.list(run).await.is_ok_and(|listed| listed.is_empty())
-        })
-        .await;
+        until_done(&source, &dispatch, samples::offer(1, 1).run).await;
     });
 }
 
-async fn hello_ages(dispatch: &rollout_worker::queue::nats::NatsDispatch) -> Vec<Duration> {
+/// What was acknowledged disappears, and is never given out again. A server that was killed may
+/// have forgotten that it delivered it, and hears nothing of it until it does so again.
+async fn until_done(source: &NatsSource, dispatch: &NatsDispatch, run: RunId) {
+    until("what was said was heard", async || {
+        let again = source.pull(Room::slots(1), Duration::from_millis(100)).await;
+        assert!(again.as_ref().is_ok_and(Vec::is_empty), "it is done with: {again:?}");
+        dispatch.list(run).await.is_ok_and(|listed| listed.is_empty())
+    })
+    .await;
+}
+
+#[test]
+fn what_a_killed_server_forgot_is_not_done_twice() {
+    with_every_server(async |program| {
+        let lab = Lab::new(&program, "");
+        let nats = lab.connect().await;
+        let dispatch = nats.dispatch(&pool("default"), &CLASSES).await.expect("a dispatch");
+        let source = nats.source(&pool("default"), "store").await.expect("a source");
+        let life = dispatch.incarnation().await.expect("reachable");
+        dispatch.offer(&[samples::offer(1, 1)]).await.expect("reachable");
+        let held = source.pull(Room::slots(1), PATIENCE).await.expect("reachable");
+        // At once: it notes deliveries a moment later.
+        lab.with(rollout_tests::nats::NatsServer::kill);
+        let contact = nats.contact();
+        until("contact is lost", async || !contact.borrow().up).await;
+        source.ack(&[held[0].token]).await.expect("kept");
+        lab.with(rollout_tests::nats::NatsServer::go);
+        until("it is the same", async || dispatch.incarnation().await.ok() == Some(life)).await;
+        until_done(&source, &dispatch, samples::offer(1, 1).run).await;
+    });
+}
+
+async fn hello_ages(dispatch: &NatsDispatch) -> Vec<Duration> {
     dispatch.hellos().await.expect("known").into_iter().map(|seen| seen.age).collect()
 }
 

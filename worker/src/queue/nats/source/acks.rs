@@ -1,6 +1,10 @@
 //! What a worker says of deliveries. It is said only to the life of the server that made them, over
 //! a connection on which that was found out: a late word would act on another message of the same
 //! sequence.
+//!
+//! A server that was killed may have forgotten that it delivered something, and ignores what is
+//! said of that: the message comes again, although it was said that it is done with. So what was
+//! said last of all is remembered, and said again whenever the message comes.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -44,13 +48,15 @@ struct State {
     life: Option<Incarnation>,
     /// By sequence.
     ways: LruCache<u64, Subject>,
+    /// Sequences of what is done with, as far as it was said.
+    done: LruCache<u64, ()>,
     unsaid: BTreeMap<u64, Kind>,
 }
 
 impl Default for Acks {
     fn default() -> Self {
-        let (life, ways, unsaid) = (None, LruCache::new(KNOWN), BTreeMap::new());
-        Self(Mutex::new(State { life, ways, unsaid }))
+        let (ways, done) = (LruCache::new(KNOWN), LruCache::new(KNOWN));
+        Self(Mutex::new(State { life: None, ways, done, unsaid: BTreeMap::new() }))
     }
 }
 
@@ -61,19 +67,27 @@ impl Acks {
         if state.life != Some(life) {
             state.life = Some(life);
             state.ways.clear();
+            state.done.clear();
             state.unsaid.clear();
         }
     }
 
-    /// How to answer to a delivery of the present life.
-    pub(super) fn know(&self, sequence: u64, way: Subject) {
-        self.state().ways.put(sequence, way);
+    /// How to answer to a delivery of the present life. Whether there is anything to do for it: if
+    /// not, that is about to be said again.
+    pub(super) fn know(&self, sequence: u64, way: Subject) -> bool {
+        let mut state = self.state();
+        state.ways.put(sequence, way);
+        let done = state.done.get(&sequence).is_some();
+        if done {
+            state.unsaid.insert(sequence, Kind::Ack);
+        }
+        !done
     }
 
     pub(super) async fn say(&self, link: &Link, kind: Kind, tokens: &[Token]) {
         {
             let mut state = self.state();
-            let State { life, ways, unsaid } = &mut *state;
+            let State { life, ways, unsaid, .. } = &mut *state;
             for token in tokens.iter().filter(|token| Some(token.incarnation) == *life) {
                 // Keeps it among the known ones.
                 if ways.get(&token.sequence).is_some() {
@@ -86,17 +100,20 @@ impl Acks {
     }
 
     /// Says what was not said yet, if it can be said.
-    async fn say_unsaid(&self, link: &Link) {
+    pub(super) async fn say_unsaid(&self, link: &Link) {
         let Some(life) = link.known_life() else { return };
         self.enter(life);
         let words: Vec<(Subject, Kind)> = {
             let mut state = self.state();
-            let State { ways, unsaid, .. } = &mut *state;
+            let State { ways, done, unsaid, .. } = &mut *state;
             std::mem::take(unsaid)
                 .into_iter()
                 .filter_map(|(sequence, kind)| {
                     let way = match kind {
-                        Kind::Ack => ways.pop(&sequence),
+                        Kind::Ack => {
+                            done.put(sequence, ());
+                            ways.pop(&sequence)
+                        }
                         Kind::Nak | Kind::Progress => ways.get(&sequence).cloned(),
                     };
                     Some((way?, kind))

@@ -151,6 +151,7 @@ impl Arrivals {
                     for message in messages {
                         self.arrived(&link, &acks, message);
                     }
+                    acks.say_unsaid(&link).await;
                     self.told.notify_waiters();
                 }
                 _ = looks.tick() => {
@@ -181,9 +182,10 @@ impl Arrivals {
         }
         match parse(&message.payload) {
             Ok(offer) => {
-                acks.know(sequence, way);
-                let at = Instant::now();
-                state.arrived.push_back(Arrived { class, at, sequence, delivered, offer });
+                if acks.know(sequence, way) {
+                    let at = Instant::now();
+                    state.arrived.push_back(Arrived { class, at, sequence, delivered, offer });
+                }
             }
             // It is left alone: giving it back would bring it again at once.
             Err(what) => tracing::warn!("{} is no offer: {what}", message.subject),
