@@ -1,4 +1,10 @@
 //! Search over commits of a repository: ideas are tried on the commits of the frontier, measured by
 //! sweeps, and the best become the next frontier.
 
+pub mod decide;
+pub mod idea;
+pub mod ids;
+pub mod manifest;
+pub mod report;
 pub mod score;
+pub mod search;

@@ -1,0 +1,100 @@
+//! Ideas: texts in files. Two that differ only in white space, bullets or case are the same.
+
+use std::collections::BTreeMap;
+
+use rollout_protocol::digest::Digest;
+
+use super::ids::NodeId;
+use super::manifest::{Dedupe, DedupeScope, IdeaFile, Manifest, SkippedIdea};
+
+/// The idea without what makes no difference: blank lines, white space around lines, the sign of a
+/// bullet, upper case, and what ends a line.
+pub fn normalized(text: &str) -> String {
+    let text = text.replace("\r\n", "\n");
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let lines = lines.map(|line| match line.strip_prefix("* ") {
+        Some(rest) => format!("- {rest}"),
+        None => line.to_owned(),
+    });
+    lines.collect::<Vec<_>>().join("\n").to_lowercase()
+}
+
+/// The file of an idea, by its content.
+pub fn file(path: String, content: &[u8]) -> IdeaFile {
+    let text = String::from_utf8_lossy(content);
+    let hex = |digest: Digest| digest.hex();
+    IdeaFile {
+        path,
+        sha256: hex(Digest::of(content)),
+        normalized_sha256: hex(Digest::of(normalized(&text).as_bytes())),
+    }
+}
+
+/// The ideas of a node that are tried: in the order of their file names, without those that repeat
+/// others, at most as many as the search tries on a node. `planned` are ideas chosen for other nodes
+/// of the same depth.
+pub fn choose(
+    manifest: &Manifest,
+    node: NodeId,
+    planned: &BTreeMap<String, String>,
+) -> (Vec<IdeaFile>, Dedupe) {
+    let policy = manifest.run_config.dedupe_scope;
+    let mut known = known(manifest, node, policy, planned);
+    let mut files = manifest.node(node).generated_idea_files.clone().unwrap_or_default();
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    let (mut chosen, mut skipped) = (Vec::new(), Vec::new());
+    for file in files {
+        if chosen.len() == manifest.run_config.ideas_per_node as usize {
+            break;
+        }
+        let hash = file.normalized_sha256.clone();
+        match known.get(&hash).filter(|_| policy != DedupeScope::None) {
+            Some(repeats) => skipped.push(SkippedIdea {
+                path: file.path,
+                normalized_sha256: hash,
+                repeats: repeats.clone(),
+            }),
+            None => {
+                known.insert(hash, file.path.clone());
+                chosen.push(file);
+            }
+        }
+    }
+    (chosen, Dedupe { policy, skipped })
+}
+
+/// Ideas that may not be repeated, with the file of each.
+fn known(
+    manifest: &Manifest,
+    node: NodeId,
+    policy: DedupeScope,
+    planned: &BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let path = manifest.path_to(node);
+    let is_known = |parent: NodeId| match policy {
+        DedupeScope::None => false,
+        DedupeScope::Node => parent == node,
+        DedupeScope::NodePlusAncestors => path.contains(&parent),
+        DedupeScope::Global => true,
+    };
+    let tried = manifest.evaluations.values().filter(|eval| is_known(eval.parent_node_id));
+    let tried = tried.map(|eval| (eval.idea_normalized_sha256.clone(), eval.idea_path.clone()));
+    let beside = planned.iter().filter(|_| policy == DedupeScope::Global);
+    beside.map(|(hash, path)| (hash.clone(), path.clone())).chain(tried).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_makes_no_difference() {
+        let one = "Use a *Cache*\r\n\r\n* first\r\n   * second  \r\n";
+        let other = "\nuse a *cache*\n- first\n- second";
+        assert_eq!(normalized(one), other.trim_start());
+        assert_eq!(file("a".into(), one.as_bytes()).normalized_sha256, {
+            file("b".into(), other.as_bytes()).normalized_sha256
+        });
+        assert_ne!(normalized("a b"), normalized("a  b"));
+    }
+}

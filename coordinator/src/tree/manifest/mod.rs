@@ -1,0 +1,178 @@
+//! `manifest.json` of a search: everything that is known and decided, so that whoever reads it can
+//! go on, or say why every idea was promoted or not. Version 3 of the format.
+
+mod eval;
+mod node;
+mod state;
+
+use std::collections::BTreeMap;
+
+use rollout_protocol::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::ids::{EvalId, NodeId};
+use super::score::Profile;
+
+pub use eval::{Basis, Decision, Eval, EvalError, EvalStatus, Reason, View};
+pub use node::{Dedupe, IdeaFile, Node, NodeStatus, SkippedIdea};
+pub use state::{Cleanup, CleanupKind, Event, EventKind, State, StopReason};
+
+/// The version that is written.
+pub const VERSION: u32 = 3;
+
+/// A search.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// [`VERSION`].
+    pub manifest_version: u32,
+    /// Name of the search.
+    pub tree_run_id: String,
+    /// When it began.
+    pub created_at: Timestamp,
+    /// When this was written.
+    pub updated_at: Timestamp,
+    /// What it runs under.
+    pub run_config: RunConfig,
+    /// Where it began.
+    pub root: Root,
+    /// How far it has come.
+    pub state: State,
+    /// What happened beside the plan.
+    #[serde(default)]
+    pub events: Vec<Event>,
+    /// The nodes.
+    pub nodes: BTreeMap<NodeId, Node>,
+    /// The evals.
+    pub evaluations: BTreeMap<EvalId, Eval>,
+}
+
+/// What a search runs under.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunConfig {
+    /// Ideas tried on a node, after repeated ones were left out.
+    pub ideas_per_node: u32,
+    /// Depth at which the search ends.
+    pub max_depth: u32,
+    /// Nodes promoted at a depth.
+    pub beam_width: u32,
+    /// Evals at once.
+    pub max_parallel_evals: u32,
+    /// Further tries of an eval whose commands failed.
+    pub eval_retries: u32,
+    /// Time limit of an eval, seconds.
+    pub eval_timeout_seconds: Option<f64>,
+    /// Configurations that a sweep must have run, all with success.
+    pub sweep_config_limit: Option<u64>,
+    /// Evals of the whole search.
+    pub max_total_idea_evals: Option<u32>,
+    /// Rows that a sweep must have when no number of configurations is set.
+    pub min_candidate_rows: u64,
+    /// Share of rows that must have succeeded when no number of configurations is set.
+    pub min_ok_rate: f64,
+    /// How far the primary metric may fall below the parent's and still not be worse.
+    pub primary_tolerance: f64,
+    /// Whether the search ends when nothing was promoted.
+    pub stop_on_empty_frontier: bool,
+    /// Among which ideas one may not be repeated.
+    pub dedupe_scope: DedupeScope,
+    /// Whether commands and repository are played, not run.
+    pub dry_run: bool,
+    /// Where artifacts are kept.
+    pub artifact_policy: ArtifactPolicy,
+    /// What the generator of ideas is shown.
+    pub ideas_context_strategy: ContextStrategy,
+    /// Directory of the nodes' ideas, below the run's.
+    pub node_ideas_root_dir: String,
+    /// What counts how much.
+    pub scoring_profile: Profile,
+    /// Digest of it.
+    pub scoring_profile_digest: rollout_protocol::digest::Digest,
+}
+
+/// Among which ideas one may not be repeated.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DedupeScope {
+    /// Any idea may be repeated.
+    None,
+    /// Those of the same node.
+    Node,
+    /// And those that were tried on its ancestors.
+    #[default]
+    NodePlusAncestors,
+    /// And those of every other node.
+    Global,
+}
+
+/// Where artifacts are kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ArtifactPolicy {
+    /// Copied below the run's directory.
+    #[default]
+    CopyToRunRoot,
+    /// Where they were made.
+    ExternalPaths,
+}
+
+/// What the generator of ideas is shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ContextStrategy {
+    /// Nothing but the directories that the user names.
+    GlobalPriorIdeas,
+    /// The node's own ideas.
+    NodeOnly,
+    /// And those of its ancestors, from the root on.
+    #[default]
+    NodePlusAncestors,
+}
+
+/// Where a search began.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Root {
+    /// The commit.
+    pub root_commit: String,
+    /// A reference that keeps it.
+    pub root_ref_name: String,
+    /// The results that everything is ranked against, below the run's directory.
+    pub root_baseline_csv_path: String,
+    /// Where they came from.
+    pub root_baseline_provenance: Provenance,
+}
+
+/// A file that was copied, and what its content was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Provenance {
+    /// Where it was.
+    pub source_path: String,
+    /// Where it is, below the run's directory.
+    pub copied_to_path: String,
+    /// Its content, in hexadecimal digits.
+    pub sha256: String,
+}
+
+impl Manifest {
+    /// A node that the manifest refers to.
+    ///
+    /// # Panics
+    /// When it is not there: a defect.
+    pub fn node(&self, id: NodeId) -> &Node {
+        self.nodes.get(&id).expect("every node that is referred to is there")
+    }
+
+    /// The node and its ancestors, from the root on.
+    pub fn path_to(&self, id: NodeId) -> Vec<NodeId> {
+        let mut path = vec![id];
+        while let Some(parent) = path.last().and_then(|id| self.node(*id).parent_node_id) {
+            path.push(parent);
+        }
+        path.reverse();
+        path
+    }
+
+    /// The evals of a depth, in their order.
+    pub fn evals_at(&self, depth: u32) -> impl Iterator<Item = (&EvalId, &Eval)> {
+        self.evaluations.iter().filter(move |(_, eval)| eval.depth == depth)
+    }
+}

@@ -1,0 +1,190 @@
+//! The tree as a drawing: nodes by depth, scores by colour, the best path marked, rejected evals as
+//! small circles that say why when they are pointed at.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use super::super::ids::{EvalId, NodeId};
+use super::super::manifest::{Eval, Manifest};
+use super::best::{best_path, standing};
+use super::{idea_name, number, verdict};
+
+/// Distance between neighbours at the bottom of the tree.
+const ACROSS: f64 = 46.0;
+
+/// Distance between depths.
+const DOWN: f64 = 110.0;
+
+/// Space around the drawing.
+const MARGIN: f64 = 60.0;
+
+/// What hangs below a node.
+#[derive(Debug, Clone, Copy)]
+enum Child {
+    Node(NodeId),
+    Eval(EvalId),
+}
+
+struct Drawing<'a> {
+    manifest: &'a Manifest,
+    children: BTreeMap<NodeId, Vec<Child>>,
+    best: BTreeSet<NodeId>,
+    /// Smallest and largest score.
+    range: (f64, f64),
+    next_leaf: f64,
+    lines: String,
+    marks: String,
+    depth: u32,
+}
+
+/// The drawing.
+pub(super) fn svg(manifest: &Manifest) -> String {
+    let scores = manifest.nodes.keys().filter_map(|id| standing(manifest, *id));
+    let range = scores.fold((0.0f64, 0.0f64), |(low, high), (s, _)| (low.min(s), high.max(s)));
+    let mut drawing = Drawing {
+        manifest,
+        children: children(manifest),
+        best: best_path(manifest).into_iter().collect(),
+        range,
+        next_leaf: 0.0,
+        lines: String::new(),
+        marks: String::new(),
+        depth: 0,
+    };
+    drawing.node(NodeId::default(), 0);
+    let width = 2.0f64.mul_add(MARGIN, (drawing.next_leaf - 1.0).max(0.0) * ACROSS).max(240.0);
+    let height = 2.0f64.mul_add(MARGIN, f64::from(drawing.depth) * DOWN);
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" \
+         width=\"{width:.0}\" height=\"{height:.0}\" role=\"img\" aria-label=\"search tree\">\n\
+         {}{}</svg>\n",
+        drawing.lines, drawing.marks
+    )
+}
+
+/// What hangs below each node, in the order of evals.
+fn children(manifest: &Manifest) -> BTreeMap<NodeId, Vec<Child>> {
+    let mut children: BTreeMap<NodeId, Vec<Child>> = BTreeMap::new();
+    for eval in manifest.evaluations.values() {
+        let promoted = eval.decision.as_ref().and_then(|decision| decision.promoted_to_node_id);
+        let child = promoted.map_or(Child::Eval(eval.eval_id), Child::Node);
+        children.entry(eval.parent_node_id).or_default().push(child);
+    }
+    children
+}
+
+impl Drawing<'_> {
+    /// Draws a node and all below it, and gives where it stands from left to right.
+    fn node(&mut self, id: NodeId, depth: u32) -> f64 {
+        self.depth = self.depth.max(depth);
+        let below = self.children.remove(&id).unwrap_or_default();
+        let mut ends = Vec::with_capacity(below.len());
+        for child in below {
+            ends.push(match child {
+                Child::Node(node) => (self.node(node, depth + 1), Some(node)),
+                Child::Eval(eval) => (self.eval(eval, depth + 1), None),
+            });
+        }
+        let x = match (ends.first(), ends.last()) {
+            (Some((first, _)), Some((last, _))) => f64::midpoint(*first, *last),
+            _ => self.leaf(),
+        };
+        let y = height(depth);
+        for (end, node) in ends {
+            let is_best = node.is_some_and(|node| self.best.contains(&node));
+            let class = if is_best { "edge best" } else { "edge" };
+            let to = height(depth + 1);
+            let _infallible = writeln!(
+                self.lines,
+                "<line class=\"{class}\" x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{end:.1}\" y2=\"{to:.1}\"/>"
+            );
+        }
+        self.mark_node(id, x, y);
+        x
+    }
+
+    fn leaf(&mut self) -> f64 {
+        let x = self.next_leaf.mul_add(ACROSS, MARGIN);
+        self.next_leaf += 1.0;
+        x
+    }
+
+    fn mark_node(&mut self, id: NodeId, x: f64, y: f64) {
+        let node = self.manifest.node(id);
+        let score = standing(self.manifest, id).map(|(score, _)| score);
+        let idea = node.idea_chain.last().map_or("root", |path| idea_name(path));
+        let title = format!("{id} {idea}\nscore {}\ncommit {}", number(score), node.commit);
+        let class = if self.best.contains(&id) { "node best" } else { "node" };
+        let fill = self.colour(score);
+        let _infallible = writeln!(
+            self.marks,
+            "<g class=\"{class}\"><title>{}</title><circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"18\" \
+             fill=\"{fill}\"/><text x=\"{x:.1}\" y=\"{:.1}\">{id}</text></g>",
+            escaped(&title),
+            y + 4.0
+        );
+    }
+
+    fn eval(&mut self, id: EvalId, depth: u32) -> f64 {
+        self.depth = self.depth.max(depth);
+        let (x, y) = (self.leaf(), height(depth));
+        let Some(eval) = self.manifest.evaluations.get(&id) else { return x };
+        let _infallible = writeln!(
+            self.marks,
+            "<g class=\"eval\"><title>{}</title><circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"8\"/></g>",
+            escaped(&rejected(eval))
+        );
+        x
+    }
+
+    /// From red over grey to green.
+    fn colour(&self, score: Option<f64>) -> String {
+        let (low, high) = self.range;
+        let Some(score) = score else { return "hsl(0 0% 85%)".to_owned() };
+        if score >= 0.0 {
+            let share = if high > 0.0 { score / high } else { 0.0 };
+            format!("hsl(130 {:.0}% {:.0}%)", 60.0 * share, 20.0f64.mul_add(-share, 85.0))
+        } else {
+            let share = if low < 0.0 { score / low } else { 0.0 };
+            format!("hsl(5 {:.0}% {:.0}%)", 70.0 * share, 20.0f64.mul_add(-share, 85.0))
+        }
+    }
+}
+
+fn height(depth: u32) -> f64 {
+    f64::from(depth).mul_add(DOWN, MARGIN)
+}
+
+fn rejected(eval: &Eval) -> String {
+    let rank = eval.decision.as_ref().and_then(|decision| decision.rank_score);
+    let mut text = format!(
+        "eval {} {}\n{}\nscore {}",
+        eval.eval_id,
+        idea_name(&eval.idea_path),
+        verdict(eval),
+        number(rank)
+    );
+    if let Some(error) = &eval.error {
+        text.push('\n');
+        text.extend(error.message.chars().take(300));
+    }
+    text
+}
+
+/// Text that is nothing but text in HTML.
+pub(super) fn escaped(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            '\n' => safe.push('\n'),
+            c if c.is_control() => safe.push('\u{fffd}'),
+            c => safe.push(c),
+        }
+    }
+    safe
+}

@@ -1,0 +1,32 @@
+//! What the repository has to hold for a search: references and checkouts, from its manifest alone.
+//! Whatever else it holds of the search is to be removed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::manifest::Manifest;
+
+/// References and their commits. Candidates keep theirs until they are decided about; those that
+/// became nodes have the node's from then on.
+pub fn refs(manifest: &Manifest, keep_rejected: bool) -> BTreeMap<String, String> {
+    let root = &manifest.root;
+    let mut refs = BTreeMap::from([(root.root_ref_name.clone(), root.root_commit.clone())]);
+    refs.extend(manifest.nodes.values().map(|node| (node.ref_name.clone(), node.commit.clone())));
+    for eval in manifest.evaluations.values() {
+        let promoted = eval.decision.as_ref().is_some_and(|d| d.promoted_to_node_id.is_some());
+        let wanted = !promoted && (eval.decision.is_none() || keep_rejected);
+        if let (true, Some(name), Some(commit)) =
+            (wanted, &eval.candidate_ref_name, &eval.candidate_commit)
+        {
+            refs.insert(name.clone(), commit.clone());
+        }
+    }
+    refs
+}
+
+/// Checkouts below the run's directory and their commits: those of the nodes that are still to be
+/// expanded.
+pub fn worktrees(manifest: &Manifest) -> BTreeMap<String, String> {
+    let frontier: BTreeSet<_> = manifest.state.frontier_node_ids.iter().collect();
+    let nodes = manifest.nodes.values().filter(|node| frontier.contains(&node.node_id));
+    nodes.map(|node| (node.worktree_path.clone(), node.commit.clone())).collect()
+}

@@ -1,0 +1,186 @@
+//! Searches over played evals: every kind of outcome, by the eval's number.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+
+use proptest::prelude::*;
+use rollout_protocol::Timestamp;
+
+use super::super::idea;
+use super::super::manifest::{DedupeScope, Reason};
+use super::testing::{begun, played};
+use super::*;
+
+struct AllThere;
+
+impl Artifacts for AllThere {
+    fn exists(&self, _: &str) -> bool {
+        true
+    }
+}
+
+/// Six ideas for a node; the third repeats the first, and the first of all is the root's, too.
+fn ideas(node: NodeId) -> Vec<IdeaFile> {
+    let texts = ["- The same everywhere", "", "* the SAME everywhere", "", "", ""];
+    let file = |(n, text): (usize, &&str)| {
+        let own = format!("idea {n} of {node}");
+        let text = if text.is_empty() { &own } else { *text };
+        idea::file(format!("node_ideas/{node}/{n}.md"), text.as_bytes())
+    };
+    texts.iter().enumerate().map(file).collect()
+}
+
+/// Runs a search to its end. `order` permutes arrivals, `crash` says after which of its blocks the
+/// process dies and reads again what it wrote.
+fn run(
+    mut manifest: Manifest,
+    mut order: impl FnMut(&mut Vec<EvalId>),
+    mut crash: impl FnMut(usize) -> bool,
+) -> Manifest {
+    let (mut blocks, mut written) = (0, manifest.clone());
+    loop {
+        let needs = advance(&mut manifest, Timestamp::UNIX_EPOCH, &AllThere, |manifest| {
+            written = manifest.clone();
+            blocks += 1;
+            if crash(blocks) { Err(()) } else { Ok(()) }
+        });
+        match needs {
+            Err(()) => manifest = written.clone(),
+            Ok(Needs::Ended(_)) => return manifest,
+            Ok(Needs::Ideas(nodes)) => {
+                for node in nodes {
+                    generated(&mut manifest, node, ideas(node));
+                }
+            }
+            Ok(Needs::Evals(mut evals)) => {
+                order(&mut evals);
+                for id in evals {
+                    let result = played(&manifest, id);
+                    assert!(settled(&mut manifest, result.clone()));
+                    assert!(!settled(&mut manifest, result), "once");
+                    let text = serde_json::to_string(&manifest).expect("plain");
+                    let read: Manifest = serde_json::from_str(&text).expect("what was written");
+                    assert_eq!(read, manifest);
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn plain(manifest: Manifest) -> Manifest {
+    run(manifest, |_| {}, |_| false)
+}
+
+#[test]
+fn a_search_to_its_end() {
+    let done = plain(begun(|_| {}));
+    assert_eq!(done.state.stop_reason, Some(StopReason::MaxDepthReached));
+    assert_eq!(done.state.completed_depths, [0, 1, 2]);
+    // The root tries four; the third repeats the first.
+    let tried: Vec<_> = done.evals_at(0).map(|(_, eval)| eval.idea_path.clone()).collect();
+    let names = ["0", "1", "3", "4"].map(|name| format!("node_ideas/0000/{name}.md"));
+    assert_eq!(tried, names);
+    assert_eq!(done.node(NodeId(0)).dedupe.skipped.len(), 1);
+    // Of 0 to 3: 0 is best, 1 second, 2 is weak, 3 regressed.
+    let reasons: Vec<_> = done
+        .evals_at(0)
+        .map(|(_, eval)| eval.decision.as_ref().expect("decided").promotion_reason)
+        .collect();
+    assert_eq!(
+        reasons,
+        [None, None, Some(Reason::NotWorthExploring), Some(Reason::PrimaryRegressed)]
+    );
+    let node = done.node(NodeId(2));
+    assert_eq!((node.commit.as_str(), node.parent_node_id), ("c0001", Some(NodeId(0))));
+    assert_eq!(node.idea_chain, ["node_ideas/0000/1.md"]);
+    // A node of depth 1 may not repeat what its ancestor tried.
+    let skipped = &done.node(NodeId(1)).dedupe.skipped;
+    assert!(skipped.iter().any(|idea| idea.repeats == "node_ideas/0000/0.md"), "{skipped:?}");
+    let kept = refs(&done, false);
+    assert_eq!(kept.len(), done.nodes.len(), "candidates that were not promoted are gone");
+    assert_eq!(worktrees(&done).len(), done.state.frontier_node_ids.len());
+}
+
+#[test]
+fn the_budget_ends_a_search_after_its_depth() {
+    for (budget, evals, nodes) in [(2, 2, 3), (4, 4, 3), (5, 5, 4), (1000, 4 + 8 + 8, 7)] {
+        let done = plain(begun(|config| config.max_total_idea_evals = Some(budget)));
+        assert_eq!(done.evaluations.len(), evals, "{budget}");
+        assert_eq!(done.nodes.len(), nodes, "{budget}: what was tried is ranked and promoted");
+        let spent = done.state.stop_reason == Some(StopReason::MaxTotalIdeaEvalsReached);
+        assert_eq!(spent, budget < 1000);
+        assert!(done.evaluations.values().all(|eval| eval.decision.is_some()));
+    }
+}
+
+#[test]
+fn nothing_to_promote_ends_a_search() {
+    let mut search = begun(|config| config.ideas_per_node = 1);
+    search.state.next_eval_id = 2;
+    let done = plain(search);
+    assert_eq!(done.state.stop_reason, Some(StopReason::EmptyFrontier));
+    assert_eq!((done.nodes.len(), done.state.completed_depths.len()), (1, 1));
+}
+
+#[test]
+fn whatever_was_written_last_is_gone_on_with() {
+    let whole = plain(begun(|_| {}));
+    for at in 1..=6 {
+        assert_eq!(run(begun(|_| {}), |_| {}, |block| block == at), whole, "after block {at}");
+    }
+    assert_eq!(run(begun(|_| {}), |_| {}, |_| true), whole, "after every block");
+}
+
+#[test]
+fn ids_are_never_given_out_twice() {
+    let done = plain(begun(|config| config.dedupe_scope = DedupeScope::None));
+    let paths: BTreeSet<_> = done.evaluations.values().map(|eval| &eval.eval_output_root).collect();
+    assert_eq!(paths.len(), done.evaluations.len());
+    assert_eq!(done.state.next_eval_id as usize, done.evaluations.len());
+    assert_eq!(done.state.next_node_id as usize, done.nodes.len());
+}
+
+#[test]
+fn every_scope_of_repetition() {
+    let skipped = |scope| {
+        let done = plain(begun(|config| config.dedupe_scope = scope));
+        let count: usize = done.nodes.values().map(|node| node.dedupe.skipped.len()).sum();
+        count
+    };
+    assert_eq!(skipped(DedupeScope::None), 0);
+    let node = skipped(DedupeScope::Node);
+    let ancestors = skipped(DedupeScope::NodePlusAncestors);
+    assert!(node > 0 && node < ancestors, "{node} {ancestors}");
+    assert!(skipped(DedupeScope::Global) >= ancestors);
+}
+
+#[test]
+fn a_failure_to_write_stops_everything() {
+    let mut search = begun(|_| {});
+    generated(&mut search, NodeId(0), ideas(NodeId(0)));
+    let refused = advance(&mut search, Timestamp::UNIX_EPOCH, &AllThere, |_| Err("full"));
+    assert_eq!(refused, Err("full"));
+    let fine: Result<_, Infallible> =
+        advance(&mut search, Timestamp::UNIX_EPOCH, &AllThere, |_| Ok(()));
+    assert!(matches!(fine, Ok(Needs::Evals(_))));
+}
+
+proptest! {
+    // Each is a whole search, written and read after every result.
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn arrival_and_crashes_change_nothing(seed: u64, crashes in proptest::collection::vec(any::<bool>(), 8)) {
+        let mut state = seed | 1;
+        let shuffle = |evals: &mut Vec<EvalId>| {
+            for at in (1..evals.len()).rev() {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                evals.swap(at, (state % (at as u64 + 1)) as usize);
+            }
+        };
+        let crash = |block: usize| crashes.get(block).copied().unwrap_or(false);
+        prop_assert_eq!(run(begun(|_| {}), shuffle, crash), plain(begun(|_| {})));
+    }
+}
