@@ -4,7 +4,8 @@
 //!
 //! A server that was killed may have forgotten that it delivered something, and ignores what is
 //! said of that: the message comes again, although it was said that it is done with. So what was
-//! said last of all is remembered, and said again whenever the message comes.
+//! said last of all is remembered, and said again whenever the message comes. It is known by what it
+//! asks for: a server that lost the end of a stream gives its sequences to other messages.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -13,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_nats::Subject;
 use bytes::Bytes;
 use lru::LruCache;
+use rollout_protocol::id::{ItemId, TryId};
 
 use crate::port::{Incarnation, Token};
 use crate::queue::nats::link::Link;
@@ -39,6 +41,9 @@ impl Kind {
     }
 }
 
+/// What a delivery asks for.
+type Asked = (ItemId, TryId);
+
 /// Ways back of deliveries, and what could not be said yet.
 #[derive(Debug)]
 pub(super) struct Acks(Mutex<State>);
@@ -47,9 +52,9 @@ pub(super) struct Acks(Mutex<State>);
 struct State {
     life: Option<Incarnation>,
     /// By sequence.
-    ways: LruCache<u64, Subject>,
-    /// Sequences of what is done with, as far as it was said.
-    done: LruCache<u64, ()>,
+    ways: LruCache<u64, (Subject, Asked)>,
+    /// What is done with, by sequence, as far as it was said.
+    done: LruCache<u64, Asked>,
     unsaid: BTreeMap<u64, Kind>,
 }
 
@@ -74,10 +79,10 @@ impl Acks {
 
     /// How to answer to a delivery of the present life. Whether there is anything to do for it: if
     /// not, that is about to be said again.
-    pub(super) fn know(&self, sequence: u64, way: Subject) -> bool {
+    pub(super) fn know(&self, sequence: u64, way: Subject, asked: Asked) -> bool {
         let mut state = self.state();
-        state.ways.put(sequence, way);
-        let done = state.done.get(&sequence).is_some();
+        state.ways.put(sequence, (way, asked));
+        let done = state.done.get(&sequence) == Some(&asked);
         if done {
             state.unsaid.insert(sequence, Kind::Ack);
         }
@@ -109,14 +114,14 @@ impl Acks {
             std::mem::take(unsaid)
                 .into_iter()
                 .filter_map(|(sequence, kind)| {
-                    let way = match kind {
-                        Kind::Ack => {
-                            done.put(sequence, ());
-                            ways.pop(&sequence)
-                        }
-                        Kind::Nak | Kind::Progress => ways.get(&sequence).cloned(),
+                    let (way, asked) = match kind {
+                        Kind::Ack => ways.pop(&sequence)?,
+                        Kind::Nak | Kind::Progress => ways.get(&sequence)?.clone(),
                     };
-                    Some((way?, kind))
+                    if kind == Kind::Ack {
+                        done.put(sequence, asked);
+                    }
+                    Some((way, kind))
                 })
                 .collect()
         };

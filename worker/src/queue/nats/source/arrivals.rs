@@ -182,7 +182,7 @@ impl Arrivals {
         }
         match parse(&message.payload) {
             Ok(offer) => {
-                if acks.know(sequence, way) {
+                if acks.know(sequence, way, (offer.item, offer.try_id)) {
                     let at = Instant::now();
                     state.arrived.push_back(Arrived { class, at, sequence, delivered, offer });
                 }
