@@ -1,13 +1,16 @@
 //! `rollout run --dry-run`: the plan, and nothing else.
 
+use std::sync::Arc;
+
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::spec::timeout::Timeouts;
 
 use super::error::CliError;
 use super::output::Printer;
+use super::run::KNOWN_PARTS;
 use crate::config::Job;
-use crate::dataset::Sink;
-use crate::plan::{self, DryRun, ImageView, Prepared, TaskView};
+use crate::dataset::{KnownParts, Sink};
+use crate::plan::{self, DryRun, FormatView, ImageView, Prepared, TaskView};
 use crate::report::escape;
 use crate::report::terminal::table;
 
@@ -20,9 +23,11 @@ pub(super) async fn show(
     let Prepared { job, datasets, warnings } = prepared;
     let scratch = tempfile::tempdir()
         .map_err(|error| CliError::failure("cannot create a temporary directory", &error))?;
-    let sink = Sink { store: None, scratch: scratch.path().to_owned() };
+    let known = Some(Arc::new(KnownParts::new(job.jobs_dir.join(".rollout").join(KNOWN_PARTS))));
+    let sink = Sink { store: None, scratch: scratch.path().to_owned(), known };
+    let formats = plan::formats(&datasets);
     let (plan, tasks) = plan::build(&job, datasets, &sink).await?;
-    let shown = plan::dry_run(&job, &plan, &tasks, warnings);
+    let shown = plan::dry_run(&job, &plan, &tasks, &formats, warnings);
     let text = if json {
         let text = serde_json::to_string(&shown)
             .map_err(|error| CliError::failure("the plan has no JSON form", &error))?;
@@ -64,6 +69,7 @@ fn render(job: &Job, plan: &DryRun) -> String {
     }
     lines.push(String::new());
     lines.push(tasks(&plan.tasks));
+    lines.extend(formats(&plan.tasks));
     for task in &plan.tasks {
         if let Some(fault) = &task.fault {
             let text = format!("{}/{} cannot run: {fault}", task.dataset, task.task);
@@ -74,14 +80,33 @@ fn render(job: &Job, plan: &DryRun) -> String {
     lines.join("\n")
 }
 
+/// Why tasks are read in their formats: a line for each reason.
+fn formats(tasks: &[TaskView]) -> Vec<String> {
+    let mut reasons: Vec<(&FormatView, usize)> = Vec::new();
+    for task in tasks {
+        match reasons.iter_mut().find(|(known, _)| **known == task.format) {
+            Some((_, count)) => *count += 1,
+            None => reasons.push((&task.format, 1)),
+        }
+    }
+    let line = |(format, count): (&FormatView, usize)| {
+        let tasks = if count == 1 { "1 task".to_owned() } else { format!("{count} tasks") };
+        let text = format!("{tasks} in the format {}, {}", format.name, format.reason);
+        escape::line(&text).into_owned()
+    };
+    reasons.into_iter().map(line).collect()
+}
+
 fn agents(job: &Job) -> String {
     let names: Vec<&str> = job.agents.iter().map(|agent| agent.spec.name.as_str()).collect();
     names.join(", ")
 }
 
 fn tasks(tasks: &[TaskView]) -> String {
-    let header =
-        ["task", "image", "cpus", "memory", "storage", "build", "install", "agent", "verifier"];
+    let header = [
+        "task", "format", "image", "cpus", "memory", "storage", "build", "install", "agent",
+        "verifier",
+    ];
     let rows = tasks.iter().map(|task| {
         let name = format!("{}/{}", task.dataset, task.task);
         let image = match &task.image {
@@ -93,14 +118,16 @@ fn tasks(tasks: &[TaskView]) -> String {
         let Timeouts { build_sec, install_sec, agent_sec, verifier_sec } = task.timeouts;
         let mut row = vec![
             escape::line(&name).into_owned(),
+            task.format.name.to_string(),
             escape::line(image).into_owned(),
-            resources.cpus.to_string(),
-            format!("{} MiB", resources.memory_mb),
-            format!("{} MiB", resources.storage_mb),
         ];
+        let ceiling = |text: Option<String>| text.unwrap_or_else(|| "none".to_owned());
+        let mib = |amount: Option<u64>| ceiling(amount.map(|amount| format!("{amount} MiB")));
+        row.push(ceiling(resources.cpu_ceiling().map(|cpus| cpus.to_string())));
+        row.extend([resources.memory_ceiling_mb(), resources.storage_ceiling_mb()].map(mib));
         let limit = |sec: Option<f64>| sec.map_or_else(|| "none".to_owned(), |s| format!("{s} s"));
         row.extend([Some(build_sec), Some(install_sec), agent_sec, Some(verifier_sec)].map(limit));
         row
     });
-    table::aligned(&header, rows.collect(), 2)
+    table::aligned(&header, rows.collect(), 3)
 }

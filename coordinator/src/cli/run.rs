@@ -19,7 +19,7 @@ use super::error::CliError;
 use super::output::Printer;
 use super::{SANDBOX, dry_run, exit, image_locks, logging, place};
 use crate::config::{self, ConfigWarning, Job, LogLevel, Options};
-use crate::dataset::{Dataset, Sink};
+use crate::dataset::{Dataset, KnownParts, Sink};
 use crate::host::HostPaths;
 use crate::metrics::AgentTotal;
 use crate::plan::{self, JobPlan, Prepared};
@@ -28,6 +28,9 @@ use crate::report::{Report, Reporter, RunFacts, Sinks};
 use crate::run::embedded::Sitting;
 use crate::run::local::LocalJob;
 use crate::run::{Taking, signals};
+
+/// Where it is noted, beside the blobs, what was packed.
+pub(super) const KNOWN_PARTS: &str = "bundles";
 
 /// Runs the command.
 pub(super) async fn run(args: RunArgs, printer: &Printer) -> Result<ExitCode, CliError> {
@@ -148,7 +151,8 @@ async fn make_plan(
     })
     .await?;
     let scratch = mine.scratch();
-    let built = plan::build(job, datasets, &Sink { store: Some(store), scratch }).await;
+    let known = Some(Arc::new(KnownParts::new(base.with_file_name(KNOWN_PARTS))));
+    let built = plan::build(job, datasets, &Sink { store: Some(store), scratch, known }).await;
     supervise::blocking(move || mine.remove()).await?;
     // Another process may be planning there.
     let _in_use = std::fs::remove_dir(base);

@@ -187,6 +187,11 @@ impl<'a> Field<'a> {
         self.value().is_some_and(|node| matches!(node.value, Value::String(_)))
     }
 
+    /// Whether there is a mapping.
+    pub(crate) fn is_mapping(&self) -> bool {
+        self.value().is_some_and(|node| matches!(node.value, Value::Mapping(_)))
+    }
+
     /// Where the field is.
     pub(crate) fn spot(&self) -> Spot {
         Spot { key: self.key.clone(), line: self.line }

@@ -1,4 +1,4 @@
-//! Job and task files, in passes: a file becomes a tree with positions (`yaml`, `task_toml`), the
+//! Job and task files, in passes: a file becomes a tree with positions (`yaml`, `task::toml`), the
 //! tree becomes what the user wrote ([`JobFile`], [`TaskFile`]), and that becomes what will run
 //! ([`Job`], `rollout_protocol::spec`), with defaults filled in. Every pass records its faults in
 //! one [`Problems`] and goes on, so that all faults of all files come at once.
@@ -14,8 +14,7 @@ mod problem;
 mod read;
 pub mod reference;
 mod resolve;
-mod task_file;
-mod task_toml;
+mod task;
 mod tree;
 mod yaml;
 
@@ -39,4 +38,4 @@ pub use problem::{ConfigError, ConfigErrors, ConfigWarning, ErrorKind, Problems}
 #[cfg(feature = "process")]
 pub(crate) use read::text as read_text;
 pub use resolve::{Job, Options, read_job};
-pub use task_file::{TaskFile, read_task};
+pub use task::{Demand, DemandKind, FormatChoice, FormatReason, TaskFile, read_task};

@@ -45,6 +45,8 @@ pub enum ErrorKind {
     BadFile,
     /// The Dockerfile has an instruction that the environment cannot honour.
     UnsupportedInstruction,
+    /// Something that the job's environment does not have.
+    Unsupported,
     /// The job has more trials than a run can hold.
     TooManyTrials,
 }

@@ -31,7 +31,7 @@ fn job_faults(name: &str) -> Vec<(String, ErrorKind)> {
 
 fn task_faults(name: &str) -> Vec<(String, ErrorKind)> {
     let mut problems = Problems::default();
-    read_task(&fixture(name), &mut problems);
+    read_task(&fixture(name), None, &mut problems);
     faults(problems)
 }
 
@@ -150,7 +150,7 @@ fn every_fault_of_task_files() {
         ],
     );
     let mut problems = Problems::default();
-    read_task(&fixture("bad_syntax.toml"), &mut problems);
+    read_task(&fixture("bad_syntax.toml"), None, &mut problems);
     let errors = problems.finish(()).expect_err("faults").errors;
     let found: Vec<_> = errors.iter().map(|e| (e.line, e.kind)).collect();
     assert_eq!(found, [(Some(2), Syntax), (Some(4), Syntax), (Some(8), Syntax)], "{errors:#?}");
@@ -231,12 +231,13 @@ fn a_minimal_job_has_documented_defaults() {
 #[test]
 fn a_full_task_file() {
     let mut problems = Problems::default();
-    let task = read_task(&fixture("full.toml"), &mut problems).expect("a task");
+    let task = read_task(&fixture("full.toml"), None, &mut problems).expect("a task");
     let (task, warnings) = problems.finish(task).expect("no faults");
-    assert_eq!(task.docker_image.as_deref(), Some("some-org/some-name:some-tag"));
-    assert!((task.timeouts.agent_sec.expect("a limit") - 0.5).abs() < 1e-9);
-    assert_eq!(task.resources, rollout_protocol::spec::resources::Resources::default());
-    assert_eq!(task.env["TOKEN"].template.as_str(), "${TOKEN}");
+    let environment = &task.environment;
+    assert_eq!(environment.docker_image.as_deref(), Some("some-org/some-name:some-tag"));
+    assert_eq!(task.steps[0].agent.timeout_sec, Some(0.5));
+    assert_eq!(environment.resources, rollout_protocol::spec::resources::Resources::default());
+    assert_eq!(environment.env["TOKEN"].as_str(), "${TOKEN}");
     let keys: Vec<&str> = warnings.iter().map(|w| w.key.as_str()).collect();
     let amounts = ["environment.memory", "environment.storage"];
     for key in amounts.iter().chain(&["environment.cpus"]) {
@@ -294,7 +295,7 @@ proptest! {
     #[test]
     fn no_text_panics(text in "[\\PC\n\t]{0,200}") {
         drop(yaml::parse(&text));
-        drop(task_toml::parse(&text));
+        drop(task::toml::parse(&text));
     }
 
     #[test]
@@ -311,6 +312,6 @@ proptest! {
         read_job(&file, &options(), &mut Problems::default());
         std::fs::write(&file, format!("[environment]\nmemory = {value}\n[{key}]\nx = 1"))
             .expect("written");
-        read_task(&file, &mut Problems::default());
+        read_task(&file, None, &mut Problems::default());
     }
 }

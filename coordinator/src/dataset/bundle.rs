@@ -1,28 +1,31 @@
-//! Packs the files of tasks, stores them, and makes the documents that trials refer to.
+//! Stores the files of tasks and the documents that trials refer to: only what is not there yet.
 
-use std::fs::File;
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::{StreamExt as _, stream};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType};
-use rollout_protocol::limits::INSTRUCTION_BYTES;
-use rollout_protocol::spec::task::{TaskEnvironment, TaskSpec};
-use rollout_worker::archive::{self, ArchiveError, Keep, Limits};
-use rollout_worker::environment::dockerignore::Dockerignore;
-use rollout_worker::store::{BlobStore, StoreError};
+use rollout_protocol::spec::task::TaskSpec;
+use rollout_worker::store::{BlobStore, Content, StoreError};
 use rollout_worker::supervise;
 
-use super::task::{ENVIRONMENT, INSTRUCTION, invalid};
-use super::{Dataset, Task};
-use crate::config::{ConfigError, ConfigErrors, ErrorKind, Job, Problems, Spot};
+use super::known::KnownParts;
+use super::pack::{self, Files};
+use super::task::invalid;
+use super::{Dataset, Task, spec};
+use crate::config::{ConfigError, ConfigErrors, Job, Problems};
 
 /// Tasks packed at once: enough to keep a disk busy, few enough to leave the machine usable.
 const TASKS_AT_ONCE: usize = 8;
+
+/// Tasks whose files are stored together: what is made durable together costs little more than one.
+const TASKS_PER_BATCH: usize = 64;
+
+/// Blobs looked for at the same time.
+const LOOKS_AT_ONCE: usize = 16;
 
 /// Where bundles go.
 #[derive(Debug, Clone)]
@@ -31,6 +34,8 @@ pub struct Sink {
     pub store: Option<Arc<dyn BlobStore>>,
     /// An empty directory for archives on their way, on the store's file system where that is local.
     pub scratch: PathBuf,
+    /// Parts that were packed before; nothing when all are packed anew.
+    pub known: Option<Arc<KnownParts>>,
 }
 
 /// A task ready to run.
@@ -61,25 +66,38 @@ pub enum BundleError {
 }
 
 impl Sink {
-    /// Stores bytes.
+    /// Stores bytes, unless they are stored.
     ///
     /// # Errors
     /// [`BundleError::Store`].
     pub async fn put(&self, bytes: Bytes, media_type: MediaType) -> Result<BlobRef, BundleError> {
+        let blob = BlobRef::of(&bytes, media_type);
+        self.put_all(vec![(blob.clone(), Content::Bytes(bytes, media_type))]).await?;
+        Ok(blob)
+    }
+
+    /// Whether a blob is where it should be.
+    async fn has(&self, blob: &BlobRef) -> Result<bool, StoreError> {
         match &self.store {
-            Some(store) => Ok(store.put_bytes(bytes, media_type).await?),
-            None => Ok(BlobRef::of(&bytes, media_type)),
+            Some(store) => store.contains(&blob.digest).await,
+            None => Ok(true),
         }
     }
 
-    async fn put_archive(&self, packed: &PackedPart) -> Result<BlobRef, BundleError> {
-        let blob = match &self.store {
-            Some(store) => store.put_file(&packed.archive, MediaType::Tar).await?,
-            None => packed.blob.clone(),
-        };
-        // The store may have moved the file away; what is left goes with the scratch directory.
-        let _removed = std::fs::remove_file(&packed.archive);
-        Ok(blob)
+    /// Stores what is not stored yet.
+    async fn put_all(&self, contents: Vec<(BlobRef, Content)>) -> Result<(), StoreError> {
+        let Some(store) = &self.store else { return Ok(()) };
+        let looked = stream::iter(contents)
+            .map(|(blob, content)| async move {
+                Ok::<_, StoreError>((!self.has(&blob).await?).then_some(content))
+            })
+            .buffered(LOOKS_AT_ONCE);
+        let new: Vec<Content> =
+            looked.try_filter_map(|new| async { Ok(new) }).try_collect().await?;
+        if !new.is_empty() {
+            store.put_many(new).await?;
+        }
+        Ok(())
     }
 }
 
@@ -96,188 +114,154 @@ pub async fn bundle(
         let name = dataset.name;
         dataset.tasks.into_iter().map(move |task| (name.clone(), task))
     });
-    let mut results = stream::iter(tasks.enumerate())
-        .map(|(index, (dataset, task))| one(job, dataset, task, index, sink))
-        .buffered(TASKS_AT_ONCE);
+    let mut batches = stream::iter(tasks.enumerate())
+        .map(|(index, (dataset, task))| prepare(job, dataset, task, index, sink))
+        .buffered(TASKS_AT_ONCE)
+        .chunks(TASKS_PER_BATCH);
     let mut bundled = Vec::new();
     let mut problems = Problems::default();
-    while let Some(result) = results.next().await {
-        match result {
-            Ok(task) => bundled.push(task),
-            Err(OneError::File(error)) => problems.error(*error),
-            Err(OneError::Fatal(error)) => return Err(error),
+    while let Some(batch) = batches.next().await {
+        let mut good = Vec::with_capacity(batch.len());
+        for prepared in batch {
+            match prepared {
+                Ok(prepared) => good.push(prepared),
+                Err(PrepareError::File(error)) => problems.error(*error),
+                Err(PrepareError::Fatal(error)) => return Err(error),
+            }
         }
+        store(good, sink, &mut bundled).await?;
     }
+    remember(sink).await;
     Ok(problems.finish(bundled)?.0)
 }
 
-enum OneError {
+/// A task whose files are read.
+struct Prepared {
+    task: Arc<Task>,
+    spec: TaskSpec,
+    rules: Digest,
+    /// Nothing for a task that cannot run.
+    files: Option<Files>,
+}
+
+enum PrepareError {
     File(Box<ConfigError>),
     Fatal(BundleError),
 }
 
-impl<E: Into<BundleError>> From<E> for OneError {
+impl<E: Into<BundleError>> From<E> for PrepareError {
     fn from(error: E) -> Self {
         Self::Fatal(error.into())
     }
 }
 
-async fn one(
+async fn prepare(
     job: &Job,
     dataset: String,
     task: Task,
     index: usize,
     sink: &Sink,
-) -> Result<Bundled, OneError> {
-    let mut spec = spec(job, dataset, &task);
+) -> Result<Prepared, PrepareError> {
+    let mut spec = spec::of(job, dataset, &task);
     let rules = Digest::of_json(&TaskSpec { git_commit_id: None, ..spec.clone() })?;
+    let task = Arc::new(task);
+    let mut files = None;
     if spec.fault.is_none() {
-        let dir = task.dir.clone();
-        let scratch = sink.scratch.join(index.to_string());
-        match supervise::blocking(move || read(&task, &scratch)).await {
-            Ok(read) => store(read, &mut spec, sink).await?,
-            Err(_) if !dir.is_dir() => {
-                let message = format!("the task's directory {} is gone", dir.display());
+        match read(&task, index, sink).await {
+            Ok(read) => files = Some(read),
+            Err(PrepareError::File(_)) if !task.dir.is_dir() => {
+                let message = format!("the task's directory {} is gone", task.dir.display());
                 let (kind, code) = (ErrorType::TaskNotFound, ErrorCode::SOURCE_CHANGED);
                 spec.fault = Some(invalid(kind, code, message));
             }
-            Err(error) => return Err(OneError::File(error)),
+            Err(error) => return Err(error),
         }
     }
-    let document = serde_json::to_vec(&spec)?;
-    let digest = Digest::of(&document);
-    sink.put(Bytes::from(document), MediaType::Json).await?;
-    Ok(Bundled { digest, files: files(&spec)?, rules, spec })
+    Ok(Prepared { task, spec, rules, files })
+}
+
+/// Reads the files of a task; parts that are known and stored are not packed.
+async fn read(task: &Arc<Task>, index: usize, sink: &Sink) -> Result<Files, PrepareError> {
+    let scratch = sink.scratch.join(index.to_string());
+    let (owned, at, known) = (Arc::clone(task), scratch.clone(), sink.known.clone());
+    let work = move || pack::read(&owned, &at, known.as_deref());
+    let mut files = supervise::blocking(work).await.map_err(PrepareError::File)?;
+    for (number, part) in std::mem::take(&mut files.parts).into_iter().enumerate() {
+        let part = if part.archive.is_some() || sink.has(&part.blob).await? {
+            part
+        } else {
+            let (task, archive) = (Arc::clone(task), scratch.with_extension(number.to_string()));
+            let work = move || part.pack(&task, archive);
+            supervise::blocking(work).await.map_err(PrepareError::File)?
+        };
+        files.parts.push(part);
+    }
+    Ok(files)
+}
+
+/// Stores the files of several tasks, then their documents, which so never name what is not there.
+async fn store(
+    tasks: Vec<Prepared>,
+    sink: &Sink,
+    bundled: &mut Vec<Bundled>,
+) -> Result<(), BundleError> {
+    let mut contents = Vec::new();
+    for Prepared { files, .. } in &tasks {
+        let Some(files) = files else { continue };
+        for text in &files.instructions {
+            let content = Content::Bytes(Bytes::from(text.clone()), MediaType::Text);
+            contents.push((BlobRef::of(text, MediaType::Text), content));
+        }
+        for part in &files.parts {
+            let archive = part.archive.clone().map(|file| Content::File(file, MediaType::Tar));
+            contents.extend(archive.map(|content| (part.blob.clone(), content)));
+        }
+    }
+    sink.put_all(contents).await?;
+    let mut documents = Vec::with_capacity(tasks.len());
+    for Prepared { task, mut spec, rules, files } in tasks {
+        if let Some(files) = files {
+            place(&task, &files, &mut spec, sink);
+        }
+        let bytes = Bytes::from(serde_json::to_vec(&spec)?);
+        let document = BlobRef::of(&bytes, MediaType::Json);
+        let digest = document.digest;
+        documents.push((document, Content::Bytes(bytes, MediaType::Json)));
+        bundled.push(Bundled { digest, files: digest_of_files(&spec)?, rules, spec });
+    }
+    Ok(sink.put_all(documents).await?)
+}
+
+/// Puts the blobs of a task's files into its document, and notes those that are new.
+fn place(task: &Task, files: &Files, spec: &mut TaskSpec, sink: &Sink) {
+    for (step, text) in spec.steps.iter_mut().zip(&files.instructions) {
+        step.files.instruction = Some(BlobRef::of(text, MediaType::Text));
+    }
+    for part in &files.parts {
+        part.place(spec);
+        if let (Some(known), true) = (&sink.known, sink.store.is_some()) {
+            part.note(&task.dir, known);
+        }
+        // The store may have moved the file away; what is left goes with the scratch directory.
+        let _removed = part.archive.as_ref().map(std::fs::remove_file);
+    }
 }
 
 /// The digest of the files alone.
-fn files(spec: &TaskSpec) -> Result<Digest, serde_json::Error> {
+fn digest_of_files(spec: &TaskSpec) -> Result<Digest, serde_json::Error> {
     let steps: Vec<_> = spec.steps.iter().map(|step| &step.files).collect();
-    Digest::of_json(&(&spec.environment.context, steps))
-}
-
-/// The task without its files.
-fn spec(job: &Job, dataset: String, task: &Task) -> TaskSpec {
-    let limits = job.timeouts.apply(&task.file.timeouts);
-    let mut spec = TaskSpec::new(dataset, &task.name);
-    spec.git_commit_id.clone_from(&task.git_commit_id);
-    spec.install_sec = limits.install_sec;
-    spec.fault.clone_from(&task.fault);
-    spec.rules = job.rules.apply(spec.rules);
-    spec.environment = TaskEnvironment {
-        docker_image: task.file.docker_image.clone(),
-        build_sec: limits.build_sec,
-        resources: job.resources.apply(&task.file.resources),
-        env: task.file.env.iter().map(|(n, v)| (n.clone(), v.template.clone())).collect(),
-        ..TaskEnvironment::default()
-    };
-    for step in &mut spec.steps {
-        step.agent.timeout_sec = limits.agent_sec;
-        step.verifier.timeout_sec = limits.verifier_sec;
+    let contexts = spec.steps.iter().filter_map(|step| step.verifier.environment.as_ref());
+    let contexts: Vec<_> = contexts.filter_map(|own| own.context.as_ref()).collect();
+    if contexts.is_empty() {
+        return Digest::of_json(&(&spec.environment.context, steps));
     }
-    spec
+    Digest::of_json(&(&spec.environment.context, steps, contexts))
 }
 
-/// The files of a task, read and packed.
-struct ReadTask {
-    instruction: Vec<u8>,
-    environment: Option<PackedPart>,
-    solution: Option<PackedPart>,
-    tests: Option<PackedPart>,
-}
-
-struct PackedPart {
-    archive: PathBuf,
-    blob: BlobRef,
-}
-
-fn read(task: &Task, scratch: &Path) -> Result<ReadTask, Box<ConfigError>> {
-    let part = |wanted: bool, name: &str| {
-        let dir = task.dir.join(name);
-        wanted.then(|| pack(&dir, scratch.with_extension(name), name == ENVIRONMENT)).transpose()
-    };
-    Ok(ReadTask {
-        instruction: instruction(&task.dir.join(INSTRUCTION))?,
-        environment: part(task.parts.environment, ENVIRONMENT)?,
-        solution: part(task.parts.solution, "solution")?,
-        tests: part(task.parts.tests, "tests")?,
-    })
-}
-
-async fn store(read: ReadTask, spec: &mut TaskSpec, sink: &Sink) -> Result<(), BundleError> {
-    let files = &mut spec.steps[0].files;
-    files.instruction = Some(sink.put(Bytes::from(read.instruction), MediaType::Text).await?);
-    for (part, place) in [
-        (read.environment, &mut spec.environment.context),
-        (read.solution, &mut files.solution),
-        (read.tests, &mut files.tests),
-    ] {
-        if let Some(packed) = part {
-            *place = Some(sink.put_archive(&packed).await?);
-        }
+/// Writes down what was packed. Without it the next run takes longer, and nothing else.
+async fn remember(sink: &Sink) {
+    let (Some(known), Some(_)) = (sink.known.clone(), &sink.store) else { return };
+    if let Err(error) = supervise::blocking(move || known.save()).await {
+        tracing::debug!(%error, "what was packed could not be written down");
     }
-    Ok(())
-}
-
-fn instruction(file: &Path) -> Result<Vec<u8>, Box<ConfigError>> {
-    let mut bytes = Vec::new();
-    File::open(file)
-        .and_then(|f| f.take(INSTRUCTION_BYTES + 1).read_to_end(&mut bytes))
-        .map_err(|error| fault(file, ErrorKind::Unreadable, error.to_string()))?;
-    if bytes.len() as u64 > INSTRUCTION_BYTES {
-        let found = format!("more than {INSTRUCTION_BYTES} bytes");
-        return Err(fault(file, ErrorKind::TooLarge, found));
-    }
-    Ok(bytes)
-}
-
-fn pack(dir: &Path, archive: PathBuf, is_context: bool) -> Result<PackedPart, Box<ConfigError>> {
-    let ignore = if is_context {
-        let bad = |error: std::io::Error| {
-            fault(&dir.join(".dockerignore"), ErrorKind::BadFile, error.to_string())
-        };
-        Dockerignore::read(dir).map_err(bad)?
-    } else {
-        Dockerignore::default()
-    };
-    let packed =
-        archive::pack(dir, &archive, Limits::BUNDLE, &|path, is_dir| keep(&ignore, path, is_dir));
-    let packed = packed.map_err(|error| pack_fault(dir, &error))?;
-    let (digest, size_bytes) = (packed.digest, packed.size_bytes);
-    let blob = BlobRef { digest, size_bytes, media_type: Some(MediaType::Tar) };
-    Ok(PackedPart { archive, blob })
-}
-
-/// What a build would not see is no part of a build context, whichever environment runs it.
-fn keep(ignore: &Dockerignore, path: &Path, is_dir: bool) -> Keep {
-    let Some(text) = path.to_str() else { return Keep::Yes };
-    if matches!(text, "Dockerfile" | ".dockerignore") || !ignore.excludes(text) {
-        Keep::Yes
-    } else if is_dir && ignore.takes_back() {
-        Keep::IfNotEmpty
-    } else {
-        Keep::No
-    }
-}
-
-fn pack_fault(dir: &Path, error: &ArchiveError) -> Box<ConfigError> {
-    let found = match std::error::Error::source(error) {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    };
-    match error {
-        ArchiveError::NotPackable { path, reason } => {
-            fault(&dir.join(path), ErrorKind::BadFile, format!("what cannot be packed: {reason}"))
-        }
-        ArchiveError::TooLarge { .. } => fault(dir, ErrorKind::TooLarge, found),
-        ArchiveError::Io { path, .. } => fault(path, ErrorKind::Unreadable, found),
-        ArchiveError::Changed { path } => fault(&dir.join(path), ErrorKind::Unreadable, found),
-        ArchiveError::Untrusted { .. } => fault(dir, ErrorKind::BadFile, found),
-    }
-}
-
-fn fault(file: &Path, kind: ErrorKind, found: String) -> Box<ConfigError> {
-    let spot = Spot { key: String::new(), line: None };
-    let expected = "readable files, directories, and links inside the task";
-    Box::new(spot.error(file, kind, found, expected))
 }

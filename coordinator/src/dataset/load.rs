@@ -21,7 +21,8 @@ pub fn load(job: &Job, options: &Options<'_>, problems: &mut Problems) -> Vec<Da
     for reference in &job.datasets {
         let Some(found) = find(job, reference, problems) else { continue };
         if let Some(name) = dataset_name(job, reference, &found, &mut names, problems) {
-            let context = Context { job, options, dataset: &name };
+            let format = reference.format;
+            let context = Context { job, options, dataset: &name, format };
             let tasks = tasks(&context, found, &mut commits, problems);
             datasets.push(Dataset { name, version: reference.version.clone(), tasks });
         }

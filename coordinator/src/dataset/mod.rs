@@ -9,10 +9,17 @@
 //! kept with its fault: its trials settle as `task_invalid`, unless the run is strict.
 
 mod bundle;
+mod capability;
 mod discover;
+mod fingerprint;
 mod git;
+mod harborignore;
+mod instruction;
+mod known;
+mod layout;
 mod load;
-mod sandbox;
+mod pack;
+mod spec;
 mod task;
 
 #[cfg(test)]
@@ -25,6 +32,7 @@ use rollout_protocol::error::TrialError;
 use crate::config::TaskFile;
 
 pub use bundle::{BundleError, Bundled, Sink, bundle};
+pub use known::KnownParts;
 pub use load::load;
 
 /// A dataset with its tasks.
@@ -55,13 +63,33 @@ pub struct Task {
     pub fault: Option<TrialError>,
 }
 
-/// Which parts of a task are there and needed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// The instruction of a task or step.
+const INSTRUCTION: &str = "instruction.md";
+
+/// Which parts of a task are there and needed, as paths in its directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Parts {
     /// The build context.
-    pub environment: bool,
-    /// `solution/` with a `solve.sh`.
-    pub solution: bool,
-    /// `tests/`.
-    pub tests: bool,
+    pub context: Option<PathBuf>,
+    /// Name of the file in it that describes services beside the environment.
+    pub compose: Option<String>,
+    /// Those of each step, in the order of the steps.
+    pub steps: Vec<StepParts>,
+}
+
+/// Which parts of a step are there and needed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StepParts {
+    /// The instruction, whether it is there or not.
+    pub instruction: PathBuf,
+    /// The solution, with a `solve.sh`.
+    pub solution: Option<PathBuf>,
+    /// Directories of tests; what is in a later one goes over what is in an earlier one.
+    pub tests: Vec<PathBuf>,
+    /// What is placed in the working directory before the step.
+    pub workdir: Option<PathBuf>,
+    /// The build context of the verifier's own environment.
+    pub verifier_context: Option<PathBuf>,
+    /// Name of the file in it that describes services.
+    pub verifier_compose: Option<String>,
 }

@@ -6,18 +6,16 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::limits::INSTRUCTION_BYTES;
 use rollout_protocol::spec::agent::AgentKind;
-use rollout_protocol::spec::environment::ProviderKind;
+use rollout_protocol::spec::task::TaskFormat;
 
+use super::capability::{self, Judged};
 use super::discover::TASK_FILE;
 use super::git::Commits;
-use super::{Parts, Task, sandbox};
-use crate::config::{ConfigError, ErrorKind, Job, Options, Problems, Spot, TaskFile, read_task};
-
-/// The instruction of a task.
-pub(super) const INSTRUCTION: &str = "instruction.md";
-
-/// The build context of a task.
-pub(super) const ENVIRONMENT: &str = "environment";
+use super::layout::{self, Layout};
+use super::{INSTRUCTION, Task, harborignore};
+use crate::config::{
+    ConfigError, ErrorKind, Job, Options, Problems, Spot, TaskFile, Variable, read_task,
+};
 
 /// What a task is loaded for.
 pub(super) struct Context<'a> {
@@ -25,6 +23,8 @@ pub(super) struct Context<'a> {
     pub(super) options: &'a Options<'a>,
     /// Name of the dataset.
     pub(super) dataset: &'a str,
+    /// Format of its tasks; told from each task's file when absent.
+    pub(super) format: Option<TaskFormat>,
 }
 
 /// Loads the task in `dir`; nothing when a fault was recorded that leaves nothing to work with.
@@ -35,30 +35,42 @@ pub(super) fn load(
     commits: &mut Commits,
     problems: &mut Problems,
 ) -> Option<Task> {
-    let top_level = [TASK_FILE, INSTRUCTION, ENVIRONMENT, "solution", "tests"];
-    let outside = top_level.iter().filter(|entry| !stays_inside(&dir, entry, problems)).count();
-    if outside > 0 {
+    let top_level = [
+        TASK_FILE,
+        INSTRUCTION,
+        "environment",
+        "solution",
+        "tests",
+        layout::STEPS,
+        harborignore::FILE_NAME,
+    ];
+    if !all_inside(&dir, top_level.iter().map(Path::new), problems) {
         return None;
     }
-    let file = read_task(&dir.join(TASK_FILE), problems)?;
+    let file = read_task(&dir.join(TASK_FILE), context.format, problems)?;
+    let steps: Vec<PathBuf> = file.steps.iter().map(layout::step_dir).collect();
+    let below = |entry: &'static str| steps.iter().map(move |step| step.join(entry));
+    let entries = ["", INSTRUCTION, "solution", "tests", "workdir"].into_iter().flat_map(below);
+    if file.steps[0].name.is_some() && !all_inside(&dir, entries, problems) {
+        return None;
+    }
     check_variables(context, &dir, &file, problems);
-    check_size(&dir, problems);
-    sandbox::check(context.job, &dir, &file, problems);
-    let builds = builds_image(context.job, &file);
-    let missing = missing(context, &dir, builds);
+    let layout = Layout::new(context.job, &dir, &file);
+    let parts = layout.parts();
+    parts.steps.iter().for_each(|step| check_size(&dir.join(&step.instruction), problems));
+    let judged = Judged { job: context.job, dir: &dir, file: &file, parts: &parts };
+    capability::check(&judged, problems);
+    let missing = layout.missing(&parts);
     if context.options.strict {
-        refuse_missing(context, &dir, &missing, problems);
+        let oracle = context.job.agents.iter().any(|agent| agent.spec.kind == AgentKind::Oracle);
+        let unsolved = if oracle { Layout::unsolved(&parts) } else { Vec::new() };
+        refuse_missing(&dir, missing.iter().chain(&unsolved), problems);
     }
     let fault = (!missing.is_empty()).then(|| {
+        let missing: Vec<_> = missing.iter().map(|path| path.display().to_string()).collect();
         let message = format!("the task {}/{name} lacks {}", context.dataset, missing.join(", "));
         invalid(ErrorType::TaskInvalid, ErrorCode::MISSING_FILE, message)
     });
-    let process = context.job.settings.environment.provider.kind() == ProviderKind::Process;
-    let parts = Parts {
-        environment: (builds || process) && dir.join(ENVIRONMENT).is_dir(),
-        solution: dir.join("solution/solve.sh").is_file(),
-        tests: dir.join("tests").is_dir(),
-    };
     Some(Task { name, git_commit_id: commits.of(&dir), dir, file, parts, fault })
 }
 
@@ -67,46 +79,38 @@ pub(super) fn invalid(kind: ErrorType, code: ErrorCode, message: String) -> Tria
     TrialError::new(kind, code, ErrorClass::Task, RetryClass::Permanent, message)
 }
 
-/// Whether an image is built for the task.
-fn builds_image(job: &Job, file: &TaskFile) -> bool {
-    let environment = &job.settings.environment;
-    environment.provider.kind() == ProviderKind::Docker
-        && (file.docker_image.is_none() || environment.force_build)
-}
-
-/// The files that the task needs under every agent and does not have.
-fn missing(context: &Context<'_>, dir: &Path, builds: bool) -> Vec<&'static str> {
-    let verified = !context.job.settings.verifier.disable;
-    [(INSTRUCTION, true), ("tests/test.sh", verified), ("environment/Dockerfile", builds)]
-        .into_iter()
-        .filter(|(path, needed)| *needed && !dir.join(path).is_file())
-        .map(|(path, _)| path)
-        .collect()
-}
-
-fn refuse_missing(context: &Context<'_>, dir: &Path, missing: &[&str], problems: &mut Problems) {
-    let oracle = context.job.agents.iter().any(|agent| agent.spec.kind == AgentKind::Oracle);
-    let unsolved = oracle && !dir.join("solution/solve.sh").is_file();
-    for path in missing.iter().copied().chain(unsolved.then_some("solution/solve.sh")) {
+fn refuse_missing<'a>(
+    dir: &Path,
+    missing: impl Iterator<Item = &'a PathBuf>,
+    problems: &mut Problems,
+) {
+    for path in missing {
         let spot = Spot { key: String::new(), line: None };
         let expected = "a file that the task needs";
         problems.error(spot.error(&dir.join(path), ErrorKind::MissingFile, "nothing", expected));
     }
 }
 
-fn check_size(dir: &Path, problems: &mut Problems) {
-    let file = dir.join(INSTRUCTION);
-    let size = fs::metadata(&file).map_or(0, |metadata| metadata.len());
+fn check_size(file: &Path, problems: &mut Problems) {
+    let size = fs::metadata(file).map_or(0, |metadata| metadata.len());
     if size > INSTRUCTION_BYTES {
         let spot = Spot { key: String::new(), line: None };
         let expected = format!("at most {INSTRUCTION_BYTES} bytes");
-        problems.error(spot.error(&file, ErrorKind::TooLarge, format!("{size} bytes"), expected));
+        problems.error(spot.error(file, ErrorKind::TooLarge, format!("{size} bytes"), expected));
     }
+}
+
+fn all_inside(
+    dir: &Path,
+    entries: impl Iterator<Item = impl AsRef<Path>>,
+    problems: &mut Problems,
+) -> bool {
+    entries.filter(|entry| !stays_inside(dir, entry.as_ref(), problems)).count() == 0
 }
 
 /// Whether an entry of the task's directory is in that directory, not a link to somewhere else.
 /// Links below the parts are judged when the parts are packed.
-fn stays_inside(dir: &Path, entry: &str, problems: &mut Problems) -> bool {
+fn stays_inside(dir: &Path, entry: &Path, problems: &mut Problems) -> bool {
     let path = dir.join(entry);
     if !fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink()) {
         return true;
@@ -128,27 +132,38 @@ fn stays_inside(dir: &Path, entry: &str, problems: &mut Problems) -> bool {
 /// A task file is not the job's author's: it may use only the variables that the job lists.
 fn check_variables(context: &Context<'_>, dir: &Path, file: &TaskFile, problems: &mut Problems) {
     let path = dir.join(TASK_FILE);
-    for variable in file.env.values() {
-        for (name, has_default) in variable.template.variables() {
-            let fault = |kind, found: String, expected: &str, hint: String| ConfigError {
-                hint: Some(hint),
-                ..variable.spot.error(&path, kind, found, expected)
-            };
-            if !context.job.task_env.contains(&name) {
-                problems.error(fault(
-                    ErrorKind::VariableNotListed,
-                    format!("`${{{name}}}`, which the job does not let tasks use"),
-                    "variables listed in the job's `task_env`",
-                    format!("add {name} to `task_env` in {}", context.job.file.display()),
-                ));
-            } else if !has_default && !(context.options.is_set)(&name) {
-                problems.error(fault(
-                    ErrorKind::UnsetVariable,
-                    format!("`${{{name}}}`, which is not set in the environment"),
-                    "variables that are set",
-                    format!("export {name}, or write `${{{name}:-default}}`"),
-                ));
-            }
+    let solved = context.job.agents.iter().any(|agent| agent.spec.kind == AgentKind::Oracle);
+    let solution = file.solution_variables.iter().filter(|_| solved);
+    for variable in file.variables.iter().chain(solution) {
+        check_variable(context, &path, variable, problems);
+    }
+}
+
+fn check_variable(
+    context: &Context<'_>,
+    file: &Path,
+    variable: &Variable,
+    problems: &mut Problems,
+) {
+    let fault = |kind, found: String, expected: &str, hint: String| ConfigError {
+        hint: Some(hint),
+        ..variable.spot.error(file, kind, found, expected)
+    };
+    for (name, has_default) in variable.template.variables() {
+        if !context.job.task_env.contains(&name) {
+            problems.error(fault(
+                ErrorKind::VariableNotListed,
+                format!("`${{{name}}}`, which the job does not let tasks use"),
+                "variables listed in the job's `task_env`",
+                format!("add {name} to `task_env` in {}", context.job.file.display()),
+            ));
+        } else if !has_default && !(context.options.is_set)(&name) {
+            problems.error(fault(
+                ErrorKind::UnsetVariable,
+                format!("`${{{name}}}`, which is not set in the environment"),
+                "variables that are set",
+                format!("export {name}, or write `${{{name}:-default}}`"),
+            ));
         }
     }
 }

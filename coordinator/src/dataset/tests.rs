@@ -1,14 +1,19 @@
 //! Datasets on a real file system: what is found, what is refused, what is packed.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bytes::Bytes;
+use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::digest::Digest;
 use rollout_protocol::error::ErrorType;
-use rollout_protocol::spec::task::TaskSpec;
-use rollout_worker::store::BlobStore;
+use rollout_protocol::spec::task::{Rules, TaskFormat, TaskSpec};
 use rollout_worker::store::fs::FsStore;
+use rollout_worker::store::{BlobStore, StoreError};
 
 use super::*;
 use crate::config::{ConfigErrors, ErrorKind, Job, Options, Problems, read_job};
@@ -64,7 +69,7 @@ impl Project {
     fn sink(&self, name: &str, store: Option<Arc<dyn BlobStore>>) -> Sink {
         let scratch = self.path(name);
         fs::create_dir(&scratch).expect("made");
-        Sink { store, scratch }
+        Sink { store, scratch, known: None }
     }
 }
 
@@ -160,7 +165,7 @@ fn missing_files_are_faults_of_the_task_or_of_a_strict_run() {
     let named = ["instruction.md", "tests/test.sh", "environment/Dockerfile"];
     assert!(named.iter().all(|file| fault.message.contains(file)), "{fault}");
     assert!(b.fault.is_none(), "without a solution the other agents still can");
-    assert!(!b.parts.solution);
+    assert!(b.parts.steps[0].solution.is_none());
     let files: Vec<String> = project.faults(true).into_iter().map(|(file, ..)| file).collect();
     assert_eq!(
         files,
@@ -193,7 +198,7 @@ fn what_is_needed_depends_on_the_job() {
         let (_, datasets, _) = project.load(false).expect("no faults of the run");
         let task = &datasets[0].tasks[0];
         assert_eq!(task.fault.is_some(), fault, "{settings:?} {image}");
-        assert_eq!(task.parts.environment, environment);
+        assert_eq!(task.parts.context.is_some(), environment);
     }
 }
 
@@ -287,4 +292,241 @@ async fn a_directory_that_is_gone_is_a_fault_of_its_task() {
     let bundled = bundle(&job, datasets, &project.sink("scratch", None)).await.expect("bundled");
     let kinds: Vec<_> = bundled.iter().map(|t| t.spec.fault.as_ref().map(|f| f.kind)).collect();
     assert_eq!(kinds, [Some(ErrorType::TaskNotFound), None]);
+}
+
+/// The tasks of both formats that tests of all providers share.
+fn formats(provider: &str, format: &str) -> Result<Vec<Task>, ConfigErrors> {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/formats");
+    let project = Project::new(&format!(
+        "agents: [{{name: oracle}}]\nenvironment: {{type: {provider}}}\n\
+         task_env: [ROLLOUT_FIXTURE_ABSENT]\n\
+         datasets: [{{path: '{}', format: {format}}}]\n",
+        fixtures.join(format).display()
+    ));
+    project.load(false).map(|(_, mut datasets, _)| datasets.remove(0).tasks)
+}
+
+#[test]
+fn hand_made_tasks_of_both_formats_are_read() {
+    for format in ["rollout", "harbor"] {
+        let tasks = formats("docker", format).expect("no faults of the run");
+        assert!(tasks.len() > 10);
+        let faulty: Vec<&str> = tasks
+            .iter()
+            .filter(|task| task.fault.is_some())
+            .map(|task| task.name.as_str())
+            .collect();
+        let expected: &[&str] = if format == "rollout" { &["no-tests"] } else { &[] };
+        assert_eq!(faulty, expected);
+    }
+}
+
+#[test]
+fn what_a_process_sandbox_lacks_is_refused_with_task_key_and_reason() {
+    let errors = formats("process", "harbor").expect_err("refused").errors;
+    let found: BTreeSet<(String, String)> = errors
+        .iter()
+        .map(|error| {
+            let parts =
+                error.file.components().rev().map(|part| part.as_os_str().to_string_lossy());
+            let parts: Vec<String> = parts.map(Into::into).collect();
+            let task = parts.iter().position(|part| part == "harbor").expect("below it");
+            (parts[task - 1].clone(), error.key.clone())
+        })
+        .collect();
+    let expected = [
+        ("agent-without-network", "agent.network_mode"),
+        ("collect", "verifier.environment.docker_image"),
+        ("compose", ""),
+        ("prebuilt-image", "environment.docker_image"),
+        ("separate-verifier", "verifier.environment.docker_image"),
+        ("separate-verifier-image", "RUN"),
+        ("separate-verifier-tampering", "verifier.environment.docker_image"),
+        ("users", "agent.user"),
+    ];
+    for (task, key) in expected {
+        assert!(found.contains(&(task.to_owned(), key.to_owned())), "{task} {key}: {found:#?}");
+    }
+    let refused: BTreeSet<&str> = found.iter().map(|(task, _)| task.as_str()).collect();
+    assert_eq!(refused, expected.iter().map(|(task, _)| *task).collect());
+}
+
+#[test]
+fn what_no_environment_can_enforce_is_refused() {
+    let project = Project::new(&job("{path: ./set}"));
+    project.task("set/a");
+    let text = "schema_version = \"1.4\"\n[environment]\nnetwork_mode = \"allowlist\"\n\
+                [[verifier.collect]]\ncommand = \"true\"\nservice = \"db\"\n";
+    project.write("set/a/task.toml", text);
+    project.write("set/a/trajectory.json", "{}");
+    let kind = ErrorKind::Unsupported;
+    let mut faults = project.faults(false);
+    faults.sort();
+    assert_eq!(
+        faults,
+        expected(&[
+            ("set/a/task.toml", "environment.network_mode", kind),
+            ("set/a/task.toml", "verifier.collect[0].service", kind),
+            ("set/a/trajectory.json", "", kind),
+        ])
+    );
+}
+
+impl Project {
+    /// A task in Harbor's format with two steps, shared tests and a verifier of its own.
+    fn steps(&self, dir: &str) {
+        let text = "schema_version = \"1.4\"\n[environment]\ndocker_image = \"some/image:1\"\n\
+                    [[steps]]\nname = \"one\"\n[[steps]]\nname = \"two\"\n\
+                    [steps.verifier.environment]\n";
+        self.write(&format!("{dir}/task.toml"), text);
+        self.write(&format!("{dir}/environment/docker-compose.yaml"), "services: {}\n");
+        self.write(&format!("{dir}/.harborignore"), "*.secret\n");
+        self.write(&format!("{dir}/tests/helper.sh"), "shared\n");
+        self.write(&format!("{dir}/tests/test.sh"), "shared\n");
+        self.write(&format!("{dir}/solution/solve.sh"), "shared\n");
+        self.write(&format!("{dir}/steps/one/instruction.md"), "# canary\n\nOne.\n");
+        self.write(&format!("{dir}/steps/one/tests/test.sh"), "one\n");
+        self.write(&format!("{dir}/steps/one/tests/x.secret"), "secret\n");
+        self.write(&format!("{dir}/steps/one/workdir/setup.sh"), "true\n");
+        self.write(&format!("{dir}/steps/two/instruction.md"), "Two.\n");
+        self.write(&format!("{dir}/steps/two/tests/Dockerfile"), "FROM scratch\n");
+        self.write(&format!("{dir}/steps/two/solution/solve.sh"), "two\n");
+    }
+}
+
+#[tokio::test]
+async fn every_part_of_a_task_with_steps_is_bundled() {
+    let project = Project::new(&job("{path: ./set}"));
+    project.steps("set/a");
+    let (job, datasets, _) = project.load(true).expect("no faults");
+    let store: Arc<dyn BlobStore> =
+        Arc::new(FsStore::open(project.path("blobs")).await.expect("a store"));
+    let sink = project.sink("scratch", Some(Arc::clone(&store)));
+    let bundled = bundle(&job, datasets, &sink).await.expect("bundled");
+    assert_eq!(fs::read_dir(&sink.scratch).expect("listed").count(), 0, "nothing is left over");
+    let spec = &bundled[0].spec;
+    assert_eq!(spec.environment.compose.as_deref(), Some("docker-compose.yaml"));
+    let [one, two] = spec.steps.as_slice() else { panic!("two steps") };
+    let text = async |blob: &Option<BlobRef>| {
+        let digest = blob.as_ref().expect("packed").digest;
+        let bytes = store.get_bytes(&digest, 1 << 20).await.expect("stored");
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    assert_eq!(text(&one.files.instruction).await, "One.\n");
+    let tests = text(&one.files.tests).await;
+    assert!(tests.contains("helper.sh") && tests.contains("one\n"), "laid over the shared ones");
+    assert!(!tests.contains("secret"), "what is ignored stays here");
+    assert!(text(&one.files.solution).await.contains("shared\n"));
+    assert!(text(&one.files.workdir).await.contains("setup.sh"));
+    assert!(text(&two.files.solution).await.contains("two\n"));
+    assert_eq!(two.files.tests, None, "they are in the verifier's own image");
+    let own = two.verifier.environment.as_ref().expect("its own");
+    assert!(text(&own.context).await.contains("FROM scratch"));
+    assert!(spec.environment.context.is_some(), "the file with services is in it");
+    assert_eq!(spec.rules, Rules::of(TaskFormat::Harbor));
+}
+
+#[test]
+fn what_steps_lack() {
+    let project = Project::new(&job("{path: ./set}"));
+    project.steps("set/a");
+    for file in [
+        "steps/one/instruction.md",
+        "steps/two/tests/Dockerfile",
+        "tests/test.sh",
+        "steps/one/tests/test.sh",
+    ] {
+        fs::remove_file(project.path("set/a").join(file)).expect("removed");
+    }
+    let (_, datasets, _) = project.load(false).expect("no faults of the run");
+    let fault = datasets[0].tasks[0].fault.as_ref().expect("a fault");
+    let lacks =
+        "lacks steps/one/instruction.md, steps/one/tests/test.sh, steps/two/tests/Dockerfile";
+    assert!(fault.message.contains(lacks), "{fault}");
+}
+
+#[tokio::test]
+async fn unchanged_tasks_are_neither_packed_nor_stored_again() {
+    let project = Project::new(&job("{path: ./set}"));
+    project.task("set/a");
+    project.steps("set/b");
+    // Older than what is taken for fresh: the change time cannot be set, so it is waited for.
+    let (job, datasets, _) = project.load(true).expect("no faults");
+    let settled = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !["set/a", "set/b"].iter().all(|dir| {
+        let parts = ["environment", "tests", "solution"].map(Path::new);
+        let look = fingerprint::of(&project.path(dir), parts, "");
+        look.is_some_and(|look| look.settled)
+    }) {
+        assert!(std::time::Instant::now() < settled, "the files never settle");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    let inner: Arc<dyn BlobStore> =
+        Arc::new(FsStore::open(project.path("blobs")).await.expect("a store"));
+    let store = Arc::new(Counting { inner, puts: AtomicUsize::new(0) });
+    let mut digests = Vec::new();
+    let mut puts = Vec::new();
+    for round in ["first", "second", "third"] {
+        if round == "third" {
+            fs::remove_dir_all(project.path("blobs/blobs")).expect("removed");
+            fs::create_dir(project.path("blobs/blobs")).expect("made");
+        }
+        let known = Some(Arc::new(KnownParts::new(project.path("known"))));
+        let sink = Sink { known, ..project.sink(round, Some(Arc::clone(&store) as _)) };
+        let bundled = bundle(&job, datasets.clone(), &sink).await.expect("bundled");
+        digests.push(bundled.iter().map(|task| task.digest).collect::<Vec<_>>());
+        puts.push(store.puts.swap(0, Ordering::Relaxed));
+        assert_eq!(fs::read_dir(&sink.scratch).expect("listed").count(), 0, "nothing is left over");
+    }
+    assert!(puts[0] > 0);
+    assert_eq!(puts[1], 0, "all of it is there");
+    assert_eq!(puts[2], puts[0], "what is gone from the store is stored again");
+    assert_eq!(digests[1], digests[0]);
+    assert_eq!(digests[2], digests[0]);
+}
+
+/// A store that counts what is stored.
+#[derive(Debug)]
+struct Counting {
+    inner: Arc<dyn BlobStore>,
+    puts: AtomicUsize,
+}
+
+#[async_trait::async_trait]
+impl BlobStore for Counting {
+    fn identity(&self) -> &str {
+        self.inner.identity()
+    }
+    async fn put_bytes(&self, bytes: Bytes, kind: MediaType) -> Result<BlobRef, StoreError> {
+        self.puts.fetch_add(1, Ordering::Relaxed);
+        self.inner.put_bytes(bytes, kind).await
+    }
+    async fn put_file(&self, file: &Path, kind: MediaType) -> Result<BlobRef, StoreError> {
+        self.puts.fetch_add(1, Ordering::Relaxed);
+        self.inner.put_file(file, kind).await
+    }
+    async fn contains(&self, digest: &Digest) -> Result<bool, StoreError> {
+        self.inner.contains(digest).await
+    }
+    async fn get_bytes(&self, digest: &Digest, most: u64) -> Result<Bytes, StoreError> {
+        self.inner.get_bytes(digest, most).await
+    }
+    async fn get_file(&self, digest: &Digest, to: &Path) -> Result<(), StoreError> {
+        self.inner.get_file(digest, to).await
+    }
+    async fn get(
+        &self,
+        digest: &Digest,
+    ) -> Result<Box<dyn tokio::io::AsyncRead + Send + Unpin>, StoreError> {
+        self.inner.get(digest).await
+    }
+    async fn put_document(&self, path: &str, bytes: Bytes) -> Result<bool, StoreError> {
+        self.inner.put_document(path, bytes).await
+    }
+    async fn list_documents(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        self.inner.list_documents(prefix).await
+    }
+    async fn get_document(&self, path: &str) -> Result<Option<Bytes>, StoreError> {
+        self.inner.get_document(path).await
+    }
 }

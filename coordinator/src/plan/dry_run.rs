@@ -3,13 +3,14 @@
 use rollout_protocol::digest::Digest;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::resources::Resources;
-use rollout_protocol::spec::task::TaskSpec;
+use rollout_protocol::spec::task::{NetworkPolicy, TaskFormat, TaskSpec};
 use rollout_protocol::spec::timeout::Timeouts;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::JobPlan;
-use crate::config::{self, ConfigWarning, Job};
+use crate::config::{self, ConfigWarning, FormatChoice, Job};
+use crate::dataset::{Dataset, Task};
 
 /// A job as it would run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -52,8 +53,17 @@ pub struct TaskView {
     pub dataset: String,
     /// Task.
     pub task: String,
+    /// The format of its files.
+    pub format: FormatView,
     /// Where its image comes from.
     pub image: ImageView,
+    /// Names of its steps, when it has several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<String>,
+    /// What it may reach, unless a phase says otherwise.
+    pub network: NetworkPolicy,
+    /// Whether a verifier has an environment of its own.
+    pub separate_verifier: bool,
     /// Its resources, after the job's overrides.
     pub resources: Resources,
     /// Its time limits, after the job's multiplier, override and ceiling.
@@ -64,6 +74,15 @@ pub struct TaskView {
     pub digest: Digest,
     /// Why it cannot run.
     pub fault: Option<String>,
+}
+
+/// The format that a task is read in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FormatView {
+    /// The format.
+    pub name: TaskFormat,
+    /// Why this one.
+    pub reason: String,
 }
 
 /// Where the image of a task comes from.
@@ -84,11 +103,22 @@ pub enum ImageView {
     Host,
 }
 
-/// What would run. `tasks` are those of the plan, in its order.
+/// The formats of the tasks of all datasets, in their order, which is that of their plan.
+pub fn formats(datasets: &[Dataset]) -> Vec<FormatView> {
+    let tasks = datasets.iter().flat_map(|dataset| &dataset.tasks);
+    let view = |task: &Task| {
+        let FormatChoice { format, reason } = &task.file.format;
+        FormatView { name: *format, reason: reason.to_string() }
+    };
+    tasks.map(view).collect()
+}
+
+/// What would run. `tasks` are those of the plan and `formats` theirs, in its order.
 pub fn dry_run(
     job: &Job,
     plan: &JobPlan,
     tasks: &[TaskSpec],
+    formats: &[FormatView],
     warnings: Vec<ConfigWarning>,
 ) -> DryRun {
     let mut datasets: Vec<&str> = tasks.iter().map(|task| task.dataset.as_str()).collect();
@@ -108,13 +138,14 @@ pub fn dry_run(
         tasks: tasks
             .iter()
             .zip(plan.tasks())
-            .map(|(spec, planned)| task_view(job, spec, planned.spec))
+            .zip(formats)
+            .map(|((spec, planned), format)| task_view(job, spec, format, planned.spec))
             .collect(),
         warnings,
     }
 }
 
-fn task_view(job: &Job, spec: &TaskSpec, digest: Digest) -> TaskView {
+fn task_view(job: &Job, spec: &TaskSpec, format: &FormatView, digest: Digest) -> TaskView {
     let environment = &job.settings.environment;
     let image = match (environment.provider.kind(), &spec.environment.docker_image) {
         (ProviderKind::Process, _) => ImageView::Host,
@@ -128,7 +159,11 @@ fn task_view(job: &Job, spec: &TaskSpec, digest: Digest) -> TaskView {
     TaskView {
         dataset: spec.dataset.clone(),
         task: spec.name.clone(),
+        format: format.clone(),
         image,
+        steps: spec.steps.iter().filter_map(|step| step.name.clone()).collect(),
+        network: spec.environment.network.clone(),
+        separate_verifier: spec.steps.iter().any(|step| step.verifier.environment.is_some()),
         resources: spec.environment.resources,
         timeouts: Timeouts::of(spec),
         git_commit_id: spec.git_commit_id.clone(),

@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 pub use build::{BuildError, build};
 pub use compare::{Change, PlanChange, Subject, compare};
 pub use document::PlanDocument;
-pub use dry_run::{Counts, DryRun, ImageView, TaskView, dry_run};
+pub use dry_run::{Counts, DryRun, FormatView, ImageView, TaskView, dry_run, formats};
 pub use lanes::{Lanes, Needs};
 pub use read::{Prepared, read};
 

@@ -268,8 +268,10 @@ async fn a_plan_is_built_with_its_documents_and_shown() {
     let store: std::sync::Arc<dyn BlobStore> = std::sync::Arc::new(store);
     let scratch = dir.path().join("scratch");
     std::fs::create_dir(&scratch).expect("made");
-    let sink = crate::dataset::Sink { store: Some(std::sync::Arc::clone(&store)), scratch };
+    let sink =
+        crate::dataset::Sink { store: Some(std::sync::Arc::clone(&store)), scratch, known: None };
     let Prepared { job, datasets, warnings } = prepared(dir.path());
+    let formats = formats(&datasets);
     let (plan, specs) = build(&job, datasets, &sink).await.expect("a plan");
     assert_eq!(plan.len(), 12);
     for trial in plan.trials() {
@@ -278,7 +280,7 @@ async fn a_plan_is_built_with_its_documents_and_shown() {
         }
     }
 
-    let shown = dry_run(&job, &plan, &specs, warnings);
+    let shown = dry_run(&job, &plan, &specs, &formats, warnings);
     let json = serde_json::to_value(&shown).expect("serializable");
     assert_eq!(json["plan_digest"], plan.digest().to_string());
     let counts = serde_json::json!({
@@ -305,7 +307,7 @@ async fn more_trials_than_a_run_holds_are_a_fault_of_the_job() {
     let dir = project();
     let Prepared { mut job, datasets, .. } = prepared(dir.path());
     job.n_attempts = 5_000_000;
-    let sink = crate::dataset::Sink { store: None, scratch: dir.path().to_owned() };
+    let sink = crate::dataset::Sink { store: None, scratch: dir.path().to_owned(), known: None };
     let Err(BuildError::Config(errors)) = build(&job, datasets, &sink).await else {
         panic!("a fault")
     };

@@ -41,21 +41,28 @@ impl ResourceOverrides {
     }
 }
 
-/// `cpus`, `memory_mb`, `storage_mb` and the older `memory`, `storage` of a task file.
-pub(crate) fn read_task(environment: &mut Fields<'_>) -> Resources {
+/// `cpus`, `memory_mb`, `storage_mb` and the older `memory`, `storage` of a task file. Figures that
+/// it does not name are ceilings as `unnamed` says.
+pub(crate) fn read_task(environment: &mut Fields<'_>, unnamed: Ceilings) -> Resources {
     let default = Resources::default();
     let cpus = environment.take("cpus");
     let cpus = read_cpus(&cpus, |field| {
-        field.warn("deprecated: write a whole number; fractions are rounded up");
+        field.warn("rounded up to whole processors: write a whole number");
     });
-    let cpus = cpus.unwrap_or(default.cpus);
     let memory = [environment.take("memory_mb"), environment.take("memory")];
     let storage = [environment.take("storage_mb"), environment.take("storage")];
+    let memory_mb = task_amount(&memory, "memory_mb");
+    let storage_mb = task_amount(&storage, "storage_mb");
     Resources {
-        cpus,
-        memory_mb: task_amount(&memory, "memory_mb").unwrap_or(default.memory_mb),
-        storage_mb: task_amount(&storage, "storage_mb").unwrap_or(default.storage_mb),
-        ..default
+        cpus: cpus.unwrap_or(default.cpus),
+        memory_mb: memory_mb.unwrap_or(default.memory_mb),
+        storage_mb: storage_mb.unwrap_or(default.storage_mb),
+        gpus: default.gpus,
+        ceilings: Ceilings {
+            cpus: cpus.is_some() || unnamed.cpus,
+            memory: memory_mb.is_some() || unnamed.memory,
+            storage: storage_mb.is_some() || unnamed.storage,
+        },
     }
 }
 
@@ -140,7 +147,7 @@ mod tests {
     use super::*;
 
     fn task(text: &str) -> Outcome<(u32, u64, u64)> {
-        let (r, faults, warnings) = read_fields(text, read_task);
+        let (r, faults, warnings) = read_fields(text, |fields| read_task(fields, Ceilings::ALL));
         ((r.cpus, r.memory_mb, r.storage_mb), faults, warnings)
     }
 

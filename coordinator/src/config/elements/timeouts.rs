@@ -5,7 +5,7 @@ use rollout_protocol::spec::timeout::{Timeouts, verifier_timeout};
 use super::super::fields::{Field, Fields};
 
 /// Longest time limit, seconds: 31 years, so that products stay far from infinity.
-const LONGEST_SEC: f64 = 1e9;
+pub(crate) const LONGEST_SEC: f64 = 1e9;
 
 /// Largest multiplier.
 const LARGEST_MULTIPLIER: f64 = 1e6;

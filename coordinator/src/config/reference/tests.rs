@@ -52,12 +52,28 @@ fn every_key_of_job_files_is_explained() {
     hold(&JOB, &taken);
 }
 
-const TASKS: &[&str] = &["[agent]\n[verifier]\n[environment]\n"];
+const TASKS: &[&str] = &["
+artifacts = [{}]
+task.authors = [{}]
+solution = {}
+[agent]
+[[verifier.collect]]
+[verifier.environment.healthcheck]
+[environment.healthcheck]
+[[environment.mcp_servers]]
+[environment.tpu]
+[[steps]]
+agent = {}
+verifier.collect = [{}]
+verifier.environment.healthcheck = {}
+healthcheck = {}
+artifacts = [{}]
+"];
 
 #[test]
 fn every_key_of_task_files_is_explained() {
     let taken = taken(TASKS, |file, problems| {
-        read_task(file, problems);
+        read_task(file, None, problems);
     });
     hold(&TASK, &taken);
 }

@@ -1,20 +1,20 @@
 //! TOML text to a tree. The only place that knows the TOML crate.
 
-use toml::de::{DeTable, DeValue};
+use ::toml::de::{DeTable, DeValue};
 
-use super::tree::{Entry, Node, Value};
+use super::super::tree::{Entry, Node, Value};
 
 /// A place where the text is not TOML.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Fault {
+pub(in super::super) struct Fault {
     /// Line, from 1, where it is known.
-    pub(super) line: Option<usize>,
+    pub(in super::super) line: Option<usize>,
     /// What is wrong.
-    pub(super) message: String,
+    pub(in super::super) message: String,
 }
 
 /// Reads a document, or says everything that is not TOML in it.
-pub(super) fn parse(text: &str) -> Result<Node, Vec<Fault>> {
+pub(in super::super) fn parse(text: &str) -> Result<Node, Vec<Fault>> {
     let lines = Lines::of(text);
     let (table, errors) = DeTable::parse_recoverable(text);
     if errors.is_empty() {

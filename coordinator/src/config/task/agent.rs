@@ -1,0 +1,55 @@
+//! `[agent]`, and `[steps.agent]` on top of it.
+
+use rollout_protocol::spec::task::{AgentPhase, TaskEnvironment};
+
+use super::super::elements::timeouts;
+use super::super::fields::{Field, Fields};
+use super::format::Defaults;
+use super::{Reading, network};
+
+/// How agents run, and the time limit of their install scripts.
+pub(super) fn read(
+    field: &Field<'_>,
+    environment: &TaskEnvironment,
+    reading: &mut Reading,
+) -> (AgentPhase, f64) {
+    let Defaults { agent_sec, install_sec, .. } = reading.defaults;
+    let phase = AgentPhase { timeout_sec: agent_sec, ..AgentPhase::default() };
+    let Some(mut fields) = field.mapping() else { return (phase, install_sec) };
+    let install_sec = timeouts::read(&fields.take("install_timeout_sec"), install_sec);
+    let phase = on_top(&mut fields, phase, environment, reading);
+    fields.finish();
+    (phase, install_sec)
+}
+
+/// How the agent runs in a step: what the step does not say is as in `task`.
+pub(super) fn read_step(
+    field: &Field<'_>,
+    task: &AgentPhase,
+    environment: &TaskEnvironment,
+    reading: &mut Reading,
+) -> AgentPhase {
+    let Some(mut fields) = field.mapping() else { return task.clone() };
+    let phase = on_top(&mut fields, task.clone(), environment, reading);
+    fields.finish();
+    phase
+}
+
+fn on_top(
+    fields: &mut Fields<'_>,
+    below: AgentPhase,
+    environment: &TaskEnvironment,
+    reading: &mut Reading,
+) -> AgentPhase {
+    let timeout = fields.take("timeout_sec");
+    let timeout_sec = if timeout.is_present() {
+        Some(timeouts::read(&timeout, below.timeout_sec.unwrap_or(timeouts::LONGEST_SEC)))
+    } else {
+        below.timeout_sec
+    };
+    AgentPhase {
+        timeout_sec,
+        user: reading.user(&fields.take("user")).or(below.user),
+        network: network::phase(fields, &environment.network, below.network, reading),
+    }
+}

@@ -1,0 +1,28 @@
+//! `[[verifier.collect]]`: commands that make a result ready to be taken.
+
+use rollout_protocol::spec::task::CollectHook;
+
+use super::super::elements::timeouts;
+use super::super::fields::Field;
+use super::Reading;
+
+/// Time limit of a command that has none of its own, seconds.
+const TIMEOUT_SEC: f64 = 60.0;
+
+/// The commands, in the order of the file.
+pub(super) fn read(field: &Field<'_>, reading: &mut Reading) -> Vec<CollectHook> {
+    let items = field.items().unwrap_or_default();
+    items.iter().filter_map(|item| hook(item, reading)).collect()
+}
+
+fn hook(item: &Field<'_>, reading: &mut Reading) -> Option<CollectHook> {
+    let mut fields = item.mapping()?;
+    let command = fields.take("command");
+    command.required("a command");
+    let service = fields.take("service");
+    let service = reading.service(service.name(), &service);
+    let timeout_sec = timeouts::read(&fields.take("timeout_sec"), TIMEOUT_SEC);
+    let user = reading.user(&fields.take("user"));
+    fields.finish();
+    Some(CollectHook { command: command.name()?, service, timeout_sec, user })
+}

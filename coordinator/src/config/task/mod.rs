@@ -1,0 +1,240 @@
+//! Task files (`task.toml`) of both formats as written, defaults filled in. One reader serves both:
+//! they differ in their defaults, and a key means the same in either.
+
+mod agent;
+mod collect;
+mod environment;
+mod format;
+mod healthcheck;
+mod mcp;
+mod network;
+mod steps;
+#[cfg(test)]
+mod tests;
+pub(super) mod toml;
+mod verifier;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use rollout_protocol::spec::task::{
+    Artifact, McpServer, StepSpec, StepStrategy, TaskEnvironment, TaskFormat,
+};
+use rollout_protocol::template::Template;
+
+use super::elements::artifacts;
+use super::elements::variables::{self, Variable};
+use super::fields::{Field, Fields, Reader, Spot, UnknownKeys};
+use super::problem::{ErrorKind, Problems};
+use super::read;
+use format::Defaults;
+
+pub use format::{FormatChoice, FormatReason};
+
+/// A task file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskFile {
+    /// The format it is read in, and why.
+    pub format: FormatChoice,
+    /// `source`: where the task comes from.
+    pub source: Option<String>,
+    /// Where the agent works, without the files of its directory. Time limits and resources are
+    /// the task's own: nothing of the job is in them.
+    pub environment: TaskEnvironment,
+    /// Time limit of the agent's install script, seconds.
+    pub install_sec: f64,
+    /// What is asked, without files; at least one, and only that one may be without a name.
+    pub steps: Vec<StepSpec>,
+    /// How the rewards of several steps become the task's.
+    pub strategy: StepStrategy,
+    /// Servers of tools.
+    pub mcp_servers: Vec<McpServer>,
+    /// Directory with skills, inside the environment.
+    pub skills_dir: Option<String>,
+    /// Values that may refer to variables of the host, whichever agent runs.
+    pub variables: Vec<Variable>,
+    /// The same of the solution, which only the oracle runs.
+    pub solution_variables: Vec<Variable>,
+    /// What not every provider has.
+    pub demands: Vec<Demand>,
+}
+
+/// Something that not every provider has, and where a task asks for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Demand {
+    /// What it is.
+    pub kind: DemandKind,
+    /// Where it stands.
+    pub spot: Spot,
+}
+
+/// Something that not every provider has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DemandKind {
+    /// Scripts run as a user other than root.
+    User(String),
+    /// A phase may reach something else than the environment.
+    NetworkOfPhase,
+    /// Only some hosts may be reached.
+    Allowlist,
+    /// Graphics processors.
+    Gpus,
+    /// Something is done in, or taken from, a service beside the environment.
+    Service(String),
+    /// The verifier has an environment of its own.
+    OwnVerifier,
+}
+
+/// What the parts of a file have in common while it is read.
+struct Reading {
+    defaults: Defaults,
+    variables: Vec<Variable>,
+    demands: Vec<Demand>,
+}
+
+/// Reads a task file in a format, or in the one that it says itself; nothing when it cannot be read
+/// or is not TOML. Keys that are not known are warnings: task files are shared with other tools.
+pub fn read_task(
+    file: &Path,
+    format: Option<TaskFormat>,
+    problems: &mut Problems,
+) -> Option<TaskFile> {
+    let text = read::text(file, problems)?;
+    let root = match toml::parse(&text) {
+        Ok(root) => root,
+        Err(faults) => {
+            for fault in faults {
+                let spot = Spot { key: String::new(), line: fault.line };
+                let expected = "a TOML document";
+                problems.error(spot.error(file, ErrorKind::Syntax, fault.message, expected));
+            }
+            return None;
+        }
+    };
+    let reader = Reader::new(file, UnknownKeys::Warnings);
+    let task = reader.root(&root).map(|mut fields| {
+        let task = task(FormatChoice::of(&root, format), &mut fields);
+        fields.finish();
+        task
+    });
+    problems.extend(reader.into_problems());
+    task
+}
+
+fn task(format: FormatChoice, fields: &mut Fields<'_>) -> TaskFile {
+    let defaults = Defaults::of(format.format);
+    let mut reading = Reading { defaults, variables: Vec::new(), demands: Vec::new() };
+    format::version(format.format, fields);
+    let source = fields.take("source").string();
+    if let Some(metadata) = Some(fields.take("metadata")).filter(Field::is_present) {
+        // Anything may stand below, as long as it is a table.
+        metadata.entries();
+    }
+    describe(&fields.take("task"));
+    let environment = environment::read_main(&fields.take("environment"), &mut reading);
+    let (agent, install_sec) = agent::read(&fields.take("agent"), &environment.task, &mut reading);
+    let verifier = verifier::read(&fields.take("verifier"), &environment.task, &mut reading);
+    let solution = solution(&fields.take("solution"));
+    let artifacts = reading.artifacts(&fields.take("artifacts"));
+    let common = steps::Common { environment: &environment.task, agent, verifier, artifacts };
+    let mut steps = steps::read(fields, common, &mut reading);
+    for step in &mut steps.steps {
+        step.solution_env = variables::templates(solution.clone());
+    }
+    TaskFile {
+        format,
+        source,
+        environment: environment.task,
+        install_sec,
+        steps: steps.steps,
+        strategy: steps.strategy,
+        mcp_servers: environment.mcp_servers,
+        skills_dir: environment.skills_dir,
+        variables: reading.variables,
+        solution_variables: solution.into_values().collect(),
+        demands: reading.demands,
+    }
+}
+
+/// What `[task]` says is for people and registries.
+fn describe(field: &Field<'_>) {
+    let Some(mut fields) = field.mapping() else { return };
+    let name = fields.take("name");
+    if !name.is_present() {
+        name.warn("absent: `[task]` should say `name = \"organization/name\"`");
+    }
+    name.name();
+    fields.take("version").text();
+    fields.take("description").string();
+    for author in fields.take("authors").items().unwrap_or_default() {
+        if let Some(mut author) = author.mapping() {
+            author.take("name").string();
+            author.take("email").string();
+            author.finish();
+        }
+    }
+    for keyword in fields.take("keywords").items().unwrap_or_default() {
+        keyword.string();
+    }
+    fields.finish();
+}
+
+fn solution(field: &Field<'_>) -> BTreeMap<String, Variable> {
+    let Some(mut fields) = field.mapping() else { return BTreeMap::new() };
+    let env = variables::read(&fields.take("env"));
+    fields.finish();
+    env
+}
+
+impl Reading {
+    /// Notes that a task asks for something that not every provider has.
+    fn demand(&mut self, kind: DemandKind, field: &Field<'_>) {
+        self.demands.push(Demand { kind, spot: field.spot() });
+    }
+
+    /// Variables, whose values every agent's trials need.
+    fn env(&mut self, field: &Field<'_>) -> BTreeMap<String, Template> {
+        let variables = variables::read(field);
+        self.variables.extend(variables.values().cloned());
+        variables::templates(variables)
+    }
+
+    /// A user by name or number.
+    fn user(&mut self, field: &Field<'_>) -> Option<String> {
+        let user = field.text()?;
+        let good = !user.is_empty()
+            && user.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-$:".contains(&b))
+            && !user.starts_with('-');
+        if !good {
+            field.bad_value("the name or number of a user of the environment");
+            return None;
+        }
+        if !matches!(user.as_str(), "root" | "0") {
+            self.demand(DemandKind::User(user.clone()), field);
+        }
+        Some(user)
+    }
+
+    /// A service beside the environment; nothing for the environment itself.
+    fn service(&mut self, name: Option<String>, field: &Field<'_>) -> Option<String> {
+        let name = name.filter(|name| name != "main")?;
+        self.demand(DemandKind::Service(name.clone()), field);
+        Some(name)
+    }
+
+    /// Files to keep.
+    fn artifacts(&mut self, field: &Field<'_>) -> Vec<Artifact> {
+        let mut artifacts = artifacts::read(field);
+        for artifact in &mut artifacts {
+            artifact.service = self.service(artifact.service.take(), field);
+            if artifact.destination.as_deref() == Some("manifest.json") {
+                field.reject(
+                    ErrorKind::BadValue,
+                    "the destination `manifest.json`",
+                    "another destination: the list of artifacts has this name",
+                );
+            }
+        }
+        artifacts
+    }
+}

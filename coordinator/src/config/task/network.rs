@@ -1,0 +1,103 @@
+//! What environments and phases may reach.
+
+use std::net::IpAddr;
+
+use rollout_protocol::spec::task::NetworkPolicy;
+
+use super::super::fields::{Field, Fields};
+use super::super::problem::ErrorKind;
+use super::{DemandKind, Reading};
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Mode {
+    Public,
+    NoNetwork,
+    Allowlist,
+}
+
+const MODES: &[(&str, Mode)] =
+    &[("public", Mode::Public), ("no-network", Mode::NoNetwork), ("allowlist", Mode::Allowlist)];
+
+/// The policy of an environment: `network_mode`, `allowed_hosts`, and the older `allow_internet`.
+pub(super) fn baseline(fields: &mut Fields<'_>, reading: &mut Reading) -> NetworkPolicy {
+    let older = fields.take("allow_internet");
+    let allowed = older.bool();
+    let policy = read(fields, reading);
+    if older.is_present() {
+        older.warn(if policy.is_some() {
+            "ignored because `network_mode` is given"
+        } else {
+            "deprecated: use `network_mode`"
+        });
+    }
+    let older = (allowed == Some(false)).then_some(NetworkPolicy::NoNetwork);
+    policy.or(older).unwrap_or_default()
+}
+
+/// The policy of a phase, when it differs from the environment's; `below` when the file says none.
+pub(super) fn phase(
+    fields: &mut Fields<'_>,
+    environment: &NetworkPolicy,
+    below: Option<NetworkPolicy>,
+    reading: &mut Reading,
+) -> Option<NetworkPolicy> {
+    let mode = fields.take("network_mode");
+    let written = read(fields, reading);
+    let is_own = written.is_some();
+    let policy = written.or(below).filter(|policy| policy != environment)?;
+    if is_own {
+        reading.demand(DemandKind::NetworkOfPhase, &mode);
+    }
+    Some(policy)
+}
+
+fn read(fields: &mut Fields<'_>, reading: &mut Reading) -> Option<NetworkPolicy> {
+    let field = fields.take("network_mode");
+    let hosts = fields.take("allowed_hosts");
+    let mode = field.word(MODES);
+    if hosts.is_present() && mode.is_none_or(|mode| mode != Mode::Allowlist) {
+        let found = "hosts without `network_mode = \"allowlist\"`";
+        hosts.reject(ErrorKind::Conflict, found, "both or neither");
+    }
+    Some(match mode? {
+        Mode::Public => NetworkPolicy::Public,
+        Mode::NoNetwork => NetworkPolicy::NoNetwork,
+        Mode::Allowlist => {
+            reading.demand(DemandKind::Allowlist, &field);
+            let items = hosts.items().unwrap_or_default();
+            NetworkPolicy::Allowlist(items.iter().filter_map(host).collect())
+        }
+    })
+}
+
+/// A host name, `*.` and a name, an address, or a network.
+fn host(field: &Field<'_>) -> Option<String> {
+    let host = field.name()?;
+    let (address, bits) = match host.split_once('/') {
+        Some((address, bits)) => (address, Some(bits)),
+        None => (host.as_str(), None),
+    };
+    let good = match (address.parse::<IpAddr>(), bits) {
+        (Ok(_), None) => true,
+        (Ok(address), Some(bits)) => {
+            let most = if address.is_ipv4() { 32 } else { 128 };
+            bits.parse::<u8>().is_ok_and(|bits| bits <= most)
+        }
+        (Err(_), Some(_)) => false,
+        (Err(_), None) => is_name(address.strip_prefix("*.").unwrap_or(address)),
+    };
+    if !good {
+        field.bad_value("a host name, `*.` and a name, an IP address or a network `address/bits`");
+    }
+    good.then_some(host)
+}
+
+fn is_name(name: &str) -> bool {
+    name.len() <= 253
+        && name.split('.').all(|label| {
+            (1..=63).contains(&label.len())
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+                && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+        })
+}

@@ -1,0 +1,129 @@
+//! `[[steps]]`.
+
+use std::collections::{BTreeMap, HashMap};
+
+use rollout_protocol::limits::NAME_BYTES;
+use rollout_protocol::name;
+use rollout_protocol::spec::task::{
+    AgentPhase, Artifact, StepFiles, StepSpec, StepStrategy, TaskEnvironment,
+};
+
+use super::super::fields::{Field, Fields};
+use super::super::problem::ErrorKind;
+use super::verifier::Verifier;
+use super::{Reading, agent, healthcheck, verifier};
+
+/// The key of a reward that is one number.
+const REWARD: &str = "reward";
+
+/// What every step has unless it says otherwise.
+pub(super) struct Common<'a> {
+    pub(super) environment: &'a TaskEnvironment,
+    pub(super) agent: AgentPhase,
+    pub(super) verifier: Verifier,
+    pub(super) artifacts: Vec<Artifact>,
+}
+
+/// The steps and what their rewards come to.
+pub(super) struct Steps {
+    pub(super) steps: Vec<StepSpec>,
+    pub(super) strategy: StepStrategy,
+}
+
+/// The steps of a file; one without a name when it has none.
+pub(super) fn read(fields: &mut Fields<'_>, common: Common<'_>, reading: &mut Reading) -> Steps {
+    let strategies = [("mean", StepStrategy::Mean), ("final", StepStrategy::Final)];
+    let strategy = fields.take("multi_step_reward_strategy");
+    let items = fields.take("steps").items().unwrap_or_default();
+    if items.is_empty() && strategy.is_present() {
+        strategy.warn("has no effect: the task has no steps");
+    }
+    let strategy = strategy.word(&strategies).unwrap_or_default();
+    let mut names = HashMap::new();
+    let read = items.iter().filter_map(|item| step(item, &common, &mut names, reading));
+    let mut steps: Vec<StepSpec> = read.collect();
+    if steps.is_empty() {
+        let Common { agent, verifier, artifacts, .. } = common;
+        steps.push(StepSpec {
+            name: None,
+            files: StepFiles::default(),
+            agent,
+            verifier: verifier.phase,
+            healthcheck: None,
+            min_reward: BTreeMap::new(),
+            artifacts,
+            solution_env: BTreeMap::new(),
+        });
+    }
+    Steps { steps, strategy }
+}
+
+fn step(
+    item: &Field<'_>,
+    common: &Common<'_>,
+    names: &mut HashMap<String, String>,
+    reading: &mut Reading,
+) -> Option<StepSpec> {
+    let mut fields = item.mapping()?;
+    let name = step_name(&fields.take("name"), names);
+    let environment = common.environment;
+    let agent = agent::read_step(&fields.take("agent"), &common.agent, environment, reading);
+    let verifier = &fields.take("verifier");
+    let verifier = verifier::read_step(verifier, &common.verifier, environment, reading);
+    let mut artifacts = common.artifacts.clone();
+    artifacts.extend(reading.artifacts(&fields.take("artifacts")));
+    let healthcheck = healthcheck::read(&fields.take("healthcheck"));
+    let min_reward = min_reward(&fields.take("min_reward"));
+    fields.finish();
+    Some(StepSpec {
+        name: Some(name?),
+        files: StepFiles::default(),
+        agent,
+        verifier: verifier.phase,
+        healthcheck,
+        min_reward,
+        artifacts,
+        solution_env: BTreeMap::new(),
+    })
+}
+
+/// The name of a directory on every system.
+fn step_name(field: &Field<'_>, names: &mut HashMap<String, String>) -> Option<String> {
+    field.required("the name of a directory below `steps/`");
+    let name = field.string()?;
+    let portable = (1..=NAME_BYTES).contains(&name.len())
+        && !name.starts_with('.')
+        && !name.ends_with('.')
+        && name.trim() == name
+        && !name.chars().any(|c| c.is_control() || r#"/\:*?"<>|"#.contains(c));
+    if !portable {
+        field.bad_value(
+            "the name of a directory on every system: at most 100 bytes, none of / \\ : * ? \" < > |, \
+             no dot or white space at its ends but inside",
+        );
+        return None;
+    }
+    if let Some(first) = names.insert(name::fold(&name), name.clone()) {
+        let found = format!("`{name}`, like the step `{first}`");
+        let expected = "names that differ in more than upper and lower case";
+        field.reject(ErrorKind::DuplicateName, found, expected);
+    }
+    Some(name)
+}
+
+/// A number for the key `reward`, or numbers by key.
+fn min_reward(field: &Field<'_>) -> BTreeMap<String, f64> {
+    const EXPECTED: &str = "a number, or a table of keys and numbers";
+    if field.is_mapping() {
+        let entries = field.entries().unwrap_or_default();
+        let one = |(key, value): (&str, Field<'_>)| {
+            Some((key.to_owned(), value.number("a number", |_| true)?))
+        };
+        return entries.into_iter().filter_map(one).collect();
+    }
+    if !field.is_present() {
+        return BTreeMap::new();
+    }
+    let number = field.number(EXPECTED, |_| true);
+    number.into_iter().map(|number| (REWARD.to_owned(), number)).collect()
+}

@@ -1,0 +1,317 @@
+//! Every key with its value, its default in each format, and what is refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rollout_protocol::spec::resources::{Ceilings, Resources};
+use rollout_protocol::spec::task::{
+    AgentPhase, Artifact, CollectHook, Healthcheck, McpTransport, NetworkPolicy, StepStrategy,
+};
+
+use super::*;
+
+/// The file, its faults as key and kind, and the keys of its warnings.
+fn read(
+    text: &str,
+    format: Option<TaskFormat>,
+) -> (Option<TaskFile>, Vec<(String, ErrorKind)>, Vec<String>) {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), text).expect("written");
+    let mut problems = Problems::default();
+    let task = read_task(file.path(), format, &mut problems);
+    let (errors, warnings) = match problems.finish(()) {
+        Ok(((), warnings)) => (Vec::new(), warnings),
+        Err(all) => (all.errors, all.warnings),
+    };
+    let faults = errors.into_iter().map(|error| (error.key, error.kind)).collect();
+    (task, faults, warnings.into_iter().map(|warning| warning.key).collect())
+}
+
+fn good(text: &str) -> TaskFile {
+    let (task, faults, warnings) = read(text, None);
+    assert_eq!((faults, warnings), (Vec::new(), Vec::new()), "{text}");
+    task.expect("a task")
+}
+
+fn harbor(text: &str) -> TaskFile {
+    good(&format!("schema_version = \"1.4\"\n{text}"))
+}
+
+#[test]
+fn the_format_is_the_one_asked_for_or_the_one_the_keys_say() {
+    use TaskFormat::{Harbor, Rollout};
+    let own = |key: &str| FormatReason::OwnKey(key.to_owned());
+    let install = "agent.install_timeout_sec";
+    for (text, asked, format, reason) in [
+        ("version = '1.0'", None, Rollout, FormatReason::NoOwnKey),
+        ("version = '1.0'", Some(Harbor), Harbor, FormatReason::Asked),
+        ("schema_version = '1.4'", None, Harbor, own("schema_version")),
+        ("schema_version = '1.4'", Some(Rollout), Rollout, FormatReason::Asked),
+        ("[environment]\nworkdir = '/x'", None, Harbor, own("environment.workdir")),
+        ("[environment]\ncpus = 2\nenv = {workdir = 'x'}", None, Rollout, FormatReason::NoOwnKey),
+        ("[metadata]\nsteps = 1\ntask = {}", None, Rollout, FormatReason::NoOwnKey),
+        ("[[steps]]\nname = 'a'", None, Harbor, own("steps[].name")),
+        ("[agent]\ninstall_timeout_sec = 1\nuser = 'root'", None, Rollout, own(install)),
+        (
+            "schema_version = '1.0'\n[agent]\ninstall_timeout_sec = 1",
+            None,
+            Harbor,
+            own("schema_version"),
+        ),
+    ] {
+        let task = read(text, asked).0.expect("a task");
+        assert_eq!(task.format, FormatChoice { format, reason }, "{text}");
+    }
+}
+
+#[test]
+fn defaults_are_those_of_the_format() {
+    let rollout = good("version = '1.0'");
+    assert_eq!(rollout.steps[0].agent.timeout_sec, Some(600.0));
+    assert!((rollout.install_sec - 300.0).abs() < 1e-9);
+    assert_eq!(rollout.environment, TaskEnvironment::default());
+    let task = harbor("");
+    assert_eq!(task.steps[0].agent, AgentPhase::default(), "no limit, no user, no network");
+    assert!((task.install_sec - 360.0).abs() < 1e-9);
+    assert!((task.steps[0].verifier.timeout_sec - 600.0).abs() < 1e-9);
+    assert!((task.environment.build_sec - 600.0).abs() < 1e-9);
+    assert_eq!(task.environment.resources.ceilings, Ceilings::NONE);
+    let limited = harbor("[environment]\nmemory_mb = 512\n").environment.resources;
+    assert_eq!(limited.ceilings, Ceilings { memory: true, ..Ceilings::NONE });
+    assert_eq!(
+        limited,
+        Resources { memory_mb: 512, ceilings: limited.ceilings, ..Resources::default() }
+    );
+    let rounded = read("schema_version = '1.4'\nenvironment.cpus = 1.5", None);
+    assert_eq!(rounded.0.expect("a task").environment.resources.cpus, 2);
+    assert_eq!(rounded.2, ["environment.cpus"]);
+}
+
+#[test]
+fn older_spellings_are_read_and_warned_of() {
+    let text =
+        "version = '1.0'\n[environment]\nmemory = '512M'\nstorage = '1G'\nallow_internet = false\n";
+    let (task, faults, warnings) = read(text, None);
+    let task = task.expect("a task");
+    assert_eq!(faults, []);
+    let older =
+        ["environment.allow_internet", "environment.memory", "environment.storage", "version"];
+    assert_eq!(warnings.into_iter().collect::<BTreeSet<_>>(), older.map(str::to_owned).into());
+    assert_eq!(task.format.format, TaskFormat::Harbor);
+    assert_eq!(task.environment.resources.memory_mb, 512);
+    assert_eq!(task.environment.network, NetworkPolicy::NoNetwork);
+    let public = read("[environment]\nallow_internet = true\n", None).0.expect("a task");
+    assert_eq!(public.environment.network, NetworkPolicy::Public);
+    let newer = "[environment]\nallow_internet = false\nnetwork_mode = 'public'\n";
+    assert_eq!(read(newer, None).0.expect("a task").environment.network, NetworkPolicy::Public);
+}
+
+#[test]
+fn the_environment_in_full() {
+    let task = harbor(
+        "[environment]\nos = 'linux'\ngpus = 2\ngpu_types = []\nworkdir = '/srv'\nskills_dir = '/skills'\n\
+         network_mode = 'no-network'\nenv = { A = '${B:-c}', N = 1 }\n\
+         [environment.healthcheck]\ncommand = 'true'\ninterval_sec = 0\nretries = 9\n\
+         [[environment.mcp_servers]]\nname = 'a'\nurl = 'http://x'\n\
+         headers = { Authorization = 'Bearer ${TOKEN}', Accept = 'text/plain' }\n\
+         [[environment.mcp_servers]]\nname = 'b'\ntransport = 'http'\nurl = 'http://y'\n\
+         [[environment.mcp_servers]]\nname = 'c'\ntransport = 'stdio'\ncommand = 'tool'\nargs = ['-v']\n",
+    );
+    let environment = &task.environment;
+    assert_eq!(environment.resources.gpus, 2);
+    assert_eq!(environment.workdir.as_deref(), Some("/srv"));
+    assert_eq!(environment.network, NetworkPolicy::NoNetwork);
+    assert_eq!(environment.env["N"].as_str(), "1");
+    let check = Healthcheck {
+        command: "true".into(),
+        interval_sec: 0.0,
+        timeout_sec: 30.0,
+        start_period_sec: 0.0,
+        start_interval_sec: 5.0,
+        retries: 9,
+    };
+    assert_eq!(environment.healthcheck, Some(check));
+    assert_eq!(task.skills_dir.as_deref(), Some("/skills"));
+    let kinds: Vec<_> = task.mcp_servers.iter().map(|server| &server.transport).collect();
+    assert!(matches!(kinds[0], McpTransport::Sse { headers, .. } if headers.len() == 2));
+    assert!(matches!(kinds[1], McpTransport::StreamableHttp { .. }));
+    assert!(matches!(kinds[2], McpTransport::Stdio { args, .. } if args == &["-v"]));
+    let variables: Vec<_> =
+        task.variables.iter().flat_map(|variable| variable.template.variables()).collect();
+    assert_eq!(variables, [("B".to_owned(), true), ("TOKEN".to_owned(), false)]);
+    assert_eq!(task.demands.iter().map(|d| &d.kind).collect::<Vec<_>>(), [&DemandKind::Gpus]);
+}
+
+#[test]
+fn agent_and_verifier_in_full() {
+    let task = harbor(
+        "artifacts = ['/a', { source = '/b', destination = 'c', exclude = ['*.o'], service = 'main' }]\n\
+         [agent]\ntimeout_sec = 5\nuser = 1000\nnetwork_mode = 'no-network'\n\
+         [verifier]\ntimeout_sec = 7\nuser = 'root'\nnetwork_mode = 'public'\nenv = { K = 'v' }\n\
+         [[verifier.collect]]\ncommand = 'dump'\nservice = 'db'\n\
+         [solution.env]\nS = '${SECRET}'\n",
+    );
+    let step = &task.steps[0];
+    assert_eq!(step.agent.timeout_sec, Some(5.0));
+    assert_eq!(step.agent.user.as_deref(), Some("1000"));
+    assert_eq!(step.agent.network, Some(NetworkPolicy::NoNetwork));
+    assert_eq!(step.verifier.network, None, "as the environment's");
+    assert_eq!(step.verifier.user.as_deref(), Some("root"));
+    let hook = CollectHook {
+        command: "dump".into(),
+        service: Some("db".into()),
+        timeout_sec: 60.0,
+        user: None,
+    };
+    assert_eq!(step.verifier.collect, [hook]);
+    let plain =
+        Artifact { source: "/a".into(), destination: None, exclude: Vec::new(), service: None };
+    let full = Artifact {
+        source: "/b".into(),
+        destination: Some("c".into()),
+        exclude: vec!["*.o".into()],
+        service: None,
+    };
+    assert_eq!(step.artifacts, [plain, full]);
+    assert_eq!(step.solution_env["S"].as_str(), "${SECRET}");
+    assert_eq!(task.solution_variables.len(), 1);
+    assert_eq!(task.variables.len(), 1, "what only the oracle needs is not among them");
+    let kinds: Vec<_> = task.demands.iter().map(|demand| demand.kind.clone()).collect();
+    let service = DemandKind::Service("db".into());
+    let user = DemandKind::User("1000".into());
+    assert_eq!(kinds, [user, DemandKind::NetworkOfPhase, service]);
+}
+
+#[test]
+fn where_the_verifier_runs() {
+    let own = |text: &str| harbor(text).steps[0].verifier.environment.clone();
+    assert_eq!(own(""), None);
+    assert_eq!(own("verifier.environment_mode = 'shared'"), None);
+    let copied = own("verifier.environment_mode = 'separate'\n[environment]\ndocker_image = 'x'\n");
+    assert_eq!(copied.expect("its own").docker_image.as_deref(), Some("x"));
+    let table = own(
+        "[verifier.environment]\ndocker_image = 'y'\n[environment]\ndocker_image = 'x'\nworkdir = '/w'\n",
+    );
+    let table = table.expect("its own");
+    assert_eq!((table.docker_image.as_deref(), table.workdir), (Some("y"), None));
+    let conflict = "verifier.environment_mode = 'shared'\n[verifier.environment]\n";
+    let faults = read(conflict, None).1;
+    assert_eq!(faults, [("verifier.environment_mode".to_owned(), ErrorKind::Conflict)]);
+}
+
+#[test]
+fn steps_build_on_the_task() {
+    let task = harbor(
+        "multi_step_reward_strategy = 'final'\nartifacts = ['/a']\n\
+         [agent]\ntimeout_sec = 5\nuser = 'root'\n\
+         [verifier]\ntimeout_sec = 7\nenv = { A = '1', B = '1' }\n\
+         [[steps]]\nname = 'one'\nmin_reward = 0.5\nartifacts = ['/b']\n\
+         [[steps]]\nname = 'two'\nmin_reward = { speed = 1, style = 0.25 }\n\
+         agent = { timeout_sec = 9 }\n\
+         [steps.verifier]\ntimeout_sec = 8\nenv = { B = '2' }\nenvironment_mode = 'separate'\n\
+         [steps.healthcheck]\ncommand = 'true'\n",
+    );
+    assert_eq!(task.strategy, StepStrategy::Final);
+    let [one, two] = task.steps.as_slice() else { panic!("two steps") };
+    assert_eq!((one.name.as_deref(), two.name.as_deref()), (Some("one"), Some("two")));
+    assert_eq!((one.agent.timeout_sec, two.agent.timeout_sec), (Some(5.0), Some(9.0)));
+    assert_eq!(two.agent.user.as_deref(), Some("root"));
+    assert!((one.verifier.timeout_sec - 7.0).abs() < 1e-9);
+    assert!((two.verifier.timeout_sec - 8.0).abs() < 1e-9);
+    let value = |step: &StepSpec, name: &str| step.verifier.env[name].as_str().to_owned();
+    assert_eq!(
+        (value(one, "B"), value(two, "A"), value(two, "B")),
+        ("1".into(), "1".into(), "2".into())
+    );
+    assert_eq!(one.artifacts.len(), 2);
+    assert_eq!(two.artifacts.len(), 1);
+    assert_eq!(one.min_reward, BTreeMap::from([("reward".to_owned(), 0.5)]));
+    assert_eq!(two.min_reward.len(), 2);
+    assert!(one.verifier.environment.is_none() && two.verifier.environment.is_some());
+    assert!(one.healthcheck.is_none() && two.healthcheck.is_some());
+}
+
+#[test]
+fn what_is_refused() {
+    use ErrorKind::{BadValue, Conflict, DuplicateName, MissingKey, Unavailable, WrongType};
+    let steps = |first: &str, second: &str| {
+        format!("[[steps]]\nname = '{first}'\n[[steps]]\nname = '{second}'\n")
+    };
+    let server = |keys: &str| format!("[[environment.mcp_servers]]\nname = 'a'\n{keys}\n");
+    for (text, key, kind) in [
+        ("environment.os = 'windows'", "environment.os", Unavailable),
+        ("environment.os = 'plan9'", "environment.os", BadValue),
+        ("environment.gpu_types = ['H100']", "environment.gpu_types", Unavailable),
+        ("environment.tpu = { type = 'v5' }", "environment.tpu", Unavailable),
+        ("environment.gpus = -1", "environment.gpus", BadValue),
+        ("environment.workdir = 'app'", "environment.workdir", BadValue),
+        ("environment.network_mode = 'none'", "environment.network_mode", BadValue),
+        ("environment.allowed_hosts = ['a.b']", "environment.allowed_hosts", Conflict),
+        ("agent.user = '-u'", "agent.user", BadValue),
+        ("agent.user = ['a']", "agent.user", WrongType),
+        ("agent.timeout_sec = 0", "agent.timeout_sec", BadValue),
+        ("artifacts = ['relative']", "artifacts[0]", BadValue),
+        (
+            "artifacts = [{ source = '/a', destination = '../b' }]",
+            "artifacts[0].destination",
+            BadValue,
+        ),
+        ("artifacts = [{ source = '/a', destination = 'manifest.json' }]", "artifacts", BadValue),
+        (
+            "multi_step_reward_strategy = 'max'\n[[steps]]\nname='a'",
+            "multi_step_reward_strategy",
+            BadValue,
+        ),
+        ("[[steps]]\nmin_reward = 1", "steps[0].name", MissingKey),
+        ("[[steps]]\nname = 'a'\nmin_reward = 'x'", "steps[0].min_reward", WrongType),
+        (&steps("a", "A"), "steps[1].name", DuplicateName),
+        (&steps("a", "b/c"), "steps[1].name", BadValue),
+        (&steps("a", ".."), "steps[1].name", BadValue),
+        ("[environment.healthcheck]\nretries = 1", "environment.healthcheck.command", MissingKey),
+        ("[[verifier.collect]]\nservice = 'x'", "verifier.collect[0].command", MissingKey),
+        (&server(""), "environment.mcp_servers[0].url", MissingKey),
+        (&server("transport = 'stdio'"), "environment.mcp_servers[0].command", MissingKey),
+        (&server("transport = 'ws'"), "environment.mcp_servers[0].transport", BadValue),
+        (
+            &server("url = 'x'\nheaders = { X-Api-Key = 'abc' }"),
+            "environment.mcp_servers[0].headers.X-Api-Key",
+            BadValue,
+        ),
+    ] {
+        assert_eq!(read(text, None).1, [(key.to_owned(), kind)], "{text}");
+    }
+}
+
+#[test]
+fn hosts_are_names_addresses_or_networks() {
+    let hosts = "['a.example', '*.b.example', '10.0.0.1', '10.0.0.0/8', '::1', 'fe80::/10', 'a_b']";
+    let text = format!("[environment]\nnetwork_mode = 'allowlist'\nallowed_hosts = {hosts}\n");
+    let task = good(&text);
+    assert!(
+        matches!(&task.environment.network, NetworkPolicy::Allowlist(hosts) if hosts.len() == 7)
+    );
+    assert_eq!(task.demands[0].kind, DemandKind::Allowlist);
+    for bad in ["http://a", "a b", "-a", "a..b", "10.0.0.0/33", "a/8", "*", ""] {
+        let text =
+            format!("[environment]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['{bad}']\n");
+        let faults = read(&text, None).1;
+        assert_eq!(faults.len(), 1, "{bad:?}: {faults:?}");
+    }
+}
+
+#[test]
+fn unknown_keys_and_keys_without_effect_are_warnings() {
+    let text = "schema_version = '1.4'\nmulti_step_reward_strategy = 'mean'\ntask = {}\n\
+                [environment]\nworkdri = '/x'\n[verifier.environment]\nskills_dir = '/s'\n";
+    let (_, faults, mut warnings) = read(text, None);
+    warnings.sort();
+    assert_eq!(faults, []);
+    assert_eq!(
+        warnings,
+        [
+            "environment.workdri",
+            "multi_step_reward_strategy",
+            "task.name",
+            "verifier.environment.skills_dir",
+        ]
+    );
+}

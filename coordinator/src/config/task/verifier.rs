@@ -1,0 +1,98 @@
+//! `[verifier]`, and `[steps.verifier]` on top of it.
+
+use rollout_protocol::spec::task::{NetworkPolicy, TaskEnvironment, VerifierPhase};
+
+use super::super::elements::timeouts;
+use super::super::fields::{Field, Fields};
+use super::super::problem::ErrorKind;
+use super::{DemandKind, Reading, collect, environment, network};
+
+/// Where verifiers run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Shared,
+    Separate,
+}
+
+/// How a result is verified, with what steps build on.
+#[derive(Debug, Clone)]
+pub(super) struct Verifier {
+    pub(super) phase: VerifierPhase,
+    /// Where it runs, when the file says so.
+    mode: Option<Mode>,
+    /// `environment`, whether it is used or not.
+    own: Option<TaskEnvironment>,
+}
+
+/// `[verifier]`.
+pub(super) fn read(
+    field: &Field<'_>,
+    environment: &TaskEnvironment,
+    reading: &mut Reading,
+) -> Verifier {
+    let timeout_sec = reading.defaults.verifier_sec;
+    let phase = VerifierPhase { timeout_sec, ..VerifierPhase::default() };
+    let below = Verifier { phase, mode: None, own: None };
+    read_step(field, &below, environment, reading)
+}
+
+/// How a step is verified: what it does not say is as in `below`.
+pub(super) fn read_step(
+    field: &Field<'_>,
+    below: &Verifier,
+    environment: &TaskEnvironment,
+    reading: &mut Reading,
+) -> Verifier {
+    let Some(mut fields) = field.mapping() else { return below.clone() };
+    let verifier = on_top(&mut fields, below.clone(), environment, reading);
+    fields.finish();
+    verifier
+}
+
+fn on_top(
+    fields: &mut Fields<'_>,
+    below: Verifier,
+    environment: &TaskEnvironment,
+    reading: &mut Reading,
+) -> Verifier {
+    let (mode, own) = place(fields, &below, reading);
+    let separate = mode == Some(Mode::Separate);
+    let environment_of = || own.clone().unwrap_or_else(|| environment.clone());
+    let place = separate.then(|| Box::new(environment_of()));
+    let baseline: &NetworkPolicy = place.as_ref().map_or(&environment.network, |own| &own.network);
+    let mut env = below.phase.env;
+    env.extend(reading.env(&fields.take("env")));
+    let mut hooks = below.phase.collect;
+    hooks.extend(collect::read(&fields.take("collect"), reading));
+    let phase = VerifierPhase {
+        timeout_sec: timeouts::read(&fields.take("timeout_sec"), below.phase.timeout_sec),
+        user: reading.user(&fields.take("user")).or(below.phase.user),
+        network: network::phase(fields, baseline, below.phase.network, reading),
+        env,
+        collect: hooks,
+        environment: place,
+    };
+    Verifier { phase, mode, own }
+}
+
+/// `environment_mode` and `environment`: the latter alone means `separate`.
+fn place(
+    fields: &mut Fields<'_>,
+    below: &Verifier,
+    reading: &mut Reading,
+) -> (Option<Mode>, Option<TaskEnvironment>) {
+    let mode = fields.take("environment_mode");
+    let table = fields.take("environment");
+    let own = environment::read_own(&table, reading);
+    let asked = mode.word(&[("shared", Mode::Shared), ("separate", Mode::Separate)]);
+    if asked == Some(Mode::Shared) && table.is_present() {
+        let found = "`shared` although the verifier has an `environment` of its own";
+        mode.reject(ErrorKind::Conflict, found, "`separate`, or no `environment`");
+    }
+    let asked = asked.or(own.is_some().then_some(Mode::Separate));
+    if asked == Some(Mode::Separate) {
+        let spot = if table.is_present() { &table } else { &mode };
+        reading.demand(DemandKind::OwnVerifier, spot);
+    }
+    (asked.or(below.mode), own.or_else(|| below.own.clone()))
+}

@@ -1,0 +1,79 @@
+//! Instructions: read within their bound, without the marks that keep them out of training data.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use rollout_protocol::limits::INSTRUCTION_BYTES;
+use rollout_protocol::spec::task::TaskFormat;
+
+/// The instruction of a task of `format`.
+///
+/// # Errors
+/// When the file cannot be read; of kind [`io::ErrorKind::FileTooLarge`] when it is too large.
+pub(super) fn read(file: &Path, format: TaskFormat) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(file)?.take(INSTRUCTION_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > INSTRUCTION_BYTES {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(match format {
+        TaskFormat::Rollout => bytes,
+        TaskFormat::Harbor => without_canary(&bytes).to_vec(),
+    })
+}
+
+/// What follows the comment lines with the word `canary` and the empty lines at the beginning.
+fn without_canary(text: &[u8]) -> &[u8] {
+    let text = without_lines(text, is_canary);
+    without_lines(text, <[u8]>::is_empty)
+}
+
+/// `text` without the lines at its beginning that, trimmed, are such lines.
+fn without_lines(mut text: &[u8], is_such: fn(&[u8]) -> bool) -> &[u8] {
+    loop {
+        let end = text.iter().position(|byte| *byte == b'\n');
+        let line = end.map_or(text, |end| &text[..end]);
+        match end {
+            _ if text.is_empty() || !is_such(line.trim_ascii()) => return text,
+            Some(end) => text = &text[end + 1..],
+            None => return &[],
+        }
+    }
+}
+
+fn is_canary(line: &[u8]) -> bool {
+    let comment = line.starts_with(b"#") || (line.starts_with(b"<!--") && line.ends_with(b"-->"));
+    comment && line.to_ascii_lowercase().windows(6).any(|window| window == b"canary")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_and_empty_lines_at_the_beginning_go() {
+        for (text, expected) in [
+            ("Do it.\n", "Do it.\n"),
+            ("<!-- x CANARY y -->\n\n\nDo it.\n", "Do it.\n"),
+            ("# canary 1\n  # Canary 2  \r\n\nDo it.", "Do it."),
+            ("\n\nDo it.", "Do it."),
+            ("# Title\n# canary\n", "# Title\n# canary\n"),
+            ("<!-- canary\n-->\nDo it.", "<!-- canary\n-->\nDo it."),
+            ("# canary", ""),
+            ("", ""),
+        ] {
+            let found = without_canary(text.as_bytes());
+            assert_eq!(String::from_utf8_lossy(found), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn only_harbor_takes_them_out() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), "# canary\nDo it.").expect("written");
+        let text = |format| read(file.path(), format).expect("read");
+        assert_eq!(text(TaskFormat::Rollout), b"# canary\nDo it.");
+        assert_eq!(text(TaskFormat::Harbor), b"Do it.");
+    }
+}

@@ -1,0 +1,153 @@
+//! Parts of tasks that were packed before. For every directory of tasks there is a file with the
+//! fingerprint and the blob of each part. Nothing is lost with it but time: a file that cannot be
+//! read is as good as none, and of two processes that write one, the last wins.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rollout_protocol::blob::BlobRef;
+use rollout_protocol::digest::Digest;
+use serde::{Deserialize, Serialize};
+
+/// Raised when what is packed of equal files changes.
+const VERSION: u32 = 1;
+
+/// Largest file that is read: a million parts fit.
+const FILE_BYTES: u64 = 512 * 1024 * 1024;
+
+/// What is known of parts, in a directory that runs share.
+#[derive(Debug)]
+pub struct KnownParts {
+    dir: PathBuf,
+    books: Mutex<HashMap<PathBuf, Book>>,
+}
+
+/// What is known of the parts of the tasks in one directory.
+#[derive(Debug, Default)]
+struct Book {
+    parts: HashMap<String, Known>,
+    changed: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Known {
+    fingerprint: Digest,
+    blob: BlobRef,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Document {
+    version: u32,
+    parts: HashMap<String, Known>,
+}
+
+impl KnownParts {
+    /// What is kept in `dir`, which need not exist.
+    pub fn new(dir: PathBuf) -> Self {
+        Self { dir, books: Mutex::default() }
+    }
+
+    /// The blob of a part of a task, if it had this fingerprint when it was packed.
+    pub(super) fn find(&self, task: &Path, part: &str, fingerprint: &Digest) -> Option<BlobRef> {
+        let (group, key) = place(task, part)?;
+        let mut books = self.books();
+        let book = books.entry(group).or_insert_with_key(|group| self.read(group));
+        let known = book.parts.get(&key).filter(|known| known.fingerprint == *fingerprint)?;
+        Some(known.blob.clone())
+    }
+
+    /// Notes a part that was packed and is stored.
+    pub(super) fn note(&self, task: &Path, part: &str, fingerprint: Digest, blob: &BlobRef) {
+        let Some((group, key)) = place(task, part) else { return };
+        let mut books = self.books();
+        let book = books.entry(group).or_insert_with_key(|group| self.read(group));
+        book.parts.insert(key, Known { fingerprint, blob: blob.clone() });
+        book.changed = true;
+    }
+
+    /// Writes what is new.
+    ///
+    /// # Errors
+    /// When the disk fails; what was known before is still known then.
+    pub(super) fn save(&self) -> std::io::Result<()> {
+        for (group, book) in &mut *self.books() {
+            if !std::mem::take(&mut book.changed) {
+                continue;
+            }
+            // What others noted meanwhile stays, where it is about other parts.
+            let mut parts = self.read(group).parts;
+            parts.extend(book.parts.clone());
+            let document = serde_json::to_vec(&Document { version: VERSION, parts })?;
+            fs::create_dir_all(&self.dir)?;
+            let mut file = tempfile::NamedTempFile::new_in(&self.dir)?;
+            file.write_all(&document)?;
+            // Not synchronised: half a file is no document, and that is as good as no file.
+            file.persist(self.file(group)).map_err(|error| error.error)?;
+        }
+        Ok(())
+    }
+
+    fn books(&self) -> MutexGuard<'_, HashMap<PathBuf, Book>> {
+        // What is in it is right after every statement.
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn file(&self, group: &Path) -> PathBuf {
+        let name = Digest::of(group.as_os_str().as_bytes()).hex();
+        self.dir.join(format!("{}.json", &name[..32]))
+    }
+
+    fn read(&self, group: &Path) -> Book {
+        let file = self.file(group);
+        let small = fs::metadata(&file).is_ok_and(|metadata| metadata.len() <= FILE_BYTES);
+        let bytes = if small { fs::read(&file).unwrap_or_default() } else { Vec::new() };
+        match serde_json::from_slice::<Document>(&bytes) {
+            Ok(document) if document.version == VERSION => {
+                Book { parts: document.parts, changed: false }
+            }
+            _ => Book::default(),
+        }
+    }
+}
+
+/// Which file a part of the task in a directory is noted in, and under which name.
+fn place(task: &Path, part: &str) -> Option<(PathBuf, String)> {
+    let name = task.file_name()?.to_str()?;
+    Some((task.parent()?.to_owned(), format!("{name}/{part}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_protocol::blob::MediaType;
+
+    use super::*;
+
+    #[test]
+    fn what_is_noted_is_found_by_others_unless_the_file_is_damaged() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = dir.path().join("known");
+        let open = || KnownParts::new(at.clone());
+        let (task, old, new) = (Path::new("/set/task"), Digest::of(b"1"), Digest::of(b"2"));
+        let blob = BlobRef::of(b"blob", MediaType::Tar);
+        let (one, other) = (open(), open());
+        assert_eq!(one.find(task, "tests", &old), None);
+        other.note(task, "solution", old, &blob);
+        other.save().expect("saved");
+        one.note(task, "tests", old, &blob);
+        one.save().expect("saved");
+        for part in ["tests", "solution"] {
+            assert_eq!(open().find(task, part, &old).as_ref(), Some(&blob), "{part}");
+            assert_eq!(open().find(task, part, &new), None, "{part}");
+        }
+        assert_eq!(open().find(Path::new("/other/task"), "tests", &old), None);
+
+        let file = fs::read_dir(&at).expect("listed").next().expect("one").expect("read").path();
+        let bytes = fs::read(&file).expect("read");
+        fs::write(&file, &bytes[..bytes.len() / 2]).expect("written");
+        assert_eq!(open().find(task, "tests", &old), None);
+    }
+}

@@ -1,0 +1,140 @@
+//! Where the parts of a task are in its directory, and which of them are missing.
+
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::spec::environment::ProviderKind;
+use rollout_protocol::spec::task::{StepSpec, TaskFormat};
+
+use super::{INSTRUCTION, Parts, StepParts};
+use crate::config::{Job, TaskFile};
+
+/// The build context of a task.
+const ENVIRONMENT: &str = "environment";
+
+/// The directory of steps.
+pub(super) const STEPS: &str = "steps";
+
+/// Names of a file with services, the first of them wins.
+const COMPOSE: [&str; 2] = ["docker-compose.yaml", "docker-compose.yml"];
+
+/// A task's directory, for a job.
+pub(super) struct Layout<'a> {
+    job: &'a Job,
+    dir: &'a Path,
+    file: &'a TaskFile,
+}
+
+impl<'a> Layout<'a> {
+    pub(super) fn new(job: &'a Job, dir: &'a Path, file: &'a TaskFile) -> Self {
+        Self { job, dir, file }
+    }
+
+    /// The parts that there are and that the job needs.
+    pub(super) fn parts(&self) -> Parts {
+        let compose = self.compose(Path::new(ENVIRONMENT));
+        let wanted = self.builds(self.file.environment.docker_image.as_ref())
+            || self.is_process()
+            || compose.is_some();
+        Parts {
+            context: self.existing(ENVIRONMENT.into()).filter(|_| wanted),
+            compose,
+            steps: self.file.steps.iter().map(|step| self.step(step)).collect(),
+        }
+    }
+
+    fn step(&self, step: &StepSpec) -> StepParts {
+        let own = step_dir(step);
+        let dirs = |name: &str| {
+            let shared = step.name.is_some().then(|| PathBuf::from(name));
+            let dirs = shared.into_iter().chain([own.join(name)]);
+            dirs.filter_map(|dir| self.existing(dir)).collect::<Vec<_>>()
+        };
+        let tests = dirs("tests");
+        let has_script = |dir: &PathBuf| self.has(&dir.join("solve.sh"));
+        let mut parts = StepParts {
+            instruction: own.join(INSTRUCTION),
+            solution: dirs("solution").into_iter().rev().find(has_script),
+            workdir: step.name.as_ref().and_then(|_| self.existing(own.join("workdir"))),
+            tests: tests.clone(),
+            verifier_context: None,
+            verifier_compose: None,
+        };
+        if let Some(verifier) = &step.verifier.environment {
+            let context = tests.into_iter().next_back();
+            parts.verifier_compose = context.as_deref().and_then(|dir| self.compose(dir));
+            let built = context.as_deref().is_some_and(|dir| self.has(&dir.join("Dockerfile")))
+                && (self.builds(verifier.docker_image.as_ref()) || self.is_process());
+            if built || parts.verifier_compose.is_some() {
+                parts.verifier_context = context;
+            }
+            // Its tests are in the image that is made of them.
+            if built {
+                parts.tests = Vec::new();
+            }
+        }
+        parts
+    }
+
+    /// The files that the task needs under every agent and does not have.
+    pub(super) fn missing(&self, parts: &Parts) -> Vec<PathBuf> {
+        let mut needed = Vec::new();
+        let verified = !self.job.settings.verifier.disable;
+        for (step, parts) in self.file.steps.iter().zip(&parts.steps) {
+            needed.push(parts.instruction.clone());
+            if !verified {
+                continue;
+            }
+            let scripts = parts.tests.iter().any(|dir| self.has(&dir.join("test.sh")));
+            match &step.verifier.environment {
+                None if scripts => {}
+                None => needed.push(step_dir(step).join("tests/test.sh")),
+                // An image of its own may have its tests in it.
+                Some(own) if own.docker_image.is_some() => {}
+                Some(_) if parts.verifier_context.is_some() => {}
+                Some(_) if self.is_process() && scripts => {}
+                Some(_) => needed.push(step_dir(step).join("tests/Dockerfile")),
+            }
+        }
+        if self.builds(self.file.environment.docker_image.as_ref()) && parts.compose.is_none() {
+            needed.push(Path::new(ENVIRONMENT).join("Dockerfile"));
+        }
+        needed.retain(|path| !self.has(path));
+        needed
+    }
+
+    /// The steps without a solution.
+    pub(super) fn unsolved(parts: &Parts) -> Vec<PathBuf> {
+        let unsolved = parts.steps.iter().filter(|step| step.solution.is_none());
+        unsolved.map(|step| step.instruction.with_file_name("solution/solve.sh")).collect()
+    }
+
+    /// Whether an image is built where one may be named.
+    fn builds(&self, image: Option<&String>) -> bool {
+        let environment = &self.job.settings.environment;
+        !self.is_process() && (image.is_none() || environment.force_build)
+    }
+
+    fn is_process(&self) -> bool {
+        self.job.settings.environment.provider.kind() == ProviderKind::Process
+    }
+
+    /// The file with services in a directory. Only Harbor gives it a meaning.
+    fn compose(&self, dir: &Path) -> Option<String> {
+        let harbor = self.file.format.format == TaskFormat::Harbor;
+        let name = COMPOSE.iter().find(|name| harbor && self.has(&dir.join(name)));
+        name.map(|name| (*name).to_owned())
+    }
+
+    fn existing(&self, dir: PathBuf) -> Option<PathBuf> {
+        self.dir.join(&dir).is_dir().then_some(dir)
+    }
+
+    fn has(&self, file: &Path) -> bool {
+        self.dir.join(file).is_file()
+    }
+}
+
+/// The directory of a step; that of the task when it has no steps of its own.
+pub(super) fn step_dir(step: &StepSpec) -> PathBuf {
+    step.name.as_ref().map_or_else(PathBuf::new, |name| Path::new(STEPS).join(name))
+}

@@ -1,0 +1,45 @@
+//! A task as it runs, but for its files.
+
+use rollout_protocol::spec::resources::Resources;
+use rollout_protocol::spec::task::{Rules, TaskEnvironment, TaskSpec};
+
+use super::Task;
+use crate::config::{Job, TaskTimeouts};
+
+/// The task under the rules of a job: time limits and resources are the effective ones.
+pub(super) fn of(job: &Job, dataset: String, task: &Task) -> TaskSpec {
+    let file = &task.file;
+    let mut spec = TaskSpec {
+        git_commit_id: task.git_commit_id.clone(),
+        format: file.format.format,
+        environment: environment(job, &file.environment, task.parts.compose.clone()),
+        steps: file.steps.clone(),
+        strategy: file.strategy,
+        rules: job.rules.apply(Rules::of(file.format.format)),
+        mcp_servers: file.mcp_servers.clone(),
+        skills_dir: file.skills_dir.clone(),
+        fault: task.fault.clone(),
+        ..TaskSpec::new(dataset, &task.name)
+    };
+    for (step, parts) in spec.steps.iter_mut().zip(&task.parts.steps) {
+        let limits = job.timeouts.apply(&TaskTimeouts {
+            build_sec: file.environment.build_sec,
+            install_sec: file.install_sec,
+            agent_sec: step.agent.timeout_sec,
+            verifier_sec: step.verifier.timeout_sec,
+        });
+        spec.install_sec = limits.install_sec;
+        step.agent.timeout_sec = limits.agent_sec;
+        step.verifier.timeout_sec = limits.verifier_sec;
+        if let Some(own) = &mut step.verifier.environment {
+            **own = environment(job, own, parts.verifier_compose.clone());
+        }
+    }
+    spec
+}
+
+fn environment(job: &Job, written: &TaskEnvironment, compose: Option<String>) -> TaskEnvironment {
+    let resources: Resources = job.resources.apply(&written.resources);
+    let build_sec = job.timeouts.build(written.build_sec);
+    TaskEnvironment { resources, build_sec, compose, ..written.clone() }
+}
