@@ -155,6 +155,8 @@ error_codes! {
     REWARD_MISSING = "reward_missing";
     /// The reward file is not one finite number, not a regular file, or too large.
     REWARD_INVALID = "reward_invalid";
+    /// The environment's own check says that it never became ready.
+    UNHEALTHY = "unhealthy";
     /// `/logs` could not be collected, or not whole.
     COLLECTION_FAILED = "collection_failed";
     /// Processes of the agent were still alive after every attempt to end them.

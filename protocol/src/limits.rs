@@ -76,6 +76,23 @@ pub const ARCHIVE_DEPTH: usize = 64;
 /// Largest reward file. A number needs 25 bytes; more is somebody playing games.
 pub const REWARD_FILE_BYTES: u64 = 4 * 1024;
 
+/// Largest reward file with several numbers: all of [`REWARD_KEYS`] with the longest names fit.
+pub const REWARD_JSON_BYTES: u64 = 16 * 1024;
+
+/// Numbers of one verifier. They stand in every report, which must stay below [`REPORT_BYTES`] with
+/// the longest names, every character of them escaped.
+pub const REWARD_KEYS: usize = 50;
+
+/// Longest name of one of a verifier's numbers.
+pub const REWARD_KEY_BYTES: usize = 100;
+
+/// Bytes of all artifacts of one execution: they are kept on the worker's disk and in the store.
+pub const ARTIFACTS_BYTES: u64 = 1024 * 1024 * 1024;
+
+/// Files and directories of all artifacts of one execution: a build tree with its dependencies has
+/// tens of thousands.
+pub const ARTIFACTS_ENTRIES: u64 = 100_000;
+
 /// Task directory parts (environment, solution, tests) packed into a bundle, each.
 pub const BUNDLE_BYTES: u64 = 8 * 1024 * 1024 * 1024;
 

@@ -305,6 +305,10 @@ pub struct StepRecord {
     /// … and ended.
     #[serde(default)]
     pub verifier_ended_at: Option<Timestamp>,
+    /// What the step's verifier left in `/logs/verifier`, with names that begin with `verifier/`.
+    /// The trial's own logs have none of it then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logs: Option<LogsRecord>,
 }
 
 /// The environment of an execution.
