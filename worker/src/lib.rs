@@ -6,6 +6,7 @@ pub mod environment;
 pub mod exec;
 pub mod outage;
 pub mod owner;
+pub mod pacing;
 pub mod port;
 pub mod queue;
 pub mod secrets;

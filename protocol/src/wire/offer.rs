@@ -43,7 +43,8 @@ pub struct Pacing {
 }
 
 impl Pacing {
-    fn is_free(&self) -> bool {
+    /// Whether nothing is limited.
+    pub fn is_free(&self) -> bool {
         *self == Self::default()
     }
 }

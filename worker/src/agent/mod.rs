@@ -1,31 +1,40 @@
 //! Agents: what they need in an environment and what they run there.
 //!
 //! Scripts of an agent are placed below [`SCRIPT_DIR`], readable by any user; the oracle's solution
-//! is placed at [`ORACLE_DIR`]. Everything runs with `bash` from the environment's working
-//! directory.
+//! is placed where the task's format says. Everything runs with `bash` from the environment's
+//! working directory.
+
+mod tools;
 
 use bytes::Bytes;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::spec::agent::{AgentKind, AgentSpec};
-use rollout_protocol::spec::task::StepSpec;
+use rollout_protocol::spec::task::{StepSpec, TaskFormat};
 
 use crate::environment::Upload;
+
+pub use self::tools::{MCP_FILE, MCP_VARIABLE, SKILLS_VARIABLE, mcp_config, takes_tools};
 
 /// Directory of an inline agent's scripts inside the environment.
 pub const SCRIPT_DIR: &str = "/rollout";
 
-/// Where the oracle finds the task's solution.
-pub const ORACLE_DIR: &str = "/oracle";
-
 /// Names the file with the instruction for every script.
 pub const INSTRUCTION_VARIABLE: &str = "ROLLOUT_TASK_INSTRUCTION";
+
+/// Where the oracle finds the solution of a task of a format.
+pub const fn solution_dir(format: TaskFormat) -> &'static str {
+    match format {
+        TaskFormat::Rollout => "/oracle",
+        TaskFormat::Harbor => "/solution",
+    }
+}
 
 /// What an agent needs and runs.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
     /// Scripts to place before anything runs.
     pub scripts: Vec<Upload>,
-    /// The task's solution, to be placed at [`ORACLE_DIR`].
+    /// The solution, to be placed at [`solution_dir`].
     pub solution: Option<BlobRef>,
     /// The command of the install phase.
     pub install: Option<Vec<String>>,
@@ -35,24 +44,30 @@ pub struct Plan {
 
 /// The oracle was asked to solve a task without a solution.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the task has no solution/solve.sh: the agent `{agent}` cannot solve it")]
+#[error("the task has no solution/solve.sh{}: the agent `{agent}` cannot solve it", of(.step))]
 pub struct NoSolution {
     /// Name of the agent.
     pub agent: String,
+    /// Name of the step, where there are several.
+    pub step: Option<String>,
+}
+
+fn of(step: &Option<String>) -> String {
+    step.as_ref().map_or_else(String::new, |step| format!(" in its step `{step}`"))
 }
 
 /// Plans what an agent does with a step of a task.
 ///
 /// # Errors
 /// [`NoSolution`].
-pub fn plan(agent: &AgentSpec, step: &StepSpec) -> Result<Plan, NoSolution> {
+pub fn plan(agent: &AgentSpec, format: TaskFormat, step: &StepSpec) -> Result<Plan, NoSolution> {
     let mut plan = Plan::default();
     match &agent.kind {
         AgentKind::Nop => {}
         AgentKind::Oracle => {
-            let none = || NoSolution { agent: agent.name.clone() };
+            let none = || NoSolution { agent: agent.name.clone(), step: step.name.clone() };
             plan.solution = Some(step.files.solution.clone().ok_or_else(none)?);
-            plan.execute = Some(bash(format!("{ORACLE_DIR}/solve.sh")));
+            plan.execute = Some(bash(format!("{}/solve.sh", solution_dir(format))));
         }
         AgentKind::Script { install, execute } => {
             plan.install = plan.script("install.sh", install.as_deref());
@@ -65,6 +80,11 @@ pub fn plan(agent: &AgentSpec, step: &StepSpec) -> Result<Plan, NoSolution> {
 /// `bash SCRIPT`.
 pub fn bash(script: String) -> Vec<String> {
     vec!["bash".to_owned(), script]
+}
+
+/// A command text for the shell of an environment.
+pub fn shell(text: String) -> Vec<String> {
+    vec!["bash".to_owned(), "-c".to_owned(), text]
 }
 
 impl Plan {
@@ -91,7 +111,7 @@ mod tests {
             env: BTreeMap::new(),
             limits: AgentLimits::default(),
         };
-        plan(&agent, &crate::trial::testing::task().steps[0])
+        plan(&agent, TaskFormat::Harbor, &crate::trial::testing::task().steps[0])
     }
 
     #[test]
@@ -115,6 +135,7 @@ mod tests {
 
     #[test]
     fn the_oracle_needs_a_solution() {
-        assert!(planned(AgentKind::Oracle).is_err());
+        let error = planned(AgentKind::Oracle).expect_err("there is none").to_string();
+        assert_eq!(error, "the task has no solution/solve.sh: the agent `a` cannot solve it");
     }
 }

@@ -8,7 +8,9 @@
 //! * [`list`]: what an archive holds.
 
 mod bridge;
+mod exclude;
 mod extract;
+mod join;
 mod pack;
 mod path;
 mod pax;
@@ -25,11 +27,13 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
 
+pub use self::exclude::Exclude;
 pub use self::extract::{extract, extract_trusted};
+pub use self::join::join;
 pub use self::pack::{Keep, pack};
 pub use self::path::{ArchivePath, BadPath};
 pub use self::read::{Kind, Member, list};
-pub use self::sanitize::{Captured, Sanitize, Sanitized, sanitize};
+pub use self::sanitize::{Captured, Root, Sanitize, Sanitized, sanitize};
 
 /// How much of an archive is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +47,9 @@ pub struct Limits {
 impl Limits {
     /// For what an environment left in its log directory.
     pub const LOGS: Self = Self { entries: limits::LOGS_ENTRIES, bytes: limits::LOGS_BYTES };
+    /// For what is kept of an environment beside its logs.
+    pub const ARTIFACTS: Self =
+        Self { entries: limits::ARTIFACTS_ENTRIES, bytes: limits::ARTIFACTS_BYTES };
     /// For parts of task directories.
     pub const BUNDLE: Self = Self { entries: limits::BUNDLE_ENTRIES, bytes: limits::BUNDLE_BYTES };
 }

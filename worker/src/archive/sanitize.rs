@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use tokio::io::AsyncRead;
 
-use super::path::{ArchivePath, BadPath};
+use super::path::{ArchivePath, BadPath, link_stays_inside};
 use super::read::Members;
 use super::write::ArchiveWriter;
-use super::{ArchiveError, Cut, Kind, Limits, Member, Packed, Report, bridge};
+use super::{ArchiveError, Cut, Exclude, Kind, Limits, Member, Packed, Report, bridge};
 use crate::secrets::{Redactor, Style};
 
 /// Bytes copied at once.
@@ -21,16 +21,31 @@ const BUFFER_BYTES: usize = 64 * 1024;
 pub struct Sanitize {
     /// Bounds.
     pub limits: Limits,
-    /// Leave out the first component of every path: `logs/agent/x` becomes `agent/x`.
-    pub strip_first: bool,
-    /// A file to give back from memory: its path in the clean archive and the most bytes it may
-    /// have.
-    pub capture: Option<(ArchivePath, u64)>,
+    /// What becomes of the first component of every path.
+    pub root: Root,
+    /// What is left out, by its path in the clean archive.
+    pub exclude: Exclude,
+    /// Keep executable bits, and symbolic links that stay inside.
+    pub faithful: bool,
+    /// Files to give back from memory: their paths in the clean archive and the most bytes that
+    /// each may have.
+    pub captures: Vec<(ArchivePath, u64)>,
     /// Masks secrets in contents and names of the clean archive; the captured file stays as it is.
     pub redactor: Redactor,
 }
 
-/// The file that [`Sanitize::capture`] asked for.
+/// What becomes of the first component of every path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Root {
+    /// It stays.
+    Kept,
+    /// It goes: `logs/agent/x` becomes `agent/x`.
+    Dropped,
+    /// It goes unless it is a file by itself; what is neither file nor directory is left out.
+    DroppedOfDirectory,
+}
+
+/// A file that [`Sanitize::captures`] asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Captured {
     /// Its content, whole.
@@ -55,20 +70,23 @@ pub struct Sanitized {
     pub archive: Result<Packed, ArchiveError>,
     /// What it holds; of a failed archive, what it would have held so far.
     pub report: Report,
-    /// The captured file; [`Captured::Missing`] when none was asked for.
-    pub captured: Captured,
+    /// The captured files, in the order they were asked for.
+    pub captured: Vec<Captured>,
+    /// What the first member is.
+    pub first: Option<Kind>,
 }
 
 /// Copies the regular files and directories of a hostile archive into a new archive at `to`, which
-/// must not exist. Executable bits, owners and times are dropped.
+/// must not exist. Owners and times are dropped, and executable bits and links unless they are asked
+/// for.
 pub async fn sanitize<S>(source: S, to: &Path, options: Sanitize) -> Sanitized
 where
     S: AsyncRead + Send + Unpin + 'static,
 {
     let to = to.to_owned();
     bridge::with_reader(source, move |reader| {
-        let mut copy = Copy::new(to, options.strip_first, options.capture, options.redactor);
         let mut members = Members::new(reader, options.limits);
+        let mut copy = Copy::new(to, options);
         loop {
             match members.next() {
                 Ok(Some(member)) => copy.next(&member, &mut members),
@@ -90,87 +108,100 @@ struct Copy {
     writer: Option<ArchiveWriter<BufWriter<File>>>,
     failure: Option<ArchiveError>,
     report: Report,
-    strip_first: bool,
-    wanted: Option<(ArchivePath, u64)>,
-    captured: Option<Captured>,
-    redactor: Redactor,
+    options: Sanitize,
+    captured: Vec<Option<Captured>>,
+    first: Option<Kind>,
     buffer: Vec<u8>,
 }
 
 impl Copy {
-    fn new(
-        to: PathBuf,
-        strip_first: bool,
-        wanted: Option<(ArchivePath, u64)>,
-        redactor: Redactor,
-    ) -> Self {
+    fn new(to: PathBuf, options: Sanitize) -> Self {
         let (writer, failure) = match File::create_new(&to) {
             Ok(file) => {
                 (Some(ArchiveWriter::new(BufWriter::with_capacity(BUFFER_BYTES, file))), None)
             }
             Err(error) => (None, Some(ArchiveError::io("creating", &to, error))),
         };
-        let (report, buffer) = (Report::default(), vec![0; BUFFER_BYTES]);
-        let captured = None;
-        Self { to, writer, failure, report, strip_first, wanted, captured, redactor, buffer }
+        let captured = options.captures.iter().map(|_| None).collect();
+        let (report, first, buffer) = (Report::default(), None, vec![0; BUFFER_BYTES]);
+        Self { to, writer, failure, report, options, captured, first, buffer }
     }
 
     /// Whether nothing more can come of reading on.
     fn is_done(&self) -> bool {
-        let waiting = self.wanted.is_some() && self.captured.is_none();
+        let waiting = self.captured.iter().any(Option::is_none);
         self.report.cut.is_some() || (self.writer.is_none() && !waiting)
     }
 
     /// Where a member belongs in the clean archive; `None` for what the archive itself stands for.
     fn place(&self, member: &Member) -> Result<Option<ArchivePath>, BadPath> {
-        let path = member.path.clone()?;
-        Ok(if self.strip_first { path.and_then(|path| path.without_first()) } else { path })
+        let Some(path) = member.path.clone()? else { return Ok(None) };
+        Ok(match (self.options.root, path.without_first()) {
+            (Root::Kept, _) => Some(path),
+            (_, Some(below)) => Some(below),
+            (Root::DroppedOfDirectory, None) if member.kind == Kind::File => Some(path),
+            (_, None) => None,
+        })
     }
 
     fn next(&mut self, member: &Member, members: &mut Members<impl Read>) {
+        if self.first.is_none() {
+            self.first = Some(member.kind.clone());
+        }
         match self.place(member) {
+            Ok(Some(path)) if self.options.exclude.holds(path.as_bytes()) => {}
             Ok(Some(path)) => self.take(&path, member, members),
             Ok(None) => {}
             Err(_) => self.report.skipped.names += 1,
         }
     }
 
+    /// Which captured file a path in the clean archive is, and the most bytes it may have.
+    fn wanted(&self, path: &ArchivePath) -> Option<(usize, u64)> {
+        let mut captures = self.options.captures.iter().enumerate();
+        captures.find(|(_, (wanted, _))| wanted == path).map(|(index, (_, most))| (index, *most))
+    }
+
     /// Reading has ended early, perhaps for the size of one member.
     fn cut(&mut self, cut: Cut, refused: Option<&Member>) {
         self.report.cut = Some(cut);
         if let Some(member) = refused
-            && let Some((wanted, most)) = &self.wanted
             && member.kind == Kind::File
-            && member.size_bytes > *most
-            && self.place(member).is_ok_and(|path| path.as_ref() == Some(wanted))
+            && let Ok(Some(path)) = self.place(member)
+            && let Some((index, most)) = self.wanted(&path)
+            && member.size_bytes > most
         {
-            self.captured = Some(Captured::TooLarge(member.size_bytes));
+            self.captured[index] = Some(Captured::TooLarge(member.size_bytes));
         }
     }
 
     fn take(&mut self, path: &ArchivePath, member: &Member, members: &mut Members<impl Read>) {
-        let limit = self.wanted.as_ref().filter(|(wanted, _)| wanted == path).map(|(_, max)| *max);
+        let wanted = self.wanted(path);
         let masked = self.masked(path.as_bytes());
-        match member.kind {
-            Kind::File => self.file(&masked, member.size_bytes, limit, members),
+        match &member.kind {
+            Kind::File => self.file(&masked, member, wanted, members),
             Kind::Directory => {
                 self.report.directories += 1;
                 self.write(|writer| writer.directory(&masked));
             }
+            Kind::Symlink(target) if self.options.faithful && link_stays_inside(path, target) => {
+                let target = self.masked(target);
+                self.write(|writer| writer.symlink(&masked, &target));
+            }
             _ => self.report.skip(&member.kind),
         }
-        if limit.is_some() {
+        if let Some((index, _)) = wanted {
             match member.kind {
                 Kind::File => {}
-                Kind::HardLink => self.captured = Some(Captured::HardLink),
-                _ => self.captured = Some(Captured::NotRegular),
+                Kind::HardLink => self.captured[index] = Some(Captured::HardLink),
+                _ => self.captured[index] = Some(Captured::NotRegular),
             }
         }
     }
 
     /// A name without secrets: as long as before, so within every bound.
     fn masked(&self, name: &[u8]) -> Vec<u8> {
-        let (mut masking, mut masked) = (self.redactor.stream(Style::Mask), Vec::new());
+        let (mut masking, mut masked) = (self.options.redactor.stream(Style::Mask), Vec::new());
         masking.push(name, &mut masked);
         masking.finish(&mut masked);
         masked
@@ -179,16 +210,17 @@ impl Copy {
     fn file(
         &mut self,
         path: &[u8],
-        size: u64,
-        limit: Option<u64>,
+        member: &Member,
+        wanted: Option<(usize, u64)>,
         members: &mut Members<impl Read>,
     ) {
+        let (size, executable) = (member.size_bytes, member.executable && self.options.faithful);
         let mark = self.writer.as_ref().map(ArchiveWriter::mark);
-        self.write(|writer| writer.begin_file(path, false, size));
-        let mut kept = limit.filter(|max| size <= *max).map(|_| Vec::new());
+        self.write(|writer| writer.begin_file(path, executable, size));
+        let mut kept = wanted.filter(|(_, most)| size <= *most).map(|_| Vec::new());
         let mut left = size;
         let mut buffer = std::mem::take(&mut self.buffer);
-        let (mut masking, mut masked) = (self.redactor.stream(Style::Mask), Vec::new());
+        let (mut masking, mut masked) = (self.options.redactor.stream(Style::Mask), Vec::new());
         while left > 0 {
             match members.read(&mut buffer) {
                 Ok(read) => {
@@ -217,9 +249,9 @@ impl Copy {
         self.write(|writer| writer.end_file(size));
         self.report.files += 1;
         self.report.bytes += size;
-        if limit.is_some() {
+        if let Some((index, _)) = wanted {
             let found = kept.map(|bytes| Captured::Found(Bytes::from(bytes)));
-            self.captured = Some(found.unwrap_or(Captured::TooLarge(size)));
+            self.captured[index] = Some(found.unwrap_or(Captured::TooLarge(size)));
         }
     }
 
@@ -233,7 +265,7 @@ impl Copy {
     }
 
     fn finish(self) -> Sanitized {
-        let Self { to, writer, failure, report, wanted, captured, .. } = self;
+        let Self { to, writer, failure, report, captured, first, .. } = self;
         let archive = match (writer, failure) {
             (Some(writer), None) => match writer.finish() {
                 Ok((_, packed)) => Ok(packed),
@@ -246,8 +278,9 @@ impl Copy {
             // Best effort: the caller's directory goes as a whole anyway.
             let _removed = std::fs::remove_file(&to);
         }
-        let unknown = wanted.is_some() && report.cut.is_some();
-        let absent = if unknown { Captured::Unknown } else { Captured::Missing };
-        Sanitized { archive, report, captured: captured.unwrap_or(absent) }
+        let cut = report.cut.is_some();
+        let absent = || if cut { Captured::Unknown } else { Captured::Missing };
+        let captured = captured.into_iter().map(|found| found.unwrap_or_else(absent)).collect();
+        Sanitized { archive, report, captured, first }
     }
 }

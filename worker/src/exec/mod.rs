@@ -4,4 +4,4 @@ mod capture;
 mod script;
 
 pub use self::capture::{Capture, Captured, tail};
-pub use self::script::{End, Ran, kill, run};
+pub use self::script::{End, Normal, Ran, kill, run};

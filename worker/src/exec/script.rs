@@ -34,17 +34,29 @@ pub enum End {
     Failed(Failure),
 }
 
-/// Runs a command. Unless it ends normally (code 0), everything that runs in the environment is
-/// ended before this returns.
+/// Which ends of a command are normal: then what else runs in the environment lives on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Normal {
+    /// Code 0.
+    Zero,
+    /// Any code.
+    AnyCode,
+}
+
+/// Runs a command. Unless it ends normally, everything that runs in the environment is ended before
+/// this returns.
 pub async fn run(
     environment: &dyn Environment,
     command: Command,
     limit: Duration,
     output: Arc<dyn Output>,
+    normal: Normal,
 ) -> Ran {
     let mut running = environment.exec(command, output);
     match tokio::time::timeout(limit, &mut running).await {
-        Ok(Ok(Exit { code: 0 })) => Ran { end: End::Exited(Exit { code: 0 }), left: None },
+        Ok(Ok(exit)) if exit.code == 0 || normal == Normal::AnyCode => {
+            Ran { end: End::Exited(exit), left: None }
+        }
         Ok(Ok(exit)) => Ran { end: End::Exited(exit), left: kill(environment).await },
         Ok(Err(failure)) => {
             let left = match failure.kind {

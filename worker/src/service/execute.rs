@@ -79,6 +79,7 @@ async fn run(shared: &Shared, execution: &Arc<Execution>) -> Ended {
         scratch: shared.spool.scratch(execution.exec),
         stop: execution.stops(),
         phases: execution.clone(),
+        pacing: shared.paces.of(offer),
     };
     Ended::Finished(shared.runner.run(context).await)
 }

@@ -24,6 +24,7 @@ mod execution;
 mod finish;
 mod lease;
 mod line;
+mod paces;
 mod pull;
 mod registry;
 mod report;
@@ -51,6 +52,7 @@ use tokio::sync::{Semaphore, watch};
 
 use self::documents::Documents;
 use self::line::Line;
+use self::paces::Paces;
 use self::registry::Registry;
 use self::report::Outbox;
 use self::room::Rooms;
@@ -205,6 +207,7 @@ struct Shared {
     line: Line,
     /// Room for executions with an environment.
     rooms: Arc<Rooms>,
+    paces: Paces,
     /// Room for claims that wait without a slot.
     off_slot: Arc<Semaphore>,
     /// What is asked of the worker, by whomever.
@@ -236,6 +239,7 @@ impl Worker {
             spool: Spool::new(config.dir.clone()),
             adopted: Arc::default(),
             line: Line::new(&*source),
+            paces: Paces::default(),
             rooms: Arc::new(Rooms::new(config.slots, &config.budget)),
             off_slot: Arc::new(Semaphore::new(slots)),
             shutdown: watch::Sender::default(),

@@ -67,6 +67,17 @@ impl Entry {
                 FileRole::Logs { entries, skipped, truncated } => {
                     record.logs = Some(LogsRecord { archive: blob, entries, skipped, truncated });
                 }
+                FileRole::StepLogs { step, entries, skipped, truncated } => {
+                    if let Some(step) = record.steps.get_mut(step) {
+                        let logs = LogsRecord { archive: blob, entries, skipped, truncated };
+                        step.logs = Some(logs);
+                    }
+                }
+                FileRole::Artifact { index } => {
+                    if let Some(artifact) = record.artifacts.get_mut(index) {
+                        artifact.archive = Some(blob);
+                    }
+                }
             }
         }
         record

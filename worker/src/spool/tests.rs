@@ -130,6 +130,7 @@ impl Scene {
             scratch: Spool::new(dir.path().to_owned()).scratch(exec),
             stop: watch::channel(None).1,
             phases: Arc::new(Nobody),
+            pacing: None,
         };
         context.create_scratch().await.unwrap();
         for name in ["a.txt", "logs.tar", "litter"] {

@@ -1,56 +1,131 @@
-//! Collection: `/logs` becomes one clean archive on this host's disk, and the reward is read on the
-//! way. A collection that fails never erases a reward that was read.
+//! Collection: log directories become clean archives on this host's disk, and rewards are read on
+//! the way. A collection that fails never erases a reward that was read.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::limits;
 
 use super::failure::RewardError;
+use super::rewards::{Wanted, judge};
+use super::score::Score;
 use super::{CapturedFile, FileRole, within};
-use crate::archive::{self, ArchivePath, Captured, Cut, Limits, Sanitize};
+use crate::archive::{self, ArchivePath, Captured, Cut, Exclude, Limits, Root, Sanitize};
 use crate::environment::{ByteStream, Environment, Failure};
 use crate::secrets::Redactor;
-use crate::verifier::{REWARD_FILE, reward};
+use crate::verifier::VERIFIER_LOGS;
+
+/// Everything that scripts log to.
+const LOGS: &str = "/logs";
+
+/// What to collect.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum What {
+    /// `/logs`.
+    All,
+    /// `/logs` without what verifiers left there: that was collected by itself.
+    WithoutVerifier,
+    /// `/logs/verifier`, under names that begin with `verifier/`.
+    Verifier,
+}
+
+/// An archive of logs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Logs {
+    pub(super) file: PathBuf,
+    pub(super) entries: u64,
+    pub(super) skipped: u64,
+    pub(super) truncated: bool,
+}
 
 /// What was collected.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
-    /// The archive of `/logs`.
-    pub(super) logs: Option<CapturedFile>,
-    /// The reward, when one was asked for.
-    pub(super) reward: Option<Result<f64, RewardError>>,
+    /// The archive.
+    pub(super) logs: Option<Logs>,
+    /// What the verifier's numbers are, when they were asked for.
+    pub(super) score: Option<Result<Score, RewardError>>,
     /// Why the archive is missing or not whole.
     pub(super) failure: Option<String>,
 }
 
-/// Collects `/logs` into `scratch`, and the reward where the verifier ended well.
+impl Logs {
+    /// As the trial's own logs.
+    pub(super) fn of_trial(self) -> CapturedFile {
+        let Self { file, entries, skipped, truncated } = self;
+        let role = FileRole::Logs { entries, skipped, truncated };
+        CapturedFile { file, media_type: MediaType::Tar, role }
+    }
+
+    /// As the logs of a step's verifier.
+    pub(super) fn of_step(self, step: usize) -> CapturedFile {
+        let Self { file, entries, skipped, truncated } = self;
+        let role = FileRole::StepLogs { step, entries, skipped, truncated };
+        CapturedFile { file, media_type: MediaType::Tar, role }
+    }
+
+    /// Both in one archive; the first alone when the disk does not take it.
+    pub(super) async fn and(self, other: Self) -> (Self, Option<String>) {
+        let file = self.file.with_extension("joined.tar");
+        match archive::join(vec![self.file.clone(), other.file], &file).await {
+            Ok(()) => {
+                let joined = Self {
+                    file,
+                    entries: self.entries + other.entries,
+                    skipped: self.skipped + other.skipped,
+                    truncated: self.truncated || other.truncated,
+                };
+                (joined, None)
+            }
+            Err(error) => (self, Some(format!("{LOGS}: {}", crate::outage::chain(&error)))),
+        }
+    }
+}
+
+/// Collects logs into a file, and the verifier's numbers where it ended well.
 pub(super) async fn collect(
     environment: &dyn Environment,
-    scratch: &Path,
+    what: What,
+    file: PathBuf,
     redactor: &Redactor,
-    wants_reward: bool,
+    wanted: Option<&Wanted<'_>>,
 ) -> Collected {
-    let (mut collected, mut captured) = (Collected::default(), Captured::Unknown);
-    match open(environment, "/logs").await {
-        Ok(None) => captured = Captured::Missing,
+    let path = if matches!(what, What::Verifier) { VERIFIER_LOGS } else { LOGS };
+    let mut collected = Collected::default();
+    let captures = wanted.map_or_else(Vec::new, Wanted::captures);
+    let mut captured = vec![Captured::Unknown; captures.len()];
+    match open(environment, path).await {
+        Ok(None) => captured.fill(Captured::Missing),
         Ok(Some(stream)) => {
-            let (logs, found, failure) = logs(stream, scratch, redactor).await;
-            (collected.logs, captured, collected.failure) = (logs, found, failure);
+            let options = options(what, captures, redactor);
+            let found = logs(stream, path, file.clone(), options, &mut captured).await;
+            (collected.logs, collected.failure) = found;
         }
-        Err(failure) => collected.failure = Some(format!("/logs: {}", failure.chain())),
+        Err(failure) => collected.failure = Some(format!("{path}: {}", failure.chain())),
     }
-    if wants_reward {
-        // An archive has the content of a file with several names only at the first of them; asked
-        // for by itself, the reward's name is the first.
-        if matches!(captured, Captured::Unknown | Captured::HardLink) {
-            captured = reward_alone(environment, scratch).await;
+    if let Some(wanted) = wanted {
+        for (captured, name) in captured.iter_mut().zip(wanted.files) {
+            // An archive has the content of a file with several names only at the first of them;
+            // asked for by itself, the reward's name is the first.
+            if matches!(captured, Captured::Unknown | Captured::HardLink) {
+                *captured = reward_alone(environment, name, &file).await;
+            }
         }
         let linked = "it is a hard link and could not be read by itself";
-        let why = || collected.failure.clone().unwrap_or_else(|| linked.to_owned());
-        collected.reward = Some(judge(captured, redactor, why));
+        let why = collected.failure.clone().unwrap_or_else(|| linked.to_owned());
+        collected.score = Some(judge(wanted, captured, redactor, &why));
     }
     collected
+}
+
+fn options(what: What, captures: Vec<(ArchivePath, u64)>, redactor: &Redactor) -> Sanitize {
+    let (root, exclude) = match what {
+        What::All => (Root::Dropped, Exclude::default()),
+        What::WithoutVerifier => (Root::Dropped, Exclude::new(["/verifier"])),
+        What::Verifier => (Root::Kept, Exclude::default()),
+    };
+    let limits = Limits::LOGS;
+    Sanitize { limits, root, exclude, faithful: false, captures, redactor: redactor.clone() }
 }
 
 async fn open(environment: &dyn Environment, path: &str) -> Result<Option<ByteStream>, Failure> {
@@ -59,96 +134,63 @@ async fn open(environment: &dyn Environment, path: &str) -> Result<Option<ByteSt
 
 async fn logs(
     stream: ByteStream,
-    scratch: &Path,
-    redactor: &Redactor,
-) -> (Option<CapturedFile>, Captured, Option<String>) {
-    let file = scratch.join("logs.tar");
-    if let Err(error) = tokio::fs::create_dir_all(scratch).await {
-        return (None, Captured::Unknown, Some(format!("/logs: {}: {error}", scratch.display())));
+    path: &str,
+    file: PathBuf,
+    options: Sanitize,
+    captured: &mut Vec<Captured>,
+) -> (Option<Logs>, Option<String>) {
+    let directory = file.parent().expect("it is below the scratch directory");
+    if let Err(error) = tokio::fs::create_dir_all(directory).await {
+        return (None, Some(format!("{path}: {}: {error}", directory.display())));
     }
-    let options = Sanitize {
-        limits: Limits::LOGS,
-        strip_first: true,
-        capture: reward_path("verifier/reward.txt"),
-        redactor: redactor.clone(),
-    };
     let sanitizing = archive::sanitize(stream, &file, options);
     let Ok(clean) = tokio::time::timeout(super::COPY_LIMIT, sanitizing).await else {
-        let why = format!("/logs: reading them took longer than {:?}", super::COPY_LIMIT);
-        return (None, Captured::Unknown, Some(why));
+        let limit = super::COPY_LIMIT;
+        return (None, Some(format!("{path}: reading them took longer than {limit:?}")));
     };
+    *captured = clean.captured;
     let report = clean.report;
-    let failure = report.cut.as_ref().map(|cut| format!("/logs is not whole: {cut}"));
+    let failure = report.cut.as_ref().map(|cut| format!("{path} is not whole: {cut}"));
     match clean.archive {
         Ok(packed) => {
-            let role = FileRole::Logs {
-                entries: packed.entries,
-                skipped: report.skipped.total(),
-                truncated: report.cut.is_some(),
-            };
-            let logs = CapturedFile { file, media_type: MediaType::Tar, role };
-            (Some(logs), clean.captured, failure)
+            let (skipped, truncated) = (report.skipped.total(), report.cut.is_some());
+            (Some(Logs { file, entries: packed.entries, skipped, truncated }), failure)
         }
-        Err(error) => {
-            let cause =
-                std::error::Error::source(&error).map_or_else(String::new, |e| format!(": {e}"));
-            (None, clean.captured, Some(format!("/logs: {error}{cause}")))
-        }
+        Err(error) => (None, Some(format!("{path}: {}", crate::outage::chain(&error)))),
     }
 }
 
-fn reward_path(path: &str) -> Option<(ArchivePath, u64)> {
-    let path = ArchivePath::clean(path.as_bytes()).expect("a short path")?;
-    Some((path, limits::REWARD_FILE_BYTES))
-}
-
-/// Reads the reward file by itself: reading `/logs` ended before it came, or gave only its name.
-async fn reward_alone(environment: &dyn Environment, scratch: &Path) -> Captured {
-    let stream = match open(environment, REWARD_FILE).await {
+/// Reads a reward file by itself: reading the logs ended before it came, or gave only its name.
+async fn reward_alone(environment: &dyn Environment, name: &str, logs: &Path) -> Captured {
+    let stream = match open(environment, &format!("{VERIFIER_LOGS}/{name}")).await {
         Ok(Some(stream)) => stream,
         Ok(None) => return Captured::Missing,
         Err(_) => return Captured::Unknown,
     };
-    let file = scratch.join("reward.tar");
+    let file = logs.with_extension("reward.tar");
+    let most = limits::REWARD_JSON_BYTES;
     let options = Sanitize {
-        limits: Limits { entries: 1, bytes: limits::REWARD_FILE_BYTES },
-        strip_first: false,
-        capture: reward_path("reward.txt"),
+        limits: Limits { entries: 1, bytes: most },
+        root: Root::Kept,
+        exclude: Exclude::default(),
+        faithful: false,
+        captures: ArchivePath::clean(name.as_bytes())
+            .expect("a short name")
+            .map(|path| (path, most))
+            .into_iter()
+            .collect(),
         redactor: Redactor::default(),
     };
     let sanitizing = archive::sanitize(stream, &file, options);
     let captured = match tokio::time::timeout(super::COPY_LIMIT, sanitizing).await {
         // Nothing else is in this archive that could be too large.
-        Ok(clean) => match (clean.captured, clean.report.cut) {
-            (Captured::Unknown, Some(Cut::Bytes(bytes))) => Captured::TooLarge(bytes),
-            (captured, _) => captured,
+        Ok(mut clean) => match (clean.captured.pop(), clean.report.cut) {
+            (Some(Captured::Unknown), Some(Cut::Bytes(bytes))) => Captured::TooLarge(bytes),
+            (captured, _) => captured.unwrap_or(Captured::Unknown),
         },
         Err(_) => Captured::Unknown,
     };
     // Best effort: the scratch directory goes as a whole.
     let _removed = tokio::fs::remove_file(&file).await;
     captured
-}
-
-/// What a captured reward file means.
-fn judge(
-    captured: Captured,
-    redactor: &Redactor,
-    why: impl FnOnce() -> String,
-) -> Result<f64, RewardError> {
-    let most = limits::REWARD_FILE_BYTES;
-    match captured {
-        Captured::Found(bytes) => {
-            let reward = reward::parse(&bytes, redactor);
-            reward.map_err(|error| RewardError::Invalid(error.to_string()))
-        }
-        Captured::Missing => Err(RewardError::Missing),
-        Captured::NotRegular | Captured::HardLink => {
-            Err(RewardError::Invalid("it is not a regular file".into()))
-        }
-        Captured::TooLarge(_) => {
-            Err(RewardError::Invalid(format!("it has more than {most} bytes")))
-        }
-        Captured::Unknown => Err(RewardError::Unreadable(why())),
-    }
 }

@@ -1,28 +1,23 @@
-//! The phases up to verification: setup, install, execute, verify.
+//! The phases up to the last verification: setup, install, and the task's steps.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use rollout_protocol::error::{ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::EnvironmentRecord;
+use rollout_protocol::spec::task::StepSpec;
 use rollout_protocol::spec::timeout::seconds;
-use tokio::time::Instant;
 
-use super::execute::{self, Unwell};
+use super::execute::{self, Script, Unwell};
 use super::failure::{self, ScriptError, SetupError, Stage};
-use super::run::{Place, Run, killed};
-use super::{setup, verify};
-use crate::agent::{INSTRUCTION_VARIABLE, Plan};
-use crate::environment::{CreateRequest, Environment, Failure, FailureKind, Provider};
-use crate::exec::Capture;
-use crate::supervise::{self, Panicked, panic_message};
-
-/// Longest that creating and starting an environment may take. Docker needs a fifth of a second,
-/// and a minute when sixty start at once.
-const START_LIMIT: Duration = Duration::from_secs(600);
+use super::run::{Run, killed};
+use super::site::Site;
+use super::{health, setup, variables};
+use crate::agent::{self, Plan};
+use crate::environment::{CreateRequest, Exit, Provider, Purpose};
+use crate::exec::{Capture, Normal};
+use crate::supervise::panic_message;
 
 /// How far the phases up to verification came.
 pub(super) enum Course {
@@ -35,7 +30,8 @@ pub(super) enum Course {
 }
 
 /// Why the phases do not go on.
-enum Halt {
+#[derive(Debug)]
+pub(super) enum Halt {
     Failed(TrialError),
     Drained,
 }
@@ -59,9 +55,8 @@ impl Run<'_> {
             Ok(Ok(())) => Course::Ran,
             Ok(Err(Halt::Drained)) => Course::Drained,
             Ok(Err(Halt::Failed(error))) => {
-                let unexpected = error.kind == ErrorType::InternalError;
-                let phase = if unexpected { self.timing.phase() } else { error.phase };
-                self.fail(error.in_phase(phase));
+                let error = self.placed(error);
+                self.fail(error);
                 Course::Ran
             }
             Err(panic) => {
@@ -79,169 +74,129 @@ impl Run<'_> {
     }
 
     async fn phases(&mut self, mut plan: Plan) -> Result<(), Halt> {
-        let (install, execute) = (plan.install.take(), plan.execute.take());
         self.go_on()?;
         self.enter(Phase::EnvironmentSetup);
         self.setup(&plan).await?;
         self.go_on()?;
         self.enter(Phase::AgentSetup);
-        let limit = seconds(self.ctx.task.install_sec);
-        self.script(Stage::Install, install, limit).await?;
-        self.go_on()?;
-        self.enter(Phase::AgentExecution);
-        let limit = self.ctx.step().agent.timeout_sec.map_or(Duration::MAX, seconds);
-        self.script(Stage::Execute, execute, limit).await?;
-        if self.ctx.settings.verifier.disable {
-            return Ok(());
+        let ctx = self.ctx;
+        let limit = ctx.agent.limits.install_sec.unwrap_or(ctx.task.install_sec);
+        let install = self.agent_script(ctx.step(), plan.install.take(), seconds(limit));
+        self.script(Stage::Install, install).await?;
+        let mut execute = plan.execute.take();
+        for (index, step) in ctx.task.steps.iter().enumerate() {
+            if index > 0 {
+                execute =
+                    agent::plan(&ctx.agent, ctx.task.format, step).unwrap_or_default().execute;
+            }
+            let ended = self.step(index, step, execute.take()).await;
+            if !self.step_ended(step, ended)? {
+                break;
+            }
         }
-        self.go_on()?;
-        self.enter(Phase::Verification);
-        self.verify().await?;
-        self.verified = true;
+        self.steps_scored();
         Ok(())
     }
 
+    /// Notes where an unexpected error happened: its type does not say so.
+    pub(super) fn placed(&self, error: TrialError) -> TrialError {
+        let unexpected = error.kind == ErrorType::InternalError;
+        if unexpected { error.in_phase(self.timing.phase()) } else { error }
+    }
+
     /// Between two phases: stops here when the run is drained.
-    fn go_on(&mut self) -> Result<(), Halt> {
+    pub(super) fn go_on(&mut self) -> Result<(), Halt> {
         self.timing.leave();
         if self.ctx.stop.borrow().is_some() { Err(Halt::Drained) } else { Ok(()) }
     }
 
-    async fn setup(&mut self, plan: &Plan) -> Result<(), TrialError> {
-        let expanded =
-            self.services.variables.expand(&self.ctx.task.environment.env, &self.ctx.agent.env);
-        let expanded =
-            expanded.map_err(|unset| SetupError::Unset(unset).into_error(&self.redactor))?;
-        self.redactor = expanded.redactor;
-        (self.agent_env, self.verifier_env) = (expanded.agent, expanded.verifier);
-        for env in [&mut self.agent_env, &mut self.verifier_env] {
-            let instruction = self.ctx.settings.instruction_path.clone();
-            env.insert(INSTRUCTION_VARIABLE.to_owned(), instruction);
-        }
+    async fn setup(&mut self, plan: &Plan) -> Result<(), Halt> {
+        let redactor = variables::redactor(self.ctx, &self.services.variables);
+        self.redactor =
+            redactor.map_err(|unset| SetupError::Unset(unset).into_error(&self.redactor))?;
         let ready = self.ready(plan).await;
         let (provider, request) = ready.map_err(|error| error.into_error(&self.redactor))?;
-        self.create(provider, request).await
-    }
-
-    /// Prepares everything that the environment is created from.
-    async fn ready(
-        &mut self,
-        plan: &Plan,
-    ) -> Result<(Arc<dyn Provider>, CreateRequest), SetupError> {
-        let (ctx, files) = (self.ctx, &self.services.files);
-        let provider = setup::provider(ctx, self.services)?;
-        if !provider.is_in_memory() {
-            ctx.create_scratch().await.map_err(SetupError::Disk)?;
-        }
-        let (source, part) = setup::source(&ctx.task, &ctx.settings, files).await?;
-        self.parts.extend(part);
-        self.outputs.building = true;
-        let log = self.outputs.build_log();
-        let image = setup::image(ctx, provider.as_ref(), &source, log).await?;
-        self.outputs.building = false;
-        let creation = setup::creation(ctx, files, plan, source, image).await?;
-        self.parts.extend(creation.parts);
-        Ok((provider, creation.request))
-    }
-
-    async fn create(
-        &mut self,
-        provider: Arc<dyn Provider>,
-        request: CreateRequest,
-    ) -> Result<(), TrialError> {
-        let image = request.image.clone();
-        let (kind, in_memory) = (provider.kind(), provider.is_in_memory());
-        let mut creating = Box::pin(async move { provider.create(request).await });
-        // Only a creation that waits needs a task, to be waited for whatever happens meanwhile.
-        match in_memory.then(|| creating.as_mut().now_or_never()).flatten() {
-            Some(created) => self.arrived(Ok(created))?,
-            None => {
-                let task = supervise::spawn("environment creation", creating);
-                self.place = Place::Creating(task);
-                self.arrive(START_LIMIT).await?;
-            }
-        }
-        if let (Place::Up(environment), false) = (&self.place, in_memory) {
-            self.environment = Some(EnvironmentRecord {
-                provider: kind.to_string(),
-                id: environment.id().to_owned(),
-                image: image.reference,
-                image_made: image.made,
-                limits: environment.limits(),
-                preserved: None,
-            });
+        self.may_start().await?;
+        self.main.create(provider, request, &self.redactor).await?;
+        if let Some(check) = &self.ctx.task.environment.healthcheck {
+            let capture = || self.outputs.aside(&self.redactor);
+            let ready = Box::pin(health::ready(self.main.up(), check, capture)).await;
+            ready.map_err(|error| error.into_error(&self.redactor))?;
         }
         Ok(())
     }
 
-    /// Waits for the environment that is being created, if there is one.
-    pub(super) async fn arrive(&mut self, limit: Duration) -> Result<(), TrialError> {
-        let Place::Creating(creating) = &mut self.place else { return Ok(()) };
-        match tokio::time::timeout(limit, creating).await {
-            Ok(ended) => self.arrived(ended),
-            Err(_) => {
-                let message = format!("the environment was not there after {limit:?}");
-                let late = Failure::new(FailureKind::TimedOut, message);
-                Err(SetupError::Create(late).into_error(&self.redactor))
-            }
-        }
-    }
-
-    fn arrived(
+    /// Prepares everything that the agent's environment is created from.
+    async fn ready(
         &mut self,
-        ended: Result<Result<Box<dyn Environment>, Failure>, Panicked>,
-    ) -> Result<(), TrialError> {
-        self.place = Place::None;
-        match ended {
-            Ok(Ok(environment)) => {
-                self.created = Some(Instant::now());
-                self.place = Place::Up(environment);
-                Ok(())
-            }
-            Ok(Err(failure)) => Err(SetupError::Create(failure).into_error(&self.redactor)),
-            Err(panicked) => {
-                let phase = Phase::EnvironmentSetup;
-                Err(failure::panicked(&panicked.message, phase, &self.redactor))
-            }
+        plan: &Plan,
+    ) -> Result<(Arc<dyn Provider>, CreateRequest), SetupError> {
+        let (ctx, services) = (self.ctx, self.services);
+        let (task, provider) = (&ctx.task.environment, setup::provider(ctx, services)?);
+        if !provider.is_in_memory() {
+            ctx.create_scratch().await.map_err(SetupError::Disk)?;
         }
+        let (source, part) = setup::source(task, &ctx.settings, &services.files).await?;
+        self.parts.extend(part);
+        self.outputs.building = true;
+        let log = self.outputs.build_log();
+        let image = setup::image(ctx, task, provider.as_ref(), &source, log).await?;
+        self.outputs.building = false;
+        let uploads = setup::uploads(ctx, services, plan, &mut self.parts).await?;
+        let (purpose, image) = (Purpose::Agent, (source, image));
+        let request = setup::request(ctx, services, task, purpose, image, uploads, &mut self.parts);
+        Ok((provider, request.await?))
     }
 
-    fn up(&self) -> &dyn Environment {
-        match &self.place {
-            Place::Up(environment) => environment.as_ref(),
-            Place::None | Place::Creating(_) => unreachable!("setup ended well"),
-        }
+    pub(super) fn capture(&mut self, stage: Stage, step: &StepSpec) -> Arc<Capture> {
+        self.outputs.capture(stage, step.name.as_deref(), &self.redactor)
     }
 
-    fn capture(&mut self, stage: Stage) -> Arc<Capture> {
-        self.outputs.capture(stage, &self.redactor)
+    /// A script of the agent, if it has one.
+    pub(super) fn agent_script(
+        &self,
+        step: &StepSpec,
+        argv: Option<Vec<String>>,
+        limit: std::time::Duration,
+    ) -> Option<Script> {
+        let env = |argv| Script {
+            argv,
+            env: variables::agent(self.ctx, &self.services.variables, step),
+            user: step.agent.user.clone(),
+            limit,
+            normal: Normal::Zero,
+        };
+        argv.map(env)
     }
 
-    async fn script(
+    /// Runs the agent's install script.
+    async fn script(&mut self, stage: Stage, script: Option<Script>) -> Result<(), Halt> {
+        let Some(script) = script else { return Ok(()) };
+        let capture = self.outputs.capture(stage, None, &self.redactor);
+        let ended = execute::script(self.main.up(), script, capture).await;
+        self.judge(stage, ended)?;
+        Ok(())
+    }
+
+    /// The environment in which scripts run at present.
+    pub(super) fn site(&mut self) -> &mut Site {
+        self.apart.as_deref_mut().unwrap_or(&mut self.main)
+    }
+
+    /// What the end of a script means.
+    pub(super) fn judge(
         &mut self,
         stage: Stage,
-        argv: Option<Vec<String>>,
-        limit: Duration,
-    ) -> Result<(), TrialError> {
-        let Some(argv) = argv else { return Ok(()) };
-        let (capture, env) = (self.capture(stage), self.agent_env.clone());
-        let ended = execute::script(self.up(), argv, env, limit, capture).await;
-        self.judge(stage, ended)
-    }
-
-    async fn verify(&mut self) -> Result<(), TrialError> {
-        let (capture, env) = (self.capture(Stage::Verify), self.verifier_env.clone());
-        let files = &self.services.files;
-        let ended = verify::verify(self.ctx, files, self.up(), env, capture).await;
-        self.judge(Stage::Verify, ended)
-    }
-
-    fn judge(&mut self, stage: Stage, ended: Result<(), Unwell>) -> Result<(), TrialError> {
-        let Err(Unwell { error, left }) = ended else { return Ok(()) };
+        ended: Result<Exit, Unwell>,
+    ) -> Result<Exit, TrialError> {
+        let Unwell { error, left } = match ended {
+            Ok(exit) => return Ok(exit),
+            Err(unwell) => unwell,
+        };
         // What the agent left running lives on, and the error itself says so.
-        self.tainted |= matches!(error, ScriptError::Left(_));
+        let tainted = left.is_some() || matches!(error, ScriptError::Left(_));
+        self.site().tainted |= tainted;
         if let Some(failure) = left {
-            self.tainted = true;
             let phase = self.timing.phase();
             self.later.push(failure::processes_left(&failure, phase, &self.redactor));
         }

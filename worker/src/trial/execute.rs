@@ -1,13 +1,25 @@
 //! Scripts of any stage: run, watched, captured.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::failure::ScriptError;
 use super::outputs;
-use crate::environment::{Command, Environment, Failure};
-use crate::exec::{self, Capture, End};
+use super::variables::Variables;
+use crate::environment::{Command, Environment, Exit, Failure};
+use crate::exec::{self, Capture, End, Normal};
+
+/// A script and how it runs.
+#[derive(Debug)]
+pub(super) struct Script {
+    pub(super) argv: Vec<String>,
+    pub(super) env: Variables,
+    /// User; the environment's own when absent.
+    pub(super) user: Option<String>,
+    pub(super) limit: Duration,
+    /// Which codes are no failure.
+    pub(super) normal: Normal,
+}
 
 /// A script that did not end well.
 #[derive(Debug)]
@@ -23,19 +35,18 @@ impl From<ScriptError> for Unwell {
     }
 }
 
-/// Runs a script from the environment's working directory. Unless it ends with code 0, nothing it
-/// started is alive afterwards, or the error says so.
+/// Runs a script from the environment's working directory. Unless it ends with a normal code,
+/// nothing it started is alive afterwards, or the error says so.
 pub(super) async fn script(
     environment: &dyn Environment,
-    argv: Vec<String>,
-    env: BTreeMap<String, String>,
-    limit: Duration,
+    script: Script,
     capture: Arc<Capture>,
-) -> Result<(), Unwell> {
-    let command = Command { argv, env, workdir: None, user: None };
-    let ran = exec::run(environment, command, limit, capture.clone()).await;
+) -> Result<Exit, Unwell> {
+    let Script { argv, env, user, limit, normal } = script;
+    let command = Command { argv, env, workdir: None, user };
+    let ran = exec::run(environment, command, limit, capture.clone(), normal).await;
     let error = match ran.end {
-        End::Exited(exit) if exit.code == 0 => return Ok(()),
+        End::Exited(exit) if exit.code == 0 || normal == Normal::AnyCode => return Ok(exit),
         End::Exited(exit) => ScriptError::Exit {
             code: exit.code,
             oom_killed: exit.code == 137 && environment.oom_killed().await,

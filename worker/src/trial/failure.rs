@@ -13,6 +13,7 @@ use rollout_protocol::error::{
 };
 use rollout_protocol::phase::Phase;
 
+use super::artifacts::Lack;
 use super::files::FilesError;
 use crate::environment::{Failure, FailureKind as Kind};
 use crate::secrets::Redactor;
@@ -43,6 +44,10 @@ pub(super) enum SetupError {
     Image { named: bool, limit: Duration, failure: Failure },
     /// Creation and start.
     Create(Failure),
+    /// Files of a step that could not be placed.
+    Place(Failure),
+    /// It is there, but its own check says that it never became ready.
+    Unhealthy { failures: u32, why: String },
 }
 
 impl SetupError {
@@ -76,6 +81,17 @@ impl SetupError {
                 error(image(named, failure.kind), &message, redactor)
             }
             Self::Create(failure) => error(create(failure.kind), &failure.chain(), redactor),
+            Self::Place(failure) => {
+                let message = format!("placing the step's files: {}", failure.chain());
+                error(place(start, failure.kind), &message, redactor)
+            }
+            Self::Unhealthy { failures, why } => {
+                // What runs in the environment, and what asks it, are the task's own: the same
+                // image would start the same way once more.
+                let reason = (start, Code::UNHEALTHY, Class::Task, Retry::Permanent);
+                let message = format!("the healthcheck failed {failures} times in a row: {why}");
+                error(reason, &message, redactor)
+            }
         }
     }
 }
@@ -142,6 +158,8 @@ fn disk(kind: Type, source: &std::io::Error) -> Reason {
 /// Whose script runs: it decides the types and the class of its errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
+    /// A step's own setup.
+    Prepare,
     Install,
     Execute,
     Verify,
@@ -150,6 +168,7 @@ pub(super) enum Stage {
 impl Stage {
     const fn failed(self) -> Type {
         match self {
+            Self::Prepare => Type::EnvironmentStartFailed,
             Self::Install => Type::AgentInstallFailed,
             Self::Execute => Type::AgentExecutionFailed,
             Self::Verify => Type::VerifierFailed,
@@ -158,6 +177,7 @@ impl Stage {
 
     const fn late(self) -> Type {
         match self {
+            Self::Prepare => Type::EnvironmentStartFailed,
             Self::Install => Type::AgentInstallTimeout,
             Self::Execute => Type::AgentExecutionTimeout,
             Self::Verify => Type::VerifierTimeout,
@@ -166,6 +186,7 @@ impl Stage {
 
     const fn class(self) -> Class {
         match self {
+            Self::Prepare => Class::Task,
             Self::Install | Self::Execute => Class::Agent,
             Self::Verify => Class::Verifier,
         }
@@ -173,6 +194,7 @@ impl Stage {
 
     const fn script(self) -> &'static str {
         match self {
+            Self::Prepare => "the step's setup script",
             Self::Install => "the install script",
             Self::Execute => "the execute script",
             Self::Verify => "the test script",
@@ -182,7 +204,7 @@ impl Stage {
     /// Directory of the script's output below the trial's.
     pub(super) const fn directory(self) -> &'static str {
         match self {
-            Self::Install => "setup",
+            Self::Prepare | Self::Install => "setup",
             Self::Execute => "command",
             Self::Verify => "logs/verifier",
         }
@@ -204,6 +226,10 @@ pub(super) enum ScriptError {
     Files(FilesError),
     /// What the agent left running could not be ended before verification.
     Left(Failure),
+    /// What it may reach could not be set.
+    Network(Failure),
+    /// What is to be verified is not whole.
+    Lacking(Lack),
 }
 
 impl ScriptError {
@@ -237,6 +263,25 @@ impl ScriptError {
                 let message = format!("ending the agent's processes: {}", failure.chain());
                 let reason = (failed, Code::PROCESSES_LEFT, OURS, Retry::Transient);
                 error(reason, &message, redactor)
+            }
+            Self::Network(failure) => {
+                let message = format!("what {script} may reach: {}", failure.chain());
+                let reason = match failure.kind {
+                    // Never run it with more than it may have: that the provider cannot do it is
+                    // between the task and the job.
+                    Kind::Refused => (failed, Code::REFUSED, Class::Task, Retry::Permanent),
+                    Kind::NotPermitted => (failed, Code::NOT_PERMITTED, OURS, Retry::Permanent),
+                    kind => place(failed, kind),
+                };
+                error(reason, &message, redactor)
+            }
+            Self::Lacking(Lack::TooLarge(why)) => {
+                let reason = (failed, Code::STORAGE_EXCEEDED, Class::Agent, Retry::Permanent);
+                error(reason, &format!("what is to be verified: {why}"), redactor)
+            }
+            Self::Lacking(Lack::Unread(why)) => {
+                let reason = (failed, Code::COLLECTION_FAILED, OURS, Retry::Transient);
+                error(reason, &format!("what is to be verified: {why}"), redactor)
             }
         }
     }
@@ -298,35 +343,47 @@ impl FilesError {
 /// Why a verifier that ended well gave no reward.
 #[derive(Debug)]
 pub(super) enum RewardError {
-    /// There is no reward file.
-    Missing,
+    /// None of the files is there; the code of the test script, where it is not 0.
+    Missing { files: &'static [&'static str], exit: Option<i32> },
     /// There is something else.
-    Invalid(String),
+    Invalid { file: &'static str, why: String },
     /// It could not be read.
-    Unreadable(String),
+    Unreadable { file: &'static str, why: String },
 }
 
 impl RewardError {
     pub(super) fn into_error(self, redactor: &Redactor) -> TrialError {
-        let file = crate::verifier::REWARD_FILE;
+        let logs = crate::verifier::VERIFIER_LOGS;
         let theirs = |kind, code| (kind, code, Class::Verifier, Retry::Permanent);
         match self {
-            Self::Missing => {
+            Self::Missing { files, exit } => {
                 let reason = theirs(Type::VerifierRewardMissing, Code::REWARD_MISSING);
-                error(reason, &format!("the test script left no {file}"), redactor)
+                let left = exit.map_or_else(
+                    || "left".to_owned(),
+                    |code| format!("ended with code {code} and left"),
+                );
+                let message = format!("the test script {left} no {logs}/{}", files.join(" or "));
+                error(reason, &message, redactor)
             }
-            Self::Invalid(why) => {
+            Self::Invalid { file, why } => {
                 let reason = theirs(Type::VerifierRewardInvalid, Code::REWARD_INVALID);
-                error(reason, &format!("{file} has no reward: {why}"), redactor)
+                error(reason, &format!("{logs}/{file} has no reward: {why}"), redactor)
             }
-            Self::Unreadable(why) => {
+            Self::Unreadable { file, why } => {
                 let reason =
                     (Type::VerifierFailed, Code::COLLECTION_FAILED, OURS, Retry::Transient);
-                error(reason, &format!("{file} could not be read: {why}"), redactor)
+                error(reason, &format!("{logs}/{file} could not be read: {why}"), redactor)
                     .in_phase(Phase::Collection)
             }
         }
     }
+}
+
+/// A command that should have made a result ready to be taken.
+pub(super) fn not_ready(command: &str, why: &str, redactor: &Redactor) -> TrialError {
+    let reason = (Type::InternalError, Code::COLLECTION_FAILED, Class::Task, Retry::Permanent);
+    let message = format!("collecting by `{command}`: {why}");
+    error(reason, &message, redactor).in_phase(Phase::Collection)
 }
 
 /// `/logs` or captured output that could not be kept, or not whole.

@@ -1,20 +1,31 @@
 //! One execution of a trial, from its image to its record: a file per phase.
 //!
-//! [`run`] drives the phases: setup, install, execute, verify, collect, teardown. Each phase takes
-//! its inputs and gives its outcome or its own kind of error; `failure` turns those into errors of
-//! the record, one table per phase. `files` keeps tasks' files on this host.
+//! [`run`] drives the phases: setup, install, execute, verify, collect, teardown; a task with steps
+//! executes and verifies each of them. Each phase takes its inputs and gives its outcome or its own
+//! kind of error; `failure` turns those into errors of the record, one table per phase. A `site` is
+//! one environment: the agent's, or one of the verifier's own. `files` keeps tasks' files on this
+//! host.
 
+mod apart;
+mod artifacts;
 mod collect;
 mod course;
 mod execute;
 mod failure;
 mod files;
+mod health;
+mod keep;
 mod outputs;
 mod record;
+mod rewards;
 mod run;
+mod score;
 mod setup;
+mod site;
+mod step;
 mod teardown;
 mod timing;
+mod variables;
 mod verify;
 
 #[cfg(any(test, feature = "testing"))]
@@ -40,6 +51,7 @@ use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::watch;
 
 use crate::environment::{Failure, FailureKind, Labels, Provider};
+use crate::pacing::Pacing;
 use crate::secrets::TrialVariables;
 use crate::spool::ScratchMark;
 use crate::supervise;
@@ -86,10 +98,12 @@ pub struct TrialContext {
     pub stop: watch::Receiver<Option<StopLevel>>,
     /// Told of every phase that begins.
     pub phases: Arc<dyn PhaseSink>,
+    /// How fast this worker goes about the run's work, when that is limited.
+    pub pacing: Option<Arc<Pacing>>,
 }
 
 impl TrialContext {
-    /// The step that is run.
+    /// The first step.
     pub fn step(&self) -> &StepSpec {
         self.task.steps.first().expect("a task has a step")
     }
@@ -154,6 +168,9 @@ impl Draft {
             && record.logs.is_none()
             && record.verifier_stdout.is_none()
             && record.verifier_stderr.is_none()
+            && record.artifacts.is_empty()
+            && record.steps.is_empty()
+            && record.verifier_environment.is_none()
     }
 }
 
@@ -189,6 +206,22 @@ pub enum FileRole {
         skipped: u64,
         /// Whether a limit ended the collection early.
         truncated: bool,
+    },
+    /// The archive of `/logs/verifier` of a step.
+    StepLogs {
+        /// Index of the step among those of the record.
+        step: usize,
+        /// Regular files and directories in it.
+        entries: u64,
+        /// Entries that were left out.
+        skipped: u64,
+        /// Whether a limit ended the collection early.
+        truncated: bool,
+    },
+    /// The archive of an artifact.
+    Artifact {
+        /// Its index among those of the record.
+        index: usize,
     },
 }
 

@@ -1,5 +1,6 @@
 //! Files that an execution leaves for its record.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,12 +18,19 @@ const BUILD_LOG: &str = "setup/build.log";
 /// Longest piece of standard error that stands in an error's message.
 const LAST_WORDS_BYTES: usize = 400;
 
+/// Where the files of a step go, below the trial's directory: to a directory of its own, with a
+/// slash at the end, when it has a name.
+pub(super) fn prefix(step: Option<&str>) -> String {
+    step.map_or_else(String::new, |name| format!("steps/{name}/"))
+}
+
 /// Collects what scripts print.
 #[derive(Debug)]
 pub(super) struct Outputs {
     scratch: PathBuf,
-    captures: Vec<(Stage, Arc<Capture>)>,
-    finished: Vec<(Stage, [Captured; 2])>,
+    /// With the directory that each goes to.
+    captures: Vec<(Stage, Cow<'static, str>, Arc<Capture>)>,
+    finished: Vec<(Stage, Cow<'static, str>, [Captured; 2])>,
     /// An image is being made: if that is the end, the provider may have left a log.
     pub(super) building: bool,
 }
@@ -50,28 +58,39 @@ impl Outputs {
         self.scratch.join(BUILD_LOG)
     }
 
-    /// Begins to capture a stage's script.
-    pub(super) fn capture(&mut self, stage: Stage, redactor: &Redactor) -> Arc<Capture> {
-        let dir = self.scratch.join(stage.directory());
-        let capture = Capture::new(dir.join("stdout.txt"), dir.join("stderr.txt"), redactor);
-        let capture = Arc::new(capture);
-        self.captures.push((stage, capture.clone()));
+    /// Begins to capture a stage's script, of a step that may have a name.
+    pub(super) fn capture(
+        &mut self,
+        stage: Stage,
+        step: Option<&str>,
+        redactor: &Redactor,
+    ) -> Arc<Capture> {
+        let directory = match step {
+            None => Cow::Borrowed(stage.directory()),
+            Some(_) => Cow::Owned(prefix(step) + stage.directory()),
+        };
+        let capture = capture(&self.scratch.join(&*directory), redactor);
+        self.captures.push((stage, directory, capture.clone()));
         capture
+    }
+
+    /// Captures a command whose output is of no interest but for its last words.
+    pub(super) fn aside(&self, redactor: &Redactor) -> Arc<Capture> {
+        capture(&self.scratch.join("aside"), redactor)
     }
 
     /// The files of everything that was captured; scripts that still run are cut off.
     pub(super) fn finish(&mut self) -> Kept {
         let mut kept = Kept::default();
-        for (stage, capture) in self.captures.drain(..) {
+        for (stage, directory, capture) in self.captures.drain(..) {
             match capture.finish() {
-                Ok(captured) => self.finished.push((stage, captured)),
+                Ok(captured) => self.finished.push((stage, directory, captured)),
                 Err(error) => {
-                    let directory = stage.directory();
                     kept.failures.push(format!("output of {directory} is lost: {error}"));
                 }
             }
         }
-        for (stage, [stdout, stderr]) in &self.finished {
+        for (stage, directory, [stdout, stderr]) in &self.finished {
             if *stage == Stage::Verify {
                 kept.verifier_stdout = exec::tail(stdout, limits::INLINE_OUTPUT_BYTES).ok();
                 kept.verifier_stderr = exec::tail(stderr, limits::INLINE_OUTPUT_BYTES).ok();
@@ -79,7 +98,7 @@ impl Outputs {
             for (captured, name) in [(stdout, "stdout.txt"), (stderr, "stderr.txt")] {
                 kept.files.push(text(
                     captured.file.clone(),
-                    format!("{}/{name}", stage.directory()),
+                    format!("{directory}/{name}"),
                     captured.total_bytes,
                     captured.truncated,
                 ));
@@ -95,6 +114,10 @@ impl Outputs {
         let found = std::fs::symlink_metadata(&file).ok()?;
         found.is_file().then(|| text(file, BUILD_LOG.to_owned(), found.len(), false))
     }
+}
+
+fn capture(dir: &Path, redactor: &Redactor) -> Arc<Capture> {
+    Arc::new(Capture::new(dir.join("stdout.txt"), dir.join("stderr.txt"), redactor))
 }
 
 fn text(file: PathBuf, path: String, total_bytes: u64, truncated: bool) -> CapturedFile {

@@ -1,12 +1,14 @@
 //! From an execution that is over to its record.
 
-use rollout_protocol::error::{ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Outcome, Rewards, TrialRecord, Verdict};
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::version::RUN_FORMAT;
 
-use super::run::Run;
+use super::collect::Logs;
+use super::run::{Run, is_of_trial};
+use super::score::Score;
+use super::step::StepRun;
 use super::{Draft, failure};
 
 /// What ended an execution.
@@ -21,19 +23,17 @@ pub(super) enum Ended {
 impl Run<'_> {
     /// What the execution came to so far.
     pub(super) fn verdict(&self, cost: f64) -> Verdict {
-        let reward = match &self.collected.reward {
-            Some(Ok(reward)) => Some(*reward),
-            _ => None,
-        };
-        let failed = |error: &TrialError| error.kind != ErrorType::EnvironmentTeardownFailed;
-        let outcome = if reward.is_some() {
+        let outcome = if self.score.is_some() {
             Outcome::Completed
-        } else if self.ctx.settings.verifier.disable && !self.first.as_ref().is_some_and(failed) {
+        } else if self.ctx.settings.verifier.disable
+            && !self.first.as_ref().is_some_and(is_of_trial)
+        {
             Outcome::Unverified
         } else {
             Outcome::Failed
         };
-        Verdict { outcome, reward, rewards: Rewards::new(), cost, error: self.first.clone() }
+        let Score { reward, rewards } = self.score.clone().unwrap_or_default();
+        Verdict { outcome, reward, rewards, cost, error: self.first.clone() }
     }
 
     /// The record and its files.
@@ -43,10 +43,8 @@ impl Run<'_> {
             self.later.push(failure::not_collected(&why, &self.redactor));
         }
         let (durations, timestamps) = self.timing.finish();
-        let rates = &self.ctx.settings.environment.rates;
-        let lived = self.created.map(|created| created.elapsed().as_secs_f64());
-        let cost =
-            lived.map_or(0.0, |seconds| rates.cost(&self.ctx.task.environment.resources, seconds));
+        let sites = [Some(&self.main), self.apart.as_deref()];
+        let cost = self.spent + sites.map(|site| self.cost_of(site)).iter().sum::<f64>();
         let mut verdict = self.verdict(cost);
         if ended == Ended::Stopped {
             verdict = Verdict {
@@ -62,7 +60,9 @@ impl Run<'_> {
         }
         let (ctx, labels) = (self.ctx, &self.ctx.labels);
         let mut files = kept.files;
-        files.extend(self.collected.logs);
+        files.extend(self.logs.map(Logs::of_trial));
+        files.extend(self.step_logs);
+        files.extend(self.artifacts.files);
         let record = TrialRecord {
             format: RUN_FORMAT,
             run: labels.run,
@@ -83,14 +83,14 @@ impl Run<'_> {
             secondary_errors: self.later,
             durations,
             timestamps,
-            environment: self.environment,
+            environment: self.main.record,
             outputs: Vec::new(),
             logs: None,
             verifier_stdout: kept.verifier_stdout,
             verifier_stderr: kept.verifier_stderr,
-            artifacts: Vec::new(),
-            steps: Vec::new(),
-            verifier_environment: None,
+            artifacts: self.artifacts.records,
+            steps: self.steps.into_iter().map(StepRun::into_record).collect(),
+            verifier_environment: self.apart.map_or(self.apart_record, |site| site.record),
         };
         Draft { record, files }
     }

@@ -2,36 +2,32 @@
 //! environment is collected and torn down, a panic is an error like another, the first cause stays
 //! the first, and something is always said at the end.
 
-use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
-use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use rollout_protocol::error::TrialError;
+use rollout_protocol::error::{ErrorClass, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::EnvironmentRecord;
 use rollout_protocol::wire::control::StopLevel;
-use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::sync::{SemaphorePermit, watch};
 
-use super::collect::{self, Collected};
-use super::course::Course;
+use super::artifacts::Artifacts;
+use super::collect::{self, Collected, Logs, What};
+use super::course::{Course, Halt};
 use super::failure;
 use super::files::TaskPart;
 use super::outputs::Outputs;
 use super::record::Ended;
+use super::rewards::Wanted;
+use super::score::Score;
+use super::site::Site;
+use super::step::StepRun;
 use super::teardown::{self, Torn};
 use super::timing::Timing;
-use super::{Finished, TrialContext, TrialServices, setup, within};
-use crate::environment::{Environment, Failure, FailureKind};
+use super::{CapturedFile, Finished, TrialContext, TrialServices, setup};
+use crate::environment::Failure;
 use crate::secrets::Redactor;
-use crate::supervise::{Task, panic_message};
-
-/// How much longer an environment that came too late is waited for, to be removed.
-const LATE_LIMIT: Duration = Duration::from_secs(60);
-
-/// Longest a stop of an environment with unkillable processes may take.
-const STOP_LIMIT: Duration = Duration::from_secs(60);
+use crate::supervise::panic_message;
 
 /// Runs one execution of a trial to its end. Must not be dropped before: the environment would stay
 /// until a reaper finds its owner dead.
@@ -41,7 +37,7 @@ pub async fn run(ctx: TrialContext, services: &TrialServices) -> Finished {
         Ok(plan) => plan,
         Err(error) => {
             run.fail(error);
-            return Finished::Verdict(run.finish(None, Torn::default()));
+            return Finished::Verdict(run.finish(None));
         }
     };
     let (mut stopped, mut killed) = match run.course(plan).await {
@@ -54,22 +50,14 @@ pub async fn run(ctx: TrialContext, services: &TrialServices) -> Finished {
         killed = run.collection().await;
         stopped |= killed;
     }
-    let torn = run.teardown(stopped).await;
-    let had_environment = run.created.is_some();
-    let draft = run.finish(stopped.then_some(phase), torn);
+    run.teardown(stopped).await;
+    let had_environment = run.main.was_created();
+    let draft = run.finish(stopped.then_some(phase));
     if stopped {
         Finished::Stopped { phase, draft: had_environment.then_some(draft) }
     } else {
         Finished::Verdict(draft)
     }
-}
-
-/// Where an execution's environment is.
-pub(super) enum Place {
-    None,
-    /// On its way: it must be waited for and removed, whatever happens meanwhile.
-    Creating(Task<Result<Box<dyn Environment>, Failure>>),
-    Up(Box<dyn Environment>),
 }
 
 /// One execution under way.
@@ -79,25 +67,36 @@ pub(super) struct Run<'a> {
     pub(super) timing: Timing,
     pub(super) redactor: Redactor,
     pub(super) outputs: Outputs,
-    pub(super) collected: Collected,
+    /// The logs of the trial.
+    pub(super) logs: Option<Logs>,
+    /// Those of the verifier's own environment.
+    pub(super) apart_logs: Option<Logs>,
+    /// Those of the steps' verifiers.
+    pub(super) step_logs: Vec<CapturedFile>,
+    pub(super) artifacts: Artifacts,
+    /// What verification came to.
+    pub(super) score: Option<Score>,
+    /// The steps with names that ran.
+    pub(super) steps: Vec<StepRun>,
     /// The first cause of failure.
     pub(super) first: Option<TrialError>,
+    /// An error of the agent after which the task was verified all the same.
+    pub(super) survived: Option<TrialError>,
     /// Everything that went wrong after it or beside it.
     pub(super) later: Vec<TrialError>,
-    /// When the environment came into being.
-    pub(super) created: Option<Instant>,
-    pub(super) environment: Option<EnvironmentRecord>,
-    /// Variables of the agent's scripts.
-    pub(super) agent_env: BTreeMap<String, String>,
-    /// Variables of the task's tests.
-    pub(super) verifier_env: BTreeMap<String, String>,
-    pub(super) place: Place,
-    /// Parts of the task that the environment may still use.
+    /// The agent's environment.
+    pub(super) main: Site,
+    /// The verifier's own, while there is one.
+    pub(super) apart: Option<Box<Site>>,
+    /// The last one of the verifier's own that is gone, and what those cost.
+    pub(super) apart_record: Option<EnvironmentRecord>,
+    pub(super) spent: f64,
+    /// Parts of the task that the environments may still use.
     pub(super) parts: Vec<TaskPart>,
-    /// Processes may still be alive: nothing more runs, nothing is read.
-    pub(super) tainted: bool,
-    /// The test script ended well.
+    /// The test script ended well, and its reward comes with the logs.
     pub(super) verified: bool,
+    /// The code that the test script ended with.
+    pub(super) test_exit: i32,
 }
 
 impl<'a> Run<'a> {
@@ -108,17 +107,22 @@ impl<'a> Run<'a> {
             timing: Timing::begin(),
             redactor: Redactor::default(),
             outputs: Outputs::new(ctx.scratch.clone()),
-            collected: Collected::default(),
+            logs: None,
+            apart_logs: None,
+            step_logs: Vec::new(),
+            artifacts: Artifacts::default(),
+            score: None,
+            steps: Vec::new(),
             first: None,
+            survived: None,
             later: Vec::new(),
-            created: None,
-            environment: None,
-            agent_env: BTreeMap::new(),
-            verifier_env: BTreeMap::new(),
-            place: Place::None,
+            main: Site::default(),
+            apart: None,
+            apart_record: None,
+            spent: 0.0,
             parts: Vec::new(),
-            tainted: false,
             verified: false,
+            test_exit: 0,
         }
     }
 
@@ -136,29 +140,40 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Waits until an environment may be begun.
+    pub(super) async fn may_start(&self) -> Result<(), Halt> {
+        let Some(pacing) = &self.ctx.pacing else { return Ok(()) };
+        tokio::select! {
+            biased;
+            () = stopped(self.ctx.stop.clone()) => Err(Halt::Drained),
+            () = pacing.start() => Ok(()),
+        }
+    }
+
+    /// Waits until one more agent may execute, if there is anything to execute.
+    pub(super) async fn turn(&self, executes: bool) -> Result<Option<SemaphorePermit<'a>>, Halt> {
+        let Some(pacing) = self.ctx.pacing.as_deref().filter(|_| executes) else { return Ok(None) };
+        tokio::select! {
+            biased;
+            () = stopped(self.ctx.stop.clone()) => Err(Halt::Drained),
+            turn = pacing.agent() => Ok(turn),
+        }
+    }
+
     /// Collects what there is. Whether a kill ended it.
     async fn collection(&mut self) -> bool {
-        let Place::Up(environment) = &self.place else { return false };
-        self.timing.enter(Phase::Collection);
-        self.ctx.phases.entered(Phase::Collection);
-        let (tainted, wants_reward) = (self.tainted, self.verified);
-        let work = async {
-            if tainted {
-                within(STOP_LIMIT, "stopping the environment", environment.stop()).await?;
-            }
-            let scratch = self.outputs.scratch();
-            let redactor = &self.redactor;
-            Ok::<_, Failure>(
-                collect::collect(environment.as_ref(), scratch, redactor, wants_reward).await,
-            )
-        };
+        if self.main.environment().is_none() {
+            return false;
+        }
+        self.enter(Phase::Collection);
+        let stop = self.ctx.stop.clone();
         let collected = tokio::select! {
             biased;
-            () = killed(self.ctx.stop.clone()) => return true,
-            collected = AssertUnwindSafe(work).catch_unwind() => collected,
+            () = killed(stop) => return true,
+            collected = AssertUnwindSafe(self.collect()).catch_unwind() => collected,
         };
         match collected {
-            Ok(Ok(collected)) => self.take(collected),
+            Ok(Ok(collected)) => self.take(collected).await,
             Ok(Err(failure)) => {
                 let why = format!("/logs: processes may still write: {}", failure.chain());
                 self.later.push(failure::not_collected(&why, &self.redactor));
@@ -168,64 +183,119 @@ impl<'a> Run<'a> {
         false
     }
 
-    fn take(&mut self, mut collected: Collected) {
-        if let Some(Err(error)) = collected.reward.take_if(|reward| reward.is_err()) {
-            let error = error.into_error(&self.redactor);
-            self.fail(error);
+    async fn collect(&mut self) -> Result<Collected, Failure> {
+        if self.main.tainted {
+            self.main.stop().await?;
         }
-        if let Some(why) = collected.failure.take() {
-            self.later.push(failure::not_collected(&why, &self.redactor));
-        }
-        self.collected = collected;
+        let apart = self.apart_logs.is_some() || !self.step_logs.is_empty();
+        let what = if apart { What::WithoutVerifier } else { What::All };
+        let wanted = Wanted::of(self.ctx.task.format, &self.ctx.settings.verifier);
+        let wanted = self.verified.then_some(&wanted);
+        let file = self.outputs.scratch().join("logs.tar");
+        Ok(collect::collect(self.main.up(), what, file, &self.redactor, wanted).await)
     }
 
-    /// Keeps or removes the environment, also one that is still on its way. What was stopped runs
-    /// again: its environment is never kept.
-    async fn teardown(&mut self, stopped: bool) -> Torn {
-        if matches!(self.place, Place::None) {
-            return Torn::default();
+    async fn take(&mut self, collected: Collected) {
+        match collected.score {
+            Some(Ok(score)) => self.score = Some(score),
+            Some(Err(error)) => {
+                let error = self.no_reward(error);
+                self.fail(error);
+            }
+            None => {}
+        }
+        let mut failures = vec![];
+        failures.extend(collected.failure);
+        self.logs = match (collected.logs, self.apart_logs.take()) {
+            (Some(logs), Some(apart)) => {
+                let (logs, failure) = logs.and(apart).await;
+                failures.extend(failure);
+                Some(logs)
+            }
+            (logs, apart) => logs.or(apart),
+        };
+        for why in failures {
+            self.later.push(failure::not_collected(&why, &self.redactor));
+        }
+    }
+
+    /// Which error stands beside the reward, or in its place. What we could not do prevented a
+    /// reward more than what the agent could not.
+    fn settle_errors(&mut self) {
+        let Some(survived) = self.survived.take() else { return };
+        match &self.first {
+            Some(first) if first.class == ErrorClass::Infrastructure => self.later.push(survived),
+            _ => {
+                let first = self.first.replace(survived);
+                self.later.splice(0..0, first);
+            }
+        }
+    }
+
+    /// Keeps or removes the environments, also one that is still on its way. What was stopped runs
+    /// again: its environments are never kept.
+    async fn teardown(&mut self, stopped: bool) {
+        self.settle_errors();
+        if self.main.is_empty() && self.apart.is_none() {
+            return;
         }
         self.enter(Phase::Teardown);
-        if let Err(error) = self.arrive(LATE_LIMIT).await {
-            self.later.push(error);
-        }
-        if matches!(self.place, Place::Creating(_)) {
-            let message = "the environment is still being created: it is left to the reaper";
-            let failure = Some(Failure::new(FailureKind::LeftBehind, message));
-            return Torn { preserved: None, failure };
-        }
-        let Place::Up(environment) = &self.place else { return Torn::default() };
         let verifier = &self.ctx.settings.verifier;
         let policy = self.ctx.settings.environment.preserve_env;
         let verdict = self.verdict(0.0);
-        let keep = !stopped
-            && !self.tainted
-            && teardown::should_preserve(policy, &verdict, verifier.disable);
-        teardown::teardown(environment.as_ref(), keep).await
+        let keep = !stopped && teardown::should_preserve(policy, &verdict, verifier.disable);
+        let mut torn = self.main.teardown(keep, &self.redactor).await;
+        self.torn(torn, stopped);
+        if let Some(site) = self.apart.as_deref_mut() {
+            torn = site.teardown(keep, &self.redactor).await;
+            self.torn(torn, stopped);
+        }
+    }
+
+    fn torn(&mut self, (torn, late): (Torn, Option<TrialError>), stopped: bool) {
+        self.later.extend(late);
+        if let Some(failure) = &torn.failure {
+            let error = failure::teardown(failure, &self.redactor);
+            if stopped {
+                self.later.push(error);
+            } else {
+                self.fail(error);
+            }
+        }
+    }
+
+    /// What the life of an environment cost.
+    pub(super) fn cost_of(&self, site: Option<&Site>) -> f64 {
+        let rates = &self.ctx.settings.environment.rates;
+        let used = site.and_then(Site::used);
+        used.map_or(0.0, |(resources, lived)| rates.cost(&resources, lived.as_secs_f64()))
     }
 
     /// Everything that is known, as a record.
-    fn finish(mut self, stopped: Option<Phase>, torn: Torn) -> super::Draft {
-        if let Some(failure) = &torn.failure {
-            let error = failure::teardown(failure, &self.redactor);
-            if stopped.is_none() {
-                self.fail(error);
-            } else {
-                self.later.push(error);
-            }
-        }
-        if let Some(environment) = &mut self.environment {
-            environment.preserved = torn.preserved;
-        }
+    fn finish(self, stopped: Option<Phase>) -> super::Draft {
         let ended = if stopped.is_some() { Ended::Stopped } else { Ended::Itself };
         self.draft(ended)
     }
 }
 
+/// Whether an error is of the trial itself, not of the end of its environment.
+pub(super) fn is_of_trial(error: &TrialError) -> bool {
+    error.kind != ErrorType::EnvironmentTeardownFailed
+}
+
 /// Comes true when the execution must end at once.
-pub(super) async fn killed(mut stop: watch::Receiver<Option<StopLevel>>) {
-    let kill = stop.wait_for(|level| *level >= Some(StopLevel::Kill)).await.is_ok();
-    if !kill {
+pub(super) async fn killed(stop: watch::Receiver<Option<StopLevel>>) {
+    reached(stop, StopLevel::Kill).await;
+}
+
+/// Comes true when the execution must end, be it at the next opportunity.
+async fn stopped(stop: watch::Receiver<Option<StopLevel>>) {
+    reached(stop, StopLevel::Drain).await;
+}
+
+async fn reached(mut stop: watch::Receiver<Option<StopLevel>>, wanted: StopLevel) {
+    let reached = stop.wait_for(|level| *level >= Some(wanted)).await.is_ok();
+    if !reached {
         // Nobody can stop it any more.
         std::future::pending::<()>().await;
     }

@@ -14,12 +14,14 @@ use rollout_protocol::spec::environment::{EnvironmentSpec, PreservePolicy, Rates
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
 use rollout_protocol::spec::task::TaskSpec;
 use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::offer;
 use tokio::sync::watch;
 
 use super::{Finished, PhaseSink, TaskFiles, TrialContext, TrialServices};
 use crate::archive::{Keep, Limits, pack};
 use crate::environment::fake::FakeProvider;
 use crate::environment::{Labels, Owner, Provider};
+use crate::pacing::Pacing;
 use crate::secrets::TrialVariables;
 use crate::store::{BlobStore, MemoryStore};
 
@@ -42,6 +44,8 @@ pub struct Rig {
     pub stop: watch::Sender<Option<StopLevel>>,
     /// The phases it entered.
     pub phases: Arc<Phases>,
+    /// How fast the worker goes about the run's work.
+    pub pacing: Option<offer::Pacing>,
     /// A directory that goes with the rig; trials have their scratch in it.
     pub dir: tempfile::TempDir,
 }
@@ -91,6 +95,7 @@ impl Rig {
             variables: TrialVariables::default(),
             stop: watch::Sender::new(None),
             phases: Arc::default(),
+            pacing: None,
             dir,
         };
         let instruction = rig.store.put_bytes("do it".into(), MediaType::Text).await;
@@ -157,6 +162,7 @@ impl Rig {
             scratch: self.dir.path().join("scratch"),
             stop: self.stop.subscribe(),
             phases: self.phases.clone(),
+            pacing: self.pacing.map(|limits| Arc::new(Pacing::new(limits))),
         }
     }
 

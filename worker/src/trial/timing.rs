@@ -1,5 +1,7 @@
 //! When phases began and ended: wall-clock times for people, durations on a monotonic clock.
 
+use std::time::Duration;
+
 use rollout_protocol::Timestamp;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Durations, Timestamps};
@@ -23,7 +25,26 @@ impl Moment {
 pub(super) struct Timing {
     began: Moment,
     current: Phase,
-    phases: [Option<(Moment, Option<Moment>)>; 4],
+    phases: [Option<Span>; 4],
+}
+
+/// A phase, which is entered once per step.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    first: Moment,
+    /// Since when it is entered, or was the last time.
+    began: Moment,
+    ended: Option<Moment>,
+    /// How long it lasted the times before.
+    before: Duration,
+    /// Whether that was in the present step.
+    fresh: bool,
+}
+
+impl Span {
+    fn lasted(&self, now: &Moment) -> Duration {
+        self.before + (self.ended.unwrap_or(*now).instant - self.began.instant)
+    }
 }
 
 /// Phases that stand in records, in their order.
@@ -50,7 +71,14 @@ impl Timing {
         self.leave_at(now);
         self.current = phase;
         if let Some(index) = index(phase) {
-            self.phases[index] = Some((now, None));
+            let former = self.phases[index];
+            self.phases[index] = Some(Span {
+                first: former.map_or(now, |span| span.first),
+                began: now,
+                ended: None,
+                before: former.map_or(Duration::ZERO, |span| span.lasted(&now)),
+                fresh: true,
+            });
         }
     }
 
@@ -61,24 +89,34 @@ impl Timing {
 
     fn leave_at(&mut self, now: Moment) {
         if let Some(index) = index(self.current)
-            && let Some((_, ended @ None)) = &mut self.phases[index]
+            && let Some(Span { ended: ended @ None, .. }) = &mut self.phases[index]
         {
             *ended = Some(now);
         }
+    }
+
+    /// From here on [`Timing::latest`] speaks of a new step.
+    pub(super) fn begin_step(&mut self) {
+        self.phases.iter_mut().flatten().for_each(|span| span.fresh = false);
+    }
+
+    /// When a phase began and ended in the present step.
+    pub(super) fn latest(&self, phase: Phase) -> Option<(Timestamp, Option<Timestamp>)> {
+        let span = self.phases[index(phase)?].filter(|span| span.fresh)?;
+        Some((span.began.at, span.ended.map(|ended| ended.at)))
     }
 
     /// The times up to now.
     pub(super) fn finish(&mut self) -> (Durations, Timestamps) {
         let now = Moment::now();
         self.leave_at(now);
-        let seconds = |from: &Moment, to: &Moment| (to.instant - from.instant).as_secs_f64();
-        let duration = |index: usize| {
-            self.phases[index].as_ref().map(|(from, to)| seconds(from, to.as_ref().unwrap_or(&now)))
-        };
-        let started = |index: usize| self.phases[index].as_ref().map(|(from, _)| from.at);
-        let ended = |index: usize| self.phases[index].as_ref().and_then(|(_, to)| Some((*to)?.at));
+        let duration =
+            |index: usize| self.phases[index].as_ref().map(|span| span.lasted(&now).as_secs_f64());
+        let started = |index: usize| self.phases[index].as_ref().map(|span| span.first.at);
+        let ended =
+            |index: usize| self.phases[index].as_ref().and_then(|span| Some(span.ended?.at));
         let durations = Durations {
-            total_sec: seconds(&self.began, &now),
+            total_sec: (now.instant - self.began.instant).as_secs_f64(),
             environment_setup_sec: duration(0),
             agent_setup_sec: duration(1),
             agent_execution_sec: duration(2),

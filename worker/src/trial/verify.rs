@@ -1,36 +1,35 @@
-//! Verification: fresh directories, the tests, the test script. The reward is read when `/logs` is
-//! collected, in the same transfer.
+//! Verification: fresh directories, the tests, the test script.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rollout_protocol::spec::task::{StepSpec, TestExit};
 use rollout_protocol::spec::timeout::seconds;
 
 use super::TrialContext;
-use super::execute::{Unwell, script};
+use super::execute::{Script, Unwell, script};
 use super::failure::ScriptError;
 use super::files::TaskFiles;
+use super::setup;
+use super::variables::Variables;
 use crate::agent::bash;
-use crate::environment::{Environment, Upload};
-use crate::exec::{self, Capture};
+use crate::environment::{Environment, Exit, Upload};
+use crate::exec::{Capture, Normal};
 use crate::verifier::{TEST_SCRIPT, TESTS_DIR, VERIFIER_LOGS};
 
-/// Runs the task's tests.
+/// Places `uploads` and then a step's tests, and runs them.
 pub(super) async fn verify(
     ctx: &TrialContext,
     files: &TaskFiles,
-    environment: &dyn Environment,
-    env: BTreeMap<String, String>,
+    (environment, step): (&dyn Environment, &StepSpec),
+    mut uploads: Vec<Upload>,
+    env: Variables,
     capture: Arc<Capture>,
-) -> Result<(), Unwell> {
-    if ctx.settings.verifier.kill_agent_processes
-        && let Some(failure) = exec::kill(environment).await
-    {
-        return Err(ScriptError::Left(failure).into());
-    }
-    let mut uploads = vec![Upload::FreshDir { path: VERIFIER_LOGS.to_owned() }];
+) -> Result<Exit, Unwell> {
+    uploads.push(Upload::FreshDir { path: VERIFIER_LOGS.to_owned() });
     let mut tests = None;
-    if let Some(blob) = &ctx.step().files.tests {
+    if let Some(blob) = &step.files.tests
+        && !setup::has_tests(ctx, step)
+    {
         let part =
             tests.insert(files.archive("the tests", blob).await.map_err(ScriptError::Files)?);
         let tar = part.path().to_owned();
@@ -40,6 +39,15 @@ pub(super) async fn verify(
         super::within(super::COPY_LIMIT, "placing the tests", environment.copy_to(uploads));
     placed.await.map_err(ScriptError::Place)?;
     drop(tests);
-    let limit = seconds(ctx.step().verifier.timeout_sec);
-    script(environment, bash(TEST_SCRIPT.to_owned()), env, limit, capture).await
+    let tests = Script {
+        argv: bash(TEST_SCRIPT.to_owned()),
+        env,
+        user: step.verifier.user.clone(),
+        limit: seconds(step.verifier.timeout_sec),
+        normal: match ctx.task.rules.test_exit {
+            TestExit::MustBeZero => Normal::Zero,
+            TestExit::Ignored => Normal::AnyCode,
+        },
+    };
+    script(environment, tests, capture).await
 }

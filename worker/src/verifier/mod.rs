@@ -1,5 +1,6 @@
 //! Verification: where the task's tests go, what runs them, and what their reward means.
 
+pub mod keyed;
 pub mod reward;
 
 /// Where the task's tests are placed, just before they run.
@@ -11,5 +12,8 @@ pub const TEST_SCRIPT: &str = "/tests/test.sh";
 /// Where the test script leaves its reward and logs; empty when verification starts.
 pub const VERIFIER_LOGS: &str = "/logs/verifier";
 
-/// The reward file inside the environment.
-pub const REWARD_FILE: &str = "/logs/verifier/reward.txt";
+/// The file with one number, below [`VERIFIER_LOGS`].
+pub const REWARD_FILE: &str = "reward.txt";
+
+/// The file with several numbers, below [`VERIFIER_LOGS`].
+pub const KEYED_FILE: &str = "reward.json";

@@ -139,7 +139,7 @@ pub(crate) async fn extract(
     let what = || what.to_owned();
     let source = (store.get(&archive.digest).await)
         .map_err(|source| TreeError::Store { what: what(), source })?;
-    let report = archive::extract(source, into, Limits::LOGS)
+    let report = archive::extract(source, into, Limits::ARTIFACTS)
         .await
         .map_err(|source| TreeError::Unpack { what: what(), source })?;
     report.cut.map_or(Ok(()), |cut| Err(TreeError::ArchiveCut { what: what(), cut }))

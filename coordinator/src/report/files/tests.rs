@@ -303,6 +303,7 @@ async fn artifacts_lie_where_they_belong_with_a_manifest_for_each_step() {
         agent_execution_ended_at: None,
         verifier_started_at: None,
         verifier_ended_at: None,
+        logs: None,
     }];
     place.write(settled, &record).await.expect("written");
     let dir = trial_dir(&place.run_dir(), &trial("a", "t", 1));

@@ -158,6 +158,13 @@ impl Trees {
             let into = staging.path().join("logs");
             artifacts::extract(&*self.store, "the logs", &logs.archive, &into).await?;
         }
+        for step in &record.steps {
+            let Some(logs) = &step.logs else { continue };
+            name::check(&step.name)
+                .map_err(|bad| TreeError::Name { name: step.name.clone(), bad })?;
+            let into = staging.path().join(layout::STEPS).join(&step.name).join("logs");
+            artifacts::extract(&*self.store, "a step's logs", &logs.archive, &into).await?;
+        }
         artifacts::write(&*self.store, &record.artifacts, staging.path()).await?;
         for output in &record.outputs {
             self.copy_output(output, staging.path()).await?;

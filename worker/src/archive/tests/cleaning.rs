@@ -21,7 +21,7 @@ async fn sanitizing_gives_a_clean_archive_and_the_captured_file() {
     ]);
     let clean = sanitize(source(archive), &to, logs()).await;
     let packed = clean.archive.unwrap();
-    assert_eq!(clean.captured, Captured::Found("0.5\n".into()));
+    assert_eq!(clean.captured, [Captured::Found("0.5\n".into())]);
     assert_eq!((clean.report.files, clean.report.directories, clean.report.bytes), (2, 1, 604));
     assert_eq!((clean.report.skipped.links, clean.report.skipped.names), (1, 1));
     let bytes = fs::read(&to).unwrap();
@@ -58,7 +58,7 @@ async fn the_reason_why_nothing_was_captured_is_known() {
     for (n, (members, expected)) in cases.into_iter().enumerate() {
         let to = temp.path().join(n.to_string());
         let clean = sanitize(source(tar_of(&members)), &to, logs()).await;
-        assert_eq!(clean.captured, expected, "case {n}");
+        assert_eq!(clean.captured, [expected], "case {n}");
         list(source(fs::read(&to).unwrap()), SMALL).await.expect("a whole archive");
     }
 }
@@ -75,7 +75,7 @@ async fn a_broken_source_and_a_failing_disk_cost_only_what_they_must() {
     let to = temp.path().join("clean.tar");
     let clean = sanitize(source(bytes.clone()), &to, logs()).await;
     assert_eq!(clean.report.cut, Some(Cut::Ended));
-    assert_eq!(clean.captured, Captured::Found("1".into()));
+    assert_eq!(clean.captured, [Captured::Found("1".into())]);
     let packed = clean.archive.unwrap();
     let kept = fs::read(&to).unwrap();
     assert_eq!((packed.entries, packed.digest), (2, Digest::of(&kept)));
@@ -84,5 +84,39 @@ async fn a_broken_source_and_a_failing_disk_cost_only_what_they_must() {
     let nowhere = temp.path().join("missing/clean.tar");
     let clean = sanitize(source(bytes), &nowhere, logs()).await;
     assert!(matches!(clean.archive, Err(ArchiveError::Io { .. })));
-    assert_eq!(clean.captured, Captured::Found("1".into()));
+    assert_eq!(clean.captured, [Captured::Found("1".into())]);
+}
+
+#[tokio::test]
+async fn what_shall_be_used_again_keeps_its_modes_and_links() {
+    let temp = TempDir::new().unwrap();
+    let members = [
+        raw("app/", b'5', b""),
+        raw("app/run", b'0', b"#!"),
+        link("app/again", b'2', "run"),
+        link("app/out", b'2', "../../etc"),
+        raw("app/cache/", b'5', b""),
+        raw("app/cache/x.txt", b'0', b"x"),
+        raw("app/a.pyc", b'0', b"y"),
+    ];
+    let options = || Sanitize {
+        root: Root::DroppedOfDirectory,
+        exclude: Exclude::new(["cache", "*.pyc"]),
+        faithful: true,
+        captures: Vec::new(),
+        ..logs()
+    };
+    let to = temp.path().join("clean.tar");
+    let clean = sanitize(source(tar_of(&members)), &to, options()).await;
+    assert_eq!((clean.first, clean.report.skipped.links), (Some(Kind::Directory), 1));
+    let alone = temp.path().join("alone.tar");
+    let clean = sanitize(source(tar_of(&[raw("note.txt", b'0', b"n")])), &alone, options()).await;
+    assert_eq!(clean.first, Some(Kind::File));
+    let joined = temp.path().join("joined.tar");
+    join(vec![to, alone], &joined).await.unwrap();
+    let out = temp.path().join("out");
+    extract_trusted(source(fs::read(&joined).unwrap()), &out, SMALL).await.unwrap();
+    let expected = [("again", "link run"), ("note.txt", "file 755 n"), ("run", "file 755 #!")];
+    let expected = expected.map(|(name, what)| (name.to_owned(), what.to_owned()));
+    assert_eq!(tree(&out), expected.into());
 }

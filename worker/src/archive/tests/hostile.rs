@@ -221,7 +221,7 @@ proptest! {
         let limits = Limits { entries, bytes };
         let (out, clean, again) =
             (inner.join("out"), inner.join("clean.tar"), inner.join("again"));
-        let options = Sanitize { limits, strip_first: false, ..logs() };
+        let options = Sanitize { limits, root: Root::Kept, faithful: true, ..logs() };
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let (report, cleaned) = runtime.block_on(async {
             let report = extract(source(archive.clone()), &out, limits).await.unwrap();

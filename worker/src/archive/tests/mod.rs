@@ -136,8 +136,10 @@ fn reward() -> ArchivePath {
 fn logs() -> Sanitize {
     Sanitize {
         limits: SMALL,
-        strip_first: true,
-        capture: Some((reward(), 16)),
+        root: Root::Dropped,
+        exclude: Exclude::default(),
+        faithful: false,
+        captures: vec![(reward(), 16)],
         redactor: Redactor::default(),
     }
 }

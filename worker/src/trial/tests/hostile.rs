@@ -45,7 +45,7 @@ where
 fn role(draft: &Draft) -> (u64, u64, bool) {
     let logs = draft.files.iter().find_map(|file| match file.role {
         FileRole::Logs { entries, skipped, truncated } => Some((entries, skipped, truncated)),
-        FileRole::Output { .. } => None,
+        _ => None,
     });
     logs.expect("logs")
 }

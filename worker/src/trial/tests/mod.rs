@@ -46,7 +46,7 @@ fn brief(error: &TrialError) -> String {
 fn output(draft: &Draft, wanted: &str) -> String {
     let found = draft.files.iter().find(|file| match &file.role {
         FileRole::Output { path, .. } => path == wanted,
-        FileRole::Logs { .. } => false,
+        _ => false,
     });
     let Some(file) = found else { panic!("no {wanted} in {:?}", draft.files) };
     std::fs::read_to_string(&file.file).expect("text")

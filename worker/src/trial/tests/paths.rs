@@ -244,7 +244,9 @@ async fn images_are_named_or_built() {
             rig.task.environment.context = Some(context);
         }
         let services = rig.services();
-        let source = super::super::setup::source(&rig.task, &rig.settings, &services.files).await;
+        let source =
+            super::super::setup::source(&rig.task.environment, &rig.settings, &services.files)
+                .await;
         let (source, part) = source.expect("a source");
         if let ImageSource::Context { dir, .. } = &source {
             assert_eq!(dir.join("Dockerfile").exists(), environment);
@@ -265,7 +267,9 @@ async fn a_sandbox_prefers_the_dockerfile_to_the_image() {
             rig.task.environment.context = Some(rig.packed("Dockerfile", "FROM scratch").await);
         }
         let services = rig.services();
-        let source = super::super::setup::source(&rig.task, &rig.settings, &services.files).await;
+        let source =
+            super::super::setup::source(&rig.task.environment, &rig.settings, &services.files)
+                .await;
         let (source, _part) = source.expect("a source");
         assert_eq!(matches!(source, ImageSource::Context { .. }), dockerfile);
     }

@@ -1,0 +1,53 @@
+//! Servers of tools and skills that a task offers to agents.
+
+use bytes::Bytes;
+use rollout_protocol::spec::agent::{AgentKind, AgentSpec};
+use rollout_protocol::spec::task::{McpServer, McpTransport};
+use rollout_protocol::template::{Template, Unset};
+use serde_json::{Map, Value, json};
+
+/// The file that lists the servers, as most agents read it.
+pub const MCP_FILE: &str = "/rollout/mcp.json";
+
+/// Names [`MCP_FILE`], where there are servers.
+pub const MCP_VARIABLE: &str = "ROLLOUT_MCP_CONFIG";
+
+/// Names the directory with the task's skills, where there is one.
+pub const SKILLS_VARIABLE: &str = "ROLLOUT_SKILLS_DIR";
+
+/// Whether an agent can make use of servers and skills: the oracle and the agent that does nothing
+/// have no use for them.
+pub const fn takes_tools(agent: &AgentSpec) -> bool {
+    matches!(agent.kind, AgentKind::Script { .. })
+}
+
+/// The content of [`MCP_FILE`]. `value` expands what stands in headers.
+///
+/// # Errors
+/// Of `value`.
+pub fn mcp_config(
+    servers: &[McpServer],
+    value: impl Fn(&Template) -> Result<String, Unset>,
+) -> Result<Bytes, Unset> {
+    let mut entries = Map::new();
+    for server in servers {
+        let remote = |kind: &str, url: &str, headers: &_| -> Result<Value, Unset> {
+            let headers: &std::collections::BTreeMap<String, Template> = headers;
+            let mut entry = json!({ "type": kind, "url": url });
+            if !headers.is_empty() {
+                let values = headers.iter().map(|(k, v)| Ok((k.clone(), Value::from(value(v)?))));
+                entry["headers"] = Value::Object(values.collect::<Result<_, Unset>>()?);
+            }
+            Ok(entry)
+        };
+        let entry = match &server.transport {
+            McpTransport::Stdio { command, args } => {
+                json!({ "type": "stdio", "command": command, "args": args })
+            }
+            McpTransport::Sse { url, headers } => remote("sse", url, headers)?,
+            McpTransport::StreamableHttp { url, headers } => remote("http", url, headers)?,
+        };
+        entries.insert(server.name.clone(), entry);
+    }
+    Ok(json!({ "mcpServers": entries }).to_string().into())
+}

@@ -1,0 +1,119 @@
+//! How fast this worker goes about the work of one run.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rollout_protocol::wire::offer;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::Instant;
+
+/// How much of a rate may come at once.
+const BURST: Duration = Duration::from_secs(1);
+
+/// The limits of one run on this worker, shared by its executions.
+#[derive(Debug)]
+pub struct Pacing {
+    starts: Option<Starts>,
+    agents: Option<Semaphore>,
+}
+
+/// Environments begun per minute.
+#[derive(Debug)]
+struct Starts {
+    /// From one to the next.
+    interval: Duration,
+    /// When everything let go so far will have had its time.
+    due: Mutex<Option<Instant>>,
+}
+
+impl Pacing {
+    /// The limits of an offer. Zero means that it has none.
+    pub fn new(limits: offer::Pacing) -> Self {
+        let starts = limits.starts_per_minute.filter(|rate| *rate > 0);
+        let starts = starts
+            .map(|rate| Starts { interval: Duration::from_secs(60) / rate, due: Mutex::new(None) });
+        let agents = limits.agents_at_once.filter(|agents| *agents > 0);
+        let agents = agents.map(|agents| Semaphore::new(agents as usize));
+        Self { starts, agents }
+    }
+
+    /// Waits until one more environment may be begun. Who gives up leaves a gap.
+    pub async fn start(&self) {
+        if let Some(starts) = &self.starts {
+            tokio::time::sleep_until(starts.next(Instant::now())).await;
+        }
+    }
+
+    /// Waits until one more agent may execute, in the order of asking; the answer is to be held for
+    /// as long as it does.
+    pub async fn agent(&self) -> Option<SemaphorePermit<'_>> {
+        let agents = self.agents.as_ref()?;
+        Some(agents.acquire().await.expect("it is never closed"))
+    }
+
+    /// Whether starts long past make no difference any more.
+    pub fn is_rested(&self, now: Instant) -> bool {
+        self.starts.as_ref().is_none_or(|starts| starts.due().is_none_or(|due| due <= now))
+    }
+}
+
+impl Starts {
+    /// When the next one may begin, which is taken with that.
+    fn next(&self, now: Instant) -> Instant {
+        let mut due = self.due();
+        let ahead = due.map_or(now, |due| due.max(now));
+        *due = Some(ahead + self.interval);
+        // What is due within a second may begin now.
+        ahead.checked_sub(BURST.saturating_sub(self.interval)).map_or(now, |at| at.max(now))
+    }
+
+    fn due(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pacing(starts_per_minute: Option<u32>, agents_at_once: Option<u32>) -> Pacing {
+        Pacing::new(offer::Pacing { starts_per_minute, agents_at_once })
+    }
+
+    /// Seconds at which so many starts begin that are asked for at once.
+    async fn begins(pacing: &Pacing, starts: usize) -> Vec<f64> {
+        let began = Instant::now();
+        let mut at = Vec::new();
+        for _ in 0..starts {
+            pacing.start().await;
+            at.push((began.elapsed().as_secs_f64() * 10.0).round() / 10.0);
+        }
+        at
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn starts_are_spread_over_the_minute() {
+        let slow = pacing(Some(12), None);
+        assert_eq!(begins(&slow, 4).await, [0.0, 5.0, 10.0, 15.0]);
+        assert!(!slow.is_rested(Instant::now()));
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        assert!(slow.is_rested(Instant::now()));
+        assert_eq!(begins(&slow, 3).await, [0.0, 5.0, 10.0], "rest is not saved up");
+        let fast = pacing(Some(240), None);
+        assert_eq!(begins(&fast, 7).await, [0.0, 0.0, 0.0, 0.0, 0.3, 0.5, 0.8]);
+        assert_eq!(begins(&pacing(None, None), 3).await, [0.0; 3]);
+        assert_eq!(begins(&pacing(Some(0), None), 3).await, [0.0; 3]);
+    }
+
+    #[tokio::test]
+    async fn so_many_agents_execute_at_once() {
+        let pacing = pacing(None, Some(2));
+        let (one, two) = (pacing.agent().await, pacing.agent().await);
+        assert!(one.is_some() && two.is_some());
+        let mut waiting = Box::pin(pacing.agent());
+        assert!(futures_util::poll!(waiting.as_mut()).is_pending());
+        drop(one);
+        assert!(waiting.await.is_some());
+        assert!(self::pacing(None, None).agent().await.is_none());
+    }
+}

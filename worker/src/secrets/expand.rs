@@ -1,0 +1,49 @@
+//! Values of templates, and what must not be seen of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rollout_protocol::template::{Template, Unset};
+
+use super::{Redactor, TrialVariables};
+
+impl TrialVariables {
+    /// Removes the values of the operator's variables that `templates` use.
+    ///
+    /// # Errors
+    /// [`Unset`] for the first variable that is not exported and has no default.
+    pub fn redactor<'a>(
+        &self,
+        templates: impl Iterator<Item = &'a Template>,
+    ) -> Result<Redactor, Unset> {
+        let mut used = BTreeSet::new();
+        for template in templates {
+            self.value(template)?;
+            let names = template.variables().into_iter().map(|(name, _)| name);
+            used.extend(names.filter(|name| self.0.contains_key(name)));
+        }
+        Ok(Redactor::new(used.iter().map(|name| (name.as_str(), &*self.0[name]))))
+    }
+
+    /// The value of a template.
+    ///
+    /// # Errors
+    /// [`Unset`].
+    pub fn value(&self, template: &Template) -> Result<String, Unset> {
+        template.expand(|name| self.0.get(name).cloned())
+    }
+
+    /// Adds the values of `templates` to `env`, over those of the same names.
+    ///
+    /// # Errors
+    /// [`Unset`].
+    pub fn add(
+        &self,
+        templates: &BTreeMap<String, Template>,
+        env: &mut BTreeMap<String, String>,
+    ) -> Result<(), Unset> {
+        for (name, template) in templates {
+            env.insert(name.clone(), self.value(template)?);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,113 @@
+//! Verification in an environment of its own, which gets nothing from the agent's but the
+//! artifacts: whatever the agent did to its environment, it did nothing to this one.
+
+use std::sync::Arc;
+
+use rollout_protocol::error::TrialError;
+use rollout_protocol::phase::Phase;
+use rollout_protocol::spec::task::{StepSpec, TaskEnvironment};
+
+use super::artifacts::Taken;
+use super::course::Halt;
+use super::failure::{self, ScriptError, SetupError, Stage};
+use super::run::Run;
+use super::score::Score;
+use super::{health, setup, variables, verify};
+use crate::environment::{CreateRequest, Provider, Purpose};
+
+impl Run<'_> {
+    /// Verifies a step in an environment that is made for it.
+    pub(super) async fn verify_apart(
+        &mut self,
+        step: &StepSpec,
+        own: &TaskEnvironment,
+        taken: Taken,
+        last: bool,
+    ) -> Result<Score, Halt> {
+        if let Some(lack) = taken.lack {
+            return Err(self.unverified(ScriptError::Lacking(lack)).into());
+        }
+        // Nobody works in the agent's environment any more: its host has the room for this one.
+        if last && let Err(failure) = self.main.stop().await {
+            return Err(self.left(failure).into());
+        }
+        self.set_up_apart(own).await?;
+        let verified = self.test_apart(step, taken).await;
+        let score = self.verifier_logs(verified).await.map_err(Halt::Failed);
+        if !last {
+            self.retire().await;
+        }
+        score
+    }
+
+    /// Creates the verifier's environment and waits until it is ready.
+    async fn set_up_apart(&mut self, own: &TaskEnvironment) -> Result<(), Halt> {
+        let ready = self.ready_apart(own).await;
+        let (provider, request) = ready.map_err(|error| self.not_set_up(error))?;
+        self.may_start().await?;
+        let site = self.apart.insert(Box::default());
+        let created = site.create(provider, request, &self.redactor).await;
+        created.map_err(|error| error.in_phase(Phase::Verification))?;
+        if let Some(check) = &own.healthcheck {
+            let capture = || self.outputs.aside(&self.redactor);
+            let ready = health::ready(site.up(), check, capture).await;
+            ready.map_err(|error| self.not_set_up(error))?;
+        }
+        Ok(())
+    }
+
+    async fn ready_apart(
+        &mut self,
+        own: &TaskEnvironment,
+    ) -> Result<(Arc<dyn Provider>, CreateRequest), SetupError> {
+        let (ctx, services) = (self.ctx, self.services);
+        let provider = setup::provider(ctx, services)?;
+        let (source, part) = setup::source(own, &ctx.settings, &services.files).await?;
+        self.parts.extend(part);
+        self.outputs.building = true;
+        let log = self.outputs.build_log();
+        let image = setup::image(ctx, own, provider.as_ref(), &source, log).await?;
+        self.outputs.building = false;
+        let mut uploads = setup::directories(ctx);
+        setup::instruction(ctx, &services.files, ctx.step(), &mut uploads).await?;
+        let (purpose, image) = (Purpose::Verifier, (source, image));
+        let parts = &mut self.parts;
+        let request = setup::request(ctx, services, own, purpose, image, uploads, parts).await?;
+        Ok((provider, request))
+    }
+
+    /// Brings the artifacts to where they were, then the tests, and runs them.
+    async fn test_apart(&mut self, step: &StepSpec, taken: Taken) -> Result<(), TrialError> {
+        if let Some(policy) = &step.verifier.network {
+            let reached = self.site().reach(policy).await;
+            reached.map_err(|failure| self.unverified(ScriptError::Network(failure)))?;
+        }
+        let capture = self.capture(Stage::Verify, step);
+        let env = variables::verifier(self.ctx, &self.services.variables, step);
+        let site = self.apart.as_deref().expect("it was created");
+        let (place, files) = ((site.up(), step), &self.services.files);
+        let ended = verify::verify(self.ctx, files, place, taken.uploads, env, capture).await;
+        self.test_exit = self.judge(Stage::Verify, ended)?.code;
+        Ok(())
+    }
+
+    fn not_set_up(&self, error: SetupError) -> TrialError {
+        error.into_error(&self.redactor).in_phase(Phase::Verification)
+    }
+
+    fn unverified(&self, error: ScriptError) -> TrialError {
+        error.into_error(Stage::Verify, &self.redactor)
+    }
+
+    /// Removes the verifier's environment and notes what it was and cost.
+    pub(super) async fn retire(&mut self) {
+        let Some(site) = self.apart.as_deref_mut() else { return };
+        let (torn, late) = site.teardown(false, &self.redactor).await;
+        self.later.extend(late);
+        if let Some(failure) = torn.failure {
+            self.later.push(failure::teardown(&failure, &self.redactor));
+        }
+        self.spent += self.cost_of(self.apart.as_deref());
+        self.apart_record = self.apart.take().and_then(|site| site.record);
+    }
+}

@@ -1,0 +1,81 @@
+//! What the files mean in which a verifier leaves its numbers.
+
+use bytes::Bytes;
+use rollout_protocol::limits;
+use rollout_protocol::spec::settings::VerifierSettings;
+use rollout_protocol::spec::task::TaskFormat;
+
+use super::failure::RewardError;
+use super::score::Score;
+use crate::archive::{ArchivePath, Captured};
+use crate::secrets::Redactor;
+use crate::verifier::{KEYED_FILE, REWARD_FILE, keyed, reward};
+
+/// Where a verifier's numbers are looked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    /// Files below the verifier's logs; the first that is there counts.
+    pub(super) files: &'static [&'static str],
+    key: Option<&'a str>,
+}
+
+impl<'a> Wanted<'a> {
+    /// What a task of a format is asked for.
+    pub(super) fn of(format: TaskFormat, settings: &'a VerifierSettings) -> Self {
+        let files: &[&str] = match format {
+            TaskFormat::Rollout => &[REWARD_FILE],
+            TaskFormat::Harbor => &[KEYED_FILE, REWARD_FILE],
+        };
+        Self { files, key: settings.reward_key.as_deref() }
+    }
+
+    /// The files in an archive of the logs, and the most bytes that each may have.
+    pub(super) fn captures(&self) -> Vec<(ArchivePath, u64)> {
+        let path = |name: &str| {
+            let path = ArchivePath::clean(format!("verifier/{name}").as_bytes());
+            path.expect("a short path").expect("not the root")
+        };
+        self.files.iter().map(|name| (path(name), most(name))).collect()
+    }
+}
+
+fn most(name: &str) -> u64 {
+    if name == KEYED_FILE { limits::REWARD_JSON_BYTES } else { limits::REWARD_FILE_BYTES }
+}
+
+/// What captured reward files mean; `why` one could not be read.
+pub(super) fn judge(
+    wanted: &Wanted<'_>,
+    captured: Vec<Captured>,
+    redactor: &Redactor,
+    why: &str,
+) -> Result<Score, RewardError> {
+    for (captured, file) in captured.into_iter().zip(wanted.files) {
+        let invalid = |why: String| Err(RewardError::Invalid { file, why });
+        let too_large = || invalid(format!("it has more than {} bytes", most(file)));
+        return match captured {
+            Captured::Missing => continue,
+            Captured::Found(bytes) if bytes.len() as u64 > most(file) => too_large(),
+            Captured::Found(bytes) => read(wanted, file, &bytes, redactor).or_else(invalid),
+            Captured::NotRegular | Captured::HardLink => {
+                invalid("it is not a regular file".to_owned())
+            }
+            Captured::TooLarge(_) => too_large(),
+            Captured::Unknown => Err(RewardError::Unreadable { file, why: why.to_owned() }),
+        };
+    }
+    Err(RewardError::Missing { files: wanted.files, exit: None })
+}
+
+fn read(
+    wanted: &Wanted<'_>,
+    file: &str,
+    bytes: &Bytes,
+    redactor: &Redactor,
+) -> Result<Score, String> {
+    if file == KEYED_FILE {
+        keyed::parse(bytes, redactor).map(|numbers| Score::keyed(numbers, wanted.key))
+    } else {
+        reward::parse(bytes, redactor).map(Score::plain).map_err(|error| error.to_string())
+    }
+}

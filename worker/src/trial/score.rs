@@ -1,0 +1,117 @@
+//! What verification came to: of one step, and of all together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rollout_protocol::record::{REWARD_KEY, Rewards};
+use rollout_protocol::spec::task::StepStrategy;
+
+use crate::verifier::keyed;
+
+/// A verifier's numbers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Score {
+    /// The one that is the reward.
+    pub(super) reward: Option<f64>,
+    /// All by their names, unless there is just one without a name.
+    pub(super) rewards: Rewards,
+}
+
+impl Score {
+    /// One number without a name.
+    pub(super) const fn plain(reward: f64) -> Self {
+        Self { reward: Some(reward), rewards: Rewards::new() }
+    }
+
+    /// Numbers with names; the job may say which one is the reward.
+    pub(super) fn keyed(rewards: Rewards, key: Option<&str>) -> Self {
+        Self { reward: keyed::choose(&rewards, key), rewards }
+    }
+
+    fn get(&self, key: &str) -> Option<f64> {
+        if self.rewards.is_empty() {
+            self.reward.filter(|_| key == REWARD_KEY)
+        } else {
+            self.rewards.get(key).copied()
+        }
+    }
+
+    /// Whether it has every number that the steps that follow ask for.
+    pub(super) fn reaches(&self, least: &BTreeMap<String, f64>) -> bool {
+        least.iter().all(|(key, least)| self.get(key).is_some_and(|number| number >= *least))
+    }
+
+    /// What the steps come to together: `scores` of those that ran, in their order, out of
+    /// `declared` steps. `None` when no step that counts was verified.
+    ///
+    /// Of a task that ended early the final step is the last one that ran.
+    pub(super) fn of_steps<'a>(
+        mut scores: impl DoubleEndedIterator<Item = Option<&'a Self>>,
+        declared: usize,
+        strategy: StepStrategy,
+        key: Option<&str>,
+    ) -> Option<Self> {
+        match strategy {
+            StepStrategy::Final => scores.next_back().flatten().cloned(),
+            StepStrategy::Mean => Self::mean(&scores.flatten().collect::<Vec<_>>(), declared, key),
+        }
+    }
+
+    fn mean(scores: &[&Self], declared: usize, key: Option<&str>) -> Option<Self> {
+        if scores.is_empty() {
+            return None;
+        }
+        let mean = |key: &str| {
+            scores.iter().filter_map(|score| score.get(key)).sum::<f64>() / declared as f64
+        };
+        if scores.iter().all(|score| score.rewards.is_empty()) {
+            return Some(Self::plain(mean(REWARD_KEY)));
+        }
+        let named = scores.iter().flat_map(|score| score.rewards.keys().map(String::as_str));
+        let plain = scores.iter().any(|score| score.rewards.is_empty()).then_some(REWARD_KEY);
+        let keys: BTreeSet<&str> = named.chain(plain).collect();
+        Some(Self::keyed(keys.into_iter().map(|key| (key.to_owned(), mean(key))).collect(), key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn score(pairs: &[(&str, f64)]) -> Score {
+        Score::keyed(pairs.iter().map(|(key, number)| ((*key).to_owned(), *number)).collect(), None)
+    }
+
+    fn of(scores: &[Option<Score>], declared: usize, strategy: StepStrategy) -> Option<Score> {
+        Score::of_steps(scores.iter().map(Option::as_ref), declared, strategy, None)
+    }
+
+    #[test]
+    fn the_mean_is_over_all_declared_steps_key_by_key() {
+        use StepStrategy::Mean;
+        let (half, one) = (Some(Score::plain(0.5)), Some(Score::plain(1.0)));
+        assert_eq!(of(&[half, one.clone()], 3, Mean), Some(Score::plain(0.5)));
+        assert_eq!(of(&[None], 2, Mean), None);
+        let keyed = Some(score(&[("reward", 1.0), ("speed", 0.5)]));
+        let mixed = of(&[keyed, one, None], 4, Mean);
+        assert_eq!(mixed, Some(score(&[("reward", 0.5), ("speed", 0.125)])));
+    }
+
+    #[test]
+    fn the_final_step_is_the_last_that_ran() {
+        use StepStrategy::Final;
+        let (low, keyed) = (Some(Score::plain(0.25)), Some(score(&[("a", 1.0)])));
+        assert_eq!(of(&[keyed.clone(), low.clone()], 3, Final), low);
+        assert_eq!(of(&[low, keyed.clone()], 2, Final), keyed);
+        assert_eq!(of(&[keyed, None], 2, Final), None);
+    }
+
+    #[test]
+    fn a_number_that_is_missing_reaches_nothing() {
+        let least = |key: &str, least| BTreeMap::from([(key.to_owned(), least)]);
+        assert!(Score::plain(0.5).reaches(&least("reward", 0.5)));
+        assert!(!Score::plain(0.4).reaches(&least("reward", 0.5)));
+        assert!(!Score::plain(1.0).reaches(&least("quality", 0.0)));
+        assert!(score(&[("quality", 1.0)]).reaches(&least("quality", 0.5)));
+        assert!(Score::plain(0.0).reaches(&BTreeMap::new()));
+    }
+}
