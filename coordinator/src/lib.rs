@@ -9,6 +9,7 @@ pub mod host;
 pub mod journal;
 pub mod metrics;
 pub mod plan;
+pub mod registry;
 pub mod report;
 pub mod run;
 pub mod tree;

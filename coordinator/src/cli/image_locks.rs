@@ -1,4 +1,4 @@
-//! Where builds of images are locked.
+//! Where builds of images are locked, and where fetched tasks are kept.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,13 +11,20 @@ pub(super) fn directory(
     variable: impl Fn(&str) -> Option<OsString>,
     otherwise: PathBuf,
 ) -> PathBuf {
+    cache(variable).map(|cache| cache.join("locks")).filter(|p| can_hold(p)).unwrap_or(otherwise)
+}
+
+/// Where what is fetched is kept, for all runs of this user; none where nothing can be written.
+pub(super) fn fetched(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    cache(variable).filter(|path| can_hold(path))
+}
+
+/// The directory of this program among the user's caches.
+fn cache(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute(env_vars::CACHE_HOME.name)
         .or_else(|| Some(absolute(env_vars::HOME.name)?.join(".cache")));
-    cache
-        .map(|cache| cache.join("rollout/locks"))
-        .filter(|path| can_hold(path))
-        .unwrap_or(otherwise)
+    cache.map(|cache| cache.join("rollout"))
 }
 
 /// Whether files can be made there. A home may be missing or belong to somebody else.

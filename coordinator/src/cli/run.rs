@@ -178,6 +178,7 @@ fn prepare(args: &RunArgs) -> Result<Prepared, CliError> {
         name: args.name.clone(),
         jobs_dir: args.jobs_dir.clone(),
         strict: args.strict,
+        cache: image_locks::fetched(|name| std::env::var_os(name)),
         ..Options::new(&is_set)
     };
     Ok(plan::read(&args.job, &options)?)

@@ -11,9 +11,10 @@ use super::elements::datasets::{
 use super::elements::environment::PRESERVE;
 use super::elements::verifier::{AFTER_AGENT_ERROR, TEST_EXIT};
 use super::resolve::Job;
+use crate::registry::without_secrets;
 
 /// The job in the form of a job file, defaults filled in. Environment values are unexpanded: no
-/// value of a variable of the host is in it.
+/// value of a variable of the host is in it, and no password of an address.
 pub fn document(job: &Job) -> Value {
     let timeouts = &job.timeouts;
     let mut document = json!({
@@ -65,9 +66,11 @@ fn dataset(dataset: &DatasetRef) -> Value {
     let place = match &dataset.source {
         DatasetSource::Path(path) => json!({ "path": path }),
         DatasetSource::Registry(RegistryRef::Path(path)) => json!({ "registry": { "path": path } }),
-        DatasetSource::Registry(RegistryRef::Url(url)) => json!({ "registry": { "url": url } }),
+        DatasetSource::Registry(RegistryRef::Url(url)) => {
+            json!({ "registry": { "url": without_secrets(url) } })
+        }
         DatasetSource::Repository { url, reference, path } => {
-            optional(json!({ "repo": url }), [("ref", reference), ("path", path)])
+            optional(json!({ "repo": without_secrets(url) }), [("ref", reference), ("path", path)])
         }
     };
     let format = dataset.format.map(|format| format.to_string());
@@ -85,9 +88,10 @@ fn dataset(dataset: &DatasetRef) -> Value {
 fn task(task: &TaskRef) -> Value {
     let place = match &task.source {
         TaskSource::Path(path) => json!({ "path": path }),
-        TaskSource::Git { url, commit, path } => {
-            optional(json!({ "git_url": url }), [("git_commit_id", commit), ("path", path)])
-        }
+        TaskSource::Git { url, commit, path } => optional(
+            json!({ "git_url": without_secrets(url) }),
+            [("git_commit_id", commit), ("path", path)],
+        ),
     };
     optional(place, [("format", &task.format.map(|format| format.to_string()))])
 }

@@ -23,10 +23,10 @@ pub const DOCKER_HOST: EnvVar = EnvVar {
 /// Disables colour on the terminal when set and not empty.
 pub const NO_COLOR: EnvVar = EnvVar { name: "NO_COLOR", help: "no colour when set and not empty" };
 
-/// Where caches of the user are; below it lie the locks of image builds.
+/// Where caches of the user are; below it lie fetched tasks and the locks of image builds.
 pub const CACHE_HOME: EnvVar = EnvVar {
     name: "XDG_CACHE_HOME",
-    help: "directory in which runs share the locks of image builds [default: ~/.cache]",
+    help: "directory in which runs share fetched tasks and the locks of image builds [default: ~/.cache]",
 };
 
 /// Where state of the user is; below it lie the directories of workers.

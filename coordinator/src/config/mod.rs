@@ -26,6 +26,7 @@ pub use elements::agents::{Agent, AgentFile};
 pub use elements::datasets::{
     DatasetRef, DatasetSource, RegistryRef, Selection, TaskRef, TaskSource,
 };
+pub(crate) use elements::datasets::{is_address, is_inside};
 #[cfg(feature = "nats")]
 pub(crate) use elements::quantity;
 pub use elements::resources::ResourceOverrides;
@@ -34,6 +35,7 @@ pub use elements::variables::Variable;
 pub use elements::verifier::{RuleOverrides, VerifierFile};
 pub use fields::Spot;
 pub use job_file::{JobFile, LogLevel};
+pub(crate) use problem::nearest;
 pub use problem::{ConfigError, ConfigErrors, ConfigWarning, ErrorKind, Problems};
 #[cfg(feature = "process")]
 pub(crate) use read::text as read_text;

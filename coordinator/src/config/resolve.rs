@@ -74,12 +74,14 @@ pub struct Options<'a> {
     pub is_set: &'a dyn Fn(&str) -> bool,
     /// Missing files of tasks refuse the run instead of failing the tasks' trials.
     pub strict: bool,
+    /// Where what is fetched is kept; below the directory of runs when absent.
+    pub cache: Option<PathBuf>,
 }
 
 impl<'a> Options<'a> {
     /// No replacements, the present time, and the variables that `is_set` says.
     pub fn new(is_set: &'a dyn Fn(&str) -> bool) -> Self {
-        Self { name: None, jobs_dir: None, now: Zoned::now(), is_set, strict: false }
+        Self { name: None, jobs_dir: None, now: Zoned::now(), is_set, strict: false, cache: None }
     }
 }
 

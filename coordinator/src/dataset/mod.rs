@@ -1,4 +1,4 @@
-//! Datasets and tasks on local disk.
+//! Datasets and tasks on local disk, where those of repositories are brought first.
 //!
 //! A dataset is a directory whose direct sub-directories with a `task.toml` are its tasks; the path
 //! of one task's directory works too. A dataset is named after its directory, or, for a single
@@ -20,6 +20,8 @@ mod layout;
 mod load;
 mod pack;
 mod spec;
+mod select;
+mod sources;
 mod task;
 
 #[cfg(test)]

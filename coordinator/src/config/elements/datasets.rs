@@ -230,11 +230,15 @@ pub(crate) fn split_reference(text: &str) -> (&str, Option<&str>) {
 }
 
 /// Whether git can be given the address: nothing that it would take for an option or a program.
-fn check_url(field: &Field<'_>, url: &str) -> Option<()> {
-    let good = !url.is_empty()
+pub(crate) fn is_address(url: &str) -> bool {
+    !url.is_empty()
         && !url.starts_with('-')
         && !url.contains("::")
-        && !url.chars().any(|c| c.is_control() || c.is_whitespace());
+        && !url.chars().any(|c| c.is_control() || c.is_whitespace())
+}
+
+fn check_url(field: &Field<'_>, url: &str) -> Option<()> {
+    let good = is_address(url);
     if !good {
         field.bad_value("the address of a git repository");
     }

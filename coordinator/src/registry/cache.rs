@@ -1,0 +1,226 @@
+//! What was taken from repositories: `<root>/git/<digest of the address>/<commit>/`.
+//!
+//! Below a commit every directory that was asked for lies under the digest of its path, in a
+//! directory with its own name. A directory that lies inside another one is found there. Lists of
+//! all tasks of a commit are files beside them.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::digest::Digest;
+use rustix::fs::{FlockOperation, flock};
+
+use super::FetchError;
+use super::origin::{Origin, Revision};
+
+/// The cache of one repository.
+#[derive(Debug, Clone)]
+pub(super) struct Cache {
+    dir: PathBuf,
+    origin: Origin,
+}
+
+/// The right to add to a commit; given back when it is dropped, or when the process dies.
+#[derive(Debug)]
+pub(super) struct Lock(#[expect(dead_code, reason = "open files hold locks")] File);
+
+impl Cache {
+    /// The cache of a repository below `root`.
+    pub(super) fn of(root: &Path, origin: &Origin) -> Self {
+        let dir = root.join("git").join(Digest::of(origin.url().as_bytes()).hex());
+        Self { dir, origin: origin.clone() }
+    }
+
+    fn commit(&self, commit: &str) -> PathBuf {
+        self.dir.join(commit)
+    }
+
+    /// Where a directory of a commit is, if it is there whole.
+    pub(super) fn find(&self, commit: &str, path: &str) -> Option<PathBuf> {
+        let mut rest = String::new();
+        let mut at = path;
+        loop {
+            let place = self.place(commit, at);
+            if place.exists() {
+                let found = place.join(self.name(at)).join(&rest);
+                return is_inside(&place, &found).then_some(found);
+            }
+            if at.is_empty() {
+                return None;
+            }
+            let (parent, last) = at.rsplit_once('/').unwrap_or(("", at));
+            rest = if rest.is_empty() { last.to_owned() } else { format!("{last}/{rest}") };
+            at = parent;
+        }
+    }
+
+    /// What a directory of a commit is below in the cache.
+    fn place(&self, commit: &str, path: &str) -> PathBuf {
+        self.commit(commit).join(&Digest::of(path.as_bytes()).hex()[..32])
+    }
+
+    /// The name of a directory of the repository.
+    pub(super) fn name<'a>(&'a self, path: &'a str) -> &'a str {
+        if path.is_empty() { self.origin.name() } else { path.rsplit('/').next().unwrap_or(path) }
+    }
+
+    fn list(&self, commit: &str, below: &str) -> PathBuf {
+        let name = format!("tasks-{}", &Digest::of(below.as_bytes()).hex()[..32]);
+        self.commit(commit).join(name)
+    }
+
+    /// The directories of all tasks below one of a commit, if they were listed.
+    pub(super) fn listed(&self, commit: &str, below: &str) -> Option<Vec<String>> {
+        let text = fs::read_to_string(self.list(commit, below)).ok()?;
+        Some(text.split_terminator('\0').map(str::to_owned).collect())
+    }
+
+    /// Keeps such a list.
+    pub(super) fn keep_list(
+        &self,
+        commit: &str,
+        below: &str,
+        tasks: &[String],
+    ) -> Result<(), FetchError> {
+        let text: String = tasks.iter().map(|task| format!("{task}\0")).collect();
+        let file = self.list(commit, below);
+        replace(&file, text.as_bytes()).map_err(|error| self.failed(&file, &error))
+    }
+
+    /// Moves a finished directory to its place. `made` holds it under its own name.
+    pub(super) fn keep(&self, commit: &str, path: &str, made: &Path) -> Result<(), FetchError> {
+        let place = self.place(commit, path);
+        fs::create_dir_all(self.commit(commit))
+            .and_then(|()| fs::rename(made, &place))
+            .map_err(|error| self.failed(&place, &error))
+    }
+
+    /// Waits for the right to add to a commit, and removes what those left who died with it.
+    pub(super) fn lock(&self, commit: &str) -> Result<Lock, FetchError> {
+        let path = self.dir.join(format!("{commit}.lock"));
+        let open = || {
+            fs::create_dir_all(&self.dir)?;
+            let file = File::options().create(true).append(true).open(&path)?;
+            flock(&file, FlockOperation::LockExclusive)?;
+            Ok(file)
+        };
+        let lock = open().map_err(|error: io::Error| self.failed(&path, &error))?;
+        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&temporary(commit)) {
+                // A git that outlived its parent may still write there; the next one removes it.
+                let _in_use = fs::remove_dir_all(entry.path());
+            }
+        }
+        Ok(Lock(lock))
+    }
+
+    /// A directory to make something in, on the same file system; only for who has the lock.
+    pub(super) fn workshop(
+        &self,
+        commit: &str,
+        _lock: &Lock,
+    ) -> Result<tempfile::TempDir, FetchError> {
+        tempfile::Builder::new()
+            .prefix(&temporary(commit))
+            .tempdir_in(&self.dir)
+            .map_err(|error| self.failed(&self.dir, &error))
+    }
+
+    /// Writes what was made to the disk, before it gets its final name.
+    pub(super) fn sync(&self, made: &Path) -> Result<(), FetchError> {
+        let synced = File::open(made).and_then(|dir| Ok(rustix::fs::syncfs(&dir)?));
+        synced.map_err(|error| self.failed(made, &error))
+    }
+
+    fn head(&self, revision: &Revision) -> PathBuf {
+        let name = match revision {
+            Revision::Head => "HEAD".to_owned(),
+            Revision::Named(name) | Revision::Commit(name) => {
+                Digest::of(name.as_bytes()).hex()[..32].to_owned()
+            }
+        };
+        self.dir.join("heads").join(name)
+    }
+
+    /// The commit that a head, branch or tag was when the repository last answered.
+    pub(super) fn known(&self, revision: &Revision) -> Option<String> {
+        let text = fs::read_to_string(self.head(revision)).ok()?;
+        Some(text.trim_end().to_owned()).filter(|commit| super::origin::is_commit(commit))
+    }
+
+    /// Remembers it.
+    pub(super) fn remember(&self, revision: &Revision, commit: &str) -> Result<(), FetchError> {
+        let file = self.head(revision);
+        replace(&file, commit.as_bytes()).map_err(|error| self.failed(&file, &error))
+    }
+
+    /// A failure of the file system at `path`.
+    pub(super) fn failed(&self, path: &Path, error: &io::Error) -> FetchError {
+        FetchError::Cache { path: path.to_owned(), reason: error.to_string() }
+    }
+}
+
+fn temporary(commit: &str) -> String {
+    format!("{commit}.tmp-")
+}
+
+/// Whether `found` is a directory to which no link leads from `place`.
+fn is_inside(place: &Path, found: &Path) -> bool {
+    let Ok(below) = found.strip_prefix(place) else { return false };
+    let mut at = place.to_owned();
+    below.components().all(|part| {
+        at.push(part);
+        fs::symlink_metadata(&at).is_ok_and(|metadata| metadata.is_dir())
+    })
+}
+
+fn replace(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    let directory = file.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(directory)?;
+    let mut temporary = tempfile::Builder::new().prefix(".tmp-").tempfile_in(directory)?;
+    temporary.write_all(bytes)?;
+    temporary.as_file().sync_all()?;
+    temporary.persist(file).map(|_| ()).map_err(|error| error.error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_found_by_itself_or_inside_another() {
+        let root = tempfile::tempdir().expect("a directory");
+        let cache = Cache::of(root.path(), &Origin::new("https://h/o/repo.git", Path::new("/")));
+        let keep = |path: &str, below: &str| {
+            let lock = cache.lock("c").expect("locked");
+            let made = cache.workshop("c", &lock).expect("made").keep();
+            fs::create_dir_all(made.join(cache.name(path)).join(below)).expect("made");
+            cache.keep("c", path, &made).expect("kept");
+        };
+        assert_eq!(cache.find("c", "a/b"), None);
+        keep("a/b", "");
+        let found = cache.find("c", "a/b").expect("there");
+        assert!(found.ends_with("b") && found.is_dir());
+        assert_eq!(cache.find("c", "a"), None);
+        keep("", "x/y");
+        assert!(cache.find("c", "x/y").expect("inside the root").ends_with("repo/x/y"));
+        assert_eq!(cache.find("c", "x/z"), None);
+        std::os::unix::fs::symlink("/etc", cache.find("c", "x").expect("x").join("out"))
+            .expect("a link");
+        assert_eq!(cache.find("c", "x/out"), None, "links are not followed");
+    }
+
+    #[test]
+    fn what_a_dead_process_left_is_removed_by_the_next() {
+        let root = tempfile::tempdir().expect("a directory");
+        let cache = Cache::of(root.path(), &Origin::new("https://h/r", Path::new("/")));
+        let lock = cache.lock("c").expect("locked");
+        let left = cache.workshop("c", &lock).expect("made").keep();
+        let other = cache.lock("d").expect("another commit is not locked");
+        assert!(left.exists());
+        drop((lock, other));
+        drop(cache.lock("c"));
+        assert!(!left.exists());
+    }
+}

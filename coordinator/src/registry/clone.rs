@@ -1,0 +1,199 @@
+//! One clone of a repository at a commit: as little of it as the server lets us ask for.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::cache::Cache;
+use super::git::{self, GitError};
+use super::origin::Origin;
+use super::{FetchError, lfs};
+use crate::config::nearest;
+
+/// Directories asked for in one call: their names must fit into a command line.
+const PATHS_AT_ONCE: usize = 500;
+
+/// The file that makes a directory a task.
+const TASK_FILE: &str = "task.toml";
+
+/// A repository with one commit fetched and nothing checked out.
+pub(super) struct Repository<'a> {
+    origin: &'a Origin,
+    commit: &'a str,
+    dir: PathBuf,
+}
+
+impl<'a> Repository<'a> {
+    /// Fetches a commit into a new repository inside `workshop`.
+    pub(super) fn fetch(
+        origin: &'a Origin,
+        commit: &'a str,
+        workshop: &Path,
+    ) -> Result<Self, FetchError> {
+        let clone = Self { origin, commit, dir: workshop.join("repository") };
+        let format = if commit.len() == 64 { "sha256" } else { "sha1" };
+        let init = [
+            "init".to_owned(),
+            "-q".to_owned(),
+            "--template=".to_owned(),
+            format!("--object-format={format}"),
+            clone.dir.to_string_lossy().into_owned(),
+        ];
+        git::run(workshop, init).map_err(|error| error.at(origin, commit))?;
+        clone.git(&["remote", "add", "origin", origin.url()])?;
+        clone.get()?;
+        if clone.has_commit() {
+            return Ok(clone);
+        }
+        let (url, commit) = (origin.shown(), commit.to_owned());
+        Err(FetchError::MissingCommit { url, commit })
+    }
+
+    fn git(&self, args: &[&str]) -> Result<Vec<u8>, FetchError> {
+        git::run(&self.dir, args).map_err(|error| error.at(self.origin, self.commit))
+    }
+
+    /// Asks for the commit alone without its files, then for all commits without their files, then
+    /// for everything: not every server knows how to give less.
+    fn get(&self) -> Result<(), FetchError> {
+        const QUIET: [&str; 4] = ["fetch", "-q", "--no-tags", "--no-write-fetch-head"];
+        const EVERYTHING: [&str; 2] = ["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"];
+        let alone = ["--depth=1", "--filter=blob:none", "origin", self.commit];
+        let fetch = |args: &[&str]| git::run(&self.dir, QUIET.iter().chain(args));
+        let Err(error) = fetch(&alone) else { return Ok(()) };
+        let unreachable = |error: GitError| Err(error.unreachable(self.origin));
+        if !error.may_be_the_request() {
+            return unreachable(error);
+        }
+        let [heads, tags] = EVERYTHING;
+        if fetch(&["--filter=blob:none", "origin", heads, tags]).is_ok() {
+            return Ok(());
+        }
+        match fetch(&["origin", heads, tags]) {
+            Ok(_) => Ok(()),
+            Err(error) => unreachable(error),
+        }
+    }
+
+    fn has_commit(&self) -> bool {
+        let object = format!("{}^{{commit}}", self.commit);
+        git::run(&self.dir, ["cat-file", "-e", &object]).is_ok()
+    }
+
+    /// The directories of all tasks below `below`, outermost ones only.
+    pub(super) fn tasks(&self, below: &str) -> Result<Vec<String>, FetchError> {
+        let mut args = vec!["ls-tree", "-r", "-z", "--name-only", self.commit];
+        let prefix = format!("{below}/");
+        if !below.is_empty() {
+            args.extend(["--", &prefix]);
+        }
+        let listing = self.git(&args)?;
+        let listing = String::from_utf8_lossy(&listing);
+        let mut tasks: Vec<String> = Vec::new();
+        let mut found: Vec<&str> = listing
+            .split_terminator('\0')
+            .filter_map(|path| match path.strip_suffix(TASK_FILE)? {
+                "" => Some(""),
+                directory => directory.strip_suffix('/'),
+            })
+            .filter(|directory| !directory.split('/').any(|part| part.starts_with('.')))
+            .collect();
+        found.sort_unstable_by_key(|directory| (directory.matches('/').count(), *directory));
+        let mut taken: BTreeSet<&str> = BTreeSet::new();
+        for directory in found {
+            if !ancestors(directory).any(|parent| taken.contains(parent)) {
+                taken.insert(directory);
+                tasks.push(directory.to_owned());
+            }
+        }
+        tasks.sort_unstable();
+        Ok(tasks)
+    }
+
+    /// Which of the directories the commit does not have.
+    pub(super) fn missing(&self, paths: &[String]) -> Result<Vec<String>, FetchError> {
+        let mut there = BTreeSet::new();
+        there.insert(String::new());
+        for some in paths.chunks(PATHS_AT_ONCE) {
+            let mut args = vec!["ls-tree", "-d", "-z", self.commit, "--"];
+            args.extend(some.iter().map(String::as_str).filter(|path| !path.is_empty()));
+            let listing = self.git(&args)?;
+            let listing = String::from_utf8_lossy(&listing);
+            let trees = listing.split_terminator('\0').filter(|line| line.starts_with("040000"));
+            there.extend(trees.filter_map(|line| Some(line.split_once('\t')?.1.to_owned())));
+        }
+        Ok(paths.iter().filter(|path| !there.contains(*path)).cloned().collect())
+    }
+
+    /// The error of a directory that is not there.
+    pub(super) fn missing_path(&self, path: &str) -> FetchError {
+        let all = self.git(&["ls-tree", "-r", "-d", "-z", "--name-only", self.commit]);
+        let all = all.unwrap_or_default();
+        let all = String::from_utf8_lossy(&all);
+        let near = nearest(path, all.split_terminator('\0')).map(str::to_owned);
+        FetchError::MissingPath {
+            url: self.origin.shown(),
+            commit: self.commit.to_owned(),
+            path: path.to_owned(),
+            near,
+        }
+    }
+
+    /// Checks directories out, none of which is inside another one, and moves each to its place in
+    /// the cache. What is odd is answered.
+    pub(super) fn keep(
+        &self,
+        paths: &[String],
+        cache: &Cache,
+        workshop: &Path,
+    ) -> Result<Vec<String>, FetchError> {
+        let failed = |path: &Path, error: &std::io::Error| cache.failed(path, error);
+        let patterns = self.dir.join(".git/info");
+        fs::create_dir_all(&patterns)
+            .and_then(|()| fs::write(patterns.join("sparse-checkout"), sparse(paths)))
+            .map_err(|error| failed(&patterns, &error))?;
+        let settings = ["-c", "core.sparseCheckout=true", "-c", "core.sparseCheckoutCone=false"];
+        let checkout = ["checkout", "-q", "--detach", self.commit];
+        git::run(&self.dir, settings.iter().chain(&checkout))
+            .map_err(|error| error.at(self.origin, self.commit))?;
+        let warnings = lfs::fill(self.origin, self.commit, &self.dir)?;
+        cache.sync(&self.dir)?;
+        let made = workshop.join("made");
+        for (n, path) in paths.iter().enumerate() {
+            let holder = made.join(n.to_string());
+            let target = holder.join(cache.name(path));
+            fs::create_dir_all(&holder).map_err(|error| failed(&holder, &error))?;
+            let moved = if path.is_empty() {
+                fs::remove_dir_all(self.dir.join(".git"))
+                    .and_then(|()| fs::rename(&self.dir, &target))
+            } else {
+                fs::rename(self.dir.join(path), &target)
+            };
+            moved.map_err(|error| failed(&target, &error))?;
+            cache.keep(self.commit, path, &holder)?;
+        }
+        Ok(warnings)
+    }
+}
+
+/// The directories that a path lies in, itself and the root too.
+pub(super) fn ancestors(path: &str) -> impl Iterator<Item = &str> {
+    let inner = path.match_indices('/').map(|(at, _)| &path[..at]);
+    std::iter::once("").chain(inner).chain(std::iter::once(path))
+}
+
+/// The patterns of a sparse checkout, in which the names' own characters mean themselves.
+fn sparse(paths: &[String]) -> String {
+    let mut text = String::new();
+    for path in paths {
+        text.push('/');
+        for c in path.chars() {
+            if matches!(c, '\\' | '*' | '?' | '[' | ']' | '!' | '#' | ' ') {
+                text.push('\\');
+            }
+            text.push(c);
+        }
+        text.push_str(if path.is_empty() { "*\n" } else { "/\n" });
+    }
+    text
+}

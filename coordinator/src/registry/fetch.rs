@@ -1,0 +1,267 @@
+//! Everything that a job needs of repositories, at once: one question per repository for its heads,
+//! one clone per repository and commit, several of them at the same time.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rollout_worker::supervise;
+
+use super::FetchError;
+use super::cache::Cache;
+use super::clone::{Repository, ancestors};
+use super::heads;
+use super::origin::{Origin, Revision};
+
+/// Repositories that are asked at the same time: enough to hide their latency, few enough for one
+/// server that has all of them.
+const AT_ONCE: usize = 8;
+
+/// What is wanted of a repository.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Request {
+    /// Which repository.
+    pub origin: Origin,
+    /// Which commit of it.
+    pub revision: Revision,
+    /// What of that.
+    pub what: What,
+}
+
+/// What is wanted of a commit.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum What {
+    /// A directory; empty for the root.
+    Directory(String),
+    /// The directories of all tasks below one; empty for the root.
+    Tasks(String),
+}
+
+/// What was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fetched {
+    /// The whole id of the commit.
+    pub commit: String,
+    /// The directories in the cache, each with its path in the repository.
+    pub directories: Vec<(String, PathBuf)>,
+}
+
+/// Answers to requests.
+pub type Answers = BTreeMap<Request, Result<Fetched, FetchError>>;
+
+/// Brings everything into the cache at `root` that is not there yet. Also answers what is odd. This
+/// blocks on the network.
+pub fn fetch(root: &Path, requests: Vec<Request>) -> (Answers, Vec<String>) {
+    let requests: BTreeSet<Request> = requests.into_iter().collect();
+    let mut warnings = Vec::new();
+    let commits = resolve(root, &requests, &mut warnings);
+    let mut answers = Answers::new();
+    let mut groups: BTreeMap<(Origin, String), Vec<Request>> = BTreeMap::new();
+    for request in requests {
+        match &commits[&(request.origin.clone(), request.revision.clone())] {
+            Ok(commit) => {
+                let group = (request.origin.clone(), commit.clone());
+                groups.entry(group).or_default().push(request);
+            }
+            Err(error) => {
+                answers.insert(request, Err(error.clone()));
+            }
+        }
+    }
+    let cache = root.to_owned();
+    let done = in_parallel(groups, move |((origin, commit), requests)| {
+        let (answers, warnings) = obtain(&Cache::of(&cache, &origin), &origin, &commit, &requests);
+        (requests.into_iter().zip(answers).collect::<Vec<_>>(), warnings)
+    });
+    for (some, odd) in done {
+        answers.extend(some);
+        warnings.extend(odd);
+    }
+    (answers, warnings)
+}
+
+type Commits = BTreeMap<(Origin, Revision), Result<String, FetchError>>;
+
+/// The commits of all revisions. A repository that does not answer has the heads that it had.
+fn resolve(root: &Path, requests: &BTreeSet<Request>, warnings: &mut Vec<String>) -> Commits {
+    let mut commits = Commits::new();
+    let mut moving: BTreeMap<Origin, BTreeSet<Revision>> = BTreeMap::new();
+    for Request { origin, revision, .. } in requests {
+        match revision {
+            Revision::Commit(id) => {
+                commits.insert((origin.clone(), revision.clone()), Ok(id.clone()));
+            }
+            _ => {
+                moving.entry(origin.clone()).or_default().insert(revision.clone());
+            }
+        }
+    }
+    let cache = root.to_owned();
+    let asked = in_parallel(moving, move |(origin, revisions)| {
+        let cache = Cache::of(&cache, &origin);
+        let (found, warnings) = ask(&cache, &origin, &revisions);
+        (origin, revisions, found, warnings)
+    });
+    for (origin, revisions, found, odd) in asked {
+        let keys = revisions.into_iter().map(|revision| (origin.clone(), revision));
+        commits.extend(keys.zip(found));
+        warnings.extend(odd);
+    }
+    commits
+}
+
+fn ask(
+    cache: &Cache,
+    origin: &Origin,
+    revisions: &BTreeSet<Revision>,
+) -> (Vec<Result<String, FetchError>>, Vec<String>) {
+    let wanted: Vec<&Revision> = revisions.iter().collect();
+    match heads::ask(origin, &wanted) {
+        Ok(found) => {
+            for (revision, commit) in wanted.iter().zip(&found) {
+                if let Ok(commit) = commit {
+                    // It is asked for again next time; only a run without network misses it.
+                    let _unkept = cache.remember(revision, commit);
+                }
+            }
+            (found, Vec::new())
+        }
+        Err(error) => {
+            let known = |revision: &&Revision| cache.known(revision).ok_or_else(|| error.clone());
+            let found: Vec<_> = wanted.iter().map(known).collect();
+            let any = found.iter().any(Result::is_ok);
+            let warning = any.then(|| {
+                format!("{} does not answer; its last known head is used", origin.shown())
+            });
+            (found, warning.into_iter().collect())
+        }
+    }
+}
+
+/// What is asked of one commit, from the cache or by one clone.
+fn obtain(
+    cache: &Cache,
+    origin: &Origin,
+    commit: &str,
+    requests: &[Request],
+) -> (Vec<Result<Fetched, FetchError>>, Vec<String>) {
+    let mut warnings = Vec::new();
+    let mut failures = BTreeMap::new();
+    if requests.iter().any(|request| look(cache, commit, &request.what).is_none()) {
+        match complete(cache, origin, commit, requests) {
+            Ok((missing, odd)) => (failures, warnings) = (missing, odd),
+            Err(error) => {
+                failures = requests.iter().map(|r| (r.what.clone(), error.clone())).collect();
+            }
+        }
+    }
+    let answer = |request: &Request| match look(cache, commit, &request.what) {
+        Some(directories) => Ok(Fetched { commit: commit.to_owned(), directories }),
+        None => Err(failures.get(&request.what).cloned().unwrap_or_else(|| FetchError::Git {
+            url: origin.shown(),
+            commit: commit.to_owned(),
+            said: "what was asked for is no plain directory".to_owned(),
+        })),
+    };
+    (requests.iter().map(answer).collect(), warnings)
+}
+
+/// What the cache has of it, if all.
+fn look(cache: &Cache, commit: &str, what: &What) -> Option<Vec<(String, PathBuf)>> {
+    let paths = match what {
+        What::Directory(path) => vec![path.clone()],
+        What::Tasks(below) => cache.listed(commit, below)?,
+    };
+    let found = paths.into_iter().map(|path| Some((path.clone(), cache.find(commit, &path)?)));
+    found.collect()
+}
+
+/// Adds to the cache what it lacks. Answers what the commit does not have, and what is odd.
+fn complete(
+    cache: &Cache,
+    origin: &Origin,
+    commit: &str,
+    requests: &[Request],
+) -> Result<(BTreeMap<What, FetchError>, Vec<String>), FetchError> {
+    let lock = cache.lock(commit)?;
+    let lacking = |request: &&Request| look(cache, commit, &request.what).is_none();
+    let lacking: Vec<&What> = requests.iter().filter(lacking).map(|r| &r.what).collect();
+    if lacking.is_empty() {
+        // Another process was faster.
+        return Ok((BTreeMap::new(), Vec::new()));
+    }
+    let workshop = cache.workshop(commit, &lock)?;
+    let clone = Repository::fetch(origin, commit, workshop.path())?;
+    let mut wanted = BTreeSet::new();
+    let mut lists = Vec::new();
+    for what in &lacking {
+        match what {
+            What::Directory(path) => {
+                wanted.insert(path.clone());
+            }
+            What::Tasks(below) => {
+                let tasks = clone.tasks(below)?;
+                wanted.extend(tasks.iter().cloned());
+                lists.push((below, tasks));
+            }
+        }
+    }
+    let wanted: Vec<String> = wanted.into_iter().collect();
+    let missing = clone.missing(&wanted)?;
+    let failures =
+        missing.iter().map(|path| (What::Directory(path.clone()), clone.missing_path(path)));
+    let failures = failures.collect();
+    let lacks = |path: &&String| cache.find(commit, path).is_none() && !missing.contains(path);
+    let outermost = outermost(wanted.iter().filter(lacks));
+    let warnings = match outermost.is_empty() {
+        true => Vec::new(),
+        false => clone.keep(&outermost, cache, workshop.path())?,
+    };
+    for (below, tasks) in lists {
+        cache.keep_list(commit, below, &tasks)?;
+    }
+    Ok((failures, warnings))
+}
+
+/// Those that are not inside another one.
+fn outermost<'a>(paths: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let all: BTreeSet<&str> = paths.map(String::as_str).collect();
+    let inner = |path: &str| ancestors(path).any(|above| above != path && all.contains(above));
+    all.iter().filter(|path| !inner(path)).map(|path| (*path).to_owned()).collect()
+}
+
+/// Does the same with everything, several at a time.
+fn in_parallel<T, R>(
+    work: impl IntoIterator<Item = T>,
+    each: impl Fn(T) -> R + Send + Sync + 'static,
+) -> Vec<R>
+where
+    T: Send + 'static,
+    R: Send + 'static,
+{
+    let work: VecDeque<T> = work.into_iter().collect();
+    let threads = work.len().min(AT_ONCE);
+    let queue = Arc::new(Mutex::new(work));
+    let each: Arc<Each<T, R>> = Arc::new(each);
+    let others: Vec<_> = (1..threads)
+        .map_while(|_| {
+            let (queue, each) = (Arc::clone(&queue), Arc::clone(&each));
+            supervise::thread("fetch", move || drain(&queue, &*each)).ok()
+        })
+        .collect();
+    let mut results = drain(&queue, &*each);
+    for other in others {
+        match other.join() {
+            Ok(some) => results.extend(some),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+    results
+}
+
+type Each<T, R> = dyn Fn(T) -> R + Send + Sync;
+
+fn drain<T, R>(queue: &Mutex<VecDeque<T>>, each: &Each<T, R>) -> Vec<R> {
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    std::iter::from_fn(next).map(each).collect()
+}

@@ -1,0 +1,72 @@
+//! Which commits the heads, branches and tags of a repository are.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::FetchError;
+use super::git;
+use super::origin::{Origin, Revision, is_commit};
+use crate::config::nearest;
+
+/// Asks a repository for the commits of revisions; one call for all of them.
+pub(super) fn ask(
+    origin: &Origin,
+    wanted: &[&Revision],
+) -> Result<Vec<Result<String, FetchError>>, FetchError> {
+    let mut args = vec!["ls-remote".to_owned(), "--".to_owned(), origin.url().to_owned()];
+    args.extend(wanted.iter().flat_map(|revision| patterns(revision)));
+    let known = list(origin, &args)?;
+    let mut all = None;
+    let mut answers = Vec::with_capacity(wanted.len());
+    for revision in wanted {
+        let found = patterns(revision).iter().find_map(|name| known.get(name).cloned());
+        answers.push(match found {
+            Some(commit) => Ok(commit),
+            None => {
+                if all.is_none() {
+                    let url = origin.url().to_owned();
+                    all = Some(list(origin, &["ls-remote".to_owned(), "--".to_owned(), url])?);
+                }
+                Err(unknown(origin, revision, all.as_ref().expect("just made")))
+            }
+        });
+    }
+    Ok(answers)
+}
+
+fn list(origin: &Origin, args: &[String]) -> Result<BTreeMap<String, String>, FetchError> {
+    let text = git::run(Path::new("/"), args).map_err(|error| error.unreachable(origin))?;
+    let text = String::from_utf8_lossy(&text);
+    let pairs = text.lines().filter_map(|line| line.split_once('\t'));
+    let commits = pairs.filter(|(id, _)| is_commit(id));
+    Ok(commits.map(|(id, name)| (name.to_owned(), id.to_owned())).collect())
+}
+
+/// Names of a revision in the repository, the one that counts first.
+fn patterns(revision: &Revision) -> Vec<String> {
+    match revision {
+        Revision::Head => vec!["HEAD".to_owned()],
+        Revision::Commit(_) => Vec::new(),
+        Revision::Named(name) if name.starts_with("refs/") => {
+            vec![format!("{name}^{{}}"), name.clone()]
+        }
+        Revision::Named(name) => vec![
+            format!("refs/heads/{name}"),
+            format!("refs/tags/{name}^{{}}"),
+            format!("refs/tags/{name}"),
+        ],
+    }
+}
+
+fn unknown(origin: &Origin, revision: &Revision, all: &BTreeMap<String, String>) -> FetchError {
+    let reference = match revision {
+        Revision::Named(name) | Revision::Commit(name) => name.clone(),
+        Revision::Head => "HEAD".to_owned(),
+    };
+    let names = all.keys().filter_map(|name| {
+        name.strip_prefix("refs/heads/").or_else(|| name.strip_prefix("refs/tags/"))
+    });
+    let near = nearest(&reference, names.filter(|name| !name.ends_with("^{}")));
+    let near = near.map(str::to_owned);
+    FetchError::UnknownReference { url: origin.shown(), reference, near }
+}

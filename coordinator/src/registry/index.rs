@@ -1,0 +1,333 @@
+//! `registry.json`: datasets by name and version, and where their tasks are.
+//!
+//! The file is an array of datasets, or an object with the array under `datasets`. Several versions
+//! of a dataset are several entries with its name. Without a version, `head` is meant; where there
+//! is none the highest version; where the versions are no numbers the last in the order of letters.
+
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::digest::Digest;
+use rollout_protocol::spec::task::TaskFormat;
+use serde::{Deserialize, Deserializer};
+
+use super::origin::without_secrets;
+use super::{http, version};
+use crate::config::{RegistryRef, nearest};
+
+/// Largest registry that is read: about a million tasks.
+const REGISTRY_BYTES: u64 = 256 * 1024 * 1024;
+
+/// Names shown of those that there are.
+const SHOWN: usize = 8;
+
+/// A registry.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Index {
+    datasets: Vec<DatasetEntry>,
+    /// Directory that the paths of tasks without a repository count from.
+    base: Option<PathBuf>,
+}
+
+/// A dataset of a registry.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct DatasetEntry {
+    /// Name.
+    pub name: String,
+    /// Version.
+    #[serde(default, deserialize_with = "text")]
+    pub version: Option<String>,
+    /// What people should know about it.
+    #[serde(default)]
+    pub description: Option<String>,
+    /// Format of its tasks.
+    #[serde(default)]
+    pub format: Option<TaskFormat>,
+    /// Its tasks.
+    pub tasks: Vec<TaskEntry>,
+}
+
+/// A task of a registry.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct TaskEntry {
+    /// Name; that of its directory when absent.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// Repository; the registry's own directory when absent.
+    #[serde(default)]
+    pub git_url: Option<String>,
+    /// Commit, branch or tag; the head when absent.
+    #[serde(default)]
+    pub git_commit_id: Option<String>,
+    /// Directory inside the repository; its root when absent.
+    #[serde(default)]
+    pub path: Option<String>,
+}
+
+/// A registry as text, and what is odd about it.
+#[derive(Debug)]
+pub struct Text {
+    /// The registry.
+    pub index: Index,
+    /// Why it is not the newest.
+    pub warning: Option<String>,
+}
+
+/// Why a registry does not say where a dataset is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IndexError {
+    /// There is no such file.
+    #[error("the registry {0}, which does not exist")]
+    NotFound(String),
+    /// It cannot be read or fetched.
+    #[error("the registry {place}, which cannot be read: {reason}")]
+    Unreadable {
+        /// Where it is.
+        place: String,
+        /// Why.
+        reason: String,
+    },
+    /// It is no registry.
+    #[error("the registry {place}, which is not one: {reason}")]
+    Malformed {
+        /// Where it is.
+        place: String,
+        /// Why, with the line.
+        reason: String,
+    },
+    /// No dataset of the name.
+    #[error("the dataset `{name}`, which the registry does not have")]
+    UnknownDataset {
+        /// What was asked for.
+        name: String,
+        /// Those with nearly the same name, or some of all.
+        known: Vec<String>,
+        /// Whether it was probably meant.
+        near: Option<String>,
+    },
+    /// No such version.
+    #[error("version {version} of `{name}`, which the registry does not have")]
+    UnknownVersion {
+        /// Dataset.
+        name: String,
+        /// What was asked for.
+        version: String,
+        /// Those that there are.
+        known: Vec<String>,
+    },
+    /// Two entries for one version.
+    #[error("two entries of the registry for `{name}`{}", version.as_ref().map(|v| format!(" version {v}")).unwrap_or_default())]
+    Ambiguous {
+        /// Dataset.
+        name: String,
+        /// Version.
+        version: Option<String>,
+    },
+}
+
+/// Reads a registry. One at an address is kept in `cache`, and read there while its server does not
+/// answer.
+///
+/// # Errors
+/// [`IndexError`].
+pub fn read(place: &RegistryRef, base: &Path, cache: &Path) -> Result<Text, IndexError> {
+    match place {
+        RegistryRef::Path(path) => read_file(&base.join(path)),
+        RegistryRef::Url(url) => match url.strip_prefix("file://") {
+            Some(path) => read_file(Path::new(path)),
+            None => fetch(url, &cache.join("registries")),
+        },
+    }
+}
+
+fn read_file(path: &Path) -> Result<Text, IndexError> {
+    let place = path.display().to_string();
+    let bytes = std::fs::metadata(path).and_then(|metadata| {
+        if metadata.len() > REGISTRY_BYTES {
+            return Err(std::io::Error::other(format!("more than {REGISTRY_BYTES} bytes")));
+        }
+        std::fs::read(path)
+    });
+    let bytes = bytes.map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => IndexError::NotFound(place.clone()),
+        _ => IndexError::Unreadable { place: place.clone(), reason: error.to_string() },
+    })?;
+    let mut index = parse(&bytes, &place)?;
+    index.base = path.parent().map(Path::to_owned);
+    Ok(Text { index, warning: None })
+}
+
+fn fetch(url: &str, kept: &Path) -> Result<Text, IndexError> {
+    let place = without_secrets(url);
+    let known = ["http://", "https://"].iter().any(|scheme| url.starts_with(scheme));
+    if !known {
+        let reason = "expected an `http`, `https` or `file` address".to_owned();
+        return Err(IndexError::Unreadable { place, reason });
+    }
+    let file = kept.join(format!("{}.json", Digest::of(url.as_bytes()).hex()));
+    match http::get(url, REGISTRY_BYTES) {
+        Ok(bytes) => {
+            let index = parse(&bytes, &place)?;
+            // What cannot be kept is fetched again next time.
+            let _kept = keep(kept, &file, &bytes);
+            Ok(Text { index, warning: None })
+        }
+        Err(reason) => {
+            let Ok(bytes) = std::fs::read(&file) else {
+                return Err(IndexError::Unreadable { place, reason });
+            };
+            let warning = format!(
+                "the registry {place} does not answer ({reason}); \
+                 what it said the last time is used"
+            );
+            Ok(Text { index: parse(&bytes, &place)?, warning: Some(warning) })
+        }
+    }
+}
+
+fn keep(directory: &Path, file: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    let mut temporary = tempfile::Builder::new().prefix(".tmp-").tempfile_in(directory)?;
+    std::io::Write::write_all(&mut temporary, bytes)?;
+    temporary.as_file().sync_all()?;
+    temporary.persist(file).map(|_| ()).map_err(|error| error.error)
+}
+
+fn parse(bytes: &[u8], place: &str) -> Result<Index, IndexError> {
+    #[derive(Deserialize)]
+    struct Object {
+        datasets: Vec<DatasetEntry>,
+    }
+    let is_object = bytes.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
+    let datasets = if is_object {
+        serde_json::from_slice::<Object>(bytes).map(|object| object.datasets)
+    } else {
+        serde_json::from_slice(bytes)
+    };
+    let malformed = |error: serde_json::Error| IndexError::Malformed {
+        place: place.to_owned(),
+        reason: error.to_string(),
+    };
+    Ok(Index { datasets: datasets.map_err(malformed)?, base: None })
+}
+
+impl Index {
+    /// The entry of a dataset.
+    ///
+    /// # Errors
+    /// [`IndexError`] when there is none, or more than one.
+    pub fn find(&self, name: &str, version: Option<&str>) -> Result<&DatasetEntry, IndexError> {
+        let named = || self.datasets.iter().filter(|entry| entry.name == name);
+        if named().next().is_none() {
+            return Err(self.unknown(name));
+        }
+        let chosen = match version {
+            Some(wanted) => named().find(|entry| entry.version.as_deref() == Some(wanted)),
+            None => version::latest(named(), |entry| entry.version.as_deref()),
+        };
+        let Some(chosen) = chosen else {
+            return Err(IndexError::UnknownVersion {
+                name: name.to_owned(),
+                version: version.unwrap_or_default().to_owned(),
+                known: named().filter_map(|entry| entry.version.clone()).collect(),
+            });
+        };
+        if named().filter(|entry| entry.version == chosen.version).count() > 1 {
+            let version = chosen.version.clone();
+            return Err(IndexError::Ambiguous { name: name.to_owned(), version });
+        }
+        Ok(chosen)
+    }
+
+    /// Directory that the paths of tasks without a repository count from; none for a registry at an
+    /// address.
+    pub fn base(&self) -> Option<&Path> {
+        self.base.as_deref()
+    }
+
+    fn unknown(&self, name: &str) -> IndexError {
+        let mut names: Vec<&str> = self.datasets.iter().map(|entry| entry.name.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let near = nearest(name, names.iter().copied()).map(str::to_owned);
+        let known = names.into_iter().take(SHOWN).map(str::to_owned).collect();
+        IndexError::UnknownDataset { name: name.to_owned(), known, near }
+    }
+}
+
+impl IndexError {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::UnknownDataset { near: Some(near), .. } => {
+                Some(format!("did you mean `{near}`?"))
+            }
+            Self::UnknownDataset { known, .. } | Self::UnknownVersion { known, .. } => {
+                Some(format!(
+                    "there is {}",
+                    if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+                ))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Text, or a number as it is written.
+fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Word {
+        Text(String),
+        Number(serde_json::Number),
+        Nothing(()),
+    }
+    Ok(match Word::deserialize(deserializer)? {
+        Word::Text(text) => Some(text),
+        Word::Number(number) => Some(number.to_string()),
+        Word::Nothing(()) => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REGISTRY: &str = r#"[
+        {"name": "bench", "version": "1.0", "tasks": [{"git_url": "u", "path": "a"}], "metrics": []},
+        {"name": "bench", "version": 1.1, "description": "newer", "format": "harbor", "tasks": []},
+        {"name": "other", "tasks": []},
+        {"name": "twice", "version": "1", "tasks": []},
+        {"name": "twice", "version": "1", "tasks": []}
+    ]"#;
+
+    #[test]
+    fn both_forms_and_every_way_to_name_a_version() {
+        for text in [REGISTRY.to_owned(), format!(" {{\"datasets\": {REGISTRY}, \"x\": 1}}")] {
+            let index = parse(text.as_bytes(), "r").expect("a registry");
+            let version = |name, version| index.find(name, version).expect("found").version.clone();
+            assert_eq!(version("bench", None).as_deref(), Some("1.1"));
+            assert_eq!(version("bench", Some("1.0")).as_deref(), Some("1.0"));
+            assert_eq!(version("other", None), None);
+            let newest = index.find("bench", None).expect("found");
+            assert_eq!(newest.format, Some(TaskFormat::Harbor));
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_named_with_what_is() {
+        let index = parse(REGISTRY.as_bytes(), "r").expect("a registry");
+        let error = index.find("benhc", None).expect_err("unknown");
+        assert_eq!(error.hint().as_deref(), Some("did you mean `bench`?"));
+        let error = index.find("zzz", None).expect_err("unknown");
+        assert_eq!(error.hint().as_deref(), Some("there is bench, other, twice"));
+        let error = index.find("bench", Some("2")).expect_err("unknown");
+        assert_eq!(error.hint().as_deref(), Some("there is 1.0, 1.1"));
+        assert!(matches!(index.find("twice", None), Err(IndexError::Ambiguous { .. })));
+        for bad in ["", "{}", "[{\"name\": \"x\"}]", "[1]", "{\"datasets\": 3}"] {
+            assert!(
+                matches!(parse(bad.as_bytes(), "r"), Err(IndexError::Malformed { .. })),
+                "{bad}"
+            );
+        }
+    }
+}

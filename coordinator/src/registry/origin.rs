@@ -1,0 +1,138 @@
+//! Addresses of repositories, and what in them is asked for.
+
+use std::path::{Component, Path, PathBuf};
+
+/// A repository.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Origin {
+    url: String,
+}
+
+impl Origin {
+    /// The repository at an address as written: an URL, `user@host:path`, or a local directory,
+    /// relative to `base`.
+    pub fn new(written: &str, base: &Path) -> Self {
+        if is_remote(written) {
+            return Self { url: written.to_owned() };
+        }
+        let path = base.join(written);
+        let path = std::path::absolute(&path).unwrap_or(path);
+        Self { url: plain(&path).to_string_lossy().into_owned() }
+    }
+
+    /// The address for git.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The address for people: without user and password.
+    pub fn shown(&self) -> String {
+        without_secrets(&self.url)
+    }
+
+    /// `text` of a program, without the address's user and password.
+    pub(super) fn shown_in(&self, text: &str) -> String {
+        text.replace(&self.url, &self.shown())
+    }
+
+    /// The repository's own name.
+    pub fn name(&self) -> &str {
+        let trimmed = self.url.trim_end_matches('/');
+        let last = trimmed.rsplit(['/', ':']).next().unwrap_or(trimmed);
+        last.strip_suffix(".git").unwrap_or(last)
+    }
+}
+
+/// What of a repository is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Revision {
+    /// What its head is now.
+    Head,
+    /// A branch or a tag.
+    Named(String),
+    /// A commit, by its whole id.
+    Commit(String),
+}
+
+impl Revision {
+    /// The revision that a registry or a job names.
+    pub fn new(written: Option<&str>) -> Self {
+        match written.map(str::trim) {
+            None | Some("") => Self::Head,
+            Some(word) if word.eq_ignore_ascii_case("head") => Self::Head,
+            Some(id) if is_commit(id) => Self::Commit(id.to_ascii_lowercase()),
+            Some(name) => Self::Named(name.to_owned()),
+        }
+    }
+}
+
+/// Whether it is the whole id of an object.
+pub(super) fn is_commit(text: &str) -> bool {
+    matches!(text.len(), 40 | 64) && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// Whether git takes the address for something else than a local directory.
+fn is_remote(written: &str) -> bool {
+    let colon = written.find(':');
+    written.contains("://") || colon.is_some_and(|colon| !written[..colon].contains('/'))
+}
+
+/// The address without user and password.
+pub(crate) fn without_secrets(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let authority = rest.split('/').next().unwrap_or(rest);
+    match authority.rfind('@') {
+        Some(at) if scheme != "ssh" => format!("{scheme}://{}", &rest[at + 1..]),
+        _ => url.to_owned(),
+    }
+}
+
+/// The path without `.` and `..`: two ways to write it are one repository.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                plain.pop();
+            }
+            part => plain.push(part),
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_shown_without_secrets_and_named_by_their_last_part() {
+        for (written, url, shown, name) in [
+            (
+                "https://me:pw@host/o/r.git",
+                "https://me:pw@host/o/r.git",
+                "https://host/o/r.git",
+                "r",
+            ),
+            ("git@host:o/r.git", "git@host:o/r.git", "git@host:o/r.git", "r"),
+            ("host:r", "host:r", "host:r", "r"),
+            ("../up/r/", "/srv/up/r", "/srv/up/r", "r"),
+            ("./a:b", "/srv/jobs/a:b", "/srv/jobs/a:b", "b"),
+            ("file:///srv/r", "file:///srv/r", "file:///srv/r", "r"),
+        ] {
+            let origin = Origin::new(written, Path::new("/srv/jobs"));
+            assert_eq!((origin.url(), &*origin.shown(), origin.name()), (url, shown, name));
+        }
+    }
+
+    #[test]
+    fn revisions() {
+        let id = "0123456789ABCDEF0123456789abcdef01234567";
+        assert_eq!(Revision::new(None), Revision::Head);
+        assert_eq!(Revision::new(Some("head")), Revision::Head);
+        assert_eq!(Revision::new(Some(id)), Revision::Commit(id.to_ascii_lowercase()));
+        assert_eq!(Revision::new(Some("v1")), Revision::Named("v1".to_owned()));
+        assert_eq!(Revision::new(Some("0123456")), Revision::Named("0123456".to_owned()));
+    }
+}
