@@ -19,9 +19,9 @@ mod known;
 mod layout;
 mod load;
 mod pack;
-mod spec;
 mod select;
 mod sources;
+mod spec;
 mod task;
 
 #[cfg(test)]

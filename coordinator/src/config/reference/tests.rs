@@ -38,7 +38,8 @@ fn hold(reference: &Reference, taken: &BTreeSet<String>) {
 
 /// A document for every section and every alternative; values do not matter.
 const JOBS: &[&str] = &[
-    "retry: {}\nverifier: {}\nmetrics: [{}]\nagents: [{}]\ndatasets: [{}]\n\
+    "retry: {}\nverifier: {}\nmetrics: [{}]\nagents: [{}]\ndatasets: [{registry: {}}]\n\
+     tasks: [{}]\nartifacts: [{}]\n\
      environment: {type: docker, provider_config: {}}\n",
     "environment: {type: process, provider_config: {}}\n",
 ];
