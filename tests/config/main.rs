@@ -17,7 +17,7 @@ fn job_faults(file: &Path) -> String {
 /// What is said about a task file.
 fn task_faults(file: &Path) -> String {
     let mut problems = Problems::default();
-    let task = read_task(file, &mut problems);
+    let task = read_task(file, None, &mut problems);
     said(problems, task.is_some())
 }
 
