@@ -5,6 +5,7 @@ pub mod cli;
 pub mod config;
 pub mod core;
 pub mod dataset;
+pub mod export;
 pub mod host;
 pub mod journal;
 pub mod metrics;

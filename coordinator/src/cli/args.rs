@@ -48,6 +48,7 @@ pub(super) enum Command {
     /// Search over the commits of a repository
     #[command(subcommand)]
     Tree(TreeCommand),
+    Export(super::export::ExportArgs),
     /// Measure this machine with trials that do nothing
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -268,7 +269,7 @@ impl Cli {
             | Command::Workers(_)
             | Command::Setup(_)
             | Command::Doctor(_) => false,
-            Command::Keys(_) | Command::Tree(_) | Command::Bench(_) => false,
+            Command::Export(_) | Command::Keys(_) | Command::Tree(_) | Command::Bench(_) => false,
         }
     }
 }

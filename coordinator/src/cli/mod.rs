@@ -8,6 +8,7 @@ mod cluster;
 mod dry_run;
 mod error;
 mod exit;
+mod export;
 #[cfg(feature = "docker")]
 mod gc;
 mod image_locks;
@@ -94,6 +95,7 @@ async fn dispatch(cli: Cli, decorate: Decorate, printer: &Printer) -> Result<Exi
         Command::Doctor(args) => Box::pin(cluster::doctor(&args, printer)).await,
         Command::Keys(args) => keys::run(&args, printer),
         Command::Tree(what) => what.run(printer).await,
+        Command::Export(args) => Box::pin(export::run(args, printer)).await,
         Command::Bench(what) => Box::pin(bench::run(&what, printer)).await,
     }
 }

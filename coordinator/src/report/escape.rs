@@ -16,6 +16,16 @@ pub fn block(text: &str) -> Cow<'_, str> {
     escaped(text, |c| !matches!(c, '\n' | '\t') && harmful(c))
 }
 
+/// `text` for a cell of a table that a spreadsheet may open: as [`line()`], and what the spreadsheet
+/// would take for a formula gets an apostrophe in front.
+pub fn cell(text: &str) -> Cow<'_, str> {
+    let shown = line(text);
+    if shown.starts_with(['=', '+', '-', '@', '\u{ff1d}', '\u{ff0b}', '\u{ff0d}', '\u{ff20}']) {
+        return Cow::Owned(format!("'{shown}"));
+    }
+    shown
+}
+
 fn escaped(text: &str, bad: impl Fn(char) -> bool) -> Cow<'_, str> {
     if !text.chars().any(&bad) {
         return Cow::Borrowed(text);
@@ -57,6 +67,9 @@ mod tests {
         assert_eq!(line("a\x1b[2Jb\r\n\tc\u{9b}d\x7f"), "a\\x1b[2Jb\\r\\n\\tc\\x9bd\\x7f");
         assert_eq!(line("x\u{202e}y"), "x\\u{202e}y");
         assert_eq!(block("a\n\tb\x1b"), "a\n\tb\\x1b");
+        assert_eq!(cell("=1+1"), "'=1+1");
+        assert_eq!(cell("@x\n"), "'@x\\n");
+        assert_eq!(cell("1-1"), "1-1");
     }
 
     proptest! {

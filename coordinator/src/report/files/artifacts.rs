@@ -38,7 +38,7 @@ struct Entry<'a> {
 ///
 /// # Errors
 /// [`TreeError`] when the store or the disk fails, or a record says what cannot be.
-pub(crate) async fn write(
+pub(super) async fn write(
     store: &dyn BlobStore,
     artifacts: &[ArtifactRecord],
     trial: &Path,
@@ -130,7 +130,7 @@ async fn unpack(
 ///
 /// # Errors
 /// [`TreeError`] when the store or the disk fails, and when the archive is not whole.
-pub(crate) async fn extract(
+pub(super) async fn extract(
     store: &dyn BlobStore,
     what: &str,
     archive: &BlobRef,

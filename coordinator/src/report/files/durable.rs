@@ -21,7 +21,7 @@ pub struct FileError {
 
 impl FileError {
     /// For `map_err`.
-    pub(super) fn at(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn at(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self { action, path: path.to_owned(), source }
     }
 }
@@ -43,7 +43,7 @@ pub(super) fn replace_json(path: &Path, value: &impl Serialize) -> Result<(), Fi
 }
 
 /// Writes `value` and a line end.
-pub(super) fn write_json(file: impl Write, value: &impl Serialize) -> io::Result<()> {
+pub(crate) fn write_json(file: impl Write, value: &impl Serialize) -> io::Result<()> {
     let mut out = BufWriter::new(file);
     serde_json::to_writer_pretty(&mut out, value)?;
     out.write_all(b"\n")?;
@@ -51,13 +51,13 @@ pub(super) fn write_json(file: impl Write, value: &impl Serialize) -> io::Result
 }
 
 /// Temporary files are private to their owner; results are not.
-fn readable_by_all(file: &File) -> io::Result<()> {
+pub(crate) fn readable_by_all(file: &File) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     file.set_permissions(fs::Permissions::from_mode(0o644))
 }
 
 /// Makes the entries of a directory durable.
-pub(super) fn sync_dir(path: &Path) -> Result<(), FileError> {
+pub(crate) fn sync_dir(path: &Path) -> Result<(), FileError> {
     File::open(path).and_then(|dir| dir.sync_all()).map_err(FileError::at("sync", path))
 }
 
@@ -65,7 +65,7 @@ pub(super) fn sync_dir(path: &Path) -> Result<(), FileError> {
 const SYNC_ONE_BY_ONE: usize = 64;
 
 /// Makes a directory and everything below it durable.
-pub(super) fn sync_tree(root: &Path) -> Result<(), FileError> {
+pub(crate) fn sync_tree(root: &Path) -> Result<(), FileError> {
     let mut paths = Vec::new();
     list(root, &mut paths)?;
     let open = |path: &Path| File::open(path).map_err(FileError::at("open", path));

@@ -9,7 +9,7 @@ use rollout_protocol::record::{Execution, Output, Settlement, TrialRecord};
 use crate::report::escape;
 
 /// The text, or nothing when nothing went wrong.
-pub(super) fn render(settlement: &Settlement, record: Option<&TrialRecord>) -> Option<String> {
+pub(crate) fn render(settlement: &Settlement, record: Option<&TrialRecord>) -> Option<String> {
     let first = settlement.verdict.error.as_ref();
     let others = record.map_or(&[][..], |record| &record.secondary_errors);
     let main = first.or(others.first())?;

@@ -7,9 +7,10 @@
 //!   durable, then moved.
 //! * The entries themselves become durable together, before the job's `result.json` is written.
 
-pub(crate) mod artifacts;
-mod durable;
-mod error_text;
+mod artifacts;
+pub(crate) mod content;
+pub(crate) mod durable;
+pub(crate) mod error_text;
 pub mod layout;
 #[cfg(test)]
 mod tests;

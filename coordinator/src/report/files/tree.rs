@@ -6,18 +6,16 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rollout_protocol::blob::BlobRef;
 use rollout_protocol::id::RunId;
-use rollout_protocol::limits::DOCUMENT_BYTES;
 use rollout_protocol::name::{self, BadName};
-use rollout_protocol::record::{Output, Settlement, TrialRecord};
+use rollout_protocol::record::{Settlement, TrialRecord};
 use rollout_protocol::spec::trial::TrialName;
-use rollout_worker::archive::{self, ArchiveError, ArchivePath};
+use rollout_worker::archive::{self, ArchiveError};
 use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
 use tempfile::TempDir;
 
-use super::artifacts;
+use super::content;
 use super::durable::{self, FileError};
 use super::error_text;
 use super::layout::{self, STAGING};
@@ -153,22 +151,8 @@ impl Trees {
             }
         });
         let Some(staging) = staging.await? else { return Ok(()) };
-        let record = self.record(blob, &settlement).await?;
-        if let Some(logs) = &record.logs {
-            let into = staging.path().join("logs");
-            artifacts::extract(&*self.store, "the logs", &logs.archive, &into).await?;
-        }
-        for step in &record.steps {
-            let Some(logs) = &step.logs else { continue };
-            name::check(&step.name)
-                .map_err(|bad| TreeError::Name { name: step.name.clone(), bad })?;
-            let into = staging.path().join(layout::STEPS).join(&step.name).join("logs");
-            artifacts::extract(&*self.store, "a step's logs", &logs.archive, &into).await?;
-        }
-        artifacts::write(&*self.store, &record.artifacts, staging.path()).await?;
-        for output in &record.outputs {
-            self.copy_output(output, staging.path()).await?;
-        }
+        let record = content::record(&*self.store, blob, &settlement).await?;
+        content::write(&*self.store, &record, staging.path()).await?;
         supervise::blocking(move || trees.finish(staging, &settlement, Some(&record))).await
     }
 
@@ -196,35 +180,6 @@ impl Trees {
             .tempdir_in(within)
             .map_err(FileError::at("create a directory in", within))?;
         Ok(dir)
-    }
-
-    async fn record(
-        &self,
-        blob: &BlobRef,
-        settlement: &Settlement,
-    ) -> Result<TrialRecord, TreeError> {
-        let bytes = (self.store.get_bytes(&blob.digest, DOCUMENT_BYTES).await)
-            .map_err(|source| TreeError::Store { what: "the record".to_owned(), source })?;
-        let record: TrialRecord = serde_json::from_slice(&bytes)
-            .map_err(|source| TreeError::Record { digest: blob.digest, source })?;
-        let exec = settlement.by.as_ref().map(|by| by.exec);
-        if record.item == settlement.item && Some(record.exec) == exec {
-            Ok(record)
-        } else {
-            Err(TreeError::OtherRecord(blob.digest))
-        }
-    }
-
-    /// Captured output wins over a file of the same name that an agent left in its logs.
-    async fn copy_output(&self, output: &Output, staging: &Path) -> Result<(), TreeError> {
-        let bad = || TreeError::OutputPath(output.path.clone());
-        let path = ArchivePath::clean(output.path.as_bytes()).ok().flatten().ok_or_else(bad)?;
-        let target = staging.join(path.as_path());
-        let root = staging.to_owned();
-        let cleared = target.clone();
-        supervise::blocking(move || clear_the_way(&root, path.as_path(), &cleared)).await?;
-        (self.store.get_file(&output.blob.digest, &target).await)
-            .map_err(|source| TreeError::Store { what: output.path.clone(), source })
     }
 
     /// Adds the result, makes everything durable, and moves the directory to its place.

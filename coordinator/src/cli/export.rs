@@ -1,0 +1,102 @@
+//! `rollout export`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use rollout_protocol::exit::ExitCode;
+use rollout_worker::store::fs::FsStore;
+
+use super::error::CliError;
+use super::output::Printer;
+use super::place;
+use crate::export::{self, ExportError, Exported, Format, Request};
+use crate::report::escape;
+
+/// Write the results of a run in the form of another tool
+///
+/// Everything comes from the run's records and its blob store, whatever files the run was told to
+/// leave. Trials stand in the plan's order. `jsonl` and `csv` go to standard output unless `--out`
+/// names a file; `harbor` makes the directory of a job inside `--out`.
+#[derive(Debug, Args)]
+pub(super) struct ExportArgs {
+    /// The run's directory
+    run_dir: PathBuf,
+
+    /// The form
+    #[arg(long)]
+    format: Format,
+
+    /// The file to write or, with `--format harbor`, the directory of jobs to write into
+    #[arg(long, value_name = "PATH", required_if_eq_any = NEEDS_PLACE)]
+    out: Option<PathBuf>,
+
+    /// Blob store: a directory, or `file:///directory` [default: .rollout/blobs beside RUN_DIR]
+    #[arg(long)]
+    store: Option<String>,
+}
+
+/// Forms that cannot go to standard output.
+const NEEDS_PLACE: [(&str, &str); 2] = [("format", "harbor"), ("format", "parquet")];
+
+/// Runs the command.
+pub(super) async fn run(args: ExportArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    let blobs = match &args.store {
+        Some(store) => place::directory(store)?,
+        None => beside(&args.run_dir),
+    };
+    if !blobs.is_dir() {
+        let what = format!("there is no blob store in {}", blobs.display());
+        return Err(CliError::usage(what).hint("`--store DIR` names the one that the run used"));
+    }
+    let store = Arc::new(FsStore::open(blobs).await?);
+    let ExportArgs { run_dir, format, out, .. } = args;
+    let exported = export::export(&Request { run_dir, store, format, out }).await?;
+    tell(&exported, printer)?;
+    Ok(ExitCode::Success)
+}
+
+/// The store of runs without a server.
+fn beside(run_dir: &Path) -> PathBuf {
+    let run_dir = run_dir.canonicalize().unwrap_or_else(|_| run_dir.to_owned());
+    run_dir.parent().unwrap_or(Path::new(".")).join(".rollout/blobs")
+}
+
+fn tell(exported: &Exported, printer: &Printer) -> Result<(), CliError> {
+    if let Some(path) = &exported.path {
+        printer.data(&format!("{}\n", escape::line(&path.to_string_lossy())))?;
+    }
+    if exported.behind > 0 {
+        printer.warning(&format!(
+            "{} settled trials are missing: the run has not ended in order; its own command goes \
+             on with it",
+            exported.behind
+        ));
+    }
+    if exported.unplanned > 0 {
+        let count = exported.unplanned;
+        printer
+            .warning(&format!("{count} results are left out: the plan has their trials no more"));
+    }
+    if exported.keys_left_out {
+        printer.warning("there are more keys of rewards than columns for them");
+    }
+    Ok(())
+}
+
+impl From<ExportError> for CliError {
+    fn from(error: ExportError) -> Self {
+        let what = "cannot export the run";
+        match &error {
+            ExportError::NoRun { .. } | ExportError::Exists(_) | ExportError::NeedsPlace => {
+                Self::of(ExitCode::Usage, what, &error)
+            }
+            ExportError::Run(_) | ExportError::Document { .. } | ExportError::Plan(_) => {
+                Self::of(ExitCode::RunDamaged, what, &error)
+            }
+            ExportError::Trial { .. } => Self::failure(what, &error)
+                .hint("`--store DIR` names the blob store that the run used"),
+            _ => Self::failure(what, &error),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Everything of a trial that its record refers to, as files.
+
+use std::path::Path;
+
+use rollout_protocol::blob::BlobRef;
+use rollout_protocol::limits::DOCUMENT_BYTES;
+use rollout_protocol::name;
+use rollout_protocol::record::{Output, Settlement, TrialRecord};
+use rollout_worker::archive::ArchivePath;
+use rollout_worker::store::BlobStore;
+use rollout_worker::supervise;
+
+use super::artifacts;
+use super::layout;
+use super::tree::{TreeError, clear_the_way};
+
+/// Reads the record of the execution that settled a trial.
+///
+/// # Errors
+/// [`TreeError`] when the store fails, and when it is not that execution's record.
+pub(crate) async fn record(
+    store: &dyn BlobStore,
+    blob: &BlobRef,
+    settlement: &Settlement,
+) -> Result<TrialRecord, TreeError> {
+    let bytes = (store.get_bytes(&blob.digest, DOCUMENT_BYTES).await)
+        .map_err(|source| TreeError::Store { what: "the record".to_owned(), source })?;
+    let record: TrialRecord = serde_json::from_slice(&bytes)
+        .map_err(|source| TreeError::Record { digest: blob.digest, source })?;
+    let exec = settlement.by.as_ref().map(|by| by.exec);
+    if record.item == settlement.item && Some(record.exec) == exec {
+        Ok(record)
+    } else {
+        Err(TreeError::OtherRecord(blob.digest))
+    }
+}
+
+/// Writes logs, artifacts and captured output below `into`.
+///
+/// # Errors
+/// [`TreeError`] when the store or the disk fails, or the record says what cannot be.
+pub(crate) async fn write(
+    store: &dyn BlobStore,
+    record: &TrialRecord,
+    into: &Path,
+) -> Result<(), TreeError> {
+    if let Some(logs) = &record.logs {
+        artifacts::extract(store, "the logs", &logs.archive, &into.join("logs")).await?;
+    }
+    for step in &record.steps {
+        let Some(logs) = &step.logs else { continue };
+        name::check(&step.name).map_err(|bad| TreeError::Name { name: step.name.clone(), bad })?;
+        let into = into.join(layout::STEPS).join(&step.name).join("logs");
+        artifacts::extract(store, "a step's logs", &logs.archive, &into).await?;
+    }
+    artifacts::write(store, &record.artifacts, into).await?;
+    for output in &record.outputs {
+        copy_output(store, output, into).await?;
+    }
+    Ok(())
+}
+
+/// Captured output wins over a file of the same name that an agent left in its logs.
+async fn copy_output(store: &dyn BlobStore, output: &Output, into: &Path) -> Result<(), TreeError> {
+    let bad = || TreeError::OutputPath(output.path.clone());
+    let path = ArchivePath::clean(output.path.as_bytes()).ok().flatten().ok_or_else(bad)?;
+    let target = into.join(path.as_path());
+    let root = into.to_owned();
+    let cleared = target.clone();
+    supervise::blocking(move || clear_the_way(&root, path.as_path(), &cleared)).await?;
+    (store.get_file(&output.blob.digest, &target).await)
+        .map_err(|source| TreeError::Store { what: output.path.clone(), source })
+}

@@ -1,0 +1,100 @@
+"""Holds exported jobs against Harbor's own models, and lets its viewer's back end show them.
+
+    accepts.py JOBS_DIR
+"""
+
+import json
+import logging
+import sys
+from pathlib import Path
+
+from fastapi.testclient import TestClient
+from harbor.models.job.config import JobConfig
+from harbor.models.job.lock import JobLock, TrialLock
+from harbor.models.job.result import JobResult
+from harbor.models.trial.artifact_manifest import ArtifactManifestEntry
+from harbor.models.trial.config import TrialConfig
+from harbor.models.trial.result import TrialResult
+from harbor.viewer.server import create_app
+
+
+def read(model, path: Path):
+    """A document as its model, which must lose nothing of it but what is null."""
+    text = path.read_text()
+    document = model.model_validate_json(text)
+    known = json.loads(document.model_dump_json())
+    lost = [key for key, value in json.loads(text).items() if value is not None and key not in known]
+    assert not lost, f"{path}: the model does not know {lost}"
+    return document
+
+
+def check_trial(trial: Path, job: JobResult) -> TrialResult:
+    config = read(TrialConfig, trial / "config.json")
+    result = read(TrialResult, trial / "result.json")
+    read(TrialLock, trial / "lock.json")
+    assert config.trial_name == result.trial_name == trial.name, trial
+    assert config == result.config, f"{trial}: two configurations"
+    assert config.job_id == job.id, f"{trial}: another job"
+    assert result.trial_uri.endswith(f"/{trial.name}"), trial
+    assert (result.exception_info is None) or (trial / "exception.txt").exists(), trial
+    for manifest in trial.glob("**/artifacts/manifest.json"):
+        if manifest.parent.parent == trial or manifest.parent.parent.parent == trial / "steps":
+            for line in json.loads(manifest.read_text()):
+                entry = ArtifactManifestEntry.model_validate(line)
+                there = (manifest.parent.parent / entry.destination).exists()
+                assert there or entry.status != "ok", f"{manifest}: {entry.destination}"
+    return result
+
+
+def check_stats(job: JobResult, trials: list[TrialResult]) -> None:
+    stats, counted = job.stats, type(job.stats).from_trial_results(trials)
+    for figure in ("n_completed_trials", "n_errored_trials", "n_cancelled_trials"):
+        ours, theirs = getattr(stats, figure), getattr(counted, figure)
+        assert ours == theirs, f"{figure}: {ours}, Harbor counts {theirs}"
+    assert stats.evals.keys() == counted.evals.keys()
+    for name, eval_ in stats.evals.items():
+        theirs = counted.evals[name]
+        assert (eval_.n_trials, eval_.n_errors) == (theirs.n_trials, theirs.n_errors), name
+        assert eval_.reward_stats == theirs.reward_stats, name
+        assert eval_.exception_stats == theirs.exception_stats, name
+
+
+def check_viewer(client: TestClient, job: str, trials: list[TrialResult]) -> None:
+    def get(path: str):
+        answer = client.get(path)
+        assert answer.status_code == 200, f"{path}: {answer.status_code} {answer.text[:300]}"
+        return answer.json()
+
+    base = f"/api/jobs/{job}"
+    assert get(base)["n_total_trials"] >= len(trials)
+    assert get(f"{base}/config")["job_name"] == job
+    assert get(f"{base}/tasks")["total"] > 0 or not trials
+    listed = get(f"{base}/trials?page_size=100")
+    assert listed["total"] == len(trials), f"{job}: {listed['total']} of {len(trials)} trials"
+    for trial in trials:
+        of = f"{base}/trials/{trial.trial_name}"
+        assert get(of)["id"] == str(trial.id)
+        for part in ("files", "artifacts", "verifier-output", "agent-logs"):
+            get(f"{of}/{part}")
+
+
+def main(jobs: Path) -> None:
+    logging.disable(logging.WARNING)
+    client = TestClient(create_app(jobs))
+    listed = client.get("/api/jobs?page_size=100").json()
+    names = sorted(path.name for path in jobs.iterdir() if path.is_dir())
+    assert sorted(item["name"] for item in listed["items"]) == names, listed
+    for name in names:
+        job = read(JobResult, jobs / name / "result.json")
+        assert read(JobConfig, jobs / name / "config.json").job_name == name
+        lock = read(JobLock, jobs / name / "lock.json")
+        directories = sorted(path.parent for path in (jobs / name).glob("*/result.json"))
+        trials = [check_trial(directory, job) for directory in directories]
+        assert len(lock.trials) == len(trials), f"{name}: {len(lock.trials)} locks"
+        check_stats(job, trials)
+        check_viewer(client, name, trials)
+        print(f"{name}: Harbor accepts and shows {len(trials)} trials")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
