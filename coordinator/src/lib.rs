@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod bench;
+pub mod check;
 pub mod cli;
 pub mod config;
 pub mod core;

@@ -44,6 +44,10 @@ pub(super) enum Command {
     Setup(SetupArgs),
     #[cfg(feature = "nats")]
     Doctor(DoctorArgs),
+    Check(super::check::CheckArgs),
+    /// Make tasks
+    #[command(subcommand)]
+    Task(super::task_init::TaskCommand),
     Keys(super::keys::KeysArgs),
     /// Search over the commits of a repository
     #[command(subcommand)]
@@ -269,7 +273,12 @@ impl Cli {
             | Command::Workers(_)
             | Command::Setup(_)
             | Command::Doctor(_) => false,
-            Command::Export(_) | Command::Keys(_) | Command::Tree(_) | Command::Bench(_) => false,
+            Command::Check(_)
+            | Command::Task(_)
+            | Command::Export(_)
+            | Command::Keys(_)
+            | Command::Tree(_)
+            | Command::Bench(_) => false,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 mod args;
 mod bench;
+mod check;
 #[cfg(feature = "nats")]
 mod cluster;
 mod dry_run;
@@ -17,6 +18,7 @@ mod logging;
 mod output;
 mod place;
 mod run;
+mod task_init;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -93,6 +95,8 @@ async fn dispatch(cli: Cli, decorate: Decorate, printer: &Printer) -> Result<Exi
         Command::Setup(args) => Box::pin(cluster::setup(&args, printer)).await,
         #[cfg(feature = "nats")]
         Command::Doctor(args) => Box::pin(cluster::doctor(&args, printer)).await,
+        Command::Check(args) => check::run(args, printer).await,
+        Command::Task(command) => task_init::run(command, printer).await,
         Command::Keys(args) => keys::run(&args, printer),
         Command::Tree(what) => what.run(printer).await,
         Command::Export(args) => Box::pin(export::run(args, printer)).await,

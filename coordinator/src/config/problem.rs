@@ -186,6 +186,11 @@ impl Problems {
         !self.errors.is_empty()
     }
 
+    /// Everything that was recorded.
+    pub fn into_parts(self) -> (Vec<ConfigError>, Vec<ConfigWarning>) {
+        (self.errors, self.warnings)
+    }
+
     /// The value and the warnings, unless there were faults.
     ///
     /// # Errors

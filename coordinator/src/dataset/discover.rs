@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The file that makes a directory a task.
-pub(super) const TASK_FILE: &str = "task.toml";
+pub(crate) const TASK_FILE: &str = "task.toml";
 
 /// What a dataset's path holds.
 #[derive(Debug, PartialEq)]

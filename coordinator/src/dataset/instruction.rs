@@ -11,7 +11,7 @@ use rollout_protocol::spec::task::TaskFormat;
 ///
 /// # Errors
 /// When the file cannot be read; of kind [`io::ErrorKind::FileTooLarge`] when it is too large.
-pub(super) fn read(file: &Path, format: TaskFormat) -> io::Result<Vec<u8>> {
+pub(crate) fn read(file: &Path, format: TaskFormat) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(file)?.take(INSTRUCTION_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > INSTRUCTION_BYTES {

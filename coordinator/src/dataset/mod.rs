@@ -37,6 +37,10 @@ pub use bundle::{BundleError, Bundled, Sink, bundle};
 pub use known::KnownParts;
 pub use load::load;
 
+pub(crate) use discover::TASK_FILE;
+pub(crate) use instruction::read as read_instruction;
+pub(crate) use spec::of as specification;
+
 /// A dataset with its tasks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dataset {

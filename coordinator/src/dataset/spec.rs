@@ -7,7 +7,7 @@ use super::Task;
 use crate::config::{Job, TaskTimeouts};
 
 /// The task under the rules of a job: time limits and resources are the effective ones.
-pub(super) fn of(job: &Job, dataset: String, task: &Task) -> TaskSpec {
+pub(crate) fn of(job: &Job, dataset: String, task: &Task) -> TaskSpec {
     let file = &task.file;
     let mut spec = TaskSpec {
         git_commit_id: task.git_commit_id.clone(),

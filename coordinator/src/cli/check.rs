@@ -1,0 +1,170 @@
+//! `rollout check`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use rollout_protocol::exit::ExitCode;
+use rollout_protocol::spec::environment::ProviderKind;
+use rollout_protocol::spec::task::{NetworkPolicy, TaskFormat};
+use rollout_worker::supervise;
+
+use super::error::CliError;
+use super::output::Printer;
+use crate::check::{self, Asked, Explained, Report, TaskReport};
+use crate::report::escape;
+
+/// Look at a task, or at all tasks of a directory, without running anything
+///
+/// Says what is wrong (exit code 3), what is odd, and what a task comes to: its format and why, its
+/// image, its limits.
+#[derive(Debug, Args)]
+pub(super) struct CheckArgs {
+    /// Directory of a task, or of tasks
+    path: PathBuf,
+
+    /// Format of the task files
+    #[arg(long, value_name = "auto|rollout|harbor", default_value = "auto", value_parser = format)]
+    format: FormatChoice,
+
+    /// What would make the environments
+    #[arg(long, value_name = "docker|process", default_value = "docker", value_parser = provider)]
+    environment: ProviderKind,
+
+    /// Print everything as one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// A format, or nothing for the one that the files say.
+#[derive(Debug, Clone, Copy)]
+struct FormatChoice(Option<TaskFormat>);
+
+/// Runs the command.
+pub(super) async fn run(args: CheckArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    let CheckArgs { path, format: FormatChoice(format), environment: provider, json } = args;
+    let asked = Asked { path, format, provider };
+    let checked = supervise::blocking(move || check::check(&asked)).await;
+    let report = checked.map_err(|error| CliError::failure("cannot check the tasks", &error))?;
+    let text = if json {
+        let text = serde_json::to_string_pretty(&report)
+            .map_err(|error| CliError::failure("the findings have no JSON form", &error))?;
+        text + "\n"
+    } else {
+        render(&report)
+    };
+    printer.data(&text)?;
+    Ok(if report.n_errors() > 0 { ExitCode::Config } else { ExitCode::Success })
+}
+
+fn format(text: &str) -> Result<FormatChoice, String> {
+    match text {
+        "auto" => Ok(FormatChoice(None)),
+        "rollout" => Ok(FormatChoice(Some(TaskFormat::Rollout))),
+        "harbor" => Ok(FormatChoice(Some(TaskFormat::Harbor))),
+        _ => Err("expected auto, rollout or harbor".to_owned()),
+    }
+}
+
+fn provider(text: &str) -> Result<ProviderKind, String> {
+    match text {
+        "docker" => Ok(ProviderKind::Docker),
+        "process" => Ok(ProviderKind::Process),
+        _ => Err("expected docker or process".to_owned()),
+    }
+}
+
+/// What was found, as text. Of many tasks only those with findings are told.
+fn render(report: &Report) -> String {
+    let alone = report.tasks.len() == 1;
+    let mut lines = Vec::new();
+    for task in &report.tasks {
+        if alone || !task.errors.is_empty() || !task.warnings.is_empty() {
+            lines.extend(of_task(task, alone));
+        }
+    }
+    lines.extend(report.errors.iter().flat_map(|error| indented("error: ", &error.to_string())));
+    lines.extend(report.warnings.iter().flat_map(|w| indented("warning: ", &w.to_string())));
+    let count = |count: usize, noun: &str| match count {
+        1 => format!("1 {noun}"),
+        _ => format!("{count} {noun}s"),
+    };
+    lines.push(format!(
+        "{}: {}, {}",
+        count(report.tasks.len(), "task"),
+        count(report.n_errors(), "error"),
+        count(report.n_warnings(), "warning"),
+    ));
+    lines.iter().map(|line| format!("{}\n", escape::line(line))).collect()
+}
+
+fn of_task(task: &TaskReport, alone: bool) -> Vec<String> {
+    let mut lines = match &task.explained {
+        Some(explained) => {
+            let format = &explained.format;
+            vec![format!("{}: format {}, {}", task.task, format.name, format.reason)]
+        }
+        None => vec![format!("{}:", task.task)],
+    };
+    if let Some(explained) = task.explained.as_ref().filter(|_| alone) {
+        lines.extend(explain(explained));
+    }
+    lines.extend(task.errors.iter().flat_map(|error| indented("  error: ", &error.to_string())));
+    lines.extend(task.warnings.iter().flat_map(|w| indented("  warning: ", &w.to_string())));
+    lines
+}
+
+fn indented(word: &str, text: &str) -> Vec<String> {
+    let mut lines = text.lines();
+    let first = lines.next().map(|line| format!("{word}{line}"));
+    first.into_iter().chain(lines.map(|line| format!("  {line}"))).collect()
+}
+
+fn explain(explained: &Explained) -> Vec<String> {
+    let Explained { resources, timeouts, .. } = explained;
+    let none = || "none".to_owned();
+    let mib = |amount: Option<u64>| amount.map_or_else(none, |amount| format!("{amount} MiB"));
+    let sec = |limit: Option<f64>| limit.map_or_else(none, |limit| format!("{limit} s"));
+    let network = match &explained.network {
+        NetworkPolicy::Public => "public".to_owned(),
+        NetworkPolicy::NoNetwork => "none".to_owned(),
+        NetworkPolicy::Allowlist(hosts) => hosts.join(", "),
+    };
+    let verifier = if explained.separate_verifier {
+        "an environment of its own"
+    } else {
+        "where the agent was"
+    };
+    let mut rows = vec![
+        ("image", explained.image.clone()),
+        (
+            "ceilings",
+            format!(
+                "cpus {}, memory {}, storage {}, gpus {}",
+                resources.cpu_ceiling().map_or_else(none, |cpus| cpus.to_string()),
+                mib(resources.memory_ceiling_mb()),
+                mib(resources.storage_ceiling_mb()),
+                resources.gpus,
+            ),
+        ),
+        (
+            "limits",
+            format!(
+                "build {}, install {}, agent {}, verifier {}",
+                sec(Some(timeouts.build_sec)),
+                sec(Some(timeouts.install_sec)),
+                sec(timeouts.agent_sec),
+                sec(Some(timeouts.verifier_sec)),
+            ),
+        ),
+        ("network", network),
+        ("verifier", verifier.to_owned()),
+    ];
+    if !explained.steps.is_empty() {
+        rows.push(("steps", explained.steps.join(", ")));
+    }
+    if !explained.variables.is_empty() {
+        let names: Vec<&str> = explained.variables.iter().map(String::as_str).collect();
+        rows.push(("variables", format!("{} (a job lists them in `task_env`)", names.join(", "))));
+    }
+    rows.into_iter().map(|(what, text)| format!("  {what:<10}{text}")).collect()
+}

@@ -1,0 +1,174 @@
+//! `rollout task init`: a new task to begin from.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueEnum};
+use rollout_protocol::exit::ExitCode;
+use rollout_protocol::name;
+use rollout_worker::supervise;
+
+use super::error::CliError;
+use super::output::Printer;
+
+/// What to do with tasks.
+#[derive(Debug, Subcommand)]
+pub(super) enum TaskCommand {
+    Init(InitArgs),
+}
+
+/// Write a new task that passes `rollout check`, to be changed into the one you want
+#[derive(Debug, Args)]
+pub(super) struct InitArgs {
+    /// Directory of the task, which must not exist or be empty
+    dir: PathBuf,
+
+    /// Format of its files
+    #[arg(long, default_value = "rollout")]
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Format {
+    /// Rollout's own
+    Rollout,
+    /// Harbor's
+    Harbor,
+}
+
+/// Runs the command.
+pub(super) async fn run(command: TaskCommand, printer: &Printer) -> Result<ExitCode, CliError> {
+    let TaskCommand::Init(InitArgs { dir, format }) = command;
+    let absolute = std::path::absolute(&dir);
+    let name = absolute.ok().and_then(|dir| dir.file_name()?.to_str().map(str::to_owned));
+    let name = name.unwrap_or_default();
+    if let Err(why) = name::check(&name) {
+        return Err(CliError::usage(format!("{}: the name {why}", dir.display())));
+    }
+    let target = dir.clone();
+    let written = supervise::blocking(move || write(&target, &name, format)).await;
+    written.map_err(|error| match error.kind() {
+        io::ErrorKind::DirectoryNotEmpty => {
+            CliError::new(ExitCode::Config, format!("{} is not empty", dir.display()))
+        }
+        _ => CliError::failure(format!("cannot write {}", dir.display()), &error),
+    })?;
+    printer.hint(&format!("`rollout check {}` says what it comes to", dir.display()));
+    Ok(ExitCode::Success)
+}
+
+fn write(dir: &Path, name: &str, format: Format) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
+    if fs::read_dir(dir)?.next().is_some() {
+        return Err(io::ErrorKind::DirectoryNotEmpty.into());
+    }
+    for (file, text) in files(name, format) {
+        let file = dir.join(file);
+        fs::create_dir_all(file.parent().unwrap_or(dir))?;
+        fs::write(file, text)?;
+    }
+    Ok(())
+}
+
+/// The files of a task, each with its text.
+fn files(name: &str, format: Format) -> [(&'static str, String); 5] {
+    let task = match format {
+        Format::Rollout => ROLLOUT.to_owned(),
+        Format::Harbor => HARBOR.replace("NAME", &name.replace(['"', '\\'], "-")),
+    };
+    [
+        ("task.toml", task),
+        ("instruction.md", INSTRUCTION.to_owned()),
+        ("environment/Dockerfile", DOCKERFILE.to_owned()),
+        ("solution/solve.sh", SOLVE.to_owned()),
+        ("tests/test.sh", TEST.to_owned()),
+    ]
+}
+
+const ROLLOUT: &str = "\
+version = \"1.0\"
+
+[agent]
+timeout_sec = 600.0
+
+[verifier]
+timeout_sec = 120.0
+
+[environment]
+cpus = 1
+memory_mb = 2048
+storage_mb = 10240
+";
+
+const HARBOR: &str = "\
+schema_version = \"1.4\"
+
+[task]
+name = \"local/NAME\"
+description = \"\"
+
+[agent]
+timeout_sec = 600.0
+
+[verifier]
+timeout_sec = 120.0
+
+[environment]
+cpus = 1
+memory_mb = 2048
+";
+
+const INSTRUCTION: &str = "\
+Write the word `hello` to the file `greeting.txt` in the current directory.
+";
+
+const DOCKERFILE: &str = "\
+FROM debian:bookworm-slim
+WORKDIR /app
+";
+
+const SOLVE: &str = "\
+#!/bin/bash
+set -eu
+echo hello > greeting.txt
+";
+
+const TEST: &str = "\
+#!/bin/bash
+# Whatever it finds, it writes a reward and ends with code 0.
+if [ \"$(cat greeting.txt 2>/dev/null)\" = hello ]; then
+    echo 1 > /logs/verifier/reward.txt
+else
+    echo 0 > /logs/verifier/reward.txt
+fi
+";
+
+#[cfg(test)]
+mod tests {
+    use rollout_protocol::spec::environment::ProviderKind;
+    use rollout_protocol::spec::task::TaskFormat;
+
+    use super::*;
+    use crate::check::{Asked, check};
+
+    #[test]
+    fn new_tasks_pass_the_check_in_every_environment() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for (format, expected) in
+            [(Format::Rollout, TaskFormat::Rollout), (Format::Harbor, TaskFormat::Harbor)]
+        {
+            let path = dir.path().join(expected.as_str());
+            write(&path, "new", format).expect("written");
+            for provider in [ProviderKind::Docker, ProviderKind::Process] {
+                let asked = Asked { path: path.clone(), format: None, provider };
+                let report = check(&asked).expect("checked");
+                assert_eq!((report.n_errors(), report.n_warnings()), (0, 0), "{report:#?}");
+                let explained = report.tasks[0].explained.as_ref().expect("read");
+                assert_eq!(explained.format.name, expected);
+            }
+            let again = write(&path, "new", format).expect_err("there is something");
+            assert_eq!(again.kind(), io::ErrorKind::DirectoryNotEmpty);
+        }
+    }
+}
