@@ -2,6 +2,7 @@
 //! `ROLLOUT_TEST_DOCKER=no` says that there shall be none.
 
 mod commands;
+mod compose;
 mod containers;
 mod files;
 mod images;

@@ -1,5 +1,5 @@
-# Finds what the tests left behind: processes, containers, networks, control groups, mounts, files.
-# An engine may be shared, so only what provably comes from this run is touched: it carries this
+# Finds what the tests left behind: processes, containers, networks, volumes, control groups, mounts,
+# files. An engine may be shared, so only what provably comes from this run is touched: it carries this
 # run's mark, or names this run's scratch directory. Sourced by tests/run.
 
 # In the environment of cargo and all it starts, with a value only this run has.
@@ -14,6 +14,10 @@ leftovers_containers() {
 }
 leftovers_networks() {
   [ "$with_docker" = no ] || docker network ls --no-trunc --format '{{.ID}} {{.Name}} {{.Labels}}' |
+    leftovers_of_scratch
+}
+leftovers_volumes() {
+  [ "$with_docker" = no ] || docker volume ls --format '{{.Name}} {{.Name}} {{.Labels}}' |
     leftovers_of_scratch
 }
 leftovers_of_scratch() {
@@ -59,6 +63,7 @@ leftovers_check() {
   fi
   leftovers_remove containers docker rm --force --volumes || found=1
   leftovers_remove networks docker network rm || found=1
+  leftovers_remove volumes docker volume rm || found=1
   if ! wait_until 5 leftovers_no_cgroups; then
     leftovers_report "control group" < <(leftovers_empty_cgroups)
     found=1

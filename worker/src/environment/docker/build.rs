@@ -1,6 +1,6 @@
 //! Building one image with the engine's classic builder.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::client::Client;
 use super::failure;
 use super::image::Broken;
 use super::labels;
-use super::upload::{self, PieceWriter};
+use super::upload;
 use crate::environment::context::{self, ContextKind};
 use crate::environment::dockerignore::{self, Dockerignore};
 use crate::environment::{Failure, FailureKind};
@@ -26,7 +26,7 @@ const LOG_TAIL: usize = 4 * 1024;
 /// Bytes of the build log that are kept on disk.
 const LOG_BYTES: u64 = 16 * 1024 * 1024;
 
-const DOCKERFILE: &str = "Dockerfile";
+pub(super) const DOCKERFILE: &str = "Dockerfile";
 
 /// What to build.
 #[derive(Debug, Clone)]
@@ -39,13 +39,32 @@ pub(super) struct Build {
     pub(super) digest: Digest,
     /// Platform, when one is asked for.
     pub(super) platform: Option<String>,
+    /// The Dockerfile, relative to the context.
+    pub(super) dockerfile: String,
+    /// Values of its arguments.
+    pub(super) args: BTreeMap<String, String>,
+    /// The stage to build, when it is not the last.
+    pub(super) target: Option<String>,
+}
+
+impl Build {
+    /// The build of a context as it is. The tag is still to be given.
+    pub(super) fn plain(context: PathBuf, digest: Digest, platform: Option<String>) -> Self {
+        let (tag, dockerfile) = (String::new(), DOCKERFILE.to_owned());
+        Self { tag, context, digest, platform, dockerfile, args: BTreeMap::new(), target: None }
+    }
+
+    /// Whether the context alone decides what comes out.
+    pub(super) fn is_plain(&self) -> bool {
+        self.dockerfile == DOCKERFILE && self.args.is_empty() && self.target.is_none()
+    }
 }
 
 /// Builds the image. Dropping the future ends the build.
 pub(super) async fn run(client: &Client, build: &Build, no_cache: bool) -> Result<(), Broken> {
     let what = format!("building {}", build.tag);
-    if !build.context.join(DOCKERFILE).is_file() {
-        let message = format!("{what}: the build context has no {DOCKERFILE}");
+    if !build.context.join(&build.dockerfile).is_file() {
+        let message = format!("{what}: the build context has no {}", build.dockerfile);
         return Err(Failure::new(FailureKind::Refused, message).into());
     }
     let docker = client.slow().await?;
@@ -56,8 +75,8 @@ pub(super) async fn run(client: &Client, build: &Build, no_cache: bool) -> Resul
     let mut log = Log::new().map_err(|error| {
         Failure::new(FailureKind::Bug, format!("{what}: no file for the log")).because(error)
     })?;
-    let context = build.context.clone();
-    let sending = supervise::blocking(move || writer.run(|to| send_context(&context, to)));
+    let (context, dockerfile) = (build.context.clone(), build.dockerfile.clone());
+    let sending = supervise::blocking(move || writer.run(|to| pack(&context, &dockerfile, to)));
     let building = follow(docker.build_image(options, None, Some(body)), &mut log);
     let (built, sent) = tokio::join!(building, sending);
     if let Err(error) = sent
@@ -80,7 +99,9 @@ fn options(build: &Build, no_cache: bool) -> BuildImageOptions {
     // One label only: each is a step of its own, in no fixed order.
     let labels = HashMap::from([(labels::CONTEXT.to_owned(), build.digest.to_string())]);
     BuildImageOptions {
-        dockerfile: DOCKERFILE.to_owned(),
+        dockerfile: build.dockerfile.clone(),
+        buildargs: (!build.args.is_empty()).then(|| build.args.clone().into_iter().collect()),
+        target: build.target.clone().unwrap_or_default(),
         t: Some(build.tag.clone()),
         nocache: no_cache,
         rm: true,
@@ -128,14 +149,24 @@ fn broken(client: &Client, what: &str, error: bollard::errors::Error, mut log: L
 }
 
 /// Writes the context as an archive that is the same for the same content.
-fn send_context(context: &Path, to: &mut PieceWriter) -> io::Result<()> {
+pub(super) fn pack(context: &Path, dockerfile: &str, to: impl Write) -> io::Result<()> {
     let ignore = Dockerignore::read(context)?;
+    pack_all(context, &ignore, &[dockerfile, dockerignore::FILE_NAME], to)
+}
+
+/// Writes what `ignore` leaves of a directory, and what stands in `always`.
+pub(super) fn pack_all(
+    dir: &Path,
+    ignore: &Dockerignore,
+    always: &[&str],
+    to: impl Write,
+) -> io::Result<()> {
     let mut tar = tar::Builder::new(to);
-    for entry in context::list(context, &ignore, &[DOCKERFILE, dockerignore::FILE_NAME])? {
+    for entry in context::list(dir, ignore, always)? {
         match entry.kind {
             ContextKind::Dir => upload::directory(&mut tar, &entry.path, 0o755)?,
             ContextKind::File { executable } => {
-                let file = File::open(context.join(&entry.path))?;
+                let file = File::open(dir.join(&entry.path))?;
                 let size = file.metadata()?.len();
                 let mode = if executable { 0o755 } else { 0o644 };
                 let mut header = upload::header(tar::EntryType::Regular, mode, size);
@@ -147,7 +178,7 @@ fn send_context(context: &Path, to: &mut PieceWriter) -> io::Result<()> {
             }
         }
     }
-    tar.finish()
+    tar.into_inner()?.flush()
 }
 
 /// The log of a build: its beginning on disk, its end in memory.

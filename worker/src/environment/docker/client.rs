@@ -44,6 +44,11 @@ impl Client {
         Self { host, docker: OnceCell::new(), calls: Arc::default() }
     }
 
+    /// Where the engine listens.
+    pub(super) fn host(&self) -> &str {
+        &self.host
+    }
+
     /// Number of requests sent so far.
     pub(super) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)

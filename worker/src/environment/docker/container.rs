@@ -141,7 +141,7 @@ impl Container {
     }
 
     /// The end of what the first process printed.
-    async fn output(&self) -> String {
+    pub(super) async fn output(&self) -> String {
         let Ok(docker) = self.client.docker().await else { return String::new() };
         let options = LogsOptions {
             stdout: true,

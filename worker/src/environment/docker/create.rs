@@ -14,9 +14,10 @@ use rollout_protocol::spec::environment::DockerSettings;
 use rollout_protocol::spec::resources::Resources;
 
 use super::client::Client;
+use super::compose::Project;
 use super::container::{self, Container, PREFIX};
 use super::failure::{has_status, says};
-use super::leftovers::Leftovers;
+use super::leftovers::{Leftover, Leftovers};
 use super::network::Network;
 use super::{labels, limits};
 use crate::environment::{CreateRequest, Failure, FailureKind, Labels, Purpose};
@@ -27,15 +28,15 @@ const ENTRYPOINT_LOOKS: [Duration; 3] =
 
 /// Keeps a container alive without doing anything and ends at once when it is told to, which
 /// `sleep` alone as the first process would not.
-const KEEP_ALIVE: &str = "trap \"exit 0\" TERM; while :; do sleep 3600 & wait $!; done";
+pub(super) const KEEP_ALIVE: &str = "trap \"exit 0\" TERM; while :; do sleep 3600 & wait $!; done";
 
 /// Processes and threads in one container: enough for parallel builds and test runs, far below what
 /// would hurt the host, so that a fork bomb stays inside.
-const PIDS: i64 = 512;
+pub(super) const PIDS: i64 = 512;
 
 /// The container's own output, which only matters when it does not come up: a chatty ENTRYPOINT
 /// must not fill the host's disk.
-const LOG_BYTES: &str = "1m";
+pub(super) const LOG_BYTES: &str = "1m";
 
 /// Time for an earlier attempt's container to appear and to be removed, and between two looks.
 const NAME_FREE_WITHIN: Duration = Duration::from_secs(30);
@@ -52,6 +53,8 @@ pub(super) struct Up {
     pub(super) container: Container,
     pub(super) workdir: String,
     pub(super) limits: LimitsHeld,
+    /// What else belongs to it.
+    pub(super) project: Option<Project>,
 }
 
 /// Creates and starts a container with the request's files in place. On failure nothing is left.
@@ -67,16 +70,16 @@ pub(super) async fn create(
     let (id, limits) = make(client, no_storage_limits, settings, &request, &name).await?;
     let container = Container::new(Arc::clone(client), id, name, network);
     match bring_up(&container, request, limits).await {
-        Ok((workdir, limits)) => Ok(Up { container, workdir, limits }),
+        Ok((workdir, limits)) => Ok(Up { container, workdir, limits, project: None }),
         Err(failure) => {
-            leftovers.remove(container.engine_id, container.name).await;
+            leftovers.remove(Leftover::Container(container.engine_id, container.name)).await;
             Err(failure)
         }
     }
 }
 
 /// The name of an execution's container: readable, and unique by the execution and the purpose.
-fn name(labels: &Labels, purpose: Purpose) -> String {
+pub(super) fn name(labels: &Labels, purpose: Purpose) -> String {
     let suffix = match purpose {
         Purpose::Agent => "",
         Purpose::Verifier => "-verifier",
@@ -267,12 +270,11 @@ async fn stays_up(container: &Container) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Places the files, starts the container, and looks whether it stays up. Returns its working
-/// directory and which limits hold.
+/// Places the files, starts the container, and looks whether it stays up.
 async fn bring_up(
     container: &Container,
     request: CreateRequest,
-    mut limits: LimitsHeld,
+    limits: LimitsHeld,
 ) -> Result<(String, LimitsHeld), Failure> {
     if !request.uploads.is_empty() {
         container.copy_to(request.uploads).await?;
@@ -286,6 +288,15 @@ async fn bring_up(
         }
         failure
     })?;
+    running(container, limits).await
+}
+
+/// Looks whether a container that was started stays up. Returns its working directory and which
+/// limits hold.
+pub(super) async fn running(
+    container: &Container,
+    mut limits: LimitsHeld,
+) -> Result<(String, LimitsHeld), Failure> {
     let found = container.inspect().await?;
     let state = found.state.unwrap_or_default();
     if state.running != Some(true) {
@@ -303,7 +314,10 @@ async fn bring_up(
     if limits.storage == Held::Enforced && !limiting {
         limits.storage = Held::Measured;
     }
-    let workdir = config.working_dir.unwrap_or_default();
-    let workdir = if workdir.is_empty() { "/".to_owned() } else { workdir };
-    Ok((workdir, limits))
+    Ok((workdir(config.working_dir), limits))
+}
+
+/// A container's working directory, from what the engine says of it.
+pub(super) fn workdir(found: Option<String>) -> String {
+    found.filter(|path| !path.is_empty()).unwrap_or_else(|| "/".to_owned())
 }

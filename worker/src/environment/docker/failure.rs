@@ -75,6 +75,32 @@ fn of_text(message: &str) -> Option<FailureKind> {
     }
 }
 
+/// What it means that services did not come up, from what was said of it.
+pub(super) fn of_services(message: &str) -> FailureKind {
+    const RESOURCES: [&str; 5] = [
+        "port is already allocated",
+        "address already in use",
+        "Pool overlaps with other one",
+        "could not find an available",
+        "address pools have been fully subnetted",
+    ];
+    let any = |texts: &[&str]| texts.iter().any(|text| message.contains(text));
+    if any(&RESOURCES) {
+        FailureKind::Resources
+    } else if any(&["Cannot connect to the Docker daemon", "error during connect"]) {
+        FailureKind::Unreachable
+    } else if any(&["No such image"]) {
+        // It was there when it was prepared.
+        FailureKind::Service
+    } else if let Some(kind) = of_text(message) {
+        kind
+    } else if any(&["invalid", "unknown", "not supported"]) {
+        FailureKind::Refused
+    } else {
+        FailureKind::NotStarted
+    }
+}
+
 /// What a registry's trouble means, from the text the engine passes on; `None` when the text is of
 /// something else.
 pub(super) fn of_registry(message: &str) -> Option<FailureKind> {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::StreamExt as _;
 use lru::LruCache;
-use rollout_protocol::digest::{Digest, Hasher};
+use rollout_protocol::digest::Hasher;
 use rollout_protocol::id::RunId;
 
 use super::build::{self, Build};
@@ -23,6 +23,14 @@ const BUILD_FORMAT: &str = "1";
 
 /// Forced builds remembered, so that a run builds each of its images once and not once per trial.
 const FORCED_BUILDS: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
+
+/// Begins the reference of what is no image: services beside the environment are described in the
+/// context, and no Dockerfile, so that their description says what the environment is made of.
+pub(super) const OF_SERVICES: &str = "compose:";
+
+/// Names of such descriptions.
+const SERVICES: [&str; 4] =
+    ["docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml"];
 
 /// Makes images present.
 #[derive(Debug)]
@@ -66,10 +74,15 @@ impl Images {
     ) -> Result<Image, Failure> {
         match &request.source {
             ImageSource::Named(name) => self.named(name.clone(), &request, platform).await,
+            ImageSource::Context { digest, dir }
+                if !dir.join(build::DOCKERFILE).is_file()
+                    && SERVICES.iter().any(|name| dir.join(name).is_file()) =>
+            {
+                Ok(Image { reference: format!("{OF_SERVICES}{digest}"), made: false })
+            }
             ImageSource::Context { digest, dir } => {
-                let tag = tag(digest, platform.as_deref());
-                let build = Build { tag, context: dir.clone(), digest: *digest, platform };
-                self.context(build, &request).await
+                let build = Build::plain(dir.clone(), *digest, platform);
+                self.context(build.tagged(), &request).await
             }
         }
     }
@@ -98,7 +111,12 @@ impl Images {
         Ok(Image { reference: name, made })
     }
 
-    async fn context(&self, build: Build, request: &ImageRequest) -> Result<Image, Failure> {
+    /// Makes the image of a build present.
+    pub(super) async fn context(
+        &self,
+        build: Build,
+        request: &ImageRequest,
+    ) -> Result<Image, Failure> {
         let tag = build.tag.clone();
         let forced = request.force_build.then(|| (tag.clone(), request.labels.run));
         let wanted = match &forced {
@@ -142,13 +160,30 @@ impl Images {
     }
 }
 
-/// The tag of the image that a context with `digest` becomes.
-fn tag(digest: &Digest, platform: Option<&str>) -> String {
+impl Build {
+    /// The build with the tag of what comes out of it.
+    pub(super) fn tagged(mut self) -> Self {
+        self.tag = tag(&self);
+        self
+    }
+}
+
+/// The tag of the image that a build makes.
+fn tag(build: &Build) -> String {
     let mut hasher = Hasher::default();
-    for part in [digest.as_bytes().as_slice(), platform.unwrap_or("").as_bytes()] {
+    let platform = build.platform.as_deref().unwrap_or("");
+    for part in [build.digest.as_bytes().as_slice(), platform.as_bytes()] {
         hasher.part(part);
     }
     hasher.part(BUILD_FORMAT.as_bytes());
+    if !build.is_plain() {
+        hasher.part(build.dockerfile.as_bytes());
+        hasher.part(build.target.as_deref().unwrap_or("").as_bytes());
+        for (name, value) in &build.args {
+            hasher.part(name.as_bytes());
+            hasher.part(value.as_bytes());
+        }
+    }
     format!("rollout/task:{}", &hasher.finish().hex()[..32])
 }
 
@@ -245,6 +280,8 @@ fn split_reference(name: &str) -> (&str, &str) {
 
 #[cfg(test)]
 mod tests {
+    use rollout_protocol::digest::Digest;
+
     use super::*;
 
     #[test]
@@ -262,12 +299,18 @@ mod tests {
     }
 
     #[test]
-    fn the_tag_depends_on_content_and_platform() {
+    fn the_tag_depends_on_everything_that_decides() {
         let (a, b) = (Digest::of(b"a"), Digest::of(b"b"));
-        let plain = tag(&a, None);
-        assert_eq!(plain, tag(&a, None));
-        assert_ne!(plain, tag(&b, None));
-        assert_ne!(plain, tag(&a, Some("linux/arm64")));
+        let build = |digest, platform: Option<&str>| {
+            Build::plain(PathBuf::new(), digest, platform.map(str::to_owned))
+        };
+        let plain = tag(&build(a, None));
+        assert_eq!(plain, tag(&build(a, None)));
+        assert_ne!(plain, tag(&build(b, None)));
+        assert_ne!(plain, tag(&build(a, Some("linux/arm64"))));
+        let staged = Build { target: Some("test".to_owned()), ..build(a, None) };
+        let other = Build { dockerfile: "Other".to_owned(), ..build(a, None) };
+        assert!(plain != tag(&staged) && plain != tag(&other) && tag(&staged) != tag(&other));
         assert_eq!(plain.len(), "rollout/task:".len() + 32);
     }
 }

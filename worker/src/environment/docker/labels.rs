@@ -13,6 +13,12 @@ pub(super) const CONTEXT: &str = "dev.rollout.context";
 /// On every container: the execution.
 pub(super) const EXEC: &str = "dev.rollout.exec";
 
+/// On everything of an environment with services: the environment.
+pub(super) const PROJECT: &str = "dev.rollout.project";
+
+/// The service that a container belongs to, as Docker Compose notes it.
+pub(super) const COMPOSE_SERVICE: &str = "com.docker.compose.service";
+
 /// The labels of a container.
 pub(super) fn of_container(labels: &Labels) -> HashMap<String, String> {
     let owner = serde_json::to_string(&labels.owner).expect("an owner is plain data");

@@ -4,13 +4,32 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::client::Client;
-use super::container;
+use super::{compose, container};
+use crate::environment::Failure;
 
-/// What is still to be removed, by the engine's identifier and by name.
+/// Something to remove.
+#[derive(Debug)]
+pub(super) enum Leftover {
+    /// A container, by the engine's identifier and by name.
+    Container(String, String),
+    /// An environment with services, by name.
+    Project(String),
+}
+
+impl Leftover {
+    async fn remove(&self, client: &Client) -> Result<(), Failure> {
+        match self {
+            Self::Container(id, name) => container::remove(client, id, name).await,
+            Self::Project(name) => compose::project::remove(client, name).await,
+        }
+    }
+}
+
+/// What is still to be removed.
 #[derive(Debug)]
 pub(super) struct Leftovers {
     client: Arc<Client>,
-    waiting: Mutex<Vec<(String, String)>>,
+    waiting: Mutex<Vec<Leftover>>,
 }
 
 impl Leftovers {
@@ -19,11 +38,11 @@ impl Leftovers {
         Self { client, waiting: Mutex::default() }
     }
 
-    /// Removes a container now, or when the engine answers again.
-    pub(super) async fn remove(&self, id: String, name: String) {
-        if let Err(failure) = container::remove(&self.client, &id, &name).await {
-            tracing::warn!(container = name, error = failure.chain(), "it is left for later");
-            self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push((id, name));
+    /// Removes it now, or when the engine answers again.
+    pub(super) async fn remove(&self, leftover: Leftover) {
+        if let Err(failure) = leftover.remove(&self.client).await {
+            tracing::warn!(?leftover, error = failure.chain(), "it is left for later");
+            self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(leftover);
         }
     }
 
@@ -31,8 +50,8 @@ impl Leftovers {
     pub(super) async fn remove_waiting(&self) {
         let waiting =
             std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        for (id, name) in waiting {
-            self.remove(id, name).await;
+        for leftover in waiting {
+            self.remove(leftover).await;
         }
     }
 }

@@ -5,6 +5,7 @@
 //! * `create`, `container`: a container from its creation to its removal.
 //! * `upload`, `copy`: files in and out, without running anything in the container.
 //! * `exec`, `kill`: commands, and ending everything they started.
+//! * `compose`: environments with services beside them.
 //! * `network`: what a container may reach.
 //! * `limits`: memory kills and storage, which have to be watched.
 //! * `reap`, `labels`: what dead processes left behind; `leftovers`: what this one has to.
@@ -14,6 +15,7 @@
 
 mod build;
 mod client;
+mod compose;
 mod container;
 mod copy;
 mod create;
@@ -44,14 +46,17 @@ use rollout_protocol::wire::hello::Capacity;
 use tokio::sync::oneshot;
 
 use self::client::Client;
+use self::compose::{Compose, Project};
 use self::container::Container;
 use self::image::Images;
-use self::leftovers::Leftovers;
+use self::leftovers::{Leftover, Leftovers};
 use super::{
     ByteStream, Command, CreateRequest, DeadOwners, Environment, Exit, Failure, FailureKind, Image,
     ImageRequest, Output, Provider, Reaped, Upload,
 };
 use crate::supervise::{self, Task};
+
+pub use self::compose::check as check_compose;
 
 /// How to reach an engine and what to keep where.
 #[derive(Debug, Clone)]
@@ -61,6 +66,9 @@ pub struct DockerOptions {
     pub host: Option<String>,
     /// Directory for the locks by which the processes of a host build an image once.
     pub locks: PathBuf,
+    /// The program `docker compose`. What `ROLLOUT_DOCKER_COMPOSE` says when absent, else the one
+    /// that is installed.
+    pub compose: Option<PathBuf>,
     /// Time between two looks at the size of a container whose storage is measured.
     pub storage_interval: Duration,
 }
@@ -68,7 +76,8 @@ pub struct DockerOptions {
 impl DockerOptions {
     /// The default engine, with locks in `locks`.
     pub fn new(locks: impl Into<PathBuf>) -> Self {
-        Self { host: None, locks: locks.into(), storage_interval: Duration::from_secs(5) }
+        let storage_interval = Duration::from_secs(5);
+        Self { host: None, locks: locks.into(), compose: None, storage_interval }
     }
 }
 
@@ -77,7 +86,8 @@ impl DockerOptions {
 #[derive(Debug)]
 pub struct DockerProvider {
     client: Arc<Client>,
-    images: Images,
+    images: Arc<Images>,
+    compose: Arc<Compose>,
     storage_interval: Duration,
     no_storage_limits: Arc<AtomicBool>,
     leftovers: Arc<Leftovers>,
@@ -88,8 +98,11 @@ impl DockerProvider {
     /// A provider; nothing is called yet.
     pub fn new(options: DockerOptions) -> Self {
         let client = Arc::new(Client::new(options.host));
+        let images = Arc::new(Images::new(Arc::clone(&client), options.locks));
+        let compose = Compose::new(Arc::clone(&client), Arc::clone(&images), options.compose);
         Self {
-            images: Images::new(Arc::clone(&client), options.locks),
+            images,
+            compose: Arc::new(compose),
             leftovers: Arc::new(Leftovers::new(Arc::clone(&client))),
             client,
             storage_interval: options.storage_interval,
@@ -140,18 +153,22 @@ impl Provider for DockerProvider {
         let settings = settings_of(&request.settings)?.clone();
         let (client, interval) = (Arc::clone(&self.client), self.storage_interval);
         let no_storage_limits = Arc::clone(&self.no_storage_limits);
-        let leftovers = Arc::clone(&self.leftovers);
+        let (leftovers, compose) = (Arc::clone(&self.leftovers), Arc::clone(&self.compose));
         let (answer, answered) = oneshot::channel();
         let creation = supervise::spawn("docker create", async move {
             let storage_mb = request.resources.storage_ceiling_mb().unwrap_or(u64::MAX);
-            let up =
-                create::create(&client, &no_storage_limits, &leftovers, &settings, request).await;
+            let up = match request.compose.clone() {
+                Some(file) => compose.create(&leftovers, &settings, request, &file).await,
+                None => {
+                    create::create(&client, &no_storage_limits, &leftovers, &settings, request)
+                        .await
+                }
+            };
             let answers = up.is_ok();
             let made = up.map(|up| DockerEnvironment::new(up, storage_mb, interval));
             if let Err(Ok(unwanted)) = answer.send(made) {
                 unwanted.end_watch();
-                let container = &unwanted.container;
-                leftovers.remove(container.engine_id.clone(), container.name.clone()).await;
+                leftovers.remove(unwanted.leftover()).await;
             }
             if answers {
                 leftovers.remove_waiting().await;
@@ -192,6 +209,7 @@ fn settings_of(settings: &ProviderSpec) -> Result<&DockerSettings, Failure> {
 #[derive(Debug)]
 struct DockerEnvironment {
     container: Arc<Container>,
+    project: Option<Project>,
     workdir: String,
     limits: LimitsHeld,
     storage_watch: Mutex<Option<Task<()>>>,
@@ -204,7 +222,22 @@ impl DockerEnvironment {
             let watch = Arc::clone(&container).watch_storage(storage_mb, interval);
             supervise::spawn("docker storage watch", watch)
         });
-        Self { container, workdir: up.workdir, limits: up.limits, storage_watch: Mutex::new(watch) }
+        Self {
+            container,
+            project: up.project,
+            workdir: up.workdir,
+            limits: up.limits,
+            storage_watch: Mutex::new(watch),
+        }
+    }
+
+    fn leftover(&self) -> Leftover {
+        match &self.project {
+            Some(project) => Leftover::Project(project.name.clone()),
+            None => {
+                Leftover::Container(self.container.engine_id.clone(), self.container.name.clone())
+            }
+        }
     }
 
     fn end_watch(&self) {
@@ -249,6 +282,11 @@ impl Environment for DockerEnvironment {
         self.container.set_network(policy).await
     }
 
+    fn service(&self, name: &str) -> Option<&dyn Environment> {
+        let services = &self.project.as_ref()?.services;
+        services.get(name).map(|service| service as &dyn Environment)
+    }
+
     async fn oom_killed(&self) -> bool {
         self.container.oom_killed().await
     }
@@ -257,16 +295,25 @@ impl Environment for DockerEnvironment {
         self.end_watch();
         // The kernel's count goes with the processes.
         self.container.note_oom();
-        self.container.stop().await
+        match &self.project {
+            Some(project) => compose::project::stop(&self.container.client, &project.name).await,
+            None => self.container.stop().await,
+        }
     }
 
     async fn destroy(&self) -> Result<(), Failure> {
         self.end_watch();
-        self.container.remove().await
+        match &self.project {
+            Some(project) => compose::project::remove(&self.container.client, &project.name).await,
+            None => self.container.remove().await,
+        }
     }
 
     async fn preserve(&self) -> Result<String, Failure> {
         self.end_watch();
+        if let Some(project) = &self.project {
+            compose::project::keep(&self.container.client, &project.name).await?;
+        }
         let name = self.container.keep().await?;
         Ok(format!("docker start {name} && docker exec -it {name} /bin/sh"))
     }

@@ -27,6 +27,8 @@ pub(super) struct Network {
     open: Mutex<Option<bool>>,
     /// What was asked for at the creation.
     first: bool,
+    /// Whether it stays what it was at the creation.
+    fixed: bool,
 }
 
 impl Network {
@@ -34,7 +36,12 @@ impl Network {
     pub(super) fn of(settings: &DockerSettings, policy: &NetworkPolicy) -> Result<Self, Failure> {
         let first = is_open(policy)?;
         let never = settings.network == DockerNetwork::None;
-        Ok(Self { never, open: Mutex::new(Some(!never)), first })
+        Ok(Self { never, open: Mutex::new(Some(!never)), first, fixed: false })
+    }
+
+    /// The network of a container among services, which share it for as long as they live.
+    pub(super) fn fixed(open: bool) -> Self {
+        Self { never: false, open: Mutex::new(Some(open)), first: open, fixed: true }
     }
 
     /// The network mode that it is made with.
@@ -77,6 +84,11 @@ impl Container {
         let mut now = self.network.open.lock().await;
         if *now == Some(open) {
             return Ok(());
+        }
+        if self.network.fixed {
+            let text = "an environment with services beside it keeps the network that it was made \
+                        with: what it may reach cannot differ between phases";
+            return Err(Failure::new(FailureKind::Refused, text));
         }
         // Whoever drops this future leaves it unknown.
         *now = None;

@@ -1,12 +1,14 @@
-//! Removing what dead owners left behind.
+//! Removing what dead owners left behind: containers, and the networks and volumes of those with
+//! services beside them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bollard::models::ContainerSummary;
 use bollard::query_parameters::ListContainersOptions;
 use futures_util::StreamExt as _;
 
 use super::client::Client;
+use super::compose::project::{self, Labelled};
 use super::container::{self, KEPT_PREFIX, PREFIX};
 use super::labels;
 use crate::environment::{DeadOwners, Failure, Reaped};
@@ -14,7 +16,7 @@ use crate::environment::{DeadOwners, Failure, Reaped};
 /// Removals at the same time: each costs the engine 100 milliseconds of processor time.
 const AT_ONCE: usize = 4;
 
-/// Removes the containers of dead owners.
+/// Removes what dead owners have.
 pub(super) async fn reap(client: &Client, dead: &dyn DeadOwners) -> Result<Reaped, Failure> {
     let filters = HashMap::from([("label".to_owned(), vec![labels::OWNER.to_owned()])]);
     let options = ListContainersOptions { all: true, filters: Some(filters), ..Default::default() };
@@ -25,11 +27,14 @@ pub(super) async fn reap(client: &Client, dead: &dyn DeadOwners) -> Result<Reape
         .await
         .map_err(|e| client.failure("listing containers that were left behind", e))?;
     let mut reaped = Reaped::default();
-    let mut doomed = Vec::new();
-    for summary in listed {
+    let (mut doomed, mut kept) = (Vec::new(), HashSet::new());
+    for mut summary in listed {
         match abandoned(&summary, dead) {
             Some(found) => doomed.push(found),
-            None => reaped.kept += 1,
+            None => {
+                reaped.kept += 1;
+                kept.extend(summary.labels.as_mut().and_then(|l| l.remove(labels::PROJECT)));
+            }
         }
     }
     let removals = doomed.into_iter().map(|(id, name)| async move {
@@ -38,13 +43,50 @@ pub(super) async fn reap(client: &Client, dead: &dyn DeadOwners) -> Result<Reape
     });
     let mut removals = futures_util::stream::iter(removals).buffer_unordered(AT_ONCE);
     while let Some((name, result)) = removals.next().await {
-        match result {
-            Ok(()) => reaped.removed.push(name),
-            Err(failure) => reaped.failed.push((name, failure.chain())),
-        }
+        note(&mut reaped, &name, result);
     }
+    drop(removals);
+    surroundings(client, dead, &kept, &mut reaped).await?;
     reaped.removed.sort_unstable();
     Ok(reaped)
+}
+
+/// Removes networks and volumes whose containers are gone. Those of a project in `kept` are still
+/// in use, or were preserved with it.
+async fn surroundings(
+    client: &Client,
+    dead: &dyn DeadOwners,
+    kept: &HashSet<String>,
+    reaped: &mut Reaped,
+) -> Result<(), Failure> {
+    let filters = HashMap::from([("label".to_owned(), vec![labels::PROJECT.to_owned()])]);
+    let doomed = |(name, labels): &Labelled| {
+        let project = labels.get(labels::PROJECT);
+        name.starts_with(PREFIX)
+            && project.is_some_and(|project| !kept.contains(project))
+            && is_dead(labels, dead)
+    };
+    for found in project::networks(client, filters.clone()).await?.iter().filter(|n| doomed(n)) {
+        note(reaped, &found.0, project::remove_network(client, &found.0).await);
+    }
+    for found in project::volumes(client, filters).await?.iter().filter(|v| doomed(v)) {
+        note(reaped, &found.0, project::remove_volume(client, &found.0).await);
+    }
+    Ok(())
+}
+
+fn note(reaped: &mut Reaped, name: &str, removed: Result<(), Failure>) {
+    match removed {
+        Ok(()) => reaped.removed.push(name.to_owned()),
+        Err(failure) => reaped.failed.push((name.to_owned(), failure.chain())),
+    }
+}
+
+/// Whether the labels name an owner of this user who is proven dead.
+fn is_dead(labels: &HashMap<String, String>, dead: &dyn DeadOwners) -> bool {
+    labels::owner(labels).is_some_and(|owner| {
+        owner.uid == rustix::process::getuid().as_raw() && dead.is_dead(&owner)
+    })
 }
 
 /// Identifier and name of a container that nobody owns any more.
@@ -54,8 +96,6 @@ fn abandoned(summary: &ContainerSummary, dead: &dyn DeadOwners) -> Option<(Strin
     if !name.starts_with(PREFIX) || name.starts_with(KEPT_PREFIX) {
         return None;
     }
-    let owner = labels::owner(summary.labels.as_ref()?)?;
-    let ours = owner.uid == rustix::process::getuid().as_raw();
-    (ours && dead.is_dead(&owner))
+    is_dead(summary.labels.as_ref()?, dead)
         .then(|| (summary.id.clone().unwrap_or_default(), name.to_owned()))
 }

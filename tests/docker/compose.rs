@@ -1,0 +1,344 @@
+//! Environments with services beside them. They need the program `docker compose`: what
+//! `ROLLOUT_TEST_COMPOSE` names, else what is installed; `no` skips them.
+
+use std::fs;
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use rollout_protocol::spec::task::NetworkPolicy::{NoNetwork, Public};
+use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
+use rollout_worker::environment::{
+    ComposeFile, CreateRequest, DeadOwners, Environment, Failure, FailureKind, ImageSource, Owner,
+    Provider as _, Upload,
+};
+
+use crate::lab::{BASE, Lab, destroy, eventually, output, owner, run};
+
+/// A service that answers on port 99 with what its file says.
+const SERVER: &str = "perl -MIO::Socket::INET -e '$$s = IO::Socket::INET->new(Listen => 5, \
+    LocalPort => 99, ReuseAddr => 1) or die; while ($$c = $$s->accept) { open F, \"/said\"; \
+    print $$c <F>; close $$c }'";
+
+/// Reads what a service answers.
+fn asking(name: &str) -> String {
+    format!("timeout 5 bash -c 'cat </dev/tcp/{name}/99'")
+}
+
+/// A laboratory with the program, or none.
+async fn open() -> Option<Lab> {
+    let mut lab = Lab::open().await?;
+    let named = std::env::var("ROLLOUT_TEST_COMPOSE").ok();
+    if named.as_deref() == Some("no") {
+        return None;
+    }
+    let mut options = DockerOptions::new(lab.scratch.path().join("locks"));
+    options.compose = named.map(Into::into);
+    lab.provider = Arc::new(DockerProvider::new(options));
+    Some(lab)
+}
+
+/// A request for the environment that these files describe.
+async fn request(lab: &Lab, files: &[(&str, &str)]) -> Result<CreateRequest, Failure> {
+    let source = lab.context(files);
+    let ImageSource::Context { dir, .. } = source.clone() else { unreachable!("a context") };
+    let image = lab.provider.prepare(lab.image_request(&source)).await?;
+    let mut request = lab.request(image, Vec::new());
+    request.source = source;
+    request.compose = Some(ComposeFile { dir, file: "docker-compose.yaml".into() });
+    Ok(request)
+}
+
+async fn created(lab: &Lab, request: CreateRequest) -> Box<dyn Environment> {
+    let made = lab.provider.create(request).await;
+    made.unwrap_or_else(|failure| panic!("not created: {}", failure.chain()))
+}
+
+/// Everything at the engine that has the label: containers, networks and volumes.
+async fn everything(lab: &Lab, label: &str) -> Vec<String> {
+    let filters = Some([("label".to_owned(), vec![label.to_owned()])].into());
+    let mut found = lab.containers(label).await;
+    let networks = bollard::query_parameters::ListNetworksOptions { filters: filters.clone() };
+    let networks = lab.docker.list_networks(Some(networks)).await.expect("listed");
+    found.extend(networks.into_iter().filter_map(|network| network.name));
+    let volumes = bollard::query_parameters::ListVolumesOptions { filters };
+    let volumes = lab.docker.list_volumes(Some(volumes)).await.expect("listed").volumes;
+    found.extend(volumes.unwrap_or_default().into_iter().map(|volume| volume.name));
+    found
+}
+
+fn of(environment: &dyn Environment) -> String {
+    format!("dev.rollout.project={}", environment.id())
+}
+
+/// A file with the service `db`, with more keys of it and of the file.
+fn with_db(keys: &str, rest: &str) -> String {
+    format!(
+        "services:\n  main:\n    depends_on: {{db: {{condition: service_healthy}}}}\n  db:\n    \
+         image: {BASE}\n    command: [\"bash\", \"-c\", {SERVER:?}]\n    container_name: old-name\n    \
+         healthcheck: {{test: [CMD, bash, -c, '</dev/tcp/127.0.0.1/99'], interval: 200ms, \
+         timeout: 5s, retries: 50}}\n{keys}{rest}"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn services_are_reached_by_name_and_go_with_their_environment() {
+    let Some(lab) = open().await else { return };
+    let compose = with_db(
+        "    volumes: ['./said.txt:/said', 'data:/data']\n    environment: {WORD: 'a$$b', OF: \
+         '${CPUS} ${TASK_WORD}'}\n",
+        "volumes: {data: {}}\n",
+    );
+    let dockerfile = format!("FROM {BASE}\nWORKDIR /image\n");
+    let files = [
+        ("Dockerfile", dockerfile.as_str()),
+        ("docker-compose.yaml", compose.as_str()),
+        ("said.txt", "it is said\n"),
+    ];
+    let mut request = request(&lab, &files).await.expect("prepared");
+    let image = request.image.clone();
+    request.env.insert("TASK_WORD".to_owned(), "x$y".to_owned());
+    request.workdir = Some("/work/here".to_owned());
+    request.uploads =
+        vec![Upload::File { path: "/placed".to_owned(), bytes: "early".into(), executable: false }];
+    let environment = created(&lab, request).await;
+    let main = environment.as_ref();
+    assert_eq!(environment.workdir(), "/work/here");
+    assert_eq!(
+        output(main, "cat /placed; echo \" $TASK_WORD\"; pwd").await,
+        "early x$y\n/work/here\n"
+    );
+    for name in ["db", "old-name"] {
+        assert_eq!(output(main, &asking(name)).await, "it is said\n", "{name}");
+    }
+    let db = environment.service("db").expect("a service");
+    assert!(environment.service("main").is_none() && environment.service("other").is_none());
+    assert_eq!(output(db, "echo $WORD $OF; echo changed > /said").await, "a$b 1 x$y\n");
+    assert_eq!(output(main, &asking("db")).await, "changed\n");
+    let said = db.copy_from("/said").await.expect("readable");
+    assert!(said.is_some());
+
+    let found = lab.docker.inspect_container(environment.id(), None).await.expect("there");
+    let host = found.host_config.expect("it has one");
+    assert_eq!((host.memory, host.memory_swap), (Some(512 << 20), Some(512 << 20)));
+    assert_eq!((host.nano_cpus, host.pids_limit), (Some(1_000_000_000), Some(512)));
+    assert_eq!(host.init, Some(true));
+    assert!(host.binds.unwrap_or_default().iter().all(|bind| !bind.starts_with('/')));
+
+    // What a command started ends, services go on.
+    output(main, "setsid sleep 1000 >/dev/null 2>&1 &").await;
+    environment.kill_processes().await.expect("killed");
+    assert_eq!(run(main, "cat /proc/[0-9]*/comm | grep -c sleep").await.1, "1\n");
+    assert_eq!(output(main, &asking("db")).await, "changed\n");
+
+    let label = of(main);
+    assert_eq!(everything(&lab, &label).await.len(), 4, "two containers, a network, a volume");
+    environment.stop().await.expect("stopped");
+    assert!(environment.copy_from("/placed").await.expect("readable").is_some());
+    environment.destroy().await.expect("destroyed");
+    environment.destroy().await.expect("destroyed already");
+    assert!(everything(&lab, &label).await.is_empty());
+    lab.remove_image(&image).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_older_form_and_builds_of_services_work() {
+    let Some(lab) = open().await else { return };
+    let compose = "services:\n  main:\n    build: {context: '${CONTEXT_DIR}'}\n    image: \
+                   ${MAIN_IMAGE_NAME}\n    command: [sh, -c, sleep infinity]\n    volumes:\n      - \
+                   ${HOST_VERIFIER_LOGS_PATH}:${ENV_VERIFIER_LOGS_PATH}\n    deploy: {resources: \
+                   {limits: {cpus: '${CPUS}', memory: '${MEMORY}'}}}\n    secrets: [key]\n  tool:\n    \
+                   build: {context: ./tool, dockerfile: Other, args: {WORD: built}, target: one}\n    \
+                   command: [sleep, infinity]\nsecrets: {key: {file: ./key.txt}}\n";
+    let dockerfile = format!("FROM {BASE}\n");
+    let other = format!(
+        "FROM {BASE} AS one\nARG WORD\nRUN echo $WORD > /word\nFROM one AS two\nRUN false\n"
+    );
+    let files = [
+        ("Dockerfile", dockerfile.as_str()),
+        ("docker-compose.yaml", compose),
+        ("tool/Other", other.as_str()),
+        ("key.txt", "secret"),
+    ];
+    let request = request(&lab, &files).await.expect("prepared");
+    let image = request.image.clone();
+    let environment = created(&lab, request).await;
+    let main = environment.as_ref();
+    let tool = environment.service("tool").expect("a service");
+    assert_eq!(output(tool, "cat /word").await, "built\n");
+    assert_eq!(output(main, "cat /run/secrets/key").await, "secret");
+    let fresh = Upload::FreshDir { path: "/logs/verifier".to_owned() };
+    output(main, "echo 1 > /logs/verifier/old").await;
+    environment.copy_to(vec![fresh]).await.expect("emptied");
+    output(main, "ls /logs/verifier | grep -q . && exit 1; echo 1 > /logs/verifier/reward.txt")
+        .await;
+    environment.stop().await.expect("stopped");
+    assert!(environment.copy_from("/logs/verifier/reward.txt").await.expect("readable").is_some());
+    let found = lab.docker.inspect_container(tool.id(), None).await.expect("there");
+    let built = found.config.and_then(|config| config.image).expect("its image");
+    destroy(environment).await;
+    for reference in [built, image.reference] {
+        lab.remove_image(&rollout_worker::environment::Image { reference, made: true }).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_network_services_reach_each_other_and_nothing_else() {
+    let Some(lab) = open().await else { return };
+    let compose = with_db("    volumes: ['./said.txt:/said:ro']\n", "").replacen(
+        "  main:\n",
+        &format!("  main:\n    image: {BASE}\n"),
+        1,
+    );
+    let files = [("docker-compose.yaml", compose.as_str()), ("said.txt", "inside\n")];
+    let listener = TcpListener::bind(("0.0.0.0", 0)).expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let mut request = request(&lab, &files).await.expect("nothing to prepare");
+    request.network = NoNetwork;
+    let closed = created(&lab, request.clone()).await;
+    let main = closed.as_ref();
+    assert_eq!(output(main, &asking("db")).await, "inside\n");
+    let network = format!("{}_default", closed.id());
+    let found = lab.docker.inspect_network(&network, None).await.expect("its own");
+    let config = found.ipam.and_then(|ipam| ipam.config).unwrap_or_default();
+    let gateway = config.into_iter().find_map(|config| config.gateway).expect("noted");
+    for address in [gateway.as_str(), "172.17.0.1", "192.0.2.1"] {
+        let script = format!("timeout 4 bash -c '</dev/tcp/{address}/{port}' 2>/dev/null");
+        assert_ne!(run(main, &script).await.0, 0, "{address} was reached");
+    }
+    assert_ne!(run(main, "timeout 10 getent hosts example.org").await.0, 0);
+    closed.set_network(&NoNetwork).await.expect("it is so");
+    let failure = closed.set_network(&Public).await.expect_err("it stays so");
+    assert_eq!(failure.kind, FailureKind::Refused, "{}", failure.message);
+    destroy(closed).await;
+
+    request.network = Public;
+    request.labels = crate::lab::labels();
+    let open = created(&lab, request).await;
+    let script = format!("timeout 5 bash -c '</dev/tcp/{}/{port}'", "172.17.0.1");
+    eventually(open.as_ref(), &script).await;
+    destroy(open).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn power_over_the_host_is_refused_before_anything_is_made() {
+    let Some(lab) = open().await else { return };
+    let service = |keys: &str| {
+        format!("services:\n  main: {{image: {BASE}}}\n  db:\n    image: {BASE}\n    {keys}\n")
+    };
+    for (compose, word) in [
+        (service("privileged: true"), "`privileged`"),
+        (service("volumes: ['/var/run/docker.sock:/var/run/docker.sock']"), "outside"),
+        (service("network_mode: host"), "`network_mode`"),
+        (service("env_file: /etc/passwd"), "env_file"),
+        (service("build: /etc"), "outside"),
+        (service("use_api_socket: true"), "use_api_socket"),
+        (service("networks: [n]\nnetworks: {n: {external: true, name: bridge}}"), "`external`"),
+        (service("image: ["), "docker-compose.yaml"),
+    ] {
+        let request = request(&lab, &[("docker-compose.yaml", &compose)]).await.expect("nothing");
+        let label = format!("dev.rollout.exec={}", request.labels.exec);
+        let failure = lab.provider.create(request).await.expect_err(&compose);
+        assert_eq!(failure.kind, FailureKind::Refused, "{compose}: {}", failure.chain());
+        assert!(failure.message.contains(word), "{compose}: {}", failure.message);
+        assert!(everything(&lab, &label).await.is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn services_that_do_not_come_up_leave_nothing_and_say_why() {
+    let Some(lab) = open().await else { return };
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let service = |keys: &str| {
+        format!("services:\n  main: {{image: {BASE}}}\n  db:\n    image: {BASE}\n    {keys}\n")
+    };
+    let taken = service(&format!("command: [sleep, infinity]\n    ports: ['127.0.0.1:{port}:1']"));
+    for (compose, kind, word) in [
+        (service("command: [sh, -c, 'echo broken; exit 3']"), FailureKind::NotStarted, "broken"),
+        (
+            service(
+                "command: [sleep, infinity]\n    healthcheck: {test: 'false', interval: 100ms, \
+                 retries: 2}",
+            ),
+            FailureKind::NotStarted,
+            "unhealthy",
+        ),
+        (taken, FailureKind::Resources, "address already in use"),
+        (
+            service("command: [x]")
+                .replace(&format!("    image: {BASE}"), "    image: 127.0.0.1:9/no/such:1"),
+            FailureKind::Unreachable,
+            "service `db`",
+        ),
+    ] {
+        let request = request(&lab, &[("docker-compose.yaml", &compose)]).await.expect("nothing");
+        let label = format!("dev.rollout.exec={}", request.labels.exec);
+        let failure = lab.provider.create(request).await.expect_err(&compose);
+        assert_eq!(failure.kind, kind, "{compose}: {}", failure.chain());
+        assert!(failure.message.contains(word), "{compose}: {}", failure.message);
+        assert!(everything(&lab, &label).await.is_empty(), "{compose}");
+    }
+}
+
+/// Owners of one boot are dead.
+struct Dead(String);
+
+impl DeadOwners for Dead {
+    fn is_dead(&self, owner: &Owner) -> bool {
+        owner.boot_id == self.0
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_owners_services_are_reaped_unless_they_are_kept() {
+    let Some(lab) = open().await else { return };
+    let compose = format!(
+        "services:\n  main: {{image: {BASE}}}\n  db: {{image: {BASE}, command: [sleep, infinity], \
+         volumes: ['data:/data']}}\nvolumes: {{data: {{}}}}\n"
+    );
+    let files = [("docker-compose.yaml", compose.as_str())];
+    let dead = Dead(format!("compose-{}", std::process::id()));
+    let mut made = Vec::new();
+    for owner in [Owner { boot_id: dead.0.clone(), ..owner() }, owner()] {
+        let mut request = request(&lab, &files).await.expect("nothing to prepare");
+        request.labels.owner = owner;
+        made.push(created(&lab, request).await);
+    }
+    let mut request = request(&lab, &files).await.expect("nothing to prepare");
+    request.labels.owner = Owner { boot_id: dead.0.clone(), ..owner() };
+    let kept = created(&lab, request).await;
+    let kept_label = of(kept.as_ref());
+    kept.stop().await.expect("stopped");
+    let way_in = kept.preserve().await.expect("preserved");
+    assert!(way_in.contains("docker exec"), "{way_in}");
+
+    let reaped = lab.provider.reap(&dead).await.expect("listed");
+    let [doomed, alive] = [&made[0], &made[1]].map(|environment| of(environment.as_ref()));
+    let left = [everything(&lab, &doomed).await, everything(&lab, &alive).await];
+    let set_aside = everything(&lab, &kept_label).await;
+    for environment in made.into_iter().chain([kept]) {
+        destroy(environment).await;
+    }
+    assert!(reaped.failed.is_empty(), "{reaped:?}");
+    assert_eq!(reaped.removed.len(), 4, "{reaped:?}");
+    assert_eq!([left[0].len(), left[1].len(), set_aside.len()], [0, 4, 4]);
+    assert!(everything(&lab, &kept_label).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_program_services_are_refused() {
+    let Some(mut lab) = Lab::open().await else { return };
+    let mut options = DockerOptions::new(lab.scratch.path().join("locks"));
+    let old = lab.scratch.path().join("docker-compose");
+    fs::write(&old, "#!/bin/sh\necho 1.29.2\n").expect("written");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&old, mode).expect("set");
+    options.compose = Some(old);
+    lab.provider = Arc::new(DockerProvider::new(options));
+    let compose = format!("services: {{main: {{image: {BASE}}}}}\n");
+    let request = request(&lab, &[("docker-compose.yaml", &compose)]).await.expect("nothing");
+    let failure = lab.provider.create(request).await.expect_err("too old");
+    assert_eq!(failure.kind, FailureKind::Refused);
+    assert!(failure.message.contains("version 2"), "{}", failure.message);
+    assert!(failure.message.contains("install"), "{}", failure.message);
+}

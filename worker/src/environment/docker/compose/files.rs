@@ -1,0 +1,208 @@
+//! What a compose file may make the program read. It runs as the worker's user, so that a file of
+//! the host must not find its way into a service by being included, inherited from or read for
+//! variables: everything that is named has to lie in the build context, links followed.
+
+use std::path::{Component, Path, PathBuf};
+
+use rollout_protocol::limits;
+use serde_json::{Map, Value};
+
+use crate::environment::{ComposeFile, Failure, FailureKind};
+
+/// Files that inherit from one another: more than anybody writes by hand.
+const DEPTH: usize = 8;
+
+/// Maps whose keys are names of somebody's own.
+const OWN_NAMES: [&str; 4] = ["environment", "labels", "args", "annotations"];
+
+/// The variable that names the build context.
+pub(super) const CONTEXT: &str = "CONTEXT_DIR";
+
+/// Checks the file and what it leads to, before any program reads it.
+///
+/// # Errors
+/// [`Failure`] that names the file and what in it is refused.
+pub fn check(compose: &ComposeFile) -> Result<(), Failure> {
+    let root = compose.dir.canonicalize().map_err(|error| {
+        let text = format!("the build context {}", compose.dir.display());
+        Failure::new(FailureKind::Bug, text).because(error)
+    })?;
+    let refuse = |what: String| {
+        let text = format!("{}: {what}", compose.file.display());
+        Failure::new(FailureKind::Refused, text)
+    };
+    if root.join(".env").symlink_metadata().is_ok() {
+        inside(&root, &root, ".env").map_err(refuse)?;
+    }
+    let name = compose.file.to_str().ok_or_else(|| refuse("its name is not UTF-8".to_owned()))?;
+    let file = inside(&root, &root, name).map_err(refuse)?;
+    check_file(&root, &file, 0).map_err(refuse)
+}
+
+/// The file or directory `name`, relative to `base`, when it lies in `root`.
+pub(super) fn inside(root: &Path, base: &Path, name: &str) -> Result<PathBuf, String> {
+    let prefixes = [format!("${{{CONTEXT}}}/"), format!("${CONTEXT}/")];
+    let rest = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix.as_str()));
+    let path = rest.map_or_else(|| base.join(name), |rest| root.join(rest));
+    if rest.unwrap_or(name).contains('$') {
+        return Err(format!("`{name}` depends on variables, so that it is not known what it is"));
+    }
+    if path.components().any(|part| part == Component::ParentDir) && !path.starts_with(root) {
+        return Err(outside(name));
+    }
+    match path.canonicalize() {
+        Ok(path) if path.starts_with(root) => Ok(path),
+        Ok(_) => Err(outside(name)),
+        Err(error) => Err(format!("`{name}` cannot be read: {error}")),
+    }
+}
+
+fn outside(name: &str) -> String {
+    format!("`{name}` lies outside the task's environment directory")
+}
+
+fn check_file(root: &Path, file: &Path, depth: usize) -> Result<(), String> {
+    if depth > DEPTH {
+        return Err(format!("`extends` goes through more than {DEPTH} files"));
+    }
+    let shown = file.strip_prefix(root).unwrap_or(file).display();
+    let meta = file.metadata().map_err(|error| format!("`{shown}` cannot be read: {error}"))?;
+    if !meta.is_file() || meta.len() > limits::CONFIG_FILE_BYTES {
+        return Err(format!("`{shown}` is no file of at most {} bytes", limits::CONFIG_FILE_BYTES));
+    }
+    let text = std::fs::read_to_string(file);
+    let text = text.map_err(|error| format!("`{shown}` cannot be read: {error}"))?;
+    let value: Value =
+        serde_saphyr::from_str(&text).map_err(|error| format!("`{shown}`: {error}"))?;
+    let base = file.parent().unwrap_or(root);
+    let Some(top) = value.as_object() else {
+        return Err(format!("`{shown}` is no map"));
+    };
+    let mut others = Vec::new();
+    let walk = Walk { root, base };
+    walk.top(top)?;
+    walk.map(top, "", &mut others)?;
+    others.iter().try_for_each(|other| check_file(root, other, depth + 1))
+}
+
+struct Walk<'a> {
+    root: &'a Path,
+    /// Directory of the file.
+    base: &'a Path,
+}
+
+impl Walk<'_> {
+    fn top(&self, map: &Map<String, Value>) -> Result<(), String> {
+        if map.contains_key("include") {
+            return Err("`include` is not supported: write the services into one file".to_owned());
+        }
+        match map.get("<<").and_then(Value::as_object) {
+            Some(merged) => self.top(merged),
+            None => Ok(()),
+        }
+    }
+
+    /// Whatever a key stands in: parts of a file can be merged into others.
+    fn map(
+        &self,
+        map: &Map<String, Value>,
+        at: &str,
+        others: &mut Vec<PathBuf>,
+    ) -> Result<(), String> {
+        for (key, value) in map {
+            let at = if at.is_empty() { key.clone() } else { format!("{at}.{key}") };
+            let told = |what: String| format!("`{at}`: {what}");
+            match key.as_str() {
+                key if OWN_NAMES.contains(&key) => {}
+                "env_file" | "label_file" => {
+                    for name in names(value, "path") {
+                        self.readable(name).map_err(told)?;
+                    }
+                }
+                "extends" => {
+                    if let Some(name) = value.get("file").and_then(Value::as_str) {
+                        others.push(inside(self.root, self.base, name).map_err(told)?);
+                    }
+                }
+                _ => self.value(value, &at, others)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn value(&self, value: &Value, at: &str, others: &mut Vec<PathBuf>) -> Result<(), String> {
+        match value {
+            Value::Object(map) => self.map(map, at, others),
+            Value::Array(items) => items.iter().try_for_each(|item| self.value(item, at, others)),
+            _ => Ok(()),
+        }
+    }
+
+    /// A file that may be missing, which the program complains of where it matters.
+    fn readable(&self, name: &str) -> Result<(), String> {
+        let plain = !name.contains('$') && !Path::new(name).is_absolute();
+        let path = self.base.join(name);
+        let below = !Path::new(name).components().any(|part| part == Component::ParentDir);
+        if plain && below && path.symlink_metadata().is_err() {
+            return Ok(());
+        }
+        inside(self.root, self.base, name).map(drop)
+    }
+}
+
+/// The texts of a value that is a text, or a list of texts or of maps with one at `key`.
+fn names<'a>(value: &'a Value, key: &str) -> Vec<&'a str> {
+    match value {
+        Value::String(name) => vec![name],
+        Value::Array(items) => items.iter().flat_map(|item| names(item, key)).collect(),
+        Value::Object(map) => map.get(key).and_then(Value::as_str).into_iter().collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(files: &[(&str, &str)]) -> Result<(), String> {
+        let dir = tempfile::tempdir().expect("a directory");
+        for (name, text) in files {
+            std::fs::write(dir.path().join(name), text).expect("written");
+        }
+        std::os::unix::fs::symlink("/etc/passwd", dir.path().join("link")).expect("linked");
+        let compose = ComposeFile { dir: dir.path().to_owned(), file: "compose.yaml".into() };
+        check(&compose).map_err(|failure| failure.message)
+    }
+
+    #[test]
+    fn files_of_the_task_may_be_read() {
+        let main = "x-common: &common {env_file: a.env}\nservices:\n  main:\n    <<: *common\n    \
+                    environment: {env_file: /etc/passwd, include: x}\n  db:\n    extends: {file: \
+                    other.yaml, service: db}\n    env_file: [{path: missing.env, required: false}]\n";
+        let other = "services: {db: {image: x, env_file: ['${CONTEXT_DIR}/a.env']}}\n";
+        let files = [("compose.yaml", main), ("other.yaml", other), ("a.env", "A=b\n")];
+        assert_eq!(checked(&files), Ok(()));
+    }
+
+    #[test]
+    fn files_of_the_host_are_not() {
+        for (text, word) in [
+            ("services: {main: {env_file: /etc/passwd}}", "services.main.env_file"),
+            ("services: {main: {env_file: link}}", "outside"),
+            ("services: {main: {env_file: [{path: ../../../etc/passwd}]}}", "outside"),
+            ("services: {main: {env_file: '${HOME}/.netrc'}}", "variables"),
+            (
+                "services: {main: {extends: {file: /etc/compose.yaml, service: x}}}",
+                "cannot be read",
+            ),
+            ("services: {main: {extends: {file: link, service: x}}}", "outside"),
+            ("x: &x {env_file: /etc/passwd}\nservices: {main: {<<: *x}}", "main.env_file"),
+            ("include: [/etc/compose.yaml]", "include"),
+            ("services: [", "compose.yaml"),
+            ("- a", "no map"),
+        ] {
+            let refused = checked(&[("compose.yaml", text)]).expect_err(text);
+            assert!(refused.contains(word), "{text}: {refused}");
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! The program that understands compose files.
+//!
+//! It is run by itself and not through `docker`: a client that is ended leaves its plugin behind.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::process::Command;
+
+use crate::environment::{Failure, FailureKind};
+
+/// Names the program when it is in none of the usual places.
+pub(super) const VARIABLE: &str = "ROLLOUT_DOCKER_COMPOSE";
+
+/// Where plugins of the `docker` program are installed for every user.
+const DIRECTORIES: [&str; 4] = [
+    "/usr/local/lib/docker/cli-plugins",
+    "/usr/local/libexec/docker/cli-plugins",
+    "/usr/lib/docker/cli-plugins",
+    "/usr/libexec/docker/cli-plugins",
+];
+
+const NAME: &str = "docker-compose";
+
+/// Time for saying its version.
+const VERSION_WITHIN: Duration = Duration::from_secs(20);
+
+/// Most that is taken of what it prints: a resolved file of hundreds of services, and messages.
+const OUTPUT_BYTES: u64 = 16 * 1024 * 1024;
+const MESSAGE_BYTES: u64 = 64 * 1024;
+
+/// A program that was found.
+#[derive(Debug, Clone)]
+pub(super) struct Program(PathBuf);
+
+/// How a run of it ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) success: bool,
+    pub(super) output: Vec<u8>,
+    /// What it said beside its output.
+    pub(super) messages: String,
+}
+
+impl Program {
+    /// Looks for a program of the second version or a later one.
+    pub(super) async fn find(named: Option<&Path>) -> Result<Self, Failure> {
+        let places = match named {
+            Some(path) => vec![path.to_owned()],
+            None => places(),
+        };
+        for path in places.into_iter().filter(|path| path.is_file()) {
+            let program = Self(path);
+            let words = ["version".into(), "--short".into()];
+            let Ok(ended) = program.run(&words, &BTreeMap::new(), VERSION_WITHIN).await else {
+                continue;
+            };
+            let version = String::from_utf8_lossy(&ended.output).trim().to_owned();
+            if ended.success && is_new_enough(&version) {
+                tracing::info!(program = %program.0.display(), version, "docker compose was found");
+                return Ok(program);
+            }
+        }
+        let text = format!(
+            "the task has services beside its environment, and the program `docker compose`, \
+             version 2 or newer, was not found: install it (the package docker-compose-plugin or \
+             docker-compose-v2), or name it in {VARIABLE}"
+        );
+        Err(Failure::new(FailureKind::Refused, text))
+    }
+
+    /// Runs it with these variables and no others but `PATH` and `HOME`.
+    pub(super) async fn run(
+        &self,
+        words: &[OsString],
+        variables: &BTreeMap<String, String>,
+        limit: Duration,
+    ) -> Result<Ended, Failure> {
+        let mut command = Command::new(&self.0);
+        command.args(words).env_clear().kill_on_drop(true);
+        for name in ["PATH", "HOME"] {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
+            }
+        }
+        command.envs(variables).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let cannot = |error: std::io::Error| {
+            let text = format!("running {}", self.0.display());
+            Failure::new(FailureKind::NotPermitted, text).because(error)
+        };
+        let mut child = command.spawn().map_err(cannot)?;
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let run = async {
+            let (output, messages, status) = tokio::join!(
+                bounded(stdout, OUTPUT_BYTES),
+                bounded(stderr, MESSAGE_BYTES),
+                child.wait()
+            );
+            let messages = String::from_utf8_lossy(&messages).into_owned();
+            Ok(Ended { success: status.map_err(cannot)?.success(), output, messages })
+        };
+        match tokio::time::timeout(limit, run).await {
+            Ok(ended) => ended,
+            Err(_) => {
+                let text = format!("docker compose took longer than {limit:?}");
+                Err(Failure::new(FailureKind::TimedOut, text))
+            }
+        }
+    }
+}
+
+fn places() -> Vec<PathBuf> {
+    let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".docker/cli-plugins"));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut places: Vec<PathBuf> = home.into_iter().collect();
+    places.extend(DIRECTORIES.map(PathBuf::from));
+    places.extend(std::env::split_paths(&path));
+    places.into_iter().map(|place| place.join(NAME)).collect()
+}
+
+fn is_new_enough(version: &str) -> bool {
+    let version = version.trim_start_matches('v');
+    version
+        .split('.')
+        .next()
+        .and_then(|major| major.parse().ok())
+        .is_some_and(|major: u32| major >= 2)
+}
+
+/// The beginning of a stream, which is read to its end.
+async fn bounded(stream: Option<impl AsyncRead + Unpin>, limit: u64) -> Vec<u8> {
+    let mut kept = Vec::new();
+    let Some(mut stream) = stream else { return kept };
+    // A stream that breaks off has ended.
+    let _read = (&mut stream).take(limit).read_to_end(&mut kept).await;
+    let _rest = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_new_enough;
+
+    #[test]
+    fn the_first_version_is_too_old() {
+        for (version, enough) in
+            [("2.26.1-4", true), ("v2.40.0", true), ("5.0.1", true), ("1.29.2", false), ("", false)]
+        {
+            assert_eq!(is_new_enough(version), enough, "{version}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What belongs to one project at the engine: found and removed by label, without the program.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bollard::models::ContainerSummary;
+use bollard::query_parameters::{
+    ListContainersOptions, ListNetworksOptions, ListVolumesOptions, RemoveVolumeOptions,
+};
+use futures_util::StreamExt as _;
+
+use super::super::client::Client;
+use super::super::container::{self, Container, KEPT_PREFIX};
+use super::super::failure::has_status;
+use super::super::labels;
+use super::super::network::Network;
+use crate::environment::{Failure, FailureKind};
+
+/// Containers of a project that are removed at the same time.
+const AT_ONCE: usize = 4;
+
+/// How often a project is looked at until nothing of it is left: a creation that was given up may
+/// still be going on in the engine.
+const LOOKS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// A container of a project.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) service: String,
+}
+
+impl Member {
+    pub(super) fn container(&self, client: &Arc<Client>, network: Network) -> Container {
+        Container::new(Arc::clone(client), self.id.clone(), self.name.clone(), network)
+    }
+}
+
+fn filters(project: &str) -> HashMap<String, Vec<String>> {
+    HashMap::from([("label".to_owned(), vec![format!("{}={project}", labels::PROJECT)])])
+}
+
+/// The containers of a project, in order of their names.
+pub(super) async fn members(client: &Client, project: &str) -> Result<Vec<Member>, Failure> {
+    let options =
+        ListContainersOptions { all: true, filters: Some(filters(project)), ..Default::default() };
+    let listed = client.docker().await?.list_containers(Some(options)).await;
+    let listed =
+        listed.map_err(|e| client.failure(&format!("listing the containers of {project}"), e))?;
+    let mut members: Vec<_> = listed.into_iter().map(member).collect();
+    members.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(members)
+}
+
+fn member(summary: ContainerSummary) -> Member {
+    let name = summary.names.and_then(|names| names.into_iter().next()).unwrap_or_default();
+    let mut labels = summary.labels.unwrap_or_default();
+    Member {
+        id: summary.id.unwrap_or_default(),
+        name: name.trim_start_matches('/').to_owned(),
+        service: labels.remove(labels::COMPOSE_SERVICE).unwrap_or_default(),
+    }
+}
+
+/// Ends all processes of a project.
+pub(in super::super) async fn stop(client: &Arc<Client>, project: &str) -> Result<(), Failure> {
+    let members = members(client, project).await?;
+    let stops = members.into_iter().map(|member| {
+        let container = member.container(client, Network::fixed(false));
+        async move { container.stop().await }
+    });
+    let mut stops = futures_util::stream::iter(stops).buffer_unordered(AT_ONCE);
+    while let Some(stopped) = stops.next().await {
+        stopped?;
+    }
+    Ok(())
+}
+
+/// Gives every container of a project a name that reapers leave alone.
+pub(in super::super) async fn keep(client: &Arc<Client>, project: &str) -> Result<(), Failure> {
+    for member in members(client, project).await? {
+        if !member.name.starts_with(KEPT_PREFIX) {
+            member.container(client, Network::fixed(false)).keep().await?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes everything of a project; what is gone is a success.
+pub(in super::super) async fn remove(client: &Client, project: &str) -> Result<(), Failure> {
+    let mut last = None;
+    for look in 0..LOOKS {
+        if look > 0 {
+            tokio::time::sleep(PAUSE).await;
+        }
+        match remove_once(client, project).await {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(failure) if failure.kind == FailureKind::Unreachable => return Err(failure),
+            Err(failure) => last = Some(failure),
+        }
+    }
+    let text = format!("something of {project} is left");
+    let left = Failure::new(FailureKind::LeftBehind, text);
+    Err(match last {
+        Some(why) => left.because(why),
+        None => left,
+    })
+}
+
+/// Removes what is there now; how much it was.
+async fn remove_once(client: &Client, project: &str) -> Result<usize, Failure> {
+    let members = members(client, project).await?;
+    let mut found = members.len();
+    let removals = members
+        .into_iter()
+        .map(|member| async move { container::remove(client, &member.id, &member.name).await });
+    let mut removals = futures_util::stream::iter(removals).buffer_unordered(AT_ONCE);
+    while let Some(removed) = removals.next().await {
+        removed?;
+    }
+    for network in networks(client, filters(project)).await? {
+        found += 1;
+        remove_network(client, &network.0).await?;
+    }
+    for volume in volumes(client, filters(project)).await? {
+        found += 1;
+        remove_volume(client, &volume.0).await?;
+    }
+    Ok(found)
+}
+
+/// Name and labels of something.
+pub(in super::super) type Labelled = (String, HashMap<String, String>);
+
+pub(in super::super) async fn networks(
+    client: &Client,
+    filters: HashMap<String, Vec<String>>,
+) -> Result<Vec<Labelled>, Failure> {
+    let options = ListNetworksOptions { filters: Some(filters) };
+    let listed = client.docker().await?.list_networks(Some(options)).await;
+    let listed = listed.map_err(|e| client.failure("listing networks", e))?;
+    let named =
+        |n: bollard::models::Network| (n.name.unwrap_or_default(), n.labels.unwrap_or_default());
+    Ok(listed.into_iter().map(named).collect())
+}
+
+pub(in super::super) async fn volumes(
+    client: &Client,
+    filters: HashMap<String, Vec<String>>,
+) -> Result<Vec<Labelled>, Failure> {
+    let options = ListVolumesOptions { filters: Some(filters) };
+    let listed = client.docker().await?.list_volumes(Some(options)).await;
+    let listed = listed.map_err(|e| client.failure("listing volumes", e))?;
+    Ok(listed.volumes.unwrap_or_default().into_iter().map(|v| (v.name, v.labels)).collect())
+}
+
+pub(in super::super) async fn remove_network(client: &Client, name: &str) -> Result<(), Failure> {
+    match client.docker().await?.remove_network(name).await {
+        Ok(()) => Ok(()),
+        Err(error) if has_status(&error, 404) => Ok(()),
+        Err(error) => Err(client.failure(&format!("removing the network {name}"), error)),
+    }
+}
+
+pub(in super::super) async fn remove_volume(client: &Client, name: &str) -> Result<(), Failure> {
+    match client.docker().await?.remove_volume(name, None::<RemoveVolumeOptions>).await {
+        Ok(()) => Ok(()),
+        Err(error) if has_status(&error, 404) => Ok(()),
+        Err(error) => Err(client.failure(&format!("removing the volume {name}"), error)),
+    }
+}

@@ -1,0 +1,300 @@
+//! From a resolved file to the one that is brought up: every service with an image that is present,
+//! the owner's labels on everything, limits, and nothing of the host mounted into it. Files of the
+//! build context that a service wants mounted are placed into its container instead, so that they
+//! are each trial's own and the engine may be on another machine.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+
+use rollout_protocol::spec::environment::DockerSettings;
+use serde_json::{Map, Value, json};
+
+use super::super::create::{LOG_BYTES, PIDS};
+use super::rules::{entries, literal};
+use crate::environment::CreateRequest;
+
+/// The service that is the environment.
+pub(super) const MAIN: &str = "main";
+
+/// What one service needs before it can be created.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Needs {
+    pub(super) image: ImageNeed,
+    pub(super) files: Vec<Placed>,
+}
+
+/// Where a service's image comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ImageNeed {
+    /// The environment's own, which was prepared.
+    Prepared,
+    /// One to pull when it is absent.
+    Named(String),
+    /// One to build.
+    Built {
+        context: PathBuf,
+        dockerfile: String,
+        args: BTreeMap<String, String>,
+        target: Option<String>,
+    },
+}
+
+/// Something to place into a container before it starts.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Placed {
+    pub(super) content: Content,
+    pub(super) target: String,
+}
+
+/// What is placed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    /// A file or directory of the build context.
+    Path(PathBuf),
+    /// This text.
+    Text(String),
+}
+
+/// What every service needs, by name. `prepared` is the environment's own image with the build
+/// context it was built from; none when the services' file says what `main` is.
+pub(super) fn needs(
+    model: &Value,
+    prepared: Option<(&str, Option<&str>)>,
+) -> Result<BTreeMap<String, Needs>, String> {
+    let mut needs = BTreeMap::new();
+    for (name, service) in entries(model, "services") {
+        let prepared = prepared.filter(|_| name == MAIN);
+        let image = image(service, prepared)
+            .ok_or_else(|| format!("service `{name}` has neither an image nor a build"))?;
+        needs.insert(name.clone(), Needs { image, files: files(model, service) });
+    }
+    if needs.contains_key(MAIN) { Ok(needs) } else { Err(format!("there is no service `{MAIN}`")) }
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
+    value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty())
+}
+
+fn image(service: &Value, prepared: Option<(&str, Option<&str>)>) -> Option<ImageNeed> {
+    let named = text(service, "image").map(literal);
+    let build = service.get("build").filter(|build| build.is_object());
+    let Some(build) = build else {
+        let named = named?;
+        let own = prepared.is_some_and(|(image, _)| image == named);
+        return Some(if own { ImageNeed::Prepared } else { ImageNeed::Named(named) });
+    };
+    let context = literal(text(build, "context")?);
+    let dockerfile = text(build, "dockerfile").map_or_else(|| "Dockerfile".to_owned(), literal);
+    let args: BTreeMap<_, _> = entries(build, "args")
+        .map(|(name, value)| (name.clone(), literal(&plain(value))))
+        .collect();
+    let target = text(build, "target").map(literal);
+    if let Some((image, from)) = prepared {
+        let plain = dockerfile == "Dockerfile" && args.is_empty() && target.is_none();
+        let own = plain && from == Some(context.as_str());
+        // A named image goes before a build under its name.
+        if own || (from.is_none() && named.as_deref() == Some(image)) {
+            return Some(ImageNeed::Prepared);
+        }
+    }
+    Some(ImageNeed::Built { context: context.into(), dockerfile, args, target })
+}
+
+/// A scalar as text.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Mounts of the build context, configs and secrets.
+fn files(model: &Value, service: &Value) -> Vec<Placed> {
+    let list = |key: &str| service.get(key).and_then(Value::as_array).into_iter().flatten();
+    let mut files = Vec::new();
+    for volume in list("volumes").filter(|volume| text(volume, "type") == Some("bind")) {
+        if let (Some(source), Some(target)) = (text(volume, "source"), text(volume, "target")) {
+            let content = Content::Path(literal(source).into());
+            files.push(Placed { content, target: literal(target) });
+        }
+    }
+    for (kind, below) in [("configs", ""), ("secrets", "/run/secrets")] {
+        for used in list(kind) {
+            let Some(source) = text(used, "source") else { continue };
+            let target = literal(text(used, "target").unwrap_or(source));
+            let target = if target.starts_with('/') { target } else { format!("{below}/{target}") };
+            let defined = model.get(kind).and_then(|kind| kind.get(source));
+            let Some(defined) = defined else { continue };
+            let content = match (text(defined, "file"), text(defined, "content")) {
+                (Some(file), _) => Content::Path(literal(file).into()),
+                (None, content) => Content::Text(literal(content.unwrap_or_default())),
+            };
+            files.push(Placed { content, target });
+        }
+    }
+    files
+}
+
+/// What the file that is brought up depends on.
+#[derive(Debug)]
+pub(super) struct Final<'a> {
+    /// Name of the project, and of the environment's container.
+    pub(super) name: &'a str,
+    pub(super) labels: HashMap<String, String>,
+    pub(super) request: &'a CreateRequest,
+    pub(super) settings: &'a DockerSettings,
+    /// Whether anything beside the services can be reached.
+    pub(super) open: bool,
+    /// Images by service.
+    pub(super) images: &'a BTreeMap<String, String>,
+}
+
+/// As it stands in a file whose variables are replaced.
+fn quoted(text: &str) -> String {
+    text.replace('$', "$$")
+}
+
+/// The map at `key`, made when there is none.
+fn map<'a>(value: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String, Value> {
+    let entry = value.entry(key).or_insert_with(|| json!({}));
+    if !entry.is_object() {
+        *entry = json!({});
+    }
+    entry.as_object_mut().expect("it was made one")
+}
+
+impl Final<'_> {
+    /// Makes the file that is brought up of a resolved one that was checked.
+    pub(super) fn render(&self, mut model: Value) -> Value {
+        let Some(top) = model.as_object_mut() else { return model };
+        top.insert("name".to_owned(), json!(self.name));
+        for key in ["configs", "secrets"] {
+            top.remove(key);
+        }
+        for (name, service) in map(top, "services") {
+            if let Some(service) = service.as_object_mut() {
+                self.service(name, service);
+                if name == MAIN {
+                    self.main(service);
+                }
+            }
+        }
+        for (name, network) in map(top, "networks") {
+            self.owned(name, network);
+            if !self.open
+                && let Some(network) = network.as_object_mut()
+            {
+                network.insert("internal".to_owned(), json!(true));
+                network.remove("enable_ipv6");
+                // Without an address of the host in it, the network does not lead to the host.
+                let inhibit = json!({"com.docker.network.bridge.inhibit_ipv4": "true"});
+                network.insert("driver_opts".to_owned(), inhibit);
+            }
+        }
+        for (name, volume) in map(top, "volumes") {
+            self.owned(name, volume);
+        }
+        model
+    }
+
+    /// A network or volume.
+    fn owned(&self, name: &str, value: &mut Value) {
+        if !value.is_object() {
+            *value = json!({});
+        }
+        let Some(value) = value.as_object_mut() else { return };
+        value.insert("name".to_owned(), json!(format!("{}_{name}", self.name)));
+        self.label(value);
+    }
+
+    fn label(&self, value: &mut Map<String, Value>) {
+        let labels = map(value, "labels");
+        for (key, text) in &self.labels {
+            labels.insert(key.clone(), json!(quoted(text)));
+        }
+    }
+
+    fn service(&self, name: &str, service: &mut Map<String, Value>) {
+        for key in ["build", "pull_policy", "configs", "secrets", "profiles"] {
+            service.remove(key);
+        }
+        if let Some(image) = self.images.get(name) {
+            service.insert("image".to_owned(), json!(quoted(image)));
+        }
+        if let Some(Value::Array(volumes)) = service.get_mut("volumes") {
+            volumes.retain(|volume| text(volume, "type") != Some("bind"));
+        }
+        if let Some(Value::String(alias)) = service.remove("container_name") {
+            also_known_as(service, &alias);
+        }
+        self.label(service);
+        service.insert("security_opt".to_owned(), json!(["no-new-privileges"]));
+        service.insert("stop_grace_period".to_owned(), json!("0s"));
+        let logging = json!({"max-size": LOG_BYTES, "max-file": "1"});
+        service.insert("logging".to_owned(), json!({"driver": "json-file", "options": logging}));
+        service.insert("pids_limit".to_owned(), json!(PIDS));
+        for (key, value) in
+            [("runtime", &self.settings.runtime), ("platform", &self.settings.platform)]
+        {
+            if let Some(value) = value {
+                service.insert(key.to_owned(), json!(quoted(value)));
+            }
+        }
+        if !self.open {
+            // Old engines ask servers on the host's own loopback for a container's names.
+            service.insert("dns".to_owned(), json!(["127.0.0.1"]));
+            let dropped = service.entry("cap_drop").or_insert_with(|| json!([]));
+            if let Value::Array(dropped) = dropped {
+                dropped.push(json!("NET_RAW"));
+            }
+        }
+    }
+
+    /// The environment itself.
+    fn main(&self, service: &mut Map<String, Value>) {
+        let (request, resources) = (self.request, &self.request.resources);
+        service.insert("container_name".to_owned(), json!(self.name));
+        service.insert("init".to_owned(), json!(true));
+        service.remove("scale");
+        if let Some(workdir) = &request.workdir {
+            service.insert("working_dir".to_owned(), json!(quoted(workdir)));
+        }
+        let variables = map(service, "environment");
+        for (name, value) in &request.env {
+            variables.insert(name.clone(), json!(quoted(value)));
+        }
+        // The request's figures are the task's own after the job's overrides.
+        service.remove("deploy");
+        for key in ["cpus", "cpu_quota", "cpu_period", "cpu_count", "cpu_percent"] {
+            service.remove(key);
+        }
+        for key in ["mem_limit", "memswap_limit", "mem_reservation"] {
+            service.remove(key);
+        }
+        if let Some(cpus) = resources.cpu_ceiling() {
+            service.insert("cpus".to_owned(), json!(cpus));
+        }
+        if let Some(mb) = resources.memory_ceiling_mb() {
+            let bytes = json!((mb.saturating_mul(1024 * 1024)).to_string());
+            service.insert("mem_limit".to_owned(), bytes.clone());
+            service.insert("memswap_limit".to_owned(), bytes);
+        }
+        if resources.gpus > 0 {
+            let device = json!({"capabilities": ["gpu"], "count": resources.gpus});
+            let asked = json!({"resources": {"reservations": {"devices": [device]}}});
+            service.insert("deploy".to_owned(), asked);
+        }
+    }
+}
+
+/// Names of containers belong to the whole engine: inside the task's networks the service is known
+/// by the name it asked for all the same.
+fn also_known_as(service: &mut Map<String, Value>, alias: &str) {
+    for network in service.get_mut("networks").and_then(Value::as_object_mut).into_iter().flatten()
+    {
+        if !network.1.is_object() {
+            *network.1 = json!({});
+        }
+        let aliases = network.1.as_object_mut().map(|n| n.entry("aliases").or_insert(json!([])));
+        if let Some(Value::Array(aliases)) = aliases {
+            aliases.push(json!(alias));
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! What services may ask for. Nothing that a task says gives it power over the host: what is not
+//! known here is refused, with the service and the key.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+/// Keys of a service that stay inside its own container and network.
+const PLAIN: [&str; 59] = [
+    "annotations",
+    "attach",
+    "cap_drop",
+    "command",
+    "configs",
+    "container_name",
+    "cpu_count",
+    "cpu_percent",
+    "cpu_period",
+    "cpu_quota",
+    "cpu_shares",
+    "cpus",
+    "cpuset",
+    "depends_on",
+    "dns",
+    "dns_opt",
+    "dns_search",
+    "domainname",
+    "entrypoint",
+    "environment",
+    "expose",
+    "extra_hosts",
+    "group_add",
+    "healthcheck",
+    "hostname",
+    "image",
+    "init",
+    "labels",
+    "links",
+    "logging",
+    "mac_address",
+    "mem_limit",
+    "mem_reservation",
+    "mem_swappiness",
+    "memswap_limit",
+    "networks",
+    "pids_limit",
+    "platform",
+    "ports",
+    "profiles",
+    "pull_policy",
+    "read_only",
+    "restart",
+    "scale",
+    "secrets",
+    "shm_size",
+    "stdin_open",
+    "stop_grace_period",
+    "stop_signal",
+    "sysctls",
+    "tmpfs",
+    "tty",
+    "ulimits",
+    "user",
+    "working_dir",
+    "env_file",
+    "extends",
+    "label_file",
+    "build",
+];
+
+/// Keys of a build that its files alone decide about.
+const BUILD: [&str; 7] = ["args", "context", "dockerfile", "labels", "pull", "tags", "target"];
+
+/// Keys of the whole file.
+const TOP: [&str; 7] = ["configs", "name", "networks", "secrets", "services", "version", "volumes"];
+
+/// Checks a resolved file. The build context is `root`, without links.
+pub(super) fn check(model: &Value, root: &Path) -> Result<(), String> {
+    let top = model.as_object().ok_or("it is no map")?;
+    if let Some(key) = top.keys().find(|key| !known(&TOP, key)) {
+        return Err(format!("`{key}` is not supported"));
+    }
+    for (name, service) in entries(model, "services") {
+        let keys = service.as_object().ok_or_else(|| format!("service `{name}` is no map"))?;
+        for (key, value) in keys.iter().filter(|(_, value)| !is_empty(value)) {
+            service_key(key, value, root)
+                .map_err(|why| format!("service `{name}`: `{key}`: {why}"))?;
+        }
+    }
+    for (kind, rule) in
+        [("networks", network_key as fn(&str, &Value) -> _), ("volumes", volume_key)]
+    {
+        for (name, value) in entries(model, kind) {
+            for (key, value) in value.as_object().into_iter().flatten() {
+                if !is_empty(value) {
+                    rule(key, value).map_err(|why| format!("{kind}: `{name}`: `{key}`: {why}"))?;
+                }
+            }
+        }
+    }
+    for kind in ["configs", "secrets"] {
+        for (name, value) in entries(model, kind) {
+            file_definition(value, root).map_err(|why| format!("{kind}: `{name}`: {why}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// The named things of a kind.
+pub(super) fn entries<'a>(
+    model: &'a Value,
+    kind: &str,
+) -> impl Iterator<Item = (&'a String, &'a Value)> {
+    model.get(kind).and_then(Value::as_object).into_iter().flat_map(Map::iter)
+}
+
+fn known(list: &[&str], key: &str) -> bool {
+    list.contains(&key) || key.starts_with("x-")
+}
+
+/// What says nothing, or that something is off.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        Value::String(text) => text.is_empty(),
+        Value::Bool(true) | Value::Number(_) => false,
+    }
+}
+
+fn service_key(key: &str, value: &Value, root: &Path) -> Result<(), String> {
+    let text = value.as_str().unwrap_or_default();
+    let of_service = text.starts_with("service:");
+    match key {
+        "build" => build(value, root),
+        "volumes" => list(value).try_for_each(|volume| mount(volume, root)),
+        "deploy" => deploy(value),
+        "security_opt" => {
+            let only = ["no-new-privileges", "no-new-privileges:true", "no-new-privileges=true"];
+            match list(value).find(|item| !item.as_str().is_some_and(|item| only.contains(&item))) {
+                None => Ok(()),
+                Some(other) => Err(format!("{other} would weaken the container's confinement")),
+            }
+        }
+        "privileged" | "cap_add" | "devices" | "device_cgroup_rules" => {
+            Err("would give the task power over the host".to_owned())
+        }
+        "network_mode" if text == "none" || of_service => Ok(()),
+        "pid" if of_service => Ok(()),
+        "ipc" if of_service || matches!(text, "private" | "shareable") => Ok(()),
+        "cgroup" if text == "private" => Ok(()),
+        "network_mode" | "pid" | "ipc" | "cgroup" | "uts" | "userns_mode" => {
+            Err(format!("`{text}` would leave the task's own containers"))
+        }
+        key if known(&PLAIN, key) => Ok(()),
+        _ => Err("is not supported".to_owned()),
+    }
+}
+
+fn build(value: &Value, root: &Path) -> Result<(), String> {
+    let keys = value.as_object().ok_or("is no map")?;
+    if let Some((key, _)) = keys.iter().find(|(key, value)| !known(&BUILD, key) && !is_empty(value))
+    {
+        return Err(format!("`{key}` is not supported"));
+    }
+    inside(root, value, "context")?;
+    let dockerfile = value.get("dockerfile").and_then(Value::as_str).unwrap_or_default();
+    if dockerfile.starts_with('/') || dockerfile.split('/').any(|part| part == "..") {
+        return Err(format!("the Dockerfile `{dockerfile}` lies outside its context"));
+    }
+    Ok(())
+}
+
+fn mount(value: &Value, root: &Path) -> Result<(), String> {
+    match value.get("type").and_then(Value::as_str).unwrap_or_default() {
+        "volume" | "tmpfs" => Ok(()),
+        "bind" => inside(root, value, "source"),
+        other => Err(format!("mounts of type `{other}` are not supported")),
+    }
+}
+
+fn deploy(value: &Value) -> Result<(), String> {
+    let resources = value.get("resources");
+    let asked = resources.and_then(|resources| resources.get("reservations"));
+    for key in ["devices", "generic_resources"] {
+        if asked.and_then(|asked| asked.get(key)).is_some_and(|value| !is_empty(value)) {
+            return Err(format!("`resources.reservations.{key}` would give the service a device"));
+        }
+    }
+    Ok(())
+}
+
+fn network_key(key: &str, value: &Value) -> Result<(), String> {
+    match key {
+        "name" | "ipam" | "internal" | "attachable" | "labels" | "enable_ipv6" => Ok(()),
+        "driver" if matches!(value.as_str(), Some("bridge" | "default")) => Ok(()),
+        "external" => Err("a network that is not the task's own".to_owned()),
+        _ => Err("is not supported".to_owned()),
+    }
+}
+
+fn volume_key(key: &str, value: &Value) -> Result<(), String> {
+    match key {
+        "name" | "labels" => Ok(()),
+        "driver" if value.as_str() == Some("local") => Ok(()),
+        "external" => Err("a volume that is not the task's own".to_owned()),
+        _ => Err("is not supported".to_owned()),
+    }
+}
+
+/// A config or secret.
+fn file_definition(value: &Value, root: &Path) -> Result<(), String> {
+    let keys = value.as_object().ok_or("is no map")?;
+    for (key, value) in keys.iter().filter(|(_, value)| !is_empty(value)) {
+        match key.as_str() {
+            "name" | "labels" | "content" => {}
+            "file" if value.is_string() => inside(root, &Value::Object(keys.clone()), "file")?,
+            _ => return Err(format!("`{key}` is not supported")),
+        }
+    }
+    Ok(())
+}
+
+/// Whether the path at `key`, which the program has made absolute, lies in `root`.
+fn inside(root: &Path, value: &Value, key: &str) -> Result<(), String> {
+    let path = value.get(key).and_then(Value::as_str).unwrap_or_default();
+    let path = literal(path);
+    match Path::new(&path).canonicalize() {
+        Ok(real) if real.starts_with(root) => Ok(()),
+        Err(error) if Path::new(&path).starts_with(root) => {
+            Err(format!("`{path}` cannot be read: {error}"))
+        }
+        _ => Err(format!("`{path}` lies outside the task's environment directory")),
+    }
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// A text of a resolved file as it is meant: dollar signs are doubled there.
+pub(super) fn literal(text: &str) -> String {
+    text.replace("$$", "$")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn checked(model: &Value) -> Result<(), String> {
+        let dir = tempfile::tempdir().expect("a directory");
+        let root = dir.path().canonicalize().expect("there");
+        std::fs::create_dir(root.join("db")).expect("made");
+        std::os::unix::fs::symlink("/etc", root.join("link")).expect("linked");
+        let text = model.to_string().replace("ROOT", root.to_str().expect("text"));
+        check(&serde_json::from_str(&text).expect("JSON"), &root)
+    }
+
+    fn service(keys: &Value) -> Value {
+        json!({"name": "x", "services": {"db": keys}})
+    }
+
+    #[test]
+    fn what_stays_inside_is_allowed() {
+        let model = json!({
+            "name": "x", "x-note": 1,
+            "services": {"db": {
+                "image": "y", "privileged": false, "cap_add": [], "devices": null,
+                "build": {"context": "ROOT/db", "dockerfile": "Dockerfile", "args": {"A": "b"}},
+                "security_opt": ["no-new-privileges:true"], "network_mode": "service:main",
+                "volumes": [{"type": "bind", "source": "ROOT/db", "target": "/x"},
+                            {"type": "volume", "source": "data", "target": "/y"}],
+                "deploy": {"resources": {"limits": {"cpus": 1}, "reservations": {"memory": "1"}}},
+            }},
+            "networks": {"default": {"name": "x_default", "ipam": {}}},
+            "volumes": {"data": {"name": "x_data", "driver": "local"}},
+            "configs": {"c": {"name": "x_c", "content": "y"}},
+        });
+        assert_eq!(checked(&model), Ok(()));
+    }
+
+    #[test]
+    fn what_reaches_the_host_is_refused_with_its_key() {
+        let bind =
+            |source: &str| json!({"volumes": [{"type": "bind", "source": source, "target": "/x"}]});
+        let devices = json!({"resources": {"reservations": {"devices": [{"count": 1}]}}});
+        for (model, word) in [
+            (service(&json!({"privileged": true})), "`privileged`"),
+            (service(&json!({"cap_add": ["SYS_ADMIN"]})), "`cap_add`"),
+            (service(&json!({"devices": ["/dev/sda"]})), "`devices`"),
+            (service(&json!({"network_mode": "host"})), "`network_mode`"),
+            (service(&json!({"network_mode": "container:other"})), "`network_mode`"),
+            (service(&json!({"pid": "host"})), "`pid`"),
+            (service(&json!({"ipc": "host"})), "`ipc`"),
+            (service(&json!({"userns_mode": "host"})), "`userns_mode`"),
+            (service(&json!({"security_opt": ["seccomp=unconfined"]})), "`security_opt`"),
+            (service(&json!({"use_api_socket": true})), "`use_api_socket`"),
+            (service(&json!({"volumes_from": ["container:x"]})), "`volumes_from`"),
+            (service(&json!({"deploy": devices})), "`deploy`"),
+            (service(&bind("/var/run/docker.sock")), "outside"),
+            (service(&bind("ROOT/link/passwd")), "outside"),
+            (service(&bind("ROOT/../x")), "`volumes`"),
+            (service(&json!({"build": {"context": "/etc"}})), "outside"),
+            (service(&json!({"build": {"context": "ROOT", "dockerfile": "../x"}})), "outside"),
+            (service(&json!({"build": {"context": "ROOT", "ssh": ["default"]}})), "`ssh`"),
+            (json!({"services": {}, "networks": {"n": {"external": true}}}), "`external`"),
+            (json!({"services": {}, "networks": {"n": {"driver": "host"}}}), "`driver`"),
+            (
+                json!({"services": {}, "volumes": {"v": {"driver_opts": {"o": "bind"}}}}),
+                "`driver_opts`",
+            ),
+            (json!({"services": {}, "secrets": {"s": {"file": "/etc/shadow"}}}), "outside"),
+            (json!({"services": {}, "models": {"m": {"model": "x"}}}), "`models`"),
+        ] {
+            let refused = checked(&model).expect_err(&model.to_string());
+            assert!(refused.contains(word), "{model}: {refused}");
+        }
+    }
+}

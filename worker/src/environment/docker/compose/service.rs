@@ -1,0 +1,78 @@
+//! A service beside an environment: a place for commands and files.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bollard::query_parameters::RestartContainerOptions;
+use rollout_protocol::record::LimitsHeld;
+use rollout_protocol::spec::task::NetworkPolicy;
+
+use super::super::container::Container;
+use crate::environment::{ByteStream, Command, Environment, Exit, Failure, Output, Upload};
+
+/// One container of a service. Its life is that of the environment.
+#[derive(Debug)]
+pub(in super::super) struct Service {
+    pub(super) container: Container,
+    pub(super) workdir: String,
+}
+
+#[async_trait]
+impl Environment for Service {
+    fn id(&self) -> &str {
+        &self.container.name
+    }
+
+    fn workdir(&self) -> &str {
+        &self.workdir
+    }
+
+    fn limits(&self) -> LimitsHeld {
+        LimitsHeld::default()
+    }
+
+    async fn copy_to(&self, uploads: Vec<Upload>) -> Result<(), Failure> {
+        self.container.copy_to(uploads).await
+    }
+
+    async fn copy_from(&self, path: &str) -> Result<Option<ByteStream>, Failure> {
+        self.container.copy_from(path).await
+    }
+
+    async fn exec(&self, command: Command, output: Arc<dyn Output>) -> Result<Exit, Failure> {
+        self.container.exec(command, output).await
+    }
+
+    /// Starts the service anew: which processes are its own and which were started by commands
+    /// cannot be told apart in an image whose first process is not ours.
+    async fn kill_processes(&self) -> Result<(), Failure> {
+        let options = RestartContainerOptions { t: Some(0), signal: None };
+        let docker = self.container.client.docker().await?;
+        docker
+            .restart_container(&self.container.engine_id, Some(options))
+            .await
+            .map_err(|e| self.container.failure("ending all processes by a restart", e))
+    }
+
+    async fn set_network(&self, policy: &NetworkPolicy) -> Result<(), Failure> {
+        self.container.set_network(policy).await
+    }
+
+    async fn oom_killed(&self) -> bool {
+        self.container.oom_killed().await
+    }
+
+    async fn stop(&self) -> Result<(), Failure> {
+        self.container.stop().await
+    }
+
+    /// Goes with the environment.
+    async fn destroy(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn preserve(&self) -> Result<String, Failure> {
+        let name = self.container.keep().await?;
+        Ok(format!("docker start {name} && docker exec -it {name} /bin/sh"))
+    }
+}
