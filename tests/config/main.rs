@@ -1,6 +1,8 @@
 //! The files under `tests/fixtures` and `examples`, read as a run would: what shall be right is
 //! right without a warning, and of what shall be wrong every fault is named at once.
 
+mod keys;
+
 use std::path::Path;
 
 use rollout_coordinator::config::{Options, Problems, read_job, read_task};

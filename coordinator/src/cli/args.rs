@@ -11,6 +11,7 @@ use rollout_protocol::spec::environment::ProviderKind;
 
 #[cfg(feature = "nats")]
 use super::cluster::{CancelArgs, DoctorArgs, NeededNats, SetupArgs, WorkersArgs};
+use super::job_args::JobArgs;
 use super::tree::TreeCommand;
 #[cfg(feature = "nats")]
 use super::values;
@@ -65,8 +66,13 @@ pub(super) enum Command {
 /// ends them at once.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
-    /// The job file, YAML or JSON
-    pub(super) job: PathBuf,
+    /// The job file, YAML or JSON; none is needed when `-p`, `-d` or `--repo` says what to run
+    #[arg(required_unless_present_any = ["config", "path", "dataset", "repo"])]
+    pub(super) job: Option<PathBuf>,
+
+    /// The job file, as an option
+    #[arg(long, short = 'c', value_name = "JOB", conflicts_with = "job")]
+    pub(super) config: Option<PathBuf>,
 
     /// Print the resolved plan and its digest, and start nothing
     #[arg(long)]
@@ -79,14 +85,6 @@ pub(super) struct RunArgs {
     /// What becomes files beside `config.json` and `result.json`
     #[arg(long, value_name = "WHAT", default_value = "full")]
     pub(super) materialize: Materialize,
-
-    /// Name of the run, instead of the job file's; another name is another run
-    #[arg(long)]
-    pub(super) name: Option<String>,
-
-    /// Directory of runs, instead of the job file's `jobs_dir`
-    #[arg(long, value_name = "DIR")]
-    pub(super) jobs_dir: Option<PathBuf>,
 
     /// Blob store: a directory, or `file:///directory` [default: <jobs_dir>/.rollout/blobs]
     #[arg(long)]
@@ -135,6 +133,9 @@ pub(super) struct RunArgs {
     #[cfg(feature = "nats")]
     #[command(flatten)]
     pub(super) nats: super::cluster::NatsArgs,
+
+    #[command(flatten)]
+    pub(super) keys: JobArgs,
 }
 
 /// Run trials of the runs of a server, on this host

@@ -8,7 +8,7 @@ use rollout_protocol::spec::timeout::Timeouts;
 use super::error::CliError;
 use super::output::Printer;
 use super::run::KNOWN_PARTS;
-use crate::config::Job;
+use crate::config::{Job, Provenance};
 use crate::dataset::{KnownParts, Sink};
 use crate::plan::{self, DryRun, FormatView, ImageView, Prepared, TaskView};
 use crate::report::escape;
@@ -68,6 +68,10 @@ fn render(job: &Job, plan: &DryRun) -> String {
         *line = escape::line(line).into_owned();
     }
     lines.push(String::new());
+    let set = plan.provenance.iter().map(|Provenance { key, source }| {
+        vec![escape::line(key).into_owned(), escape::line(source).into_owned()]
+    });
+    lines.push(table::aligned(&["key", "set by"], set.collect(), 2));
     lines.push(tasks(&plan.tasks));
     lines.extend(formats(&plan.tasks));
     for task in &plan.tasks {

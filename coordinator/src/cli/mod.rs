@@ -13,6 +13,7 @@ mod export;
 #[cfg(feature = "docker")]
 mod gc;
 mod image_locks;
+mod job_args;
 mod keys;
 mod logging;
 mod output;

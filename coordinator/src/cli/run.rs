@@ -175,13 +175,13 @@ fn prepare(args: &RunArgs) -> Result<Prepared, CliError> {
     let elsewhere = false;
     let is_set = |name: &str| elsewhere || std::env::var(name).is_ok();
     let options = Options {
-        name: args.name.clone(),
-        jobs_dir: args.jobs_dir.clone(),
+        settings: args.keys.settings().map_err(CliError::usage)?,
         strict: args.strict,
         cache: image_locks::fetched(|name| std::env::var_os(name)),
         ..Options::new(&is_set)
     };
-    Ok(plan::read(&args.job, &options)?)
+    let file = args.config.as_deref().or(args.job.as_deref());
+    Ok(plan::read(file, &options)?)
 }
 
 fn level(args: &RunArgs, job: LogLevel) -> LogLevel {

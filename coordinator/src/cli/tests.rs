@@ -33,11 +33,40 @@ fn a_job_file_alone_means_run() {
         &["rollout", "Cargo.toml"],
     ] {
         let run = parse(words).unwrap_or_else(|error| panic!("{words:?}: {error}"));
-        assert_eq!(run.job.as_os_str(), *words.iter().rfind(|w| w.contains('.')).expect("a file"));
+        let file = run.job.expect("a job file");
+        assert_eq!(file.as_os_str(), *words.iter().rfind(|w| w.contains('.')).expect("a file"));
     }
     for words in [&["rollout"][..], &["rollout", "sing"], &["rollout", "no-such-file"]] {
         assert!(parse(words).is_err(), "{words:?}");
     }
+}
+
+#[test]
+fn keys_of_the_job_are_options() {
+    let words = "rollout run -p dir -a oracle -k 2 -n 8 -e docker -t a* -t b -x c -l 10 \
+                 --set verifier.disable=true --ae KEY=secret --artifact /out -o runs --job-name j";
+    let run = parse(&words.split_whitespace().collect::<Vec<_>>()).expect("valid");
+    let settings = run.keys.settings().expect("valid");
+    let mut problems = crate::config::Problems::default();
+    let options = crate::config::Options { settings, ..crate::config::Options::new(&|_| true) };
+    let job = crate::config::job_of_settings(&options, &mut problems).expect("a job");
+    let (job, _) = problems.finish(job).expect("no faults");
+    assert_eq!((job.n_attempts, job.n_concurrent_trials), (2, 8));
+    assert_eq!(job.run_dir(), std::path::Path::new("runs/j"));
+    assert_eq!(job.datasets[0].selection.names, ["a*", "b"]);
+    assert_eq!(job.datasets[0].selection.most, Some(10));
+    assert!(job.settings.verifier.disable);
+    let shown = format!("{:?}", job.provenance);
+    assert!(!shown.contains("secret") && shown.contains("--agent-env KEY"), "{shown}");
+    for bad in [
+        &["rollout", "run"][..],
+        &["rollout", "run", "-d", "name"],
+        &["rollout", "run", "job.yaml", "-c", "other.yaml"],
+    ] {
+        assert!(parse(bad).is_err(), "{bad:?}");
+    }
+    let run = parse(&["rollout", "run", "-p", "d", "--set", "x"]).expect("valid");
+    assert!(run.keys.settings().is_err());
 }
 
 #[test]

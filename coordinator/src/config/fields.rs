@@ -6,8 +6,12 @@ use std::cell::RefCell;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
+use super::overlay::Setting;
 use super::problem::{ConfigError, ConfigWarning, ErrorKind, Problems, nearest};
-use super::tree::{Node, Value, quoted};
+use super::tree::{Node, Value, flag_index, quoted};
+
+/// The file that faults of options are found in.
+pub(crate) const COMMAND_LINE: &str = "command line";
 
 /// What keys without a meaning are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +26,7 @@ pub(crate) enum UnknownKeys {
 pub(crate) struct Reader<'a> {
     file: &'a Path,
     unknown: UnknownKeys,
+    settings: &'a [Setting],
     problems: RefCell<Problems>,
     /// Every key that was asked for, whether it was there or not.
     #[cfg(test)]
@@ -46,8 +51,9 @@ impl Spot {
         found: impl Into<String>,
         expected: impl Into<String>,
     ) -> ConfigError {
+        let typed = self.line.is_none() && self.key.starts_with('-');
         ConfigError {
-            file: file.to_owned(),
+            file: if typed { COMMAND_LINE.into() } else { file.to_owned() },
             line: self.line,
             key: self.key.clone(),
             kind,
@@ -64,10 +70,29 @@ impl<'a> Reader<'a> {
         Self {
             file,
             unknown,
+            settings: &[],
             problems: RefCell::default(),
             #[cfg(test)]
             taken: RefCell::default(),
         }
+    }
+
+    /// The same for a tree over which settings were laid.
+    pub(crate) fn with_settings(self, settings: &'a [Setting]) -> Self {
+        Self { settings, ..self }
+    }
+
+    /// The place of a key, in the file or on the command line.
+    fn spot(&self, key: &str, line: usize) -> Spot {
+        let Some(index) = flag_index(line) else {
+            return Spot { key: key.to_owned(), line: Some(line) };
+        };
+        let key = match self.settings.get(index).map(Setting::flag) {
+            None => key.to_owned(),
+            Some(flag) if flag.ends_with(key) => flag.to_owned(),
+            Some(flag) => format!("{flag} ({key})"),
+        };
+        Spot { key, line: None }
     }
 
     /// What was found wrong.
@@ -79,8 +104,7 @@ impl<'a> Reader<'a> {
 
     /// The fields of the whole document.
     pub(crate) fn root<'b>(&'b self, node: &'b Node) -> Option<Fields<'b>> {
-        let field =
-            Field { reader: self, node: Some(node), key: String::new(), line: Some(node.line) };
+        let field = Field { reader: self, node: Some(node), key: String::new(), line: node.line };
         field.mapping()
     }
 
@@ -118,7 +142,7 @@ impl<'a> Fields<'a> {
             reader: self.reader,
             node: entry.map(|(_, _, node)| node),
             key: join(&self.path, key),
-            line: Some(entry.map_or(self.node.line, |(_, line, _)| line)),
+            line: entry.map_or(self.node.line, |(_, line, _)| line),
         }
     }
 
@@ -133,18 +157,17 @@ impl<'a> Fields<'a> {
 
     fn unknown(&self, key: &str, line: usize) {
         let near = nearest(key, self.known.iter().copied());
-        let path = join(&self.path, key);
+        let spot = self.reader.spot(&join(&self.path, key), line);
         let mut problems = self.reader.problems.borrow_mut();
         if self.reader.unknown == UnknownKeys::Warnings {
             let near = near.map(|n| format!(" (did you mean `{n}`?)")).unwrap_or_default();
             problems.warning(ConfigWarning {
                 file: self.reader.file.to_owned(),
-                line: Some(line),
-                key: path,
+                line: spot.line,
+                key: spot.key,
                 message: format!("this key is not known and has no effect{near}"),
             });
         } else {
-            let spot = Spot { key: path, line: Some(line) };
             let expected = format!("one of {}", self.known.join(", "));
             problems.error(ConfigError {
                 hint: near.map(|n| format!("did you mean `{n}`?")),
@@ -168,7 +191,7 @@ pub(crate) struct Field<'a> {
     reader: &'a Reader<'a>,
     node: Option<&'a Node>,
     key: String,
-    line: Option<usize>,
+    line: usize,
 }
 
 impl<'a> Field<'a> {
@@ -194,7 +217,7 @@ impl<'a> Field<'a> {
 
     /// Where the field is.
     pub(crate) fn spot(&self) -> Spot {
-        Spot { key: self.key.clone(), line: self.line }
+        self.reader.spot(&self.key, self.line)
     }
 
     /// Records a fault of this field.
@@ -226,10 +249,11 @@ impl<'a> Field<'a> {
 
     /// Records a warning about this field.
     pub(crate) fn warn(&self, message: impl Into<String>) {
+        let Spot { key, line } = self.spot();
         self.reader.problems.borrow_mut().warning(ConfigWarning {
             file: self.reader.file.to_owned(),
-            line: self.line,
-            key: self.key.clone(),
+            line,
+            key,
             message: message.into(),
         });
     }
@@ -281,7 +305,20 @@ impl<'a> Field<'a> {
 
     /// A path of a file or directory.
     pub(crate) fn path(&self) -> Option<PathBuf> {
-        self.name().map(PathBuf::from)
+        let path = PathBuf::from(self.name()?);
+        // What the command line names counts from where it was typed, not from a file's directory.
+        let typed = flag_index(self.line).and_then(|_| std::path::absolute(&path).ok());
+        Some(typed.unwrap_or(path))
+    }
+
+    /// The address of a repository: a local one that the command line names counts from where it was
+    /// typed.
+    pub(crate) fn typed_path(&self, address: &str) -> String {
+        let local = !address.contains("://") && !address.contains(':');
+        let typed = flag_index(self.line).filter(|_| local && !address.starts_with('-'));
+        let path = typed.and_then(|_| std::path::absolute(address).ok());
+        let text = path.and_then(|path| path.to_str().map(str::to_owned));
+        text.unwrap_or_else(|| address.to_owned())
     }
 
     /// Text, or a number or boolean as the text it was written as.
@@ -383,7 +420,7 @@ impl<'a> Field<'a> {
             reader: self.reader,
             node: Some(node),
             key: format!("{}[{index}]", self.key),
-            line: Some(node.line),
+            line: node.line,
         };
         let present = |item: &Self| item.is_present() || item.wrong_type::<()>("a value").is_some();
         Some(nodes.iter().enumerate().map(item).filter(present).collect())
@@ -396,7 +433,7 @@ impl<'a> Field<'a> {
         };
         let field = |entry: &'a super::tree::Entry| {
             let key = join(&self.key, &entry.key);
-            let line = Some(entry.line);
+            let line = entry.line;
             (entry.key.as_str(), Self { reader: self.reader, node: Some(&entry.node), key, line })
         };
         Some(entries.iter().map(field).collect())

@@ -19,9 +19,11 @@ use super::elements::verifier::VerifierFile;
 use super::elements::{
     agents, artifacts, datasets, environment, metrics, names, retry, timeouts, variables, verifier,
 };
-use super::fields::{Field, Fields, Reader, Spot, UnknownKeys};
+use super::fields::{COMMAND_LINE, Field, Fields, Reader, Spot, UnknownKeys};
+use super::overlay::{self, Setting};
 use super::problem::{ErrorKind, Problems};
-use super::tree::Node;
+use super::provenance::{self, Provenance};
+use super::tree::{Node, Value, flag_line};
 use super::{read, yaml};
 use crate::metrics::MetricKind;
 
@@ -107,18 +109,37 @@ impl LogLevel {
     }
 }
 
-/// Reads a job file; nothing when it has no structure at all.
-pub(super) fn read(file: &Path, problems: &mut Problems) -> Option<JobFile> {
-    let text = read::text(file, problems)?;
-    let root = tree(file, &text, problems)?;
-    let reader = Reader::new(file, UnknownKeys::Errors);
+/// A job as it is written, and who wrote what of it.
+pub(super) struct Written {
+    /// The job.
+    pub(super) job: JobFile,
+    /// Where its values come from.
+    pub(super) provenance: Vec<Provenance>,
+}
+
+/// Reads a job file, if there is one, with settings laid over it; nothing when it has no structure
+/// at all.
+pub(super) fn read(
+    file: Option<&Path>,
+    settings: &[Setting],
+    problems: &mut Problems,
+) -> Option<Written> {
+    let mut root = match file {
+        Some(file) => tree(file, &read::text(file, problems)?, problems)?,
+        None => Node { line: flag_line(settings.len()), value: Value::Mapping(Vec::new()) },
+    };
+    if !settings.is_empty() {
+        overlay::apply(settings, &mut root, problems);
+    }
+    let file = file.unwrap_or(Path::new(COMMAND_LINE));
+    let reader = Reader::new(file, UnknownKeys::Errors).with_settings(settings);
     let job = reader.root(&root).map(|mut fields| {
         let job = job(&mut fields);
         fields.finish();
         job
     });
     problems.extend(reader.into_problems());
-    job
+    Some(Written { job: job?, provenance: provenance::of(&root, file, settings) })
 }
 
 fn tree(file: &Path, text: &str, problems: &mut Problems) -> Option<Node> {

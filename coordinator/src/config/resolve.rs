@@ -4,27 +4,27 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use jiff::Zoned;
-use rollout_protocol::name;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
 use rollout_protocol::wire::offer::Pacing;
 
 use super::elements::agents::Agent;
 use super::elements::datasets::{DatasetRef, TaskRef};
-use super::elements::names;
 use super::elements::resources::ResourceOverrides;
 use super::elements::timeouts::TimeoutRules;
 use super::elements::variables;
 use super::elements::verifier::RuleOverrides;
-use super::fields::Spot;
-use super::job_file::{self, JobFile, LogLevel};
+use super::fields::COMMAND_LINE;
+use super::job_file::{self, JobFile, LogLevel, Written};
+use super::overlay::Setting;
 use super::problem::{ErrorKind, Problems};
+use super::provenance::Provenance;
 use crate::metrics::MetricKind;
 
 /// A job, fully resolved except for the content of its datasets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
-    /// The job file.
+    /// The job file; a word for the command line when there is none.
     pub file: PathBuf,
     /// Name of the run directory.
     pub name: String,
@@ -60,14 +60,14 @@ pub struct Job {
     pub datasets: Vec<DatasetRef>,
     /// Tasks beside them, in the order of the file.
     pub tasks: Vec<TaskRef>,
+    /// Where the values come from that are not defaults.
+    pub provenance: Vec<Provenance>,
 }
 
 /// What the command line and the host say about a job.
 pub struct Options<'a> {
-    /// Replaces `name`.
-    pub name: Option<String>,
-    /// Replaces `jobs_dir`.
-    pub jobs_dir: Option<PathBuf>,
+    /// Keys of the job from the command line, over those of the job file.
+    pub settings: Vec<Setting>,
     /// Local time, for the name of a job that has none.
     pub now: Zoned,
     /// Whether a variable is set where trials will run. Its value is never asked for.
@@ -79,9 +79,9 @@ pub struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// No replacements, the present time, and the variables that `is_set` says.
+    /// No settings, the present time, and the variables that `is_set` says.
     pub fn new(is_set: &'a dyn Fn(&str) -> bool) -> Self {
-        Self { name: None, jobs_dir: None, now: Zoned::now(), is_set, strict: false, cache: None }
+        Self { settings: Vec::new(), now: Zoned::now(), is_set, strict: false, cache: None }
     }
 }
 
@@ -103,19 +103,28 @@ impl Job {
 /// Reads, checks and resolves a job file. There is a job even when faults were recorded, so that
 /// its datasets can be checked too; nothing only when the file has no structure at all.
 pub fn read_job(file: &Path, options: &Options<'_>, problems: &mut Problems) -> Option<Job> {
-    let written = job_file::read(file, problems)?;
-    check_variables(file, &written, options, problems);
-    check_name_option(options, problems);
-    Some(resolve(file, written, options))
+    read(Some(file), options, problems)
+}
+
+/// The same for a job that the command line alone describes.
+pub fn job_of_settings(options: &Options<'_>, problems: &mut Problems) -> Option<Job> {
+    read(None, options, problems)
+}
+
+fn read(file: Option<&Path>, options: &Options<'_>, problems: &mut Problems) -> Option<Job> {
+    let Written { job, provenance } = job_file::read(file, &options.settings, problems)?;
+    let file = file.unwrap_or(Path::new(COMMAND_LINE));
+    check_variables(file, &job, options, problems);
+    Some(Job { provenance, ..resolve(file, job, options) })
 }
 
 fn resolve(file: &Path, written: JobFile, options: &Options<'_>) -> Job {
-    let name = options.name.clone().or(written.name);
+    let name = written.name;
     let agents = written.agents.into_iter();
     Job {
         file: file.to_owned(),
         name: name.unwrap_or_else(|| options.now.strftime("%Y-%m-%d__%H-%M-%S").to_string()),
-        jobs_dir: options.jobs_dir.clone().unwrap_or(written.jobs_dir),
+        jobs_dir: written.jobs_dir,
         n_attempts: written.n_attempts,
         n_concurrent_trials: written.n_concurrent_trials,
         pacing: written.pacing,
@@ -139,16 +148,7 @@ fn resolve(file: &Path, written: JobFile, options: &Options<'_>) -> Job {
         agents: agents.map(|agent| Agent::new(agent, &written.timeouts)).collect(),
         datasets: written.datasets,
         tasks: written.tasks,
-    }
-}
-
-fn check_name_option(options: &Options<'_>, problems: &mut Problems) {
-    let Some(name) = &options.name else { return };
-    if let Err(why) = name::check(name) {
-        let spot = Spot { key: "--name".to_owned(), line: None };
-        let found = format!("{name:?}, which {why}");
-        let place = Path::new("command line");
-        problems.error(spot.error(place, ErrorKind::BadValue, found, names::EXPECTED));
+        provenance: Vec::new(),
     }
 }
 

@@ -203,6 +203,7 @@ fn the_document_reads_back_as_the_same_job() {
     let again = read_job(&file, &options(), &mut problems).expect("a job");
     let (mut again, _) = problems.finish(again).expect("no faults");
     again.file.clone_from(&job.file);
+    again.provenance.clone_from(&job.provenance);
     for (new, old) in again.datasets.iter_mut().zip(&job.datasets) {
         new.spot = old.spot.clone();
     }

@@ -1,9 +1,22 @@
 //! What a configuration file says, before anything is checked: one tree for YAML, JSON and TOML.
 
+/// Lines from here on stand for options of the command line: no file that is read has so many.
+const FLAG_LINES: usize = usize::MAX / 2;
+
+/// The line that stands for an option of the command line.
+pub(crate) const fn flag_line(index: usize) -> usize {
+    FLAG_LINES + index
+}
+
+/// The option of the command line that a line stands for, if it does.
+pub(crate) const fn flag_index(line: usize) -> Option<usize> {
+    line.checked_sub(FLAG_LINES)
+}
+
 /// A value with its place.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Node {
-    /// Line, from 1.
+    /// Line, from 1, or [`flag_line`].
     pub(crate) line: usize,
     /// The value.
     pub(crate) value: Value,

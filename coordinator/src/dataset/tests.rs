@@ -114,12 +114,12 @@ fn every_fault_of_datasets() {
     assert_eq!(
         project.faults(false),
         expected(&[
-            ("good/a", "", ErrorKind::DuplicateName),
-            ("good/journal", "", ErrorKind::BadValue),
             ("job.yaml", "datasets[1].path", ErrorKind::NotFound),
             ("job.yaml", "datasets[2].path", ErrorKind::NoTasks),
             ("job.yaml", "datasets[3].path", ErrorKind::Unreadable),
             ("job.yaml", "datasets[4].path", ErrorKind::DuplicateName),
+            ("good/a", "", ErrorKind::DuplicateName),
+            ("good/journal", "", ErrorKind::BadValue),
         ])
     );
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::JobPlan;
-use crate::config::{self, ConfigWarning, FormatChoice, Job};
+use crate::config::{self, ConfigWarning, FormatChoice, Job, Provenance};
 use crate::dataset::{Dataset, Task};
 
 /// A job as it would run.
@@ -23,6 +23,8 @@ pub struct DryRun {
     pub counts: Counts,
     /// The job, resolved; environment values unexpanded.
     pub config: Value,
+    /// Where its values come from that are not defaults.
+    pub provenance: Vec<Provenance>,
     /// The tasks, in result order.
     pub tasks: Vec<TaskView>,
     /// What is odd.
@@ -135,6 +137,7 @@ pub fn dry_run(
             faulty_tasks: tasks.iter().filter(|task| task.fault.is_some()).count(),
         },
         config: config::document(job),
+        provenance: job.provenance.clone(),
         tasks: tasks
             .iter()
             .zip(plan.tasks())

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use crate::config::{ConfigErrors, ConfigWarning, Job, Options, Problems, read_job};
+use crate::config::{
+    ConfigErrors, ConfigWarning, Job, Options, Problems, job_of_settings, read_job,
+};
 use crate::dataset::{self, Dataset};
 
 /// A job whose configuration is right.
@@ -16,13 +18,18 @@ pub struct Prepared {
     pub warnings: Vec<ConfigWarning>,
 }
 
-/// Reads a job file and the task files of its datasets. This blocks on the file system.
+/// Reads a job, from a file or from the command line alone, and the task files of its datasets.
+/// This blocks on the file system, and on the network where tasks have to be fetched.
 ///
 /// # Errors
 /// Every fault of all files.
-pub fn read(file: &Path, options: &Options<'_>) -> Result<Prepared, ConfigErrors> {
+pub fn read(file: Option<&Path>, options: &Options<'_>) -> Result<Prepared, ConfigErrors> {
     let mut problems = Problems::default();
-    let prepared = read_job(file, options, &mut problems).map(|job| {
+    let job = match file {
+        Some(file) => read_job(file, options, &mut problems),
+        None => job_of_settings(options, &mut problems),
+    };
+    let prepared = job.map(|job| {
         let datasets = dataset::load(&job, options, &mut problems);
         (job, datasets)
     });

@@ -256,7 +256,7 @@ fn project() -> tempfile::TempDir {
 
 fn prepared(dir: &std::path::Path) -> Prepared {
     let is_set = |name: &str| name == "KEY";
-    read(&dir.join("job.yaml"), &crate::config::Options::new(&is_set)).expect("no faults")
+    read(Some(&dir.join("job.yaml")), &crate::config::Options::new(&is_set)).expect("no faults")
 }
 
 #[tokio::test]

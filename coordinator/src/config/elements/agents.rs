@@ -11,6 +11,9 @@ use super::names;
 use super::timeouts::{TimeoutRules, read_optional};
 use super::variables::{self, Variable};
 
+/// Names of the agents that need no scripts.
+pub(crate) const BUILT_IN: &[&str] = &["oracle", "nop"];
+
 /// An agent as written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentFile {

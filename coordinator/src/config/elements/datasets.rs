@@ -198,7 +198,7 @@ fn registry(field: &Field<'_>) -> Option<RegistryRef> {
 fn repository(repo: &Field<'_>, reference: &Field<'_>) -> Option<(String, Option<String>)> {
     let text = repo.name()?;
     let (url, own) = split_reference(&text);
-    let (url, own) = (url.to_owned(), own.map(str::to_owned));
+    let (url, own) = (repo.typed_path(url), own.map(str::to_owned));
     check_url(repo, &url)?;
     let given = reference.name();
     if own.is_some() && given.is_some() {

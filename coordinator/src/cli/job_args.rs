@@ -1,0 +1,287 @@
+//! The options of `rollout run` that are keys of a job.
+
+use clap::Args;
+
+use crate::config::{GivenDataset, Setting};
+
+/// Keys of the job on the command line: over those of the job file, or in its place.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Keys of the job")]
+pub(super) struct JobArgs {
+    /// Directory of tasks, or of one task, instead of the job file's datasets
+    #[arg(long, short = 'p', value_name = "DIR")]
+    pub(super) path: Vec<String>,
+
+    /// Dataset of the registry, instead of the job file's datasets
+    #[arg(long, short = 'd', value_name = "NAME[@VERSION]", requires = "registry")]
+    pub(super) dataset: Vec<String>,
+
+    /// Where the registry is
+    #[arg(long, value_name = "PATH|URL")]
+    registry: Option<String>,
+
+    /// Git repository with tasks, instead of the job file's datasets
+    #[arg(long, value_name = "URL[@REF]")]
+    pub(super) repo: Vec<String>,
+
+    /// Only tasks whose name matches, in every dataset
+    #[arg(
+        long,
+        short = 't',
+        visible_short_alias = 'i',
+        alias = "include-task-name",
+        value_name = "GLOB"
+    )]
+    task_name: Vec<String>,
+
+    /// No tasks whose name matches, in every dataset
+    #[arg(long, short = 'x', value_name = "GLOB")]
+    exclude_task_name: Vec<String>,
+
+    /// At most so many tasks of every dataset
+    #[arg(long, short = 'l', value_name = "N", allow_hyphen_values = true)]
+    n_tasks: Option<String>,
+
+    /// Format of the tasks of every dataset: auto, rollout or harbor
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<String>,
+
+    /// Agent: `oracle`, `nop`, or one that the job file has
+    #[arg(long, short = 'a', value_name = "NAME")]
+    agent: Vec<String>,
+
+    /// Variable of every agent
+    #[arg(long, alias = "ae", value_name = "NAME=VALUE")]
+    agent_env: Vec<String>,
+
+    /// Variable of the test scripts
+    #[arg(long, alias = "ve", value_name = "NAME=VALUE")]
+    verifier_env: Vec<String>,
+
+    /// Variable of this process that task files may use
+    #[arg(long, value_name = "NAME")]
+    task_env: Vec<String>,
+
+    /// Trials of every agent on every task
+    #[arg(long, short = 'k', value_name = "N", allow_hyphen_values = true)]
+    n_attempts: Option<String>,
+
+    /// Trials at a time
+    #[arg(long, short = 'n', alias = "n-concurrent", value_name = "N", allow_hyphen_values = true)]
+    n_concurrent_trials: Option<String>,
+
+    /// Agents that execute at a time, on each worker
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    n_concurrent_agents: Option<String>,
+
+    /// Environment: docker or process
+    #[arg(long, short = 'e', alias = "env", value_name = "TYPE")]
+    environment: Option<String>,
+
+    /// Build images without cache, also of tasks that name one
+    #[arg(long)]
+    force_build: bool,
+
+    /// Which environments are kept: never, always or on_failure
+    #[arg(long, value_name = "WHICH")]
+    preserve_env: Option<String>,
+
+    /// Processors of every environment
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    override_cpus: Option<String>,
+
+    /// Memory of every environment, such as 2G
+    #[arg(long, value_name = "AMOUNT", allow_hyphen_values = true)]
+    override_memory: Option<String>,
+
+    /// Storage of every environment, such as 10G
+    #[arg(long, value_name = "AMOUNT", allow_hyphen_values = true)]
+    override_storage: Option<String>,
+
+    /// Graphics processors of every environment
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    override_gpus: Option<String>,
+
+    /// Factor of every time limit that has none of its own
+    #[arg(long, value_name = "FACTOR", allow_hyphen_values = true)]
+    timeout_multiplier: Option<String>,
+
+    /// Factor of the time limits of agents
+    #[arg(long, value_name = "FACTOR", allow_hyphen_values = true)]
+    agent_timeout_multiplier: Option<String>,
+
+    /// Factor of the time limits of test scripts
+    #[arg(long, value_name = "FACTOR", allow_hyphen_values = true)]
+    verifier_timeout_multiplier: Option<String>,
+
+    /// Factor of the time limits of agents' installs
+    #[arg(long, value_name = "FACTOR", allow_hyphen_values = true)]
+    agent_setup_timeout_multiplier: Option<String>,
+
+    /// Factor of the time limits of image builds
+    #[arg(long, value_name = "FACTOR", allow_hyphen_values = true)]
+    environment_build_timeout_multiplier: Option<String>,
+
+    /// Run no test script: trials end unverified
+    #[arg(long)]
+    disable_verification: bool,
+
+    /// Which of several rewards is the reward
+    #[arg(long, value_name = "KEY")]
+    reward_key: Option<String>,
+
+    /// File or directory of the environment that is kept of every trial
+    #[arg(long, value_name = "PATH")]
+    artifact: Vec<String>,
+
+    /// Name of the run; another name is another run
+    #[arg(long, visible_alias = "job-name")]
+    name: Option<String>,
+
+    /// Directory of runs
+    #[arg(long, short = 'o', value_name = "DIR")]
+    jobs_dir: Option<String>,
+
+    /// Any key of the job, with its value in YAML: `--set environment.provider_config.network=none`
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+impl JobArgs {
+    /// The settings, those of `--set` last.
+    ///
+    /// # Errors
+    /// The option that is not `KEY=VALUE`.
+    pub(super) fn settings(&self) -> Result<Vec<Setting>, String> {
+        let mut settings = self.datasets();
+        settings.extend(self.agent.iter().map(|name| Setting::agent(&format!("-a {name}"), name)));
+        self.single(&mut settings);
+        self.lists(&mut settings)?;
+        for text in &self.set {
+            let (key, value) = pair("--set", text)?;
+            // The value may be a secret.
+            settings.push(Setting::yaml(&format!("--set {key}"), key, value));
+        }
+        Ok(settings)
+    }
+
+    fn datasets(&self) -> Vec<Setting> {
+        let path =
+            |dir: &String| Setting::dataset(&format!("-p {dir}"), GivenDataset::Path(dir.clone()));
+        let repository = |url: &String| {
+            let shown = crate::registry::without_secrets(url);
+            Setting::dataset(&format!("--repo {shown}"), GivenDataset::Repository(url.clone()))
+        };
+        let registered = |text: &String| {
+            let (name, version) = match text.rsplit_once('@') {
+                Some((name, version)) if !name.is_empty() => (name, Some(version.to_owned())),
+                _ => (text.as_str(), None),
+            };
+            let registry = self.registry.clone().unwrap_or_default();
+            let dataset = GivenDataset::Registered { registry, name: name.to_owned(), version };
+            Setting::dataset(&format!("-d {text}"), dataset)
+        };
+        let mut settings: Vec<Setting> = self.path.iter().map(path).collect();
+        settings.extend(self.dataset.iter().map(registered));
+        settings.extend(self.repo.iter().map(repository));
+        for (flag, key, patterns) in [
+            ("-t", "task_names", &self.task_name),
+            ("-x", "exclude_task_names", &self.exclude_task_name),
+        ] {
+            if !patterns.is_empty() {
+                let flag = format!("{flag} {}", patterns.join(" "));
+                settings.push(Setting::each_dataset_list(&flag, key, patterns));
+            }
+        }
+        for (flag, key, value) in
+            [("-l", "n_tasks", &self.n_tasks), ("--format", "format", &self.format)]
+        {
+            if let Some(value) = value {
+                settings.push(Setting::each_dataset(&format!("{flag} {value}"), key, value));
+            }
+        }
+        settings
+    }
+
+    /// Keys with one value.
+    fn single(&self, settings: &mut Vec<Setting>) {
+        for (flag, key, value) in [
+            ("-k", "n_attempts", &self.n_attempts),
+            ("-n", "n_concurrent_trials", &self.n_concurrent_trials),
+            ("--n-concurrent-agents", "n_concurrent_agents", &self.n_concurrent_agents),
+            ("-e", "environment.type", &self.environment),
+            ("--preserve-env", "environment.preserve_env", &self.preserve_env),
+            ("--override-cpus", "environment.override_cpus", &self.override_cpus),
+            ("--override-memory", "environment.override_memory", &self.override_memory),
+            ("--override-storage", "environment.override_storage", &self.override_storage),
+            ("--override-gpus", "environment.override_gpus", &self.override_gpus),
+            ("--timeout-multiplier", "timeout_multiplier", &self.timeout_multiplier),
+            (
+                "--agent-timeout-multiplier",
+                "agent_timeout_multiplier",
+                &self.agent_timeout_multiplier,
+            ),
+            (
+                "--verifier-timeout-multiplier",
+                "verifier_timeout_multiplier",
+                &self.verifier_timeout_multiplier,
+            ),
+            (
+                "--agent-setup-timeout-multiplier",
+                "agent_setup_timeout_multiplier",
+                &self.agent_setup_timeout_multiplier,
+            ),
+            (
+                "--environment-build-timeout-multiplier",
+                "environment_build_timeout_multiplier",
+                &self.environment_build_timeout_multiplier,
+            ),
+        ] {
+            if let Some(value) = value {
+                settings.push(Setting::plain(&format!("{flag} {value}"), key, value));
+            }
+        }
+        for (flag, key, value) in [
+            ("--reward-key", "verifier.reward_key", &self.reward_key),
+            ("--name", "name", &self.name),
+            ("--jobs-dir", "jobs_dir", &self.jobs_dir),
+        ] {
+            if let Some(value) = value {
+                settings.push(Setting::text(&format!("{flag} {value}"), key, value));
+            }
+        }
+        for (flag, key, on) in [
+            ("--force-build", "environment.force_build", self.force_build),
+            ("--disable-verification", "verifier.disable", self.disable_verification),
+        ] {
+            if on {
+                settings.push(Setting::plain(flag, key, "true"));
+            }
+        }
+    }
+
+    /// Keys with several values. Values of variables may be secrets and are not shown.
+    fn lists(&self, settings: &mut Vec<Setting>) -> Result<(), String> {
+        for path in &self.artifact {
+            settings.push(Setting::item(&format!("--artifact {path}"), "artifacts", path));
+        }
+        for name in &self.task_env {
+            settings.push(Setting::item(&format!("--task-env {name}"), "task_env", name));
+        }
+        for text in &self.agent_env {
+            let (name, value) = pair("--agent-env", text)?;
+            settings.push(Setting::each_agent(&format!("--agent-env {name}"), name, value));
+        }
+        for text in &self.verifier_env {
+            let (name, value) = pair("--verifier-env", text)?;
+            let flag = format!("--verifier-env {name}");
+            settings.push(Setting::text(&flag, &format!("verifier.env.{name}"), value));
+        }
+        Ok(())
+    }
+}
+
+fn pair<'a>(flag: &str, text: &'a str) -> Result<(&'a str, &'a str), String> {
+    let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
+    pair.ok_or_else(|| format!("{flag} expects KEY=VALUE"))
+}

@@ -1,0 +1,53 @@
+//! Where the values of a job come from.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::fields::join;
+use super::overlay::Setting;
+use super::tree::{Node, Value, flag_index};
+
+/// A key that does not have its default, and who set it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Provenance {
+    /// Key path.
+    pub key: String,
+    /// File and line, or the option of the command line.
+    pub source: String,
+}
+
+/// Who set each value of a tree.
+pub(super) fn of(root: &Node, file: &Path, settings: &[Setting]) -> Vec<Provenance> {
+    let mut found = Vec::new();
+    let source = |line: usize| match flag_index(line).and_then(|index| settings.get(index)) {
+        Some(setting) => setting.flag().to_owned(),
+        None => format!("{}:{line}", file.display()),
+    };
+    walk(root, String::new(), root.line, &source, &mut found);
+    found
+}
+
+fn walk(
+    node: &Node,
+    key: String,
+    line: usize,
+    source: &dyn Fn(usize) -> String,
+    found: &mut Vec<Provenance>,
+) {
+    match &node.value {
+        Value::Mapping(entries) if !entries.is_empty() => {
+            for entry in entries {
+                walk(&entry.node, join(&key, &entry.key), entry.line, source, found);
+            }
+        }
+        Value::Sequence(nodes) if !nodes.is_empty() => {
+            for (index, node) in nodes.iter().enumerate() {
+                walk(node, format!("{key}[{index}]"), node.line, source, found);
+            }
+        }
+        Value::Null => {}
+        _ if key.is_empty() => {}
+        _ => found.push(Provenance { key, source: source(line) }),
+    }
+}
