@@ -7,6 +7,7 @@ mod coming_and_going;
 mod coordinator;
 mod deaths;
 mod example;
+mod formats;
 mod ownership;
 mod placement;
 mod server;

@@ -2,6 +2,7 @@
 //! right without a warning, and of what shall be wrong every fault is named at once.
 
 mod keys;
+mod reference;
 
 use std::path::Path;
 

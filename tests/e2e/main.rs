@@ -3,6 +3,7 @@
 mod crash;
 mod examples;
 mod faults;
+mod formats;
 mod hostile;
 mod interruption;
 mod invalid;

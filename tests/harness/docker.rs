@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
+use std::path::Path;
 
 use bollard::Docker;
 use bollard::query_parameters::{ListContainersOptionsBuilder, ListImagesOptionsBuilder};
@@ -91,12 +92,20 @@ impl Engine {
     }
 }
 
-/// Whether the engine's command line has the compose plugin, version 2.
+/// What the program under test is told of `docker compose`: where it is, when `tests/run` found it in
+/// no usual place.
+pub fn compose() -> Option<String> {
+    std::env::var("ROLLOUT_TEST_COMPOSE").ok().filter(|program| program != "no")
+}
+
+/// Whether tasks with services can run; without, the reason is printed.
 pub fn has_compose() -> bool {
-    let asked = std::process::Command::new("docker").args(["compose", "version"]).output();
-    let has = asked.is_ok_and(|answer| answer.status.success());
+    let usual = ["/usr/local/lib", "/usr/local/libexec", "/usr/lib", "/usr/libexec"];
+    let plugin = |base: &&str| Path::new(base).join("docker/cli-plugins/docker-compose").is_file();
+    let refused = std::env::var("ROLLOUT_TEST_COMPOSE").is_ok_and(|program| program == "no");
+    let has = compose().is_some() || (!refused && usual.iter().any(|base| plugin(&base)));
     if !has {
-        note("SKIPPED: tasks with services need the compose plugin of Docker");
+        note("SKIPPED: tasks with services need docker compose");
     }
     has
 }

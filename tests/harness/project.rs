@@ -109,6 +109,9 @@ impl Project {
         }
         command.env("HOME", self.path().join("home")).env("TMPDIR", self.path().join("tmp"));
         command.env("RUST_BACKTRACE", "1");
+        if let Some(program) = crate::docker::compose() {
+            command.env("ROLLOUT_DOCKER_COMPOSE", program);
+        }
         command
     }
 

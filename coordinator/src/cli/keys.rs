@@ -17,6 +17,10 @@ pub(super) struct KeysArgs {
     /// Print them as one JSON document
     #[arg(long)]
     json: bool,
+
+    /// Print them as a table in Markdown
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -37,6 +41,8 @@ pub(super) fn run(args: &KeysArgs, printer: &Printer) -> Result<ExitCode, CliErr
         let text = serde_json::to_string_pretty(reference.keys)
             .map_err(|error| CliError::failure("the keys have no JSON form", &error))?;
         text + "\n"
+    } else if args.markdown {
+        reference.markdown()
     } else {
         render(reference)
     };

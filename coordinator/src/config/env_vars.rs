@@ -20,6 +20,12 @@ pub const DOCKER_HOST: EnvVar = EnvVar {
     help: "address of the Docker engine, for instance `unix:///run/docker.sock`",
 };
 
+/// The program that understands compose files.
+pub const DOCKER_COMPOSE: EnvVar = EnvVar {
+    name: "ROLLOUT_DOCKER_COMPOSE",
+    help: "the program `docker-compose`, when it is in none of the usual places",
+};
+
 /// Disables colour on the terminal when set and not empty.
 pub const NO_COLOR: EnvVar = EnvVar { name: "NO_COLOR", help: "no colour when set and not empty" };
 
@@ -76,6 +82,7 @@ pub const NATS_CREDS: EnvVar = EnvVar {
 pub const ALL: &[EnvVar] = &[
     LOG,
     DOCKER_HOST,
+    DOCKER_COMPOSE,
     NO_COLOR,
     CACHE_HOME,
     STATE_HOME,

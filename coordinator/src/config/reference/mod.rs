@@ -51,6 +51,24 @@ impl Reference {
         alike.unwrap_or_else(|| key.to_owned())
     }
 
+    /// The keys as a table in Markdown.
+    pub fn markdown(&self) -> String {
+        let has_formats = self.keys.iter().any(|entry| entry.format.is_some());
+        let format = if has_formats { " Format |" } else { "" };
+        let rule = if has_formats { " --- |" } else { "" };
+        let mut text = format!(
+            "| Key | Type | Default |{format} Meaning |\n| --- | --- | --- |{rule} --- |\n"
+        );
+        for entry in self.keys {
+            let format = entry.format.map_or("both", TaskFormat::as_str);
+            let format = if has_formats { format!(" {format} |") } else { String::new() };
+            let [kind, default, meaning] =
+                [entry.kind, entry.default, entry.meaning].map(|text| text.replace('|', "\\|"));
+            text += &format!("| `{}` | {kind} | {default} |{format} {meaning} |\n", entry.key);
+        }
+        text
+    }
+
     /// The entry of a key, wherever it is explained.
     pub fn find(&self, key: &str) -> Option<&'static Key> {
         let at = self.explained_at(key);

@@ -1,0 +1,2 @@
+#!/bin/bash
+echo 97 > /app/answer.txt

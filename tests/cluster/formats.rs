@@ -1,0 +1,23 @@
+//! Tasks of both formats over a server with two workers.
+
+use rollout_tests::docker::{self, Engine};
+use rollout_tests::formats::Formats;
+
+use crate::{DEADLINE, assert_nothing_left, cluster};
+
+#[test]
+fn come_to_what_the_table_says() {
+    let Some(_engine) = Engine::available() else { return };
+    let Some(cluster) = cluster() else { return };
+    let except: &[&str] = if docker::has_compose() { &[] } else { &["compose"] };
+    let formats = Formats::read();
+    formats.write_job(&cluster.project, "docker", except);
+    let start = |name| cluster.worker(name, 2).set("--provider", "docker").started();
+    let workers = ["a", "b"].map(start);
+    let mut coordinator = cluster.coordinator("job.yaml").started();
+    let ended = coordinator.wait(DEADLINE);
+    let results = cluster.project.results("formats");
+    let (_, differences) = formats.differences(&results, "docker", except);
+    assert!(differences.is_empty(), "{differences:#?}\n{}", ended.stderr);
+    assert_nothing_left(&cluster, &["formats"], workers);
+}

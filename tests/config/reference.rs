@@ -1,0 +1,18 @@
+//! The reference of configuration in the coordinator's README is what the program says.
+
+use rollout_coordinator::config::reference::{JOB, TASK};
+use rollout_tests::project::repository;
+
+#[test]
+fn the_readme_has_every_key() {
+    let path = repository().join("coordinator/README.md");
+    let readme = std::fs::read_to_string(path).expect("the README");
+    for (kind, reference) in [("job", &JOB), ("task", &TASK)] {
+        let begin = format!("<!-- rollout keys {kind} --markdown -->\n");
+        let (_, rest) = readme.split_once(&begin).unwrap_or_else(|| panic!("no {begin:?}"));
+        let (table, _) = rest.split_once("<!-- end -->").expect("an end");
+        let said = reference.markdown();
+        let differs = table.lines().zip(said.lines()).find(|(there, said)| there != said);
+        assert!(table == said, "put there what the command prints; first difference: {differs:?}");
+    }
+}
