@@ -65,6 +65,9 @@ fn fixtures_have_no_faults() {
         ("BYTES", "1"),
         ("PROJECT", "/p"),
         ("ATTEMPTS", "1"),
+        ("FIXTURES", "/fixtures"),
+        ("HARBOR_EXCEPT", "[]"),
+        ("ROLLOUT_EXCEPT", "[]"),
     ];
     for entry in fixtures().join("jobs").read_dir().expect("jobs") {
         let entry = entry.expect("an entry");

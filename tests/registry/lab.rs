@@ -62,7 +62,8 @@ impl Lab {
                 "#!/bin/sh\nwhile [ \"$1\" = -c ]; do shift 2; done\n\
                  echo \"$@\" >> {root}/calls\n\
                  {real} \"$@\"; code=$?\n\
-                 if [ -e {root}/hang-after-$1 ]; then echo $$ > {root}/hanging; exec sleep 600; fi\n\
+                 if [ -e {root}/hang-after-$1 ]; then : > {root}/hanging; fi\n\
+                 while [ -e {root}/hang-after-$1 ]; do sleep 0.1; done\n\
                  exit $code\n"
             ),
         );

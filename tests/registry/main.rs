@@ -1,6 +1,9 @@
 //! Tasks from registries and repositories, with the real git: how often it is called, what is left
-//! when it is killed, and what goes without it.
+//! when it is killed, and what goes without it. And jobs of the command line alone, which are named
+//! by such tasks most often.
 
+mod address;
 mod lab;
+mod line;
 mod repositories;
 mod sharing;
