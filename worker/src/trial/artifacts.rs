@@ -18,6 +18,8 @@ pub(super) const ARTIFACTS_DIR: &str = "/logs/artifacts";
 /// Everything that one execution keeps.
 #[derive(Debug, Default)]
 pub(super) struct Artifacts {
+    /// Files that were begun.
+    begun: usize,
     entries: u64,
     bytes: u64,
     pub(super) records: Vec<ArtifactRecord>,
@@ -71,7 +73,8 @@ impl Artifacts {
             (ctx.task.format == TaskFormat::Harbor && !named().any(is_it)).then_some(implicit);
         let implicit = implicit.iter().map(|artifact| (artifact, true));
         for (artifact, implicit) in implicit.chain(named().map(|artifact| (artifact, false))) {
-            let file = scratch.join(format!("artifacts/{}.tar", self.records.len()));
+            let file = scratch.join(format!("artifacts/{}.tar", self.begun));
+            self.begun += 1;
             let (record, lack) = self.one(environment, artifact, prefix, &file, redactor).await;
             let nothing = matches!(record.status, ArtifactStatus::Empty | ArtifactStatus::Skipped);
             // Nobody asked for it: without content it is none.

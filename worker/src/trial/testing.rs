@@ -12,7 +12,7 @@ use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
 use rollout_protocol::spec::environment::{EnvironmentSpec, PreservePolicy, Rates};
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
-use rollout_protocol::spec::task::TaskSpec;
+use rollout_protocol::spec::task::{Rules, TaskEnvironment, TaskFormat, TaskSpec};
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer;
 use tokio::sync::watch;
@@ -104,6 +104,42 @@ impl Rig {
         rig
     }
 
+    /// Makes the task one of Harbor's format.
+    pub fn harbor(&mut self) {
+        self.task.format = TaskFormat::Harbor;
+        self.task.rules = Rules::of(TaskFormat::Harbor);
+    }
+
+    /// Gives the task steps: a name, what the oracle does, what the tests do.
+    pub async fn steps(&mut self, steps: &[(&str, &str, &str)]) {
+        self.harbor();
+        self.agent.kind = AgentKind::Oracle;
+        let template = self.task.steps[0].clone();
+        self.task.steps.clear();
+        for (name, solution, tests) in steps {
+            let mut step = template.clone();
+            step.name = Some((*name).to_owned());
+            let instruction =
+                self.store.put_bytes((*name).to_owned().into(), MediaType::Text).await;
+            step.files.instruction = Some(instruction.expect("stored"));
+            step.files.solution = Some(self.packed("solve.sh", solution).await);
+            step.files.tests = Some(self.packed("test.sh", tests).await);
+            self.task.steps.push(step);
+        }
+    }
+
+    /// Has the task verified in an environment of its own with a named image.
+    pub fn apart(&mut self) {
+        let own = TaskEnvironment {
+            docker_image: Some("verifier".into()),
+            build_sec: 60.0,
+            ..TaskEnvironment::default()
+        };
+        for step in &mut self.task.steps {
+            step.verifier.environment = Some(Box::new(own.clone()));
+        }
+    }
+
     /// Replaces the task's test script.
     pub async fn tests(&mut self, script: &str) {
         self.task.steps[0].files.tests = Some(self.packed("test.sh", script).await);
@@ -128,8 +164,15 @@ impl Rig {
 
     /// Stores an archive of one file.
     pub async fn packed(&self, name: &str, content: &str) -> BlobRef {
+        self.packed_files(&[(name, content)]).await
+    }
+
+    /// Stores an archive of files in one directory.
+    pub async fn packed_files(&self, files: &[(&str, &str)]) -> BlobRef {
         let from = tempfile::tempdir_in(self.dir.path()).expect("a directory");
-        std::fs::write(from.path().join(name), content).expect("written");
+        for (name, content) in files {
+            std::fs::write(from.path().join(name), content).expect("written");
+        }
         let tar = self.dir.path().join("packed.tar");
         pack(from.path(), &tar, Limits::BUNDLE, &|_: &Path, _| Keep::Yes).expect("packed");
         let blob = self.store.put_file(&tar, MediaType::Tar).await.expect("stored");
@@ -150,8 +193,9 @@ impl Rig {
         }
     }
 
-    /// What one execution needs to know.
+    /// What one execution needs to know; nothing is left of the one before.
     pub fn context(&self) -> TrialContext {
+        let _former = std::fs::remove_dir_all(self.dir.path().join("scratch"));
         TrialContext {
             labels: labels(),
             spec: Digest::of(b"spec"),

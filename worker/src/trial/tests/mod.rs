@@ -1,9 +1,14 @@
 //! Trials over the scripted provider.
 
+mod apart;
+mod artifacts;
 mod faults;
 mod hostile;
 mod paths;
+mod phases;
 mod rewards;
+mod rules;
+mod steps;
 mod stops;
 
 use rollout_protocol::error::TrialError;
@@ -65,7 +70,12 @@ fn outputs(draft: &Draft) -> Vec<&str> {
 
 /// Names and contents of the collected logs.
 fn logs(draft: &Draft) -> Option<Vec<(String, Vec<u8>)>> {
-    let file = draft.files.iter().find(|file| matches!(file.role, FileRole::Logs { .. }))?;
+    archive(draft, |role| matches!(role, FileRole::Logs { .. }))
+}
+
+/// Names and contents of an archive among a draft's files.
+fn archive(draft: &Draft, wanted: impl Fn(&FileRole) -> bool) -> Option<Vec<(String, Vec<u8>)>> {
+    let file = draft.files.iter().find(|file| wanted(&file.role))?;
     let tar = std::fs::File::open(&file.file).expect("the archive");
     let mut found = Vec::new();
     for entry in tar::Archive::new(tar).entries().expect("a tar archive") {

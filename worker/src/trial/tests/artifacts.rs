@@ -1,0 +1,144 @@
+//! Files to keep, and the hooks before they are taken.
+
+use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus};
+use rollout_protocol::spec::task::{Artifact, CollectHook};
+
+use super::super::testing::Rig;
+use super::super::{Draft, FileRole};
+use super::{archive, run, secondary};
+use crate::environment::FailureKind;
+use crate::environment::fake::{At, Call, Effect};
+use crate::secrets::TrialVariables;
+
+pub(super) fn artifact(source: &str) -> Artifact {
+    Artifact { source: source.into(), destination: None, exclude: Vec::new(), service: None }
+}
+
+fn hook(command: &str, service: Option<&str>) -> CollectHook {
+    let service = service.map(str::to_owned);
+    CollectHook { command: command.into(), service, timeout_sec: 10.0, user: None }
+}
+
+/// Names and contents of what was kept of an artifact.
+pub(super) fn kept(draft: &Draft, source: &str) -> Vec<(String, String)> {
+    let index = draft.record.artifacts.iter().position(|record| record.source == source);
+    let index = index.unwrap_or_else(|| panic!("no {source} in {:?}", draft.record.artifacts));
+    let wanted = |role: &FileRole| *role == FileRole::Artifact { index };
+    let members = archive(draft, wanted).unwrap_or_default();
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    members.into_iter().map(|(name, content)| (name, text(content))).collect()
+}
+
+fn brief(record: &ArtifactRecord) -> (&str, ArtifactStatus, Option<ArtifactKind>) {
+    (&record.path, record.status, record.kind)
+}
+
+fn pairs(files: &[(&str, &str)]) -> Vec<(String, String)> {
+    files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
+}
+
+#[tokio::test]
+async fn artifacts_are_taken_after_the_agent_and_before_the_verifier() {
+    use ArtifactKind::{Directory, File};
+    use ArtifactStatus::{Empty, Failed, Ok, Skipped};
+    let mut rig = Rig::new().await;
+    rig.harbor();
+    rig.variables = TrialVariables::new([("KEY".to_owned(), "hunter2hunter2".to_owned())]);
+    rig.agent.env.insert("KEY".into(), rollout_protocol::template::Template::new("${KEY}"));
+    rig.scripts(
+        None,
+        Some(
+            "echo $KEY > /app/one.txt; mkdir -p /app/tree/cache; echo k > /app/tree/k.txt
+            echo d > /app/tree/cache/d; mkdir /app/empty; ln -s /etc/passwd /app/link
+            ln -s /etc/passwd /app/tree/out; echo x > /logs/artifacts/extra.txt",
+        ),
+    );
+    rig.tests("echo late > /app/one.txt; echo 1 > /logs/verifier/reward.txt").await;
+    let tree = Artifact {
+        exclude: vec!["cache".into()],
+        destination: Some("deep/tree".into()),
+        ..artifact("/app/tree")
+    };
+    rig.task.steps[0].artifacts = vec![artifact("/app/one.txt"), tree, artifact("/app/empty")];
+    rig.settings.artifacts = vec![
+        artifact("/app/absent"),
+        artifact("/app/link"),
+        Artifact { service: Some("db".into()), ..artifact("/var/x") },
+    ];
+    let draft = run(&rig).await;
+    assert!(draft.record.verdict.passed());
+    let found: Vec<_> = draft.record.artifacts.iter().map(brief).collect();
+    let expected = [
+        ("artifacts/logs/artifacts", Ok, Some(Directory)),
+        ("artifacts/app/one.txt", Ok, Some(File)),
+        ("artifacts/deep/tree", Ok, Some(Directory)),
+        ("artifacts/app/empty", Empty, Some(Directory)),
+        ("artifacts/app/absent", Skipped, None),
+        ("artifacts/app/link", Failed, None),
+        ("artifacts/var/x", Failed, None),
+    ];
+    assert_eq!(found, expected);
+    assert_eq!(kept(&draft, "/logs/artifacts"), pairs(&[("extra.txt", "x\n")]));
+    assert_eq!(kept(&draft, "/app/one.txt"), pairs(&[("one.txt", "**************\n")]));
+    assert_eq!(kept(&draft, "/app/tree"), pairs(&[("k.txt", "k\n")]));
+    assert!(draft.record.artifacts[6].error.as_deref().is_some_and(|e| e.contains("`db`")));
+    assert_eq!(secondary(&draft.record), Vec::<&str>::new());
+}
+
+#[tokio::test]
+async fn without_artifacts_nothing_is_asked_for() {
+    let rig = Rig::new().await;
+    let reads = |rig: &Rig| rig.provider.calls().iter().filter(|c| **c == Call::CopyFrom).count();
+    assert!(run(&rig).await.record.artifacts.is_empty());
+    assert_eq!(reads(&rig), 1);
+    let mut rig = Rig::new().await;
+    rig.harbor();
+    assert!(run(&rig).await.record.artifacts.is_empty(), "an empty directory is none");
+    assert_eq!(reads(&rig), 2);
+}
+
+#[tokio::test]
+async fn artifacts_of_an_agent_that_failed_are_kept() {
+    let mut rig = Rig::new().await;
+    rig.settings.artifacts = vec![artifact("/app/x")];
+    rig.scripts(None, Some("echo x > /app/x; exit 1"));
+    let draft = run(&rig).await;
+    assert_eq!(draft.record.verdict.reward, None);
+    assert_eq!(kept(&draft, "/app/x"), pairs(&[("x", "x\n")]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn hooks_run_where_they_shall_and_their_failures_are_secondary() {
+    let mut rig = Rig::new().await;
+    rig.provider.add_service("db");
+    rig.scripts(None, Some("background server"));
+    rig.task.steps[0].verifier.collect = vec![
+        hook("alive server; echo a > /app/a", None),
+        hook("echo b > /b; test -e /app/a", Some("db")),
+        hook("exit 4", None),
+        hook("true", Some("none")),
+        hook("sleep 100", Some("db")),
+    ];
+    rig.task.steps[0].artifacts =
+        vec![artifact("/app/a"), Artifact { service: Some("db".into()), ..artifact("/b") }];
+    let draft = run(&rig).await;
+    assert!(draft.record.verdict.passed());
+    assert_eq!(kept(&draft, "/app/a"), pairs(&[("a", "a\n")]));
+    assert_eq!(kept(&draft, "/b"), pairs(&[("b", "b\n")]));
+    let failed: Vec<_> = draft.record.secondary_errors.iter().map(|e| e.message.as_str()).collect();
+    assert_eq!(secondary(&draft.record), ["collection_failed"; 4], "{failed:?}");
+    assert!(failed[1].contains("code 4") && failed[2].contains("no such service"), "{failed:?}");
+    assert!(failed[3].contains("10s"), "{failed:?}");
+}
+
+#[tokio::test]
+async fn an_artifact_that_cannot_be_read_is_no_error_of_the_trial() {
+    let mut rig = Rig::new().await;
+    rig.settings.artifacts = vec![artifact("/app/x"), artifact("/app/y")];
+    rig.scripts(None, Some("echo x > /app/x; echo y > /app/y"));
+    rig.provider.fault(At::Nth(Call::CopyFrom, 0), Effect::Fail(FailureKind::Service));
+    let draft = run(&rig).await;
+    assert!(draft.record.verdict.passed());
+    let statuses = draft.record.artifacts.iter().map(|record| record.status);
+    assert!(statuses.eq([ArtifactStatus::Failed, ArtifactStatus::Ok]));
+}

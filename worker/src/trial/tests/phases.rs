@@ -1,0 +1,256 @@
+//! What phases get: variables, users, limits, tools, networks, a healthy environment, their turn.
+
+use std::time::Duration;
+
+use rollout_protocol::error::ErrorType;
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::Outcome;
+use rollout_protocol::spec::agent::AgentLimits;
+use rollout_protocol::spec::task::{Healthcheck, McpServer, McpTransport, NetworkPolicy};
+use rollout_protocol::template::Template;
+use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::offer;
+
+use super::super::Finished;
+use super::super::testing::Rig;
+use super::{brief, error, output, run};
+use crate::environment::FailureKind;
+use crate::environment::fake::{At, Call, Effect};
+use crate::secrets::TrialVariables;
+
+fn env(command: &crate::environment::Command) -> Vec<String> {
+    let shown = command.env.iter().filter(|(name, _)| *name != "ROLLOUT_TASK_INSTRUCTION");
+    shown.map(|(name, value)| format!("{name}={value}")).collect()
+}
+
+#[tokio::test]
+async fn each_script_has_its_variables_and_its_user() {
+    let mut rig = Rig::new().await;
+    rig.harbor();
+    rig.oracle("cat /solution/solve.sh; echo $KEY $ALL").await;
+    rig.variables = TrialVariables::new([("SECRET".to_owned(), "hunter2hunter2".to_owned())]);
+    let step = &mut rig.task.steps[0];
+    step.agent.user = Some("nobody".into());
+    step.verifier.user = Some("0".into());
+    step.solution_env.insert("KEY".into(), Template::new("${SECRET}"));
+    step.verifier.env.insert("A".into(), Template::new("step"));
+    step.verifier.env.insert("B".into(), Template::new("step"));
+    rig.task.environment.env.insert("ALL".into(), Template::new("x"));
+    rig.task.environment.env.insert("A".into(), Template::new("x"));
+    rig.task.environment.workdir = Some("/srv/work".into());
+    rig.settings.verifier.env.insert("B".into(), Template::new("job"));
+    rig.tests("pwd; echo $KEY; echo 1 > /logs/verifier/reward.txt").await;
+    let draft = run(&rig).await;
+    assert!(draft.record.verdict.passed());
+    let shown = output(&draft, "command/stdout.txt");
+    assert!(shown.ends_with("[redacted:SECRET] x\n") && !shown.contains("hunter2"), "{shown}");
+    assert_eq!(output(&draft, "logs/verifier/stdout.txt"), "/srv/work\n\n");
+    let commands = rig.provider.commands();
+    let [agent, verifier] = &commands[..] else { panic!("{commands:?}") };
+    let expected = ["A=x", "ALL=x", "DEBIAN_FRONTEND=noninteractive", "KEY=hunter2hunter2"];
+    assert_eq!(
+        (env(agent), agent.user.as_deref()),
+        (expected.map(str::to_owned).to_vec(), Some("nobody"))
+    );
+    let expected = ["A=step", "ALL=x", "B=job"].map(str::to_owned).to_vec();
+    assert_eq!((env(verifier), verifier.user.as_deref()), (expected, Some("0")));
+    let (request, _) = &rig.provider.requests()[0];
+    assert_eq!(request.env.len(), 2);
+    let open =
+        |path: &str| format!("{:?}", request.uploads).contains(&format!("Dir {{ path: {path:?}"));
+    assert!(open("/logs/artifacts") && open("/logs/agent"));
+}
+
+#[tokio::test]
+async fn a_variable_of_any_phase_must_be_exported() {
+    for place in ["step", "job", "solution"] {
+        let mut rig = Rig::new().await;
+        rig.oracle("echo").await;
+        let env = match place {
+            "step" => &mut rig.task.steps[0].verifier.env,
+            "job" => &mut rig.settings.verifier.env,
+            _ => &mut rig.task.steps[0].solution_env,
+        };
+        env.insert("A".into(), Template::new("${ABSENT}"));
+        let draft = run(&rig).await;
+        assert_eq!(error(&draft).code.as_str(), "variable_unset", "{place}");
+        assert_eq!(rig.provider.calls(), []);
+    }
+    let mut rig = Rig::new().await;
+    rig.task.steps[0].solution_env.insert("A".into(), Template::new("${ABSENT}"));
+    assert!(run(&rig).await.record.verdict.passed(), "nobody runs the solution");
+}
+
+#[tokio::test]
+async fn script_agents_are_told_of_tools_and_skills() {
+    let mut rig = Rig::new().await;
+    rig.variables = TrialVariables::new([("TOKEN".to_owned(), "t0ken-t0ken".to_owned())]);
+    let server = |name: &str, transport| McpServer { name: name.to_owned(), transport };
+    let headers = [("Authorization".to_owned(), Template::new("Bearer ${TOKEN}"))].into();
+    rig.task.mcp_servers = vec![
+        server("files", McpTransport::Stdio { command: "mcp".into(), args: vec!["-x".into()] }),
+        server("web", McpTransport::StreamableHttp { url: "http://x/".into(), headers }),
+    ];
+    rig.task.skills_dir = Some("/skills".into());
+    rig.scripts(None, Some("cat $ROLLOUT_MCP_CONFIG; echo $ROLLOUT_SKILLS_DIR"));
+    let draft = run(&rig).await;
+    let shown = output(&draft, "command/stdout.txt");
+    let expected = "{\"mcpServers\":{\"files\":{\"args\":[\"-x\"],\"command\":\"mcp\",\
+        \"type\":\"stdio\"},\"web\":{\"headers\":{\"Authorization\":\"Bearer [redacted:TOKEN]\"},\
+        \"type\":\"http\",\"url\":\"http://x/\"}}}/skills\n";
+    assert_eq!(shown, expected);
+    rig.oracle("test -e /rollout/mcp.json").await;
+    assert_eq!(error(&run(&rig).await).kind, ErrorType::AgentExecutionFailed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agents_own_limits_come_before_the_tasks() {
+    let mut rig = Rig::new().await;
+    rig.agent.limits = AgentLimits { install_sec: Some(5.0), ..AgentLimits::default() };
+    rig.scripts(Some("sleep 6"), None);
+    assert_eq!(error(&run(&rig).await).kind, ErrorType::AgentInstallTimeout);
+    rig.agent.limits = AgentLimits { execute_max_sec: Some(30.0), ..AgentLimits::default() };
+    rig.scripts(None, Some("sleep 31"));
+    assert!(error(&run(&rig).await).message.contains("30s"));
+    rig.agent.limits = AgentLimits { execute_sec: Some(90.0), ..AgentLimits::default() };
+    rig.scripts(None, Some("sleep 80"));
+    assert!(run(&rig).await.record.verdict.passed());
+    rig.agent.limits = AgentLimits::default();
+    rig.task.steps[0].agent.timeout_sec = None;
+    rig.scripts(None, Some("sleep 1000000"));
+    assert!(run(&rig).await.record.verdict.passed());
+}
+
+fn check(command: &str) -> Healthcheck {
+    Healthcheck {
+        command: command.to_owned(),
+        interval_sec: 5.0,
+        timeout_sec: 30.0,
+        start_period_sec: 0.0,
+        start_interval_sec: 1.0,
+        retries: 3,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_environment_is_used_when_it_is_healthy() {
+    for (command, period, seconds) in [
+        ("echo no >&2; exit 7", 0.0, 10),
+        ("exit 7", 20.0, 30),
+        ("sleep 1000", 0.0, 100),
+        ("test -e /ready", 0.0, 10),
+    ] {
+        let mut rig = Rig::new().await;
+        let check = Healthcheck { start_period_sec: period, ..check(command) };
+        rig.task.environment.healthcheck = Some(check);
+        let draft = run(&rig).await;
+        assert_eq!(brief(error(&draft)), "environment_start_failed unhealthy task permanent");
+        let message = &error(&draft).message;
+        assert!(message.contains("healthcheck failed 3 times"), "{message}");
+        assert_eq!(message.ends_with("code 7: no"), command.contains("no"), "{message}");
+        let took = draft.record.durations.total_sec;
+        assert!((f64::from(seconds)..f64::from(seconds) + 1.5).contains(&took), "{command} {took}");
+        assert_eq!(draft.record.durations.agent_setup_sec, None);
+    }
+    let mut rig = Rig::new().await;
+    rig.provider.image_file("/ready", "");
+    rig.task.environment.healthcheck = Some(check("test -e /ready"));
+    assert!(run(&rig).await.record.verdict.passed());
+    assert_eq!(rig.provider.commands()[0].argv, ["bash", "-c", "test -e /ready"]);
+    rig.task.environment.healthcheck = Some(check("vanish"));
+    assert!(error(&run(&rig).await).is_retryable());
+}
+
+#[tokio::test]
+async fn each_phase_reaches_what_it_may() {
+    use NetworkPolicy::{NoNetwork, Public};
+    for (base, agent, verifier, expected) in [
+        (Public, None, None, vec![]),
+        (Public, Some(Public), Some(Public), vec![]),
+        (Public, Some(NoNetwork), None, vec![NoNetwork, Public]),
+        (NoNetwork, Some(Public), None, vec![Public, NoNetwork]),
+        (NoNetwork, None, Some(Public), vec![Public]),
+    ] {
+        let mut rig = Rig::new().await;
+        rig.task.environment.network = base.clone();
+        rig.task.steps[0].agent.network = agent;
+        rig.task.steps[0].verifier.network = verifier;
+        let verdict = run(&rig).await.record.verdict;
+        assert!(verdict.passed(), "{:?}", verdict.error);
+        let (request, networks) = rig.provider.requests().remove(0);
+        assert_eq!((request.network, networks), (base, expected));
+    }
+}
+
+#[tokio::test]
+async fn a_network_that_cannot_be_had_fails_its_phase() {
+    for (kind, reason) in [
+        (FailureKind::Refused, "refused task permanent"),
+        (FailureKind::Service, "provider_error infrastructure transient"),
+    ] {
+        for (nth, expected) in [(0, "agent_execution_failed"), (1, "verifier_failed")] {
+            let mut rig = Rig::new().await;
+            rig.harbor();
+            rig.task.steps[0].agent.network = Some(NetworkPolicy::NoNetwork);
+            rig.provider.fault(At::Nth(Call::SetNetwork, nth), Effect::Fail(kind));
+            let draft = run(&rig).await;
+            assert_eq!(brief(error(&draft)), format!("{expected} {reason}"));
+            assert_eq!(draft.record.verdict.outcome, Outcome::Failed);
+            let ran = rig.provider.commands().len();
+            assert_eq!(ran, 1 + nth, "nothing runs with more than it may have");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_for_a_turn_counts_for_nobody_and_can_be_stopped() {
+    let limits = offer::Pacing { starts_per_minute: Some(1), agents_at_once: Some(1) };
+    let mut rig = Rig::new().await;
+    rig.pacing = Some(limits);
+    rig.scripts(None, Some("sleep 50"));
+    let services = rig.services();
+    let context = |scratch: &str| {
+        let mut context = rig.context();
+        context.scratch = rig.dir.path().join(scratch);
+        context
+    };
+    // The second environment comes a minute later; the agent's 50 seconds are then long over.
+    let (first, mut second) = (context("one"), context("two"));
+    second.pacing.clone_from(&first.pacing);
+    let holder = first.pacing.clone().expect("limited");
+    let turn = holder.agent().await;
+    let both = async {
+        tokio::join!(super::super::run(first, &services), super::super::run(second, &services))
+    };
+    let release = async {
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        drop(turn);
+    };
+    let ((one, two), ()) = tokio::join!(both, release);
+    for finished in [one, two] {
+        let record = super::verdict(finished).record;
+        assert!(record.verdict.passed(), "{:?}", record.verdict.error);
+        let executed = record.durations.agent_execution_sec.expect("it ran");
+        assert!((50.0..51.0).contains(&executed), "{executed}");
+        assert!(record.durations.total_sec > 300.0);
+    }
+    for level in [StopLevel::Drain, StopLevel::Kill] {
+        let turn = holder.agent().await;
+        let mut waiting = context("three");
+        waiting.pacing = Some(holder.clone());
+        let stop = async {
+            for _ in 0..1000 {
+                if rig.phases.entered().last() == Some(&Phase::AgentSetup) {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            rig.stop.send_replace(Some(level));
+        };
+        let (finished, ()) = tokio::join!(super::super::run(waiting, &services), stop);
+        assert!(matches!(finished, Finished::Stopped { .. }));
+        rig.stop.send_replace(None);
+        drop(turn);
+    }
+    assert_eq!(rig.provider.existing(), Vec::<String>::new());
+}

@@ -1,0 +1,147 @@
+//! What scripts' ends mean by the rules of the formats.
+
+use rollout_protocol::error::ErrorType;
+use rollout_protocol::record::{Outcome, Rewards, Verdict};
+use rollout_protocol::spec::task::{AfterAgentError, TestExit};
+
+use super::super::testing::Rig;
+use super::{brief, error, outputs, run, secondary};
+use crate::environment::FailureKind;
+use crate::environment::fake::{At, Call, Effect};
+
+fn rewards(pairs: &[(&str, f64)]) -> Rewards {
+    pairs.iter().map(|(key, number)| ((*key).to_owned(), *number)).collect()
+}
+
+/// Runs a task of Harbor's format whose tests leave these files.
+async fn verdict(json: Option<&str>, text: Option<&str>, key: Option<&str>) -> Verdict {
+    let mut rig = Rig::new().await;
+    rig.harbor();
+    rig.settings.verifier.reward_key = key.map(str::to_owned);
+    let write = |text: &str, name: &str| format!("echo '{text}' > /logs/verifier/{name}\n");
+    let json = json.map_or_else(String::new, |json| write(json, "reward.json"));
+    let text = text.map_or_else(String::new, |text| write(text, "reward.txt"));
+    rig.tests(&(json + &text)).await;
+    run(&rig).await.record.verdict
+}
+
+#[tokio::test]
+async fn several_numbers_come_before_one() {
+    let two = "{\"reward\": 0.5, \"a\": 1}";
+    let other = "{\"a\": 1, \"b\": 0}";
+    for (json, text, key, reward, expected) in [
+        (Some(two), None, None, Some(0.5), rewards(&[("reward", 0.5), ("a", 1.0)])),
+        (Some(two), Some("0"), Some("a"), Some(1.0), rewards(&[("reward", 0.5), ("a", 1.0)])),
+        (Some("{\"x\": 3}"), Some("nan"), None, Some(3.0), rewards(&[("x", 3.0)])),
+        (Some(other), None, None, None, rewards(&[("a", 1.0), ("b", 0.0)])),
+        (Some(other), None, Some("c"), None, rewards(&[("a", 1.0), ("b", 0.0)])),
+        (None, Some("0.25"), None, Some(0.25), Rewards::new()),
+        (None, Some("0.25"), Some("c"), Some(0.25), Rewards::new()),
+    ] {
+        let verdict = verdict(json, text, key).await;
+        assert_eq!((verdict.outcome, &verdict.error), (Outcome::Completed, &None), "{json:?}");
+        assert_eq!((verdict.reward, verdict.rewards), (reward, expected), "{json:?} {text:?}");
+    }
+    let big = format!("{{\"{}\": 1}}", "x".repeat(20_000));
+    for (json, text, kind) in [
+        (Some("{\"a\": true}"), Some("1"), ErrorType::VerifierRewardInvalid),
+        (Some("{\"a\": 1, \"a\": 1}"), Some("1"), ErrorType::VerifierRewardInvalid),
+        (Some(""), Some("1"), ErrorType::VerifierRewardInvalid),
+        (Some(&*big), Some("1"), ErrorType::VerifierRewardInvalid),
+        (None, Some("x"), ErrorType::VerifierRewardInvalid),
+        (None, None, ErrorType::VerifierRewardMissing),
+    ] {
+        let verdict = verdict(json, text, None).await;
+        assert_eq!((verdict.outcome, verdict.reward), (Outcome::Failed, None));
+        assert_eq!(verdict.error.expect("an error").kind, kind, "{json:?} {text:?}");
+    }
+}
+
+#[tokio::test]
+async fn only_one_format_reads_several_numbers() {
+    let mut rig = Rig::new().await;
+    rig.tests("echo '{\"reward\": 1}' > /logs/verifier/reward.json").await;
+    let draft = run(&rig).await;
+    assert_eq!(error(&draft).kind, ErrorType::VerifierRewardMissing);
+    assert!(error(&draft).message.contains("left no /logs/verifier/reward.txt"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exit_code_may_mean_nothing_but_a_limit_does() {
+    let reward = "echo 1 > /logs/verifier/reward.txt;";
+    for (tests, expected) in [
+        (format!("{reward} exit 3"), None),
+        (format!("{reward} oom"), None),
+        (format!("{reward} sleep 1000"), Some("verifier_timeout timed_out verifier permanent")),
+        (
+            format!("{reward} vanish"),
+            Some("verifier_failed environment_lost infrastructure transient"),
+        ),
+        ("exit 3".to_owned(), Some("verifier_reward_missing reward_missing verifier permanent")),
+    ] {
+        let mut rig = Rig::new().await;
+        rig.task.rules.test_exit = TestExit::Ignored;
+        rig.tests(&tests).await;
+        let draft = run(&rig).await;
+        let verdict = &draft.record.verdict;
+        assert_eq!(verdict.error.as_ref().map(brief).as_deref(), expected, "{tests}");
+        assert_eq!(verdict.passed(), expected.is_none(), "{tests}");
+        if tests == "exit 3" {
+            assert!(error(&draft).message.contains("ended with code 3"), "{:?}", error(&draft));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_failed_may_be_verified_all_the_same() {
+    for (script, code) in
+        [("exit 3", "non_zero_exit"), ("sleep 1000", "timed_out"), ("oom", "oom_killed")]
+    {
+        let mut rig = Rig::new().await;
+        rig.task.rules.after_agent_error = AfterAgentError::Verify;
+        rig.scripts(None, Some(&format!("background writer; {script}")));
+        rig.tests("echo 0.5 > /logs/verifier/reward.txt").await;
+        let draft = run(&rig).await;
+        let verdict = &draft.record.verdict;
+        assert_eq!((verdict.outcome, verdict.reward), (Outcome::Completed, Some(0.5)));
+        assert_eq!(error(&draft).code.as_str(), code);
+        let calls = rig.provider.calls();
+        let at = |call| calls.iter().position(|c| *c == call).expect("called");
+        assert!(at(Call::Kill) < at(Call::CopyTo), "{calls:?}");
+        assert_eq!(secondary(&draft.record), Vec::<&str>::new());
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_the_agents_own_failure_ends_the_trial() {
+    for (install, execute, kind) in [
+        (Some("exit 1"), None, ErrorType::AgentInstallFailed),
+        (None, Some("vanish"), ErrorType::AgentExecutionFailed),
+        (None, Some("panic"), ErrorType::InternalError),
+    ] {
+        let mut rig = Rig::new().await;
+        rig.harbor();
+        rig.scripts(install, execute);
+        let draft = run(&rig).await;
+        assert_eq!((draft.record.verdict.outcome, error(&draft).kind), (Outcome::Failed, kind));
+        assert!(!outputs(&draft).iter().any(|path| path.starts_with("logs/verifier")));
+    }
+}
+
+#[tokio::test]
+async fn after_an_agents_error_the_verifiers_comes_second_unless_it_is_ours() {
+    let mut rig = Rig::new().await;
+    rig.harbor();
+    rig.scripts(None, Some("exit 3"));
+    rig.tests("echo nothing").await;
+    let draft = run(&rig).await;
+    assert_eq!(draft.record.verdict.outcome, Outcome::Failed);
+    assert_eq!(error(&draft).kind, ErrorType::AgentExecutionFailed);
+    assert_eq!(secondary(&draft.record), ["reward_missing"]);
+
+    rig.provider.fault(At::Nth(Call::CopyTo, 1), Effect::Fail(FailureKind::Unreachable));
+    let draft = run(&rig).await;
+    assert_eq!(brief(error(&draft)), "verifier_failed environment_lost infrastructure transient");
+    assert_eq!(secondary(&draft.record), ["non_zero_exit"]);
+    assert!(error(&draft).is_retryable());
+}

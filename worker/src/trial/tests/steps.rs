@@ -1,0 +1,195 @@
+//! Tasks of several steps.
+
+use std::collections::BTreeMap;
+
+use rollout_protocol::error::ErrorType;
+use rollout_protocol::record::{Outcome, Rewards};
+use rollout_protocol::spec::task::{AfterAgentError, Healthcheck, StepStrategy};
+use rollout_protocol::wire::control::StopLevel;
+
+use super::super::testing::Rig;
+use super::super::{Draft, FileRole, Finished};
+use super::artifacts::{artifact, kept};
+use super::{archive, brief, error, log_names, output, outputs, run};
+use crate::environment::FailureKind;
+use crate::environment::fake::{At, Call, Effect};
+
+fn reward(number: f64) -> String {
+    format!("echo {number} > /logs/verifier/reward.txt")
+}
+
+/// Steps whose tests give these rewards.
+async fn rig(rewards: &[f64]) -> Rig {
+    let mut rig = Rig::new().await;
+    let names = ["one", "two", "three"];
+    let tests: Vec<String> = rewards.iter().map(|number| reward(*number)).collect();
+    let steps: Vec<_> =
+        names.iter().zip(&tests).map(|(n, t)| (*n, "echo did", t.as_str())).collect();
+    rig.steps(&steps).await;
+    rig
+}
+
+fn step_logs(draft: &Draft, index: usize) -> Vec<String> {
+    let wanted =
+        |role: &FileRole| matches!(role, FileRole::StepLogs { step, .. } if *step == index);
+    let found = archive(draft, wanted).expect("logs");
+    found.into_iter().map(|(name, _)| name).collect()
+}
+
+#[tokio::test]
+async fn steps_follow_each_other_in_one_environment() {
+    let mut rig = Rig::new().await;
+    let first = "cat $ROLLOUT_TASK_INSTRUCTION; echo 1 > /app/first";
+    let second = "cat $ROLLOUT_TASK_INSTRUCTION; cat /app/first; test -s /tests/test.sh; exit 5";
+    let tests = format!("echo x > /logs/verifier/x; {}", reward(0.5));
+    let again = format!("cat /logs/verifier/x; {}", reward(1.0));
+    rig.steps(&[("one", first, &tests), ("two", second, &again)]).await;
+    rig.task.steps[0].artifacts = vec![artifact("/app/first")];
+    let draft = run(&rig).await;
+    let record = &draft.record;
+    // The tests of the second step fail at what the first left, and its agent at its tests.
+    assert_eq!((record.verdict.outcome, record.verdict.reward), (Outcome::Completed, Some(0.25)));
+    let kinds: Vec<_> = record.steps.iter().map(|s| s.error.as_ref().map(brief)).collect();
+    let failed = "agent_execution_failed non_zero_exit agent permanent".to_owned();
+    assert_eq!(kinds, [None, Some(failed)]);
+    assert_eq!(record.steps[0].reward, Some(0.5));
+    assert_eq!(error(&draft).kind, ErrorType::AgentExecutionFailed);
+    assert!(error(&draft).message.contains("code 1"), "the tests are gone: {:?}", error(&draft));
+    assert_eq!(super::secondary(record), ["reward_missing"]);
+    assert_eq!(output(&draft, "steps/one/command/stdout.txt"), "one");
+    assert_eq!(output(&draft, "steps/two/command/stdout.txt"), "two1\n");
+    assert!(outputs(&draft).iter().all(|path| path.starts_with("steps/")), "{:?}", outputs(&draft));
+    assert!(step_logs(&draft, 0).contains(&"verifier/x".to_owned()));
+    assert_eq!(log_names(&draft), ["agent/", "artifacts/"]);
+    assert_eq!(record.artifacts[0].path, "steps/one/artifacts/app/first");
+    assert_eq!(kept(&draft, "/app/first"), [("first".to_owned(), "1\n".to_owned())]);
+    assert_eq!(rig.provider.requests().len(), 1);
+    let times = &record.steps;
+    assert!(times[0].verifier_ended_at <= times[1].agent_execution_started_at);
+    let all = &record.timestamps;
+    assert_eq!(all.agent_execution_started_at, times[0].agent_execution_started_at);
+    assert_eq!(all.verifier_ended_at, times[1].verifier_ended_at);
+}
+
+#[tokio::test]
+async fn rewards_of_steps_become_the_tasks() {
+    use StepStrategy::{Final, Mean};
+    let least = |value: f64| BTreeMap::from([("reward".to_owned(), value)]);
+    for (rewards, strategy, min, expected, ran) in [
+        (&[1.0, 0.0, 0.5][..], Mean, None, 0.5, 3),
+        (&[1.0, 0.0, 0.5], Final, None, 0.5, 3),
+        (&[0.9, 1.0, 1.0], Mean, Some(1.0), 0.3, 1),
+        (&[0.75, 1.0], Final, Some(1.0), 0.75, 1),
+        (&[1.0, 1.0], Mean, Some(1.0), 1.0, 2),
+    ] {
+        let mut rig = rig(rewards).await;
+        rig.task.strategy = strategy;
+        rig.task.steps[0].min_reward = min.map(least).unwrap_or_default();
+        let draft = run(&rig).await;
+        let verdict = &draft.record.verdict;
+        assert!((verdict.reward.expect("a reward") - expected).abs() < 1e-9, "{verdict:?}");
+        assert_eq!((verdict.outcome, &verdict.error), (Outcome::Completed, &None));
+        assert_eq!((&verdict.rewards, draft.record.steps.len()), (&Rewards::new(), ran));
+    }
+}
+
+#[tokio::test]
+async fn a_step_that_cannot_be_verified_is_the_last() {
+    for (fault, rule, expected) in [
+        ("tests", AfterAgentError::Verify, Some(1.0 / 3.0)),
+        ("tests", AfterAgentError::EndTrial, None),
+        ("environment", AfterAgentError::Verify, None),
+    ] {
+        let mut rig = rig(&[1.0, 1.0, 1.0]).await;
+        rig.task.rules.after_agent_error = rule;
+        if fault == "tests" {
+            rig.task.steps[1].files.tests = Some(rig.packed("test.sh", "echo nothing").await);
+        } else {
+            rig.provider.fault(At::Nth(Call::Exec, 3), Effect::Fail(FailureKind::Gone));
+        }
+        let draft = run(&rig).await;
+        let verdict = &draft.record.verdict;
+        assert_eq!(verdict.reward, expected, "{fault} {rule:?}");
+        assert!(verdict.error.is_some() && draft.record.steps.len() == 2);
+        assert_eq!(draft.record.steps[1].error, verdict.error);
+        assert_eq!(error(&draft).is_retryable(), fault == "environment");
+    }
+}
+
+#[tokio::test]
+async fn a_step_has_files_in_the_working_directory_and_a_setup() {
+    let mut rig = Rig::new().await;
+    let solution = "test -e setup.sh";
+    rig.steps(&[("one", "cat data.txt; cat made.txt", &reward(1.0)), ("two", solution, "echo")])
+        .await;
+    let files = [("setup.sh", "echo m > made.txt; echo setting up"), ("data.txt", "d\n")];
+    rig.task.steps[0].files.workdir = Some(rig.packed_files(&files).await);
+    rig.task.environment.workdir = Some("/srv".into());
+    rig.task.steps[0].healthcheck = Some(Healthcheck {
+        command: "test -e /srv/made.txt".into(),
+        interval_sec: 1.0,
+        timeout_sec: 1.0,
+        start_period_sec: 0.0,
+        start_interval_sec: 1.0,
+        retries: 1,
+    });
+    let draft = run(&rig).await;
+    assert_eq!(output(&draft, "steps/one/command/stdout.txt"), "d\nm\n");
+    assert_eq!(output(&draft, "steps/one/setup/stdout.txt"), "setting up\n");
+    assert_eq!(draft.record.steps[0].error, None);
+    let seen = draft.record.steps[1].error.as_ref().expect("an error");
+    assert_eq!(seen.code.as_str(), "non_zero_exit", "the setup script is gone");
+
+    let broken = [("setup.sh", "exit 9")];
+    rig.task.steps[0].files.workdir = Some(rig.packed_files(&broken).await);
+    let draft = run(&rig).await;
+    assert_eq!(brief(error(&draft)), "environment_start_failed non_zero_exit task permanent");
+    assert!(error(&draft).message.contains("setup script ended with code 9"));
+}
+
+#[tokio::test]
+async fn each_step_may_be_verified_elsewhere() {
+    let mut rig = Rig::new().await;
+    let check = |n: u32| format!("cat /app/{n}; background left; {}", reward(f64::from(n)));
+    let (one, two) = (check(1), check(2));
+    rig.steps(&[
+        ("one", "echo 1 > /app/1; background server", &one),
+        ("two", "alive server; echo 2 > /app/2", &two),
+    ])
+    .await;
+    rig.apart();
+    for (step, path) in rig.task.steps.iter_mut().zip(["/app/1", "/app/2"]) {
+        step.artifacts = vec![artifact(path)];
+    }
+    let draft = run(&rig).await;
+    assert_eq!((draft.record.verdict.reward, &draft.record.verdict.error), (Some(1.5), &None));
+    assert_eq!(output(&draft, "steps/two/logs/verifier/stdout.txt"), "2\n");
+    assert!(step_logs(&draft, 1).contains(&"verifier/reward.txt".to_owned()));
+    assert_eq!(rig.provider.requests().len(), 3);
+    let last = draft.record.verifier_environment.expect("one");
+    assert_eq!(last.id, "fake-3");
+}
+
+#[tokio::test]
+async fn a_drain_ends_between_steps() {
+    let rig = rig(&[1.0, 1.0]).await;
+    rig.stop_in(rollout_protocol::phase::Phase::Verification, StopLevel::Drain);
+    let Finished::Stopped { draft, .. } = rig.run().await else { panic!("a verdict") };
+    let record = draft.expect("there was an environment").record;
+    assert_eq!((record.verdict.outcome, record.verdict.reward), (Outcome::Cancelled, None));
+    assert_eq!(record.steps.len(), 2, "the second began");
+    assert_eq!(rig.provider.existing(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn steps_without_what_they_need_get_no_environment() {
+    for part in ["tests", "solution"] {
+        let mut rig = rig(&[1.0, 1.0]).await;
+        let files = &mut rig.task.steps[1].files;
+        *(if part == "tests" { &mut files.tests } else { &mut files.solution }) = None;
+        let draft = run(&rig).await;
+        assert_eq!(error(&draft).kind, ErrorType::TaskInvalid);
+        assert!(error(&draft).message.contains("`two`"), "{:?}", error(&draft));
+        assert_eq!(rig.provider.calls(), []);
+    }
+}
