@@ -24,9 +24,9 @@ const BUILD_FORMAT: &str = "1";
 /// Forced builds remembered, so that a run builds each of its images once and not once per trial.
 const FORCED_BUILDS: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
 
-/// Begins the reference of what is no image: services beside the environment are described in the
+/// Begins the reference of what is no image, and could not be one's name: services beside the environment are described in the
 /// context, and no Dockerfile, so that their description says what the environment is made of.
-pub(super) const OF_SERVICES: &str = "compose:";
+pub(super) const OF_SERVICES: &str = "services of ";
 
 /// Names of such descriptions.
 const SERVICES: [&str; 4] =

@@ -311,10 +311,13 @@ impl Environment for DockerEnvironment {
 
     async fn preserve(&self) -> Result<String, Failure> {
         self.end_watch();
-        if let Some(project) = &self.project {
-            compose::project::keep(&self.container.client, &project.name).await?;
-        }
         let name = self.container.keep().await?;
-        Ok(format!("docker start {name} && docker exec -it {name} /bin/sh"))
+        let all = match &self.project {
+            Some(project) => {
+                compose::project::keep(&self.container.client, &project.name).await?.join(" ")
+            }
+            None => name.clone(),
+        };
+        Ok(format!("docker start {all} && docker exec -it {name} /bin/sh"))
     }
 }

@@ -40,8 +40,14 @@ impl Network {
     }
 
     /// The network of a container among services, which share it for as long as they live.
-    pub(super) fn fixed(open: bool) -> Self {
-        Self { never: false, open: Mutex::new(Some(open)), first: open, fixed: true }
+    pub(super) fn shared(settings: &DockerSettings, open: bool) -> Self {
+        let never = settings.network == DockerNetwork::None;
+        Self { never, open: Mutex::new(Some(open)), first: open, fixed: true }
+    }
+
+    /// For a container whose network is of no interest.
+    pub(super) fn apart() -> Self {
+        Self { never: false, open: Mutex::new(None), first: false, fixed: true }
     }
 
     /// The network mode that it is made with.

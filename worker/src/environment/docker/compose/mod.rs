@@ -226,18 +226,14 @@ impl Creation<'_> {
         }
         all.extend(words.iter().map(OsString::from));
         // Before the task's, which must not lead it to another engine.
-        for (name, _) in variables.clone() {
-            if name.starts_with("DOCKER_")
-                || name.starts_with("COMPOSE_")
-                || name.starts_with("LD_")
-            {
-                variables.remove(&name);
-            }
-        }
-        for name in ["PATH", "HOME"] {
-            variables.remove(name);
-        }
+        variables.retain(|name, _| {
+            let leads = |prefix: &&str| name.starts_with(*prefix);
+            !["DOCKER_", "COMPOSE_", "LD_"].iter().any(leads)
+                && !["PATH", "HOME"].contains(&name.as_str())
+        });
         variables.insert("DOCKER_HOST".to_owned(), self.compose.client.host().to_owned());
+        // Nobody's own: neither the task may name one, nor does the user's matter.
+        variables.insert("DOCKER_CONFIG".to_owned(), self.scratch.path().display().to_string());
         self.program.run(&all, &variables, limit).await
     }
 
@@ -393,7 +389,7 @@ impl Creation<'_> {
     }
 
     fn container(&self, member: &Member) -> Container {
-        member.container(&self.compose.client, Network::fixed(self.open))
+        member.container(&self.compose.client, Network::shared(self.settings, self.open))
     }
 
     /// Places files into a container that was not started yet.

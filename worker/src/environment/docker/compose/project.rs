@@ -69,7 +69,7 @@ fn member(summary: ContainerSummary) -> Member {
 pub(in super::super) async fn stop(client: &Arc<Client>, project: &str) -> Result<(), Failure> {
     let members = members(client, project).await?;
     let stops = members.into_iter().map(|member| {
-        let container = member.container(client, Network::fixed(false));
+        let container = member.container(client, Network::apart());
         async move { container.stop().await }
     });
     let mut stops = futures_util::stream::iter(stops).buffer_unordered(AT_ONCE);
@@ -79,21 +79,27 @@ pub(in super::super) async fn stop(client: &Arc<Client>, project: &str) -> Resul
     Ok(())
 }
 
-/// Gives every container of a project a name that reapers leave alone.
-pub(in super::super) async fn keep(client: &Arc<Client>, project: &str) -> Result<(), Failure> {
+/// Gives every container of a project a name that reapers leave alone; the names.
+pub(in super::super) async fn keep(
+    client: &Arc<Client>,
+    project: &str,
+) -> Result<Vec<String>, Failure> {
+    let mut names = Vec::new();
     for member in members(client, project).await? {
-        if !member.name.starts_with(KEPT_PREFIX) {
-            member.container(client, Network::fixed(false)).keep().await?;
-        }
+        names.push(if member.name.starts_with(KEPT_PREFIX) {
+            member.name
+        } else {
+            member.container(client, Network::apart()).keep().await?
+        });
     }
-    Ok(())
+    Ok(names)
 }
 
 /// Removes everything of a project; what is gone is a success.
 pub(in super::super) async fn remove(client: &Client, project: &str) -> Result<(), Failure> {
     let mut last = None;
     for look in 0..LOOKS {
-        if look > 0 {
+        if look > 1 {
             tokio::time::sleep(PAUSE).await;
         }
         match remove_once(client, project).await {

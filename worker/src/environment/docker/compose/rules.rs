@@ -6,8 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 /// Keys of a service that stay inside its own container and network.
-const PLAIN: [&str; 59] = [
-    "annotations",
+const PLAIN: [&str; 58] = [
     "attach",
     "cap_drop",
     "command",
@@ -297,6 +296,7 @@ mod tests {
             (service(&json!({"userns_mode": "host"})), "`userns_mode`"),
             (service(&json!({"security_opt": ["seccomp=unconfined"]})), "`security_opt`"),
             (service(&json!({"use_api_socket": true})), "`use_api_socket`"),
+            (service(&json!({"annotations": {"dev.gvisor.flag.x": "y"}})), "`annotations`"),
             (service(&json!({"volumes_from": ["container:x"]})), "`volumes_from`"),
             (service(&json!({"deploy": devices})), "`deploy`"),
             (service(&bind("/var/run/docker.sock")), "outside"),
