@@ -119,7 +119,8 @@ fn environment(job: &Job) -> Value {
     })
 }
 
-fn word<T: Copy + PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {
+/// The word that a value is written as.
+pub(super) fn word<T: Copy + PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {
     let word = words.iter().find(|(_, known)| *known == value);
     word.map(|(word, _)| *word).expect("every value has its word")
 }

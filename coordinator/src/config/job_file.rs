@@ -142,7 +142,8 @@ pub(super) fn read(
     Some(Written { job: job?, provenance: provenance::of(&root, file, settings) })
 }
 
-fn tree(file: &Path, text: &str, problems: &mut Problems) -> Option<Node> {
+/// The structure of a YAML or JSON text; faults are recorded.
+pub(super) fn tree(file: &Path, text: &str, problems: &mut Problems) -> Option<Node> {
     let (root, faults) = match yaml::parse(text) {
         Ok((root, faults)) => (Some(root), faults),
         Err(fault) => (None, vec![fault]),

@@ -18,6 +18,7 @@ pub mod reference;
 mod resolve;
 mod task;
 mod tree;
+mod tree_file;
 mod yaml;
 
 #[cfg(test)]
@@ -45,3 +46,7 @@ pub use provenance::Provenance;
 pub(crate) use read::text as read_text;
 pub use resolve::{Job, Options, job_of_settings, read_job};
 pub use task::{Demand, DemandKind, FormatChoice, FormatReason, TaskFile, read_task};
+pub use tree_file::{
+    Budgets, Command, Commands, Limits, Place, SearchSettings, TreeFile, TreeOptions,
+    TreeOverrides, differences, read_tree, tree_document,
+};

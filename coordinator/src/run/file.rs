@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::RunError;
 
 /// Replaces `path` by the JSON text of `value`. A reader sees the old or the new text, never a part.
-pub(super) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RunError> {
+pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RunError> {
     let mut bytes = serde_json::to_vec_pretty(value).map_err(|error| RunError::File {
         action: "encode",
         path: path.to_owned(),
@@ -24,7 +24,7 @@ pub(super) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), Run
 }
 
 /// Replaces `path` by `bytes`, atomically and durably.
-pub(super) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let mut temporary =
         tempfile::Builder::new().prefix(".tmp-").permissions(mode(0o644)).tempfile_in(directory)?;

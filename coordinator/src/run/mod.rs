@@ -8,7 +8,7 @@ pub mod cluster;
 pub mod distributed;
 pub mod embedded;
 mod engine;
-mod file;
+pub(crate) mod file;
 mod job;
 pub mod local;
 mod lock;
@@ -20,6 +20,7 @@ pub mod signals;
 
 pub use engine::{Ended, Engine, Keeper, News, Outlet, Sources, Standing, Workers};
 pub use job::JobPlanner;
+pub(crate) use lock::Taken;
 pub use lock::{
     Fence, FileId, LockError, LockOwner, Lost, Patience, RunEntry, RunFacts, RunLock, Shared,
     Taking,

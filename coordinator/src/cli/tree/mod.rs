@@ -1,16 +1,31 @@
 //! Commands of tree searches.
 
+mod error;
+mod options;
+mod report;
+mod run;
 mod score;
+mod show;
+mod validate;
+
+use std::path::PathBuf;
 
 use clap::Subcommand;
 use rollout_protocol::exit::ExitCode;
+use rollout_worker::supervise;
 
 use super::error::CliError;
 use super::output::Printer;
+use crate::tree::manifest::Manifest;
+use crate::tree::run::Directory;
 
 /// What to do about a tree search.
 #[derive(Debug, Subcommand)]
 pub(super) enum TreeCommand {
+    Run(Box<run::RunArgs>),
+    Report(report::ReportArgs),
+    Show(show::ShowArgs),
+    Validate(validate::ValidateArgs),
     Score(score::ScoreArgs),
 }
 
@@ -18,7 +33,25 @@ impl TreeCommand {
     /// Runs the command.
     pub(super) async fn run(self, printer: &Printer) -> Result<ExitCode, CliError> {
         match self {
+            Self::Run(args) => Box::pin(run::run(*args, printer)).await,
+            Self::Report(args) => report::report(args, printer).await,
+            Self::Show(args) => show::show(args, printer).await,
+            Self::Validate(args) => validate::validate(args, printer).await,
             Self::Score(args) => score::score(args, printer).await,
         }
     }
+}
+
+/// Does something with a search that is there; nothing of it has to stand still.
+async fn with_search<T: Send + 'static>(
+    run_dir: PathBuf,
+    work: impl FnOnce(Directory, Manifest) -> Result<T, crate::tree::run::TreeError> + Send + 'static,
+) -> Result<T, CliError> {
+    let done = supervise::blocking(move || {
+        let directory = Directory::new(run_dir);
+        let manifest = directory.manifest()?;
+        work(directory, manifest)
+    })
+    .await;
+    Ok(done?)
 }

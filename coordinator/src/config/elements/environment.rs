@@ -63,8 +63,8 @@ pub(crate) fn read(field: &Field<'_>) -> EnvironmentFile {
     EnvironmentFile { spec, resources, starts_per_minute }
 }
 
-/// Nothing when the word is wrong: then nothing is known about `provider_config` either.
-fn provider(field: &Field<'_>) -> Option<ProviderKind> {
+/// The provider's word; docker when absent. Nothing when it is wrong: then nothing is known about `provider_config` either.
+pub(crate) fn provider(field: &Field<'_>) -> Option<ProviderKind> {
     if !field.is_present() {
         return Some(ProviderKind::Docker);
     }
@@ -77,7 +77,8 @@ fn provider(field: &Field<'_>) -> Option<ProviderKind> {
     field.word(PROVIDERS)
 }
 
-fn provider_config(kind: ProviderKind, field: &Field<'_>) -> (ProviderSpec, Rates) {
+/// The settings of a provider, and prices.
+pub(crate) fn provider_config(kind: ProviderKind, field: &Field<'_>) -> (ProviderSpec, Rates) {
     let Some(mut config) = field.mapping() else {
         let spec = match kind {
             ProviderKind::Docker => ProviderSpec::Docker(DockerSettings::default()),

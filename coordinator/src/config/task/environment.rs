@@ -93,7 +93,8 @@ fn refuse_hardware(fields: &mut Fields<'_>) {
     }
 }
 
-fn docker_image(field: &Field<'_>) -> Option<String> {
+/// The reference of an image.
+pub(in crate::config) fn docker_image(field: &Field<'_>) -> Option<String> {
     let image = field.name()?;
     if image.chars().any(|c| c.is_whitespace() || c.is_control()) || image.starts_with('-') {
         field.bad_value("an image reference such as `debian:bookworm-slim`");

@@ -27,6 +27,7 @@ use super::elements::variables::{self, Variable};
 use super::fields::{Field, Fields, Reader, Spot, UnknownKeys};
 use super::problem::{ErrorKind, Problems};
 use super::read;
+pub(super) use environment::docker_image;
 use format::Defaults;
 
 pub use format::{FormatChoice, FormatReason};

@@ -112,15 +112,15 @@ pub struct RunLock {
 
 /// What came with the lock.
 #[derive(Debug, Clone)]
-pub(super) struct Taken {
-    pub(super) run: Option<RunId>,
-    pub(super) owner: LockOwner,
-    pub(super) epoch: u32,
+pub(crate) struct Taken {
+    pub(crate) run: Option<RunId>,
+    pub(crate) owner: LockOwner,
+    pub(crate) epoch: u32,
     /// What of the journal others know to be durable.
-    pub(super) head: Option<Head>,
-    pub(super) takeover: Option<Takeover>,
-    pub(super) shared: bool,
-    pub(super) fence: Fence,
+    pub(crate) head: Option<Head>,
+    pub(crate) takeover: Option<Takeover>,
+    pub(crate) shared: bool,
+    pub(crate) fence: Fence,
 }
 
 /// Somebody else has the run now.
@@ -206,7 +206,7 @@ impl RunLock {
     ///
     /// # Errors
     /// [`LockError`].
-    pub(super) async fn acquire(
+    pub(crate) async fn acquire(
         layout: &Layout,
         taking: &Taking,
         stops: &mut mpsc::Receiver<StopLevel>,

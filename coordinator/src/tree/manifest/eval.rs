@@ -34,6 +34,9 @@ pub struct Eval {
     pub attempt: u32,
     /// Worker of the last one.
     pub worker: Option<String>,
+    /// What its commands say that it cost.
+    #[serde(default)]
+    pub cost: Option<f64>,
     /// Why it failed.
     pub error: Option<EvalError>,
     /// Where its commands wrote, below the run's directory.

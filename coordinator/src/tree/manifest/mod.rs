@@ -83,6 +83,20 @@ pub struct RunConfig {
     pub ideas_context_strategy: ContextStrategy,
     /// Directory of the nodes' ideas, below the run's.
     pub node_ideas_root_dir: String,
+    /// Directories beside them that it is shown, as they were configured.
+    pub context_ideas_dirs: Vec<String>,
+    /// File that a sweep writes its results into.
+    pub results_file: String,
+    /// Seconds that evals may take together.
+    pub budget_seconds: Option<f64>,
+    /// What they may cost together.
+    pub budget_cost: Option<f64>,
+    /// Whether checkouts of candidates that were not promoted stay.
+    pub keep_rejected_worktrees: bool,
+    /// Whether what failed evals wrote stays.
+    pub keep_failed_artifacts: bool,
+    /// The whole configuration in the form of its file, values of variables unexpanded.
+    pub settings: serde_json::Value,
     /// What counts how much.
     pub scoring_profile: Profile,
     /// Digest of it.

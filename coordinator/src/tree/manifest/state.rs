@@ -99,6 +99,16 @@ pub enum EventKind {
         /// The eval.
         eval: super::super::ids::EvalId,
     },
+    /// Results that nothing was decided about were thrown away, on request.
+    EvalsRequeued {
+        /// The evals.
+        evals: Vec<super::super::ids::EvalId>,
+    },
+    /// Ideas that were not tried were thrown away, on request.
+    IdeasDiscarded {
+        /// Whose.
+        nodes: Vec<NodeId>,
+    },
     /// Something that could not be removed at first is gone.
     CleanedUp {
         /// What.

@@ -4,6 +4,7 @@
 mod best;
 mod graph;
 mod html;
+mod overview;
 mod summary;
 mod svg;
 #[cfg(test)]
@@ -14,6 +15,8 @@ use super::manifest::{Eval, Reason};
 pub use best::best_path;
 pub use graph::graph;
 pub use html::html;
+pub use overview::{BestStep, Overview, TriedIdea};
+pub(crate) use summary::cell;
 pub use summary::summary;
 
 /// Makes a report.

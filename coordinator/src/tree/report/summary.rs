@@ -123,7 +123,7 @@ fn cleanup(manifest: &Manifest, text: &mut String) {
 }
 
 /// Text that stays in its cell.
-fn cell(text: &str) -> String {
+pub(crate) fn cell(text: &str) -> String {
     let line = escape::line(text);
     let mut safe = String::with_capacity(line.len());
     for c in line.chars() {

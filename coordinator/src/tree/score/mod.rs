@@ -14,5 +14,7 @@ mod tests;
 
 pub use compare::{Comparison, Delta, Grade, Recommendation, compare};
 pub use completeness::Completeness;
-pub use profile::{Direction, InvalidProfile, Profile, ProfileError};
+pub use profile::{
+    Direction, Explore, Grades, Guarded, InvalidProfile, Metric, Profile, ProfileError,
+};
 pub use summary::{SweepError, SweepSummary, summarize};

@@ -36,6 +36,45 @@ pub enum Needs {
     Ended(StopReason),
 }
 
+/// What one step came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// A block was applied; it has to be written down.
+    Changed,
+    /// Nothing can be done without these.
+    Needs(Needs),
+}
+
+/// Applies the next block, if the manifest allows one.
+pub fn step(manifest: &mut Manifest, now: Timestamp, artifacts: &dyn Artifacts) -> Step {
+    if manifest.state.stopped {
+        let reason = manifest.state.stop_reason.unwrap_or(StopReason::EmptyFrontier);
+        return Step::Needs(Needs::Ended(reason));
+    }
+    let depth = manifest.state.current_depth;
+    if manifest.state.planned_depth != Some(depth) {
+        let without = plan::without_ideas(manifest);
+        if !without.is_empty() {
+            return Step::Needs(Needs::Ideas(without));
+        }
+        plan::plan(manifest, now);
+    } else {
+        let owed = owed(manifest);
+        if !owed.is_empty() {
+            return Step::Needs(Needs::Evals(owed));
+        }
+        promote::promote(manifest, now, artifacts);
+    }
+    manifest.updated_at = now;
+    Step::Changed
+}
+
+/// The evals of the depth under way that are not settled, in their order.
+pub fn owed(manifest: &Manifest) -> Vec<EvalId> {
+    let evals = manifest.evals_at(manifest.state.current_depth);
+    evals.filter(|(_, eval)| !eval.status.is_settled()).map(|(id, _)| *id).collect()
+}
+
 /// Goes as far as the manifest allows. `persist` is called after every block.
 ///
 /// # Errors
@@ -47,28 +86,10 @@ pub fn advance<E>(
     mut persist: impl FnMut(&mut Manifest) -> Result<(), E>,
 ) -> Result<Needs, E> {
     loop {
-        if manifest.state.stopped {
-            return Ok(Needs::Ended(
-                manifest.state.stop_reason.unwrap_or(StopReason::EmptyFrontier),
-            ));
+        match step(manifest, now, artifacts) {
+            Step::Changed => persist(manifest)?,
+            Step::Needs(needs) => return Ok(needs),
         }
-        let depth = manifest.state.current_depth;
-        if manifest.state.planned_depth != Some(depth) {
-            let without = plan::without_ideas(manifest);
-            if !without.is_empty() {
-                return Ok(Needs::Ideas(without));
-            }
-            plan::plan(manifest, now);
-        } else {
-            let owed = manifest.evals_at(depth).filter(|(_, eval)| !eval.status.is_settled());
-            let owed: Vec<EvalId> = owed.map(|(id, _)| *id).collect();
-            if !owed.is_empty() {
-                return Ok(Needs::Evals(owed));
-            }
-            promote::promote(manifest, now, artifacts);
-        }
-        manifest.updated_at = now;
-        persist(manifest)?;
     }
 }
 

@@ -65,6 +65,7 @@ pub(super) fn queue(
         finished_at: None,
         attempt: 0,
         worker: None,
+        cost: None,
         error: None,
         experiment_dir: format!("{root}/experiment"),
         eval_output_root: root,

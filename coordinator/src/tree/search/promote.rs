@@ -17,13 +17,16 @@ pub(super) fn promote(manifest: &mut Manifest, now: Timestamp, artifacts: &dyn A
             node.status = NodeStatus::Expanded;
         }
     }
+    let is_spent = is_spent(manifest);
     let state = &mut manifest.state;
     state.expanded_node_ids_by_depth.insert(depth, expanded);
     state.completed_depths.push(depth);
     state.current_depth = depth + 1;
     let reason = if state.stop_reason.is_some() {
         state.stop_reason
-    } else if state.frontier_node_ids.is_empty() {
+    } else if is_spent {
+        Some(StopReason::BudgetSpent)
+    } else if state.frontier_node_ids.is_empty() && manifest.run_config.stop_on_empty_frontier {
         Some(StopReason::EmptyFrontier)
     } else if state.current_depth >= manifest.run_config.max_depth {
         Some(StopReason::MaxDepthReached)
@@ -32,6 +35,21 @@ pub(super) fn promote(manifest: &mut Manifest, now: Timestamp, artifacts: &dyn A
     };
     state.stop_reason = reason;
     state.stopped = reason.is_some();
+}
+
+/// Whether the evals so far took or cost as much as they may. Asked between depths only: within one
+/// the answer would depend on which results came first.
+fn is_spent(manifest: &Manifest) -> bool {
+    let (mut seconds, mut cost) = (0.0, 0.0);
+    for eval in manifest.evaluations.values() {
+        cost += eval.cost.unwrap_or(0.0);
+        if let (Some(from), Some(to)) = (eval.started_at, eval.finished_at) {
+            seconds += to.duration_since(from).as_secs_f64();
+        }
+    }
+    let config = &manifest.run_config;
+    config.budget_seconds.is_some_and(|most| seconds >= most)
+        || config.budget_cost.is_some_and(|most| cost >= most)
 }
 
 /// Makes a candidate a node.

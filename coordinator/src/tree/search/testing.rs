@@ -41,6 +41,13 @@ pub(crate) fn begun(change: impl FnOnce(&mut RunConfig)) -> Manifest {
         artifact_policy: ArtifactPolicy::CopyToRunRoot,
         ideas_context_strategy: ContextStrategy::NodePlusAncestors,
         node_ideas_root_dir: "node_ideas".to_owned(),
+        context_ideas_dirs: Vec::new(),
+        results_file: "results.csv".to_owned(),
+        budget_seconds: None,
+        budget_cost: None,
+        keep_rejected_worktrees: false,
+        keep_failed_artifacts: false,
+        settings: serde_json::Value::Null,
         scoring_profile_digest: profile.digest().expect("plain"),
         scoring_profile: profile,
     };

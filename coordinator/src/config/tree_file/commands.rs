@@ -1,0 +1,165 @@
+//! `commands` and `environment`: what is run, and where.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use rollout_protocol::spec::environment::{DockerSettings, ProviderKind, ProviderSpec};
+
+use super::super::elements::environment;
+use super::super::elements::variables::{self, Variable};
+use super::super::fields::{Field, Fields};
+use super::super::problem::ErrorKind;
+use super::super::task::docker_image;
+
+/// Time limit of a command that has none, seconds.
+const TIMEOUT_SEC: f64 = 3600.0;
+
+/// Variables that commands are given beside those that begin with `ROLLOUT_`.
+const GIVEN: &[&str] = &["AGENTIC_OUTPUT_DIR", "AGENTIC_RESULTS_CSV"];
+
+/// The commands of a search.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Commands {
+    /// `ideas`: writes ideas for a node.
+    pub ideas: Command,
+    /// `implement`: makes an idea a change of the checkout it runs in.
+    pub implement: Command,
+    /// `tests`: whether the change works.
+    pub tests: Option<Command>,
+    /// `review`: whether it is what the idea meant.
+    pub review: Option<Command>,
+    /// `sweep`: measures it.
+    pub sweep: Command,
+}
+
+/// A command.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Command {
+    /// `run`: a script.
+    pub run: String,
+    /// `timeout_sec`.
+    pub timeout_sec: f64,
+    /// `env`: unexpanded values.
+    pub env: BTreeMap<String, Variable>,
+    /// `environment`, or that of the file.
+    pub place: Place,
+}
+
+/// Where a command runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Place {
+    /// What makes the environment.
+    pub provider: ProviderSpec,
+    /// `docker_image`.
+    pub docker_image: Option<String>,
+    /// `context`: a directory with a Dockerfile; counts from the file.
+    pub context: Option<PathBuf>,
+}
+
+impl Commands {
+    /// Those that there are, with their names.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, &Command)> {
+        let Self { ideas, implement, tests, review, sweep } = self;
+        [
+            ("ideas", Some(ideas)),
+            ("implement", Some(implement)),
+            ("tests", tests.as_ref()),
+            ("review", review.as_ref()),
+            ("sweep", Some(sweep)),
+        ]
+        .into_iter()
+        .filter_map(|(name, command)| Some((name, command?)))
+    }
+}
+
+/// The commands. Those that are needed and absent are faults.
+pub(super) fn read(field: &Field<'_>, default: &Place) -> Commands {
+    let nothing = || Command {
+        run: String::new(),
+        timeout_sec: TIMEOUT_SEC,
+        env: BTreeMap::new(),
+        place: default.clone(),
+    };
+    field.required("a mapping with `ideas`, `implement` and `sweep`");
+    let Some(mut fields) = field.mapping().filter(|_| field.is_present()) else {
+        return Commands {
+            ideas: nothing(),
+            implement: nothing(),
+            tests: None,
+            review: None,
+            sweep: nothing(),
+        };
+    };
+    let needed = |fields: &mut Fields<'_>, key| {
+        let field = fields.take(key);
+        field.required("a mapping with `run`");
+        command(&field, default).unwrap_or_else(nothing)
+    };
+    let commands = Commands {
+        ideas: needed(&mut fields, "ideas"),
+        implement: needed(&mut fields, "implement"),
+        sweep: needed(&mut fields, "sweep"),
+        tests: command(&fields.take("tests"), default),
+        review: command(&fields.take("review"), default),
+    };
+    fields.finish();
+    commands
+}
+
+fn command(field: &Field<'_>, default: &Place) -> Option<Command> {
+    let mut fields = field.mapping().filter(|_| field.is_present())?;
+    let run = fields.take("run");
+    run.required("a script");
+    let seconds = "a number of seconds above 0, at most 1e9";
+    let timeout = fields.take("timeout_sec").number(seconds, |v| v > 0.0 && v <= 1e9);
+    let env = fields.take("env");
+    for (name, value) in env.entries().unwrap_or_default() {
+        if GIVEN.contains(&name) || name.starts_with("ROLLOUT_") {
+            let expected = "another name: variables of this name are given to commands";
+            value.reject(ErrorKind::BadValue, "this name", expected);
+        }
+    }
+    let own = fields.take("environment");
+    let command = Command {
+        run: run.name().unwrap_or_default(),
+        timeout_sec: timeout.unwrap_or(TIMEOUT_SEC),
+        env: variables::read(&env),
+        place: if own.is_present() { place(&own) } else { default.clone() },
+    };
+    fields.finish();
+    Some(command)
+}
+
+/// An environment: Docker unless it says otherwise.
+pub(super) fn place(field: &Field<'_>) -> Place {
+    let docker = ProviderSpec::Docker(DockerSettings::default());
+    let mut place = Place { provider: docker, docker_image: None, context: None };
+    let Some(mut fields) = field.mapping().filter(|_| field.is_present()) else { return place };
+    let kind = environment::provider(&fields.take("type"));
+    let config = fields.take("provider_config");
+    if let Some(kind) = kind {
+        (place.provider, _) = environment::provider_config(kind, &config);
+    }
+    let (image, context) = (fields.take("docker_image"), fields.take("context"));
+    place.docker_image = docker_image(&image);
+    place.context = context.path();
+    fields.finish();
+    match (kind, image.is_present(), context.is_present()) {
+        (_, true, true) => {
+            context.reject(ErrorKind::Conflict, "also `docker_image`", "only one of the two");
+        }
+        (Some(ProviderKind::Process), true, false) => {
+            image.reject(ErrorKind::Conflict, "an image", "none: processes have no image");
+        }
+        (Some(ProviderKind::Process), false, true) => {
+            context.reject(ErrorKind::Conflict, "a Dockerfile", "none: processes have no image");
+        }
+        (Some(ProviderKind::Docker), false, false) => field.reject(
+            ErrorKind::MissingKey,
+            "neither `docker_image` nor `context`",
+            "the image that commands run in, or the directory of its Dockerfile",
+        ),
+        _ => {}
+    }
+    place
+}

@@ -1,0 +1,119 @@
+//! A search as one JSON document, and what another differs in.
+
+use rollout_protocol::spec::environment::ProviderSpec;
+use serde_json::{Map, Value, json};
+
+use super::super::document::word;
+use super::search::{POLICIES, SCOPES, STRATEGIES};
+use super::{Command, Place, TreeFile};
+
+/// Keys that may be other ones when a search is gone on with: what they say does not decide what
+/// comes of an idea.
+const FREE: &[&str] = &[
+    "repository",
+    "max_parallel_evals",
+    "eval_timeout_seconds",
+    "eval_retries",
+    "keep_rejected_worktrees",
+    "keep_failed_artifacts",
+    "limits",
+];
+
+/// The search in the form of its file, defaults filled in, without the place of its directory.
+/// Values of variables are unexpanded.
+pub fn document(tree: &TreeFile) -> Value {
+    let search = &tree.search;
+    let commands = tree.commands.named().map(|(name, c)| (name.to_owned(), command(c)));
+    json!({
+        "tree_run_id": tree.name,
+        "repository": tree.repository,
+        "root_commit": tree.root_commit,
+        "root_baseline_csv": tree.root_baseline_csv,
+        "context_ideas_dirs": tree.context_ideas_dirs,
+        "ideas_per_node": search.ideas_per_node,
+        "max_depth": search.max_depth,
+        "beam_width": search.beam_width,
+        "sweep_config_limit": search.sweep_config_limit,
+        "max_parallel_evals": search.max_parallel_evals,
+        "eval_timeout_seconds": search.eval_timeout_seconds,
+        "eval_retries": search.eval_retries,
+        "min_candidate_rows": search.min_candidate_rows,
+        "min_ok_rate": search.min_ok_rate,
+        "primary_tolerance": search.primary_tolerance,
+        "stop_on_empty_frontier": search.stop_on_empty_frontier,
+        "artifact_policy": word(POLICIES, search.artifact_policy),
+        "dedupe_scope": word(SCOPES, search.dedupe_scope),
+        "ideas_context_strategy": word(STRATEGIES, search.ideas_context_strategy),
+        "profile": tree.profile,
+        "results_file": tree.results_file,
+        "commands": commands.collect::<Map<_, _>>(),
+        "environment": place(&tree.environment),
+        "limits": {
+            "sweep_max_parallel": tree.limits.sweeps,
+            "llm_max_inflight": tree.limits.inflight,
+            "llm_rate_limit": tree.limits.starts_per_minute,
+        },
+        "budgets": {
+            "evals": tree.budgets.evals,
+            "seconds": tree.budgets.seconds,
+            "cost": tree.budgets.cost,
+        },
+        "keep_rejected_worktrees": tree.keep_rejected_worktrees,
+        "keep_failed_artifacts": tree.keep_failed_artifacts,
+    })
+}
+
+/// Where two documents differ in what decides what comes of a search, a line each.
+pub fn differences(before: &Value, now: &Value) -> Vec<String> {
+    let mut lines = Vec::new();
+    let (Value::Object(before), Value::Object(now)) = (before, now) else { return lines };
+    let keys: std::collections::BTreeSet<_> = before.keys().chain(now.keys()).collect();
+    for key in keys.into_iter().filter(|key| !FREE.contains(&key.as_str())) {
+        compare(key, before.get(key), now.get(key), &mut lines);
+    }
+    lines
+}
+
+fn compare(key: &str, before: Option<&Value>, now: Option<&Value>, lines: &mut Vec<String>) {
+    match (before, now) {
+        (Some(Value::Object(before)), Some(Value::Object(now))) => {
+            let keys: std::collections::BTreeSet<_> = before.keys().chain(now.keys()).collect();
+            for inner in keys {
+                compare(&format!("{key}.{inner}"), before.get(inner), now.get(inner), lines);
+            }
+        }
+        (before, now) if before != now => {
+            let text = |value: Option<&Value>| {
+                let text = value.map_or_else(|| "nothing".to_owned(), Value::to_string);
+                text.chars().take(80).collect::<String>()
+            };
+            lines.push(format!("{key}: {} is now {}", text(before), text(now)));
+        }
+        _ => {}
+    }
+}
+
+fn command(command: &Command) -> Value {
+    let env = command.env.iter();
+    let env = env.map(|(name, value)| (name.clone(), json!(value.template)));
+    json!({
+        "run": command.run,
+        "timeout_sec": command.timeout_sec,
+        "env": env.collect::<Map<_, _>>(),
+        "environment": place(&command.place),
+    })
+}
+
+fn place(place: &Place) -> Value {
+    let (kind, settings) = match &place.provider {
+        ProviderSpec::Docker(settings) => ("docker", json!(settings)),
+        ProviderSpec::Process(settings) => ("process", json!(settings)),
+    };
+    let given = [("docker_image", json!(place.docker_image)), ("context", json!(place.context))];
+    let mut document = json!({ "type": kind, "provider_config": settings });
+    if let Value::Object(fields) = &mut document {
+        let given = given.into_iter().filter(|(_, value)| !value.is_null());
+        fields.extend(given.map(|(key, value)| (key.to_owned(), value)));
+    }
+    document
+}

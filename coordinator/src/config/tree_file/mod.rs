@@ -1,0 +1,216 @@
+//! Files of tree searches (`tree.yaml`, or JSON): what is searched, how wide and deep, with which
+//! commands, and what counts as better. Read as job files are: every fault at once, and every key
+//! that has no meaning is one.
+
+mod commands;
+mod document;
+mod options;
+mod profile;
+mod search;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use super::elements::names;
+use super::fields::{Field, Fields, Reader, UnknownKeys};
+use super::problem::{ErrorKind, Problems};
+use super::{job_file, read};
+use crate::tree::score::Profile;
+
+pub use commands::{Command, Commands, Place};
+pub use document::{differences, document as tree_document};
+pub use options::{TreeOptions, TreeOverrides};
+pub use search::SearchSettings;
+
+/// Largest number of anything that is at once or in a row: far above any use, so that a slip of a
+/// key is seen.
+const MOST: u64 = 100_000;
+
+/// A search, as its file and the command line say.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TreeFile {
+    /// The file.
+    pub file: PathBuf,
+    /// `tree_run_id`: its name, and that of its directory.
+    pub name: String,
+    /// `runs_root`: parent of that directory; counts from the current one.
+    pub runs_root: PathBuf,
+    /// `repository`; counts from the file, as `root_baseline_csv` and `context_ideas_dirs` do.
+    pub repository: PathBuf,
+    /// `root_commit`: what names it in the repository.
+    pub root_commit: String,
+    /// `root_baseline_csv`: the results that everything is ranked against.
+    pub root_baseline_csv: PathBuf,
+    /// `context_ideas_dirs`: what the generator of ideas is shown beside the nodes' ideas.
+    pub context_ideas_dirs: Vec<PathBuf>,
+    /// How wide and deep, and what is promoted.
+    pub search: SearchSettings,
+    /// `profile`: what counts how much.
+    pub profile: Profile,
+    /// `results_file`: what a sweep writes its results into.
+    pub results_file: String,
+    /// `commands`.
+    pub commands: Commands,
+    /// `environment`, for commands without one of their own.
+    pub environment: Place,
+    /// `limits`.
+    pub limits: Limits,
+    /// `budgets`.
+    pub budgets: Budgets,
+    /// `keep_rejected_worktrees`.
+    pub keep_rejected_worktrees: bool,
+    /// `keep_failed_artifacts`.
+    pub keep_failed_artifacts: bool,
+}
+
+/// Commands at once, over all workers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// `sweep_max_parallel`: sweeps.
+    pub sweeps: Option<u32>,
+    /// `llm_max_inflight`: generators of ideas and implementers.
+    pub inflight: Option<u32>,
+    /// `llm_rate_limit`: their starts per minute.
+    pub starts_per_minute: Option<u32>,
+}
+
+/// What may be spent.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Budgets {
+    /// `evals`, or `max_total_idea_evals`.
+    pub evals: Option<u32>,
+    /// `seconds` that evals take together.
+    pub seconds: Option<f64>,
+    /// `cost`, in the unit of what commands report.
+    pub cost: Option<f64>,
+}
+
+impl TreeFile {
+    /// The directory of the search.
+    pub fn run_dir(&self) -> PathBuf {
+        self.runs_root.join(&self.name)
+    }
+
+    /// A path of the file, as it is found from the current directory.
+    pub fn beside(&self, path: &Path) -> PathBuf {
+        base(&self.file).join(path)
+    }
+}
+
+/// The directory that relative paths of a file count from.
+fn base(file: &Path) -> &Path {
+    match file.parent() {
+        Some(dir) if dir != Path::new("") => dir,
+        _ => Path::new("."),
+    }
+}
+
+/// Reads and checks a file; nothing when it has no structure at all.
+pub fn read_tree(
+    file: &Path,
+    options: &TreeOptions<'_>,
+    problems: &mut Problems,
+) -> Option<TreeFile> {
+    let text = read::text(file, problems)?;
+    let root = job_file::tree(file, &text, problems)?;
+    let reader = Reader::new(file, UnknownKeys::Errors);
+    let tree = reader.root(&root).map(|mut fields| {
+        let tree = tree(file, &mut fields, options);
+        fields.finish();
+        tree
+    });
+    problems.extend(reader.into_problems());
+    let mut tree = tree?;
+    options.apply(&mut tree, problems);
+    options.check_variables(&tree, problems);
+    Some(tree)
+}
+
+fn tree(file: &Path, fields: &mut Fields<'_>, options: &TreeOptions<'_>) -> TreeFile {
+    let environment = commands::place(&fields.take("environment"));
+    let evals = fields.take("max_total_idea_evals");
+    let default = environment.clone();
+    TreeFile {
+        file: file.to_owned(),
+        name: names::read(&fields.take("tree_run_id"))
+            .unwrap_or_else(|| options.now.strftime("%Y%m%d_%H%M%S").to_string()),
+        runs_root: path(&fields.take("runs_root")).unwrap_or_else(|| "tree_runs".into()),
+        repository: path(&fields.take("repository")).unwrap_or_else(|| ".".into()),
+        root_commit: root_commit(&fields.take("root_commit")),
+        root_baseline_csv: baseline(&fields.take("root_baseline_csv")),
+        context_ideas_dirs: paths(&fields.take("context_ideas_dirs")),
+        search: search::read(fields),
+        profile: profile::read(&fields.take("profile"), base(file)),
+        results_file: names::read(&fields.take("results_file"))
+            .unwrap_or_else(|| "meta_config_sweep_results.csv".to_owned()),
+        commands: commands::read(&fields.take("commands"), &default),
+        environment,
+        limits: limits(&fields.take("limits")),
+        budgets: budgets(&fields.take("budgets"), &evals),
+        keep_rejected_worktrees: fields.take("keep_rejected_worktrees").bool().unwrap_or(false),
+        keep_failed_artifacts: fields.take("keep_failed_artifacts").bool().unwrap_or(false),
+    }
+}
+
+fn path(field: &Field<'_>) -> Option<PathBuf> {
+    field.path()
+}
+
+fn paths(field: &Field<'_>) -> Vec<PathBuf> {
+    field.items().unwrap_or_default().iter().filter_map(Field::path).collect()
+}
+
+fn baseline(field: &Field<'_>) -> PathBuf {
+    field.required("the CSV file with the results of the root commit");
+    field.path().unwrap_or_default()
+}
+
+/// A name of a commit that git cannot take for an option.
+fn root_commit(field: &Field<'_>) -> String {
+    let head = "HEAD".to_owned();
+    let Some(name) = field.name() else { return head };
+    if name.starts_with('-') || name.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        field.bad_value("a commit, branch or tag");
+        return head;
+    }
+    name
+}
+
+/// A whole number of at least `least`.
+fn count(field: &Field<'_>, least: u64) -> Option<u32> {
+    field.integer(&(least..=MOST)).and_then(|n| u32::try_from(n).ok())
+}
+
+fn limits(field: &Field<'_>) -> Limits {
+    let Some(mut fields) = field.mapping().filter(|_| field.is_present()) else {
+        return Limits::default();
+    };
+    let limits = Limits {
+        sweeps: count(&fields.take("sweep_max_parallel"), 1),
+        inflight: count(&fields.take("llm_max_inflight"), 1),
+        starts_per_minute: count(&fields.take("llm_rate_limit"), 1),
+    };
+    fields.finish();
+    limits
+}
+
+fn budgets(field: &Field<'_>, total: &Field<'_>) -> Budgets {
+    let evals = count(total, 0);
+    let Some(mut fields) = field.mapping().filter(|_| field.is_present()) else {
+        return Budgets { evals, ..Budgets::default() };
+    };
+    let here = fields.take("evals");
+    if here.is_present() && total.is_present() {
+        let found = format!("also `{}`", total.spot().key);
+        here.reject(ErrorKind::Conflict, found, "only one of the two");
+    }
+    let amount = |field: &Field<'_>| field.number("a number above 0", |v| v > 0.0 && v <= 1e12);
+    let budgets = Budgets {
+        evals: count(&here, 0).or(evals),
+        seconds: amount(&fields.take("seconds")),
+        cost: amount(&fields.take("cost")),
+    };
+    fields.finish();
+    budgets
+}

@@ -1,0 +1,130 @@
+//! `profile`: the name of a built-in one, a file, or the profile itself.
+
+use std::path::Path;
+
+use super::super::fields::{Field, Fields};
+use super::super::problem::ErrorKind;
+use crate::tree::score::{Direction, Explore, Grades, Guarded, Metric, Profile};
+
+const DIRECTIONS: &[(&str, Direction)] =
+    &[("higher", Direction::Higher), ("lower", Direction::Lower)];
+
+/// The profile; `returns` when absent.
+pub(super) fn read(field: &Field<'_>, base: &Path) -> Profile {
+    let default = || Profile::built_in("returns").expect("it is built in");
+    if !field.is_present() {
+        return default();
+    }
+    if !field.is_text() {
+        return inline(field).unwrap_or_else(default);
+    }
+    let Some(name) = field.name() else { return default() };
+    let place = base.join(&name);
+    let found = match Profile::built_in(&name) {
+        Some(profile) => Ok(profile),
+        None => Profile::named(&place.to_string_lossy()),
+    };
+    found.unwrap_or_else(|error| {
+        let mut words = error.to_string();
+        if let Some(cause) = std::error::Error::source(&error) {
+            words = format!("{words}: {cause}");
+        }
+        let expected = format!("one of {}, or a file", Profile::BUILT_IN.join(", "));
+        field.reject(ErrorKind::BadValue, words, expected);
+        default()
+    })
+}
+
+fn inline(field: &Field<'_>) -> Option<Profile> {
+    let mut fields = field.mapping()?;
+    let model = Profile::built_in("returns").expect("it is built in");
+    let mut column =
+        |key, default: &str| fields.take(key).name().unwrap_or_else(|| default.to_owned());
+    let [name, id_column, status_column] = [
+        column("name", "inline"),
+        column("id_column", &model.id_column),
+        column("status_column", &model.status_column),
+    ];
+    let words = fields.take("ok_values");
+    let ok_values = words.is_present().then(|| words.items().unwrap_or_default());
+    let number = |field: Field<'_>, default| field.number("a number", |_| true).unwrap_or(default);
+    let primary = fields.take("primary");
+    primary.required("a mapping with `column`");
+    let metrics = fields.take("metrics");
+    metrics.required("a list of mappings with `column` and `weight`");
+    let profile = Profile {
+        name,
+        id_column,
+        status_column,
+        ok_values: ok_values
+            .map_or(model.ok_values, |words| words.iter().filter_map(Field::name).collect()),
+        primary: guarded(&primary).unwrap_or(model.primary),
+        metrics: metrics.items().unwrap_or_default().iter().filter_map(metric).collect(),
+        risk: fields.take("risk").items().unwrap_or_default().iter().filter_map(guarded).collect(),
+        clamp: number(fields.take("clamp"), model.clamp),
+        eps: number(fields.take("eps"), model.eps),
+        explore: explore(&fields.take("explore")),
+        grades: grades(&fields.take("grades")),
+    };
+    fields.finish();
+    if let Err(fault) = profile.check().map_err(|fault| (fault.key, fault.expected)) {
+        field.reject(ErrorKind::BadValue, format!("`{}` as it is", fault.0), fault.1);
+    }
+    Some(profile)
+}
+
+fn column(fields: &mut Fields<'_>) -> (Option<String>, Direction) {
+    let column = fields.take("column");
+    column.required("the name of a column");
+    (column.name(), fields.take("direction").word(DIRECTIONS).unwrap_or_default())
+}
+
+fn guarded(field: &Field<'_>) -> Option<Guarded> {
+    let mut fields = field.mapping().filter(|_| field.is_present())?;
+    let (column, direction) = column(&mut fields);
+    let drop = fields.take("max_rel_drop").number("a number of 0 or more", |v| v >= 0.0);
+    fields.finish();
+    Some(Guarded { column: column?, direction, max_rel_drop: drop.unwrap_or(0.05) })
+}
+
+fn metric(field: &Field<'_>) -> Option<Metric> {
+    let mut fields = field.mapping()?;
+    let (column, direction) = column(&mut fields);
+    let weight = fields.take("weight");
+    weight.required("how much it counts");
+    let weight = weight.number("a number above 0", |v| v > 0.0);
+    fields.finish();
+    Some(Metric { column: column?, direction, weight: weight? })
+}
+
+fn explore(field: &Field<'_>) -> Explore {
+    let default = Explore::default();
+    let Some(mut fields) = field.mapping().filter(|_| field.is_present()) else { return default };
+    let count = |field: Field<'_>, default| {
+        field.integer(&(0..=1000)).and_then(|n| u32::try_from(n).ok()).unwrap_or(default)
+    };
+    let explore = Explore {
+        min_score: fields
+            .take("min_score")
+            .number("a number", |_| true)
+            .unwrap_or(default.min_score),
+        min_positive: count(fields.take("min_positive"), default.min_positive),
+        min_margin: count(fields.take("min_margin"), default.min_margin),
+    };
+    fields.finish();
+    explore
+}
+
+fn grades(field: &Field<'_>) -> Grades {
+    let default = Grades::default();
+    let Some(mut fields) = field.mapping().filter(|_| field.is_present()) else { return default };
+    let mut number =
+        |key, default| fields.take(key).number("a number", |_| true).unwrap_or(default);
+    let grades = Grades {
+        strong: number("strong", default.strong),
+        promising: number("promising", default.promising),
+        mixed: number("mixed", default.mixed),
+    };
+    fields.finish();
+    grades
+}

@@ -1,0 +1,99 @@
+//! How wide and deep a search goes, and what is promoted.
+
+use super::super::fields::Fields;
+use super::{MOST, count};
+use crate::tree::manifest::{ArtifactPolicy, ContextStrategy, DedupeScope};
+
+/// Where artifacts are kept.
+pub(super) const POLICIES: &[(&str, ArtifactPolicy)] = &[
+    ("copy_to_run_root", ArtifactPolicy::CopyToRunRoot),
+    ("external_paths", ArtifactPolicy::ExternalPaths),
+];
+
+/// Among which ideas one may not be repeated.
+pub(super) const SCOPES: &[(&str, DedupeScope)] = &[
+    ("none", DedupeScope::None),
+    ("node", DedupeScope::Node),
+    ("node_plus_ancestors", DedupeScope::NodePlusAncestors),
+    ("global", DedupeScope::Global),
+];
+
+/// What the generator of ideas is shown.
+pub(super) const STRATEGIES: &[(&str, ContextStrategy)] = &[
+    ("global_prior_ideas", ContextStrategy::GlobalPriorIdeas),
+    ("node_only", ContextStrategy::NodeOnly),
+    ("node_plus_ancestors", ContextStrategy::NodePlusAncestors),
+];
+
+/// Further tries of an eval.
+const RETRIES: u64 = 19;
+
+/// How wide and deep a search goes, and what is promoted. The keys have the names of the fields.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SearchSettings {
+    /// Ideas tried on a node.
+    pub ideas_per_node: u32,
+    /// Depth at which it ends.
+    pub max_depth: u32,
+    /// Nodes promoted at a depth.
+    pub beam_width: u32,
+    /// Configurations that every sweep runs.
+    pub sweep_config_limit: Option<u64>,
+    /// Evals at once.
+    pub max_parallel_evals: u32,
+    /// Time limit of an eval, seconds.
+    pub eval_timeout_seconds: Option<f64>,
+    /// Further tries of an eval whose commands failed.
+    pub eval_retries: u32,
+    /// Rows that a sweep must have without `sweep_config_limit`.
+    pub min_candidate_rows: u64,
+    /// Share of rows that must have succeeded then.
+    pub min_ok_rate: f64,
+    /// How far the primary metric may fall.
+    pub primary_tolerance: f64,
+    /// Whether it ends when nothing was promoted.
+    pub stop_on_empty_frontier: bool,
+    /// Where artifacts are kept.
+    pub artifact_policy: ArtifactPolicy,
+    /// Among which ideas one may not be repeated.
+    pub dedupe_scope: DedupeScope,
+    /// What the generator of ideas is shown.
+    pub ideas_context_strategy: ContextStrategy,
+}
+
+/// The settings; absent ones have their defaults.
+pub(super) fn read(fields: &mut Fields<'_>) -> SearchSettings {
+    let mut number = |key, default| count(&fields.take(key), 1).unwrap_or(default);
+    let [ideas_per_node, max_depth, beam_width, max_parallel_evals] = [
+        number("ideas_per_node", 7),
+        number("max_depth", 3),
+        number("beam_width", 1),
+        number("max_parallel_evals", 1),
+    ];
+    let retries = fields.take("eval_retries").integer(&(0..=RETRIES));
+    let share = |v: f64| (0.0..=1.0).contains(&v);
+    SearchSettings {
+        ideas_per_node,
+        max_depth,
+        beam_width,
+        max_parallel_evals,
+        sweep_config_limit: fields.take("sweep_config_limit").integer(&(1..=u64::from(u32::MAX))),
+        eval_timeout_seconds: fields
+            .take("eval_timeout_seconds")
+            .number("a number of seconds above 0, at most 1e9", |v| v > 0.0 && v <= 1e9),
+        eval_retries: retries.and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
+        min_candidate_rows: fields.take("min_candidate_rows").integer(&(0..=MOST)).unwrap_or(100),
+        min_ok_rate: fields.take("min_ok_rate").number("a share from 0 to 1", share).unwrap_or(1.0),
+        primary_tolerance: fields
+            .take("primary_tolerance")
+            .number("a number of 0 or more", |v| v >= 0.0)
+            .unwrap_or(0.0),
+        stop_on_empty_frontier: fields.take("stop_on_empty_frontier").bool().unwrap_or(true),
+        artifact_policy: fields.take("artifact_policy").word(POLICIES).unwrap_or_default(),
+        dedupe_scope: fields.take("dedupe_scope").word(SCOPES).unwrap_or_default(),
+        ideas_context_strategy: fields
+            .take("ideas_context_strategy")
+            .word(STRATEGIES)
+            .unwrap_or_default(),
+    }
+}

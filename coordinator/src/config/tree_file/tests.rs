@@ -1,0 +1,132 @@
+use super::*;
+
+const SMALL: &str = "\
+root_baseline_csv: base.csv
+environment: {type: process}
+commands:
+  ideas: {run: ideas.sh}
+  implement: {run: implement.sh}
+  sweep: {run: sweep.sh}
+";
+
+fn read(text: &str, overrides: TreeOverrides) -> (Option<TreeFile>, Vec<(String, ErrorKind)>) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("tree.yaml");
+    std::fs::write(&file, text).expect("written");
+    let mut problems = Problems::default();
+    let is_set = |name: &str| name == "SET";
+    let options = TreeOptions { overrides, ..TreeOptions::new(&is_set) };
+    let tree = read_tree(&file, &options, &mut problems);
+    let faults = match problems.finish(()) {
+        Ok(_) => Vec::new(),
+        Err(errors) => errors.errors.into_iter().map(|error| (error.key, error.kind)).collect(),
+    };
+    (tree, faults)
+}
+
+fn good(text: &str) -> TreeFile {
+    let (tree, faults) = read(text, TreeOverrides::default());
+    assert_eq!(faults, []);
+    tree.expect("a search")
+}
+
+#[test]
+fn defaults_fill_what_is_absent() {
+    let tree = good(SMALL);
+    assert_eq!(tree.root_commit, "HEAD");
+    let search = &tree.search;
+    assert_eq!((search.ideas_per_node, search.max_depth, search.beam_width), (7, 3, 1));
+    assert_eq!((search.min_candidate_rows, search.min_ok_rate), (100, 1.0));
+    assert_eq!(tree.results_file, "meta_config_sweep_results.csv");
+    assert_eq!(tree.profile.name, "returns");
+    assert_eq!(tree.commands.sweep.place, tree.environment);
+    assert_eq!(tree.budgets, Budgets::default());
+}
+
+#[test]
+fn json_is_read_too_and_options_replace_keys() {
+    let text = "{\"root_baseline_csv\": \"b.csv\", \"environment\": {\"docker_image\": \"a\"}, \
+        \"beam_width\": 4, \"budgets\": {\"evals\": 9, \"cost\": 1.5}, \"commands\": \
+        {\"ideas\": {\"run\": \"a\"}, \"implement\": {\"run\": \"b\"}, \"sweep\": {\"run\": \"c\"}}}";
+    let overrides = TreeOverrides {
+        beam_width: Some(2),
+        tree_run_id: Some("other".to_owned()),
+        max_total_idea_evals: Some(3),
+        ..TreeOverrides::default()
+    };
+    let (tree, faults) = read(text, overrides);
+    assert_eq!(faults, []);
+    let tree = tree.expect("a search");
+    assert_eq!((tree.search.beam_width, tree.name.as_str()), (2, "other"));
+    assert_eq!(tree.budgets, Budgets { evals: Some(3), seconds: None, cost: Some(1.5) });
+    let bad = TreeOverrides { tree_run_id: Some("a/b".to_owned()), ..TreeOverrides::default() };
+    assert_eq!(read(text, bad).1, [("--tree-run-id".to_owned(), ErrorKind::BadValue)]);
+}
+
+#[test]
+fn every_fault_comes_at_once() {
+    let text = "\
+idea_per_node: 3
+beam_width: 0
+root_commit: --upload-pack=x
+min_ok_rate: 2
+artifact_policy: copy
+max_total_idea_evals: 3
+budgets: {evals: 4, seconds: -1}
+profile: {metrics: [{column: a, weight: 0}], primry: {column: a}}
+commands:
+  ideas: {run: a, env: {AGENTIC_OUTPUT_DIR: x, A: '${UNSET}', B: '${SET}'}}
+  implement: {run: b, environment: {docker_image: a, context: .}, timeout: 3}
+environment: {}
+";
+    let (_, faults) = read(text, TreeOverrides::default());
+    let expected = [
+        ("root_baseline_csv", ErrorKind::MissingKey),
+        ("idea_per_node", ErrorKind::UnknownKey),
+        ("beam_width", ErrorKind::BadValue),
+        ("root_commit", ErrorKind::BadValue),
+        ("min_ok_rate", ErrorKind::BadValue),
+        ("artifact_policy", ErrorKind::BadValue),
+        ("budgets.evals", ErrorKind::Conflict),
+        ("budgets.seconds", ErrorKind::BadValue),
+        ("profile.primary", ErrorKind::MissingKey),
+        ("profile.primry", ErrorKind::UnknownKey),
+        ("profile.metrics[0].weight", ErrorKind::BadValue),
+        ("commands.sweep", ErrorKind::MissingKey),
+        ("commands.ideas.env.AGENTIC_OUTPUT_DIR", ErrorKind::BadValue),
+        ("commands.ideas.env.A", ErrorKind::UnsetVariable),
+        ("commands.implement.environment.context", ErrorKind::Conflict),
+        ("commands.implement.timeout", ErrorKind::UnknownKey),
+        ("environment", ErrorKind::MissingKey),
+    ];
+    for (key, kind) in expected {
+        assert!(faults.contains(&(key.to_owned(), kind)), "{key} {kind:?} not in {faults:#?}");
+    }
+    // Without any metric that counts, the profile as a whole is one more.
+    assert_eq!(faults.len(), expected.len() + 1, "{faults:#?}");
+}
+
+#[test]
+fn a_profile_may_stand_in_the_file() {
+    let tree = good(&format!(
+        "{SMALL}profile: {{primary: {{column: speed}}, metrics: [{{column: speed, weight: 1}}, \
+         {{column: memory, direction: lower, weight: 0.5}}], explore: {{min_positive: 1}}}}\n"
+    ));
+    assert_eq!((tree.profile.name.as_str(), tree.profile.metrics.len()), ("inline", 2));
+    assert_eq!(tree.profile.check(), Ok(()));
+    let (_, faults) = read(&format!("{SMALL}profile: no-such\n"), TreeOverrides::default());
+    assert_eq!(faults, [("profile".to_owned(), ErrorKind::BadValue)]);
+}
+
+#[test]
+fn what_decides_may_not_change() {
+    let before = tree_document(&good(SMALL));
+    let change = |more: &str| {
+        let mut now = tree_document(&good(&format!("{SMALL}{more}\n")));
+        now["tree_run_id"] = before["tree_run_id"].clone();
+        differences(&before, &now)
+    };
+    assert_eq!(change("max_parallel_evals: 9\nlimits: {llm_max_inflight: 2}"), [""; 0]);
+    assert_eq!(change("sweep_config_limit: 5"), ["sweep_config_limit: null is now 5"]);
+    assert_eq!(change("budgets: {evals: 3}"), ["budgets.evals: null is now 3"]);
+}

@@ -1,0 +1,113 @@
+//! Ideas as files: what the generator is shown, and what it wrote.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::directory::{remove_all, sync};
+use super::{Directory, IdeasOrder, TreeError};
+use crate::tree::idea;
+use crate::tree::ids::NodeId;
+use crate::tree::manifest::{ContextStrategy, IdeaFile, Manifest};
+
+/// Ideas of one node: far above what anybody tries.
+const MOST: usize = 1000;
+
+/// Bytes of one idea.
+const BYTES: u64 = 256 * 1024;
+
+/// What a node's generator is shown.
+pub(super) struct Context {
+    /// As the manifest names the directories.
+    pub(super) names: Vec<String>,
+    /// The directories that there are.
+    pub(super) paths: Vec<PathBuf>,
+    /// The ideas in them.
+    pub(super) files: Vec<IdeaFile>,
+}
+
+/// What a node's generator is shown, in its order: what the user names, then the ideas of the
+/// ancestors, from the root on.
+pub(super) fn context(
+    directory: &Directory,
+    manifest: &Manifest,
+    node: NodeId,
+    extra: &[PathBuf],
+) -> Result<Context, TreeError> {
+    let config = &manifest.run_config;
+    let nodes = match config.ideas_context_strategy {
+        ContextStrategy::GlobalPriorIdeas => Vec::new(),
+        ContextStrategy::NodeOnly => vec![node],
+        ContextStrategy::NodePlusAncestors => manifest.path_to(node),
+    };
+    let own = nodes.iter().map(|id| {
+        let name = &manifest.node(*id).node_ideas_dir;
+        (name.clone(), directory.root().join(name))
+    });
+    let given = config.context_ideas_dirs.iter().cloned().zip(extra.iter().cloned());
+    let mut context = Context { names: Vec::new(), paths: Vec::new(), files: Vec::new() };
+    for (name, path) in given.chain(own) {
+        if path.is_dir() {
+            context.files.extend(read(&path, &name, node)?);
+            context.paths.push(path);
+        }
+        context.names.push(name);
+    }
+    Ok(context)
+}
+
+/// What a generator is to write, into an empty directory beside the one that it becomes.
+pub(super) fn order(
+    directory: &Directory,
+    manifest: &Manifest,
+    node: NodeId,
+    context: Vec<PathBuf>,
+) -> Result<IdeasOrder, TreeError> {
+    let into = staging(directory, node);
+    remove_all(&into)?;
+    fs::create_dir_all(&into).map_err(TreeError::io("create", &into))?;
+    let count = manifest.run_config.ideas_per_node;
+    Ok(IdeasOrder { node: manifest.node(node).clone(), into, count, context })
+}
+
+/// Accepts what a generator wrote: from now on the node has its ideas.
+pub(super) fn accept(directory: &Directory, node: NodeId) -> Result<(), TreeError> {
+    let from = staging(directory, node);
+    if read(&from, "", node)?.is_empty() {
+        let reason = "the command wrote no file".to_owned();
+        return Err(TreeError::Ideas { node, reason });
+    }
+    let to = directory.ideas(node);
+    fs::rename(&from, &to).map_err(TreeError::io("rename", &from))?;
+    sync(to.parent().unwrap_or(directory.root()))
+}
+
+/// The ideas in a directory, by file name. Hidden files and whatever is no file are none.
+pub(super) fn read(path: &Path, name: &str, node: NodeId) -> Result<Vec<IdeaFile>, TreeError> {
+    let unusable = |reason| TreeError::Ideas { node, reason };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path).map_err(TreeError::io("list", path))? {
+        let entry = entry.map_err(TreeError::io("list", path))?;
+        let metadata = entry.path().symlink_metadata();
+        let metadata = metadata.map_err(TreeError::io("inspect", &entry.path()))?;
+        let Ok(file) = entry.file_name().into_string() else {
+            return Err(unusable("a file name is not UTF-8".to_owned()));
+        };
+        if !metadata.is_file() || file.starts_with('.') {
+            continue;
+        }
+        if metadata.len() > BYTES {
+            return Err(unusable(format!("{file} has more than {BYTES} bytes")));
+        }
+        if found.len() == MOST {
+            return Err(unusable(format!("there are more than {MOST} files")));
+        }
+        let content = fs::read(entry.path()).map_err(TreeError::io("read", &entry.path()))?;
+        found.push(idea::file(format!("{name}/{file}"), &content));
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(found)
+}
+
+fn staging(directory: &Directory, node: NodeId) -> PathBuf {
+    directory.root().join("node_ideas").join(format!(".new-{node}"))
+}

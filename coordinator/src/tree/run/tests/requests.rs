@@ -1,0 +1,114 @@
+//! What a user asks of a search that is there.
+
+use super::*;
+use crate::tree::ids::{EvalId, NodeId};
+use crate::tree::manifest::{EvalStatus, EventKind};
+
+#[tokio::test]
+async fn a_search_is_gone_on_with_under_its_own_configuration_only() {
+    let mut lab = Lab::new();
+    assert!(!lab.sit(5).await);
+    lab.more = "min_ok_rate: 0.5";
+    let changed = lab.open(lab.opening(), lab.player()).await.err();
+    match changed {
+        Some(TreeError::Changed { differences, .. }) => {
+            assert_eq!(differences, ["min_ok_rate: 1.0 is now 0.5"]);
+        }
+        other => panic!("{other:?}"),
+    }
+    lab.more = "limits: {llm_max_inflight: 3}";
+    assert!(lab.sit(u32::MAX).await);
+    lab.more = "";
+    let refused = lab.open(Opening { resume: false, ..lab.opening() }, lab.player()).await.err();
+    assert!(matches!(refused, Some(TreeError::Exists { .. })), "{refused:?}");
+    let real = lab.open(Opening { dry_run: false, ..lab.opening() }, lab.player()).await.err();
+    assert!(matches!(real, Some(TreeError::Changed { .. })), "{real:?}");
+}
+
+#[tokio::test]
+async fn results_of_the_depth_under_way_are_made_again_on_request() {
+    let whole = Lab::new();
+    whole.run().await;
+    let lab = Lab::new();
+    // The ideas, the plan, and one eval that ran and is settled.
+    assert!(!lab.sit(4).await);
+    let again = Opening { rerun_evals: true, ..lab.opening() };
+    let (mut sitting, _lock) = lab.open(again, lab.player()).await.expect("opened");
+    let evals = &sitting.manifest().evaluations;
+    assert_eq!(evals.len(), 4);
+    assert!(evals.values().all(|eval| eval.status == EvalStatus::Queued));
+    sitting.run().expect("to its end");
+    let done = sitting.manifest();
+    let asked = EventKind::EvalsRequeued { evals: (0..4).map(EvalId).collect() };
+    assert!(done.events.iter().any(|event| event.kind == asked));
+    let decisions = |manifest: &Manifest| -> Vec<_> {
+        let evals = manifest.evaluations.values();
+        evals.map(|e| e.decision.as_ref().map(|d| (d.promotion_reason, d.rank_score))).collect()
+    };
+    let before = Directory::new(whole.root()).manifest().expect("there");
+    assert_eq!(decisions(done), decisions(&before));
+}
+
+#[tokio::test]
+async fn ideas_that_were_not_tried_are_made_again_on_request() {
+    let lab = Lab::new();
+    // The ideas and the plan.
+    assert!(!lab.sit(2).await);
+    let mark = lab.root().join("node_ideas/0000/idea-009.md");
+    std::fs::write(&mark, "- Of the first generation").expect("written");
+    let again = Opening { force_regenerate_ideas: true, ..lab.opening() };
+    let (mut sitting, _lock) = lab.open(again, lab.player()).await.expect("opened");
+    assert!(!mark.exists() && sitting.manifest().evaluations.is_empty());
+    sitting.run().expect("to its end");
+    let done = sitting.manifest();
+    let first = *done.evaluations.keys().next().expect("evals");
+    assert_eq!(first, EvalId(4), "numbers are given out once");
+    let asked = EventKind::IdeasDiscarded { nodes: vec![NodeId(0)] };
+    assert!(done.events.iter().any(|event| event.kind == asked));
+}
+
+#[tokio::test]
+async fn ideas_with_results_stay() {
+    let lab = Lab::new();
+    assert!(!lab.sit(4).await);
+    let again = Opening { force_regenerate_ideas: true, ..lab.opening() };
+    let (sitting, _lock) = lab.open(again, lab.player()).await.expect("opened");
+    assert_eq!(sitting.manifest().evaluations.len(), 4);
+    assert!(lab.root().join("node_ideas/0000").is_dir());
+}
+
+#[tokio::test]
+async fn what_failed_and_what_was_rejected_stays_on_request() {
+    let lab = Lab::with("keep_failed_artifacts: true\nkeep_rejected_worktrees: true");
+    let done = lab.run().await;
+    let failed = done.evaluations.values().find(|eval| eval.status == EvalStatus::Failed);
+    let failed = failed.expect("one takes too long");
+    assert!(lab.root().join(&failed.experiment_dir).is_dir());
+    let promoted = |eval: &crate::tree::manifest::Eval| {
+        eval.decision.as_ref().is_some_and(|d| d.promoted_to_node_id.is_some())
+    };
+    for (id, eval) in &done.evaluations {
+        let there = lab.root().join(format!("cand/{id}")).exists();
+        let waits = done.state.deferred_cleanup.iter().any(|c| c.path == format!("cand/{id}"));
+        assert_eq!(there, waits || !promoted(eval), "{id}");
+    }
+    let lab = Lab::new();
+    let done = lab.run().await;
+    let failed = done.evaluations.values().find(|eval| eval.status == EvalStatus::Failed);
+    assert!(!lab.root().join(&failed.expect("one").experiment_dir).exists());
+}
+
+#[tokio::test]
+async fn money_and_time_end_a_search_between_depths() {
+    for (more, expected) in [
+        ("budgets: {cost: 0.1}", 4),
+        ("budgets: {seconds: 41}", 12),
+        ("budgets: {cost: 1000, seconds: 100000}", 20),
+    ] {
+        let done = Lab::with(more).run().await;
+        assert_eq!(done.evaluations.len(), expected, "{more}");
+        let spent = done.state.stop_reason == Some(StopReason::BudgetSpent);
+        assert_eq!(spent, expected < 20, "{more}");
+        assert!(done.evaluations.values().all(|eval| eval.decision.is_some()));
+    }
+}

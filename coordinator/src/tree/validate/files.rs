@@ -1,0 +1,143 @@
+//! Whether the files of a search are there, and have the bytes that they had.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::digest::Hasher;
+
+use super::FaultKind::{BadPath, ChangedFile, MissingFile, OutsideArtifacts};
+use super::Findings;
+use crate::tree::manifest::{ArtifactPolicy, Eval, EvalStatus, Manifest, Provenance};
+use crate::tree::run::{Directory, TreeError};
+
+/// Where artifacts have to be.
+const ARTIFACTS: &str = "artifacts/";
+
+struct Files<'a> {
+    directory: &'a Directory,
+    findings: &'a mut Findings,
+    /// Digests of files that were read.
+    known: BTreeMap<PathBuf, String>,
+}
+
+pub(super) fn check(
+    directory: &Directory,
+    manifest: &Manifest,
+    findings: &mut Findings,
+) -> Result<(), TreeError> {
+    let mut files = Files { directory, findings, known: BTreeMap::new() };
+    let copied = manifest.run_config.artifact_policy == ArtifactPolicy::CopyToRunRoot;
+    let root = &manifest.root;
+    files.artifact("root", &root.root_baseline_csv_path, &root.root_baseline_provenance, copied)?;
+    for node in manifest.nodes.values() {
+        let subject = format!("node {}", node.node_id);
+        let baseline = &node.baseline_results_csv_path;
+        files.artifact(&subject, baseline, &node.baseline_provenance, copied)?;
+        for idea in node.generated_idea_files.iter().flatten() {
+            files.digest(&subject, &idea.path, &idea.sha256)?;
+        }
+    }
+    for eval in manifest.evaluations.values() {
+        files.eval(eval, copied, manifest.run_config.keep_failed_artifacts)?;
+    }
+    Ok(())
+}
+
+impl Files<'_> {
+    /// Results: where they have to be, and with the bytes that they had.
+    fn artifact(
+        &mut self,
+        subject: &str,
+        path: &str,
+        kept: &Provenance,
+        copied: bool,
+    ) -> Result<(), TreeError> {
+        if path != kept.copied_to_path {
+            let message = format!("{path} is not what was kept, {}", kept.copied_to_path);
+            self.findings.add(ChangedFile, subject, message);
+        }
+        if copied && !path.starts_with(ARTIFACTS) {
+            let message = format!("{path} is not below {ARTIFACTS}");
+            self.findings.add(OutsideArtifacts, subject, message);
+        }
+        self.digest(subject, path, &kept.sha256)
+    }
+
+    fn eval(&mut self, eval: &Eval, copied: bool, keeps_failed: bool) -> Result<(), TreeError> {
+        let subject = format!("eval {}", eval.eval_id);
+        self.there(&subject, &eval.idea_path);
+        if !eval.status.is_settled() {
+            return Ok(());
+        }
+        self.there(&subject, &format!("{}/eval_result.json", eval.eval_output_root));
+        if eval.status != EvalStatus::Failed || keeps_failed {
+            self.there(&subject, &eval.experiment_dir);
+        }
+        if let (Some(path), Some(kept)) =
+            (&eval.candidate_results_csv_path, &eval.candidate_results_provenance)
+        {
+            self.artifact(&subject, path, kept, copied)?;
+        }
+        for view in [&eval.parent_relative, &eval.root_relative].into_iter().flatten() {
+            self.there(&subject, &view.summary_json_path);
+        }
+        Ok(())
+    }
+
+    /// A file or directory that has to be there, really below the search's directory.
+    fn there(&mut self, subject: &str, path: &str) -> Option<PathBuf> {
+        self.findings.checked.paths += 1;
+        let Some(place) = self.directory.below(path) else {
+            let message = format!("{path} is not a path below the directory of the search");
+            self.findings.add(BadPath, subject, message);
+            return None;
+        };
+        let Ok(real) = place.canonicalize() else {
+            self.findings.add(MissingFile, subject, format!("{path} is missing"));
+            return None;
+        };
+        let root = self.directory.root().canonicalize().ok()?;
+        if !real.starts_with(root) {
+            let message = format!("{path} leads out of the directory of the search");
+            self.findings.add(BadPath, subject, message);
+            return None;
+        }
+        Some(real)
+    }
+
+    fn digest(&mut self, subject: &str, path: &str, expected: &str) -> Result<(), TreeError> {
+        let Some(real) = self.there(subject, path) else { return Ok(()) };
+        if !real.is_file() {
+            self.findings.add(MissingFile, subject, format!("{path} is not a file"));
+            return Ok(());
+        }
+        if !self.known.contains_key(&real) {
+            let found = sha256(&real).map_err(|source| TreeError::File {
+                action: "read",
+                path: real.clone(),
+                source,
+            })?;
+            self.known.insert(real.clone(), found);
+            self.findings.checked.digests += 1;
+        }
+        if self.known.get(&real).is_none_or(|found| found != expected) {
+            let message = format!("{path} has other bytes than it had");
+            self.findings.add(ChangedFile, subject, message);
+        }
+        Ok(())
+    }
+}
+
+fn sha256(path: &Path) -> std::io::Result<String> {
+    let (mut file, mut hasher) = (File::open(path)?, Hasher::default());
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let read = file.read(&mut buffer)?;
+        if read == 0 {
+            return Ok(hasher.finish().hex());
+        }
+        hasher.update(&buffer[..read]);
+    }
+}
