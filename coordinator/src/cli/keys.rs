@@ -1,11 +1,11 @@
-//! `rollout keys`: the reference of job and task files.
+//! `rollout keys`: the reference of job and task files and files of searches.
 
 use clap::{Args, ValueEnum};
 use rollout_protocol::exit::ExitCode;
 
 use super::error::CliError;
 use super::output::Printer;
-use crate::config::reference::{JOB, Reference, TASK};
+use crate::config::reference::{JOB, Reference, TASK, TREE};
 use crate::report::terminal::table;
 
 /// Print every key of a kind of file, with its type, default and meaning
@@ -29,6 +29,8 @@ enum FileKind {
     Job,
     /// Task files, `task.toml`
     Task,
+    /// Files of tree searches, `tree.yaml`
+    Tree,
 }
 
 /// Runs the command.
@@ -36,6 +38,7 @@ pub(super) fn run(args: &KeysArgs, printer: &Printer) -> Result<ExitCode, CliErr
     let reference = match args.file {
         FileKind::Job => &JOB,
         FileKind::Task => &TASK,
+        FileKind::Tree => &TREE,
     };
     let text = if args.json {
         let text = serde_json::to_string_pretty(reference.keys)

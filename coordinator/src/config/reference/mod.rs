@@ -1,4 +1,4 @@
-//! The reference of job and task files: every key with its type, default and meaning, in one table
+//! The reference of job and task files and files of searches: every key with its type, default and meaning, in one table
 //! for each. A test holds the tables against the readers: a key that is read and not explained, or
 //! explained and not read, fails it.
 
@@ -6,12 +6,14 @@ mod job;
 mod task;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 use rollout_protocol::spec::task::TaskFormat;
 use serde::Serialize;
 
 pub use job::JOB;
 pub use task::TASK;
+pub use tree::TREE;
 
 /// A key of a file. Lists are written `key[]`, names that the user chooses `NAME`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

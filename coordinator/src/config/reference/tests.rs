@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::*;
-use crate::config::{Options, Problems, read_job, read_task};
+use crate::config::{Options, Problems, TreeOptions, read_job, read_task, read_tree};
 
 /// Every key that a reader asks for over `documents`, indices of lists left out.
 fn taken(documents: &[&str], read: impl Fn(&Path, &mut Problems)) -> BTreeSet<String> {
@@ -77,4 +77,19 @@ fn every_key_of_task_files_is_explained() {
         read_task(file, None, problems);
     });
     hold(&TASK, &taken);
+}
+
+const TREES: &[&str] =
+    &["profile: {primary: {}, metrics: [{}], risk: [{}], explore: {}, grades: {}}\n\
+     environment: {}\nlimits: {}\nbudgets: {}\ncommands: {ideas: {environment: {type: docker}}, \
+     implement: {environment: {type: docker}}, tests: {environment: {type: docker}}, \
+     review: {environment: {type: docker}}, sweep: {environment: {type: docker}}}\n"];
+
+#[test]
+fn every_key_of_files_of_searches_is_explained() {
+    let is_set = |_: &str| true;
+    let taken = taken(TREES, |file, problems| {
+        read_tree(file, &TreeOptions::new(&is_set), problems);
+    });
+    hold(&TREE, &taken);
 }
