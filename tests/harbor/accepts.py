@@ -46,6 +46,13 @@ def check_trial(trial: Path, job: JobResult) -> TrialResult:
     return result
 
 
+def by_name(stats):
+    """Lists of trials are in the order of their coming."""
+    if isinstance(stats, list):
+        return sorted(stats)
+    return {key: by_name(value) for key, value in stats.items()}
+
+
 def check_stats(job: JobResult, trials: list[TrialResult]) -> None:
     stats, counted = job.stats, type(job.stats).from_trial_results(trials)
     for figure in ("n_completed_trials", "n_errored_trials", "n_cancelled_trials"):
@@ -55,8 +62,8 @@ def check_stats(job: JobResult, trials: list[TrialResult]) -> None:
     for name, eval_ in stats.evals.items():
         theirs = counted.evals[name]
         assert (eval_.n_trials, eval_.n_errors) == (theirs.n_trials, theirs.n_errors), name
-        assert eval_.reward_stats == theirs.reward_stats, name
-        assert eval_.exception_stats == theirs.exception_stats, name
+        assert by_name(eval_.reward_stats) == by_name(theirs.reward_stats), name
+        assert by_name(eval_.exception_stats) == by_name(theirs.exception_stats), name
 
 
 def check_viewer(client: TestClient, job: str, trials: list[TrialResult]) -> None:

@@ -12,7 +12,7 @@ use rollout_worker::supervise;
 
 use super::artifacts;
 use super::layout;
-use super::tree::{TreeError, clear_the_way};
+use super::tree::{TreeError, clear_the_way, make_directories};
 
 /// Reads the record of the execution that settled a trial.
 ///
@@ -50,8 +50,10 @@ pub(crate) async fn write(
     for step in &record.steps {
         let Some(logs) = &step.logs else { continue };
         name::check(&step.name).map_err(|bad| TreeError::Name { name: step.name.clone(), bad })?;
-        let into = into.join(layout::STEPS).join(&step.name).join("logs");
-        artifacts::extract(store, "a step's logs", &logs.archive, &into).await?;
+        let below = Path::new(layout::STEPS).join(&step.name).join("logs");
+        let (root, to) = (into.to_owned(), into.join(&below));
+        supervise::blocking(move || make_directories(&root, &below)).await?;
+        artifacts::extract(store, "a step's logs", &logs.archive, &to).await?;
     }
     artifacts::write(store, &record.artifacts, into).await?;
     for output in &record.outputs {

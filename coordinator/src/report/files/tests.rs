@@ -303,7 +303,7 @@ async fn artifacts_lie_where_they_belong_with_a_manifest_for_each_step() {
         agent_execution_ended_at: None,
         verifier_started_at: None,
         verifier_ended_at: None,
-        logs: None,
+        logs: Some(place.logs(&[("verifier/reward.txt", "1\n")]).await),
     }];
     place.write(settled, &record).await.expect("written");
     let dir = trial_dir(&place.run_dir(), &trial("a", "t", 1));
@@ -319,6 +319,7 @@ async fn artifacts_lie_where_they_belong_with_a_manifest_for_each_step() {
         ("artifacts/out/y/manifest.json", Some("{}")),
         ("artifacts/out/y/z", Some("z")),
         ("steps/one/artifacts/renamed", Some("1")),
+        ("steps/one/logs/verifier/reward.txt", Some("1\n")),
     ];
     assert_eq!(texts, expected);
     let manifest = |at: usize| -> Value {
