@@ -12,6 +12,16 @@ import tomllib
 from pathlib import Path
 
 
+# What Harbor raises where we have these errors, for tasks that have no reward on either side.
+ALIKE = {
+    "environment_start_failed": {"HealthcheckError"},
+    "task_invalid": {"FileNotFoundError", "ValueError"},
+    "verifier_timeout": {"VerifierTimeoutError"},
+    "verifier_reward_missing": {"RewardFileNotFoundError"},
+    "verifier_reward_invalid": {"VerifierOutputParseError", "RewardFileEmptyError"},
+}
+
+
 def near(ours: dict | None, theirs: dict | None) -> bool:
     if not ours or not theirs:
         return not ours and not theirs
@@ -24,8 +34,9 @@ def rewards(row: dict) -> dict | None:
     return row["rewards"] or {"reward": row["reward"]}
 
 
-def judge(entry: dict, ours: dict | None, theirs: dict) -> str:
+def judge(entry: dict, row: dict, theirs: dict) -> str:
     """`same`, why they cannot be compared, or `DIFFERENT`."""
+    ours = rewards(row)
     differs = entry.get("harbor")
     if isinstance(differs, str):
         return f"not compared: {differs}"
@@ -34,7 +45,13 @@ def judge(entry: dict, ours: dict | None, theirs: dict) -> str:
     if differs is not None:
         expected = {"reward": float(differs)}
         return "as expected different" if near(expected, theirs["rewards"]) else "DIFFERENT"
-    return "same" if near(ours, theirs["rewards"]) else "DIFFERENT"
+    if not near(ours, theirs["rewards"]):
+        return "DIFFERENT"
+    if ours is None:
+        errors = f"{row['error_type']} / {theirs['exception']}"
+        alike = theirs["exception"] in ALIKE.get(row["error_type"], set())
+        return f"{'same' if alike else 'DIFFERENT'}: {errors}"
+    return "same"
 
 
 def main(table: Path, ours: Path, theirs: Path) -> int:
@@ -47,7 +64,7 @@ def main(table: Path, ours: Path, theirs: Path) -> int:
         if task not in mine or task not in harbors:
             verdict = f"DIFFERENT: only {'ours' if task in mine else 'theirs'} has it"
         else:
-            verdict = judge(expected.get(task, {}), rewards(mine[task]), harbors[task])
+            verdict = judge(expected.get(task, {}), mine[task], harbors[task])
         kind = verdict.split(":")[0]
         counts[kind] = counts.get(kind, 0) + 1
         got = [rewards(mine[task]) if task in mine else None]
