@@ -117,7 +117,7 @@ impl KnownParts {
 /// Which file a part of the task in a directory is noted in, and under which name.
 fn place(task: &Path, part: &str) -> Option<(PathBuf, String)> {
     let name = task.file_name()?.to_str()?;
-    Some((task.parent()?.to_owned(), format!("{name}/{part}")))
+    Some((std::path::absolute(task.parent()?).ok()?, format!("{name}/{part}")))
 }
 
 #[cfg(test)]

@@ -50,7 +50,8 @@ pub(super) fn load(
     let file = read_task(&dir.join(TASK_FILE), context.format, problems)?;
     let steps: Vec<PathBuf> = file.steps.iter().map(layout::step_dir).collect();
     let below = |entry: &'static str| steps.iter().map(move |step| step.join(entry));
-    let entries = ["", INSTRUCTION, "solution", "tests", "workdir"].into_iter().flat_map(below);
+    let entries = [INSTRUCTION, "solution", "tests", "workdir"].into_iter().flat_map(below);
+    let entries = steps.iter().cloned().chain(entries);
     if file.steps[0].name.is_some() && !all_inside(&dir, entries, problems) {
         return None;
     }

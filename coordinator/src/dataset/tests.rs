@@ -445,6 +445,16 @@ fn what_steps_lack() {
     assert!(fault.message.contains(lacks), "{fault}");
 }
 
+#[test]
+fn steps_do_not_lead_out_of_their_task() {
+    let project = Project::new(&job("{path: ./set}"));
+    project.steps("set/a");
+    fs::rename(project.path("set/a/steps/one"), project.path("elsewhere")).expect("moved");
+    symlink(project.path("elsewhere"), project.path("set/a/steps/one")).expect("linked");
+    let faults = project.faults(false);
+    assert_eq!(faults[0], ("set/a/steps/one".to_owned(), String::new(), ErrorKind::BadFile));
+}
+
 #[tokio::test]
 async fn unchanged_tasks_are_neither_packed_nor_stored_again() {
     let project = Project::new(&job("{path: ./set}"));
