@@ -103,7 +103,7 @@ pub fn has_compose() -> bool {
     let usual = ["/usr/local/lib", "/usr/local/libexec", "/usr/lib", "/usr/libexec"];
     let plugin = |base: &&str| Path::new(base).join("docker/cli-plugins/docker-compose").is_file();
     let refused = std::env::var("ROLLOUT_TEST_COMPOSE").is_ok_and(|program| program == "no");
-    let has = compose().is_some() || (!refused && usual.iter().any(|base| plugin(&base)));
+    let has = compose().is_some() || (!refused && usual.iter().any(plugin));
     if !has {
         note("SKIPPED: tasks with services need docker compose");
     }
