@@ -63,7 +63,6 @@ fn why_not(provider: ProviderKind, demand: &Demand, parts: &Parts) -> Option<Str
         DemandKind::Service(name) => (!has_services).then(|| {
             format!("the service `{name}`; the task has no environment/docker-compose.yaml")
         }),
-        DemandKind::OwnVerifier => None,
     }
 }
 

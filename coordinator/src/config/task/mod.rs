@@ -82,8 +82,6 @@ pub enum DemandKind {
     Gpus,
     /// Something is done in, or taken from, a service beside the environment.
     Service(String),
-    /// The verifier has an environment of its own.
-    OwnVerifier,
 }
 
 /// What the parts of a file have in common while it is read.

@@ -5,7 +5,7 @@ use rollout_protocol::spec::task::{NetworkPolicy, TaskEnvironment, VerifierPhase
 use super::super::elements::timeouts;
 use super::super::fields::{Field, Fields};
 use super::super::problem::ErrorKind;
-use super::{DemandKind, Reading, collect, environment, network};
+use super::{Reading, collect, environment, network};
 
 /// Where verifiers run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,9 +90,5 @@ fn place(
         mode.reject(ErrorKind::Conflict, found, "`separate`, or no `environment`");
     }
     let asked = asked.or(own.is_some().then_some(Mode::Separate));
-    if asked == Some(Mode::Separate) {
-        let spot = if table.is_present() { &table } else { &mode };
-        reading.demand(DemandKind::OwnVerifier, spot);
-    }
     (asked.or(below.mode), own.or_else(|| below.own.clone()))
 }
