@@ -19,6 +19,9 @@ use crate::tree::manifest::Manifest;
 use crate::tree::run::play::Player;
 use crate::tree::run::{Clock, Opening, TreeError, begin};
 
+/// Seconds after which a silent owner of a search is taken over.
+const STALE: u32 = 600;
+
 /// Play a search: everything but its commands and its repository is as it always is
 ///
 /// With `--dry-run`, which is needed for now, no command runs and no repository is touched: what
@@ -49,9 +52,11 @@ pub(in crate::cli) struct RunArgs {
     #[arg(long, conflicts_with_all = ["rerun_evals", "force_regenerate_ideas", "force"])]
     report_only: bool,
 
-    /// Seconds that an owner says nothing before the search is taken over
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..))]
-    lock_stale_seconds: u32,
+    /// Seconds that an owner says nothing before the search is taken over [default: 600]
+    ///
+    /// An owner whose process exists on this host is taken over only if this is given.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    lock_stale_seconds: Option<u32>,
 
     /// Take the search over at once, whoever owns it
     #[arg(long)]
@@ -106,10 +111,10 @@ async fn sit(tree: TreeFile, args: &RunArgs) -> Result<Manifest, CliError> {
     let (mut stops, _signals) =
         listening.map_err(|error| CliError::failure("cannot listen to signals", &error))?;
     let patience = Patience {
-        stale: Duration::from_secs(args.lock_stale_seconds.into()),
+        stale: Duration::from_secs(args.lock_stale_seconds.unwrap_or(STALE).into()),
         force: args.force,
         wait: true,
-        hung: false,
+        hung: args.lock_stale_seconds.is_some(),
     };
     let player = Player::new(tree.run_dir(), &tree);
     let opening = Opening {

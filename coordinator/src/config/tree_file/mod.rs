@@ -138,7 +138,7 @@ fn tree(file: &Path, fields: &mut Fields<'_>, options: &TreeOptions<'_>) -> Tree
         runs_root: path(&fields.take("runs_root")).unwrap_or_else(|| "tree_runs".into()),
         repository: path(&fields.take("repository")).unwrap_or_else(|| ".".into()),
         root_commit: root_commit(&fields.take("root_commit")),
-        root_baseline_csv: baseline(&fields.take("root_baseline_csv")),
+        root_baseline_csv: baseline(&fields.take("root_baseline_csv"), base(file)),
         context_ideas_dirs: paths(&fields.take("context_ideas_dirs")),
         search: search::read(fields),
         profile: profile::read(&fields.take("profile"), base(file)),
@@ -161,9 +161,14 @@ fn paths(field: &Field<'_>) -> Vec<PathBuf> {
     field.items().unwrap_or_default().iter().filter_map(Field::path).collect()
 }
 
-fn baseline(field: &Field<'_>) -> PathBuf {
-    field.required("the CSV file with the results of the root commit");
-    field.path().unwrap_or_default()
+fn baseline(field: &Field<'_>, base: &Path) -> PathBuf {
+    let expected = "the CSV file with the results of the root commit";
+    field.required(expected);
+    let Some(path) = field.path() else { return PathBuf::new() };
+    if !base.join(&path).is_file() {
+        field.reject(ErrorKind::NotFound, format!("`{}`, no such file", path.display()), expected);
+    }
+    path
 }
 
 /// A name of a commit that git cannot take for an option.

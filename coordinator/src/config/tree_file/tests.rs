@@ -13,6 +13,7 @@ fn read(text: &str, overrides: TreeOverrides) -> (Option<TreeFile>, Vec<(String,
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("tree.yaml");
     std::fs::write(&file, text).expect("written");
+    std::fs::write(dir.path().join("base.csv"), "config_id\n").expect("written");
     let mut problems = Problems::default();
     let is_set = |name: &str| name == "SET";
     let options = TreeOptions { overrides, ..TreeOptions::new(&is_set) };
@@ -45,7 +46,7 @@ fn defaults_fill_what_is_absent() {
 
 #[test]
 fn json_is_read_too_and_options_replace_keys() {
-    let text = "{\"root_baseline_csv\": \"b.csv\", \"environment\": {\"docker_image\": \"a\"}, \
+    let text = "{\"root_baseline_csv\": \"base.csv\", \"environment\": {\"docker_image\": \"a\"}, \
         \"beam_width\": 4, \"budgets\": {\"evals\": 9, \"cost\": 1.5}, \"commands\": \
         {\"ideas\": {\"run\": \"a\"}, \"implement\": {\"run\": \"b\"}, \"sweep\": {\"run\": \"c\"}}}";
     let overrides = TreeOverrides {
@@ -114,6 +115,9 @@ fn a_profile_may_stand_in_the_file() {
     ));
     assert_eq!((tree.profile.name.as_str(), tree.profile.metrics.len()), ("inline", 2));
     assert_eq!(tree.profile.check(), Ok(()));
+    let elsewhere = SMALL.replace("base.csv", "gone.csv");
+    let (_, faults) = read(&elsewhere, TreeOverrides::default());
+    assert_eq!(faults, [("root_baseline_csv".to_owned(), ErrorKind::NotFound)]);
     let (_, faults) = read(&format!("{SMALL}profile: no-such\n"), TreeOverrides::default());
     assert_eq!(faults, [("profile".to_owned(), ErrorKind::BadValue)]);
 }

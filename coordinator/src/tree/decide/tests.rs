@@ -123,3 +123,21 @@ fn ties_go_to_the_primary_metric_and_then_to_the_older() {
         [Some(Reason::BeyondBeam), Some(Reason::Unranked), Some(Reason::BeyondBeam)]
     );
 }
+
+#[test]
+fn a_score_that_is_not_finite_is_never_promoted() {
+    for worst in [f64::NEG_INFINITY, f64::INFINITY, f64::NAN] {
+        let mut manifest = begun(|config| config.beam_width = 3);
+        let mut eval = completed(&mut manifest, EvalId(0));
+        let view = eval.root_relative.as_mut().expect("there");
+        view.primary_delta = Some(worst);
+        view.recommendation_summary.as_mut().expect("there").score = worst;
+        manifest.evaluations.insert(EvalId(0), eval);
+        assert_eq!(decide(&mut manifest, 0, &Except("")), []);
+        let decision = manifest.evaluations[&EvalId(0)].decision.as_ref().expect("decided");
+        assert_eq!(
+            (decision.passed_gate, decision.promotion_reason),
+            (true, Some(Reason::Unranked))
+        );
+    }
+}

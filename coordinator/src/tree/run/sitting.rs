@@ -168,7 +168,8 @@ impl<W: Workshop> Sitting<W> {
         }
         let eval = self.manifest.evaluations[&id].clone();
         let root = self.directory.eval(id);
-        std::fs::create_dir_all(&root).map_err(TreeError::io("create", &root))?;
+        let experiment = self.directory.root().join(&eval.experiment_dir);
+        std::fs::create_dir_all(&experiment).map_err(TreeError::io("create", &experiment))?;
         self.workshop.begin(EvalOrder {
             parent_commit: self.manifest.node(eval.parent_node_id).commit.clone(),
             candidate_ref: format!("tree/{}/e{id}", self.manifest.tree_run_id),

@@ -1,23 +1,43 @@
 use super::*;
 use crate::tree::ids::{EvalId, NodeId};
-use crate::tree::manifest::{NodeStatus, Provenance, Reason};
+use crate::tree::manifest::{NodeStatus, Reason};
 use crate::tree::run::play::finished;
 
-/// What a search is after a change, by kind and subject.
-fn faults(
-    change: impl FnOnce(&std::path::Path, &mut Manifest),
-    repository: Repository<'_>,
-) -> Vec<(FaultKind, String)> {
-    let (keep, directory) = finished();
-    let mut manifest = directory.manifest().expect("there");
-    change(directory.root(), &mut manifest);
-    let validation = check(&directory, &manifest, repository).expect("readable");
-    drop(keep);
-    validation.faults.into_iter().map(|fault| (fault.kind, fault.subject)).collect()
+/// A search that ended.
+struct Search {
+    _keep: tempfile::TempDir,
+    directory: Directory,
 }
 
-fn changed(change: impl FnOnce(&std::path::Path, &mut Manifest)) -> Vec<(FaultKind, String)> {
-    faults(change, Repository::Unknown)
+impl Search {
+    fn new() -> Self {
+        let (_keep, directory) = finished();
+        Self { _keep, directory }
+    }
+
+    fn root(&self) -> &std::path::Path {
+        self.directory.root()
+    }
+
+    /// What it is after a change of its manifest, by kind and subject.
+    fn with(
+        &self,
+        change: impl FnOnce(&mut Manifest),
+        repository: Repository<'_>,
+    ) -> Vec<(FaultKind, String)> {
+        let mut manifest = self.directory.manifest().expect("there");
+        change(&mut manifest);
+        let validation = check(&self.directory, &manifest, repository).expect("readable");
+        validation.faults.into_iter().map(|fault| (fault.kind, fault.subject)).collect()
+    }
+
+    fn changed(&self, change: impl FnOnce(&mut Manifest)) -> Vec<(FaultKind, String)> {
+        self.with(change, Repository::Unknown)
+    }
+
+    fn found(&self) -> Vec<(FaultKind, String)> {
+        self.changed(|_| {})
+    }
 }
 
 fn node(manifest: &mut Manifest, id: u32) -> &mut crate::tree::manifest::Node {
@@ -45,26 +65,23 @@ fn a_search_as_it_was_left_is_sound() {
 
 #[test]
 fn a_changed_byte_of_an_artifact_is_found() {
-    let found = changed(|root, _| {
-        let path = root.join("artifacts/candidate_eval_0000.csv");
-        let mut bytes = std::fs::read(&path).expect("there");
-        bytes[3] ^= 1;
-        std::fs::write(&path, bytes).expect("written");
-    });
+    let search = Search::new();
+    let path = search.root().join("artifacts/candidate_eval_0000.csv");
+    let mut bytes = std::fs::read(&path).expect("there");
+    bytes[3] ^= 1;
+    std::fs::write(&path, bytes).expect("written");
     let both = ["eval 0000", "node 0001"].map(|of| (FaultKind::ChangedFile, of.to_owned()));
-    assert_eq!(found, both);
+    assert_eq!(search.found(), both);
 }
 
 #[test]
 fn a_missing_artifact_is_found() {
-    let found = changed(|root, _| {
-        std::fs::remove_file(root.join("artifacts/candidate_eval_0003.csv")).expect("removed");
-    });
-    assert_eq!(found, [(FaultKind::MissingFile, "eval 0003".to_owned())]);
-    let found = changed(|root, _| {
-        std::fs::remove_file(root.join("eval/0002/score.json")).expect("removed");
-    });
-    assert_eq!(found, [(FaultKind::MissingFile, "eval 0002".to_owned())]);
+    let search = Search::new();
+    let remove = |name: &str| std::fs::remove_file(search.root().join(name)).expect("removed");
+    remove("artifacts/candidate_eval_0003.csv");
+    remove("eval/0002/score.json");
+    let both = ["eval 0002", "eval 0003"].map(|of| (FaultKind::MissingFile, of.to_owned()));
+    assert_eq!(search.found(), both);
 }
 
 /// A repository that lacks one commit.
@@ -78,25 +95,25 @@ impl Commits for Without {
 
 #[test]
 fn an_unreachable_commit_of_a_node_is_found() {
-    let found = faults(|_, _| {}, Repository::Known(&Without("tree/run/n0002")));
-    assert_eq!(found, [(FaultKind::UnreachableCommit, "node 0002".to_owned())]);
-    assert_eq!(faults(|_, _| {}, Repository::Known(&Without("another"))), []);
+    let search = Search::new();
+    let lacks = |name| search.with(|_| {}, Repository::Known(&Without(name)));
+    assert_eq!(lacks("tree/run/n0002"), [(FaultKind::UnreachableCommit, "node 0002".to_owned())]);
+    assert_eq!(lacks("another"), []);
 }
 
 #[test]
 fn a_baseline_outside_of_the_artifacts_is_found() {
-    let found = changed(|root, manifest| {
-        std::fs::copy(root.join("artifacts/root_baseline.csv"), root.join("b.csv"))
-            .expect("copied");
-        let sha256 = manifest.root.root_baseline_provenance.sha256.clone();
+    let search = Search::new();
+    let root = search.root();
+    std::fs::copy(root.join("artifacts/root_baseline.csv"), root.join("b.csv")).expect("copied");
+    let found = search.changed(|manifest| {
         let root = node(manifest, 0);
         root.baseline_results_csv_path = "b.csv".to_owned();
-        root.baseline_provenance =
-            Provenance { source_path: String::new(), copied_to_path: "b.csv".to_owned(), sha256 };
+        root.baseline_provenance.copied_to_path = "b.csv".to_owned();
     });
-    assert!(found.contains(&(FaultKind::OutsideArtifacts, "node 0000".to_owned())), "{found:?}");
+    assert_eq!(found, [(FaultKind::OutsideArtifacts, "node 0000".to_owned())]);
     for path in ["/etc/passwd", "../secret", "artifacts/../../x"] {
-        let found = changed(|_, manifest| {
+        let found = search.changed(|manifest| {
             node(manifest, 0).baseline_results_csv_path = path.to_owned();
         });
         assert!(found.contains(&(FaultKind::BadPath, "node 0000".to_owned())), "{path} {found:?}");
@@ -105,68 +122,65 @@ fn a_baseline_outside_of_the_artifacts_is_found() {
 
 #[test]
 fn an_artifact_that_leads_elsewhere_is_found() {
-    let found = changed(|root, _| {
-        let path = root.join("artifacts/candidate_eval_0003.csv");
-        std::fs::remove_file(&path).expect("removed");
-        std::os::unix::fs::symlink("/etc/hostname", &path).expect("linked");
-    });
-    assert_eq!(found, [(FaultKind::BadPath, "eval 0003".to_owned())]);
+    let search = Search::new();
+    let path = search.root().join("artifacts/candidate_eval_0003.csv");
+    std::fs::remove_file(&path).expect("removed");
+    std::os::unix::fs::symlink("/etc/hostname", &path).expect("linked");
+    assert_eq!(search.found(), [(FaultKind::BadPath, "eval 0003".to_owned())]);
 }
 
 #[test]
 fn a_hole_in_the_frontier_is_found() {
-    let found = changed(|_, manifest| {
+    let search = Search::new();
+    let wanted = [(FaultKind::Frontier, "node 0006".to_owned())];
+    let found = search.changed(|manifest| {
         manifest.state.frontier_node_ids.pop();
     });
-    assert_eq!(found, [(FaultKind::Frontier, "node 0006".to_owned())]);
-    let found = changed(|_, manifest| {
+    assert_eq!(found, wanted);
+    let found = search.changed(|manifest| {
         let expanded = manifest.state.expanded_node_ids_by_depth.get_mut(&1).expect("there");
         expanded.push(NodeId(6));
     });
-    assert_eq!(found, [(FaultKind::Frontier, "node 0006".to_owned())], "twice");
-    let found = changed(|_, manifest| node(manifest, 6).status = NodeStatus::Expanded);
-    assert_eq!(found, [(FaultKind::Frontier, "node 0006".to_owned())]);
+    assert_eq!(found, wanted, "twice");
+    assert_eq!(search.changed(|m| node(m, 6).status = NodeStatus::Expanded), wanted);
 }
 
 #[test]
 fn nodes_and_counters_that_contradict_each_other_are_found() {
-    let structure = |found: Vec<(FaultKind, String)>, subject: &str| {
-        let wanted = (FaultKind::Structure, subject.to_owned());
-        assert!(found.contains(&wanted), "{subject}: {found:?}");
-    };
-    structure(changed(|_, manifest| manifest.state.next_eval_id = 3), "search");
-    structure(changed(|_, manifest| manifest.state.next_node_id = 3), "search");
-    structure(changed(|_, manifest| node(manifest, 2).commit = "other".into()), "node 0002");
-    structure(
-        changed(|_, manifest| node(manifest, 2).parent_node_id = Some(NodeId(2))),
-        "node 0002",
-    );
-    structure(changed(|_, manifest| node(manifest, 2).idea_chain.clear()), "node 0002");
-    structure(changed(|_, manifest| eval(manifest, 5).parent_node_id = NodeId(99)), "eval 0005");
-    structure(changed(|_, m| m.run_config.scoring_profile.clamp = 9.0), "search");
-    structure(
-        changed(|_, manifest| {
+    let search = Search::new();
+    let changes: &[(&str, fn(&mut Manifest))] = &[
+        ("search", |manifest| manifest.state.next_eval_id = 3),
+        ("search", |manifest| manifest.state.next_node_id = 3),
+        ("search", |manifest| manifest.run_config.scoring_profile.clamp = 9.0),
+        ("node 0002", |manifest| node(manifest, 2).commit = "other".into()),
+        ("node 0002", |manifest| node(manifest, 2).parent_node_id = Some(NodeId(2))),
+        ("node 0002", |manifest| node(manifest, 2).idea_chain.clear()),
+        ("node 0002", |manifest| {
             let name = node(manifest, 1).ref_name.clone();
             node(manifest, 2).ref_name = name;
         }),
-        "node 0002",
-    );
+        ("eval 0005", |manifest| eval(manifest, 5).parent_node_id = NodeId(99)),
+    ];
+    for (subject, change) in changes {
+        let found = search.changed(change);
+        let wanted = (FaultKind::Structure, (*subject).to_owned());
+        assert!(found.contains(&wanted), "{subject}: {found:?}");
+    }
 }
 
 #[test]
 fn decisions_that_do_not_follow_are_found() {
-    let decision = |change: fn(&mut Manifest)| changed(|_, manifest| change(manifest));
+    let search = Search::new();
     let wanted = |id: &str| [(FaultKind::Decision, format!("eval {id}"))];
-    let found = decision(|manifest| {
+    let found = search.changed(|manifest| {
         let decision = eval(manifest, 2).decision.as_mut().expect("decided");
         decision.promotion_reason = Some(Reason::BeyondBeam);
     });
     assert_eq!(found, wanted("0002"));
-    let found = decision(|manifest| {
+    let found = search.changed(|manifest| {
         let view = eval(manifest, 1).parent_relative.as_mut().expect("there");
         view.primary_delta = Some(-1.0);
     });
     assert!(found.contains(&wanted("0001")[0]), "{found:?}");
-    let found = decision(|manifest| eval(manifest, 7).decision = None);
-    assert_eq!(found, wanted("0007"));
+    assert_eq!(search.changed(|manifest| eval(manifest, 7).decision = None), wanted("0007"));
 }

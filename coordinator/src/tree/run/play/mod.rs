@@ -70,8 +70,6 @@ impl Player {
                 fs::write(&file, text).map_err(TreeError::io("write", &file))?;
             }
         }
-        let experiment = order.root.join("experiment");
-        fs::create_dir_all(&experiment).map_err(TreeError::io("create", &experiment))?;
         self.result(order, &played, attempt).write(&order.root)
     }
 

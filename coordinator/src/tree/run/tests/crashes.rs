@@ -21,7 +21,7 @@ async fn death_after_every_write_changes_nothing() {
 async fn death_after_any_write_changes_nothing() {
     let whole = Lab::new();
     whole.run().await;
-    for writes in (1..60).step_by(4) {
+    for writes in (1..60).step_by(9) {
         let lab = Lab::new().parallel(3);
         if !lab.sit(writes).await {
             assert!(lab.sit(u32::MAX).await);

@@ -1,0 +1,16 @@
+//! Tree searches with the real program.
+
+mod dry_run;
+mod score;
+
+use std::time::Duration;
+
+use rollout_tests::project::Project;
+
+/// How long a command may take, on a machine with two processors that does other things too.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// An empty project for the program under test.
+fn project() -> Project {
+    Project::new(env!("CARGO_BIN_EXE_rollout-under-test"))
+}
