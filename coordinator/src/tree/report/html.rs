@@ -13,6 +13,8 @@ body { margin: 2rem auto; max-width: 75rem; padding: 0 1rem }
 .tree { overflow-x: auto; border: 1px solid #8884; border-radius: 6px }
 svg { display: block; margin: auto }
 svg text { font: 11px system-ui, sans-serif; text-anchor: middle; fill: #111 }
+svg .depth { text-anchor: start; fill: currentColor }
+.key { font-size: .85rem; opacity: .8 }
 .edge { stroke: #888; stroke-width: 1.5 }
 .edge.best { stroke: #06c; stroke-width: 3.5 }
 .node circle { stroke: #555; stroke-width: 1.5 }
@@ -20,8 +22,13 @@ svg text { font: 11px system-ui, sans-serif; text-anchor: middle; fill: #111 }
 .eval circle { fill: #bbb; stroke: #888 }
 table { border-collapse: collapse; margin: 1rem 0; width: 100% }
 th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid #8883 }
+th.number { text-align: right }
 td.number { text-align: right; font-variant-numeric: tabular-nums }
 ";
+
+const KEY: &str = "Large circles are nodes: green is better than the root, red is worse, a blue rim \
+                   is on the best path. Small ones are ideas that were not promoted; point at one \
+                   to see why.";
 
 /// The page.
 pub fn html(manifest: &Manifest) -> String {
@@ -29,7 +36,7 @@ pub fn html(manifest: &Manifest) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <title>Search {name}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
-         <h1>Search {name}</h1>\n<p>{}</p>\n<div class=\"tree\">\n{}</div>\n",
+         <h1>Search {name}</h1>\n<p>{}</p>\n<div class=\"tree\">\n{}</div>\n<p class=\"key\">{KEY}</p>\n",
         escaped(&sentence(manifest)),
         svg(manifest)
     );
@@ -63,7 +70,7 @@ fn way(manifest: &Manifest, page: &mut String) {
 fn evals(manifest: &Manifest, page: &mut String) {
     page.push_str(
         "<h2>Ideas</h2>\n<table>\n<tr><th>eval</th><th>depth</th><th>parent</th><th>idea</th>\
-         <th>score</th><th>primary</th><th>outcome</th></tr>\n",
+         <th class=\"number\">score</th><th class=\"number\">primary</th><th>outcome</th></tr>\n",
     );
     for eval in manifest.evaluations.values() {
         let rank = eval.decision.as_ref().and_then(|decision| decision.rank_score);

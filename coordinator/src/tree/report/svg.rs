@@ -16,7 +16,7 @@ const ACROSS: f64 = 46.0;
 const DOWN: f64 = 110.0;
 
 /// Space around the drawing.
-const MARGIN: f64 = 60.0;
+const MARGIN: f64 = 70.0;
 
 /// What hangs below a node.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +52,13 @@ pub(super) fn svg(manifest: &Manifest) -> String {
         depth: 0,
     };
     drawing.node(NodeId::default(), 0);
+    for depth in 0..=drawing.depth {
+        let y = height(depth) + 4.0;
+        let _infallible = writeln!(
+            drawing.marks,
+            "<text class=\"depth\" x=\"6\" y=\"{y:.1}\">depth {depth}</text>"
+        );
+    }
     let width = 2.0f64.mul_add(MARGIN, (drawing.next_leaf - 1.0).max(0.0) * ACROSS).max(240.0);
     let height = 2.0f64.mul_add(MARGIN, f64::from(drawing.depth) * DOWN);
     format!(
