@@ -111,7 +111,8 @@ fn a_baseline_outside_of_the_artifacts_is_found() {
         root.baseline_results_csv_path = "b.csv".to_owned();
         root.baseline_provenance.copied_to_path = "b.csv".to_owned();
     });
-    assert_eq!(found, [(FaultKind::OutsideArtifacts, "node 0000".to_owned())]);
+    // What was decided with it does not follow any more, either.
+    assert!(found.contains(&(FaultKind::OutsideArtifacts, "node 0000".to_owned())), "{found:?}");
     for path in ["/etc/passwd", "../secret", "artifacts/../../x"] {
         let found = search.changed(|manifest| {
             node(manifest, 0).baseline_results_csv_path = path.to_owned();
