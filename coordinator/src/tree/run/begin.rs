@@ -56,13 +56,14 @@ pub async fn begin<W: Workshop + Send + 'static>(
     let made = directory.clone();
     supervise::blocking(move || made.create()).await?;
     let (lock, taken) = RunLock::acquire(directory.layout(), &opening.taking, stops).await?;
-    let opened = supervise::blocking(move || open(directory, opening, taken, workshop, stop)).await;
+    let opened =
+        supervise::blocking(move || open(directory, &opening, taken, workshop, stop)).await;
     Ok((opened?, lock))
 }
 
 fn open<W: Workshop>(
     directory: Directory,
-    opening: Opening,
+    opening: &Opening,
     taken: Taken,
     mut workshop: W,
     stop: Arc<AtomicBool>,
@@ -72,9 +73,9 @@ fn open<W: Workshop>(
         Some(_) if !opening.resume => {
             return Err(TreeError::Exists { root: directory.root().to_owned() });
         }
-        Some(manifest) => resume::check(&directory, manifest, &opening)?,
+        Some(manifest) => resume::check(&directory, manifest, opening)?,
         None => {
-            let manifest = first(&directory, &opening, &mut workshop)?;
+            let manifest = first(&directory, opening, &mut workshop)?;
             directory.write(&manifest)?;
             manifest
         }
@@ -85,7 +86,7 @@ fn open<W: Workshop>(
         manifest.events.push(Event { at, kind });
         directory.write(&manifest)?;
     }
-    resume::discard(&directory, &mut manifest, &opening)?;
+    resume::discard(&directory, &mut manifest, opening)?;
     let mut unmerged = BTreeSet::new();
     for id in search::owed(&manifest) {
         if EvalResult::read(&directory.eval(id), &manifest.evaluations[&id])?.is_some() {

@@ -3,6 +3,9 @@ use crate::tree::ids::{EvalId, NodeId};
 use crate::tree::manifest::{NodeStatus, Reason};
 use crate::tree::run::play::finished;
 
+/// What makes a search wrong.
+type Change = fn(&mut Manifest);
+
 /// A search that ended.
 struct Search {
     _keep: tempfile::TempDir,
@@ -149,7 +152,7 @@ fn a_hole_in_the_frontier_is_found() {
 #[test]
 fn nodes_and_counters_that_contradict_each_other_are_found() {
     let search = Search::new();
-    let changes: &[(&str, fn(&mut Manifest))] = &[
+    let changes: &[(&str, Change)] = &[
         ("search", |manifest| manifest.state.next_eval_id = 3),
         ("search", |manifest| manifest.state.next_node_id = 3),
         ("search", |manifest| manifest.run_config.scoring_profile.clamp = 9.0),
