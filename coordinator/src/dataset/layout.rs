@@ -35,14 +35,16 @@ impl<'a> Layout<'a> {
         let wanted = self.builds(self.file.environment.docker_image.as_ref())
             || self.is_process()
             || compose.is_some();
-        Parts {
+        let mut parts = Parts {
             context: self.existing(ENVIRONMENT.into()).filter(|_| wanted),
             compose,
-            steps: self.file.steps.iter().map(|step| self.step(step)).collect(),
-        }
+            steps: Vec::new(),
+        };
+        parts.steps = self.file.steps.iter().map(|step| self.step(step, &parts)).collect();
+        parts
     }
 
-    fn step(&self, step: &StepSpec) -> StepParts {
+    fn step(&self, step: &StepSpec, task: &Parts) -> StepParts {
         let own = step_dir(step);
         let dirs = |name: &str| {
             let shared = step.name.is_some().then(|| PathBuf::from(name));
@@ -61,16 +63,22 @@ impl<'a> Layout<'a> {
         };
         if let Some(verifier) = &step.verifier.environment {
             let context = tests.into_iter().next_back();
-            parts.verifier_compose = context.as_deref().and_then(|dir| self.compose(dir));
+            let image = &verifier.docker_image;
+            let named = image.is_some() && *image != self.file.environment.docker_image;
+            let compose = context.as_deref().and_then(|dir| self.compose(dir));
             let built = context.as_deref().is_some_and(|dir| self.has(&dir.join("Dockerfile")))
-                && (self.builds(verifier.docker_image.as_ref()) || self.is_process());
-            if built || parts.verifier_compose.is_some() {
+                && (!named || self.builds(image.as_ref()) || self.is_process());
+            if built || compose.is_some() {
                 parts.verifier_context = context;
+                parts.verifier_compose = compose;
+            } else if !named {
+                // The image is the agent's, and the tests are brought into it.
+                parts.verifier_context.clone_from(&task.context);
+                parts.verifier_compose.clone_from(&task.compose);
+                return parts;
             }
-            // Its tests are in the image that is made of them.
-            if built {
-                parts.tests = Vec::new();
-            }
+            // The tests are in the image, whoever made it.
+            parts.tests = Vec::new();
         }
         parts
     }
@@ -85,14 +93,10 @@ impl<'a> Layout<'a> {
                 continue;
             }
             let scripts = parts.tests.iter().any(|dir| self.has(&dir.join("test.sh")));
-            match &step.verifier.environment {
-                None if scripts => {}
-                None => needed.push(step_dir(step).join("tests/test.sh")),
-                // An image of its own may have its tests in it.
-                Some(own) if own.docker_image.is_some() => {}
-                Some(_) if parts.verifier_context.is_some() => {}
-                Some(_) if self.is_process() && scripts => {}
-                Some(_) => needed.push(step_dir(step).join("tests/Dockerfile")),
+            // An image of the verifier's own may have its tests in it.
+            let in_image = step.verifier.environment.is_some() && parts.tests.is_empty();
+            if !scripts && !in_image {
+                needed.push(step_dir(step).join("tests/test.sh"));
             }
         }
         if self.builds(self.file.environment.docker_image.as_ref()) && parts.compose.is_none() {

@@ -33,6 +33,9 @@ pub(crate) fn of(job: &Job, dataset: String, task: &Task) -> TaskSpec {
         step.verifier.timeout_sec = limits.verifier_sec;
         if let Some(own) = &mut step.verifier.environment {
             **own = environment(job, own, parts.verifier_compose.clone());
+            if parts.verifier_context.is_some() && parts.verifier_context == task.parts.context {
+                own.docker_image.clone_from(&file.environment.docker_image);
+            }
         }
     }
     spec

@@ -40,28 +40,28 @@ impl Score {
         least.iter().all(|(key, least)| self.get(key).is_some_and(|number| number >= *least))
     }
 
-    /// What the steps come to together: `scores` of those that ran, in their order, out of
-    /// `declared` steps. `None` when no step that counts was verified.
+    /// What the steps come to together: `scores` of those that ran, in their order. `None` when no
+    /// step that counts was verified.
     ///
-    /// Of a task that ended early the final step is the last one that ran.
+    /// As Harbor does it, the mean is over the steps that were verified, and of a task that ended
+    /// early the final step is the last one that ran.
     pub(super) fn of_steps<'a>(
         mut scores: impl DoubleEndedIterator<Item = Option<&'a Self>>,
-        declared: usize,
         strategy: StepStrategy,
         key: Option<&str>,
     ) -> Option<Self> {
         match strategy {
             StepStrategy::Final => scores.next_back().flatten().cloned(),
-            StepStrategy::Mean => Self::mean(&scores.flatten().collect::<Vec<_>>(), declared, key),
+            StepStrategy::Mean => Self::mean(&scores.flatten().collect::<Vec<_>>(), key),
         }
     }
 
-    fn mean(scores: &[&Self], declared: usize, key: Option<&str>) -> Option<Self> {
+    fn mean(scores: &[&Self], key: Option<&str>) -> Option<Self> {
         if scores.is_empty() {
             return None;
         }
         let mean = |key: &str| {
-            scores.iter().filter_map(|score| score.get(key)).sum::<f64>() / declared as f64
+            scores.iter().filter_map(|score| score.get(key)).sum::<f64>() / scores.len() as f64
         };
         if scores.iter().all(|score| score.rewards.is_empty()) {
             return Some(Self::plain(mean(REWARD_KEY)));
@@ -81,28 +81,28 @@ mod tests {
         Score::keyed(pairs.iter().map(|(key, number)| ((*key).to_owned(), *number)).collect(), None)
     }
 
-    fn of(scores: &[Option<Score>], declared: usize, strategy: StepStrategy) -> Option<Score> {
-        Score::of_steps(scores.iter().map(Option::as_ref), declared, strategy, None)
+    fn of(scores: &[Option<Score>], strategy: StepStrategy) -> Option<Score> {
+        Score::of_steps(scores.iter().map(Option::as_ref), strategy, None)
     }
 
     #[test]
-    fn the_mean_is_over_all_declared_steps_key_by_key() {
+    fn the_mean_is_over_the_verified_steps_key_by_key() {
         use StepStrategy::Mean;
         let (half, one) = (Some(Score::plain(0.5)), Some(Score::plain(1.0)));
-        assert_eq!(of(&[half, one.clone()], 3, Mean), Some(Score::plain(0.5)));
-        assert_eq!(of(&[None], 2, Mean), None);
+        assert_eq!(of(&[half, one.clone(), None], Mean), Some(Score::plain(0.75)));
+        assert_eq!(of(&[None], Mean), None);
         let keyed = Some(score(&[("reward", 1.0), ("speed", 0.5)]));
-        let mixed = of(&[keyed, one, None], 4, Mean);
-        assert_eq!(mixed, Some(score(&[("reward", 0.5), ("speed", 0.125)])));
+        let mixed = of(&[keyed, one, None], Mean);
+        assert_eq!(mixed, Some(score(&[("reward", 1.0), ("speed", 0.25)])));
     }
 
     #[test]
     fn the_final_step_is_the_last_that_ran() {
         use StepStrategy::Final;
         let (low, keyed) = (Some(Score::plain(0.25)), Some(score(&[("a", 1.0)])));
-        assert_eq!(of(&[keyed.clone(), low.clone()], 3, Final), low);
-        assert_eq!(of(&[low, keyed.clone()], 2, Final), keyed);
-        assert_eq!(of(&[keyed, None], 2, Final), None);
+        assert_eq!(of(&[keyed.clone(), low.clone()], Final), low);
+        assert_eq!(of(&[low, keyed.clone()], Final), keyed);
+        assert_eq!(of(&[keyed, None], Final), None);
     }
 
     #[test]

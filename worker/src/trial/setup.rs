@@ -33,7 +33,7 @@ pub(super) fn plan(ctx: &TrialContext) -> Result<Plan, TrialError> {
         return Err(fault.clone());
     }
     for step in &task.steps {
-        if step.files.tests.is_none() && !settings.verifier.disable && !has_tests(ctx, step) {
+        if step.files.tests.is_none() && !settings.verifier.disable && !has_tests(step) {
             let of =
                 step.name.as_ref().map_or_else(String::new, |name| format!(" in step `{name}`"));
             let why = format!("the task has no tests/test.sh{of} to verify with");
@@ -48,12 +48,9 @@ pub(super) fn plan(ctx: &TrialContext) -> Result<Plan, TrialError> {
         .map_err(|none| failure::task_invalid(&none.to_string()))
 }
 
-/// Whether the image of a step's verifier was built with the tests in it.
-pub(super) fn has_tests(ctx: &TrialContext, step: &StepSpec) -> bool {
-    let Some(own) = step.verifier.environment.as_deref() else { return false };
-    let built = own.context.is_some() && !is_named(own, &ctx.settings);
-    // An image of the agent's own environment has no tests.
-    built && own.context != ctx.task.environment.context
+/// Whether the tests of a step are in the image of its verifier's own environment.
+pub(super) const fn has_tests(step: &StepSpec) -> bool {
+    step.verifier.environment.is_some() && step.files.tests.is_none()
 }
 
 /// Whether an environment's image is named rather than built.

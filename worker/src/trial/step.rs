@@ -256,7 +256,7 @@ impl Run<'_> {
         let (task, key) = (&self.ctx.task, self.ctx.settings.verifier.reward_key.as_deref());
         if !self.steps.is_empty() {
             let scores = self.steps.iter().map(|step| step.score.as_ref());
-            self.score = Score::of_steps(scores, task.steps.len(), task.strategy, key);
+            self.score = Score::of_steps(scores, task.strategy, key);
         }
     }
 }

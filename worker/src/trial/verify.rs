@@ -28,7 +28,7 @@ pub(super) async fn verify(
     uploads.push(Upload::FreshDir { path: VERIFIER_LOGS.to_owned() });
     let mut tests = None;
     if let Some(blob) = &step.files.tests
-        && !setup::has_tests(ctx, step)
+        && !setup::has_tests(step)
     {
         let part =
             tests.insert(files.archive("the tests", blob).await.map_err(ScriptError::Files)?);

@@ -81,9 +81,9 @@ pub enum AfterAgentError {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepStrategy {
-    /// The mean over all steps, key by key; a missing reward counts as 0.
+    /// The mean over the steps that were verified, key by key; a number that one lacks counts as 0.
     #[default]
     Mean,
-    /// Those of the last step.
+    /// Those of the last step that ran.
     Final,
 }
