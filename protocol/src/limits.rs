@@ -99,6 +99,27 @@ pub const BUNDLE_BYTES: u64 = 8 * 1024 * 1024 * 1024;
 /// Files of one bundle.
 pub const BUNDLE_ENTRIES: u64 = 200_000;
 
+/// A commit's files in an environment: more is a data set, not code.
+pub const CHECKOUT_BYTES: u64 = 4 * 1024 * 1024 * 1024;
+
+/// Files and directories of a checkout, what the commands left there included.
+pub const CHECKOUT_ENTRIES: u64 = 500_000;
+
+/// Largest root commit as a bundle.
+pub const ROOT_BUNDLE_BYTES: u64 = 4 * 1024 * 1024 * 1024;
+
+/// Largest commit of an idea as a bundle: ideas are code.
+pub const CANDIDATE_BUNDLE_BYTES: u64 = 256 * 1024 * 1024;
+
+/// Largest file of a commit of an idea.
+pub const CANDIDATE_FILE_BYTES: u64 = 256 * 1024 * 1024;
+
+/// Largest results of a sweep: a million rows of a few columns.
+pub const RESULTS_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Longest message of a commit.
+pub const COMMIT_MESSAGE_BYTES: usize = 16 * 1024;
+
 /// Trials of one run. A row takes about 200 bytes of the coordinator's memory.
 pub const TRIALS_PER_RUN: u64 = 10_000_000;
 

@@ -1,6 +1,8 @@
 //! What happened to an execution, whole: the record, a blob in the store. The small message that
 //! announces it is the report ([`crate::wire::report`]).
 
+mod eval;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +14,8 @@ use crate::error::TrialError;
 use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use crate::phase::Phase;
 use crate::spec::trial::TrialName;
+
+pub use eval::{Changes, CommandRecord, EvalEnd, EvalRecord};
 
 /// How an item ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

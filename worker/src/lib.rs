@@ -3,7 +3,9 @@
 pub mod agent;
 pub mod archive;
 pub mod environment;
+pub mod eval;
 pub mod exec;
+pub mod git;
 pub mod outage;
 pub mod owner;
 pub mod pacing;

@@ -3,6 +3,7 @@
 
 pub mod agent;
 pub mod environment;
+pub mod eval;
 pub mod resources;
 pub mod settings;
 pub mod task;

@@ -23,9 +23,37 @@ pub async fn extract<S>(source: S, into: &Path, limits: Limits) -> Result<Report
 where
     S: AsyncRead + Send + Unpin + 'static,
 {
+    unpack(source, into, limits, false).await.map(|(report, _)| report)
+}
+
+/// Unpacks a hostile archive like [`extract`], and keeps executable bits and the symbolic links that
+/// stay inside. Gives the paths that were left out, too: nobody knows what was there.
+///
+/// # Errors
+/// When the local disk fails. A bad archive is no error: see [`Report`].
+pub async fn extract_faithful<S>(
+    source: S,
+    into: &Path,
+    limits: Limits,
+) -> Result<(Report, Vec<ArchivePath>), ArchiveError>
+where
+    S: AsyncRead + Send + Unpin + 'static,
+{
+    unpack(source, into, limits, true).await
+}
+
+async fn unpack<S>(
+    source: S,
+    into: &Path,
+    limits: Limits,
+    faithful: bool,
+) -> Result<(Report, Vec<ArchivePath>), ArchiveError>
+where
+    S: AsyncRead + Send + Unpin + 'static,
+{
     let into = into.to_owned();
     bridge::with_reader(source, move |reader| {
-        let mut target = Target::open(into)?;
+        let mut target = Target::open(into, faithful)?;
         let mut members = Members::new(reader, limits);
         let mut report = Report::default();
         loop {
@@ -38,7 +66,7 @@ where
                 break;
             }
         }
-        Ok(report)
+        Ok((report, target.left_out))
     })
     .await
 }
@@ -54,7 +82,7 @@ where
 {
     let into = into.to_owned();
     bridge::with_reader(source, move |reader| {
-        let mut target = Target::open(into)?;
+        let mut target = Target::open(into, true)?;
         let mut members = Members::new(reader, limits);
         while let Some(member) = members.next().map_err(|cut| untrusted(&cut))? {
             target.take_trusted(&member, &mut members)?;
@@ -73,12 +101,16 @@ struct Target {
     into: PathBuf,
     tree: Tree,
     buffer: Vec<u8>,
+    /// Whether executable bits and symbolic links are kept.
+    faithful: bool,
+    /// What was left out, where that matters.
+    left_out: Vec<ArchivePath>,
 }
 
 impl Target {
-    fn open(into: PathBuf) -> Result<Self, ArchiveError> {
+    fn open(into: PathBuf, faithful: bool) -> Result<Self, ArchiveError> {
         let tree = Tree::open(&into).map_err(|error| ArchiveError::io("opening", &into, error))?;
-        Ok(Self { into, tree, buffer: vec![0; BUFFER_BYTES] })
+        Ok(Self { into, tree, buffer: vec![0; BUFFER_BYTES], faithful, left_out: Vec::new() })
     }
 
     fn take(
@@ -95,11 +127,17 @@ impl Target {
                 return Ok(());
             }
         };
-        let done = match member.kind {
+        let done = match &member.kind {
             Kind::Directory => self.tree.directory(path).map(|()| None),
-            Kind::File => self.tree.file(path, false).map(Some),
+            Kind::File => self.tree.file(path, self.faithful && member.executable).map(Some),
+            Kind::Symlink(target) if self.faithful && link_stays_inside(path, target) => {
+                self.tree.symlink(path, target).map(|()| None)
+            }
             _ => {
                 report.skip(&member.kind);
+                if self.faithful {
+                    self.left_out.push(path.clone());
+                }
                 return Ok(());
             }
         };
@@ -110,7 +148,8 @@ impl Target {
                 report.bytes += written.0;
                 report.cut = written.1;
             }
-            Ok(None) => report.directories += 1,
+            Ok(None) if member.kind == Kind::Directory => report.directories += 1,
+            Ok(None) => {}
             Err(Refused::Conflict) => report.skipped.conflicts += 1,
             Err(Refused::Name) => report.skipped.names += 1,
             Err(Refused::Io(error)) => return Err(self.failed(path, error)),

@@ -4,6 +4,7 @@
 //! * [`extract`], [`sanitize`]: archives that an agent may have shaped. Only regular files and
 //!   directories come out, never outside the directory, never more than [`Limits`] say. An archive
 //!   that lies, ends early or is too large is cut, not refused: what came before the cut stays.
+//! * [`extract_faithful`]: the same with executable bits, and with the symbolic links that stay inside.
 //! * [`extract_trusted`]: our own archives, with symbolic links; anything unexpected is an error.
 //! * [`list`]: what an archive holds.
 
@@ -28,10 +29,10 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
 
 pub use self::exclude::Exclude;
-pub use self::extract::{extract, extract_trusted};
+pub use self::extract::{extract, extract_faithful, extract_trusted};
 pub use self::join::join;
 pub use self::pack::{Keep, pack};
-pub use self::path::{ArchivePath, BadPath};
+pub use self::path::{ArchivePath, BadPath, link_stays_inside};
 pub use self::read::{Kind, Member, list};
 pub use self::sanitize::{Captured, Root, Sanitize, Sanitized, sanitize};
 

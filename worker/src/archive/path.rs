@@ -88,7 +88,7 @@ impl ArchivePath {
     }
 
     /// The path without its first component; `None` when it has no other.
-    pub(super) fn without_first(&self) -> Option<Self> {
+    pub(crate) fn without_first(&self) -> Option<Self> {
         let at = self.0.iter().position(|byte| *byte == b'/')?;
         Some(Self(self.0[at + 1..].to_vec()))
     }
@@ -97,7 +97,7 @@ impl ArchivePath {
 /// Whether the target of a symbolic link at `link` stays inside the directory: relative, `..` only
 /// at its beginning and not beyond the root. Since the directories above a link are real ones and
 /// every other link obeys the same rule, following it cannot lead outside.
-pub(super) fn link_stays_inside(link: &ArchivePath, target: &[u8]) -> bool {
+pub fn link_stays_inside(link: &ArchivePath, target: &[u8]) -> bool {
     if target.is_empty() || target.contains(&0) || target.starts_with(b"/") {
         return false;
     }

@@ -23,7 +23,7 @@ mod score;
 mod setup;
 mod site;
 mod step;
-mod teardown;
+pub(crate) mod teardown;
 mod timing;
 mod variables;
 mod verify;

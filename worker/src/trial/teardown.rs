@@ -23,11 +23,11 @@ const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
 /// What became of an environment.
 #[derive(Debug, Default)]
-pub(super) struct Torn {
+pub(crate) struct Torn {
     /// How to get into it, when it was kept.
-    pub(super) preserved: Option<String>,
+    pub(crate) preserved: Option<String>,
     /// What went wrong.
-    pub(super) failure: Option<Failure>,
+    pub(crate) failure: Option<Failure>,
 }
 
 /// Whether an environment is kept: by policy, and `on_failure` unless the trial passed or ran
@@ -48,7 +48,7 @@ pub(super) fn should_preserve(
 }
 
 /// Keeps or removes an environment. What cannot be kept is removed.
-pub(super) async fn teardown(environment: &dyn Environment, keep: bool) -> Torn {
+pub(crate) async fn teardown(environment: &dyn Environment, keep: bool) -> Torn {
     if !keep {
         return Torn { preserved: None, failure: destroy(environment).await.err() };
     }

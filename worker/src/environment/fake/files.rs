@@ -125,6 +125,9 @@ impl FileTree {
             let at = format!("{path}/{}", name.trim_start_matches("./"));
             let made = if entry.header().entry_type().is_dir() {
                 self.make_dir(&at)
+            } else if entry.header().entry_type().is_symlink() {
+                let target = entry.link_name_bytes().unwrap_or_default();
+                self.put(&at, Node::Link(String::from_utf8_lossy(&target).into_owned()))
             } else {
                 let executable = entry.header().mode()? & 0o111 != 0;
                 let mut bytes = Vec::new();
@@ -147,7 +150,10 @@ impl FileTree {
             let name = &name.as_bytes()[cut..];
             tar.extend(match node {
                 Node::Dir => raw_entry(name, tar::EntryType::Directory, b"", b""),
-                Node::File { bytes, .. } => raw_entry(name, tar::EntryType::Regular, b"", bytes),
+                Node::File { bytes, executable } => {
+                    let mode = if *executable { 0o755 } else { 0o644 };
+                    raw_entry_with_mode(name, tar::EntryType::Regular, b"", bytes, mode)
+                }
                 Node::Link(target) => {
                     raw_entry(name, tar::EntryType::Symlink, target.as_bytes(), b"")
                 }
@@ -165,13 +171,24 @@ fn refused(path: &str, reason: &str) -> Failure {
 /// One entry of an archive exactly as told, however hostile: names and link targets are cut at 100
 /// bytes and written as they are.
 pub fn raw_entry(name: &[u8], kind: tar::EntryType, link: &[u8], content: &[u8]) -> Vec<u8> {
+    raw_entry_with_mode(name, kind, link, content, 0o644)
+}
+
+/// The same with a mode.
+pub fn raw_entry_with_mode(
+    name: &[u8],
+    kind: tar::EntryType,
+    link: &[u8],
+    content: &[u8],
+    mode: u32,
+) -> Vec<u8> {
     let mut header = tar::Header::new_ustar();
     let fields = header.as_ustar_mut().expect("a ustar header");
     let (name, link) = (&name[..name.len().min(100)], &link[..link.len().min(100)]);
     fields.name[..name.len()].copy_from_slice(name);
     fields.linkname[..link.len()].copy_from_slice(link);
     header.set_entry_type(kind);
-    header.set_mode(0o644);
+    header.set_mode(mode);
     header.set_mtime(0);
     header.set_uid(0);
     header.set_gid(0);

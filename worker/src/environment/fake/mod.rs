@@ -39,7 +39,7 @@ use rollout_protocol::spec::task::NetworkPolicy;
 use tokio::sync::watch;
 
 use self::environment::FakeEnvironment;
-pub use self::files::{FileTree, Node, raw_entry};
+pub use self::files::{FileTree, Node, raw_entry, raw_entry_with_mode};
 use super::{
     ByteStream, CreateRequest, DeadOwners, Environment, Failure, FailureKind, Image, ImageRequest,
     ImageSource, Owner, Provider, Reaped,

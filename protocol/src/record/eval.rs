@@ -1,0 +1,136 @@
+//! What happened to an execution of an eval.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Durations, EnvironmentRecord, LogsRecord, Outcome, Output, Rewards, Timestamps, Verdict,
+};
+use crate::Timestamp;
+use crate::blob::BlobRef;
+use crate::digest::Digest;
+use crate::error::TrialError;
+use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
+use crate::spec::eval::{Bundle, EvalName, EvalStage};
+
+/// The record of one execution of an eval.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EvalRecord {
+    /// [`crate::version::RUN_FORMAT`].
+    pub format: u32,
+    /// Run.
+    pub run: RunId,
+    /// Item.
+    pub item: ItemId,
+    /// Try.
+    #[serde(rename = "try")]
+    pub try_id: TryId,
+    /// Execution.
+    pub exec: ExecId,
+    /// Worker.
+    pub worker: WorkerId,
+    /// Host of the worker.
+    pub host: String,
+    /// Whose eval it is.
+    pub name: EvalName,
+    /// Digest of what it ran under.
+    pub spec: Digest,
+    /// The commit that the idea was tried on.
+    pub parent: String,
+    /// How it ended.
+    pub end: EvalEnd,
+    /// The first cause of failure; with any end but `failed` one of the teardown.
+    #[serde(default)]
+    pub error: Option<TrialError>,
+    /// Errors after the first, and errors of collection and teardown, in the order of their coming.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secondary_errors: Vec<TrialError>,
+    /// The commands that were run.
+    pub commands: Vec<CommandRecord>,
+    /// The commit that the idea became; also of an eval that failed after it was made.
+    #[serde(default)]
+    pub candidate: Option<Bundle>,
+    /// What became of the checkout's paths.
+    #[serde(default)]
+    pub changes: Option<Changes>,
+    /// The results as the sweep wrote them.
+    #[serde(default)]
+    pub results: Option<BlobRef>,
+    /// Cost of the environment, in the user's currency.
+    #[serde(default)]
+    pub cost: f64,
+    /// Durations.
+    pub durations: Durations,
+    /// Times.
+    pub timestamps: Timestamps,
+    /// The environment, if there was one.
+    #[serde(default)]
+    pub environment: Option<EnvironmentRecord>,
+    /// What the commands printed, by path below the eval's directory.
+    #[serde(default)]
+    pub outputs: Vec<Output>,
+    /// `/logs` of the environment as one clean archive, without the first component.
+    #[serde(default)]
+    pub logs: Option<LogsRecord>,
+    /// The sweep's output directory as one clean archive, without the first component.
+    #[serde(default)]
+    pub sweep_output: Option<LogsRecord>,
+}
+
+impl EvalRecord {
+    /// The record as the engine counts it. An eval has no reward: what it is worth is decided by
+    /// comparing results.
+    pub fn verdict(&self) -> Verdict {
+        let outcome = match self.end {
+            EvalEnd::Completed | EvalEnd::NoChanges => Outcome::Completed,
+            EvalEnd::Failed => Outcome::Failed,
+            EvalEnd::Stopped => Outcome::Cancelled,
+        };
+        let (cost, error) = (self.cost, self.error.clone());
+        Verdict { outcome, reward: None, rewards: Rewards::new(), cost, error }
+    }
+}
+
+/// How an eval ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EvalEnd {
+    /// With a candidate and its results.
+    Completed,
+    /// The idea changed nothing: there is no candidate, and no sweep was run.
+    NoChanges,
+    /// Without results.
+    Failed,
+    /// It was stopped before its end, and stays owed.
+    Stopped,
+}
+
+/// A command that was run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CommandRecord {
+    /// Which one.
+    pub stage: EvalStage,
+    /// It began.
+    pub started_at: Timestamp,
+    /// It ended.
+    pub ended_at: Timestamp,
+    /// Its exit code; absent when it was ended, or its end is not known.
+    #[serde(default)]
+    pub exit_code: Option<i32>,
+    /// Whether its time limit ended it.
+    #[serde(default)]
+    pub timed_out: bool,
+}
+
+/// What became of a checkout's paths on the way into a commit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changes {
+    /// Files that are new or different.
+    pub written: u64,
+    /// Files that are gone.
+    pub removed: u64,
+    /// New files that the repository ignores, which are no part of the commit.
+    pub ignored: u64,
+    /// Paths that no commit of ours may hold: anything that could be taken for a `.git`, links that
+    /// lead outside, names that show secrets, special files.
+    pub refused: u64,
+}

@@ -1,0 +1,263 @@
+//! From what an agent left of a checkout to a commit.
+//!
+//! What becomes part of the commit: every path that its parent has, as it is now, and every new path
+//! that the parent's ignore rules do not name. Never part of it: anything that could be taken for a
+//! `.git`, links that lead outside, special files, and what is inside another repository's
+//! directory. Submodules stay as they are.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::limits;
+use rollout_protocol::record::Changes;
+
+use super::checkout::{Checkout, LIMITS};
+use super::compare::{Comparison, Difference, Incomparable, Written};
+use super::{EvalFilesError, disk};
+use crate::archive::{self, ArchivePath, Cut};
+use crate::environment::ByteStream;
+use crate::git::{GitError, Identity, bundle};
+use crate::secrets::Redactor;
+use crate::supervise;
+
+/// What an agent left of a checkout, on this host's disk.
+#[derive(Debug)]
+pub struct TakenOut {
+    /// The tree.
+    pub dir: PathBuf,
+    /// Paths that were in the archive and could not be kept.
+    pub left_out: Vec<ArchivePath>,
+}
+
+/// What an idea became.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing that is part of a commit changed.
+    NoChanges(Changes),
+    /// A commit.
+    Candidate(Candidate),
+}
+
+/// The commit that an idea became.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// The commit.
+    pub commit: String,
+    /// Its parent.
+    pub parent: String,
+    /// The bundle.
+    pub file: PathBuf,
+    /// Its size.
+    pub size_bytes: u64,
+    /// What changed.
+    pub changes: Changes,
+}
+
+impl Checkout {
+    /// Takes the agent's tree out of a stream of it, whose names begin with that of the checkout's
+    /// directory.
+    ///
+    /// # Errors
+    /// [`EvalFilesError`].
+    pub async fn take_out(&self, stream: ByteStream) -> Result<TakenOut, EvalFilesError> {
+        let into = self.slot.join("out");
+        disk::remove(&into).await?;
+        let unpacked = archive::extract_faithful(stream, &into, LIMITS).await;
+        let (report, left_out) = unpacked
+            .map_err(|source| EvalFilesError::Archive { what: "the changed checkout", source })?;
+        match report.cut {
+            Some(cut @ (Cut::Entries(_) | Cut::Bytes(_))) => {
+                return Err(EvalFilesError::NotCommittable { reason: cut.to_string() });
+            }
+            Some(cut) => return Err(EvalFilesError::Torn { reason: cut.to_string() }),
+            None => {}
+        }
+        let left_out = left_out.into_iter().filter_map(|path| path.without_first()).collect();
+        let found = supervise::blocking({
+            let into = into.clone();
+            move || only_directory(&into)
+        });
+        let dir = found.await.map_err(|source| EvalFilesError::disk("listing", &into, source))?;
+        match dir {
+            Some(dir) => Ok(TakenOut { dir, left_out }),
+            None => {
+                let reason = "it is no directory any more".to_owned();
+                Err(EvalFilesError::NotCommittable { reason })
+            }
+        }
+    }
+
+    /// Makes a commit of a tree, and a bundle of the commit at `to`, which must not exist. Equal
+    /// trees and messages give equal commits.
+    ///
+    /// # Errors
+    /// [`EvalFilesError`].
+    pub async fn commit(
+        &self,
+        tree: &TakenOut,
+        message: &str,
+        redactor: &Redactor,
+        to: &Path,
+    ) -> Result<Outcome, EvalFilesError> {
+        let mut found = self.compare(tree, redactor).await?;
+        self.leave_out_ignored(&mut found).await?;
+        found.changes.refused += tree.left_out.len() as u64;
+        found.changes.written = found.written.len() as u64;
+        found.changes.removed = found.removed.len() as u64;
+        let changes = found.changes;
+        if found.written.is_empty() && found.removed.is_empty() {
+            return Ok(Outcome::NoChanges(changes));
+        }
+        let tree = self.tree_of(&found).await?;
+        let before = format!("{}^{{tree}}", self.commit);
+        if self.mirror.bare().reference(&before).await?.as_ref() == Some(&tree) {
+            return Ok(Outcome::NoChanges(changes));
+        }
+        let identity = Identity { seconds: self.mirror.bare().seconds(&self.commit).await? + 1 };
+        let message = message_of(&redactor.text(message));
+        let commit = self.mirror.bare().commit(&tree, &self.commit, &message, identity).await?;
+        let (git, parent) = (self.mirror.bare().git(), self.commit.clone());
+        let written =
+            bundle::write(git, &commit, Some(&parent), to, limits::CANDIDATE_BUNDLE_BYTES);
+        let size_bytes = match written.await {
+            Err(GitError::TooLarge { max_bytes, .. }) => {
+                let reason = format!("the change has more than {max_bytes} bytes");
+                return Err(EvalFilesError::NotCommittable { reason });
+            }
+            written => written?,
+        };
+        let file = to.to_owned();
+        Ok(Outcome::Candidate(Candidate { commit, parent, file, size_bytes, changes }))
+    }
+
+    async fn compare(
+        &self,
+        tree: &TakenOut,
+        redactor: &Redactor,
+    ) -> Result<Difference, EvalFilesError> {
+        let (base, staging) = (self.base(), self.slot.join("changed"));
+        disk::remove(&staging).await?;
+        let made = tokio::fs::create_dir(&staging).await;
+        made.map_err(|source| EvalFilesError::disk("creating", &staging, source))?;
+        let mut unknown = self.withheld.clone();
+        unknown.extend(tree.left_out.iter().map(|path| path.as_bytes().to_vec()));
+        let (entries, tree, redactor) = (self.entries.clone(), tree.dir.clone(), redactor.clone());
+        let work = move || {
+            let entries = entries.iter().map(|entry| (&entry.path[..], entry)).collect();
+            let (base, tree, staging) = (&base, &tree, &staging);
+            Comparison { base, entries, unknown, tree, staging, redactor: &redactor }.run()
+        };
+        supervise::blocking(work).await.map_err(|error| match error {
+            Incomparable::Disk(path, source) => EvalFilesError::disk("comparing", &path, source),
+            Incomparable::TooLarge(path) => {
+                let path = String::from_utf8_lossy(&path).into_owned();
+                let most = limits::CANDIDATE_FILE_BYTES;
+                let reason = format!("{path:?} has more than {most} bytes");
+                EvalFilesError::NotCommittable { reason }
+            }
+        })
+    }
+
+    /// Leaves out what is new and what the rules of the parent commit ignore.
+    async fn leave_out_ignored(&self, found: &mut Difference) -> Result<(), EvalFilesError> {
+        let is_asked = |file: &&Written| file.is_new && !self.is_below_file(&file.path);
+        let asked = found.written.iter().filter(is_asked);
+        // A path that begins like this has no magic, whatever follows.
+        let input =
+            asked.flat_map(|file| [b"./", &file.path[..], b"\0"]).collect::<Vec<_>>().concat();
+        if input.is_empty() {
+            return Ok(());
+        }
+        let call = self.mirror.bare().git().call(["check-ignore", "--no-index", "-z", "--stdin"]);
+        let call = call.work_tree(self.base()).index(self.index()).input(input);
+        let ignored = match call.run().await {
+            Ok(listed) => listed,
+            // None is.
+            Err(GitError::Failed { code: Some(1), .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let ignored: std::collections::BTreeSet<&[u8]> =
+            ignored.split(|byte| *byte == 0).filter_map(|path| path.strip_prefix(b"./")).collect();
+        let before = found.written.len();
+        found.written.retain(|file| !(file.is_new && ignored.contains(&file.path[..])));
+        found.changes.ignored = (before - found.written.len()) as u64;
+        Ok(())
+    }
+
+    /// Whether a path leads through something that is no directory in the parent commit: rules say
+    /// nothing about such a path, and git refuses to be asked.
+    fn is_below_file(&self, path: &[u8]) -> bool {
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+        let mut above = ends.map(|at| &path[..at]);
+        above.any(|dir| {
+            let found = std::fs::symlink_metadata(self.base().join(OsStr::from_bytes(dir)));
+            found.is_ok_and(|found| !found.is_dir())
+        })
+    }
+
+    /// Stores what is new or different, and the tree that comes of it.
+    async fn tree_of(&self, found: &Difference) -> Result<String, EvalFilesError> {
+        let objects = self.stored(&found.written).await?;
+        let mut list = Vec::new();
+        let none = "0".repeat(self.commit.len());
+        for path in &found.removed {
+            list.extend_from_slice(format!("0 {none}\t").as_bytes());
+            list.extend_from_slice(path);
+            list.push(0);
+        }
+        for (file, object) in found.written.iter().zip(&objects) {
+            list.extend_from_slice(format!("{:o} {object}\t", file.mode).as_bytes());
+            list.extend_from_slice(&file.path);
+            list.push(0);
+        }
+        let index = self.slot.join("index.new");
+        let copied = tokio::fs::copy(self.index(), &index).await;
+        copied.map_err(|source| EvalFilesError::disk("copying", &index, source))?;
+        let git = self.mirror.bare().git();
+        git.call(["update-index", "-z", "--index-info"]).index(&index).input(list).run().await?;
+        Ok(git.call(["write-tree"]).index(&index).line().await?)
+    }
+
+    async fn stored(&self, written: &[Written]) -> Result<Vec<String>, EvalFilesError> {
+        if written.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut list = Vec::new();
+        for file in written {
+            list.extend_from_slice(file.content.as_os_str().as_bytes());
+            list.push(b'\n');
+        }
+        let call =
+            self.mirror.bare().git().call(["hash-object", "-w", "--no-filters", "--stdin-paths"]);
+        let objects: Vec<String> =
+            call.input(list).line().await?.lines().map(str::to_owned).collect();
+        if objects.len() != written.len() {
+            let answer = format!("{} objects for {} files", objects.len(), written.len());
+            return Err(GitError::Unexpected { what: "hash-object".to_owned(), answer }.into());
+        }
+        Ok(objects)
+    }
+}
+
+/// The one directory in a directory.
+fn only_directory(dir: &Path) -> std::io::Result<Option<PathBuf>> {
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            return Ok(Some(entry.path()));
+        }
+    }
+    Ok(None)
+}
+
+/// A message as it stands in a commit.
+fn message_of(text: &str) -> String {
+    let text: String = text.replace("\r\n", "\n").chars().filter(|c| *c != '\0').collect();
+    let lines = text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n");
+    let text = match lines.trim_matches('\n') {
+        "" => "An idea without words",
+        text => text,
+    };
+    limits::shorten(text.to_owned(), limits::COMMIT_MESSAGE_BYTES) + "\n"
+}

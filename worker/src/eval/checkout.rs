@@ -1,0 +1,152 @@
+//! A commit's files on their way into an environment: with a `.git` of their own, which is thrown
+//! away with the environment.
+
+use std::collections::BTreeSet;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::limits;
+use rollout_protocol::spec::eval::Bundle;
+
+use super::{EvalFilesError, Mirror};
+use crate::archive::{self, ArchivePath, Keep, Limits};
+use crate::environment::Upload;
+use crate::git::{Bare, TreeEntry, bundle};
+use crate::supervise;
+
+/// Bounds of checkouts, both ways.
+pub(super) const LIMITS: Limits =
+    Limits { entries: limits::CHECKOUT_ENTRIES, bytes: limits::CHECKOUT_BYTES };
+
+/// Mode of a symbolic link.
+pub(super) const LINK: u32 = 0o120_000;
+
+/// Mode of another repository's commit.
+pub(super) const SUBMODULE: u32 = 0o160_000;
+
+/// Configuration of the repository that is thrown away.
+const CONFIG: &str = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n";
+
+/// A commit's files in a slot.
+#[derive(Debug)]
+pub struct Checkout {
+    /// Keeps the repository.
+    pub(super) mirror: Mirror,
+    pub(super) commit: String,
+    /// A directory of this checkout alone.
+    pub(super) slot: PathBuf,
+    pub(super) entries: Vec<TreeEntry>,
+    /// What environments are not given, by path, and what is in a commit all the same.
+    pub(super) withheld: BTreeSet<Vec<u8>>,
+}
+
+impl Checkout {
+    /// Brings the files of a commit into an empty slot.
+    ///
+    /// # Errors
+    /// [`EvalFilesError`].
+    pub async fn new(mirror: &Mirror, commit: &str, slot: PathBuf) -> Result<Self, EvalFilesError> {
+        let (mirror, bare) = (mirror.clone(), mirror.bare());
+        let entries = bare.tree(commit).await?;
+        let bytes = entries.iter().filter_map(|entry| entry.size_bytes).sum::<u64>();
+        if bytes > limits::CHECKOUT_BYTES {
+            let (commit, max_bytes) = (commit.to_owned(), limits::CHECKOUT_BYTES);
+            return Err(EvalFilesError::TooLarge { commit, size_bytes: bytes, max_bytes });
+        }
+        let withheld = BTreeSet::new();
+        let mut checkout = Self { mirror, commit: commit.to_owned(), slot, entries, withheld };
+        let base = checkout.base();
+        let made = tokio::fs::create_dir(&base).await;
+        made.map_err(|source| EvalFilesError::disk("creating", &base, source))?;
+        checkout.mirror.bare().export(commit, &base, &checkout.index()).await?;
+        checkout.withheld = withheld_of(&base, &checkout.entries);
+        Ok(checkout)
+    }
+
+    /// The commit's files.
+    pub(super) fn base(&self) -> PathBuf {
+        self.slot.join("base")
+    }
+
+    /// The index of the commit's files.
+    pub(super) fn index(&self) -> PathBuf {
+        self.slot.join("index")
+    }
+
+    /// What places the checkout at `path` of an environment, as a repository by itself. The
+    /// archives are in the slot.
+    ///
+    /// # Errors
+    /// [`EvalFilesError`].
+    pub async fn uploads(&self, path: &str) -> Result<Vec<Upload>, EvalFilesError> {
+        let withheld = self.withheld.clone();
+        let keep = move |path: &Path, _: bool| match withheld.contains(path.as_os_str().as_bytes())
+        {
+            true => Keep::No,
+            false => Keep::Yes,
+        };
+        let files = self.packed("base", keep).await?;
+        self.throw_away().await?;
+        let git = self.packed("git", |_, _| Keep::Yes).await?;
+        Ok(vec![
+            Upload::Archive { path: path.to_owned(), tar: files },
+            Upload::Archive { path: format!("{path}/.git"), tar: git },
+        ])
+    }
+
+    async fn packed(
+        &self,
+        name: &str,
+        keep: impl Fn(&Path, bool) -> Keep + Send + 'static,
+    ) -> Result<PathBuf, EvalFilesError> {
+        let (dir, tar) = (self.slot.join(name), self.slot.join(format!("{name}.tar")));
+        let to = tar.clone();
+        let packed = supervise::blocking(move || archive::pack(&dir, &to, LIMITS, &keep)).await;
+        packed.map_err(|source| EvalFilesError::Archive { what: "the checkout", source })?;
+        Ok(tar)
+    }
+
+    /// Makes a repository with nothing but the commit in it.
+    async fn throw_away(&self) -> Result<(), EvalFilesError> {
+        let (dir, file) = (self.slot.join("git"), self.slot.join("commit.bundle"));
+        let size =
+            bundle::write(self.mirror.bare().git(), &self.commit, None, &file, u64::MAX >> 1)
+                .await?;
+        let blob = BlobRef { size_bytes: size, ..BlobRef::of(b"", MediaType::Bytes) };
+        let alone = Bundle { commit: self.commit.clone(), parent: None, blob };
+        let made = Bare::create(&dir, &alone, &file, "refs/heads/main").await?;
+        made.git().call(["symbolic-ref", "HEAD", "refs/heads/main"]).run().await?;
+        made.git().call(["read-tree", &self.commit]).index(dir.join("index")).run().await?;
+        let config = dir.join("config");
+        let sha256 = "[extensions]\n\tobjectformat = sha256\n";
+        let text = match self.commit.len() {
+            64 => CONFIG.replace("version = 0", "version = 1") + sha256,
+            _ => CONFIG.to_owned(),
+        };
+        let written = tokio::fs::write(&config, text).await;
+        written.map_err(|source| EvalFilesError::disk("writing", &config, source))
+    }
+}
+
+/// What environments are not given: other repositories, which are not here, and links that lead
+/// outside.
+fn withheld_of(base: &Path, entries: &[TreeEntry]) -> BTreeSet<Vec<u8>> {
+    let leads_outside = |entry: &TreeEntry| {
+        let path = Path::new(std::ffi::OsStr::from_bytes(&entry.path));
+        let target = std::fs::read_link(base.join(path));
+        let stays = match (ArchivePath::clean(&entry.path), &target) {
+            (Ok(Some(link)), Ok(target)) => {
+                archive::link_stays_inside(&link, target.as_os_str().as_bytes())
+            }
+            _ => false,
+        };
+        !stays
+    };
+    let withheld = entries.iter().filter(|entry| match entry.mode {
+        SUBMODULE => true,
+        LINK => leads_outside(entry),
+        _ => false,
+    });
+    withheld.map(|entry| entry.path.clone()).collect()
+}

@@ -1,0 +1,176 @@
+//! What is taken out of an environment beside the checkout: `/logs` and the sweep's output, each as
+//! one clean archive, and the results on the way.
+
+use std::path::PathBuf;
+
+use rollout_protocol::error::ErrorCode as Code;
+use rollout_protocol::limits;
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::EvalEnd;
+
+use super::course::COPY_LIMIT;
+use super::failure;
+use super::run::{Place, Run};
+use super::variables::{self, LOGS};
+use crate::archive::{self, ArchivePath, Captured, Exclude, Limits, Root, Sanitize};
+use crate::environment::Environment;
+use crate::secrets::Redactor;
+
+/// What was collected.
+#[derive(Debug, Default)]
+pub(super) struct Collected {
+    pub(super) logs: Option<Taken>,
+    pub(super) output: Option<Taken>,
+    pub(super) results: Option<PathBuf>,
+}
+
+/// A clean archive.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) file: PathBuf,
+    pub(super) entries: u64,
+    pub(super) skipped: u64,
+    pub(super) truncated: bool,
+}
+
+/// One directory and what was wanted of it.
+struct Reading {
+    taken: Option<Taken>,
+    captured: Captured,
+    failure: Option<String>,
+}
+
+impl Run<'_> {
+    /// Collects what there is. Results count only when the sweep ended well.
+    pub(super) async fn collection(&mut self) {
+        if !matches!(self.place, Place::Up(_)) {
+            return;
+        }
+        self.enter(Phase::Collection);
+        let redactor = self.variables.redactor.clone();
+        if self.tainted
+            && let Err(error) = self.up().stop().await
+        {
+            let why = format!("processes may still write: {}", error.chain());
+            self.later.push(failure::not_collected(&why, &redactor));
+            return;
+        }
+        let to = self.ctx.scratch.join("logs.tar");
+        let logs = read(self.up(), LOGS, to, None, &redactor).await;
+        self.collected.logs = logs.taken;
+        let output = match self.commands.iter().any(|command| is_sweep(command.stage)) {
+            true => {
+                let (path, to) = (variables::output(self.ctx), self.ctx.scratch.join("output.tar"));
+                let wanted = ArchivePath::clean(self.ctx.eval.results_file.as_bytes());
+                let wanted = wanted.ok().flatten().map(|path| (path, limits::RESULTS_BYTES));
+                Some(read(self.up(), &path, to, wanted, &redactor).await)
+            }
+            false => None,
+        };
+        let failures = [Some(logs.failure), output.as_ref().map(|output| output.failure.clone())];
+        for why in failures.into_iter().flatten().flatten() {
+            self.later.push(failure::not_collected(&why, &redactor));
+        }
+        if let Some(output) = output {
+            self.collected.output = output.taken;
+            if self.swept {
+                self.results(output.captured, output.failure, &redactor).await;
+            }
+        }
+        self.timing.leave();
+    }
+
+    async fn results(&mut self, captured: Captured, why: Option<String>, redactor: &Redactor) {
+        let file = &self.ctx.eval.results_file;
+        let wrong = |why: &str| {
+            failure::no_results(Code::REWARD_INVALID, &format!("{file}: {why}"), redactor)
+        };
+        let error = match captured {
+            Captured::Found(bytes) => {
+                let to = self.ctx.scratch.join("results.csv");
+                match tokio::fs::write(&to, masked(&bytes, redactor)).await {
+                    Ok(()) => {
+                        (self.collected.results, self.end) = (Some(to), EvalEnd::Completed);
+                        return;
+                    }
+                    Err(error) => failure::disk(&error),
+                }
+            }
+            Captured::Missing => {
+                let why = format!("the sweep left no {file}");
+                failure::no_results(Code::REWARD_MISSING, &why, redactor)
+            }
+            Captured::NotRegular | Captured::HardLink => wrong("it is not a regular file"),
+            Captured::TooLarge(bytes) => wrong(&format!(
+                "it has {bytes} bytes, at most {} are accepted",
+                limits::RESULTS_BYTES
+            )),
+            Captured::Unknown => {
+                let why = why.unwrap_or_else(|| "the output could not be read".to_owned());
+                failure::unreadable(&why, redactor)
+            }
+        };
+        self.fail(error);
+    }
+}
+
+fn masked(bytes: &[u8], redactor: &Redactor) -> Vec<u8> {
+    let mut masking = redactor.stream(crate::secrets::Style::Mask);
+    let mut clean = Vec::with_capacity(bytes.len());
+    masking.push(bytes, &mut clean);
+    masking.finish(&mut clean);
+    clean
+}
+
+fn is_sweep(stage: rollout_protocol::spec::eval::EvalStage) -> bool {
+    stage == rollout_protocol::spec::eval::EvalStage::Sweep
+}
+
+async fn read(
+    environment: &dyn Environment,
+    path: &str,
+    to: PathBuf,
+    capture: Option<(ArchivePath, u64)>,
+    redactor: &Redactor,
+) -> Reading {
+    let work = async {
+        let stream = match environment.copy_from(path).await {
+            Ok(Some(stream)) => stream,
+            Ok(None) => {
+                return Reading { taken: None, captured: Captured::Missing, failure: None };
+            }
+            Err(error) => return nothing(format!("{path}: {}", error.chain())),
+        };
+        let options = Sanitize {
+            limits: Limits::LOGS,
+            root: Root::Dropped,
+            exclude: Exclude::default(),
+            faithful: false,
+            captures: capture.into_iter().collect(),
+            redactor: redactor.clone(),
+        };
+        let clean = archive::sanitize(stream, &to, options).await;
+        let (report, captured) = (clean.report, clean.captured.into_iter().next());
+        let captured = captured.unwrap_or(Captured::Unknown);
+        let cut = report.cut.as_ref().map(|cut| format!("{path} is not whole: {cut}"));
+        match clean.archive {
+            Ok(packed) => {
+                let (entries, skipped) = (packed.entries, report.skipped.total());
+                let taken = Taken { file: to, entries, skipped, truncated: report.cut.is_some() };
+                Reading { taken: Some(taken), captured, failure: cut }
+            }
+            Err(error) => {
+                let failure = Some(format!("{path}: {error}"));
+                Reading { taken: None, captured, failure }
+            }
+        }
+    };
+    match tokio::time::timeout(COPY_LIMIT, work).await {
+        Ok(reading) => reading,
+        Err(_) => nothing(format!("{path}: reading it took longer than {COPY_LIMIT:?}")),
+    }
+}
+
+fn nothing(why: String) -> Reading {
+    Reading { taken: None, captured: Captured::Unknown, failure: Some(why) }
+}

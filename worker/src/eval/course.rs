@@ -1,0 +1,308 @@
+//! The steps of an eval, from its checkout to the sweep.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::error::TrialError;
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::{CommandRecord, EnvironmentRecord};
+use rollout_protocol::spec::environment::ProviderKind;
+use rollout_protocol::spec::eval::{EvalCommand, EvalStage};
+use rollout_protocol::spec::timeout::seconds;
+use tokio::time::Instant;
+
+use super::candidate::Outcome;
+use super::checkout::Checkout;
+use super::failure::{self, CommandError};
+use super::run::{Halt, Place, Run};
+use super::variables::{self, LOGS, REPOSITORY};
+use crate::environment::{
+    Command, CreateRequest, Failure, FailureKind, ImageRequest, ImageSource, Provider, Purpose,
+    Upload,
+};
+use crate::exec::{self, Capture, End, Normal};
+use crate::supervise;
+use crate::trial::TaskPart;
+
+/// Longest that creating and starting an environment may take. Docker needs a fifth of a second,
+/// and a minute when sixty start at once.
+const START_LIMIT: Duration = Duration::from_secs(600);
+
+/// Longest that placing files into an environment or reading them may take.
+pub(super) const COPY_LIMIT: Duration = Duration::from_secs(600);
+
+/// How much later than the provider we give up on an image: it knows more about what went wrong.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Largest idea.
+const IDEA_BYTES: u64 = rollout_protocol::limits::INSTRUCTION_BYTES;
+
+impl Run<'_> {
+    pub(super) async fn phases(&mut self) -> Result<(), Halt> {
+        let eval = self.ctx.eval.clone();
+        self.go_on()?;
+        self.enter(Phase::EnvironmentSetup);
+        let checkout = self.setup().await?;
+        self.enter(Phase::AgentExecution);
+        let limit = eval.timeout_sec.map(seconds);
+        self.deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let commands = &eval.commands;
+        self.command(EvalStage::Implement, Some(&commands.implement)).await?;
+        self.command(EvalStage::Tests, commands.tests.as_ref()).await?;
+        self.command(EvalStage::Review, commands.review.as_ref()).await?;
+        self.candidate(&checkout).await?;
+        self.go_on()?;
+        self.enter(Phase::Verification);
+        self.command(EvalStage::Sweep, Some(&commands.sweep)).await?;
+        self.swept = true;
+        Ok(())
+    }
+
+    /// Makes the checkout and an environment with it.
+    async fn setup(&mut self) -> Result<Checkout, Halt> {
+        let (ctx, eval) = (self.ctx, &self.ctx.eval);
+        let expanded = variables::expand(&self.services.variables, ctx);
+        self.variables = expanded.map_err(|unset| failure::unset(&unset))?;
+        failure::supported(eval)?;
+        let provider = self.provider()?;
+        ctx.create_scratch().await.map_err(|error| failure::disk(&error))?;
+        let (checkout, uploads) = self.checkout().await?;
+        let (source, part) = self.source().await?;
+        let request = self.request(provider.as_ref(), source, uploads).await?;
+        self.create(provider, request).await?;
+        drop(part);
+        Ok(checkout)
+    }
+
+    fn provider(&self) -> Result<Arc<dyn Provider>, TrialError> {
+        let kind: ProviderKind = self.ctx.eval.settings.provider.kind();
+        let provider = self.services.providers.get(&kind);
+        provider.cloned().ok_or_else(|| failure::no_provider(kind))
+    }
+
+    async fn checkout(&mut self) -> Result<(Checkout, Vec<Upload>), TrialError> {
+        let (eval, repositories) = (&self.ctx.eval, self.repositories);
+        let work = async {
+            let mirror = repositories.mirrors.get(&eval.repository).await?;
+            let slot = self.slot.insert(repositories.slots.take().await?);
+            let commit = eval.repository.commit();
+            let checkout = Checkout::new(&mirror, commit, slot.path()).await?;
+            let uploads = checkout.uploads(REPOSITORY).await?;
+            Ok((checkout, uploads))
+        };
+        work.await.map_err(|error| failure::files(&error, &self.variables.redactor))
+    }
+
+    /// Where the image comes from; the part must live as long as the source is used.
+    async fn source(&self) -> Result<(ImageSource, Option<TaskPart>), TrialError> {
+        let (eval, files) = (&self.ctx.eval, &self.services.files);
+        let sandbox = eval.settings.provider.kind() == ProviderKind::Process;
+        let context = eval.environment.context.as_ref();
+        let build = eval.settings.force_build || (sandbox && context.is_some());
+        if let Some(image) = eval.environment.docker_image.as_ref().filter(|_| !build) {
+            return Ok((ImageSource::Named(image.clone()), None));
+        }
+        let (digest, part) = match context {
+            Some(blob) => (blob.digest, files.directory("the build context", blob).await),
+            None => (rollout_protocol::digest::Digest::of(b""), files.empty_directory().await),
+        };
+        let part = part.map_err(|error| failure::task_files(&error))?;
+        Ok((ImageSource::Context { digest, dir: part.path().to_owned() }, Some(part)))
+    }
+
+    async fn request(
+        &self,
+        provider: &dyn Provider,
+        source: ImageSource,
+        checkout: Vec<Upload>,
+    ) -> Result<CreateRequest, TrialError> {
+        let (ctx, eval) = (self.ctx, &self.ctx.eval);
+        let limit = seconds(eval.environment.build_sec);
+        let asked = ImageRequest {
+            source: source.clone(),
+            force_build: eval.settings.force_build,
+            timeout: limit,
+            log: None,
+            settings: eval.settings.provider.clone(),
+            labels: ctx.labels.clone(),
+        };
+        let prepared =
+            tokio::time::timeout(limit.saturating_add(GRACE), provider.prepare(asked)).await;
+        let late = || Failure::new(FailureKind::TimedOut, "no answer in time");
+        let image = prepared.unwrap_or_else(|_| Err(late()));
+        let image = image.map_err(|error| failure::image(&error, &self.variables.redactor))?;
+        let idea = self.services.files.bytes("the idea", &eval.idea, IDEA_BYTES).await;
+        let bytes = idea.map_err(|error| failure::task_files(&error))?;
+        let mut uploads = vec![Upload::Dir { path: LOGS.to_owned() }];
+        uploads.extend(checkout);
+        let path = variables::IDEA.to_owned();
+        uploads.push(Upload::File { path, bytes, executable: false });
+        Ok(CreateRequest {
+            image,
+            source,
+            resources: eval.environment.resources,
+            env: self.variables.environment.clone(),
+            workdir: eval.environment.workdir.clone(),
+            network: eval.environment.network.clone(),
+            compose: None,
+            uploads,
+            settings: eval.settings.provider.clone(),
+            labels: ctx.labels.clone(),
+            purpose: Purpose::Agent,
+        })
+    }
+
+    async fn create(
+        &mut self,
+        provider: Arc<dyn Provider>,
+        request: CreateRequest,
+    ) -> Result<(), TrialError> {
+        let image = request.image.clone();
+        let kind = provider.kind();
+        let creating = async move { provider.create(request).await };
+        self.place = Place::Creating(supervise::spawn("environment creation", creating));
+        self.arrive(START_LIMIT).await?;
+        let environment = self.up();
+        self.environment = Some(EnvironmentRecord {
+            provider: kind.to_string(),
+            id: environment.id().to_owned(),
+            image: image.reference,
+            image_made: image.made,
+            limits: environment.limits(),
+            preserved: None,
+        });
+        Ok(())
+    }
+
+    /// Waits for the environment that is being created, if there is one.
+    pub(super) async fn arrive(&mut self, limit: Duration) -> Result<(), TrialError> {
+        let Place::Creating(creating) = &mut self.place else { return Ok(()) };
+        let Ok(ended) = tokio::time::timeout(limit, creating).await else {
+            let message = format!("the environment was not there after {limit:?}");
+            let late = Failure::new(FailureKind::TimedOut, message);
+            return Err(failure::create(&late, &self.variables.redactor));
+        };
+        self.place = Place::None;
+        match ended {
+            Ok(Ok(environment)) => {
+                self.created = Some(Instant::now());
+                self.place = Place::Up(environment);
+                Ok(())
+            }
+            Ok(Err(error)) => Err(failure::create(&error, &self.variables.redactor)),
+            Err(panicked) => {
+                let phase = Phase::EnvironmentSetup;
+                Err(failure::panicked(&panicked.message, phase, &self.variables.redactor))
+            }
+        }
+    }
+
+    /// Runs a command, if there is one, from the checkout. Its script is placed just before it, so
+    /// that no command before it can have changed it; so is the sweep's empty output directory.
+    async fn command(
+        &mut self,
+        stage: EvalStage,
+        command: Option<&EvalCommand>,
+    ) -> Result<(), Halt> {
+        let Some(command) = command else { return Ok(()) };
+        self.go_on()?;
+        let phase =
+            if stage == EvalStage::Sweep { Phase::Verification } else { Phase::AgentExecution };
+        self.timing.enter(phase);
+        let script = variables::script(stage);
+        let mut uploads = vec![Upload::FreshDir { path: variables::COMMANDS.to_owned() }];
+        if stage == EvalStage::Sweep {
+            uploads.push(Upload::FreshDir { path: variables::output(self.ctx) });
+        }
+        let bytes = command.script.clone().into();
+        uploads.push(Upload::File { path: script.clone(), bytes, executable: true });
+        let placing = tokio::time::timeout(COPY_LIMIT, self.up().copy_to(uploads)).await;
+        let late = || Failure::new(FailureKind::TimedOut, "placing a command took too long");
+        let placed = placing.unwrap_or_else(|_| Err(late()));
+        let redactor = self.variables.redactor.clone();
+        placed.map_err(|error| CommandError::Exec(error).into_error(stage, &redactor))?;
+        let limit = self.limit(command);
+        let capture = self.capture(stage);
+        let argv = vec!["bash".to_owned(), script];
+        let (env, user) = (self.variables.of(stage), self.ctx.eval.user.clone());
+        let command = Command { argv, env, workdir: Some(REPOSITORY.to_owned()), user };
+        let started_at = Timestamp::now();
+        let ran = exec::run(self.up(), command, limit, capture.clone(), Normal::Zero).await;
+        let (exit_code, timed_out) = match &ran.end {
+            End::Exited(exit) => (Some(exit.code), false),
+            End::TimedOut => (None, true),
+            End::Failed(_) => (None, false),
+        };
+        let ended_at = Timestamp::now();
+        self.commands.push(CommandRecord { stage, started_at, ended_at, exit_code, timed_out });
+        if let Some(left) = ran.left {
+            self.tainted = true;
+            self.later.push(failure::processes_left(&left, self.timing.phase(), &redactor));
+        }
+        let error = match ran.end {
+            End::Exited(exit) if exit.code == 0 => return Ok(()),
+            End::Exited(exit) => CommandError::Exit {
+                code: exit.code,
+                oom_killed: exit.code == 137 && self.up().oom_killed().await,
+                last_words: failure::last_words(&capture),
+            },
+            End::TimedOut => CommandError::TimedOut { limit },
+            End::Failed(failure) => CommandError::Exec(failure),
+        };
+        Err(error.into_error(stage, &redactor).into())
+    }
+
+    /// The time that a command has: its own, and no more than is left of the eval's.
+    fn limit(&self, command: &EvalCommand) -> Duration {
+        let own = command.timeout_sec.map_or(Duration::MAX, seconds);
+        let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        left.map_or(own, |left| own.min(left))
+    }
+
+    fn capture(&mut self, stage: EvalStage) -> Arc<Capture> {
+        let dir: PathBuf = self.ctx.scratch.join(stage.as_str());
+        let (stdout, stderr) = (dir.join("stdout.txt"), dir.join("stderr.txt"));
+        let capture = Arc::new(Capture::new(stdout, stderr, &self.variables.redactor));
+        self.captures.push((stage.as_str(), capture.clone()));
+        capture
+    }
+
+    /// Takes the tree out and makes the commit. Nothing runs any more while the tree is read, so
+    /// that what the sweep measures is what is committed.
+    async fn candidate(&mut self, checkout: &Checkout) -> Result<(), Halt> {
+        self.go_on()?;
+        let redactor = self.variables.redactor.clone();
+        if let Some(left) = exec::kill(self.up()).await {
+            self.tainted = true;
+            let error = CommandError::Left(left);
+            return Err(error.into_error(EvalStage::Implement, &redactor).into());
+        }
+        let reading = tokio::time::timeout(COPY_LIMIT, self.up().copy_from(REPOSITORY)).await;
+        let late = || Failure::new(FailureKind::TimedOut, "reading the checkout took too long");
+        let stream = reading.unwrap_or_else(|_| Err(late()));
+        let stream = stream.map_err(|error| {
+            CommandError::Exec(error).into_error(EvalStage::Implement, &redactor)
+        })?;
+        let Some(stream) = stream else {
+            return Err(failure::no_checkout().into());
+        };
+        let work = async {
+            let tree = checkout.take_out(stream).await?;
+            let to = self.ctx.scratch.join("candidate.bundle");
+            checkout.commit(&tree, &self.ctx.eval.message, &redactor, &to).await
+        };
+        match work.await.map_err(|error| failure::files(&error, &redactor))? {
+            Outcome::NoChanges(changes) => {
+                self.changes = Some(changes);
+                Err(Halt::NoChanges)
+            }
+            Outcome::Candidate(candidate) => {
+                self.changes = Some(candidate.changes);
+                self.candidate = Some(candidate);
+                Ok(())
+            }
+        }
+    }
+}

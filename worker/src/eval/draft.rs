@@ -1,0 +1,190 @@
+//! From an execution that is over to its record.
+
+use std::path::PathBuf;
+
+use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::record::{EvalEnd, EvalRecord, LogsRecord, Output};
+use rollout_protocol::spec::eval::Bundle;
+use rollout_protocol::version::RUN_FORMAT;
+
+use super::collect::Taken;
+use super::failure;
+use super::run::Run;
+use crate::store::{BlobStore, Content, StoreError};
+
+/// A record whose files are not stored yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EvalDraft {
+    /// The record; what its files become is empty until they are stored.
+    pub record: EvalRecord,
+    /// The files, in the execution's scratch directory.
+    pub files: Vec<EvalFile>,
+}
+
+/// A file that waits to be stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EvalFile {
+    /// Where it is.
+    pub file: PathBuf,
+    /// What it is.
+    pub media_type: MediaType,
+    /// What it becomes in the record.
+    pub role: EvalRole,
+}
+
+/// What a file becomes in the record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EvalRole {
+    /// Something that a command printed.
+    Output {
+        /// Path below the eval's directory.
+        path: String,
+        /// Bytes that were written, kept or not.
+        total_bytes: u64,
+        /// Whether the middle was left out.
+        truncated: bool,
+    },
+    /// The archive of `/logs`.
+    Logs(Counts),
+    /// The archive of the sweep's output.
+    SweepOutput(Counts),
+    /// The results.
+    Results,
+    /// The commit that the idea became.
+    Candidate {
+        /// The commit.
+        commit: String,
+        /// Its parent.
+        parent: String,
+    },
+}
+
+/// What a clean archive holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Regular files and directories in it.
+    pub entries: u64,
+    /// Entries that were left out.
+    pub skipped: u64,
+    /// Whether a limit ended the collection early.
+    pub truncated: bool,
+}
+
+impl EvalDraft {
+    /// Stores the files and gives the whole record. May be tried again.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn store(&self, store: &dyn BlobStore) -> Result<EvalRecord, StoreError> {
+        let contents =
+            self.files.iter().map(|file| Content::File(file.file.clone(), file.media_type));
+        let blobs = store.put_many(contents.collect()).await?;
+        let mut record = self.record.clone();
+        for (file, blob) in self.files.iter().zip(blobs) {
+            take(&mut record, &file.role, blob);
+        }
+        Ok(record)
+    }
+}
+
+fn take(record: &mut EvalRecord, role: &EvalRole, blob: BlobRef) {
+    let logs = |counts: &Counts, archive| LogsRecord {
+        archive,
+        entries: counts.entries,
+        skipped: counts.skipped,
+        truncated: counts.truncated,
+    };
+    match role {
+        EvalRole::Output { path, total_bytes, truncated } => {
+            let (path, total_bytes, truncated) = (path.clone(), *total_bytes, *truncated);
+            record.outputs.push(Output { path, blob, total_bytes, truncated });
+        }
+        EvalRole::Logs(counts) => record.logs = Some(logs(counts, blob)),
+        EvalRole::SweepOutput(counts) => record.sweep_output = Some(logs(counts, blob)),
+        EvalRole::Results => record.results = Some(blob),
+        EvalRole::Candidate { commit, parent } => {
+            let (commit, parent) = (commit.clone(), Some(parent.clone()));
+            record.candidate = Some(Bundle { commit, parent, blob });
+        }
+    }
+}
+
+/// The record of an execution and its files.
+pub(super) fn draft(mut run: Run<'_>) -> EvalDraft {
+    let files = files(&mut run);
+    let (durations, timestamps) = run.timing.finish();
+    let (ctx, eval, labels) = (run.ctx, &run.ctx.eval, &run.ctx.labels);
+    let lived = run.created.map(|created| created.elapsed().as_secs_f64());
+    let rates = &eval.settings.rates;
+    let cost = lived.map_or(0.0, |seconds| rates.cost(&eval.environment.resources, seconds));
+    if run.end == EvalEnd::Failed && run.first.is_none() {
+        let (phase, redactor) = (run.timing.phase(), &run.variables.redactor);
+        let why = "it ended without results and without an error";
+        run.first = Some(failure::panicked(why, phase, redactor));
+    }
+    let record = EvalRecord {
+        format: RUN_FORMAT,
+        run: labels.run,
+        item: labels.item,
+        try_id: labels.try_id,
+        exec: labels.exec,
+        worker: labels.worker.clone(),
+        host: run.services.host.clone(),
+        name: eval.name.clone(),
+        spec: ctx.spec,
+        parent: eval.repository.commit().to_owned(),
+        end: run.end,
+        error: run.first,
+        secondary_errors: run.later,
+        commands: run.commands,
+        candidate: None,
+        changes: run.changes,
+        results: None,
+        cost,
+        durations,
+        timestamps,
+        environment: run.environment,
+        outputs: Vec::new(),
+        logs: None,
+        sweep_output: None,
+    };
+    EvalDraft { record, files }
+}
+
+fn files(run: &mut Run<'_>) -> Vec<EvalFile> {
+    let mut files = Vec::new();
+    for (stage, capture) in std::mem::take(&mut run.captures) {
+        match capture.finish() {
+            Ok(captured) => {
+                for (captured, name) in captured.into_iter().zip(["stdout.txt", "stderr.txt"]) {
+                    let path = format!("{stage}/{name}");
+                    let (total_bytes, truncated) = (captured.total_bytes, captured.truncated);
+                    let role = EvalRole::Output { path, total_bytes, truncated };
+                    files.push(EvalFile { file: captured.file, media_type: MediaType::Text, role });
+                }
+            }
+            Err(error) => {
+                let why = format!("output of {stage} is lost: {error}");
+                run.later.push(failure::not_collected(&why, &run.variables.redactor));
+            }
+        }
+    }
+    let archive = |taken: Taken, role: fn(Counts) -> EvalRole| {
+        let Taken { file, entries, skipped, truncated } = taken;
+        let role = role(Counts { entries, skipped, truncated });
+        EvalFile { file, media_type: MediaType::Tar, role }
+    };
+    files.extend(run.collected.logs.take().map(|taken| archive(taken, EvalRole::Logs)));
+    files.extend(run.collected.output.take().map(|taken| archive(taken, EvalRole::SweepOutput)));
+    let results = run.collected.results.take();
+    files.extend(results.map(|file| EvalFile {
+        file,
+        media_type: MediaType::Text,
+        role: EvalRole::Results,
+    }));
+    files.extend(run.candidate.take().map(|candidate| {
+        let role = EvalRole::Candidate { commit: candidate.commit, parent: candidate.parent };
+        EvalFile { file: candidate.file, media_type: MediaType::Bytes, role }
+    }));
+    files
+}

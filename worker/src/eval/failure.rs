@@ -1,0 +1,268 @@
+//! From what went wrong to the error that stands in the record.
+
+use std::time::Duration;
+
+use rollout_protocol::error::{
+    ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
+};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::spec::environment::ProviderKind;
+use rollout_protocol::spec::eval::{EvalSpec, EvalStage};
+use rollout_protocol::template::Unset;
+
+use super::EvalFilesError;
+use crate::environment::{Failure, FailureKind as Kind};
+use crate::exec::{self, Capture};
+use crate::secrets::Redactor;
+use crate::trial::FilesError;
+
+/// Longest piece of standard error that stands in an error's message.
+const LAST_WORDS_BYTES: usize = 400;
+
+const OURS: Class = Class::Infrastructure;
+
+/// Why a command did not end well.
+#[derive(Debug)]
+pub(super) enum CommandError {
+    /// It ended with a code other than 0; its last words on standard error.
+    Exit { code: i32, oom_killed: bool, last_words: String },
+    /// It reached its limit, or the eval's.
+    TimedOut { limit: Duration },
+    /// It could not be placed or run, or its end is not known.
+    Exec(Failure),
+    /// What commands left running could not be ended.
+    Left(Failure),
+}
+
+impl CommandError {
+    pub(super) fn into_error(self, stage: EvalStage, redactor: &Redactor) -> TrialError {
+        let is_agents = stage == EvalStage::Implement;
+        let (failed, late, class) = match is_agents {
+            true => (Type::AgentExecutionFailed, Type::AgentExecutionTimeout, Class::Agent),
+            false => (Type::VerifierFailed, Type::VerifierTimeout, Class::Verifier),
+        };
+        let name = stage.as_str();
+        match self {
+            Self::Exit { code, oom_killed, last_words } => {
+                let (end, how) = match code {
+                    137 if oom_killed => (Code::OOM_KILLED, " (out of memory)".to_owned()),
+                    129..=192 => (Code::KILLED_BY_SIGNAL, format!(" (signal {})", code - 128)),
+                    _ => (Code::NON_ZERO_EXIT, String::new()),
+                };
+                let said = if last_words.is_empty() { "" } else { ": " };
+                let what = match stage {
+                    EvalStage::Review => "the review did not approve the change: it",
+                    _ => "the command",
+                };
+                let message =
+                    format!("{name}: {what} ended with code {code}{how}{said}{last_words}");
+                TrialError::new(failed, end, class, Retry::Permanent, redactor.text(&message))
+            }
+            Self::TimedOut { limit } => {
+                let message = format!("{name}: the command was ended after {limit:?}");
+                TrialError::new(late, Code::TIMED_OUT, class, Retry::Permanent, message)
+            }
+            Self::Exec(failure) => {
+                let message = format!("{name}: {}", failure.chain());
+                let (code, mut whose, retry) = reason(failure.kind);
+                if matches!(failure.kind, Kind::Refused | Kind::StorageExceeded) {
+                    whose = class;
+                }
+                TrialError::new(failed, code, whose, retry, redactor.text(&message))
+            }
+            Self::Left(failure) => {
+                let message = format!("ending what commands left running: {}", failure.chain());
+                TrialError::transient(failed, Code::PROCESSES_LEFT, redactor.text(&message))
+            }
+        }
+    }
+}
+
+/// Code, class and retry class of what an environment could not do.
+fn reason(kind: Kind) -> (Code, Class, Retry) {
+    match kind {
+        Kind::Refused => (Code::REFUSED, Class::Task, Retry::Permanent),
+        Kind::StorageExceeded => (Code::STORAGE_EXCEEDED, Class::Task, Retry::Permanent),
+        Kind::Resources => (Code::UNPLACEABLE, OURS, Retry::Permanent),
+        Kind::NotPermitted => (Code::NOT_PERMITTED, OURS, Retry::Permanent),
+        Kind::NotStarted => (Code::EXEC_NOT_STARTED, OURS, Retry::Transient),
+        Kind::Gone => (Code::ENVIRONMENT_LOST, OURS, Retry::Transient),
+        Kind::DiskFull => (Code::DISK_FULL, OURS, Retry::Transient),
+        Kind::Unreachable => (Code::UNREACHABLE, OURS, Retry::Transient),
+        Kind::TimedOut => (Code::TIMED_OUT, OURS, Retry::Transient),
+        Kind::Service | Kind::LeftBehind => (Code::PROVIDER_ERROR, OURS, Retry::Transient),
+        Kind::Bug => (Code::BUG, OURS, Retry::Permanent),
+    }
+}
+
+fn of_failure(kind: Type, failure: &Failure, redactor: &Redactor) -> TrialError {
+    let (code, class, retry) = reason(failure.kind);
+    TrialError::new(kind, code, class, retry, redactor.text(&failure.chain()))
+}
+
+pub(super) fn image(failure: &Failure, redactor: &Redactor) -> TrialError {
+    of_failure(Type::EnvironmentBuildFailed, failure, redactor)
+}
+
+pub(super) fn create(failure: &Failure, redactor: &Redactor) -> TrialError {
+    let kind = match failure.kind {
+        Kind::Resources => Type::EnvironmentResourceAllocationFailed,
+        _ => Type::EnvironmentStartFailed,
+    };
+    of_failure(kind, failure, redactor)
+}
+
+/// Never a reason to try again: the eval itself is over.
+pub(super) fn teardown(failure: &Failure, redactor: &Redactor) -> TrialError {
+    let error = of_failure(Type::EnvironmentTeardownFailed, failure, redactor);
+    TrialError { class: OURS, retry: Retry::Permanent, ..error }
+}
+
+pub(super) fn late() -> Failure {
+    let message = "the environment is still being created: it is left to the reaper";
+    Failure::new(Kind::LeftBehind, message)
+}
+
+/// The worker's own disk.
+pub(super) fn disk(source: &std::io::Error) -> TrialError {
+    let message = format!("preparing the eval: {source}");
+    TrialError::transient(Type::EnvironmentStartFailed, disk_code(source), message)
+}
+
+fn disk_code(source: &std::io::Error) -> Code {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    match source.kind() {
+        StorageFull | QuotaExceeded => Code::DISK_FULL,
+        _ => Code::PROVIDER_ERROR,
+    }
+}
+
+pub(super) fn unset(unset: &Unset) -> TrialError {
+    let hint = "export it to trials where the worker runs, or give it a default";
+    // Another worker may have what this one has not.
+    let message = format!("{unset}: {hint}");
+    TrialError::transient(Type::EnvironmentStartFailed, Code::VARIABLE_UNSET, message)
+}
+
+pub(super) fn no_provider(kind: ProviderKind) -> TrialError {
+    let message = format!("this worker has no provider `{kind}`");
+    TrialError::transient(Type::EnvironmentStartFailed, Code::UNPLACEABLE, message)
+}
+
+/// Refuses what evals have no use for.
+pub(super) fn supported(eval: &EvalSpec) -> Result<(), TrialError> {
+    let refuse = |what: &str| {
+        let message = format!("an eval's environment has no {what}");
+        let (class, retry) = (Class::Task, Retry::Permanent);
+        TrialError::new(Type::TaskInvalid, Code::REFUSED, class, retry, message)
+    };
+    match &eval.environment {
+        environment if environment.compose.is_some() => Err(refuse("services beside it")),
+        environment if environment.healthcheck.is_some() => Err(refuse("health check")),
+        _ => Ok(()),
+    }
+}
+
+/// Files that every trial may have, too.
+pub(super) fn task_files(error: &FilesError) -> TrialError {
+    let mut message = error.to_string();
+    let mut next = std::error::Error::source(error);
+    while let Some(cause) = next {
+        message = format!("{message}: {cause}");
+        next = cause.source();
+    }
+    let retry = match error {
+        FilesError::Store { source, .. } if !source.is_transient() => Retry::Permanent,
+        _ => Retry::Transient,
+    };
+    TrialError::new(Type::EnvironmentStartFailed, Code::STORE_FAILED, OURS, retry, message)
+}
+
+/// The repository, the checkout, the commit.
+pub(super) fn files(error: &EvalFilesError, redactor: &Redactor) -> TrialError {
+    let message = redactor.text(&error.chain());
+    let kind = Type::AgentExecutionFailed;
+    match error {
+        EvalFilesError::NotCommittable { .. } => {
+            let (code, class) = (Code::REFUSED, Class::Agent);
+            TrialError::new(kind, code, class, Retry::Permanent, message)
+        }
+        EvalFilesError::Torn { .. } => {
+            TrialError::transient(kind, Code::COLLECTION_FAILED, message)
+        }
+        EvalFilesError::Store { source, .. } => {
+            let retry = if source.is_transient() { Retry::Transient } else { Retry::Permanent };
+            let kind = Type::EnvironmentStartFailed;
+            TrialError::new(kind, Code::STORE_FAILED, OURS, retry, message)
+        }
+        EvalFilesError::Chain { .. } | EvalFilesError::TooLarge { .. } => {
+            let (kind, code) = (Type::EnvironmentStartFailed, Code::REFUSED);
+            TrialError::new(kind, code, Class::Task, Retry::Permanent, message)
+        }
+        EvalFilesError::Disk { source, .. } => {
+            TrialError::transient(Type::InternalError, disk_code(source), message)
+        }
+        EvalFilesError::Git(error) if error.is_disk_full() => {
+            TrialError::transient(Type::InternalError, Code::DISK_FULL, message)
+        }
+        EvalFilesError::Archive { source, .. } if source.is_disk_full() => {
+            TrialError::transient(Type::InternalError, Code::DISK_FULL, message)
+        }
+        EvalFilesError::Git(_) | EvalFilesError::Archive { .. } => {
+            TrialError::transient(Type::InternalError, Code::PROVIDER_ERROR, message)
+        }
+    }
+}
+
+/// The agent removed the checkout.
+pub(super) fn no_checkout() -> TrialError {
+    let (kind, code) = (Type::AgentExecutionFailed, Code::REFUSED);
+    TrialError::new(kind, code, Class::Agent, Retry::Permanent, "the checkout is gone")
+}
+
+/// The sweep ended well, and there are no results.
+pub(super) fn no_results(code: Code, why: &str, redactor: &Redactor) -> TrialError {
+    let missing = code == Code::REWARD_MISSING;
+    let kind = if missing { Type::VerifierRewardMissing } else { Type::VerifierRewardInvalid };
+    let message = redactor.text(why);
+    TrialError::new(kind, code, Class::Verifier, Retry::Permanent, message)
+}
+
+/// Results that could not be read.
+pub(super) fn unreadable(why: &str, redactor: &Redactor) -> TrialError {
+    let message = redactor.text(why);
+    let error = TrialError::transient(Type::VerifierFailed, Code::COLLECTION_FAILED, message);
+    error.in_phase(Phase::Collection)
+}
+
+/// Logs or captured output that could not be kept, or not whole.
+pub(super) fn not_collected(why: &str, redactor: &Redactor) -> TrialError {
+    let (kind, code) = (Type::InternalError, Code::COLLECTION_FAILED);
+    let error = TrialError::new(kind, code, OURS, Retry::Permanent, redactor.text(why));
+    error.in_phase(Phase::Collection)
+}
+
+/// Processes that may still be alive.
+pub(super) fn processes_left(failure: &Failure, phase: Phase, redactor: &Redactor) -> TrialError {
+    let (kind, code) = (Type::InternalError, Code::PROCESSES_LEFT);
+    let message = redactor.text(&failure.chain());
+    TrialError::new(kind, code, OURS, Retry::Permanent, message).in_phase(phase)
+}
+
+/// A panic of ours.
+pub(super) fn panicked(message: &str, phase: Phase, redactor: &Redactor) -> TrialError {
+    let message = redactor.text(&format!("a defect in phase {phase}: {message}"));
+    let error = TrialError::new(Type::InternalError, Code::BUG, OURS, Retry::Permanent, message);
+    error.in_phase(phase)
+}
+
+/// The last lines that a command printed on standard error, on one line.
+pub(super) fn last_words(capture: &Capture) -> String {
+    let Ok([_, stderr]) = capture.finish() else { return String::new() };
+    let Ok(text) = exec::tail(&stderr, LAST_WORDS_BYTES) else { return String::new() };
+    let cut = usize::from(text.starts_with("[…"));
+    let lines = text.lines().skip(cut).map(str::trim).filter(|line| !line.is_empty());
+    let lines: Vec<&str> = lines.collect();
+    let last = lines[lines.len().saturating_sub(3)..].join(" / ");
+    last.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}

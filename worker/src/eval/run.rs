@@ -1,0 +1,233 @@
+//! Drives one execution of an eval and guarantees what must hold on every path: an environment is
+//! collected and torn down, a panic is an error like another, the first cause stays the first.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use rollout_protocol::error::TrialError;
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::{Changes, CommandRecord, EnvironmentRecord, EvalEnd};
+use rollout_protocol::wire::control::StopLevel;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::candidate::Candidate;
+use super::collect::Collected;
+use super::draft::{self, EvalDraft};
+use super::failure;
+use super::slots::Slot;
+use super::timing::Timing;
+use super::variables::Variables;
+use super::{EvalContext, Repositories};
+use crate::environment::{Environment, Failure};
+use crate::exec::Capture;
+use crate::supervise::{Task, panic_message};
+use crate::trial::TrialServices;
+use crate::trial::teardown;
+
+/// How much longer an environment that came too late is waited for, to be removed.
+const LATE_LIMIT: Duration = Duration::from_secs(60);
+
+/// Runs one execution of an eval to its end. Must not be dropped before: the environment would stay
+/// until a reaper finds its owner dead.
+pub async fn run(
+    ctx: EvalContext,
+    services: &TrialServices,
+    repositories: &Repositories,
+) -> EvalDraft {
+    let mut run = Run::new(&ctx, services, repositories);
+    if !run.course().await {
+        run.guarded_collection().await;
+    }
+    run.teardown().await;
+    if let Some(slot) = run.slot.take()
+        && let Err(error) = slot.clean().await
+    {
+        // It is wiped before its next use.
+        tracing::warn!(error = %error.chain(), "a checkout cannot be cleaned");
+    }
+    draft::draft(run)
+}
+
+/// Where an execution's environment is.
+pub(super) enum Place {
+    None,
+    /// On its way: it must be waited for and removed, whatever happens meanwhile.
+    Creating(Task<Result<Box<dyn Environment>, Failure>>),
+    Up(Box<dyn Environment>),
+}
+
+/// Why an execution does not go on.
+pub(super) enum Halt {
+    Failed(TrialError),
+    /// The idea changed nothing.
+    NoChanges,
+    /// The run is drained.
+    Drained,
+}
+
+impl From<TrialError> for Halt {
+    fn from(error: TrialError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// One execution under way.
+pub(super) struct Run<'a> {
+    pub(super) ctx: &'a EvalContext,
+    pub(super) services: &'a TrialServices,
+    pub(super) repositories: &'a Repositories,
+    pub(super) timing: Timing,
+    pub(super) variables: Variables,
+    pub(super) captures: Vec<(&'static str, std::sync::Arc<Capture>)>,
+    pub(super) commands: Vec<CommandRecord>,
+    pub(super) end: EvalEnd,
+    pub(super) first: Option<TrialError>,
+    pub(super) later: Vec<TrialError>,
+    pub(super) candidate: Option<Candidate>,
+    pub(super) changes: Option<Changes>,
+    pub(super) collected: Collected,
+    pub(super) slot: Option<Slot>,
+    pub(super) place: Place,
+    pub(super) created: Option<Instant>,
+    pub(super) environment: Option<EnvironmentRecord>,
+    /// When all commands must have ended.
+    pub(super) deadline: Option<Instant>,
+    /// Processes may still be alive: nothing more runs, nothing is read.
+    pub(super) tainted: bool,
+    /// The sweep ended well.
+    pub(super) swept: bool,
+}
+
+impl<'a> Run<'a> {
+    fn new(
+        ctx: &'a EvalContext,
+        services: &'a TrialServices,
+        repositories: &'a Repositories,
+    ) -> Self {
+        Self {
+            ctx,
+            services,
+            repositories,
+            timing: Timing::begin(),
+            variables: Variables::default(),
+            captures: Vec::new(),
+            commands: Vec::new(),
+            end: EvalEnd::Failed,
+            first: None,
+            later: Vec::new(),
+            candidate: None,
+            changes: None,
+            collected: Collected::default(),
+            slot: None,
+            place: Place::None,
+            created: None,
+            environment: None,
+            deadline: None,
+            tainted: false,
+            swept: false,
+        }
+    }
+
+    pub(super) fn enter(&mut self, phase: Phase) {
+        self.timing.enter(phase);
+        self.ctx.phases.entered(phase);
+    }
+
+    /// Keeps an error: the first is the cause.
+    pub(super) fn fail(&mut self, error: TrialError) {
+        match self.first {
+            None => self.first = Some(error),
+            Some(_) => self.later.push(error),
+        }
+    }
+
+    /// Runs the phases up to the sweep. Whether a kill ended them.
+    async fn course(&mut self) -> bool {
+        let stop = self.ctx.stop.clone();
+        let ended = tokio::select! {
+            biased;
+            () = killed(stop) => None,
+            ended = AssertUnwindSafe(self.phases()).catch_unwind() => Some(ended),
+        };
+        let phase = self.timing.phase();
+        match ended {
+            None | Some(Ok(Err(Halt::Drained))) => self.end = EvalEnd::Stopped,
+            Some(Ok(Ok(()))) => {}
+            Some(Ok(Err(Halt::NoChanges))) => self.end = EvalEnd::NoChanges,
+            Some(Ok(Err(Halt::Failed(error)))) => self.fail(error.in_phase(phase)),
+            Some(Err(panic)) => {
+                let message = panic_message(panic.as_ref());
+                self.fail(failure::panicked(&message, phase, &self.variables.redactor));
+            }
+        }
+        ended_is_kill(&self.ctx.stop)
+    }
+
+    /// Collects what there is, unless a kill comes.
+    async fn guarded_collection(&mut self) {
+        let stop = self.ctx.stop.clone();
+        let ended = tokio::select! {
+            biased;
+            () = killed(stop) => None,
+            ended = AssertUnwindSafe(self.collection()).catch_unwind() => Some(ended),
+        };
+        match ended {
+            Some(Err(panic)) => {
+                let (message, phase) = (panic_message(panic.as_ref()), self.timing.phase());
+                self.fail(failure::panicked(&message, phase, &self.variables.redactor));
+            }
+            None if self.end == EvalEnd::Failed && self.first.is_none() => {
+                self.end = EvalEnd::Stopped;
+            }
+            Some(Ok(())) | None => {}
+        }
+    }
+
+    /// Between two steps: stops here when the run is drained.
+    pub(super) fn go_on(&mut self) -> Result<(), Halt> {
+        self.timing.leave();
+        if self.ctx.stop.borrow().is_some() { Err(Halt::Drained) } else { Ok(()) }
+    }
+
+    pub(super) fn up(&self) -> &dyn Environment {
+        match &self.place {
+            Place::Up(environment) => environment.as_ref(),
+            Place::None | Place::Creating(_) => unreachable!("setup ended well"),
+        }
+    }
+
+    /// Removes the environment, also one that is still on its way.
+    async fn teardown(&mut self) {
+        if matches!(self.place, Place::None) {
+            return;
+        }
+        self.enter(Phase::Teardown);
+        if let Err(error) = self.arrive(LATE_LIMIT).await {
+            self.later.push(error);
+        }
+        let failure = match &self.place {
+            Place::None => None,
+            Place::Creating(_) => Some(failure::late()),
+            Place::Up(environment) => teardown::teardown(environment.as_ref(), false).await.failure,
+        };
+        if let Some(failure) = failure {
+            self.fail(failure::teardown(&failure, &self.variables.redactor));
+        }
+        self.timing.leave();
+    }
+}
+
+/// Comes true when the execution must end at once.
+async fn killed(mut stop: watch::Receiver<Option<StopLevel>>) {
+    let kill = stop.wait_for(|level| *level >= Some(StopLevel::Kill)).await.is_ok();
+    if !kill {
+        // Nobody can stop it any more.
+        std::future::pending::<()>().await;
+    }
+}
+
+fn ended_is_kill(stop: &watch::Receiver<Option<StopLevel>>) -> bool {
+    *stop.borrow() >= Some(StopLevel::Kill)
+}

@@ -1,0 +1,98 @@
+use super::*;
+
+#[tokio::test]
+async fn a_mirror_that_lacks_commits_between_gets_them_and_only_them() {
+    let world = World::new();
+    world.user.write("a", "0");
+    let mut repository = world.root(&world.user.commit("root")).await;
+    for number in 1..4 {
+        let tree = Tree::default().file("a", number.to_string());
+        let made = candidate(world.commit(&repository, tree, "next").await);
+        world.add(&mut repository, &made).await;
+    }
+    // Another worker, which has nothing at all, and one that has the root alone.
+    for has_root in [false, true] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let others = Mirrors::open(dir.path(), world.store.clone(), 1 << 30).expect("opened");
+        if has_root {
+            let root = RepositorySpec { root: repository.root.clone(), chain: Vec::new() };
+            others.get(&root).await.expect("a mirror");
+        }
+        let mirror = others.get(&repository).await.expect("a mirror");
+        let shown = mirror.bare().git().call(["show", &format!("{}:a", repository.commit())]);
+        assert_eq!(shown.line().await.expect("shown"), "3");
+    }
+    // Commits that are there need no blob; a chain with a gap is refused.
+    let mut broken = repository.clone();
+    broken.chain.remove(1);
+    let error = world.repositories.mirrors.get(&broken).await;
+    assert!(matches!(error, Err(EvalFilesError::Chain { .. })), "{error:?}");
+    let mut alien = repository.clone();
+    alien.chain[2].commit = "0".repeat(40);
+    let error = world.repositories.mirrors.get(&alien).await;
+    assert!(matches!(error, Err(EvalFilesError::Git(_))), "{error:?}");
+    world.repositories.mirrors.get(&repository).await.expect("it is still there");
+}
+
+#[tokio::test]
+async fn leftovers_of_a_crash_go_and_damaged_mirrors_are_made_anew() {
+    let world = World::new();
+    world.user.write("a", "0");
+    let repository = world.root(&world.user.commit("root")).await;
+    let dir = tempfile::tempdir().expect("a directory");
+    let open = || Mirrors::open(dir.path(), world.store.clone(), 1 << 30);
+    let mirrors = open().expect("opened");
+    assert!(open().is_err(), "two processes have one directory");
+    mirrors.get(&repository).await.expect("a mirror");
+    drop(mirrors);
+    std::fs::create_dir_all(dir.path().join("new-7/objects")).expect("left");
+    std::fs::write(dir.path().join("new-8"), "half a bundle").expect("left");
+    let home = dir.path().join(repository.root.blob.digest.hex());
+    std::fs::remove_dir_all(home.join("objects")).expect("damaged");
+    std::fs::remove_dir_all(home.join("refs")).expect("damaged");
+    let mirrors = open().expect("opened");
+    assert!(!exists(&dir.path().join("new-7")) && !exists(&dir.path().join("new-8")));
+    assert_eq!(mirrors.len(), 1);
+    let mirror = mirrors.get(&repository).await.expect("made anew");
+    mirror.bare().tree(repository.commit()).await.expect("a tree");
+}
+
+#[tokio::test]
+async fn mirrors_stay_within_their_bound_and_those_in_use_stay() {
+    let world = World::new();
+    let mut repositories = Vec::new();
+    for number in 0..3 {
+        let noise: Vec<u8> = (0..200_000).map(|_| rand::random()).collect();
+        world.user.write("a", noise);
+        repositories.push(world.root(&world.user.commit(&number.to_string())).await);
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let mirrors = Mirrors::open(dir.path(), world.store.clone(), 500_000).expect("opened");
+    let used = mirrors.get(&repositories[0]).await.expect("a mirror");
+    for repository in &repositories[1..] {
+        mirrors.get(repository).await.expect("a mirror");
+    }
+    assert_eq!(mirrors.len(), 2);
+    used.bare().tree(repositories[0].commit()).await.expect("it is still there");
+    let there = |at: usize| exists(&dir.path().join(repositories[at].root.blob.digest.hex()));
+    assert!(there(0) && !there(1) && there(2));
+    mirrors.get(&repositories[1]).await.expect("it comes back");
+}
+
+#[tokio::test]
+async fn a_slot_that_was_not_cleaned_is_empty_all_the_same() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let slots = Slots::open(dir.path()).expect("opened");
+    assert!(Slots::open(dir.path()).is_err(), "two processes have one directory");
+    let (one, two) = (slots.take().await.expect("a slot"), slots.take().await.expect("a slot"));
+    assert_ne!(one.path(), two.path());
+    std::fs::write(one.path().join("left"), "x").expect("left");
+    let path = one.path();
+    drop((one, two));
+    drop(slots);
+    let slots = Slots::open(dir.path()).expect("opened");
+    let again = slots.take().await.expect("a slot");
+    assert_eq!((again.path(), exists(&path.join("left"))), (path.clone(), false));
+    again.clean().await.expect("cleaned");
+    assert!(!exists(&path));
+}

@@ -1,0 +1,264 @@
+use std::collections::BTreeMap;
+
+use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType};
+use rollout_protocol::id::ExecId;
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::{EvalEnd, EvalRecord};
+use rollout_protocol::spec::eval::{EvalCommand, EvalCommands, EvalName, RESULTS_FILE};
+use rollout_protocol::spec::task::TaskEnvironment;
+
+use super::*;
+use crate::environment::FailureKind;
+use crate::environment::fake::{At, Call, Effect};
+use crate::secrets::TrialVariables;
+use crate::trial::testing::{Rig, labels, settings};
+
+/// An eval over the scripted provider.
+struct Eval {
+    world: World,
+    rig: Rig,
+    spec: EvalSpec,
+    execution: u8,
+}
+
+fn command(script: &str) -> EvalCommand {
+    EvalCommand { script: script.to_owned(), timeout_sec: Some(60.0), env: BTreeMap::new() }
+}
+
+impl Eval {
+    async fn new() -> Self {
+        let world = World::new();
+        world.user.write("value", "1\n");
+        world.user.write(".gitignore", "*.log\n");
+        let repository = world.root(&world.user.commit("root")).await;
+        let mut rig = Rig::new().await;
+        rig.store = world.store.clone();
+        let idea = rig.store.put_bytes("- make it two\n".into(), MediaType::Text).await;
+        let commands = EvalCommands {
+            implement: command("cat $ROLLOUT_IDEA_FILE; echo 2 > value; echo done > /logs/note"),
+            tests: Some(command("test -f value; echo x > tests.log")),
+            review: Some(command("test -s value")),
+            sweep: command(
+                "echo config_id,score >> $AGENTIC_RESULTS_CSV; cat value >> $ROLLOUT_RESULTS_CSV\n\
+                 echo $ROLLOUT_SWEEP_CONFIG_LIMIT > $AGENTIC_OUTPUT_DIR/limit",
+            ),
+        };
+        let environment =
+            TaskEnvironment { docker_image: Some("image".into()), ..TaskEnvironment::default() };
+        let spec = EvalSpec {
+            name: EvalName { tree: "run".into(), node: "0000".into(), eval: "0003".into() },
+            repository,
+            idea: idea.expect("stored"),
+            message: "Make it two".into(),
+            commands,
+            timeout_sec: None,
+            environment,
+            settings: settings().environment,
+            user: None,
+            results_file: RESULTS_FILE.into(),
+            sweep_config_limit: Some(100),
+            env: BTreeMap::new(),
+        };
+        Self { world, rig, spec, execution: 0 }
+    }
+
+    /// Runs one execution and stores what it left.
+    async fn run(&mut self) -> EvalRecord {
+        self.execution += 1;
+        let mut labels = labels();
+        labels.exec = ExecId::from_bytes([self.execution; 16]);
+        let ctx = EvalContext {
+            labels,
+            spec: Digest::of(b"spec"),
+            eval: Arc::new(self.spec.clone()),
+            scratch: self.world.dir.path().join(format!("scratch-{}", self.execution)),
+            stop: self.rig.stop.subscribe(),
+            phases: self.rig.phases.clone(),
+        };
+        let draft = super::super::run(ctx, &self.rig.services(), &self.world.repositories).await;
+        assert_eq!(self.rig.provider.busy(), Vec::<String>::new());
+        draft.store(self.world.store.as_ref()).await.expect("stored")
+    }
+
+    async fn text(&self, blob: &rollout_protocol::blob::BlobRef) -> String {
+        let bytes = self.world.store.get_bytes(&blob.digest, 1 << 20).await.expect("stored");
+        String::from_utf8(bytes.to_vec()).expect("text")
+    }
+}
+
+fn failed(record: &EvalRecord) -> (ErrorType, &ErrorCode, &str) {
+    assert_eq!(record.end, EvalEnd::Failed);
+    let error = record.error.as_ref().expect("an error");
+    (error.kind, &error.code, &error.message)
+}
+
+#[tokio::test]
+async fn an_idea_becomes_a_commit_and_results_and_tries_share_no_output() {
+    let mut eval = Eval::new().await;
+    let (one, two) = (eval.run().await, eval.run().await);
+    for record in [&one, &two] {
+        assert_eq!((record.end, &record.error), (EvalEnd::Completed, &None));
+        assert_eq!(record.secondary_errors, []);
+        let results = eval.text(record.results.as_ref().expect("results")).await;
+        assert_eq!(results, "config_id,score\n2\n", "one try's rows and no other's");
+        let stages: Vec<_> =
+            record.commands.iter().map(|c| (c.stage.as_str(), c.exit_code)).collect();
+        let all = ["implement", "tests", "review", "sweep"].map(|stage| (stage, Some(0)));
+        assert_eq!(stages, all);
+        let changes = record.changes.expect("compared");
+        assert_eq!((changes.written, changes.removed, changes.ignored), (1, 0, 1));
+        assert!(record.logs.is_some() && record.sweep_output.is_some());
+        assert_eq!(record.verdict().reward, None);
+    }
+    assert_eq!(one.candidate, two.candidate, "equal trees are equal commits and bundles");
+    let printed = one.outputs.iter().find(|output| output.path == "implement/stdout.txt");
+    assert_eq!(eval.text(&printed.expect("kept").blob).await, "- make it two\n");
+    let output = |exec: &EvalRecord| format!("/output/{}", exec.exec);
+    let used: Vec<_> =
+        eval.rig.provider.commands().iter().map(|c| c.env["AGENTIC_OUTPUT_DIR"].clone()).collect();
+    assert_eq!((&used[0], &used[4]), (&output(&one), &output(&two)));
+    assert_eq!(eval.rig.provider.existing(), Vec::<String>::new());
+    let mut repository = eval.spec.repository.clone();
+    repository.chain.push(one.candidate.expect("a candidate"));
+    assert_eq!(eval.world.listing(&repository).await, ["100644 .gitignore", "100644 value"]);
+    let slots = eval.world.dir.path().join("slots");
+    let left = walk(&slots);
+    assert!(left.iter().all(|path| path.ends_with("lock")), "{left:?}");
+}
+
+fn walk(dir: &Path) -> Vec<std::path::PathBuf> {
+    let entries =
+        std::fs::read_dir(dir).expect("listed").map(|entry| entry.expect("listed").path());
+    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
+}
+
+#[tokio::test]
+async fn an_idea_that_changes_nothing_is_not_measured() {
+    let mut eval = Eval::new().await;
+    eval.spec.commands.implement =
+        command("echo evil > .git/config; rm -rf .git/hooks; echo x > a.log; echo 1 > value");
+    let record = eval.run().await;
+    assert_eq!((record.end, &record.error), (EvalEnd::NoChanges, &None));
+    assert_eq!((record.commands.len(), record.candidate, record.results), (3, None, None));
+    assert!(record.sweep_output.is_none() && record.logs.is_some());
+}
+
+#[tokio::test]
+async fn a_command_that_fails_ends_the_eval_and_nothing_after_it_runs() {
+    use ErrorType::{AgentExecutionFailed, AgentExecutionTimeout, VerifierFailed};
+    let bad = || command("echo no >&2; exit 3");
+    let slow = EvalCommand { timeout_sec: Some(0.3), ..command("sleep 1000") };
+    type Change = Box<dyn Fn(&mut EvalSpec)>;
+    let slow_alone = slow.clone();
+    let cases: [(Change, ErrorType, usize); 6] = [
+        (Box::new(move |s| s.commands.implement = bad()), AgentExecutionFailed, 1),
+        (Box::new(move |s| s.commands.implement = slow_alone.clone()), AgentExecutionTimeout, 1),
+        (
+            Box::new(|s| {
+                s.commands.implement = command("sleep 1000");
+                s.timeout_sec = Some(0.3);
+            }),
+            AgentExecutionTimeout,
+            1,
+        ),
+        (Box::new(move |s| s.commands.tests = Some(bad())), VerifierFailed, 2),
+        (Box::new(move |s| s.commands.review = Some(bad())), VerifierFailed, 3),
+        (Box::new(move |s| s.commands.sweep = bad()), VerifierFailed, 4),
+    ];
+    for (change, kind, ran) in cases {
+        let mut eval = Eval::new().await;
+        change(&mut eval.spec);
+        let record = eval.run().await;
+        let (found, _, message) = failed(&record);
+        assert_eq!((found, record.commands.len()), (kind, ran), "{message}");
+        assert_eq!(record.candidate.is_some(), ran == 4, "approved changes only become commits");
+        assert_eq!((record.results, record.logs.is_some()), (None, true));
+        assert_eq!(eval.rig.provider.existing(), Vec::<String>::new());
+        assert_ne!(record.error.expect("an error").class, ErrorClass::Infrastructure);
+    }
+}
+
+#[tokio::test]
+async fn results_count_only_when_the_sweep_wrote_them() {
+    let mut eval = Eval::new().await;
+    // Written beforehand: the output directory is made anew for the sweep.
+    eval.spec.commands.implement =
+        command("mkdir -p $AGENTIC_OUTPUT_DIR; echo 9 > $AGENTIC_RESULTS_CSV; echo 2 > value");
+    eval.spec.commands.sweep = command("echo nothing");
+    let record = eval.run().await;
+    let (kind, code, _) = failed(&record);
+    assert_eq!((kind, code), (ErrorType::VerifierRewardMissing, &ErrorCode::REWARD_MISSING));
+    assert!(record.candidate.is_some() && record.results.is_none());
+    eval.spec.commands.sweep = command("ln -s /etc/passwd $AGENTIC_RESULTS_CSV");
+    assert_eq!(failed(&eval.run().await).0, ErrorType::VerifierRewardInvalid);
+}
+
+#[tokio::test]
+async fn secrets_are_in_nothing_that_is_kept() {
+    let mut eval = Eval::new().await;
+    eval.rig.variables = TrialVariables::new([("KEY".into(), "hunter2-hunter2".into())]);
+    let key = rollout_protocol::template::Template::new("${KEY}");
+    eval.spec.commands.implement = EvalCommand {
+        env: [("KEY".to_owned(), key)].into(),
+        ..command("echo $KEY; echo $KEY > value; echo $KEY > /logs/key")
+    };
+    let record = eval.run().await;
+    assert_eq!(record.end, EvalEnd::Completed, "{:?}", record.error);
+    assert!(!eval.rig.provider.commands()[3].env.contains_key("KEY"), "it was implement's alone");
+    let mut kept: Vec<_> = record.outputs.iter().map(|output| output.blob.clone()).collect();
+    kept.extend(record.results.clone());
+    kept.extend([record.logs, record.sweep_output].into_iter().flatten().map(|logs| logs.archive));
+    for blob in kept {
+        let bytes = eval.world.store.get_bytes(&blob.digest, 1 << 20).await.expect("stored");
+        assert!(!String::from_utf8_lossy(&bytes).contains("hunter2"), "{blob:?}");
+    }
+    let mut repository = eval.spec.repository.clone();
+    repository.chain.push(record.candidate.expect("a candidate"));
+    let mirror = eval.world.repositories.mirrors.get(&repository).await.expect("a mirror");
+    let shown = format!("{}:value", repository.commit());
+    let value = mirror.bare().git().call(["show", &shown]).line().await.expect("shown");
+    assert!(!value.contains("hunter2"), "{value}");
+}
+
+#[tokio::test]
+async fn whatever_call_fails_there_is_an_end_and_no_environment_is_left() {
+    let calls = {
+        let mut eval = Eval::new().await;
+        eval.run().await;
+        eval.rig.provider.calls()
+    };
+    let effects = [Effect::Fail(FailureKind::Unreachable), Effect::Panic];
+    for (at, call) in calls.iter().enumerate() {
+        let effect = effects[at % 2];
+        let mut eval = Eval::new().await;
+        eval.rig.provider.fault(At::Any(at), effect);
+        let record = eval.run().await;
+        let what = format!("call {at}, {call:?}: {effect:?}: {:?}", record.error);
+        assert_eq!(eval.rig.provider.leaked(), Vec::<String>::new(), "{what}");
+        if record.end == EvalEnd::Failed {
+            let error = record.error.as_ref().expect("an error");
+            assert_eq!(error.class, ErrorClass::Infrastructure, "{what}");
+        } else {
+            assert_eq!(record.end, EvalEnd::Completed, "{what}");
+            let late = matches!(call, Call::CopyFrom | Call::Destroy | Call::Kill);
+            assert!(late, "{what}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stop_leaves_nothing_and_the_eval_is_owed() {
+    for (phase, level) in [
+        (Phase::EnvironmentSetup, StopLevel::Kill),
+        (Phase::AgentExecution, StopLevel::Kill),
+        (Phase::AgentExecution, StopLevel::Drain),
+        (Phase::Verification, StopLevel::Kill),
+    ] {
+        let mut eval = Eval::new().await;
+        eval.spec.commands.sweep = command("sleep 1000");
+        eval.rig.stop_in(phase, level);
+        let record = eval.run().await;
+        assert_eq!(record.end, EvalEnd::Stopped, "{phase} {level:?}: {:?}", record.error);
+        assert_eq!(eval.rig.provider.existing(), Vec::<String>::new());
+    }
+}

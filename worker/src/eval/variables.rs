@@ -1,0 +1,114 @@
+//! Where an eval's commands find things, and the variables that say so.
+//!
+//! | Variable | What |
+//! | --- | --- |
+//! | `ROLLOUT_TREE`, `ROLLOUT_NODE_ID`, `ROLLOUT_EVAL_ID` | whose eval it is |
+//! | `ROLLOUT_STAGE` | `implement`, `tests`, `review` or `sweep` |
+//! | `ROLLOUT_REPOSITORY` | the checkout, where commands run |
+//! | `ROLLOUT_IDEA_FILE` | the idea |
+//! | `ROLLOUT_LOGS_DIR` | kept as the eval's logs |
+//! | `ROLLOUT_OUTPUT_DIR`, `AGENTIC_OUTPUT_DIR` | the sweep's output, of this execution alone |
+//! | `ROLLOUT_RESULTS_CSV`, `AGENTIC_RESULTS_CSV` | where the sweep writes the results |
+//! | `ROLLOUT_SWEEP_CONFIG_LIMIT` | configurations to run; absent when there is no limit |
+
+use std::collections::BTreeMap;
+
+use rollout_protocol::spec::eval::EvalStage;
+use rollout_protocol::template::Unset;
+
+use super::EvalContext;
+use crate::secrets::{Redactor, TrialVariables};
+
+/// The checkout.
+pub const REPOSITORY: &str = "/repository";
+
+/// The idea.
+pub const IDEA: &str = "/idea/idea.md";
+
+/// What is kept as logs.
+pub const LOGS: &str = "/logs";
+
+/// Scripts of commands.
+pub(super) const COMMANDS: &str = "/commands";
+
+/// Below it every execution has its own output directory.
+const OUTPUT: &str = "/output";
+
+const STAGES: [EvalStage; 4] =
+    [EvalStage::Implement, EvalStage::Tests, EvalStage::Review, EvalStage::Sweep];
+
+/// Expanded variables, and what must not be seen of them.
+#[derive(Debug, Default)]
+pub(super) struct Variables {
+    /// Of everything that runs in the environment.
+    pub(super) environment: BTreeMap<String, String>,
+    stages: BTreeMap<EvalStage, BTreeMap<String, String>>,
+    pub(super) redactor: Redactor,
+}
+
+impl Variables {
+    /// Variables of a command.
+    pub(super) fn of(&self, stage: EvalStage) -> BTreeMap<String, String> {
+        self.stages.get(&stage).cloned().unwrap_or_default()
+    }
+}
+
+/// The script of a command.
+pub(super) fn script(stage: EvalStage) -> String {
+    format!("{COMMANDS}/{}.sh", stage.as_str())
+}
+
+/// The sweep's output directory: no two executions share one.
+pub(super) fn output(ctx: &EvalContext) -> String {
+    format!("{OUTPUT}/{}", ctx.labels.exec)
+}
+
+/// Expands the variables of all commands.
+pub(super) fn expand(known: &TrialVariables, ctx: &EvalContext) -> Result<Variables, Unset> {
+    let (eval, commands) = (&ctx.eval, &ctx.eval.commands);
+    let (mut stages, mut templates) = (BTreeMap::new(), Vec::new());
+    for stage in STAGES {
+        let command = match stage {
+            EvalStage::Implement => Some(&commands.implement),
+            EvalStage::Tests => commands.tests.as_ref(),
+            EvalStage::Review => commands.review.as_ref(),
+            EvalStage::Sweep => Some(&commands.sweep),
+        };
+        let Some(command) = command else { continue };
+        let mut env = BTreeMap::new();
+        known.add(&eval.env, &mut env)?;
+        known.add(&command.env, &mut env)?;
+        env.extend(own(ctx, stage));
+        stages.insert(stage, env);
+        templates.extend(command.env.values());
+    }
+    let mut environment = BTreeMap::new();
+    known.add(&eval.environment.env, &mut environment)?;
+    // One redactor knows of every command's secrets.
+    templates.extend(eval.env.values().chain(eval.environment.env.values()));
+    let redactor = known.redactor(templates.into_iter())?;
+    Ok(Variables { environment, stages, redactor })
+}
+
+/// What says where things are.
+fn own(ctx: &EvalContext, stage: EvalStage) -> BTreeMap<String, String> {
+    let (eval, output) = (&ctx.eval, output(ctx));
+    let results = format!("{output}/{}", eval.results_file);
+    let mut own: Vec<(&str, String)> = vec![
+        ("ROLLOUT_TREE", eval.name.tree.clone()),
+        ("ROLLOUT_NODE_ID", eval.name.node.clone()),
+        ("ROLLOUT_EVAL_ID", eval.name.eval.clone()),
+        ("ROLLOUT_STAGE", stage.as_str().to_owned()),
+        ("ROLLOUT_REPOSITORY", REPOSITORY.to_owned()),
+        ("ROLLOUT_IDEA_FILE", IDEA.to_owned()),
+        ("ROLLOUT_LOGS_DIR", LOGS.to_owned()),
+        ("ROLLOUT_OUTPUT_DIR", output.clone()),
+        ("AGENTIC_OUTPUT_DIR", output),
+        ("ROLLOUT_RESULTS_CSV", results.clone()),
+        ("AGENTIC_RESULTS_CSV", results),
+    ];
+    if let Some(limit) = eval.sweep_config_limit {
+        own.push(("ROLLOUT_SWEEP_CONFIG_LIMIT", limit.to_string()));
+    }
+    own.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}

@@ -1,0 +1,188 @@
+//! Repositories of ours.
+
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::spec::eval::Bundle;
+
+use super::{Git, GitError, bundle, is_commit};
+
+/// What every path of our repositories is, whatever the repository itself says: bytes. Nothing is
+/// converted, and no filter applies, on the way out or in.
+const ATTRIBUTES: &str = "* -text -eol -ident -filter -working-tree-encoding\n";
+
+/// A bare repository of ours.
+#[derive(Debug, Clone)]
+pub struct Bare {
+    git: Git,
+}
+
+/// Who made a commit, and when: fixed, so that equal content gives equal commits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// Seconds since 1970.
+    pub seconds: u64,
+}
+
+/// A file of a commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TreeEntry {
+    /// `100644`, `100755`, `120000` (a symbolic link) or `160000` (another repository's commit).
+    pub mode: u32,
+    /// Its content.
+    pub object: String,
+    /// Bytes of it; none of another repository's commit.
+    pub size_bytes: Option<u64>,
+    /// Its path, which need not be UTF-8.
+    pub path: Vec<u8>,
+}
+
+impl Bare {
+    /// The repository at a directory that [`Bare::create`] has filled.
+    pub fn at(dir: impl Into<PathBuf>) -> Self {
+        Self { git: Git::ours(dir) }
+    }
+
+    /// Makes a repository in a new directory and takes the root in from a file, which is not
+    /// checked: it is the user's. `name` refers to it.
+    ///
+    /// # Errors
+    /// [`GitError`]; what there is of the directory is of no use then.
+    pub async fn create(
+        dir: &Path,
+        root: &Bundle,
+        file: &Path,
+        name: &str,
+    ) -> Result<Self, GitError> {
+        if !is_commit(&root.commit) || root.parent.is_some() {
+            let reason = "it is not the bundle of a root".to_owned();
+            return Err(GitError::BadBundle { path: file.to_owned(), reason });
+        }
+        let made = std::fs::create_dir_all(dir);
+        made.map_err(|error| GitError::io("creating", dir, error))?;
+        let bare = Self::at(dir);
+        let format = if root.commit.len() == 64 { "sha256" } else { "sha1" };
+        let format = format!("--object-format={format}");
+        bare.git.call(["init", "-q", "--bare", "--template=", &format]).run().await?;
+        for (path, content) in [
+            ("info/attributes", ATTRIBUTES.to_owned()),
+            // Its parents are not there and not asked for.
+            ("shallow", format!("{}\n", root.commit)),
+        ] {
+            let path = dir.join(path);
+            let parent = path.parent().expect("two components at least");
+            let written =
+                std::fs::create_dir_all(parent).and_then(|()| std::fs::write(&path, content));
+            written.map_err(|error| GitError::io("writing", path, error))?;
+        }
+        bundle::read(&bare, file, root, name, false).await?;
+        Ok(bare)
+    }
+
+    /// The git to call on it.
+    pub const fn git(&self) -> &Git {
+        &self.git
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        self.git.dir()
+    }
+
+    /// The commit that a reference names; none when there is no such reference.
+    ///
+    /// # Errors
+    /// [`GitError`].
+    pub async fn reference(&self, name: &str) -> Result<Option<String>, GitError> {
+        let asked = ["rev-parse", "--verify", "--quiet", "--end-of-options", name];
+        match self.git.call(asked).line().await {
+            Ok(commit) => Ok(Some(commit)),
+            Err(GitError::Failed { code: Some(1), .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Parents of a commit.
+    ///
+    /// # Errors
+    /// [`GitError`].
+    pub async fn parents(&self, commit: &str) -> Result<Vec<String>, GitError> {
+        let shown =
+            self.git.call(["rev-list", "--parents", "--max-count=1", commit]).line().await?;
+        Ok(shown.split(' ').skip(1).map(str::to_owned).collect())
+    }
+
+    /// When a commit was made, seconds since 1970.
+    ///
+    /// # Errors
+    /// [`GitError`].
+    pub async fn seconds(&self, commit: &str) -> Result<u64, GitError> {
+        let args = ["log", "-1", "--no-show-signature", "--format=%ct", commit];
+        let shown = self.git.call(args).line().await?;
+        let unexpected = || GitError::Unexpected { what: "log".to_owned(), answer: shown.clone() };
+        shown.parse().map_err(|_| unexpected())
+    }
+
+    /// The files of a commit, by path.
+    ///
+    /// # Errors
+    /// [`GitError`].
+    pub async fn tree(&self, commit: &str) -> Result<Vec<TreeEntry>, GitError> {
+        let listed =
+            self.git.call(["ls-tree", "-r", "-z", "-l", "--full-tree", commit]).run().await?;
+        let entries = listed.split(|byte| *byte == 0).filter(|entry| !entry.is_empty());
+        entries
+            .map(|entry| {
+                entry_of(entry).ok_or_else(|| {
+                    let answer = String::from_utf8_lossy(entry).into_owned();
+                    GitError::Unexpected { what: "ls-tree".to_owned(), answer }
+                })
+            })
+            .collect()
+    }
+
+    /// Writes the files of a commit to an empty directory. `index` is a file that must not exist;
+    /// it is the index of the directory afterwards.
+    ///
+    /// # Errors
+    /// [`GitError`].
+    pub async fn export(&self, commit: &str, to: &Path, index: &Path) -> Result<(), GitError> {
+        self.git.call(["read-tree", commit]).index(index).run().await?;
+        let out = self.git.call(["checkout-index", "-a", "-q"]);
+        out.index(index).work_tree(to).run().await?;
+        Ok(())
+    }
+
+    /// Makes a commit of a tree; equal arguments give equal commits.
+    ///
+    /// # Errors
+    /// [`GitError`].
+    pub async fn commit(
+        &self,
+        tree: &str,
+        parent: &str,
+        message: &str,
+        identity: Identity,
+    ) -> Result<String, GitError> {
+        let date = format!("@{} +0000", identity.seconds);
+        let mut call = self.git.call(["commit-tree", "-p", parent, tree]).input(message);
+        for name in ["GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"] {
+            call = call.variable(name, "rollout");
+        }
+        for name in ["GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"] {
+            call = call.variable(name, "rollout@localhost");
+        }
+        for name in ["GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"] {
+            call = call.variable(name, date.clone());
+        }
+        call.line().await
+    }
+}
+
+fn entry_of(entry: &[u8]) -> Option<TreeEntry> {
+    let tab = entry.iter().position(|byte| *byte == b'\t')?;
+    let mut words = std::str::from_utf8(&entry[..tab]).ok()?.split_ascii_whitespace();
+    let mode = u32::from_str_radix(words.next()?, 8).ok()?;
+    let (_kind, object, size) = (words.next()?, words.next()?, words.next()?);
+    let (object, size_bytes) = (object.to_owned(), size.parse().ok());
+    Some(TreeEntry { mode, object, size_bytes, path: entry[tab + 1..].to_vec() })
+}

@@ -1,0 +1,109 @@
+//! Commits as files: git's bundle format with one commit in it, and at most one that it needs.
+
+use std::path::Path;
+
+use rollout_protocol::spec::eval::Bundle;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::{Bare, Git, GitError, is_commit};
+
+/// Name of the commit inside the bundle.
+const HEAD: &str = "refs/heads/commit";
+
+/// Longest header: a commit, one that it needs, and their names.
+const HEADER_BYTES: u64 = 1024;
+
+/// Writes a commit to a new file: relative to its parent, or without its history when `parent` is
+/// `None`. Gives the size.
+///
+/// # Errors
+/// [`GitError`]; there is no file then.
+pub async fn write(
+    git: &Git,
+    commit: &str,
+    parent: Option<&str>,
+    to: &Path,
+    max_bytes: u64,
+) -> Result<u64, GitError> {
+    let written = write_all(git, commit, parent, to, max_bytes).await;
+    if written.is_err() {
+        // Best effort: the error that counts is the one at hand.
+        let _removed = tokio::fs::remove_file(to).await;
+    }
+    written
+}
+
+async fn write_all(
+    git: &Git,
+    commit: &str,
+    parent: Option<&str>,
+    to: &Path,
+    max_bytes: u64,
+) -> Result<u64, GitError> {
+    let args = ["pack-objects", "-q", "--stdout", "--delta-base-offset"];
+    let pack = match parent {
+        Some(parent) => git
+            .call(args.iter().chain(&["--thin", "--revs"]))
+            .input(format!("{commit}\n^{parent}\n")),
+        None => {
+            let list = ["rev-list", "--objects", "--no-walk=unsorted", commit];
+            git.call(args).input(git.call(list).run().await?)
+        }
+    };
+    let failed = |error| GitError::io("writing", to, error);
+    let mut file = tokio::fs::File::create_new(to).await.map_err(failed)?;
+    let header = header(commit, parent);
+    file.write_all(header.as_bytes()).await.map_err(failed)?;
+    let bytes = pack.max_bytes(max_bytes).run_into(&mut file).await?;
+    file.sync_all().await.map_err(failed)?;
+    Ok(header.len() as u64 + bytes)
+}
+
+fn header(commit: &str, parent: Option<&str>) -> String {
+    let version = match commit.len() {
+        64 => "# v3 git bundle\n@object-format=sha256\n",
+        _ => "# v2 git bundle\n",
+    };
+    let needs = parent.map_or_else(String::new, |parent| format!("-{parent} \n"));
+    format!("{version}{needs}{commit} {HEAD}\n\n")
+}
+
+/// Takes a commit from a file into a repository of ours, where `name` refers to it afterwards. The
+/// file must hold exactly this commit, and the repository its parent. With `fsck`, objects that
+/// git finds fault with are refused.
+///
+/// # Errors
+/// [`GitError`]; `name` does not exist then.
+pub async fn read(
+    bare: &Bare,
+    file: &Path,
+    bundle: &Bundle,
+    name: &str,
+    fsck: bool,
+) -> Result<(), GitError> {
+    let bad =
+        |reason: &str| GitError::BadBundle { path: file.to_owned(), reason: reason.to_owned() };
+    if !is_commit(&bundle.commit) || bundle.parent.as_deref().is_some_and(|c| !is_commit(c)) {
+        return Err(bad("its commits have no proper names"));
+    }
+    let expected = header(&bundle.commit, bundle.parent.as_deref());
+    let mut found = Vec::new();
+    let opened = tokio::fs::File::open(file).await;
+    let mut opened =
+        opened.map_err(|error| GitError::io("opening", file, error))?.take(HEADER_BYTES);
+    let read = opened.read_to_end(&mut found).await;
+    read.map_err(|error| GitError::io("reading", file, error))?;
+    if !found.starts_with(expected.as_bytes()) {
+        return Err(bad("it holds another commit, or needs another one"));
+    }
+    let check = format!("transfer.fsckObjects={fsck}");
+    let fetched = bare
+        .git()
+        .call(["-c", &check, "fetch", "-q", "--no-tags", "--no-write-fetch-head"])
+        .more(["--no-auto-maintenance", "--no-recurse-submodules", "--"])
+        .more([file.as_os_str()])
+        .more([format!("+{HEAD}:{name}")])
+        .variable("GIT_ALLOW_PROTOCOL", "file");
+    fetched.run().await?;
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! Git: the only place that runs the program, and repositories of ours.
+//!
+//! # What must hold
+//! * No git command ever runs on a repository that an agent could write: its configuration names
+//!   programs that git runs. What agents leave is data. It is compared and hashed by us; git gets it
+//!   as content of blobs and as names in lists, never as a directory to look into.
+//! * Every call has a clean environment, no hooks, no monitors, no filters, no submodules, no
+//!   protocols beyond the one it needs, a time limit, and a bound on what it may print.
+//! * Repositories of ours ([`Bare`]) are bare, and their configuration is ours. Their first commit
+//!   is grafted: it has no parents there, so that no history travels.
+//!
+//! Commits travel as bundles ([`bundle`]): a root alone, every other commit relative to its parent.
+
+mod bare;
+pub mod bundle;
+pub mod names;
+mod run;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use self::bare::{Bare, Identity, TreeEntry};
+pub use self::run::{Call, Git};
+
+/// Why git did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum GitError {
+    /// The program cannot be started.
+    #[error("git cannot be started")]
+    Absent(#[source] io::Error),
+    /// It ended with a code other than 0.
+    #[error("git {what} failed: {said}")]
+    Failed {
+        /// Its command.
+        what: String,
+        /// The end of what it said.
+        said: String,
+        /// Its exit code, if no signal ended it.
+        code: Option<i32>,
+    },
+    /// It took too long.
+    #[error("git {what} took longer than {limit:?}")]
+    TimedOut {
+        /// Its command.
+        what: String,
+        /// How long it might have taken.
+        limit: Duration,
+    },
+    /// It wrote more than is accepted.
+    #[error("git {what} wrote more than {max_bytes} bytes")]
+    TooLarge {
+        /// Its command.
+        what: String,
+        /// How much is accepted.
+        max_bytes: u64,
+    },
+    /// It wrote something that it should not.
+    #[error("git {what} answered something unexpected: {answer}")]
+    Unexpected {
+        /// Its command.
+        what: String,
+        /// What was not understood.
+        answer: String,
+    },
+    /// A bundle that is not what it should be.
+    #[error("{path} is not the bundle it should be: {reason}")]
+    BadBundle {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The local disk.
+    #[error("{action} {path}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl GitError {
+    /// An error of the local disk.
+    pub fn io(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+        source: impl Into<io::Error>,
+    ) -> Self {
+        Self::Io { action, path: path.into(), source: source.into() }
+    }
+
+    /// Whether a disk is full, as far as that can be told.
+    pub fn is_disk_full(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        match self {
+            Self::Io { source, .. } => matches!(source.kind(), StorageFull | QuotaExceeded),
+            Self::Failed { said, .. } => said.contains("No space left on device"),
+            _ => false,
+        }
+    }
+}
+
+/// Whether a text is the name of a commit: 40 or 64 lower-case hexadecimal digits.
+pub fn is_commit(text: &str) -> bool {
+    matches!(text.len(), 40 | 64)
+        && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+}

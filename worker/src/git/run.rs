@@ -1,0 +1,344 @@
+//! Calls of the git program.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, Command};
+
+use super::GitError;
+
+/// Longest a call may take unless it says otherwise: a checkout of 200,000 files takes half a minute.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// Most that a call may print unless it says otherwise: a listing of a million files.
+const OUTPUT_BYTES: u64 = 256 * 1024 * 1024;
+
+/// How much of what git says on standard error is kept: its end.
+const SAID_BYTES: usize = 4096;
+
+/// Longest message of an error.
+const MESSAGE_BYTES: usize = 600;
+
+/// Settings of every call.
+const EVERYWHERE: &[&str] = &[
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "submodule.recurse=false",
+    "fetch.recurseSubmodules=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "pack.threads=1",
+    "advice.detachedHead=false",
+];
+
+/// Settings of calls on repositories of ours, where the user's own say nothing.
+const OURS: &[&str] = &[
+    "core.attributesFile=/dev/null",
+    "core.excludesFile=/dev/null",
+    "core.untrackedCache=false",
+    "core.autocrlf=false",
+    "core.symlinks=true",
+    "core.protectHFS=true",
+    "core.protectNTFS=true",
+];
+
+/// A repository that git is called on.
+#[derive(Debug, Clone)]
+pub struct Git {
+    place: Place,
+}
+
+#[derive(Debug, Clone)]
+enum Place {
+    /// The git directory of a repository of ours.
+    Ours(PathBuf),
+    /// A directory in a repository of the user, who configured it.
+    Users(PathBuf),
+}
+
+/// A call that is being put together.
+#[derive(Debug)]
+#[must_use = "a call does nothing until it is run"]
+pub struct Call<'a> {
+    git: &'a Git,
+    args: Vec<OsString>,
+    input: Vec<u8>,
+    work_tree: Option<PathBuf>,
+    index: Option<PathBuf>,
+    variables: Vec<(&'static str, OsString)>,
+    limit: Duration,
+    max_bytes: u64,
+}
+
+impl Git {
+    /// A repository of ours, by its git directory.
+    pub fn ours(git_dir: impl Into<PathBuf>) -> Self {
+        Self { place: Place::Ours(git_dir.into()) }
+    }
+
+    /// The repository that a directory of the user belongs to. It is only to be read: the user's
+    /// configuration holds, except for what would run anything.
+    pub fn of_user(dir: impl Into<PathBuf>) -> Self {
+        Self { place: Place::Users(dir.into()) }
+    }
+
+    /// The directory that this was made of.
+    pub fn dir(&self) -> &Path {
+        match &self.place {
+            Place::Ours(dir) | Place::Users(dir) => dir,
+        }
+    }
+
+    /// A call with these arguments.
+    pub fn call<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Call<'_> {
+        Call {
+            git: self,
+            args: args.into_iter().map(|arg| arg.as_ref().to_owned()).collect(),
+            input: Vec::new(),
+            work_tree: None,
+            index: None,
+            variables: Vec::new(),
+            limit: LIMIT,
+            max_bytes: OUTPUT_BYTES,
+        }
+    }
+}
+
+impl Call<'_> {
+    /// Further arguments.
+    pub fn more<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
+        self
+    }
+
+    /// What it reads on standard input; nothing unless this is called.
+    pub fn input(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+        self.input = bytes.into();
+        self
+    }
+
+    /// The directory that it takes for the repository's files.
+    pub fn work_tree(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.work_tree = Some(dir.into());
+        self
+    }
+
+    /// The index that it uses.
+    pub fn index(mut self, file: impl Into<PathBuf>) -> Self {
+        self.index = Some(file.into());
+        self
+    }
+
+    /// A variable of its environment.
+    pub fn variable(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
+        self.variables.push((name, value.into()));
+        self
+    }
+
+    /// How much it may print.
+    pub fn max_bytes(mut self, max_bytes: u64) -> Self {
+        self.max_bytes = max_bytes;
+        self
+    }
+
+    /// How long it may take.
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Runs it and gives what it printed.
+    ///
+    /// # Errors
+    /// [`GitError`].
+    pub async fn run(self) -> Result<Vec<u8>, GitError> {
+        let mut output = Vec::new();
+        self.run_into(&mut output).await?;
+        Ok(output)
+    }
+
+    /// Runs it and gives what it printed without the line's end.
+    ///
+    /// # Errors
+    /// [`GitError`].
+    pub async fn line(self) -> Result<String, GitError> {
+        let what = self.what();
+        let output = self.run().await?;
+        match String::from_utf8(output) {
+            Ok(text) => Ok(text.trim_end_matches('\n').to_owned()),
+            Err(_) => Err(GitError::Unexpected { what, answer: "not UTF-8".to_owned() }),
+        }
+    }
+
+    /// Runs it and writes what it prints.
+    ///
+    /// # Errors
+    /// [`GitError`]; some may have been written.
+    pub async fn run_into<W>(self, output: &mut W) -> Result<u64, GitError>
+    where
+        W: tokio::io::AsyncWrite + Unpin,
+    {
+        let (limit, what) = (self.limit, self.what());
+        match tokio::time::timeout(limit, self.unlimited(output)).await {
+            Ok(done) => done,
+            Err(_) => Err(GitError::TimedOut { what, limit }),
+        }
+    }
+
+    async fn unlimited<W>(self, output: &mut W) -> Result<u64, GitError>
+    where
+        W: tokio::io::AsyncWrite + Unpin,
+    {
+        let (what, max_bytes) = (self.what(), self.max_bytes);
+        let mut child = self.command().spawn().map_err(GitError::Absent)?;
+        let mut group = Group(child.id());
+        let (stdin, stdout, stderr) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let feed = async {
+            if let Some(mut stdin) = stdin {
+                // A git that ended early says itself why.
+                let _unread = stdin.write_all(&self.input).await;
+            }
+        };
+        let read = async {
+            let Some(stdout) = stdout else { return Ok(0) };
+            let copied = tokio::io::copy(&mut stdout.take(max_bytes + 1), output).await;
+            let copied = copied.map_err(|error| GitError::io("reading", "git's answer", error))?;
+            output.flush().await.map_err(|e| GitError::io("writing", "git's answer", e))?;
+            match copied > max_bytes {
+                true => Err(GitError::TooLarge { what: what.clone(), max_bytes }),
+                false => Ok(copied),
+            }
+        };
+        let fed = async {
+            feed.await;
+            Ok::<_, GitError>(())
+        };
+        let said = async { Ok::<_, GitError>(tail(stderr).await) };
+        let (copied, said, ()) = tokio::try_join!(read, said, fed)?;
+        let status = wait(&mut child, &mut group).await.map_err(GitError::Absent)?;
+        match status.success() {
+            true => Ok(copied),
+            false => {
+                Err(GitError::Failed { said: said_of(&said, status), code: status.code(), what })
+            }
+        }
+    }
+
+    /// The command without settings, for messages.
+    fn what(&self) -> String {
+        let settings = |arg: &&OsString| *arg != "-c" && !arg.to_string_lossy().contains('=');
+        let command = self.args.iter().find(settings);
+        command.map_or_else(String::new, |arg| arg.to_string_lossy().into_owned())
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new("git");
+        let settings = match &self.git.place {
+            Place::Ours(_) => OURS,
+            Place::Users(_) => &[],
+        };
+        for setting in EVERYWHERE.iter().chain(settings) {
+            command.arg("-c").arg(setting);
+        }
+        command.args(&self.args);
+        self.environment(&mut command);
+        let dir = self.work_tree.as_deref().unwrap_or(self.git.dir());
+        command.current_dir(dir).process_group(0).kill_on_drop(true);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(if self.input.is_empty() { Stdio::null() } else { Stdio::piped() });
+        command
+    }
+
+    /// Nothing of the caller's environment but where programs are.
+    fn environment(&self, command: &mut Command) {
+        let keep = |command: &mut Command, name: &str| {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
+            }
+        };
+        command.env_clear();
+        keep(command, "PATH");
+        match &self.git.place {
+            Place::Ours(dir) => {
+                command
+                    .env("GIT_DIR", dir)
+                    .env("HOME", "/nonexistent")
+                    .env("GIT_CONFIG_NOSYSTEM", "1")
+                    .env("GIT_CONFIG_SYSTEM", "/dev/null")
+                    .env("GIT_CONFIG_GLOBAL", "/dev/null")
+                    .env("GIT_ATTR_NOSYSTEM", "1");
+            }
+            Place::Users(_) => {
+                keep(command, "HOME");
+                keep(command, "XDG_CONFIG_HOME");
+            }
+        }
+        command
+            .env("GIT_TERMINAL_PROMPT", "0")
+            .env("GIT_NO_REPLACE_OBJECTS", "1")
+            .env("GIT_NO_LAZY_FETCH", "1")
+            .env("GIT_OPTIONAL_LOCKS", "0")
+            // No protocol at all, unless the call names one.
+            .env("GIT_ALLOW_PROTOCOL", "")
+            .env("LC_ALL", "C");
+        if let Some(dir) = &self.work_tree {
+            command.env("GIT_WORK_TREE", dir);
+        }
+        if let Some(file) = &self.index {
+            command.env("GIT_INDEX_FILE", file);
+        }
+        for (name, value) in &self.variables {
+            command.env(name, value);
+        }
+    }
+}
+
+/// The processes of a call: git starts others. They end with whoever waits for them.
+struct Group(Option<u32>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let pid = self.0.and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            // Nothing is left to be ended when they have ended already.
+            let _gone = rustix::process::kill_process_group(pid, Signal::KILL);
+        }
+    }
+}
+
+async fn wait(child: &mut Child, group: &mut Group) -> io::Result<ExitStatus> {
+    let status = child.wait().await?;
+    group.0 = None;
+    Ok(status)
+}
+
+/// The end of a stream.
+async fn tail(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
+    let Some(mut stream) = stream else { return Vec::new() };
+    let (mut kept, mut buffer) = (Vec::new(), [0; SAID_BYTES]);
+    while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+        kept.extend_from_slice(&buffer[..read]);
+        let over = kept.len().saturating_sub(SAID_BYTES);
+        kept.drain(..over);
+    }
+    kept
+}
+
+/// The end of what git said, on one line.
+fn said_of(stderr: &[u8], status: ExitStatus) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let lines: Vec<&str> = lines.collect();
+    let said = lines[lines.len().saturating_sub(4)..].join("; ");
+    let said: String = said.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    match said.is_empty() {
+        true => format!("it ended with {status}"),
+        false => rollout_protocol::limits::shorten(said, MESSAGE_BYTES),
+    }
+}

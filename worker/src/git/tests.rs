@@ -1,0 +1,101 @@
+use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::spec::eval::Bundle;
+
+use super::testing::UsersRepository;
+use super::*;
+
+fn of(commit: &str, parent: Option<&str>) -> Bundle {
+    let blob = BlobRef::of(b"", MediaType::Bytes);
+    Bundle { commit: commit.to_owned(), parent: parent.map(str::to_owned), blob }
+}
+
+async fn grafted(user: &UsersRepository, commit: &str, dir: &std::path::Path) -> Bare {
+    let file = dir.join("root.bundle");
+    let git = Git::of_user(user.path());
+    bundle::write(&git, commit, None, &file, 1 << 30).await.expect("written");
+    let root = of(commit, None);
+    Bare::create(&dir.join("bare"), &root, &file, "refs/commits/root").await.expect("created")
+}
+
+#[tokio::test]
+async fn a_root_travels_without_history_and_what_follows_as_little_more_than_its_change() {
+    let (user, dir) = (UsersRepository::default(), tempfile::tempdir().expect("a directory"));
+    user.write("old", vec![7; 100_000]);
+    let before = user.commit("before");
+    std::fs::remove_file(user.path().join("old")).expect("removed");
+    user.write("large.txt", "some line of text, again\n".repeat(20_000));
+    user.write("a/run.sh", "echo");
+    let root = user.commit("root");
+    let bare = grafted(&user, &root, dir.path()).await;
+    assert_eq!(bare.reference("refs/commits/root").await.expect("asked"), Some(root.clone()));
+    assert_eq!(bare.reference("refs/commits/other").await.expect("asked"), None);
+    assert!(bare.git().call(["cat-file", "-e", &before]).run().await.is_err());
+    assert_eq!(bare.parents(&root).await.expect("asked"), Vec::<String>::new());
+
+    // A commit upon it, made by the user for once.
+    let changed = "some line of text, again\n".repeat(20_000) + "and one more";
+    user.write("large.txt", changed);
+    let next = user.commit("next");
+    let file = dir.path().join("next");
+    let users = Git::of_user(user.path());
+    let bytes = bundle::write(&users, &next, Some(&root), &file, 1 << 20).await.expect("thin");
+    assert!(bytes < 1000, "{bytes}");
+    let next_of = of(&next, Some(&root));
+    bundle::read(&bare, &file, &next_of, "refs/commits/next", true).await.expect("taken");
+    assert_eq!(bare.parents(&next).await.expect("asked"), std::slice::from_ref(&root));
+    let tree = bare.tree(&next).await.expect("a tree");
+    let paths: Vec<&[u8]> = tree.iter().map(|entry| &entry.path[..]).collect();
+    assert_eq!(paths, [&b"a/run.sh"[..], b"large.txt"]);
+
+    // Another one than was announced, a bound, and one whose parent is not there.
+    let other = of(&root, None);
+    let error = bundle::read(&bare, &file, &other, "refs/commits/x", true).await;
+    assert!(matches!(error, Err(GitError::BadBundle { .. })), "{error:?}");
+    let bounded = dir.path().join("bounded");
+    let error = bundle::write(&users, &next, Some(&root), &bounded, 10).await;
+    assert!(matches!(error, Err(GitError::TooLarge { .. })) && !bounded.exists(), "{error:?}");
+    user.write("more", "x");
+    let third = user.commit("third");
+    user.write("more", "y");
+    let fourth = user.commit("fourth");
+    let file = dir.path().join("fourth");
+    bundle::write(&users, &fourth, Some(&third), &file, 1 << 20).await.expect("thin");
+    let error = bundle::read(&bare, &file, &of(&fourth, Some(&third)), "refs/x", true).await;
+    assert!(matches!(error, Err(GitError::Failed { .. })), "{error:?}");
+    assert_eq!(bare.reference("refs/x").await.expect("asked"), None);
+}
+
+#[tokio::test]
+async fn a_call_that_takes_too_long_is_ended_and_says_so() {
+    let (user, dir) = (UsersRepository::default(), tempfile::tempdir().expect("a directory"));
+    let bare = grafted(&user, &user.commit("empty"), dir.path()).await;
+    let limit = Duration::from_millis(200);
+    // Waits for input that never ends.
+    let waiting = bare.git().call(["-c", "alias.wait=!sleep 60", "wait"]).limit(limit).run();
+    let began = std::time::Instant::now();
+    let error = waiting.await.expect_err("too long");
+    assert!(matches!(&error, GitError::TimedOut { what, .. } if what == "wait"), "{error:?}");
+    assert!(began.elapsed() < Duration::from_secs(20));
+    let error = bare.git().call(["cat-file", "-e", "HEAD:nothing"]).run().await;
+    assert!(
+        matches!(&error, Err(GitError::Failed { said, .. }) if said.contains("HEAD")),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn nothing_of_the_callers_environment_reaches_git() {
+    let (user, dir) = (UsersRepository::default(), tempfile::tempdir().expect("a directory"));
+    let bare = grafted(&user, &user.commit("empty"), dir.path()).await;
+    let seen = bare.git().call(["-c", "alias.show=!env", "show-env"]);
+    drop(seen);
+    let shown = bare.git().call(["-c", "alias.seen=!env", "seen"]).line().await.expect("shown");
+    let names: Vec<&str> =
+        shown.lines().filter_map(|line| line.split_once('=')).map(|l| l.0).collect();
+    for name in &names {
+        let known = name.starts_with("GIT_")
+            || ["PATH", "HOME", "LC_ALL", "PWD", "SHLVL", "_", "OLDPWD"].contains(name);
+        assert!(known, "{name} in {names:?}");
+    }
+    assert!(shown.contains("GIT_CONFIG_NOSYSTEM=1") && shown.contains("GIT_ALLOW_PROTOCOL=\n"));
+}
