@@ -6,6 +6,7 @@ pub mod idea;
 pub mod ids;
 pub mod manifest;
 pub mod report;
+pub mod repository;
 pub mod run;
 pub mod score;
 pub mod search;

@@ -1,0 +1,83 @@
+//! Which bundle in the blob store holds which commit.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use rollout_protocol::limits;
+use rollout_protocol::spec::eval::{Bundle, RepositorySpec};
+use serde::{Deserialize, Serialize};
+
+use super::RepositoryError;
+
+/// The file.
+const FILE: &str = "bundles.json";
+
+/// The commits of a search that are in the blob store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Bundles {
+    root: Bundle,
+    /// By commit, each with its parent.
+    commits: BTreeMap<String, Bundle>,
+}
+
+impl Bundles {
+    pub(super) const fn new(root: Bundle) -> Self {
+        Self { root, commits: BTreeMap::new() }
+    }
+
+    pub(super) const fn root(&self) -> &Bundle {
+        &self.root
+    }
+
+    /// Whether this very bundle is known.
+    pub(super) fn has(&self, bundle: &Bundle) -> bool {
+        self.commits.get(&bundle.commit) == Some(bundle)
+    }
+
+    /// Adds a commit whose parent is known.
+    pub(super) fn add(&mut self, bundle: Bundle) {
+        self.commits.insert(bundle.commit.clone(), bundle);
+    }
+
+    /// How a commit is come by.
+    pub(super) fn spec(&self, commit: &str) -> Option<RepositorySpec> {
+        let (mut chain, mut next) = (Vec::new(), commit);
+        while next != self.root.commit {
+            let bundle = self.commits.get(next)?;
+            chain.push(bundle.clone());
+            next = bundle.parent.as_deref()?;
+        }
+        chain.reverse();
+        Some(RepositorySpec { root: self.root.clone(), chain })
+    }
+
+    pub(super) fn read(home: &Path) -> Result<Self, RepositoryError> {
+        let path = home.join(FILE);
+        let unusable = |reason: String| RepositoryError::Unusable { path: home.to_owned(), reason };
+        let text = match std::fs::read(&path) {
+            Ok(text) if text.len() as u64 <= limits::DOCUMENT_BYTES => text,
+            Ok(_) => return Err(unusable(format!("{FILE} is too large"))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(unusable("it is not complete".to_owned()));
+            }
+            Err(error) => return Err(RepositoryError::disk("reading", &path, error)),
+        };
+        serde_json::from_slice(&text).map_err(|error| unusable(format!("{FILE}: {error}")))
+    }
+
+    /// Replaces the file. It is durable when this returns.
+    pub(super) fn write(&self, home: &Path) -> Result<(), RepositoryError> {
+        let (path, partial) = (home.join(FILE), home.join(format!("{FILE}.partial")));
+        let text = serde_json::to_vec_pretty(self).expect("bundles have only text keys");
+        let written = || {
+            let mut file = File::create(&partial)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            std::fs::rename(&partial, &path)?;
+            File::open(home)?.sync_all()
+        };
+        written().map_err(|error: io::Error| RepositoryError::disk("writing", &path, error))
+    }
+}

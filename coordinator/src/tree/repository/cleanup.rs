@@ -1,0 +1,75 @@
+//! Removals.
+
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use rollout_worker::supervise;
+
+use super::{Repository, RepositoryError};
+use crate::tree::manifest::{Cleanup, CleanupKind};
+
+impl Repository {
+    /// Tries again to remove something that [`Repository::keep`] could not; it may be gone already.
+    ///
+    /// # Errors
+    /// [`RepositoryError`].
+    pub async fn remove(&self, item: &Cleanup) -> Result<(), RepositoryError> {
+        let bad = |reason| RepositoryError::BadName { name: item.path.clone(), reason };
+        match item.kind {
+            CleanupKind::Worktree => self.remove_checkout(&item.path).await,
+            CleanupKind::Branch => self.remove_reference(&self.full(&item.path)?).await,
+            CleanupKind::Dir => {
+                let path = Path::new(&item.path);
+                let is_plain = path.components().all(|part| matches!(part, Component::Normal(_)));
+                if !is_plain || path.components().count() < 2 {
+                    return Err(bad("it is not below a directory of the run"));
+                }
+                remove(&self.run.join(path)).await
+            }
+        }
+    }
+}
+
+/// Removes a file or directory that may not be there. Links are removed, not followed.
+pub(super) fn remove_now(path: &Path) -> io::Result<()> {
+    let removed = match std::fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => std::fs::remove_dir_all(path),
+        Ok(_) => std::fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a file or directory that may not be there.
+pub(super) async fn remove(path: &Path) -> Result<(), RepositoryError> {
+    let (path, shown) = (path.to_owned(), path.to_owned());
+    let removed = supervise::blocking(move || remove_now(&path)).await;
+    removed.map_err(|error| RepositoryError::disk("removing", &shown, error))
+}
+
+/// Removes the locks that a git which was killed has left: nobody else works on the repository.
+pub(super) async fn remove_locks(bare: &Path) -> Result<(), RepositoryError> {
+    let (dir, shown) = (bare.to_owned(), bare.to_owned());
+    let removed = supervise::blocking(move || {
+        let mut dirs = vec![(dir, true)];
+        while let Some((dir, is_top)) = dirs.pop() {
+            for entry in std::fs::read_dir(dir)? {
+                let entry = entry?;
+                let path: PathBuf = entry.path();
+                let is_objects = is_top && entry.file_name() == "objects";
+                if entry.file_type()?.is_dir() {
+                    if !is_objects {
+                        dirs.push((path, false));
+                    }
+                } else if path.extension().is_some_and(|extension| extension == "lock") {
+                    std::fs::remove_file(path)?;
+                }
+            }
+        }
+        Ok(())
+    });
+    removed.await.map_err(|error: io::Error| RepositoryError::disk("cleaning", &shown, error))
+}

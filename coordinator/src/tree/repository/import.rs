@@ -1,0 +1,129 @@
+//! Takes candidates in: exactly one new commit, on the node that the idea was tried on, with nothing
+//! in it that no commit of ours may hold.
+
+use std::collections::BTreeSet;
+
+use rollout_protocol::limits;
+use rollout_protocol::spec::eval::Bundle;
+use rollout_worker::git::{GitError, TreeEntry, bundle, names};
+
+use super::{Repository, RepositoryError, cleanup};
+
+/// Mode of another repository's commit.
+const SUBMODULE: u32 = 0o160_000;
+
+/// Modes of files.
+const MODES: [u32; 4] = [0o100_644, 0o100_755, 0o120_000, SUBMODULE];
+
+impl Repository {
+    /// Takes a candidate of an idea in that was tried on `parent`. Afterwards
+    /// [`Repository::spec`] knows it, and references may be made to it. May be repeated.
+    ///
+    /// # Errors
+    /// [`RepositoryError::Refused`] when it is not what a candidate has to be; anything else may
+    /// pass.
+    pub async fn import(&self, parent: &str, candidate: &Bundle) -> Result<(), RepositoryError> {
+        let refused =
+            |reason: String| RepositoryError::Refused { commit: candidate.commit.clone(), reason };
+        if candidate.parent.as_deref() != Some(parent) {
+            return Err(refused(format!("its parent is not {parent}")));
+        }
+        self.spec(parent)?;
+        if self.bundles().has(candidate) {
+            return self.ensure(&candidate.commit).await;
+        }
+        self.ensure(parent).await?;
+        match self.fetch(candidate, limits::CANDIDATE_BUNDLE_BYTES).await {
+            Err(RepositoryError::Git { source, .. }) if is_the_candidates_fault(&source) => {
+                return Err(refused(source.to_string()));
+            }
+            fetched => fetched?,
+        }
+        let parents = self.bare.parents(&candidate.commit).await.map_err(|e| self.git(e))?;
+        if parents != [parent] {
+            return Err(refused(format!("its parents are {parents:?}")));
+        }
+        if let Some(reason) = self.fault(parent, &candidate.commit).await? {
+            return Err(refused(reason));
+        }
+        let mut bundles = self.bundles();
+        bundles.add(candidate.clone());
+        bundles.write(&self.run.join(super::DIRECTORY))
+    }
+
+    /// What is wrong with the tree of a candidate.
+    async fn fault(&self, parent: &str, commit: &str) -> Result<Option<String>, RepositoryError> {
+        let before = self.bare.tree(parent).await.map_err(|error| self.git(error))?;
+        let after = self.bare.tree(commit).await.map_err(|error| self.git(error))?;
+        let known: BTreeSet<(u32, &str, &[u8])> = before.iter().map(key).collect();
+        if after.len() as u64 > limits::CHECKOUT_ENTRIES {
+            return Ok(Some(format!("it has {} files", after.len())));
+        }
+        let bytes: u64 = after.iter().filter_map(|entry| entry.size_bytes).sum();
+        if bytes > limits::CHECKOUT_BYTES {
+            return Ok(Some(format!("its files have {bytes} bytes")));
+        }
+        let new = after.iter().filter(|entry| !known.contains(&key(entry)));
+        Ok(new.filter_map(fault_of).next())
+    }
+
+    /// Gets the objects of a commit, whose parent's are there.
+    pub(super) async fn fetch(&self, link: &Bundle, max_bytes: u64) -> Result<(), RepositoryError> {
+        let size_bytes = link.blob.size_bytes;
+        if size_bytes > max_bytes {
+            let reason = format!("it has {size_bytes} bytes, at most {max_bytes} are accepted");
+            return Err(RepositoryError::Refused { commit: link.commit.clone(), reason });
+        }
+        let home = self.run.join(super::DIRECTORY);
+        let file = home.join(format!("{}.bundle", link.blob.digest.hex()));
+        cleanup::remove(&file).await?;
+        self.store.get_file(&link.blob.digest, &file).await?;
+        // Git takes a commit only when what it needs can be reached by some name.
+        let names = [link.parent.as_ref(), Some(&link.commit)];
+        let names = names.map(|commit| format!("refs/incoming/{}", commit.map_or("", |c| c)));
+        let taken = self.take(link, &file, &names).await;
+        for name in &names {
+            let _absent = self.bare.git().call(["update-ref", "-d", name]).run().await;
+        }
+        cleanup::remove(&file).await?;
+        taken.map_err(|error| self.git(error))
+    }
+
+    async fn take(
+        &self,
+        link: &Bundle,
+        file: &std::path::Path,
+        [before, name]: &[String; 2],
+    ) -> Result<(), GitError> {
+        if let Some(parent) = &link.parent {
+            self.bare.git().call(["update-ref", before, parent]).run().await?;
+        }
+        bundle::read(&self.bare, file, link, name, true).await
+    }
+}
+
+/// Whether git's answer is about what it was given, rather than about this host.
+fn is_the_candidates_fault(error: &GitError) -> bool {
+    match error {
+        GitError::BadBundle { .. } => true,
+        GitError::Failed { .. } => !error.is_disk_full(),
+        _ => false,
+    }
+}
+
+fn key(entry: &TreeEntry) -> (u32, &str, &[u8]) {
+    (entry.mode, &entry.object, &entry.path)
+}
+
+/// What is wrong with a file that the parent does not have.
+fn fault_of(entry: &TreeEntry) -> Option<String> {
+    let path = String::from_utf8_lossy(&entry.path);
+    if !names::is_safe(&entry.path) {
+        return Some(format!("{path:?} is no path for a commit"));
+    }
+    if !MODES.contains(&entry.mode) || entry.mode == SUBMODULE {
+        return Some(format!("{path:?} has mode {:o}", entry.mode));
+    }
+    let large = entry.size_bytes.filter(|bytes| *bytes > limits::CANDIDATE_FILE_BYTES);
+    large.map(|bytes| format!("{path:?} has {bytes} bytes"))
+}
