@@ -329,10 +329,8 @@ fn text_of(value: &Value) -> Option<String> {
     (!value.is_null()).then(|| value.to_string())
 }
 
-#[tokio::test]
-async fn harbors_directory_has_everything_in_its_places() {
-    let mut run = run().await;
-    let settled = settlement(name(0, 1, 1), Verdict::completed(0.5));
+/// A record with logs, captured output, an artifact and a step.
+async fn with_files(run: &Run, settled: &Settlement) -> TrialRecord {
     let text = run.store.put_bytes(b"text"[..].into(), MediaType::Text).await.expect("stored");
     let output = |path: &str| Output {
         path: path.into(),
@@ -361,15 +359,22 @@ async fn harbors_directory_has_everything_in_its_places() {
         verifier_ended_at: None,
         logs: None,
     };
-    let recorded = TrialRecord {
+    TrialRecord {
         outputs: ["setup/stdout.txt", "logs/verifier/stdout.txt", "steps/one/command/stdout.txt"]
             .map(output)
             .to_vec(),
         logs: Some(LogsRecord { archive, entries: 1, skipped: 0, truncated: false }),
         artifacts: vec![artifact],
         steps: vec![step],
-        ..record(&settled)
-    };
+        ..record(settled)
+    }
+}
+
+#[tokio::test]
+async fn harbors_directory_has_everything_in_its_places() {
+    let mut run = run().await;
+    let settled = settlement(name(0, 1, 1), Verdict::completed(0.5));
+    let recorded = with_files(&run, &settled).await;
     run.settle(settled, Some(recorded)).await;
     run.close();
     let jobs = run.path().join("jobs");

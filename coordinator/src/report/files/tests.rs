@@ -270,6 +270,21 @@ async fn what_cannot_be_right_is_refused_and_leaves_nothing() {
     assert_eq!(tree(&place.run_dir()), []);
 }
 
+/// A step that was verified.
+async fn step(place: &Place) -> StepRecord {
+    StepRecord {
+        name: "one".into(),
+        reward: Some(1.0),
+        rewards: Rewards::new(),
+        error: None,
+        agent_execution_started_at: None,
+        agent_execution_ended_at: None,
+        verifier_started_at: None,
+        verifier_ended_at: None,
+        logs: Some(place.logs(&[("verifier/reward.txt", "1\n")]).await),
+    }
+}
+
 #[tokio::test]
 async fn artifacts_lie_where_they_belong_with_a_manifest_for_each_step() {
     let place = place().await;
@@ -294,17 +309,7 @@ async fn artifacts_lie_where_they_belong_with_a_manifest_for_each_step() {
         place.artifact("/one", "steps/one/artifacts/renamed", &[("only", "1")]).await,
         missing,
     ];
-    record.steps = vec![StepRecord {
-        name: "one".into(),
-        reward: Some(1.0),
-        rewards: Rewards::new(),
-        error: None,
-        agent_execution_started_at: None,
-        agent_execution_ended_at: None,
-        verifier_started_at: None,
-        verifier_ended_at: None,
-        logs: Some(place.logs(&[("verifier/reward.txt", "1\n")]).await),
-    }];
+    record.steps = vec![step(&place).await];
     place.write(settled, &record).await.expect("written");
     let dir = trial_dir(&place.run_dir(), &trial("a", "t", 1));
     let mut files = tree(&dir);
@@ -346,6 +351,11 @@ async fn artifacts_lie_where_they_belong_with_a_manifest_for_each_step() {
     assert_eq!(written["error"]["type"], "agent_execution_timeout");
     assert_eq!(written["steps"][0]["name"], "one");
     assert_eq!(written["artifacts"].as_array().expect("a list").len(), 5);
+}
+
+#[tokio::test]
+async fn artifacts_stay_in_their_directory() {
+    let place = place().await;
     for bad in ["logs/agent/x", "artifacts", "steps/artifacts/x", "artifacts/../../x"] {
         let settled = settlement(trial("a", "bad", 1), 1, passed(1.0));
         let mut record = crate::report::testing::record(&settled);
