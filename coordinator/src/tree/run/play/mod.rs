@@ -1,5 +1,5 @@
 //! Commands and a repository that are played: nothing is run, everything else of a search is as it
-//! always is. What comes of an eval follows from its number, see [`scenario`].
+//! always is. What comes of an eval follows from its number, see `scenario`.
 
 mod scenario;
 
