@@ -40,11 +40,23 @@ const RESERVED: &[&str] = &[
     "run.lock.json",
 ];
 
-/// Checks that `name` can be a path component on every system we write to.
+/// Checks that `name` can be an entry of a run directory on every system we write to.
 ///
 /// # Errors
 /// The first rule it breaks.
 pub fn check(name: &str) -> Result<(), BadName> {
+    check_component(name)?;
+    if RESERVED.contains(&fold(name).as_str()) {
+        return Err(BadName::Reserved);
+    }
+    Ok(())
+}
+
+/// Checks that `name` can be a path component on every system we write to.
+///
+/// # Errors
+/// The first rule it breaks.
+pub fn check_component(name: &str) -> Result<(), BadName> {
     if name.is_empty() {
         return Err(BadName::Empty);
     }
@@ -62,9 +74,6 @@ pub fn check(name: &str) -> Result<(), BadName> {
     }
     if name.trim() != name {
         return Err(BadName::Blank);
-    }
-    if RESERVED.contains(&fold(name).as_str()) {
-        return Err(BadName::Reserved);
     }
     Ok(())
 }

@@ -12,7 +12,9 @@ use rollout_protocol::spec::task::TaskFormat;
 
 use super::discover::TASK_FILE;
 use super::{Parts, layout};
-use crate::config::{ConfigError, Demand, DemandKind, ErrorKind, Job, Problems, Spot, TaskFile};
+use crate::config::{
+    ConfigError, ConfigWarning, Demand, DemandKind, ErrorKind, Job, Problems, Spot, TaskFile,
+};
 
 /// A conversation to begin with, which no agent is given.
 const TRAJECTORY: &str = "trajectory.json";
@@ -36,13 +38,63 @@ pub(super) fn check(task: &Judged<'_>, problems: &mut Problems) {
         }
     }
     check_trajectories(task, problems);
-    if let ProviderSpec::Process(settings) = provider {
-        check_services(task, problems);
-        if !settings.ignore_dockerfile {
-            check_images(task, problems);
+    match provider {
+        ProviderSpec::Process(settings) => {
+            services(task).for_each(|at| refuse_services(&at, problems));
+            if !settings.ignore_dockerfile {
+                check_images(task, problems);
+            }
+        }
+        ProviderSpec::Docker(_) => {
+            services(task).for_each(|at| check_services(&at, problems));
         }
     }
+    warn_of_services(task, problems);
 }
+
+/// The files that describe services, in their directories.
+fn services(task: &Judged<'_>) -> impl Iterator<Item = (PathBuf, String)> {
+    let own = task.parts.compose.as_ref().map(|file| (PathBuf::from("environment"), file));
+    let of_verifiers =
+        task.parts.steps.iter().filter_map(|step| {
+            Some((step.verifier_context.clone()?, step.verifier_compose.as_ref()?))
+        });
+    let files: BTreeSet<_> = own.into_iter().chain(of_verifiers).collect();
+    let in_task = |(dir, file): (PathBuf, &String)| (task.dir.join(dir), file.clone());
+    files.into_iter().map(in_task).collect::<Vec<_>>().into_iter()
+}
+
+/// In Rollout's format such a file means nothing, which its author may not know.
+fn warn_of_services(task: &Judged<'_>, problems: &mut Problems) {
+    let file = task.dir.join("environment/docker-compose.yaml");
+    if task.file.format.format == TaskFormat::Rollout && file.is_file() {
+        problems.warning(ConfigWarning {
+            file,
+            line: None,
+            key: String::new(),
+            message: "ignored: only tasks in Harbor's format have services (`format: harbor`)"
+                .to_owned(),
+        });
+    }
+}
+
+/// What a file with services may not make its program read.
+#[cfg(feature = "docker")]
+fn check_services((dir, file): &(PathBuf, String), problems: &mut Problems) {
+    use rollout_worker::environment::{ComposeFile, docker};
+
+    let compose = ComposeFile { dir: dir.clone(), file: file.into() };
+    if let Err(failure) = docker::check_compose(&compose) {
+        let spot = Spot { key: String::new(), line: None };
+        let expected = "services of the task's own environment directory";
+        let at = dir.join(file);
+        problems.error(spot.error(&at, ErrorKind::Unsupported, failure.chain(), expected));
+    }
+}
+
+/// Without the provider nothing can be said of it; its worker refuses the trials.
+#[cfg(not(feature = "docker"))]
+fn check_services(_: &(PathBuf, String), _: &mut Problems) {}
 
 /// Why a provider does not have what is asked for.
 fn why_not(provider: ProviderKind, demand: &Demand, parts: &Parts) -> Option<String> {
@@ -52,8 +104,12 @@ fn why_not(provider: ProviderKind, demand: &Demand, parts: &Parts) -> Option<Str
         DemandKind::User(user) => is_process.then(|| {
             format!("the user `{user}`; everything in a process sandbox runs as its root")
         }),
-        DemandKind::NetworkOfPhase => is_process
-            .then(|| "another network than the environment's; a process sandbox keeps one".into()),
+        DemandKind::NetworkOfPhase if is_process => {
+            Some("another network than the environment's; a process sandbox keeps one".into())
+        }
+        DemandKind::NetworkOfPhase => has_services.then(|| {
+            "another network than the environment's; services share it all the time".into()
+        }),
         DemandKind::Allowlist => {
             Some("an allowlist of hosts, which this environment cannot enforce".into())
         }
@@ -86,22 +142,11 @@ fn check_trajectories(task: &Judged<'_>, problems: &mut Problems) {
     }
 }
 
-fn check_services(task: &Judged<'_>, problems: &mut Problems) {
-    let mut refuse = |dir: &Path, file: &str| {
-        let spot = Spot { key: String::new(), line: None };
-        let found = "services beside the environment; a process sandbox has none";
-        let at = task.dir.join(dir).join(file);
-        let expected = expected(ProviderKind::Process);
-        problems.error(spot.error(&at, ErrorKind::Unsupported, found, expected));
-    };
-    if let Some(file) = &task.parts.compose {
-        refuse(Path::new("environment"), file);
-    }
-    for step in &task.parts.steps {
-        if let (Some(dir), Some(file)) = (&step.verifier_context, &step.verifier_compose) {
-            refuse(dir, file);
-        }
-    }
+fn refuse_services((dir, file): &(PathBuf, String), problems: &mut Problems) {
+    let spot = Spot { key: String::new(), line: None };
+    let found = "services beside the environment; a process sandbox has none";
+    let expected = expected(ProviderKind::Process);
+    problems.error(spot.error(&dir.join(file), ErrorKind::Unsupported, found, expected));
 }
 
 /// Every image that the task would have.

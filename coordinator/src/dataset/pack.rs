@@ -97,9 +97,16 @@ fn sources(task: &Task) -> Vec<(Source, Vec<Slot>)> {
         TaskFormat::Harbor => Ignore::Harbor,
     };
     let one = |dir: &Option<PathBuf>| dir.iter().cloned().collect::<Vec<_>>();
-    let mut wanted = vec![(one(&task.parts.context), Ignore::Docker, Slot::Context)];
+    // What a build would not see may still be what services are made of.
+    let context = |compose: &Option<String>| match compose {
+        Some(_) => Ignore::Nothing,
+        None => Ignore::Docker,
+    };
+    let own = context(&task.parts.compose);
+    let mut wanted = vec![(one(&task.parts.context), own, Slot::Context)];
     for (at, step) in task.parts.steps.iter().enumerate() {
-        wanted.push((one(&step.verifier_context), Ignore::Docker, Slot::VerifierContext(at)));
+        let own = context(&step.verifier_compose);
+        wanted.push((one(&step.verifier_context), own, Slot::VerifierContext(at)));
         wanted.push((one(&step.solution), ours, Slot::Solution(at)));
         wanted.push((step.tests.clone(), ours, Slot::Tests(at)));
         wanted.push((one(&step.workdir), Ignore::Nothing, Slot::Workdir(at)));

@@ -31,7 +31,7 @@ impl Run<'_> {
         if last && let Err(failure) = self.main.stop().await {
             return Err(self.left(failure).into());
         }
-        self.set_up_apart(own).await?;
+        self.set_up_apart(own, step).await?;
         let verified = self.test_apart(step, taken).await;
         let score = self.verifier_logs(verified).await.map_err(Halt::Failed);
         if !last {
@@ -41,8 +41,8 @@ impl Run<'_> {
     }
 
     /// Creates the verifier's environment and waits until it is ready.
-    async fn set_up_apart(&mut self, own: &TaskEnvironment) -> Result<(), Halt> {
-        let ready = self.ready_apart(own).await;
+    async fn set_up_apart(&mut self, own: &TaskEnvironment, step: &StepSpec) -> Result<(), Halt> {
+        let ready = self.ready_apart(own, step).await;
         let (provider, request) = ready.map_err(|error| self.not_set_up(error))?;
         self.may_start().await?;
         let site = self.apart.insert(Box::default());
@@ -59,6 +59,7 @@ impl Run<'_> {
     async fn ready_apart(
         &mut self,
         own: &TaskEnvironment,
+        step: &StepSpec,
     ) -> Result<(Arc<dyn Provider>, CreateRequest), SetupError> {
         let (ctx, services) = (self.ctx, self.services);
         let provider = setup::provider(ctx, services)?;
@@ -69,7 +70,7 @@ impl Run<'_> {
         let image = setup::image(ctx, own, provider.as_ref(), &source, log).await?;
         self.outputs.building = false;
         let mut uploads = setup::directories(ctx);
-        setup::instruction(ctx, &services.files, ctx.step(), &mut uploads).await?;
+        setup::instruction(ctx, &services.files, step, &mut uploads).await?;
         let (purpose, image) = (Purpose::Verifier, (source, image));
         let parts = &mut self.parts;
         let request = setup::request(ctx, services, own, purpose, image, uploads, parts).await?;

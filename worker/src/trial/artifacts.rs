@@ -96,7 +96,7 @@ impl Artifacts {
     ) {
         let part = lack.is_some() && record.kind == Some(ArtifactKind::Directory);
         if record.status == ArtifactStatus::Ok || (part && file.exists()) {
-            taken.uploads.extend(upload(&record.source, record.kind, &file));
+            taken.uploads.extend(upload(&record.source, record.kind, &as_made(&file)));
             let role = FileRole::Artifact { index: self.records.len() };
             self.files.push(CapturedFile { file, media_type: MediaType::Tar, role });
         } else if record.status == ArtifactStatus::Empty {
@@ -159,9 +159,11 @@ impl Artifacts {
             exclude: Exclude::new(artifact.exclude.iter().map(String::as_str)),
             faithful: true,
             captures: Vec::new(),
-            redactor: redactor.clone(),
+            redactor: Redactor::default(),
         };
-        let sanitizing = archive::sanitize(stream, file, options);
+        // What a verifier gets is what the agent made; what is kept shows no secrets.
+        let made = as_made(file);
+        let sanitizing = archive::sanitize(stream, &made, options);
         let Ok(clean) = tokio::time::timeout(super::COPY_LIMIT, sanitizing).await else {
             let limit = super::COPY_LIMIT;
             return Some(Lack::Unread(format!("reading it took longer than {limit:?}")));
@@ -174,6 +176,9 @@ impl Artifacts {
         };
         if let Err(error) = clean.archive {
             return Some(Lack::Unread(crate::outage::chain(&error)));
+        }
+        if let Err(why) = mask(file, redactor).await {
+            return Some(Lack::Unread(why));
         }
         if let Some(cut) = clean.report.cut {
             let why = format!("it is not whole: {cut}");
@@ -195,6 +200,31 @@ impl Artifacts {
         self.entries += report.files + report.directories + report.skipped.total();
         self.bytes += report.bytes;
     }
+}
+
+/// Where an artifact lies as the agent made it, on its way to a verifier.
+fn as_made(file: &Path) -> PathBuf {
+    file.with_extension("made.tar")
+}
+
+/// Makes the archive that is kept from the one of what the agent made.
+async fn mask(file: &Path, redactor: &Redactor) -> Result<(), String> {
+    let made = as_made(file);
+    let told = |error: std::io::Error| format!("{}: {error}", made.display());
+    if redactor.is_empty() {
+        return tokio::fs::hard_link(&made, file).await.map_err(told);
+    }
+    let options = Sanitize {
+        limits: Limits::ARTIFACTS,
+        root: Root::Kept,
+        exclude: Exclude::default(),
+        faithful: true,
+        captures: Vec::new(),
+        redactor: redactor.clone(),
+    };
+    let stream = tokio::fs::File::open(&made).await.map_err(told)?;
+    let clean = archive::sanitize(Box::new(stream), file, options).await;
+    clean.archive.map(drop).map_err(|error| crate::outage::chain(&error))
 }
 
 async fn open(

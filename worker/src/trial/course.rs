@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use rollout_protocol::error::{ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::spec::task::StepSpec;
+use rollout_protocol::spec::task::{AfterAgentError, StepSpec};
 use rollout_protocol::spec::timeout::seconds;
 
 use super::execute::{self, Script, Unwell};
@@ -165,6 +165,8 @@ impl Run<'_> {
             user: step.agent.user.clone(),
             limit,
             normal: Normal::Zero,
+            // What is verified all the same may be a service.
+            spares: self.ctx.task.rules.after_agent_error == AfterAgentError::Verify,
         };
         argv.map(env)
     }

@@ -19,6 +19,8 @@ pub(super) struct Script {
     pub(super) limit: Duration,
     /// Which codes are no failure.
     pub(super) normal: Normal,
+    /// What it started lives on although it ended with another code.
+    pub(super) spares: bool,
 }
 
 /// A script that did not end well.
@@ -35,16 +37,17 @@ impl From<ScriptError> for Unwell {
     }
 }
 
-/// Runs a script from the environment's working directory. Unless it ends with a normal code,
-/// nothing it started is alive afterwards, or the error says so.
+/// Runs a script from the environment's working directory. Unless it ends with a normal code
+/// or is told to spare it, nothing it started is alive afterwards, or the error says so.
 pub(super) async fn script(
     environment: &dyn Environment,
     script: Script,
     capture: Arc<Capture>,
 ) -> Result<Exit, Unwell> {
-    let Script { argv, env, user, limit, normal } = script;
+    let Script { argv, env, user, limit, normal, spares } = script;
     let command = Command { argv, env, workdir: None, user };
-    let ran = exec::run(environment, command, limit, capture.clone(), normal).await;
+    let harmless = if spares { Normal::AnyCode } else { normal };
+    let ran = exec::run(environment, command, limit, capture.clone(), harmless).await;
     let error = match ran.end {
         End::Exited(exit) if exit.code == 0 || normal == Normal::AnyCode => return Ok(exit),
         End::Exited(exit) => ScriptError::Exit {

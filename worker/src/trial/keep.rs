@@ -75,8 +75,14 @@ impl Run<'_> {
     async fn step_setup(&mut self, step: &StepSpec) -> Result<(), TrialError> {
         // It belongs to what a build would do, so it has as long as one.
         let limit = seconds(self.ctx.task.environment.build_sec);
-        let script =
-            |argv, normal| Script { argv, env: Variables::new(), user: None, limit, normal };
+        let script = |argv, normal| Script {
+            argv,
+            env: Variables::new(),
+            user: None,
+            limit,
+            normal,
+            spares: false,
+        };
         let path = format!("{}/{SETUP}", self.main.up().workdir().trim_end_matches('/'));
         let capture = self.capture(Stage::Prepare, step);
         let running = script(bash(path), Normal::Zero);
@@ -113,7 +119,8 @@ impl Run<'_> {
         ScriptError::Left(failure).into_error(Stage::Verify, &self.redactor)
     }
 
-    /// Runs a hook. One that fails is noted: what it should have made is missing or it is not.
+    /// Runs a hook. One that fails is noted: what it should have made is missing or it is not. One
+    /// that takes too long ends the trial without a reward.
     async fn hook(&mut self, hook: &CollectHook) -> Result<(), TrialError> {
         let (capture, limit) = (self.outputs.aside(&self.redactor), seconds(hook.timeout_sec));
         let environment = self.main.up();
@@ -140,7 +147,11 @@ impl Run<'_> {
                     End::Exited(exit) => {
                         format!("it ended with code {}: {}", exit.code, last_words(&capture))
                     }
-                    End::TimedOut => format!("it was ended after {limit:?}"),
+                    // Whatever else ran was ended with it: there is nothing left to judge.
+                    End::TimedOut => {
+                        let why = format!("it was ended after {limit:?}");
+                        return Err(failure::not_ready(&hook.command, &why, &self.redactor));
+                    }
                     End::Failed(failure) => failure.chain(),
                 }
             }

@@ -48,6 +48,7 @@ pub(super) async fn verify(
             TestExit::MustBeZero => Normal::Zero,
             TestExit::Ignored => Normal::AnyCode,
         },
+        spares: false,
     };
     script(environment, tests, capture).await
 }

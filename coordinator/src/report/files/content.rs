@@ -49,7 +49,8 @@ pub(crate) async fn write(
     }
     for step in &record.steps {
         let Some(logs) = &step.logs else { continue };
-        name::check(&step.name).map_err(|bad| TreeError::Name { name: step.name.clone(), bad })?;
+        name::check_component(&step.name)
+            .map_err(|bad| TreeError::Name { name: step.name.clone(), bad })?;
         let below = Path::new(layout::STEPS).join(&step.name).join("logs");
         let (root, to) = (into.to_owned(), into.join(&below));
         supervise::blocking(move || make_directories(&root, &below)).await?;

@@ -77,7 +77,8 @@ fn of_text(message: &str) -> Option<FailureKind> {
 
 /// What it means that services did not come up, from what was said of it.
 pub(super) fn of_services(message: &str) -> FailureKind {
-    const RESOURCES: [&str; 5] = [
+    // Others have it just now.
+    const TAKEN: [&str; 5] = [
         "port is already allocated",
         "address already in use",
         "Pool overlaps with other one",
@@ -85,8 +86,8 @@ pub(super) fn of_services(message: &str) -> FailureKind {
         "address pools have been fully subnetted",
     ];
     let any = |texts: &[&str]| texts.iter().any(|text| message.contains(text));
-    if any(&RESOURCES) {
-        FailureKind::Resources
+    if any(&TAKEN) {
+        FailureKind::Service
     } else if any(&["Cannot connect to the Docker daemon", "error during connect"]) {
         FailureKind::Unreachable
     } else if any(&["No such image"]) {

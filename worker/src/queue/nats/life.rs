@@ -65,6 +65,11 @@ struct Seen {
     created: Option<(String, String)>,
     /// Changes when sequences went back.
     losses: u64,
+    /// The last connection over which a life was found.
+    connection: Option<u64>,
+    /// Last sequence of an offer when a lost connection was made again: the server may have been
+    /// killed meanwhile and have forgotten to whom it delivered what came before.
+    doubtful: u64,
     /// Time during which the server answered, until the last answer.
     online: Duration,
     answered: Instant,
@@ -77,6 +82,8 @@ impl Default for Life {
             reports: 0,
             created: None,
             losses: 0,
+            connection: None,
+            doubtful: 0,
             online: Duration::ZERO,
             answered: Instant::now(),
         };
@@ -95,6 +102,11 @@ impl Life {
     pub(super) fn saw_report(&self, sequence: u64) {
         let mut seen = self.seen();
         seen.reports = seen.reports.max(sequence);
+    }
+
+    /// Whether an offer may have been delivered before, whatever the server says.
+    pub(super) fn is_doubtful(&self, sequence: u64) -> bool {
+        sequence <= self.seen().doubtful
     }
 
     /// A clock that stands still while the server does not answer.
@@ -116,6 +128,14 @@ impl Life {
 }
 
 impl Seen {
+    /// A life was found over this connection, and the stream of offers so far.
+    fn connected(&mut self, connection: u64, last: u64) {
+        let before = self.connection.replace(connection);
+        if before.is_some_and(|before| before != connection) {
+            self.doubtful = last;
+        }
+    }
+
     /// The life with these streams. `before` are the sequences that were known when they were asked
     /// for.
     fn judge(
@@ -175,7 +195,11 @@ impl Link {
         let mut infos = answers.into_iter().map(|a| parse_api::<StreamInfo>(&a?.payload));
         let mut next = || infos.next().unwrap_or(Err(Fault::Unreachable("no answer".into())));
         let found = match (next(), next()) {
-            (Ok(work), Ok(reports)) => Ok(self.life.seen().judge(&work, &reports, before)),
+            (Ok(work), Ok(reports)) => {
+                let mut seen = self.life.seen();
+                seen.connected(connection, work.state.last_seq);
+                Ok(seen.judge(&work, &reports, before))
+            }
             (Err(fault), _) | (_, Err(fault)) => Err(fault),
         };
         let standing = Standing { connection, found: found.clone() };
@@ -218,6 +242,17 @@ mod tests {
     fn info(created: &str, last_seq: u64) -> StreamInfo {
         let state = StreamState { last_seq, ..StreamState::default() };
         StreamInfo { created: created.to_owned(), state }
+    }
+
+    #[test]
+    fn what_was_there_before_a_new_connection_is_doubtful() {
+        let life = Life::default();
+        life.seen().connected(1, 7);
+        assert!(!life.is_doubtful(7), "nobody was cut off");
+        life.seen().connected(1, 9);
+        assert!(!life.is_doubtful(7));
+        life.seen().connected(2, 9);
+        assert!(life.is_doubtful(9) && !life.is_doubtful(10));
     }
 
     #[test]

@@ -101,6 +101,9 @@ async fn tests_in_the_image_are_not_placed_again() {
         let environment = rig.task.steps[0].verifier.environment.as_mut().expect("one");
         environment.docker_image = None;
         environment.context = Some(if own { tests } else { context });
+        if own {
+            rig.task.steps[0].files.tests = None;
+        }
         rig.provider.image_file("/tests/test.sh", "echo 0.5 > /logs/verifier/reward.txt");
         let reward = run(&rig).await.record.verdict.reward;
         assert_eq!(reward, Some(if placed { 1.0 } else { 0.5 }));

@@ -107,7 +107,12 @@ async fn an_agent_that_failed_may_be_verified_all_the_same() {
         assert_eq!(error(&draft).code.as_str(), code);
         let calls = rig.provider.calls();
         let at = |call| calls.iter().position(|c| *c == call).expect("called");
-        assert!(at(Call::Kill) < at(Call::CopyTo), "{calls:?}");
+        // A service that it started may be what is verified, unless it had to be ended.
+        if code == "timed_out" {
+            assert!(at(Call::Kill) < at(Call::CopyTo), "{calls:?}");
+        } else {
+            assert!(!calls.contains(&Call::Kill), "{calls:?}");
+        }
         assert_eq!(secondary(&draft.record), Vec::<&str>::new());
     }
 }

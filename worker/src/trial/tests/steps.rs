@@ -48,7 +48,7 @@ async fn steps_follow_each_other_in_one_environment() {
     let draft = run(&rig).await;
     let record = &draft.record;
     // The tests of the second step fail at what the first left, and its agent at its tests.
-    assert_eq!((record.verdict.outcome, record.verdict.reward), (Outcome::Completed, Some(0.25)));
+    assert_eq!((record.verdict.outcome, record.verdict.reward), (Outcome::Completed, Some(0.5)));
     let kinds: Vec<_> = record.steps.iter().map(|s| s.error.as_ref().map(brief)).collect();
     let failed = "agent_execution_failed non_zero_exit agent permanent".to_owned();
     assert_eq!(kinds, [None, Some(failed)]);
@@ -78,7 +78,7 @@ async fn rewards_of_steps_become_the_tasks() {
     for (rewards, strategy, min, expected, ran) in [
         (&[1.0, 0.0, 0.5][..], Mean, None, 0.5, 3),
         (&[1.0, 0.0, 0.5], Final, None, 0.5, 3),
-        (&[0.9, 1.0, 1.0], Mean, Some(1.0), 0.3, 1),
+        (&[0.9, 1.0, 1.0], Mean, Some(1.0), 0.9, 1),
         (&[0.75, 1.0], Final, Some(1.0), 0.75, 1),
         (&[1.0, 1.0], Mean, Some(1.0), 1.0, 2),
     ] {
@@ -96,7 +96,7 @@ async fn rewards_of_steps_become_the_tasks() {
 #[tokio::test]
 async fn a_step_that_cannot_be_verified_is_the_last() {
     for (fault, rule, expected) in [
-        ("tests", AfterAgentError::Verify, Some(1.0 / 3.0)),
+        ("tests", AfterAgentError::Verify, Some(1.0)),
         ("tests", AfterAgentError::EndTrial, None),
         ("environment", AfterAgentError::Verify, None),
     ] {

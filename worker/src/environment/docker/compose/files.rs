@@ -111,10 +111,13 @@ impl Walk<'_> {
         at: &str,
         others: &mut Vec<PathBuf>,
     ) -> Result<(), String> {
+        // What stands here is named as somebody likes: a service may be called `labels`.
+        let names_services = at.split('.').rfind(|part| *part != "<<") == Some("services");
         for (key, value) in map {
             let at = if at.is_empty() { key.clone() } else { format!("{at}.{key}") };
             let told = |what: String| format!("`{at}`: {what}");
             match key.as_str() {
+                _ if names_services => self.value(value, &at, others)?,
                 key if OWN_NAMES.contains(&key) => {}
                 "env_file" | "label_file" => {
                     for name in names(value, "path") {
@@ -191,6 +194,9 @@ mod tests {
         for (text, word) in [
             ("services: {main: {env_file: /etc/passwd}}", "services.main.env_file"),
             ("services: {main: {env_file: link}}", "outside"),
+            ("services: {labels: {env_file: /etc/passwd}}", "services.labels.env_file"),
+            ("services: {extends: {env_file: link}}", "outside"),
+            ("x: &x {args: {env_file: link}}\nservices: {<<: *x}", "outside"),
             ("services: {main: {env_file: [{path: ../../../etc/passwd}]}}", "`..`"),
             ("services: {}\n---\nservices: {main: {env_file: /etc/passwd}}", "compose.yaml"),
             ("services: {main: {env_file: '${HOME}/.netrc'}}", "variables"),

@@ -212,7 +212,8 @@ impl Final<'_> {
     }
 
     fn service(&self, name: &str, service: &mut Map<String, Value>) {
-        for key in ["build", "pull_policy", "configs", "secrets", "profiles"] {
+        // Services reach each other on their own network; ports of the host are not theirs to take.
+        for key in ["build", "pull_policy", "configs", "secrets", "profiles", "ports"] {
             service.remove(key);
         }
         if let Some(image) = self.images.get(name) {

@@ -173,6 +173,8 @@ impl Arrivals {
         let Some(meta) = Meta::parse(&way) else { return };
         let Some(class) = names::class_of_consumer(&self.pool, meta.consumer) else { return };
         let Meta { delivered, sequence, pending, .. } = meta;
+        // Under suspicion it is claimed before it runs.
+        let delivered = if link.life.is_doubtful(sequence) { delivered.max(2) } else { delivered };
         link.life.saw_work(sequence);
         let mut state = self.state();
         if let Some(class) = state.classes.iter_mut().find(|known| known.class == class) {
