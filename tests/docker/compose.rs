@@ -247,12 +247,9 @@ async fn power_over_the_host_is_refused_before_anything_is_made() {
 #[tokio::test(flavor = "multi_thread")]
 async fn services_that_do_not_come_up_leave_nothing_and_say_why() {
     let Some(lab) = open().await else { return };
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-    let port = listener.local_addr().expect("bound").port();
     let service = |keys: &str| {
         format!("services:\n  main: {{image: {BASE}}}\n  db:\n    image: {BASE}\n    {keys}\n")
     };
-    let taken = service(&format!("command: [sleep, infinity]\n    ports: ['127.0.0.1:{port}:1']"));
     for (compose, kind, word) in [
         (service("command: [sh, -c, 'echo broken; exit 3']"), FailureKind::NotStarted, "broken"),
         (
@@ -263,7 +260,6 @@ async fn services_that_do_not_come_up_leave_nothing_and_say_why() {
             FailureKind::NotStarted,
             "unhealthy",
         ),
-        (taken, FailureKind::Resources, "address already in use"),
         (
             service("command: [x]")
                 .replace(&format!("    image: {BASE}"), "    image: 127.0.0.1:9/no/such:1"),
@@ -278,6 +274,20 @@ async fn services_that_do_not_come_up_leave_nothing_and_say_why() {
         assert!(failure.message.contains(word), "{compose}: {}", failure.message);
         assert!(everything(&lab, &label).await.is_empty(), "{compose}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ports_of_the_host_are_not_taken() {
+    let Some(lab) = open().await else { return };
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let compose = format!(
+        "services:\n  main: {{image: {BASE}}}\n  db:\n    image: {BASE}\n    \
+         command: [sleep, infinity]\n    ports: ['127.0.0.1:{port}:1']\n"
+    );
+    let request = request(&lab, &[("docker-compose.yaml", &compose)]).await.expect("nothing");
+    let environment = lab.provider.create(request).await.expect("whoever has that port");
+    destroy(environment).await;
 }
 
 /// Owners of one boot are dead.

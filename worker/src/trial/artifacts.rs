@@ -192,6 +192,9 @@ impl Artifacts {
             record.status = ArtifactStatus::Empty;
         } else {
             record.status = ArtifactStatus::Ok;
+            let skipped = clean.report.skipped.total();
+            record.error = (skipped > 0)
+                .then(|| format!("{skipped} entries were left out: links that lead out, devices"));
         }
         None
     }
