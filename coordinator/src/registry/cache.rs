@@ -106,13 +106,33 @@ impl Cache {
             Ok(file)
         };
         let lock = open().map_err(|error: io::Error| self.failed(&path, &error))?;
-        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
-            if entry.file_name().to_string_lossy().starts_with(&temporary(commit)) {
-                // A git that outlived its parent may still write there; the next one removes it.
-                let _in_use = fs::remove_dir_all(entry.path());
-            }
+        for path in self.unfinished(commit) {
+            // A git that outlived its parent may still write there; the next one removes it.
+            let _in_use = fs::remove_dir_all(path);
         }
         Ok(Lock(lock))
+    }
+
+    /// Removes what was left unfinished of a commit that is there, unless somebody is at it.
+    pub(super) fn tidy(&self, commit: &str) {
+        let left = self.unfinished(commit);
+        let lock = File::open(self.dir.join(format!("{commit}.lock")));
+        if let (false, Ok(lock)) = (left.is_empty(), lock)
+            && flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
+        {
+            for path in left {
+                let _in_use = fs::remove_dir_all(path);
+            }
+        }
+    }
+
+    /// Directories in which something of a commit is or was made.
+    fn unfinished(&self, commit: &str) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        let is_one = |entry: &fs::DirEntry| {
+            entry.file_name().to_string_lossy().starts_with(&temporary(commit))
+        };
+        entries.filter(is_one).map(|entry| entry.path()).collect()
     }
 
     /// A directory to make something in, on the same file system; only for who has the lock.

@@ -172,6 +172,7 @@ fn look(cache: &Cache, commit: &str, what: &What) -> Option<Vec<(String, PathBuf
         What::Directory(path) => vec![path.clone()],
         What::Tasks(below) => cache.listed(commit, below)?,
     };
+    cache.tidy(commit);
     let found = paths.into_iter().map(|path| Some((path.clone(), cache.find(commit, &path)?)));
     found.collect()
 }
