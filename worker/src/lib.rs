@@ -6,6 +6,7 @@ pub mod environment;
 pub mod eval;
 pub mod exec;
 pub mod git;
+pub mod glob;
 pub mod outage;
 pub mod owner;
 pub mod pacing;

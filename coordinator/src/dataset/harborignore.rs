@@ -5,6 +5,8 @@
 use std::io;
 use std::path::Path;
 
+use rollout_worker::glob;
+
 /// The file's name.
 pub(super) const FILE_NAME: &str = ".harborignore";
 
@@ -110,62 +112,8 @@ fn path_matches(pattern: &[String], path: &[&str]) -> bool {
             (0..path.len()).any(|skipped| path_matches(rest, &path[skipped..]))
         }
         Some((first, rest)) => path.split_first().is_some_and(|(name, path)| {
-            let first: Vec<char> = first.chars().collect();
-            let name: Vec<char> = name.chars().collect();
-            name_matches(&first, &name) && path_matches(rest, path)
+            glob::matches_text(first, name, glob::SHELL) && path_matches(rest, path)
         }),
-    }
-}
-
-/// `*`, `?`, `[a-z]`, `[!a-z]` and `\x` within one component. Goes back only to the last `*`.
-fn name_matches(pattern: &[char], name: &[char]) -> bool {
-    let (mut p, mut n) = (0, 0);
-    let mut star = None;
-    while n < name.len() {
-        if pattern.get(p) == Some(&'*') {
-            star = Some((p, n));
-            p += 1;
-        } else if let Some(length) = one_matches(&pattern[p..], name[n]) {
-            p += length;
-            n += 1;
-        } else if let Some((at, from)) = star {
-            star = Some((at, from + 1));
-            (p, n) = (at + 1, from + 1);
-        } else {
-            return false;
-        }
-    }
-    pattern[p..].iter().all(|c| *c == '*')
-}
-
-/// Length of the pattern's first element when it matches `c`.
-fn one_matches(pattern: &[char], c: char) -> Option<usize> {
-    match pattern {
-        ['?', ..] => Some(1),
-        ['\\', literal, ..] => (*literal == c).then_some(2),
-        ['[', ..] => {
-            let end = pattern.iter().skip(2).position(|c| *c == ']')? + 2;
-            let class = &pattern[1..end];
-            let (negated, class) = match class.split_first() {
-                Some(('!' | '^', class)) => (true, class),
-                _ => (false, class),
-            };
-            (in_class(class, c) != negated).then_some(end + 1)
-        }
-        [literal, ..] => (*literal == c).then_some(1),
-        [] => None,
-    }
-}
-
-fn in_class(mut class: &[char], c: char) -> bool {
-    loop {
-        class = match class {
-            [low, '-', high, ..] if (*low..=*high).contains(&c) => return true,
-            [_, '-', _, rest @ ..] => rest,
-            [one, ..] if *one == c => return true,
-            [_, rest @ ..] => rest,
-            [] => return false,
-        }
     }
 }
 

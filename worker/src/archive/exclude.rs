@@ -1,5 +1,7 @@
 //! Patterns of what is left out of an archive, as `tar --exclude` understands them.
 
+use crate::glob;
+
 /// Patterns of names to leave out. `*` and `?` match any characters, `/` included; `[…]` matches
 /// one of several. A pattern is held against a path from any of its components on, and what lies
 /// below an excluded directory is excluded with it. One that begins with `/` is held against whole
@@ -37,64 +39,8 @@ fn ancestors(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::successors(Some(path), move |path| last(path).map(|at| &path[..at]))
 }
 
-/// Whether a pattern matches a text from its beginning to its end.
-fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut p, mut t) = (0, 0);
-    // Where to go on when the last `*` takes one more byte.
-    let mut again: Option<(usize, usize)> = None;
-    loop {
-        if pattern.get(p) == Some(&b'*') {
-            again = Some((p + 1, t));
-            p += 1;
-            continue;
-        }
-        if t == text.len() && p == pattern.len() {
-            return true;
-        }
-        match text.get(t).and_then(|byte| one(&pattern[p..], *byte)) {
-            Some(length) => (p, t) = (p + length, t + 1),
-            None => match again {
-                Some((after, from)) if from < text.len() => {
-                    again = Some((after, from + 1));
-                    (p, t) = (after, from + 1);
-                }
-                _ => return false,
-            },
-        }
-    }
-}
-
-/// The length of what at the beginning of a pattern matches a byte.
-fn one(pattern: &[u8], byte: u8) -> Option<usize> {
-    match *pattern.first()? {
-        b'?' => Some(1),
-        b'\\' if pattern.len() > 1 => (pattern[1] == byte).then_some(2),
-        b'[' => match class(&pattern[1..], byte) {
-            Some((length, matched)) => matched.then_some(length + 1),
-            None => (byte == b'[').then_some(1),
-        },
-        literal => (literal == byte).then_some(1),
-    }
-}
-
-/// The length of a class behind its `[`, and whether it holds a byte; `None` when it never ends.
-fn class(pattern: &[u8], byte: u8) -> Option<(usize, bool)> {
-    let negated = matches!(pattern.first(), Some(b'!' | b'^'));
-    let begin = usize::from(negated);
-    // A `]` that comes first stands for itself.
-    let end = begin + 1 + pattern.get(begin + 1..)?.iter().position(|b| *b == b']')?;
-    let members = &pattern[begin..end];
-    let (mut at, mut found) = (0, false);
-    while at < members.len() {
-        if let [low, b'-', high, ..] = members[at..] {
-            found |= (low..=high).contains(&byte);
-            at += 3;
-        } else {
-            found |= members[at] == byte;
-            at += 1;
-        }
-    }
-    Some((end + 1, found != negated))
+fn matches(pattern: &[u8], path: &[u8]) -> bool {
+    glob::matches(pattern, path, glob::SHELL)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Which files of a context `COPY` and `ADD` mean.
 
 use crate::environment::context::{ContextEntry, ContextKind};
+use crate::glob;
 
 /// Ends of the names of archives that `ADD` would extract.
 const ARCHIVES: [&str; 9] =
@@ -64,75 +65,8 @@ fn is_match(pattern: &str, path: &str) -> bool {
     loop {
         match (patterns.next(), parts.next()) {
             (None, None) => return true,
-            (Some(pattern), Some(part)) => {
-                let pattern: Vec<char> = pattern.chars().collect();
-                let part: Vec<char> = part.chars().collect();
-                if !part_matches(&pattern, &part) {
-                    return false;
-                }
-            }
+            (Some(pattern), Some(part)) if glob::matches_text(pattern, part, glob::GO) => {}
             _ => return false,
-        }
-    }
-}
-
-/// `*`, `?`, `[a-z]`, `[^a-z]` and `\x` within one part. Goes back only to the last `*`, so the
-/// work is bounded by the product of the lengths.
-fn part_matches(pattern: &[char], part: &[char]) -> bool {
-    let (mut p, mut s) = (0, 0);
-    let mut star = None;
-    while s < part.len() {
-        if pattern.get(p) == Some(&'*') {
-            star = Some((p, s));
-            p += 1;
-        } else if let Some(length) = one_matches(&pattern[p..], part[s]) {
-            p += length;
-            s += 1;
-        } else if let Some((at, from)) = star {
-            star = Some((at, from + 1));
-            p = at + 1;
-            s = from + 1;
-        } else {
-            return false;
-        }
-    }
-    pattern[p..].iter().all(|c| *c == '*')
-}
-
-/// Length of the pattern's first element when it matches `c`.
-fn one_matches(pattern: &[char], c: char) -> Option<usize> {
-    match pattern {
-        ['?', ..] => Some(1),
-        ['\\', literal, ..] => (*literal == c).then_some(2),
-        ['[', ..] => {
-            let end = pattern.iter().skip(2).position(|c| *c == ']')? + 2;
-            let (negated, class) = match &pattern[1..end] {
-                ['^', class @ ..] => (true, class),
-                class => (false, class),
-            };
-            (in_class(class, c) != negated).then_some(end + 1)
-        }
-        [literal, ..] => (*literal == c).then_some(1),
-        [] => None,
-    }
-}
-
-fn in_class(mut class: &[char], c: char) -> bool {
-    loop {
-        match class {
-            [low, '-', high, rest @ ..] => {
-                if (*low..=*high).contains(&c) {
-                    return true;
-                }
-                class = rest;
-            }
-            [one, rest @ ..] => {
-                if *one == c {
-                    return true;
-                }
-                class = rest;
-            }
-            [] => return false,
         }
     }
 }
