@@ -58,6 +58,9 @@ pub struct EvalRecord {
     /// Cost of the environment, in the user's currency.
     #[serde(default)]
     pub cost: f64,
+    /// What the commands reported that they cost, together; nothing when none reported anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reported_cost: Option<f64>,
     /// Durations.
     pub durations: Durations,
     /// Times.

@@ -5,6 +5,7 @@
 //!   directories come out, never outside the directory, never more than [`Limits`] say. An archive
 //!   that lies, ends early or is too large is cut, not refused: what came before the cut stays.
 //! * [`extract_faithful`]: the same with executable bits, and with the symbolic links that stay inside.
+//! * [`first_file`]: one small file of a hostile archive, in memory.
 //! * [`extract_trusted`]: our own archives, with symbolic links; anything unexpected is an error.
 //! * [`list`]: what an archive holds.
 
@@ -17,6 +18,7 @@ mod path;
 mod pax;
 mod read;
 mod sanitize;
+mod single;
 mod tree;
 mod write;
 
@@ -35,6 +37,7 @@ pub use self::pack::{Keep, pack};
 pub use self::path::{ArchivePath, BadPath, link_stays_inside};
 pub use self::read::{Kind, Member, list};
 pub use self::sanitize::{Captured, Root, Sanitize, Sanitized, sanitize};
+pub use self::single::first_file;
 
 /// How much of an archive is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::candidate::Outcome;
 use super::checkout::Checkout;
+use super::cost;
 use super::failure::{self, CommandError};
 use super::run::{Halt, Place, Run};
 use super::variables::{self, LOGS, REPOSITORY};
@@ -212,7 +213,8 @@ impl Run<'_> {
             if stage == EvalStage::Sweep { Phase::Verification } else { Phase::AgentExecution };
         self.timing.enter(phase);
         let script = variables::script(stage);
-        let mut uploads = vec![Upload::FreshDir { path: variables::COMMANDS.to_owned() }];
+        let commands = Upload::FreshDir { path: variables::COMMANDS.to_owned() };
+        let mut uploads = vec![commands, cost::room()];
         if stage == EvalStage::Sweep {
             uploads.push(Upload::FreshDir { path: variables::output(self.ctx) });
         }
@@ -241,6 +243,7 @@ impl Run<'_> {
             self.tainted = true;
             self.later.push(failure::processes_left(&left, self.timing.phase(), &redactor));
         }
+        self.cost(stage, &ran.end).await;
         let error = match ran.end {
             End::Exited(exit) if exit.code == 0 => return Ok(()),
             End::Exited(exit) => CommandError::Exit {
@@ -252,6 +255,21 @@ impl Run<'_> {
             End::Failed(failure) => CommandError::Exec(failure),
         };
         Err(error.into_error(stage, &redactor).into())
+    }
+
+    /// Adds what a command reports that it cost, however it ended.
+    async fn cost(&mut self, stage: EvalStage, end: &End) {
+        if self.tainted || matches!(end, End::Failed(_)) {
+            return;
+        }
+        match cost::reported(self.up()).await {
+            Ok(None) => {}
+            Ok(Some(cost)) => self.reported = Some(self.reported.unwrap_or(0.0) + cost),
+            Err(why) => {
+                let why = format!("what {} reports that it cost: {why}", stage.as_str());
+                self.later.push(failure::not_collected(&why, &self.variables.redactor));
+            }
+        }
     }
 
     /// The time that a command has: its own, and no more than is left of the eval's.

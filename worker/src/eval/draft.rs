@@ -141,6 +141,7 @@ pub(super) fn draft(mut run: Run<'_>) -> EvalDraft {
         changes: run.changes,
         results: None,
         cost,
+        reported_cost: run.reported,
         durations,
         timestamps,
         environment: run.environment,

@@ -24,6 +24,7 @@ mod candidate;
 mod checkout;
 mod collect;
 mod compare;
+pub mod cost;
 mod course;
 mod disk;
 mod draft;

@@ -88,6 +88,8 @@ pub(super) struct Run<'a> {
     pub(super) candidate: Option<Candidate>,
     pub(super) changes: Option<Changes>,
     pub(super) collected: Collected,
+    /// What commands reported that they cost, together.
+    pub(super) reported: Option<f64>,
     pub(super) slot: Option<Slot>,
     pub(super) place: Place,
     pub(super) created: Option<Instant>,
@@ -120,6 +122,7 @@ impl<'a> Run<'a> {
             candidate: None,
             changes: None,
             collected: Collected::default(),
+            reported: None,
             slot: None,
             place: Place::None,
             created: None,

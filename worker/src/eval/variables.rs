@@ -7,6 +7,7 @@
 //! | `ROLLOUT_REPOSITORY` | the checkout, where commands run |
 //! | `ROLLOUT_IDEA_FILE` | the idea |
 //! | `ROLLOUT_LOGS_DIR` | kept as the eval's logs |
+//! | `ROLLOUT_COST_FILE` | where a command may write what it cost: a number, in the unit of the budget |
 //! | `ROLLOUT_OUTPUT_DIR`, `AGENTIC_OUTPUT_DIR` | the sweep's output, of this execution alone |
 //! | `ROLLOUT_RESULTS_CSV`, `AGENTIC_RESULTS_CSV` | where the sweep writes the results |
 //! | `ROLLOUT_SWEEP_CONFIG_LIMIT` | configurations to run; absent when there is no limit |
@@ -17,6 +18,7 @@ use rollout_protocol::spec::eval::EvalStage;
 use rollout_protocol::template::Unset;
 
 use super::EvalContext;
+use super::cost::COST;
 use crate::secrets::{Redactor, TrialVariables};
 
 /// The checkout.
@@ -102,6 +104,7 @@ fn own(ctx: &EvalContext, stage: EvalStage) -> BTreeMap<String, String> {
         ("ROLLOUT_REPOSITORY", REPOSITORY.to_owned()),
         ("ROLLOUT_IDEA_FILE", IDEA.to_owned()),
         ("ROLLOUT_LOGS_DIR", LOGS.to_owned()),
+        ("ROLLOUT_COST_FILE", COST.to_owned()),
         ("ROLLOUT_OUTPUT_DIR", output.clone()),
         ("AGENTIC_OUTPUT_DIR", output),
         ("ROLLOUT_RESULTS_CSV", results.clone()),

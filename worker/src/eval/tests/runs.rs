@@ -194,6 +194,29 @@ async fn results_count_only_when_the_sweep_wrote_them() {
 }
 
 #[tokio::test]
+async fn what_commands_cost_is_added_up_and_nonsense_costs_nothing() {
+    let mut eval = Eval::new().await;
+    assert_eq!(eval.run().await.reported_cost, None);
+    eval.spec.commands.implement = command("echo 2 > value; echo 0.25 > $ROLLOUT_COST_FILE");
+    // What the command before it reported is gone.
+    eval.spec.commands.tests = Some(command("test -d /cost; cat $ROLLOUT_COST_FILE"));
+    assert_eq!(eval.run().await.reported_cost, Some(0.25), "of a command that succeeded");
+    eval.spec.commands.tests = Some(command("echo -1 > $ROLLOUT_COST_FILE"));
+    eval.spec.commands.review = Some(command("ln -s /idea/idea.md $ROLLOUT_COST_FILE"));
+    let sweep = eval.spec.commands.sweep.script.clone();
+    eval.spec.commands.sweep = command(&format!("{sweep}\necho 1e2 > $ROLLOUT_COST_FILE"));
+    let record = eval.run().await;
+    assert_eq!((record.end, record.reported_cost), (EvalEnd::Completed, Some(100.25)));
+    let told: Vec<_> = record.secondary_errors.iter().map(|e| e.message.as_str()).collect();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[0].contains("tests") && told[1].contains("review"), "{told:?}");
+    // It was spent, also by what takes too long.
+    let slow = command("echo 7 > $ROLLOUT_COST_FILE; sleep 1000");
+    eval.spec.commands.implement = EvalCommand { timeout_sec: Some(0.3), ..slow };
+    assert_eq!(eval.run().await.reported_cost, Some(7.0));
+}
+
+#[tokio::test]
 async fn secrets_are_in_nothing_that_is_kept() {
     let mut eval = Eval::new().await;
     eval.rig.variables = TrialVariables::new([("KEY".into(), "hunter2-hunter2".into())]);
