@@ -6,6 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use sha2::{Digest as _, Sha256};
 
+use crate::digest::Digest;
+
 /// A text that is not the identity it should be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a valid {what}: expected {expected}")]
@@ -123,6 +125,25 @@ impl ItemId {
             hasher.update(part.as_bytes());
         }
         hasher.update(attempt.to_be_bytes());
+        Self::first_half(hasher)
+    }
+
+    /// The key of an eval's try `attempt`, from 1, under the spec with this digest. `round` tells
+    /// apart how often its results were thrown away.
+    pub fn of_eval(tree: &str, eval: u32, round: u32, attempt: u32, spec: &Digest) -> Self {
+        let mut hasher = Sha256::new();
+        for part in ["eval", tree] {
+            hasher.update((part.len() as u64).to_be_bytes());
+            hasher.update(part.as_bytes());
+        }
+        for number in [eval, round, attempt] {
+            hasher.update(number.to_be_bytes());
+        }
+        hasher.update(spec.as_bytes());
+        Self::first_half(hasher)
+    }
+
+    fn first_half(hasher: Sha256) -> Self {
         let digest = hasher.finalize();
         let mut bytes = [0u8; 16];
         bytes.copy_from_slice(&digest[..16]);
@@ -213,6 +234,25 @@ mod tests {
         assert_ne!(a, b);
         assert_ne!(a, ItemId::of_trial("ab", "c", "t", 2));
         assert_eq!(a, ItemId::of_trial("ab", "c", "t", 1));
+    }
+
+    #[test]
+    fn tries_of_an_eval_have_keys_of_their_own() {
+        let spec = Digest::of(b"spec");
+        let of = |eval, round, attempt, spec: &Digest| {
+            ItemId::of_eval("search", eval, round, attempt, spec)
+        };
+        let keys = [
+            of(1, 0, 1, &spec),
+            of(2, 0, 1, &spec),
+            of(1, 1, 1, &spec),
+            of(1, 0, 2, &spec),
+            of(1, 0, 1, &Digest::of(b"another")),
+            ItemId::of_eval("another", 1, 0, 1, &spec),
+        ];
+        let distinct: std::collections::BTreeSet<_> = keys.iter().collect();
+        assert_eq!(distinct.len(), keys.len());
+        assert_eq!(keys[0], of(1, 0, 1, &spec));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! announces it is the report ([`crate::wire::report`]).
 
 mod eval;
+mod execution;
 
 use std::collections::BTreeMap;
 
@@ -16,6 +17,7 @@ use crate::phase::Phase;
 use crate::spec::trial::TrialName;
 
 pub use eval::{Changes, CommandRecord, EvalEnd, EvalRecord};
+pub use execution::ExecutionRecord;
 
 /// How an item ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

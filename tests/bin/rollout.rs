@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use rollout_protocol::phase::Phase;
+use rollout_worker::eval::{EvalContext, EvalDraft};
 use rollout_worker::service::Runner;
 use rollout_worker::trial::{Finished, PhaseSink, TrialContext};
 use rustix::process::{Signal, getpid, kill_process};
@@ -34,6 +35,10 @@ impl Runner for Deadly {
             context.phases = Arc::new(Trigger);
         }
         self.runner.run(context).await
+    }
+
+    async fn eval(&self, context: EvalContext) -> EvalDraft {
+        self.runner.eval(context).await
     }
 }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_worker::environment::Provider;
+use rollout_worker::eval::Repositories;
 use rollout_worker::secrets::TrialVariables;
+use rollout_worker::service::LocalRunner;
 use rollout_worker::store::BlobStore;
 use rollout_worker::trial::{TaskFiles, TrialServices};
 
@@ -62,22 +64,28 @@ pub fn provider(
     }
 }
 
-/// What trials share on a worker, with the files of tasks below the worker's directory.
+/// Bytes of cached repositories that a worker keeps.
+const REPOSITORY_BYTES: u64 = 16 * 1024 * 1024 * 1024;
+
+/// What runs executions on a worker, with its caches below the worker's directory.
 ///
 /// # Errors
 /// [`RunError::File`].
-pub fn services(
+pub fn runner(
     providers: BTreeMap<ProviderKind, Arc<dyn Provider>>,
     worker_dir: &Path,
     store: Arc<dyn BlobStore>,
     variables: TrialVariables,
     host: String,
-) -> Result<TrialServices, RunError> {
+) -> Result<LocalRunner, RunError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| RunError::File { action: "create", path, source }
+    };
     let cache = worker_dir.join("cache");
-    let files = TaskFiles::open(&cache, store).map_err(|source| RunError::File {
-        action: "create",
-        path: cache.clone(),
-        source,
-    })?;
-    Ok(TrialServices { providers, files, variables, host })
+    let files = TaskFiles::open(&cache, Arc::clone(&store)).map_err(failed(&cache))?;
+    let home = worker_dir.join("repositories");
+    let repositories = Repositories::open(&home, store, REPOSITORY_BYTES).map_err(failed(&home))?;
+    let services = TrialServices { providers, files, variables, host };
+    Ok(LocalRunner { services, repositories })
 }

@@ -13,16 +13,14 @@ use rollout_worker::environment::{Owner, Provider};
 use rollout_worker::owner::{HostOwners, WorkerDir};
 use rollout_worker::port::WorkSource;
 use rollout_worker::secrets::TrialVariables;
-use rollout_worker::service::{
-    Ended, Profile, Runner, Shutdown, TrialRunner, Why, Worker, WorkerConfig,
-};
+use rollout_worker::service::{Ended, Profile, Runner, Shutdown, Why, Worker, WorkerConfig};
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 use tokio::sync::{mpsc, watch};
 
 use super::adopt::{Estate, chain, sweep};
 use super::prospect::{Prospect, Providers};
-use super::{HostPaths, SPOOL_BYTES, provider, services};
+use super::{HostPaths, SPOOL_BYTES, provider, runner};
 use crate::run::RunError;
 
 /// Changes what runs executions: a door for tests, which need workers that die when they are told.
@@ -129,8 +127,8 @@ impl WorkerProcess {
         let owner = Owner::current(dir.path().to_owned());
         let variables = self.variables.clone();
         let host = owner.host.split('/').next().unwrap_or_default().to_owned();
-        let services = services(providers, dir.path(), Arc::clone(&self.store), variables, host)?;
-        let runner = (self.decorate)(Arc::new(TrialRunner(services)));
+        let runner = runner(providers, dir.path(), Arc::clone(&self.store), variables, host)?;
+        let runner = (self.decorate)(Arc::new(runner));
         let config = WorkerConfig {
             worker: dir.id().clone(),
             owner,

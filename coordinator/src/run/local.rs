@@ -11,9 +11,9 @@ use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::environment::Labels;
 use rollout_worker::secrets::TrialVariables;
-use rollout_worker::service::Runner;
+use rollout_worker::service::{LocalRunner, Runner};
 use rollout_worker::store::BlobStore;
-use rollout_worker::trial::{self, Finished, PhaseSink, TrialContext, TrialServices};
+use rollout_worker::trial::{Finished, PhaseSink, TrialContext};
 use tokio::sync::mpsc;
 
 use super::embedded::{self, Embedded, Equipment, Sitting};
@@ -137,21 +137,21 @@ fn equip(
     move |worker_dir: &Path| {
         let provider = host::provider(kind, &paths, layout.sandboxes())?;
         let providers = BTreeMap::from([(kind, Arc::clone(&provider))]);
-        let services = host::services(providers, worker_dir, store, variables, lock::host_name())?;
-        let runner = Arc::new(TrialRunner { services, hints });
+        let inner = host::runner(providers, worker_dir, store, variables, lock::host_name())?;
+        let runner = Arc::new(Hinting { inner, hints });
         Ok(Equipment { runner, providers: vec![provider] })
     }
 }
 
 /// Runs executions of trials, and tells the event stream where they are.
 #[derive(Debug)]
-struct TrialRunner {
-    services: TrialServices,
+struct Hinting {
+    inner: LocalRunner,
     hints: mpsc::Sender<EventKind>,
 }
 
 #[async_trait]
-impl Runner for TrialRunner {
+impl Runner for Hinting {
     async fn run(&self, mut context: TrialContext) -> Finished {
         context.phases = Arc::new(Hints {
             inner: Arc::clone(&context.phases),
@@ -164,7 +164,7 @@ impl Runner for TrialRunner {
             },
             hints: self.hints.clone(),
         });
-        trial::run(context, &self.services).await
+        self.inner.run(context).await
     }
 }
 

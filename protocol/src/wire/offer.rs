@@ -55,6 +55,9 @@ impl Pacing {
 pub enum Work {
     /// A trial: agent x task x attempt.
     Trial(TrialRef),
+    /// An eval: one idea tried on one commit. The offer's spec is the digest of its
+    /// [`EvalSpec`](crate::spec::eval::EvalSpec) document.
+    Eval,
 }
 
 /// A size class: powers of four of the larger of the cpu and the memory share, where a share is one

@@ -2,14 +2,17 @@
 
 use std::path::PathBuf;
 
+use rollout_protocol::Timestamp;
 use rollout_protocol::blob::{BlobRef, MediaType};
-use rollout_protocol::record::{EvalEnd, EvalRecord, LogsRecord, Output};
+use rollout_protocol::error::TrialError;
+use rollout_protocol::record::{Durations, EvalEnd, EvalRecord, LogsRecord, Output, Timestamps};
 use rollout_protocol::spec::eval::Bundle;
 use rollout_protocol::version::RUN_FORMAT;
+use serde::{Deserialize, Serialize};
 
 use super::collect::Taken;
-use super::failure;
 use super::run::Run;
+use super::{EvalContext, failure};
 use crate::store::{BlobStore, Content, StoreError};
 
 /// A record whose files are not stored yet.
@@ -33,7 +36,8 @@ pub struct EvalFile {
 }
 
 /// What a file becomes in the record.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "role", rename_all = "snake_case")]
 pub enum EvalRole {
     /// Something that a command printed.
     Output {
@@ -60,7 +64,7 @@ pub enum EvalRole {
 }
 
 /// What a clean archive holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Regular files and directories in it.
     pub entries: u64,
@@ -81,30 +85,65 @@ impl EvalDraft {
         let blobs = store.put_many(contents.collect()).await?;
         let mut record = self.record.clone();
         for (file, blob) in self.files.iter().zip(blobs) {
-            take(&mut record, &file.role, blob);
+            file.role.clone().put(&mut record, blob);
         }
         Ok(record)
     }
+
+    /// An execution of which there is nothing to say but that it failed, on `host`.
+    pub fn failed(ctx: &EvalContext, host: &str, error: TrialError) -> Self {
+        let now = Timestamp::now();
+        let labels = &ctx.labels;
+        let record = EvalRecord {
+            format: RUN_FORMAT,
+            run: labels.run,
+            item: labels.item,
+            try_id: labels.try_id,
+            exec: labels.exec,
+            worker: labels.worker.clone(),
+            host: host.to_owned(),
+            name: ctx.eval.name.clone(),
+            spec: ctx.spec,
+            parent: ctx.eval.repository.commit().to_owned(),
+            end: EvalEnd::Failed,
+            error: Some(error),
+            secondary_errors: Vec::new(),
+            commands: Vec::new(),
+            candidate: None,
+            changes: None,
+            results: None,
+            cost: 0.0,
+            reported_cost: None,
+            durations: Durations::default(),
+            timestamps: Timestamps::instant(now),
+            environment: None,
+            outputs: Vec::new(),
+            logs: None,
+            sweep_output: None,
+        };
+        Self { record, files: Vec::new() }
+    }
 }
 
-fn take(record: &mut EvalRecord, role: &EvalRole, blob: BlobRef) {
-    let logs = |counts: &Counts, archive| LogsRecord {
-        archive,
-        entries: counts.entries,
-        skipped: counts.skipped,
-        truncated: counts.truncated,
-    };
-    match role {
-        EvalRole::Output { path, total_bytes, truncated } => {
-            let (path, total_bytes, truncated) = (path.clone(), *total_bytes, *truncated);
-            record.outputs.push(Output { path, blob, total_bytes, truncated });
-        }
-        EvalRole::Logs(counts) => record.logs = Some(logs(counts, blob)),
-        EvalRole::SweepOutput(counts) => record.sweep_output = Some(logs(counts, blob)),
-        EvalRole::Results => record.results = Some(blob),
-        EvalRole::Candidate { commit, parent } => {
-            let (commit, parent) = (commit.clone(), Some(parent.clone()));
-            record.candidate = Some(Bundle { commit, parent, blob });
+impl EvalRole {
+    /// Puts the stored file where it belongs in the record.
+    pub(crate) fn put(self, record: &mut EvalRecord, blob: BlobRef) {
+        let logs = |counts: Counts, archive| LogsRecord {
+            archive,
+            entries: counts.entries,
+            skipped: counts.skipped,
+            truncated: counts.truncated,
+        };
+        match self {
+            Self::Output { path, total_bytes, truncated } => {
+                record.outputs.push(Output { path, blob, total_bytes, truncated });
+            }
+            Self::Logs(counts) => record.logs = Some(logs(counts, blob)),
+            Self::SweepOutput(counts) => record.sweep_output = Some(logs(counts, blob)),
+            Self::Results => record.results = Some(blob),
+            Self::Candidate { commit, parent } => {
+                record.candidate = Some(Bundle { commit, parent: Some(parent), blob });
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The documents that trials share, parsed once.
+//! The documents that executions run under, parsed once.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,6 +7,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::limits;
 use rollout_protocol::spec::agent::AgentSpec;
+use rollout_protocol::spec::eval::EvalSpec;
 use rollout_protocol::spec::settings::TrialSettings;
 use rollout_protocol::spec::task::TaskSpec;
 use rollout_protocol::spec::trial::TrialRef;
@@ -30,12 +31,18 @@ pub(super) struct Documents {
     settings: Cache<TrialSettings>,
     agents: Cache<AgentSpec>,
     tasks: Cache<TaskSpec>,
+    evals: Cache<EvalSpec>,
 }
 
 impl Documents {
     pub(super) fn new(store: Arc<dyn BlobStore>) -> Self {
-        let (settings, agents, tasks) = (Cache::new(), Cache::new(), Cache::new());
-        Self { store, settings, agents, tasks }
+        Self {
+            store,
+            settings: Cache::new(),
+            agents: Cache::new(),
+            tasks: Cache::new(),
+            evals: Cache::new(),
+        }
     }
 
     /// The documents a trial names, if all are in memory.
@@ -62,6 +69,18 @@ impl Documents {
             agent: self.agents.get(store, outage, trial.agent).await?,
             task: self.tasks.get(store, outage, trial.task).await?,
         })
+    }
+
+    /// The eval with this digest, for as long as the store needs to give it.
+    ///
+    /// # Errors
+    /// What is to be reported when the store has not got it.
+    pub(super) async fn eval(
+        &self,
+        spec: Digest,
+        outage: &Outage,
+    ) -> Result<Arc<EvalSpec>, TrialError> {
+        self.evals.get(&*self.store, outage, spec).await
     }
 }
 
@@ -169,6 +188,6 @@ fn unreadable(error: &StoreError) -> TrialError {
         ErrorCode::STORE_FAILED,
         ErrorClass::Infrastructure,
         retry,
-        format!("what the trial runs under cannot be read: {}", chain(error)),
+        format!("what is to be run cannot be read: {}", chain(error)),
     )
 }

@@ -7,21 +7,24 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::phase::Phase;
+use rollout_protocol::spec::trial::TrialRef;
 use rollout_protocol::wire::offer::Work;
 
 use super::execution::Execution;
 use super::room::Seat;
 use super::{Shared, finish};
 use crate::environment::Labels;
+use crate::eval::{EvalContext, EvalDraft};
 use crate::supervise::panic_message;
 use crate::trial::{Finished, TrialContext};
 
 /// How an execution ended.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "lives on the stack; failures are rare")]
 pub(super) enum Ended {
     /// By itself, or by a stop.
     Finished(Finished),
+    /// By itself, or by a stop, as an eval.
+    Eval(EvalDraft),
     /// Without anything that the runner could have said.
     Failed(TrialError),
 }
@@ -48,7 +51,13 @@ pub(super) async fn drive(
 }
 
 async fn run(shared: &Shared, execution: &Arc<Execution>) -> Ended {
-    let Work::Trial(trial) = execution.offer.work;
+    match execution.offer.work {
+        Work::Trial(trial) => run_trial(shared, execution, trial).await,
+        Work::Eval => run_eval(shared, execution).await,
+    }
+}
+
+async fn run_trial(shared: &Shared, execution: &Arc<Execution>, trial: TrialRef) -> Ended {
     let documents = match shared.documents.cached(&trial) {
         Some(documents) => documents,
         None => tokio::select! {
@@ -56,22 +65,12 @@ async fn run(shared: &Shared, execution: &Arc<Execution>) -> Ended {
                 Ok(documents) => documents,
                 Err(error) => return Ended::Failed(error),
             },
-            () = execution.stopped() => {
-                return Ended::Finished(Finished::Stopped { phase: Phase::Queued, draft: None });
-            }
+            () = execution.stopped() => return unbegun(),
         },
     };
-    let offer = &execution.offer;
     let context = TrialContext {
-        labels: Labels {
-            run: offer.run,
-            item: offer.item,
-            try_id: offer.try_id,
-            exec: execution.exec,
-            worker: shared.config.worker.clone(),
-            owner: shared.config.owner.clone(),
-        },
-        spec: offer.spec,
+        labels: labels(shared, execution),
+        spec: execution.offer.spec,
         settings: documents.settings,
         agent: documents.agent,
         task: documents.task,
@@ -79,9 +78,45 @@ async fn run(shared: &Shared, execution: &Arc<Execution>) -> Ended {
         scratch: shared.spool.scratch(execution.exec),
         stop: execution.stops(),
         phases: execution.clone(),
-        pacing: shared.paces.of(offer),
+        pacing: shared.paces.of(&execution.offer),
     };
     Ended::Finished(shared.runner.run(context).await)
+}
+
+async fn run_eval(shared: &Shared, execution: &Arc<Execution>) -> Ended {
+    let spec = execution.offer.spec;
+    let eval = tokio::select! {
+        fetched = shared.documents.eval(spec, &shared.store_outage) => match fetched {
+            Ok(eval) => eval,
+            Err(error) => return Ended::Failed(error),
+        },
+        () = execution.stopped() => return unbegun(),
+    };
+    let context = EvalContext {
+        labels: labels(shared, execution),
+        spec,
+        eval,
+        scratch: shared.spool.scratch(execution.exec),
+        stop: execution.stops(),
+        phases: execution.clone(),
+    };
+    Ended::Eval(shared.runner.eval(context).await)
+}
+
+fn unbegun() -> Ended {
+    Ended::Finished(Finished::Stopped { phase: Phase::Queued, draft: None })
+}
+
+fn labels(shared: &Shared, execution: &Execution) -> Labels {
+    let offer = &execution.offer;
+    Labels {
+        run: offer.run,
+        item: offer.item,
+        try_id: offer.try_id,
+        exec: execution.exec,
+        worker: shared.config.worker.clone(),
+        owner: shared.config.owner.clone(),
+    }
 }
 
 fn defect(execution: &Execution, panic: &str) -> TrialError {

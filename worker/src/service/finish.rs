@@ -6,15 +6,15 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::limits;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{Durations, LostReason, Timestamps, Verdict};
+use rollout_protocol::record::{Durations, EvalEnd, LostReason, Timestamps, Verdict};
 use rollout_protocol::wire::report::{Body, ResultBody};
 
 use super::Shared;
 use super::execute::Ended;
 use super::execution::Execution;
 use super::report::Outgoing;
-use crate::spool::{Ending, publish};
-use crate::trial::{Draft, Finished};
+use crate::spool::{Draft, Ending, publish};
+use crate::trial::{self, Finished};
 
 /// What an execution left.
 #[expect(clippy::large_enum_variant, reason = "lives on the stack")]
@@ -88,19 +88,25 @@ fn left(execution: &Execution, ended: Ended) -> Left {
             Left::Words(bare(draft))
         }
         Ended::Finished(Finished::Verdict(draft)) => {
-            Left::Record(Ending { draft, stopped: None, marker })
+            Left::Record(Ending { draft: Draft::Trial(draft), stopped: None, marker })
         }
         Ended::Finished(Finished::Stopped { phase, draft }) => match draft {
             Some(draft) if !draft.is_bare() => {
+                let draft = Draft::Trial(draft);
                 Left::Record(Ending { draft, stopped: Some(phase), marker: false })
             }
             _ => Left::Words(stopped(phase)),
         },
+        Ended::Eval(draft) => {
+            let stopped = (draft.record.end == EvalEnd::Stopped).then(|| execution.phase());
+            let marker = marker && stopped.is_none();
+            Left::Record(Ending { draft: Draft::Eval(draft), stopped, marker })
+        }
         Ended::Failed(error) => Left::Words(failed(execution, error)),
     }
 }
 
-fn bare(draft: Draft) -> Body {
+fn bare(draft: trial::Draft) -> Body {
     let record = draft.record;
     Body::Result(Box::new(ResultBody {
         verdict: record.verdict,

@@ -44,6 +44,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::{ExecId, WorkerId};
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
@@ -57,6 +58,7 @@ use self::registry::Registry;
 use self::report::Outbox;
 use self::room::Rooms;
 use crate::environment::Owner;
+use crate::eval::{self, EvalContext, EvalDraft, Repositories};
 use crate::outage::Outage;
 use crate::port::WorkSource;
 use crate::spool::Spool;
@@ -72,16 +74,36 @@ const LAST_HELLO: Duration = Duration::from_secs(2);
 pub trait Runner: Send + Sync + fmt::Debug {
     /// Runs one execution until its environment is gone. May panic; must heed `context.stop`.
     async fn run(&self, context: TrialContext) -> Finished;
+
+    /// Runs one execution of an eval until its environment is gone. May panic; must heed
+    /// `context.stop`. A runner of trials alone says so.
+    async fn eval(&self, context: EvalContext) -> EvalDraft {
+        let error = TrialError::transient(
+            ErrorType::InternalError,
+            ErrorCode::BUG,
+            "this worker runs trials only",
+        );
+        EvalDraft::failed(&context, "", error)
+    }
 }
 
-/// Runs trials.
+/// Runs trials and evals.
 #[derive(Debug)]
-pub struct TrialRunner(pub TrialServices);
+pub struct LocalRunner {
+    /// What both need.
+    pub services: TrialServices,
+    /// What evals need besides.
+    pub repositories: Repositories,
+}
 
 #[async_trait]
-impl Runner for TrialRunner {
+impl Runner for LocalRunner {
     async fn run(&self, context: TrialContext) -> Finished {
-        trial::run(context, &self.0).await
+        trial::run(context, &self.services).await
+    }
+
+    async fn eval(&self, context: EvalContext) -> EvalDraft {
+        eval::run(context, &self.services, &self.repositories).await
     }
 }
 

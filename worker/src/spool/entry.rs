@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{LogsRecord, Output, TrialRecord};
+use rollout_protocol::record::ExecutionRecord;
 use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::hello::Running;
 use serde::{Deserialize, Serialize};
 
-use crate::trial::{Draft, FileRole};
+use super::draft::{Draft, Role};
 
 /// Name of the file that makes an entry whole.
 pub(super) const FILE: &str = "entry.json";
@@ -32,7 +32,7 @@ pub(crate) struct Ending {
 pub(super) struct Entry {
     /// [`RUN_FORMAT`].
     pub(super) format: u32,
-    pub(super) record: TrialRecord,
+    pub(super) record: ExecutionRecord,
     pub(super) stopped: Option<Phase>,
     pub(super) marker: bool,
     /// In the order of their file names, which are their indices.
@@ -44,7 +44,7 @@ pub(super) struct Entry {
 pub(super) struct EntryFile {
     pub(super) media_type: MediaType,
     #[serde(flatten)]
-    pub(super) role: FileRole,
+    pub(super) role: Role,
 }
 
 /// A spooled execution.
@@ -57,28 +57,10 @@ pub(crate) struct Kept {
 
 impl Entry {
     /// The record with its files, which are stored as `blobs`.
-    pub(super) fn record_with(&self, blobs: Vec<BlobRef>) -> TrialRecord {
+    pub(super) fn record_with(&self, blobs: Vec<BlobRef>) -> ExecutionRecord {
         let mut record = self.record.clone();
         for (file, blob) in self.files.iter().zip(blobs) {
-            match file.role.clone() {
-                FileRole::Output { path, total_bytes, truncated } => {
-                    record.outputs.push(Output { path, blob, total_bytes, truncated });
-                }
-                FileRole::Logs { entries, skipped, truncated } => {
-                    record.logs = Some(LogsRecord { archive: blob, entries, skipped, truncated });
-                }
-                FileRole::StepLogs { step, entries, skipped, truncated } => {
-                    if let Some(step) = record.steps.get_mut(step) {
-                        let logs = LogsRecord { archive: blob, entries, skipped, truncated };
-                        step.logs = Some(logs);
-                    }
-                }
-                FileRole::Artifact { index } => {
-                    if let Some(artifact) = record.artifacts.get_mut(index) {
-                        artifact.archive = Some(blob);
-                    }
-                }
-            }
+            file.role.clone().put(&mut record, blob);
         }
         record
     }
@@ -92,7 +74,7 @@ impl Kept {
 
     /// How a hello shows it.
     pub(super) fn line(&self) -> Running {
-        let TrialRecord { run, item, try_id, exec, .. } = self.entry.record;
+        let (run, item, try_id, exec) = self.entry.record.ids();
         Running { run, item, try_id, exec, phase: Phase::Teardown, claiming: false }
     }
 

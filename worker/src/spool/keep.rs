@@ -9,9 +9,9 @@ use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::version::RUN_FORMAT;
 
+use super::draft::Loose;
 use super::entry::{self, Ending, Entry, EntryFile, Kept};
 use super::{SCRATCH, SPOOL, discard};
-use crate::trial::CapturedFile;
 
 /// One change of the disk. Doing it again does no harm.
 #[derive(Debug)]
@@ -35,16 +35,17 @@ pub(super) fn keep(worker_dir: &Path, ending: Ending) -> io::Result<Kept> {
 /// What will be kept, and how.
 pub(super) fn plan(worker_dir: &Path, ending: Ending) -> io::Result<(Kept, Vec<Step>)> {
     let Ending { draft, stopped, marker } = ending;
-    let exec = draft.record.exec.to_string();
+    let (record, files) = draft.into_parts();
+    let (.., exec) = record.ids();
+    let exec = exec.to_string();
     let spool = worker_dir.join(SPOOL);
     let dir = spool.join(&exec);
-    let mut entry =
-        Entry { format: RUN_FORMAT, record: draft.record, stopped, marker, files: Vec::new() };
+    let mut entry = Entry { format: RUN_FORMAT, record, stopped, marker, files: Vec::new() };
     let mut steps = vec![Step::CreateDir(dir.clone())];
-    for CapturedFile { file, media_type, role } in draft.files {
+    for Loose { file, media_type, role } in files {
         let to = dir.join(entry.files.len().to_string());
         if !file.exists() && !to.exists() {
-            entry.record.secondary_errors.push(vanished(&file));
+            entry.record.add_error(vanished(&file));
             continue;
         }
         steps.extend([Step::Move { from: file, to: to.clone() }, Step::Sync(to)]);

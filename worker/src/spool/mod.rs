@@ -10,6 +10,7 @@
 //! its report. Storing and reporting twice is harmless: blobs are named by their content, reports
 //! by their execution.
 
+mod draft;
 mod entry;
 mod keep;
 mod publish;
@@ -26,6 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rollout_protocol::id::ExecId;
 
+pub(crate) use self::draft::Draft;
 pub(crate) use self::entry::{Ending, Kept};
 pub(crate) use self::publish::publish;
 pub use self::publish::{failed_report, report_of};

@@ -5,7 +5,7 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{Durations, LostReason, Timestamps, TrialRecord, Verdict};
+use rollout_protocol::record::{Durations, ExecutionRecord, LostReason, Timestamps, Verdict};
 use rollout_protocol::wire::marker::Marker;
 use rollout_protocol::wire::report::{Body, Report, ResultBody};
 
@@ -39,25 +39,22 @@ async fn store_once(store: &dyn BlobStore, kept: &Kept) -> Result<Report, StoreE
         put_marker(store, &record, &blob).await?;
     }
     Ok(match entry.stopped {
-        None => report(&record, result(&record, Some(blob))),
-        Some(phase) => report(
-            &record,
-            Body::Lost {
-                reason: LostReason::Stopped,
-                phase: Some(phase),
-                record: Some(blob),
-                cost: record.verdict.cost,
-            },
-        ),
+        None => report_of(&record, blob),
+        Some(phase) => record.report(Body::Lost {
+            reason: LostReason::Stopped,
+            phase: Some(phase),
+            record: Some(blob),
+            cost: record.verdict().cost,
+        }),
     })
 }
 
 async fn put_marker(
     store: &dyn BlobStore,
-    record: &TrialRecord,
+    record: &ExecutionRecord,
     blob: &BlobRef,
 ) -> Result<(), StoreError> {
-    let TrialRecord { run, item, try_id, exec, .. } = *record;
+    let (run, item, try_id, exec) = record.ids();
     let path = Marker { run, item, try_id, exec, record: blob.digest }.to_string();
     let content = serde_json::to_vec(blob).expect("a reference has only text keys");
     store.put_document(&path, Bytes::from(content)).await?;
@@ -67,37 +64,22 @@ async fn put_marker(
 fn unstorable(kept: &Kept, error: &StoreError) -> Report {
     let record = &kept.entry.record;
     let message = format!("the result could not be stored: {}", chain(error));
-    tracing::error!("execution {}: {message}", record.exec);
+    let (.., exec) = record.ids();
+    tracing::error!("execution {exec}: {message}");
     let error = TrialError::transient(ErrorType::InternalError, ErrorCode::STORE_FAILED, message)
         .in_phase(Phase::Collection);
-    let (durations, timestamps) = (record.durations.clone(), record.timestamps.clone());
-    report(record, failed_body(error, durations, timestamps))
+    let (durations, timestamps) = (record.durations().clone(), record.timestamps().clone());
+    record.report(failed_body(error, durations, timestamps))
 }
 
 /// The report of an execution with a verdict, made from its record in the store.
-pub fn report_of(record: &TrialRecord, blob: BlobRef) -> Report {
-    report(record, result(record, Some(blob)))
-}
-
-fn report(record: &TrialRecord, body: Body) -> Report {
-    Report {
-        run: record.run,
-        item: record.item,
-        try_id: record.try_id,
-        exec: record.exec,
-        spec: record.spec,
-        worker: record.worker.clone(),
-        body,
-    }
-}
-
-fn result(record: &TrialRecord, blob: Option<BlobRef>) -> Body {
-    Body::Result(Box::new(ResultBody {
-        verdict: record.verdict.clone(),
-        durations: record.durations.clone(),
-        timestamps: record.timestamps.clone(),
-        record: blob,
-    }))
+pub fn report_of(record: &ExecutionRecord, blob: BlobRef) -> Report {
+    record.report(Body::Result(Box::new(ResultBody {
+        verdict: record.verdict(),
+        durations: record.durations().clone(),
+        timestamps: record.timestamps().clone(),
+        record: Some(blob),
+    })))
 }
 
 fn failed_body(error: TrialError, durations: Durations, timestamps: Timestamps) -> Body {

@@ -133,8 +133,9 @@ impl Recovery {
                 // Its scratch directory is still there, and tells whose it was.
                 Ok(None) => found.litter.push(dir),
                 Ok(Some(kept)) => {
-                    finished.push(kept.entry.record.exec);
-                    if wanted(kept.entry.record.run) {
+                    let (run, _, _, exec) = kept.entry.record.ids();
+                    finished.push(exec);
+                    if wanted(run) {
                         found.kept.push(kept);
                     } else {
                         found.left += 1;

@@ -110,7 +110,7 @@ impl Scene {
         let offer = Sample::store(&store).offer(3, TryId::first(1));
         let exec = ExecId::from_bytes([7; 16]);
         let worker: WorkerId = "dead".parse().unwrap();
-        let Work::Trial(trial) = offer.work;
+        let Work::Trial(trial) = offer.work else { unreachable!("samples are trials") };
         let TrialRef { settings, agent, task, attempt } = trial;
         let owner = Owner::current(dir.path().to_owned());
         let context = TrialContext {
@@ -149,7 +149,7 @@ impl Scene {
         let logs =
             CapturedFile { file: scratch.join("logs.tar"), media_type: MediaType::Tar, role };
         draft.files = vec![output, logs];
-        Ending { draft, stopped: None, marker: true }
+        Ending { draft: Draft::Trial(draft), stopped: None, marker: true }
     }
 
     async fn recover(&self) -> Recovered {

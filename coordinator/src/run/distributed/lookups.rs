@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::id::{ItemId, RunId};
 use rollout_protocol::limits::DOCUMENT_BYTES;
-use rollout_protocol::record::TrialRecord;
+use rollout_protocol::record::ExecutionRecord;
 use rollout_protocol::wire::marker::Marker;
 use rollout_protocol::wire::report::Report;
 use rollout_worker::outage::Outage;
@@ -64,8 +64,8 @@ async fn read(
         return Ok(None);
     }
     let bytes = store.get_bytes(&blob.digest, DOCUMENT_BYTES).await?;
-    let Ok(record) = serde_json::from_slice::<TrialRecord>(&bytes) else { return Ok(None) };
+    let Ok(record) = serde_json::from_slice::<ExecutionRecord>(&bytes) else { return Ok(None) };
     let Marker { run, item, try_id, exec, .. } = *marker;
-    let fits = (record.run, record.item, record.try_id, record.exec) == (run, item, try_id, exec);
+    let fits = record.ids() == (run, item, try_id, exec);
     Ok(fits.then(|| report_of(&record, blob)))
 }

@@ -8,11 +8,12 @@ use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::hello::Budget;
 use rollout_worker::environment::Owner;
+use rollout_worker::eval::Repositories;
 use rollout_worker::port::Incarnation;
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::embedded::model::{Model, ModelConfig};
 use rollout_worker::secrets::TrialVariables;
-use rollout_worker::service::{self, Profile, Shutdown, TrialRunner, Worker, WorkerConfig};
+use rollout_worker::service::{self, LocalRunner, Profile, Shutdown, Worker, WorkerConfig};
 use rollout_worker::store::FsStore;
 use rollout_worker::trial::{TaskFiles, TrialServices};
 use tokio::sync::watch;
@@ -64,7 +65,7 @@ impl World {
         let config = WorkerConfig {
             worker: name.parse().expect("a name"),
             owner: Owner::current(dir.clone()),
-            dir,
+            dir: dir.clone(),
             pool: "default".to_owned(),
             slots,
             budget: Budget::default(),
@@ -74,7 +75,10 @@ impl World {
             suspicious_window: Some(LEASE),
             spool_bytes: 1 << 20,
         };
-        let runner = Arc::new(TrialRunner(services));
+        let repositories =
+            Repositories::open(&dir.join("repositories"), self.store.clone(), 1 << 30);
+        let repositories = repositories.expect("a directory");
+        let runner = Arc::new(LocalRunner { services, repositories });
         let worker = Worker::new(config, self.queue.clone(), self.store.clone(), runner);
         let (stop, told) = watch::channel(Shutdown::No);
         (stop, supervise::spawn("worker", worker.run(told)))

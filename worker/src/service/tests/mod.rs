@@ -154,7 +154,9 @@ async fn a_store_outage_costs_no_slot_and_no_result() {
 async fn documents_the_store_has_not_got_are_a_typed_failure() {
     let scene = Scene::new();
     let mut offer = scene.sample.offer(1, TryId::first(1));
-    let rollout_protocol::wire::offer::Work::Trial(trial) = &mut offer.work;
+    let rollout_protocol::wire::offer::Work::Trial(trial) = &mut offer.work else {
+        unreachable!("samples are trials")
+    };
     trial.task = rollout_protocol::digest::Digest::of(b"nowhere");
     scene.queue.offer(&[offer]).await.unwrap();
     let report = scene.report().await;

@@ -1,0 +1,70 @@
+//! Records of executions of any kind, for whoever carries them.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Durations, EvalRecord, Timestamps, TrialRecord, Verdict};
+use crate::error::TrialError;
+use crate::id::{ExecId, ItemId, RunId, TryId};
+use crate::wire::report::{Body, Report};
+
+/// The record of one execution. What kind it is shows in what it says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum ExecutionRecord {
+    /// Of an eval.
+    Eval(Box<EvalRecord>),
+    /// Of a trial.
+    Trial(Box<TrialRecord>),
+}
+
+impl ExecutionRecord {
+    /// Run, item, try and execution.
+    pub fn ids(&self) -> (RunId, ItemId, TryId, ExecId) {
+        match self {
+            Self::Eval(record) => (record.run, record.item, record.try_id, record.exec),
+            Self::Trial(record) => (record.run, record.item, record.try_id, record.exec),
+        }
+    }
+
+    /// What it came to.
+    pub fn verdict(&self) -> Verdict {
+        match self {
+            Self::Eval(record) => record.verdict(),
+            Self::Trial(record) => record.verdict.clone(),
+        }
+    }
+
+    /// How long it took.
+    pub fn durations(&self) -> &Durations {
+        match self {
+            Self::Eval(record) => &record.durations,
+            Self::Trial(record) => &record.durations,
+        }
+    }
+
+    /// When it was where.
+    pub fn timestamps(&self) -> &Timestamps {
+        match self {
+            Self::Eval(record) => &record.timestamps,
+            Self::Trial(record) => &record.timestamps,
+        }
+    }
+
+    /// Adds an error of the collection.
+    pub fn add_error(&mut self, error: TrialError) {
+        match self {
+            Self::Eval(record) => record.secondary_errors.push(error),
+            Self::Trial(record) => record.secondary_errors.push(error),
+        }
+    }
+
+    /// The execution's report that says `body`.
+    pub fn report(&self, body: Body) -> Report {
+        let (run, item, try_id, exec) = self.ids();
+        let (spec, worker) = match self {
+            Self::Eval(record) => (record.spec, record.worker.clone()),
+            Self::Trial(record) => (record.spec, record.worker.clone()),
+        };
+        Report { run, item, try_id, exec, spec, worker, body }
+    }
+}
