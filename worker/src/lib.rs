@@ -12,6 +12,7 @@ pub mod owner;
 pub mod pacing;
 pub mod port;
 pub mod queue;
+pub mod removal;
 pub mod secrets;
 pub mod service;
 pub mod spool;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 
 use super::EvalFilesError;
-use crate::supervise;
+use crate::removal;
 
 /// Name of the lock in a directory of one process.
 pub(super) const LOCK: &str = "lock";
@@ -36,23 +36,9 @@ impl Lock {
 }
 
 /// Removes a file or directory that may not be there.
-pub(super) fn remove_now(path: &Path) -> io::Result<()> {
-    let removed = match std::fs::symlink_metadata(path) {
-        Ok(found) if found.is_dir() => std::fs::remove_dir_all(path),
-        Ok(_) => std::fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-/// Removes a file or directory that may not be there.
 pub(super) async fn remove(path: &Path) -> Result<(), EvalFilesError> {
-    let (path, shown) = (path.to_owned(), path.to_owned());
-    let removed = supervise::blocking(move || remove_now(&path)).await;
-    removed.map_err(|source| EvalFilesError::disk("removing", &shown, source))
+    let removed = removal::remove(path).await;
+    removed.map_err(|source| EvalFilesError::disk("removing", path, source))
 }
 
 /// Bytes of the files below a directory, as far as they can be looked at.

@@ -72,7 +72,7 @@ impl Mirrors {
             let Some(name) = name.to_str().filter(|name| *name != disk::LOCK) else { continue };
             match format!("sha256:{name}").parse::<Digest>() {
                 Ok(root) => found.push((entry.metadata()?.modified()?, root, path)),
-                Err(_) => disk::remove_now(&path)?,
+                Err(_) => crate::removal::remove_now(&path)?,
             }
         }
         found.sort();

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::id::WorkerId;
 
 use super::{LOCK, Owner};
+use crate::removal;
 
 /// In front of the names of directories that are not ready.
 const UNREADY: &str = ".new-";
@@ -223,10 +224,8 @@ fn remove(path: &Path) -> Result<(), WorkerDirError> {
         if entry.file_name() == LOCK {
             continue;
         }
-        let is_dir = entry.file_type().map_err(failed())?.is_dir();
         let path = entry.path();
-        let removed = if is_dir { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-        removed.map_err(WorkerDirError::of("removing", &path))?;
+        removal::remove_now(&path).map_err(WorkerDirError::of("removing", &path))?;
     }
     fs::remove_file(path.join(LOCK)).map_err(failed())?;
     fs::remove_dir(path).map_err(failed())

@@ -12,8 +12,8 @@ use rollout_protocol::digest::Digest;
 use tokio::sync::OnceCell;
 
 use crate::archive::{self, ArchiveError, Limits};
+use crate::removal;
 use crate::store::{BlobStore, StoreError};
-use crate::supervise;
 
 /// Parts of tasks that are kept although no trial uses them. More would seldom be used again:
 /// trials of one task follow each other.
@@ -113,10 +113,8 @@ impl TaskFiles {
     /// # Errors
     /// Of the local disk.
     pub fn open(dir: &Path, store: Arc<dyn BlobStore>) -> io::Result<Self> {
-        match std::fs::remove_dir_all(dir) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => std::fs::create_dir_all(dir)?,
-        }
+        removal::remove_now(dir)?;
+        std::fs::create_dir_all(dir)?;
         Ok(Self {
             dir: dir.to_owned(),
             store,
@@ -254,18 +252,7 @@ impl TaskFiles {
 
 /// Removes a file or directory. Best effort: the next owner of the cache empties it anyway.
 async fn remove(path: &Path) {
-    let path = path.to_owned();
-    supervise::blocking(move || {
-        let removed = match std::fs::symlink_metadata(&path) {
-            Ok(found) if found.is_dir() => std::fs::remove_dir_all(&path),
-            Ok(_) => std::fs::remove_file(&path),
-            Err(error) => Err(error),
-        };
-        if let Err(error) = removed
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            tracing::warn!(path = %path.display(), %error, "a cached file cannot be removed");
-        }
-    })
-    .await;
+    if let Err(error) = removal::remove(path).await {
+        tracing::warn!(path = %path.display(), %error, "a cached file cannot be removed");
+    }
 }

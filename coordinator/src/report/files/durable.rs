@@ -98,15 +98,6 @@ fn list(root: &Path, paths: &mut Vec<PathBuf>) -> Result<(), FileError> {
 
 /// Removes whatever is at `path`; that nothing is there is fine.
 pub(super) fn remove(path: &Path) -> Result<(), FileError> {
-    let removed = match fs::symlink_metadata(path) {
-        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(FileError { action: "remove", path: path.to_owned(), source: error })
-        }
-        _ => Ok(()),
-    }
+    let removed = rollout_worker::removal::remove_now(path);
+    removed.map_err(|source| FileError { action: "remove", path: path.to_owned(), source })
 }

@@ -102,7 +102,7 @@ impl Repository {
                     known.insert(path.to_owned(), Known { admin, commit });
                 }
                 // A crash came before it was written whose it is.
-                None => cleanup::remove_now(&admin)
+                None => rollout_worker::removal::remove_now(&admin)
                     .map_err(|error| RepositoryError::disk("removing", &admin, error))?,
             }
         }

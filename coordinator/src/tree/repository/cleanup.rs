@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use rollout_worker::supervise;
+use rollout_worker::{removal, supervise};
 
 use super::{Repository, RepositoryError};
 use crate::tree::manifest::{Cleanup, CleanupKind};
@@ -30,24 +30,10 @@ impl Repository {
     }
 }
 
-/// Removes a file or directory that may not be there. Links are removed, not followed.
-pub(super) fn remove_now(path: &Path) -> io::Result<()> {
-    let removed = match std::fs::symlink_metadata(path) {
-        Ok(found) if found.is_dir() => std::fs::remove_dir_all(path),
-        Ok(_) => std::fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
 /// Removes a file or directory that may not be there.
 pub(super) async fn remove(path: &Path) -> Result<(), RepositoryError> {
-    let (path, shown) = (path.to_owned(), path.to_owned());
-    let removed = supervise::blocking(move || remove_now(&path)).await;
-    removed.map_err(|error| RepositoryError::disk("removing", &shown, error))
+    let removed = removal::remove(path).await;
+    removed.map_err(|error| RepositoryError::disk("removing", path, error))
 }
 
 /// Removes the locks that a git which was killed has left: nobody else works on the repository.

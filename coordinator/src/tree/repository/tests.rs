@@ -54,7 +54,7 @@ impl World {
     /// Stores a commit of our own repository as a bundle, and forgets it there.
     async fn bundle(&self, commit: &str, parent: Option<&str>) -> Bundle {
         let file = self.run.path().join("made.bundle");
-        cleanup::remove_now(&file).expect("removed");
+        rollout_worker::removal::remove_now(&file).expect("removed");
         let git = self.repository.bare.git();
         bundle::write(git, commit, parent, &file, 1 << 20).await.expect("written");
         let blob = self.store.put_file(&file, MediaType::Bytes).await.expect("stored");

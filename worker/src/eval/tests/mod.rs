@@ -56,7 +56,7 @@ impl World {
         let (checkout, slot) = self.checkout(repository).await;
         let taken = checkout.take_out(Box::new(Cursor::new(tree.finish()))).await?;
         let to = self.dir.path().join("candidate");
-        disk::remove_now(&to).expect("removed");
+        crate::removal::remove_now(&to).expect("removed");
         let outcome = checkout.commit(&taken, message, &Redactor::default(), &to).await;
         slot.clean().await.expect("cleaned");
         outcome
