@@ -5,11 +5,10 @@ use proptest::prelude::*;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
-use rollout_protocol::id::{ExecId, RunId, TryId};
 use rollout_protocol::record::{
     ArtifactKind, ArtifactRecord, ArtifactStatus, Durations, EnvironmentRecord, Execution,
     ExecutionEnd, LimitsHeld, LogsRecord, LostReason, Outcome, Output, Rewards, Settlement,
-    StepRecord, Timestamps, TrialRecord, Verdict,
+    StepRecord, TrialRecord, Verdict,
 };
 use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
 use rollout_protocol::spec::environment::{
@@ -17,20 +16,17 @@ use rollout_protocol::spec::environment::{
 };
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
 use rollout_protocol::spec::trial::TrialName;
-use rollout_protocol::{Timestamp, version::RUN_FORMAT};
+use rollout_protocol::version::RUN_FORMAT;
 use rollout_worker::archive::{self, Keep, Limits};
 use rollout_worker::store::{BlobStore, MemoryStore};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::plan::{JobPlan, PlanDocument, PlannedTask};
+use crate::report::testing::{self, at, record};
 
 const AGENTS: [&str; 2] = ["oracle", "=cmd"];
 const TASKS: [&str; 2] = ["a,b", "two"];
-
-fn at(second: i64) -> Timestamp {
-    Timestamp::from_second(1_750_000_000 + second).expect("in range")
-}
 
 /// A run directory of two agents, two tasks and two attempts.
 struct Run {
@@ -113,7 +109,7 @@ impl Run {
 
     fn close(&self) {
         let manifest = json!({
-            "format": RUN_FORMAT, "run": RunId::from_bytes([7; 16]), "job": "a job",
+            "format": RUN_FORMAT, "run": testing::run(), "job": "a job",
             "created_at": at(0), "updated_at": at(99), "plan": Digest::of(b"plan"), "epoch": 1,
             "state": "completed", "total": 8, "settled": self.settled, "in_flight": 0,
             "journal": {"epoch": 1, "durable_bytes": 0}, "sealed": [],
@@ -143,60 +139,11 @@ impl Run {
 }
 
 fn name(agent: usize, task: usize, attempt: u32) -> TrialName {
-    let (agent, task) = (AGENTS[agent].into(), TASKS[task].into());
-    TrialName { agent, dataset: "data".into(), task, attempt }
+    testing::trial(AGENTS[agent], TASKS[task], attempt)
 }
 
 fn settlement(trial: TrialName, verdict: Verdict) -> Settlement {
-    let execution = Execution {
-        try_id: TryId::first(1),
-        exec: ExecId::from_bytes([1; 16]),
-        worker: "worker-1".parse().expect("a token"),
-        end: ExecutionEnd::Reported { verdict: verdict.clone() },
-        record: None,
-        durations: Some(Durations { total_sec: 2.5, ..Durations::default() }),
-        timestamps: Some(Timestamps::instant(at(1))),
-    };
-    Settlement {
-        item: trial.item(),
-        trial,
-        by: Some(execution),
-        verdict,
-        superseded: Vec::new(),
-        settled_at: at(9),
-    }
-}
-
-fn record(settlement: &Settlement) -> TrialRecord {
-    let by = settlement.by.as_ref().expect("an execution");
-    TrialRecord {
-        format: 1,
-        run: RunId::from_bytes([7; 16]),
-        item: settlement.item,
-        try_id: by.try_id,
-        exec: by.exec,
-        worker: by.worker.clone(),
-        host: "host".into(),
-        trial: settlement.trial.clone(),
-        spec: Digest::of(b"spec"),
-        task_git_commit_id: Some("c0ffee".into()),
-        verdict: settlement.verdict.clone(),
-        secondary_errors: Vec::new(),
-        durations: Durations { total_sec: 3.0, verifier_sec: Some(1.0), ..Durations::default() },
-        timestamps: Timestamps {
-            verifier_started_at: Some(at(2)),
-            verifier_ended_at: Some(at(3)),
-            ..Timestamps::instant(at(1))
-        },
-        environment: None,
-        outputs: Vec::new(),
-        logs: None,
-        verifier_stdout: None,
-        verifier_stderr: None,
-        artifacts: Vec::new(),
-        steps: Vec::new(),
-        verifier_environment: None,
-    }
+    testing::settlement(trial, 1, verdict)
 }
 
 fn error(kind: ErrorType, class: ErrorClass, message: &str) -> TrialError {

@@ -14,7 +14,7 @@ mod problem;
 mod reporter;
 pub mod terminal;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 

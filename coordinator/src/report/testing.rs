@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::blob::BlobRef;
-use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::{ExecId, RunId, TryId};
@@ -13,16 +12,17 @@ use rollout_protocol::record::{
     Durations, Execution, ExecutionEnd, Settlement, Timestamps, TrialRecord, Verdict,
 };
 use rollout_protocol::spec::trial::TrialName;
+use rollout_worker::testing;
 
-pub(super) fn at(second: i64) -> Timestamp {
+pub(crate) fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_750_000_000 + second).expect("in range")
 }
 
-pub(super) fn run() -> RunId {
+pub(crate) fn run() -> RunId {
     RunId::from_bytes([7; 16])
 }
 
-pub(super) fn trial(agent: &str, task: &str, attempt: u32) -> TrialName {
+pub(crate) fn trial(agent: &str, task: &str, attempt: u32) -> TrialName {
     TrialName { agent: agent.into(), dataset: "data".into(), task: task.into(), attempt }
 }
 
@@ -39,7 +39,7 @@ pub(super) fn failed(error: TrialError) -> Verdict {
 }
 
 /// A settlement by execution `exec`, without a record blob.
-pub(super) fn settlement(trial: TrialName, exec: u8, verdict: Verdict) -> Settlement {
+pub(crate) fn settlement(trial: TrialName, exec: u8, verdict: Verdict) -> Settlement {
     let execution = Execution {
         try_id: TryId::first(1),
         exec: ExecId::from_bytes([exec; 16]),
@@ -60,31 +60,22 @@ pub(super) fn settlement(trial: TrialName, exec: u8, verdict: Verdict) -> Settle
 }
 
 /// The record that belongs to a settlement, without outputs.
-pub(super) fn record(settlement: &Settlement) -> TrialRecord {
+pub(crate) fn record(settlement: &Settlement) -> TrialRecord {
     let by = settlement.by.as_ref().expect("settled by an execution");
     TrialRecord {
-        format: 1,
         run: run(),
         item: settlement.item,
         try_id: by.try_id,
         exec: by.exec,
         worker: by.worker.clone(),
-        host: "host".into(),
-        trial: settlement.trial.clone(),
-        spec: Digest::of(b"spec"),
         task_git_commit_id: Some("c0ffee".into()),
-        verdict: settlement.verdict.clone(),
-        secondary_errors: Vec::new(),
         durations: Durations { total_sec: 3.0, verifier_sec: Some(1.0), ..Durations::default() },
-        timestamps: Timestamps { verifier_started_at: Some(at(2)), ..Timestamps::instant(at(1)) },
-        environment: None,
-        outputs: Vec::new(),
-        logs: None,
-        verifier_stdout: None,
-        verifier_stderr: None,
-        artifacts: Vec::new(),
-        steps: Vec::new(),
-        verifier_environment: None,
+        timestamps: Timestamps {
+            verifier_started_at: Some(at(2)),
+            verifier_ended_at: Some(at(3)),
+            ..Timestamps::instant(at(1))
+        },
+        ..testing::record(settlement.trial.clone(), settlement.verdict.clone(), at(1))
     }
 }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use rollout_protocol::Timestamp;
-use rollout_protocol::id::{ItemId, RunId, TryId};
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::record::{Durations, Timestamps, TrialRecord, Verdict};
 use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
 use rollout_protocol::spec::environment::{
@@ -76,29 +77,23 @@ impl Sample {
     }
 }
 
-/// A passed trial that left nothing.
-pub fn draft(context: &TrialContext) -> Draft {
-    let TrialContext { labels, spec, agent, task, attempt, .. } = context;
-    let record = TrialRecord {
+/// The record of a trial that left nothing and took no time, by an execution of its own.
+pub fn record(trial: TrialName, verdict: Verdict, at: Timestamp) -> TrialRecord {
+    TrialRecord {
         format: RUN_FORMAT,
-        run: labels.run,
-        item: labels.item,
-        try_id: labels.try_id,
-        exec: labels.exec,
-        worker: labels.worker.clone(),
-        host: labels.owner.host.clone(),
-        trial: TrialName {
-            agent: agent.name.clone(),
-            dataset: task.dataset.clone(),
-            task: task.name.clone(),
-            attempt: *attempt,
-        },
-        spec: *spec,
+        run: RunId::from_bytes([1; 16]),
+        item: trial.item(),
+        try_id: TryId::first(1),
+        exec: ExecId::from_bytes([1; 16]),
+        worker: "worker-1".parse().expect("a worker id"),
+        host: "host".into(),
+        trial,
+        spec: Digest::of(b"spec"),
         task_git_commit_id: None,
-        verdict: Verdict::completed(1.0),
+        verdict,
         secondary_errors: Vec::new(),
         durations: Durations::default(),
-        timestamps: Timestamps::instant(Timestamp::now()),
+        timestamps: Timestamps::instant(at),
         environment: None,
         outputs: Vec::new(),
         logs: None,
@@ -107,6 +102,27 @@ pub fn draft(context: &TrialContext) -> Draft {
         artifacts: Vec::new(),
         steps: Vec::new(),
         verifier_environment: None,
+    }
+}
+
+/// A passed trial that left nothing.
+pub fn draft(context: &TrialContext) -> Draft {
+    let TrialContext { labels, spec, agent, task, attempt, .. } = context;
+    let trial = TrialName {
+        agent: agent.name.clone(),
+        dataset: task.dataset.clone(),
+        task: task.name.clone(),
+        attempt: *attempt,
+    };
+    let record = TrialRecord {
+        run: labels.run,
+        item: labels.item,
+        try_id: labels.try_id,
+        exec: labels.exec,
+        worker: labels.worker.clone(),
+        host: labels.owner.host.clone(),
+        spec: *spec,
+        ..record(trial, Verdict::completed(1.0), Timestamp::now())
     };
     Draft { record, files: Vec::new() }
 }
