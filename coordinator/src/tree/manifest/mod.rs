@@ -155,6 +155,15 @@ pub struct Root {
     pub root_baseline_provenance: Provenance,
 }
 
+/// A file that was made, and what its content was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptFile {
+    /// Where it is, below the run's directory.
+    pub path: String,
+    /// Its content, in hexadecimal digits.
+    pub sha256: String,
+}
+
 /// A file that was copied, and what its content was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {

@@ -4,7 +4,7 @@ use rollout_protocol::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::super::ids::{EvalId, NodeId};
-use super::Provenance;
+use super::{KeptFile, Provenance};
 
 /// A commit that ideas are tried on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -41,6 +41,9 @@ pub struct Node {
     /// The files in them when it was.
     #[serde(default)]
     pub context_idea_files: Vec<IdeaFile>,
+    /// What the generator was told beside them.
+    #[serde(default)]
+    pub context_pack_files: Vec<KeptFile>,
     /// What it generated, by file name; nothing before it ran.
     #[serde(default)]
     pub generated_idea_files: Option<Vec<IdeaFile>>,

@@ -18,12 +18,14 @@
 //! 3. When the queue says so: [`Repository::remove`].
 //! 4. An eval of a node: [`Repository::spec`] of the node's commit goes into its
 //!    [`EvalSpec`](rollout_protocol::spec::eval::EvalSpec).
-//! 5. A record with a candidate: [`Repository::import`] before the eval is settled; only then may
+//! 5. What a generator of ideas is told of a node: [`Repository::diff`].
+//! 6. A record with a candidate: [`Repository::import`] before the eval is settled; only then may
 //!    the manifest name the commit. A candidate that is refused makes the eval a failed one.
 
 mod bundles;
 mod checkouts;
 mod cleanup;
+mod diff;
 mod import;
 mod references;
 mod users;

@@ -363,3 +363,30 @@ async fn a_creation_that_did_not_end_is_begun_again() {
     let shown = Git::ours(again.dir()).call(["cat-file", "-t", &root]).line().await;
     assert_eq!(shown.expect("there"), "commit");
 }
+
+#[tokio::test]
+async fn changes_are_told_whatever_the_repository_says_and_within_bounds() {
+    let world = World::new().await;
+    let root = world.repository.root();
+    let text = "print(3)\n".repeat(200);
+    let candidate = world.candidate(&root, "new file", "100644", &text).await;
+    world.repository.import(&root, &candidate).await.expect("taken in");
+    let shown = async |to: &str, most| {
+        let shown = world.repository.bounded_diff(&root, to, most).await.expect("compared");
+        String::from_utf8(shown).expect("text")
+    };
+    let whole = shown(&candidate.commit, 1 << 20).await;
+    assert!(whole.contains("new file | 200 +++") && whole.contains("+print(3)\n"), "{whole}");
+    assert_eq!(whole.matches("+print(3)").count(), 200);
+    let again = world.repository.diff(&root, &candidate.commit).await.expect("compared");
+    assert_eq!(again, whole.into_bytes());
+    let cut = shown(&candidate.commit, 1000).await;
+    assert!(cut.len() < 1100 && cut.ends_with("\n[… the rest of the changes is left out …]\n"));
+    assert!(cut.contains("\n+print(3)\n["), "cut after a line: {cut}");
+    assert_eq!(shown(&root, 1000).await, "");
+    let attributes = world.candidate(&root, ".gitattributes", "100644", "* diff=x\n").await;
+    world.repository.import(&root, &attributes).await.expect("taken in");
+    assert!(shown(&attributes.commit, 1 << 20).await.contains("+* diff=x"));
+    let unknown = world.repository.diff(&root, "--output=/tmp/x").await;
+    assert!(matches!(unknown, Err(RepositoryError::Unknown { .. })), "{unknown:?}");
+}

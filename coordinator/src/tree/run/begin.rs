@@ -151,6 +151,7 @@ fn first(
         node_ideas_dir: format!("node_ideas/{}", NodeId(0)),
         context_ideas_dirs: Vec::new(),
         context_idea_files: Vec::new(),
+        context_pack_files: Vec::new(),
         generated_idea_files: None,
         dedupe: Dedupe::default(),
     };

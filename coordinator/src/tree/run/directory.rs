@@ -49,6 +49,11 @@ impl Directory {
         self.root().join("node_ideas").join(node.to_string())
     }
 
+    /// Directory of what a node's generator of ideas is told.
+    pub fn context(&self, node: NodeId) -> PathBuf {
+        self.root().join("context").join(node.to_string())
+    }
+
     /// A path that a manifest names, if it is one below the directory.
     pub fn below(&self, path: &str) -> Option<PathBuf> {
         let plain = |part: Component<'_>| matches!(part, Component::Normal(_));
@@ -59,7 +64,7 @@ impl Directory {
 
     /// Makes what has to be there.
     pub(super) fn create(&self) -> Result<(), TreeError> {
-        for name in ["artifacts", "node_ideas", "eval", "journal"] {
+        for name in ["artifacts", "context", "node_ideas", "eval", "journal"] {
             let path = self.root().join(name);
             fs::create_dir_all(&path).map_err(TreeError::io("create", &path))?;
         }

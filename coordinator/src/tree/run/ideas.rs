@@ -66,7 +66,8 @@ pub(super) fn order(
     remove_all(&into)?;
     fs::create_dir_all(&into).map_err(TreeError::io("create", &into))?;
     let count = manifest.run_config.ideas_per_node;
-    Ok(IdeasOrder { node: manifest.node(node).clone(), into, count, context })
+    let pack = directory.context(node);
+    Ok(IdeasOrder { node: manifest.node(node).clone(), into, count, context, pack })
 }
 
 /// Accepts what a generator wrote: from now on the node has its ideas.

@@ -16,6 +16,7 @@ mod directory;
 mod error;
 mod ideas;
 mod merge;
+mod pack;
 pub mod play;
 mod result;
 mod resume;

@@ -9,7 +9,7 @@ use rollout_protocol::Timestamp;
 
 use super::{
     Clock, Directory, EvalOrder, EvalResult, TreeError, Wanted, WorkError, Workshop, cleanup,
-    ideas, merge,
+    ideas, merge, pack,
 };
 use crate::run::Fence;
 use crate::tree::ids::{EvalId, NodeId};
@@ -116,21 +116,23 @@ impl<W: Workshop> Sitting<W> {
         let (mut orders, mut contexts) = (Vec::new(), Vec::new());
         for node in nodes {
             let context = ideas::context(&self.directory, &self.manifest, *node, &self.context)?;
+            let told = pack::make(&self.directory, &self.manifest, *node, &mut self.workshop)?;
             if !self.directory.ideas(*node).exists() {
                 let shown = context.paths.clone();
                 orders.push(ideas::order(&self.directory, &self.manifest, *node, shown)?);
             }
-            contexts.push((*node, context));
+            contexts.push((*node, context, told));
         }
         if !orders.is_empty() {
             let directory = &self.directory;
             self.workshop.ideas(orders, &mut |node| ideas::accept(directory, node))?;
         }
-        for (id, context) in contexts {
+        for (id, context, told) in contexts {
             let name = self.manifest.node(id).node_ideas_dir.clone();
             let files = ideas::read(&self.directory.ideas(id), &name, id)?;
             if let Some(node) = self.manifest.nodes.get_mut(&id) {
                 let own = format!("{name}/");
+                node.context_pack_files = told;
                 node.context_ideas_dirs = context.names;
                 node.context_idea_files = context.files;
                 // What it wrote itself was not shown to it, even if it is there already.

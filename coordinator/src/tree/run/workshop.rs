@@ -29,6 +29,13 @@ pub trait Workshop {
         deferred: &BTreeSet<String>,
     ) -> Result<Vec<Left>, WorkError>;
 
+    /// What changed from one commit to another, as a patch of bounded size; equal commits give equal
+    /// patches.
+    ///
+    /// # Errors
+    /// [`WorkError`].
+    fn diff(&mut self, from: &str, to: &str) -> Result<Vec<u8>, WorkError>;
+
     /// Tries again to remove something; it may be gone already.
     ///
     /// # Errors
@@ -77,6 +84,8 @@ pub struct IdeasOrder {
     pub count: u32,
     /// The directories with earlier ideas, in their order.
     pub context: Vec<PathBuf>,
+    /// The directory with what is known of the node.
+    pub pack: PathBuf,
 }
 
 /// An eval that is to be run.

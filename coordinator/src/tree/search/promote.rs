@@ -82,6 +82,7 @@ fn node(manifest: &mut Manifest, eval: EvalId, now: Timestamp) -> NodeId {
         node_ideas_dir: format!("{ideas}/{node_id}"),
         context_ideas_dirs: Vec::new(),
         context_idea_files: Vec::new(),
+        context_pack_files: Vec::new(),
         generated_idea_files: None,
         dedupe: Dedupe::default(),
     };

@@ -68,6 +68,7 @@ pub(crate) fn begun(change: impl FnOnce(&mut RunConfig)) -> Manifest {
         node_ideas_dir: "node_ideas/0000".to_owned(),
         context_ideas_dirs: Vec::new(),
         context_idea_files: Vec::new(),
+        context_pack_files: Vec::new(),
         generated_idea_files: None,
         dedupe: Dedupe::default(),
     };

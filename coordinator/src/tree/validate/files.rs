@@ -35,6 +35,9 @@ pub(super) fn check(
         let subject = format!("node {}", node.node_id);
         let baseline = &node.baseline_results_csv_path;
         files.artifact(&subject, baseline, &node.baseline_provenance, copied)?;
+        for file in &node.context_pack_files {
+            files.digest(&subject, &file.path, &file.sha256)?;
+        }
         for idea in node.generated_idea_files.iter().flatten() {
             files.digest(&subject, &idea.path, &idea.sha256)?;
         }

@@ -83,7 +83,9 @@ fn a_missing_artifact_is_found() {
     let remove = |name: &str| std::fs::remove_file(search.root().join(name)).expect("removed");
     remove("artifacts/candidate_eval_0003.csv");
     remove("eval/0002/score.json");
-    let both = ["eval 0002", "eval 0003"].map(|of| (FaultKind::MissingFile, of.to_owned()));
+    remove("context/0001/siblings.md");
+    let both =
+        ["eval 0002", "eval 0003", "node 0001"].map(|of| (FaultKind::MissingFile, of.to_owned()));
     assert_eq!(search.found(), both);
 }
 

@@ -179,6 +179,10 @@ impl Workshop for Player {
         Ok(left)
     }
 
+    fn diff(&mut self, from: &str, to: &str) -> Result<Vec<u8>, WorkError> {
+        Ok(format!("played: from {from}\nto {to}\n").into_bytes())
+    }
+
     fn remove(&mut self, item: &Cleanup) -> Result<(), String> {
         if item.attempts < FAILURES {
             return Err("played: a file in it is still in use".to_owned());

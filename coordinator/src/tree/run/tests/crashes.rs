@@ -49,6 +49,10 @@ impl Workshop for Counting {
         self.player.keep(wanted, deferred)
     }
 
+    fn diff(&mut self, from: &str, to: &str) -> Result<Vec<u8>, WorkError> {
+        self.player.diff(from, to)
+    }
+
     fn remove(&mut self, item: &crate::tree::manifest::Cleanup) -> Result<(), String> {
         self.player.remove(item)
     }

@@ -2,6 +2,7 @@
 
 mod crashes;
 mod defects;
+mod packs;
 mod requests;
 
 use std::path::Path;

@@ -1,0 +1,66 @@
+//! What changed between two commits of a search.
+
+use rollout_worker::git::{GitError, is_commit};
+
+use super::{Repository, RepositoryError};
+
+/// Bytes of a patch: far above what anybody reads.
+const PATCH_BYTES: u64 = 512 * 1024;
+
+/// Paths that are counted in front of it.
+const STAT: &str = "--stat=100,80,200";
+
+/// How it is made, whatever anybody configured: no program, no conversion, no colour; the same
+/// whatever else the repository holds.
+const ARGS: [&str; 9] = [
+    "diff-tree",
+    "--patch-with-stat",
+    STAT,
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-color",
+    "--no-renames",
+    "--full-index",
+    "-r",
+];
+
+/// What stands at the end of a patch that is not whole.
+const CUT: &str = "[… the rest of the changes is left out …]\n";
+
+impl Repository {
+    /// The changes from one commit of the search to another: how much of which file, and a patch.
+    /// One that is too long is cut after a line, and says so.
+    ///
+    /// # Errors
+    /// [`RepositoryError`].
+    pub async fn diff(&self, from: &str, to: &str) -> Result<Vec<u8>, RepositoryError> {
+        self.bounded_diff(from, to, PATCH_BYTES).await
+    }
+
+    pub(super) async fn bounded_diff(
+        &self,
+        from: &str,
+        to: &str,
+        max_bytes: u64,
+    ) -> Result<Vec<u8>, RepositoryError> {
+        for commit in [from, to] {
+            if !is_commit(commit) {
+                return Err(RepositoryError::Unknown { commit: commit.to_owned() });
+            }
+            self.ensure(commit).await?;
+        }
+        let call = self.bare.git().call(ARGS).more([from, to]).more(["--"]).max_bytes(max_bytes);
+        let mut patch = Vec::new();
+        match call.run_into(&mut patch).await {
+            Ok(_) => Ok(patch),
+            Err(GitError::TooLarge { .. }) => {
+                patch.truncate(usize::try_from(max_bytes).unwrap_or(usize::MAX));
+                let whole = patch.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+                patch.truncate(whole);
+                patch.extend_from_slice(CUT.as_bytes());
+                Ok(patch)
+            }
+            Err(error) => Err(self.git(error)),
+        }
+    }
+}
