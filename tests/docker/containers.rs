@@ -7,7 +7,7 @@ use rollout_protocol::spec::environment::DockerNetwork;
 use rollout_protocol::spec::resources::Resources;
 use rollout_worker::environment::{Environment, Failure, FailureKind, Provider as _, Upload};
 
-use crate::lab::{Lab, SOON, destroy, eventually, output, run, try_run};
+use crate::lab::{Lab, destroy, eventually, output, run, try_run, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn more_than_the_host_has_is_a_matter_of_resources() {
@@ -89,13 +89,13 @@ async fn what_an_image_says_is_kept() {
 
 /// Runs commands until the container is seen to have ended.
 async fn refusal(environment: &dyn Environment) -> Failure {
-    let deadline = Instant::now() + SOON;
-    loop {
-        match try_run(environment, "exit 0").await {
-            Err(failure) => return failure,
-            Ok(_) => assert!(Instant::now() < deadline, "it lives on"),
-        }
-    }
+    let mut refused = None;
+    until("it has ended", async || {
+        refused = try_run(environment, "exit 0").await.err();
+        refused.is_some()
+    })
+    .await;
+    refused.expect("waited for")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -133,14 +133,14 @@ async fn a_creation_that_is_given_up_leaves_nothing() {
         if wait == 60 {
             destroy(lab.provider.create(request).await.expect("created")).await;
         }
-        let deadline = Instant::now() + SOON;
-        let mut quiet = 0;
-        while quiet < 5 {
-            let left = lab.containers(&label).await;
-            quiet = if left.is_empty() { quiet + 1 } else { 0 };
-            assert!(Instant::now() < deadline, "left: {left:?}");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        let mut seen = Instant::now();
+        until("nothing is left, nor comes", async || {
+            if !lab.containers(&label).await.is_empty() {
+                seen = Instant::now();
+            }
+            seen.elapsed() > Duration::from_millis(500)
+        })
+        .await;
     }
 }
 

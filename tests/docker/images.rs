@@ -7,7 +7,7 @@ use rollout_protocol::id::RunId;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{FailureKind, ImageRequest, ImageSource, Provider as _};
 
-use crate::lab::{BASE, Lab, SOON, destroy, exists, output};
+use crate::lab::{BASE, Lab, SOON, destroy, exists, output, until};
 
 const DOCKERFILE: &str = "FROM debian:bookworm-slim\nCOPY . /context\n\
     RUN cat /proc/sys/kernel/random/uuid > /id\n";
@@ -184,17 +184,13 @@ async fn a_build_that_takes_too_long_ends() {
     assert_eq!(failure.kind, FailureKind::TimedOut, "{}", failure.message);
     assert!(began.elapsed() < SOON);
 
-    let deadline = Instant::now() + SOON;
     let running = async || {
         let options =
             bollard::query_parameters::ListContainersOptions { all: true, ..Default::default() };
         let found = lab.docker.list_containers(Some(options)).await.expect("listed");
         found.iter().any(|c| c.command.as_ref().is_some_and(|c| c.contains(&marker)))
     };
-    while running().await {
-        assert!(Instant::now() < deadline, "the build goes on");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until("the build has ended", async || !running().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

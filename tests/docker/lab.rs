@@ -13,6 +13,7 @@ use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::spec::environment::{DockerSettings, ProviderSpec};
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::NetworkPolicy;
+use rollout_tests::wait;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{
     Command, CreateRequest, Environment, Failure, Image, ImageRequest, ImageSource, Labels, Output,
@@ -246,11 +247,18 @@ pub(crate) async fn destroy(environment: Box<dyn Environment>) {
 
 /// Polls a script until it succeeds.
 pub(crate) async fn eventually(environment: &dyn Environment, script: &str) {
-    let deadline = Instant::now() + SOON;
-    while run(environment, script).await.0 != 0 {
-        assert!(Instant::now() < deadline, "`{script}` does not come true");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until(script, async || run(environment, script).await.0 == 0).await;
+}
+
+/// Polls a condition until it holds.
+pub(crate) async fn until(what: &str, so: impl AsyncFnMut() -> bool) {
+    wait::until_so(SOON, what, so).await;
+}
+
+/// Waits for a file without running anything inside.
+pub(crate) async fn appears(environment: &dyn Environment, path: &str) {
+    let there = async || environment.copy_from(path).await.expect("readable").is_some();
+    until(path, there).await;
 }
 
 pub(crate) fn exists(path: &Path) -> bool {

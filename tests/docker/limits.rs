@@ -1,11 +1,11 @@
 //! Limits that are watched.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rollout_protocol::record::Held;
 use rollout_worker::environment::FailureKind;
 
-use crate::lab::{Lab, SOON, destroy, output, run, try_run};
+use crate::lab::{Lab, destroy, output, run, try_run, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn running_out_of_memory_is_seen() {
@@ -18,11 +18,7 @@ async fn running_out_of_memory_is_seen() {
     assert!(!environment.oom_killed().await);
     let (_, out) = run(environment.as_ref(), "tail /dev/zero; echo ended with $?").await;
     assert!(out.contains("ended with 137"), "{out}");
-    let deadline = Instant::now() + SOON;
-    while !environment.oom_killed().await {
-        assert!(Instant::now() < deadline, "not seen");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until("the end is seen", async || environment.oom_killed().await).await;
     environment.stop().await.expect("stopped");
     assert!(environment.oom_killed().await, "not forgotten");
     destroy(environment).await;

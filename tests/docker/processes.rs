@@ -1,13 +1,15 @@
 //! Killing: nothing that a command started survives, whatever it does.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use bollard::query_parameters::StatsOptions;
+use futures_util::StreamExt as _;
 use rollout_tests::proxy::Proxy;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{Command, Environment, FailureKind};
 
-use crate::lab::{Lab, Printed, SOON, destroy, eventually, output, run, shell};
+use crate::lab::{Lab, Printed, SOON, appears, destroy, eventually, output, run, shell, until};
 
 async fn kill(environment: &dyn Environment) {
     let began = Instant::now();
@@ -19,6 +21,14 @@ async fn kill(environment: &dyn Environment) {
 async fn strangers(environment: &dyn Environment) -> usize {
     let script = "n=0; for p in /proc/[0-9]*; do n=$((n+1)); done; echo $n";
     output(environment, script).await.trim().parse::<usize>().expect("a number") - 4
+}
+
+/// Processes as the engine counts them, without the help of any.
+async fn processes(lab: &Lab, environment: &dyn Environment) -> u64 {
+    let once = StatsOptions { stream: false, one_shot: true };
+    let mut counted = std::pin::pin!(lab.docker.stats(environment.id(), Some(once)));
+    let stats = counted.next().await.expect("an answer").expect("counted");
+    stats.pids_stats.and_then(|pids| pids.current).unwrap_or_default()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -49,11 +59,8 @@ async fn a_storm_of_forks_at_the_limit_ends() {
     let running = container.exec(shell(storm), Arc::new(Printed::default()));
     let killing = async {
         // The limit is soon reached: nothing that forks can ask inside any more.
-        let deadline = Instant::now() + SOON;
-        while container.copy_from("/up").await.expect("readable").is_none() {
-            assert!(Instant::now() < deadline);
-        }
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        appears(container, "/up").await;
+        until("the storm is at its height", async || processes(&lab, container).await > 400).await;
         kill(container).await;
     };
     let (ended, ()) = tokio::join!(running, killing);
@@ -72,10 +79,7 @@ async fn a_shell_that_lies_is_seen_through() {
     let command = Command { argv: argv.map(str::to_owned).to_vec(), ..shell("") };
     let running = container.exec(command, Arc::new(Printed::default()));
     let killing = async {
-        let deadline = Instant::now() + SOON;
-        while container.copy_from("/beat").await.expect("readable").is_none() {
-            assert!(Instant::now() < deadline);
-        }
+        appears(container, "/beat").await;
         container.kill_processes().await
     };
     let (_, killed) = tokio::join!(running, killing);

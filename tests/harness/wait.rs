@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 /// Time between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// Time between two questions to a server.
+const ASYNC_PAUSE: Duration = Duration::from_millis(20);
+
 /// Polls `condition` until it holds.
 ///
 /// # Panics
@@ -12,6 +15,18 @@ const PAUSE: Duration = Duration::from_millis(10);
 #[track_caller]
 pub fn until(deadline: Duration, what: &str, condition: impl FnMut() -> bool) {
     assert!(holds_within(deadline, condition), "not within {deadline:?}: {what}");
+}
+
+/// Polls a condition that is asked of a server until it holds.
+///
+/// # Panics
+/// When it does not hold within `deadline`; `what` says what was waited for.
+pub async fn until_so(deadline: Duration, what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let start = Instant::now();
+    while !condition().await {
+        assert!(start.elapsed() < deadline, "not within {deadline:?}: {what}");
+        tokio::time::sleep(ASYNC_PAUSE).await;
+    }
 }
 
 /// Polls `condition` until it holds or `deadline` has passed; says whether it held.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rollout_tests::nats::{NatsServer, programs};
+use rollout_tests::wait;
 use rollout_worker::queue::nats::{Name, Nats, NatsOptions};
 use tempfile::TempDir;
 
@@ -70,10 +71,6 @@ pub(crate) fn with_every_server(test: impl AsyncFn(PathBuf)) {
 }
 
 /// Looks until it is so.
-pub(crate) async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    while !so().await {
-        assert!(tokio::time::Instant::now() < deadline, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+pub(crate) async fn until(what: &str, so: impl AsyncFnMut() -> bool) {
+    wait::until_so(PATIENCE, what, so).await;
 }
