@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::spec::eval::Bundle;
 
-use super::{Git, GitError, bundle, is_commit};
+use super::{Call, Git, GitError, bundle, is_commit};
 
 /// What every path of our repositories is, whatever the repository itself says: bytes. Nothing is
 /// converted, and no filter applies, on the way out or in.
@@ -163,8 +163,15 @@ impl Bare {
         message: &str,
         identity: Identity,
     ) -> Result<String, GitError> {
-        let date = format!("@{} +0000", identity.seconds);
-        let mut call = self.git.call(["commit-tree", "-p", parent, tree]).input(message);
+        let call = self.git.call(["commit-tree", "-p", parent, tree]).input(message);
+        identity.sign(call).line().await
+    }
+}
+
+impl Identity {
+    /// Makes whatever a call commits this one's.
+    pub fn sign(self, mut call: Call<'_>) -> Call<'_> {
+        let date = format!("@{} +0000", self.seconds);
         for name in ["GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"] {
             call = call.variable(name, "rollout");
         }
@@ -174,7 +181,7 @@ impl Bare {
         for name in ["GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"] {
             call = call.variable(name, date.clone());
         }
-        call.line().await
+        call
     }
 }
 

@@ -51,6 +51,7 @@ const OURS: &[&str] = &[
 #[derive(Debug, Clone)]
 pub struct Git {
     place: Place,
+    objects: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone)]
@@ -78,13 +79,19 @@ pub struct Call<'a> {
 impl Git {
     /// A repository of ours, by its git directory.
     pub fn ours(git_dir: impl Into<PathBuf>) -> Self {
-        Self { place: Place::Ours(git_dir.into()) }
+        Self { place: Place::Ours(git_dir.into()), objects: None }
     }
 
     /// The repository that a directory of the user belongs to. It is only to be read: the user's
     /// configuration holds, except for what would run anything.
     pub fn of_user(dir: impl Into<PathBuf>) -> Self {
-        Self { place: Place::Users(dir.into()) }
+        Self { place: Place::Users(dir.into()), objects: None }
+    }
+
+    /// The same repository, but objects are looked for in this directory first, and new ones go
+    /// nowhere else.
+    pub fn with_objects(self, dir: impl Into<PathBuf>) -> Self {
+        Self { objects: Some(dir.into()), ..self }
     }
 
     /// The directory that this was made of.
@@ -287,6 +294,9 @@ impl Call<'_> {
             // No protocol at all, unless the call names one.
             .env("GIT_ALLOW_PROTOCOL", "")
             .env("LC_ALL", "C");
+        if let Some(dir) = &self.git.objects {
+            command.env("GIT_OBJECT_DIRECTORY", dir);
+        }
         if let Some(dir) = &self.work_tree {
             command.env("GIT_WORK_TREE", dir);
         }

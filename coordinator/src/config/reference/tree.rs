@@ -21,7 +21,12 @@ const ALIKE: &[(&str, &str)] = &[
 const KEYS: &[Key] = &[
     key("tree_run_id", "text", "the local time", "Name of the search and of its directory."),
     key("runs_root", "path", "tree_runs", "Parent of that directory; counts from the current one."),
-    key("repository", "path", ".", "What is searched; counts from the file."),
+    key(
+        "repository",
+        "path",
+        ".",
+        "What is searched: a git repository or a directory of one; counts from the file.",
+    ),
     key("root_commit", "text", "HEAD", "Commit, branch or tag to begin with."),
     key("root_baseline_csv", "path", "", "Its results; counts from the file."),
     key("context_ideas_dirs", "list of paths", "", "Earlier ideas that the generator is shown."),

@@ -1,6 +1,7 @@
 //! The repository of a search: what the user's has at the root, and what came of it.
 //!
-//! * [`UsersRepository`] is only read: whether it is clean, what a revision is, the root's files.
+//! * [`UsersRepository`] is only read: whether it is clean, what a revision is, the root's files. It may
+//!   be a directory inside a repository: then the root is a commit of that directory alone.
 //! * [`Repository`] is ours, bare, in `repository/` below the run's directory. It has the root
 //!   without its history, the candidates that were taken in, and the nodes' checkouts as worktrees.
 //!   No git command ever runs in a checkout: they are made from outside, looked at through what our
@@ -27,6 +28,7 @@ mod checkouts;
 mod cleanup;
 mod diff;
 mod import;
+mod part;
 mod references;
 mod users;
 

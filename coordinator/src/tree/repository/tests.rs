@@ -100,7 +100,7 @@ async fn create(
 #[tokio::test]
 async fn a_repository_must_be_clean_and_is_not_touched() {
     let world = World::new().await;
-    let user = UsersRepository::open(&world.user.path().join("src")).await.expect("opened");
+    let user = UsersRepository::open(world.user.path()).await.expect("opened");
     user.check_clean(&[]).await.expect("clean");
     assert_eq!(user.resolve("HEAD").await.expect("resolved"), world.repository.root());
     assert_eq!(user.resolve("main~1").await.expect("resolved").len(), 40);
@@ -119,6 +119,53 @@ async fn a_repository_must_be_clean_and_is_not_touched() {
     assert!(matches!(error, Err(RepositoryError::Unusable { .. })), "{error:?}");
     let names = world.user.git(&["for-each-ref", "--format=%(refname)"]);
     assert_eq!(names, "refs/heads/main", "nothing of ours is there");
+}
+
+#[tokio::test]
+async fn a_directory_of_a_repository_is_searched_as_it_stands_there() {
+    let world = World::new().await;
+    let user = &world.user;
+    let before = user.git(&["count-objects"]);
+    user.git(&["config", "i18n.commitEncoding", "latin1"]);
+    let open = || async { UsersRepository::open(&user.path().join("src")).await.expect("opened") };
+    let part = open().await;
+    let root = part.resolve("HEAD").await.expect("resolved");
+    // What is beside it counts neither as a change nor for the commit.
+    user.write("beside", "x");
+    part.check_clean(&[]).await.expect("clean");
+    user.commit("beside");
+    assert_eq!(open().await.resolve("main").await.expect("resolved"), root);
+    assert_ne!(part.resolve("HEAD~2").await.expect("resolved"), root, "it had other files then");
+    user.write("src/new", "x");
+    let dirty = part.check_clean(&[]).await;
+    assert!(matches!(&dirty, Err(RepositoryError::Dirty { first, .. }) if first == "src/new"));
+    part.check_clean(&[user.path().join("src/new")]).await.expect("clean but for that");
+    std::fs::remove_file(user.path().join("src/new")).expect("removed");
+    // Another repository with the same files, at its top or not.
+    let other = Users::default();
+    other.write("deep/er/main.py", "print(2)\n");
+    other.commit("alike");
+    let alike = UsersRepository::open(&other.path().join("deep/er")).await.expect("opened");
+    assert_eq!(alike.resolve("HEAD").await.expect("resolved"), root);
+    other.write("fresh/file", "x");
+    let fresh = UsersRepository::open(&other.path().join("fresh")).await.expect("opened");
+    let none = fresh.resolve("HEAD").await;
+    assert!(matches!(none, Err(RepositoryError::Unusable { .. })), "{none:?}");
+    // A search can begin with it when the repository has gone on, and in another process.
+    user.write("src/main.py", "print(3)\n");
+    user.commit("later");
+    let run = tempfile::tempdir().expect("a directory");
+    let repository = create(&run, &open().await, &root, &world.store).await;
+    let files = repository.bare.tree(&root).await.expect("listed");
+    let paths: Vec<_> = files.iter().map(|file| file.path.as_slice()).collect();
+    assert_eq!(paths, [b"main.py".as_slice()]);
+    assert_eq!(repository.bare.parents(&root).await.expect("asked"), Vec::<String>::new());
+    let gone = open().await.export(&"1".repeat(40), &run.path().join("x"), &*world.store).await;
+    assert!(matches!(gone, Err(RepositoryError::Unusable { .. })), "{gone:?}");
+    let loose = |text: String| text.split(' ').next().and_then(|n| n.parse::<u32>().ok());
+    let made = (loose(user.git(&["count-objects"])), loose(before));
+    // Blobs, trees and commits of the user's own two.
+    assert_eq!(made.0, made.1.map(|n| n + 3 + 4), "nothing of ours is there");
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-//! The user's repository. It is never changed, and nothing is ever checked out in it.
+//! The user's repository, or a directory inside it. It is never changed, and nothing is ever checked
+//! out in it.
 
 use std::path::{Path, PathBuf};
 
@@ -9,17 +10,20 @@ use rollout_worker::git::{Git, GitError, bundle, is_commit};
 use rollout_worker::store::BlobStore;
 
 use super::RepositoryError;
+use super::part::Part;
 
-/// A repository of the user.
+/// A repository of the user, or the part of one that a directory is.
 #[derive(Debug, Clone)]
 pub struct UsersRepository {
     git: Git,
     /// Its work tree, if it has one.
     top: Option<PathBuf>,
+    part: Option<Part>,
 }
 
 impl UsersRepository {
-    /// The repository that a directory is in.
+    /// The repository at a directory. Of a directory inside one it is that directory alone, as if it
+    /// were a repository without history.
     ///
     /// # Errors
     /// [`RepositoryError::Unusable`] when there is none, and of git.
@@ -41,19 +45,21 @@ impl UsersRepository {
             Err(GitError::Failed { said, .. }) => return Err(unusable(&said)),
             Err(source) => return Err(of_git(&dir, source)),
         };
-        let git = Git::of_user(top.as_deref().unwrap_or(&dir));
-        Ok(Self { git, top })
+        let part = Part::of(&git).await?;
+        let git = part.as_ref().map_or(git, Part::git);
+        Ok(Self { git, top, part })
     }
 
-    /// Refuses changes that no commit has: they would not be part of the search. Files that git does
-    /// not know count, those that it ignores do not, and nothing below `except` does.
+    /// Refuses changes below the directory that no commit has: they would not be part of the search.
+    /// Files that git does not know count, those that it ignores do not, and nothing below `except`
+    /// does.
     ///
     /// # Errors
     /// [`RepositoryError::Dirty`], and of git.
     pub async fn check_clean(&self, except: &[PathBuf]) -> Result<(), RepositoryError> {
         let Some(top) = &self.top else { return Ok(()) };
         let args = ["status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all"];
-        let call = self.git.call(args).more(["--ignore-submodules=none"]);
+        let call = self.git.call(args).more(["--ignore-submodules=none", "--", "."]);
         let listed = call.run().await.map_err(|source| of_git(top, source))?;
         let except: Vec<PathBuf> = except
             .iter()
@@ -69,22 +75,29 @@ impl UsersRepository {
         Ok(())
     }
 
-    /// The commit that a revision names.
+    /// The commit that a revision names. Of a directory inside a repository it is a commit of that
+    /// directory as the revision has it: equal files give equal commits, whatever is beside them.
     ///
     /// # Errors
-    /// [`RepositoryError::Unusable`] when it names none, and of git.
+    /// [`RepositoryError::Unusable`] when there is none, and of git.
     pub async fn resolve(&self, revision: &str) -> Result<String, RepositoryError> {
         let path = self.git.dir();
         let wanted = format!("{revision}^{{commit}}");
         let args = ["rev-parse", "--verify", "--quiet", "--end-of-options", &wanted];
-        match self.git.call(args).line().await {
-            Ok(commit) if is_commit(&commit) => Ok(commit),
+        let commit = match self.git.call(args).line().await {
+            Ok(commit) if is_commit(&commit) => commit,
             Ok(_) | Err(GitError::Failed { .. }) => {
                 let reason = format!("`{revision}` is no commit of it");
-                Err(RepositoryError::Unusable { path: path.to_owned(), reason })
+                return Err(RepositoryError::Unusable { path: path.to_owned(), reason });
             }
-            Err(source) => Err(of_git(path, source)),
-        }
+            Err(source) => return Err(of_git(path, source)),
+        };
+        let Some(part) = &self.part else { return Ok(commit) };
+        let made = part.commit(&commit).await?;
+        made.ok_or_else(|| RepositoryError::Unusable {
+            path: path.to_owned(),
+            reason: format!("there is no such directory in `{revision}`"),
+        })
     }
 
     /// Writes a commit without its history to a new file, and stores it.
@@ -94,6 +107,9 @@ impl UsersRepository {
         to: &Path,
         store: &dyn BlobStore,
     ) -> Result<Bundle, RepositoryError> {
+        if let Some(part) = &self.part {
+            part.ensure(commit).await?;
+        }
         let written = bundle::write(&self.git, commit, None, to, limits::ROOT_BUNDLE_BYTES).await;
         written.map_err(|source| of_git(self.git.dir(), source))?;
         let blob = store.put_file(to, MediaType::Bytes).await?;
@@ -101,6 +117,6 @@ impl UsersRepository {
     }
 }
 
-fn of_git(path: &Path, source: GitError) -> RepositoryError {
+pub(super) fn of_git(path: &Path, source: GitError) -> RepositoryError {
     RepositoryError::Git { path: path.to_owned(), source }
 }
