@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use crate::mask::{Masked, mask};
 
 /// What is not a source.
-const SKIPPED: &[&str] = &["target", ".git", "jobs"];
+const SKIPPED: &[&str] = &["target", ".git", "jobs", "tree_runs"];
 
 /// A text file of the repository.
 pub(crate) struct Source {

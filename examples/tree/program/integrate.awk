@@ -1,0 +1,23 @@
+# integral(a, b, calls): an estimate of the integral of f from a to b. f may be called `calls`
+# times.
+
+# How many steps that many calls are.
+function steps(calls) {
+    return calls
+}
+
+# The integral over one step, from x to x + h.
+function step(x, h) {
+    return h * f(x)
+}
+
+# The integral in n steps.
+function sum(a, b, n,    h, i, total) {
+    h = (b - a) / n
+    for (i = 0; i < n; i++) total += step(a + i * h, h)
+    return total
+}
+
+function integral(a, b, calls) {
+    return sum(a, b, steps(calls))
+}
