@@ -1,13 +1,13 @@
 //! The reference of configuration in the coordinator's README is what the program says.
 
-use rollout_coordinator::config::reference::{JOB, TASK};
+use rollout_coordinator::config::reference::{JOB, TASK, TREE};
 use rollout_tests::project::repository;
 
 #[test]
 fn the_readme_has_every_key() {
     let path = repository().join("coordinator/README.md");
     let readme = std::fs::read_to_string(path).expect("the README");
-    for (kind, reference) in [("job", &JOB), ("task", &TASK)] {
+    for (kind, reference) in [("job", &JOB), ("task", &TASK), ("tree", &TREE)] {
         let begin = format!("<!-- rollout keys {kind} --markdown -->\n");
         let (_, rest) = readme.split_once(&begin).unwrap_or_else(|| panic!("no {begin:?}"));
         let (table, _) = rest.split_once("<!-- end -->").expect("an end");

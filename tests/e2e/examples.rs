@@ -6,11 +6,11 @@ use rollout_tests::project::{Project, copy, repository};
 
 use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
-/// A project with a copy of the examples.
+/// A git repository with a copy of the examples.
 pub(crate) fn with_examples() -> Project {
     let project = project();
     copy(&repository().join("examples"), &project.path().join("examples"), &[]);
-    project
+    project.commit()
 }
 
 #[test]

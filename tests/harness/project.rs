@@ -98,6 +98,24 @@ impl Project {
         self
     }
 
+    /// Makes it a git repository whose first commit has everything that is there.
+    ///
+    /// # Panics
+    /// When git fails.
+    #[must_use]
+    pub fn commit(self) -> Self {
+        let settings = ["-c", "user.name=user", "-c", "user.email=user@localhost"];
+        let commands: [&[&str]; 3] =
+            [&["init", "-q", "-b", "main"], &["add", "-A"], &["commit", "-q", "-m", "everything"]];
+        for words in commands {
+            let mut git = Command::new("git");
+            git.args(settings).args(words).current_dir(self.path());
+            git.env("HOME", self.path().join("home")).env("GIT_CONFIG_NOSYSTEM", "1");
+            assert!(git.status().expect("git runs").success(), "git {words:?}");
+        }
+        self
+    }
+
     /// A command of the program under test, run in the project with an environment of its own.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);

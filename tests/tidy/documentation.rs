@@ -3,6 +3,9 @@
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::exit::ExitCode;
 
+use regex::Regex;
+
+use crate::files::Source;
 use crate::{Violation, assert_none, files};
 
 /// Exit codes and error types that `readme` does not explain.
@@ -27,12 +30,52 @@ fn undocumented(readme: &str) -> Vec<Violation> {
     violations
 }
 
+/// Crates of a manifest's `workspace.dependencies` that `readme` does not give a reason for.
+fn unexplained(manifest: &str, readme: &str) -> Vec<Violation> {
+    let manifest: toml::Table = manifest.parse().expect("Cargo.toml is TOML");
+    let crates = manifest["workspace"]["dependencies"].as_table().expect("a table").keys();
+    let rows = |name: &str| {
+        let name = format!("`{name}`");
+        let first = |line: &str| line.split('|').nth(1).unwrap_or_default().contains(&name);
+        readme.lines().any(|line| line.starts_with('|') && first(line))
+    };
+    crates
+        .filter(|name| !name.starts_with("rollout-") && !rows(name))
+        .map(|name| Violation::new("README.md", 0, format!("no reason for the crate `{name}`")))
+        .collect()
+}
+
+/// Links to files, relative to the document, that lead nowhere.
+fn dead_links(source: &Source) -> Vec<Violation> {
+    let link = Regex::new(r"\]\(([^)#:]+)(#[^)]*)?\)").expect("a pattern");
+    let directory = files::root().join(&source.path);
+    let directory = directory.parent().expect("a file has a directory");
+    let targets = link.captures_iter(&source.text).map(|found| found[1].to_owned());
+    targets
+        .filter(|target| !directory.join(target).exists())
+        .map(|target| Violation::new(&source.path, 0, format!("`{target}` is not there")))
+        .collect()
+}
+
+fn readme() -> &'static Source {
+    files::all().iter().find(|source| source.path == "README.md").expect("the README")
+}
+
 #[test]
 fn codes_and_errors_are_documented() {
-    // Until there is a README there is nothing to compare with.
-    if let Some(readme) = files::all().iter().find(|source| source.path == "README.md") {
-        assert_none(&undocumented(&readme.text));
-    }
+    assert_none(&undocumented(&readme().text));
+}
+
+#[test]
+fn every_dependency_has_a_reason() {
+    let manifest = std::fs::read_to_string(files::root().join("Cargo.toml")).expect("Cargo.toml");
+    assert_none(&unexplained(&manifest, &readme().text));
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let documents = files::all().iter().filter(|source| source.path.ends_with(".md"));
+    assert_none(&documents.flat_map(dead_links).collect::<Vec<_>>());
 }
 
 #[test]
@@ -43,4 +86,8 @@ fn catches_violations() {
         undocumented("| Code | |\n| `0` | fine |\n| 130 | x |\n`task_invalid`").len(),
         all - 3
     );
+    let manifest = "[workspace.dependencies]\nrollout-x = {}\none = \"1\"\ntwo = \"2\"\n";
+    assert_eq!(unexplained(manifest, "| `one` | why |\n| x | `two` |").len(), 1);
+    let text = "[a](README.md) [b](none.md#x) [c](https://example.org) [d](#here)";
+    assert_eq!(dead_links(&Source::new("docs/x.md", text)).len(), 2);
 }
