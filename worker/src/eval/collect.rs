@@ -10,7 +10,7 @@ use rollout_protocol::record::EvalEnd;
 
 use super::course::COPY_LIMIT;
 use super::failure;
-use super::run::{Place, Run};
+use super::run::Run;
 use super::variables::{self, LOGS};
 use crate::archive::{self, ArchivePath, Captured, Exclude, Limits, Root, Sanitize};
 use crate::environment::Environment;
@@ -26,24 +26,32 @@ pub(super) struct Collected {
 
 /// A clean archive.
 #[derive(Debug)]
-pub(super) struct Taken {
-    pub(super) file: PathBuf,
-    pub(super) entries: u64,
-    pub(super) skipped: u64,
-    pub(super) truncated: bool,
+pub struct Taken {
+    /// Where it is.
+    pub file: PathBuf,
+    /// Regular files and directories in it.
+    pub entries: u64,
+    /// Entries that were left out.
+    pub skipped: u64,
+    /// Whether a limit or a fault ended the reading early.
+    pub truncated: bool,
 }
 
-/// One directory and what was wanted of it.
-struct Reading {
-    taken: Option<Taken>,
-    captured: Captured,
-    failure: Option<String>,
+/// One directory of an environment and what was wanted of it.
+#[derive(Debug)]
+pub struct Reading {
+    /// What was in it; nothing when there is no such directory, or it could not be read.
+    pub taken: Option<Taken>,
+    /// The file that was wanted.
+    pub captured: Captured,
+    /// Why it could not be read, or not to its end.
+    pub failure: Option<String>,
 }
 
 impl Run<'_> {
     /// Collects what there is. Results count only when the sweep ended well.
     pub(super) async fn collection(&mut self) {
-        if !matches!(self.place, Place::Up(_)) {
+        if self.place.up().is_none() {
             return;
         }
         self.enter(Phase::Collection);
@@ -56,14 +64,14 @@ impl Run<'_> {
             return;
         }
         let to = self.ctx.scratch.join("logs.tar");
-        let logs = read(self.up(), LOGS, to, None, &redactor).await;
+        let logs = read_directory(self.up(), LOGS, to, Limits::LOGS, None, &redactor).await;
         self.collected.logs = logs.taken;
         let output = match self.commands.iter().any(|command| is_sweep(command.stage)) {
             true => {
                 let (path, to) = (variables::output(self.ctx), self.ctx.scratch.join("output.tar"));
                 let wanted = ArchivePath::clean(self.ctx.eval.results_file.as_bytes());
                 let wanted = wanted.ok().flatten().map(|path| (path, limits::RESULTS_BYTES));
-                Some(read(self.up(), &path, to, wanted, &redactor).await)
+                Some(read_directory(self.up(), &path, to, Limits::LOGS, wanted, &redactor).await)
             }
             false => None,
         };
@@ -126,10 +134,13 @@ fn is_sweep(stage: rollout_protocol::spec::eval::EvalStage) -> bool {
     stage == rollout_protocol::spec::eval::EvalStage::Sweep
 }
 
-async fn read(
+/// Reads a directory of an environment into a clean archive at `to`, which must not exist, without
+/// the directory's own name; a file of it may be wanted in memory, too.
+pub async fn read_directory(
     environment: &dyn Environment,
     path: &str,
     to: PathBuf,
+    limits: Limits,
     capture: Option<(ArchivePath, u64)>,
     redactor: &Redactor,
 ) -> Reading {
@@ -142,7 +153,7 @@ async fn read(
             Err(error) => return nothing(format!("{path}: {}", error.chain())),
         };
         let options = Sanitize {
-            limits: Limits::LOGS,
+            limits,
             root: Root::Dropped,
             exclude: Exclude::default(),
             faithful: false,

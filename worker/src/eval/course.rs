@@ -17,25 +17,18 @@ use super::candidate::Outcome;
 use super::checkout::Checkout;
 use super::cost;
 use super::failure::{self, CommandError};
-use super::run::{Halt, Place, Run};
+use super::place;
+use super::run::{Halt, Run};
 use super::variables::{self, LOGS, REPOSITORY};
 use crate::environment::{
     Command, CreateRequest, Failure, FailureKind, ImageRequest, ImageSource, Provider, Purpose,
     Upload,
 };
 use crate::exec::{self, Capture, End, Normal};
-use crate::supervise;
 use crate::trial::TaskPart;
-
-/// Longest that creating and starting an environment may take. Docker needs a fifth of a second,
-/// and a minute when sixty start at once.
-const START_LIMIT: Duration = Duration::from_secs(600);
 
 /// Longest that placing files into an environment or reading them may take.
 pub(super) const COPY_LIMIT: Duration = Duration::from_secs(600);
-
-/// How much later than the provider we give up on an image: it knows more about what went wrong.
-const GRACE: Duration = Duration::from_secs(10);
 
 /// Largest idea.
 const IDEA_BYTES: u64 = rollout_protocol::limits::INSTRUCTION_BYTES;
@@ -120,19 +113,15 @@ impl Run<'_> {
         checkout: Vec<Upload>,
     ) -> Result<CreateRequest, TrialError> {
         let (ctx, eval) = (self.ctx, &self.ctx.eval);
-        let limit = seconds(eval.environment.build_sec);
         let asked = ImageRequest {
             source: source.clone(),
             force_build: eval.settings.force_build,
-            timeout: limit,
+            timeout: seconds(eval.environment.build_sec),
             log: None,
             settings: eval.settings.provider.clone(),
             labels: ctx.labels.clone(),
         };
-        let prepared =
-            tokio::time::timeout(limit.saturating_add(GRACE), provider.prepare(asked)).await;
-        let late = || Failure::new(FailureKind::TimedOut, "no answer in time");
-        let image = prepared.unwrap_or_else(|_| Err(late()));
+        let image = place::prepare(provider, asked).await;
         let image = image.map_err(|error| failure::image(&error, &self.variables.redactor))?;
         let idea = self.services.files.bytes("the idea", &eval.idea, IDEA_BYTES).await;
         let bytes = idea.map_err(|error| failure::task_files(&error))?;
@@ -160,11 +149,9 @@ impl Run<'_> {
         provider: Arc<dyn Provider>,
         request: CreateRequest,
     ) -> Result<(), TrialError> {
-        let image = request.image.clone();
-        let kind = provider.kind();
-        let creating = async move { provider.create(request).await };
-        self.place = Place::Creating(supervise::spawn("environment creation", creating));
-        self.arrive(START_LIMIT).await?;
+        let (image, kind) = (request.image.clone(), provider.kind());
+        let created = self.place.create(provider, request).await;
+        created.map_err(|why| failure::not_there(why, &self.variables.redactor))?;
         let environment = self.up();
         self.environment = Some(EnvironmentRecord {
             provider: kind.to_string(),
@@ -175,29 +162,6 @@ impl Run<'_> {
             preserved: None,
         });
         Ok(())
-    }
-
-    /// Waits for the environment that is being created, if there is one.
-    pub(super) async fn arrive(&mut self, limit: Duration) -> Result<(), TrialError> {
-        let Place::Creating(creating) = &mut self.place else { return Ok(()) };
-        let Ok(ended) = tokio::time::timeout(limit, creating).await else {
-            let message = format!("the environment was not there after {limit:?}");
-            let late = Failure::new(FailureKind::TimedOut, message);
-            return Err(failure::create(&late, &self.variables.redactor));
-        };
-        self.place = Place::None;
-        match ended {
-            Ok(Ok(environment)) => {
-                self.created = Some(Instant::now());
-                self.place = Place::Up(environment);
-                Ok(())
-            }
-            Ok(Err(error)) => Err(failure::create(&error, &self.variables.redactor)),
-            Err(panicked) => {
-                let phase = Phase::EnvironmentSetup;
-                Err(failure::panicked(&panicked.message, phase, &self.variables.redactor))
-            }
-        }
     }
 
     /// Runs a command, if there is one, from the checkout. Its script is placed just before it, so
@@ -249,7 +213,7 @@ impl Run<'_> {
             End::Exited(exit) => CommandError::Exit {
                 code: exit.code,
                 oom_killed: exit.code == 137 && self.up().oom_killed().await,
-                last_words: failure::last_words(&capture),
+                last_words: exec::last_words(&capture),
             },
             End::TimedOut => CommandError::TimedOut { limit },
             End::Failed(failure) => CommandError::Exec(failure),

@@ -153,7 +153,7 @@ pub(super) fn draft(mut run: Run<'_>) -> EvalDraft {
     let files = files(&mut run);
     let (durations, timestamps) = run.timing.finish();
     let (ctx, eval, labels) = (run.ctx, &run.ctx.eval, &run.ctx.labels);
-    let lived = run.created.map(|created| created.elapsed().as_secs_f64());
+    let lived = run.place.created().map(|created| created.elapsed().as_secs_f64());
     let rates = &eval.settings.rates;
     let cost = lived.map_or(0.0, |seconds| rates.cost(&eval.environment.resources, seconds));
     if run.end == EvalEnd::Failed && run.first.is_none() {

@@ -10,14 +10,10 @@ use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::eval::{EvalSpec, EvalStage};
 use rollout_protocol::template::Unset;
 
-use super::EvalFilesError;
+use super::{EvalFilesError, NotThere};
 use crate::environment::{Failure, FailureKind as Kind};
-use crate::exec::{self, Capture};
 use crate::secrets::Redactor;
 use crate::trial::FilesError;
-
-/// Longest piece of standard error that stands in an error's message.
-const LAST_WORDS_BYTES: usize = 400;
 
 const OURS: Class = Class::Infrastructure;
 
@@ -104,7 +100,15 @@ pub(super) fn image(failure: &Failure, redactor: &Redactor) -> TrialError {
     of_failure(Type::EnvironmentBuildFailed, failure, redactor)
 }
 
-pub(super) fn create(failure: &Failure, redactor: &Redactor) -> TrialError {
+/// An environment that did not come up.
+pub(super) fn not_there(why: NotThere, redactor: &Redactor) -> TrialError {
+    match why {
+        NotThere::Failed(failure) => create(&failure, redactor),
+        NotThere::Panicked(message) => panicked(&message, Phase::EnvironmentSetup, redactor),
+    }
+}
+
+fn create(failure: &Failure, redactor: &Redactor) -> TrialError {
     let kind = match failure.kind {
         Kind::Resources => Type::EnvironmentResourceAllocationFailed,
         _ => Type::EnvironmentStartFailed,
@@ -116,11 +120,6 @@ pub(super) fn create(failure: &Failure, redactor: &Redactor) -> TrialError {
 pub(super) fn teardown(failure: &Failure, redactor: &Redactor) -> TrialError {
     let error = of_failure(Type::EnvironmentTeardownFailed, failure, redactor);
     TrialError { class: OURS, retry: Retry::Permanent, ..error }
-}
-
-pub(super) fn late() -> Failure {
-    let message = "the environment is still being created: it is left to the reaper";
-    Failure::new(Kind::LeftBehind, message)
 }
 
 /// The worker's own disk.
@@ -254,15 +253,4 @@ pub(super) fn panicked(message: &str, phase: Phase, redactor: &Redactor) -> Tria
     let message = redactor.text(&format!("a defect in phase {phase}: {message}"));
     let error = TrialError::new(Type::InternalError, Code::BUG, OURS, Retry::Permanent, message);
     error.in_phase(phase)
-}
-
-/// The last lines that a command printed on standard error, on one line.
-pub(super) fn last_words(capture: &Capture) -> String {
-    let Ok([_, stderr]) = capture.finish() else { return String::new() };
-    let Ok(text) = exec::tail(&stderr, LAST_WORDS_BYTES) else { return String::new() };
-    let cut = usize::from(text.starts_with("[…"));
-    let lines = text.lines().skip(cut).map(str::trim).filter(|line| !line.is_empty());
-    let lines: Vec<&str> = lines.collect();
-    let last = lines[lines.len().saturating_sub(3)..].join(" / ");
-    last.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -30,6 +30,7 @@ mod disk;
 mod draft;
 mod failure;
 mod mirror;
+mod place;
 mod run;
 mod slots;
 mod timing;
@@ -56,9 +57,11 @@ use crate::trial::PhaseSink;
 
 pub use self::candidate::{Candidate, Outcome, TakenOut};
 pub use self::checkout::Checkout;
+pub use self::collect::{Reading, Taken, read_directory};
 pub use self::draft::{Counts, EvalDraft, EvalFile, EvalRole};
 pub use self::mirror::{Mirror, Mirrors};
-pub use self::run::run;
+pub use self::place::{NotThere, Place, Removed, prepare};
+pub use self::run::{killed, run};
 pub use self::slots::{Slot, Slots};
 
 /// Repositories of a worker.

@@ -2,7 +2,6 @@
 //! collected and torn down, a panic is an error like another, the first cause stays the first.
 
 use std::panic::AssertUnwindSafe;
-use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use rollout_protocol::error::TrialError;
@@ -16,18 +15,15 @@ use super::candidate::Candidate;
 use super::collect::Collected;
 use super::draft::{self, EvalDraft};
 use super::failure;
+use super::place::Place;
 use super::slots::Slot;
 use super::timing::Timing;
 use super::variables::Variables;
 use super::{EvalContext, Repositories};
-use crate::environment::{Environment, Failure};
+use crate::environment::Environment;
 use crate::exec::Capture;
-use crate::supervise::{Task, panic_message};
+use crate::supervise::panic_message;
 use crate::trial::TrialServices;
-use crate::trial::teardown;
-
-/// How much longer an environment that came too late is waited for, to be removed.
-const LATE_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs one execution of an eval to its end. Must not be dropped before: the environment would stay
 /// until a reaper finds its owner dead.
@@ -48,14 +44,6 @@ pub async fn run(
         tracing::warn!(error = %error.chain(), "a checkout cannot be cleaned");
     }
     draft::draft(run)
-}
-
-/// Where an execution's environment is.
-pub(super) enum Place {
-    None,
-    /// On its way: it must be waited for and removed, whatever happens meanwhile.
-    Creating(Task<Result<Box<dyn Environment>, Failure>>),
-    Up(Box<dyn Environment>),
 }
 
 /// Why an execution does not go on.
@@ -92,7 +80,6 @@ pub(super) struct Run<'a> {
     pub(super) reported: Option<f64>,
     pub(super) slot: Option<Slot>,
     pub(super) place: Place,
-    pub(super) created: Option<Instant>,
     pub(super) environment: Option<EnvironmentRecord>,
     /// When all commands must have ended.
     pub(super) deadline: Option<Instant>,
@@ -124,8 +111,7 @@ impl<'a> Run<'a> {
             collected: Collected::default(),
             reported: None,
             slot: None,
-            place: Place::None,
-            created: None,
+            place: Place::default(),
             environment: None,
             deadline: None,
             tainted: false,
@@ -195,35 +181,28 @@ impl<'a> Run<'a> {
     }
 
     pub(super) fn up(&self) -> &dyn Environment {
-        match &self.place {
-            Place::Up(environment) => environment.as_ref(),
-            Place::None | Place::Creating(_) => unreachable!("setup ended well"),
-        }
+        self.place.up().expect("setup ended well")
     }
 
     /// Removes the environment, also one that is still on its way.
     async fn teardown(&mut self) {
-        if matches!(self.place, Place::None) {
+        if self.place.is_empty() {
             return;
         }
         self.enter(Phase::Teardown);
-        if let Err(error) = self.arrive(LATE_LIMIT).await {
-            self.later.push(error);
+        let removed = self.place.remove().await;
+        if let Some(why) = removed.not_there {
+            self.later.push(failure::not_there(why, &self.variables.redactor));
         }
-        let failure = match &self.place {
-            Place::None => None,
-            Place::Creating(_) => Some(failure::late()),
-            Place::Up(environment) => teardown::teardown(environment.as_ref(), false).await.failure,
-        };
-        if let Some(failure) = failure {
+        if let Some(failure) = removed.failure {
             self.fail(failure::teardown(&failure, &self.variables.redactor));
         }
         self.timing.leave();
     }
 }
 
-/// Comes true when the execution must end at once.
-async fn killed(mut stop: watch::Receiver<Option<StopLevel>>) {
+/// Comes true when an execution must end at once.
+pub async fn killed(mut stop: watch::Receiver<Option<StopLevel>>) {
     let kill = stop.wait_for(|level| *level >= Some(StopLevel::Kill)).await.is_ok();
     if !kill {
         // Nobody can stop it any more.

@@ -15,6 +15,9 @@ use rollout_protocol::limits;
 use crate::environment::{Output, Stream};
 use crate::secrets::{Redacting, Redactor, Style};
 
+/// Longest piece of standard error that stands in an error's message.
+const LAST_WORDS_BYTES: usize = 400;
+
 /// Captures what one script prints.
 #[derive(Debug)]
 pub struct Capture {
@@ -231,6 +234,17 @@ pub fn tail(captured: &Captured, max_bytes: usize) -> io::Result<String> {
     let omitted = captured.total_bytes.saturating_sub(shown as u64);
     let text = String::from_utf8_lossy(&bytes[broken..]);
     Ok(format!("[… {omitted} bytes left out …]\n{text}"))
+}
+
+/// The last lines that a script printed on standard error, on one line.
+pub fn last_words(capture: &Capture) -> String {
+    let Ok([_, stderr]) = capture.finish() else { return String::new() };
+    let Ok(text) = tail(&stderr, LAST_WORDS_BYTES) else { return String::new() };
+    let cut = usize::from(text.starts_with("[…"));
+    let lines: Vec<&str> =
+        text.lines().skip(cut).map(str::trim).filter(|line| !line.is_empty()).collect();
+    let last = &lines[lines.len().saturating_sub(3)..];
+    last.join(" / ").chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 #[cfg(test)]

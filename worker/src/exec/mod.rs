@@ -3,5 +3,5 @@
 mod capture;
 mod script;
 
-pub use self::capture::{Capture, Captured, tail};
+pub use self::capture::{Capture, Captured, last_words, tail};
 pub use self::script::{End, Normal, Ran, kill, run};

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::failure::ScriptError;
-use super::outputs;
 use super::variables::Variables;
 use crate::environment::{Command, Environment, Exit, Failure};
 use crate::exec::{self, Capture, End, Normal};
@@ -53,7 +52,7 @@ pub(super) async fn script(
         End::Exited(exit) => ScriptError::Exit {
             code: exit.code,
             oom_killed: exit.code == 137 && environment.oom_killed().await,
-            last_words: outputs::last_words(&capture),
+            last_words: exec::last_words(&capture),
         },
         End::TimedOut => ScriptError::TimedOut { limit },
         End::Failed(failure) => ScriptError::Exec(failure),

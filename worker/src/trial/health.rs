@@ -9,10 +9,9 @@ use rollout_protocol::spec::timeout::seconds;
 use tokio::time::Instant;
 
 use super::failure::SetupError;
-use super::outputs::last_words;
 use crate::agent::shell;
 use crate::environment::{Command, Environment, FailureKind};
-use crate::exec::{self, Capture, End, Normal};
+use crate::exec::{self, Capture, End, Normal, last_words};
 
 /// Runs the check until it ends with code 0. Its failures count once its start period is over; so
 /// many in a row mean that the environment never becomes ready.

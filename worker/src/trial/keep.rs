@@ -11,7 +11,7 @@ use super::course::Halt;
 use super::execute::{self, Script};
 use super::failure::{self, ScriptError, SetupError, Stage};
 use super::files::{FilesError, TaskPart};
-use super::outputs::{last_words, prefix};
+use super::outputs::prefix;
 use super::run::Run;
 use super::variables::Variables;
 use super::{health, setup, within};
@@ -145,7 +145,7 @@ impl Run<'_> {
                 match ran.end {
                     End::Exited(exit) if exit.code == 0 => return Ok(()),
                     End::Exited(exit) => {
-                        format!("it ended with code {}: {}", exit.code, last_words(&capture))
+                        format!("it ended with code {}: {}", exit.code, exec::last_words(&capture))
                     }
                     // Whatever else ran was ended with it: there is nothing left to judge.
                     End::TimedOut => {

@@ -15,9 +15,6 @@ use crate::secrets::Redactor;
 /// Where the log of a failed image build goes, below the trial's directory.
 const BUILD_LOG: &str = "setup/build.log";
 
-/// Longest piece of standard error that stands in an error's message.
-const LAST_WORDS_BYTES: usize = 400;
-
 /// Where the files of a step go, below the trial's directory: to a directory of its own, with a
 /// slash at the end, when it has a name.
 pub(super) fn prefix(step: Option<&str>) -> String {
@@ -123,15 +120,4 @@ fn capture(dir: &Path, redactor: &Redactor) -> Arc<Capture> {
 fn text(file: PathBuf, path: String, total_bytes: u64, truncated: bool) -> CapturedFile {
     let role = FileRole::Output { path, total_bytes, truncated };
     CapturedFile { file, media_type: MediaType::Text, role }
-}
-
-/// The last lines that a script printed on standard error, on one line.
-pub(super) fn last_words(capture: &Capture) -> String {
-    let Ok([_, stderr]) = capture.finish() else { return String::new() };
-    let Ok(text) = exec::tail(&stderr, LAST_WORDS_BYTES) else { return String::new() };
-    let cut = usize::from(text.starts_with("[…"));
-    let lines: Vec<&str> =
-        text.lines().skip(cut).map(str::trim).filter(|line| !line.is_empty()).collect();
-    let last = &lines[lines.len().saturating_sub(3)..];
-    last.join(" / ").chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
