@@ -6,12 +6,19 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone)]
 pub struct Layout {
     root: PathBuf,
+    manifest: &'static str,
 }
 
 impl Layout {
     /// The layout below `root`.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+        Self { root: root.into(), manifest: "manifest.json" }
+    }
+
+    /// The layout of a tree search below `root`, whose own manifest is what users look at: the
+    /// header of the run's state is beside it.
+    pub fn of_search(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into(), manifest: "engine.json" }
     }
 
     /// The run directory.
@@ -41,7 +48,7 @@ impl Layout {
 
     /// The header of the run's state.
     pub fn manifest(&self) -> PathBuf {
-        self.root.join("manifest.json")
+        self.root.join(self.manifest)
     }
 
     /// Aggregated results.

@@ -25,7 +25,7 @@ use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::engine::{Ended, Engine, Keeper, News, Outlet, Sources, Workers};
-use super::open::{self, Opening};
+use super::open::{self, OpenRun, Opening};
 use super::{Planner, RunError, RunLock};
 use crate::host;
 use crate::journal::Layout;
@@ -64,8 +64,8 @@ pub struct Embedded<P> {
     pub equip: Equip,
 }
 
-/// Called with the run directory when it is ours.
-pub type Opened = Box<dyn FnOnce(&Layout) -> Result<(), RunError> + Send>;
+/// Called with the run when it is ours.
+pub type Opened = Box<dyn FnOnce(&OpenRun) -> Result<(), RunError> + Send>;
 
 /// Makes what a worker needs, given its directory.
 pub type Equip = Box<dyn FnOnce(&Path) -> Result<Equipment, RunError> + Send>;
@@ -97,7 +97,7 @@ pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Sitting,
     let Embedded { opening, planner, store, slots, events, hints, mut stops, opened, equip } =
         embedded;
     let (run, lock, planner) = open::begin(opening, planner, events.clone(), &mut stops).await?;
-    opened(&run.layout)?;
+    opened(&run)?;
     let (queue, id) = (Arc::new(EmbeddedQueue::default()), run.run);
     let workers = run.layout.workers();
     let (dirs, Equipment { runner, providers }) = supervise::blocking(move || {

@@ -82,7 +82,7 @@ impl LocalJob {
             events,
             hints,
             stops,
-            opened: Box::new(move |layout| file::write_json(&layout.plan(), &document)),
+            opened: Box::new(move |run| file::write_json(&run.layout().plan(), &document)),
             equip: Box::new(equip),
         })
         .await;

@@ -60,12 +60,28 @@ pub struct OpenRun {
     pub(super) records: RecordsWriter,
     pub(super) manifest: Option<Manifest>,
     pub(super) fence: Fence,
+    pub(super) takeover: Option<Takeover>,
 }
 
 impl OpenRun {
     /// The run.
     pub fn id(&self) -> RunId {
         self.run
+    }
+
+    /// Its directory.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Tells whether this process still owns the run.
+    pub fn fence(&self) -> Fence {
+        self.fence.clone()
+    }
+
+    /// From whom it was taken over, if it was.
+    pub fn takeover(&self) -> Option<&Takeover> {
+        self.takeover.as_ref()
     }
 
     /// What the journal says.
@@ -197,7 +213,7 @@ fn open(
         send_started(events, &job, run, epoch, planner.total(), created_at);
     }
     let Taken { takeover, fence, .. } = taken;
-    if let Some(Takeover { former, reason }) = takeover {
+    if let Some(Takeover { former, reason }) = takeover.clone() {
         send(events, vec![RunEvent { at: now, kind: EventKind::LockTakeover { former, reason } }]);
     }
     warn_of_torn_tail(replay.as_ref(), events);
@@ -213,6 +229,7 @@ fn open(
         records,
         manifest,
         fence,
+        takeover,
     };
     Ok(open)
 }
@@ -309,6 +326,7 @@ impl<'a> Replaying<'a> {
         self.core.apply(at, record, &mut effects);
         for effect in effects.drain(..) {
             if let Effect::Settled(settled) = effect {
+                self.planner.settled(&settled);
                 self.settled(*settled);
             }
         }

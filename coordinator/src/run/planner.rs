@@ -1,11 +1,14 @@
-//! What the engine asks of a planner: a job, later a tree search or a farm.
+//! What the engine asks of a planner: of a job, or of a tree search.
+
+use std::sync::Arc;
 
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::wire::command::Selection;
 use rollout_protocol::wire::offer::Offer;
+use tokio::sync::Notify;
 
-use crate::core::NewItem;
+use crate::core::{NewItem, Settled};
 use crate::plan::Needs;
 
 /// Knows what is owed and how to ask for it.
@@ -30,4 +33,19 @@ pub trait Planner: Send {
 
     /// The name of the item at a position of the plan.
     fn name(&self, ordinal: u64) -> TrialName;
+
+    /// Rings when a plan that grows has more items than before, or will have no more. A plan that
+    /// is whole from the beginning has none.
+    fn growth(&self) -> Option<Arc<Notify>> {
+        None
+    }
+
+    /// Whether more items may come.
+    fn is_open(&self) -> bool {
+        false
+    }
+
+    /// Hears of every settlement that is durable, once in every sitting: those of former sittings
+    /// while the run is opened, also of items that are not in the plan.
+    fn settled(&self, _settled: &Settled) {}
 }

@@ -119,7 +119,6 @@ async fn sit(tree: TreeFile, args: &RunArgs) -> Result<Manifest, CliError> {
     let player = Player::new(tree.run_dir(), &tree);
     let opening = Opening {
         tree,
-        taking: Taking { patience, shared: None },
         dry_run: args.dry_run,
         resume: args.resume,
         rerun_evals: args.rerun_evals,
@@ -127,7 +126,8 @@ async fn sit(tree: TreeFile, args: &RunArgs) -> Result<Manifest, CliError> {
         clock: Clock::Counted,
     };
     let stop = Arc::new(AtomicBool::new(false));
-    let opened = begin(opening, player, Arc::clone(&stop), &mut stops).await;
+    let taking = Taking { patience, shared: None };
+    let opened = begin(opening, &taking, player, Arc::clone(&stop), &mut stops).await;
     let (mut sitting, lock) = opened?;
     let listening = supervise::spawn("stop", async move {
         if stops.recv().await.is_some() {

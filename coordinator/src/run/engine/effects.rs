@@ -31,6 +31,7 @@ impl<P: Planner> Engine<P> {
                     }
                 }
                 Effect::Settled(settled) => {
+                    self.planner.settled(&settled);
                     let event = self.settled(*settled);
                     if let Some(EventKind::TrialSettled { settlement, .. }) = &event {
                         settlements.push(Arc::clone(settlement));

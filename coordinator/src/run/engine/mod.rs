@@ -8,6 +8,7 @@ mod sources;
 mod standing;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_protocol::Timestamp;
@@ -18,7 +19,7 @@ use rollout_protocol::wire::claim::Answer;
 use rollout_protocol::wire::command::Receipt;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::port::{Position, Reported};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 pub use self::outlet::Outlet;
@@ -76,6 +77,16 @@ pub struct Engine<P> {
     recovered: bool,
     /// When a killed sitting ends although something may run where nobody reaches it.
     given_up: Option<Instant>,
+    /// Rings when the plan has grown.
+    growth: Option<Arc<Notify>>,
+}
+
+/// Waits until a plan has grown; for ever when it is whole. A ring that nobody waited for is kept.
+async fn grown(growth: Option<&Notify>) {
+    match growth {
+        Some(growth) => growth.notified().await,
+        None => std::future::pending().await,
+    }
 }
 
 struct Recorder<'a> {
@@ -103,6 +114,7 @@ impl<P: Planner> Engine<P> {
         events: mpsc::Sender<Vec<RunEvent>>,
     ) -> Self {
         let (now, position) = (Instant::now(), run.core.position());
+        let growth = planner.growth();
         Self {
             run,
             planner,
@@ -123,6 +135,7 @@ impl<P: Planner> Engine<P> {
             quiesced: false,
             recovered: false,
             given_up: None,
+            growth,
         }
     }
 
@@ -184,6 +197,7 @@ impl<P: Planner> Engine<P> {
                 self.on_news(news).await?;
             }
             Some(level) = sources.stops.recv() => self.stop(level),
+            () = grown(self.growth.as_deref()) => {}
             Some(hint) = sources.hints.recv() => self.emit(vec![hint]).await,
             turn = sources.workers.turn(self.recovered, self.quiesced) => {
                 self.drain_reports(&mut sources.reports);
@@ -238,6 +252,9 @@ impl<P: Planner> Engine<P> {
         while let wanted @ 1.. = self.run.core.wants() {
             let items = self.planner.next(wanted);
             if items.is_empty() {
+                if self.planner.is_open() {
+                    break;
+                }
                 self.handle(Input::Exhausted);
             } else {
                 self.handle(Input::Items(items));

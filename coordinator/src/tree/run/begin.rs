@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::{Clock, Directory, EvalResult, Sitting, TreeError, Workshop, resume};
 use crate::config::{TreeFile, tree_document};
-use crate::run::{Lost, RunLock, Taken, Taking};
+use crate::run::{Fence, Lost, RunLock, Taking};
 use crate::tree::ids::NodeId;
 use crate::tree::manifest::{
     Dedupe, Event, EventKind, Manifest, Node, NodeStatus, Root, RunConfig, State, VERSION,
@@ -28,8 +28,6 @@ const BASELINE: &str = "artifacts/root_baseline.csv";
 pub struct Opening {
     /// The search.
     pub tree: TreeFile,
-    /// How its directory is taken.
-    pub taking: Taking,
     /// Whether commands and repository are played.
     pub dry_run: bool,
     /// Whether a search that is there is gone on with, or refused.
@@ -42,12 +40,22 @@ pub struct Opening {
     pub clock: Clock,
 }
 
+/// What says that a process owns a search.
+#[derive(Debug, Clone)]
+pub struct Owned {
+    /// Tells whether it still does.
+    pub fence: Fence,
+    /// From whom it was taken over, if it was.
+    pub former: Option<String>,
+}
+
 /// Takes the lock of a search and opens it. `stop` ends it between two blocks.
 ///
 /// # Errors
 /// [`TreeError`].
 pub async fn begin<W: Workshop + Send + 'static>(
     opening: Opening,
+    taking: &Taking,
     workshop: W,
     stop: Arc<AtomicBool>,
     stops: &mut mpsc::Receiver<StopLevel>,
@@ -55,20 +63,27 @@ pub async fn begin<W: Workshop + Send + 'static>(
     let directory = Directory::new(opening.tree.run_dir());
     let made = directory.clone();
     supervise::blocking(move || made.create()).await?;
-    let (lock, taken) = RunLock::acquire(directory.layout(), &opening.taking, stops).await?;
-    let opened =
-        supervise::blocking(move || open(directory, &opening, taken, workshop, stop)).await;
-    Ok((opened?, lock))
+    let (lock, taken) = RunLock::acquire(directory.layout(), taking, stops).await?;
+    let opened = supervise::blocking(move || {
+        mark(&directory, taken.epoch)?;
+        let former = taken.takeover.map(|takeover| takeover.former);
+        open(directory, &opening, Owned { fence: taken.fence, former }, workshop, stop)
+    });
+    Ok((opened.await?, lock))
 }
 
-fn open<W: Workshop>(
+/// Opens a search that this process owns. Blocks.
+///
+/// # Errors
+/// [`TreeError`].
+pub fn open<W: Workshop>(
     directory: Directory,
     opening: &Opening,
-    taken: Taken,
+    owned: Owned,
     mut workshop: W,
     stop: Arc<AtomicBool>,
 ) -> Result<Sitting<W>, TreeError> {
-    mark(&directory, taken.epoch)?;
+    directory.create()?;
     let mut manifest = match directory.read()? {
         Some(_) if !opening.resume => {
             return Err(TreeError::Exists { root: directory.root().to_owned() });
@@ -80,8 +95,8 @@ fn open<W: Workshop>(
             manifest
         }
     };
-    if let Some(takeover) = taken.takeover {
-        let kind = EventKind::LockTakeover { former: takeover.former };
+    if let Some(former) = owned.former {
+        let kind = EventKind::LockTakeover { former };
         let at = opening.clock.beside(manifest.updated_at);
         manifest.events.push(Event { at, kind });
         directory.write(&manifest)?;
@@ -100,7 +115,7 @@ fn open<W: Workshop>(
         manifest,
         workshop,
         clock: opening.clock,
-        fence: taken.fence,
+        fence: owned.fence,
         stop,
         kept: None,
         unmerged,

@@ -26,7 +26,7 @@ pub struct Directory {
 impl Directory {
     /// The search in `root`.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { layout: Layout::new(root) }
+        Self { layout: Layout::of_search(root) }
     }
 
     /// The directory itself.
@@ -34,9 +34,13 @@ impl Directory {
         self.layout.root()
     }
 
-    /// Where the run lock is.
-    pub(super) fn layout(&self) -> &Layout {
+    /// Where the run lock and the journal are.
+    pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    fn manifest_file(&self) -> PathBuf {
+        self.root().join("manifest.json")
     }
 
     /// Directory of an eval.
@@ -76,7 +80,7 @@ impl Directory {
     /// # Errors
     /// [`TreeError`] when it cannot be read, or is damaged or of another version.
     pub fn read(&self) -> Result<Option<Manifest>, TreeError> {
-        let path = self.layout.manifest();
+        let path = self.manifest_file();
         let file = match File::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -105,7 +109,7 @@ impl Directory {
 
     /// Replaces the manifest: a reader sees the old or the new one.
     pub(super) fn write(&self, manifest: &Manifest) -> Result<(), TreeError> {
-        Ok(file::write_json(&self.layout.manifest(), manifest)?)
+        Ok(file::write_json(&self.manifest_file(), manifest)?)
     }
 
     /// Makes the reports anew.

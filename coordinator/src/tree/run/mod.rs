@@ -26,7 +26,7 @@ mod sitting;
 mod tests;
 mod workshop;
 
-pub use begin::{Opening, begin};
+pub use begin::{Opening, Owned, begin, open};
 pub use clock::Clock;
 pub use directory::Directory;
 pub use error::{TreeError, WorkError};

@@ -106,9 +106,8 @@ async fn a_search_has_one_owner_and_a_takeover_is_told() {
     let (sitting, lock) = lab.open(lab.opening(), lab.player()).await.expect("opened");
     let refused = lab.open(lab.opening(), lab.player()).await.err();
     assert!(matches!(refused, Some(TreeError::Lock(_))), "{refused:?}");
-    let mut forced = lab.opening();
-    forced.taking.patience.force = true;
-    let (mut second, second_lock) = lab.open(forced, lab.player()).await.expect("taken over");
+    let taken = lab.take(true, lab.opening(), lab.player()).await;
+    let (mut second, second_lock) = taken.expect("taken over");
     second.run().expect("to its end");
     let kinds = &second.manifest().events;
     let told = |event: &crate::tree::manifest::Event| {

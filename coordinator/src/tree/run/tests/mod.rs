@@ -70,10 +70,8 @@ impl Lab {
     }
 
     fn opening(&self) -> Opening {
-        let patience = Patience { wait: false, ..Patience::default() };
         Opening {
             tree: self.tree(),
-            taking: Taking { patience, shared: None },
             dry_run: true,
             resume: true,
             rerun_evals: false,
@@ -92,8 +90,20 @@ impl Lab {
         opening: Opening,
         workshop: W,
     ) -> Result<(Sitting<W>, RunLock), TreeError> {
+        self.take(false, opening, workshop).await
+    }
+
+    /// Opens it, by force if need be.
+    async fn take<W: Workshop + Send + 'static>(
+        &self,
+        force: bool,
+        opening: Opening,
+        workshop: W,
+    ) -> Result<(Sitting<W>, RunLock), TreeError> {
         let (_keep, mut stops) = mpsc::channel::<StopLevel>(1);
-        begin(opening, workshop, Arc::new(AtomicBool::new(false)), &mut stops).await
+        let patience = Patience { wait: false, force, ..Patience::default() };
+        let taking = Taking { patience, shared: None };
+        begin(opening, &taking, workshop, Arc::new(AtomicBool::new(false)), &mut stops).await
     }
 
     /// Runs the search to its end, in one sitting.
