@@ -20,6 +20,7 @@ pub mod signals;
 
 pub use engine::{Ended, Engine, Keeper, News, Outlet, Sources, Standing, Workers};
 pub use job::JobPlanner;
+pub(crate) use lock::host_name;
 pub use lock::{
     Fence, FileId, LockError, LockOwner, Lost, Patience, RunEntry, RunFacts, RunLock, Shared,
     Taking,

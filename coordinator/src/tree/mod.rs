@@ -11,3 +11,4 @@ pub mod run;
 pub mod score;
 pub mod search;
 pub mod validate;
+pub mod work;

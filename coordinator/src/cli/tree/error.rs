@@ -8,6 +8,10 @@ use crate::tree::run::{TreeError, WorkError};
 
 impl From<TreeError> for CliError {
     fn from(error: TreeError) -> Self {
+        let error = match error {
+            TreeError::Run(error) => return (*error).into(),
+            error => error,
+        };
         let what = "the search cannot go on";
         match &error {
             TreeError::Lock(LockError::Held { .. } | LockError::Elsewhere { .. }) => {
@@ -38,7 +42,10 @@ impl From<TreeError> for CliError {
             }
             TreeError::Ideas { .. } | TreeError::Work(_) => Self::failure(what, &error)
                 .hint("the same command goes on with it when the cause is gone"),
-            TreeError::Lock(_) | TreeError::File { .. } => Self::failure(what, &error),
+            TreeError::Lock(_)
+            | TreeError::File { .. }
+            | TreeError::Plan(_)
+            | TreeError::Run(_) => Self::failure(what, &error),
         }
     }
 }

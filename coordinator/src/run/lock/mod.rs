@@ -416,6 +416,6 @@ fn view(layout: &Layout, wanted: Option<Head>) -> Result<View, JournalError> {
 }
 
 /// Name of this host.
-pub(super) fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

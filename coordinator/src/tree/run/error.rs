@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::run::{LockError, Lost, RunError};
+use crate::run::{LockError, Lost, OpenError, RunError};
 use crate::tree::ids::NodeId;
+use crate::tree::work::PlanError;
 
 /// Why a search could not go on. What is written down stays; the same command goes on with it.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +65,12 @@ pub enum TreeError {
     /// Commands or repository.
     #[error(transparent)]
     Work(#[from] WorkError),
+    /// What evals run under cannot be prepared.
+    #[error("the evals of the search cannot be prepared")]
+    Plan(#[from] PlanError),
+    /// The run that evals are items of.
+    #[error(transparent)]
+    Run(Box<RunError>),
 }
 
 /// Why something outside of the search was not done.
@@ -95,7 +102,8 @@ impl From<RunError> for TreeError {
         match error {
             RunError::File { action, path, source } => Self::File { action, path, source },
             RunError::LockLost(lost) => Self::Lost(lost),
-            other => Self::Damaged { path: PathBuf::new(), reason: other.to_string() },
+            RunError::Open(OpenError::Lock(error)) => Self::Lock(error),
+            other => Self::Run(Box::new(other)),
         }
     }
 }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::run::Fence;
 use crate::tree::ids::{EvalId, NodeId};
-use crate::tree::manifest::{EvalStatus, Manifest, StopReason};
+use crate::tree::manifest::{EvalStatus, Event, EventKind, Manifest, StopReason};
 use crate::tree::search::{self, Needs, Step};
 
 /// A search that this process owns.
@@ -178,10 +178,20 @@ impl<W: Workshop> Sitting<W> {
             idea: self.directory.root().join(&eval.idea_path),
             root,
             retries: self.manifest.run_config.eval_retries,
+            round: self.round(id),
             eval,
         })?;
         self.running.insert(id);
         Ok(())
+    }
+
+    /// How often the results of an eval were thrown away.
+    fn round(&self, id: EvalId) -> u32 {
+        let thrown = |event: &&Event| match &event.kind {
+            EventKind::EvalsRequeued { evals } => evals.contains(&id),
+            _ => false,
+        };
+        u32::try_from(self.manifest.events.iter().filter(thrown).count()).unwrap_or(u32::MAX)
     }
 
     fn merge(&mut self, id: EvalId) -> Result<(), TreeError> {

@@ -103,6 +103,8 @@ pub struct EvalOrder {
     pub root: PathBuf,
     /// Further tries that it has.
     pub retries: u32,
+    /// How often its results were thrown away.
+    pub round: u32,
 }
 
 /// Results that are to be scored.

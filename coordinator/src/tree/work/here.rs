@@ -1,0 +1,130 @@
+//! A search in this process: coordinator, worker and the search itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use rollout_protocol::event::RunEvent;
+use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::secrets::TrialVariables;
+use rollout_worker::store::BlobStore;
+use rollout_worker::supervise;
+use tokio::sync::{mpsc, oneshot};
+
+use super::asked::Asked;
+use super::ideas::Ideas;
+use super::search::{Search, opening, outcome, owned};
+use super::stops::Stops;
+use super::{EvalPlanner, Plan, Progress};
+use crate::config::TreeFile;
+use crate::core::Bounds;
+use crate::host::{self, HostPaths};
+use crate::journal::Layout;
+use crate::run::embedded::{self, Embedded, Equipment};
+use crate::run::{RunError, Taking, host_name};
+use crate::tree::manifest::Manifest;
+use crate::tree::run::{Directory, Opening, TreeError};
+
+/// A search to be run in this process.
+pub struct Local {
+    /// The search.
+    pub opening: Opening,
+    /// How its directory is taken.
+    pub taking: Taking,
+    /// Where blobs are.
+    pub store: Arc<dyn BlobStore>,
+    /// What is of the host and outlives the run.
+    pub host: HostPaths,
+    /// Values of the variables that commands name.
+    pub environment: Vec<(String, String)>,
+    /// Stops asked for by the user.
+    pub stops: mpsc::Receiver<StopLevel>,
+    /// Told what happens.
+    pub progress: mpsc::UnboundedSender<Progress>,
+}
+
+impl Local {
+    /// Goes on with the search until it has ended.
+    ///
+    /// # Errors
+    /// [`TreeError`]; what is written down stays.
+    pub async fn run(self) -> Result<Manifest, TreeError> {
+        let Self { opening: search, taking, store, host, environment, stops, progress } = self;
+        let tree = search.tree.clone();
+        let plan = Plan::new(&tree, Arc::clone(&store)).await?;
+        let (asked, told) = Asked::new();
+        let directory = Directory::new(tree.run_dir());
+        let variables = variables(&tree, environment);
+        let (stops, engine_stops, _passing) = Stops::fork(stops);
+        let (events, _draining) = drain();
+        let (_no_hints, hints) = mpsc::channel(1);
+        let (give, given) = oneshot::channel();
+        let ideas = Ideas { stop: stops.level() };
+        let engine = embedded::run(Embedded {
+            opening: opening(&tree, taking, Bounds::default()),
+            planner: EvalPlanner::new(Arc::clone(&asked), plan.needs()),
+            store: Arc::clone(&store),
+            slots: tree.search.max_parallel_evals,
+            events,
+            hints,
+            stops: engine_stops,
+            opened: Box::new(move |run| {
+                // A search that is gone has told its own error.
+                let _gone = give.send(owned(run));
+                Ok(())
+            }),
+            equip: Box::new(equip(&tree, directory.layout(), host, Arc::clone(&store), variables)),
+        });
+        let (over, halting) = (Arc::clone(&asked), stops.clone());
+        let engine = async move {
+            let ran = engine.await;
+            over.over();
+            halting.search(StopLevel::Kill);
+            ran
+        };
+        let search =
+            Search { opening: search, directory, plan, store, asked, told, stops, progress };
+        let (ran, searched) = tokio::join!(Box::pin(engine), Box::pin(search.run(given, ideas)));
+        let (sitting, manifest) = outcome(ran, searched)?;
+        drop(sitting.lock);
+        Ok(manifest)
+    }
+}
+
+/// Reads events that no output of a search shows: what it tells is in its own files.
+pub(super) fn drain() -> (mpsc::Sender<Vec<RunEvent>>, supervise::Task<()>) {
+    let (events, mut read) = mpsc::channel::<Vec<RunEvent>>(64);
+    let task = supervise::spawn("events", async move {
+        while let Some(events) = read.recv().await {
+            for event in events {
+                tracing::debug!("{:?}", event.kind);
+            }
+        }
+    });
+    (events, task)
+}
+
+/// The variables that commands may see: those that they name.
+pub(super) fn variables(tree: &TreeFile, environment: Vec<(String, String)>) -> TrialVariables {
+    let values = tree.commands.named().flat_map(|(_, command)| command.env.values());
+    let named = values.flat_map(|value| value.template.variables());
+    let names: BTreeSet<String> = named.map(|(name, _)| name).collect();
+    TrialVariables::select(names.iter().map(String::as_str), environment)
+}
+
+fn equip(
+    tree: &TreeFile,
+    layout: &Layout,
+    paths: HostPaths,
+    store: Arc<dyn BlobStore>,
+    variables: TrialVariables,
+) -> impl FnOnce(&Path) -> Result<Equipment, RunError> + Send + use<> {
+    let kind = tree.commands.implement.place.provider.kind();
+    let sandboxes = layout.sandboxes();
+    move |worker_dir: &Path| {
+        let provider = host::provider(kind, &paths, sandboxes)?;
+        let providers = BTreeMap::from([(kind, Arc::clone(&provider))]);
+        let runner = host::runner(providers, worker_dir, store, variables, host_name())?;
+        Ok(Equipment { runner: Arc::new(runner), providers: vec![provider] })
+    }
+}

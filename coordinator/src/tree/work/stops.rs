@@ -1,0 +1,55 @@
+//! Stops, told to everything that a search consists of.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::supervise::{self, Task};
+use tokio::sync::{mpsc, watch};
+
+/// Tells the parts of a search to stop.
+#[derive(Debug, Clone)]
+pub(super) struct Stops {
+    /// Read by the search between two blocks.
+    pub(super) flag: Arc<AtomicBool>,
+    /// Waited for by commands that run in this process.
+    level: Arc<watch::Sender<Option<StopLevel>>>,
+    /// Read by the engine.
+    engine: mpsc::Sender<StopLevel>,
+}
+
+impl Stops {
+    /// Passes on what a user asks for. Gives what the engine reads, too.
+    pub(super) fn fork(
+        mut asked: mpsc::Receiver<StopLevel>,
+    ) -> (Self, mpsc::Receiver<StopLevel>, Task<()>) {
+        let (engine, stops) = mpsc::channel(4);
+        let level = Arc::new(watch::Sender::new(None));
+        let this = Self { flag: Arc::default(), level, engine };
+        let passing = this.clone();
+        let task = supervise::spawn("stops of the search", async move {
+            while let Some(level) = asked.recv().await {
+                passing.search(level);
+                passing.engine(level).await;
+            }
+        });
+        (this, stops, task)
+    }
+
+    /// Tells the search, and commands that run for it here.
+    pub(super) fn search(&self, level: StopLevel) {
+        self.flag.store(true, Ordering::Relaxed);
+        self.level.send_modify(|present| *present = (*present).max(Some(level)));
+    }
+
+    /// Tells the engine.
+    pub(super) async fn engine(&self, level: StopLevel) {
+        // An engine that has ended needs not be told.
+        let _gone = self.engine.send(level).await;
+    }
+
+    /// For commands that run for the search here.
+    pub(super) fn level(&self) -> watch::Receiver<Option<StopLevel>> {
+        self.level.subscribe()
+    }
+}
