@@ -57,7 +57,7 @@ async fn start(
 ) -> Result<ExitCode, CliError> {
     let Prepared { job, datasets, .. } = prepared;
     #[cfg(feature = "nats")]
-    let elsewhere = Elsewhere::connect(args, &job).await?;
+    let elsewhere = Elsewhere::connect(&args.nats, job.pool.as_deref()).await?;
     let own = job.jobs_dir.join(".rollout");
     let blobs = match &args.store {
         Some(store) => place::directory(store)?,
@@ -99,14 +99,23 @@ async fn run_here(
     stops: mpsc::Receiver<StopLevel>,
 ) -> Result<Sitting, CliError> {
     let own = job.jobs_dir.join(".rollout");
-    let image_locks = image_locks::directory(|name| std::env::var_os(name), own.join("locks"));
-    let host = HostPaths { image_locks, sandbox_helper: sandbox_helper()? };
-    let environment = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect();
+    let (host, environment) = (host_paths(&own)?, environment());
     let taking = Taking { patience: args.patience(), shared: None };
     let local = LocalJob { job, plan, store, host, environment, events, stops, taking };
     Ok(local.run().await?)
+}
+
+/// What is of this host and outlives a run; `own` is for users without a cache.
+pub(super) fn host_paths(own: &Path) -> Result<HostPaths, CliError> {
+    let image_locks = image_locks::directory(|name| std::env::var_os(name), own.join("locks"));
+    Ok(HostPaths { image_locks, sandbox_helper: sandbox_helper()? })
+}
+
+/// The variables of this process that are text.
+pub(super) fn environment() -> Vec<(String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
 }
 
 /// The end of a run for people.

@@ -1,5 +1,6 @@
 //! `rollout run --nats`: the trials run on workers elsewhere.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rollout_protocol::event::RunEvent;
@@ -8,14 +9,14 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::environment::Owner;
 use rollout_worker::owner::HostOwners;
-use rollout_worker::port::{Board, WorkSource};
+use rollout_worker::port::{Board, Dispatch, WorkSource};
 use rollout_worker::queue::nats::{BindError, Name, Nats};
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::mpsc;
 
-use super::POOL;
 use super::patience::patiently;
+use super::{NatsArgs, POOL};
 use crate::cli::args::RunArgs;
 use crate::cli::error::CliError;
 use crate::cli::image_locks;
@@ -35,21 +36,29 @@ pub(in crate::cli) struct Elsewhere {
     pool: Name,
 }
 
+/// What a coordinator needs of its server.
+pub(in crate::cli) struct Ready {
+    pub(in crate::cli) dispatch: Arc<dyn Dispatch>,
+    pub(in crate::cli) board: Arc<dyn Board>,
+    pub(in crate::cli) pool: String,
+    _adopting: Task<()>,
+}
+
 impl Elsewhere {
     /// Connects, if the command line names a server.
     ///
     /// # Errors
     /// [`CliError`].
     pub(in crate::cli) async fn connect(
-        args: &RunArgs,
-        job: &Job,
+        nats: &NatsArgs,
+        pool: Option<&str>,
     ) -> Result<Option<Self>, CliError> {
-        let Some(url) = &args.nats.url else { return Ok(None) };
-        let pool = job.pool.as_deref().unwrap_or(POOL);
-        let pool: Name = pool.parse().map_err(|error| {
-            CliError::config(format!("the job's pool `{pool}` is no name"), &error)
-        })?;
-        let options = args.nats.access.options(url)?;
+        let Some(url) = &nats.url else { return Ok(None) };
+        let pool = pool.unwrap_or(POOL);
+        let pool: Name = pool
+            .parse()
+            .map_err(|error| CliError::config(format!("the pool `{pool}` is no name"), &error))?;
+        let options = nats.access.options(url)?;
         let nats = patiently(async || Ok(Nats::connect(options.clone()).await?)).await?;
         Ok(Some(Self { nats, pool }))
     }
@@ -67,9 +76,44 @@ impl Elsewhere {
         events: mpsc::Sender<Vec<RunEvent>>,
         mut stops: mpsc::Receiver<StopLevel>,
     ) -> Result<Sitting, CliError> {
+        let classes = Lanes::new(&plan).needs().iter().map(|needs| needs.class).collect();
+        let own = job.jobs_dir.join(".rollout");
+        let layout = Layout::new(job.run_dir());
+        let ready = self.prepare(classes, &store, own, layout, &mut stops).await?;
+        let job = ClusterJob {
+            job,
+            plan,
+            store,
+            dispatch: Arc::clone(&ready.dispatch),
+            board: Arc::clone(&ready.board),
+            pool: ready.pool.clone(),
+            // Workers go on while their coordinator is stopped or hangs: another one may, too.
+            patience: Patience { hung: true, ..args.patience() },
+            bounds: Bounds {
+                lease: args.nats.access.lease,
+                unplaceable_timeout: args.unplaceable_timeout,
+                ..Bounds::default()
+            },
+            events,
+            stops,
+        };
+        Ok(job.run().await?)
+    }
+
+    /// Prepares the server for items of these size classes, and takes over what dead processes left
+    /// on this host; `own` is for users without a home.
+    ///
+    /// # Errors
+    /// [`CliError`].
+    pub(in crate::cli) async fn prepare(
+        self,
+        mut classes: Vec<SizeClass>,
+        store: &Arc<dyn BlobStore>,
+        own: PathBuf,
+        layout: Layout,
+        stops: &mut mpsc::Receiver<StopLevel>,
+    ) -> Result<Ready, CliError> {
         let Self { nats, pool } = self;
-        let mut classes: Vec<SizeClass> =
-            Lanes::new(&plan).needs().iter().map(|needs| needs.class).collect();
         classes.push(SizeClass::SOLO);
         classes.sort_unstable();
         classes.dedup();
@@ -86,26 +130,8 @@ impl Elsewhere {
                 return Err(CliError::new(ExitCode::Cancelled, "nothing was begun"));
             }
         };
-        let _adopting = adopt(&nats, source, &job, Arc::clone(&store))?;
-        let bounds = Bounds {
-            lease: args.nats.access.lease,
-            unplaceable_timeout: args.unplaceable_timeout,
-            ..Bounds::default()
-        };
-        let job = ClusterJob {
-            job,
-            plan,
-            store,
-            dispatch,
-            board,
-            pool: pool.to_string(),
-            // Workers go on while their coordinator is stopped or hangs: another one may, too.
-            patience: Patience { hung: true, ..args.patience() },
-            bounds,
-            events,
-            stops,
-        };
-        Ok(job.run().await?)
+        let adopting = adopt(&nats, source, own, &layout, Arc::clone(store))?;
+        Ok(Ready { dispatch, board, pool: pool.to_string(), _adopting: adopting })
     }
 }
 
@@ -114,12 +140,12 @@ impl Elsewhere {
 fn adopt(
     nats: &Nats,
     source: Arc<dyn WorkSource>,
-    job: &Job,
+    own: PathBuf,
+    layout: &Layout,
     store: Arc<dyn BlobStore>,
 ) -> Result<Task<()>, CliError> {
     let variable = |name: &str| std::env::var_os(name);
-    let home = Home::of_user(variable).unwrap_or_else(|| Home::at(job.jobs_dir.join(".rollout")));
-    let layout = Layout::new(job.run_dir());
+    let home = Home::of_user(variable).unwrap_or_else(|| Home::at(own));
     let host = HostPaths {
         image_locks: image_locks::directory(variable, home.locks()),
         sandbox_helper: sandbox_helper()?,
@@ -133,7 +159,7 @@ fn adopt(
     }
     let namespace = nats.options().namespace.to_string();
     let bases = [layout.workers(), home.workers(&namespace, store.identity())];
-    let owners = Arc::new(HostOwners::new(Owner::current(job.run_dir())));
+    let owners = Arc::new(HostOwners::new(Owner::current(layout.root().to_owned())));
     Ok(supervise::spawn("adoption", async move {
         for base in bases.into_iter().filter(|base| base.is_dir()) {
             let (owners, store) = (Arc::clone(&owners), Arc::clone(&store));

@@ -1,11 +1,14 @@
 //! Commands of tree searches.
 
+#[cfg(feature = "nats")]
+mod elsewhere;
 mod error;
 mod options;
 mod report;
 mod run;
 mod score;
 mod show;
+mod sit;
 mod validate;
 
 use std::path::PathBuf;
@@ -23,6 +26,8 @@ use crate::tree::run::Directory;
 #[derive(Debug, Subcommand)]
 pub(super) enum TreeCommand {
     Run(Box<run::RunArgs>),
+    /// Go on with a search that was begun; like `run`, but it never begins one
+    Resume(Box<run::RunArgs>),
     Report(report::ReportArgs),
     Show(show::ShowArgs),
     Validate(validate::ValidateArgs),
@@ -33,7 +38,8 @@ impl TreeCommand {
     /// Runs the command.
     pub(super) async fn run(self, printer: &Printer) -> Result<ExitCode, CliError> {
         match self {
-            Self::Run(args) => Box::pin(run::run(*args, printer)).await,
+            Self::Run(args) => Box::pin(run::run(*args, false, printer)).await,
+            Self::Resume(args) => Box::pin(run::run(*args, true, printer)).await,
             Self::Report(args) => report::report(args, printer).await,
             Self::Show(args) => show::show(args, printer).await,
             Self::Validate(args) => validate::validate(args, printer).await,

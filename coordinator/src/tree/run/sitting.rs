@@ -62,7 +62,10 @@ impl<W: Workshop> Sitting<W> {
             }
             let now = self.now();
             match search::step(&mut self.manifest, now, &self.directory) {
-                Step::Changed => self.persist(now)?,
+                Step::Changed => {
+                    self.persist(now)?;
+                    self.workshop.changed(&self.manifest);
+                }
                 Step::Needs(Needs::Ideas(nodes)) => self.ideas(&nodes)?,
                 Step::Needs(Needs::Evals(owed)) => self.evals(&owed)?,
                 Step::Needs(Needs::Ended(reason)) => {

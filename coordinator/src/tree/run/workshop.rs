@@ -64,6 +64,9 @@ pub trait Workshop {
     /// [`WorkError`].
     fn ended(&mut self) -> Result<EvalId, WorkError>;
 
+    /// Hears of every block of the search itself that was written down.
+    fn changed(&mut self, _manifest: &Manifest) {}
+
     /// Scores an eval's results.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::spec::trial::TrialName;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 
 use crate::core::Settled;
 
@@ -29,6 +29,8 @@ pub struct Asked {
     /// Rings when there is more to hand out, or will be no more.
     pub(super) growth: Arc<Notify>,
     ended: mpsc::UnboundedSender<Told>,
+    /// Whether the search waits for something, having asked for all that it wants at first.
+    waits: watch::Sender<bool>,
 }
 
 /// What the run tells the search.
@@ -55,7 +57,21 @@ impl Asked {
     pub(super) fn new() -> (Arc<Self>, mpsc::UnboundedReceiver<Told>) {
         let (ended, told) = mpsc::unbounded_channel();
         let (state, growth) = (Mutex::default(), Arc::default());
-        (Arc::new(Self { state, growth, ended }), told)
+        let waits = watch::Sender::new(false);
+        (Arc::new(Self { state, growth, ended, waits }), told)
+    }
+
+    /// The search has asked for all that it wants for now.
+    pub(super) fn waits(&self) {
+        self.waits.send_if_modified(|waits| !std::mem::replace(waits, true));
+    }
+
+    /// Comes true when the search has asked for what former sittings began, or has ended: whatever
+    /// else the run still knows of is wanted by nobody.
+    pub(super) async fn has_asked(&self) {
+        let mut waits = self.waits.subscribe();
+        let waits = waits.wait_for(|waits| *waits).await;
+        drop(waits.expect("the sender is here"));
     }
 
     /// Asks for a try. What is settled already is told at once.
@@ -83,6 +99,7 @@ impl Asked {
     /// Nothing more will be asked for.
     pub(super) fn close(&self) {
         self.state().closed = true;
+        self.waits();
         self.growth.notify_one();
     }
 

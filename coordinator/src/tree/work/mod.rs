@@ -15,6 +15,8 @@
 //! and hears at once of those that were settled before.
 
 mod asked;
+#[cfg(feature = "nats")]
+mod cluster;
 mod here;
 mod ideas;
 mod outcome;
@@ -26,6 +28,8 @@ mod shop;
 mod spec;
 mod stops;
 
+#[cfg(feature = "nats")]
+pub use cluster::Cluster;
 pub use here::Local;
 pub use planner::EvalPlanner;
 pub use progress::Progress;

@@ -1,16 +1,29 @@
 //! What a search tells while it goes on.
 
-use crate::tree::ids::{EvalId, NodeId};
+use std::fmt;
 
-/// One thing that happened.
-#[derive(Debug, Clone, PartialEq, Eq)]
+use crate::tree::ids::{EvalId, NodeId};
+use crate::tree::manifest::{Manifest, StopReason};
+use crate::tree::run::EvalResult;
+
+/// One thing that happened, in words for people.
+#[derive(Debug, Clone, PartialEq)]
 pub enum Progress {
     /// A node's ideas are being written.
     IdeasBegin {
         /// The node.
         node: NodeId,
     },
-    /// An eval is under way.
+    /// The evals of a depth were planned.
+    Planned {
+        /// The depth.
+        depth: u32,
+        /// How many.
+        evals: usize,
+        /// Of how many nodes.
+        nodes: usize,
+    },
+    /// An eval was asked for.
     EvalBegins {
         /// The eval.
         eval: EvalId,
@@ -19,9 +32,68 @@ pub enum Progress {
         /// File of its idea.
         idea: String,
     },
-    /// An eval is settled.
-    EvalEnds {
-        /// The eval.
-        eval: EvalId,
+    /// An eval has a result.
+    EvalEnds(Box<EvalResult>),
+    /// A depth is done.
+    Promoted {
+        /// The depth.
+        depth: u32,
+        /// The nodes of the next, with their scores.
+        nodes: Vec<(NodeId, EvalId, Option<f64>)>,
+        /// Why the search ends now, if it does.
+        stop: Option<StopReason>,
     },
+}
+
+impl Progress {
+    /// What the last block of a manifest was.
+    pub(super) fn of(manifest: &Manifest) -> Self {
+        let state = &manifest.state;
+        if state.planned_depth == Some(state.current_depth) {
+            let (depth, nodes) = (state.current_depth, state.frontier_node_ids.len());
+            return Self::Planned { depth, evals: manifest.evals_at(depth).count(), nodes };
+        }
+        let nodes = state.frontier_node_ids.iter().filter_map(|id| {
+            let eval = manifest.node(*id).promoted_from_eval_id?;
+            let decision = manifest.evaluations.get(&eval)?.decision.as_ref()?;
+            Some((*id, eval, decision.rank_score))
+        });
+        let depth = state.current_depth.saturating_sub(1);
+        let stop = state.stop_reason.filter(|_| state.stopped);
+        Self::Promoted { depth, nodes: nodes.collect(), stop }
+    }
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::IdeasBegin { node } => write!(f, "node {node}: ideas are being written"),
+            Self::Planned { depth, evals, nodes } => {
+                write!(f, "depth {depth}: {evals} ideas to try on {nodes} nodes")
+            }
+            Self::EvalBegins { eval, node, idea } => {
+                write!(f, "eval {eval} of node {node}: {idea}")
+            }
+            Self::EvalEnds(result) => {
+                let status = serde_json::to_value(result.status).unwrap_or_default();
+                let status = status.as_str().unwrap_or_default().replace('_', " ");
+                write!(f, "eval {}: {status}", result.eval_id)?;
+                match &result.error {
+                    Some(error) => write!(f, " ({})", error.error_type),
+                    None => Ok(()),
+                }
+            }
+            Self::Promoted { depth, nodes, stop } => {
+                write!(f, "depth {depth}: {} promoted", nodes.len())?;
+                for (node, eval, score) in nodes {
+                    let score = score.map_or_else(|| "-".to_owned(), |score| format!("{score:.4}"));
+                    write!(f, ", eval {eval} is node {node} (score {score})")?;
+                }
+                match stop {
+                    Some(_) => f.write_str("; the search has ended"),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
 }

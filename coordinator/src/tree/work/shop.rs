@@ -19,14 +19,12 @@ use super::{Plan, Progress, outcome, results};
 use crate::config::TreeFile;
 use crate::core::Settled;
 use crate::tree::ids::{EvalId, NodeId};
-use crate::tree::manifest::Cleanup;
+use crate::tree::manifest::{Cleanup, Manifest};
 use crate::tree::repository::{Repository, RepositoryError, UsersRepository};
-use crate::tree::run::{
-    EvalOrder, IdeasOrder, Left, TreeError, Wanted, WorkError, Workshop,
-};
+use crate::tree::run::{EvalOrder, IdeasOrder, Left, TreeError, Wanted, WorkError, Workshop};
 
 /// A workshop whose evals are run by workers.
-pub struct Shop {
+pub(super) struct Shop {
     /// Waits for what is asynchronous: a search thinks on a thread of its own.
     pub(super) handle: Handle,
     pub(super) tree: TreeFile,
@@ -113,6 +111,7 @@ impl Shop {
             }
         }
         result.write(&order.root).map_err(of("cannot write an eval's result"))?;
+        self.tell(Progress::EvalEnds(Box::new(result)));
         Ok(Some(order.eval.eval_id))
     }
 
@@ -192,6 +191,10 @@ impl Workshop for Shop {
         self.handle.block_on(repository.remove(item)).map_err(|error| error.chain())
     }
 
+    fn changed(&mut self, manifest: &Manifest) {
+        self.tell(Progress::of(manifest));
+    }
+
     fn ideas(
         &mut self,
         orders: Vec<IdeasOrder>,
@@ -200,6 +203,7 @@ impl Workshop for Shop {
         for order in &orders {
             self.tell(Progress::IdeasBegin { node: order.node.node_id });
         }
+        self.asked.waits();
         self.handle.block_on(self.ideas.write(orders, done))
     }
 
@@ -212,11 +216,11 @@ impl Workshop for Shop {
     }
 
     fn ended(&mut self) -> Result<EvalId, WorkError> {
+        self.asked.waits();
         loop {
             match self.handle.block_on(self.told.recv()) {
                 Some(Told::Settled(item)) => {
                     if let Some(eval) = self.conclude(item)? {
-                        self.tell(Progress::EvalEnds { eval });
                         return Ok(eval);
                     }
                 }
