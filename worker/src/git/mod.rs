@@ -4,8 +4,11 @@
 //! * No git command ever runs on a repository that an agent could write: its configuration names
 //!   programs that git runs. What agents leave is data. It is compared and hashed by us; git gets it
 //!   as content of blobs and as names in lists, never as a directory to look into.
-//! * Every call has a clean environment, no hooks, no monitors, no filters, no submodules, no
-//!   protocols beyond the one it needs, a time limit, and a bound on what it may print.
+//! * Every call has no hooks, no monitors, no filters, no submodules, no protocols beyond the ones
+//!   it needs, a time limit, and a bound on what it may print.
+//! * Calls on repositories of ours and of the user ([`Git::ours`], [`Git::of_user`]) have a clean
+//!   environment and reach no other machine. Only fetching ([`Git::remote`]) does, with the
+//!   environment and the configuration of the user, where credentials are. It asks nobody anything.
 //! * Repositories of ours ([`Bare`]) are bare, and their configuration is ours. Their first commit
 //!   is grafted: it has no parents there, so that no history travels.
 //!
@@ -14,6 +17,7 @@
 mod bare;
 pub mod bundle;
 pub mod names;
+mod place;
 mod run;
 
 #[cfg(any(test, feature = "testing"))]

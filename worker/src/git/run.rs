@@ -11,9 +11,13 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
 use super::GitError;
+use super::place::Place;
 
 /// Longest a call may take unless it says otherwise: a checkout of 200,000 files takes half a minute.
 const LIMIT: Duration = Duration::from_secs(600);
+
+/// The same of a call that reaches another machine: 100 GB at 5 MB/s.
+const REMOTE_LIMIT: Duration = Duration::from_secs(6 * 60 * 60);
 
 /// Most that a call may print unless it says otherwise: a listing of a million files.
 const OUTPUT_BYTES: u64 = 256 * 1024 * 1024;
@@ -21,45 +25,17 @@ const OUTPUT_BYTES: u64 = 256 * 1024 * 1024;
 /// How much of what git says on standard error is kept: its end.
 const SAID_BYTES: usize = 4096;
 
-/// Longest message of an error.
-const MESSAGE_BYTES: usize = 600;
+/// Lines of it that are shown.
+const SAID_LINES: usize = 6;
 
-/// Settings of every call.
-const EVERYWHERE: &[&str] = &[
-    "core.hooksPath=/dev/null",
-    "core.fsmonitor=false",
-    "submodule.recurse=false",
-    "fetch.recurseSubmodules=false",
-    "gc.auto=0",
-    "maintenance.auto=false",
-    "pack.threads=1",
-    "advice.detachedHead=false",
-];
-
-/// Settings of calls on repositories of ours, where the user's own say nothing.
-const OURS: &[&str] = &[
-    "core.attributesFile=/dev/null",
-    "core.excludesFile=/dev/null",
-    "core.untrackedCache=false",
-    "core.autocrlf=false",
-    "core.symlinks=true",
-    "core.protectHFS=true",
-    "core.protectNTFS=true",
-];
+/// Longest message of an error, characters.
+const MESSAGE_CHARS: usize = 600;
 
 /// A repository that git is called on.
 #[derive(Debug, Clone)]
 pub struct Git {
     place: Place,
     objects: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone)]
-enum Place {
-    /// The git directory of a repository of ours.
-    Ours(PathBuf),
-    /// A directory in a repository of the user, who configured it.
-    Users(PathBuf),
 }
 
 /// A call that is being put together.
@@ -94,11 +70,16 @@ impl Git {
         Self { objects: Some(dir.into()), ..self }
     }
 
+    /// A directory whose repository is filled from other machines; any directory for a question
+    /// to one. The environment and the configuration of the user hold, because that is where
+    /// credentials are, except for what would run anything. Calls may take hours.
+    pub fn remote(dir: impl Into<PathBuf>) -> Self {
+        Self { place: Place::Remote(dir.into()), objects: None }
+    }
+
     /// The directory that this was made of.
     pub fn dir(&self) -> &Path {
-        match &self.place {
-            Place::Ours(dir) | Place::Users(dir) => dir,
-        }
+        self.place.dir()
     }
 
     /// A call with these arguments.
@@ -110,7 +91,7 @@ impl Git {
             work_tree: None,
             index: None,
             variables: Vec::new(),
-            limit: LIMIT,
+            limit: if self.place.is_apart() { LIMIT } else { REMOTE_LIMIT },
             max_bytes: OUTPUT_BYTES,
         }
     }
@@ -203,7 +184,7 @@ impl Call<'_> {
     {
         let (what, max_bytes) = (self.what(), self.max_bytes);
         let mut child = self.command().spawn().map_err(GitError::Absent)?;
-        let mut group = Group(child.id());
+        let mut group = Group(child.id().filter(|_| self.git.place.is_apart()));
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
@@ -246,54 +227,21 @@ impl Call<'_> {
 
     fn command(&self) -> Command {
         let mut command = Command::new("git");
-        let settings = match &self.git.place {
-            Place::Ours(_) => OURS,
-            Place::Users(_) => &[],
-        };
-        for setting in EVERYWHERE.iter().chain(settings) {
-            command.arg("-c").arg(setting);
-        }
+        self.git.place.settings(&mut command);
         command.args(&self.args);
         self.environment(&mut command);
         let dir = self.work_tree.as_deref().unwrap_or(self.git.dir());
-        command.current_dir(dir).process_group(0).kill_on_drop(true);
+        command.current_dir(dir).kill_on_drop(true);
+        if self.git.place.is_apart() {
+            command.process_group(0);
+        }
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command.stdin(if self.input.is_empty() { Stdio::null() } else { Stdio::piped() });
         command
     }
 
-    /// Nothing of the caller's environment but where programs are.
     fn environment(&self, command: &mut Command) {
-        let keep = |command: &mut Command, name: &str| {
-            if let Some(value) = std::env::var_os(name) {
-                command.env(name, value);
-            }
-        };
-        command.env_clear();
-        keep(command, "PATH");
-        match &self.git.place {
-            Place::Ours(dir) => {
-                command
-                    .env("GIT_DIR", dir)
-                    .env("HOME", "/nonexistent")
-                    .env("GIT_CONFIG_NOSYSTEM", "1")
-                    .env("GIT_CONFIG_SYSTEM", "/dev/null")
-                    .env("GIT_CONFIG_GLOBAL", "/dev/null")
-                    .env("GIT_ATTR_NOSYSTEM", "1");
-            }
-            Place::Users(_) => {
-                keep(command, "HOME");
-                keep(command, "XDG_CONFIG_HOME");
-            }
-        }
-        command
-            .env("GIT_TERMINAL_PROMPT", "0")
-            .env("GIT_NO_REPLACE_OBJECTS", "1")
-            .env("GIT_NO_LAZY_FETCH", "1")
-            .env("GIT_OPTIONAL_LOCKS", "0")
-            // No protocol at all, unless the call names one.
-            .env("GIT_ALLOW_PROTOCOL", "")
-            .env("LC_ALL", "C");
+        self.git.place.environment(command);
         if let Some(dir) = &self.git.objects {
             command.env("GIT_OBJECT_DIRECTORY", dir);
         }
@@ -343,12 +291,18 @@ async fn tail(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
 /// The end of what git said, on one line.
 fn said_of(stderr: &[u8], status: ExitStatus) -> String {
     let text = String::from_utf8_lossy(stderr);
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let lines: Vec<&str> = lines.collect();
-    let said = lines[lines.len().saturating_sub(4)..].join("; ");
-    let said: String = said.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    match said.is_empty() {
-        true => format!("it ended with {status}"),
-        false => rollout_protocol::limits::shorten(said, MESSAGE_BYTES),
+    let lines: Vec<&str> = text
+        .lines()
+        // Of a line that was written over, what was seen last.
+        .filter_map(|line| line.rsplit('\r').next())
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with("warning: "))
+        .collect();
+    let said = lines[lines.len().saturating_sub(SAID_LINES)..].join("; ");
+    let skipped = said.chars().count().saturating_sub(MESSAGE_CHARS);
+    let said = said.chars().skip(skipped).map(|c| if c.is_control() { '\u{fffd}' } else { c });
+    match said.collect::<String>() {
+        said if said.is_empty() => format!("it ended with {status}"),
+        said => said,
     }
 }

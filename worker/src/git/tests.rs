@@ -99,3 +99,23 @@ async fn nothing_of_the_callers_environment_reaches_git() {
     }
     assert!(shown.contains("GIT_CONFIG_NOSYSTEM=1") && shown.contains("GIT_ALLOW_PROTOCOL=\n"));
 }
+
+#[tokio::test]
+async fn a_call_to_another_machine_has_the_users_environment_and_no_repository_but_its_own() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let git = Git::remote(dir.path());
+    let shown = git.call(["-c", "alias.seen=!env", "seen"]).line().await.expect("shown");
+    let home = std::env::var("HOME").map(|home| format!("HOME={home}"));
+    assert!(home.is_ok_and(|home| shown.lines().any(|line| line == home)), "{shown}");
+    assert!(shown.contains("GIT_ALLOW_PROTOCOL=file:git:http:https:ssh\n"), "{shown}");
+    assert!(!shown.contains("GIT_NO_LAZY_FETCH"), "{shown}");
+    let error = git.call(["ls-remote", "ext::true"]).run().await;
+    let refused = |said: &str| said.contains("not allowed");
+    assert!(matches!(&error, Err(GitError::Failed { said, .. }) if refused(said)), "{error:?}");
+    // The directory's parents are none of its business.
+    git.call(["init", "-q"]).run().await.expect("made");
+    let below = dir.path().join("below");
+    std::fs::create_dir(&below).expect("made");
+    let asked = Git::remote(below).call(["rev-parse", "--git-dir"]).run().await;
+    assert!(matches!(asked, Err(GitError::Failed { .. })), "{asked:?}");
+}

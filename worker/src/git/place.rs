@@ -1,0 +1,154 @@
+//! Whose repository git is called on, and what therefore holds of every call: the settings and the
+//! environment.
+
+use std::path::{Path, PathBuf};
+
+use tokio::process::Command;
+
+/// Settings of every call: nothing of a repository is run, and nothing is done behind our back.
+const EVERYWHERE: &[&str] = &[
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "submodule.recurse=false",
+    "fetch.recurseSubmodules=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "advice.detachedHead=false",
+];
+
+/// Calls run beside trials, which the processors are for.
+const FRUGAL: &[&str] = &["pack.threads=1"];
+
+/// Settings of calls on repositories of ours, where the user's own say nothing.
+const OURS: &[&str] = &[
+    "core.attributesFile=/dev/null",
+    "core.excludesFile=/dev/null",
+    "core.untrackedCache=false",
+    "core.autocrlf=false",
+    "core.symlinks=true",
+    "core.protectHFS=true",
+    "core.protectNTFS=true",
+];
+
+/// Settings of calls that reach other machines: files come as they are stored, nobody is asked
+/// anything, and a server that sends nothing for a minute is given up.
+const REMOTE: &[&str] = &[
+    "core.untrackedCache=false",
+    "core.autocrlf=false",
+    "core.attributesFile=/dev/null",
+    "protocol.ext.allow=never",
+    "filter.lfs.smudge=",
+    "filter.lfs.process=",
+    "filter.lfs.required=false",
+    "credential.interactive=false",
+    "http.lowSpeedLimit=100",
+    "http.lowSpeedTime=60",
+];
+
+/// Variables by which a caller's repository would get into ours.
+const LOCAL_VARIABLES: &[&str] = &[
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_NAMESPACE",
+    "GIT_PREFIX",
+    "GIT_SHALLOW_FILE",
+    "GIT_CONFIG_PARAMETERS",
+    "GIT_TEMPLATE_DIR",
+    "GIT_EXTERNAL_DIFF",
+    "GIT_LFS_SKIP_SMUDGE",
+];
+
+/// Where git is called.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    /// The git directory of a repository of ours.
+    Ours(PathBuf),
+    /// A directory in a repository of the user, who configured it.
+    Users(PathBuf),
+    /// A directory whose repository is filled from other machines, or none where only a question
+    /// is asked.
+    Remote(PathBuf),
+}
+
+impl Place {
+    pub(super) fn dir(&self) -> &Path {
+        match self {
+            Self::Ours(dir) | Self::Users(dir) | Self::Remote(dir) => dir,
+        }
+    }
+
+    /// Whether git's processes get a group of their own, to be ended together. Not where the user
+    /// waits for them at a terminal: what interrupts us must interrupt them.
+    pub(super) const fn is_apart(&self) -> bool {
+        !matches!(self, Self::Remote(_))
+    }
+
+    /// Puts the settings in front of the arguments.
+    pub(super) fn settings(&self, command: &mut Command) {
+        let more = match self {
+            Self::Ours(_) => [FRUGAL, OURS],
+            Self::Users(_) => [FRUGAL, &[]],
+            Self::Remote(_) => [REMOTE, &[]],
+        };
+        for setting in EVERYWHERE.iter().chain(more.into_iter().flatten()) {
+            command.args(["-c", setting]);
+        }
+    }
+
+    pub(super) fn environment(&self, command: &mut Command) {
+        match self {
+            Self::Ours(dir) => {
+                closed(command, &["PATH"]);
+                command
+                    .env("GIT_DIR", dir)
+                    .env("HOME", "/nonexistent")
+                    .env("GIT_CONFIG_NOSYSTEM", "1")
+                    .env("GIT_CONFIG_SYSTEM", "/dev/null")
+                    .env("GIT_CONFIG_GLOBAL", "/dev/null")
+                    .env("GIT_ATTR_NOSYSTEM", "1");
+            }
+            Self::Users(_) => closed(command, &["PATH", "HOME", "XDG_CONFIG_HOME"]),
+            Self::Remote(dir) => open(command, dir),
+        }
+        command
+            .env("GIT_TERMINAL_PROMPT", "0")
+            .env("GIT_NO_REPLACE_OBJECTS", "1")
+            .env("LC_ALL", "C");
+    }
+}
+
+/// Nothing of the caller's environment but these, and no way to another machine.
+fn closed(command: &mut Command, kept: &[&str]) {
+    command.env_clear();
+    for name in kept {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
+    command
+        .env("GIT_NO_LAZY_FETCH", "1")
+        .env("GIT_OPTIONAL_LOCKS", "0")
+        // No protocol at all, unless the call names one.
+        .env("GIT_ALLOW_PROTOCOL", "");
+}
+
+/// The caller's environment and configuration, because that is where credentials and proxies are,
+/// but nothing that leads to another repository.
+fn open(command: &mut Command, dir: &Path) {
+    for variable in LOCAL_VARIABLES {
+        command.env_remove(variable);
+    }
+    command
+        .env("GIT_CONFIG_NOSYSTEM", "1")
+        .env("GIT_ATTR_NOSYSTEM", "1")
+        .env("GIT_ALLOW_PROTOCOL", "file:git:http:https:ssh")
+        .env("GIT_CEILING_DIRECTORIES", dir.parent().unwrap_or(dir));
+    let has = |name: &str| std::env::var_os(name).is_some();
+    if !has("GIT_SSH_COMMAND") && !has("GIT_SSH") {
+        command.env("GIT_SSH_COMMAND", "ssh -oBatchMode=yes -oConnectTimeout=30");
+    }
+}
