@@ -9,6 +9,7 @@ use futures_util::{StreamExt as _, stream};
 use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::hello::Hello;
 use rollout_worker::environment::Provider;
+use rollout_worker::outage::chain;
 use rollout_worker::owner::{HostOwners, WorkerDir};
 use rollout_worker::port::WorkSource;
 use rollout_worker::service::Adopted;
@@ -166,14 +167,4 @@ fn remove(dir: WorkerDir) {
     if let Err(error) = dir.remove() {
         tracing::warn!("cannot remove {}: {}", path.display(), chain(&error));
     }
-}
-
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

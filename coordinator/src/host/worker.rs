@@ -10,6 +10,7 @@ use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::hello::Budget;
 use rollout_worker::environment::{Owner, Provider};
+use rollout_worker::outage::chain;
 use rollout_worker::owner::{HostOwners, WorkerDir};
 use rollout_worker::port::WorkSource;
 use rollout_worker::secrets::TrialVariables;
@@ -18,7 +19,7 @@ use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 use tokio::sync::{mpsc, watch};
 
-use super::adopt::{Estate, chain, sweep};
+use super::adopt::{Estate, sweep};
 use super::prospect::{Prospect, Providers};
 use super::{HostPaths, SPOOL_BYTES, provider, runner};
 use crate::run::RunError;

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rollout_protocol::spec::trial::TrialName;
+use rollout_worker::outage;
 
 use super::escape;
 
@@ -23,7 +24,8 @@ impl Problems {
     ) {
         let trial = trial.to_string();
         let trial = escape::line(&trial);
-        let chain = chain(error);
+        let chain = outage::chain(error);
+        let chain = escape::line(&chain);
         tracing::warn!(%trial, error = %chain, "files of a trial could not be written");
         if before < TOLD {
             self.add(format!(
@@ -42,16 +44,4 @@ impl Problems {
     pub(super) fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
-}
-
-/// An error and its causes in one line.
-pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    escape::line(&text).into_owned()
 }

@@ -439,13 +439,9 @@ impl Failure {
 
     /// The message with the chain of causes.
     pub fn chain(&self) -> String {
-        let mut text = self.message.clone();
-        let mut next = self.source.as_deref().map(|e| e as &dyn std::error::Error);
-        while let Some(error) = next {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
-            next = error.source();
+        match self.source.as_deref() {
+            Some(source) => format!("{}: {}", self.message, crate::outage::chain(source)),
+            None => self.message.clone(),
         }
-        text
     }
 }

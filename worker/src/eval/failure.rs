@@ -13,7 +13,7 @@ use rollout_protocol::template::Unset;
 use super::{EvalFilesError, NotThere};
 use crate::environment::{Failure, FailureKind as Kind};
 use crate::secrets::Redactor;
-use crate::trial::FilesError;
+use crate::trial::{FilesError, ending};
 
 const OURS: Class = Class::Infrastructure;
 
@@ -40,11 +40,7 @@ impl CommandError {
         let name = stage.as_str();
         match self {
             Self::Exit { code, oom_killed, last_words } => {
-                let (end, how) = match code {
-                    137 if oom_killed => (Code::OOM_KILLED, " (out of memory)".to_owned()),
-                    129..=192 => (Code::KILLED_BY_SIGNAL, format!(" (signal {})", code - 128)),
-                    _ => (Code::NON_ZERO_EXIT, String::new()),
-                };
+                let (end, how) = ending(code, oom_killed);
                 let said = if last_words.is_empty() { "" } else { ": " };
                 let what = match stage {
                     EvalStage::Review => "the review did not approve the change: it",
@@ -164,17 +160,11 @@ pub(super) fn supported(eval: &EvalSpec) -> Result<(), TrialError> {
 
 /// Files that every trial may have, too.
 pub(super) fn task_files(error: &FilesError) -> TrialError {
-    let mut message = error.to_string();
-    let mut next = std::error::Error::source(error);
-    while let Some(cause) = next {
-        message = format!("{message}: {cause}");
-        next = cause.source();
-    }
     let retry = match error {
         FilesError::Store { source, .. } if !source.is_transient() => Retry::Permanent,
         _ => Retry::Transient,
     };
-    TrialError::new(Type::EnvironmentStartFailed, Code::STORE_FAILED, OURS, retry, message)
+    TrialError::new(Type::EnvironmentStartFailed, Code::STORE_FAILED, OURS, retry, error.chain())
 }
 
 /// The repository, the checkout, the commit.

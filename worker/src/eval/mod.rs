@@ -50,10 +50,8 @@ use tokio::sync::watch;
 use crate::archive::ArchiveError;
 use crate::environment::Labels;
 use crate::git::GitError;
-use crate::spool::ScratchMark;
 use crate::store::{BlobStore, StoreError};
-use crate::supervise;
-use crate::trial::PhaseSink;
+use crate::trial::{self, PhaseSink};
 
 pub use self::candidate::{Candidate, Outcome, TakenOut};
 pub use self::checkout::Checkout;
@@ -106,16 +104,7 @@ impl EvalContext {
     /// Creates the scratch directory and notes in it whose it is: when this process dies, its
     /// adopter reports the execution lost.
     async fn create_scratch(&self) -> std::io::Result<()> {
-        let mark = ScratchMark {
-            run: self.labels.run,
-            item: self.labels.item,
-            try_id: self.labels.try_id,
-            exec: self.labels.exec,
-            spec: self.spec,
-            worker: self.labels.worker.clone(),
-        };
-        let scratch = self.scratch.clone();
-        supervise::blocking(move || mark.create(&scratch)).await
+        trial::create_scratch(&self.labels, self.spec, self.scratch.clone()).await
     }
 }
 
@@ -191,13 +180,6 @@ impl EvalFilesError {
 
     /// The message with the chain of causes.
     pub fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut next = std::error::Error::source(self);
-        while let Some(error) = next {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
-            next = error.source();
-        }
-        text
+        crate::outage::chain(self)
     }
 }

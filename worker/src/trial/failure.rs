@@ -232,16 +232,21 @@ pub(super) enum ScriptError {
     Lacking(Lack),
 }
 
+/// What a code other than 0 means, and how that is told behind it.
+pub(crate) fn ending(code: i32, oom_killed: bool) -> (Code, String) {
+    match code {
+        137 if oom_killed => (Code::OOM_KILLED, " (out of memory)".to_owned()),
+        129..=192 => (Code::KILLED_BY_SIGNAL, format!(" (signal {})", code - 128)),
+        _ => (Code::NON_ZERO_EXIT, String::new()),
+    }
+}
+
 impl ScriptError {
     pub(super) fn into_error(self, stage: Stage, redactor: &Redactor) -> TrialError {
         let (failed, class, script) = (stage.failed(), stage.class(), stage.script());
         match self {
             Self::Exit { code, oom_killed, last_words } => {
-                let (end, how) = match code {
-                    137 if oom_killed => (Code::OOM_KILLED, " (out of memory)".to_owned()),
-                    129..=192 => (Code::KILLED_BY_SIGNAL, format!(" (signal {})", code - 128)),
-                    _ => (Code::NON_ZERO_EXIT, String::new()),
-                };
+                let (end, how) = ending(code, oom_killed);
                 let said = if last_words.is_empty() { "" } else { ": " };
                 let message = format!("{script} ended with code {code}{how}{said}{last_words}");
                 error((failed, end, class, Retry::Permanent), &message, redactor)

@@ -88,15 +88,8 @@ pub enum FilesError {
 
 impl FilesError {
     /// The message with the chain of causes.
-    pub(super) fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut next = std::error::Error::source(self);
-        while let Some(error) = next {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
-            next = error.source();
-        }
-        text
+    pub(crate) fn chain(&self) -> String {
+        crate::outage::chain(self)
     }
 }
 

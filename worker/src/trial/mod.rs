@@ -56,6 +56,7 @@ use crate::secrets::TrialVariables;
 use crate::spool::ScratchMark;
 use crate::supervise;
 
+pub(crate) use self::failure::ending;
 pub use self::files::{FilesError, TaskFiles, TaskPart};
 pub use self::run::run;
 
@@ -115,17 +116,25 @@ impl TrialContext {
     /// # Errors
     /// The system's, about the scratch directory.
     pub async fn create_scratch(&self) -> std::io::Result<()> {
-        let mark = ScratchMark {
-            run: self.labels.run,
-            item: self.labels.item,
-            try_id: self.labels.try_id,
-            exec: self.labels.exec,
-            spec: self.spec,
-            worker: self.labels.worker.clone(),
-        };
-        let scratch = self.scratch.clone();
-        supervise::blocking(move || mark.create(&scratch)).await
+        create_scratch(&self.labels, self.spec, self.scratch.clone()).await
     }
+}
+
+/// Creates the scratch directory of an execution with its mark in it.
+pub(crate) async fn create_scratch(
+    labels: &Labels,
+    spec: Digest,
+    scratch: PathBuf,
+) -> std::io::Result<()> {
+    let mark = ScratchMark {
+        run: labels.run,
+        item: labels.item,
+        try_id: labels.try_id,
+        exec: labels.exec,
+        spec,
+        worker: labels.worker.clone(),
+    };
+    supervise::blocking(move || mark.create(&scratch)).await
 }
 
 /// Is told where an execution is. Must not block.

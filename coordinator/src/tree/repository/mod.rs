@@ -143,13 +143,7 @@ impl RepositoryError {
 
     /// The message with the chain of causes.
     pub fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut next = std::error::Error::source(self);
-        while let Some(error) = next {
-            text = format!("{text}: {error}");
-            next = error.source();
-        }
-        text
+        rollout_worker::outage::chain(self)
     }
 }
 
