@@ -33,6 +33,20 @@ pub(super) const COPY_LIMIT: Duration = Duration::from_secs(600);
 /// Largest idea.
 const IDEA_BYTES: u64 = rollout_protocol::limits::INSTRUCTION_BYTES;
 
+/// How long a command may run.
+#[derive(Debug, Clone, Copy)]
+struct Limit {
+    left: Duration,
+    whose: &'static str,
+    whole: Duration,
+}
+
+impl Limit {
+    const fn error(self) -> CommandError {
+        CommandError::TimedOut { whose: self.whose, limit: self.whole }
+    }
+}
+
 impl Run<'_> {
     pub(super) async fn phases(&mut self) -> Result<(), Halt> {
         let eval = self.ctx.eval.clone();
@@ -195,7 +209,7 @@ impl Run<'_> {
         let (env, user) = (self.variables.of(stage), self.ctx.eval.user.clone());
         let command = Command { argv, env, workdir: Some(REPOSITORY.to_owned()), user };
         let started_at = Timestamp::now();
-        let ran = exec::run(self.up(), command, limit, capture.clone(), Normal::Zero).await;
+        let ran = exec::run(self.up(), command, limit.left, capture.clone(), Normal::Zero).await;
         let (exit_code, timed_out) = match &ran.end {
             End::Exited(exit) => (Some(exit.code), false),
             End::TimedOut => (None, true),
@@ -215,7 +229,7 @@ impl Run<'_> {
                 oom_killed: exit.code == 137 && self.up().oom_killed().await,
                 last_words: exec::last_words(&capture),
             },
-            End::TimedOut => CommandError::TimedOut { limit },
+            End::TimedOut => limit.error(),
             End::Failed(failure) => CommandError::Exec(failure),
         };
         Err(error.into_error(stage, &redactor).into())
@@ -237,10 +251,13 @@ impl Run<'_> {
     }
 
     /// The time that a command has: its own, and no more than is left of the eval's.
-    fn limit(&self, command: &EvalCommand) -> Duration {
+    fn limit(&self, command: &EvalCommand) -> Limit {
         let own = command.timeout_sec.map_or(Duration::MAX, seconds);
         let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        left.map_or(own, |left| own.min(left))
+        match (left, self.ctx.eval.timeout_sec.map(seconds)) {
+            (Some(left), Some(whole)) if left < own => Limit { left, whose: "the eval's", whole },
+            _ => Limit { left: own, whose: "its", whole: own },
+        }
     }
 
     fn capture(&mut self, stage: EvalStage) -> Arc<Capture> {

@@ -22,8 +22,9 @@ const OURS: Class = Class::Infrastructure;
 pub(super) enum CommandError {
     /// It ended with a code other than 0; its last words on standard error.
     Exit { code: i32, oom_killed: bool, last_words: String },
-    /// It reached its limit, or the eval's.
-    TimedOut { limit: Duration },
+    /// It reached a time limit: `whose`, and what it is as a whole. How much of it was left to this
+    /// command is no part of the message, so that equal evals have equal ones.
+    TimedOut { whose: &'static str, limit: Duration },
     /// It could not be placed or run, or its end is not known.
     Exec(Failure),
     /// What commands left running could not be ended.
@@ -50,8 +51,9 @@ impl CommandError {
                     format!("{name}: {what} ended with code {code}{how}{said}{last_words}");
                 TrialError::new(failed, end, class, Retry::Permanent, redactor.text(&message))
             }
-            Self::TimedOut { limit } => {
-                let message = format!("{name}: the command was ended after {limit:?}");
+            Self::TimedOut { whose, limit } => {
+                let message =
+                    format!("{name}: the command was ended at {whose} time limit of {limit:?}");
                 TrialError::new(late, Code::TIMED_OUT, class, Retry::Permanent, message)
             }
             Self::Exec(failure) => {

@@ -216,9 +216,17 @@ impl Workshop for Shop {
     }
 
     fn ended(&mut self) -> Result<EvalId, WorkError> {
-        self.asked.waits();
         loop {
-            match self.handle.block_on(self.told.recv()) {
+            let told = match self.told.try_recv() {
+                Ok(told) => Some(told),
+                // Only now: what follows from former settlements, another try of an eval for one, is
+                // asked for, and may be running since a former sitting.
+                Err(_) => {
+                    self.asked.waits();
+                    self.handle.block_on(self.told.recv())
+                }
+            };
+            match told {
                 Some(Told::Settled(item)) => {
                     if let Some(eval) = self.conclude(item)? {
                         return Ok(eval);
