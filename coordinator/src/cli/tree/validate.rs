@@ -1,6 +1,6 @@
 //! `rollout tree validate`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
@@ -9,6 +9,7 @@ use super::with_search;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::report::escape;
+use crate::tree::repository::Look;
 use crate::tree::validate::{Repository, Validation, check};
 
 /// Check a search: its files, its artifacts' bytes, its decisions, its tree
@@ -30,8 +31,9 @@ pub(in crate::cli) async fn validate(
     args: ValidateArgs,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    let validation = with_search(args.run_dir, |directory, manifest| {
-        let validation = check(&directory, &manifest, Repository::Unknown)?;
+    let look = look(&args.run_dir).await?;
+    let validation = with_search(args.run_dir, move |directory, manifest| {
+        let validation = check(&directory, &manifest, known(look.as_ref()))?;
         validation.write(&directory)?;
         Ok(validation)
     })
@@ -45,8 +47,9 @@ pub(super) async fn anew(
     json: bool,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    let validation = with_search(run_dir, |directory, manifest| {
-        let validation = check(&directory, &manifest, Repository::Unknown)?;
+    let look = look(&run_dir).await?;
+    let validation = with_search(run_dir, move |directory, manifest| {
+        let validation = check(&directory, &manifest, known(look.as_ref()))?;
         validation.write(&directory)?;
         if validation.is_sound() {
             directory.write_reports(&manifest)?;
@@ -55,6 +58,21 @@ pub(super) async fn anew(
     })
     .await?;
     tell(&validation, json, printer)
+}
+
+/// Looks at the commits of a search; one that was played has none.
+async fn look(run_dir: &Path) -> Result<Option<Look>, CliError> {
+    let played =
+        with_search(run_dir.to_owned(), |_, manifest| Ok(manifest.run_config.dry_run)).await?;
+    if played {
+        return Ok(None);
+    }
+    let looked = Look::at(run_dir).await;
+    looked.map(Some).map_err(|error| CliError::failure("cannot look at the commits", &error))
+}
+
+fn known(look: Option<&Look>) -> Repository<'_> {
+    look.map_or(Repository::Unknown, |look| Repository::Known(look))
 }
 
 fn tell(validation: &Validation, json: bool, printer: &Printer) -> Result<ExitCode, CliError> {

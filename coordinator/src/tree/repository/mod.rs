@@ -28,6 +28,7 @@ mod checkouts;
 mod cleanup;
 mod diff;
 mod import;
+mod look;
 mod part;
 mod references;
 mod users;
@@ -48,6 +49,7 @@ use rollout_worker::store::{BlobStore, StoreError};
 use self::bundles::Bundles;
 use super::run::{Left, Wanted};
 
+pub use self::look::Look;
 pub use self::users::UsersRepository;
 
 /// Directory of the repository below the run's.

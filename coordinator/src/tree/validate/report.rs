@@ -57,7 +57,7 @@ impl Validation {
             format!("{} decisions, made again", checked.decisions),
             match checked.commits {
                 Some(commits) => format!("{commits} commits by their references"),
-                None => "no commits: no repository was asked".to_owned(),
+                None => "no commits: the search was played".to_owned(),
             },
         ]
     }

@@ -62,7 +62,7 @@ fn a_search_as_it_was_left_is_sound() {
     validation.write(&directory).expect("written");
     let read = |name| std::fs::read_to_string(directory.root().join(name)).expect("there");
     assert!(read("VALIDATION_REPORT.md").contains("Nothing is wrong"));
-    assert!(read("VALIDATION_REPORT.md").contains("no repository was asked"));
+    assert!(read("VALIDATION_REPORT.md").contains("no commits: the search was played"));
     assert!(read("VALIDATION_REPORT.json").contains("\"faults\": []"));
 }
 

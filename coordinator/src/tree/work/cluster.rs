@@ -67,7 +67,11 @@ impl Cluster {
         };
         let taking =
             Taking { patience: self.patience, shared: Some(Shared { board: self.board, facts }) };
-        let ideas = Ideas { stop: stops.level(), run: tree.run_dir(), script: tree.commands.ideas.run.clone() };
+        let ideas = Ideas {
+            stop: stops.level(),
+            run: tree.run_dir(),
+            script: tree.commands.ideas.run.clone(),
+        };
         let sitting = Sitting {
             opening: opening(&tree, taking, self.bounds),
             planner: EvalPlanner::new(Arc::clone(&asked), self.plan.needs()),

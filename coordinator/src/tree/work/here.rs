@@ -59,7 +59,11 @@ impl Local {
         let (events, _draining) = drain();
         let (_no_hints, hints) = mpsc::channel(1);
         let (give, given) = oneshot::channel();
-        let ideas = Ideas { stop: stops.level(), run: tree.run_dir(), script: tree.commands.ideas.run.clone() };
+        let ideas = Ideas {
+            stop: stops.level(),
+            run: tree.run_dir(),
+            script: tree.commands.ideas.run.clone(),
+        };
         let engine = embedded::run(Embedded {
             opening: opening(&tree, taking, Bounds::default()),
             planner: EvalPlanner::new(Arc::clone(&asked), plan.needs()),

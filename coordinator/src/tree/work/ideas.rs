@@ -21,17 +21,27 @@ impl Ideas {
     ) -> Result<(), TreeError> {
         let _x = &self.stop;
         for order in orders {
-            let c: Vec<String> = order.context.iter().map(|p| p.canonicalize().unwrap().display().to_string()).collect();
-            let s = std::process::Command::new("bash").arg("-c").arg(&self.script)
+            let c: Vec<String> = order
+                .context
+                .iter()
+                .map(|p| p.canonicalize().unwrap().display().to_string())
+                .collect();
+            let s = std::process::Command::new("bash")
+                .arg("-c")
+                .arg(&self.script)
                 .current_dir(self.run.join(&order.node.worktree_path))
                 .env("ROLLOUT_IDEAS_DIR", order.into.canonicalize().unwrap())
                 .env("ROLLOUT_IDEAS_COUNT", order.count.to_string())
                 .env("ROLLOUT_NODE_ID", order.node.node_id.to_string())
-                .env("ROLLOUT_REPOSITORY", self.run.join(&order.node.worktree_path).canonicalize().unwrap())
+                .env(
+                    "ROLLOUT_REPOSITORY",
+                    self.run.join(&order.node.worktree_path).canonicalize().unwrap(),
+                )
                 .env("ROLLOUT_CONTEXT_IDEAS_DIRS", c.join(":"))
                 .env("ROLLOUT_CONTEXT_PACK_DIR", order.pack.canonicalize().unwrap())
                 .env("ROLLOUT_LOGS_DIR", "/tmp")
-                .status().unwrap();
+                .status()
+                .unwrap();
             assert!(s.success());
             done(order.node.node_id)?;
         }
