@@ -3,6 +3,7 @@
 #[cfg(feature = "nats")]
 mod elsewhere;
 mod error;
+mod gc;
 mod options;
 mod report;
 mod run;
@@ -32,6 +33,7 @@ pub(super) enum TreeCommand {
     Show(show::ShowArgs),
     Validate(validate::ValidateArgs),
     Score(score::ScoreArgs),
+    Gc(gc::GcArgs),
 }
 
 impl TreeCommand {
@@ -44,6 +46,7 @@ impl TreeCommand {
             Self::Show(args) => show::show(args, printer).await,
             Self::Validate(args) => validate::validate(args, printer).await,
             Self::Score(args) => score::score(args, printer).await,
+            Self::Gc(args) => Box::pin(gc::gc(args, printer)).await,
         }
     }
 }

@@ -6,7 +6,7 @@ use jiff::SignedDuration;
 use rollout_protocol::Timestamp;
 
 use super::directory::remove_all;
-use super::{Directory, Left, TreeError, Wanted, Workshop};
+use super::{Directory, Keeper, Left, TreeError, Wanted};
 use crate::tree::manifest::{Cleanup, CleanupKind, Event, EventKind, Manifest};
 
 /// Wait before the second try, seconds; each further wait is twice as long.
@@ -15,11 +15,11 @@ const FIRST_WAIT: i64 = 5;
 /// Longest wait, seconds.
 const LONGEST_WAIT: i64 = 600;
 
-/// Tries again to remove what is due. Whether anything was.
+/// Tries again to remove what is due. Whether anything was tried.
 pub(super) fn retry(
     directory: &Directory,
     manifest: &mut Manifest,
-    workshop: &mut dyn Workshop,
+    keeper: &mut dyn Keeper,
     now: Timestamp,
 ) -> bool {
     let (due, mut waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut manifest.state.deferred_cleanup)
@@ -29,7 +29,7 @@ pub(super) fn retry(
     for mut item in due {
         let removed = match item.kind {
             CleanupKind::Dir => remove(directory, &item.path),
-            CleanupKind::Worktree | CleanupKind::Branch => workshop.remove(&item),
+            CleanupKind::Worktree | CleanupKind::Branch => keeper.remove(&item),
         };
         match removed {
             Ok(()) => {
@@ -54,13 +54,13 @@ pub(super) fn retry(
 pub(super) fn keep(
     directory: &Directory,
     manifest: &mut Manifest,
-    workshop: &mut dyn Workshop,
+    keeper: &mut dyn Keeper,
     wanted: &Wanted,
     now: Timestamp,
 ) -> Result<bool, TreeError> {
     let waiting = &manifest.state.deferred_cleanup;
     let deferred: BTreeSet<String> = waiting.iter().map(|item| item.path.clone()).collect();
-    let mut left = workshop.keep(wanted, &deferred)?;
+    let mut left = keeper.keep(wanted, &deferred)?;
     for path in wanted.useless.difference(&deferred) {
         if let Err(reason) = remove(directory, path) {
             left.push(Left { path: path.clone(), kind: CleanupKind::Dir, reason });

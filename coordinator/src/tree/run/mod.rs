@@ -24,6 +24,7 @@ mod scoring;
 mod sitting;
 #[cfg(test)]
 mod tests;
+mod tidy;
 mod workshop;
 
 pub use begin::{Opening, Owned, begin, open};
@@ -33,4 +34,5 @@ pub use error::{TreeError, WorkError};
 pub use result::EvalResult;
 pub use scoring::{Scores, score};
 pub use sitting::Sitting;
-pub use workshop::{EvalOrder, IdeasOrder, Left, Sweep, Wanted, Workshop};
+pub use tidy::{Tidied, tidy};
+pub use workshop::{EvalOrder, IdeasOrder, Keeper, Left, Sweep, Wanted, Workshop};

@@ -10,14 +10,8 @@ use crate::tree::manifest::{Cleanup, CleanupKind, Eval, EvalStatus, Manifest, No
 use crate::tree::score::SweepError;
 use crate::tree::search;
 
-/// Runs commands and keeps a repository for a search.
-pub trait Workshop {
-    /// The commit that a name of the configuration stands for.
-    ///
-    /// # Errors
-    /// [`WorkError`].
-    fn resolve(&mut self, name: &str) -> Result<String, WorkError>;
-
+/// Keeps a repository for a search.
+pub trait Keeper {
     /// Makes references and checkouts what is wanted, and removes all others of this search but those
     /// in `deferred`. What could not be removed comes back.
     ///
@@ -29,18 +23,27 @@ pub trait Workshop {
         deferred: &BTreeSet<String>,
     ) -> Result<Vec<Left>, WorkError>;
 
+    /// Tries again to remove something; it may be gone already.
+    ///
+    /// # Errors
+    /// Why it is still there.
+    fn remove(&mut self, item: &Cleanup) -> Result<(), String>;
+}
+
+/// Runs commands and keeps a repository for a search.
+pub trait Workshop: Keeper {
+    /// The commit that a name of the configuration stands for.
+    ///
+    /// # Errors
+    /// [`WorkError`].
+    fn resolve(&mut self, name: &str) -> Result<String, WorkError>;
+
     /// What changed from one commit to another, as a patch of bounded size; equal commits give equal
     /// patches.
     ///
     /// # Errors
     /// [`WorkError`].
     fn diff(&mut self, from: &str, to: &str) -> Result<Vec<u8>, WorkError>;
-
-    /// Tries again to remove something; it may be gone already.
-    ///
-    /// # Errors
-    /// Why it is still there.
-    fn remove(&mut self, item: &Cleanup) -> Result<(), String>;
 
     /// Has ideas written, and says of each node when its are all there.
     ///

@@ -19,6 +19,7 @@ mod asked;
 mod cluster;
 mod here;
 mod ideas;
+mod kept;
 mod outcome;
 mod planner;
 mod progress;
@@ -31,6 +32,7 @@ mod stops;
 #[cfg(feature = "nats")]
 pub use cluster::Cluster;
 pub use here::Local;
+pub use kept::Kept;
 pub use planner::EvalPlanner;
 pub use progress::Progress;
 pub use spec::{Plan, PlanError};

@@ -15,13 +15,16 @@ use tokio::sync::mpsc;
 
 use super::asked::{Asked, Told, Try};
 use super::ideas::Ideas;
+use super::kept::{kept, removed};
 use super::{Plan, Progress, outcome, results};
 use crate::config::TreeFile;
 use crate::core::Settled;
 use crate::tree::ids::{EvalId, NodeId};
 use crate::tree::manifest::{Cleanup, Manifest};
 use crate::tree::repository::{Repository, RepositoryError, UsersRepository};
-use crate::tree::run::{EvalOrder, IdeasOrder, Left, TreeError, Wanted, WorkError, Workshop};
+use crate::tree::run::{
+    EvalOrder, IdeasOrder, Keeper, Left, TreeError, Wanted, WorkError, Workshop,
+};
 
 /// A workshop whose evals are run by workers.
 pub(super) struct Shop {
@@ -151,6 +154,24 @@ impl Shop {
     }
 }
 
+impl Keeper for Shop {
+    fn keep(
+        &mut self,
+        wanted: &Wanted,
+        deferred: &BTreeSet<String>,
+    ) -> Result<Vec<Left>, WorkError> {
+        self.repository()?;
+        let repository = self.repository.as_ref().expect("it was opened");
+        kept(&self.handle, repository, wanted, deferred)
+    }
+
+    fn remove(&mut self, item: &Cleanup) -> Result<(), String> {
+        self.repository().map_err(|error| error.to_string())?;
+        let repository = self.repository.as_ref().expect("it was opened");
+        removed(&self.handle, repository, item)
+    }
+}
+
 impl Workshop for Shop {
     fn resolve(&mut self, name: &str) -> Result<String, WorkError> {
         let (tree, store) = (&self.tree, Arc::clone(&self.store));
@@ -167,28 +188,11 @@ impl Workshop for Shop {
         Ok(root)
     }
 
-    fn keep(
-        &mut self,
-        wanted: &Wanted,
-        deferred: &BTreeSet<String>,
-    ) -> Result<Vec<Left>, WorkError> {
-        self.repository()?;
-        let repository = self.repository.as_ref().expect("it was opened");
-        let kept = self.handle.block_on(repository.keep(wanted, deferred));
-        kept.map_err(of("cannot keep the repository"))
-    }
-
     fn diff(&mut self, from: &str, to: &str) -> Result<Vec<u8>, WorkError> {
         self.repository()?;
         let repository = self.repository.as_ref().expect("it was opened");
         let diff = self.handle.block_on(repository.diff(from, to));
         diff.map_err(of("cannot compare commits"))
-    }
-
-    fn remove(&mut self, item: &Cleanup) -> Result<(), String> {
-        self.repository().map_err(|error| error.to_string())?;
-        let repository = self.repository.as_ref().expect("it was opened");
-        self.handle.block_on(repository.remove(item)).map_err(|error| error.chain())
     }
 
     fn changed(&mut self, manifest: &Manifest) {

@@ -14,7 +14,8 @@ use rollout_protocol::digest::{Digest, Hasher};
 use self::scenario::{Part, part};
 use super::directory::remove_all;
 use super::{
-    EvalOrder, EvalResult, IdeasOrder, Left, Scores, Sweep, TreeError, Wanted, WorkError, Workshop,
+    EvalOrder, EvalResult, IdeasOrder, Keeper, Left, Scores, Sweep, TreeError, Wanted, WorkError,
+    Workshop,
 };
 use crate::tree::ids::{EvalId, NodeId};
 use crate::tree::manifest::{Cleanup, CleanupKind, EvalError, EvalStatus, RunConfig};
@@ -144,11 +145,7 @@ fn failed(what: &str) -> impl Fn(std::io::Error) -> WorkError + '_ {
     move |error| WorkError::Failed { what: what.to_owned(), reason: error.to_string() }
 }
 
-impl Workshop for Player {
-    fn resolve(&mut self, name: &str) -> Result<String, WorkError> {
-        Ok(commit(&["root", name]))
-    }
-
+impl Keeper for Player {
     fn keep(
         &mut self,
         wanted: &Wanted,
@@ -179,15 +176,21 @@ impl Workshop for Player {
         Ok(left)
     }
 
-    fn diff(&mut self, from: &str, to: &str) -> Result<Vec<u8>, WorkError> {
-        Ok(format!("played: from {from}\nto {to}\n").into_bytes())
-    }
-
     fn remove(&mut self, item: &Cleanup) -> Result<(), String> {
         if item.attempts < FAILURES {
             return Err("played: a file in it is still in use".to_owned());
         }
         remove_all(&self.root.join(&item.path)).map_err(|error| error.to_string())
+    }
+}
+
+impl Workshop for Player {
+    fn resolve(&mut self, name: &str) -> Result<String, WorkError> {
+        Ok(commit(&["root", name]))
+    }
+
+    fn diff(&mut self, from: &str, to: &str) -> Result<Vec<u8>, WorkError> {
+        Ok(format!("played: from {from}\nto {to}\n").into_bytes())
     }
 
     fn ideas(

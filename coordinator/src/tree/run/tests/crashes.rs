@@ -36,11 +36,7 @@ struct Counting {
     begun: Arc<std::sync::Mutex<Vec<u32>>>,
 }
 
-impl Workshop for Counting {
-    fn resolve(&mut self, name: &str) -> Result<String, WorkError> {
-        self.player.resolve(name)
-    }
-
+impl Keeper for Counting {
     fn keep(
         &mut self,
         wanted: &Wanted,
@@ -49,12 +45,18 @@ impl Workshop for Counting {
         self.player.keep(wanted, deferred)
     }
 
-    fn diff(&mut self, from: &str, to: &str) -> Result<Vec<u8>, WorkError> {
-        self.player.diff(from, to)
-    }
-
     fn remove(&mut self, item: &crate::tree::manifest::Cleanup) -> Result<(), String> {
         self.player.remove(item)
+    }
+}
+
+impl Workshop for Counting {
+    fn resolve(&mut self, name: &str) -> Result<String, WorkError> {
+        self.player.resolve(name)
+    }
+
+    fn diff(&mut self, from: &str, to: &str) -> Result<Vec<u8>, WorkError> {
+        self.player.diff(from, to)
     }
 
     fn ideas(

@@ -1,0 +1,87 @@
+//! `rollout tree gc`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use rollout_protocol::exit::ExitCode;
+use rollout_worker::environment::Owner;
+use rollout_worker::owner::HostOwners;
+use rollout_worker::store::BlobStore;
+use rollout_worker::store::fs::FsStore;
+use rollout_worker::supervise;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+use crate::cli::error::CliError;
+use crate::cli::output::Printer;
+use crate::cli::place;
+use crate::cli::run::host_paths;
+use crate::host::{ALL_PROVIDERS, provider, reap};
+use crate::report::escape;
+use crate::run::{Patience, RunLock, Taking};
+use crate::tree::repository::Repository;
+use crate::tree::run::{Directory, Tidied, TreeError, tidy};
+use crate::tree::work::Kept;
+
+/// Remove what a search does not need: what could not be removed before, checkouts and references
+/// that are left over, environments of dead processes
+///
+/// A search does the same while it goes on. One that somebody goes on with is refused with code 6.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct GcArgs {
+    /// The directory of the search
+    run_dir: PathBuf,
+
+    /// Blob store: a directory, or `file:///directory` [default: `.rollout/blobs` beside the search]
+    #[arg(long)]
+    store: Option<String>,
+}
+
+/// Runs the command.
+pub(in crate::cli) async fn gc(args: GcArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    let directory = Directory::new(&args.run_dir);
+    let found = directory.clone();
+    let manifest = supervise::blocking(move || found.manifest()).await?;
+    let own = args.run_dir.parent().unwrap_or(&args.run_dir).join(".rollout");
+    let patience = Patience { wait: false, ..Patience::default() };
+    let (_nobody, mut stops) = mpsc::channel(1);
+    let taking = Taking { patience, shared: None };
+    let taken = RunLock::acquire(directory.layout(), &taking, &mut stops).await;
+    let (lock, taken) = taken.map_err(TreeError::from)?;
+    let mut tidied = Tidied::default();
+    if !manifest.run_config.dry_run {
+        let blobs = match &args.store {
+            Some(store) => place::directory(store)?,
+            None => own.join("blobs"),
+        };
+        let store: Arc<dyn BlobStore> = Arc::new(FsStore::open(blobs).await?);
+        let opened = Repository::open(&args.run_dir, &manifest.tree_run_id, store).await;
+        let repository =
+            opened.map_err(|error| CliError::failure("cannot open the repository", &error))?;
+        let (handle, tree) = (Handle::current(), directory.clone());
+        let mut fence = taken.fence;
+        let mut kept = Kept { handle, repository };
+        tidied = supervise::blocking(move || tidy(&tree, &mut kept, &mut fence)).await?;
+    }
+    let host = host_paths(&own)?;
+    let mut providers = Vec::new();
+    for kind in ALL_PROVIDERS {
+        providers.push(provider(*kind, &host, directory.layout().sandboxes())?);
+    }
+    reap(&providers, &HostOwners::new(Owner::current(args.run_dir.clone()))).await;
+    drop(lock.release(None).await);
+    tell(&tidied, printer)
+}
+
+fn tell(tidied: &Tidied, printer: &Printer) -> Result<ExitCode, CliError> {
+    let mut text = String::new();
+    for path in &tidied.removed {
+        text.push_str(&format!("removed {}\n", escape::line(path)));
+    }
+    printer.data(&text)?;
+    for (path, reason) in &tidied.left {
+        printer.warning(&format!("{path} is still there: {reason}"));
+    }
+    Ok(if tidied.left.is_empty() { ExitCode::Success } else { ExitCode::Failure })
+}
