@@ -166,6 +166,8 @@ impl Repository {
         cleanup::remove(&home).await?;
         let made = tokio::fs::create_dir_all(&home).await;
         made.map_err(|error| RepositoryError::disk("creating", &home, error))?;
+        // Git is called in other directories than this process is in.
+        let home = home.canonicalize().map_err(|e| RepositoryError::disk("resolving", &home, e))?;
         let file = home.join("root.bundle");
         let root = user.export(root, &file, store.as_ref()).await?;
         let bare = Bare::create(&home.join(BARE), &root, &file, ROOT).await;
