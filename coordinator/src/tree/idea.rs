@@ -7,6 +7,12 @@ use rollout_protocol::digest::Digest;
 use super::ids::NodeId;
 use super::manifest::{Dedupe, DedupeScope, IdeaFile, Manifest, SkippedIdea};
 
+/// Ideas of one node: far above what anybody tries.
+pub(super) const IDEAS_OF_A_NODE: usize = 1000;
+
+/// Bytes of one idea.
+pub(super) const IDEA_BYTES: u64 = 256 * 1024;
+
 /// The idea without what makes no difference: blank lines, white space around lines, the sign of a
 /// bullet, upper case, and what ends a line.
 pub fn normalized(text: &str) -> String {

@@ -2,6 +2,7 @@
 //! sweeps, and the best become the next frontier.
 
 pub mod decide;
+pub mod generator;
 pub mod idea;
 pub mod ids;
 pub mod manifest;

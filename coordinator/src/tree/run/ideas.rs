@@ -5,15 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::directory::{remove_all, sync};
 use super::{Directory, IdeasOrder, TreeError};
-use crate::tree::idea;
+use crate::tree::idea::{self, IDEA_BYTES, IDEAS_OF_A_NODE};
 use crate::tree::ids::NodeId;
 use crate::tree::manifest::{ContextStrategy, IdeaFile, Manifest};
-
-/// Ideas of one node: far above what anybody tries.
-const MOST: usize = 1000;
-
-/// Bytes of one idea.
-const BYTES: u64 = 256 * 1024;
 
 /// What a node's generator is shown.
 pub(super) struct Context {
@@ -96,11 +90,11 @@ pub(super) fn read(path: &Path, name: &str, node: NodeId) -> Result<Vec<IdeaFile
         if !metadata.is_file() || file.starts_with('.') {
             continue;
         }
-        if metadata.len() > BYTES {
-            return Err(unusable(format!("{file} has more than {BYTES} bytes")));
+        if metadata.len() > IDEA_BYTES {
+            return Err(unusable(format!("{file} has more than {IDEA_BYTES} bytes")));
         }
-        if found.len() == MOST {
-            return Err(unusable(format!("there are more than {MOST} files")));
+        if found.len() == IDEAS_OF_A_NODE {
+            return Err(unusable(format!("there are more than {IDEAS_OF_A_NODE} files")));
         }
         let content = fs::read(entry.path()).map_err(TreeError::io("read", &entry.path()))?;
         found.push(idea::file(format!("{name}/{file}"), &content));
