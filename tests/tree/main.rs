@@ -1,6 +1,7 @@
 //! Tree searches with the real program.
 
 mod dry_run;
+mod ideas;
 mod score;
 
 use std::time::Duration;
