@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::Engine;
@@ -22,11 +23,25 @@ fn a_secret_is_kept_nowhere_in_sandboxes() {
     secret("process");
 }
 
+#[test]
+fn a_secret_that_is_typed_is_kept_nowhere() {
+    let option = format!("--agent-env=SECRET={SECRET}");
+    kept_nowhere("process", |command| {
+        command.arg(&option);
+    });
+}
+
 fn secret(provider: &str) {
+    kept_nowhere(provider, |command| {
+        command.env("ROLLOUT_TESTS_SECRET", SECRET);
+    });
+}
+
+fn kept_nowhere(provider: &str, give: impl Fn(&mut Command)) {
     let project =
         project().tasks(["agents/secret"], &[]).job("secret.yaml", &[("PROVIDER", provider)]);
     let mut command = project.command(&["run", "job.yaml"]);
-    command.env("ROLLOUT_TESTS_SECRET", SECRET);
+    give(&mut command);
     let _ended = project.start(command).wait(DEADLINE).expect(ExitCode::Success);
 
     let trial = project.results("secret").trial("leaky", "secret");

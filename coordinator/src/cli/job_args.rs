@@ -50,11 +50,11 @@ pub(super) struct JobArgs {
     #[arg(long, short = 'a', value_name = "NAME")]
     agent: Vec<String>,
 
-    /// Variable of every agent
+    /// Variable of every agent; the value of a secret, by its name, is not kept
     #[arg(long, alias = "ae", value_name = "NAME=VALUE")]
     agent_env: Vec<String>,
 
-    /// Variable of the test scripts
+    /// Variable of the test scripts, likewise
     #[arg(long, alias = "ve", value_name = "NAME=VALUE")]
     verifier_env: Vec<String>,
 

@@ -190,7 +190,14 @@ fn prepare(args: &RunArgs) -> Result<Prepared, CliError> {
         ..Options::new(&is_set)
     };
     let file = args.config.as_deref().or(args.job.as_deref());
-    Ok(plan::read(file, &options)?)
+    let prepared = plan::read(file, &options)?;
+    if let (true, Some(name)) = (elsewhere, prepared.job.given.names().next()) {
+        return Err(CliError::usage(format!(
+            "the value of {name} would have to travel to the workers: set it where they run, start \
+             them with `--trial-env {name}`, and write `{name}=${{{name}}}`"
+        )));
+    }
+    Ok(prepared)
 }
 
 fn level(args: &RunArgs, job: LogLevel) -> LogLevel {

@@ -43,6 +43,11 @@ pub struct Spot {
 }
 
 impl Spot {
+    /// Whether it is an option of the command line.
+    pub(super) fn is_typed(&self) -> bool {
+        self.line.is_none() && self.key.starts_with('-')
+    }
+
     /// A fault at this place of `file`.
     pub fn error(
         &self,
@@ -51,9 +56,8 @@ impl Spot {
         found: impl Into<String>,
         expected: impl Into<String>,
     ) -> ConfigError {
-        let typed = self.line.is_none() && self.key.starts_with('-');
         ConfigError {
-            file: if typed { COMMAND_LINE.into() } else { file.to_owned() },
+            file: if self.is_typed() { COMMAND_LINE.into() } else { file.to_owned() },
             line: self.line,
             key: self.key.clone(),
             kind,

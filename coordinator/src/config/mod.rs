@@ -9,6 +9,7 @@ mod document;
 mod elements;
 pub mod env_vars;
 mod fields;
+mod given;
 mod job_file;
 mod overlay;
 mod problem;

@@ -7,6 +7,7 @@ use jiff::Zoned;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
 use rollout_protocol::wire::offer::Pacing;
+use rollout_worker::secrets::TrialVariables;
 
 use super::elements::agents::Agent;
 use super::elements::datasets::{DatasetRef, TaskRef};
@@ -15,6 +16,7 @@ use super::elements::timeouts::TimeoutRules;
 use super::elements::variables;
 use super::elements::verifier::RuleOverrides;
 use super::fields::COMMAND_LINE;
+use super::given;
 use super::job_file::{self, JobFile, LogLevel, Written};
 use super::overlay::Setting;
 use super::problem::{ErrorKind, Problems};
@@ -62,6 +64,9 @@ pub struct Job {
     pub tasks: Vec<TaskRef>,
     /// Where the values come from that are not defaults.
     pub provenance: Vec<Provenance>,
+    /// Secrets that the command line gives by value; the agents and the verifier refer to them by
+    /// name.
+    pub given: TrialVariables,
 }
 
 /// What the command line and the host say about a job.
@@ -112,10 +117,12 @@ pub fn job_of_settings(options: &Options<'_>, problems: &mut Problems) -> Option
 }
 
 fn read(file: Option<&Path>, options: &Options<'_>, problems: &mut Problems) -> Option<Job> {
-    let Written { job, provenance } = job_file::read(file, &options.settings, problems)?;
+    let Written { mut job, provenance } = job_file::read(file, &options.settings, problems)?;
     let file = file.unwrap_or(Path::new(COMMAND_LINE));
-    check_variables(file, &job, options, problems);
-    Some(Job { provenance, ..resolve(file, job, options) })
+    let given = given::take(&mut job, file, problems);
+    let is_set = |name: &str| given.names().any(|known| known == name) || (options.is_set)(name);
+    check_variables(file, &job, &is_set, problems);
+    Some(Job { provenance, given, ..resolve(file, job, options) })
 }
 
 fn resolve(file: &Path, written: JobFile, options: &Options<'_>) -> Job {
@@ -149,16 +156,22 @@ fn resolve(file: &Path, written: JobFile, options: &Options<'_>) -> Job {
         datasets: written.datasets,
         tasks: written.tasks,
         provenance: Vec::new(),
+        given: TrialVariables::default(),
     }
 }
 
 /// Every variable that an agent or the verifier refers to without a default is set: better said
 /// now than by the first trial.
-fn check_variables(file: &Path, written: &JobFile, options: &Options<'_>, problems: &mut Problems) {
+fn check_variables(
+    file: &Path,
+    written: &JobFile,
+    is_set: &dyn Fn(&str) -> bool,
+    problems: &mut Problems,
+) {
     let agents = written.agents.iter().flat_map(|agent| agent.env.values());
     for variable in agents.chain(written.verifier.env.values()) {
         for (name, has_default) in variable.template.variables() {
-            if !has_default && !(options.is_set)(&name) {
+            if !has_default && !is_set(&name) {
                 let found = format!("`${{{name}}}`, which is not set in the environment");
                 let expected = "variables that are set";
                 problems.error(super::ConfigError {

@@ -114,14 +114,14 @@ pub(super) fn explain(error: RunError, former: Option<&JobPlan>, plan: &JobPlan)
     }
 }
 
-/// The variables that trials may see: those the job file names itself.
+/// The variables that trials may see: those the job names itself. What the command line gives wins.
 fn variables(job: &Job, environment: Vec<(String, String)>) -> TrialVariables {
     let mut names: BTreeSet<String> = job.task_env.clone();
     let agents = job.agents.iter().flat_map(|agent| agent.spec.env.values());
     for template in agents.chain(job.settings.verifier.env.values()) {
         names.extend(template.variables().into_iter().map(|(name, _)| name));
     }
-    TrialVariables::select(names.iter().map(String::as_str), environment)
+    TrialVariables::select(names.iter().map(String::as_str), environment).with(&job.given)
 }
 
 fn equip(

@@ -46,6 +46,13 @@ impl TrialVariables {
         Self::new(environment.into_iter().filter(|(name, _)| wanted(name)))
     }
 
+    /// These and others, which win.
+    #[must_use]
+    pub fn with(mut self, others: &Self) -> Self {
+        self.0.extend(others.0.clone());
+        self
+    }
+
     /// The names, ascending.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)

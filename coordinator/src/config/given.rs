@@ -1,0 +1,116 @@
+//! Secrets that the command line gives by value. What a job says is written into the run directory
+//! and told to workers, so such a value must not be part of it: it becomes a variable of this
+//! process's run, and the job refers to it as if it had been exported.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use rollout_protocol::template::Template;
+use rollout_worker::secrets::TrialVariables;
+
+use super::elements::variables::Variable;
+use super::job_file::JobFile;
+use super::problem::{ErrorKind, Problems};
+
+/// Words that make the name of a variable that of a secret, wherever they stand in it.
+const ANYWHERE: &[&str] = &["SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY"];
+
+/// Words that do so at its end.
+const LAST: &[&str] = &["KEY", "TOKEN", "AUTH"];
+
+/// Takes the values of secrets that come from the command line out of a job.
+pub(super) fn take(job: &mut JobFile, file: &Path, problems: &mut Problems) -> TrialVariables {
+    let mut given = BTreeMap::new();
+    let agents = job.agents.iter_mut().flat_map(|agent| agent.env.iter_mut());
+    for (name, variable) in agents.chain(job.verifier.env.iter_mut()) {
+        let Some(value) = secret(name, variable) else { continue };
+        if given.get(name).is_some_and(|other| *other != value) {
+            let found = format!("a second value of {name}");
+            let expected = "one value of a secret: it is a variable of the whole run";
+            problems.error(variable.spot.error(file, ErrorKind::Conflict, found, expected));
+        }
+        variable.template = Template::new(format!("${{{name}}}"));
+        given.insert(name.clone(), value);
+    }
+    TrialVariables::new(given)
+}
+
+/// The value of a secret that was typed as it is.
+fn secret(name: &str, variable: &Variable) -> Option<String> {
+    let template = &variable.template;
+    let literal = template.check().is_ok() && template.variables().is_empty();
+    let typed = variable.spot.is_typed() && literal && is_secret(name);
+    // Nothing is missing where there are no variables.
+    let value = typed.then(|| template.expand(|_| None).ok()).flatten();
+    value.filter(|value| !value.is_empty())
+}
+
+/// Whether a variable holds a secret, as far as its name tells.
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    let last = name.rsplit('_').next().unwrap_or_default();
+    ANYWHERE.iter().any(|word| name.contains(word)) || LAST.contains(&last)
+        // `AWS_ACCESS_KEY_ID`.
+        || name.contains("ACCESS_KEY")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{GivenDataset, Job, Options, Setting, document, job_of_settings};
+    use super::*;
+
+    /// The job of a command line.
+    fn job(settings: Vec<Setting>, problems: &mut Problems) -> Option<Job> {
+        let path = GivenDataset::Path("tasks".into());
+        let mut all = vec![Setting::dataset("-p", path), Setting::agent("-a", "oracle")];
+        all.extend(settings);
+        let options = Options { settings: all, ..Options::new(&|_| false) };
+        job_of_settings(&options, problems)
+    }
+
+    #[test]
+    fn a_secret_of_the_command_line_is_in_no_document() {
+        let settings = vec![
+            Setting::each_agent("--agent-env API_KEY", "API_KEY", "hid$$den"),
+            Setting::each_agent("--agent-env MODEL", "MODEL", "large"),
+            Setting::each_agent("--agent-env EMPTY_TOKEN", "EMPTY_TOKEN", ""),
+            Setting::text("--verifier-env API_KEY", "verifier.env.API_KEY", "hid$$den"),
+            Setting::yaml("--set verifier.env", "verifier.env.A_TOKEN", "12345"),
+        ];
+        let mut problems = Problems::default();
+        let job = job(settings, &mut problems);
+        let (job, _) = problems.finish(job.expect("a job")).expect("no faults");
+        let shown = format!("{} {job:?}", document(&job));
+        assert!(!shown.contains("hid") && !shown.contains("12345"), "{shown}");
+        let env = &job.agents[0].spec.env;
+        let value = |name: &str| job.given.value(&env[name]).expect("given");
+        assert_eq!(env["API_KEY"].as_str(), "${API_KEY}");
+        assert_eq!((value("API_KEY"), value("MODEL")), ("hid$den".into(), "large".into()));
+        assert_eq!(env["EMPTY_TOKEN"].as_str(), "");
+        let verifier = &job.settings.verifier.env;
+        assert_eq!(job.given.value(&verifier["A_TOKEN"]).as_deref(), Ok("12345"));
+    }
+
+    #[test]
+    fn a_secret_has_one_value() {
+        let settings = vec![
+            Setting::each_agent("--agent-env TOKEN", "TOKEN", "one"),
+            Setting::text("--verifier-env TOKEN", "verifier.env.TOKEN", "another"),
+        ];
+        let mut problems = Problems::default();
+        let job = job(settings, &mut problems);
+        let refused = format!("{:?}", problems.finish(job.expect("a job")).err());
+        assert!(refused.contains("a second value of TOKEN"), "{refused}");
+        assert!(!refused.contains("another"), "{refused}");
+    }
+
+    #[test]
+    fn names_of_secrets_are_known() {
+        for name in ["OPENAI_API_KEY", "token", "HF_TOKEN", "DB_PASSWORD", "AWS_ACCESS_KEY_ID"] {
+            assert!(is_secret(name), "{name}");
+        }
+        for name in ["MODEL", "MAX_TOKENS", "KEYBOARD", "AUTHOR", "TOKENIZER", "API_KEY_FILE"] {
+            assert!(!is_secret(name), "{name}");
+        }
+    }
+}
