@@ -9,24 +9,41 @@ use rollout_tests::project::Project;
 
 const USAGE: &str = "usage: chaos --seed S --minutes M [--items N] [--workers N] [--slots N] \
                      [--seconds FROM,TO] [--pause FROM,TO] [--lease SECONDS] \
-                     [--provider process|docker|both] [--only-kills] [--no-return]";
+                     [--provider process|docker|both] [--only-kills] [--no-return] \
+                     [--search nats|here]";
 
 /// Commands of the program under test: this program is also the one it disturbs, so that both are
 /// built together.
-const PROGRAM: &[&str] = &["run", "worker", "__sandbox"];
+const PROGRAM: &[&str] = &["run", "tree", "worker", "__sandbox"];
+
+/// What is disturbed.
+#[derive(Debug, Clone, Copy)]
+enum What {
+    /// Jobs over a server.
+    Jobs,
+    /// A tree search over a server.
+    Search,
+    /// A tree search in one process.
+    SearchHere,
+}
 
 fn main() -> ExitCode {
     if std::env::args().nth(1).is_some_and(|word| PROGRAM.contains(&word.as_str())) {
         return rollout_coordinator::cli::main();
     }
-    let Some(plan) = parse(std::env::args().skip(1)) else {
+    let Some((what, plan)) = parse(std::env::args().skip(1)) else {
         say(USAGE);
         return ExitCode::from(2);
     };
     say(&format!("seed {}: {plan:?}", plan.seed));
     let me = std::env::current_exe().expect("this program");
     let project = Project::new(me.to_str().expect("a plain path"));
-    let Some(report) = chaos::run(&plan, project, &say) else { return ExitCode::FAILURE };
+    let report = match what {
+        What::Jobs => chaos::run(&plan, project, &say),
+        What::Search => chaos::search(&plan, project, &say),
+        What::SearchHere => Some(chaos::search_here(&plan, project, &say)),
+    };
+    let Some(report) = report else { return ExitCode::FAILURE };
     say(&format!("seed {}: {report}", plan.seed));
     if report.problems.is_empty() {
         return ExitCode::SUCCESS;
@@ -39,7 +56,8 @@ fn say(text: &str) {
     drop(writeln!(io::stdout(), "{text}"));
 }
 
-fn parse(mut words: impl Iterator<Item = String>) -> Option<Plan> {
+fn parse(mut words: impl Iterator<Item = String>) -> Option<(What, Plan)> {
+    let mut what = What::Jobs;
     let mut plan = Plan {
         seed: 0,
         disturbed: Duration::from_secs(300),
@@ -57,10 +75,17 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Plan> {
         match word.as_str() {
             "--no-return" => plan.no_return = true,
             "--only-kills" => plan.only_kills = true,
+            "--search" => {
+                what = match words.next()?.as_str() {
+                    "nats" => What::Search,
+                    "here" => What::SearchHere,
+                    _ => return None,
+                };
+            }
             _ => set(&mut plan, &word, &words.next()?)?,
         }
     }
-    Some(plan)
+    Some((what, plan))
 }
 
 fn set(plan: &mut Plan, option: &str, value: &str) -> Option<()> {

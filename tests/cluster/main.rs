@@ -10,6 +10,7 @@ mod example;
 mod formats;
 mod ownership;
 mod placement;
+mod search;
 mod server;
 mod sharing;
 mod storm;

@@ -72,6 +72,11 @@ impl Cluster {
         self.member("coordinator", &["run", job])
     }
 
+    /// A coordinator of a tree search, not started yet.
+    pub fn search(&self, tree: &str) -> Member {
+        self.member("search", &["tree", "run", tree])
+    }
+
     fn member(&self, name: &str, words: &[&str]) -> Member {
         let member = Member {
             name: name.to_owned(),

@@ -28,9 +28,21 @@ pub fn assert_none(project: &Project) {
 /// What is left of a cluster's project `within` so long: processes except its server, containers,
 /// mounts, control groups. `executions` are the short names of everything it ever ran.
 pub fn of_cluster(cluster: &Cluster, executions: &[String], within: Duration) -> Vec<String> {
-    let project = &cluster.project;
+    beside(&cluster.project, cluster.server.pid(), executions, within)
+}
+
+/// The same of a project without a server.
+pub fn of_project(project: &Project, executions: &[String], within: Duration) -> Vec<String> {
+    beside(project, None, executions, within)
+}
+
+fn beside(
+    project: &Project,
+    server: Option<u32>,
+    executions: &[String],
+    within: Duration,
+) -> Vec<String> {
     let left = || {
-        let server = cluster.server.pid();
         let processes = processes_of(project).into_iter().filter(|p| Some(p.pid) != server);
         let processes = processes.map(|process| format!("{process:?}"));
         let groups = control_groups(executions).into_iter().map(|g| g.display().to_string());

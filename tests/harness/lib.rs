@@ -23,6 +23,7 @@ pub mod recount;
 pub mod results;
 pub mod run;
 pub mod sandbox;
+pub mod search;
 pub mod wait;
 pub mod wire;
 pub mod witness;

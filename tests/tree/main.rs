@@ -1,8 +1,10 @@
 //! Tree searches with the real program.
 
 mod dry_run;
+mod example;
 mod ideas;
 mod score;
+mod storm;
 
 use std::time::Duration;
 

@@ -3,6 +3,7 @@
 
 mod killer;
 mod random;
+mod search;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,6 +17,8 @@ use crate::load::Load;
 use crate::project::Project;
 use crate::witness::Witness;
 use crate::{audit, leftovers, wait};
+
+pub use self::search::{search, search_here};
 
 /// How long after the end anything may be left.
 const LEFT: Duration = Duration::from_secs(60);
@@ -147,25 +150,12 @@ fn check(
     cluster: &Cluster,
     loads: &[Load],
     witness: &Witness,
-    mut workers: Vec<Member>,
+    workers: Vec<Member>,
 ) {
     if !report.problems.is_empty() {
         return;
     }
-    let idle = |workers: &[Member]| workers.iter().all(|w| w.executing() == 0);
-    if !wait::holds_within(LEFT, || idle(&workers) && witness.running() == 0) {
-        report.problems.push("something runs although everything is settled".to_owned());
-    }
-    for worker in &mut workers {
-        if !worker.is_up() {
-            continue;
-        }
-        let name = worker.name.clone();
-        let ended = worker.terminate(LEAVE);
-        if ended.status.code() != Some(i32::from(ExitCode::Success.code())) {
-            report.problems.push(format!("{name} left with {}: {}", ended.status, ended.stderr));
-        }
-    }
+    dismiss(report, witness, workers);
     let mut executions = Vec::new();
     for load in loads {
         let results = cluster.project.results(&load.name);
@@ -191,4 +181,22 @@ fn check(
         report.problems.push(format!("left by workers: {left:?}"));
     }
     report.problems.extend(leftovers::of_cluster(cluster, &executions, LEFT));
+}
+
+/// Waits until nothing runs, and has the workers leave.
+fn dismiss(report: &mut Report, witness: &Witness, mut workers: Vec<Member>) {
+    let idle = |workers: &[Member]| workers.iter().all(|w| w.executing() == 0);
+    if !wait::holds_within(LEFT, || idle(&workers) && witness.running() == 0) {
+        report.problems.push("something runs although everything is settled".to_owned());
+    }
+    for worker in &mut workers {
+        if !worker.is_up() {
+            continue;
+        }
+        let name = worker.name.clone();
+        let ended = worker.terminate(LEAVE);
+        if ended.status.code() != Some(i32::from(ExitCode::Success.code())) {
+            report.problems.push(format!("{name} left with {}: {}", ended.status, ended.stderr));
+        }
+    }
 }

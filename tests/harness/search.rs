@@ -1,0 +1,267 @@
+//! The example of a tree search in a project of its own, and whether two sittings of it, or two
+//! hundred, came to the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::project::{Project, copy, repository};
+use crate::results::json;
+use crate::witness::Witness;
+
+/// What differs between two runs of one search, beside times.
+const OF_THE_RUN: &[&str] = &["worker", "cost"];
+
+/// Events that are of a sitting.
+const OF_THE_SITTING: &[&str] = &["lock_takeover", "cleaned_up"];
+
+/// Made from the manifest alone.
+const REPORTS: &[&str] = &["TREE_SUMMARY.md", "TREE_GRAPH.md", "tree.html"];
+
+/// Files of a search's directory that are the same, byte for byte, whoever ran it.
+const SAME: &[&str] = &["artifacts/", "context/", "node_ideas/", "wt/"];
+
+/// What is of a sitting: its state, and objects of git, which are packed as they come.
+const STATE: &[&str] = &["journal/", "records/", "engine.json", "run.lock", "repository/bare/"];
+
+/// What a killed git leaves.
+const UNFINISHED: &[&str] = &["tmp_", ".tmp", "incoming-", "new-"];
+
+/// A search of the example's program.
+#[derive(Debug, Clone)]
+pub struct Search {
+    /// Its file in its project.
+    pub file: String,
+    /// Its name, the last part of its directory.
+    pub name: String,
+    changes: Vec<(String, String)>,
+}
+
+impl Search {
+    /// The example itself: `tree.yaml`, or the one of another environment.
+    ///
+    /// # Panics
+    /// When there is no such file.
+    pub fn example(file: &str) -> Self {
+        let text = fs::read_to_string(repository().join("examples/tree").join(file));
+        let text = text.unwrap_or_else(|error| panic!("{file}: {error}"));
+        let name = text.lines().find_map(|line| line.strip_prefix("tree_run_id: "));
+        let name = name.expect("the example has a name").trim().to_owned();
+        Self { file: format!("examples/tree/{file}"), name, changes: Vec::new() }
+    }
+
+    /// The same kind of search for whoever kills it: its evals take about a second, most of which
+    /// they sleep, what fails is tried twice, and every execution reports to the witness.
+    pub fn witnessed(witness: &Witness) -> Self {
+        let port = witness.port();
+        let implement = format!(
+            "run: |\n      exec 3<>/dev/tcp/127.0.0.1/{port}\n      \
+             echo \"$ROLLOUT_EVAL_ID\" >&3\n      bash search/implement\n      echo done >&3"
+        );
+        let limit = "limit=${ROLLOUT_SWEEP_CONFIG_LIMIT";
+        Self::example("tree.yaml")
+            .with("eval_timeout_seconds: 5", "eval_timeout_seconds: 4\neval_retries: 1")
+            .with("k < 8000", "k < 500")
+            .with("run: bash search/implement", &implement)
+            .with(limit, &format!("sleep 0.7\n      {limit}"))
+    }
+
+    /// The same with something else in its file.
+    #[must_use]
+    pub fn with(mut self, text: &str, other: &str) -> Self {
+        self.changes.push((text.to_owned(), other.to_owned()));
+        self
+    }
+
+    /// Puts it into a project, which becomes a git repository.
+    ///
+    /// # Panics
+    /// When the example has not what is to be changed.
+    #[must_use]
+    pub fn write(&self, project: Project) -> Project {
+        let (from, to) = (repository().join("examples/tree"), project.path().join("examples/tree"));
+        fs::create_dir_all(&to).expect("a directory");
+        for name in ["tree.yaml", "docker.yaml", "baseline.csv", "program"] {
+            copy(&from.join(name), &to.join(name), &[]);
+        }
+        let path = project.path().join(&self.file);
+        let mut text = fs::read_to_string(&path).expect("the example");
+        for (before, after) in &self.changes {
+            assert!(text.contains(before), "the example has no {before:?}");
+            text = text.replace(before, after);
+        }
+        fs::write(&path, text).expect("a file");
+        project.commit()
+    }
+
+    /// Its directory below a directory of runs.
+    pub fn directory(&self, project: &Project, runs_root: &str) -> PathBuf {
+        project.path().join(runs_root).join(&self.name)
+    }
+}
+
+/// A search's manifest without what differs between two runs of one search.
+///
+/// # Panics
+/// When there is none.
+pub fn essence(run: &Path) -> Value {
+    let mut manifest = json(&run.join("manifest.json")).expect("a manifest");
+    strip(&mut manifest);
+    manifest
+}
+
+fn strip(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|name, _| {
+                !OF_THE_RUN.contains(&&**name) && *name != "at" && !name.ends_with("_at")
+            });
+            if let Some(Value::Array(events)) = fields.get_mut("events") {
+                events.retain(|event| !OF_THE_SITTING.iter().any(|of| event["type"] == *of));
+            }
+            fields.values_mut().for_each(strip);
+        }
+        Value::Array(values) => values.iter_mut().for_each(strip),
+        _ => {}
+    }
+}
+
+/// What of a search is not as in another: decisions, reports, files.
+pub fn differences(expected: &Path, got: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    compare("manifest", &essence(expected), &essence(got), &mut found);
+    let (expected, got) = (files(expected), files(got));
+    let names =
+        |all: &BTreeMap<String, Option<Vec<u8>>>| all.keys().cloned().collect::<BTreeSet<String>>();
+    let missing = names(&expected).difference(&names(&got)).cloned().collect::<Vec<_>>();
+    let surplus = names(&got).difference(&names(&expected)).cloned().collect::<Vec<_>>();
+    found.extend(missing.iter().map(|name| format!("{name} is missing")));
+    found.extend(surplus.iter().map(|name| format!("{name} is too much")));
+    let other =
+        expected.iter().filter(|(name, content)| got.get(*name).is_some_and(|g| g != *content));
+    found.extend(other.map(|(name, _)| format!("{name} has other bytes")));
+    found
+}
+
+fn compare(at: &str, expected: &Value, got: &Value, found: &mut Vec<String>) {
+    match (expected, got) {
+        (Value::Object(expected), Value::Object(got)) => {
+            let names: BTreeSet<_> = expected.keys().chain(got.keys()).collect();
+            for name in names {
+                let of = |fields: &serde_json::Map<String, Value>| fields.get(name).cloned();
+                let at = format!("{at}.{name}");
+                let (expected, got) = (of(expected), of(got));
+                compare(&at, &expected.unwrap_or_default(), &got.unwrap_or_default(), found);
+            }
+        }
+        (Value::Array(expected), Value::Array(got)) if expected.len() == got.len() => {
+            for (number, (expected, got)) in expected.iter().zip(got).enumerate() {
+                compare(&format!("{at}[{number}]"), expected, got, found);
+            }
+        }
+        (expected, got) if expected != got => {
+            found.push(format!("{at} is {got}, undisturbed {expected}"));
+        }
+        _ => {}
+    }
+}
+
+/// Files of a search by name, with their bytes where these are the same for all runs.
+fn files(run: &Path) -> BTreeMap<String, Option<Vec<u8>>> {
+    let mut files = BTreeMap::new();
+    for (name, path) in all_below(run) {
+        if STATE.iter().any(|state| name.starts_with(state)) {
+            continue;
+        }
+        let same = REPORTS.contains(&&*name) || SAME.iter().any(|below| name.starts_with(below));
+        // Says where the checkout's repository is.
+        let same = same && !name.ends_with("/.git");
+        let content = (same && path.is_file()).then(|| fs::read(&path).expect("a file"));
+        files.insert(name, content);
+    }
+    files
+}
+
+/// Everything below a directory, by name.
+fn all_below(directory: &Path) -> BTreeMap<String, PathBuf> {
+    let (mut found, mut next) = (BTreeMap::new(), vec![directory.to_owned()]);
+    while let Some(dir) = next.pop() {
+        for path in crate::leftovers::below(&dir) {
+            let name = path.strip_prefix(directory).expect("below").display().to_string();
+            if path.is_dir() && !path.is_symlink() {
+                next.push(path.clone());
+            }
+            found.insert(name, path);
+        }
+    }
+    found
+}
+
+/// What a search that has ended left in its directory that its manifest does not want.
+pub fn leftovers(run: &Path) -> Vec<String> {
+    let manifest = json(&run.join("manifest.json")).expect("a manifest");
+    let mut left = Vec::new();
+    let waiting = &manifest["state"]["deferred_cleanup"];
+    if waiting.as_array().is_none_or(|waiting| !waiting.is_empty()) {
+        left.push(format!("to be removed later: {waiting}"));
+    }
+    let mut told = |what: &str, wanted: BTreeSet<String>, got: BTreeSet<String>| {
+        if wanted != got {
+            left.push(format!("{what}: {got:?}, wanted {wanted:?}"));
+        }
+    };
+    told("references", wanted_references(&manifest), references(run));
+    let checkouts = wanted_checkouts(&manifest);
+    told("worktrees", checkouts.clone(), worktrees(run));
+    let there = |place: &str| {
+        let paths = crate::leftovers::below(&run.join(place)).into_iter();
+        paths.map(|path| path.strip_prefix(run).expect("below").display().to_string())
+    };
+    told("checkouts", checkouts, there("wt").chain(there("cand")).collect());
+    let home = ["repository/bare", "repository/bundles.json"].map(str::to_owned);
+    told("the repository", home.into(), there("repository").collect());
+    for name in all_below(&run.join("repository/bare")).into_keys() {
+        let last = name.rsplit('/').next().unwrap_or_default();
+        let unfinished = UNFINISHED.iter().any(|begin| last.starts_with(begin));
+        if unfinished || last.ends_with(".lock") || last.ends_with(".keep") {
+            left.push(format!("of git: {name}"));
+        }
+    }
+    left
+}
+
+fn wanted_references(manifest: &Value) -> BTreeSet<String> {
+    let nodes = manifest["nodes"].as_object().expect("nodes").values();
+    let name = |node: &Value| format!("refs/{}", node["ref_name"].as_str().expect("a name"));
+    nodes.map(name).chain(["refs/rollout/root".to_owned()]).collect()
+}
+
+fn wanted_checkouts(manifest: &Value) -> BTreeSet<String> {
+    let frontier = manifest["state"]["frontier_node_ids"].as_array().expect("a frontier");
+    let path = |id: &Value| manifest["nodes"][id.as_str()?]["worktree_path"].as_str();
+    frontier.iter().filter_map(path).map(str::to_owned).collect()
+}
+
+fn references(run: &Path) -> BTreeSet<String> {
+    git(run, &["for-each-ref", "--format=%(refname)"]).lines().map(str::to_owned).collect()
+}
+
+/// What git knows of: the first is the repository itself.
+fn worktrees(run: &Path) -> BTreeSet<String> {
+    let run = run.canonicalize().expect("the run's directory");
+    let listed = git(&run, &["worktree", "list", "--porcelain"]);
+    let paths = listed.lines().filter_map(|line| line.strip_prefix("worktree ")).skip(1);
+    let below = |path: &str| Path::new(path).strip_prefix(&run).map(|p| p.display().to_string());
+    paths.map(|path| below(path).unwrap_or_else(|_| path.to_owned())).collect()
+}
+
+fn git(run: &Path, words: &[&str]) -> String {
+    let mut git = Command::new("git");
+    git.arg("--git-dir").arg(run.join("repository/bare")).args(words);
+    let output = git.output().expect("git runs");
+    assert!(output.status.success(), "git {words:?}: {output:?}");
+    String::from_utf8(output.stdout).expect("plain names")
+}

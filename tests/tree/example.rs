@@ -1,0 +1,52 @@
+//! The example, as its README tells people to run it.
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::docker::Engine;
+use rollout_tests::results::json;
+use rollout_tests::search::{self, Search};
+use rollout_tests::{leftovers, project::Project};
+use serde_json::Value;
+
+use crate::{DEADLINE, project};
+
+/// What was decided: the nodes' ideas, and every eval's status, reason and score.
+fn decisions(search: &Search, project: &Project) -> Vec<Value> {
+    let directory = search.directory(project, "runs");
+    let manifest = json(&directory.join("manifest.json")).expect("a manifest");
+    let of = |of: &str, fields: [&str; 4]| {
+        let all = manifest[of].as_object().expect("an object").values();
+        let take = |one: &Value| fields.map(|field| one[field].clone()).to_vec();
+        all.map(take).collect::<Vec<_>>()
+    };
+    let nodes = of("nodes", ["node_id", "idea_chain", "promoted_from_eval_id", "depth"]);
+    let evals = of("evaluations", ["eval_id", "status", "parent_relative", "root_relative"]);
+    let all = manifest["evaluations"].as_object().expect("evals").values();
+    let reasons = all.map(|eval| {
+        let decision = &eval["decision"];
+        let fields = ["promotion_reason", "rank_score", "promoted_to_node_id"];
+        fields.map(|field| decision[field].clone()).to_vec()
+    });
+    nodes.into_iter().chain(evals).chain(reasons).map(Value::from).collect()
+}
+
+fn run(search: &Search, project: &Project) {
+    let ended =
+        project.rollout(&["tree", "run", &search.file, "--runs-root", "runs"]).wait(DEADLINE);
+    let _ended = ended.expect(ExitCode::Success);
+    let directory = search.directory(project, "runs");
+    assert_eq!(search::leftovers(&directory), Vec::<String>::new());
+    leftovers::assert_none(project);
+}
+
+#[test]
+fn containers_and_sandboxes_promote_the_same() {
+    let Some(_engine) = Engine::available() else { return };
+    // Its own time limit is for one search at a time.
+    let patient =
+        |file| Search::example(file).with("eval_timeout_seconds: 5", "eval_timeout_seconds: 12");
+    let (sandboxes, containers) = (patient("tree.yaml"), patient("docker.yaml"));
+    let project = sandboxes.write(project());
+    run(&sandboxes, &project);
+    run(&containers, &project);
+    assert_eq!(decisions(&sandboxes, &project), decisions(&containers, &project));
+}

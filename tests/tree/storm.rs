@@ -1,0 +1,59 @@
+//! A search whose process is killed, and one that two processes want.
+
+use std::time::Duration;
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::chaos::{self, Plan};
+use rollout_tests::results::json;
+use rollout_tests::search::{self, Search};
+use rollout_tests::witness::Witness;
+use rollout_tests::{note, wait};
+use rustix::process::Signal;
+
+use crate::{DEADLINE, project};
+
+#[test]
+fn a_storm_of_kills_changes_nothing() {
+    let plan = Plan {
+        seed: 4,
+        disturbed: Duration::from_secs(25),
+        items: 24,
+        workers: 0,
+        slots: 0,
+        seconds: (1.0, 5.0),
+        providers: Vec::new(),
+        pause: (0.2, 5.0),
+        lease: Duration::ZERO,
+        no_return: false,
+        only_kills: true,
+    };
+    let report = chaos::search_here(&plan, project(), &note);
+    note(&report.to_string());
+    assert_eq!(report.problems, Vec::<String>::new(), "{plan:?}\n{report}");
+}
+
+#[test]
+fn a_search_has_one_owner_and_a_stopped_one_finds_out_when_it_wakes() {
+    let witness = Witness::start();
+    let search = Search::witnessed(&witness).with("max_depth: 3", "max_depth: 1");
+    let project = search.write(project());
+    let words = ["tree", "run", &search.file, "--runs-root", "runs"];
+    let mut first = project.rollout(&words);
+    wait::until(DEADLINE, "an eval", || !witness.seen().is_empty());
+    let second = project.rollout(&words).wait(DEADLINE).expect(ExitCode::LockHeld);
+    let second = second.says(&format!("process {} on ", first.pid()));
+    let _hinted = second.says("--force");
+
+    first.signal(Signal::STOP);
+    let third = project.rollout(&[&words[..], &["--force"]].concat());
+    let directory = search.directory(&project, "runs");
+    let _ended = third.wait(DEADLINE).expect(ExitCode::Success);
+    let finished = search::essence(&directory);
+    first.signal(Signal::CONT);
+    let _woken = first.wait(DEADLINE).expect(ExitCode::LockLost);
+    assert_eq!(search::essence(&directory), finished, "a woken owner changes nothing");
+    assert_eq!(search::leftovers(&directory), Vec::<String>::new());
+    let manifest = json(&directory.join("manifest.json")).expect("a manifest");
+    let events = manifest["events"].as_array().expect("events");
+    assert!(events.iter().any(|event| event["type"] == "lock_takeover"), "{events:?}");
+}
