@@ -7,9 +7,10 @@ use std::time::Duration;
 use rollout_coordinator::config::{Problems, TreeFile, TreeOptions, TreeOverrides, read_tree};
 use rollout_coordinator::tree::generator::{Generator, Holder, IdeasError, IdeasFault};
 use rollout_coordinator::tree::run::IdeasOrder;
-use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
+use rollout_tests::docker::Engine;
 use rollout_tests::{processes, sandbox, wait};
+use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{Labels, Provider};
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::MemoryStore;
@@ -20,16 +21,19 @@ use tokio::sync::watch;
 /// Longest that something may take that is due at once.
 const SOON: Duration = Duration::from_secs(20);
 
-/// A search's directory, and sandboxes for its command.
+/// A search's directory, and sandboxes or containers for its command.
 struct Bench {
     directory: tempfile::TempDir,
     stop: watch::Sender<Option<StopLevel>>,
+    /// What makes the environment, as the search's file says it.
+    environment: serde_json::Value,
 }
 
 impl Bench {
     fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        let bench = Self { directory, stop: watch::Sender::new(None) };
+        let environment = json!({ "type": "process" });
+        let bench = Self { directory, stop: watch::Sender::new(None), environment };
         for (path, text) in [
             ("base.csv", "config_id\n0\n"),
             ("prior/one.md", "- One\n"),
@@ -65,7 +69,7 @@ impl Bench {
         let text = json!({
             "tree_run_id": "run",
             "root_baseline_csv": "base.csv",
-            "environment": { "type": "process" },
+            "environment": self.environment,
             "commands": {
                 "ideas": command(script),
                 "implement": command("true"),
@@ -106,13 +110,20 @@ impl Bench {
         }
     }
 
-    async fn generate(&self, script: &str, timeout_sec: f64) -> Result<f64, IdeasError> {
+    fn provider(&self) -> Arc<dyn Provider> {
+        if self.environment["type"] == "docker" {
+            let options = DockerOptions::new(self.path("locks"));
+            return Arc::new(DockerProvider::new(options));
+        }
         let helper = Path::new(env!("CARGO_BIN_EXE_sandbox-helper"));
-        let sandboxes = self.path("sandboxes");
-        let provider: Arc<dyn Provider> = Arc::new(sandbox::provider(&sandboxes, helper));
+        Arc::new(sandbox::provider(&self.path("sandboxes"), helper))
+    }
+
+    async fn generate(&self, script: &str, timeout_sec: f64) -> Result<f64, IdeasError> {
+        let provider = self.provider();
         let files = TaskFiles::open(&self.path("files"), Arc::new(MemoryStore::default()));
         let services = TrialServices {
-            providers: [(ProviderKind::Process, provider)].into(),
+            providers: [(provider.kind(), provider)].into(),
             files: files.expect("a directory"),
             variables: TrialVariables::default(),
             host: "host".to_owned(),
@@ -121,7 +132,7 @@ impl Bench {
         let tree = self.tree(script, timeout_sec);
         let generator = Generator::new(&tree, Arc::new(services), Holder { run, worker, owner });
         let generated = generator.generate(&self.order(), self.stop.subscribe()).await;
-        let left = std::fs::read_dir(&sandboxes).expect("there").count();
+        let left = std::fs::read_dir(self.path("sandboxes")).map_or(0, Iterator::count);
         assert_eq!(left, 0, "sandboxes after {generated:?}");
         assert!(!self.path("runs/run/node_ideas/.work-0000").exists(), "{generated:?}");
         assert_eq!(processes::with_mark(&self.mark()).len(), 0, "{generated:?}");
@@ -228,4 +239,26 @@ async fn a_kill_ends_a_command_at_once() {
     let error = ended.expect_err("stopped");
     assert!(matches!(error.fault, IdeasFault::Stopped), "{error:?}");
     assert_eq!(bench.ideas(), []);
+}
+
+#[test]
+fn a_container_does_as_well() {
+    if Engine::available().is_none() {
+        return;
+    }
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let bench = Bench {
+        environment: json!({ "type": "docker", "docker_image": "debian:bookworm-slim" }),
+        ..Bench::new()
+    };
+    let script = "cat src/value; ls -A; cat $ROLLOUT_CONTEXT_PACK_DIR/history.md\n\
+        cat ${ROLLOUT_CONTEXT_IDEAS_DIRS%%:*}/one.md; echo - Idea > $ROLLOUT_IDEAS_DIR/a.md\n\
+        ln -s /etc/passwd $ROLLOUT_IDEAS_DIR/b.md; echo 2 > $ROLLOUT_COST_FILE";
+    let cost = runtime.block_on(bench.generate(script, 60.0));
+    let cost = cost.unwrap_or_else(|error| panic!("{}", error.chain()));
+    assert!((cost - 2.0).abs() < 1e-12);
+    assert_eq!(bench.ideas(), [("a.md".to_owned(), "- Idea\n".to_owned())]);
+    assert_eq!(bench.log("stdout.txt"), "1\nsrc\n# History\n- One\n");
+    let error = runtime.block_on(bench.generate("sleep 1000", 0.5)).expect_err("too slow");
+    assert!(matches!(error.fault, IdeasFault::TimedOut { .. }), "{error:?}");
 }
