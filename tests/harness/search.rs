@@ -63,7 +63,7 @@ impl Search {
         );
         let limit = "limit=${ROLLOUT_SWEEP_CONFIG_LIMIT";
         Self::example("tree.yaml")
-            .with("eval_timeout_seconds: 5", "eval_timeout_seconds: 4\neval_retries: 1")
+            .with("eval_timeout_seconds: 8", "eval_timeout_seconds: 4\neval_retries: 1")
             .with("k < 8000", "k < 500")
             .with("run: bash search/implement", &implement)
             .with(limit, &format!("sleep 0.7\n      {limit}"))

@@ -41,10 +41,7 @@ fn run(search: &Search, project: &Project) {
 #[test]
 fn containers_and_sandboxes_promote_the_same() {
     let Some(_engine) = Engine::available() else { return };
-    // Its own time limit is for one search at a time.
-    let patient =
-        |file| Search::example(file).with("eval_timeout_seconds: 5", "eval_timeout_seconds: 12");
-    let (sandboxes, containers) = (patient("tree.yaml"), patient("docker.yaml"));
+    let [sandboxes, containers] = ["tree.yaml", "docker.yaml"].map(Search::example);
     let project = sandboxes.write(project());
     run(&sandboxes, &project);
     run(&containers, &project);

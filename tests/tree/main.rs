@@ -3,6 +3,7 @@
 mod dry_run;
 mod example;
 mod ideas;
+mod outcomes;
 mod score;
 mod storm;
 
