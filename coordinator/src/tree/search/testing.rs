@@ -20,8 +20,7 @@ fn provenance(path: &str) -> Provenance {
 
 /// A search that has only its root.
 pub(crate) fn begun(change: impl FnOnce(&mut RunConfig)) -> Manifest {
-    let at = Timestamp::UNIX_EPOCH;
-    let baseline = "artifacts/root_baseline.csv".to_owned();
+    let (at, baseline) = (Timestamp::UNIX_EPOCH, "artifacts/root_baseline.csv".to_owned());
     let profile = Profile::built_in("returns").expect("built in");
     let mut run_config = RunConfig {
         ideas_per_node: 4,
