@@ -165,8 +165,15 @@ impl Wanted {
         };
         for (id, eval) in &manifest.evaluations {
             let promoted = eval.decision.as_ref().map(|d| d.promoted_to_node_id.is_some());
-            if promoted.is_none() || (promoted == Some(false) && config.keep_rejected_worktrees) {
-                wanted.candidates.insert(format!("cand/{id}"));
+            let path = format!("cand/{id}");
+            match (promoted, &eval.candidate_commit) {
+                (None, _) => {
+                    wanted.candidates.insert(path);
+                }
+                (Some(false), Some(commit)) if config.keep_rejected_worktrees => {
+                    wanted.worktrees.insert(path, commit.clone());
+                }
+                _ => {}
             }
             let failed = eval.status == EvalStatus::Failed && eval.decision.is_some();
             if failed && !config.keep_failed_artifacts {
