@@ -125,7 +125,7 @@ impl Worker {
 
     pub(crate) fn claim(&self, held: &Held) -> Claim {
         let Offer { item, try_id, spec, .. } = held.offer;
-        Claim { run: RUN, item, try_id, exec: held.exec, spec, worker: self.id() }
+        Claim { run: RUN, item, try_id, exec: held.exec, spec, worker: self.id(), stage: None }
     }
 
     pub(crate) fn report(&self, offer: &Offer, exec: ExecId, body: Body) -> Report {
@@ -137,7 +137,7 @@ impl Worker {
     pub(crate) fn hello(&self, with_finished: bool) -> Hello {
         let line = |offer: &Offer, exec, phase, claiming| {
             let Offer { run, item, try_id, .. } = *offer;
-            Running { run, item, try_id, exec, phase, claiming }
+            Running { run, item, try_id, exec, phase, claiming, stage: None }
         };
         let running = self.running.iter();
         let mut executions: Vec<Running> =
@@ -147,7 +147,8 @@ impl Worker {
         if with_finished {
             executions.extend(self.finished.iter().map(|finished| {
                 let Report { run, item, try_id, exec, .. } = finished.report;
-                Running { run, item, try_id, exec, phase: Phase::Teardown, claiming: false }
+                let phase = Phase::Teardown;
+                Running { run, item, try_id, exec, phase, claiming: false, stage: None }
             }));
         }
         Hello {

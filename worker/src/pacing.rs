@@ -77,7 +77,8 @@ mod tests {
     use super::*;
 
     fn pacing(starts_per_minute: Option<u32>, agents_at_once: Option<u32>) -> Pacing {
-        Pacing::new(offer::Pacing { starts_per_minute, agents_at_once })
+        let limits = offer::Pacing { starts_per_minute, agents_at_once, ..Default::default() };
+        Pacing::new(limits)
     }
 
     /// Seconds at which so many starts begin that are asked for at once.

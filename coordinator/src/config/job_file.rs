@@ -175,7 +175,7 @@ fn job(fields: &mut Fields<'_>) -> JobFile {
         n_attempts: count(&fields.take("n_attempts"), TRIALS_PER_RUN).unwrap_or(1),
         n_concurrent_trials: count(&fields.take("n_concurrent_trials"), CONCURRENT_TRIALS)
             .unwrap_or(1),
-        pacing: Pacing { starts_per_minute, agents_at_once },
+        pacing: Pacing { starts_per_minute, agents_at_once, ..Pacing::default() },
         retry: retry::read(&fields.take("retry")),
         log_level: fields.take("log_level").word(LogLevel::WORDS).unwrap_or_default(),
         instruction_path: instruction_path(&fields.take("instruction_path")),

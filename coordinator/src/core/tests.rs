@@ -283,6 +283,7 @@ impl World {
             exec: exec(e),
             spec: spec(1),
             worker: "w".parse().expect("valid"),
+            stage: None,
         };
         self.handle(Input::Claim { id: e, claim });
         let mut answers = self.effects.iter().filter_map(|effect| match effect {
@@ -331,7 +332,7 @@ impl World {
     fn ask(&mut self, id: u64, n: u8, try_id: TryId, e: u64) -> Option<Answer> {
         let worker = "w".parse().expect("valid");
         let (item, exec, spec) = (item(n), exec(e), spec(1));
-        let claim = Claim { run: RUN, item, try_id, exec, spec, worker };
+        let claim = Claim { run: RUN, item, try_id, exec, spec, worker, stage: None };
         self.handle(Input::Claim { id, claim });
         self.answer(id)
     }

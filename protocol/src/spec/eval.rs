@@ -130,7 +130,26 @@ pub enum EvalStage {
     Sweep,
 }
 
+/// A kind of command of which a search may have only so many at once, over all workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CommandKind {
+    /// Writes ideas, implements or reviews one: asks a language model, as a rule.
+    Llm,
+    /// Sweeps.
+    Sweep,
+}
+
 impl EvalStage {
+    /// The kind of its command, if there is a limit for such.
+    pub const fn kind(self) -> Option<CommandKind> {
+        match self {
+            Self::Implement | Self::Review => Some(CommandKind::Llm),
+            Self::Tests => None,
+            Self::Sweep => Some(CommandKind::Sweep),
+        }
+    }
+
     /// The word used in documents, paths and variables.
     pub const fn as_str(self) -> &'static str {
         match self {

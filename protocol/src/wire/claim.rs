@@ -1,8 +1,10 @@
-//! Claims: a worker that holds a suspicious delivery asks whether it shall run it.
+//! Claims: a worker that holds a suspicious delivery asks whether it shall run it, and one that runs
+//! an eval whether its next stage may begin.
 
 use serde::{Deserialize, Serialize};
 
 use super::hello::Hello;
+use super::stage::StageMark;
 use crate::digest::Digest;
 use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 
@@ -22,6 +24,10 @@ pub struct Claim {
     pub spec: Digest,
     /// Who asks.
     pub worker: WorkerId,
+    /// Asked by an execution that runs already: for the ticket of a stage (`waiting`), or to say
+    /// that it needs it no longer (`over`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<StageMark>,
 }
 
 impl Claim {
@@ -40,7 +46,7 @@ impl Claim {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// Run it: the execution is journalled.
+    /// Run it: the execution is journalled. Of a stage: it has its ticket.
     Run,
     /// Forget it: neither acknowledge nor refuse nor extend it. Another execution lives.
     Hold,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::stage::StageMark;
 use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use crate::phase::Phase;
 use crate::spec::environment::ProviderKind;
@@ -110,4 +111,7 @@ pub struct Running {
     /// It does not run yet: it waits for the answer to its claim.
     #[serde(default)]
     pub claiming: bool,
+    /// Where it is in the eval that it is an execution of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<StageMark>,
 }

@@ -10,3 +10,4 @@ pub mod hello;
 pub mod marker;
 pub mod offer;
 pub mod report;
+pub mod stage;

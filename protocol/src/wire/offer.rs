@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::stage::Ticketed;
 use crate::digest::Digest;
 use crate::id::{ItemId, RunId, TryId};
 use crate::spec::resources::Resources;
@@ -40,6 +41,9 @@ pub struct Pacing {
     /// Agents executing at once, whatever is set up, verified or collected beside them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agents_at_once: Option<u32>,
+    /// Commands of evals that begin only with a ticket of the coordinator.
+    #[serde(default, skip_serializing_if = "Ticketed::is_none")]
+    pub tickets: Ticketed,
 }
 
 impl Pacing {

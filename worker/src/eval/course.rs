@@ -18,7 +18,7 @@ use super::checkout::Checkout;
 use super::cost;
 use super::failure::{self, CommandError};
 use super::place;
-use super::run::{Halt, Run};
+use super::run::{Halt, Run, stopped};
 use super::variables::{self, LOGS, REPOSITORY};
 use crate::environment::{
     Command, CreateRequest, Failure, FailureKind, ImageRequest, ImageSource, Provider, Purpose,
@@ -53,7 +53,6 @@ impl Run<'_> {
         self.go_on()?;
         self.enter(Phase::EnvironmentSetup);
         let checkout = self.setup().await?;
-        self.enter(Phase::AgentExecution);
         let limit = eval.timeout_sec.map(seconds);
         self.deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         let commands = &eval.commands;
@@ -61,8 +60,6 @@ impl Run<'_> {
         self.command(EvalStage::Tests, commands.tests.as_ref()).await?;
         self.command(EvalStage::Review, commands.review.as_ref()).await?;
         self.candidate(&checkout).await?;
-        self.go_on()?;
-        self.enter(Phase::Verification);
         self.command(EvalStage::Sweep, Some(&commands.sweep)).await?;
         self.swept = true;
         Ok(())
@@ -178,8 +175,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Runs a command, if there is one, from the checkout. Its script is placed just before it, so
-    /// that no command before it can have changed it; so is the sweep's empty output directory.
+    /// Runs a command, if there is one, when it may begin.
     async fn command(
         &mut self,
         stage: EvalStage,
@@ -187,9 +183,39 @@ impl Run<'_> {
     ) -> Result<(), Halt> {
         let Some(command) = command else { return Ok(()) };
         self.go_on()?;
+        self.ticket(stage).await?;
+        let before = self.commands.len();
+        let ran = self.run_command(stage, command).await;
+        // Otherwise it may be running still, as long as there is its environment.
+        let is_over = |command: &CommandRecord| command.exit_code.is_some() || command.timed_out;
+        if !self.tainted && self.commands[before..].iter().all(is_over) {
+            self.ctx.tickets.end(stage);
+        }
+        ran
+    }
+
+    /// Waits until a command may begin. That takes nothing of the eval's time.
+    async fn ticket(&mut self, stage: EvalStage) -> Result<(), Halt> {
+        let asked = Instant::now();
+        tokio::select! {
+            biased;
+            () = self.ctx.tickets.begin(stage) => {}
+            () = stopped(self.ctx.stop.clone()) => return Err(Halt::Drained),
+        }
+        self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(asked.elapsed()));
         let phase =
             if stage == EvalStage::Sweep { Phase::Verification } else { Phase::AgentExecution };
-        self.timing.enter(phase);
+        if self.timing.phase() == phase {
+            self.timing.enter(phase);
+        } else {
+            self.enter(phase);
+        }
+        Ok(())
+    }
+
+    /// Runs a command from the checkout. Its script is placed just before it, so that no command
+    /// before it can have changed it; so is the sweep's empty output directory.
+    async fn run_command(&mut self, stage: EvalStage, command: &EvalCommand) -> Result<(), Halt> {
         let script = variables::script(stage);
         let commands = Upload::FreshDir { path: variables::COMMANDS.to_owned() };
         let mut uploads = vec![commands, cost::room()];

@@ -39,11 +39,13 @@ pub mod variables;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use rollout_protocol::digest::Digest;
-use rollout_protocol::spec::eval::EvalSpec;
+use rollout_protocol::spec::eval::{EvalSpec, EvalStage};
 use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::watch;
 
@@ -98,7 +100,23 @@ pub struct EvalContext {
     pub stop: watch::Receiver<Option<StopLevel>>,
     /// Told of every phase that begins.
     pub phases: Arc<dyn PhaseSink>,
+    /// Asked before every command.
+    pub tickets: Arc<dyn Tickets>,
 }
+
+/// Says when commands may begin. Unless something else is said, they may at once.
+#[async_trait]
+pub trait Tickets: Send + Sync + fmt::Debug {
+    /// Waits until the command of a stage may begin, for as long as that takes. Who gives up has no
+    /// ticket.
+    async fn begin(&self, _stage: EvalStage) {}
+
+    /// The command of a stage that was begun has ended, or will not run.
+    fn end(&self, _stage: EvalStage) {}
+}
+
+/// No limits.
+impl Tickets for () {}
 
 impl EvalContext {
     /// Creates the scratch directory and notes in it whose it is: when this process dies, its

@@ -210,6 +210,15 @@ pub async fn killed(mut stop: watch::Receiver<Option<StopLevel>>) {
     }
 }
 
+/// Comes true when an execution must not go on.
+pub(super) async fn stopped(mut stop: watch::Receiver<Option<StopLevel>>) {
+    let told = stop.wait_for(Option::is_some).await.is_ok();
+    if !told {
+        // Nobody can stop it any more.
+        std::future::pending::<()>().await;
+    }
+}
+
 fn ended_is_kill(stop: &watch::Receiver<Option<StopLevel>>) -> bool {
     *stop.borrow() >= Some(StopLevel::Kill)
 }

@@ -19,7 +19,7 @@ use super::room::Seat;
 use crate::trial::Finished;
 
 /// How long an unanswered claim waits before it is said again.
-const PAUSE: Duration = Duration::from_millis(500);
+pub(super) const PAUSE: Duration = Duration::from_millis(500);
 
 /// What to do with a suspicious delivery.
 #[derive(Debug)]
@@ -114,7 +114,7 @@ async fn decide(shared: &Shared, execution: &Execution, place: &mut Place) -> De
     }
 }
 
-fn words(shared: &Shared, execution: &Execution) -> Claim {
+pub(super) fn words(shared: &Shared, execution: &Execution) -> Claim {
     let offer = &execution.offer;
     Claim {
         run: offer.run,
@@ -123,11 +123,12 @@ fn words(shared: &Shared, execution: &Execution) -> Claim {
         exec: execution.exec,
         spec: offer.spec,
         worker: shared.config.worker.clone(),
+        stage: None,
     }
 }
 
 /// Asks until there is an answer, at once on every new connection.
-async fn ask(shared: &Shared, claim: &Claim) -> Answer {
+pub(super) async fn ask(shared: &Shared, claim: &Claim) -> Answer {
     loop {
         let connection = shared.line.ready().await;
         let asked = async {

@@ -12,6 +12,7 @@ use rollout_protocol::wire::offer::Work;
 
 use super::execution::Execution;
 use super::room::Seat;
+use super::tickets::Holder;
 use super::{Shared, finish};
 use crate::environment::Labels;
 use crate::eval::{EvalContext, EvalDraft};
@@ -50,7 +51,7 @@ pub(super) async fn drive(
     finish::finish(&shared, execution, ended).await;
 }
 
-async fn run(shared: &Shared, execution: &Arc<Execution>) -> Ended {
+async fn run(shared: &Arc<Shared>, execution: &Arc<Execution>) -> Ended {
     match execution.offer.work {
         Work::Trial(trial) => run_trial(shared, execution, trial).await,
         Work::Eval => run_eval(shared, execution).await,
@@ -83,7 +84,7 @@ async fn run_trial(shared: &Shared, execution: &Arc<Execution>, trial: TrialRef)
     Ended::Finished(shared.runner.run(context).await)
 }
 
-async fn run_eval(shared: &Shared, execution: &Arc<Execution>) -> Ended {
+async fn run_eval(shared: &Arc<Shared>, execution: &Arc<Execution>) -> Ended {
     let spec = execution.offer.spec;
     let eval = tokio::select! {
         fetched = shared.documents.eval(spec, &shared.store_outage) => match fetched {
@@ -99,6 +100,7 @@ async fn run_eval(shared: &Shared, execution: &Arc<Execution>) -> Ended {
         scratch: shared.spool.scratch(execution.exec),
         stop: execution.stops(),
         phases: execution.clone(),
+        tickets: Arc::new(Holder { shared: shared.clone(), execution: execution.clone() }),
     };
     Ended::Eval(shared.runner.eval(context).await)
 }

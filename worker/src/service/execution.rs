@@ -9,6 +9,7 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::hello::Running;
 use rollout_protocol::wire::offer::Offer;
 use rollout_protocol::wire::report::{Body, Report};
+use rollout_protocol::wire::stage::StageMark;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -44,6 +45,8 @@ pub(super) struct Execution {
     begun: AtomicBool,
     /// Whether it was announced.
     announced: AtomicBool,
+    /// Where it is in its eval.
+    stage: Mutex<Option<StageMark>>,
     stop: watch::Sender<Option<StopLevel>>,
 }
 
@@ -60,6 +63,7 @@ impl Execution {
             running: AtomicBool::new(false),
             begun: AtomicBool::new(false),
             announced: AtomicBool::new(false),
+            stage: Mutex::default(),
             stop: watch::Sender::new(stop),
         }
     }
@@ -84,6 +88,12 @@ impl Execution {
     /// Whether the phase changed since the last call.
     pub(super) fn has_moved(&self) -> bool {
         self.moved.swap(false, Ordering::Relaxed)
+    }
+
+    /// It is there in its eval now.
+    pub(super) fn reached(&self, mark: StageMark) {
+        *self.stage.lock().unwrap_or_else(PoisonError::into_inner) = Some(mark);
+        self.moved.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn begins(&self) {
@@ -155,6 +165,7 @@ impl Execution {
             exec: self.exec,
             phase: self.phase(),
             claiming: !self.has_begun(),
+            stage: *self.stage.lock().unwrap_or_else(PoisonError::into_inner),
         }
     }
 }

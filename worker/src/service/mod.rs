@@ -29,6 +29,7 @@ mod pull;
 mod registry;
 mod report;
 mod room;
+mod tickets;
 
 #[cfg(test)]
 mod tests;
@@ -49,7 +50,7 @@ use rollout_protocol::id::{ExecId, WorkerId};
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::hello::{Budget, Capacity, Running};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use self::documents::Documents;
 use self::line::Line;
@@ -212,6 +213,7 @@ pub enum Shutdown {
 #[derive(Debug)]
 pub struct Worker {
     shared: Arc<Shared>,
+    over: mpsc::UnboundedReceiver<tickets::Over>,
 }
 
 /// What the parts of a worker share.
@@ -230,6 +232,8 @@ struct Shared {
     /// Room for executions with an environment.
     rooms: Arc<Rooms>,
     paces: Paces,
+    /// Stages of evals whose tickets are to be given back.
+    over: mpsc::UnboundedSender<tickets::Over>,
     /// Room for claims that wait without a slot.
     off_slot: Arc<Semaphore>,
     /// What is asked of the worker, by whomever.
@@ -254,6 +258,7 @@ impl Worker {
         runner: Arc<dyn Runner>,
     ) -> Self {
         let slots = config.slots as usize;
+        let (ended, over) = mpsc::unbounded_channel();
         let shared = Shared {
             documents: Documents::new(store.clone()),
             registry: Registry::default(),
@@ -262,6 +267,7 @@ impl Worker {
             adopted: Arc::default(),
             line: Line::new(&*source),
             paces: Paces::default(),
+            over: ended,
             rooms: Arc::new(Rooms::new(config.slots, &config.budget)),
             off_slot: Arc::new(Semaphore::new(slots)),
             shutdown: watch::Sender::default(),
@@ -276,7 +282,7 @@ impl Worker {
             store,
             runner,
         };
-        Self { shared: Arc::new(shared) }
+        Self { shared: Arc::new(shared), over }
     }
 
     /// What its hellos show beside its own executions.
@@ -289,11 +295,12 @@ impl Worker {
     ///
     /// Dropping it aborts every execution without a word.
     pub async fn run(self, shutdown: watch::Receiver<Shutdown>) -> Ended {
-        let shared = self.shared;
+        let Self { shared, over } = self;
         lease::say_hello(&shared).await;
         let mut helpers: FuturesUnordered<Task<Infallible>> = [
             supervise::spawn("reports", report::report(shared.clone())),
             supervise::spawn("leases", lease::keep(shared.clone())),
+            supervise::spawn("tickets", tickets::give_back(shared.clone(), over)),
             supervise::spawn("line", line::watch(shared.clone())),
             supervise::spawn("controls", drain::obey(shared.clone())),
             supervise::spawn("shutdown", drain::pass_on(shared.clone(), shutdown)),

@@ -47,7 +47,7 @@ mod tests {
         let paces = Paces::default();
         let free = sample.offer(1, TryId::first(1));
         assert!(paces.of(&free).is_none());
-        let limits = offer::Pacing { starts_per_minute: Some(6), agents_at_once: None };
+        let limits = offer::Pacing { starts_per_minute: Some(6), ..offer::Pacing::default() };
         let offer = |run: u8, pacing| Offer { run: RunId::from_bytes([run; 16]), pacing, ..free };
         let first = paces.of(&offer(1, limits)).expect("limited");
         assert!(Arc::ptr_eq(&first, &paces.of(&offer(1, limits)).expect("limited")));

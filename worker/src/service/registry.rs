@@ -71,6 +71,19 @@ impl Registry {
         }
     }
 
+    /// Waits until an execution is held no longer.
+    pub(super) async fn removed(&self, execution: &Arc<Execution>) {
+        loop {
+            let mut shrunk = std::pin::pin!(self.shrunk.notified());
+            shrunk.as_mut().enable();
+            let held = self.state().held.get(&execution.key()).cloned();
+            if held.is_none_or(|held| !Arc::ptr_eq(&held, execution)) {
+                return;
+            }
+            shrunk.await;
+        }
+    }
+
     /// Waits until nothing is held.
     pub(super) async fn emptied(&self) {
         self.room_below(1).await;

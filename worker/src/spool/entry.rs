@@ -75,7 +75,8 @@ impl Kept {
     /// How a hello shows it.
     pub(super) fn line(&self) -> Running {
         let (run, item, try_id, exec) = self.entry.record.ids();
-        Running { run, item, try_id, exec, phase: Phase::Teardown, claiming: false }
+        let phase = Phase::Teardown;
+        Running { run, item, try_id, exec, phase, claiming: false, stage: None }
     }
 
     /// The entry in a directory. `None` when it never became whole.

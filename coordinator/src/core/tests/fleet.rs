@@ -339,6 +339,7 @@ impl Fleet {
             exec: exec(execution.exec),
             spec: spec(execution.spec),
             worker: self.name(w).parse().expect("valid"),
+            stage: None,
         };
         self.handle(Input::Claim { id, claim });
     }
@@ -509,7 +510,7 @@ pub(super) fn planned(n: u8, under: u8) -> NewItem {
 
 pub(super) fn line(n: u8, try_id: TryId, e: u64, claiming: bool) -> Running {
     let phase = Phase::AgentExecution;
-    Running { run: RUN, item: item(n), try_id, exec: exec(e), phase, claiming }
+    Running { run: RUN, item: item(n), try_id, exec: exec(e), phase, claiming, stage: None }
 }
 
 pub(super) fn hello(name: &str, executions: Vec<Running>) -> Hello {

@@ -1,4 +1,6 @@
 use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Duration;
 
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType};
 use rollout_protocol::id::ExecId;
@@ -11,7 +13,7 @@ use super::*;
 use crate::environment::FailureKind;
 use crate::environment::fake::{At, Call, Effect};
 use crate::secrets::TrialVariables;
-use crate::trial::testing::{Rig, labels, settings};
+use crate::trial::testing::{Phases, Rig, labels, settings};
 
 /// An eval over the scripted provider.
 struct Eval {
@@ -19,6 +21,7 @@ struct Eval {
     rig: Rig,
     spec: EvalSpec,
     execution: u8,
+    tickets: Arc<dyn Tickets>,
 }
 
 fn command(script: &str) -> EvalCommand {
@@ -59,7 +62,7 @@ impl Eval {
             sweep_config_limit: Some(100),
             env: BTreeMap::new(),
         };
-        Self { world, rig, spec, execution: 0 }
+        Self { world, rig, spec, execution: 0, tickets: Arc::new(()) }
     }
 
     /// Runs one execution and stores what it left.
@@ -74,6 +77,7 @@ impl Eval {
             scratch: self.world.dir.path().join(format!("scratch-{}", self.execution)),
             stop: self.rig.stop.subscribe(),
             phases: self.rig.phases.clone(),
+            tickets: self.tickets.clone(),
         };
         let draft = super::super::run(ctx, &self.rig.services(), &self.world.repositories).await;
         assert_eq!(self.rig.provider.busy(), Vec::<String>::new());
@@ -284,4 +288,96 @@ async fn a_stop_leaves_nothing_and_the_eval_is_owed() {
         assert_eq!(record.end, EvalEnd::Stopped, "{phase} {level:?}: {:?}", record.error);
         assert_eq!(eval.rig.provider.existing(), Vec::<String>::new());
     }
+}
+
+/// Hands tickets out after a while, or never.
+#[derive(Debug)]
+struct Slow {
+    wait: Duration,
+    phases: Arc<Phases>,
+    told: Mutex<Vec<(EvalStage, bool, Option<Phase>)>>,
+}
+
+#[async_trait]
+impl Tickets for Slow {
+    async fn begin(&self, stage: EvalStage) {
+        self.tell(stage, true);
+        tokio::time::sleep(self.wait).await;
+    }
+
+    fn end(&self, stage: EvalStage) {
+        self.tell(stage, false);
+    }
+}
+
+impl Slow {
+    fn of(eval: &mut Eval, wait: Duration) -> Arc<Self> {
+        let (phases, told) = (eval.rig.phases.clone(), Mutex::default());
+        let slow = Arc::new(Self { wait, phases, told });
+        eval.tickets = slow.clone();
+        slow
+    }
+
+    fn tell(&self, stage: EvalStage, begins: bool) {
+        let phase = self.phases.entered().last().copied();
+        self.told.lock().expect("not poisoned").push((stage, begins, phase));
+    }
+
+    fn told(&self) -> Vec<(EvalStage, bool, Option<Phase>)> {
+        self.told.lock().expect("not poisoned").clone()
+    }
+}
+
+#[tokio::test]
+async fn waiting_for_tickets_takes_nothing_of_the_eval_s_time_and_is_no_phase() {
+    let mut eval = Eval::new().await;
+    eval.spec.timeout_sec = Some(3.0);
+    let slow = Slow::of(&mut eval, Duration::from_secs(1));
+    let record = eval.run().await;
+    assert_eq!(record.end, EvalEnd::Completed, "{:?}", record.error);
+    assert!(record.durations.total_sec > 4.0, "{:?}", record.durations);
+    assert!(record.durations.verifier_sec.is_some_and(|seconds| seconds < 1.0));
+    let (setup, agent) = (Some(Phase::EnvironmentSetup), Some(Phase::AgentExecution));
+    let sweeps = Some(Phase::Verification);
+    let expected = [
+        (EvalStage::Implement, setup, agent),
+        (EvalStage::Tests, agent, agent),
+        (EvalStage::Review, agent, agent),
+        (EvalStage::Sweep, agent, sweeps),
+    ];
+    let expected =
+        expected.map(|(stage, began, ended)| [(stage, true, began), (stage, false, ended)]);
+    assert_eq!(slow.told(), expected.concat());
+}
+
+#[tokio::test]
+async fn who_waits_for_a_ticket_is_stopped_at_once() {
+    for level in [StopLevel::Drain, StopLevel::Kill] {
+        let mut eval = Eval::new().await;
+        let slow = Slow::of(&mut eval, Duration::from_secs(3600));
+        let stop = eval.rig.stop.clone();
+        let stopping = async {
+            while slow.told().is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            stop.send_replace(Some(level));
+        };
+        let (record, ()) = tokio::join!(eval.run(), stopping);
+        assert_eq!((record.end, record.commands.len()), (EvalEnd::Stopped, 0), "{level:?}");
+        assert_eq!(eval.rig.provider.existing(), Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn tickets_come_back_from_commands_that_fail_but_not_from_what_may_still_run() {
+    let mut eval = Eval::new().await;
+    let slow = Slow::of(&mut eval, Duration::ZERO);
+    eval.spec.commands.implement = command("exit 1");
+    eval.run().await;
+    assert_eq!(slow.told().len(), 2, "it began and ended");
+    let slow = Slow::of(&mut eval, Duration::ZERO);
+    let effect = Effect::Fail(FailureKind::Unreachable);
+    eval.rig.provider.fault(At::Nth(Call::Exec, 1), effect);
+    eval.run().await;
+    assert_eq!(slow.told().len(), 1, "how it ended is not known");
 }

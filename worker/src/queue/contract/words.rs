@@ -21,6 +21,7 @@ pub(super) fn claim(r: u8, exec: u8) -> Claim {
         exec: ExecId::from_bytes([exec; 16]),
         spec: Digest::from_bytes([9; 32]),
         worker: worker("w"),
+        stage: None,
     }
 }
 
@@ -149,6 +150,7 @@ pub(super) async fn workers_see_what_others_show(broker: &dyn Broker) {
         exec: exec(5),
         phase: Phase::Queued,
         claiming,
+        stage: None,
     };
     let mut other = hello("other", 2);
     other.executions = vec![line(1, false), line(2, true)];
@@ -166,6 +168,7 @@ pub(super) async fn workers_see_what_others_show(broker: &dyn Broker) {
             exec: exec(e),
             spec: digest,
             worker: asker,
+            stage: None,
         };
         source.shown(&asked).await.expect("reachable")
     };

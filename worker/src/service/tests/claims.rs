@@ -139,6 +139,7 @@ async fn without_an_answer_what_another_worker_shows_is_forgotten() {
         exec: ExecId::from_bytes([0xff; 16]),
         phase: Phase::AgentExecution,
         claiming: false,
+        stage: None,
     }];
     scene.offer_as([1], LATER).await;
     let asked = tokio::time::Instant::now();

@@ -204,7 +204,11 @@ async fn a_network_that_cannot_be_had_fails_its_phase() {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_for_a_turn_counts_for_nobody_and_can_be_stopped() {
-    let limits = offer::Pacing { starts_per_minute: Some(1), agents_at_once: Some(1) };
+    let limits = offer::Pacing {
+        starts_per_minute: Some(1),
+        agents_at_once: Some(1),
+        ..offer::Pacing::default()
+    };
     let mut rig = Rig::new().await;
     rig.pacing = Some(limits);
     rig.scripts(None, Some("sleep 50"));
