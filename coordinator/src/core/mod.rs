@@ -204,6 +204,29 @@ impl Core {
         self.rows.get(item).and_then(|row| row.ordinal)
     }
 
+    /// Whether an execution runs, as far as is known, and is wanted: neither reported nor lost, nor
+    /// its item settled. `None` when it was never heard of.
+    pub fn is_open(&self, item: &ItemId, exec: &ExecId) -> Option<bool> {
+        let row = self.rows.get(item)?;
+        if row.is_settled() {
+            return Some(false);
+        }
+        let known = row.executions.iter().find(|known| known.exec == *exec)?;
+        Some(known.is_open() && known.try_id >= row.floor)
+    }
+
+    /// Whether everybody elsewhere who may run something of this run was heard in this sitting, by
+    /// this monotonic time.
+    pub fn is_watched(&self, monotonic_ms: u64) -> bool {
+        self.elsewhere.as_ref().is_some_and(|elsewhere| elsewhere.is_watched(monotonic_ms))
+    }
+
+    /// Whether a worker counts as living that was heard so long ago.
+    pub fn is_heard(&self, age: Duration) -> bool {
+        let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        self.elsewhere.as_ref().is_some_and(|elsewhere| age < elsewhere.times.silence)
+    }
+
     /// Whether every planned item is settled.
     pub fn is_complete(&self) -> bool {
         self.exhausted && self.unsettled == 0

@@ -107,7 +107,8 @@ pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Sitting,
     })
     .await?;
     let owners = Arc::new(dirs.owners());
-    let reaping = reap(providers, Arc::clone(&owners));
+    let (clean, reaped) = oneshot::channel();
+    let reaping = reap(providers, Arc::clone(&owners), clean);
 
     let (shutdown, told) = watch::channel(Shutdown::No);
     let config = worker_config(&dirs, slots);
@@ -125,7 +126,7 @@ pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Sitting,
     let _answering = take_claims(id, queue.clone(), to.clone());
     let _attending = lock.attend(id, queue.clone(), to);
     let (stops, _forwarding) = forward_stops(stops, shutdown.clone());
-    let workers = Workers::Here { quiesced, recovered };
+    let workers = Workers::Here { quiesced, recovered, reaped };
     let sources = Sources { reports, news, stops, hints, workers };
 
     let layout = run.layout.clone();
@@ -219,8 +220,16 @@ fn worker_config(dirs: &Directories, slots: u32) -> WorkerConfig {
 }
 
 /// Removes environments that dead owners left, beside the run.
-fn reap(providers: Vec<Arc<dyn Provider>>, owners: Arc<HostOwners>) -> Task<()> {
-    supervise::spawn("reaper", async move { host::reap(&providers, &owners).await })
+fn reap(
+    providers: Vec<Arc<dyn Provider>>,
+    owners: Arc<HostOwners>,
+    done: oneshot::Sender<()>,
+) -> Task<()> {
+    supervise::spawn("reaper", async move {
+        host::reap(&providers, &owners).await;
+        // The engine may have failed already.
+        let _nobody_waits = done.send(());
+    })
 }
 
 /// Publishes what former workers of this run finished, reports the rest lost, removes their

@@ -17,6 +17,7 @@ mod open;
 mod planner;
 mod records;
 pub mod signals;
+pub mod tickets;
 
 pub use engine::{Ended, Engine, Keeper, News, Outlet, Sources, Standing, Workers};
 pub use job::JobPlanner;

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 
 use crate::core::{NewItem, Settled};
 use crate::plan::Needs;
+use crate::run::tickets::Tickets;
 
 /// Knows what is owed and how to ask for it.
 pub trait Planner: Send {
@@ -37,6 +38,11 @@ pub trait Planner: Send {
     /// Rings when a plan that grows has more items than before, or will have no more. A plan that
     /// is whole from the beginning has none.
     fn growth(&self) -> Option<Arc<Notify>> {
+        None
+    }
+
+    /// Without which some commands of its items may not run, if there are such.
+    fn tickets(&self) -> Option<Arc<Tickets>> {
         None
     }
 

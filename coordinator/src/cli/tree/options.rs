@@ -65,7 +65,7 @@ pub(super) struct KeyOptions {
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=100_000))]
     sweep_max_parallel: Option<u32>,
 
-    /// Generators of ideas and implementers at once, over all workers
+    /// Commands for ideas, implementations and reviews at once, over all workers
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=100_000))]
     llm_max_inflight: Option<u32>,
 

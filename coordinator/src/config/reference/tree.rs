@@ -107,7 +107,12 @@ const KEYS: &[Key] = &[
     key("environment.provider_config", "table", "", "Settings of the provider."),
     key("limits", "table", "", "Commands at once, over all workers."),
     key("limits.sweep_max_parallel", "integer", "", "Sweeps."),
-    key("limits.llm_max_inflight", "integer", "", "Generators of ideas and implementers."),
+    key(
+        "limits.llm_max_inflight",
+        "integer",
+        "",
+        "Commands for ideas, implementations and reviews.",
+    ),
     key("limits.llm_rate_limit", "integer", "", "Their starts per minute."),
     key("budgets", "table", "", "What may be spent; time and cost are looked at between depths."),
     key("budgets.evals", "integer", "", "Another word for `max_total_idea_evals`."),

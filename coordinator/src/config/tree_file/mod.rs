@@ -69,7 +69,7 @@ pub struct TreeFile {
 pub struct Limits {
     /// `sweep_max_parallel`: sweeps.
     pub sweeps: Option<u32>,
-    /// `llm_max_inflight`: generators of ideas and implementers.
+    /// `llm_max_inflight`: commands for ideas, implementations and reviews.
     pub inflight: Option<u32>,
     /// `llm_rate_limit`: their starts per minute.
     pub starts_per_minute: Option<u32>,

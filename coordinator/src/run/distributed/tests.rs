@@ -1,5 +1,7 @@
 //! A coordinator and workers that share nothing but a queue and a store.
 
+mod tickets;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -13,7 +15,7 @@ use rollout_worker::port::Incarnation;
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::embedded::model::{Model, ModelConfig};
 use rollout_worker::secrets::TrialVariables;
-use rollout_worker::service::{self, LocalRunner, Profile, Shutdown, Worker, WorkerConfig};
+use rollout_worker::service::{self, LocalRunner, Profile, Runner, Shutdown, Worker, WorkerConfig};
 use rollout_worker::store::FsStore;
 use rollout_worker::trial::{TaskFiles, TrialServices};
 use tokio::sync::watch;
@@ -52,7 +54,6 @@ impl World {
 
     fn worker(&self, name: &str, slots: u32) -> (watch::Sender<Shutdown>, Task<service::Ended>) {
         let dir = self.dir.path().join(name);
-        std::fs::create_dir_all(dir.join("scratch")).expect("a directory");
         let kind = ProviderKind::Process;
         let services = TrialServices {
             providers: BTreeMap::from([(kind, Arc::new(Null(kind)) as _)]),
@@ -60,12 +61,26 @@ impl World {
             variables: TrialVariables::default(),
             host: "test".to_owned(),
         };
-        let profile =
-            Profile { providers: [(kind, Default::default())].into(), ..Profile::default() };
+        let repositories =
+            Repositories::open(&dir.join("repositories"), self.store.clone(), 1 << 30);
+        let repositories = repositories.expect("a directory");
+        self.worker_with(name, slots, Arc::new(LocalRunner { services, repositories }))
+    }
+
+    fn worker_with(
+        &self,
+        name: &str,
+        slots: u32,
+        runner: Arc<dyn Runner>,
+    ) -> (watch::Sender<Shutdown>, Task<service::Ended>) {
+        let dir = self.dir.path().join(name);
+        std::fs::create_dir_all(dir.join("scratch")).expect("a directory");
+        let providers = [(ProviderKind::Process, Default::default())].into();
+        let profile = Profile { providers, ..Profile::default() };
         let config = WorkerConfig {
             worker: name.parse().expect("a name"),
             owner: Owner::current(dir.clone()),
-            dir: dir.clone(),
+            dir,
             pool: "default".to_owned(),
             slots,
             budget: Budget::default(),
@@ -75,16 +90,20 @@ impl World {
             suspicious_window: Some(LEASE),
             spool_bytes: 1 << 20,
         };
-        let repositories =
-            Repositories::open(&dir.join("repositories"), self.store.clone(), 1 << 30);
-        let repositories = repositories.expect("a directory");
-        let runner = Arc::new(LocalRunner { services, repositories });
         let worker = Worker::new(config, self.queue.clone(), self.store.clone(), runner);
         let (stop, told) = watch::channel(Shutdown::No);
         (stop, supervise::spawn("worker", worker.run(told)))
     }
 
     async fn sit(&self) -> Sitting {
+        self.sit_with(|plan| plan).await
+    }
+
+    /// A sitting with a planner that is made of the job's.
+    async fn sit_with<P: Planner + Sync + 'static>(
+        &self,
+        planner: impl Fn(JobPlanner) -> P,
+    ) -> Sitting {
         let (events, seen) = mpsc::channel(1024);
         let opening = Opening {
             layout: Layout::new(self.dir.path().join("run")),
@@ -98,7 +117,7 @@ impl World {
         let (stop, mut stops) = mpsc::channel(1);
         let began = Instant::now();
         let (run, lock, planner) = loop {
-            let planner = JobPlanner::new(Arc::clone(&self.plan));
+            let planner = planner(JobPlanner::new(Arc::clone(&self.plan)));
             // A sitting that was aborted lets go of the lock in its own time.
             match open::begin(opening.clone(), planner, events.clone(), &mut stops).await {
                 Ok(opened) => break opened,

@@ -6,6 +6,7 @@ mod news;
 mod outlet;
 mod sources;
 mod standing;
+mod tickets;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -29,6 +30,7 @@ pub use self::standing::{Keeper, Standing};
 use super::distributed::Capacity;
 use super::manifest::RunState;
 use super::open::OpenRun;
+use super::tickets::Tickets;
 use super::{Planner, RunError};
 use crate::core::{Core, Effect, Input, Now, Output, Record};
 use crate::journal::Writer;
@@ -75,10 +77,13 @@ pub struct Engine<P> {
     manifest_due: Instant,
     quiesced: bool,
     recovered: bool,
+    reaped: bool,
     /// When a killed sitting ends although something may run where nobody reaches it.
     given_up: Option<Instant>,
     /// Rings when the plan has grown.
     growth: Option<Arc<Notify>>,
+    /// Who may run commands of which there may be only so many.
+    tickets: Option<Arc<Tickets>>,
 }
 
 /// Waits until a plan has grown; for ever when it is whole. A ring that nobody waited for is kept.
@@ -114,7 +119,7 @@ impl<P: Planner> Engine<P> {
         events: mpsc::Sender<Vec<RunEvent>>,
     ) -> Self {
         let (now, position) = (Instant::now(), run.core.position());
-        let growth = planner.growth();
+        let (growth, tickets) = (planner.growth(), planner.tickets());
         Self {
             run,
             planner,
@@ -134,8 +139,10 @@ impl<P: Planner> Engine<P> {
             manifest_due: now,
             quiesced: false,
             recovered: false,
+            reaped: false,
             given_up: None,
             growth,
+            tickets,
         }
     }
 
@@ -149,10 +156,14 @@ impl<P: Planner> Engine<P> {
         &self.run.core
     }
 
+    fn monotonic_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
     /// Gives the core one input.
     pub fn handle(&mut self, input: Input) {
         let now = Now {
-            monotonic_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            monotonic_ms: self.monotonic_ms(),
             wall: Timestamp::now(),
             random: rand::random(),
         };
@@ -174,6 +185,7 @@ impl<P: Planner> Engine<P> {
         loop {
             self.feed();
             self.flush().await?;
+            self.hand_out(&sources.workers)?;
             if self.is_over(&sources.workers) {
                 return self.close().await;
             }
@@ -198,8 +210,9 @@ impl<P: Planner> Engine<P> {
             }
             Some(level) = sources.stops.recv() => self.stop(level),
             () = grown(self.growth.as_deref()) => {}
+            () = tickets::news(self.tickets.as_deref()) => {}
             Some(hint) = sources.hints.recv() => self.emit(vec![hint]).await,
-            turn = sources.workers.turn(self.recovered, self.quiesced) => {
+            turn = sources.workers.turn([self.recovered, self.quiesced, self.reaped]) => {
                 self.drain_reports(&mut sources.reports);
                 while let Ok(level) = sources.stops.try_recv() {
                     self.stop(level);
@@ -220,6 +233,7 @@ impl<P: Planner> Engine<P> {
                 self.recovered = true;
                 self.handle(Input::FormerExecutorsDead);
             }
+            Turn::Reaped => self.reaped = true,
             Turn::Quiesced => {
                 self.quiesced = true;
                 if self.run.core.stopping().is_none() && !self.run.core.is_complete() {
@@ -330,6 +344,8 @@ impl<P: Planner> Engine<P> {
     fn next_due(&self) -> Instant {
         let core = self.run.core.next_due_ms().map(|ms| self.started + Duration::from_millis(ms));
         let due = core.map_or(self.manifest_due, |due| due.min(self.manifest_due));
+        let tickets = self.tickets.as_ref().and_then(|tickets| tickets.next_due());
+        let due = tickets.map_or(due, |at| due.min(at));
         self.given_up.map_or(due, |at| due.min(at))
     }
 }

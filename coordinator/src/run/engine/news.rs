@@ -40,6 +40,9 @@ impl<P: Planner> Engine<P> {
     }
 
     fn on_claim(&mut self, PendingClaim { claim, reply }: PendingClaim) {
+        if let Some(mark) = claim.stage {
+            return self.on_stage(&claim, mark, reply);
+        }
         let id = self.question();
         self.claims.insert(id, reply);
         self.handle(Input::Claim { id, claim });
@@ -80,6 +83,7 @@ impl<P: Planner> Engine<P> {
     async fn on_hellos(&mut self, hellos: Vec<SeenHello>, kept: Duration) {
         // Who asked and no longer waits asks again.
         self.claims.retain(|_, reply| !reply.is_closed());
+        self.show_stages(&hellos);
         let moved = self.moved(&hellos);
         self.handle(Input::HellosKept(kept));
         self.handle(Input::Hellos(hellos));

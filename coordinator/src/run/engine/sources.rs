@@ -38,6 +38,8 @@ pub enum Workers {
         /// Says once that what former sittings executed is reported, and that the reports were
         /// handed over: the rest is lost. Nothing is offered before.
         recovered: oneshot::Receiver<()>,
+        /// Says once that no environment of former sittings is left, as far as can be seen.
+        reaped: oneshot::Receiver<()>,
     },
     /// In processes of their own, which live on when this one dies.
     Elsewhere,
@@ -77,17 +79,20 @@ pub enum News {
 pub(super) enum Turn {
     Recovered,
     Quiesced,
+    Reaped,
 }
 
 impl Workers {
-    /// The next turn. May be dropped.
-    pub(super) async fn turn(&mut self, was_recovered: bool, has_quiesced: bool) -> Turn {
-        let Self::Here { quiesced, recovered } = self else {
+    /// The next turn after those that came: recovered, quiesced, reaped. May be dropped.
+    pub(super) async fn turn(&mut self, came: [bool; 3]) -> Turn {
+        let [was_recovered, has_quiesced, was_reaped] = came;
+        let Self::Here { quiesced, recovered, reaped } = self else {
             return std::future::pending().await;
         };
         tokio::select! {
             _ = recovered, if !was_recovered => Turn::Recovered,
             _ = quiesced, if !has_quiesced => Turn::Quiesced,
+            _ = reaped, if !was_reaped => Turn::Reaped,
             else => std::future::pending().await,
         }
     }

@@ -16,6 +16,7 @@ use super::{EvalPlanner, Plan, Progress};
 use crate::core::Bounds;
 use crate::host::HostPaths;
 use crate::run::distributed::{self, Distributed};
+use crate::run::tickets::{Caps, Tickets};
 use crate::run::{
     self, Ended, Keeper, Patience, RunError, RunFacts, RunLock, RunState, Shared, Taking,
 };
@@ -67,14 +68,16 @@ impl Cluster {
         };
         let taking =
             Taking { patience: self.patience, shared: Some(Shared { board: self.board, facts }) };
+        let tickets = Tickets::new(Caps::of_search(&tree.limits));
         let ideas = Ideas {
             stop: stops.level(),
             run: tree.run_dir(),
             script: tree.commands.ideas.run.clone(),
+            tickets: tickets.clone(),
         };
         let sitting = Sitting {
             opening: opening(&tree, taking, self.bounds),
-            planner: EvalPlanner::new(Arc::clone(&asked), self.plan.needs()),
+            planner: EvalPlanner::new(Arc::clone(&asked), self.plan.needs()).limited(tickets),
             dispatch: self.dispatch,
             store: Arc::clone(&self.store),
             pool: self.pool,

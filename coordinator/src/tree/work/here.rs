@@ -21,6 +21,7 @@ use crate::core::Bounds;
 use crate::host::{self, HostPaths};
 use crate::journal::Layout;
 use crate::run::embedded::{self, Embedded, Equipment};
+use crate::run::tickets::{Caps, Tickets};
 use crate::run::{RunError, Taking, host_name};
 use crate::tree::manifest::Manifest;
 use crate::tree::run::{Directory, Opening, TreeError};
@@ -59,14 +60,16 @@ impl Local {
         let (events, _draining) = drain();
         let (_no_hints, hints) = mpsc::channel(1);
         let (give, given) = oneshot::channel();
+        let tickets = Tickets::new(Caps::of_search(&tree.limits));
         let ideas = Ideas {
             stop: stops.level(),
             run: tree.run_dir(),
             script: tree.commands.ideas.run.clone(),
+            tickets: tickets.clone(),
         };
         let engine = embedded::run(Embedded {
             opening: opening(&tree, taking, Bounds::default()),
-            planner: EvalPlanner::new(Arc::clone(&asked), plan.needs()),
+            planner: EvalPlanner::new(Arc::clone(&asked), plan.needs()).limited(tickets),
             store: Arc::clone(&store),
             slots: tree.search.max_parallel_evals,
             events,

@@ -1,16 +1,21 @@
 //! Ideas for several nodes at once.
 
+use std::sync::Arc;
+
 use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::watch;
 
+use crate::run::tickets::{Ticket, Tickets};
 use crate::tree::ids::NodeId;
-use crate::tree::run::{IdeasOrder, TreeError};
+use crate::tree::run::{IdeasOrder, TreeError, WorkError};
 
 /// Has ideas written.
 pub(super) struct Ideas {
     pub(super) stop: watch::Receiver<Option<StopLevel>>,
     pub(super) run: std::path::PathBuf,
     pub(super) script: String,
+    /// Without which no command may run, if there are limits.
+    pub(super) tickets: Option<Arc<Tickets>>,
 }
 
 impl Ideas {
@@ -19,8 +24,8 @@ impl Ideas {
         orders: Vec<IdeasOrder>,
         done: &mut dyn FnMut(NodeId) -> Result<(), TreeError>,
     ) -> Result<(), TreeError> {
-        let _x = &self.stop;
         for order in orders {
+            let _ticket = self.ticket().await?;
             let c: Vec<String> = order
                 .context
                 .iter()
@@ -46,5 +51,15 @@ impl Ideas {
             done(order.node.node_id)?;
         }
         Ok(())
+    }
+
+    /// Waits until one more command may run, unless a stop comes.
+    async fn ticket(&self) -> Result<Option<Ticket>, TreeError> {
+        let Some(tickets) = &self.tickets else { return Ok(None) };
+        let mut stop = self.stop.clone();
+        tokio::select! {
+            ticket = tickets.llm() => Ok(Some(ticket)),
+            _ = stop.wait_for(Option::is_some) => Err(WorkError::Stopped.into()),
+        }
     }
 }

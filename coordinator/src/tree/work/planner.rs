@@ -12,18 +12,26 @@ use super::asked::{Asked, Try};
 use crate::core::{NewItem, Settled};
 use crate::plan::Needs;
 use crate::run::Planner;
+use crate::run::tickets::Tickets;
 
 /// Hands out tries of evals as the search asks for them. All need the same of a worker.
 #[derive(Debug)]
 pub struct EvalPlanner {
     asked: Arc<Asked>,
     needs: [Needs; 1],
+    tickets: Option<Arc<Tickets>>,
 }
 
 impl EvalPlanner {
     /// Hands out what is asked for there.
     pub fn new(asked: Arc<Asked>, needs: Needs) -> Self {
-        Self { asked, needs: [needs] }
+        Self { asked, needs: [needs], tickets: None }
+    }
+
+    /// Has some of their commands wait for tickets.
+    #[must_use]
+    pub fn limited(self, tickets: Option<Arc<Tickets>>) -> Self {
+        Self { tickets, ..self }
     }
 
     fn class(&self) -> SizeClass {
@@ -58,7 +66,9 @@ impl Planner for EvalPlanner {
 
     fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer {
         let spec = self.at(ordinal).spec;
-        let (class, pacing) = (self.class(), Pacing::default());
+        let tickets = self.tickets.as_ref().map(|tickets| tickets.asked_for());
+        let pacing = Pacing { tickets: tickets.unwrap_or_default(), ..Pacing::default() };
+        let class = self.class();
         Offer { run, item, try_id, spec, class, work: Work::Eval, pacing }
     }
 
@@ -77,6 +87,10 @@ impl Planner for EvalPlanner {
 
     fn growth(&self) -> Option<Arc<Notify>> {
         Some(Arc::clone(&self.asked.growth))
+    }
+
+    fn tickets(&self) -> Option<Arc<Tickets>> {
+        self.tickets.clone()
     }
 
     fn is_open(&self) -> bool {

@@ -1,0 +1,399 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const STAGES: [EvalStage; 4] =
+    [EvalStage::Implement, EvalStage::Tests, EvalStage::Review, EvalStage::Sweep];
+const SECOND: Duration = Duration::from_secs(1);
+
+fn exec(n: usize) -> ExecId {
+    ExecId::from_bytes([u8::try_from(n).expect("few"); 16])
+}
+
+fn item(n: usize) -> ItemId {
+    ItemId::of_eval(
+        "search",
+        u32::try_from(n).expect("few"),
+        0,
+        1,
+        &rollout_protocol::digest::Digest::of(b"spec"),
+    )
+}
+
+fn always(_: &ItemId, _: &ExecId) -> Standing {
+    Standing::Open
+}
+
+/// What an execution does in truth.
+#[derive(Debug, Default)]
+enum Does {
+    #[default]
+    Nothing,
+    /// Asked with this question last.
+    Waits(Option<oneshot::Receiver<Answer>>),
+    Runs,
+    /// It was reported, or its worker died.
+    Gone,
+}
+
+#[derive(Debug, Default)]
+struct Execution {
+    /// Index of its stage.
+    at: usize,
+    does: Does,
+    over: bool,
+}
+
+impl Execution {
+    fn mark(&self) -> Option<StageMark> {
+        let step = match self.does {
+            Does::Nothing if self.over => StageStep::Over,
+            Does::Nothing | Does::Gone => return None,
+            Does::Waits(_) => StageStep::Waiting,
+            Does::Runs => StageStep::Running,
+        };
+        Some(StageMark { stage: STAGES[self.at], step })
+    }
+}
+
+/// Executions on workers, a coordinator, and what is on its way between them.
+struct World {
+    now: Instant,
+    table: Table<()>,
+    caps: Caps,
+    executions: Vec<Execution>,
+    standing: Vec<Standing>,
+    /// Workers that died.
+    dead: Vec<bool>,
+    /// The last hello of each worker.
+    hellos: Vec<Vec<(usize, StageMark)>>,
+    /// Workers that said a hello in this sitting which the coordinator saw.
+    said: Vec<bool>,
+    heard: Vec<bool>,
+    asks: Vec<(usize, EvalStage, oneshot::Sender<Answer>)>,
+    ends: Vec<(usize, EvalStage)>,
+    waiting_ideas: Vec<oneshot::Receiver<()>>,
+    ideas: usize,
+    started: Option<Instant>,
+}
+
+const EXECUTIONS: usize = 6;
+const WORKERS: usize = 2;
+
+impl World {
+    fn new(caps: Caps) -> Self {
+        let mut table = Table::new(caps);
+        let now = Instant::now();
+        table.open(now, true);
+        Self {
+            now,
+            table,
+            caps,
+            executions: (0..EXECUTIONS).map(|_| Execution::default()).collect(),
+            standing: vec![Standing::Unknown; EXECUTIONS],
+            dead: vec![false; WORKERS],
+            hellos: vec![Vec::new(); WORKERS],
+            said: vec![false; WORKERS],
+            heard: vec![false; WORKERS],
+            asks: Vec::new(),
+            ends: Vec::new(),
+            waiting_ideas: Vec::new(),
+            ideas: 0,
+            started: None,
+        }
+    }
+
+    /// It asks, for the first time or again. Questions before this one are never heard answered.
+    fn ask(&mut self, n: usize) {
+        let execution = &mut self.executions[n];
+        match execution.does {
+            Does::Gone | Does::Runs => return,
+            Does::Waits(_) => {}
+            Does::Nothing if !execution.over => {}
+            Does::Nothing if execution.at + 1 == STAGES.len() => return self.report(n),
+            Does::Nothing => (execution.at, execution.over) = (execution.at + 1, false),
+        }
+        let stage = STAGES[execution.at];
+        if stage.kind().is_none() {
+            execution.does = Does::Runs;
+            return;
+        }
+        let (reply, question) = oneshot::channel();
+        execution.does = Does::Waits(Some(question));
+        self.asks.push((n, stage, reply));
+    }
+
+    fn read_answer(&mut self, n: usize) {
+        let Does::Waits(question) = &mut self.executions[n].does else { return };
+        match question.as_mut().map(oneshot::Receiver::try_recv) {
+            Some(Ok(Answer::Run)) => self.executions[n].does = Does::Runs,
+            Some(Err(oneshot::error::TryRecvError::Closed)) => *question = None,
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, n: usize) {
+        let execution = &mut self.executions[n];
+        if matches!(execution.does, Does::Runs) {
+            (execution.does, execution.over) = (Does::Nothing, true);
+            self.ends.push((n, STAGES[execution.at]));
+        }
+    }
+
+    fn report(&mut self, n: usize) {
+        self.executions[n].does = Does::Gone;
+        self.standing[n] = Standing::Closed;
+    }
+
+    fn deliver(&mut self, which: usize) {
+        let asks = self.asks.len();
+        if asks > 0 {
+            let (n, stage, reply) = self.asks.swap_remove(which % asks);
+            self.table.ask(item(n), exec(n), stage, reply);
+        }
+    }
+
+    fn deliver_end(&mut self, which: usize, again: bool) {
+        let ends = self.ends.len();
+        if ends > 0 {
+            let (n, stage) = self.ends[which % ends];
+            self.table.end(exec(n), stage);
+            if !again {
+                self.ends.swap_remove(which % ends);
+            }
+        }
+    }
+
+    fn say_hello(&mut self, worker: usize) {
+        if self.dead[worker] {
+            return;
+        }
+        let own = self.executions.iter().enumerate().filter(|(n, _)| n % WORKERS == worker);
+        self.hellos[worker] = own.filter_map(|(n, one)| Some((n, one.mark()?))).collect();
+        self.said[worker] = true;
+    }
+
+    fn look(&mut self) {
+        let lines = self.hellos.iter().zip(&self.dead).flat_map(|(hello, dead)| {
+            hello.iter().map(|(n, mark)| (item(*n), exec(*n), *mark, !*dead))
+        });
+        self.table.show(lines);
+        self.heard = self.said.clone();
+    }
+
+    fn kill(&mut self, worker: usize) {
+        self.dead[worker] = true;
+        for (_, one) in
+            self.executions.iter_mut().enumerate().filter(|(n, _)| n % WORKERS == worker)
+        {
+            one.does = Does::Gone;
+        }
+    }
+
+    /// The coordinator dies with its commands, and another begins.
+    fn restart(&mut self) {
+        self.table = Table::new(self.caps);
+        (self.waiting_ideas, self.ideas) = (Vec::new(), 0);
+        (self.said, self.heard) = (vec![false; WORKERS], vec![false; WORKERS]);
+    }
+
+    /// Opens when everybody who lives was heard.
+    fn try_open(&mut self) {
+        let all = self.heard.iter().zip(&self.dead).all(|(heard, dead)| *heard || *dead);
+        if all && !self.table.is_open() {
+            self.table.open(self.now, false);
+        }
+    }
+
+    fn running(&self, kind: CommandKind) -> usize {
+        let runs = |one: &&Execution| {
+            matches!(one.does, Does::Runs) && STAGES[one.at].kind() == Some(kind)
+        };
+        let ideas = if kind == CommandKind::Llm { self.ideas } else { 0 };
+        self.executions.iter().filter(runs).count() + ideas
+    }
+
+    fn given(&self) -> Vec<(ExecId, StageMark)> {
+        let runs = |entry: &Entry| {
+            entry.mark.step == StageStep::Running
+                && entry.mark.stage.kind() == Some(CommandKind::Llm)
+        };
+        let entries = self.table.executions.iter().filter(|(_, entry)| runs(entry));
+        entries.map(|(exec, entry)| (*exec, entry.mark)).collect()
+    }
+
+    fn hand_out(&mut self) {
+        let before = self.given();
+        let standing = self.standing.clone();
+        let known = |_: &ItemId, exec: &ExecId| standing[usize::from(exec.as_bytes()[0])];
+        let ideas = self.table.hand_out(self.now, known);
+        let mut starts = self.given().iter().filter(|one| !before.contains(one)).count();
+        for reply in ideas {
+            starts += 1;
+            if reply.send(()).is_err() {
+                self.table.ideas_end();
+            }
+        }
+        self.waiting_ideas.retain_mut(|ticket| match ticket.try_recv() {
+            Ok(()) => {
+                self.ideas += 1;
+                false
+            }
+            Err(_) => true,
+        });
+        let Some(interval) = self.caps.interval.filter(|_| starts > 0) else { return };
+        assert_eq!(starts, 1, "more than one start at once");
+        assert!(self.started.is_none_or(|last| self.now - last >= interval), "starts too early");
+        self.started = Some(self.now);
+    }
+
+    fn step(&mut self, what: u8, which: usize) {
+        let n = which % EXECUTIONS;
+        self.now += Duration::from_millis(300);
+        match what {
+            0..=3 => self.ask(n),
+            4..=7 => self.deliver(which),
+            8..=11 => self.read_answer(n),
+            12..=14 => self.finish(n),
+            15 => self.deliver_end(which, false),
+            16 => self.deliver_end(which, true),
+            17 => self.report(n),
+            18..=19 => self.say_hello(which % WORKERS),
+            20..=21 => self.look(),
+            22..=23 if self.standing[n] == Standing::Unknown => self.standing[n] = Standing::Open,
+            22..=27 => self.hand_out(),
+            28 => self.try_open(),
+            29 if which == 0 => self.kill(which / EXECUTIONS % WORKERS),
+            29 => self.restart(),
+            30 => {
+                let (give, given) = oneshot::channel();
+                self.table.ask_for_ideas(give);
+                self.waiting_ideas.push(given);
+            }
+            _ if self.ideas > 0 => {
+                self.ideas -= 1;
+                self.table.ideas_end();
+            }
+            _ => {}
+        }
+        for kind in [CommandKind::Llm, CommandKind::Sweep] {
+            assert!(self.running(kind) <= self.caps.of(kind), "too many of {kind:?}");
+        }
+    }
+
+    /// Everything that is on its way arrives, and everybody goes on.
+    fn settle(&mut self) {
+        for _ in 0..200 {
+            (0..WORKERS).for_each(|worker| self.say_hello(worker));
+            self.look();
+            self.try_open();
+            for n in 0..EXECUTIONS {
+                self.finish(n);
+                self.ask(n);
+                let dead = matches!(self.executions[n].does, Does::Gone);
+                self.standing[n] = if dead { Standing::Closed } else { Standing::Open };
+            }
+            (0..self.asks.len()).for_each(|_| self.deliver(0));
+            (0..self.ends.len()).for_each(|_| self.deliver_end(0, false));
+            (0..self.ideas).for_each(|_| self.table.ideas_end());
+            self.ideas = 0;
+            self.hand_out();
+            (0..EXECUTIONS).for_each(|n| self.read_answer(n));
+            self.now += SECOND;
+        }
+        assert!(self.executions.iter().all(|one| matches!(one.does, Does::Gone)), "not all ended");
+        assert!(self.waiting_ideas.is_empty(), "commands for ideas wait");
+    }
+}
+
+fn schedules() -> impl Strategy<Value = Vec<(u8, usize)>> {
+    proptest::collection::vec((0..32u8, 0..64usize), 0..400)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..Default::default() })]
+
+    /// Whatever is asked, answered, lost, said twice or late, and whoever dies.
+    #[test]
+    fn there_are_never_more_than_may_be_and_everybody_gets_a_turn(
+        llm in proptest::option::of(1..3u32),
+        sweeps in proptest::option::of(1..3u32),
+        interval in proptest::option::of(Just(SECOND)),
+        schedule in schedules(),
+    ) {
+        let mut world = World::new(Caps { llm, sweeps, interval });
+        for (what, which) in schedule {
+            world.step(what, which);
+        }
+        world.settle();
+    }
+}
+
+fn ask(table: &mut Table<()>, n: usize, stage: EvalStage) -> oneshot::Receiver<Answer> {
+    let (reply, answer) = oneshot::channel();
+    table.ask(item(n), exec(n), stage, reply);
+    answer
+}
+
+#[test]
+fn a_question_that_is_asked_again_keeps_its_place_and_a_ticket_is_given_once() {
+    let mut table = Table::<()>::new(Caps { sweeps: Some(1), ..Caps::default() });
+    let now = Instant::now();
+    table.open(now, true);
+    let mut first = ask(&mut table, 0, EvalStage::Sweep);
+    let mut second = ask(&mut table, 1, EvalStage::Sweep);
+    let mut third = ask(&mut table, 2, EvalStage::Sweep);
+    table.hand_out(now, always);
+    assert_eq!((first.try_recv().is_ok(), second.try_recv().is_ok()), (true, false));
+    let mut second = ask(&mut table, 1, EvalStage::Sweep);
+    // It did not hear the answer.
+    assert!(ask(&mut table, 0, EvalStage::Sweep).try_recv().is_ok());
+    table.end(exec(0), EvalStage::Sweep);
+    table.hand_out(now, always);
+    assert_eq!((second.try_recv().is_ok(), third.try_recv().is_ok()), (true, false));
+    // Reported, or lost.
+    let closed = |_: &ItemId, one: &ExecId| match *one == exec(1) {
+        true => Standing::Closed,
+        false => Standing::Open,
+    };
+    table.hand_out(now, closed);
+    assert!(third.try_recv().is_ok());
+}
+
+#[test]
+fn nobody_unknown_gets_a_ticket_and_hellos_show_those_of_former_sittings() {
+    let mut table = Table::<()>::new(Caps { sweeps: Some(1), ..Caps::default() });
+    let now = Instant::now();
+    let mut asks = ask(&mut table, 0, EvalStage::Sweep);
+    let running = StageMark { stage: EvalStage::Sweep, step: StageStep::Running };
+    table.show([(item(1), exec(1), running, true)].into_iter());
+    table.hand_out(now, always);
+    assert!(asks.try_recv().is_err(), "not open");
+    table.open(now, false);
+    table.hand_out(now, always);
+    assert!(asks.try_recv().is_err(), "another has it");
+    table.end(exec(1), EvalStage::Sweep);
+    table.hand_out(now, |_, _| Standing::Unknown);
+    assert!(asks.try_recv().is_err(), "whose it would be is not known");
+    table.hand_out(now, always);
+    assert!(asks.try_recv().is_ok());
+}
+
+#[test]
+fn starts_are_spread_over_the_minute_also_after_a_restart() {
+    let mut table = Table::<()>::new(Caps { interval: Some(SECOND), ..Caps::default() });
+    let now = Instant::now();
+    table.open(now, false);
+    assert_eq!(table.next_due(now), None, "nobody waits");
+    let mut review = ask(&mut table, 0, EvalStage::Review);
+    let (give, mut ideas) = oneshot::channel();
+    table.ask_for_ideas(give);
+    assert!(table.hand_out(now, always).is_empty() && review.try_recv().is_err());
+    assert_eq!(table.next_due(now), Some(now + SECOND));
+    assert!(table.hand_out(now + SECOND, always).is_empty() && review.try_recv().is_ok());
+    let mut sweep = ask(&mut table, 1, EvalStage::Sweep);
+    assert!(table.hand_out(now + SECOND, always).is_empty() && sweep.try_recv().is_ok());
+    let given = table.hand_out(now + 2 * SECOND, always);
+    given.into_iter().for_each(|ticket| ticket.send(()).expect("waited for"));
+    assert!(ideas.try_recv().is_ok());
+}
