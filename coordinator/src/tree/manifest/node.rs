@@ -44,6 +44,9 @@ pub struct Node {
     /// What the generator was told beside them.
     #[serde(default)]
     pub context_pack_files: Vec<KeptFile>,
+    /// What its commands say that it cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ideas_cost: Option<f64>,
     /// What it generated, by file name; nothing before it ran.
     #[serde(default)]
     pub generated_idea_files: Option<Vec<IdeaFile>>,

@@ -167,6 +167,7 @@ fn first(
         context_ideas_dirs: Vec::new(),
         context_idea_files: Vec::new(),
         context_pack_files: Vec::new(),
+        ideas_cost: None,
         generated_idea_files: None,
         dedupe: Dedupe::default(),
     };

@@ -1,6 +1,7 @@
 //! Ideas as files: what the generator is shown, and what it wrote.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
 use super::directory::{remove_all, sync};
@@ -8,6 +9,13 @@ use super::{Directory, IdeasOrder, TreeError};
 use crate::tree::idea::{self, IDEA_BYTES, IDEAS_OF_A_NODE};
 use crate::tree::ids::NodeId;
 use crate::tree::manifest::{ContextStrategy, IdeaFile, Manifest};
+
+/// File beside a node's ideas with what it cost to have them written, if that is known. Hidden files
+/// are no ideas.
+pub const COST_FILE: &str = ".cost";
+
+/// Bytes of that file.
+const COST_BYTES: u64 = 64;
 
 /// What a node's generator is shown.
 pub(super) struct Context {
@@ -101,6 +109,19 @@ pub(super) fn read(path: &Path, name: &str, node: NodeId) -> Result<Vec<IdeaFile
     }
     found.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(found)
+}
+
+/// What it cost to have a node's ideas written, if that is known.
+pub(super) fn cost(path: &Path) -> Result<Option<f64>, TreeError> {
+    let path = path.join(COST_FILE);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(TreeError::io("open", &path)(error)),
+    };
+    let mut text = String::new();
+    file.take(COST_BYTES).read_to_string(&mut text).map_err(TreeError::io("read", &path))?;
+    Ok(text.trim().parse().ok().filter(|cost: &f64| cost.is_finite() && *cost >= 0.0))
 }
 
 fn staging(directory: &Directory, node: NodeId) -> PathBuf {

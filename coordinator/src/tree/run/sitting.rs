@@ -133,9 +133,11 @@ impl<W: Workshop> Sitting<W> {
         for (id, context, told) in contexts {
             let name = self.manifest.node(id).node_ideas_dir.clone();
             let files = ideas::read(&self.directory.ideas(id), &name, id)?;
+            let cost = ideas::cost(&self.directory.ideas(id))?;
             if let Some(node) = self.manifest.nodes.get_mut(&id) {
                 let own = format!("{name}/");
                 node.context_pack_files = told;
+                node.ideas_cost = cost;
                 node.context_ideas_dirs = context.names;
                 node.context_idea_files = context.files;
                 // What it wrote itself was not shown to it, even if it is there already.

@@ -37,10 +37,11 @@ pub(super) fn promote(manifest: &mut Manifest, now: Timestamp, artifacts: &dyn A
     state.stopped = reason.is_some();
 }
 
-/// Whether the evals so far took or cost as much as they may. Asked between depths only: within one
+/// Whether the evals so far took as much as they may, or cost as much with the ideas. Asked between depths only: within one
 /// the answer would depend on which results came first.
 fn is_spent(manifest: &Manifest) -> bool {
-    let (mut seconds, mut cost) = (0.0, 0.0);
+    let ideas: f64 = manifest.nodes.values().filter_map(|node| node.ideas_cost).sum();
+    let (mut seconds, mut cost) = (0.0, ideas);
     for eval in manifest.evaluations.values() {
         cost += eval.cost.unwrap_or(0.0);
         if let (Some(from), Some(to)) = (eval.started_at, eval.finished_at) {
@@ -83,6 +84,7 @@ fn node(manifest: &mut Manifest, eval: EvalId, now: Timestamp) -> NodeId {
         context_ideas_dirs: Vec::new(),
         context_idea_files: Vec::new(),
         context_pack_files: Vec::new(),
+        ideas_cost: None,
         generated_idea_files: None,
         dedupe: Dedupe::default(),
     };

@@ -68,6 +68,7 @@ pub(crate) fn begun(change: impl FnOnce(&mut RunConfig)) -> Manifest {
         context_ideas_dirs: Vec::new(),
         context_idea_files: Vec::new(),
         context_pack_files: Vec::new(),
+        ideas_cost: None,
         generated_idea_files: None,
         dedupe: Dedupe::default(),
     };

@@ -8,9 +8,8 @@ use rollout_worker::store::BlobStore;
 use tokio::sync::{mpsc, oneshot};
 
 use super::asked::Asked;
-use super::here::drain;
-use super::ideas::Ideas;
-use super::search::{Search, opening, outcome, owned};
+use super::here::{self, drain};
+use super::search::{Ours, Search, opening, outcome};
 use super::stops::Stops;
 use super::{EvalPlanner, Plan, Progress};
 use crate::core::Bounds;
@@ -69,15 +68,10 @@ impl Cluster {
         let taking =
             Taking { patience: self.patience, shared: Some(Shared { board: self.board, facts }) };
         let tickets = Tickets::new(Caps::of_search(&tree.limits));
-        let ideas = Ideas {
-            stop: stops.level(),
-            run: tree.run_dir(),
-            script: tree.commands.ideas.run.clone(),
-            tickets: tickets.clone(),
-        };
         let sitting = Sitting {
             opening: opening(&tree, taking, self.bounds),
-            planner: EvalPlanner::new(Arc::clone(&asked), self.plan.needs()).limited(tickets),
+            planner: EvalPlanner::new(Arc::clone(&asked), self.plan.needs())
+                .limited(tickets.clone()),
             dispatch: self.dispatch,
             store: Arc::clone(&self.store),
             pool: self.pool,
@@ -88,7 +82,7 @@ impl Cluster {
         let engine = async move {
             let ran = sitting.run(|run| {
                 // A search that is gone has told its own error.
-                let _gone = give.send(owned(run));
+                let _gone = give.send(Ours::of(run));
             });
             let ran = ran.await;
             over.over();
@@ -103,9 +97,12 @@ impl Cluster {
             asked,
             told,
             stops,
+            host: self.host,
+            variables: here::variables(&tree, self.environment),
+            tickets,
             progress: self.progress,
         };
-        let (ran, searched) = tokio::join!(Box::pin(engine), Box::pin(search.run(given, ideas)));
+        let (ran, searched) = tokio::join!(Box::pin(engine), Box::pin(search.run(given)));
         let (lock, manifest) = outcome(ran, searched)?;
         drop(lock);
         Ok(manifest)

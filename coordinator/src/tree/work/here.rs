@@ -12,8 +12,7 @@ use rollout_worker::supervise;
 use tokio::sync::{mpsc, oneshot};
 
 use super::asked::Asked;
-use super::ideas::Ideas;
-use super::search::{Search, opening, outcome, owned};
+use super::search::{Ours, Search, opening, outcome};
 use super::stops::Stops;
 use super::{EvalPlanner, Plan, Progress};
 use crate::config::TreeFile;
@@ -61,15 +60,9 @@ impl Local {
         let (_no_hints, hints) = mpsc::channel(1);
         let (give, given) = oneshot::channel();
         let tickets = Tickets::new(Caps::of_search(&tree.limits));
-        let ideas = Ideas {
-            stop: stops.level(),
-            run: tree.run_dir(),
-            script: tree.commands.ideas.run.clone(),
-            tickets: tickets.clone(),
-        };
         let engine = embedded::run(Embedded {
             opening: opening(&tree, taking, Bounds::default()),
-            planner: EvalPlanner::new(Arc::clone(&asked), plan.needs()).limited(tickets),
+            planner: EvalPlanner::new(Arc::clone(&asked), plan.needs()).limited(tickets.clone()),
             store: Arc::clone(&store),
             slots: tree.search.max_parallel_evals,
             events,
@@ -77,10 +70,16 @@ impl Local {
             stops: engine_stops,
             opened: Box::new(move |run| {
                 // A search that is gone has told its own error.
-                let _gone = give.send(owned(run));
+                let _gone = give.send(Ours::of(run));
                 Ok(())
             }),
-            equip: Box::new(equip(&tree, directory.layout(), host, Arc::clone(&store), variables)),
+            equip: Box::new(equip(
+                &tree,
+                directory.layout(),
+                host.clone(),
+                Arc::clone(&store),
+                variables.clone(),
+            )),
         });
         let (over, halting) = (Arc::clone(&asked), stops.clone());
         let engine = async move {
@@ -89,9 +88,20 @@ impl Local {
             halting.search(StopLevel::Kill);
             ran
         };
-        let search =
-            Search { opening: search, directory, plan, store, asked, told, stops, progress };
-        let (ran, searched) = tokio::join!(Box::pin(engine), Box::pin(search.run(given, ideas)));
+        let search = Search {
+            opening: search,
+            directory,
+            plan,
+            store,
+            asked,
+            told,
+            stops,
+            host,
+            variables,
+            tickets,
+            progress,
+        };
+        let (ran, searched) = tokio::join!(Box::pin(engine), Box::pin(search.run(given)));
         let (sitting, manifest) = outcome(ran, searched)?;
         drop(sitting.lock);
         Ok(manifest)

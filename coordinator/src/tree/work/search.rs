@@ -5,20 +5,26 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use rollout_protocol::digest::Digest;
+use rollout_protocol::id::RunId;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::owner::WorkerDir;
+use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use super::asked::{Asked, Told};
-use super::ideas::Ideas;
+use super::ideas::Desk;
 use super::shop::Shop;
 use super::stops::Stops;
 use super::{Plan, Progress};
 use crate::config::{TreeFile, tree_document};
 use crate::core::Bounds;
+use crate::host::HostPaths;
+use crate::journal::Layout;
+use crate::run::tickets::Tickets;
 use crate::run::{self, OpenRun, RunError, Taking};
 use crate::tree::manifest::Manifest;
 use crate::tree::run::{Directory, Opening, Owned, TreeError, WorkError, open};
@@ -32,13 +38,26 @@ pub(super) struct Search {
     pub(super) asked: Arc<Asked>,
     pub(super) told: mpsc::UnboundedReceiver<Told>,
     pub(super) stops: Stops,
+    pub(super) host: HostPaths,
+    /// Those that commands which run here may see.
+    pub(super) variables: TrialVariables,
+    /// Without which no command for ideas may run, if there are limits.
+    pub(super) tickets: Option<Arc<Tickets>>,
     pub(super) progress: mpsc::UnboundedSender<Progress>,
 }
 
-/// What a run tells of itself when it is this process's.
-pub(super) fn owned(run: &OpenRun) -> Owned {
-    let former = run.takeover().map(|takeover| takeover.former.clone());
-    Owned { fence: run.fence(), former }
+/// A run that is this process's.
+pub(super) struct Ours {
+    run: RunId,
+    owned: Owned,
+}
+
+impl Ours {
+    /// What a run tells of itself.
+    pub(super) fn of(run: &OpenRun) -> Self {
+        let former = run.takeover().map(|takeover| takeover.former.clone());
+        Self { run: run.id(), owned: Owned { fence: run.fence(), former } }
+    }
 }
 
 /// How the run of a search is opened.
@@ -56,18 +75,14 @@ pub(super) fn opening(tree: &TreeFile, taking: Taking, bounds: Bounds) -> run::O
 }
 
 impl Search {
-    /// Goes on with the search until it has ended. It begins when its run is `owned`.
+    /// Goes on with the search until it has ended. It begins when its run is `ours`.
     ///
     /// # Errors
     /// [`TreeError`]; what is written down stays.
-    pub(super) async fn run(
-        self,
-        owned: oneshot::Receiver<Owned>,
-        ideas: Ideas,
-    ) -> Result<Manifest, TreeError> {
+    pub(super) async fn run(self, ours: oneshot::Receiver<Ours>) -> Result<Manifest, TreeError> {
         let (asked, stops) = (Arc::clone(&self.asked), self.stops.clone());
-        let searched = match owned.await {
-            Ok(owned) => self.think(owned, ideas).await,
+        let searched = match ours.await {
+            Ok(ours) => self.think(ours).await,
             // The run could not be opened, and says why.
             Err(_) => Err(WorkError::Stopped.into()),
         };
@@ -78,8 +93,13 @@ impl Search {
         searched
     }
 
-    async fn think(self, owned: Owned, ideas: Ideas) -> Result<Manifest, TreeError> {
-        let Self { opening, directory, plan, store, asked, told, stops, progress } = self;
+    async fn think(self, ours: Ours) -> Result<Manifest, TreeError> {
+        let Self { opening, directory, plan, store, asked, told, .. } = self;
+        let Self { stops, host, variables, tickets, progress, .. } = self;
+        let layout = directory.layout().clone();
+        let (at, stop) = (Arc::clone(&store), stops.level());
+        let desk = Desk { host, store: at, variables, tickets, stop };
+        let (ideas, home) = desk.open(&opening.tree, &layout, ours.run).await?;
         let shop = Shop {
             handle: Handle::current(),
             tree: opening.tree.clone(),
@@ -93,11 +113,24 @@ impl Search {
             progress,
         };
         supervise::blocking(move || {
-            let mut sitting = open(directory, &opening, owned, shop, stops.flag)?;
-            sitting.run()?;
-            Ok(sitting.manifest().clone())
+            let searched = open(directory, &opening, ours.owned, shop, stops.flag)
+                .and_then(|mut sitting| sitting.run().map(|_| sitting.manifest().clone()));
+            leave(home, &layout);
+            searched
         })
         .await
+    }
+}
+
+/// Removes the directory of idea commands, and those that are empty without it.
+fn leave(home: WorkerDir, layout: &Layout) {
+    let path = home.path().display().to_string();
+    if let Err(error) = home.remove() {
+        tracing::warn!("cannot remove {path}: {error}");
+    }
+    for dir in [layout.workers(), layout.sandboxes(), layout.work()] {
+        // Others may still use it: whoever comes last removes it.
+        let _in_use = std::fs::remove_dir(dir);
     }
 }
 
