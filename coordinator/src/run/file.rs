@@ -8,6 +8,21 @@ use serde::Serialize;
 
 use super::RunError;
 
+/// Beginning of the names of files that are not whole yet.
+pub(crate) const UNFINISHED: &str = ".tmp-";
+
+/// Removes what killed processes left unfinished in a directory, which is this process's by now.
+pub(crate) fn sweep(directory: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let unfinished = entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes());
+        if unfinished && entry.file_type()?.is_file() {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 /// Replaces `path` by the JSON text of `value`. A reader sees the old or the new text, never a part.
 pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RunError> {
     let mut bytes = serde_json::to_vec_pretty(value).map_err(|error| RunError::File {
@@ -26,8 +41,10 @@ pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), Run
 /// Replaces `path` by `bytes`, atomically and durably.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
-    let mut temporary =
-        tempfile::Builder::new().prefix(".tmp-").permissions(mode(0o644)).tempfile_in(directory)?;
+    let mut temporary = tempfile::Builder::new()
+        .prefix(UNFINISHED)
+        .permissions(mode(0o644))
+        .tempfile_in(directory)?;
     temporary.write_all(bytes)?;
     temporary.as_file().sync_all()?;
     temporary.persist(path).map_err(|error| error.error)?;

@@ -326,7 +326,8 @@ impl<'a> Replaying<'a> {
         self.core.apply(at, record, &mut effects);
         for effect in effects.drain(..) {
             if let Effect::Settled(settled) = effect {
-                self.planner.settled(&settled);
+                let spec = self.core.settled_spec(&settled.item);
+                self.planner.settled(&settled, spec);
                 self.settled(*settled);
             }
         }

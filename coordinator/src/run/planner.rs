@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::wire::command::Selection;
@@ -52,6 +53,7 @@ pub trait Planner: Send {
     }
 
     /// Hears of every settlement that is durable, once in every sitting: those of former sittings
-    /// while the run is opened, also of items that are not in the plan.
-    fn settled(&self, _settled: &Settled) {}
+    /// while the run is opened, also of items that are not in the plan. `spec` is what the item ran
+    /// under. A plan that grows may have the item from now on.
+    fn settled(&self, _settled: &Settled, _spec: Option<Digest>) {}
 }

@@ -17,6 +17,7 @@
 mod bare;
 pub mod bundle;
 pub mod names;
+mod orphans;
 mod place;
 mod run;
 
@@ -30,6 +31,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use self::bare::{Bare, Identity, TreeEntry};
+pub use self::orphans::end_orphans;
 pub use self::run::{Call, Git};
 
 /// Why git did not do what it was asked for.

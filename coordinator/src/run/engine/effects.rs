@@ -31,7 +31,8 @@ impl<P: Planner> Engine<P> {
                     }
                 }
                 Effect::Settled(settled) => {
-                    self.planner.settled(&settled);
+                    let spec = self.run.core.settled_spec(&settled.item);
+                    self.planner.settled(&settled, spec);
                     let event = self.settled(*settled);
                     if let Some(EventKind::TrialSettled { settlement, .. }) = &event {
                         settlements.push(Arc::clone(settlement));

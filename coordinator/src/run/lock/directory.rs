@@ -17,6 +17,7 @@ use super::owner::{FileId, LockOwner};
 use super::{LockError, Lost, Patience};
 use crate::core::Takeover;
 use crate::journal::{Layout, Survey};
+use crate::run::file;
 
 /// Time between two heartbeats.
 const BEAT: Duration = Duration::from_secs(5);
@@ -137,13 +138,14 @@ impl Contender {
 
     /// Notes down that this process is the owner, and lets that note beat.
     pub(super) fn hold(self) -> Result<DirectoryLock, LockError> {
-        let Self { layout, owner, file, newest, .. } = self;
+        let Self { layout, owner, file: locked, newest, .. } = self;
         let epoch = Survey::of(&layout)?.next_epoch().max(newest.saturating_add(1));
         let note = Note::new(owner, epoch);
+        file::sweep(layout.root()).map_err(LockError::io(layout.root()))?;
         let path = layout.lock_info();
         note.write(&path).map_err(LockError::io(&path))?;
         let (lost, note) = (watch::Sender::new(None), Mutex::new(note));
-        let held = Arc::new(Held { layout, file, note, lost });
+        let held = Arc::new(Held { layout, file: locked, note, lost });
         let (stop, stopped) = channel();
         let beats = Arc::clone(&held);
         let beating = rollout_worker::supervise::thread("run lock", move || beats.beat(&stopped));

@@ -7,6 +7,7 @@ use rollout_protocol::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::owner::LockOwner;
+use crate::run::file::UNFINISHED;
 
 /// Longest note read.
 const NOTE_BYTES: u64 = 64 * 1024;
@@ -46,7 +47,7 @@ impl Note {
         let directory = path.parent().unwrap_or(Path::new("."));
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
         let mut temporary =
-            tempfile::Builder::new().prefix(".tmp-").permissions(mode).tempfile_in(directory)?;
+            tempfile::Builder::new().prefix(UNFINISHED).permissions(mode).tempfile_in(directory)?;
         temporary.write_all(&text)?;
         temporary.persist(path).map(drop).map_err(|error| error.error)
     }

@@ -36,9 +36,16 @@ pub(super) async fn remove(path: &Path) -> Result<(), RepositoryError> {
     removed.map_err(|error| RepositoryError::disk("removing", path, error))
 }
 
-/// Removes the locks that a git which was killed has left: nobody else works on the repository.
+/// Ends what a killed owner has left at work on the repository.
+pub(super) async fn end_orphans(bare: &Path) -> Result<(), RepositoryError> {
+    let ended = rollout_worker::git::end_orphans(bare).await;
+    ended.map_err(|error| RepositoryError::disk("ending the gits at work on", bare, error))
+}
+
+/// Removes the locks and the halves of packs that a git which was killed has left: nobody else works
+/// on the repository.
 pub(super) async fn remove_locks(bare: &Path) -> Result<(), RepositoryError> {
-    let (dir, shown) = (bare.to_owned(), bare.to_owned());
+    let (dir, packs, shown) = (bare.to_owned(), bare.join("objects/pack"), bare.to_owned());
     let removed = supervise::blocking(move || {
         let mut dirs = vec![(dir, true)];
         while let Some((dir, is_top)) = dirs.pop() {
@@ -53,6 +60,12 @@ pub(super) async fn remove_locks(bare: &Path) -> Result<(), RepositoryError> {
                 } else if path.extension().is_some_and(|extension| extension == "lock") {
                     std::fs::remove_file(path)?;
                 }
+            }
+        }
+        for entry in std::fs::read_dir(packs)? {
+            let entry = entry?;
+            if entry.file_name().as_encoded_bytes().starts_with(b"tmp_") {
+                std::fs::remove_file(entry.path())?;
             }
         }
         Ok(())

@@ -163,6 +163,7 @@ impl Repository {
         store: Arc<dyn BlobStore>,
     ) -> Result<Self, RepositoryError> {
         let home = run.join(DIRECTORY);
+        cleanup::end_orphans(&home.join(BARE)).await?;
         cleanup::remove(&home).await?;
         let made = tokio::fs::create_dir_all(&home).await;
         made.map_err(|error| RepositoryError::disk("creating", &home, error))?;
@@ -192,6 +193,7 @@ impl Repository {
         let home = run.join(DIRECTORY);
         let bundles = Mutex::new(Bundles::read(&home)?);
         let bare = Bare::at(home.join(BARE));
+        cleanup::end_orphans(bare.dir()).await?;
         cleanup::remove_locks(bare.dir()).await?;
         Ok(Self { run, tree: tree.to_owned(), bare, store, bundles })
     }

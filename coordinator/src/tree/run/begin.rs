@@ -84,6 +84,7 @@ pub fn open<W: Workshop>(
     stop: Arc<AtomicBool>,
 ) -> Result<Sitting<W>, TreeError> {
     directory.create()?;
+    directory.sweep()?;
     let mut manifest = match directory.read()? {
         Some(_) if !opening.resume => {
             return Err(TreeError::Exists { root: directory.root().to_owned() });

@@ -75,6 +75,19 @@ impl Directory {
         Ok(())
     }
 
+    /// Removes files that killed owners were about to put in place.
+    pub(super) fn sweep(&self) -> Result<(), TreeError> {
+        let evals = self.root().join("eval");
+        let mut places = vec![self.root().join("artifacts")];
+        for entry in fs::read_dir(&evals).map_err(TreeError::io("list", &evals))? {
+            places.push(entry.map_err(TreeError::io("list", &evals))?.path());
+        }
+        for place in places.into_iter().filter(|place| place.is_dir()) {
+            file::sweep(&place).map_err(TreeError::io("clean", &place))?;
+        }
+        Ok(())
+    }
+
     /// Reads the manifest; nothing when there is none.
     ///
     /// # Errors
@@ -139,7 +152,7 @@ impl Directory {
         let write = |error| TreeError::io("write", &target)(error);
         let mut source = File::open(from).map_err(TreeError::io("open", from))?;
         let mut temporary = tempfile::Builder::new()
-            .prefix(".tmp-")
+            .prefix(file::UNFINISHED)
             .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
             .tempfile_in(parent)
             .map_err(write)?;

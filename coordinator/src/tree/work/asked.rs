@@ -91,6 +91,15 @@ impl Asked {
         self.growth.notify_one();
     }
 
+    /// A try that a former sitting asked for, and that is settled.
+    pub(super) fn adopt(&self, former: Try) {
+        let mut state = self.state();
+        let ordinal = state.tries.len() as u64;
+        if state.ordinals.insert(former.item, ordinal).is_none() {
+            state.tries.push(former);
+        }
+    }
+
     /// What a try came to.
     pub(super) fn settlement(&self, item: &ItemId) -> Option<Arc<Settled>> {
         self.state().settled.get(item).cloned()

@@ -58,6 +58,7 @@ impl Cluster {
     pub async fn run(self) -> Result<Manifest, TreeError> {
         let tree = self.opening.tree.clone();
         let (asked, told) = Asked::new();
+        let directory = Directory::new(tree.run_dir());
         let (stops, engine_stops, _passing) = Stops::fork(self.stops);
         let (give, given) = oneshot::channel();
         let facts = RunFacts {
@@ -70,7 +71,7 @@ impl Cluster {
         let tickets = Tickets::new(Caps::of_search(&tree.limits));
         let sitting = Sitting {
             opening: opening(&tree, taking, self.bounds),
-            planner: EvalPlanner::new(Arc::clone(&asked), self.plan.needs())
+            planner: EvalPlanner::new(Arc::clone(&asked), self.plan.needs(), directory.clone())
                 .limited(tickets.clone()),
             dispatch: self.dispatch,
             store: Arc::clone(&self.store),
@@ -91,7 +92,7 @@ impl Cluster {
         };
         let search = Search {
             opening: self.opening,
-            directory: Directory::new(tree.run_dir()),
+            directory,
             plan: self.plan,
             store: self.store,
             asked,

@@ -62,7 +62,8 @@ impl Local {
         let tickets = Tickets::new(Caps::of_search(&tree.limits));
         let engine = embedded::run(Embedded {
             opening: opening(&tree, taking, Bounds::default()),
-            planner: EvalPlanner::new(Arc::clone(&asked), plan.needs()).limited(tickets.clone()),
+            planner: EvalPlanner::new(Arc::clone(&asked), plan.needs(), directory.clone())
+                .limited(tickets.clone()),
             store: Arc::clone(&store),
             slots: tree.search.max_parallel_evals,
             events,

@@ -17,6 +17,7 @@
 mod asked;
 #[cfg(feature = "nats")]
 mod cluster;
+mod former;
 mod here;
 mod ideas;
 mod kept;

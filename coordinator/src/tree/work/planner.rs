@@ -1,7 +1,8 @@
 //! What a search asks for, as its run's engine wants it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::wire::command::Selection;
@@ -9,29 +10,45 @@ use rollout_protocol::wire::offer::{Offer, Pacing, SizeClass, Work};
 use tokio::sync::Notify;
 
 use super::asked::{Asked, Try};
+use super::former::Former;
 use crate::core::{NewItem, Settled};
 use crate::plan::Needs;
 use crate::run::Planner;
 use crate::run::tickets::Tickets;
+use crate::tree::run::Directory;
 
 /// Hands out tries of evals as the search asks for them. All need the same of a worker.
 #[derive(Debug)]
 pub struct EvalPlanner {
     asked: Arc<Asked>,
     needs: [Needs; 1],
+    directory: Directory,
+    former: OnceLock<Former>,
     tickets: Option<Arc<Tickets>>,
 }
 
 impl EvalPlanner {
     /// Hands out what is asked for there.
-    pub fn new(asked: Arc<Asked>, needs: Needs) -> Self {
-        Self { asked, needs: [needs], tickets: None }
+    pub fn new(asked: Arc<Asked>, needs: Needs, directory: Directory) -> Self {
+        Self { asked, needs: [needs], directory, former: OnceLock::new(), tickets: None }
     }
 
     /// Has some of their commands wait for tickets.
     #[must_use]
     pub fn limited(self, tickets: Option<Arc<Tickets>>) -> Self {
         Self { tickets, ..self }
+    }
+
+    /// What former sittings may have asked for.
+    fn former(&self) -> &Former {
+        self.former.get_or_init(|| match self.directory.read() {
+            Ok(manifest) => manifest.as_ref().map(Former::of).unwrap_or_default(),
+            Err(error) => {
+                // The search says so, too, and does not go on.
+                tracing::debug!("what was asked for before is not known: {error}");
+                Former::default()
+            }
+        })
     }
 
     fn class(&self) -> SizeClass {
@@ -97,7 +114,14 @@ impl Planner for EvalPlanner {
         self.asked.is_open()
     }
 
-    fn settled(&self, settled: &Settled) {
+    /// What a former sitting asked for, and what was settled then, is asked for from now on: the
+    /// run's records name everything that it ever settled.
+    fn settled(&self, settled: &Settled, spec: Option<Digest>) {
+        if let (None, Some(spec)) = (self.asked.find(&settled.item), spec)
+            && let Some(name) = self.former().name(&settled.item, &spec)
+        {
+            self.asked.adopt(Try { item: settled.item, spec, name });
+        }
         self.asked.settled(settled);
     }
 }

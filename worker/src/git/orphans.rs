@@ -1,0 +1,129 @@
+//! Gits that outlive the process that called them.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::supervise;
+
+/// How long ended processes may take to be gone.
+const GONE: Duration = Duration::from_secs(10);
+
+/// Time between two looks.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Ends the gits that a killed process has left at work on a repository of ours, which belongs to
+/// the caller by now: they would go on writing to it.
+///
+/// # Errors
+/// When one cannot be ended.
+pub async fn end_orphans(dir: &Path) -> io::Result<()> {
+    let Ok(dir) = dir.canonicalize() else { return Ok(()) };
+    let began = Instant::now();
+    loop {
+        let of = dir.clone();
+        let left = supervise::blocking(move || system::end(&of)).await?;
+        if left == 0 {
+            return Ok(());
+        }
+        if began.elapsed() > GONE {
+            return Err(io::Error::other(format!("{left} processes of git cannot be ended")));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod system {
+    use std::ffi::OsStr;
+    use std::fs;
+    use std::io;
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::path::Path;
+
+    use rustix::io::Errno;
+    use rustix::process::{Pid, Signal, kill_process};
+
+    /// Ends those that there are. Gives their number.
+    pub(super) fn end(dir: &Path) -> io::Result<usize> {
+        let mut found = 0;
+        for entry in fs::read_dir("/proc")? {
+            let Ok(entry) = entry else { continue };
+            let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            let Some(pid) = pid.and_then(Pid::from_raw) else { continue };
+            if !works_on(&entry.path(), dir) {
+                continue;
+            }
+            match kill_process(pid, Signal::KILL) {
+                Ok(()) => found += 1,
+                Err(Errno::SRCH) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether a process is a git that was called on the repository. What has ended, or is another
+    /// user's, cannot be read.
+    fn works_on(process: &Path, dir: &Path) -> bool {
+        let is_git = fs::read(process.join("comm")).is_ok_and(|name| name.starts_with(b"git"));
+        is_git
+            && fs::read(process.join("environ")).is_ok_and(|variables| {
+                let mut variables = variables.split(|byte| *byte == 0);
+                let of = variables.find_map(|variable| variable.strip_prefix(b"GIT_DIR="));
+                let of = of.map(|path| Path::new(OsStr::from_bytes(path)).canonicalize());
+                matches!(of, Some(Ok(of)) if of == dir)
+            })
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod system {
+    use std::io;
+    use std::path::Path;
+
+    /// Nobody says whose a process is.
+    pub(super) fn end(_: &Path) -> io::Result<usize> {
+        Ok(0)
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// A git that works on a repository until its standard input ends.
+    fn at_work(dir: &Path) -> std::process::Child {
+        let mut git = Command::new("git");
+        git.args(["cat-file", "--batch"]).env("GIT_DIR", dir);
+        git.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("git")
+    }
+
+    #[test]
+    fn only_gits_on_that_repository_are_ended() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let [one, other] = ["one", "other"].map(|name| temp.path().join(name));
+        for dir in [&one, &other] {
+            let made = Command::new("git").args(["init", "-q", "--bare"]).arg(dir).status();
+            assert!(made.expect("git").success());
+        }
+        let (mut ours, mut theirs) = (at_work(&one), at_work(&other));
+        // To wait for it would end its standard input.
+        let _open = ours.stdin.take();
+        // Not reaped yet, they would count as there: somebody has to wait for them.
+        let waiting = std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| ours.wait().expect("our child"));
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime").block_on(end_orphans(&one)).expect("ended");
+            waiting.join().expect("it ended")
+        });
+        assert!(!waiting.success());
+        assert!(theirs.try_wait().expect("our child").is_none(), "it is another repository's");
+        drop(theirs.stdin.take());
+        assert!(theirs.wait().expect("our child").success());
+    }
+}
