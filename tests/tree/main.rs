@@ -2,6 +2,7 @@
 
 mod dry_run;
 mod example;
+mod fates;
 mod ideas;
 mod outcomes;
 mod score;

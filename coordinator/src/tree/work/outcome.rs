@@ -1,6 +1,6 @@
 //! What a settled try means for its eval.
 
-use rollout_protocol::error::{ErrorClass, TrialError};
+use rollout_protocol::error::{ErrorClass, ErrorType, TrialError};
 use rollout_protocol::record::{EvalEnd, EvalRecord};
 
 use crate::core::Settled;
@@ -15,7 +15,8 @@ pub(super) fn is_worth_another(settled: &Settled, record: Option<&EvalRecord>) -
     failed && settled.verdict.error.as_ref().is_some_and(|error| !ours(error))
 }
 
-/// The result of an eval. `results` is the path of its results below its directory.
+/// The result of an eval, without what its tries cost together. `results` is the path of its results
+/// below its directory.
 pub(super) fn result(
     order: &EvalOrder,
     attempt: u32,
@@ -43,7 +44,7 @@ pub(super) fn result(
             .and_then(|record| record.candidate.as_ref())
             .map(|candidate| candidate.commit.clone()),
         results_csv: results,
-        cost: record.and_then(|record| record.reported_cost),
+        cost: None,
         error: failed.then(|| error(settled.verdict.error.as_ref(), record)),
     }
 }
@@ -66,7 +67,12 @@ fn error(error: Option<&TrialError>, record: Option<&EvalRecord>) -> EvalError {
         Some(last) if last.exit_code.is_some_and(|code| code != 0) => {
             (format!("{}_failed", last.stage.as_str()), false)
         }
-        _ => (error.map_or("unknown", |error| error.kind.as_str()).to_owned(), false),
+        _ => match error.map(|error| error.kind) {
+            // The sweep ended well.
+            Some(ErrorType::VerifierRewardMissing) => ("results_missing".to_owned(), false),
+            Some(kind) => (kind.to_string(), false),
+            None => ("unknown".to_owned(), false),
+        },
     };
     EvalError { error_type, message, timed_out }
 }

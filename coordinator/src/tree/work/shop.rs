@@ -47,6 +47,8 @@ pub(super) struct Shop {
 pub(super) struct Asking {
     order: EvalOrder,
     attempt: u32,
+    /// What the tries before cost, as far as their commands say.
+    spent: Option<f64>,
 }
 
 impl Shop {
@@ -61,7 +63,7 @@ impl Shop {
     }
 
     /// Asks for a try of an eval.
-    fn ask(&mut self, order: EvalOrder, attempt: u32) -> Result<(), WorkError> {
+    fn ask(&mut self, order: EvalOrder, attempt: u32, spent: Option<f64>) -> Result<(), WorkError> {
         let failed = "cannot prepare an eval";
         let repository = self.repository()?.spec(&order.parent_commit).map_err(of(failed))?;
         let (store, idea) = (Arc::clone(&self.store), order.idea.clone());
@@ -79,7 +81,7 @@ impl Shop {
             task: eval.eval_id.to_string(),
             attempt,
         };
-        self.tries.insert(item, Asking { order, attempt });
+        self.tries.insert(item, Asking { order, attempt, spent });
         self.asked.ask(Try { item, spec, name });
         Ok(())
     }
@@ -87,20 +89,24 @@ impl Shop {
     /// What a settled try means: the end of its eval, or another try.
     fn conclude(&mut self, item: ItemId) -> Result<Option<EvalId>, WorkError> {
         let settled = self.asked.settlement(&item);
-        let (Some(Asking { order, attempt }), Some(settled)) = (self.tries.remove(&item), settled)
+        let (Some(Asking { order, attempt, spent }), Some(settled)) =
+            (self.tries.remove(&item), settled)
         else {
             return Ok(None);
         };
         let record = self.record(&settled)?;
+        let cost = record.as_ref().and_then(|record| record.reported_cost);
+        let spent = spent.map_or(cost, |spent| Some(spent + cost.unwrap_or(0.0)));
         let path = match &record {
             Some(record) => self.write_results(record, &order, attempt)?,
             None => None,
         };
         if attempt <= order.retries && outcome::is_worth_another(&settled, record.as_ref()) {
-            self.ask(order, attempt + 1)?;
+            self.ask(order, attempt + 1, spent)?;
             return Ok(None);
         }
         let mut result = outcome::result(&order, attempt, &settled, record.as_ref(), path);
+        result.cost = spent;
         if let Some(candidate) = record.as_ref().and_then(|record| record.candidate.as_ref()) {
             self.repository()?;
             let repository = self.repository.as_ref().expect("it was opened");
@@ -214,7 +220,7 @@ impl Workshop for Shop {
     fn begin(&mut self, order: EvalOrder) -> Result<(), WorkError> {
         let (eval, node) = (order.eval.eval_id, order.eval.parent_node_id);
         let idea = order.eval.idea_path.clone();
-        self.ask(order, 1)?;
+        self.ask(order, 1, None)?;
         self.tell(Progress::EvalBegins { eval, node, idea });
         Ok(())
     }

@@ -1,0 +1,145 @@
+//! Everything that can become of an idea, by real commands in sandboxes; tries, costs, interruptions.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::leftovers::assert_none as assert_nothing_left;
+use rollout_tests::project::Project;
+use rollout_tests::results::json;
+use rollout_tests::search::{essence, leftovers};
+use rollout_tests::wait;
+use rustix::process::Signal;
+use serde_json::{Value, json as value};
+
+use crate::project;
+
+const DEADLINE: Duration = Duration::from_secs(240);
+
+const SEARCH: &str = r#"
+tree_run_id: fates
+repository: program
+root_baseline_csv: baseline.csv
+ideas_per_node: 6
+max_depth: 1
+max_parallel_evals: 3
+eval_retries: 1
+keep_failed_artifacts: true
+min_candidate_rows: 1
+profile: {name: v, primary: {column: v}, metrics: [{column: v, weight: 1}]}
+environment: {type: process}
+commands:
+  ideas:
+    run: |
+      for fate in better fails-its-tests is-rejected no-results odd-results sweep-fails; do
+        echo "- $fate" > "$ROLLOUT_IDEAS_DIR/$fate.md"
+      done
+      echo 0.5 > "$ROLLOUT_COST_FILE"
+  implement:
+    run: |
+      sed 's/- //' "$ROLLOUT_IDEA_FILE" > fate.txt
+      echo 0.25 > "$ROLLOUT_COST_FILE"
+  tests: {run: "! grep fails-its-tests fate.txt"}
+  review: {run: "! grep is-rejected fate.txt"}
+  sweep:
+    run: |
+      echo row >> "$ROLLOUT_OUTPUT_DIR/seen.txt"
+      case $(cat fate.txt) in
+        no-results) exit 0 ;;
+        odd-results) echo hello > "$ROLLOUT_RESULTS_CSV" ;;
+        *) printf 'config_id,status,v\n0,ok,2\n' > "$ROLLOUT_RESULTS_CSV" ;;
+      esac
+      ! grep sweep-fails fate.txt
+"#;
+
+/// A repository with one file, the results of its commit, and a search.
+fn written(search: &str) -> Project {
+    project()
+        .write("tree.yaml", search)
+        .write("program/fate.txt", "nothing\n")
+        .write("baseline.csv", "config_id,status,v\n0,ok,1\n")
+        .commit()
+}
+
+fn evals(directory: &Path) -> Vec<Value> {
+    let manifest = json(&directory.join("manifest.json")).expect("a manifest");
+    manifest["evaluations"].as_object().expect("evals").values().cloned().collect()
+}
+
+#[test]
+fn every_fate_has_its_words_and_every_try_its_directory() {
+    let project = written(SEARCH);
+    let ended = project.rollout(&["tree", "run", "tree.yaml"]).wait(DEADLINE);
+    let _well = ended.expect(ExitCode::Success);
+    let directory = project.path().join("tree_runs/fates");
+    let evals = evals(&directory);
+    let found = evals.iter().map(|eval| {
+        let error = &eval["error"]["error_type"];
+        let committed = eval["candidate_commit"].is_string();
+        value!([eval["status"], error, eval["attempt"], eval["cost"], committed])
+    });
+    assert_eq!(
+        found.collect::<Vec<_>>(),
+        [
+            value!(["completed", null, 1, 0.25, true]),
+            // What was not approved is no commit, and is not measured.
+            value!(["failed", "tests_failed", 2, 0.5, false]),
+            value!(["failed", "review_failed", 2, 0.5, false]),
+            value!(["failed", "results_missing", 2, 0.5, true]),
+            value!(["completed", null, 1, 0.25, true]),
+            value!(["failed", "sweep_failed", 2, 0.5, true]),
+        ]
+    );
+    let manifest = json(&directory.join("manifest.json")).expect("a manifest");
+    assert_eq!(manifest["nodes"]["0000"]["ideas_cost"], 0.5);
+    for (eval, tries) in [("0000", 1), ("0003", 2), ("0005", 2)] {
+        for n in 1..=tries {
+            let output = format!("eval/{eval}/experiment/attempt-{n}/output/seen.txt");
+            let text = std::fs::read_to_string(directory.join(&output));
+            assert_eq!(text.expect(&output), "row\n", "a try begins with an empty directory");
+        }
+    }
+    let rejected = directory.join("eval/0002/experiment/attempt-2");
+    assert!(rejected.join("review/stdout.txt").is_file() && !rejected.join("sweep").exists());
+    assert_nothing_left(&project);
+}
+
+#[test]
+fn an_interrupted_search_ends_as_if_nothing_had_happened() {
+    let slow = SEARCH.replace("echo row", "sleep 2; echo row");
+    let project = written(&slow);
+    let words = ["tree", "run", "tree.yaml", "--runs-root", "stopped"];
+    let directory = project.path().join("stopped/fates");
+    let mut running = project.rollout(&words);
+    wait::until(DEADLINE, "an eval", || directory.join("eval/0000/experiment").is_dir());
+    running.signal(Signal::INT);
+    let stopped = running.wait(DEADLINE).expect(ExitCode::Cancelled);
+    let _told = stopped.says("the same command goes on");
+    let status = evals(&directory).iter().filter(|eval| eval["status"] == "running").count();
+    assert!(status > 0, "it was stopped within its evals");
+    let resumed = ["tree", "resume", "tree.yaml", "--runs-root", "stopped"];
+    let _well = project.rollout(&resumed).wait(DEADLINE).expect(ExitCode::Success);
+    let whole = ["tree", "run", "tree.yaml", "--runs-root", "whole"];
+    let _well = project.rollout(&whole).wait(DEADLINE).expect(ExitCode::Success);
+    assert_eq!(essence(&directory), essence(&project.path().join("whole/fates")));
+    assert_eq!(leftovers(&directory), Vec::<String>::new());
+
+    // What is done is not done again, but on request.
+    let before = evals(&directory);
+    let again = project.rollout(&resumed).wait(DEADLINE);
+    let _well = again.expect(ExitCode::Success);
+    assert_eq!(evals(&directory), before);
+    let gc = ["tree", "gc", "stopped/fates"];
+    let _well = project.rollout(&gc).wait(DEADLINE).expect(ExitCode::Success);
+    assert_nothing_left(&project);
+}
+
+#[test]
+fn what_was_not_begun_cannot_be_gone_on_with() {
+    let project = written(SEARCH);
+    let refused = project.rollout(&["tree", "resume", "tree.yaml"]).wait(DEADLINE);
+    let _told = refused.expect(ExitCode::Config).says("there is no search in");
+    let project = project.write("program/more.txt", "not committed\n");
+    let refused = project.rollout(&["tree", "run", "tree.yaml"]).wait(DEADLINE);
+    let _told = refused.expect(ExitCode::Failure).says("commit or stash");
+}
