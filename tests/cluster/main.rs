@@ -8,6 +8,7 @@ mod coordinator;
 mod deaths;
 mod example;
 mod formats;
+mod limits;
 mod ownership;
 mod placement;
 mod search;

@@ -69,6 +69,31 @@ impl Search {
             .with(limit, &format!("sleep 0.7\n      {limit}"))
     }
 
+    /// The same kind of search for whoever counts its commands: while they run, those that would ask
+    /// a language model are seen by one witness and sweeps by the other.
+    pub fn counted(llm: &Witness, sweeps: &Witness) -> Self {
+        let seen_by = |witness: &Witness| {
+            format!("exec 3<>/dev/tcp/127.0.0.1/{}\n      echo x >&3", witness.port())
+        };
+        let (llm, sweeps) = (seen_by(llm), seen_by(sweeps));
+        let command =
+            |name| format!("run: |\n      {llm}\n      sleep 0.4\n      bash search/{name}");
+        let limit = "limit=${ROLLOUT_SWEEP_CONFIG_LIMIT";
+        Self::example("tree.yaml")
+            .with("max_depth: 3", "max_depth: 2")
+            .with("eval_timeout_seconds: 8", "eval_timeout_seconds: 5")
+            .with("k < 8000", "k < 300")
+            .with("run: bash search/ideas", &command("ideas"))
+            .with("run: bash search/implement", &command("implement"))
+            .with(limit, &format!("{sweeps}\n      sleep 0.5\n      {limit}"))
+    }
+
+    /// The same with limits.
+    #[must_use]
+    pub fn limited(self, limits: &str) -> Self {
+        self.with("sweep_config_limit: 12", &format!("sweep_config_limit: 12\nlimits: {limits}"))
+    }
+
     /// The same with something else in its file.
     #[must_use]
     pub fn with(mut self, text: &str, other: &str) -> Self {

@@ -9,9 +9,12 @@ use std::io::{self, BufRead as _, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rollout_worker::supervise;
+
+/// Within this, ends and beginnings may be seen in another order.
+const MOMENT: Duration = Duration::from_millis(150);
 
 /// One execution of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +72,17 @@ impl Witness {
     /// How many agents run now.
     pub fn running(&self) -> usize {
         lock(&self.seen).iter().filter(|sighting| sighting.ended.is_none()).count()
+    }
+
+    /// The most that ran at once. What ended less than a moment before another began did so before
+    /// it: this process hears of both in its own time.
+    pub fn most(&self) -> usize {
+        let seen = self.seen();
+        let runs = |one: &Sighting, at: Instant| {
+            one.began <= at && one.ended.is_none_or(|ended| ended > at + MOMENT)
+        };
+        let beside = |one: &Sighting| seen.iter().filter(|other| runs(other, one.began)).count();
+        seen.iter().map(beside).max().unwrap_or_default()
     }
 
     /// Number of executions of each task.

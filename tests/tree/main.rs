@@ -4,6 +4,7 @@ mod dry_run;
 mod example;
 mod fates;
 mod ideas;
+mod limits;
 mod outcomes;
 mod score;
 mod storm;

@@ -77,7 +77,7 @@ struct World {
     started: Option<Instant>,
 }
 
-const EXECUTIONS: usize = 6;
+const EXECUTIONS: usize = 12;
 const WORKERS: usize = 2;
 
 impl World {
@@ -257,14 +257,20 @@ impl World {
             12..=14 => self.finish(n),
             15 => self.deliver_end(which, false),
             16 => self.deliver_end(which, true),
-            17 => self.report(n),
+            17 if which < 8 => self.report(n),
             18..=19 => self.say_hello(which % WORKERS),
-            20..=21 => self.look(),
+            20..=21 => {
+                self.look();
+                self.try_open();
+            }
             22..=23 if self.standing[n] == Standing::Unknown => self.standing[n] = Standing::Open,
             22..=27 => self.hand_out(),
-            28 => self.try_open(),
-            29 if which == 0 => self.kill(which / EXECUTIONS % WORKERS),
-            29 => self.restart(),
+            28 if which == 0 => self.kill(0),
+            28..=29 => {
+                self.restart();
+                // Everybody is heard soon.
+                (0..which % 3).for_each(|worker| self.say_hello(worker % WORKERS));
+            }
             30 => {
                 let (give, given) = oneshot::channel();
                 self.table.ask_for_ideas(give);
@@ -307,11 +313,11 @@ impl World {
 }
 
 fn schedules() -> impl Strategy<Value = Vec<(u8, usize)>> {
-    proptest::collection::vec((0..32u8, 0..64usize), 0..400)
+    proptest::collection::vec((0..32u8, 0..64usize), 0..600)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig { cases: 1024, failure_persistence: None, ..Default::default() })]
 
     /// Whatever is asked, answered, lost, said twice or late, and whoever dies.
     #[test]
