@@ -11,15 +11,15 @@ use rustix::process::Signal;
 
 use crate::{DEADLINE, project};
 
-/// Runs a search to its end, which is killed so many times while a sweep runs.
-fn run(search: &Search, project: &Project, sweeps: &Witness, kills: usize) {
+/// Runs a search to its end, whose process is killed whenever one of these sees another command.
+fn run(search: &Search, project: &Project, kills: &[&Witness]) {
     let words = ["tree", "run", &search.file, "--runs-root", "runs"];
-    for _ in 0..kills {
-        let before = sweeps.seen().len();
+    for witness in kills {
+        let before = witness.seen().len();
         let mut killed = project.rollout(&words);
-        wait::until(DEADLINE, "a sweep", || {
+        wait::until(DEADLINE, "a command", || {
             assert!(!killed.has_ended(), "{}", killed.stderr());
-            sweeps.running() > 0 && sweeps.seen().len() > before
+            witness.running() > 0 && witness.seen().len() > before
         });
         killed.signal(Signal::KILL);
     }
@@ -31,7 +31,7 @@ fn sweeps_wait_for_each_other_and_nothing_else_does() {
     let (llm, sweeps) = (Witness::start(), Witness::start());
     let search = Search::counted(&llm, &sweeps).limited("{sweep_max_parallel: 1}");
     let project = search.write(project());
-    run(&search, &project, &sweeps, 2);
+    run(&search, &project, &[&sweeps, &sweeps]);
     assert_eq!(sweeps.most(), 1, "{:#?}", sweeps.seen());
     assert!(llm.most() > 1, "{:#?}", llm.seen());
 }
@@ -43,7 +43,8 @@ fn commands_that_ask_a_model_begin_one_by_one_and_so_many_a_minute() {
         .with("max_depth: 2", "max_depth: 1")
         .limited("{llm_max_inflight: 1, llm_rate_limit: 40}");
     let project = search.write(project());
-    run(&search, &project, &sweeps, 1);
+    // While ideas are written, while the first is implemented, and while one is measured.
+    run(&search, &project, &[&llm, &llm, &sweeps]);
     assert_eq!(llm.most(), 1, "{:#?}", llm.seen());
     let began: Vec<Instant> = llm.seen().iter().map(|one| one.began).collect();
     assert!(began.len() >= 5, "one for ideas, four for evals: {began:?}");

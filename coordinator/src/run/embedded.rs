@@ -139,7 +139,8 @@ pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Sitting,
     worker.await.map_err(|_| RunError::PartEnded("the worker"))?;
     let mine = dirs.mine;
     let clear = move |whatever: bool| {
-        if whatever || !holds_work(&mine) {
+        // The next sitting adopts one with executions that nobody heard of.
+        if whatever || !mine.holds_work() {
             remove(mine);
         }
         tidy_up(&layout);
@@ -259,13 +260,6 @@ fn recover_all(
         // The engine may have failed already.
         let _nobody_waits = done.send(());
     })
-}
-
-/// Whether a worker directory holds executions that nobody heard of: the next sitting adopts it.
-fn holds_work(dir: &WorkerDir) -> bool {
-    [dir.spool(), dir.scratch()]
-        .iter()
-        .any(|dir| std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()))
 }
 
 /// Removes the run's working directories unless something is kept in them.

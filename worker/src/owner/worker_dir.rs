@@ -170,6 +170,13 @@ impl WorkerDir {
     pub fn remove(self) -> Result<(), WorkerDirError> {
         remove(&self.path)
     }
+
+    /// Whether it holds executions that may not have been heard of.
+    pub fn holds_work(&self) -> bool {
+        [self.spool(), self.scratch()]
+            .iter()
+            .any(|dir| fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()))
+    }
 }
 
 /// Whether nobody holds the lock of a worker directory. False when there is no lock: it may be out

@@ -101,6 +101,7 @@ impl Cluster {
             host: self.host,
             variables: here::variables(&tree, self.environment),
             tickets,
+            clears_up: true,
             progress: self.progress,
         };
         let (ran, searched) = tokio::join!(Box::pin(engine), Box::pin(search.run(given)));

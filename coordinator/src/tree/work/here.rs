@@ -100,6 +100,7 @@ impl Local {
             host,
             variables,
             tickets,
+            clears_up: false,
             progress,
         };
         let (ran, searched) = tokio::join!(Box::pin(engine), Box::pin(search.run(given)));
@@ -137,12 +138,18 @@ fn equip(
     store: Arc<dyn BlobStore>,
     variables: TrialVariables,
 ) -> impl FnOnce(&Path) -> Result<Equipment, RunError> + Send + use<> {
-    let kind = tree.commands.implement.place.provider.kind();
+    // Former sittings may have left environments of ideas, too.
+    let commands = [&tree.commands.implement, &tree.commands.ideas];
+    let kinds: BTreeSet<_> = commands.map(|command| command.place.provider.kind()).into();
     let sandboxes = layout.sandboxes();
     move |worker_dir: &Path| {
-        let provider = host::provider(kind, &paths, sandboxes)?;
-        let providers = BTreeMap::from([(kind, Arc::clone(&provider))]);
+        let providers = kinds.into_iter().map(|kind| {
+            let provider = host::provider(kind, &paths, sandboxes.clone())?;
+            Ok::<_, RunError>((kind, provider))
+        });
+        let providers = providers.collect::<Result<BTreeMap<_, _>, _>>()?;
+        let all = providers.values().cloned().collect();
         let runner = host::runner(providers, worker_dir, store, variables, host_name())?;
-        Ok(Equipment { runner: Arc::new(runner), providers: vec![provider] })
+        Ok(Equipment { runner: Arc::new(runner), providers: all })
     }
 }

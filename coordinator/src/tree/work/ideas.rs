@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
 use futures_util::{StreamExt as _, stream};
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::environment::Owner;
-use rollout_worker::owner::WorkerDir;
+use rollout_worker::environment::{Owner, Provider};
+use rollout_worker::owner::{HostOwners, WorkerDir};
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
@@ -31,6 +32,8 @@ pub(super) struct Desk {
     pub(super) variables: TrialVariables,
     /// Without which no command may run, if there are limits.
     pub(super) tickets: Option<Arc<Tickets>>,
+    /// Whether what dead processes left is removed first.
+    pub(super) clears_up: bool,
     pub(super) stop: watch::Receiver<Option<StopLevel>>,
 }
 
@@ -53,10 +56,13 @@ impl Desk {
         layout: &Layout,
         run: RunId,
     ) -> Result<(Ideas, WorkerDir), RunError> {
-        let Self { host, store, variables, tickets, stop } = self;
+        let Self { host, store, variables, tickets, clears_up, stop } = self;
         let kind = tree.commands.ideas.place.provider.kind();
         let provider = host::provider(kind, &host, layout.sandboxes())?;
         let base = layout.workers();
+        if clears_up {
+            clear_up(&base, Arc::clone(&provider)).await;
+        }
         let (dir, files) = supervise::blocking(move || {
             let failed = |source| RunError::File { action: "create", path: base.clone(), source };
             fs::create_dir_all(&base).map_err(failed)?;
@@ -72,6 +78,28 @@ impl Desk {
         let generator = Generator::new(tree, Arc::new(services), holder);
         Ok((Ideas { generator, tickets, stop }, dir))
     }
+}
+
+/// Removes environments of dead processes and their directories, but for those that a worker left.
+async fn clear_up(base: &Path, provider: Arc<dyn Provider>) {
+    let from = base.to_owned();
+    let former = supervise::blocking(move || WorkerDir::adoptable(&from)).await;
+    let former = former.unwrap_or_else(|error| {
+        tracing::warn!("cannot look for what dead processes left: {error}");
+        Vec::new()
+    });
+    let owners = HostOwners::new(Owner::current(base.to_owned()));
+    former.iter().for_each(|dir| owners.adopt(dir));
+    host::reap(&[provider], &owners).await;
+    supervise::blocking(move || {
+        for dir in former.into_iter().filter(|dir| !dir.holds_work()) {
+            let path = dir.path().display().to_string();
+            if let Err(error) = dir.remove() {
+                tracing::warn!("cannot remove {path}: {error}");
+            }
+        }
+    })
+    .await;
 }
 
 impl Ideas {

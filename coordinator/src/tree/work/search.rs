@@ -43,6 +43,9 @@ pub(super) struct Search {
     pub(super) variables: TrialVariables,
     /// Without which no command for ideas may run, if there are limits.
     pub(super) tickets: Option<Arc<Tickets>>,
+    /// What commands for ideas of dead processes left here is removed first: there is no worker in
+    /// this process that would.
+    pub(super) clears_up: bool,
     pub(super) progress: mpsc::UnboundedSender<Progress>,
 }
 
@@ -95,10 +98,10 @@ impl Search {
 
     async fn think(self, ours: Ours) -> Result<Manifest, TreeError> {
         let Self { opening, directory, plan, store, asked, told, .. } = self;
-        let Self { stops, host, variables, tickets, progress, .. } = self;
+        let Self { stops, host, variables, tickets, clears_up, progress, .. } = self;
         let layout = directory.layout().clone();
         let (at, stop) = (Arc::clone(&store), stops.level());
-        let desk = Desk { host, store: at, variables, tickets, stop };
+        let desk = Desk { host, store: at, variables, tickets, clears_up, stop };
         let (ideas, home) = desk.open(&opening.tree, &layout, ours.run).await?;
         let shop = Shop {
             handle: Handle::current(),
