@@ -60,9 +60,9 @@ pub(in crate::cli) async fn gc(args: GcArgs, printer: &Printer) -> Result<ExitCo
         let repository =
             opened.map_err(|error| CliError::failure("cannot open the repository", &error))?;
         let (handle, tree) = (Handle::current(), directory.clone());
-        let mut fence = taken.fence;
+        let fence = taken.fence;
         let mut kept = Kept { handle, repository };
-        tidied = supervise::blocking(move || tidy(&tree, &mut kept, &mut fence)).await?;
+        tidied = supervise::blocking(move || tidy(&tree, &mut kept, &fence)).await?;
     }
     let host = host_paths(&own)?;
     let mut providers = Vec::new();

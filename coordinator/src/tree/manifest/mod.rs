@@ -194,6 +194,15 @@ impl Manifest {
         path
     }
 
+    /// How often the results of an eval were thrown away.
+    pub fn round(&self, id: EvalId) -> u32 {
+        let thrown = |event: &&Event| match &event.kind {
+            EventKind::EvalsRequeued { evals } => evals.contains(&id),
+            _ => false,
+        };
+        u32::try_from(self.events.iter().filter(thrown).count()).unwrap_or(u32::MAX)
+    }
+
     /// The evals of a depth, in their order.
     pub fn evals_at(&self, depth: u32) -> impl Iterator<Item = (&EvalId, &Eval)> {
         self.evaluations.iter().filter(move |(_, eval)| eval.depth == depth)

@@ -83,6 +83,7 @@ pub fn open<W: Workshop>(
     mut workshop: W,
     stop: Arc<AtomicBool>,
 ) -> Result<Sitting<W>, TreeError> {
+    owned.fence.check()?;
     directory.create()?;
     directory.sweep()?;
     let mut manifest = match directory.read()? {
@@ -92,20 +93,21 @@ pub fn open<W: Workshop>(
         Some(manifest) => resume::check(&directory, manifest, opening)?,
         None => {
             let manifest = first(&directory, opening, &mut workshop)?;
-            directory.write(&manifest)?;
+            directory.write(&manifest, &owned.fence)?;
             manifest
         }
     };
+    resume::leftovers(&directory, &manifest)?;
     if let Some(former) = owned.former {
         let kind = EventKind::LockTakeover { former };
         let at = opening.clock.beside(manifest.updated_at);
         manifest.events.push(Event { at, kind });
-        directory.write(&manifest)?;
+        directory.write(&manifest, &owned.fence)?;
     }
-    resume::discard(&directory, &mut manifest, opening)?;
+    resume::discard(&directory, &mut manifest, opening, &owned.fence)?;
     let mut unmerged = BTreeSet::new();
     for id in search::owed(&manifest) {
-        if EvalResult::read(&directory.eval(id), &manifest.evaluations[&id])?.is_some() {
+        if EvalResult::read(&directory.eval(id), &manifest, id)?.is_some() {
             unmerged.insert(id);
         }
     }

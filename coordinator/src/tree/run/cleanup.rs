@@ -7,6 +7,7 @@ use rollout_protocol::Timestamp;
 
 use super::directory::remove_all;
 use super::{Directory, Keeper, Left, TreeError, Wanted};
+use crate::run::Fence;
 use crate::tree::manifest::{Cleanup, CleanupKind, Event, EventKind, Manifest};
 
 /// Wait before the second try, seconds; each further wait is twice as long.
@@ -15,17 +16,22 @@ const FIRST_WAIT: i64 = 5;
 /// Longest wait, seconds.
 const LONGEST_WAIT: i64 = 600;
 
-/// Tries again to remove what is due. Whether anything was tried.
+/// Tries again to remove what is due, unless the search is somebody else's by now. Whether anything
+/// was tried.
 pub(super) fn retry(
     directory: &Directory,
     manifest: &mut Manifest,
     keeper: &mut dyn Keeper,
+    fence: &Fence,
     now: Timestamp,
-) -> bool {
+) -> Result<bool, TreeError> {
+    if manifest.state.deferred_cleanup.iter().all(|item| item.next_retry_at > now) {
+        return Ok(false);
+    }
+    fence.check()?;
     let (due, mut waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut manifest.state.deferred_cleanup)
         .into_iter()
         .partition(|item| item.next_retry_at <= now);
-    let tried = !due.is_empty();
     for mut item in due {
         let removed = match item.kind {
             CleanupKind::Dir => remove(directory, &item.path),
@@ -46,18 +52,20 @@ pub(super) fn retry(
     }
     waiting.sort_by(|a, b| a.path.cmp(&b.path));
     manifest.state.deferred_cleanup = waiting;
-    tried
+    Ok(true)
 }
 
-/// Makes everything what the manifest wants. What could not be removed is noted down; whether
-/// anything was.
+/// Makes everything what the manifest wants, unless the search is somebody else's by now. What could
+/// not be removed is noted down; whether anything was.
 pub(super) fn keep(
     directory: &Directory,
     manifest: &mut Manifest,
     keeper: &mut dyn Keeper,
+    fence: &Fence,
     wanted: &Wanted,
     now: Timestamp,
 ) -> Result<bool, TreeError> {
+    fence.check()?;
     let waiting = &manifest.state.deferred_cleanup;
     let deferred: BTreeSet<String> = waiting.iter().map(|item| item.path.clone()).collect();
     let mut left = keeper.keep(wanted, &deferred)?;

@@ -8,7 +8,7 @@ use rollout_protocol::digest::Hasher;
 
 use super::TreeError;
 use crate::journal::Layout;
-use crate::run::file;
+use crate::run::{Fence, file};
 use crate::tree::decide::Artifacts;
 use crate::tree::ids::{EvalId, NodeId};
 use crate::tree::manifest::{Manifest, Provenance, VERSION};
@@ -16,6 +16,9 @@ use crate::tree::report::REPORTS;
 
 /// Bytes of a manifest: far above any search.
 const MANIFEST_BYTES: u64 = 1 << 30;
+
+/// Beginning of the names of directories with ideas that are thrown away.
+pub(super) const OLD: &str = ".old-";
 
 /// The directory of a search.
 #[derive(Debug, Clone)]
@@ -51,6 +54,11 @@ impl Directory {
     /// Directory of a node's ideas.
     pub fn ideas(&self, node: NodeId) -> PathBuf {
         self.root().join("node_ideas").join(node.to_string())
+    }
+
+    /// Where a node's ideas are while they are thrown away.
+    pub(super) fn old_ideas(&self, node: NodeId) -> PathBuf {
+        self.root().join("node_ideas").join(format!("{OLD}{node}"))
     }
 
     /// Directory of what a node's generator of ideas is told.
@@ -120,8 +128,10 @@ impl Directory {
         self.read()?.ok_or_else(|| TreeError::Nothing { root: self.root().to_owned() })
     }
 
-    /// Replaces the manifest: a reader sees the old or the new one.
-    pub(super) fn write(&self, manifest: &Manifest) -> Result<(), TreeError> {
+    /// Replaces the manifest, unless the search is somebody else's by now: a reader sees the old or
+    /// the new one.
+    pub(super) fn write(&self, manifest: &Manifest, fence: &Fence) -> Result<(), TreeError> {
+        fence.check()?;
         Ok(file::write_json(&self.manifest_file(), manifest)?)
     }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::TreeError;
 use crate::run::file;
 use crate::tree::ids::{EvalId, NodeId};
-use crate::tree::manifest::{Eval, EvalError, EvalStatus};
+use crate::tree::manifest::{EvalError, EvalStatus, Manifest};
 
 /// Name of the file.
 pub(super) const FILE: &str = "eval_result.json";
@@ -27,6 +27,9 @@ pub struct EvalResult {
     pub parent_node_id: NodeId,
     /// … and the idea: together they say what this is the result of.
     pub idea_normalized_sha256: String,
+    /// How often results of the eval had been thrown away when it was begun.
+    #[serde(default)]
+    pub round: u32,
     /// How it ended.
     pub status: EvalStatus,
     /// Executions.
@@ -56,8 +59,13 @@ impl EvalResult {
         Ok(file::write_json(&root.join(FILE), self)?)
     }
 
-    /// The result of an eval, if there is one and it is that eval's.
-    pub(super) fn read(root: &Path, eval: &Eval) -> Result<Option<Self>, TreeError> {
+    /// The result of an eval, if there is one and it is that eval's and was not thrown away.
+    pub(super) fn read(
+        root: &Path,
+        manifest: &Manifest,
+        id: EvalId,
+    ) -> Result<Option<Self>, TreeError> {
+        let eval = &manifest.evaluations[&id];
         let path = root.join(FILE);
         let file = match File::open(&path) {
             Ok(file) => file,
@@ -74,6 +82,7 @@ impl EvalResult {
         let is_its = found.eval_id == eval.eval_id
             && found.parent_node_id == eval.parent_node_id
             && found.idea_normalized_sha256 == eval.idea_normalized_sha256
+            && found.round == manifest.round(id)
             && found.status.is_settled();
         Ok(is_its.then_some(found))
     }

@@ -1,13 +1,15 @@
 //! What is gone on with, and what of it is thrown away on request.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::Path;
 
 use super::begin::{Opening, run_config};
-use super::directory::remove_all;
+use super::directory::{OLD, remove_all, sync};
 use super::{Directory, EvalResult, TreeError};
 use crate::config::differences;
+use crate::run::Fence;
 use crate::tree::ids::{EvalId, NodeId};
-use crate::tree::manifest::{Eval, EvalStatus, Event, EventKind, Manifest};
+use crate::tree::manifest::{Eval, EvalStatus, Event, EventKind, Manifest, Node};
 
 /// The search that is there, under the configuration of now: what decides what comes of it has to
 /// be the same, the rest is taken over.
@@ -31,72 +33,135 @@ pub(super) fn check(
     Ok(manifest)
 }
 
-/// Throws away what was asked for. It is noted down before anything is made anew.
+/// Finishes what a killed owner was about to throw away. Ideas that the manifest still names come
+/// back: it did not get as far as to say that they are gone.
+pub(super) fn leftovers(directory: &Directory, manifest: &Manifest) -> Result<(), TreeError> {
+    for name in names(&directory.root().join("node_ideas"))? {
+        let Some(id) = name.strip_prefix(OLD).and_then(|id| id.parse::<NodeId>().ok()) else {
+            continue;
+        };
+        let (old, ideas) = (directory.old_ideas(id), directory.ideas(id));
+        let has_ideas = |node: &Node| node.generated_idea_files.is_some();
+        if manifest.nodes.get(&id).is_some_and(has_ideas) && !ideas.exists() {
+            rename(&old, &ideas)?;
+        } else {
+            remove_all(&old)?;
+        }
+    }
+    for name in names(&directory.root().join("eval"))? {
+        let Ok(id) = name.parse::<EvalId>() else { continue };
+        // Numbers are given out once: the eval was, and its idea was thrown away.
+        if id.0 < manifest.state.next_eval_id && !manifest.evaluations.contains_key(&id) {
+            remove_all(&directory.eval(id))?;
+        }
+    }
+    Ok(())
+}
+
+fn names(path: &Path) -> Result<Vec<String>, TreeError> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(path).map_err(TreeError::io("list", path))? {
+        let entry = entry.map_err(TreeError::io("list", path))?;
+        names.extend(entry.file_name().into_string());
+    }
+    Ok(names)
+}
+
+/// Renames a directory within its own, durably.
+fn rename(from: &Path, to: &Path) -> Result<(), TreeError> {
+    fs::rename(from, to).map_err(TreeError::io("rename", from))?;
+    sync(to.parent().unwrap_or(to))
+}
+
+/// Throws away what was asked for. It is noted down before anything is made anew, and a directory
+/// of ideas is whole or not there at any time.
 pub(super) fn discard(
     directory: &Directory,
     manifest: &mut Manifest,
     opening: &Opening,
+    fence: &Fence,
 ) -> Result<(), TreeError> {
     let at = opening.clock.beside(manifest.updated_at);
-    let (mut events, mut useless) = (Vec::new(), Vec::new());
+    let (mut events, mut discarded) = (Vec::new(), Discarded::default());
     if opening.force_regenerate_ideas {
-        let nodes = ideas(directory, manifest, &mut useless);
+        discarded = ideas(manifest);
+        let nodes = discarded.nodes.clone();
         events.extend((!nodes.is_empty()).then_some(EventKind::IdeasDiscarded { nodes }));
     }
+    let mut again = Vec::new();
     if opening.rerun_evals {
-        let evals = results(directory, manifest)?;
+        again = results(manifest);
+        let evals = again.clone();
         events.extend((!evals.is_empty()).then_some(EventKind::EvalsRequeued { evals }));
     }
     if events.is_empty() {
         return Ok(());
     }
     manifest.events.extend(events.into_iter().map(|kind| Event { at, kind }));
-    directory.write(manifest)?;
-    // Only now: a manifest never names ideas that are not there.
-    useless.iter().try_for_each(|path| remove_all(path))
+    fence.check()?;
+    for id in &discarded.nodes {
+        let (ideas, old) = (directory.ideas(*id), directory.old_ideas(*id));
+        if ideas.exists() {
+            rename(&ideas, &old)?;
+        }
+    }
+    directory.write(manifest, fence)?;
+    // Only now: whoever dies before has lost nothing that the manifest names. Whatever stays after a
+    // death is known for useless: results by their round, the rest by the manifest.
+    for id in again {
+        EvalResult::discard(&directory.eval(id))?;
+    }
+    for id in discarded.evals {
+        remove_all(&directory.eval(id))?;
+    }
+    for id in discarded.nodes {
+        remove_all(&directory.old_ideas(id))?;
+    }
+    Ok(())
+}
+
+/// What is thrown away.
+#[derive(Default)]
+struct Discarded {
+    /// Nodes, of which the ideas are …
+    nodes: Vec<NodeId>,
+    /// … and evals that were planned for them.
+    evals: Vec<EvalId>,
 }
 
 /// The ideas of the frontier go, with what was planned for them, unless one of them was tried:
 /// ideas that have results stay.
-fn ideas(
-    directory: &Directory,
-    manifest: &mut Manifest,
-    useless: &mut Vec<PathBuf>,
-) -> Vec<NodeId> {
+fn ideas(manifest: &mut Manifest) -> Discarded {
     let depth = manifest.state.current_depth;
     if manifest.state.stopped || manifest.evals_at(depth).any(|(_, e)| e.status.is_settled()) {
-        return Vec::new();
+        return Discarded::default();
     }
-    let planned: Vec<EvalId> = manifest.evals_at(depth).map(|(id, _)| *id).collect();
-    for id in planned {
-        manifest.evaluations.remove(&id);
-        useless.push(directory.eval(id));
+    let evals: Vec<EvalId> = manifest.evals_at(depth).map(|(id, _)| *id).collect();
+    for id in &evals {
+        manifest.evaluations.remove(id);
     }
     if manifest.state.planned_depth == Some(depth) {
         manifest.state.planned_depth = depth.checked_sub(1);
         manifest.state.stop_reason = None;
     }
-    let frontier = manifest.state.frontier_node_ids.clone();
-    for id in &frontier {
-        useless.push(directory.ideas(*id));
+    let nodes = manifest.state.frontier_node_ids.clone();
+    for id in &nodes {
         if let Some(node) = manifest.nodes.get_mut(id) {
             node.generated_idea_files = None;
             node.dedupe.skipped.clear();
         }
     }
-    frontier
+    Discarded { nodes, evals }
 }
 
 /// The results of the depth under way go: nothing was decided about them.
-fn results(directory: &Directory, manifest: &mut Manifest) -> Result<Vec<EvalId>, TreeError> {
+fn results(manifest: &mut Manifest) -> Vec<EvalId> {
     if manifest.state.stopped {
-        return Ok(Vec::new());
+        return Vec::new();
     }
     let depth = manifest.state.current_depth;
     let ids: Vec<EvalId> = manifest.evals_at(depth).map(|(id, _)| *id).collect();
     for id in &ids {
-        // Before the manifest forgets them: otherwise they would be merged again.
-        EvalResult::discard(&directory.eval(*id))?;
         let Some(eval) = manifest.evaluations.get_mut(id) else { continue };
         *eval = Eval {
             status: EvalStatus::Queued,
@@ -116,5 +181,5 @@ fn results(directory: &Directory, manifest: &mut Manifest) -> Result<Vec<EvalId>
             ..eval.clone()
         };
     }
-    Ok(ids)
+    ids
 }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::run::Fence;
 use crate::tree::ids::{EvalId, NodeId};
-use crate::tree::manifest::{EvalStatus, Event, EventKind, Manifest, StopReason};
+use crate::tree::manifest::{EvalStatus, Manifest, StopReason};
 use crate::tree::search::{self, Needs, Step};
 
 /// A search that this process owns.
@@ -83,9 +83,8 @@ impl<W: Workshop> Sitting<W> {
 
     /// Writes the manifest down, unless the search is somebody else's by now.
     fn persist(&mut self, now: Timestamp) -> Result<(), TreeError> {
-        self.fence.check()?;
         self.manifest.updated_at = now;
-        self.directory.write(&self.manifest)?;
+        self.directory.write(&self.manifest, &self.fence)?;
         #[cfg(test)]
         if let Some(left) = &mut self.writes_left {
             *left -= 1;
@@ -99,12 +98,13 @@ impl<W: Workshop> Sitting<W> {
     /// Removes what is due or useless. Whether the manifest was written.
     fn tidy(&mut self) -> Result<bool, TreeError> {
         let now = self.now();
-        let (directory, manifest) = (&self.directory, &mut self.manifest);
-        let mut changed = cleanup::retry(directory, manifest, &mut self.workshop, now);
+        let (directory, manifest, fence) = (&self.directory, &mut self.manifest, &self.fence);
+        let mut changed = cleanup::retry(directory, manifest, &mut self.workshop, fence, now)?;
         if !changed {
             let wanted = Wanted::of(manifest);
             if self.kept.as_ref() != Some(&wanted) {
-                changed = cleanup::keep(directory, manifest, &mut self.workshop, &wanted, now)?;
+                let workshop = &mut self.workshop;
+                changed = cleanup::keep(directory, manifest, workshop, fence, &wanted, now)?;
                 self.kept = Some(wanted);
             }
         }
@@ -116,6 +116,7 @@ impl<W: Workshop> Sitting<W> {
 
     /// Brings in the ideas of nodes; those that are there already are taken as they are.
     fn ideas(&mut self, nodes: &[NodeId]) -> Result<(), TreeError> {
+        self.fence.check()?;
         let (mut orders, mut contexts) = (Vec::new(), Vec::new());
         for node in nodes {
             let context = ideas::context(&self.directory, &self.manifest, *node, &self.context)?;
@@ -127,8 +128,11 @@ impl<W: Workshop> Sitting<W> {
             contexts.push((*node, context, told));
         }
         if !orders.is_empty() {
-            let directory = &self.directory;
-            self.workshop.ideas(orders, &mut |node| ideas::accept(directory, node))?;
+            let (directory, fence) = (&self.directory, &self.fence);
+            self.workshop.ideas(orders, &mut |node| {
+                fence.check()?;
+                ideas::accept(directory, node)
+            })?;
         }
         for (id, context, told) in contexts {
             let name = self.manifest.node(id).node_ideas_dir.clone();
@@ -166,6 +170,7 @@ impl<W: Workshop> Sitting<W> {
     }
 
     fn begin(&mut self, id: EvalId) -> Result<(), TreeError> {
+        self.fence.check()?;
         let now = self.now();
         if let Some(eval) = self.manifest.evaluations.get_mut(&id)
             && eval.status != EvalStatus::Running
@@ -183,25 +188,17 @@ impl<W: Workshop> Sitting<W> {
             idea: self.directory.root().join(&eval.idea_path),
             root,
             retries: self.manifest.run_config.eval_retries,
-            round: self.round(id),
+            round: self.manifest.round(id),
             eval,
         })?;
         self.running.insert(id);
         Ok(())
     }
 
-    /// How often the results of an eval were thrown away.
-    fn round(&self, id: EvalId) -> u32 {
-        let thrown = |event: &&Event| match &event.kind {
-            EventKind::EvalsRequeued { evals } => evals.contains(&id),
-            _ => false,
-        };
-        u32::try_from(self.manifest.events.iter().filter(thrown).count()).unwrap_or(u32::MAX)
-    }
-
     fn merge(&mut self, id: EvalId) -> Result<(), TreeError> {
+        self.fence.check()?;
         let root = self.directory.eval(id);
-        let result = EvalResult::read(&root, &self.manifest.evaluations[&id])?;
+        let result = EvalResult::read(&root, &self.manifest, id)?;
         let Some(result) = result else {
             let reason = "there is no result of this eval".to_owned();
             return Err(TreeError::Damaged { path: root.join(super::result::FILE), reason });

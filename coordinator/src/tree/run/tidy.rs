@@ -22,7 +22,7 @@ pub struct Tidied {
 pub fn tidy(
     directory: &Directory,
     keeper: &mut dyn Keeper,
-    fence: &mut Fence,
+    fence: &Fence,
 ) -> Result<Tidied, TreeError> {
     let mut manifest = directory.manifest()?;
     let waiting: Vec<String> =
@@ -31,13 +31,12 @@ pub fn tidy(
     for item in &mut manifest.state.deferred_cleanup {
         item.next_retry_at = now;
     }
-    let mut changed = cleanup::retry(directory, &mut manifest, keeper, now);
+    let mut changed = cleanup::retry(directory, &mut manifest, keeper, fence, now)?;
     let wanted = Wanted::of(&manifest);
-    changed |= cleanup::keep(directory, &mut manifest, keeper, &wanted, now)?;
+    changed |= cleanup::keep(directory, &mut manifest, keeper, fence, &wanted, now)?;
     if changed {
-        fence.check()?;
         manifest.updated_at = now;
-        directory.write(&manifest)?;
+        directory.write(&manifest, fence)?;
     }
     let still = manifest.state.deferred_cleanup.into_iter();
     let left: Vec<(String, String)> = still.map(|item| (item.path, item.reason)).collect();

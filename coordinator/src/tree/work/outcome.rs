@@ -35,6 +35,7 @@ pub(super) fn result(
         eval_id: order.eval.eval_id,
         parent_node_id: order.eval.parent_node_id,
         idea_normalized_sha256: order.eval.idea_normalized_sha256.clone(),
+        round: order.round,
         status,
         attempt,
         worker: settled.by.as_ref().map(|by| by.worker.to_string()),

@@ -98,6 +98,7 @@ impl Player {
             eval_id: eval.eval_id,
             parent_node_id: eval.parent_node_id,
             idea_normalized_sha256: eval.idea_normalized_sha256.clone(),
+            round: order.round,
             status,
             attempt,
             worker: Some("player".to_owned()),

@@ -119,9 +119,26 @@ async fn a_search_has_one_owner_and_a_takeover_is_told() {
     // The first one wakes up after its successor has ended and gone: it writes nothing more.
     drop((second, second_lock));
     let before = lab.files();
+    let useless = lab.root().join("cand/9999");
+    std::fs::create_dir_all(&useless).expect("made");
     let mut first = sitting;
     let lost = first.run();
     assert!(matches!(lost, Err(TreeError::Lost(_))), "{lost:?}");
+    let (directory, mut player) = (Directory::new(lab.root()), lab.player());
+    let lost = tidy(&directory, &mut player, &first.fence);
+    assert!(matches!(lost, Err(TreeError::Lost(_))), "{lost:?}");
+    // Also what is written before the first turn, and what is removed on request.
+    let opening = Opening { rerun_evals: true, force_regenerate_ideas: true, ..lab.opening() };
+    let mut manifest = directory.manifest().expect("there");
+    let refused = directory.write(&manifest, &first.fence);
+    assert!(matches!(refused, Err(TreeError::Lost(_))), "{refused:?}");
+    manifest.state.stopped = false;
+    let refused = resume::discard(&directory, &mut manifest, &opening, &first.fence);
+    assert!(matches!(refused, Err(TreeError::Lost(_))), "{refused:?}");
+    let owned = Owned { fence: first.fence.clone(), former: Some("somebody".to_owned()) };
+    let refused = open(directory, &opening, owned, player, Arc::default()).err();
+    assert!(matches!(refused, Some(TreeError::Lost(_))), "{refused:?}");
+    assert!(useless.exists(), "it removes nothing, either");
     assert_same("the former owner", &before, &lab.files());
     drop(lock);
 }

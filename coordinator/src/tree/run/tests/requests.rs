@@ -113,3 +113,56 @@ async fn money_and_time_end_a_search_between_depths() {
         assert!(done.evaluations.values().all(|eval| eval.decision.is_some()));
     }
 }
+
+#[tokio::test]
+async fn whoever_dies_while_throwing_ideas_away_leaves_all_or_none() {
+    let lab = Lab::new();
+    assert!(!lab.sit(2).await);
+    let (ideas, old) =
+        (lab.root().join("node_ideas/0000"), lab.root().join("node_ideas/.old-0000"));
+    let count = || std::fs::read_dir(&ideas).expect("there").count();
+    let all = count();
+    // Before the manifest says so: they come back.
+    std::fs::rename(&ideas, &old).expect("renamed");
+    let (sitting, lock) = lab.open(lab.opening(), lab.player()).await.expect("opened");
+    assert_eq!((sitting.manifest().evaluations.len(), count()), (4, all));
+    drop((sitting, lock));
+    // After it, with something in the way of the removal: none of them is ever taken for a new one.
+    let mark = ideas.join("idea-009.md");
+    std::fs::write(&mark, "- Of the first generation").expect("written");
+    let in_the_way = lab.root().join("eval/0001");
+    std::fs::write(&in_the_way, "").expect("written");
+    let again = Opening { force_regenerate_ideas: true, ..lab.opening() };
+    let failed = lab.open(again, lab.player()).await.err();
+    assert!(matches!(failed, Some(TreeError::File { .. })), "{failed:?}");
+    std::fs::remove_file(&in_the_way).expect("removed");
+    assert!(!ideas.exists() && old.exists());
+    std::fs::remove_file(old.join("idea-000.md")).expect("one was removed already");
+    std::fs::create_dir_all(&in_the_way).expect("a directory of an eval");
+    assert!(lab.sit(u32::MAX).await);
+    assert_eq!(count(), all);
+    assert!(!mark.exists() && !old.exists() && !in_the_way.exists());
+}
+
+#[tokio::test]
+async fn whoever_dies_while_throwing_results_away_leaves_none_without_its_file() {
+    let lab = Lab::new();
+    assert!(!lab.sit(4).await);
+    let file = |id: u32| lab.root().join(format!("eval/000{id}/eval_result.json"));
+    let first = std::fs::read(file(0)).expect("it is settled");
+    std::fs::create_dir_all(file(1)).expect("in the way");
+    let again = Opening { rerun_evals: true, ..lab.opening() };
+    let failed = lab.open(again, lab.player()).await.err();
+    assert!(matches!(failed, Some(TreeError::File { .. })), "{failed:?}");
+    let manifest = Directory::new(lab.root()).manifest().expect("there");
+    for (id, eval) in &manifest.evaluations {
+        assert!(!eval.status.is_settled() || file(id.0).exists(), "{id}");
+    }
+    // A result that was thrown away is none, even if its file is still there.
+    std::fs::remove_dir(file(1)).expect("removed");
+    std::fs::write(file(0), &first).expect("written");
+    let (mut sitting, _lock) = lab.open(lab.opening(), lab.player()).await.expect("opened");
+    assert!(sitting.unmerged.is_empty());
+    sitting.run().expect("to its end");
+    assert_ne!(std::fs::read(file(0)).expect("made again"), first);
+}
