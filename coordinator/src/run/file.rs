@@ -54,3 +54,21 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 fn mode(mode: u32) -> std::fs::Permissions {
     std::os::unix::fs::PermissionsExt::from_mode(mode)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_unfinished_is_swept() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let path = temp.path().join("manifest.json");
+        replace(&path, b"{}").expect("written");
+        let unfinished = temp.path().join(format!("{UNFINISHED}left"));
+        std::fs::write(&unfinished, b"{").expect("written");
+        std::fs::create_dir(temp.path().join(".tmp-directory")).expect("made");
+        sweep(temp.path()).expect("swept");
+        let left = [&path, &temp.path().join(".tmp-directory"), &unfinished].map(|p| p.exists());
+        assert_eq!(left, [true, true, false]);
+    }
+}

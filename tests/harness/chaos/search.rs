@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rollout_protocol::exit::ExitCode;
+use rollout_protocol::record::Settlement;
 use rustix::process::Signal;
 
 use super::killer::Killer;
@@ -56,7 +57,17 @@ impl Scene {
         report.problems.extend(search::differences(&undisturbed, &disturbed));
         report.problems.extend(search::leftovers(&undisturbed));
         report.problems.extend(search::leftovers(&disturbed));
-        let settlements = audit::settlements(&Results::new(disturbed));
+        let [expected, settlements] =
+            [undisturbed, disturbed].map(|run| audit::settlements(&Results::new(run)));
+        let names = |all: &[Settlement]| {
+            all.iter().map(|settlement| settlement.trial.to_string()).collect::<Vec<_>>()
+        };
+        let [mut expected, mut recorded] = [names(&expected), names(&settlements)];
+        expected.sort();
+        recorded.sort();
+        if expected != recorded {
+            report.problems.push(format!("records of {recorded:?}, undisturbed {expected:?}"));
+        }
         report.superseded = audit::superseded(&settlements);
         report.executions = self.witness.seen().len() - self.needed;
         report.repeated = report.executions.saturating_sub(self.needed);
