@@ -128,15 +128,16 @@ impl ItemId {
         Self::first_half(hasher)
     }
 
-    /// The key of an eval's try `attempt`, from 1, under the spec with this digest. `round` tells
-    /// apart how often its results were thrown away.
-    pub fn of_eval(tree: &str, eval: u32, round: u32, attempt: u32, spec: &Digest) -> Self {
+    /// The key of an eval's try `attempt`, from 1, under the spec with this digest. The rounds tell
+    /// apart how often its results were thrown away, and how often the infrastructure could not
+    /// make it in a whole sitting.
+    pub fn of_eval(tree: &str, eval: u32, rounds: (u32, u32), attempt: u32, spec: &Digest) -> Self {
         let mut hasher = Sha256::new();
         for part in ["eval", tree] {
             hasher.update((part.len() as u64).to_be_bytes());
             hasher.update(part.as_bytes());
         }
-        for number in [eval, round, attempt] {
+        for number in [eval, rounds.0, rounds.1, attempt] {
             hasher.update(number.to_be_bytes());
         }
         hasher.update(spec.as_bytes());
@@ -239,20 +240,21 @@ mod tests {
     #[test]
     fn tries_of_an_eval_have_keys_of_their_own() {
         let spec = Digest::of(b"spec");
-        let of = |eval, round, attempt, spec: &Digest| {
-            ItemId::of_eval("search", eval, round, attempt, spec)
+        let of = |eval, rounds, attempt, spec: &Digest| {
+            ItemId::of_eval("search", eval, rounds, attempt, spec)
         };
         let keys = [
-            of(1, 0, 1, &spec),
-            of(2, 0, 1, &spec),
-            of(1, 1, 1, &spec),
-            of(1, 0, 2, &spec),
-            of(1, 0, 1, &Digest::of(b"another")),
-            ItemId::of_eval("another", 1, 0, 1, &spec),
+            of(1, (0, 0), 1, &spec),
+            of(2, (0, 0), 1, &spec),
+            of(1, (1, 0), 1, &spec),
+            of(1, (0, 1), 1, &spec),
+            of(1, (0, 0), 2, &spec),
+            of(1, (0, 0), 1, &Digest::of(b"another")),
+            ItemId::of_eval("another", 1, (0, 0), 1, &spec),
         ];
         let distinct: std::collections::BTreeSet<_> = keys.iter().collect();
         assert_eq!(distinct.len(), keys.len());
-        assert_eq!(keys[0], of(1, 0, 1, &spec));
+        assert_eq!(keys[0], of(1, (0, 0), 1, &spec));
     }
 
     #[test]

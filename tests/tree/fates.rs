@@ -135,6 +135,32 @@ fn an_interrupted_search_ends_as_if_nothing_had_happened() {
 }
 
 #[test]
+fn what_the_infrastructure_could_not_run_is_nobodys_failure() {
+    let search = SEARCH
+        .replace("  ideas:\n", "  ideas:\n    environment: {type: process}\n")
+        .replace(
+            "environment: {type: process}\ncommands",
+            "environment: {type: docker, docker_image: none}\ncommands",
+        )
+        .replace("eval_retries: 1", "eval_retries: 0");
+    let project = written(&search);
+    let run = |more: &[&str]| {
+        let mut command = project.command(&[&["tree", "run", "tree.yaml"][..], more].concat());
+        let _there_is_no_engine = command.env("DOCKER_HOST", "unix:///nowhere/docker.sock");
+        project.start(command).wait(DEADLINE)
+    };
+    let directory = project.path().join("tree_runs/fates");
+    for _ in 0..2 {
+        let failed = run(&[]).expect(ExitCode::Failure).says("could not be run");
+        let _hinted = failed.says("tries them again");
+        let evals = evals(&directory);
+        assert!(evals.iter().all(|eval| eval["status"] == "running" || eval["status"] == "queued"));
+    }
+    let _given_up = run(&["--fail-unable-evals"]).expect(ExitCode::Success);
+    assert!(evals(&directory).iter().all(|eval| eval["status"] == "failed"));
+}
+
+#[test]
 fn what_was_not_begun_cannot_be_gone_on_with() {
     let project = written(SEARCH);
     let refused = project.rollout(&["tree", "resume", "tree.yaml"]).wait(DEADLINE);

@@ -82,6 +82,7 @@ impl ElsewhereArgs {
             },
             host,
             environment,
+            fail_unable: args.fail_unable_evals,
             stops,
             progress,
         };

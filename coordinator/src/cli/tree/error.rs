@@ -40,6 +40,14 @@ impl From<TreeError> for CliError {
                      this one",
                 )
             }
+            TreeError::Work(WorkError::Unable { evals }) => {
+                let mut failed = Self::failure(what, &error);
+                failed.details.clone_from(evals);
+                failed.hint(
+                    "the same command tries them again; with `--fail-unable-evals` they count as \
+                     failed",
+                )
+            }
             TreeError::Ideas { .. } | TreeError::Work(_) => Self::failure(what, &error)
                 .hint("the same command goes on with it when the cause is gone"),
             TreeError::Lock(_)

@@ -42,6 +42,10 @@ pub(in crate::cli) struct RunArgs {
     #[arg(long)]
     pub(super) force_regenerate_ideas: bool,
 
+    /// Count evals as failed that the infrastructure could not run, instead of ending with an error
+    #[arg(long)]
+    pub(super) fail_unable_evals: bool,
+
     /// Validate the search and make its reports anew, and nothing else
     #[arg(long, conflicts_with_all = ["rerun_evals", "force_regenerate_ideas", "force"])]
     report_only: bool,

@@ -60,7 +60,8 @@ pub(super) async fn sit(
         return Box::pin(searching).await;
     }
     let taking = Taking { patience: patience(args), shared: None };
-    let local = Local { opening, taking, store, host, environment, stops, progress };
+    let fail_unable = args.fail_unable_evals;
+    let local = Local { opening, taking, store, host, environment, fail_unable, stops, progress };
     Ok(Box::pin(local.run()).await?)
 }
 

@@ -79,6 +79,12 @@ pub enum WorkError {
     /// A user asked for a stop.
     #[error("stopped on request")]
     Stopped,
+    /// Evals could not be run, through no fault of their ideas.
+    #[error("{} could not be run", count(evals))]
+    Unable {
+        /// Which, and why.
+        evals: Vec<String>,
+    },
     /// It failed.
     #[error("{what}: {reason}")]
     Failed {
@@ -106,4 +112,8 @@ impl From<RunError> for TreeError {
             other => Self::Run(Box::new(other)),
         }
     }
+}
+
+fn count(evals: &[String]) -> String {
+    if let [_] = evals { "an eval".to_owned() } else { format!("{} evals", evals.len()) }
 }

@@ -31,6 +31,8 @@ pub struct Asked {
     ended: mpsc::UnboundedSender<Told>,
     /// Whether the search waits for something, having asked for all that it wants at first.
     waits: watch::Sender<bool>,
+    /// Whether the search ended with an error: what runs for it is left alone.
+    abandoned: watch::Sender<bool>,
 }
 
 /// What the run tells the search.
@@ -57,8 +59,8 @@ impl Asked {
     pub(super) fn new() -> (Arc<Self>, mpsc::UnboundedReceiver<Told>) {
         let (ended, told) = mpsc::unbounded_channel();
         let (state, growth) = (Mutex::default(), Arc::default());
-        let waits = watch::Sender::new(false);
-        (Arc::new(Self { state, growth, ended, waits }), told)
+        let [waits, abandoned] = [false; 2].map(watch::Sender::new);
+        (Arc::new(Self { state, growth, ended, waits, abandoned }), told)
     }
 
     /// The search has asked for all that it wants for now.
@@ -103,6 +105,25 @@ impl Asked {
     /// What a try came to.
     pub(super) fn settlement(&self, item: &ItemId) -> Option<Arc<Settled>> {
         self.state().settled.get(item).cloned()
+    }
+
+    /// The search ended with an error. What runs for it elsewhere is left alone: the next sitting asks
+    /// for the same.
+    pub(super) fn abandon(&self) {
+        self.abandoned.send_replace(true);
+        self.close();
+    }
+
+    /// Whether the search ended with an error.
+    pub(super) fn is_abandoned(&self) -> bool {
+        *self.abandoned.borrow()
+    }
+
+    /// Comes true when the search ends with an error.
+    pub(super) async fn abandoned(&self) {
+        let mut abandoned = self.abandoned.subscribe();
+        let told = abandoned.wait_for(|abandoned| *abandoned).await;
+        drop(told.expect("the sender is here"));
     }
 
     /// Nothing more will be asked for.
@@ -178,7 +199,7 @@ mod tests {
             task: format!("{n:04}"),
             attempt: 1,
         };
-        Try { item: ItemId::of_eval("search", n, 0, 1, &spec), spec, name }
+        Try { item: ItemId::of_eval("search", n, (0, 0), 1, &spec), spec, name }
     }
 
     fn settled(item: ItemId) -> Settled {

@@ -44,6 +44,8 @@ pub struct Cluster {
     pub host: HostPaths,
     /// Values of the variables that the command of ideas names: it runs here.
     pub environment: Vec<(String, String)>,
+    /// Whether evals that the infrastructure could not run count as failed.
+    pub fail_unable: bool,
     /// Stops asked for by the user.
     pub stops: mpsc::Receiver<StopLevel>,
     /// Told what happens.
@@ -97,6 +99,7 @@ impl Cluster {
             store: self.store,
             asked,
             told,
+            fail_unable: self.fail_unable,
             stops,
             host: self.host,
             variables: here::variables(&tree, self.environment),
@@ -135,6 +138,10 @@ impl Sitting {
         // What nobody asked for is taken back when the engine begins: what former sittings began
         // and workers may still run has to be asked for before.
         self.asked.has_asked().await;
+        if self.asked.is_abandoned() {
+            lock.release(Some(RunState::Stopped)).await.map_err(RunError::LockLost)?;
+            return Ok(lock);
+        }
         let distributed = Distributed {
             run,
             planner,
@@ -147,7 +154,12 @@ impl Sitting {
             stops: self.stops,
             news,
         };
-        match distributed::run(distributed).await {
+        let ended = tokio::select! {
+            ended = distributed::run(distributed) => ended,
+            // As if this process had died: what workers run for the search goes on.
+            () = self.asked.abandoned() => Ok(Ended { cancelled: true, owed: 1 }),
+        };
+        match ended {
             Ok(Ended { owed, .. }) => {
                 let state = if owed == 0 { RunState::Completed } else { RunState::Stopped };
                 lock.release(Some(state)).await.map_err(RunError::LockLost)?;

@@ -9,6 +9,10 @@ use rollout_protocol::spec::trial::TrialName;
 use crate::tree::ids::{EvalId, NodeId};
 use crate::tree::manifest::{EventKind, Manifest};
 
+/// Sittings that could not make a try for which its name is still found. Further ones are only not
+/// among the records of the run.
+const UNABLE: u32 = 8;
+
 /// The evals of a search, by which settled items are recognized.
 #[derive(Debug, Default)]
 pub(super) struct Former {
@@ -62,10 +66,11 @@ impl Former {
     }
 
     fn attempt(&self, eval: EvalId, item: &ItemId, spec: &Digest) -> Option<u32> {
-        let attempts = (0..=self.rounds)
-            .flat_map(|round| (1..=self.attempts).map(move |attempt| (round, attempt)));
-        let is_it = |(round, attempt): &(u32, u32)| {
-            ItemId::of_eval(&self.tree, eval.0, *round, *attempt, spec) == *item
+        let rounds = (0..=self.rounds).flat_map(|n| (0..=UNABLE).map(move |unable| (n, unable)));
+        let attempts =
+            rounds.flat_map(|rounds| (1..=self.attempts).map(move |attempt| (rounds, attempt)));
+        let is_it = |(rounds, attempt): &((u32, u32), u32)| {
+            ItemId::of_eval(&self.tree, eval.0, *rounds, *attempt, spec) == *item
         };
         attempts.into_iter().find(is_it).map(|(_, attempt)| attempt)
     }
@@ -85,14 +90,16 @@ mod tests {
             cursor: Mutex::new(0),
         };
         let spec = Digest::of(b"spec");
-        for (eval, round, attempt) in [(3, 0, 1), (0, 1, 2), (4, 0, 2), (3, 1, 1)] {
-            let item = ItemId::of_eval("search", eval, round, attempt, &spec);
+        for (eval, rounds, attempt) in
+            [(3, (0, 0), 1), (0, (1, 0), 2), (4, (0, 3), 2), (3, (1, 1), 1)]
+        {
+            let item = ItemId::of_eval("search", eval, rounds, attempt, &spec);
             let name = former.name(&item, &spec).expect("it is one of them");
             let expected = format!("{:04}/search/{eval:04}__{attempt}", eval / 2);
             assert_eq!(name.to_string(), expected);
         }
-        for (eval, round, attempt) in [(5, 0, 1), (0, 2, 1), (0, 0, 3)] {
-            let item = ItemId::of_eval("search", eval, round, attempt, &spec);
+        for (eval, rounds, attempt) in [(5, (0, 0), 1), (0, (2, 0), 1), (0, (0, 0), 3)] {
+            let item = ItemId::of_eval("search", eval, rounds, attempt, &spec);
             assert_eq!(former.name(&item, &spec), None);
         }
     }

@@ -37,6 +37,8 @@ pub struct Local {
     pub host: HostPaths,
     /// Values of the variables that commands name.
     pub environment: Vec<(String, String)>,
+    /// Whether evals that the infrastructure could not run count as failed.
+    pub fail_unable: bool,
     /// Stops asked for by the user.
     pub stops: mpsc::Receiver<StopLevel>,
     /// Told what happens.
@@ -49,7 +51,8 @@ impl Local {
     /// # Errors
     /// [`TreeError`]; what is written down stays.
     pub async fn run(self) -> Result<Manifest, TreeError> {
-        let Self { opening: search, taking, store, host, environment, stops, progress } = self;
+        let Self { opening: search, taking, store, host, environment, fail_unable, .. } = self;
+        let Self { stops, progress, .. } = self;
         let tree = search.tree.clone();
         let plan = Plan::new(&tree, Arc::clone(&store)).await?;
         let (asked, told) = Asked::new();
@@ -84,7 +87,14 @@ impl Local {
         });
         let (over, halting) = (Arc::clone(&asked), stops.clone());
         let engine = async move {
-            let ran = engine.await;
+            let mut engine = Box::pin(engine);
+            let ran = tokio::select! {
+                ran = &mut engine => ran,
+                () = over.abandoned() => {
+                    halting.engine(StopLevel::Kill).await;
+                    engine.await
+                }
+            };
             over.over();
             halting.search(StopLevel::Kill);
             ran
@@ -96,6 +106,7 @@ impl Local {
             store,
             asked,
             told,
+            fail_unable,
             stops,
             host,
             variables,
@@ -116,7 +127,7 @@ pub(super) fn drain() -> (mpsc::Sender<Vec<RunEvent>>, supervise::Task<()>) {
     let task = supervise::spawn("events", async move {
         while let Some(events) = read.recv().await {
             for event in events {
-                tracing::debug!("{:?}", event.kind);
+                tracing::trace!("{:?}", event.kind);
             }
         }
     });

@@ -1,11 +1,22 @@
 //! What a settled try means for its eval.
 
-use rollout_protocol::error::{ErrorClass, ErrorType, TrialError};
-use rollout_protocol::record::{EvalEnd, EvalRecord};
+use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, TrialError};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::{EvalEnd, EvalRecord, Outcome};
 
 use crate::core::Settled;
 use crate::tree::manifest::{EvalError, EvalStatus};
 use crate::tree::run::{EvalOrder, EvalResult};
+
+/// Whether a try says nothing about its idea: the infrastructure failed, however often it was tried,
+/// or no command was run at all. An idea that kills worker after worker is to blame itself.
+pub(super) fn is_unable(settled: &Settled) -> bool {
+    let before = |phase| matches!(phase, Phase::Queued | Phase::EnvironmentSetup);
+    settled.verdict.error.as_ref().is_some_and(|error| {
+        let ours = error.class == ErrorClass::Infrastructure || before(error.phase);
+        settled.verdict.outcome == Outcome::Failed && ours && error.code != ErrorCode::POISONED
+    })
+}
 
 /// Whether another try of the user's own may make it better: its commands failed, or were ended by
 /// their time limit. What the infrastructure did was tried again before.
@@ -76,4 +87,41 @@ fn error(error: Option<&TrialError>, record: Option<&EvalRecord>) -> EvalError {
         },
     };
     EvalError { error_type, message, timed_out }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_protocol::Timestamp;
+    use rollout_protocol::error::RetryClass;
+    use rollout_protocol::id::ItemId;
+    use rollout_protocol::record::Verdict;
+
+    use super::*;
+
+    fn settled(class: ErrorClass, code: ErrorCode, phase: Phase) -> Settled {
+        let kind = ErrorType::AgentExecutionFailed;
+        let error = TrialError::new(kind, code, class, RetryClass::Permanent, "it failed");
+        let verdict = Verdict::failed(error.in_phase(phase));
+        let (item, at) = (ItemId::from_bytes([0; 16]), Timestamp::UNIX_EPOCH);
+        Settled { item, ordinal: None, by: None, verdict, superseded: Vec::new(), at }
+    }
+
+    #[test]
+    fn only_what_an_idea_did_is_its_fault() {
+        use ErrorClass::{Agent, Infrastructure, Task};
+        let bug = || ErrorCode::BUG;
+        for (class, code, phase, expected) in [
+            (Infrastructure, bug(), Phase::AgentExecution, true),
+            (Infrastructure, ErrorCode::POISONED, Phase::AgentExecution, false),
+            (Task, bug(), Phase::EnvironmentSetup, true),
+            (Agent, bug(), Phase::AgentExecution, false),
+            (Agent, bug(), Phase::Verification, false),
+        ] {
+            let told = format!("{class:?} {code:?} {phase:?}");
+            assert_eq!(is_unable(&settled(class, code, phase)), expected, "{told}");
+        }
+        let mut well = settled(Agent, bug(), Phase::Teardown);
+        well.verdict = Verdict::completed(1.0);
+        assert!(!is_unable(&well));
+    }
 }

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::record::EvalRecord;
 use rollout_worker::archive::{self, ArchiveError, ArchivePath, Limits};
+use rollout_worker::outage::chain;
 use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
 
@@ -93,7 +94,7 @@ pub(super) async fn write(
     for output in &record.outputs {
         // A worker's word: nothing but a plain path is written to.
         let Ok(Some(path)) = ArchivePath::clean(output.path.as_bytes()) else { continue };
-        fetch(store, &output.blob, &experiment.join(path.as_path())).await?;
+        best_effort(fetch(store, &output.blob, &experiment.join(path.as_path())).await)?;
     }
     let archives = [
         ("the logs", "logs", &record.logs),
@@ -101,7 +102,7 @@ pub(super) async fn write(
     ];
     for (what, name, logs) in archives {
         if let Some(logs) = logs {
-            unpack(store, what, &logs.archive, &experiment.join(name)).await?;
+            best_effort(unpack(store, what, &logs.archive, &experiment.join(name)).await)?;
         }
     }
     let Some(blob) = &record.results else { return Ok(None) };
@@ -119,6 +120,19 @@ pub(super) async fn write(
     })
     .await?;
     Ok(Some(path))
+}
+
+/// Nothing depends on what commands printed: what the store has lost is not there, and that is all.
+fn best_effort(written: Result<(), ResultsError>) -> Result<(), ResultsError> {
+    match written {
+        Err(error @ (ResultsError::Store { .. } | ResultsError::Archive { .. }))
+            if !error.is_transient() =>
+        {
+            tracing::warn!("something that an eval left is not to be had: {}", chain(&error));
+            Ok(())
+        }
+        written => written,
+    }
 }
 
 async fn make(dir: &Path) -> Result<(), ResultsError> {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 use rollout_protocol::retry::RetryPolicy;
-use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::owner::WorkerDir;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::BlobStore;
@@ -37,6 +36,8 @@ pub(super) struct Search {
     pub(super) store: Arc<dyn BlobStore>,
     pub(super) asked: Arc<Asked>,
     pub(super) told: mpsc::UnboundedReceiver<Told>,
+    /// Whether evals that the infrastructure could not run count as failed.
+    pub(super) fail_unable: bool,
     pub(super) stops: Stops,
     pub(super) host: HostPaths,
     /// Those that commands which run here may see.
@@ -83,22 +84,22 @@ impl Search {
     /// # Errors
     /// [`TreeError`]; what is written down stays.
     pub(super) async fn run(self, ours: oneshot::Receiver<Ours>) -> Result<Manifest, TreeError> {
-        let (asked, stops) = (Arc::clone(&self.asked), self.stops.clone());
+        let asked = Arc::clone(&self.asked);
         let searched = match ours.await {
             Ok(ours) => self.think(ours).await,
             // The run could not be opened, and says why.
             Err(_) => Err(WorkError::Stopped.into()),
         };
-        asked.close();
-        if searched.is_err() {
-            stops.engine(StopLevel::Kill).await;
+        match &searched {
+            Ok(_) | Err(TreeError::Work(WorkError::Stopped)) => asked.close(),
+            Err(_) => asked.abandon(),
         }
         searched
     }
 
     async fn think(self, ours: Ours) -> Result<Manifest, TreeError> {
         let Self { opening, directory, plan, store, asked, told, .. } = self;
-        let Self { stops, host, variables, tickets, clears_up, progress, .. } = self;
+        let Self { stops, host, variables, tickets, clears_up, progress, fail_unable, .. } = self;
         let layout = directory.layout().clone();
         let (at, stop) = (Arc::clone(&store), stops.level());
         let desk = Desk { host, store: at, variables, tickets, clears_up, stop };
@@ -112,6 +113,8 @@ impl Search {
             asked,
             told,
             tries: HashMap::new(),
+            unable: Vec::new(),
+            fail_unable,
             ideas,
             progress,
         };

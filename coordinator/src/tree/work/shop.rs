@@ -5,6 +5,7 @@ use std::error::Error;
 use std::sync::Arc;
 
 use rollout_protocol::blob::MediaType;
+use rollout_protocol::digest::Digest;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::record::EvalRecord;
 use rollout_protocol::spec::trial::TrialName;
@@ -39,6 +40,10 @@ pub(super) struct Shop {
     pub(super) told: mpsc::UnboundedReceiver<Told>,
     /// The tries under way.
     pub(super) tries: HashMap<ItemId, Asking>,
+    /// Evals that the infrastructure could not run, and why.
+    pub(super) unable: Vec<String>,
+    /// Whether those count as failed.
+    pub(super) fail_unable: bool,
     pub(super) ideas: Ideas,
     pub(super) progress: mpsc::UnboundedSender<Progress>,
 }
@@ -74,7 +79,7 @@ impl Shop {
         });
         let spec = spec.map_err(of(failed))?.digest;
         let eval = &order.eval;
-        let item = ItemId::of_eval(&self.tree.name, eval.eval_id.0, order.round, attempt, &spec);
+        let item = self.item(&order, attempt, &spec);
         let name = TrialName {
             agent: eval.parent_node_id.to_string(),
             dataset: self.tree.name.clone(),
@@ -86,6 +91,22 @@ impl Shop {
         Ok(())
     }
 
+    /// The key of a try: one by which it was not asked for, if what came of it by the keys before was
+    /// the infrastructure's doing.
+    fn item(&self, order: &EvalOrder, attempt: u32, spec: &Digest) -> ItemId {
+        let (tree, eval) = (&self.tree.name, order.eval.eval_id.0);
+        let mut unable = 0;
+        loop {
+            let item = ItemId::of_eval(tree, eval, (order.round, unable), attempt, spec);
+            let settled = self.asked.settlement(&item);
+            let was_unable = settled.is_some_and(|settled| outcome::is_unable(&settled));
+            if !was_unable || self.fail_unable || self.tries.contains_key(&item) {
+                return item;
+            }
+            unable += 1;
+        }
+    }
+
     /// What a settled try means: the end of its eval, or another try.
     fn conclude(&mut self, item: ItemId) -> Result<Option<EvalId>, WorkError> {
         let settled = self.asked.settlement(&item);
@@ -94,6 +115,12 @@ impl Shop {
         else {
             return Ok(None);
         };
+        if outcome::is_unable(&settled) && !self.fail_unable {
+            let error = settled.verdict.error.as_ref();
+            let reason = error.map(|error| error.message.clone()).unwrap_or_default();
+            self.unable.push(format!("eval {}: {reason}", order.eval.eval_id));
+            return Ok(None);
+        }
         let record = self.record(&settled)?;
         let cost = record.as_ref().and_then(|record| record.reported_cost);
         let spent = spent.map_or(cost, |spent| Some(spent + cost.unwrap_or(0.0)));
@@ -110,7 +137,8 @@ impl Shop {
         if let Some(candidate) = record.as_ref().and_then(|record| record.candidate.as_ref()) {
             self.repository()?;
             let repository = self.repository.as_ref().expect("it was opened");
-            let imported = repository.import(&order.parent_commit, candidate);
+            let parent = &order.parent_commit;
+            let imported = imported(async || repository.import(parent, candidate).await);
             match self.handle.block_on(imported) {
                 Ok(()) => {}
                 Err(error @ RepositoryError::Refused { .. }) => {
@@ -231,6 +259,10 @@ impl Workshop for Shop {
                 Ok(told) => Some(told),
                 // Only now: what follows from former settlements, another try of an eval for one, is
                 // asked for, and may be running since a former sitting.
+                Err(_) if self.tries.is_empty() && !self.unable.is_empty() => {
+                    // Those that could be made are.
+                    return Err(WorkError::Unable { evals: std::mem::take(&mut self.unable) });
+                }
                 Err(_) => {
                     self.asked.waits();
                     self.handle.block_on(self.told.recv())
@@ -244,6 +276,22 @@ impl Workshop for Shop {
                 }
                 Some(Told::Over) | None => return Err(WorkError::Stopped),
             }
+        }
+    }
+}
+
+/// Takes a candidate in, for as long as the store needs to give it.
+async fn imported(
+    import: impl AsyncFn() -> Result<(), RepositoryError>,
+) -> Result<(), RepositoryError> {
+    let outage = Outage::new("the blob store");
+    let mut patience = outage.patience();
+    loop {
+        match import().await {
+            Err(RepositoryError::Store(error)) if error.is_transient() => {
+                patience.failed(&error).await;
+            }
+            done => return done,
         }
     }
 }

@@ -14,7 +14,7 @@ fn item(n: usize) -> ItemId {
     ItemId::of_eval(
         "search",
         u32::try_from(n).expect("few"),
-        0,
+        (0, 0),
         1,
         &rollout_protocol::digest::Digest::of(b"spec"),
     )
