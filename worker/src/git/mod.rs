@@ -30,6 +30,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 pub use self::bare::{Bare, Identity, TreeEntry};
 pub use self::orphans::end_orphans;
 pub use self::run::{Call, Git};
@@ -114,6 +116,75 @@ impl GitError {
             _ => false,
         }
     }
+
+    /// Whether this host failed, not what git was given: the same call may succeed when it is made
+    /// again.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::TimedOut { .. } => true,
+            Self::Absent(source) | Self::Io { source, .. } => may_pass(source),
+            // Killed, or a program that it started was; 129 is a defect of the call.
+            Self::Failed { code, said, .. } => {
+                code.is_none_or(|code| code > 129)
+                    || SYSTEM.iter().any(|words| said.contains(words))
+            }
+            Self::TooLarge { .. } | Self::Unexpected { .. } | Self::BadBundle { .. } => false,
+        }
+    }
+
+    /// Whether git says that something is wrong with what it was given.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::BadBundle { .. } => true,
+            Self::Failed { code, .. } => {
+                code.is_some_and(|code| REFUSALS.contains(&code)) && !self.is_transient()
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Exit codes with which git says that it does not like what it was given.
+const REFUSALS: [i32; 2] = [1, 128];
+
+/// What git says when the system failed it, or one of the processes that it started.
+const SYSTEM: [&str; 13] = [
+    "No space left on device",
+    "Disk quota exceeded",
+    "Input/output error",
+    "Read-only file system",
+    "Cannot allocate memory",
+    "ut of memory",
+    "Resource temporarily unavailable",
+    "Too many open files",
+    "Stale file handle",
+    "died of signal",
+    "unable to fork",
+    "unable to create thread",
+    "unable to create async thread",
+];
+
+/// Whether an error of the system may pass without anybody doing anything about the path that it
+/// is about: something is exhausted or busy, or hardware fails.
+pub fn may_pass(error: &io::Error) -> bool {
+    use io::ErrorKind::{
+        Interrupted, OutOfMemory, QuotaExceeded, ReadOnlyFilesystem, ResourceBusy,
+        StaleNetworkFileHandle, StorageFull, TimedOut, WouldBlock,
+    };
+    let kind = matches!(
+        error.kind(),
+        Interrupted
+            | OutOfMemory
+            | QuotaExceeded
+            | ReadOnlyFilesystem
+            | ResourceBusy
+            | StaleNetworkFileHandle
+            | StorageFull
+            | TimedOut
+            | WouldBlock
+    );
+    let known = [Errno::IO, Errno::MFILE, Errno::NFILE];
+    kind || known.iter().any(|known| error.raw_os_error() == Some(known.raw_os_error()))
 }
 
 /// Whether a text is the name of a commit: 40 or 64 lower-case hexadecimal digits.

@@ -119,3 +119,28 @@ async fn a_call_to_another_machine_has_the_users_environment_and_no_repository_b
     let asked = Git::remote(below).call(["rev-parse", "--git-dir"]).run().await;
     assert!(matches!(asked, Err(GitError::Failed { .. })), "{asked:?}");
 }
+
+#[test]
+fn what_the_host_did_is_told_from_what_git_refuses() {
+    let failed = |code, said: &str| {
+        let (what, said) = ("fetch".to_owned(), said.to_owned());
+        let error = GitError::Failed { what, said, code };
+        (error.is_transient(), error.is_refusal())
+    };
+    let (host, input) = ((true, false), (false, true));
+    assert_eq!(failed(None, "it ended with signal: 9 (SIGKILL)"), host);
+    assert_eq!(failed(Some(137), ""), host);
+    // As git says it when a process that it started is killed.
+    assert_eq!(failed(Some(1), "error: index-pack died of signal 9; error: index-pack died"), host);
+    assert_eq!(failed(Some(128), "fatal: write error: Input/output error"), host);
+    assert_eq!(failed(Some(128), "fatal: Out of memory, malloc failed"), host);
+    assert_eq!(failed(Some(128), "fatal: sha1 file write error: No space left on device"), host);
+    assert_eq!(failed(Some(128), "error: object 1: hasDotgit: contains '.git'"), input);
+    assert_eq!(failed(Some(1), "error: bad pack header"), input);
+    assert_eq!(failed(Some(129), "usage: git fetch"), (false, false), "a defect of ours");
+    let io = |code| GitError::io("reading", "x", std::io::Error::from_raw_os_error(code));
+    let [error, files, denied] = [5, 24, 13].map(|code| io(code).is_transient());
+    assert_eq!((error, files, denied), (true, true, false));
+    let bundle = GitError::BadBundle { path: "x".into(), reason: "odd".into() };
+    assert_eq!((bundle.is_transient(), bundle.is_refusal()), input);
+}

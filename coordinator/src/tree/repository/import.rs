@@ -20,8 +20,8 @@ impl Repository {
     /// [`Repository::spec`] knows it, and references may be made to it. May be repeated.
     ///
     /// # Errors
-    /// [`RepositoryError::Refused`] when it is not what a candidate has to be; anything else may
-    /// pass.
+    /// [`RepositoryError::Refused`] when it is not what a candidate has to be. Anything else says
+    /// nothing about the candidate, and may pass when [`RepositoryError::is_transient`] says so.
     pub async fn import(&self, parent: &str, candidate: &Bundle) -> Result<(), RepositoryError> {
         let refused =
             |reason: String| RepositoryError::Refused { commit: candidate.commit.clone(), reason };
@@ -34,7 +34,7 @@ impl Repository {
         }
         self.ensure(parent).await?;
         match self.fetch(candidate, limits::CANDIDATE_BUNDLE_BYTES).await {
-            Err(RepositoryError::Git { source, .. }) if is_the_candidates_fault(&source) => {
+            Err(RepositoryError::Git { source, .. }) if source.is_refusal() => {
                 return Err(refused(source.to_string()));
             }
             fetched => fetched?,
@@ -99,15 +99,6 @@ impl Repository {
             self.bare.git().call(["update-ref", before, parent]).run().await?;
         }
         bundle::read(&self.bare, file, link, name, true).await
-    }
-}
-
-/// Whether git's answer is about what it was given, rather than about this host.
-fn is_the_candidates_fault(error: &GitError) -> bool {
-    match error {
-        GitError::BadBundle { .. } => true,
-        GitError::Failed { .. } => !error.is_disk_full(),
-        _ => false,
     }
 }
 

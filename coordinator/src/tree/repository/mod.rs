@@ -43,7 +43,7 @@ use std::sync::{Arc, Mutex};
 
 use rollout_protocol::limits;
 use rollout_protocol::spec::eval::RepositorySpec;
-use rollout_worker::git::{Bare, GitError};
+use rollout_worker::git::{self, Bare, GitError};
 use rollout_worker::store::{BlobStore, StoreError};
 
 use self::bundles::Bundles;
@@ -141,6 +141,21 @@ pub enum RepositoryError {
 impl RepositoryError {
     fn disk(action: &'static str, path: &Path, source: impl Into<io::Error>) -> Self {
         Self::Disk { action, path: path.to_owned(), source: source.into() }
+    }
+
+    /// Whether the same may well succeed when it is done again: this host or the blob store failed,
+    /// and nothing is wrong with what it was about.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Git { source, .. } => source.is_transient(),
+            Self::Store(source) => source.is_transient(),
+            Self::Disk { source, .. } => git::may_pass(source),
+            Self::Dirty { .. }
+            | Self::Unusable { .. }
+            | Self::Unknown { .. }
+            | Self::Refused { .. }
+            | Self::BadName { .. } => false,
+        }
     }
 
     /// The message with the chain of causes.
