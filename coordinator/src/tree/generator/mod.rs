@@ -20,6 +20,8 @@ mod course;
 mod error;
 mod harvest;
 #[cfg(test)]
+pub(super) mod testing;
+#[cfg(test)]
 mod tests;
 mod uploads;
 pub mod variables;

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use rollout_protocol::id::RunId;
+use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::environment::{Owner, Provider};
 use rollout_worker::owner::{HostOwners, WorkerDir};
@@ -21,7 +23,7 @@ use crate::host::{self, HostPaths};
 use crate::journal::Layout;
 use crate::run::tickets::{Ticket, Tickets};
 use crate::run::{RunError, host_name};
-use crate::tree::generator::{Generator, Holder};
+use crate::tree::generator::{Generator, Holder, IdeasError};
 use crate::tree::ids::NodeId;
 use crate::tree::run::{COST_FILE, IdeasOrder, TreeError, WorkError};
 
@@ -40,6 +42,8 @@ pub(super) struct Desk {
 /// Has ideas written.
 pub(super) struct Ideas {
     generator: Generator,
+    /// Commands at once: as many as evals, whose host this may be, too.
+    at_once: usize,
     tickets: Option<Arc<Tickets>>,
     stop: watch::Receiver<Option<StopLevel>>,
 }
@@ -76,7 +80,8 @@ impl Desk {
         let owner = Owner::current(dir.path().to_owned());
         let holder = Holder { run, worker: dir.id().clone(), owner };
         let generator = Generator::new(tree, Arc::new(services), holder);
-        Ok((Ideas { generator, tickets, stop }, dir))
+        let at_once = tree.search.max_parallel_evals.max(1) as usize;
+        Ok((Ideas { generator, at_once, tickets, stop }, dir))
     }
 }
 
@@ -114,9 +119,8 @@ impl Ideas {
         done: &mut dyn FnMut(NodeId) -> Result<(), TreeError>,
     ) -> Result<(), TreeError> {
         let (end, ending) = watch::channel(*self.stop.borrow());
-        let at_once = orders.len().max(1);
         let written = orders.into_iter().map(|order| self.write_one(order, ending.clone()));
-        let mut written = std::pin::pin!(stream::iter(written).buffer_unordered(at_once));
+        let mut written = std::pin::pin!(stream::iter(written).buffer_unordered(self.at_once));
         let (mut first, mut stop) = (Ok(()), self.stop.clone());
         loop {
             let next = tokio::select! {
@@ -142,14 +146,37 @@ impl Ideas {
         stop: watch::Receiver<Option<StopLevel>>,
     ) -> Result<NodeId, TreeError> {
         let node = order.node.node_id;
-        let _ticket = self.ticket(stop.clone()).await?;
-        let cost = self.generator.generate(&order, stop).await.map_err(WorkError::from)?;
+        let cost = self.generate(&order, stop).await?;
         if cost > 0.0 {
             let file = order.into.join(COST_FILE);
             let written = tokio::fs::write(&file, cost.to_string()).await;
             written.map_err(|source| TreeError::File { action: "write", path: file, source })?;
         }
         Ok(node)
+    }
+
+    /// Runs the command; again when its environment failed, as evals are tried again.
+    async fn generate(
+        &self,
+        order: &IdeasOrder,
+        mut stop: watch::Receiver<Option<StopLevel>>,
+    ) -> Result<f64, WorkError> {
+        let (policy, mut failed) = (RetryPolicy::default(), 0);
+        loop {
+            let ticket = self.ticket(stop.clone()).await?;
+            let error = match self.generator.generate(order, stop.clone()).await {
+                Ok(cost) => return Ok(cost),
+                Err(error) => error,
+            };
+            drop(ticket);
+            failed += 1;
+            let Some(wait) = wait(&policy, failed, &error) else { return Err(error.into()) };
+            tracing::warn!("{}; it is tried again", error.chain());
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                _ = stop.wait_for(Option::is_some) => return Err(WorkError::Stopped),
+            }
+        }
     }
 
     /// Waits until the command may run.
@@ -165,5 +192,94 @@ impl Ideas {
             ticket = tickets.llm() => Ok(Some(ticket)),
             _ = stop.wait_for(Option::is_some) => Err(WorkError::Stopped),
         }
+    }
+}
+
+/// How long is waited before a command is run again that failed so often; nothing when it is not.
+fn wait(policy: &RetryPolicy, failed: u32, error: &IdeasError) -> Option<Duration> {
+    let wait = policy.delay(failed, rand::random());
+    wait.filter(|_| error.fault.is_transient())
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_worker::environment::FailureKind;
+    use rollout_worker::environment::fake::{At, Call, Effect};
+
+    use super::*;
+    use crate::tree::generator::testing::Bench;
+
+    fn ideas(bench: &Bench, script: &str, at_once: usize) -> Ideas {
+        let generator = bench.generator(&bench.tree(script));
+        Ideas { generator, at_once, tickets: None, stop: bench.stop.subscribe() }
+    }
+
+    async fn written(bench: &Bench, script: &str) -> Result<(), TreeError> {
+        ideas(bench, script, 1).write(vec![bench.order()], &mut |_| Ok(())).await
+    }
+
+    fn creations(bench: &Bench) -> usize {
+        bench.provider.calls().iter().filter(|call| **call == Call::Create).count()
+    }
+
+    #[tokio::test]
+    async fn a_failed_environment_is_tried_again_and_a_failed_command_is_not() {
+        let (bench, down) = (Bench::new(), Effect::Fail(FailureKind::Unreachable));
+        bench.provider.fault(At::Nth(Call::Create, 0), down);
+        written(&bench, "echo x > /ideas/a.md").await.expect("written by the second try");
+        assert_eq!((creations(&bench), bench.ideas().len()), (2, 1));
+        let bench = Bench::new();
+        written(&bench, "echo x > /ideas/a.md; exit 3").await.expect_err("it failed");
+        assert_eq!(creations(&bench), 1);
+        bench.provider.fault(At::Every(Call::Create), down);
+        let error = written(&bench, "echo").await.expect_err("down for good");
+        assert!(matches!(error, TreeError::Work(WorkError::Failed { .. })), "{error:?}");
+        assert_eq!(creations(&bench), 4, "no more tries than evals have");
+    }
+
+    #[tokio::test]
+    async fn a_stop_ends_the_waiting_for_another_try() {
+        let bench = Bench::new();
+        bench.provider.fault(At::Every(Call::Create), Effect::Fail(FailureKind::Service));
+        let stopping = async {
+            while creations(&bench) == 0 {
+                tokio::task::yield_now().await;
+            }
+            bench.stop.send_replace(Some(StopLevel::Drain));
+        };
+        let (ended, ()) = tokio::join!(written(&bench, "echo"), stopping);
+        assert!(matches!(ended, Err(TreeError::Work(WorkError::Stopped))), "{ended:?}");
+        assert!(creations(&bench) < 3);
+    }
+
+    #[tokio::test]
+    async fn no_more_commands_run_at_once_than_evals_may() {
+        let bench = Bench::new();
+        let orders = (0..5).map(|n| {
+            let mut order = bench.order();
+            order.node.node_id = NodeId(n);
+            order.into.set_file_name(format!(".new-{n}"));
+            fs::create_dir_all(&order.into).expect("made");
+            order
+        });
+        let (orders, mut most, mut done) = (orders.collect(), 0, Vec::new());
+        let ideas = ideas(&bench, "echo x > /ideas/a.md; sleep 0.05", 2);
+        let mut note = |node| {
+            done.push(node);
+            Ok(())
+        };
+        {
+            let mut writing = std::pin::pin!(ideas.write(orders, &mut note));
+            let written = loop {
+                let there = bench.provider.existing().len();
+                most = most.max(there);
+                tokio::select! {
+                    written = &mut writing => break written,
+                    () = tokio::task::yield_now() => {}
+                }
+            };
+            written.expect("written");
+        }
+        assert_eq!((most, done.len()), (2, 5));
     }
 }
