@@ -1,5 +1,7 @@
 //! What changed between two commits of a search.
 
+use std::time::Duration;
+
 use rollout_worker::git::{GitError, is_commit};
 
 use super::{Repository, RepositoryError};
@@ -7,12 +9,18 @@ use super::{Repository, RepositoryError};
 /// Bytes of a patch: far above what anybody reads.
 const PATCH_BYTES: u64 = 512 * 1024;
 
+/// Longest that two commits are compared.
+const LIMIT: Duration = Duration::from_secs(600);
+
 /// Paths that are counted in front of it.
 const STAT: &str = "--stat=100,80,200";
 
 /// How it is made, whatever anybody configured: no program, no conversion, no colour; the same
-/// whatever else the repository holds.
-const ARGS: [&str; 9] = [
+/// whatever else the repository holds. Larger files than anybody reads are only named: comparing
+/// them line by line may take hours.
+const ARGS: [&str; 11] = [
+    "-c",
+    "core.bigFileThreshold=4m",
     "diff-tree",
     "--patch-with-stat",
     STAT,
@@ -27,14 +35,17 @@ const ARGS: [&str; 9] = [
 /// What stands at the end of a patch that is not whole.
 const CUT: &str = "[… the rest of the changes is left out …]\n";
 
+/// What a patch is that could not be made in time.
+const NOT_COMPARED: &str = "[… the changes are not shown: comparing them takes too long …]\n";
+
 impl Repository {
     /// The changes from one commit of the search to another: how much of which file, and a patch.
-    /// One that is too long is cut after a line, and says so.
+    /// One that is too long is cut after a line, and says so; so does one that takes too long.
     ///
     /// # Errors
     /// [`RepositoryError`].
     pub async fn diff(&self, from: &str, to: &str) -> Result<Vec<u8>, RepositoryError> {
-        self.bounded_diff(from, to, PATCH_BYTES).await
+        self.bounded_diff(from, to, PATCH_BYTES, LIMIT).await
     }
 
     pub(super) async fn bounded_diff(
@@ -42,6 +53,7 @@ impl Repository {
         from: &str,
         to: &str,
         max_bytes: u64,
+        limit: Duration,
     ) -> Result<Vec<u8>, RepositoryError> {
         for commit in [from, to] {
             if !is_commit(commit) {
@@ -49,7 +61,8 @@ impl Repository {
             }
             self.ensure(commit).await?;
         }
-        let call = self.bare.git().call(ARGS).more([from, to]).more(["--"]).max_bytes(max_bytes);
+        let call = self.bare.git().call(ARGS).more([from, to]).more(["--"]);
+        let call = call.max_bytes(max_bytes).limit(limit);
         let mut patch = Vec::new();
         match call.run_into(&mut patch).await {
             Ok(_) => Ok(patch),
@@ -60,6 +73,8 @@ impl Repository {
                 patch.extend_from_slice(CUT.as_bytes());
                 Ok(patch)
             }
+            // It would take as long the next time.
+            Err(GitError::TimedOut { .. }) => Ok(NOT_COMPARED.into()),
             Err(error) => Err(self.git(error)),
         }
     }

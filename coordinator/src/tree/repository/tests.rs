@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::spec::eval::Bundle;
@@ -8,6 +9,8 @@ use rollout_worker::store::MemoryStore;
 
 use super::*;
 use crate::tree::manifest::{Cleanup, CleanupKind};
+
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// A user's repository, a run's directory, and the repository of its search.
 struct World {
@@ -56,7 +59,7 @@ impl World {
         let file = self.run.path().join("made.bundle");
         rollout_worker::removal::remove_now(&file).expect("removed");
         let git = self.repository.bare.git();
-        bundle::write(git, commit, parent, &file, 1 << 20).await.expect("written");
+        bundle::write(git, commit, parent, &file, 1 << 24).await.expect("written");
         let blob = self.store.put_file(&file, MediaType::Bytes).await.expect("stored");
         git.call(["prune", "--expire=now"]).run().await.expect("forgotten");
         Bundle { commit: commit.to_owned(), parent: parent.map(str::to_owned), blob }
@@ -419,7 +422,7 @@ async fn changes_are_told_whatever_the_repository_says_and_within_bounds() {
     let candidate = world.candidate(&root, "new file", "100644", &text).await;
     world.repository.import(&root, &candidate).await.expect("taken in");
     let shown = async |to: &str, most| {
-        let shown = world.repository.bounded_diff(&root, to, most).await.expect("compared");
+        let shown = world.repository.bounded_diff(&root, to, most, MINUTE).await.expect("compared");
         String::from_utf8(shown).expect("text")
     };
     let whole = shown(&candidate.commit, 1 << 20).await;
@@ -436,4 +439,23 @@ async fn changes_are_told_whatever_the_repository_says_and_within_bounds() {
     assert!(shown(&attributes.commit, 1 << 20).await.contains("+* diff=x"));
     let unknown = world.repository.diff(&root, "--output=/tmp/x").await;
     assert!(matches!(unknown, Err(RepositoryError::Unknown { .. })), "{unknown:?}");
+}
+
+#[tokio::test]
+async fn a_change_too_large_to_be_compared_is_told_and_stops_nothing() {
+    let world = World::new().await;
+    let root = world.repository.root();
+    let lines = |step: usize| (0..700_000).map(move |n| format!("{}\n", n * step % 1_000_003));
+    let (one, two): (String, String) = (lines(7).collect(), lines(11).collect());
+    assert!(one.len() > 4 << 20 && two.len() > 4 << 20);
+    let large = world.candidate(&root, "large.txt", "100644", &one).await;
+    world.repository.import(&root, &large).await.expect("taken in");
+    let changed = world.candidate(&root, "large.txt", "100644", &two).await;
+    world.repository.import(&root, &changed).await.expect("taken in");
+    let diff = world.repository.diff(&large.commit, &changed.commit).await.expect("compared");
+    let diff = String::from_utf8(diff).expect("text");
+    assert!(diff.contains("large.txt | Bin") && diff.len() < 1000, "{diff}");
+    let late = world.repository.bounded_diff(&root, &changed.commit, 1000, Duration::ZERO).await;
+    let late = String::from_utf8(late.expect("a note")).expect("text");
+    assert!(late.contains("takes too long"), "{late}");
 }
