@@ -11,7 +11,7 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::supervise;
 use tokio::sync::mpsc;
 
-use super::{Clock, Directory, EvalResult, Sitting, TreeError, Workshop, resume};
+use super::{Clock, Directory, EvalResult, Sitting, TreeError, Workshop, contexts, resume};
 use crate::config::{TreeFile, tree_document};
 use crate::run::{Fence, Lost, RunLock, Taking};
 use crate::tree::ids::NodeId;
@@ -201,6 +201,10 @@ pub(super) fn run_config(tree: &TreeFile, dry_run: bool) -> Result<RunConfig, Tr
         reason: format!("the profile has no digest: {error}"),
     };
     let text = |path: &PathBuf| path.to_string_lossy().into_owned();
+    let mut settings = tree_document(tree);
+    if !dry_run {
+        contexts::note(tree, &mut settings)?;
+    }
     Ok(RunConfig {
         ideas_per_node: search.ideas_per_node,
         max_depth: search.max_depth,
@@ -225,7 +229,7 @@ pub(super) fn run_config(tree: &TreeFile, dry_run: bool) -> Result<RunConfig, Tr
         budget_cost: tree.budgets.cost,
         keep_rejected_worktrees: tree.keep_rejected_worktrees,
         keep_failed_artifacts: tree.keep_failed_artifacts,
-        settings: tree_document(tree),
+        settings,
         scoring_profile_digest: tree.profile.digest().map_err(invalid)?,
         scoring_profile: tree.profile.clone(),
     })

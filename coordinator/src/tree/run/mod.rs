@@ -12,6 +12,7 @@
 mod begin;
 mod cleanup;
 mod clock;
+mod contexts;
 mod directory;
 mod error;
 mod ideas;
