@@ -6,6 +6,30 @@ use crate::cli::error::CliError;
 use crate::run::LockError;
 use crate::tree::run::{TreeError, WorkError};
 
+/// How a search is gone on with that has a name.
+const SAME: &str = "the same command";
+
+impl CliError {
+    /// The error of a search of this name which only its directory says: hints tell it.
+    pub(super) fn of_unnamed(mut self, name: &str) -> Self {
+        let named = format!("{SAME} with `--tree-run-id {name}`");
+        for hint in &mut self.hints {
+            *hint = hint.replace(SAME, &named);
+        }
+        self
+    }
+
+    /// Only a search that has a name can be gone on with.
+    pub(super) fn nameless(what: &str) -> Self {
+        let message = format!(
+            "{what} needs the name of a search: without `tree_run_id` every search has the name \
+             of the time at which it begins"
+        );
+        Self::new(ExitCode::Config, message)
+            .hint("give `--tree-run-id`, the name of the search's directory below `runs_root`")
+    }
+}
+
 impl From<TreeError> for CliError {
     fn from(error: TreeError) -> Self {
         let error = match error {
@@ -55,5 +79,21 @@ impl From<TreeError> for CliError {
             | TreeError::Plan(_)
             | TreeError::Run(_) => Self::failure(what, &error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_without_a_name_of_its_own_is_gone_on_with_by_the_name_it_got() {
+        let stopped = || CliError::from(TreeError::Work(WorkError::Stopped));
+        assert_eq!(stopped().hints, ["the same command goes on with it"]);
+        let hints = stopped().of_unnamed("20260101_000000").hints;
+        assert_eq!(
+            hints,
+            ["the same command with `--tree-run-id 20260101_000000` goes on with it"]
+        );
     }
 }

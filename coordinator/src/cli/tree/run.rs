@@ -18,7 +18,7 @@ use crate::tree::run::Directory;
 /// Search over the commits of a repository: ideas are tried on the best commits so far
 ///
 /// A search that was stopped, by a signal or by a crash, is gone on with by the same command, and
-/// ends as if nothing had happened. The first Ctrl-C lets commands that run end, the second ends
+/// ends as if nothing had happened; where the file has no `tree_run_id`, with `--tree-run-id`. The first Ctrl-C lets commands that run end, the second ends
 /// them at once. With `--dry-run` no command runs and no repository is touched: what comes of an
 /// eval follows from its number, so that every outcome comes up.
 #[derive(Debug, Args)]
@@ -86,6 +86,20 @@ pub(in crate::cli) struct RunArgs {
     keys: KeyOptions,
 }
 
+impl RunArgs {
+    /// Whether evals run on workers elsewhere.
+    #[cfg(feature = "nats")]
+    fn evals_elsewhere(&self) -> bool {
+        self.elsewhere.is_given()
+    }
+
+    /// Whether evals run on workers elsewhere.
+    #[cfg(not(feature = "nats"))]
+    const fn evals_elsewhere(&self) -> bool {
+        false
+    }
+}
+
 /// Runs the command; `begun` when only a search that is there is gone on with.
 pub(in crate::cli) async fn run(
     args: RunArgs,
@@ -98,6 +112,10 @@ pub(in crate::cli) async fn run(
     for warning in ConfigWarning::grouped(&warnings) {
         printer.warning(&warning);
     }
+    if !tree.is_named && (begun || args.report_only) {
+        let what = if begun { "`rollout tree resume`" } else { "`--report-only`" };
+        return Err(CliError::nameless(what));
+    }
     if args.report_only {
         return validate::anew(tree.run_dir(), args.json, printer).await;
     }
@@ -109,7 +127,12 @@ pub(in crate::cli) async fn run(
         let directory = Directory::new(&run_dir);
         supervise::blocking(move || directory.manifest()).await.map_err(CliError::from)?;
     }
-    let manifest = sit::sit(tree, &args, printer).await?;
+    let (name, is_named) = (tree.name.clone(), tree.is_named);
+    if !is_named {
+        printer.hint(&format!("the name of this search is {name}: `--tree-run-id` takes it"));
+    }
+    let sat = sit::sit(tree, &args, printer).await;
+    let manifest = sat.map_err(|error| if is_named { error } else { error.of_unnamed(&name) })?;
     printer.data(&show::text(&manifest, args.json)?)?;
     if !args.json {
         let page = run_dir.join("tree.html");
@@ -119,9 +142,12 @@ pub(in crate::cli) async fn run(
 }
 
 fn prepare(args: &RunArgs) -> Result<(TreeFile, Vec<ConfigWarning>), CliError> {
-    // Elsewhere, workers say themselves which variables they have; but ideas are written here.
     let is_set = |name: &str| args.dry_run || std::env::var(name).is_ok();
-    let options = TreeOptions { overrides: args.keys.overrides(), ..TreeOptions::new(&is_set) };
+    let options = TreeOptions {
+        overrides: args.keys.overrides(),
+        evals_elsewhere: args.evals_elsewhere(),
+        ..TreeOptions::new(&is_set)
+    };
     let mut problems = Problems::default();
     let tree = read_tree(&args.tree, &options, &mut problems);
     let (tree, warnings) = problems.finish(tree)?;

@@ -11,6 +11,9 @@ use super::super::fields::{Field, Fields};
 use super::super::problem::ErrorKind;
 use super::super::task::docker_image;
 
+/// The command that writes ideas.
+pub(super) const IDEAS: &str = "ideas";
+
 /// Time limit of a command that has none, seconds.
 const TIMEOUT_SEC: f64 = 3600.0;
 
@@ -61,7 +64,7 @@ impl Commands {
     pub fn named(&self) -> impl Iterator<Item = (&'static str, &Command)> {
         let Self { ideas, implement, tests, review, sweep } = self;
         [
-            ("ideas", Some(ideas)),
+            (IDEAS, Some(ideas)),
             ("implement", Some(implement)),
             ("tests", tests.as_ref()),
             ("review", review.as_ref()),
@@ -96,7 +99,7 @@ pub(super) fn read(field: &Field<'_>, default: &Place) -> Commands {
         command(&field, default).unwrap_or_else(nothing)
     };
     let commands = Commands {
-        ideas: needed(&mut fields, "ideas"),
+        ideas: needed(&mut fields, IDEAS),
         implement: needed(&mut fields, "implement"),
         sweep: needed(&mut fields, "sweep"),
         tests: command(&fields.take("tests"), default),

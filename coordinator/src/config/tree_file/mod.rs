@@ -34,6 +34,9 @@ pub struct TreeFile {
     pub file: PathBuf,
     /// `tree_run_id`: its name, and that of its directory.
     pub name: String,
+    /// Whether the file or the command line says so; otherwise the clock did, and will say another
+    /// one the next time.
+    pub is_named: bool,
     /// `runs_root`: parent of that directory; counts from the current one.
     pub runs_root: PathBuf,
     /// `repository`; counts from the file, as `root_baseline_csv` and `context_ideas_dirs` do.
@@ -131,10 +134,11 @@ fn tree(file: &Path, fields: &mut Fields<'_>, options: &TreeOptions<'_>) -> Tree
     let environment = commands::place(&fields.take("environment"));
     let evals = fields.take("max_total_idea_evals");
     let default = environment.clone();
+    let name = names::read(&fields.take("tree_run_id"));
     TreeFile {
         file: file.to_owned(),
-        name: names::read(&fields.take("tree_run_id"))
-            .unwrap_or_else(|| options.now.strftime("%Y%m%d_%H%M%S").to_string()),
+        is_named: name.is_some(),
+        name: name.unwrap_or_else(|| options.now.strftime("%Y%m%d_%H%M%S").to_string()),
         runs_root: path(&fields.take("runs_root")).unwrap_or_else(|| "tree_runs".into()),
         repository: path(&fields.take("repository")).unwrap_or_else(|| ".".into()),
         root_commit: root_commit(&fields.take("root_commit")),

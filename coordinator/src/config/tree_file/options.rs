@@ -9,6 +9,7 @@ use super::super::elements::names;
 use super::super::fields::Spot;
 use super::super::problem::{ConfigError, ErrorKind, Problems};
 use super::TreeFile;
+use super::commands::IDEAS;
 
 /// What the command line and the host say about a search.
 pub struct TreeOptions<'a> {
@@ -16,8 +17,11 @@ pub struct TreeOptions<'a> {
     pub overrides: TreeOverrides,
     /// Local time, for the name of a search that has none.
     pub now: Zoned,
-    /// Whether a variable is set where commands will run. Its value is never asked for.
+    /// Whether a variable is set here. Its value is never asked for.
     pub is_set: &'a dyn Fn(&str) -> bool,
+    /// Whether evals run elsewhere: workers say themselves which variables they have, and only
+    /// those of the command `ideas` have to be set here.
+    pub evals_elsewhere: bool,
 }
 
 /// What replaces keys of the file; the fields have the names of the keys.
@@ -63,9 +67,14 @@ macro_rules! replace {
 }
 
 impl<'a> TreeOptions<'a> {
-    /// No replacements, the present time, and the variables that `is_set` says.
+    /// No replacements, the present time, the variables that `is_set` says, and evals here.
     pub fn new(is_set: &'a dyn Fn(&str) -> bool) -> Self {
-        Self { overrides: TreeOverrides::default(), now: Zoned::now(), is_set }
+        Self {
+            overrides: TreeOverrides::default(),
+            now: Zoned::now(),
+            is_set,
+            evals_elsewhere: false,
+        }
     }
 
     pub(super) fn apply(&self, tree: &mut TreeFile, problems: &mut Problems) {
@@ -78,9 +87,11 @@ impl<'a> TreeOptions<'a> {
             let place = Path::new("command line");
             problems.error(spot.error(place, ErrorKind::BadValue, found, names::EXPECTED));
         }
+        if let Some(name) = &given.tree_run_id {
+            (tree.name, tree.is_named) = (name.clone(), true);
+        }
         let search = &mut tree.search;
         replace! {
-            given.tree_run_id => tree.name,
             given.runs_root => tree.runs_root,
             given.ideas_per_node => search.ideas_per_node,
             given.max_depth => search.max_depth,
@@ -99,10 +110,11 @@ impl<'a> TreeOptions<'a> {
         }
     }
 
-    /// Every variable that a command refers to without a default is set.
+    /// Every variable that a command which runs here refers to without a default is set.
     pub(super) fn check_variables(&self, tree: &TreeFile, problems: &mut Problems) {
-        let commands = tree.commands.named().flat_map(|(_, command)| command.env.values());
-        for variable in commands {
+        let all = tree.commands.named();
+        let here = all.filter(|(name, _)| !self.evals_elsewhere || *name == IDEAS);
+        for variable in here.flat_map(|(_, command)| command.env.values()) {
             for (name, has_default) in variable.template.variables() {
                 if has_default || (self.is_set)(&name) {
                     continue;

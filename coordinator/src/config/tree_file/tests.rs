@@ -134,3 +134,32 @@ fn what_decides_may_not_change() {
     assert_eq!(change("sweep_config_limit: 5"), ["sweep_config_limit: null is now 5"]);
     assert_eq!(change("budgets: {evals: 3}"), ["budgets.evals: null is now 3"]);
 }
+
+#[test]
+fn only_commands_that_run_here_need_their_variables_here() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("tree.yaml");
+    std::fs::write(dir.path().join("base.csv"), "config_id\n").expect("written");
+    let text = SMALL.replace("run: ideas.sh", "run: ideas.sh, env: {A: '${OURS}'}");
+    let text = text.replace("run: sweep.sh", "run: sweep.sh, env: {B: '${THEIRS}'}");
+    std::fs::write(&file, text).expect("written");
+    let keys = |evals_elsewhere| {
+        let is_set = |_: &str| false;
+        let options = TreeOptions { evals_elsewhere, ..TreeOptions::new(&is_set) };
+        let mut problems = Problems::default();
+        let tree = read_tree(&file, &options, &mut problems);
+        let errors = problems.finish(tree).expect_err("unset").errors;
+        errors.into_iter().map(|error| error.key).collect::<Vec<_>>()
+    };
+    assert_eq!(keys(false), ["commands.ideas.env.A", "commands.sweep.env.B"]);
+    assert_eq!(keys(true), ["commands.ideas.env.A"]);
+}
+
+#[test]
+fn a_search_has_a_name_or_one_of_the_clock() {
+    assert!(!good(SMALL).is_named);
+    assert!(good(&format!("tree_run_id: mine\n{SMALL}")).is_named);
+    let overrides =
+        TreeOverrides { tree_run_id: Some("other".to_owned()), ..TreeOverrides::default() };
+    assert!(read(SMALL, overrides).0.expect("a search").is_named);
+}

@@ -102,7 +102,7 @@ impl Cluster {
             fail_unable: self.fail_unable,
             stops,
             host: self.host,
-            variables: here::variables(&tree, self.environment),
+            variables: here::variables([&tree.commands.ideas], self.environment),
             tickets,
             clears_up: true,
             progress: self.progress,

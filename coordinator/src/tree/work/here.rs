@@ -15,7 +15,7 @@ use super::asked::Asked;
 use super::search::{Ours, Search, opening, outcome};
 use super::stops::Stops;
 use super::{EvalPlanner, Plan, Progress};
-use crate::config::TreeFile;
+use crate::config::{Command, TreeFile};
 use crate::core::Bounds;
 use crate::host::{self, HostPaths};
 use crate::journal::Layout;
@@ -57,7 +57,8 @@ impl Local {
         let plan = Plan::new(&tree, Arc::clone(&store)).await?;
         let (asked, told) = Asked::new();
         let directory = Directory::new(tree.run_dir());
-        let variables = variables(&tree, environment);
+        let commands = tree.commands.named().map(|(_, command)| command);
+        let variables = variables(commands, environment);
         let (stops, engine_stops, _passing) = Stops::fork(stops);
         let (events, _draining) = drain();
         let (_no_hints, hints) = mpsc::channel(1);
@@ -135,8 +136,11 @@ pub(super) fn drain() -> (mpsc::Sender<Vec<RunEvent>>, supervise::Task<()>) {
 }
 
 /// The variables that commands may see: those that they name.
-pub(super) fn variables(tree: &TreeFile, environment: Vec<(String, String)>) -> TrialVariables {
-    let values = tree.commands.named().flat_map(|(_, command)| command.env.values());
+pub(super) fn variables<'a>(
+    commands: impl IntoIterator<Item = &'a Command>,
+    environment: Vec<(String, String)>,
+) -> TrialVariables {
+    let values = commands.into_iter().flat_map(|command| command.env.values());
     let named = values.flat_map(|value| value.template.variables());
     let names: BTreeSet<String> = named.map(|(name, _)| name).collect();
     TrialVariables::select(names.iter().map(String::as_str), environment)
