@@ -1,6 +1,7 @@
 //! `rollout tree gc`.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
@@ -40,10 +41,11 @@ pub(in crate::cli) struct GcArgs {
 
 /// Runs the command.
 pub(in crate::cli) async fn gc(args: GcArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    let directory = Directory::new(&args.run_dir);
+    let run_dir = whole(&args.run_dir)?;
+    let directory = Directory::new(&run_dir);
     let found = directory.clone();
     let manifest = supervise::blocking(move || found.manifest()).await?;
-    let own = args.run_dir.parent().unwrap_or(&args.run_dir).join(".rollout");
+    let own = own(&run_dir);
     let patience = Patience { wait: false, ..Patience::default() };
     let (_nobody, mut stops) = mpsc::channel(1);
     let taking = Taking { patience, shared: None };
@@ -56,7 +58,7 @@ pub(in crate::cli) async fn gc(args: GcArgs, printer: &Printer) -> Result<ExitCo
             None => own.join("blobs"),
         };
         let store: Arc<dyn BlobStore> = Arc::new(FsStore::open(blobs).await?);
-        let opened = Repository::open(&args.run_dir, &manifest.tree_run_id, store).await;
+        let opened = Repository::open(&run_dir, &manifest.tree_run_id, store).await;
         let repository =
             opened.map_err(|error| CliError::failure("cannot open the repository", &error))?;
         let (handle, tree) = (Handle::current(), directory.clone());
@@ -69,9 +71,23 @@ pub(in crate::cli) async fn gc(args: GcArgs, printer: &Printer) -> Result<ExitCo
     for kind in ALL_PROVIDERS {
         providers.push(provider(*kind, &host, directory.layout().sandboxes())?);
     }
-    reap(&providers, &HostOwners::new(Owner::current(args.run_dir.clone()))).await;
+    reap(&providers, &HostOwners::new(Owner::current(run_dir))).await;
     drop(lock.release(None).await);
     tell(&tidied, printer)
+}
+
+/// The directory of a search, whatever it was called: `.`, for one.
+fn whole(run_dir: &Path) -> Result<PathBuf, TreeError> {
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => TreeError::Nothing { root: run_dir.to_owned() },
+        _ => TreeError::File { action: "find", path: run_dir.to_owned(), source },
+    };
+    run_dir.canonicalize().map_err(failed)
+}
+
+/// What searches share, beside them.
+fn own(run_dir: &Path) -> PathBuf {
+    run_dir.parent().unwrap_or(run_dir).join(".rollout")
 }
 
 fn tell(tidied: &Tidied, printer: &Printer) -> Result<ExitCode, CliError> {
@@ -84,4 +100,22 @@ fn tell(tidied: &Tidied, printer: &Printer) -> Result<ExitCode, CliError> {
         printer.warning(&format!("{path} is still there: {reason}"));
     }
     Ok(if tidied.left.is_empty() { ExitCode::Success } else { ExitCode::Failure })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_searches_share_is_found_by_whatever_name_a_search_has() {
+        let runs = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir_all(runs.path().join("run/wt")).expect("made");
+        let shared = runs.path().canonicalize().expect("there").join(".rollout");
+        for name in ["run", "run/.", "run/wt/.."] {
+            assert_eq!(own(&whole(&runs.path().join(name)).expect("there")), shared, "{name}");
+        }
+        assert!(whole(Path::new(".")).expect("there").parent().is_some(), "a whole path");
+        let nothing = whole(&runs.path().join("other"));
+        assert!(matches!(nothing, Err(TreeError::Nothing { .. })), "{nothing:?}");
+    }
 }
