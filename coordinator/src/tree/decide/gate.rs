@@ -4,7 +4,7 @@ use super::super::manifest::{ArtifactPolicy, Eval, EvalStatus, Manifest, Reason,
 use super::super::score::Grade;
 
 /// Where the artifacts of a run are, below its directory.
-pub(super) const ARTIFACTS: &str = "artifacts/";
+pub(in crate::tree) const ARTIFACTS: &str = "artifacts/";
 
 /// Knows which files of a run are there.
 pub trait Artifacts {

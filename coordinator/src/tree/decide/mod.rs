@@ -14,6 +14,7 @@ use rollout_protocol::Timestamp;
 use super::ids::EvalId;
 use super::manifest::{Basis, Decision, Manifest, Reason};
 
+pub(in crate::tree) use gate::ARTIFACTS;
 pub use gate::{Artifacts, gate};
 pub use rank::{Rank, rank_score};
 

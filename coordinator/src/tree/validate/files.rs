@@ -9,11 +9,9 @@ use rollout_protocol::digest::Hasher;
 
 use super::FaultKind::{BadPath, ChangedFile, MissingFile, OutsideArtifacts};
 use super::Findings;
+use crate::tree::decide::ARTIFACTS;
 use crate::tree::manifest::{ArtifactPolicy, Eval, EvalStatus, Manifest, Provenance};
-use crate::tree::run::{Directory, TreeError};
-
-/// Where artifacts have to be.
-const ARTIFACTS: &str = "artifacts/";
+use crate::tree::run::{Directory, TreeError, Wanted};
 
 struct Files<'a> {
     directory: &'a Directory,
@@ -45,10 +43,28 @@ pub(super) fn check(
     for eval in manifest.evaluations.values() {
         files.eval(eval, copied, manifest.run_config.keep_failed_artifacts)?;
     }
+    // What is played has no checkouts.
+    if !manifest.run_config.dry_run {
+        for path in Wanted::of(manifest).worktrees.keys() {
+            files.checkout(path);
+        }
+    }
     Ok(())
 }
 
 impl Files<'_> {
+    /// A checkout of a node that is to be expanded, or of a candidate that is kept.
+    fn checkout(&mut self, path: &str) {
+        let subject = match path.split_once('/') {
+            Some(("cand", eval)) => format!("eval {eval}"),
+            Some((_, node)) => format!("node {node}"),
+            None => "search".to_owned(),
+        };
+        if self.there(&subject, path).is_some_and(|real| !real.is_dir()) {
+            self.findings.add(MissingFile, subject, format!("{path} is not a checkout"));
+        }
+    }
+
     /// Results: where they have to be, and with the bytes that they had.
     fn artifact(
         &mut self,

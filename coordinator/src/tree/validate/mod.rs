@@ -6,6 +6,7 @@
 mod decisions;
 mod files;
 mod report;
+mod scores;
 mod structure;
 #[cfg(test)]
 mod tests;
@@ -55,6 +56,8 @@ pub struct Checked {
     pub digests: usize,
     /// Files and directories that have to be there.
     pub paths: usize,
+    /// Evals whose scores were computed again from their results; nothing when they were played.
+    pub scores: Option<usize>,
     /// Decisions that were made again.
     pub decisions: usize,
     /// Commits that were looked for; nothing without a repository.
@@ -88,6 +91,8 @@ pub enum FaultKind {
     MissingFile,
     /// A file has other bytes than it had.
     ChangedFile,
+    /// A score is not what the results say.
+    Score,
     /// A decision is not what follows from its eval.
     Decision,
     /// A commit is not reachable by its reference.
@@ -127,6 +132,7 @@ pub fn check(
     findings.checked.evals = manifest.evaluations.len();
     structure::check(manifest, &mut findings);
     files::check(directory, manifest, &mut findings)?;
+    scores::check(directory, manifest, &mut findings);
     // Decisions follow from nodes and evals that are there, in a tree.
     if findings.faults.iter().all(|fault| fault.kind != FaultKind::Structure) {
         decisions::check(directory, manifest, &mut findings);

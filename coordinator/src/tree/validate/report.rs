@@ -54,6 +54,10 @@ impl Validation {
             format!("{} nodes and {} evals", checked.nodes, checked.evals),
             format!("{} files and directories that have to be there", checked.paths),
             format!("{} files by their digests", checked.digests),
+            match checked.scores {
+                Some(scores) => format!("{scores} evals by their results, scored again"),
+                None => "no scores: the search was played".to_owned(),
+            },
             format!("{} decisions, made again", checked.decisions),
             match checked.commits {
                 Some(commits) => format!("{commits} commits by their references"),

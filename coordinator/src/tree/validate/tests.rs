@@ -190,3 +190,77 @@ fn decisions_that_do_not_follow_are_found() {
     assert!(found.contains(&wanted("0001")[0]), "{found:?}");
     assert_eq!(search.changed(|manifest| eval(manifest, 7).decision = None), wanted("0007"));
 }
+
+fn root_score(manifest: &mut Manifest) -> &mut f64 {
+    let view = eval(manifest, 0).root_relative.as_mut().expect("there");
+    &mut view.recommendation_summary.as_mut().expect("there").score
+}
+
+#[test]
+fn scores_that_the_results_do_not_say_are_found() {
+    let search = Search::new();
+    let mut manifest = search.directory.manifest().expect("there");
+    manifest.run_config.dry_run = false;
+    let column = manifest.run_config.scoring_profile.primary.column.clone();
+    let write = |name: &str, value: f64| {
+        let rows: String = (0..10).map(|n| format!("{n},ok,{value}\n")).collect();
+        let text = format!("config_id,status,{column}\n{rows}");
+        std::fs::write(search.root().join(name), text).expect("written");
+    };
+    let [baseline, results] = ["artifacts/root_baseline.csv", "artifacts/candidate_eval_0000.csv"];
+    write(baseline, 3.0);
+    write(results, 3.3);
+    let [candidate, parent, root] = [results, baseline, baseline].map(|n| search.root().join(n));
+    let scores = crate::tree::run::score(&crate::tree::run::Sweep {
+        manifest: &manifest,
+        eval: EvalId(0),
+        directory: &search.directory,
+        candidate: &candidate,
+        parent: &parent,
+        root: &root,
+    })
+    .expect("scored");
+    let first = eval(&mut manifest, 0);
+    first.strict_completeness = scores.completeness;
+    (first.parent_relative, first.root_relative) = (scores.parent, scores.root);
+    let wrong = |change: Change| {
+        let mut manifest = manifest.clone();
+        change(&mut manifest);
+        let found = check(&search.directory, &manifest, Repository::Unknown).expect("readable");
+        assert!(found.checked.scores.is_some_and(|scores| scores > 0));
+        let of = |fault: &Fault| fault.kind == FaultKind::Score && fault.subject == "eval 0000";
+        found.faults.iter().filter(|fault| of(fault)).count()
+    };
+    assert_eq!(wrong(|_| {}), 0);
+    assert_eq!(wrong(|manifest| *root_score(manifest) += 1e-15), 0);
+    assert_eq!(wrong(|manifest| *root_score(manifest) += 1e-9), 1);
+    assert_eq!(wrong(|manifest| eval(manifest, 0).parent_relative = None), 1);
+    let rows: Change = |manifest| {
+        eval(manifest, 0).strict_completeness.as_mut().expect("there").ok_count = 9;
+    };
+    assert_eq!(wrong(rows), 1);
+    write(results, 3.4);
+    assert_eq!(wrong(|_| {}), 2);
+}
+
+#[test]
+fn a_missing_checkout_is_found() {
+    let search = Search::new();
+    std::fs::remove_dir_all(search.root().join("wt/0006")).expect("removed");
+    let found = || {
+        let found = search.changed(|manifest| {
+            manifest.run_config.dry_run = false;
+            manifest.run_config.keep_rejected_worktrees = true;
+        });
+        found.into_iter().filter(|(kind, _)| *kind == FaultKind::MissingFile).collect::<Vec<_>>()
+    };
+    let before = found();
+    let is_missing = |of: &str| before.contains(&(FaultKind::MissingFile, of.to_owned()));
+    assert!(is_missing("node 0006") && before.iter().any(|(_, of)| of.starts_with("eval ")));
+    assert!(!is_missing("node 0001"), "it was expanded");
+    for (_, of) in &before {
+        let path = of.replace("node ", "wt/").replace("eval ", "cand/");
+        std::fs::create_dir_all(search.root().join(path)).expect("made");
+    }
+    assert_eq!(found(), []);
+}
