@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::super::manifest::{Eval, Manifest};
+use super::super::manifest::{Eval, EvalStatus, Manifest};
 use super::best::{best_path, standing};
 use super::{idea_name, number, verdict};
 use crate::report::escape;
@@ -35,12 +35,17 @@ fn config(manifest: &Manifest, text: &mut String) {
         _ => None,
     };
     let ended = ended.as_ref().and_then(|value| value.as_str()).unwrap_or("not yet");
-    let budget = config.max_total_idea_evals.map_or_else(|| "none".to_owned(), |n| n.to_string());
+    let scope = serde_json::to_value(config.dedupe_scope).ok();
+    let scope = scope.as_ref().and_then(|value| value.as_str()).unwrap_or_default();
     let lines = [
         format!("ideas per node: {}", config.ideas_per_node),
         format!("depth: {}", config.max_depth),
         format!("beam width: {}", config.beam_width),
-        format!("most evals: {budget}"),
+        format!("most evals: {}", bound(config.max_total_idea_evals)),
+        format!("most seconds of evals: {}", bound(config.budget_seconds)),
+        format!("most cost: {}", bound(config.budget_cost)),
+        format!("further tries of failed evals: {}", config.eval_retries),
+        format!("ideas may not repeat others of: {}", cell(scope)),
         format!("a sweep is complete with: {rows}"),
         format!("profile: {}", cell(&config.scoring_profile.name)),
         format!("root: `{}`", cell(&manifest.root.root_commit)),
@@ -52,16 +57,20 @@ fn config(manifest: &Manifest, text: &mut String) {
     }
 }
 
+fn bound<T: ToString>(bound: Option<T>) -> String {
+    bound.map_or_else(|| "none".to_owned(), |bound| bound.to_string())
+}
+
 fn way(manifest: &Manifest, text: &mut String) {
     text.push_str(
-        "\n## Best path\n\n| node | score | idea | commit |\n| --- | --- | --- | --- |\n",
+        "\n## Best path\n\n| node | score | idea | commit | reference |\n| --- | --- | --- | --- | --- |\n",
     );
     for id in best_path(manifest) {
         let node = manifest.node(id);
         let idea = node.idea_chain.last().map_or("root", |path| idea_name(path));
         let score = number(standing(manifest, id).map(|(score, _)| score));
-        let (idea, commit) = (cell(idea), cell(&node.commit));
-        let _infallible = writeln!(text, "| {id} | {score} | {idea} | `{commit}` |");
+        let [idea, commit, name] = [idea, &node.commit, &node.ref_name].map(cell);
+        let _infallible = writeln!(text, "| {id} | {score} | {idea} | `{commit}` | {name} |");
     }
 }
 
@@ -69,11 +78,11 @@ fn table(manifest: &Manifest, depth: u32, text: &mut String) {
     let _infallible = writeln!(
         text,
         "\n## Depth {depth}\n\n| eval | parent | idea | rank | grade | explore | primary | rows ok | \
-         rows used | outcome | results |\n\
-         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+         rows used | outcome | results | reference | experiment |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     );
     for (_, eval) in manifest.evals_at(depth) {
-        text.push_str(&row(eval));
+        text.push_str(&row(manifest, eval));
     }
     for id in manifest.state.expanded_node_ids_by_depth.get(&depth).into_iter().flatten() {
         for skipped in &manifest.node(*id).dedupe.skipped {
@@ -83,7 +92,7 @@ fn table(manifest: &Manifest, depth: u32, text: &mut String) {
     }
 }
 
-fn row(eval: &Eval) -> String {
+fn row(manifest: &Manifest, eval: &Eval) -> String {
     let parent = eval.parent_relative.as_ref();
     let summary = parent.and_then(|view| view.recommendation_summary.as_ref());
     let rank = eval.decision.as_ref().and_then(|decision| decision.rank_score);
@@ -106,8 +115,44 @@ fn row(eval: &Eval) -> String {
         parent.map_or_else(|| "-".to_owned(), |view| view.candidate_rows_used.to_string()),
         verdict(eval),
         eval.candidate_results_csv_path.as_deref().map_or_else(|| "-".to_owned(), cell),
+        reference(manifest, eval).map_or_else(|| "-".to_owned(), cell),
+        experiment(manifest, eval),
     ];
     format!("| {} |\n", cells.join(" | "))
+}
+
+/// The reference that keeps what an eval came to, if there is one: the node's, or its own.
+fn reference<'a>(manifest: &'a Manifest, eval: &'a Eval) -> Option<&'a str> {
+    match eval.decision.as_ref().map(|decision| decision.promoted_to_node_id) {
+        Some(Some(node)) => Some(&manifest.node(node).ref_name),
+        Some(None) if !manifest.run_config.keep_rejected_worktrees => None,
+        _ => eval.candidate_ref_name.as_deref(),
+    }
+}
+
+/// A link to the logs and outputs of an eval, if they are there.
+fn experiment(manifest: &Manifest, eval: &Eval) -> String {
+    let keeps = eval.status != EvalStatus::Failed || manifest.run_config.keep_failed_artifacts;
+    if !eval.status.is_settled() || !keeps {
+        return "-".to_owned();
+    }
+    format!("[logs and outputs]({})", target(&eval.experiment_dir))
+}
+
+/// A path below the run's directory as the target of a link.
+fn target(path: &str) -> String {
+    let mut target = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        match byte {
+            b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => {
+                target.push(char::from(byte));
+            }
+            other => {
+                let _infallible = write!(target, "%{other:02X}");
+            }
+        }
+    }
+    target
 }
 
 fn cleanup(manifest: &Manifest, text: &mut String) {

@@ -1,4 +1,5 @@
-use super::super::ids::NodeId;
+use super::super::ids::{EvalId, NodeId};
+use super::super::manifest::{EvalStatus, Manifest};
 use super::super::search::testing::finished;
 use super::*;
 
@@ -23,6 +24,36 @@ fn the_summary_says_what_came_of_every_idea() {
         let plain = words.replace('\\', "");
         assert!(text.contains(words) || text.contains(&plain), "{words}: {text}");
     }
+}
+
+#[test]
+fn the_summary_leads_to_references_and_files_that_are_there() {
+    let mut manifest = finished();
+    manifest.run_config.budget_cost = Some(2.5);
+    let (first, last) = (EvalId(0), *manifest.evaluations.keys().last().expect("evals"));
+    let eval = manifest.evaluations.get_mut(&last).expect("there");
+    (eval.status, eval.experiment_dir) = (EvalStatus::Failed, "eval/a b)|/x".to_owned());
+    let row = |manifest: &Manifest, id: EvalId| {
+        let text = summary(manifest);
+        let row = text.lines().find(|line| line.starts_with(&format!("| {id} | 000")));
+        row.expect("a row").to_owned()
+    };
+    let promoted = row(&manifest, first);
+    let end = "| tree/run/n0001 | [logs and outputs](eval/0000/experiment) |";
+    assert!(promoted.ends_with(end), "{promoted}");
+    assert!(row(&manifest, last).ends_with("| - | - |"), "it was removed");
+    manifest.run_config.keep_failed_artifacts = true;
+    manifest.run_config.keep_rejected_worktrees = true;
+    let kept = row(&manifest, last);
+    let end = format!("| tree/run/e{last} | [logs and outputs](eval/a%20b%29%7C/x) |");
+    assert!(kept.ends_with(&end), "{kept}");
+    let text = summary(&manifest);
+    for line in
+        ["most cost: 2.5", "most seconds of evals: none", "further tries of failed evals: 0"]
+    {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert!(text.contains("ideas may not repeat others of: node\\_plus\\_ancestors"), "{text}");
 }
 
 #[test]
