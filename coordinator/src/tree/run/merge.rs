@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use rollout_worker::outage::chain;
+
 use super::{Directory, EvalResult, Sweep, TreeError, Workshop, scoring};
 use crate::run::file;
 use crate::tree::ids::EvalId;
@@ -85,11 +87,7 @@ fn results(
             (eval.parent_relative, eval.root_relative) = (scores.parent, scores.root);
         }
         Err(error) => {
-            let mut words = error.to_string();
-            if let Some(cause) = std::error::Error::source(&error) {
-                words = format!("{words}: {cause}");
-            }
-            eval.error = Some(odd("results_unreadable", &words));
+            eval.error = Some(odd("results_unreadable", &chain(&error)));
         }
     }
     Ok(())

@@ -9,7 +9,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::record::EvalRecord;
 use rollout_protocol::spec::trial::TrialName;
-use rollout_worker::outage::Outage;
+use rollout_worker::outage::{Outage, chain};
 use rollout_worker::store::{BlobStore, StoreError, get_json, put_json};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -310,13 +310,5 @@ async fn patiently<T>(work: impl AsyncFn() -> Result<T, StoreError>) -> Result<T
 
 /// An error as a search tells it.
 pub(super) fn of<E: Error>(what: &'static str) -> impl FnOnce(E) -> WorkError {
-    move |error| {
-        let mut reason = error.to_string();
-        let mut next = error.source();
-        while let Some(cause) = next {
-            reason = format!("{reason}: {cause}");
-            next = cause.source();
-        }
-        WorkError::Failed { what: what.to_owned(), reason }
-    }
+    move |error| WorkError::Failed { what: what.to_owned(), reason: chain(&error) }
 }
