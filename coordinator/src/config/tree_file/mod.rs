@@ -143,7 +143,7 @@ fn tree(file: &Path, fields: &mut Fields<'_>, options: &TreeOptions<'_>) -> Tree
         repository: path(&fields.take("repository")).unwrap_or_else(|| ".".into()),
         root_commit: root_commit(&fields.take("root_commit")),
         root_baseline_csv: baseline(&fields.take("root_baseline_csv"), base(file)),
-        context_ideas_dirs: paths(&fields.take("context_ideas_dirs")),
+        context_ideas_dirs: directories(&fields.take("context_ideas_dirs"), base(file)),
         search: search::read(fields),
         profile: profile::read(&fields.take("profile"), base(file)),
         results_file: names::read(&fields.take("results_file"))
@@ -161,8 +161,17 @@ fn path(field: &Field<'_>) -> Option<PathBuf> {
     field.path()
 }
 
-fn paths(field: &Field<'_>) -> Vec<PathBuf> {
-    field.items().unwrap_or_default().iter().filter_map(Field::path).collect()
+/// Directories that are there.
+fn directories(field: &Field<'_>, base: &Path) -> Vec<PathBuf> {
+    let read = |item: &Field<'_>| {
+        let path = item.path()?;
+        if !base.join(&path).is_dir() {
+            let found = format!("`{}`, no such directory", path.display());
+            item.reject(ErrorKind::NotFound, found, "a directory with earlier ideas");
+        }
+        Some(path)
+    };
+    field.items().unwrap_or_default().iter().filter_map(read).collect()
 }
 
 fn baseline(field: &Field<'_>, base: &Path) -> PathBuf {

@@ -118,6 +118,9 @@ fn a_profile_may_stand_in_the_file() {
     let elsewhere = SMALL.replace("base.csv", "gone.csv");
     let (_, faults) = read(&elsewhere, TreeOverrides::default());
     assert_eq!(faults, [("root_baseline_csv".to_owned(), ErrorKind::NotFound)]);
+    let missing = format!("{SMALL}context_ideas_dirs: [., gone]\n");
+    let (_, faults) = read(&missing, TreeOverrides::default());
+    assert_eq!(faults, [("context_ideas_dirs[1]".to_owned(), ErrorKind::NotFound)]);
     let (_, faults) = read(&format!("{SMALL}profile: no-such\n"), TreeOverrides::default());
     assert_eq!(faults, [("profile".to_owned(), ErrorKind::BadValue)]);
 }

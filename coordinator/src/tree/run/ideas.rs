@@ -45,9 +45,13 @@ pub(super) fn context(
         let name = &manifest.node(*id).node_ideas_dir;
         (name.clone(), directory.root().join(name))
     });
-    let given = config.context_ideas_dirs.iter().cloned().zip(extra.iter().cloned());
     let mut context = Context { names: Vec::new(), paths: Vec::new(), files: Vec::new() };
-    for (name, path) in given.chain(own) {
+    for (name, path) in config.context_ideas_dirs.iter().zip(extra) {
+        context.files.extend(users(path, name));
+        context.paths.extend(path.is_dir().then(|| path.clone()));
+        context.names.push(name.clone());
+    }
+    for (name, path) in own {
         if path.is_dir() {
             context.files.extend(read(&path, &name, node)?);
             context.paths.push(path);
@@ -109,6 +113,58 @@ pub(super) fn read(path: &Path, name: &str, node: NodeId) -> Result<Vec<IdeaFile
     }
     found.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(found)
+}
+
+/// The ideas in a directory of the user, by file name. What is odd there is left out: it is the
+/// user's, and may be read by nobody.
+fn users(path: &Path, name: &str) -> Vec<IdeaFile> {
+    let left_out = |what: &str, why: &str| {
+        tracing::warn!("{what} in {} is left out of the ideas: {why}", path.display());
+    };
+    let entries = fs::read_dir(path).and_then(|entries| {
+        entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<Vec<_>, _>>()
+    });
+    let mut entries = entries.unwrap_or_else(|error| {
+        left_out("everything", &error.to_string());
+        Vec::new()
+    });
+    entries.sort();
+    let mut found = Vec::new();
+    for entry in entries {
+        let Some(file) = entry.to_str() else {
+            left_out(&entry.to_string_lossy(), "its name is not UTF-8");
+            continue;
+        };
+        if file.starts_with('.') {
+            continue;
+        }
+        if found.len() == IDEAS_OF_A_NODE {
+            left_out(&format!("{file}, and what follows it,"), "there are too many files");
+            break;
+        }
+        match user(&path.join(file)) {
+            Ok(Some(content)) => found.push(idea::file(format!("{name}/{file}"), &content)),
+            Ok(None) => {}
+            Err(why) => left_out(file, &why),
+        }
+    }
+    found
+}
+
+/// An idea of the user; nothing when it is no file.
+fn user(path: &Path) -> Result<Option<Vec<u8>>, String> {
+    let metadata = path.symlink_metadata().map_err(|error| error.to_string())?;
+    if !metadata.is_file() {
+        return Ok(None);
+    }
+    let mut content = Vec::new();
+    let read =
+        File::open(path).and_then(|file| file.take(IDEA_BYTES + 1).read_to_end(&mut content));
+    read.map_err(|error| error.to_string())?;
+    if content.len() as u64 > IDEA_BYTES {
+        return Err(format!("it has more than {IDEA_BYTES} bytes"));
+    }
+    Ok(Some(content))
 }
 
 /// What it cost to have a node's ideas written, if that is known.
