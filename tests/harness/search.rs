@@ -13,7 +13,7 @@ use crate::results::json;
 use crate::witness::Witness;
 
 /// What differs between two runs of one search, beside times.
-const OF_THE_RUN: &[&str] = &["worker", "cost"];
+const OF_THE_RUN: &[&str] = &["worker", "cost", "seconds"];
 
 /// Events that are of a sitting.
 const OF_THE_SITTING: &[&str] = &["lock_takeover", "cleaned_up"];

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use rollout_protocol::Timestamp;
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::leftovers::assert_none as assert_nothing_left;
 use rollout_tests::project::Project;
@@ -66,6 +67,15 @@ fn evals(directory: &Path) -> Vec<Value> {
     manifest["evaluations"].as_object().expect("evals").values().cloned().collect()
 }
 
+/// Seconds that a try took.
+fn took(experiment: &Path) -> f64 {
+    let record = json(&experiment.join("record.json")).expect("a record");
+    let at = |name: &str| -> Timestamp {
+        record["timestamps"][name].as_str().expect(name).parse().expect("a time")
+    };
+    at("ended_at").duration_since(at("started_at")).as_secs_f64()
+}
+
 #[test]
 fn every_fate_has_its_words_and_every_try_its_directory() {
     let project = written(SEARCH);
@@ -93,11 +103,15 @@ fn every_fate_has_its_words_and_every_try_its_directory() {
     let manifest = json(&directory.join("manifest.json")).expect("a manifest");
     assert_eq!(manifest["nodes"]["0000"]["ideas_cost"], 0.5);
     for (eval, tries) in [("0000", 1), ("0003", 2), ("0005", 2)] {
+        let mut seconds = 0.0;
         for n in 1..=tries {
+            seconds += took(&directory.join(format!("eval/{eval}/experiment/attempt-{n}")));
             let output = format!("eval/{eval}/experiment/attempt-{n}/output/seen.txt");
             let text = std::fs::read_to_string(directory.join(&output));
             assert_eq!(text.expect(&output), "row\n", "a try begins with an empty directory");
         }
+        let told = manifest["evaluations"][eval]["seconds"].as_f64().expect("a number");
+        assert!((told - seconds).abs() < 1e-6, "{eval}: {told}, its tries took {seconds}");
     }
     let rejected = directory.join("eval/0002/experiment/attempt-2");
     assert!(rejected.join("review/stdout.txt").is_file() && !rejected.join("sweep").exists());

@@ -30,6 +30,9 @@ pub struct Eval {
     pub started_at: Option<Timestamp>,
     /// When it was settled.
     pub finished_at: Option<Timestamp>,
+    /// Seconds that all its executions took.
+    #[serde(default)]
+    pub seconds: Option<f64>,
     /// Executions that ended, the last included.
     pub attempt: u32,
     /// Worker of the last one.

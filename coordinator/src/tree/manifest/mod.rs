@@ -15,7 +15,7 @@ use super::score::Profile;
 
 pub use eval::{Basis, Decision, Eval, EvalError, EvalStatus, Reason, View};
 pub use node::{Dedupe, IdeaFile, Node, NodeStatus, SkippedIdea};
-pub use state::{Cleanup, CleanupKind, Event, EventKind, State, StopReason};
+pub use state::{Cleanup, CleanupKind, Event, EventKind, Spent, State, StopReason};
 
 /// The version that is written.
 pub const VERSION: u32 = 3;

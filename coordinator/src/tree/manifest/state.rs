@@ -30,6 +30,18 @@ pub struct State {
     pub stopped: bool,
     /// What could not be removed yet.
     pub deferred_cleanup: Vec<Cleanup>,
+    /// What ideas and results took that were thrown away on request. It only grows.
+    #[serde(default)]
+    pub thrown_away: Spent,
+}
+
+/// What something took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Spent {
+    /// Seconds of evals.
+    pub seconds: f64,
+    /// What commands said that they cost.
+    pub cost: f64,
 }
 
 /// Why a search ended.

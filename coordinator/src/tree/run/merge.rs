@@ -20,13 +20,14 @@ pub(super) fn merge(
     let id = result.eval_id;
     let Some(planned) = manifest.evaluations.get(&id) else { return Ok(()) };
     let committed = result.candidate_commit.is_some();
-    let name = format!("tree/{}/e{id}", manifest.tree_run_id);
+    let name = search::candidate_ref(manifest, id);
     let mut eval = Eval {
         status: result.status,
         attempt: result.attempt,
         worker: result.worker,
         started_at: result.started_at,
         finished_at: result.finished_at,
+        seconds: result.seconds,
         cost: result.cost,
         candidate_commit: result.candidate_commit,
         candidate_ref_name: committed.then_some(name),

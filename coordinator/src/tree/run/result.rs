@@ -40,6 +40,9 @@ pub struct EvalResult {
     pub started_at: Option<Timestamp>,
     /// When it ended.
     pub finished_at: Option<Timestamp>,
+    /// Seconds that all executions took.
+    #[serde(default)]
+    pub seconds: Option<f64>,
     /// The commit that the idea became.
     pub candidate_commit: Option<String>,
     /// The results of the sweep, below the eval's directory.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::begin::{Opening, run_config};
 use super::directory::{OLD, remove_all, sync};
-use super::{Directory, EvalResult, TreeError};
+use super::{Directory, EvalResult, TreeError, ideas as written};
 use crate::config::differences;
 use crate::run::Fence;
 use crate::tree::ids::{EvalId, NodeId};
@@ -84,13 +84,13 @@ pub(super) fn discard(
     let at = opening.clock.beside(manifest.updated_at);
     let (mut events, mut discarded) = (Vec::new(), Discarded::default());
     if opening.force_regenerate_ideas {
-        discarded = ideas(manifest);
+        discarded = ideas(directory, manifest);
         let nodes = discarded.nodes.clone();
         events.extend((!nodes.is_empty()).then_some(EventKind::IdeasDiscarded { nodes }));
     }
     let mut again = Vec::new();
     if opening.rerun_evals {
-        again = results(manifest);
+        again = results(directory, manifest);
         let evals = again.clone();
         events.extend((!evals.is_empty()).then_some(EventKind::EvalsRequeued { evals }));
     }
@@ -131,13 +131,14 @@ struct Discarded {
 
 /// The ideas of the frontier go, with what was planned for them, unless one of them was tried:
 /// ideas that have results stay.
-fn ideas(manifest: &mut Manifest) -> Discarded {
+fn ideas(directory: &Directory, manifest: &mut Manifest) -> Discarded {
     let depth = manifest.state.current_depth;
     if manifest.state.stopped || manifest.evals_at(depth).any(|(_, e)| e.status.is_settled()) {
         return Discarded::default();
     }
     let evals: Vec<EvalId> = manifest.evals_at(depth).map(|(id, _)| *id).collect();
     for id in &evals {
+        count(directory, manifest, *id);
         manifest.evaluations.remove(id);
     }
     if manifest.state.planned_depth == Some(depth) {
@@ -147,6 +148,10 @@ fn ideas(manifest: &mut Manifest) -> Discarded {
     let nodes = manifest.state.frontier_node_ids.clone();
     for id in &nodes {
         if let Some(node) = manifest.nodes.get_mut(id) {
+            // Those that were not taken in yet cost something, too.
+            let told = || written::cost(&directory.ideas(*id)).ok().flatten();
+            let cost = node.ideas_cost.take().or_else(told);
+            manifest.state.thrown_away.cost += cost.unwrap_or(0.0);
             node.generated_idea_files = None;
             node.dedupe.skipped.clear();
         }
@@ -154,19 +159,36 @@ fn ideas(manifest: &mut Manifest) -> Discarded {
     Discarded { nodes, evals }
 }
 
+/// Notes down what an eval took that is thrown away, also when its result was not merged yet.
+fn count(directory: &Directory, manifest: &mut Manifest, id: EvalId) {
+    let eval = &manifest.evaluations[&id];
+    let (seconds, cost) = if eval.status.is_settled() {
+        (eval.seconds, eval.cost)
+    } else {
+        // A damaged one goes, too, and nobody knows what it took.
+        let result = EvalResult::read(&directory.eval(id), manifest, id).ok().flatten();
+        result.map_or((None, None), |result| (result.seconds, result.cost))
+    };
+    let thrown_away = &mut manifest.state.thrown_away;
+    thrown_away.seconds += seconds.unwrap_or(0.0);
+    thrown_away.cost += cost.unwrap_or(0.0);
+}
+
 /// The results of the depth under way go: nothing was decided about them.
-fn results(manifest: &mut Manifest) -> Vec<EvalId> {
+fn results(directory: &Directory, manifest: &mut Manifest) -> Vec<EvalId> {
     if manifest.state.stopped {
         return Vec::new();
     }
     let depth = manifest.state.current_depth;
     let ids: Vec<EvalId> = manifest.evals_at(depth).map(|(id, _)| *id).collect();
     for id in &ids {
+        count(directory, manifest, *id);
         let Some(eval) = manifest.evaluations.get_mut(id) else { continue };
         *eval = Eval {
             status: EvalStatus::Queued,
             started_at: None,
             finished_at: None,
+            seconds: None,
             attempt: 0,
             worker: None,
             cost: None,

@@ -184,7 +184,6 @@ impl<W: Workshop> Sitting<W> {
         std::fs::create_dir_all(&experiment).map_err(TreeError::io("create", &experiment))?;
         self.workshop.begin(EvalOrder {
             parent_commit: self.manifest.node(eval.parent_node_id).commit.clone(),
-            candidate_ref: format!("tree/{}/e{id}", self.manifest.tree_run_id),
             idea: self.directory.root().join(&eval.idea_path),
             root,
             retries: self.manifest.run_config.eval_retries,

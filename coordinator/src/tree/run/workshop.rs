@@ -101,8 +101,6 @@ pub struct EvalOrder {
     pub eval: Eval,
     /// The commit to begin with.
     pub parent_commit: String,
-    /// The reference for what comes of it.
-    pub candidate_ref: String,
     /// The idea.
     pub idea: PathBuf,
     /// Where everything of it is written, each try in a directory of its own.

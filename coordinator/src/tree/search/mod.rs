@@ -23,7 +23,7 @@ use super::decide::Artifacts;
 use super::ids::{EvalId, NodeId};
 use super::manifest::{Eval, IdeaFile, Manifest, NodeStatus, StopReason};
 
-pub use refs::{refs, worktrees};
+pub use refs::{candidate_ref, refs, worktrees};
 
 /// What a search needs to go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +53,9 @@ pub fn step(manifest: &mut Manifest, now: Timestamp, artifacts: &dyn Artifacts) 
     }
     let depth = manifest.state.current_depth;
     if manifest.state.planned_depth != Some(depth) {
-        let without = plan::without_ideas(manifest);
+        // What is never tried is not asked for.
+        let without =
+            if plan::is_spent(manifest) { Vec::new() } else { plan::without_ideas(manifest) };
         if !without.is_empty() {
             return Step::Needs(Needs::Ideas(without));
         }
@@ -73,24 +75,6 @@ pub fn step(manifest: &mut Manifest, now: Timestamp, artifacts: &dyn Artifacts) 
 pub fn owed(manifest: &Manifest) -> Vec<EvalId> {
     let evals = manifest.evals_at(manifest.state.current_depth);
     evals.filter(|(_, eval)| !eval.status.is_settled()).map(|(id, _)| *id).collect()
-}
-
-/// Goes as far as the manifest allows. `persist` is called after every block.
-///
-/// # Errors
-/// Those of `persist`, after which nothing may be done with the manifest but read it again.
-pub fn advance<E>(
-    manifest: &mut Manifest,
-    now: Timestamp,
-    artifacts: &dyn Artifacts,
-    mut persist: impl FnMut(&mut Manifest) -> Result<(), E>,
-) -> Result<Needs, E> {
-    loop {
-        match step(manifest, now, artifacts) {
-            Step::Changed => persist(manifest)?,
-            Step::Needs(needs) => return Ok(needs),
-        }
-    }
 }
 
 /// Takes in the ideas of a node; those that it has already stay.

@@ -18,6 +18,11 @@ pub(super) fn without_ideas(manifest: &Manifest) -> Vec<NodeId> {
 /// budget goes.
 pub(super) fn plan(manifest: &mut Manifest, now: Timestamp) {
     let depth = manifest.state.current_depth;
+    manifest.state.planned_depth = Some(depth);
+    if is_spent(manifest) {
+        manifest.state.stop_reason = Some(StopReason::MaxTotalIdeaEvalsReached);
+        return;
+    }
     let mut chosen_here = BTreeMap::new();
     for node in manifest.state.frontier_node_ids.clone() {
         let (chosen, dedupe) = idea::choose(manifest, node, &chosen_here);
@@ -35,10 +40,10 @@ pub(super) fn plan(manifest: &mut Manifest, now: Timestamp) {
             queue(manifest, node, depth, file, now);
         }
     }
-    manifest.state.planned_depth = Some(depth);
 }
 
-fn is_spent(manifest: &Manifest) -> bool {
+/// Whether as many ideas were tried as may be.
+pub(super) fn is_spent(manifest: &Manifest) -> bool {
     let most = manifest.run_config.max_total_idea_evals;
     most.is_some_and(|most| manifest.evaluations.len() >= most as usize)
 }
@@ -63,6 +68,7 @@ pub(super) fn queue(
         queued_at: now,
         started_at: None,
         finished_at: None,
+        seconds: None,
         attempt: 0,
         worker: None,
         cost: None,

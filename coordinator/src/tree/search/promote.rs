@@ -4,7 +4,10 @@ use rollout_protocol::Timestamp;
 
 use super::super::decide::{self, Artifacts};
 use super::super::ids::{EvalId, NodeId};
-use super::super::manifest::{Dedupe, Event, EventKind, Manifest, Node, NodeStatus, StopReason};
+use super::super::manifest::{
+    Dedupe, Event, EventKind, Manifest, Node, NodeStatus, Spent, StopReason,
+};
+use super::plan;
 
 /// Decides about the depth whose evals are all settled, and begins the next.
 pub(super) fn promote(manifest: &mut Manifest, now: Timestamp, artifacts: &dyn Artifacts) {
@@ -17,13 +20,15 @@ pub(super) fn promote(manifest: &mut Manifest, now: Timestamp, artifacts: &dyn A
             node.status = NodeStatus::Expanded;
         }
     }
-    let is_spent = is_spent(manifest);
+    let (no_more_evals, is_spent) = (plan::is_spent(manifest), is_spent(manifest));
     let state = &mut manifest.state;
     state.expanded_node_ids_by_depth.insert(depth, expanded);
     state.completed_depths.push(depth);
     state.current_depth = depth + 1;
     let reason = if state.stop_reason.is_some() {
         state.stop_reason
+    } else if no_more_evals {
+        Some(StopReason::MaxTotalIdeaEvalsReached)
     } else if is_spent {
         Some(StopReason::BudgetSpent)
     } else if state.frontier_node_ids.is_empty() && manifest.run_config.stop_on_empty_frontier {
@@ -37,16 +42,16 @@ pub(super) fn promote(manifest: &mut Manifest, now: Timestamp, artifacts: &dyn A
     state.stopped = reason.is_some();
 }
 
-/// Whether the evals so far took as much as they may, or cost as much with the ideas. Asked between depths only: within one
-/// the answer would depend on which results came first.
+/// Whether the evals so far took as much as they may, or cost as much with the ideas; those that were
+/// thrown away count. Asked between depths only: within one the answer would depend on which results
+/// came first.
 fn is_spent(manifest: &Manifest) -> bool {
-    let ideas: f64 = manifest.nodes.values().filter_map(|node| node.ideas_cost).sum();
-    let (mut seconds, mut cost) = (0.0, ideas);
+    let Spent { mut seconds, mut cost } = manifest.state.thrown_away;
+    // In the order of their numbers, so that the sums are the same to the last digit.
+    cost += manifest.nodes.values().filter_map(|node| node.ideas_cost).sum::<f64>();
     for eval in manifest.evaluations.values() {
         cost += eval.cost.unwrap_or(0.0);
-        if let (Some(from), Some(to)) = (eval.started_at, eval.finished_at) {
-            seconds += to.duration_since(from).as_secs_f64();
-        }
+        seconds += eval.seconds.unwrap_or(0.0);
     }
     let config = &manifest.run_config;
     config.budget_seconds.is_some_and(|most| seconds >= most)

@@ -3,7 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::super::ids::EvalId;
 use super::super::manifest::Manifest;
+
+/// The reference that keeps what an eval came to.
+pub fn candidate_ref(manifest: &Manifest, eval: EvalId) -> String {
+    format!("tree/{}/e{eval}", manifest.tree_run_id)
+}
 
 /// References and their commits. Candidates keep theirs until they are decided about; those that
 /// became nodes have the node's from then on.

@@ -19,6 +19,20 @@ impl Artifacts for AllThere {
     }
 }
 
+/// Goes as far as the manifest allows. `persist` is called after every block; when it fails, nothing
+/// may be done with the manifest but read it again.
+fn advance<E>(
+    manifest: &mut Manifest,
+    mut persist: impl FnMut(&mut Manifest) -> Result<(), E>,
+) -> Result<Needs, E> {
+    loop {
+        match step(manifest, Timestamp::UNIX_EPOCH, &AllThere) {
+            Step::Changed => persist(manifest)?,
+            Step::Needs(needs) => return Ok(needs),
+        }
+    }
+}
+
 /// Six ideas for a node; the third repeats the first, and the first of all is the root's, too.
 fn ideas(node: NodeId) -> Vec<IdeaFile> {
     let texts = ["- The same everywhere", "", "* the SAME everywhere", "", "", ""];
@@ -39,7 +53,7 @@ fn run(
 ) -> Manifest {
     let (mut blocks, mut written) = (0, manifest.clone());
     loop {
-        let needs = advance(&mut manifest, Timestamp::UNIX_EPOCH, &AllThere, |manifest| {
+        let needs = advance(&mut manifest, |manifest| {
             written = manifest.clone();
             blocks += 1;
             if crash(blocks) { Err(()) } else { Ok(()) }
@@ -114,6 +128,35 @@ fn the_budget_ends_a_search_after_its_depth() {
 }
 
 #[test]
+fn ideas_that_cannot_be_tried_are_not_asked_for() {
+    for (budget, asked) in [(0, 0), (2, 1), (4, 1), (5, 3), (12, 3)] {
+        let mut search = begun(|config| config.max_total_idea_evals = Some(budget));
+        let mut nodes_asked = 0;
+        loop {
+            match advance(&mut search, |_| Ok::<_, Infallible>(())).expect("it cannot fail") {
+                Needs::Ideas(nodes) => {
+                    nodes_asked += nodes.len();
+                    for node in nodes {
+                        generated(&mut search, node, ideas(node));
+                    }
+                }
+                Needs::Evals(evals) => {
+                    for id in evals {
+                        let result = played(&search, id);
+                        assert!(settled(&mut search, result));
+                    }
+                }
+                Needs::Ended(reason) => {
+                    assert_eq!(reason, StopReason::MaxTotalIdeaEvalsReached, "{budget}");
+                    break;
+                }
+            }
+        }
+        assert_eq!((search.evaluations.len(), nodes_asked), (budget as usize, asked), "{budget}");
+    }
+}
+
+#[test]
 fn nothing_to_promote_ends_a_search() {
     let mut search = begun(|config| config.ideas_per_node = 1);
     search.state.next_eval_id = 2;
@@ -158,10 +201,9 @@ fn every_scope_of_repetition() {
 fn a_failure_to_write_stops_everything() {
     let mut search = begun(|_| {});
     generated(&mut search, NodeId(0), ideas(NodeId(0)));
-    let refused = advance(&mut search, Timestamp::UNIX_EPOCH, &AllThere, |_| Err("full"));
+    let refused = advance(&mut search, |_| Err("full"));
     assert_eq!(refused, Err("full"));
-    let fine: Result<_, Infallible> =
-        advance(&mut search, Timestamp::UNIX_EPOCH, &AllThere, |_| Ok(()));
+    let fine: Result<_, Infallible> = advance(&mut search, |_| Ok(()));
     assert!(matches!(fine, Ok(Needs::Evals(_))));
 }
 

@@ -26,7 +26,29 @@ pub(super) fn is_worth_another(settled: &Settled, record: Option<&EvalRecord>) -
     failed && settled.verdict.error.as_ref().is_some_and(|error| !ours(error))
 }
 
-/// The result of an eval, without what its tries cost together. `results` is the path of its results
+/// What the tries of an eval took together.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Tries {
+    /// Seconds.
+    pub(super) seconds: f64,
+    /// What their commands say that they cost.
+    pub(super) cost: Option<f64>,
+}
+
+impl Tries {
+    /// With one more.
+    pub(super) fn and(self, record: Option<&EvalRecord>) -> Self {
+        let Some(record) = record else { return self };
+        let times = &record.timestamps;
+        let took = times.ended_at.duration_since(times.started_at).as_secs_f64();
+        let (before, cost) = (self.cost, record.reported_cost);
+        // A worker's clock may be set back meanwhile.
+        let seconds = self.seconds + took.max(0.0);
+        Self { seconds, cost: before.map_or(cost, |before| Some(before + cost.unwrap_or(0.0))) }
+    }
+}
+
+/// The result of an eval, without what its tries took together. `results` is the path of its results
 /// below its directory.
 pub(super) fn result(
     order: &EvalOrder,
@@ -52,6 +74,7 @@ pub(super) fn result(
         worker: settled.by.as_ref().map(|by| by.worker.to_string()),
         started_at: times.map(|times| times.started_at),
         finished_at: times.map(|times| times.ended_at),
+        seconds: None,
         candidate_commit: record
             .and_then(|record| record.candidate.as_ref())
             .map(|candidate| candidate.commit.clone()),

@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use super::asked::{Asked, Told, Try};
 use super::ideas::Ideas;
 use super::kept::{kept, removed};
+use super::outcome::Tries;
 use super::{Plan, Progress, outcome, results};
 use crate::config::TreeFile;
 use crate::core::Settled;
@@ -52,8 +53,8 @@ pub(super) struct Shop {
 pub(super) struct Asking {
     order: EvalOrder,
     attempt: u32,
-    /// What the tries before cost, as far as their commands say.
-    spent: Option<f64>,
+    /// What the tries before took.
+    before: Tries,
 }
 
 impl Shop {
@@ -68,7 +69,7 @@ impl Shop {
     }
 
     /// Asks for a try of an eval.
-    fn ask(&mut self, order: EvalOrder, attempt: u32, spent: Option<f64>) -> Result<(), WorkError> {
+    fn ask(&mut self, order: EvalOrder, attempt: u32, before: Tries) -> Result<(), WorkError> {
         let failed = "cannot prepare an eval";
         let repository = self.repository()?.spec(&order.parent_commit).map_err(of(failed))?;
         let (store, idea) = (Arc::clone(&self.store), order.idea.clone());
@@ -86,7 +87,7 @@ impl Shop {
             task: eval.eval_id.to_string(),
             attempt,
         };
-        self.tries.insert(item, Asking { order, attempt, spent });
+        self.tries.insert(item, Asking { order, attempt, before });
         self.asked.ask(Try { item, spec, name });
         Ok(())
     }
@@ -110,7 +111,7 @@ impl Shop {
     /// What a settled try means: the end of its eval, or another try.
     fn conclude(&mut self, item: ItemId) -> Result<Option<EvalId>, WorkError> {
         let settled = self.asked.settlement(&item);
-        let (Some(Asking { order, attempt, spent }), Some(settled)) =
+        let (Some(Asking { order, attempt, before }), Some(settled)) =
             (self.tries.remove(&item), settled)
         else {
             return Ok(None);
@@ -122,18 +123,17 @@ impl Shop {
             return Ok(None);
         }
         let record = self.record(&settled)?;
-        let cost = record.as_ref().and_then(|record| record.reported_cost);
-        let spent = spent.map_or(cost, |spent| Some(spent + cost.unwrap_or(0.0)));
+        let tries = before.and(record.as_ref());
         let path = match &record {
             Some(record) => self.write_results(record, &order, attempt)?,
             None => None,
         };
         if attempt <= order.retries && outcome::is_worth_another(&settled, record.as_ref()) {
-            self.ask(order, attempt + 1, spent)?;
+            self.ask(order, attempt + 1, tries)?;
             return Ok(None);
         }
         let mut result = outcome::result(&order, attempt, &settled, record.as_ref(), path);
-        result.cost = spent;
+        (result.seconds, result.cost) = (Some(tries.seconds), tries.cost);
         if let Some(candidate) = record.as_ref().and_then(|record| record.candidate.as_ref()) {
             self.repository()?;
             let repository = self.repository.as_ref().expect("it was opened");
@@ -248,7 +248,7 @@ impl Workshop for Shop {
     fn begin(&mut self, order: EvalOrder) -> Result<(), WorkError> {
         let (eval, node) = (order.eval.eval_id, order.eval.parent_node_id);
         let idea = order.eval.idea_path.clone();
-        self.ask(order, 1, None)?;
+        self.ask(order, 1, Tries::default())?;
         self.tell(Progress::EvalBegins { eval, node, idea });
         Ok(())
     }

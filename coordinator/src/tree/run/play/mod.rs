@@ -76,6 +76,7 @@ impl Player {
 
     fn result(&self, order: &EvalOrder, played: &Part, attempt: u32) -> EvalResult {
         let (eval, number) = (&order.eval, order.eval.eval_id.0);
+        let (begins, ends) = (1 + number % 5, 11 + number % 7);
         let after = |seconds: u32| {
             let seconds = SignedDuration::from_secs(seconds.into());
             eval.queued_at.saturating_add(seconds).unwrap_or(Timestamp::MAX)
@@ -102,8 +103,9 @@ impl Player {
             status,
             attempt,
             worker: Some("player".to_owned()),
-            started_at: Some(after(1 + number % 5)),
-            finished_at: Some(after(11 + number % 7)),
+            started_at: Some(after(begins)),
+            finished_at: Some(after(ends)),
+            seconds: Some(f64::from(ends - begins) * f64::from(attempt)),
             candidate_commit,
             results_csv,
             cost: Some(0.25 * f64::from(1 + number % 3)),

@@ -104,6 +104,8 @@ async fn money_and_time_end_a_search_between_depths() {
     for (more, expected) in [
         ("budgets: {cost: 0.1}", 4),
         ("budgets: {seconds: 41}", 12),
+        // An eval that was tried twice took twice as long.
+        ("budgets: {seconds: 140}", 12),
         ("budgets: {cost: 1000, seconds: 100000}", 20),
     ] {
         let done = Lab::with(more).run().await;
@@ -165,4 +167,32 @@ async fn whoever_dies_while_throwing_results_away_leaves_none_without_its_file()
     assert!(sitting.unmerged.is_empty());
     sitting.run().expect("to its end");
     assert_ne!(std::fs::read(file(0)).expect("made again"), first);
+}
+
+#[tokio::test]
+async fn what_was_thrown_away_was_spent_all_the_same() {
+    for more in ["budgets: {cost: 2.5}", "budgets: {seconds: 60}"] {
+        let whole = Lab::with(more).run().await;
+        assert!(whole.evaluations.len() > 4, "the first depth alone does not spend it");
+        let lab = Lab::with(more);
+        // All four of the first depth, the last of them not merged yet.
+        assert!(!lab.sit(9).await);
+        let again = Opening { rerun_evals: true, ..lab.opening() };
+        let (mut sitting, _lock) = lab.open(again, lab.player()).await.expect("opened");
+        let thrown_away = sitting.manifest().state.thrown_away;
+        assert!(thrown_away.cost > 1.0 && thrown_away.seconds >= 30.0, "{thrown_away:?}");
+        sitting.run().expect("to its end");
+        let done = sitting.manifest();
+        assert_eq!(done.state.stop_reason, Some(StopReason::BudgetSpent), "{more}");
+        assert_eq!(done.evaluations.len(), 4, "{more}");
+    }
+    let lab = Lab::new();
+    assert!(!lab.sit(2).await);
+    let mut manifest = Directory::new(lab.root()).manifest().expect("there");
+    manifest.nodes.get_mut(&NodeId(0)).expect("the root").ideas_cost = Some(7.0);
+    crate::run::file::write_json(&lab.root().join("manifest.json"), &manifest).expect("written");
+    let again = Opening { force_regenerate_ideas: true, ..lab.opening() };
+    let (sitting, _lock) = lab.open(again, lab.player()).await.expect("opened");
+    assert_eq!(sitting.manifest().state.thrown_away.cost, 7.0);
+    assert_eq!(sitting.manifest().node(NodeId(0)).ideas_cost, None);
 }
