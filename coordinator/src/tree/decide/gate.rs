@@ -77,7 +77,10 @@ fn rows(config: &RunConfig, eval: &Eval) -> Option<Reason> {
     if used < config.min_candidate_rows {
         return Some(Reason::TooFewRows);
     }
-    let rate = complete.and_then(|rows| rows.ok_rate());
+    let Some(complete) = complete else {
+        return (config.min_ok_rate > 0.0).then_some(Reason::MissingStatus);
+    };
+    let rate = complete.ok_rate();
     (rate.unwrap_or(0.0) < config.min_ok_rate).then_some(Reason::OkRateTooLow)
 }
 

@@ -45,6 +45,11 @@ fn every_reason_in_its_order() {
             manifest.run_config.sweep_config_limit = None;
             view(eval).candidate_rows_used = 99;
         }),
+        (Reason::MissingStatus, |manifest, eval| {
+            manifest.run_config.sweep_config_limit = None;
+            view(eval).candidate_rows_used = 100;
+            eval.strict_completeness = None;
+        }),
         (Reason::OkRateTooLow, |manifest, eval| {
             manifest.run_config.sweep_config_limit = None;
             view(eval).candidate_rows_used = 100;
@@ -65,6 +70,15 @@ fn every_reason_in_its_order() {
     for (expected, change) in cases {
         assert_eq!(reason(change), Some(expected));
     }
+    // Who asks for no share needs no status.
+    assert_eq!(
+        reason(|manifest, eval| {
+            (manifest.run_config.sweep_config_limit, manifest.run_config.min_ok_rate) = (None, 0.0);
+            view(eval).candidate_rows_used = 100;
+            eval.strict_completeness = None;
+        }),
+        None
+    );
     // A tolerance forgives the number, and mixed grades may pass.
     assert_eq!(
         reason(|manifest, eval| {

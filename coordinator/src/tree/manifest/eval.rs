@@ -188,6 +188,8 @@ reasons! {
     RowsUsedMismatch = "candidate_rows_used_mismatch";
     /// Fewer rows than the least number.
     TooFewRows = "too_few_candidate_rows";
+    /// Nothing says which rows succeeded.
+    MissingStatus = "missing_status_column";
     /// A smaller share of rows succeeded than the least.
     OkRateTooLow = "ok_rate_too_low";
     /// The primary metric is not on both sides.

@@ -77,6 +77,11 @@ fn results(
     match scored {
         Ok(scores) => {
             eval.strict_completeness = scores.completeness;
+            if !scores.missing_columns.is_empty() {
+                let names = scores.missing_columns.join("`, `");
+                let words = format!("the results have no column `{names}`, which is needed");
+                eval.error = Some(odd("columns_missing", &words));
+            }
             let views = (&scores.parent, &scores.root);
             let document = match &scores.comparisons {
                 Some((parent, root)) => {

@@ -8,10 +8,12 @@ use crate::tree::manifest::View;
 use crate::tree::score::{Comparison, Completeness, SweepError, SweepSummary, compare, summarize};
 
 /// A candidate's results against the parent's and the root's.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Scores {
     /// Rows that succeeded and did not.
     pub completeness: Option<Completeness>,
+    /// Columns without which the gate cannot tell whether rows are missing or failed.
+    pub missing_columns: Vec<String>,
     /// Against the parent's.
     pub parent: Option<View>,
     /// Against the root's.
@@ -45,8 +47,10 @@ pub fn score(sweep: &Sweep<'_>) -> Result<Scores, SweepError> {
         candidate_rows_used: comparison.candidate_rows_used,
         summary_json_path: format!("eval/{}/{FILE}", sweep.eval),
     };
+    let is_asked = config.sweep_config_limit.is_some() || config.min_ok_rate > 0.0;
     Ok(Scores {
         completeness: candidate.completeness,
+        missing_columns: if is_asked { candidate.missing_columns } else { Vec::new() },
         parent: Some(view(&parent)),
         root: Some(view(&root)),
         comparisons: Some((parent, root)),

@@ -34,7 +34,7 @@ pub struct SweepSummary {
     pub means: BTreeMap<String, f64>,
     /// How complete it is; nothing without the columns that say so.
     pub completeness: Option<Completeness>,
-    /// Which of those columns are missing.
+    /// Which of those columns are missing: that of configurations is needed with a limit only.
     pub missing_columns: Vec<String>,
 }
 
@@ -98,9 +98,11 @@ pub fn summarize(
         return Err(SweepError::TooLarge);
     }
     let used = if by_id.rows > 0 { by_id } else { first };
-    let missing = [(&profile.id_column, id), (&profile.status_column, status)];
+    // Without a limit nobody asks which configuration a row is of.
+    let id_needed = (&profile.id_column, id.is_none() && limit.is_some());
+    let missing = [id_needed, (&profile.status_column, status.is_none())];
     let missing: Vec<_> =
-        missing.into_iter().filter(|(_, at)| at.is_none()).map(|(name, _)| name.clone()).collect();
+        missing.into_iter().filter(|(_, gone)| *gone).map(|(name, _)| name.clone()).collect();
     Ok(SweepSummary {
         rows,
         rows_used: used.rows,

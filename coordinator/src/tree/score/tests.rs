@@ -163,6 +163,12 @@ fn completeness_is_strict() {
     assert!(!complete("0,ok\n1\n"), "no status is no success");
     let all = read("config_id,status\n0,ok\n1,ok\n2,error\n3,ok\n", None).completeness;
     assert_eq!(all.and_then(|all| all.ok_rate()), Some(0.75));
+    // Without a limit the status is enough, with one it is not.
+    let status = "status,x\nok,1\nerror,2\n";
+    assert_eq!(read(status, None).completeness.and_then(|all| all.ok_rate()), Some(0.5));
+    let limited = read(status, Some(2));
+    assert_eq!((limited.completeness, limited.missing_columns), (None, vec!["config_id".into()]));
+    assert_eq!(read("config_id,x\n0,1\n", None).missing_columns, ["status"]);
 }
 
 #[test]

@@ -60,7 +60,7 @@ pub(super) fn part(id: EvalId) -> Part {
 /// The scores of an eval with so many rows.
 pub(super) fn scores(id: EvalId, rows: u64, limit: Option<u64>) -> Scores {
     let Part::Results(results) = part(id) else {
-        return Scores { completeness: None, parent: None, root: None, comparisons: None };
+        return Scores::default();
     };
     let view = |score: Option<f64>| View {
         recommendation_summary: score.map(|score| Recommendation {
@@ -82,6 +82,7 @@ pub(super) fn scores(id: EvalId, rows: u64, limit: Option<u64>) -> Scores {
             ok_count: rows - errors,
             error_count: errors,
         }),
+        missing_columns: Vec::new(),
         // A score against the parent is always there.
         parent: Some(view(Some(results.score.unwrap_or(0.5)))),
         root: Some(view(results.score)),

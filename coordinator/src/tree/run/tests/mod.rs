@@ -4,6 +4,7 @@ mod crashes;
 mod defects;
 mod packs;
 mod requests;
+mod scores;
 mod users_ideas;
 
 use std::path::Path;
