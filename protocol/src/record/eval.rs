@@ -55,7 +55,7 @@ pub struct EvalRecord {
     /// The results as the sweep wrote them.
     #[serde(default)]
     pub results: Option<BlobRef>,
-    /// Cost of the environment, in the user's currency.
+    /// Cost of its environments together, in the user's currency.
     #[serde(default)]
     pub cost: f64,
     /// What the commands reported that they cost, together; nothing when none reported anything.
@@ -68,12 +68,18 @@ pub struct EvalRecord {
     /// The environment, if there was one.
     #[serde(default)]
     pub environment: Option<EnvironmentRecord>,
+    /// The environment that the sweep had for itself, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sweep_environment: Option<Box<EnvironmentRecord>>,
     /// What the commands printed, by path below the eval's directory.
     #[serde(default)]
     pub outputs: Vec<Output>,
     /// `/logs` of the environment as one clean archive, without the first component.
     #[serde(default)]
     pub logs: Option<LogsRecord>,
+    /// The same of the sweep's own environment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sweep_logs: Option<Box<LogsRecord>>,
     /// The sweep's output directory as one clean archive, without the first component.
     #[serde(default)]
     pub sweep_output: Option<LogsRecord>,

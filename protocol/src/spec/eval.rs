@@ -35,6 +35,10 @@ pub struct EvalSpec {
     pub environment: TaskEnvironment,
     /// What makes that place.
     pub settings: EnvironmentSpec,
+    /// Where the sweep runs when it is not there: in an environment of its own, with nothing but
+    /// the files of the commit that the idea became.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sweep_environment: Option<Box<SweepEnvironment>>,
     /// User that the commands run as; the environment's own when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
@@ -46,6 +50,15 @@ pub struct EvalSpec {
     /// Variables of all commands; values unexpanded.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, Template>,
+}
+
+/// An environment that the sweep has for itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SweepEnvironment {
+    /// The place.
+    pub environment: TaskEnvironment,
+    /// What makes it.
+    pub settings: EnvironmentSpec,
 }
 
 /// Whose eval it is: for variables of its commands, and for people.

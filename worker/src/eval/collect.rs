@@ -7,10 +7,12 @@ use rollout_protocol::error::ErrorCode as Code;
 use rollout_protocol::limits;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::EvalEnd;
+use rollout_protocol::spec::eval::EvalStage;
 
 use super::course::COPY_LIMIT;
 use super::failure;
 use super::run::Run;
+use super::site::At;
 use super::variables::{self, LOGS};
 use crate::archive::{self, ArchivePath, Captured, Exclude, Limits, Root, Sanitize};
 use crate::environment::Environment;
@@ -20,6 +22,8 @@ use crate::secrets::Redactor;
 #[derive(Debug, Default)]
 pub(super) struct Collected {
     pub(super) logs: Option<Taken>,
+    /// Of the sweep's own environment.
+    pub(super) sweep_logs: Option<Taken>,
     pub(super) output: Option<Taken>,
     pub(super) results: Option<PathBuf>,
 }
@@ -51,7 +55,7 @@ pub struct Reading {
 impl Run<'_> {
     /// Collects what there is. Results count only when the sweep ended well.
     pub(super) async fn collection(&mut self) {
-        if self.place.up().is_none() {
+        if self.place.up().is_none() || self.at == At::Leaving {
             return;
         }
         self.enter(Phase::Collection);
@@ -63,29 +67,40 @@ impl Run<'_> {
             self.later.push(failure::not_collected(&why, &redactor));
             return;
         }
-        let to = self.ctx.scratch.join("logs.tar");
-        let logs = read_directory(self.up(), LOGS, to, Limits::LOGS, None, &redactor).await;
-        self.collected.logs = logs.taken;
-        let output = match self.commands.iter().any(|command| is_sweep(command.stage)) {
-            true => {
-                let (path, to) = (variables::output(self.ctx), self.ctx.scratch.join("output.tar"));
-                let wanted = ArchivePath::clean(self.ctx.eval.results_file.as_bytes());
-                let wanted = wanted.ok().flatten().map(|path| (path, limits::RESULTS_BYTES));
-                Some(read_directory(self.up(), &path, to, Limits::LOGS, wanted, &redactor).await)
-            }
-            false => None,
-        };
-        let failures = [Some(logs.failure), output.as_ref().map(|output| output.failure.clone())];
-        for why in failures.into_iter().flatten().flatten() {
-            self.later.push(failure::not_collected(&why, &redactor));
+        match self.at {
+            At::Apart => self.collected.sweep_logs = self.logs("sweep-logs.tar").await,
+            At::Shared | At::Leaving => self.collected.logs = self.logs("logs.tar").await,
         }
-        if let Some(output) = output {
-            self.collected.output = output.taken;
-            if self.swept {
-                self.results(output.captured, output.failure, &redactor).await;
-            }
+        if self.commands.iter().any(|command| command.stage == EvalStage::Sweep) {
+            self.output(&redactor).await;
         }
         self.timing.leave();
+    }
+
+    /// Collects `/logs` into a file of the scratch directory.
+    pub(super) async fn logs(&mut self, name: &str) -> Option<Taken> {
+        let (to, redactor) = (self.ctx.scratch.join(name), &self.variables.redactor);
+        let logs = read_directory(self.up(), LOGS, to, Limits::LOGS, None, redactor).await;
+        self.lost(logs.failure);
+        logs.taken
+    }
+
+    /// Collects the sweep's output, and the results in it.
+    async fn output(&mut self, redactor: &Redactor) {
+        let (path, to) = (variables::output(self.ctx), self.ctx.scratch.join("output.tar"));
+        let wanted = ArchivePath::clean(self.ctx.eval.results_file.as_bytes());
+        let wanted = wanted.ok().flatten().map(|path| (path, limits::RESULTS_BYTES));
+        let output = read_directory(self.up(), &path, to, Limits::LOGS, wanted, redactor).await;
+        self.lost(output.failure.clone());
+        self.collected.output = output.taken;
+        if self.swept {
+            self.results(output.captured, output.failure, redactor).await;
+        }
+    }
+
+    fn lost(&mut self, why: Option<String>) {
+        let lost = |why: String| failure::not_collected(&why, &self.variables.redactor);
+        self.later.extend(why.map(lost));
     }
 
     async fn results(&mut self, captured: Captured, why: Option<String>, redactor: &Redactor) {
@@ -128,10 +143,6 @@ fn masked(bytes: &[u8], redactor: &Redactor) -> Vec<u8> {
     masking.push(bytes, &mut clean);
     masking.finish(&mut clean);
     clean
-}
-
-fn is_sweep(stage: rollout_protocol::spec::eval::EvalStage) -> bool {
-    stage == rollout_protocol::spec::eval::EvalStage::Sweep
 }
 
 /// Reads a directory of an environment into a clean archive at `to`, which must not exist, without

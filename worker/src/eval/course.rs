@@ -5,10 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_protocol::Timestamp;
-use rollout_protocol::error::TrialError;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{CommandRecord, EnvironmentRecord};
-use rollout_protocol::spec::environment::ProviderKind;
+use rollout_protocol::record::CommandRecord;
 use rollout_protocol::spec::eval::{EvalCommand, EvalStage};
 use rollout_protocol::spec::timeout::seconds;
 use tokio::time::Instant;
@@ -17,21 +15,13 @@ use super::candidate::Outcome;
 use super::checkout::Checkout;
 use super::cost;
 use super::failure::{self, CommandError};
-use super::place;
 use super::run::{Halt, Run, stopped};
-use super::variables::{self, LOGS, REPOSITORY};
-use crate::environment::{
-    Command, CreateRequest, Failure, FailureKind, ImageRequest, ImageSource, Provider, Purpose,
-    Upload,
-};
+use super::variables::{self, REPOSITORY};
+use crate::environment::{Command, Failure, FailureKind, Upload};
 use crate::exec::{self, Capture, End, Normal};
-use crate::trial::TaskPart;
 
 /// Longest that placing files into an environment or reading them may take.
 pub(super) const COPY_LIMIT: Duration = Duration::from_secs(600);
-
-/// Largest idea.
-const IDEA_BYTES: u64 = rollout_protocol::limits::INSTRUCTION_BYTES;
 
 /// How long a command may run.
 #[derive(Debug, Clone, Copy)]
@@ -60,118 +50,9 @@ impl Run<'_> {
         self.command(EvalStage::Tests, commands.tests.as_ref()).await?;
         self.command(EvalStage::Review, commands.review.as_ref()).await?;
         self.candidate(&checkout).await?;
+        self.set_apart(checkout).await?;
         self.command(EvalStage::Sweep, Some(&commands.sweep)).await?;
         self.swept = true;
-        Ok(())
-    }
-
-    /// Makes the checkout and an environment with it.
-    async fn setup(&mut self) -> Result<Checkout, Halt> {
-        let (ctx, eval) = (self.ctx, &self.ctx.eval);
-        let expanded = variables::expand(&self.services.variables, ctx);
-        self.variables = expanded.map_err(|unset| failure::unset(&unset))?;
-        failure::supported(eval)?;
-        let provider = self.provider()?;
-        ctx.create_scratch().await.map_err(|error| failure::disk(&error))?;
-        let (checkout, uploads) = self.checkout().await?;
-        let (source, part) = self.source().await?;
-        let request = self.request(provider.as_ref(), source, uploads).await?;
-        self.create(provider, request).await?;
-        drop(part);
-        Ok(checkout)
-    }
-
-    fn provider(&self) -> Result<Arc<dyn Provider>, TrialError> {
-        let kind: ProviderKind = self.ctx.eval.settings.provider.kind();
-        let provider = self.services.providers.get(&kind);
-        provider.cloned().ok_or_else(|| failure::no_provider(kind))
-    }
-
-    async fn checkout(&mut self) -> Result<(Checkout, Vec<Upload>), TrialError> {
-        let (eval, repositories) = (&self.ctx.eval, self.repositories);
-        let work = async {
-            let mirror = repositories.mirrors.get(&eval.repository).await?;
-            let slot = self.slot.insert(repositories.slots.take().await?);
-            let commit = eval.repository.commit();
-            let checkout = Checkout::new(&mirror, commit, slot.path()).await?;
-            let uploads = checkout.uploads(REPOSITORY).await?;
-            Ok((checkout, uploads))
-        };
-        work.await.map_err(|error| failure::files(&error, &self.variables.redactor))
-    }
-
-    /// Where the image comes from; the part must live as long as the source is used.
-    async fn source(&self) -> Result<(ImageSource, Option<TaskPart>), TrialError> {
-        let (eval, files) = (&self.ctx.eval, &self.services.files);
-        let sandbox = eval.settings.provider.kind() == ProviderKind::Process;
-        let context = eval.environment.context.as_ref();
-        let build = eval.settings.force_build || (sandbox && context.is_some());
-        if let Some(image) = eval.environment.docker_image.as_ref().filter(|_| !build) {
-            return Ok((ImageSource::Named(image.clone()), None));
-        }
-        let (digest, part) = match context {
-            Some(blob) => (blob.digest, files.directory("the build context", blob).await),
-            None => (rollout_protocol::digest::Digest::of(b""), files.empty_directory().await),
-        };
-        let part = part.map_err(|error| failure::task_files(&error))?;
-        Ok((ImageSource::Context { digest, dir: part.path().to_owned() }, Some(part)))
-    }
-
-    async fn request(
-        &self,
-        provider: &dyn Provider,
-        source: ImageSource,
-        checkout: Vec<Upload>,
-    ) -> Result<CreateRequest, TrialError> {
-        let (ctx, eval) = (self.ctx, &self.ctx.eval);
-        let asked = ImageRequest {
-            source: source.clone(),
-            force_build: eval.settings.force_build,
-            timeout: seconds(eval.environment.build_sec),
-            log: None,
-            settings: eval.settings.provider.clone(),
-            labels: ctx.labels.clone(),
-        };
-        let image = place::prepare(provider, asked).await;
-        let image = image.map_err(|error| failure::image(&error, &self.variables.redactor))?;
-        let idea = self.services.files.bytes("the idea", &eval.idea, IDEA_BYTES).await;
-        let bytes = idea.map_err(|error| failure::task_files(&error))?;
-        let mut uploads = vec![Upload::Dir { path: LOGS.to_owned() }];
-        uploads.extend(checkout);
-        let path = variables::IDEA.to_owned();
-        uploads.push(Upload::File { path, bytes, executable: false });
-        Ok(CreateRequest {
-            image,
-            source,
-            resources: eval.environment.resources,
-            env: self.variables.environment.clone(),
-            workdir: eval.environment.workdir.clone(),
-            network: eval.environment.network.clone(),
-            compose: None,
-            uploads,
-            settings: eval.settings.provider.clone(),
-            labels: ctx.labels.clone(),
-            purpose: Purpose::Agent,
-        })
-    }
-
-    async fn create(
-        &mut self,
-        provider: Arc<dyn Provider>,
-        request: CreateRequest,
-    ) -> Result<(), TrialError> {
-        let (image, kind) = (request.image.clone(), provider.kind());
-        let created = self.place.create(provider, request).await;
-        created.map_err(|why| failure::not_there(why, &self.variables.redactor))?;
-        let environment = self.up();
-        self.environment = Some(EnvironmentRecord {
-            provider: kind.to_string(),
-            id: environment.id().to_owned(),
-            image: image.reference,
-            image_made: image.made,
-            limits: environment.limits(),
-            preserved: None,
-        });
         Ok(())
     }
 

@@ -50,6 +50,8 @@ pub enum EvalRole {
     },
     /// The archive of `/logs`.
     Logs(Counts),
+    /// The archive of `/logs` of the sweep's own environment.
+    SweepLogs(Counts),
     /// The archive of the sweep's output.
     SweepOutput(Counts),
     /// The results.
@@ -117,8 +119,10 @@ impl EvalDraft {
             durations: Durations::default(),
             timestamps: Timestamps::instant(now),
             environment: None,
+            sweep_environment: None,
             outputs: Vec::new(),
             logs: None,
+            sweep_logs: None,
             sweep_output: None,
         };
         Self { record, files: Vec::new() }
@@ -139,6 +143,7 @@ impl EvalRole {
                 record.outputs.push(Output { path, blob, total_bytes, truncated });
             }
             Self::Logs(counts) => record.logs = Some(logs(counts, blob)),
+            Self::SweepLogs(counts) => record.sweep_logs = Some(Box::new(logs(counts, blob))),
             Self::SweepOutput(counts) => record.sweep_output = Some(logs(counts, blob)),
             Self::Results => record.results = Some(blob),
             Self::Candidate { commit, parent } => {
@@ -153,9 +158,7 @@ pub(super) fn draft(mut run: Run<'_>) -> EvalDraft {
     let files = files(&mut run);
     let (durations, timestamps) = run.timing.finish();
     let (ctx, eval, labels) = (run.ctx, &run.ctx.eval, &run.ctx.labels);
-    let lived = run.place.created().map(|created| created.elapsed().as_secs_f64());
-    let rates = &eval.settings.rates;
-    let cost = lived.map_or(0.0, |seconds| rates.cost(&eval.environment.resources, seconds));
+    let cost = run.spent + run.cost_of_place();
     if run.end == EvalEnd::Failed && run.first.is_none() {
         let (phase, redactor) = (run.timing.phase(), &run.variables.redactor);
         let why = "it ended without results and without an error";
@@ -184,8 +187,10 @@ pub(super) fn draft(mut run: Run<'_>) -> EvalDraft {
         durations,
         timestamps,
         environment: run.environment,
+        sweep_environment: run.sweep_environment.map(Box::new),
         outputs: Vec::new(),
         logs: None,
+        sweep_logs: None,
         sweep_output: None,
     };
     EvalDraft { record, files }
@@ -215,6 +220,8 @@ fn files(run: &mut Run<'_>) -> Vec<EvalFile> {
         EvalFile { file, media_type: MediaType::Tar, role }
     };
     files.extend(run.collected.logs.take().map(|taken| archive(taken, EvalRole::Logs)));
+    let sweep_logs = run.collected.sweep_logs.take();
+    files.extend(sweep_logs.map(|taken| archive(taken, EvalRole::SweepLogs)));
     files.extend(run.collected.output.take().map(|taken| archive(taken, EvalRole::SweepOutput)));
     let results = run.collected.results.take();
     files.extend(results.map(|file| EvalFile {

@@ -120,6 +120,11 @@ pub(super) fn teardown(failure: &Failure, redactor: &Redactor) -> TrialError {
     TrialError { class: OURS, retry: Retry::Permanent, ..error }
 }
 
+/// What is left of an environment takes the room of the next one.
+pub(super) fn in_the_way(failure: &Failure, redactor: &Redactor) -> TrialError {
+    TrialError { retry: Retry::Transient, ..teardown(failure, redactor) }
+}
+
 /// The worker's own disk.
 pub(super) fn disk(source: &std::io::Error) -> TrialError {
     let message = format!("preparing the eval: {source}");
@@ -153,11 +158,16 @@ pub(super) fn supported(eval: &EvalSpec) -> Result<(), TrialError> {
         let (class, retry) = (Class::Task, Retry::Permanent);
         TrialError::new(Type::TaskInvalid, Code::REFUSED, class, retry, message)
     };
-    match &eval.environment {
-        environment if environment.compose.is_some() => Err(refuse("services beside it")),
-        environment if environment.healthcheck.is_some() => Err(refuse("health check")),
-        _ => Ok(()),
+    let own = eval.sweep_environment.as_deref().map(|own| &own.environment);
+    for environment in [Some(&eval.environment), own].into_iter().flatten() {
+        if environment.compose.is_some() {
+            return Err(refuse("services beside it"));
+        }
+        if environment.healthcheck.is_some() {
+            return Err(refuse("health check"));
+        }
     }
+    Ok(())
 }
 
 /// Files that every trial may have, too.

@@ -8,6 +8,9 @@
 //!   -> commit (outside, see `candidate`) -> sweep -> results, logs -> environment gone
 //! ```
 //!
+//! A sweep with an environment of its own gets it between the commit and the sweep: the first one's
+//! logs are taken out, it is removed, and another is made with the files of the commit.
+//!
 //! # For whoever runs evals
 //! * A worker opens [`Repositories`] once, in a directory of its own, beside its
 //!   [`TrialServices`](crate::trial::TrialServices), and calls [`run`] per execution. The answer is
@@ -32,6 +35,7 @@ mod failure;
 mod mirror;
 mod place;
 mod run;
+mod site;
 mod slots;
 mod timing;
 pub mod variables;

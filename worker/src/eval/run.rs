@@ -16,6 +16,7 @@ use super::collect::Collected;
 use super::draft::{self, EvalDraft};
 use super::failure;
 use super::place::Place;
+use super::site::At;
 use super::slots::Slot;
 use super::timing::Timing;
 use super::variables::Variables;
@@ -37,12 +38,7 @@ pub async fn run(
         run.guarded_collection().await;
     }
     run.teardown().await;
-    if let Some(slot) = run.slot.take()
-        && let Err(error) = slot.clean().await
-    {
-        // It is wiped before its next use.
-        tracing::warn!(error = %error.chain(), "a checkout cannot be cleaned");
-    }
+    run.give_back_slot().await;
     draft::draft(run)
 }
 
@@ -80,7 +76,12 @@ pub(super) struct Run<'a> {
     pub(super) reported: Option<f64>,
     pub(super) slot: Option<Slot>,
     pub(super) place: Place,
+    /// Whose place it is.
+    pub(super) at: At,
+    /// What environments before the present one cost.
+    pub(super) spent: f64,
     pub(super) environment: Option<EnvironmentRecord>,
+    pub(super) sweep_environment: Option<EnvironmentRecord>,
     /// When all commands must have ended.
     pub(super) deadline: Option<Instant>,
     /// Processes may still be alive: nothing more runs, nothing is read.
@@ -112,7 +113,10 @@ impl<'a> Run<'a> {
             reported: None,
             slot: None,
             place: Place::default(),
+            at: At::Shared,
+            spent: 0.0,
             environment: None,
+            sweep_environment: None,
             deadline: None,
             tainted: false,
             swept: false,
@@ -182,6 +186,16 @@ impl<'a> Run<'a> {
 
     pub(super) fn up(&self) -> &dyn Environment {
         self.place.up().expect("setup ended well")
+    }
+
+    /// Gives the checkout's place back.
+    pub(super) async fn give_back_slot(&mut self) {
+        if let Some(slot) = self.slot.take()
+            && let Err(error) = slot.clean().await
+        {
+            // It is wiped before its next use.
+            tracing::warn!(error = %error.chain(), "a checkout cannot be cleaned");
+        }
     }
 
     /// Removes the environment, also one that is still on its way.

@@ -44,6 +44,8 @@ const STAGES: [EvalStage; 4] =
 pub(super) struct Variables {
     /// Of everything that runs in the environment.
     pub(super) environment: BTreeMap<String, String>,
+    /// Of everything that runs in the sweep's own.
+    pub(super) sweep_environment: BTreeMap<String, String>,
     stages: BTreeMap<EvalStage, BTreeMap<String, String>>,
     pub(super) redactor: Redactor,
 }
@@ -86,10 +88,15 @@ pub(super) fn expand(known: &TrialVariables, ctx: &EvalContext) -> Result<Variab
     }
     let mut environment = BTreeMap::new();
     known.add(&eval.environment.env, &mut environment)?;
+    let mut sweep_environment = BTreeMap::new();
+    if let Some(own) = &eval.sweep_environment {
+        known.add(&own.environment.env, &mut sweep_environment)?;
+        templates.extend(own.environment.env.values());
+    }
     // One redactor knows of every command's secrets.
     templates.extend(eval.env.values().chain(eval.environment.env.values()));
     let redactor = known.redactor(templates.into_iter())?;
-    Ok(Variables { environment, stages, redactor })
+    Ok(Variables { environment, sweep_environment, stages, redactor })
 }
 
 /// What says where things are.

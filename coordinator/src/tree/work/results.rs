@@ -4,8 +4,9 @@
 //! eval/<eval>/attempt-<n>/<results file>        the sweep's results
 //! eval/<eval>/experiment/attempt-<n>/record.json
 //!                                   /<command>/stdout.txt, stderr.txt
-//!                                   /logs/      what commands left in their logs directory
-//!                                   /output/    what the sweep left in its output directory
+//!                                   /logs/       what commands left in their logs directory
+//!                                   /sweep_logs/ the same of the sweep's own environment
+//!                                   /output/     what the sweep left in its output directory
 //! ```
 
 use std::fs::File;
@@ -97,8 +98,9 @@ pub(super) async fn write(
         best_effort(fetch(store, &output.blob, &experiment.join(path.as_path())).await)?;
     }
     let archives = [
-        ("the logs", "logs", &record.logs),
-        ("the sweep's output", "output", &record.sweep_output),
+        ("the logs", "logs", record.logs.as_ref()),
+        ("the sweep's logs", "sweep_logs", record.sweep_logs.as_deref()),
+        ("the sweep's output", "output", record.sweep_output.as_ref()),
     ];
     for (what, name, logs) in archives {
         if let Some(logs) = logs {

@@ -130,6 +130,7 @@ impl Plan {
             timeout_sec: self.timeout_sec,
             environment: self.environment.clone(),
             settings: self.settings.clone(),
+            sweep_environment: None,
             user: None,
             results_file: self.results_file.clone(),
             sweep_config_limit: self.sweep_config_limit,

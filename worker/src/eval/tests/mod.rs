@@ -1,3 +1,4 @@
+mod apart;
 mod commits;
 mod mirrors;
 mod runs;

@@ -16,20 +16,20 @@ use crate::secrets::TrialVariables;
 use crate::trial::testing::{Phases, Rig, labels, settings};
 
 /// An eval over the scripted provider.
-struct Eval {
-    world: World,
-    rig: Rig,
-    spec: EvalSpec,
+pub(super) struct Eval {
+    pub(super) world: World,
+    pub(super) rig: Rig,
+    pub(super) spec: EvalSpec,
     execution: u8,
     tickets: Arc<dyn Tickets>,
 }
 
-fn command(script: &str) -> EvalCommand {
+pub(super) fn command(script: &str) -> EvalCommand {
     EvalCommand { script: script.to_owned(), timeout_sec: Some(60.0), env: BTreeMap::new() }
 }
 
 impl Eval {
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         let world = World::new();
         world.user.write("value", "1\n");
         world.user.write(".gitignore", "*.log\n");
@@ -57,6 +57,7 @@ impl Eval {
             timeout_sec: None,
             environment,
             settings: settings().environment,
+            sweep_environment: None,
             user: None,
             results_file: RESULTS_FILE.into(),
             sweep_config_limit: Some(100),
@@ -66,7 +67,7 @@ impl Eval {
     }
 
     /// Runs one execution and stores what it left.
-    async fn run(&mut self) -> EvalRecord {
+    pub(super) async fn run(&mut self) -> EvalRecord {
         self.execution += 1;
         let mut labels = labels();
         labels.exec = ExecId::from_bytes([self.execution; 16]);
@@ -84,13 +85,13 @@ impl Eval {
         draft.store(self.world.store.as_ref()).await.expect("stored")
     }
 
-    async fn text(&self, blob: &rollout_protocol::blob::BlobRef) -> String {
+    pub(super) async fn text(&self, blob: &rollout_protocol::blob::BlobRef) -> String {
         let bytes = self.world.store.get_bytes(&blob.digest, 1 << 20).await.expect("stored");
         String::from_utf8(bytes.to_vec()).expect("text")
     }
 }
 
-fn failed(record: &EvalRecord) -> (ErrorType, &ErrorCode, &str) {
+pub(super) fn failed(record: &EvalRecord) -> (ErrorType, &ErrorCode, &str) {
     assert_eq!(record.end, EvalEnd::Failed);
     let error = record.error.as_ref().expect("an error");
     (error.kind, &error.code, &error.message)
@@ -249,26 +250,29 @@ async fn secrets_are_in_nothing_that_is_kept() {
 
 #[tokio::test]
 async fn whatever_call_fails_there_is_an_end_and_no_environment_is_left() {
-    let calls = {
-        let mut eval = Eval::new().await;
-        eval.run().await;
-        eval.rig.provider.calls()
-    };
-    let effects = [Effect::Fail(FailureKind::Unreachable), Effect::Panic];
-    for (at, call) in calls.iter().enumerate() {
-        let effect = effects[at % 2];
-        let mut eval = Eval::new().await;
-        eval.rig.provider.fault(At::Any(at), effect);
-        let record = eval.run().await;
-        let what = format!("call {at}, {call:?}: {effect:?}: {:?}", record.error);
-        assert_eq!(eval.rig.provider.leaked(), Vec::<String>::new(), "{what}");
-        if record.end == EvalEnd::Failed {
-            let error = record.error.as_ref().expect("an error");
-            assert_eq!(error.class, ErrorClass::Infrastructure, "{what}");
-        } else {
-            assert_eq!(record.end, EvalEnd::Completed, "{what}");
-            let late = matches!(call, Call::CopyFrom | Call::Destroy | Call::Kill);
-            assert!(late, "{what}");
+    for is_apart in [false, true] {
+        let eval = async || if is_apart { super::apart::eval().await } else { Eval::new().await };
+        let calls = {
+            let mut eval = eval().await;
+            eval.run().await;
+            eval.rig.provider.calls()
+        };
+        let effects = [Effect::Fail(FailureKind::Unreachable), Effect::Panic];
+        for (at, call) in calls.iter().enumerate() {
+            let effect = effects[at % 2];
+            let mut eval = eval().await;
+            eval.rig.provider.fault(At::Any(at), effect);
+            let record = eval.run().await;
+            let what = format!("call {at}, {call:?}: {effect:?}: {:?}", record.error);
+            assert_eq!(eval.rig.provider.leaked(), Vec::<String>::new(), "{what}");
+            if record.end == EvalEnd::Failed {
+                let error = record.error.as_ref().expect("an error");
+                assert_eq!(error.class, ErrorClass::Infrastructure, "{what}");
+            } else {
+                assert_eq!(record.end, EvalEnd::Completed, "{what}");
+                let late = matches!(call, Call::CopyFrom | Call::Destroy | Call::Kill);
+                assert!(late, "{what}");
+            }
         }
     }
 }

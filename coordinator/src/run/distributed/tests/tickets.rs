@@ -158,6 +158,7 @@ async fn spec(store: &FsStore) -> Digest {
             preserve_env: PreservePolicy::default(),
             rates: Rates::default(),
         },
+        sweep_environment: None,
         user: None,
         results_file: "results.csv".into(),
         sweep_config_limit: None,
