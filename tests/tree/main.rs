@@ -1,5 +1,6 @@
 //! Tree searches with the real program.
 
+mod apart;
 mod dry_run;
 mod example;
 mod fates;

@@ -23,6 +23,8 @@ pub struct Needs {
     pub memory_mb: u64,
     /// What makes its environment.
     pub provider: ProviderKind,
+    /// What makes another one that it has after the first.
+    pub also: Option<ProviderKind>,
     /// Variables that the worker has to export to trials.
     pub variables: BTreeSet<String>,
 }
@@ -62,28 +64,35 @@ impl Needs {
     /// # Errors
     /// The first reason why it could not.
     pub fn fit(&self, worker: &Hello) -> Result<(), Unfit> {
-        let Some(capacity) = worker.providers.get(&self.provider) else {
-            return Err(Unfit::Provider(self.provider));
-        };
+        let capacities = self.providers().map(|kind| worker.providers.get(&kind).ok_or(kind));
+        let capacities = capacities.collect::<Result<Vec<_>, _>>().map_err(Unfit::Provider)?;
         if let Some(name) = self.variables.iter().find(|name| !worker.variables.contains(*name)) {
             return Err(Unfit::Variable(name.clone()));
         }
         // What travels in a class may need all of its shares, so a declared budget has to hold them.
         let (budget, shares) = (worker.budget, self.class.shares());
-        if let Some(has) = least(capacity.cpus, budget.cpus).map(u64::from)
+        let cpus = capacities.iter().fold(budget.cpus, |has, capacity| least(has, capacity.cpus));
+        let memory = capacities.iter().map(|capacity| capacity.memory_mb);
+        let memory_mb = memory.fold(budget.memory_mb, least);
+        if let Some(has) = cpus.map(u64::from)
             && (u64::from(self.cpus) > has || budget.cpus.is_some_and(|n| u64::from(n) < shares))
         {
             let of_class = u32::try_from(shares).unwrap_or(u32::MAX);
             let needed = if u64::from(self.cpus) > has { self.cpus } else { of_class };
             return Err(Unfit::Cpus { needed, has });
         }
-        if let Some(has) = least(capacity.memory_mb, budget.memory_mb)
+        if let Some(has) = memory_mb
             && (self.memory_mb > has || budget.memory_mb.is_some_and(|n| n / 2048 < shares))
         {
             let needed = if self.memory_mb > has { self.memory_mb } else { shares * 2048 };
             return Err(Unfit::Memory { needed, has });
         }
         Ok(())
+    }
+
+    /// What makes its environments.
+    fn providers(&self) -> impl Iterator<Item = ProviderKind> {
+        [self.provider].into_iter().chain(self.also)
     }
 
     /// Why no worker of these could ever run it; `None` when one could, or when there is none at
@@ -125,7 +134,8 @@ fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
 
 impl fmt::Display for Needs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} cpus, {} MiB, {}", self.cpus, self.memory_mb, self.provider)
+        write!(f, "{} cpus, {} MiB, {}", self.cpus, self.memory_mb, self.provider)?;
+        self.also.map_or(Ok(()), |also| write!(f, " and {also}"))
     }
 }
 
@@ -156,7 +166,8 @@ impl Lanes {
             for task in plan.tasks() {
                 let Resources { cpus, memory_mb, .. } = task.resources;
                 let variables = variables | &task.variables;
-                let need = Needs { class: task.class, cpus, memory_mb, provider, variables };
+                let (class, also) = (task.class, None);
+                let need = Needs { class, cpus, memory_mb, provider, also, variables };
                 let lane = *index.entry(need).or_insert_with_key(|need| {
                     needs.push(need.clone());
                     u16::try_from(needs.len() - 1).unwrap_or(u16::MAX)
@@ -195,7 +206,7 @@ mod tests {
     fn needs(cpus: u32, memory_mb: u64) -> Needs {
         let class = SizeClass::of(&Resources { cpus, memory_mb, ..Resources::default() });
         let provider = ProviderKind::Docker;
-        Needs { class, cpus, memory_mb, provider, variables: BTreeSet::new() }
+        Needs { class, cpus, memory_mb, provider, also: None, variables: BTreeSet::new() }
     }
 
     fn worker(capacity: Option<u32>, budget: Option<u32>) -> Hello {
@@ -238,6 +249,16 @@ mod tests {
         other.provider = ProviderKind::Process;
         let reason = other.unplaceable(workers.iter());
         assert_eq!(reason, Some(Unfit::Provider(ProviderKind::Process)));
+        other = needs(1, 1024);
+        other.also = Some(ProviderKind::Process);
+        let reason = other.unplaceable(workers.iter());
+        assert_eq!(reason, Some(Unfit::Provider(ProviderKind::Process)));
+        let mut both = worker(Some(8), None);
+        let process = Capacity { cpus: None, memory_mb: Some(512) };
+        both.providers.insert(ProviderKind::Process, process);
+        assert_eq!(other.fit(&both), Err(Unfit::Memory { needed: 1024, has: 512 }));
+        both.providers.insert(ProviderKind::Process, Capacity::default());
+        assert_eq!(other.fit(&both), Ok(()));
         other = needs(1, 1024);
         other.variables.insert("KEY".into());
         let reason = other.unplaceable(workers.iter());

@@ -46,9 +46,7 @@ impl ResourceOverrides {
 pub(crate) fn read_task(environment: &mut Fields<'_>, unnamed: Ceilings) -> Resources {
     let default = Resources::default();
     let cpus = environment.take("cpus");
-    let cpus = read_cpus(&cpus, |field| {
-        field.warn("rounded up to whole processors: write a whole number");
-    });
+    let cpus = read_cpus(&cpus, rounded_up);
     let memory = [environment.take("memory_mb"), environment.take("memory")];
     let storage = [environment.take("storage_mb"), environment.take("storage")];
     let memory_mb = task_amount(&memory, "memory_mb");
@@ -64,6 +62,24 @@ pub(crate) fn read_task(environment: &mut Fields<'_>, unnamed: Ceilings) -> Reso
             storage: storage_mb.is_some() || unnamed.storage,
         },
     }
+}
+
+/// `cpus`, `memory_mb` and `storage_mb` of an environment whose figures have no older spellings. All
+/// are ceilings.
+pub(crate) fn read_place(environment: &mut Fields<'_>) -> Resources {
+    let default = Resources::default();
+    let cpus = read_cpus(&environment.take("cpus"), rounded_up);
+    let mut amount = |key| environment.take(key).integer(&(1..=LARGEST_MIB));
+    Resources {
+        cpus: cpus.unwrap_or(default.cpus),
+        memory_mb: amount("memory_mb").unwrap_or(default.memory_mb),
+        storage_mb: amount("storage_mb").unwrap_or(default.storage_mb),
+        ..default
+    }
+}
+
+fn rounded_up(field: &Field<'_>) {
+    field.warn("rounded up to whole processors: write a whole number");
 }
 
 /// The newer spelling wins whenever it is there.

@@ -105,6 +105,9 @@ const KEYS: &[Key] = &[
     key("environment.docker_image", "text", "", "Its image."),
     key("environment.context", "path", "", "Or the directory of a Dockerfile."),
     key("environment.provider_config", "table", "", "Settings of the provider."),
+    key("environment.cpus", "number", "1", "Processors; fractions are rounded up."),
+    key("environment.memory_mb", "integer", "2048", "Memory, MiB."),
+    key("environment.storage_mb", "integer", "10240", "Storage, MiB."),
     key("limits", "table", "", "Commands at once, over all workers."),
     key("limits.sweep_max_parallel", "integer", "", "Sweeps."),
     key(

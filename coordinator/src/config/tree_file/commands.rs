@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use rollout_protocol::spec::environment::{DockerSettings, ProviderKind, ProviderSpec};
+use rollout_protocol::spec::resources::Resources;
 
-use super::super::elements::environment;
 use super::super::elements::variables::{self, Variable};
+use super::super::elements::{environment, resources};
 use super::super::fields::{Field, Fields};
 use super::super::problem::ErrorKind;
 use super::super::task::docker_image;
@@ -57,6 +58,8 @@ pub struct Place {
     pub docker_image: Option<String>,
     /// `context`: a directory with a Dockerfile; counts from the file.
     pub context: Option<PathBuf>,
+    /// `cpus`, `memory_mb`, `storage_mb`.
+    pub resources: Resources,
 }
 
 impl Commands {
@@ -96,20 +99,23 @@ pub(super) fn read(field: &Field<'_>, default: &Place) -> Commands {
     let needed = |fields: &mut Fields<'_>, key| {
         let field = fields.take(key);
         field.required("a mapping with `run`");
-        command(&field, default).unwrap_or_else(nothing)
+        command(&field, default, None).unwrap_or_else(nothing)
     };
+    let implement = needed(&mut fields, "implement");
+    let shared = Some(&implement.place);
     let commands = Commands {
         ideas: needed(&mut fields, IDEAS),
-        implement: needed(&mut fields, "implement"),
+        tests: command(&fields.take("tests"), default, shared),
+        review: command(&fields.take("review"), default, shared),
         sweep: needed(&mut fields, "sweep"),
-        tests: command(&fields.take("tests"), default),
-        review: command(&fields.take("review"), default),
+        implement,
     };
     fields.finish();
     commands
 }
 
-fn command(field: &Field<'_>, default: &Place) -> Option<Command> {
+/// A command, whose environment has to be the `shared` one if there is one.
+fn command(field: &Field<'_>, default: &Place, shared: Option<&Place>) -> Option<Command> {
     let mut fields = field.mapping().filter(|_| field.is_present())?;
     let run = fields.take("run");
     run.required("a script");
@@ -123,11 +129,20 @@ fn command(field: &Field<'_>, default: &Place) -> Option<Command> {
         }
     }
     let own = fields.take("environment");
+    let place = if own.is_present() { place(&own) } else { default.clone() };
+    if shared.is_some_and(|shared| *shared != place) {
+        let (at, found) = match own.is_present() {
+            true => (&own, "another environment than that of `commands.implement`"),
+            false => (field, "no environment, while `commands.implement` has one of its own"),
+        };
+        let expected = "the environment of `commands.implement`: both run in one checkout";
+        at.reject(ErrorKind::Conflict, found, expected);
+    }
     let command = Command {
         run: run.name().unwrap_or_default(),
         timeout_sec: timeout.unwrap_or(TIMEOUT_SEC),
         env: variables::read(&env),
-        place: if own.is_present() { place(&own) } else { default.clone() },
+        place,
     };
     fields.finish();
     Some(command)
@@ -135,8 +150,12 @@ fn command(field: &Field<'_>, default: &Place) -> Option<Command> {
 
 /// An environment: Docker unless it says otherwise.
 pub(super) fn place(field: &Field<'_>) -> Place {
-    let docker = ProviderSpec::Docker(DockerSettings::default());
-    let mut place = Place { provider: docker, docker_image: None, context: None };
+    let mut place = Place {
+        provider: ProviderSpec::Docker(DockerSettings::default()),
+        docker_image: None,
+        context: None,
+        resources: Resources::default(),
+    };
     let Some(mut fields) = field.mapping().filter(|_| field.is_present()) else { return place };
     let kind = environment::provider(&fields.take("type"));
     let config = fields.take("provider_config");
@@ -146,6 +165,7 @@ pub(super) fn place(field: &Field<'_>) -> Place {
     let (image, context) = (fields.take("docker_image"), fields.take("context"));
     place.docker_image = docker_image(&image);
     place.context = context.path();
+    place.resources = resources::read_place(&mut fields);
     fields.finish();
     match (kind, image.is_present(), context.is_present()) {
         (_, true, true) => {

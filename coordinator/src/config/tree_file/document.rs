@@ -1,6 +1,7 @@
 //! A search as one JSON document, and what another differs in.
 
 use rollout_protocol::spec::environment::ProviderSpec;
+use rollout_protocol::spec::resources::Resources;
 use serde_json::{Map, Value, json};
 
 use super::super::document::word;
@@ -109,7 +110,16 @@ fn place(place: &Place) -> Value {
         ProviderSpec::Docker(settings) => ("docker", json!(settings)),
         ProviderSpec::Process(settings) => ("process", json!(settings)),
     };
-    let given = [("docker_image", json!(place.docker_image)), ("context", json!(place.context))];
+    let (figures, usual) = (&place.resources, Resources::default());
+    // What is as usual is not written: searches that began when it could not be said go on.
+    let other = |figure: u64, usual: u64| json!((figure != usual).then_some(figure));
+    let given = [
+        ("docker_image", json!(place.docker_image)),
+        ("context", json!(place.context)),
+        ("cpus", other(figures.cpus.into(), usual.cpus.into())),
+        ("memory_mb", other(figures.memory_mb, usual.memory_mb)),
+        ("storage_mb", other(figures.storage_mb, usual.storage_mb)),
+    ];
     let mut document = json!({ "type": kind, "provider_config": settings });
     if let Value::Object(fields) = &mut document {
         let given = given.into_iter().filter(|(_, value)| !value.is_null());

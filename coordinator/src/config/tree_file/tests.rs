@@ -166,3 +166,53 @@ fn a_search_has_a_name_or_one_of_the_clock() {
         TreeOverrides { tree_run_id: Some("other".to_owned()), ..TreeOverrides::default() };
     assert!(read(SMALL, overrides).0.expect("a search").is_named);
 }
+
+#[test]
+fn commands_that_share_a_checkout_share_an_environment() {
+    let text = "\
+root_baseline_csv: base.csv
+environment: {type: process}
+commands:
+  ideas: {run: a, environment: {type: process, cpus: 2}}
+  implement: {run: b, environment: IMPLEMENT}
+  tests: {run: c}
+  review: {run: d, environment: {type: process, memory_mb: 4096}}
+  sweep: {run: e, environment: {docker_image: a, storage_mb: 5}}
+";
+    let with = |implement: &str| read(&text.replace("IMPLEMENT", implement), Default::default()).1;
+    let faults = ["commands.tests", "commands.review.environment"];
+    let faults = faults.map(|key| (key.to_owned(), ErrorKind::Conflict));
+    assert_eq!(with("{type: process, cpus: 1}"), faults[1..], "1 is what it is anyway");
+    assert_eq!(with("{type: process, memory_mb: 4096}"), faults[..1]);
+    assert_eq!(with("{docker_image: a}"), faults);
+    let tree = good(&text.replace("IMPLEMENT", "{type: process}").replace("4096", "2048"));
+    assert_eq!(tree.commands.ideas.place.resources.cpus, 2);
+    assert_eq!(tree.commands.sweep.place.resources.storage_mb, 5);
+    assert_eq!(tree.commands.tests.expect("one").place, tree.commands.implement.place);
+}
+
+#[test]
+fn resources_are_figures_of_an_environment() {
+    let with = |figures: &str| SMALL.replace("type: process", &format!("type: process{figures}"));
+    let tree = good(&with(", cpus: 4, memory_mb: 8192"));
+    let resources = tree.environment.resources;
+    let usual = good(SMALL).environment.resources;
+    assert_eq!((resources.cpus, resources.memory_mb), (4, 8192));
+    assert_eq!((usual.cpus, usual.memory_mb, usual.storage_mb), (1, 2048, 10_240));
+    assert_eq!(resources.storage_mb, usual.storage_mb);
+    let document = tree_document(&tree);
+    assert_eq!(document["environment"]["cpus"], 4);
+    assert_eq!(document["commands"]["sweep"]["environment"]["memory_mb"], 8192);
+    let mut other = tree_document(&good(&with(", cpus: 4, memory_mb: 4096")));
+    other["tree_run_id"] = document["tree_run_id"].clone();
+    assert_eq!(differences(&document, &other).len(), 4, "of the file, and of three commands");
+    assert_eq!(tree_document(&good(SMALL))["environment"].get("cpus"), None);
+    for (figures, key, kind) in [
+        (", cpus: 0", "environment.cpus", ErrorKind::BadValue),
+        (", memory_mb: 2G", "environment.memory_mb", ErrorKind::WrongType),
+        (", memory: 2G", "environment.memory", ErrorKind::UnknownKey),
+    ] {
+        let (_, faults) = read(&with(figures), TreeOverrides::default());
+        assert_eq!(faults, [(key.to_owned(), kind)]);
+    }
+}

@@ -102,7 +102,7 @@ mod tests {
     fn lane(class: u8, cpus: u32) -> Needs {
         let provider = ProviderKind::Process;
         let class = SizeClass(class);
-        Needs { class, cpus, memory_mb: 1024, provider, variables: BTreeSet::new() }
+        Needs { class, cpus, memory_mb: 1024, provider, also: None, variables: BTreeSet::new() }
     }
 
     #[test]

@@ -124,7 +124,8 @@ impl<'a> Course<'a> {
         uploads: Vec<Upload>,
     ) -> Result<(), IdeasFault> {
         let environment = TaskEnvironment::default();
-        let settings = self.generator.tree.commands.ideas.place.provider.clone();
+        let place = &self.generator.tree.commands.ideas.place;
+        let (settings, resources) = (place.provider.clone(), place.resources);
         let labels = self.generator.labels(self.order.node.node_id);
         let asked = ImageRequest {
             source: source.clone(),
@@ -141,7 +142,7 @@ impl<'a> Course<'a> {
         let request = CreateRequest {
             image,
             source,
-            resources: environment.resources,
+            resources,
             env: BTreeMap::new(),
             workdir: None,
             network: environment.network,

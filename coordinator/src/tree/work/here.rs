@@ -154,8 +154,8 @@ fn equip(
     variables: TrialVariables,
 ) -> impl FnOnce(&Path) -> Result<Equipment, RunError> + Send + use<> {
     // Former sittings may have left environments of ideas, too.
-    let commands = [&tree.commands.implement, &tree.commands.ideas];
-    let kinds: BTreeSet<_> = commands.map(|command| command.place.provider.kind()).into();
+    let kinds = tree.commands.named().map(|(_, command)| command.place.provider.kind());
+    let kinds: BTreeSet<_> = kinds.collect();
     let sandboxes = layout.sandboxes();
     move |worker_dir: &Path| {
         let providers = kinds.into_iter().map(|kind| {

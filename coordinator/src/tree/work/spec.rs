@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::spec::environment::{EnvironmentSpec, PreservePolicy, Rates};
-use rollout_protocol::spec::eval::{EvalCommand, EvalCommands, EvalName, EvalSpec, RepositorySpec};
+use rollout_protocol::spec::eval::{
+    EvalCommand, EvalCommands, EvalName, EvalSpec, RepositorySpec, SweepEnvironment,
+};
+use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::archive::{self, ArchiveError, Keep, Limits};
@@ -24,6 +27,7 @@ pub struct Plan {
     commands: EvalCommands,
     environment: TaskEnvironment,
     settings: EnvironmentSpec,
+    sweep_environment: Option<Box<SweepEnvironment>>,
     results_file: String,
     timeout_sec: Option<f64>,
     sweep_config_limit: Option<u64>,
@@ -61,10 +65,13 @@ impl Plan {
             env: command.env.iter().map(|(k, v)| (k.clone(), v.template.clone())).collect(),
         };
         let commands = &tree.commands;
-        let place = &commands.implement.place;
-        let context = match &place.context {
-            Some(dir) => Some(pack(&tree.beside(dir), store).await?),
-            None => None,
+        let (place, own) = (&commands.implement.place, &commands.sweep.place);
+        let sweep_environment = match own == place {
+            true => None,
+            false => {
+                let environment = environment(tree, own, Arc::clone(&store)).await?;
+                Some(Box::new(SweepEnvironment { environment, settings: settings(own) }))
+            }
         };
         Ok(Self {
             tree: tree.name.clone(),
@@ -74,8 +81,9 @@ impl Plan {
                 review: commands.review.as_ref().map(command),
                 sweep: command(&commands.sweep),
             },
-            environment: environment(place, context),
+            environment: environment(tree, place, store).await?,
             settings: settings(place),
+            sweep_environment,
             results_file: tree.results_file.clone(),
             timeout_sec: tree.search.eval_timeout_seconds,
             sweep_config_limit: tree.search.sweep_config_limit,
@@ -84,17 +92,24 @@ impl Plan {
 
     /// What evals need of a worker.
     pub fn needs(&self) -> Needs {
-        let resources = &self.environment.resources;
+        let own = self.sweep_environment.as_deref();
+        // One environment at a time: the larger figures are enough.
+        let resources = own.map_or(self.environment.resources, |own| {
+            larger(&self.environment.resources, &own.environment.resources)
+        });
+        let (provider, own) =
+            (self.settings.provider.kind(), own.map(|o| o.settings.provider.kind()));
         let EvalCommands { implement, tests, review, sweep } = &self.commands;
         let commands = [Some(implement), tests.as_ref(), review.as_ref(), Some(sweep)];
         let templates = commands.into_iter().flatten().flat_map(|command| command.env.values());
         let named = templates.flat_map(|template| template.variables());
         let needed = named.filter(|(_, has_default)| !has_default).map(|(name, _)| name);
         Needs {
-            class: SizeClass::of(resources),
+            class: SizeClass::of(&resources),
             cpus: resources.cpus,
             memory_mb: resources.memory_mb,
-            provider: self.settings.provider.kind(),
+            provider,
+            also: own.filter(|kind| *kind != provider),
             variables: needed.collect::<BTreeSet<_>>(),
         }
     }
@@ -130,7 +145,7 @@ impl Plan {
             timeout_sec: self.timeout_sec,
             environment: self.environment.clone(),
             settings: self.settings.clone(),
-            sweep_environment: None,
+            sweep_environment: self.sweep_environment.clone(),
             user: None,
             results_file: self.results_file.clone(),
             sweep_config_limit: self.sweep_config_limit,
@@ -139,8 +154,27 @@ impl Plan {
     }
 }
 
-fn environment(place: &TreePlace, context: Option<BlobRef>) -> TaskEnvironment {
-    TaskEnvironment { docker_image: place.docker_image.clone(), context, ..Default::default() }
+async fn environment(
+    tree: &TreeFile,
+    place: &TreePlace,
+    store: Arc<dyn BlobStore>,
+) -> Result<TaskEnvironment, PlanError> {
+    let context = match &place.context {
+        Some(dir) => Some(pack(&tree.beside(dir), store).await?),
+        None => None,
+    };
+    let (docker_image, resources) = (place.docker_image.clone(), place.resources);
+    Ok(TaskEnvironment { docker_image, context, resources, ..Default::default() })
+}
+
+/// The larger figures of two.
+fn larger(one: &Resources, other: &Resources) -> Resources {
+    Resources {
+        cpus: one.cpus.max(other.cpus),
+        memory_mb: one.memory_mb.max(other.memory_mb),
+        storage_mb: one.storage_mb.max(other.storage_mb),
+        ..*one
+    }
 }
 
 fn settings(place: &TreePlace) -> EnvironmentSpec {
