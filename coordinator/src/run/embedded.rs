@@ -113,12 +113,7 @@ pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Sitting,
     let (shutdown, told) = watch::channel(Shutdown::No);
     let config = worker_config(&dirs, slots);
     let worker = Worker::new(config, queue.clone(), Arc::clone(&store), runner);
-    let (quiesce, quiesced) = oneshot::channel();
-    let worker = supervise::spawn("worker", async move {
-        worker.run(told).await;
-        // The engine may have ended already.
-        let _nobody_asks = quiesce.send(());
-    });
+    let (worker, quiesced) = work(worker, told);
     let (recover, recovered) = oneshot::channel();
     let recovery = recover_all(dirs.former, id, store, queue.clone(), recover);
     let (reports, _reader) = read_reports(id, queue.clone());
@@ -164,6 +159,17 @@ pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Sitting,
     reaping.await.map_err(|_| RunError::PartEnded("the reaper"))?;
     supervise::blocking(move || clear(ended.owed == 0)).await;
     Ok(Sitting { ended, lock })
+}
+
+/// Starts the worker, and tells when it has quiesced.
+fn work(worker: Worker, told: watch::Receiver<Shutdown>) -> (Task<()>, oneshot::Receiver<()>) {
+    let (quiesce, quiesced) = oneshot::channel();
+    let task = supervise::spawn("worker", async move {
+        worker.run(told).await;
+        // The engine may have ended already.
+        let _nobody_asks = quiesce.send(());
+    });
+    (task, quiesced)
 }
 
 /// The worker directories of a run directory.

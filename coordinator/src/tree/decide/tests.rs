@@ -70,6 +70,10 @@ fn every_reason_in_its_order() {
     for (expected, change) in cases {
         assert_eq!(reason(change), Some(expected));
     }
+}
+
+#[test]
+fn what_is_forgiven_is_no_reason() {
     // Who asks for no share needs no status.
     assert_eq!(
         reason(|manifest, eval| {

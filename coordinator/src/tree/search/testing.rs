@@ -51,27 +51,7 @@ pub(crate) fn begun(change: impl FnOnce(&mut RunConfig)) -> Manifest {
         scoring_profile: profile,
     };
     change(&mut run_config);
-    let root = Node {
-        node_id: NodeId(0),
-        parent_node_id: None,
-        depth: 0,
-        commit: "c0".to_owned(),
-        ref_name: "tree/run/n0000".to_owned(),
-        worktree_path: "wt/0000".to_owned(),
-        baseline_results_csv_path: baseline.clone(),
-        baseline_provenance: provenance(&baseline),
-        idea_chain: Vec::new(),
-        promoted_from_eval_id: None,
-        created_at: at,
-        status: NodeStatus::Frontier,
-        node_ideas_dir: "node_ideas/0000".to_owned(),
-        context_ideas_dirs: Vec::new(),
-        context_idea_files: Vec::new(),
-        context_pack_files: Vec::new(),
-        ideas_cost: None,
-        generated_idea_files: None,
-        dedupe: Dedupe::default(),
-    };
+    let root = root(&baseline);
     Manifest {
         manifest_version: VERSION,
         tree_run_id: "run".to_owned(),
@@ -88,6 +68,31 @@ pub(crate) fn begun(change: impl FnOnce(&mut RunConfig)) -> Manifest {
         events: Vec::new(),
         nodes: [(NodeId(0), root)].into(),
         evaluations: std::collections::BTreeMap::new(),
+    }
+}
+
+/// The root.
+fn root(baseline: &str) -> Node {
+    Node {
+        node_id: NodeId(0),
+        parent_node_id: None,
+        depth: 0,
+        commit: "c0".to_owned(),
+        ref_name: "tree/run/n0000".to_owned(),
+        worktree_path: "wt/0000".to_owned(),
+        baseline_results_csv_path: baseline.to_owned(),
+        baseline_provenance: provenance(baseline),
+        idea_chain: Vec::new(),
+        promoted_from_eval_id: None,
+        created_at: Timestamp::UNIX_EPOCH,
+        status: NodeStatus::Frontier,
+        node_ideas_dir: "node_ideas/0000".to_owned(),
+        context_ideas_dirs: Vec::new(),
+        context_idea_files: Vec::new(),
+        context_pack_files: Vec::new(),
+        ideas_cost: None,
+        generated_idea_files: None,
+        dedupe: Dedupe::default(),
     }
 }
 
