@@ -45,8 +45,16 @@ async fn a_command_is_given_everything_and_its_ideas_are_taken() {
 #[tokio::test]
 async fn nothing_that_is_no_file_of_a_commit_or_of_an_idea_is_given_away() {
     let bench = Bench::new();
+    let earlier = bench.directory.path().join("prior ideas");
+    std::fs::write(earlier.join("large.md"), vec![b'x'; 256 * 1024 + 1]).expect("written");
+    for n in 0..1000 {
+        std::fs::write(earlier.join(format!("a-{n:04}.md")), "- An idea").expect("written");
+    }
     for absent in [
         "/repository/.git",
+        "/context/00-prior_ideas/large.md",
+        // The thousand before it are enough.
+        "/context/00-prior_ideas/one.md",
         "/repository/outside",
         "/context/00-prior_ideas/.hidden",
         "/context/00-prior_ideas/below",

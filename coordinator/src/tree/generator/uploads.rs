@@ -1,5 +1,6 @@
 //! What the command is given, packed.
 
+use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,7 @@ use rollout_worker::supervise;
 use super::variables::{COMMANDS, CONTEXT, IDEAS, LOGS, PACK, REPOSITORY, SCRIPT};
 use super::{Generator, IdeasFault, tame};
 use crate::tree::idea::{IDEA_BYTES, IDEAS_OF_A_NODE};
-use crate::tree::run::IdeasOrder;
+use crate::tree::run::{IdeasOrder, usable};
 
 /// Bounds of a checkout.
 const CHECKOUT: Limits =
@@ -46,11 +47,17 @@ pub(super) async fn all(
         uploads.push(Upload::Archive { path: path.to_owned(), tar });
         Ok::<_, IdeasFault>(())
     };
-    add("checkout".to_owned(), &checkout, CHECKOUT, REPOSITORY, in_checkout).await?;
+    add("checkout".to_owned(), &checkout, CHECKOUT, REPOSITORY, Box::new(in_checkout)).await?;
     for (at, (path, dir)) in context_paths(order).iter().zip(&order.context).enumerate() {
-        add(format!("context-{at}"), dir, EARLIER, path, is_idea).await?;
+        // What the search counts as shown: users' directories may hold anything.
+        let from = dir.clone();
+        let shown: BTreeSet<String> =
+            supervise::blocking(move || usable(&from).into_keys().collect()).await;
+        let is_shown =
+            move |_: &Path, path: &Path, _| path.to_str().is_some_and(|name| shown.contains(name));
+        add(format!("context-{at}"), dir, EARLIER, path, Box::new(is_shown)).await?;
     }
-    add("pack".to_owned(), &order.pack, KNOWN, PACK, is_idea).await?;
+    add("pack".to_owned(), &order.pack, KNOWN, PACK, Box::new(is_idea)).await?;
     let script = generator.tree.commands.ideas.run.clone();
     uploads.extend([
         Upload::FreshDir { path: IDEAS.to_owned() },
@@ -76,7 +83,8 @@ pub(super) async fn source(generator: &Generator, work: &Path) -> Result<ImageSo
     let (what, tar) = ("the build context", work.join("context.tar"));
     let from = generator.tree.beside(context);
     // Packed as evals have theirs packed: equal contexts are one image.
-    let Packed { digest, .. } = packed(what, &from, &tar, Limits::BUNDLE, |_, _, _| true).await?;
+    let all = Box::new(|_: &Path, _: &Path, _| true);
+    let Packed { digest, .. } = packed(what, &from, &tar, Limits::BUNDLE, all).await?;
     let file = tokio::fs::File::open(&tar).await.map_err(IdeasFault::disk("open", &tar))?;
     let unpacked = archive::extract_trusted(file, &dir, Limits::BUNDLE).await;
     let failed = |source| IdeasFault::Archive { what: format!("unpacking {what}"), source };
@@ -85,7 +93,7 @@ pub(super) async fn source(generator: &Generator, work: &Path) -> Result<ImageSo
 }
 
 /// Whether something is packed, by its directory, its path in it, and whether it is a directory.
-type Filter = fn(&Path, &Path, bool) -> bool;
+type Filter = Box<dyn Fn(&Path, &Path, bool) -> bool + Send + Sync>;
 
 async fn packed(
     what: &str,

@@ -1,5 +1,6 @@
 //! Ideas as files: what the generator is shown, and what it wrote.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
@@ -115,9 +116,15 @@ pub(super) fn read(path: &Path, name: &str, node: NodeId) -> Result<Vec<IdeaFile
     Ok(found)
 }
 
-/// The ideas in a directory of the user, by file name. What is odd there is left out: it is the
-/// user's, and may be read by nobody.
+/// The ideas in a directory of the user, by file name.
 fn users(path: &Path, name: &str) -> Vec<IdeaFile> {
+    let files = usable(path).into_iter();
+    files.map(|(file, content)| idea::file(format!("{name}/{file}"), &content)).collect()
+}
+
+/// The ideas in a directory that the user named, by file name. What is odd there is left out: it is
+/// the user's, and may be no idea at all. Blocks.
+pub fn usable(path: &Path) -> BTreeMap<String, Vec<u8>> {
     let left_out = |what: &str, why: &str| {
         tracing::warn!("{what} in {} is left out of the ideas: {why}", path.display());
     };
@@ -129,7 +136,7 @@ fn users(path: &Path, name: &str) -> Vec<IdeaFile> {
         Vec::new()
     });
     entries.sort();
-    let mut found = Vec::new();
+    let mut found = BTreeMap::new();
     for entry in entries {
         let Some(file) = entry.to_str() else {
             left_out(&entry.to_string_lossy(), "its name is not UTF-8");
@@ -143,7 +150,9 @@ fn users(path: &Path, name: &str) -> Vec<IdeaFile> {
             break;
         }
         match user(&path.join(file)) {
-            Ok(Some(content)) => found.push(idea::file(format!("{name}/{file}"), &content)),
+            Ok(Some(content)) => {
+                found.insert(file.to_owned(), content);
+            }
             Ok(None) => {}
             Err(why) => left_out(file, &why),
         }

@@ -32,7 +32,7 @@ pub use begin::{Opening, Owned, begin, open};
 pub use clock::Clock;
 pub use directory::Directory;
 pub use error::{TreeError, WorkError};
-pub use ideas::COST_FILE;
+pub use ideas::{COST_FILE, usable};
 pub use result::EvalResult;
 pub use scoring::{Scores, score};
 pub use sitting::Sitting;
