@@ -96,7 +96,7 @@ fn every_fate_has_its_words_and_every_try_its_directory() {
             value!(["failed", "tests_failed", 2, 0.5, false]),
             value!(["failed", "review_failed", 2, 0.5, false]),
             value!(["failed", "results_missing", 2, 0.5, true]),
-            value!(["completed", null, 1, 0.25, true]),
+            value!(["completed", "columns_missing", 1, 0.25, true]),
             value!(["failed", "sweep_failed", 2, 0.5, true]),
         ]
     );
