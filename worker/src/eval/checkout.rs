@@ -9,7 +9,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::limits;
 use rollout_protocol::spec::eval::Bundle;
 
-use super::{EvalFilesError, Mirror};
+use super::{EvalFilesError, Mirror, Slot};
 use crate::archive::{self, ArchivePath, Keep, Limits};
 use crate::environment::Upload;
 use crate::git::{Bare, TreeEntry, bundle};
@@ -39,14 +39,16 @@ pub struct Checkout {
     pub(super) entries: Vec<TreeEntry>,
     /// What environments are not given, by path, and what is in a commit all the same.
     pub(super) withheld: BTreeSet<Vec<u8>>,
+    /// The slot had all of it from an eval before.
+    was_there: bool,
 }
 
 impl Checkout {
-    /// Brings the files of a commit into an empty slot.
+    /// Brings the files of a commit into a slot that is empty or has them.
     ///
     /// # Errors
     /// [`EvalFilesError`].
-    pub async fn new(mirror: &Mirror, commit: &str, slot: PathBuf) -> Result<Self, EvalFilesError> {
+    pub async fn new(mirror: &Mirror, commit: &str, slot: &Slot) -> Result<Self, EvalFilesError> {
         let (mirror, bare) = (mirror.clone(), mirror.bare());
         let entries = bare.tree(commit).await?;
         let bytes = entries.iter().filter_map(|entry| entry.size_bytes).sum::<u64>();
@@ -54,12 +56,17 @@ impl Checkout {
             let (commit, max_bytes) = (commit.to_owned(), limits::CHECKOUT_BYTES);
             return Err(EvalFilesError::TooLarge { commit, size_bytes: bytes, max_bytes });
         }
-        let withheld = BTreeSet::new();
-        let mut checkout = Self { mirror, commit: commit.to_owned(), slot, entries, withheld };
+        let (withheld, commit) = (BTreeSet::new(), commit.to_owned());
+        let was_there = slot.commit() == Some(&*commit);
+        let slot = slot.path();
+        let mut checkout = Self { mirror, commit, slot, entries, withheld, was_there };
         let base = checkout.base();
-        let made = tokio::fs::create_dir(&base).await;
-        made.map_err(|source| EvalFilesError::disk("creating", &base, source))?;
-        checkout.mirror.bare().export(commit, &base, &checkout.index()).await?;
+        if !was_there {
+            let made = tokio::fs::create_dir(&base).await;
+            made.map_err(|source| EvalFilesError::disk("creating", &base, source))?;
+            let (bare, index) = (checkout.mirror.bare(), checkout.index());
+            bare.export(&checkout.commit, &base, &index).await?;
+        }
         checkout.withheld = withheld_of(&base, &checkout.entries);
         Ok(checkout)
     }
@@ -86,25 +93,30 @@ impl Checkout {
             true => Keep::No,
             false => Keep::Yes,
         };
-        let files = self.packed("base", keep).await?;
-        self.throw_away().await?;
-        let git = self.packed("git", |_, _| Keep::Yes).await?;
+        if !self.was_there {
+            self.packed("base", keep).await?;
+            self.throw_away().await?;
+            self.packed("git", |_, _| Keep::Yes).await?;
+        }
         Ok(vec![
-            Upload::Archive { path: path.to_owned(), tar: files },
-            Upload::Archive { path: format!("{path}/.git"), tar: git },
+            Upload::Archive { path: path.to_owned(), tar: self.archive("base") },
+            Upload::Archive { path: format!("{path}/.git"), tar: self.archive("git") },
         ])
+    }
+
+    fn archive(&self, name: &str) -> PathBuf {
+        self.slot.join(format!("{name}.tar"))
     }
 
     async fn packed(
         &self,
         name: &str,
         keep: impl Fn(&Path, bool) -> Keep + Send + 'static,
-    ) -> Result<PathBuf, EvalFilesError> {
-        let (dir, tar) = (self.slot.join(name), self.slot.join(format!("{name}.tar")));
-        let to = tar.clone();
+    ) -> Result<(), EvalFilesError> {
+        let (dir, to) = (self.slot.join(name), self.archive(name));
         let packed = supervise::blocking(move || archive::pack(&dir, &to, LIMITS, &keep)).await;
         packed.map_err(|source| EvalFilesError::Archive { what: "the checkout", source })?;
-        Ok(tar)
+        Ok(())
     }
 
     /// Makes a repository with nothing but the commit in it.

@@ -138,9 +138,10 @@ impl<'a> Run<'a> {
         commit: &str,
     ) -> Result<(Checkout, Vec<Upload>), TrialError> {
         let work = async {
-            let slot = self.slot.insert(self.repositories.slots.take().await?);
-            let checkout = Checkout::new(mirror, commit, slot.path()).await?;
+            let slot = self.slot.insert(self.repositories.slots.take(commit).await?);
+            let checkout = Checkout::new(mirror, commit, slot).await?;
             let uploads = checkout.uploads(REPOSITORY).await?;
+            slot.has(commit);
             Ok::<_, EvalFilesError>((checkout, uploads))
         };
         work.await.map_err(|error| failure::files(&error, &self.variables.redactor))

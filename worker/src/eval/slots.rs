@@ -1,6 +1,8 @@
-//! Places for checkouts: a slot belongs to one eval at a time and is empty when it gets it.
+//! Places for checkouts: a slot belongs to one eval at a time. It is empty when the eval gets it, or
+//! has the commit that the eval begins with: evals of one node follow each other, and a checkout of
+//! some thousand files costs more than everything else about an eval that is short.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -10,6 +12,9 @@ use super::disk::{self, Lock};
 /// Mark of a slot that was given out and not cleaned since.
 const DIRTY: &str = "dirty";
 
+/// What an eval adds to a slot beside the checkout of its commit, which nothing changes.
+pub(super) const ADDED: [&str; 3] = ["out", "changed", "index.new"];
+
 /// A directory of slots. One process at a time has it.
 #[derive(Debug, Clone)]
 pub struct Slots(Arc<Shared>);
@@ -17,8 +22,15 @@ pub struct Slots(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     dir: PathBuf,
-    taken: Mutex<BTreeSet<usize>>,
+    state: Mutex<State>,
     _lock: Lock,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    taken: BTreeSet<usize>,
+    /// Free ones that have a checkout, and of which commit. Known to this process alone.
+    ready: BTreeMap<usize, String>,
 }
 
 /// A slot that belongs to whoever has this.
@@ -26,6 +38,8 @@ struct Shared {
 pub struct Slot {
     number: usize,
     shared: Arc<Shared>,
+    /// The commit whose checkout is complete in it.
+    commit: Option<String>,
 }
 
 impl Slots {
@@ -35,33 +49,47 @@ impl Slots {
     /// Of the local disk, and when another process has the directory.
     pub fn open(dir: &Path) -> std::io::Result<Self> {
         let lock = Lock::take(dir)?;
-        let taken = Mutex::default();
-        Ok(Self(Arc::new(Shared { dir: dir.to_owned(), taken, _lock: lock })))
+        let state = Mutex::default();
+        Ok(Self(Arc::new(Shared { dir: dir.to_owned(), state, _lock: lock })))
     }
 
-    /// Takes a slot, which is empty: one that was not cleaned is wiped first.
+    /// Takes a slot for a checkout of a commit: one that has it, or an empty one; what was not cleaned
+    /// is wiped first.
     ///
     /// # Errors
     /// Of the local disk.
-    pub async fn take(&self) -> Result<Slot, EvalFilesError> {
-        let number = {
-            let mut taken = self.0.taken.lock().expect("nothing panics while it holds the slots");
-            let number = (0..).find(|number| !taken.contains(number)).expect("one is free");
-            taken.insert(number);
-            number
-        };
-        let slot = Slot { number, shared: self.0.clone() };
+    pub async fn take(&self, commit: &str) -> Result<Slot, EvalFilesError> {
+        let slot = self.choose(commit);
         let home = slot.home();
-        if home.join(DIRTY).exists() || slot.path().exists() {
+        if slot.commit.is_none() && (home.join(DIRTY).exists() || slot.path().exists()) {
             disk::remove(&slot.path()).await?;
         }
         let make = async {
             tokio::fs::create_dir_all(&home).await?;
             tokio::fs::write(home.join(DIRTY), b"").await?;
-            tokio::fs::create_dir(slot.path()).await
+            match slot.commit {
+                Some(_) => Ok(()),
+                None => tokio::fs::create_dir(slot.path()).await,
+            }
         };
         make.await.map_err(|source| EvalFilesError::disk("preparing", &home, source))?;
         Ok(slot)
+    }
+
+    fn choose(&self, commit: &str) -> Slot {
+        let mut state = self.0.state();
+        let has_it = state.ready.iter().find(|(_, ready)| *ready == commit).map(|(n, _)| *n);
+        let free = || (0..).find(|number| !state.taken.contains(number)).expect("one is free");
+        let number = has_it.unwrap_or_else(free);
+        state.taken.insert(number);
+        let ready = state.ready.remove(&number).filter(|ready| ready == commit);
+        Slot { number, shared: self.0.clone(), commit: ready }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it holds the slots")
     }
 }
 
@@ -75,21 +103,43 @@ impl Slot {
         self.home().join("work")
     }
 
-    /// Empties the slot and gives it back. One that is dropped instead, or whose cleaning fails, is
-    /// wiped before its next use.
+    /// The commit whose checkout is complete in it.
+    pub fn commit(&self) -> Option<&str> {
+        self.commit.as_deref()
+    }
+
+    /// The checkout of a commit is complete in it.
+    pub(super) fn has(&mut self, commit: &str) {
+        self.commit = Some(commit.to_owned());
+    }
+
+    /// Removes what is not the checkout of its commit, and gives the slot back. One that is dropped
+    /// instead, or whose cleaning fails, is wiped before its next use.
     ///
     /// # Errors
     /// Of the local disk.
-    pub async fn clean(self) -> Result<(), EvalFilesError> {
-        disk::remove(&self.path()).await?;
-        disk::remove(&self.home().join(DIRTY)).await
+    pub async fn clean(mut self) -> Result<(), EvalFilesError> {
+        let commit = self.commit.take();
+        match &commit {
+            Some(_) => {
+                for name in ADDED {
+                    disk::remove(&self.path().join(name)).await?;
+                }
+            }
+            None => disk::remove(&self.path()).await?,
+        }
+        disk::remove(&self.home().join(DIRTY)).await?;
+        if let Some(commit) = commit {
+            self.shared.state().ready.insert(self.number, commit);
+        }
+        Ok(())
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if let Ok(mut taken) = self.shared.taken.lock() {
-            taken.remove(&self.number);
+        if let Ok(mut state) = self.shared.state.lock() {
+            state.taken.remove(&self.number);
         }
     }
 }

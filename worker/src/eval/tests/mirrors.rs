@@ -84,15 +84,42 @@ async fn a_slot_that_was_not_cleaned_is_empty_all_the_same() {
     let dir = tempfile::tempdir().expect("a directory");
     let slots = Slots::open(dir.path()).expect("opened");
     assert!(Slots::open(dir.path()).is_err(), "two processes have one directory");
-    let (one, two) = (slots.take().await.expect("a slot"), slots.take().await.expect("a slot"));
+    let (one, two) =
+        (slots.take("c0").await.expect("a slot"), slots.take("c0").await.expect("a slot"));
     assert_ne!(one.path(), two.path());
     std::fs::write(one.path().join("left"), "x").expect("left");
     let path = one.path();
     drop((one, two));
     drop(slots);
     let slots = Slots::open(dir.path()).expect("opened");
-    let again = slots.take().await.expect("a slot");
+    let again = slots.take("c0").await.expect("a slot");
     assert_eq!((again.path(), exists(&path.join("left"))), (path.clone(), false));
     again.clean().await.expect("cleaned");
     assert!(!exists(&path));
+}
+
+#[tokio::test]
+async fn a_slot_that_has_the_commit_is_used_again_and_others_are_wiped() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let slots = Slots::open(dir.path()).expect("opened");
+    let mut one = slots.take("c0").await.expect("a slot");
+    let path = one.path();
+    for name in ["base.tar", "out"] {
+        std::fs::write(path.join(name), "x").expect("written");
+    }
+    one.has("c0");
+    one.clean().await.expect("cleaned");
+    let again = slots.take("c0").await.expect("a slot");
+    assert_eq!((again.path(), again.commit()), (path.clone(), Some("c0")));
+    assert!(exists(&path.join("base.tar")) && !exists(&path.join("out")));
+    // One that was not given back in order has nothing.
+    drop(again);
+    let wiped = slots.take("c0").await.expect("a slot");
+    assert_eq!((wiped.commit(), exists(&path.join("base.tar"))), (None, false));
+    drop(wiped);
+    let mut other = slots.take("c1").await.expect("a slot");
+    other.has("c1");
+    other.clean().await.expect("cleaned");
+    let another = slots.take("c2").await.expect("a slot");
+    assert_eq!((another.path(), another.commit()), (path, None));
 }

@@ -41,9 +41,9 @@ impl World {
 
     async fn checkout(&self, repository: &RepositorySpec) -> (Checkout, Slot) {
         let mirror = self.repositories.mirrors.get(repository).await.expect("a mirror");
-        let slot = self.repositories.slots.take().await.expect("a slot");
         let commit = repository.commit();
-        let checkout = Checkout::new(&mirror, commit, slot.path()).await.expect("a checkout");
+        let slot = self.repositories.slots.take(commit).await.expect("a slot");
+        let checkout = Checkout::new(&mirror, commit, &slot).await.expect("a checkout");
         (checkout, slot)
     }
 

@@ -126,9 +126,16 @@ async fn an_idea_becomes_a_commit_and_results_and_tries_share_no_output() {
     let mut repository = eval.spec.repository.clone();
     repository.chain.push(one.candidate.expect("a candidate"));
     assert_eq!(eval.world.listing(&repository).await, ["100644 .gitignore", "100644 value"]);
+    // The checkout stays for the next eval of its commit, and nothing else.
     let slots = eval.world.dir.path().join("slots");
     let left = walk(&slots);
-    assert!(left.iter().all(|path| path.ends_with("lock")), "{left:?}");
+    assert!(left.iter().any(|path| path.ends_with("slot-0/work/base/value")), "{left:?}");
+    let added = |path: &Path| {
+        path.components()
+            .any(|part| super::super::slots::ADDED.iter().any(|added| part.as_os_str() == *added))
+    };
+    assert!(!left.iter().any(|path| added(path) || path.ends_with("dirty")), "{left:?}");
+    assert!(!left.iter().any(|path| path.to_string_lossy().contains("slot-1")), "{left:?}");
 }
 
 fn walk(dir: &Path) -> Vec<std::path::PathBuf> {
