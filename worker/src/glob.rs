@@ -33,7 +33,7 @@ where
     pattern[p..].iter().all(|rest| *rest == T::from(b'*'))
 }
 
-/// [`matches`] for texts, by their characters.
+/// [`matches()`] for texts, by their characters.
 pub fn matches_text(pattern: &str, text: &str, negations: &[u8]) -> bool {
     let [pattern, text]: [Vec<char>; 2] = [pattern, text].map(|text| text.chars().collect());
     matches(&pattern, &text, negations)

@@ -70,6 +70,7 @@ impl Asked {
 
     /// Comes true when the search has asked for what former sittings began, or has ended: whatever
     /// else the run still knows of is wanted by nobody.
+    #[cfg(feature = "nats")]
     pub(super) async fn has_asked(&self) {
         let mut waits = self.waits.subscribe();
         let waits = waits.wait_for(|waits| *waits).await;
@@ -115,6 +116,7 @@ impl Asked {
     }
 
     /// Whether the search ended with an error.
+    #[cfg(feature = "nats")]
     pub(super) fn is_abandoned(&self) -> bool {
         *self.abandoned.borrow()
     }
