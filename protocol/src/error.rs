@@ -133,6 +133,9 @@ error_codes! {
     SOURCE_CHANGED = "source_changed";
     /// The Dockerfile has an instruction that this environment cannot honour.
     UNSUPPORTED_INSTRUCTION = "unsupported_instruction";
+    /// The task asks for something that its environment does not have: graphics processors of a kind,
+    /// an allowlist of hosts, Windows. Says nothing about the agent.
+    UNSUPPORTED_BY_ENVIRONMENT = "unsupported_by_environment";
     /// The provider answered and refused: not found, denied, syntax.
     REFUSED = "refused";
     /// The provider did not answer.
@@ -147,6 +150,8 @@ error_codes! {
     WORKER_LOST = "worker_lost";
     /// The item killed its worker too often.
     POISONED = "poisoned";
+    /// The host had no open files, memory or processes left.
+    HOST_EXHAUSTED = "host_exhausted";
     /// A disk is full.
     DISK_FULL = "disk_full";
     /// The environment's storage limit was exceeded.
@@ -215,6 +220,17 @@ impl TrialError {
         Self { kind, message, code, class, phase: kind.phase(), retry }
     }
 
+    /// The task asks for something that its environment does not have.
+    pub fn unsupported(message: impl Into<String>) -> Self {
+        let (kind, code) = (ErrorType::TaskInvalid, ErrorCode::UNSUPPORTED_BY_ENVIRONMENT);
+        Self::new(kind, code, ErrorClass::Task, RetryClass::Permanent, message)
+    }
+
+    /// Whether the task asked for something that its environment does not have.
+    pub fn is_unsupported(&self) -> bool {
+        self.code == ErrorCode::UNSUPPORTED_BY_ENVIRONMENT
+    }
+
     /// An infrastructure failure that another try may not meet.
     pub fn transient(kind: ErrorType, code: ErrorCode, message: impl Into<String>) -> Self {
         Self::new(kind, code, ErrorClass::Infrastructure, RetryClass::Transient, message)
@@ -263,6 +279,15 @@ mod tests {
         assert!(error.message.len() <= limits::ERROR_MESSAGE_BYTES);
         let agent = TrialError { class: ErrorClass::Agent, ..error };
         assert!(!agent.is_retryable());
+    }
+
+    #[test]
+    fn unsupported_tasks_are_faults_of_tasks_and_not_retried() {
+        let error = TrialError::unsupported("no graphics processors");
+        assert!(error.is_unsupported() && !error.is_retryable());
+        let found = (error.kind, error.class, error.code.as_str());
+        let code = "unsupported_by_environment";
+        assert_eq!(found, (ErrorType::TaskInvalid, ErrorClass::Task, code));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
+use crate::dependency::Dependency;
 use crate::error::TrialError;
 use crate::id::{ExecId, ItemId, RunId, TryId};
 use crate::phase::Phase;
@@ -47,7 +48,8 @@ pub enum EventKind {
         /// Why it was taken over.
         reason: TakeoverReason,
     },
-    /// An execution entered a phase. Only a hint: may be missing or late.
+    /// An execution entered a phase. May be missing, but never follows the end of the execution: that
+    /// of its trial, a retry, a loss or [`ExecutionEnded`](Self::ExecutionEnded).
     TrialPhase {
         /// Item.
         item: ItemId,
@@ -61,6 +63,32 @@ pub enum EventKind {
         /// Phase.
         phase: Phase,
     },
+    /// An execution waits for a service that gives no answer; its clocks stand still. Only a hint.
+    TrialParked {
+        /// Item.
+        item: ItemId,
+        /// The trial's name.
+        trial: TrialName,
+        /// Try.
+        #[serde(rename = "try")]
+        try_id: TryId,
+        /// Execution.
+        exec: ExecId,
+        /// The service.
+        dependency: Dependency,
+    },
+    /// An execution that waited for a service continues, or ended. Only a hint.
+    TrialUnparked {
+        /// Item.
+        item: ItemId,
+        /// The trial's name.
+        trial: TrialName,
+        /// Try.
+        #[serde(rename = "try")]
+        try_id: TryId,
+        /// Execution.
+        exec: ExecId,
+    },
     /// An execution failed by the infrastructure's fault and will be tried again.
     TrialRetry {
         /// Item.
@@ -70,6 +98,8 @@ pub enum EventKind {
         /// Try that failed.
         #[serde(rename = "try")]
         try_id: TryId,
+        /// Execution that failed.
+        exec: ExecId,
         /// Why.
         error: TrialError,
         /// Wait before the next try, milliseconds.
@@ -87,7 +117,20 @@ pub enum EventKind {
         /// Execution.
         exec: ExecId,
     },
-    /// A trial has its terminal record.
+    /// An execution that was shown in a phase runs no more, and its result does not count: another
+    /// try is on its way, or it was given up before.
+    ExecutionEnded {
+        /// Item.
+        item: ItemId,
+        /// The trial's name.
+        trial: TrialName,
+        /// Try.
+        #[serde(rename = "try")]
+        try_id: TryId,
+        /// Execution.
+        exec: ExecId,
+    },
+    /// A trial has its terminal record. It ends every execution of the trial.
     TrialSettled {
         /// Position in the plan's order.
         ordinal: u64,

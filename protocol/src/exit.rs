@@ -12,9 +12,11 @@ pub enum ExitCode {
     Usage = 2,
     /// Bad configuration: nothing was started.
     Config = 3,
-    /// The run completed, but trials failed by the infrastructure's fault.
+    /// The run completed, but trials failed by the infrastructure's fault; with `--fail-under`, only
+    /// if they could change its verdict.
     Infrastructure = 4,
-    /// The run completed, but the pass rate is under `--fail-under`.
+    /// The run completed, but the pass rate is under `--fail-under`, even if every infrastructure
+    /// failure had passed.
     FailUnder = 5,
     /// Another process owns the run.
     LockHeld = 6,
@@ -31,6 +33,8 @@ pub enum ExitCode {
     OutOfReach = 11,
     /// The pool uses another blob store than this worker.
     OtherStore = 12,
+    /// The search ended, and every one of its evals failed: nothing was measured.
+    NothingMeasured = 13,
     /// The run was stopped by a signal; the same command goes on with it.
     Cancelled = 130,
 }
@@ -51,6 +55,7 @@ impl ExitCode {
         Self::StaleCopy,
         Self::OutOfReach,
         Self::OtherStore,
+        Self::NothingMeasured,
         Self::Cancelled,
     ];
 

@@ -20,6 +20,10 @@ pub const LEASE: Duration = Duration::from_secs(60);
 /// restart of a server or a switch, shorter than what anybody would wait for a lost host.
 pub const MAX_OFFLINE: Duration = Duration::from_secs(30 * 60);
 
+/// How long an execution waits for a service that gives no answer, unless the job says otherwise:
+/// longer than the restart of a host, shorter than what a user takes for a run that hangs.
+pub const MAX_PARK: Duration = Duration::from_secs(15 * 60);
+
 /// How long items that no registered worker could run wait for a worker that can: longer than an
 /// autoscaler needs to bring one.
 pub const UNPLACEABLE_TIMEOUT: Duration = Duration::from_secs(15 * 60);

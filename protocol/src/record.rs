@@ -64,6 +64,10 @@ pub struct Verdict {
     /// of the agent where the task is verified all the same.
     #[serde(default)]
     pub error: Option<TrialError>,
+    /// Steps that ran and could not be verified. A trial that has one is not passed, whatever the
+    /// reward that its other steps make.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unverified_steps: Vec<String>,
 }
 
 /// Numbers of a verifier, by their keys.
@@ -81,6 +85,7 @@ impl Verdict {
             rewards: Rewards::new(),
             cost: 0.0,
             error: None,
+            unverified_steps: Vec::new(),
         }
     }
 
@@ -92,6 +97,7 @@ impl Verdict {
             rewards: Rewards::new(),
             cost: 0.0,
             error: Some(error),
+            unverified_steps: Vec::new(),
         }
     }
 
@@ -103,6 +109,7 @@ impl Verdict {
             rewards: Rewards::new(),
             cost,
             error: None,
+            unverified_steps: Vec::new(),
         }
     }
 
@@ -113,9 +120,11 @@ impl Verdict {
         lone.into_iter().chain(self.rewards.iter().map(|(key, number)| (key.as_str(), *number)))
     }
 
-    /// The trial passed: a reward of 1.
+    /// The trial passed: a reward of 1, and every step that ran was verified.
     pub fn passed(&self) -> bool {
-        self.outcome == Outcome::Completed && self.reward.is_some_and(|r| (r - 1.0).abs() < 1e-9)
+        self.outcome == Outcome::Completed
+            && self.unverified_steps.is_empty()
+            && self.reward.is_some_and(|r| (r - 1.0).abs() < 1e-9)
     }
 }
 
@@ -328,11 +337,31 @@ pub struct EnvironmentRecord {
     pub image: String,
     /// Whether this execution built or pulled the image.
     pub image_made: bool,
+    /// How the image was built, when it was built and that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_build: Option<ImageBuild>,
     /// How each limit was held: `enforced`, `measured` or `no`.
     pub limits: LimitsHeld,
     /// How to get into the environment, when it was preserved.
     #[serde(default)]
     pub preserved: Option<String>,
+}
+
+/// How an image was built.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageBuild {
+    /// The builder: `buildkit` or `classic`.
+    pub builder: String,
+    /// The images that it was built from, each as the Dockerfile names it, with its digest.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub bases: BTreeMap<String, String>,
+}
+
+impl ImageBuild {
+    /// A build by this builder.
+    pub fn by(builder: &str) -> Self {
+        Self { builder: builder.to_owned(), bases: BTreeMap::new() }
+    }
 }
 
 /// How the limits of an environment were held.
@@ -404,6 +433,17 @@ pub struct Settlement {
     pub superseded: Vec<Execution>,
     /// When the coordinator settled it.
     pub settled_at: Timestamp,
+    /// Commit of the task's repository, as the plan knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task_git_commit_id: Option<String>,
+}
+
+impl Settlement {
+    /// Commit of the task's repository: as the execution ran it, else as the plan knows it.
+    pub fn task_commit<'a>(&'a self, record: Option<&'a TrialRecord>) -> Option<&'a str> {
+        let ran = record.and_then(|record| record.task_git_commit_id.as_deref());
+        ran.or(self.task_git_commit_id.as_deref())
+    }
 }
 
 /// One execution as the coordinator knows it.

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::limits;
+
 /// When and how often infrastructure failures are tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RetryPolicy {
@@ -15,11 +17,24 @@ pub struct RetryPolicy {
     pub max_delay_ms: u64,
     /// Growth of the longest wait from try to try.
     pub multiplier: f64,
+    /// Longest time in which an execution waits for a service that gives no answer, seconds.
+    #[serde(default = "max_park_sec")]
+    pub max_park_sec: u32,
+}
+
+const fn max_park_sec() -> u32 {
+    limits::MAX_PARK.as_secs() as u32
 }
 
 impl Default for RetryPolicy {
     fn default() -> Self {
-        Self { max_attempts: 3, initial_delay_ms: 1000, max_delay_ms: 30_000, multiplier: 2.0 }
+        Self {
+            max_attempts: 3,
+            initial_delay_ms: 1000,
+            max_delay_ms: 30_000,
+            multiplier: 2.0,
+            max_park_sec: max_park_sec(),
+        }
     }
 }
 

@@ -95,7 +95,8 @@ impl EvalRecord {
             EvalEnd::Stopped => Outcome::Cancelled,
         };
         let (cost, error) = (self.cost, self.error.clone());
-        Verdict { outcome, reward: None, rewards: Rewards::new(), cost, error }
+        let (rewards, unverified_steps) = (Rewards::new(), Vec::new());
+        Verdict { outcome, reward: None, rewards, cost, error, unverified_steps }
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::stage::StageMark;
+use crate::dependency::Dependency;
 use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use crate::phase::Phase;
 use crate::spec::environment::ProviderKind;
@@ -39,6 +40,9 @@ pub struct Hello {
     /// Takes no more work.
     #[serde(default)]
     pub draining: bool,
+    /// Takes no work at present: a disk of it is nearly full.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub low_disk: bool,
     /// It has ended, or is proven dead, and everything it began is reported. Said by itself or by
     /// whoever adopted what it left.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -63,6 +67,7 @@ impl Hello {
             providers: BTreeMap::new(),
             variables: BTreeSet::new(),
             draining: true,
+            low_disk: false,
             gone: true,
             executions: Vec::new(),
         }
@@ -114,4 +119,7 @@ pub struct Running {
     /// Where it is in the eval that it is an execution of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<StageMark>,
+    /// The service that it waits for, because it gives no answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parked: Option<Dependency>,
 }

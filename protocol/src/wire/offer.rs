@@ -1,12 +1,14 @@
 //! Offers: a try of an item, published for whoever has a free slot.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::stage::Ticketed;
 use crate::digest::Digest;
 use crate::id::{ItemId, RunId, TryId};
+use crate::limits;
 use crate::spec::resources::Resources;
 use crate::spec::trial::TrialRef;
 
@@ -44,10 +46,24 @@ pub struct Pacing {
     /// Commands of evals that begin only with a ticket of the coordinator.
     #[serde(default, skip_serializing_if = "Ticketed::is_none")]
     pub tickets: Ticketed,
+    /// Longest time in which an execution waits for a service that gives no answer, seconds;
+    /// [`MAX_PARK`](crate::limits::MAX_PARK) when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_park_sec: Option<u32>,
 }
 
 impl Pacing {
-    /// Whether nothing is limited.
+    /// Longest time in which an execution waits for a service that gives no answer.
+    pub fn max_park(&self) -> Duration {
+        self.max_park_sec.map_or(limits::MAX_PARK, |sec| Duration::from_secs(sec.into()))
+    }
+
+    /// Whether the worker may go as fast as it can.
+    pub fn limits_nothing(&self) -> bool {
+        Self { max_park_sec: None, ..*self } == Self::default()
+    }
+
+    /// Whether nothing is said.
     pub fn is_free(&self) -> bool {
         *self == Self::default()
     }

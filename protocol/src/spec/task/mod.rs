@@ -50,6 +50,9 @@ pub struct TaskSpec {
     /// any environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<TrialError>,
+    /// The same where the agent has scripts: for what the built-in agents do not need.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script_fault: Option<TrialError>,
 }
 
 /// A server that speaks the Model Context Protocol.
@@ -118,6 +121,7 @@ impl TaskSpec {
             mcp_servers: Vec::new(),
             skills_dir: None,
             fault: None,
+            script_fault: None,
         }
     }
 
