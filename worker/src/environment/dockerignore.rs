@@ -47,7 +47,15 @@ impl Dockerignore {
     /// # Errors
     /// When the file cannot be read or holds an invalid pattern.
     pub fn read(context: &Path) -> std::io::Result<Self> {
-        match std::fs::read_to_string(context.join(FILE_NAME)) {
+        Self::read_file(context, FILE_NAME)
+    }
+
+    /// Reads the patterns of another file below `context`.
+    ///
+    /// # Errors
+    /// As [`Dockerignore::read`].
+    pub fn read_file(context: &Path, name: &str) -> std::io::Result<Self> {
+        match std::fs::read_to_string(context.join(name)) {
             Ok(text) => Self::parse(&text)
                 .map_err(|e| std::io::Error::new(std::io::ErrorKind::InvalidData, e)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),

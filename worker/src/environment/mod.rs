@@ -17,6 +17,7 @@ pub mod context;
 pub mod contract;
 #[cfg(feature = "docker")]
 pub mod docker;
+pub mod dockerfile;
 pub mod dockerignore;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
@@ -32,13 +33,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
-use rollout_protocol::record::LimitsHeld;
+use rollout_protocol::record::{ImageBuild, LimitsHeld};
 use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::NetworkPolicy;
 use rollout_protocol::wire::hello::Capacity;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncRead;
+
+use crate::dependency::Dependency;
+use crate::shortage::Shortage;
 
 /// Makes environments.
 #[async_trait]
@@ -60,12 +64,35 @@ pub trait Provider: Send + Sync + fmt::Debug {
         Ok(Capacity::default())
     }
 
+    /// The directory of this host in which its environments' files are, if they are on this host.
+    ///
+    /// # Errors
+    /// [`Failure`] when that cannot be told at present.
+    async fn disk(&self) -> Result<Option<PathBuf>, Failure> {
+        Ok(None)
+    }
+
+    /// The service that its environments live in, where there is one that can be away.
+    fn dependency(&self) -> Option<&Dependency> {
+        None
+    }
+
+    /// Removes what calls of this process left when they broke off. What cannot be removed now is
+    /// kept in mind for the next call.
+    async fn remove_leftovers(&self) {}
+
     /// Makes the image present: builds it once per content and host, or pulls it if absent.
     /// Concurrent calls for the same image share one build.
     ///
     /// # Errors
     /// [`Failure`] with the build log or the registry's answer.
     async fn prepare(&self, request: ImageRequest) -> Result<Image, Failure>;
+
+    /// Says where the digests of base images that a run has chosen are kept. Images of the run that
+    /// are built afterwards are built from those.
+    fn keep_bases(&self, run: RunId, digests: Arc<dyn BaseDigests>) {
+        drop((run, digests));
+    }
 
     /// Creates and starts an environment.
     ///
@@ -79,6 +106,22 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// # Errors
     /// When the leftovers cannot be listed; single removals that fail are counted in the answer.
     async fn reap(&self, dead: &dyn DeadOwners) -> Result<Reaped, Failure>;
+}
+
+/// The digests of base images that a run has chosen, for all of its workers.
+#[async_trait]
+pub trait BaseDigests: Send + Sync + fmt::Debug {
+    /// The digest of an image, if one was chosen.
+    ///
+    /// # Errors
+    /// [`Failure`] when that cannot be said.
+    async fn known(&self, image: &str) -> Result<Option<String>, Failure>;
+
+    /// Chooses a digest, unless another one was chosen before; which one it is.
+    ///
+    /// # Errors
+    /// [`Failure`] when it cannot be kept.
+    async fn settle(&self, image: &str, digest: String) -> Result<String, Failure>;
 }
 
 /// One running environment.
@@ -130,6 +173,11 @@ pub trait Environment: Send + Sync + fmt::Debug {
     /// before.
     async fn set_network(&self, policy: &NetworkPolicy) -> Result<(), Failure>;
 
+    /// The service that it lives in, see [`Provider::dependency`].
+    fn dependency(&self) -> Option<&Dependency> {
+        None
+    }
+
     /// A service beside the environment, by its name: a place for commands and files only, which
     /// lives as long as the environment.
     fn service(&self, name: &str) -> Option<&dyn Environment> {
@@ -139,6 +187,15 @@ pub trait Environment: Send + Sync + fmt::Debug {
 
     /// Whether the memory limit has killed a process so far.
     async fn oom_killed(&self) -> bool;
+
+    /// Measures what was written since the environment was made, where the storage limit is
+    /// measured rather than enforced. Above the limit, everything that runs in it is ended.
+    ///
+    /// # Errors
+    /// [`FailureKind::StorageExceeded`] and nothing else: what cannot be measured is no failure.
+    async fn check_storage(&self) -> Result<(), Failure> {
+        Ok(())
+    }
 
     /// Ends all processes; files stay readable by [`Environment::copy_from`].
     ///
@@ -217,6 +274,15 @@ pub struct Image {
     pub reference: String,
     /// Whether this call built or pulled it (as opposed to finding it).
     pub made: bool,
+    /// How it was built, when it was built and that is known.
+    pub build: Option<ImageBuild>,
+}
+
+impl Image {
+    /// An image that was present.
+    pub fn found(reference: impl Into<String>) -> Self {
+        Self { reference: reference.into(), made: false, build: None }
+    }
 }
 
 /// What environment to create.
@@ -399,9 +465,10 @@ pub enum FailureKind {
     /// The request itself is wrong for good: a Dockerfile that does not build, an image that does
     /// not exist or is denied, an instruction that cannot be honoured.
     Refused,
-    /// More was asked for than the platform can give, or it has nothing left to give just now
-    /// (memory, open files, processes of the host).
+    /// More was asked for than the platform can give.
     Resources,
+    /// The host has no open files, memory or processes left just now.
+    Exhausted,
     /// The environment came up and went down, or a command could not be started in it.
     NotStarted,
     /// The environment is gone.
@@ -412,6 +479,9 @@ pub enum FailureKind {
     DiskFull,
     /// What runs in the environment wrote more than the environment's own storage limit allows.
     StorageExceeded,
+    /// What a task or an agent put into the environment cannot be used: a service that ended, a
+    /// file where a directory is needed.
+    Unusable,
     /// No answer: the service may be down.
     Unreachable,
     /// The time given in the request passed before the work was done.
@@ -424,10 +494,26 @@ pub enum FailureKind {
     Bug,
 }
 
+impl FailureKind {
+    /// The kind of a failure by what the host ran out of.
+    pub fn of_shortage(shortage: Option<Shortage>) -> Option<Self> {
+        shortage.map(|shortage| match shortage {
+            Shortage::Disk => Self::DiskFull,
+            Shortage::Host => Self::Exhausted,
+        })
+    }
+}
+
 impl Failure {
     /// A failure without a cause of its own.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), source: None }
+    }
+
+    /// A failure by an error of this host: a shortage, else of `kind`.
+    pub fn local(kind: FailureKind, message: impl Into<String>, error: std::io::Error) -> Self {
+        let kind = FailureKind::of_shortage(Shortage::of(&error)).unwrap_or(kind);
+        Self::new(kind, message).because(error)
     }
 
     /// Adds the cause.
@@ -437,11 +523,9 @@ impl Failure {
         self
     }
 
-    /// The message with the chain of causes.
+    /// The message with the chain of causes, each said once.
     pub fn chain(&self) -> String {
-        match self.source.as_deref() {
-            Some(source) => format!("{}: {}", self.message, crate::outage::chain(source)),
-            None => self.message.clone(),
-        }
+        let source = self.source.as_deref().map(|source| source as _);
+        crate::outage::with_causes(self.message.clone(), source)
     }
 }

@@ -81,3 +81,12 @@ pub(super) async fn large_output_arrives_whole_and_in_order(
     assert!(stdout.starts_with("1\n2\n3\n") && stdout.ends_with("\n999999\n1000000\n"));
     assert_eq!(stdout.len(), 6_888_896);
 }
+
+pub(super) async fn what_is_within_the_storage_limit_is_fine(
+    _: &Subject,
+    environment: &dyn Environment,
+) {
+    output(environment, "mkdir -p /data; head -c 1000000 /dev/zero > /data/zeros").await;
+    environment.check_storage().await.unwrap_or_else(|f| panic!("{}", f.chain()));
+    assert_eq!(output(environment, "echo usable").await, "usable\n");
+}

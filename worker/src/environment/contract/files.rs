@@ -69,6 +69,47 @@ pub(super) async fn a_fresh_directory_replaces_a_file(_: &Subject, environment: 
     fresh(environment, "/fresh").await;
 }
 
+/// What an agent can leave in the place of a directory.
+const REPLACEMENTS: [&str; 7] = [
+    "true",
+    "ln -s /nowhere /logs",
+    "mkdir -p /tmp/elsewhere; ln -s /tmp/elsewhere /logs",
+    "ln -s /logs /logs",
+    "echo x > /logs",
+    "mkfifo /logs",
+    "mkdir -p /logs/verifier/old; chmod 000 /logs/verifier /logs",
+];
+
+pub(super) async fn a_directory_is_made_whatever_stands_in_its_place(
+    _: &Subject,
+    environment: &dyn Environment,
+) {
+    for script in REPLACEMENTS {
+        output(environment, &format!("rm -rf /logs; {script}")).await;
+        let uploads = vec![
+            Upload::Dir { path: "/logs".into() },
+            Upload::FreshDir { path: "/logs/verifier".into() },
+        ];
+        upload(environment, uploads).await;
+        output(environment, "echo 1 > /logs/verifier/reward.txt").await;
+        let found = read(environment, "/logs").await.expect(script);
+        let found: Vec<_> = found.iter().map(|(name, ..)| name.as_str()).collect();
+        assert_eq!(found, ["logs", "logs/verifier", "logs/verifier/reward.txt"], "{script}");
+    }
+}
+
+pub(super) async fn reading_through_what_is_no_directory_is_none(
+    _: &Subject,
+    environment: &dyn Environment,
+) {
+    for script in &REPLACEMENTS[..6] {
+        output(environment, &format!("rm -rf /logs; {script}")).await;
+        for path in ["/logs/artifacts", "/logs/verifier/reward.txt"] {
+            assert!(read(environment, path).await.is_none(), "{script}: {path}");
+        }
+    }
+}
+
 pub(super) async fn an_archive_is_placed_anew_and_never_nested(
     subject: &Subject,
     environment: &dyn Environment,

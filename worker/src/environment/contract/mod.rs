@@ -105,6 +105,9 @@ checks! {
     Little files::a_fresh_directory_replaces_a_tree;
     Little files::a_fresh_directory_replaces_a_link_and_not_its_target;
     Little files::a_fresh_directory_replaces_a_file;
+    Shell files::a_directory_is_made_whatever_stands_in_its_place;
+    Shell files::reading_through_what_is_no_directory_is_none;
+    Shell commands::what_is_within_the_storage_limit_is_fine;
     Little files::an_archive_is_placed_anew_and_never_nested;
     Little files::an_archive_is_merged_with_what_is_there;
     Shell files::placed_files_are_open_to_every_user;

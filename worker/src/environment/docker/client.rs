@@ -1,13 +1,15 @@
 //! The connection to a Docker engine.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bollard::{API_DEFAULT_VERSION, Docker};
 use tokio::sync::OnceCell;
 
 use super::failure;
+use crate::dependency::{Dependency, Probe};
 use crate::environment::{Failure, FailureKind};
 
 /// Where an engine listens when nothing else is said.
@@ -19,7 +21,10 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(120);
 
 /// The same for calls that work on many files: removing a layer of 200,000 files was seen to take
 /// 20 seconds, and a large archive is extracted before the answer begins.
-const SLOW_ANSWER_WITHIN: Duration = Duration::from_secs(600);
+pub(super) const SLOW_ANSWER_WITHIN: Duration = Duration::from_secs(600);
+
+/// How long the engine may take to say that it is there.
+const PING_WITHIN: Duration = Duration::from_secs(10);
 
 /// The oldest Engine API with everything that is used (Docker 20.10).
 const OLDEST_API: (usize, usize) = (1, 41);
@@ -31,6 +36,24 @@ pub(super) struct Client {
     host: String,
     docker: OnceCell<Docker>,
     calls: Arc<AtomicU64>,
+    no_buildkit: AtomicBool,
+    engine: Dependency,
+}
+
+/// Asks the engine whether it is there, on a connection of its own.
+#[derive(Debug)]
+struct Ping {
+    host: String,
+}
+
+#[async_trait]
+impl Probe for Ping {
+    async fn ask(&self) -> Result<(), String> {
+        let docker =
+            connection(&self.host, PING_WITHIN.as_secs()).map_err(|failure| failure.chain())?;
+        // The text of a broken connection says enough without its causes.
+        docker.ping().await.map(drop).map_err(|error| crate::outage::chain(&error))
+    }
 }
 
 impl Client {
@@ -41,7 +64,19 @@ impl Client {
             .or_else(|| std::env::var("DOCKER_HOST").ok().filter(|host| !host.is_empty()))
             .unwrap_or_else(|| DEFAULT_HOST.to_owned());
         let host = if host.starts_with('/') { format!("unix://{host}") } else { host };
-        Self { host, docker: OnceCell::new(), calls: Arc::default() }
+        let engine = Dependency::new("the Docker engine", Box::new(Ping { host: host.clone() }));
+        Self {
+            host,
+            docker: OnceCell::new(),
+            calls: Arc::default(),
+            no_buildkit: AtomicBool::new(false),
+            engine,
+        }
+    }
+
+    /// The engine, and whether it answers.
+    pub(super) fn engine(&self) -> &Dependency {
+        &self.engine
     }
 
     /// Where the engine listens.
@@ -52,6 +87,26 @@ impl Client {
     /// Number of requests sent so far.
     pub(super) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
+    }
+
+    /// Counts a request that another connection sends.
+    pub(super) fn count_call(&self) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether the engine may have BuildKit: until it was seen that it has not.
+    pub(super) fn has_buildkit(&self) -> bool {
+        !self.no_buildkit.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the engine has no BuildKit.
+    pub(super) fn note_no_buildkit(&self, why: &str) {
+        if !self.no_buildkit.swap(true, Ordering::Relaxed) {
+            let host = &self.host;
+            tracing::warn!(
+                "the engine at {host} has no BuildKit, its classic builder is used: {why}"
+            );
+        }
     }
 
     /// The connection; made, checked and its version agreed on by the first call.
@@ -71,32 +126,20 @@ impl Client {
 
     /// The failure of `what`, with what the engine said.
     pub(super) fn failure(&self, what: &str, error: bollard::errors::Error) -> Failure {
-        failure::of_call(&self.host, what, error)
+        let slow = matches!(error, bollard::errors::Error::RequestTimeoutError);
+        let failure = failure::of_call(&self.host, what, error);
+        // An answer that comes late is no outage: the next question to the engine decides.
+        if failure.kind == FailureKind::Unreachable && !slow {
+            self.engine.failed(&failure.message);
+        }
+        failure
     }
 
     async fn connect(&self) -> Result<Docker, Failure> {
         let what = "connecting to the Docker engine";
-        let seconds = ANSWER_WITHIN.as_secs();
-        let docker = match self.host.split_once("://") {
-            Some(("unix", _)) => {
-                Docker::connect_with_unix(&self.host, seconds, API_DEFAULT_VERSION)
-            }
-            Some(("tcp" | "http", _)) => {
-                Docker::connect_with_http(&self.host, seconds, API_DEFAULT_VERSION)
-            }
-            _ => {
-                return Err(Failure::new(
-                    FailureKind::Refused,
-                    format!(
-                        "the Docker engine's address `{}` is not supported: expected \
-                         unix:///path/to/socket or tcp://host:port (see DOCKER_HOST)",
-                        self.host
-                    ),
-                ));
-            }
-        };
+        let docker = connection(&self.host, ANSWER_WITHIN.as_secs())?;
         let calls = Arc::clone(&self.calls);
-        let docker = docker.map_err(|e| self.failure(what, e))?.with_request_modifier(move |r| {
+        let docker = docker.with_request_modifier(move |r| {
             calls.fetch_add(1, Ordering::Relaxed);
             r
         });
@@ -115,4 +158,22 @@ impl Client {
         }
         Ok(docker)
     }
+}
+
+/// A connection to the engine at `host`, which nothing is sent over yet.
+fn connection(host: &str, seconds: u64) -> Result<Docker, Failure> {
+    let docker = match host.split_once("://") {
+        Some(("unix", _)) => Docker::connect_with_unix(host, seconds, API_DEFAULT_VERSION),
+        Some(("tcp" | "http", _)) => Docker::connect_with_http(host, seconds, API_DEFAULT_VERSION),
+        _ => {
+            return Err(Failure::new(
+                FailureKind::Refused,
+                format!(
+                    "the Docker engine's address `{host}` is not supported: expected \
+                     unix:///path/to/socket or tcp://host:port (see DOCKER_HOST)"
+                ),
+            ));
+        }
+    };
+    docker.map_err(|error| failure::of_call(host, "connecting to the Docker engine", error))
 }

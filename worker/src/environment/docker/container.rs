@@ -15,6 +15,7 @@ use futures_util::StreamExt as _;
 use super::client::Client;
 use super::failure::{has_status, says};
 use super::network::Network;
+use super::storage::Storage;
 use crate::environment::{Failure, FailureKind};
 use crate::supervise::Task;
 
@@ -46,6 +47,8 @@ pub(super) struct Container {
     pub(super) name: String,
     /// What it may reach.
     pub(super) network: Network,
+    /// What its storage limit is, where there is one.
+    pub(super) storage: OnceLock<Storage>,
     /// Why its storage limit ended it, once it did.
     pub(super) over_storage: OnceLock<String>,
     /// Whether the memory limit was seen to kill a process.
@@ -68,6 +71,7 @@ impl Container {
             engine_id,
             name,
             network,
+            storage: OnceLock::new(),
             over_storage: OnceLock::new(),
             oom_seen: AtomicBool::new(false),
             oom_count: OnceLock::new(),
@@ -78,14 +82,6 @@ impl Container {
     /// The failure of `what` in this container.
     pub(super) fn failure(&self, what: &str, error: bollard::errors::Error) -> Failure {
         self.client.failure(&format!("{what} in the container {}", self.name), error)
-    }
-
-    /// Refuses when the storage limit has ended the container.
-    pub(super) fn within_storage(&self) -> Result<(), Failure> {
-        match self.over_storage.get() {
-            Some(why) => Err(Failure::new(FailureKind::StorageExceeded, why.clone())),
-            None => Ok(()),
-        }
     }
 
     /// Keeps a task that reads what a command prints until the command's streams end.

@@ -13,6 +13,19 @@ use super::upload;
 use crate::environment::{ByteStream, Failure, FailureKind, Upload};
 use crate::supervise;
 
+/// The engine's words for a path through something that is no directory.
+const LEADS_NOWHERE: [&str; 3] =
+    [": not a directory", "too many links", "too many levels of symbolic links"];
+
+/// Ends of the engine's words when something stands in the way of what is placed.
+const BLOCKING: [&str; 5] = [
+    ": not a directory",
+    ": is a directory",
+    ": too many levels of symbolic links",
+    ": no such file or directory",
+    ": file exists",
+];
+
 impl Container {
     /// Places files. A directory that is made anew and turns out to be a mount point cannot be
     /// removed: the engine has emptied it when it says so, and the upload is repeated with the
@@ -25,9 +38,9 @@ impl Container {
             match self.put(Arc::clone(&uploads), in_place.clone()).await {
                 Ok(()) => return Ok(()),
                 Err(failure) => {
-                    let Some(mount) = busy_mount(&failure, &uploads) else { return Err(failure) };
-                    if !in_place.insert(mount) {
-                        return Err(failure);
+                    let repeat = busy_mount(&failure, &uploads).map(|dir| in_place.insert(dir));
+                    if repeat != Some(true) {
+                        return Err(self.blame_for_full_disk(blocked(failure, &uploads)).await);
                     }
                 }
             }
@@ -57,7 +70,7 @@ impl Container {
         match (sent, written) {
             (_, Err(error)) if error.kind() != std::io::ErrorKind::BrokenPipe => {
                 let what = format!("packing files for the container {}", self.name);
-                Err(Failure::new(FailureKind::Bug, what).because(error))
+                Err(Failure::local(FailureKind::Bug, what, error))
             }
             (Err(error), _) => Err(self.failure("placing files", error)),
             (Ok(()), _) => Ok(()),
@@ -75,6 +88,10 @@ impl Container {
             Some(Err(error)) if has_status(error, 404) && !says(error, "No such container") => {
                 return Ok(None);
             }
+            // A file or a circle of links stands where a directory would have to be.
+            Some(Err(error)) if LEADS_NOWHERE.iter().any(|text| says(error, text)) => {
+                return Ok(None);
+            }
             Some(Err(_)) => {
                 let error = stream.next().await.and_then(Result::err);
                 let error = error.expect("an error was seen and is still there");
@@ -84,6 +101,33 @@ impl Container {
         }
         Ok(Some(Box::new(StreamReader::new(stream.map_err(std::io::Error::other)))))
     }
+}
+
+/// The failure, which is the environment's own when something in it stands at or above a place of
+/// `uploads`.
+fn blocked(mut failure: Failure, uploads: &[Upload]) -> Failure {
+    let stood_in_the_way = || {
+        let text = failure.message.trim_end().trim_end_matches(')');
+        let text = BLOCKING.iter().find_map(|error| text.strip_suffix(error))?;
+        let path = text.rsplit_once(' ')?.1.trim_matches('/');
+        let leads_through = |place: &str| {
+            let place = place.trim_matches('/');
+            let at_the_engine = format!("{path}/").contains(&format!("/{place}/"));
+            place.starts_with(path) || path.starts_with(place) || at_the_engine
+        };
+        let mut places = uploads.iter().map(|upload| match upload {
+            Upload::FreshDir { path }
+            | Upload::Dir { path }
+            | Upload::File { path, .. }
+            | Upload::Archive { path, .. }
+            | Upload::Merge { path, .. } => path.as_str(),
+        });
+        places.any(leads_through).then_some(())
+    };
+    if failure.kind == FailureKind::Service && stood_in_the_way().is_some() {
+        failure.kind = FailureKind::Unusable;
+    }
+    failure
 }
 
 /// The directory of `uploads` that the engine could not replace because something is mounted there
@@ -119,5 +163,29 @@ mod tests {
         assert_eq!(busy("/other"), None);
         let other = Failure::new(FailureKind::Service, "disk on fire");
         assert_eq!(busy_mount(&other, &uploads), None);
+    }
+
+    #[test]
+    fn a_path_that_leads_nowhere_is_the_environments_own_fault() {
+        let file = Upload::File { path: "/app/in/a".into(), bytes: "".into(), executable: false };
+        let uploads = [file, Upload::FreshDir { path: "/logs/verifier".into() }];
+        let kind = |path: &str, error: &str| {
+            let text = format!(
+                "placing files in the container x: Error processing tar file(exit status 1): open \
+                 {path}: {error}"
+            );
+            blocked(Failure::new(FailureKind::Service, text), &uploads).kind
+        };
+        for (path, error, expected) in [
+            ("/logs/verifier", "too many levels of symbolic links", FailureKind::Unusable),
+            ("/app", "not a directory", FailureKind::Unusable),
+            ("/app/in", "file exists", FailureKind::Unusable),
+            ("/var/lib/docker/x/merged/logs/verifier", "not a directory", FailureKind::Unusable),
+            ("/var/lib/docker/x/merged/app/in/a", "not a directory", FailureKind::Unusable),
+            ("/var/lib/docker/tmp/x", "no such file or directory", FailureKind::Service),
+            ("/app/in", "input/output error", FailureKind::Service),
+        ] {
+            assert_eq!(kind(path, error), expected, "{path}: {error}");
+        }
     }
 }

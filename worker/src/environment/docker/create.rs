@@ -19,6 +19,7 @@ use super::container::{self, Container, PREFIX};
 use super::failure::{has_status, says};
 use super::leftovers::{Leftover, Leftovers};
 use super::network::Network;
+use super::storage::Storage;
 use super::{labels, limits};
 use crate::environment::{CreateRequest, Failure, FailureKind, Labels, Purpose};
 
@@ -53,6 +54,8 @@ pub(super) struct Up {
     pub(super) container: Container,
     pub(super) workdir: String,
     pub(super) limits: LimitsHeld,
+    /// What its storage limit is about.
+    pub(super) storage: Storage,
     /// What else belongs to it.
     pub(super) project: Option<Project>,
 }
@@ -70,7 +73,10 @@ pub(super) async fn create(
     let (id, limits) = make(client, no_storage_limits, settings, &request, &name).await?;
     let container = Container::new(Arc::clone(client), id, name, network);
     match bring_up(&container, request, limits).await {
-        Ok((workdir, limits)) => Ok(Up { container, workdir, limits, project: None }),
+        Ok((workdir, limits)) => {
+            let storage = Storage::of(&container, Vec::new(), limits).await;
+            Ok(Up { container, workdir, limits, storage, project: None })
+        }
         Err(failure) => {
             leftovers.remove(Leftover::Container(container.engine_id, container.name)).await;
             Err(failure)

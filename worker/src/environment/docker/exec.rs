@@ -48,6 +48,13 @@ impl Container {
         output: Arc<dyn Output>,
     ) -> Result<Exit, Failure> {
         self.within_storage()?;
+        match self.exec_once(command, output).await {
+            Ok(exit) => Ok(exit),
+            Err(failure) => Err(self.blame_for_full_disk(failure).await),
+        }
+    }
+
+    async fn exec_once(&self, command: Command, output: Arc<dyn Output>) -> Result<Exit, Failure> {
         let program = command.argv.first().cloned().unwrap_or_default();
         let what = format!("running `{program}`");
         let id = self.create_exec(command, &what).await?;

@@ -60,12 +60,16 @@ impl FailedBuilds {
     }
 
     /// Notes how a build ended; an image that was built has no failures any more.
-    pub(super) fn note(&self, key: Key, result: &Result<(), Broken>) {
+    pub(super) fn note<T>(&self, key: Key, result: &Result<T, Broken>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let Err(broken) = result else {
             known.pop(&key);
             return;
         };
+        // No answer says nothing about the build.
+        if broken.kind == FailureKind::Unreachable {
+            return;
+        }
         let mut last = broken.clone();
         last.log = last.log.filter(|log| log.metadata().is_ok_and(|log| log.len() <= LOG_BYTES));
         let builds = known.peek(&key).map_or(0, |failed| failed.builds) + 1;
@@ -120,7 +124,7 @@ mod tests {
             file.as_file().set_len(bytes).unwrap();
             let log = Some(std::sync::Arc::new(file.into_temp_path()));
             let broken = Broken { kind: FailureKind::Refused, message: String::new(), log };
-            failed.note(key(run), &Err(broken));
+            failed.note(key(run), &Err::<(), _>(broken));
             assert_eq!(failed.answer(&key(run)).unwrap().log.is_some(), kept, "{bytes}");
         }
     }

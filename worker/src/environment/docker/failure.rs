@@ -6,6 +6,7 @@ use std::io::ErrorKind;
 use bollard::errors::Error;
 
 use crate::environment::{Failure, FailureKind};
+use crate::shortage::Shortage;
 
 /// The failure of `what` at the engine of `host`.
 pub(super) fn of_call(host: &str, what: &str, error: Error) -> Failure {
@@ -49,12 +50,8 @@ fn of_answer(status: u16, message: &str) -> FailureKind {
 
 /// Kinds that show in the text whatever the status is.
 fn of_text(message: &str) -> Option<FailureKind> {
-    const RESOURCES: [&str; 4] = [
-        "Range of CPUs",
-        "Minimum memory limit",
-        "cannot allocate memory",
-        "could not select device driver",
-    ];
+    const RESOURCES: [&str; 3] =
+        ["Range of CPUs", "Minimum memory limit", "could not select device driver"];
     const NOT_STARTED: [&str; 4] = [
         "OCI runtime create failed",
         "failed to create shim",
@@ -62,8 +59,18 @@ fn of_text(message: &str) -> Option<FailureKind> {
         // With status 409 or 500, by how far the engine had come when the container ended.
         "is not running",
     ];
-    if message.contains("no space left on device") || message.contains("disk quota exceeded") {
-        Some(FailureKind::DiskFull)
+    // The engine is shutting down, or its runtime is gone: no answer to the request.
+    const NO_ANSWER: [&str; 4] = [
+        "containerd.sock",
+        "transport is closing",
+        "grpc: the client connection is closing",
+        "ttrpc: closed",
+    ];
+    if NO_ANSWER.iter().any(|text| message.contains(text)) {
+        return Some(FailureKind::Unreachable);
+    }
+    if let Some(kind) = FailureKind::of_shortage(Shortage::of_text(message)) {
+        Some(kind)
     } else if message.contains("unable to find user") || message.contains("unable to find group") {
         Some(FailureKind::Refused)
     } else if RESOURCES.iter().any(|text| message.contains(text)) {
@@ -85,6 +92,15 @@ pub(super) fn of_services(message: &str) -> FailureKind {
         "could not find an available",
         "address pools have been fully subnetted",
     ];
+    // A service's own command, health check or files.
+    const BROKEN: [&str; 6] = [
+        "dependency failed to start",
+        "is unhealthy",
+        "exited (",
+        "didn't complete successfully",
+        "executable file not found",
+        ": exec: ",
+    ];
     let any = |texts: &[&str]| texts.iter().any(|text| message.contains(text));
     if any(&TAKEN) {
         FailureKind::Service
@@ -93,19 +109,21 @@ pub(super) fn of_services(message: &str) -> FailureKind {
     } else if any(&["No such image"]) {
         // It was there when it was prepared.
         FailureKind::Service
+    } else if any(&BROKEN) {
+        FailureKind::Unusable
     } else if let Some(kind) = of_text(message) {
         kind
     } else if any(&["invalid", "unknown", "not supported"]) {
         FailureKind::Refused
     } else {
-        FailureKind::NotStarted
+        FailureKind::Unusable
     }
 }
 
 /// What a registry's trouble means, from the text the engine passes on; `None` when the text is of
 /// something else.
 pub(super) fn of_registry(message: &str) -> Option<FailureKind> {
-    const NO_ANSWER: [&str; 12] = [
+    const NO_ANSWER: [&str; 18] = [
         "connection refused",
         "connection reset",
         "no such host",
@@ -118,8 +136,14 @@ pub(super) fn of_registry(message: &str) -> Option<FailureKind> {
         "no route to host",
         "tls handshake timeout",
         ": eof",
+        "broken pipe",
+        "unexpected http status: 5",
+        "unexpected status: 5",
+        "502 bad gateway",
+        "503 service unavailable",
+        "504 gateway time",
     ];
-    const BUSY: [&str; 3] = ["toomanyrequests", "too many requests", "unexpected http status: 5"];
+    const BUSY: [&str; 2] = ["toomanyrequests", "too many requests"];
     const REFUSED: [&str; 8] = [
         "manifest unknown",
         "manifest for",
@@ -144,6 +168,10 @@ pub(super) fn of_registry(message: &str) -> Option<FailureKind> {
 }
 
 fn no_answer(host: &str, what: &str, error: Error) -> Failure {
+    if let Some(kind) = FailureKind::of_shortage(Shortage::of_cause(&error)) {
+        return Failure::new(kind, format!("{what}: the engine at {host} was not asked"))
+            .because(error);
+    }
     let hint = match io_kind(&error) {
         _ if matches!(error, Error::SocketNotFoundError(_)) => {
             "there is no such socket: is Docker installed and running (`systemctl start docker`)?"
@@ -200,9 +228,39 @@ mod tests {
             (400, "unable to find user nobodyy: no matching entries in passwd file", Refused),
             (500, "OCI runtime create failed: runc did not terminate", NotStarted),
             (500, "mkdir /var/lib/docker/x: no space left on device", DiskFull),
+            (500, "fork/exec /usr/bin/runc: cannot allocate memory", Exhausted),
+            (500, "OCI runtime create failed: too many open files", Exhausted),
             (500, "something broke", Service),
+            (500, "transport is closing: unavailable", Unreachable),
+            (
+                500,
+                "connection error: dial unix:///var/run/docker/containerd/containerd.sock: timeout",
+                Unreachable,
+            ),
+            (500, "failed to create task for container: ttrpc: closed: unknown", Unreachable),
         ] {
             assert_eq!(answered(status, message), kind, "{message}");
+        }
+    }
+
+    #[test]
+    fn services_that_do_not_come_up_are_the_tasks_or_the_engines() {
+        use FailureKind::*;
+        for (message, kind) in [
+            ("dependency failed to start: container x-db-1 is unhealthy", Unusable),
+            ("container x-db-1 exited (3)", Unusable),
+            (
+                "Error response from daemon: OCI runtime create failed: runc create failed: exec: \
+                 \"nope\": executable file not found in $PATH: unknown",
+                Unusable,
+            ),
+            ("Error response from daemon: driver failed: port is already allocated", Service),
+            ("Error response from daemon: mkdir /x: no space left on device", DiskFull),
+            ("Error response from daemon: OCI runtime create failed: cgroup: busy", NotStarted),
+            ("Cannot connect to the Docker daemon at unix:///x", Unreachable),
+            ("invalid mount config", Refused),
+        ] {
+            assert_eq!(of_services(message), kind, "{message}");
         }
     }
 
@@ -226,6 +284,8 @@ mod tests {
             ),
             ("no matching manifest for linux/s390x in the manifest list entries", Some(Refused)),
             ("toomanyrequests: You have reached your pull rate limit", Some(Service)),
+            ("received unexpected HTTP status: 503 Service Unavailable", Some(Unreachable)),
+            ("unexpected status: 502 Bad Gateway", Some(Unreachable)),
             ("The command '/bin/sh -c exit 3' returned a non-zero code: 3", None),
         ] {
             assert_eq!(of_registry(message), kind, "{message}");

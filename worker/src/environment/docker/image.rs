@@ -4,22 +4,25 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bollard::models::ImageInspect;
 use futures_util::StreamExt as _;
 use lru::LruCache;
 use rollout_protocol::digest::Hasher;
 use rollout_protocol::id::RunId;
+use rollout_protocol::record::ImageBuild;
 
-use super::build::{self, Build};
+use super::bases::{self, Bases};
+use super::build::{self, Build, Frontends};
 use super::client::Client;
 use super::failed::FailedBuilds;
 use super::failure::{self, has_status};
 use super::flight::Flights;
-use super::lock;
-use crate::environment::{Failure, FailureKind, Image, ImageRequest, ImageSource};
+use super::{labels, lock};
+use crate::environment::{BaseDigests, Failure, FailureKind, Image, ImageRequest, ImageSource};
 
 /// Version of how contexts become images: part of the tag, so that images of another way of
 /// building are not taken for ours.
-const BUILD_FORMAT: &str = "1";
+const BUILD_FORMAT: &str = "2";
 
 /// Forced builds remembered, so that a run builds each of its images once and not once per trial.
 const FORCED_BUILDS: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
@@ -37,7 +40,9 @@ const SERVICES: [&str; 4] =
 pub(super) struct Images {
     client: Arc<Client>,
     locks: PathBuf,
-    flights: Flights<Result<(), Broken>>,
+    frontends: Arc<Frontends>,
+    bases: Bases,
+    flights: Flights<Result<Option<ImageBuild>, Broken>>,
     forced: Mutex<LruCache<(String, RunId), ()>>,
     failed: Arc<FailedBuilds>,
 }
@@ -61,9 +66,17 @@ impl From<Failure> for Broken {
 
 impl Images {
     /// Images of the engine of `client`; processes that share `locks` build an image once.
-    pub(super) fn new(client: Arc<Client>, locks: PathBuf) -> Self {
+    pub(super) fn new(client: Arc<Client>, locks: PathBuf, frontend: Option<String>) -> Self {
+        let frontends = Arc::new(Frontends::new(frontend));
         let forced = Mutex::new(LruCache::new(FORCED_BUILDS));
-        Self { client, locks, flights: Flights::default(), forced, failed: Arc::default() }
+        let flights = Flights::default();
+        let bases = Bases::new(Arc::clone(&client));
+        Self { client, locks, frontends, bases, flights, forced, failed: Arc::default() }
+    }
+
+    /// See [`Provider::keep_bases`](crate::environment::Provider::keep_bases).
+    pub(super) fn keep_bases(&self, run: RunId, digests: Arc<dyn BaseDigests>) {
+        self.bases.keep(run, digests);
     }
 
     /// See [`Provider::prepare`](crate::environment::Provider::prepare).
@@ -78,11 +91,11 @@ impl Images {
                 if !dir.join(build::DOCKERFILE).is_file()
                     && SERVICES.iter().any(|name| dir.join(name).is_file()) =>
             {
-                Ok(Image { reference: format!("{OF_SERVICES}{digest}"), made: false })
+                Ok(Image::found(format!("{OF_SERVICES}{digest}")))
             }
             ImageSource::Context { digest, dir } => {
                 let build = Build::plain(dir.clone(), *digest, platform);
-                self.context(build.tagged(), &request).await
+                self.context(build, &request).await
             }
         }
     }
@@ -94,65 +107,127 @@ impl Images {
         platform: Option<String>,
     ) -> Result<Image, Failure> {
         if is_present(&self.client, &name, platform.as_deref()).await? {
-            return Ok(Image { reference: name, made: false });
+            return Ok(Image::found(name));
         }
         let key = format!("pull {name} {platform:?}");
         let (client, timeout) = (Arc::clone(&self.client), request.timeout);
         let image = name.clone();
         let pull = || async move {
             let pulled = pull(&client, &image, platform.as_deref());
-            match tokio::time::timeout(timeout, pulled).await {
-                Ok(result) => result.map_err(Broken::from),
-                Err(_) => Err(out_of_time(&format!("pulling {image}"), timeout).into()),
+            match client.engine().within(timeout, pulled).await {
+                Some(result) => result.map(|()| None).map_err(Broken::from),
+                None => Err(out_of_time(&format!("pulling {image}"), timeout).into()),
             }
         };
         let (result, made) = self.flights.join(&key, pull).await;
         result.map_err(|broken| Failure::new(broken.kind, broken.message))?;
-        Ok(Image { reference: name, made })
+        Ok(Image { made, ..Image::found(name) })
     }
 
     /// Makes the image of a build present.
     pub(super) async fn context(
         &self,
-        build: Build,
+        mut build: Build,
         request: &ImageRequest,
     ) -> Result<Image, Failure> {
+        build.recipe = recipe(&build, self.frontends.named());
+        build.bases = self.bases.of(request.labels.run, &build).await?;
+        build.tag = tag(&build);
         let tag = build.tag.clone();
         let forced = request.force_build.then(|| (tag.clone(), request.labels.run));
-        let wanted = match &forced {
-            Some(key) => !self.was_forced(key),
-            None => !is_present(&self.client, &tag, None).await?,
-        };
-        if !wanted {
-            return Ok(Image { reference: tag, made: false });
+        if forced.as_ref().is_none_or(|key| self.was_forced(key))
+            && let Some(found) = inspect(&self.client, &tag).await?
+        {
+            lock::touch(&lock::path(&self.locks, &tag));
+            return Ok(Image { build: build_of(&found), ..Image::found(tag) });
         }
         let run = request.labels.run;
+        if !request.force_build
+            && self.failed.answer(&(tag.clone(), run)).is_none()
+            && let Some(earlier) = self.earlier(run, &build).await?
+        {
+            lock::touch(&lock::path(&self.locks, &earlier.reference));
+            return Ok(earlier);
+        }
         let key = format!("build {tag} for {run}, forced: {}", request.force_build);
         let (client, locks) = (Arc::clone(&self.client), self.locks.clone());
+        let frontends = Arc::clone(&self.frontends);
         let (timeout, force) = (request.timeout, request.force_build);
         let (failed, attempt) = (Arc::clone(&self.failed), (tag.clone(), run));
         let work = || async move {
             if let Some(broken) = failed.answer(&attempt) {
                 return Err(broken);
             }
-            let building = build_once(&client, &locks, &build, force);
-            let result = match tokio::time::timeout(timeout, building).await {
-                Ok(result) => result,
-                Err(_) => Err(out_of_time(&format!("building {}", build.tag), timeout).into()),
+            let building = build_once(&client, &frontends, &locks, &build, force);
+            let result = match client.engine().within(timeout, building).await {
+                Some(result) => result,
+                None => Err(out_of_time(&format!("building {}", build.tag), timeout).into()),
             };
             failed.note(attempt, &result);
             result
         };
         let (result, made) = self.flights.join(&key, work).await;
         match result {
-            Ok(()) => {
+            Ok(build) => {
+                lock::touch(&lock::path(&self.locks, &tag));
                 if let Some(key) = forced {
                     self.forced.lock().unwrap_or_else(PoisonError::into_inner).put(key, ());
                 }
-                Ok(Image { reference: tag, made })
+                Ok(Image { reference: tag, made, build })
             }
             Err(broken) => Err(explain(broken, request.log.as_deref()).await),
         }
+    }
+
+    /// An image of an earlier run, where a registry does not say which image a base is. Where all is
+    /// known, it is told that a base has changed.
+    async fn earlier(&self, run: RunId, build: &Build) -> Result<Option<Image>, Failure> {
+        if build.bases.is_empty() {
+            return Ok(None);
+        }
+        let filter = format!("{}={}", labels::RECIPE, build.recipe);
+        let options = bollard::query_parameters::ListImagesOptions {
+            filters: Some([("label".to_owned(), vec![filter])].into()),
+            ..Default::default()
+        };
+        let listed = self.client.docker().await?.list_images(Some(options)).await;
+        let listed = listed.map_err(|e| self.client.failure("looking for built images", e))?;
+        let newest = listed.into_iter().max_by_key(|image| image.created);
+        let Some((tag, image)) = newest.and_then(|i| Some((i.repo_tags.first()?.clone(), i)))
+        else {
+            return Ok(None);
+        };
+        let label = image.labels.get(labels::BUILD);
+        let how: Option<ImageBuild> = label.and_then(|label| serde_json::from_str(label).ok());
+        let before = how.as_ref().map(|how| how.bases.clone()).unwrap_or_default();
+        for (base, known) in &build.bases {
+            let Some(known) = known else {
+                let base = &base.image;
+                tracing::warn!(
+                    base,
+                    tag,
+                    "no registry says which image the base is: the image built before is used"
+                );
+                return Ok(Some(Image { build: how, ..Image::found(tag) }));
+            };
+            let (base, now) = (&base.image, known.to_string());
+            if let Some(before) = before.get(base).filter(|before| **before != now)
+                && self.bases.is_news(run, base)
+            {
+                tracing::warn!(
+                    base,
+                    now,
+                    before,
+                    "the base image has changed: a task is built again"
+                );
+            }
+        }
+        Ok(None)
+    }
+
+    /// Where builds are locked.
+    pub(super) fn locks(&self) -> &Path {
+        &self.locks
     }
 
     fn was_forced(&self, key: &(String, RunId)) -> bool {
@@ -160,16 +235,23 @@ impl Images {
     }
 }
 
-impl Build {
-    /// The build with the tag of what comes out of it.
-    pub(super) fn tagged(mut self) -> Self {
-        self.tag = tag(&self);
-        self
-    }
-}
-
 /// The tag of the image that a build makes.
 fn tag(build: &Build) -> String {
+    let bases = bases::recorded(&build.bases);
+    if bases.is_empty() {
+        return format!("rollout/task:{}", build.recipe);
+    }
+    let mut hasher = Hasher::default();
+    hasher.part(build.recipe.as_bytes());
+    for (image, digest) in &bases {
+        hasher.part(image.as_bytes());
+        hasher.part(digest.as_bytes());
+    }
+    format!("rollout/task:{}", &hasher.finish().hex()[..32])
+}
+
+/// Everything that decides about a build but its base images, with the frontend that the host names.
+fn recipe(build: &Build, frontend: Option<&str>) -> String {
     let mut hasher = Hasher::default();
     let platform = build.platform.as_deref().unwrap_or("");
     for part in [build.digest.as_bytes().as_slice(), platform.as_bytes()] {
@@ -184,29 +266,39 @@ fn tag(build: &Build) -> String {
             hasher.part(value.as_bytes());
         }
     }
-    format!("rollout/task:{}", &hasher.finish().hex()[..32])
+    if let Some(frontend) = frontend {
+        hasher.part(b"frontend");
+        hasher.part(frontend.as_bytes());
+    }
+    hasher.finish().hex()[..32].to_owned()
 }
 
 /// Builds unless another process has done it while the lock was waited for.
 async fn build_once(
     client: &Client,
+    frontends: &Frontends,
     locks: &Path,
     build: &Build,
     force: bool,
-) -> Result<(), Broken> {
-    let name = build.tag.rsplit(':').next().unwrap_or(&build.tag);
-    let path = locks.join(format!("{name}.lock"));
+) -> Result<Option<ImageBuild>, Broken> {
+    let path = lock::path(locks, &build.tag);
     let lock = lock::exclusive(&path).await.map_err(|error| {
         let message = format!("cannot lock {} to build {}", path.display(), build.tag);
-        Failure::new(FailureKind::Bug, message).because(error)
+        Failure::local(FailureKind::Bug, message, error)
     })?;
-    let result = if !force && is_present(client, &build.tag, None).await? {
-        Ok(())
-    } else {
-        build::run(client, build, force).await
+    let found = if force { None } else { inspect(client, &build.tag).await? };
+    let result = match found {
+        Some(found) => Ok(build_of(&found)),
+        None => build::run(client, frontends, build, force).await.map(Some),
     };
     drop(lock);
     result
+}
+
+/// How an image was built, as its label says.
+fn build_of(image: &ImageInspect) -> Option<ImageBuild> {
+    let label = image.config.as_ref()?.labels.as_ref()?.get(labels::BUILD)?;
+    serde_json::from_str(label).ok()
 }
 
 /// The failure for one of those who waited, with the whole log where it was asked for.
@@ -232,18 +324,33 @@ fn out_of_time(what: &str, timeout: std::time::Duration) -> Failure {
 }
 
 /// Whether the engine has the image, for the platform when one is asked for.
-async fn is_present(client: &Client, name: &str, platform: Option<&str>) -> Result<bool, Failure> {
-    match client.docker().await?.inspect_image(name).await {
-        Ok(image) => Ok(platform.is_none_or(|platform| {
+pub(super) async fn is_present(
+    client: &Client,
+    name: &str,
+    platform: Option<&str>,
+) -> Result<bool, Failure> {
+    Ok(inspect(client, name).await?.is_some_and(|image| {
+        platform.is_none_or(|platform| {
             let parts = [image.os.as_deref(), image.architecture.as_deref()];
             platform.split('/').zip(parts).all(|(wanted, found)| found == Some(wanted))
-        })),
-        Err(error) if has_status(&error, 404) => Ok(false),
+        })
+    }))
+}
+
+/// What the engine knows of an image, if it has it.
+pub(super) async fn inspect(client: &Client, name: &str) -> Result<Option<ImageInspect>, Failure> {
+    match client.docker().await?.inspect_image(name).await {
+        Ok(image) => Ok(Some(image)),
+        Err(error) if has_status(&error, 404) => Ok(None),
         Err(error) => Err(client.failure(&format!("looking for the image {name}"), error)),
     }
 }
 
-async fn pull(client: &Client, name: &str, platform: Option<&str>) -> Result<(), Failure> {
+pub(super) async fn pull(
+    client: &Client,
+    name: &str,
+    platform: Option<&str>,
+) -> Result<(), Failure> {
     let (repository, tag) = split_reference(name);
     let options = bollard::query_parameters::CreateImageOptions {
         from_image: Some(repository.to_owned()),
@@ -304,13 +411,26 @@ mod tests {
         let build = |digest, platform: Option<&str>| {
             Build::plain(PathBuf::new(), digest, platform.map(str::to_owned))
         };
-        let plain = tag(&build(a, None));
-        assert_eq!(plain, tag(&build(a, None)));
-        assert_ne!(plain, tag(&build(b, None)));
-        assert_ne!(plain, tag(&build(a, Some("linux/arm64"))));
+        let plain = recipe(&build(a, None), None);
+        assert_eq!(plain, recipe(&build(a, None), None));
+        assert_ne!(plain, recipe(&build(b, None), None));
+        assert_ne!(plain, recipe(&build(a, Some("linux/arm64")), None));
         let staged = Build { target: Some("test".to_owned()), ..build(a, None) };
         let other = Build { dockerfile: "Other".to_owned(), ..build(a, None) };
-        assert!(plain != tag(&staged) && plain != tag(&other) && tag(&staged) != tag(&other));
-        assert_eq!(plain.len(), "rollout/task:".len() + 32);
+        let (staged, other) = (recipe(&staged, None), recipe(&other, None));
+        assert!(plain != staged && plain != other && staged != other);
+        assert_ne!(plain, recipe(&build(a, None), Some("x/y:1")));
+        assert_eq!(plain.len(), 32);
+
+        let mut based = Build { recipe: plain.clone(), ..build(a, None) };
+        assert_eq!(tag(&based), format!("rollout/task:{plain}"));
+        let file = crate::environment::dockerfile::Dockerfile::read("FROM x\n");
+        let mut tags = ["sha256:1", "sha256:2"].map(|digest| {
+            let base = file.base_images(&std::collections::BTreeMap::new()).remove(0);
+            based.bases = vec![(base, Some(bases::Base::Digest(digest.to_owned())))];
+            tag(&based)
+        });
+        tags.sort();
+        assert!(tags[0] != tags[1] && !tags[0].ends_with(&plain), "{tags:?}");
     }
 }

@@ -10,6 +10,12 @@ pub(super) const OWNER: &str = "dev.rollout.owner";
 /// On every image that was built: digest of its context.
 pub(super) const CONTEXT: &str = "dev.rollout.context";
 
+/// On every image that was built: how, as JSON.
+pub(super) const BUILD: &str = "dev.rollout.build";
+
+/// On every image that was built: the build, whatever its base images are.
+pub(super) const RECIPE: &str = "dev.rollout.recipe";
+
 /// On every container: the execution.
 pub(super) const EXEC: &str = "dev.rollout.exec";
 

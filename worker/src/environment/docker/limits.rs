@@ -1,26 +1,17 @@
-//! Limits that have to be watched: memory kills and the writable layer.
+//! Kills by the memory limit, as the kernel or the engine tells of them.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
-use bollard::query_parameters::{EventsOptions, InspectContainerOptions, KillContainerOptions};
+use bollard::query_parameters::EventsOptions;
 use futures_util::StreamExt as _;
 
 use super::container::Container;
-use super::failure::has_status;
-use crate::supervise;
-
-/// A look at the layer's size may take this share of the time at most: it costs the engine 4
-/// microseconds per file.
-const COST_FACTOR: u32 = 20;
 
 /// How long the engine may take to list past events.
 const EVENTS_WITHIN: Duration = Duration::from_secs(2);
-
-const MIB: u64 = 1024 * 1024;
 
 impl Container {
     /// Whether the memory limit has killed a process so far: the kernel's own count where this host
@@ -55,72 +46,6 @@ impl Container {
         let mut events = docker.events(Some(options));
         matches!(tokio::time::timeout(EVENTS_WITHIN, events.next()).await, Ok(Some(Ok(_))))
     }
-
-    /// Ends the container when its writable layer is seen above `limit_mb`, first after `pause`.
-    /// Returns when it did or the container is gone.
-    pub(super) async fn watch_storage(self: Arc<Self>, limit_mb: u64, pause: Duration) {
-        let mut next = pause;
-        loop {
-            tokio::time::sleep(next).await;
-            let Ok(docker) = self.client.docker().await else { continue };
-            let asked = Instant::now();
-            let options = InspectContainerOptions { size: true };
-            let found = match docker.inspect_container(&self.engine_id, Some(options)).await {
-                Ok(found) => found,
-                Err(error) if has_status(&error, 404) => return,
-                Err(_) => continue,
-            };
-            next = pause.max(asked.elapsed() * COST_FACTOR);
-            let mut size = u64::try_from(found.size_rw.unwrap_or(0)).unwrap_or(0);
-            if size > limit_mb.saturating_mul(MIB) {
-                let layer = found.graph_driver.and_then(|d| d.data.get("UpperDir").cloned());
-                size = allocated(layer, size).await;
-            }
-            if size > limit_mb.saturating_mul(MIB) {
-                self.end_over_storage(size / MIB, limit_mb).await;
-                return;
-            }
-        }
-    }
-
-    async fn end_over_storage(&self, size_mb: u64, limit_mb: u64) {
-        let why = format!(
-            "storage limit exceeded: the container {} wrote {size_mb} MiB, {limit_mb} MiB are \
-             allowed; it was ended",
-            self.name
-        );
-        self.over_storage.set(why).ok();
-        let Ok(docker) = self.client.docker().await else { return };
-        let options = KillContainerOptions { signal: "KILL".to_owned() };
-        if let Err(error) = docker.kill_container(&self.engine_id, Some(options)).await {
-            tracing::warn!(%error, container = self.name, "cannot end it over its storage limit");
-        }
-    }
-}
-
-/// The bytes that a layer really takes. The engine counts the length of files, so that one sparse
-/// file looks like a full disk; where this host has the layer, its blocks are counted instead.
-async fn allocated(layer: Option<String>, length: u64) -> u64 {
-    let Some(layer) = layer else { return length };
-    supervise::blocking(move || blocks(Path::new(&layer)).unwrap_or(length)).await
-}
-
-fn blocks(layer: &Path) -> std::io::Result<u64> {
-    use std::os::unix::fs::MetadataExt as _;
-    let mut total = 0;
-    let mut pending = vec![layer.to_owned()];
-    // The first one must be readable; what disappears meanwhile counts nothing.
-    std::fs::read_dir(layer)?;
-    while let Some(dir) = pending.pop() {
-        for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
-            let Ok(meta) = entry.metadata() else { continue };
-            total += meta.blocks() * 512;
-            if meta.is_dir() {
-                pending.push(entry.path());
-            }
-        }
-    }
-    Ok(total)
 }
 
 /// Where the kernel counts the memory limit's kills in the container `id` whose first process is
@@ -173,16 +98,5 @@ mod tests {
         assert_eq!(oom_count_path(v2, "abc").as_deref(), Some(expected));
         assert_eq!(oom_kills("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"), 3);
         assert_eq!(oom_kills("low 0\noom 7\noom_kill 0\noom_group_kill 0"), 0);
-    }
-
-    #[test]
-    fn holes_take_no_blocks() {
-        let dir = tempfile::tempdir().expect("directory");
-        let file = std::fs::File::create(dir.path().join("sparse")).expect("created");
-        file.set_len(1 << 40).expect("set");
-        std::fs::write(dir.path().join("full"), vec![1; 1 << 20]).expect("written");
-        let size = blocks(dir.path()).expect("readable");
-        assert!((1 << 20..2 << 20).contains(&size), "{size}");
-        assert!(blocks(&dir.path().join("absent")).is_err());
     }
 }

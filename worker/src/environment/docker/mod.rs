@@ -1,21 +1,26 @@
 //! Environments as containers of a Docker engine, through its API.
 //!
-//! * `client`, `failure`: the connection, and what the engine's answers mean.
-//! * `image`, `flight`, `lock`, `build`: images, each pulled or built once per host.
+//! * `client`, `connection`, `failure`: connections, and what the engine's answers mean.
+//! * `image`, `flight`, `lock`, `build`: images, each pulled or built once per host, by BuildKit where
+//!   the engine has it.
+//! * `bases`: the images that builds begin from, by digest.
 //! * `create`, `container`: a container from its creation to its removal.
 //! * `upload`, `copy`: files in and out, without running anything in the container.
 //! * `exec`, `kill`: commands, and ending everything they started.
 //! * `compose`: environments with services beside them.
 //! * `network`: what a container may reach.
-//! * `limits`: memory kills and storage, which have to be watched.
+//! * `limits`, `storage`: memory kills and storage, which have to be watched.
+//! * `prune`: images that are no longer used.
 //! * `reap`, `labels`: what dead processes left behind; `leftovers`: what this one has to.
 //!
 //! Nothing that a job says can make a container privileged, mount the host into it or share the
 //! host's namespaces.
 
+mod bases;
 mod build;
 mod client;
 mod compose;
+mod connection;
 mod container;
 mod copy;
 mod create;
@@ -30,7 +35,9 @@ mod leftovers;
 mod limits;
 mod lock;
 mod network;
+mod prune;
 mod reap;
+mod storage;
 mod upload;
 
 use std::path::PathBuf;
@@ -39,6 +46,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rollout_protocol::id::RunId;
 use rollout_protocol::record::{Held, LimitsHeld};
 use rollout_protocol::spec::environment::{DockerSettings, ProviderKind, ProviderSpec};
 use rollout_protocol::spec::task::NetworkPolicy;
@@ -50,13 +58,16 @@ use self::compose::{Compose, Project};
 use self::container::Container;
 use self::image::Images;
 use self::leftovers::{Leftover, Leftovers};
+use self::storage::Storage;
 use super::{
-    ByteStream, Command, CreateRequest, DeadOwners, Environment, Exit, Failure, FailureKind, Image,
-    ImageRequest, Output, Provider, Reaped, Upload,
+    BaseDigests, ByteStream, Command, CreateRequest, DeadOwners, Environment, Exit, Failure,
+    FailureKind, Image, ImageRequest, Output, Provider, Reaped, Upload,
 };
+use crate::dependency::Dependency;
 use crate::supervise::{self, Task};
 
 pub use self::compose::check as check_compose;
+pub use self::prune::{ImageLimits, PrunedImages, TaskImage};
 
 /// How to reach an engine and what to keep where.
 #[derive(Debug, Clone)]
@@ -69,6 +80,9 @@ pub struct DockerOptions {
     /// The program `docker compose`. What `ROLLOUT_DOCKER_COMPOSE` says when absent, else the one
     /// that is installed.
     pub compose: Option<PathBuf>,
+    /// Image of the frontend that reads the Dockerfiles that name none. What
+    /// `ROLLOUT_DOCKERFILE_FRONTEND` says when absent, else the engine's own.
+    pub frontend: Option<String>,
     /// Time between two looks at the size of a container whose storage is measured.
     pub storage_interval: Duration,
 }
@@ -77,7 +91,7 @@ impl DockerOptions {
     /// The default engine, with locks in `locks`.
     pub fn new(locks: impl Into<PathBuf>) -> Self {
         let storage_interval = Duration::from_secs(5);
-        Self { host: None, locks: locks.into(), compose: None, storage_interval }
+        Self { host: None, locks: locks.into(), compose: None, frontend: None, storage_interval }
     }
 }
 
@@ -98,7 +112,7 @@ impl DockerProvider {
     /// A provider; nothing is called yet.
     pub fn new(options: DockerOptions) -> Self {
         let client = Arc::new(Client::new(options.host));
-        let images = Arc::new(Images::new(Arc::clone(&client), options.locks));
+        let images = Arc::new(Images::new(Arc::clone(&client), options.locks, options.frontend));
         let compose = Compose::new(Arc::clone(&client), Arc::clone(&images), options.compose);
         Self {
             images,
@@ -117,6 +131,14 @@ impl DockerProvider {
     /// [`Failure`] that says what to do.
     pub async fn check(&self) -> Result<(), Failure> {
         self.client.docker().await.map(|_| ())
+    }
+
+    /// Removes images that were built for tasks, by age and size. None that a container is made of.
+    ///
+    /// # Errors
+    /// [`Failure`] when they cannot be listed; single removals that fail are in the answer.
+    pub async fn prune_images(&self, limits: &ImageLimits) -> Result<PrunedImages, Failure> {
+        prune::prune(&self.client, self.images.locks(), limits).await
     }
 
     /// Number of requests sent to the engine so far.
@@ -142,9 +164,33 @@ impl Provider for DockerProvider {
         })
     }
 
+    /// The engine's own directory, when the engine is on this host and shows it.
+    async fn disk(&self) -> Result<Option<PathBuf>, Failure> {
+        if !self.client.host().starts_with("unix://") {
+            return Ok(None);
+        }
+        let info = self.client.docker().await?.info().await;
+        let info =
+            info.map_err(|e| self.client.failure("asking the Docker engine where it is", e))?;
+        let root = info.docker_root_dir.map(PathBuf::from);
+        Ok(root.filter(|root| root.is_absolute() && root.is_dir()))
+    }
+
+    fn dependency(&self) -> Option<&Dependency> {
+        Some(self.client.engine())
+    }
+
+    async fn remove_leftovers(&self) {
+        self.leftovers.remove_waiting().await;
+    }
+
     async fn prepare(&self, request: ImageRequest) -> Result<Image, Failure> {
         let platform = settings_of(&request.settings)?.platform.clone();
         self.images.prepare(request, platform).await
+    }
+
+    fn keep_bases(&self, run: RunId, digests: Arc<dyn BaseDigests>) {
+        self.images.keep_bases(run, digests);
     }
 
     /// A creation that is given up goes on in the background and is undone there, because the
@@ -216,10 +262,16 @@ struct DockerEnvironment {
 }
 
 impl DockerEnvironment {
-    fn new(up: create::Up, storage_mb: u64, interval: Duration) -> Self {
+    fn new(up: create::Up, limit_mb: u64, interval: Duration) -> Self {
         let container = Arc::new(up.container);
+        let enforced = up.limits.storage == Held::Enforced;
+        if up.limits.storage != Held::No {
+            let Storage { beside, before, .. } = up.storage;
+            // A new container has none yet.
+            let _first = container.storage.set(Storage { limit_mb, enforced, beside, before });
+        }
         let watch = (up.limits.storage == Held::Measured).then(|| {
-            let watch = Arc::clone(&container).watch_storage(storage_mb, interval);
+            let watch = Arc::clone(&container).watch_storage(interval);
             supervise::spawn("docker storage watch", watch)
         });
         Self {
@@ -282,6 +334,10 @@ impl Environment for DockerEnvironment {
         self.container.set_network(policy).await
     }
 
+    fn dependency(&self) -> Option<&Dependency> {
+        Some(self.container.client.engine())
+    }
+
     fn service(&self, name: &str) -> Option<&dyn Environment> {
         let services = &self.project.as_ref()?.services;
         services.get(name).map(|service| service as &dyn Environment)
@@ -289,6 +345,10 @@ impl Environment for DockerEnvironment {
 
     async fn oom_killed(&self) -> bool {
         self.container.oom_killed().await
+    }
+
+    async fn check_storage(&self) -> Result<(), Failure> {
+        self.container.check_storage().await
     }
 
     async fn stop(&self) -> Result<(), Failure> {

@@ -12,6 +12,7 @@ use std::path::Path;
 use bytes::{Bytes, BytesMut};
 use tokio::sync::mpsc;
 
+use crate::archive::ArchiveError;
 use crate::environment::Upload;
 
 /// Time of modification of everything that is placed into an environment or build context, seconds
@@ -104,9 +105,8 @@ fn fresh_directory(
 
 /// Adds the entries of one of our archives below `dir`.
 fn below(tar: &mut tar::Builder<impl Write>, dir: &str, archive: &Path) -> io::Result<()> {
-    let file = std::fs::File::open(archive).map_err(|e| {
-        io::Error::new(e.kind(), format!("cannot read the archive {}: {e}", archive.display()))
-    })?;
+    let file = std::fs::File::open(archive)
+        .map_err(|error| io::Error::other(ArchiveError::io("opening", archive, error)))?;
     let mut entries = tar::Archive::new(io::BufReader::with_capacity(PIECE, file));
     for entry in entries.entries()? {
         let entry = entry?;

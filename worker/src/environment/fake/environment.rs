@@ -9,6 +9,7 @@ use rollout_protocol::record::LimitsHeld;
 use rollout_protocol::spec::task::NetworkPolicy;
 
 use super::{Call, FakeProvider, LIMITS, Life, Place, can_hold, shell};
+use crate::dependency::Dependency;
 use crate::environment::{
     ByteStream, Command, Environment, Exit, Failure, FailureKind, Output, Upload,
 };
@@ -96,6 +97,10 @@ impl Drop for Running<'_> {
 
 #[async_trait]
 impl Environment for FakeEnvironment {
+    fn dependency(&self) -> Option<&Dependency> {
+        self.provider.engine.as_deref()
+    }
+
     fn id(&self) -> &str {
         &self.id
     }

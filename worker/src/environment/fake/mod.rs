@@ -3,7 +3,7 @@
 //! may be left at the end.
 //!
 //! # The shell
-//! Commands are `sh|bash -c TEXT` and `sh|bash PATH`. Statements end at a newline or `;`, the first
+//! Commands are `sh|bash -c TEXT` and `sh|bash PATH ARGUMENT…` (no statement reads arguments). Statements end at a newline or `;`, the first
 //! that fails ends the script with code 1. Words know `'…'`, `"…"` and `$NAME`; output knows
 //! `> PATH`, `>> PATH` and `>&2`.
 //!
@@ -44,6 +44,7 @@ use super::{
     ByteStream, CreateRequest, DeadOwners, Environment, Failure, FailureKind, Image, ImageRequest,
     ImageSource, Owner, Provider, Reaped,
 };
+use crate::dependency::Dependency;
 
 /// Working directory of the fake's environments.
 pub const WORKDIR: &str = "/app";
@@ -57,6 +58,7 @@ pub type Hostile = Arc<dyn Fn(&str) -> Option<Option<ByteStream>> + Send + Sync>
 pub struct FakeProvider {
     kind: ProviderKind,
     in_memory: bool,
+    engine: Option<Arc<Dependency>>,
     state: Arc<Mutex<State>>,
 }
 
@@ -185,7 +187,13 @@ impl FakeProvider {
             services: Vec::new(),
             made: 0,
         };
-        Self { kind, in_memory: false, state: Arc::new(Mutex::new(state)) }
+        Self { kind, in_memory: false, engine: None, state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// The same, whose environments live in a service that can be away.
+    #[must_use]
+    pub fn of_engine(self, engine: Arc<Dependency>) -> Self {
+        Self { engine: Some(engine), ..self }
     }
 
     /// The same provider, admitting that its environments are only memory.
@@ -314,6 +322,10 @@ impl Provider for FakeProvider {
         self.in_memory
     }
 
+    fn dependency(&self) -> Option<&Dependency> {
+        self.engine.as_deref()
+    }
+
     async fn prepare(&self, request: ImageRequest) -> Result<Image, Failure> {
         let work = async {
             let reference = match &request.source {
@@ -324,7 +336,7 @@ impl Provider for FakeProvider {
             let uses = state.images.entry(reference.clone()).or_insert(0);
             let made = *uses == 0 || request.force_build;
             *uses += 1;
-            Ok(Image { reference, made })
+            Ok(Image { made, ..Image::found(reference) })
         };
         self.call(Call::Prepare, work).await
     }

@@ -66,7 +66,7 @@ fn script(world: &World<'_>, command: &Command, workdir: &str) -> Result<String,
     let argv: Vec<&str> = command.argv.iter().map(String::as_str).collect();
     match argv[..] {
         ["/bin/sh" | "sh" | "bash", "-c", text] => Ok(text.to_owned()),
-        ["/bin/sh" | "sh" | "bash", path] => {
+        ["/bin/sh" | "sh" | "bash", path, ..] => {
             let mut text = None;
             (world.place)(&mut |place| {
                 text = read(&place.files, &below(workdir, path));

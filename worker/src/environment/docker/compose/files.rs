@@ -25,7 +25,7 @@ pub(super) const CONTEXT: &str = "CONTEXT_DIR";
 pub fn check(compose: &ComposeFile) -> Result<(), Failure> {
     let root = compose.dir.canonicalize().map_err(|error| {
         let text = format!("the build context {}", compose.dir.display());
-        Failure::new(FailureKind::Bug, text).because(error)
+        Failure::local(FailureKind::Bug, text, error)
     })?;
     let refuse = |what: String| {
         let text = format!("{}: {what}", compose.file.display());

@@ -1,7 +1,8 @@
 //! Environments with services beside them, described in the format of Docker Compose.
 //!
-//! * `files`, `rules`: what such a file may read and ask for; everything else is refused before
-//!   anything is created.
+//! * `files`, `rules`, `shares`: what such a file may read, ask for and take; everything else is
+//!   refused before anything is created.
+//! * `host_paths`: directories of the environment that services share.
 //! * `program`: the program `docker compose`, which resolves the file and brings the services up.
 //! * `render`: the file that is brought up. The program neither builds nor pulls: images are made
 //!   present like all others, each once per content.
@@ -12,11 +13,13 @@
 //! have one that leads nowhere, not even to the host.
 
 mod files;
+mod host_paths;
 mod program;
 pub(super) mod project;
 mod render;
 mod rules;
 mod service;
+mod shares;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -33,6 +36,7 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 pub use self::files::check;
+use self::host_paths::HostPath;
 use self::program::Program;
 use self::project::Member;
 use self::render::{Content, Final, ImageNeed, MAIN, Needs, Placed};
@@ -46,6 +50,7 @@ use super::image::{self, Images};
 use super::labels;
 use super::leftovers::{Leftover, Leftovers};
 use super::network::{self, Network};
+use super::storage::Storage;
 use crate::environment::dockerignore::Dockerignore;
 use crate::environment::{
     ComposeFile, CreateRequest, Failure, FailureKind, ImageRequest, ImageSource, Upload,
@@ -66,12 +71,8 @@ const MESSAGE_BYTES: usize = 4 * 1024;
 /// Largest file that is placed by being read as a whole.
 const FILE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Host paths of the format's older form: mounted volumes of the project stand for them.
-const OLD_PATHS: [(&str, &str); 3] = [
-    ("VERIFIER_LOGS", "/logs/verifier"),
-    ("AGENT_LOGS", "/logs/agent"),
-    ("ARTIFACTS", "/logs/artifacts"),
-];
+/// Where the program looks for settings while it resolves a file, which can refer to it.
+const NO_SETTINGS: &str = "/nonexistent";
 
 /// Brings up environments with services.
 #[derive(Debug)]
@@ -111,7 +112,7 @@ fn refused(file: &ComposeFile, why: impl std::fmt::Display) -> Failure {
 }
 
 fn no_scratch(error: io::Error) -> Failure {
-    Failure::new(FailureKind::Bug, "a directory for the files of services").because(error)
+    Failure::local(FailureKind::Bug, "a directory for the files of services", error)
 }
 
 impl Compose {
@@ -179,9 +180,7 @@ impl Creation<'_> {
                 }
             }
         }
-        let volumes: BTreeMap<_, _> =
-            OLD_PATHS.iter().map(|(name, _)| (volume_of(name), json!({}))).collect();
-        json!({"services": {MAIN: main}, "volumes": volumes})
+        json!({"services": {MAIN: main}})
     }
 
     /// The variables that a file can refer to.
@@ -195,10 +194,16 @@ impl Creation<'_> {
         set("PREBUILT_IMAGE_NAME", image.to_owned());
         set("CPUS", request.resources.cpus.to_string());
         set("MEMORY", format!("{}M", request.resources.memory_mb));
-        for (name, path) in OLD_PATHS {
-            set(&format!("HOST_{name}_PATH"), volume_of(name));
-            set(&format!("ENV_{name}_PATH"), path.to_owned());
+        for (name, path) in host_paths::variables() {
+            set(&name, path.to_owned());
         }
+        // The task must not lead the program to another engine.
+        variables.retain(|name, _| {
+            let leads = |prefix: &&str| name.starts_with(*prefix);
+            !["DOCKER_", "COMPOSE_", "LD_"].iter().any(leads)
+                && !["PATH", "HOME"].contains(&name.as_str())
+        });
+        variables.insert("DOCKER_CONFIG".to_owned(), NO_SETTINGS.to_owned());
         variables
     }
 
@@ -216,7 +221,7 @@ impl Creation<'_> {
         &self,
         files: &[&Path],
         words: &[&str],
-        mut variables: BTreeMap<String, String>,
+        variables: &BTreeMap<String, String>,
         limit: Duration,
     ) -> Result<program::Ended, Failure> {
         let mut all: Vec<OsString> = vec!["--project-name".into(), self.name.clone().into()];
@@ -225,16 +230,7 @@ impl Creation<'_> {
             all.extend(["--file".into(), file.into()]);
         }
         all.extend(words.iter().map(OsString::from));
-        // Before the task's, which must not lead it to another engine.
-        variables.retain(|name, _| {
-            let leads = |prefix: &&str| name.starts_with(*prefix);
-            !["DOCKER_", "COMPOSE_", "LD_"].iter().any(leads)
-                && !["PATH", "HOME"].contains(&name.as_str())
-        });
-        variables.insert("DOCKER_HOST".to_owned(), self.compose.client.host().to_owned());
-        // Nobody's own: neither the task may name one, nor does the user's matter.
-        variables.insert("DOCKER_CONFIG".to_owned(), self.scratch.path().display().to_string());
-        self.program.run(&all, &variables, limit).await
+        self.program.run(&all, variables, limit).await
     }
 
     /// The task's file with everything in it replaced, merged and checked.
@@ -242,7 +238,7 @@ impl Creation<'_> {
         let base = self.write("base.json", &self.base())?;
         let own = self.root.join(&self.file.file);
         let words = ["config", "--format", "json"];
-        let ended = self.run(&[&base, &own], &words, self.variables(), RESOLVED_WITHIN).await?;
+        let ended = self.run(&[&base, &own], &words, &self.variables(), RESOLVED_WITHIN).await?;
         if !ended.success {
             return Err(refused(self.file, ended.messages.trim()));
         }
@@ -313,7 +309,7 @@ impl Creation<'_> {
                     ..Build::plain(context.clone(), digest, platform)
                 };
                 let source = ImageSource::Context { digest, dir: context.clone() };
-                let made = self.compose.images.context(build.tagged(), &request(source)).await?;
+                let made = self.compose.images.context(build, &request(source)).await?;
                 Ok(made.reference)
             }
         }
@@ -334,13 +330,17 @@ impl Creation<'_> {
             settings: self.settings,
             open: self.open,
             images,
+            shares: shares::of_services(&model, &self.request.resources)
+                .map_err(|why| refused(self.file, why))?,
         };
+        let used = host_paths::used(&model);
         let file = self.write("project.json", &last.render(model))?;
         let words = ["create", "--no-build", "--pull", "never"];
         self.act(&file, &words, CREATED_WITHIN).await?;
         let members = project::members(&self.compose.client, &self.name).await?;
         for member in &members {
-            self.place(member, needs.get(&member.service)).await?;
+            let own = if member.service == MAIN { used.as_slice() } else { &[] };
+            self.place(member, needs.get(&member.service), own).await?;
         }
         let limit = UP_WITHIN.as_secs().to_string();
         let words = ["up", "--detach", "--wait", "--wait-timeout", &limit, "--no-recreate"];
@@ -353,7 +353,13 @@ impl Creation<'_> {
     }
 
     async fn act(&self, file: &Path, words: &[&str], limit: Duration) -> Result<(), Failure> {
-        let ended = self.run(&[file], words, BTreeMap::new(), limit).await?;
+        // Settings are nobody's own: the user's do not matter.
+        let variables = [
+            ("DOCKER_HOST", self.compose.client.host().to_owned()),
+            ("DOCKER_CONFIG", self.scratch.path().display().to_string()),
+        ];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value)).into();
+        let ended = self.run(&[file], words, &variables, limit).await?;
         if ended.success {
             return Ok(());
         }
@@ -393,10 +399,18 @@ impl Creation<'_> {
     }
 
     /// Places files into a container that was not started yet.
-    async fn place(&self, member: &Member, needs: Option<&Needs>) -> Result<(), Failure> {
-        let mut uploads = Vec::new();
+    async fn place(
+        &self,
+        member: &Member,
+        needs: Option<&Needs>,
+        used: &[&HostPath],
+    ) -> Result<(), Failure> {
+        // A new volume belongs to root alone.
+        let open = |path: &&HostPath| Upload::Dir { path: path.inside.to_owned() };
+        let mut uploads: Vec<_> = used.iter().map(open).collect();
         for placed in needs.map(|needs| needs.files.as_slice()).unwrap_or_default() {
-            uploads.push(self.upload(placed, uploads.len(), member).await?);
+            let number = uploads.len();
+            uploads.push(self.upload(placed, number, member).await?);
         }
         if member.service == MAIN {
             uploads.extend(self.request.uploads.iter().cloned());
@@ -429,11 +443,15 @@ impl Creation<'_> {
     /// The environment and its services, which are up.
     async fn found(&self, members: Vec<Member>) -> Result<Up, Failure> {
         let (mut main, mut services) = (None, Services::new());
+        let mut beside = Vec::new();
         for member in members {
             let container = self.container(&member);
             if member.service == MAIN {
                 main.get_or_insert(container);
-            } else if let Entry::Vacant(entry) = services.entry(member.service) {
+                continue;
+            }
+            beside.push(member.id);
+            if let Entry::Vacant(entry) = services.entry(member.service) {
                 let config = container.inspect().await?.config.unwrap_or_default();
                 let workdir = create::workdir(config.working_dir);
                 entry.insert(Service { container, workdir });
@@ -445,14 +463,10 @@ impl Creation<'_> {
         };
         let limits = create::held(&[], &self.request.resources, false);
         let (workdir, limits) = create::running(&container, limits).await?;
+        let storage = Storage::of(&container, beside, limits).await;
         let project = Project { name: self.name.clone(), services };
-        Ok(Up { container, workdir, limits, project: Some(project) })
+        Ok(Up { container, workdir, limits, storage, project: Some(project) })
     }
-}
-
-/// The volume that stands for an old host path.
-fn volume_of(name: &str) -> String {
-    format!("rollout-{}", name.to_lowercase().replace('_', "-"))
 }
 
 /// A file, or a directory by way of an archive, as it is to be placed.

@@ -73,7 +73,7 @@ impl Program {
         Err(Failure::new(FailureKind::Refused, text))
     }
 
-    /// Runs it with these variables and no others but `PATH` and `HOME`.
+    /// Runs it with these variables and no others: a file that it resolves can refer to them.
     pub(super) async fn run(
         &self,
         words: &[OsString],
@@ -82,11 +82,6 @@ impl Program {
     ) -> Result<Ended, Failure> {
         let mut command = Command::new(&self.0);
         command.args(words).env_clear().kill_on_drop(true);
-        for name in ["PATH", "HOME"] {
-            if let Some(value) = std::env::var_os(name) {
-                command.env(name, value);
-            }
-        }
         command.envs(variables).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let cannot = |error: std::io::Error| {
             let text = format!("running {}", self.0.display());

@@ -10,7 +10,9 @@ use rollout_protocol::spec::environment::DockerSettings;
 use serde_json::{Map, Value, json};
 
 use super::super::create::{LOG_BYTES, PIDS};
+use super::host_paths;
 use super::rules::{entries, literal};
+use super::shares::Share;
 use crate::environment::CreateRequest;
 
 /// The service that is the environment.
@@ -109,7 +111,9 @@ fn plain(value: &Value) -> String {
 fn files(model: &Value, service: &Value) -> Vec<Placed> {
     let list = |key: &str| service.get(key).and_then(Value::as_array).into_iter().flatten();
     let mut files = Vec::new();
-    for volume in list("volumes").filter(|volume| text(volume, "type") == Some("bind")) {
+    let of_context =
+        |volume: &&Value| text(volume, "type") == Some("bind") && !host_paths::is_one(volume);
+    for volume in list("volumes").filter(of_context) {
         if let (Some(source), Some(target)) = (text(volume, "source"), text(volume, "target")) {
             let content = Content::Path(literal(source).into());
             files.push(Placed { content, target: literal(target) });
@@ -144,6 +148,8 @@ pub(super) struct Final<'a> {
     pub(super) open: bool,
     /// Images by service.
     pub(super) images: &'a BTreeMap<String, String>,
+    /// What services may take, by name.
+    pub(super) shares: BTreeMap<String, Share>,
 }
 
 /// As it stands in a file whose variables are replaced.
@@ -152,7 +158,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// The map at `key`, made when there is none.
-fn map<'a>(value: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String, Value> {
+pub(super) fn map<'a>(value: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String, Value> {
     let entry = value.entry(key).or_insert_with(|| json!({}));
     if !entry.is_object() {
         *entry = json!({});
@@ -163,6 +169,7 @@ fn map<'a>(value: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String, 
 impl Final<'_> {
     /// Makes the file that is brought up of a resolved one that was checked.
     pub(super) fn render(&self, mut model: Value) -> Value {
+        host_paths::realize(&mut model);
         let Some(top) = model.as_object_mut() else { return model };
         top.insert("name".to_owned(), json!(self.name));
         for key in ["configs", "secrets"] {
@@ -230,7 +237,12 @@ impl Final<'_> {
         service.insert("stop_grace_period".to_owned(), json!("0s"));
         let logging = json!({"max-size": LOG_BYTES, "max-file": "1"});
         service.insert("logging".to_owned(), json!({"driver": "json-file", "options": logging}));
-        service.insert("pids_limit".to_owned(), json!(PIDS));
+        match self.shares.get(name) {
+            Some(share) => share.write(service),
+            None => {
+                service.insert("pids_limit".to_owned(), json!(PIDS));
+            }
+        }
         for (key, value) in
             [("runtime", &self.settings.runtime), ("platform", &self.settings.platform)]
         {

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::{host_paths, shares};
+
 /// Keys of a service that stay inside its own container and network.
 const PLAIN: [&str; 58] = [
     "attach",
@@ -73,6 +75,12 @@ const BUILD: [&str; 7] = ["args", "context", "dockerfile", "labels", "pull", "ta
 /// Keys of the whole file.
 const TOP: [&str; 7] = ["configs", "name", "networks", "secrets", "services", "version", "volumes"];
 
+/// The engine's weight of a container that says nothing of it.
+const CPU_SHARES: f64 = 1024.0;
+
+/// Networks and volumes of one file: addresses for networks are few on every host.
+const MOST: [(&str, usize); 2] = [("networks", 8), ("volumes", 32)];
+
 /// Checks a resolved file. The build context is `root`, without links.
 pub(super) fn check(model: &Value, root: &Path) -> Result<(), String> {
     let top = model.as_object().ok_or("it is no map")?;
@@ -81,9 +89,23 @@ pub(super) fn check(model: &Value, root: &Path) -> Result<(), String> {
     }
     for (name, service) in entries(model, "services") {
         let keys = service.as_object().ok_or_else(|| format!("service `{name}` is no map"))?;
+        // Configs and secrets that say no place have one by their name.
+        let placed = ["configs", "secrets"].iter().filter_map(|key| keys.get(*key)).flat_map(list);
+        for used in placed.filter(|used| used.get("target").is_some_and(|to| !is_empty(to))) {
+            let to = used.get("target").and_then(Value::as_str).unwrap_or_default();
+            let absolute = serde_json::json!({"target": format!("/{to}")});
+            target(&absolute).map_err(|why| format!("service `{name}`: {why}"))?;
+        }
         for (key, value) in keys.iter().filter(|(_, value)| !is_empty(value)) {
             service_key(key, value, root)
                 .map_err(|why| format!("service `{name}`: `{key}`: {why}"))?;
+        }
+    }
+    shares::check(model)?;
+    for (kind, most) in MOST {
+        let asked = entries(model, kind).count();
+        if asked > most {
+            return Err(format!("`{kind}`: {asked} are more than the {most} that are allowed"));
         }
     }
     for (kind, rule) in
@@ -135,6 +157,10 @@ fn service_key(key: &str, value: &Value, root: &Path) -> Result<(), String> {
         "build" => build(value, root),
         "volumes" => list(value).try_for_each(|volume| mount(volume, root)),
         "deploy" => deploy(value),
+        // Against containers of other trials, which have the usual weight.
+        "cpu_shares" if value.as_f64().is_some_and(|shares| shares > CPU_SHARES) => {
+            Err(format!("{value} is more than the usual {CPU_SHARES}"))
+        }
         "security_opt" => {
             let only = ["no-new-privileges", "no-new-privileges:true", "no-new-privileges=true"];
             match list(value).find(|item| !item.as_str().is_some_and(|item| only.contains(&item))) {
@@ -171,10 +197,29 @@ fn build(value: &Value, root: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// The place of something in a container.
+fn target(value: &Value) -> Result<(), String> {
+    let target = value.get("target").and_then(Value::as_str).map(literal).unwrap_or_default();
+    let below = Path::new(&target).components().all(|part| {
+        matches!(part, std::path::Component::RootDir | std::path::Component::Normal(_))
+    });
+    if target.starts_with('/') && below && !target.trim_matches('/').is_empty() {
+        return Ok(());
+    }
+    Err(format!("`{target}` is no absolute path below the root of the container"))
+}
+
 fn mount(value: &Value, root: &Path) -> Result<(), String> {
+    target(value)?;
     match value.get("type").and_then(Value::as_str).unwrap_or_default() {
         "volume" | "tmpfs" => Ok(()),
-        "bind" => inside(root, value, "source"),
+        "bind" => {
+            let source = value.get("source").and_then(Value::as_str).unwrap_or_default();
+            match host_paths::of_source(&literal(source))? {
+                Some(_) => Ok(()),
+                None => inside(root, value, "source"),
+            }
+        }
         other => Err(format!("mounts of type `{other}` are not supported")),
     }
 }

@@ -6,15 +6,14 @@
 //! Without a `WORKDIR` the working directory is `/`, as in an image.
 
 mod copy;
-mod parse;
-mod words;
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
 pub(super) use copy::matching;
-use parse::Instruction;
-use words::{Variables, expand};
+
+use crate::environment::dockerfile::words::{self, Variables, expand};
+use crate::environment::dockerfile::{Dockerfile, Instruction, json_list};
 
 /// Name of the file in a build context.
 pub const FILE: &str = "Dockerfile";
@@ -107,9 +106,9 @@ impl Recipe {
     pub(super) fn read(text: &str) -> Self {
         let mut reader =
             Reader { recipe: Self::empty(), args: BTreeMap::new(), stages: 0, escape: '\\' };
-        let (escape, instructions) = parse::instructions(text);
-        reader.escape = escape;
-        for instruction in &instructions {
+        let file = Dockerfile::read(text);
+        reader.escape = file.escape;
+        for instruction in &file.instructions {
             if let Err(reason) = reader.instruction(instruction) {
                 reader.recipe.unsupported.push(Unsupported {
                     line: instruction.line,
@@ -147,7 +146,7 @@ type Honoured = Result<(), String>;
 
 impl Reader {
     fn instruction(&mut self, instruction: &Instruction) -> Honoured {
-        if instruction.heredoc {
+        if instruction.heredocs > 0 {
             return Err("here-documents are not supported in a process sandbox".to_owned());
         }
         let rest = instruction.rest.as_str();
@@ -225,9 +224,8 @@ impl Reader {
 
     fn copy(&mut self, instruction: &Instruction) -> Honoured {
         let add = instruction.name == "ADD";
-        let (flags, rest) = flags(&instruction.rest);
         let mut mode = None;
-        for flag in flags {
+        for flag in &instruction.flags {
             match flag.split_once('=').unwrap_or((flag, "")) {
                 ("--chmod", text) => {
                     let text = self.expand(text)?;
@@ -239,8 +237,10 @@ impl Reader {
                 _ => return Err(format!("{flag} is not supported in a process sandbox")),
             }
         }
-        let mut words =
-            paths(rest).iter().map(|w| self.expand(w)).collect::<Result<Vec<_>, _>>()?;
+        let mut words = paths(&instruction.rest)
+            .iter()
+            .map(|w| self.expand(w))
+            .collect::<Result<Vec<_>, _>>()?;
         let target =
             words.pop().filter(|_| !words.is_empty()).ok_or("needs a source and a target")?;
         let dir = target.ends_with('/') || matches!(target.as_str(), "." | "..") || words.len() > 1;
@@ -294,21 +294,9 @@ fn writable(path: &str) -> Honoured {
     }
 }
 
-/// The flags in front of the words of an instruction, and the rest.
-fn flags(text: &str) -> (Vec<&str>, &str) {
-    let (mut flags, mut rest) = (Vec::new(), text.trim_start());
-    while rest.starts_with("--") {
-        let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
-        flags.push(&rest[..end]);
-        rest = rest[end..].trim_start();
-    }
-    (flags, rest)
-}
-
 /// The paths of `COPY`: a JSON list or words.
 fn paths(text: &str) -> Vec<String> {
-    let list = text.starts_with('[').then(|| serde_json::from_str(text).ok()).flatten();
-    list.unwrap_or_else(|| text.split_whitespace().map(str::to_owned).collect())
+    json_list(text).unwrap_or_else(|| text.split_whitespace().map(str::to_owned).collect())
 }
 
 #[cfg(test)]

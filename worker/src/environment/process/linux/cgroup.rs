@@ -16,6 +16,7 @@ use rollout_protocol::record::Held;
 use rollout_protocol::spec::resources::Resources;
 use tokio::time::Instant;
 
+use crate::shortage::Shortage;
 use crate::supervise;
 
 /// The controllers that are used.
@@ -88,31 +89,42 @@ impl Parents {
 
     /// Makes the groups of an environment and sets its limits. What cannot be made is not held; it
     /// is no error.
-    pub(super) fn make(&self, name: &str, resources: &Resources, pids: u64) -> Groups {
+    ///
+    /// # Errors
+    /// A shortage of this host: the limit would hold a moment later.
+    pub(super) fn make(&self, name: &str, resources: &Resources, pids: u64) -> io::Result<Groups> {
         let mut groups = Groups::default();
         for (controller, parent) in &self.split {
             let dir = parent.join(name);
-            if fs::create_dir(&dir).is_ok() {
+            if unless_short(fs::create_dir(&dir))?.is_some() {
                 groups.by_controller.insert(controller, dir);
             }
         }
         if groups.by_controller.is_empty() {
-            let usable = |dir: &&PathBuf| {
-                let on = fs::read_to_string(dir.join("cgroup.subtree_control"));
-                let on = on.unwrap_or_default();
-                CONTROLLERS.iter().any(|c| on.split_whitespace().any(|word| word == *c))
-            };
-            let dirs = self.unified.iter().filter(usable).map(|dir| dir.join(name));
-            for dir in dirs {
-                if fs::create_dir(&dir).is_ok() {
+            for parent in &self.unified {
+                let on = fs::read_to_string(parent.join("cgroup.subtree_control"));
+                let on = unless_short(on)?.unwrap_or_default();
+                let dir = parent.join(name);
+                if CONTROLLERS.iter().any(|c| on.split_whitespace().any(|word| word == *c))
+                    && unless_short(fs::create_dir(&dir))?.is_some()
+                {
                     groups.unified = true;
                     groups.by_controller = CONTROLLERS.map(|c| (c, dir.clone())).into();
                     break;
                 }
             }
         }
-        groups.set_limits(resources, pids);
-        groups
+        groups.set_limits(resources, pids)?;
+        Ok(groups)
+    }
+}
+
+/// Only a shortage of the host is an error; a full quota of groups is no disk.
+fn unless_short<T>(done: io::Result<T>) -> io::Result<Option<T>> {
+    match done {
+        Ok(done) => Ok(Some(done)),
+        Err(error) if Shortage::of(&error) == Some(Shortage::Host) => Err(error),
+        Err(_) => Ok(None),
     }
 }
 
@@ -151,7 +163,7 @@ impl<'a> Mount<'a> {
 }
 
 impl Groups {
-    fn set_limits(&mut self, resources: &Resources, pids: u64) {
+    fn set_limits(&mut self, resources: &Resources, pids: u64) -> io::Result<()> {
         let memory_mb = resources.memory_ceiling_mb();
         let bytes = (memory_mb.unwrap_or(0) * 1024 * 1024).to_string();
         let quota = u64::from(resources.cpu_ceiling().unwrap_or(0)) * PERIOD_MICROSECONDS;
@@ -162,19 +174,30 @@ impl Groups {
             vec![("cpu.cfs_period_us", period), ("cpu.cfs_quota_us", quota.to_string())]
         };
         let memory = if self.unified { "memory.max" } else { "memory.limit_in_bytes" };
-        self.set("cpu", &cpu, quota > 0);
-        self.set("memory", &[(memory, bytes)], memory_mb.is_some());
-        self.set("pids", &[("pids.max", pids.to_string())], true);
+        self.set("cpu", &cpu, quota > 0)?;
+        self.set("memory", &[(memory, bytes)], memory_mb.is_some())?;
+        self.set("pids", &[("pids.max", pids.to_string())], true)?;
         if let Some(memory_mb) = memory_mb {
             self.forbid_swap(memory_mb);
         }
+        Ok(())
     }
 
     /// Writes the files of a limit that is `wanted`.
-    fn set(&mut self, controller: &'static str, files: &[(&str, String)], wanted: bool) {
-        let Some(dir) = self.by_controller.get(controller).filter(|_| wanted) else { return };
-        let held = files.iter().all(|(file, value)| fs::write(dir.join(file), value).is_ok());
+    fn set(
+        &mut self,
+        controller: &'static str,
+        files: &[(&str, String)],
+        wanted: bool,
+    ) -> io::Result<()> {
+        let dir = self.by_controller.get(controller).filter(|_| wanted);
+        let Some(dir) = dir else { return Ok(()) };
+        let mut held = true;
+        for (file, value) in files {
+            held &= unless_short(fs::write(dir.join(file), value))?.is_some();
+        }
         self.held.insert(controller, held);
+        Ok(())
     }
 
     /// Memory and swap together may not be more than memory alone, where the kernel counts swap.
@@ -292,7 +315,7 @@ mod tests {
         let unified = vec![own, dir.path().to_path_buf()];
         let parents = Parents { unified, ..Parents::default() };
         let resources = Resources { cpus: 2, memory_mb: 64, ..Resources::default() };
-        let groups = parents.make("x", &resources, 100);
+        let groups = parents.make("x", &resources, 100).expect("nothing is short");
         assert_eq!(groups.directories(), [dir.path().join("x")]);
         let read = |file| fs::read_to_string(dir.path().join("x").join(file)).expect("set");
         assert_eq!(read("cpu.max"), "200000 100000");

@@ -21,8 +21,8 @@ use crate::supervise::{self, Task};
 pub(super) enum Outcome {
     /// It ended with this code.
     Exited(i32),
-    /// It never began.
-    NotStarted(String),
+    /// It never began; the system's error, if it was one.
+    NotStarted(String, Option<i32>),
 }
 
 /// A connection to a supervisor. Dropping it ends the sandbox.
@@ -198,9 +198,10 @@ impl Shared {
                 let sender = waiting.exits.remove(&id);
                 let _told = sender.map(|sender| sender.send(Outcome::Exited(code)));
             }
-            Event::NotStarted { id, reason } => {
+            Event::NotStarted { id, reason, errno } => {
                 let sender = waiting.exits.remove(&id);
-                let _told = sender.map(|sender| sender.send(Outcome::NotStarted(reason)));
+                let errno = Some(errno).filter(|errno| *errno != 0);
+                let _told = sender.map(|sender| sender.send(Outcome::NotStarted(reason, errno)));
             }
             Event::Killed { id, gone } => {
                 let _told = waiting.kills.remove(&id).map(|sender| sender.send(gone));

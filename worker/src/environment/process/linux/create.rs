@@ -132,6 +132,7 @@ fn prepare(
     let workdir = request.workdir.unwrap_or_else(|| recipe.workdir.clone());
     place.uploads(request.uploads)?;
     let groups = parts.parents.make(id, &request.resources, parts.config.pids);
+    let groups = groups.map_err(|e| failure("make the control groups", e))?;
     Ok(OnDisk { tree, groups, recipe, claim, workdir })
 }
 

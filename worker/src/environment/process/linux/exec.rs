@@ -6,6 +6,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdStream;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
@@ -15,6 +16,7 @@ use tokio::time::Instant;
 use super::control::{Control, Outcome};
 use super::message::{self, CommandRequest, PACKET_BYTES};
 use crate::environment::{Failure, FailureKind, Output, Stream};
+use crate::shortage::Shortage;
 
 /// Bytes read at a time: what a pipe holds.
 const CHUNK: usize = 64 * 1024;
@@ -62,9 +64,9 @@ pub(super) async fn run(
     drop((writers, doors));
 
     let outcome = streams.pump(output, &mut outcome).await;
-    let reason = match outcome {
+    let (reason, errno) = match outcome {
         None => return Err(Failure::new(FailureKind::Gone, "the sandbox has ended")),
-        Some(Outcome::NotStarted(reason)) => reason,
+        Some(Outcome::NotStarted(reason, errno)) => (reason, errno),
         Some(Outcome::Exited(code)) => {
             let mut reason = Vec::new();
             // Closed without a word when the command took over.
@@ -73,10 +75,13 @@ pub(super) async fn run(
                 streams.drain(output).await;
                 return Ok(Finished { code, held: streams.held() });
             }
-            String::from_utf8_lossy(&reason).into_owned()
+            // Only a program of the sandbox can have said so: no shortage is believed here.
+            (String::from_utf8_lossy(&reason).into_owned(), None)
         }
     };
-    Err(Failure::new(FailureKind::NotStarted, format!("cannot start `{program}`: {reason}")))
+    let shortage = errno.and_then(|errno| Shortage::of_errno(Errno::from_raw_os_error(errno)));
+    let kind = FailureKind::of_shortage(shortage).unwrap_or(FailureKind::NotStarted);
+    Err(Failure::new(kind, format!("cannot start `{program}`: {reason}")))
 }
 
 /// Reads what background processes still write, so that they do not end by it.

@@ -84,6 +84,8 @@ pub(super) enum Event {
         id: u64,
         /// Why.
         reason: String,
+        /// The system's error, 0 when it is none of the system's.
+        errno: i32,
     },
     /// An answer to [`Request::KillAll`].
     Killed {
@@ -123,6 +125,8 @@ pub(super) struct CommandRequest {
     pub(super) data_bytes: Option<u64>,
     /// Processes of the sandbox, where no control group holds it.
     pub(super) processes: Option<u64>,
+    /// Most open files that it begins with; it may raise that to the system's own limit.
+    pub(super) open_files: Option<u64>,
 }
 
 /// Sends bytes and file descriptors; the number of bytes sent.

@@ -27,6 +27,7 @@ use rustix::io::Errno;
 
 use self::message::StepFailed;
 use super::super::{Failure, FailureKind};
+use crate::shortage::Shortage;
 
 /// What a person can do when the kernel forbids sandboxes.
 const FORBIDDEN: &str = "the kernel does not let this user make namespaces. Check that \
@@ -38,12 +39,7 @@ const FORBIDDEN: &str = "the kernel does not let this user make namespaces. Chec
 
 /// An error of the local system.
 fn failure(what: &str, error: io::Error) -> Failure {
-    let kind = match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => FailureKind::DiskFull,
-        Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN) => FailureKind::Resources,
-        _ => FailureKind::Service,
-    };
-    Failure::new(kind, format!("cannot {what}")).because(error)
+    Failure::local(FailureKind::Service, format!("cannot {what}"), error)
 }
 
 /// A sandbox that could not be made.
@@ -56,11 +52,10 @@ fn not_made(failed: StepFailed) -> Failure {
         Errno::NOSPC if failed.step.contains("namespace") => {
             Failure::new(FailureKind::NotPermitted, format!("cannot make a sandbox: {FORBIDDEN}"))
         }
-        Errno::NOSPC | Errno::DQUOT => Failure::new(FailureKind::DiskFull, "cannot make a sandbox"),
-        Errno::NOMEM | Errno::AGAIN | Errno::MFILE | Errno::NFILE => {
-            Failure::new(FailureKind::Resources, "cannot make a sandbox")
+        errno => {
+            let kind = FailureKind::of_shortage(Shortage::of_errno(errno));
+            Failure::new(kind.unwrap_or(FailureKind::Service), "cannot make a sandbox")
         }
-        _ => Failure::new(FailureKind::Service, "cannot make a sandbox"),
     }
     .because(failed)
 }

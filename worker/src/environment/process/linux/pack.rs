@@ -2,12 +2,13 @@
 //!
 //! Only regular files, directories and links are packed, links as links. A file that grows, shrinks
 //! or cannot be read while it is packed keeps the announced length. The stream ends early with an
-//! error, never quietly, when something else goes wrong.
+//! error, never quietly, when something else goes wrong: what was left out unseen would look as if
+//! it had never been there.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, PipeWriter, Read as _, Write as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -16,9 +17,11 @@ use std::task::{Context, Poll, ready};
 
 use rollout_protocol::limits;
 use rustix::fs::{Dir, FileType, OFlags};
+use rustix::io::Errno;
 use tar::{Builder, EntryType, Header};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::unix::pipe;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::tree::{Found, handle_at, names, open_handle};
 use crate::supervise::{self, Task};
@@ -26,11 +29,11 @@ use crate::supervise::{self, Task};
 /// Names of a directory that are sorted at a time: memory stays bounded in a directory of millions.
 const BATCH: usize = 16 * 1024;
 
-/// Starts packing. Dropping the stream ends it.
+/// Starts packing, with the permit for one walk. Dropping the stream ends it.
 ///
 /// # Errors
-/// When there is no pipe to be had.
-pub(super) fn stream(found: Found) -> io::Result<Packed> {
+/// When the system has no pipe left.
+pub(super) fn stream(found: Found, walk: OwnedSemaphorePermit) -> io::Result<Packed> {
     let (reader, writer) = io::pipe()?;
     let reader = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
     let failed = Arc::new(Mutex::new(None));
@@ -40,7 +43,7 @@ pub(super) fn stream(found: Found) -> io::Result<Packed> {
             let result = pack(&found, &writer);
             *slot.lock().unwrap_or_else(PoisonError::into_inner) = result.err();
             // Closed after the result is known: the reader looks for it at the end.
-            drop(writer);
+            drop((writer, walk));
         })
         .await;
     });
@@ -82,8 +85,11 @@ fn pack(found: &Found, writer: &PipeWriter) -> io::Result<()> {
             continue;
         };
         let path = level.path.join(&name);
-        // Gone since it was listed.
-        let Ok(handle) = handle_at(&level.dir, &name) else { continue };
+        let handle = match handle_at(level.dir()?, &name) {
+            // Gone since it was listed.
+            Err(Errno::NOENT) => continue,
+            other => other?,
+        };
         let below = add(&mut archive, &path, &handle)?;
         // One level more than a reader accepts, so that it sees that there is more.
         if open.len() <= limits::ARCHIVE_DEPTH {
@@ -96,13 +102,16 @@ fn pack(found: &Found, writer: &PipeWriter) -> io::Result<()> {
 /// A directory that is being packed.
 struct Level {
     path: PathBuf,
-    dir: OwnedFd,
     listing: Dir,
     /// Names already read, the next one last.
     ready: Vec<OsString>,
 }
 
 impl Level {
+    fn dir(&self) -> rustix::io::Result<BorrowedFd<'_>> {
+        self.listing.fd()
+    }
+
     fn next(&mut self) -> io::Result<Option<OsString>> {
         if self.ready.is_empty() {
             self.ready = names(&mut self.listing, BATCH)?;
@@ -122,7 +131,7 @@ fn add(archive: &mut Archive<'_>, path: &Path, handle: &OwnedFd) -> io::Result<O
     header.set_mtime(u64::try_from(stat.st_mtime).unwrap_or(0));
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {
-            let Ok(file) = open_handle(handle, OFlags::RDONLY) else { return Ok(None) };
+            let file = open_handle(handle, OFlags::RDONLY)?;
             let size = u64::try_from(stat.st_size).unwrap_or(0);
             header.set_size(size);
             header.set_entry_type(EntryType::Regular);
@@ -140,14 +149,12 @@ fn add(archive: &mut Archive<'_>, path: &Path, handle: &OwnedFd) -> io::Result<O
             }
         }
         FileType::Directory => {
-            let Ok(dir) = open_handle(handle, OFlags::RDONLY | OFlags::DIRECTORY) else {
-                return Ok(None);
-            };
+            let dir = open_handle(handle, OFlags::RDONLY | OFlags::DIRECTORY)?;
             header.set_size(0);
             header.set_entry_type(EntryType::Directory);
             archive.append_data(&mut header, path.join(""), io::empty())?;
-            let listing = Dir::read_from(&dir)?;
-            return Ok(Some(Level { path: path.to_path_buf(), dir, listing, ready: Vec::new() }));
+            let listing = Dir::new(dir)?;
+            return Ok(Some(Level { path: path.to_path_buf(), listing, ready: Vec::new() }));
         }
         _ => {}
     }

@@ -4,12 +4,10 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::io::Errno;
-
 use super::failure;
 use super::host::Host;
 use super::tree::{Tree, relative};
-use crate::archive;
+use crate::archive::{self, ArchiveError};
 use crate::environment::context::{self, ContextEntry, ContextKind};
 use crate::environment::dockerignore::Dockerignore;
 use crate::environment::process::dockerfile::{Copy, Recipe, Step, matching};
@@ -116,7 +114,8 @@ impl Place<'_> {
             for (entry, below) in found {
                 let from = context.join(&entry.path);
                 let top_file = copy.add && !below.contains('/');
-                if top_file && entry.kind != ContextKind::Dir && is_archive(&from) {
+                let looked_at = top_file && entry.kind != ContextKind::Dir;
+                if looked_at && is_archive(&from).map_err(|e| cannot(&copy.target, e))? {
                     if lenient {
                         continue;
                     }
@@ -212,32 +211,33 @@ fn cannot(path: &str, error: io::Error) -> Failure {
 
 fn list(context: &Path) -> Result<Vec<ContextEntry>, Failure> {
     let refuse =
-        |error| Failure::new(FailureKind::Refused, "cannot read the build context").because(error);
+        |error| Failure::local(FailureKind::Refused, "cannot read the build context", error);
     let ignore = Dockerignore::read(context).map_err(refuse)?;
     context::list(context, &ignore, &[]).map_err(refuse)
 }
 
 /// Whether `ADD` would extract a file.
-fn is_archive(path: &Path) -> bool {
+fn is_archive(path: &Path) -> io::Result<bool> {
     use std::io::Read as _;
     let mut magic = Vec::with_capacity(MAGIC_BYTES);
     let read = File::open(path).and_then(|f| f.take(MAGIC_BYTES as u64).read_to_end(&mut magic));
+    match read {
+        // A link that leads nowhere here is no archive.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        other => other?,
+    };
     let compressed: [&[u8]; 4] =
         [&[0x1f, 0x8b], b"BZh", &[0xfd, b'7', b'z', b'X', b'Z', 0], &[0x28, 0xb5, 0x2f, 0xfd]];
-    read.is_ok()
-        && (compressed.iter().any(|start| magic.starts_with(start))
-            || magic.get(257..262) == Some(b"ustar"))
+    Ok(compressed.iter().any(|start| magic.starts_with(start))
+        || magic.get(257..262) == Some(b"ustar"))
 }
 
 /// Extracts one of our own archives into a directory that only we see. To be called on a blocking
 /// thread of the runtime.
 fn unpack(tar: &Path, dir: &Path) -> io::Result<()> {
-    let open = |error: io::Error| {
-        io::Error::new(error.kind(), format!("cannot read the archive {}: {error}", tar.display()))
-    };
-    let source = tokio::fs::File::from_std(File::open(tar).map_err(open)?);
+    let opened = File::open(tar);
+    let opened = opened.map_err(|error| io::Error::other(ArchiveError::io("opening", tar, error)));
+    let source = tokio::fs::File::from_std(opened?);
     let extracted = archive::extract_trusted(source, dir, archive::Limits::BUNDLE);
-    tokio::runtime::Handle::current().block_on(extracted).map_err(|error| {
-        if error.is_disk_full() { Errno::NOSPC.into() } else { io::Error::other(error) }
-    })
+    tokio::runtime::Handle::current().block_on(extracted).map_err(io::Error::other)
 }

@@ -1,6 +1,6 @@
 //! The provider of sandboxes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -43,6 +43,12 @@ impl Provider for ProcessProvider {
         ProviderKind::Process
     }
 
+    async fn disk(&self) -> Result<Option<PathBuf>, Failure> {
+        // It comes with the first sandbox.
+        let made = self.config.base.ancestors().find(|path| path.is_dir());
+        Ok(made.map(Path::to_path_buf))
+    }
+
     /// There is nothing to build: checks that the source can be honoured.
     async fn prepare(&self, request: ImageRequest) -> Result<Image, Failure> {
         let settings = settings(&request.settings)?;
@@ -52,7 +58,7 @@ impl Provider for ProcessProvider {
             ImageSource::Named(name) => format!("process:{name}"),
             ImageSource::Context { digest, .. } => format!("process:{digest}"),
         };
-        Ok(Image { reference, made: false })
+        Ok(Image::found(reference))
     }
 
     async fn create(&self, request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {

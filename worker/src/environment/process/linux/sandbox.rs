@@ -21,6 +21,7 @@ use super::place::Place;
 use super::storage::{self, Exceeded};
 use super::tree::{self, Tree, relative};
 use super::{exec, failure, pack};
+use crate::descriptors;
 use crate::environment::process::dockerfile::Recipe;
 use crate::environment::{
     ByteStream, Command, Environment, Exit, Failure, FailureKind, Output, Upload,
@@ -154,6 +155,7 @@ impl Sandbox {
             workdir: command.workdir.unwrap_or_else(|| self.workdir.clone()),
             data_bytes: memory.filter(|_| !held("memory")),
             processes: counted.then_some(self.parts.config.pids),
+            open_files: descriptors::of_programs(),
         }
     }
 }
@@ -222,7 +224,7 @@ impl Environment for Sandbox {
         let tree = Arc::clone(&self.tree);
         let found = supervise::blocking(move || tree.find(&below)).await.map_err(cannot)?;
         let Some(found) = found else { return Ok(None) };
-        let stream = pack::stream(found).map_err(cannot)?;
+        let stream = pack::stream(found, descriptors::walk().await).map_err(cannot)?;
         Ok(Some(Box::new(stream)))
     }
 
@@ -270,6 +272,21 @@ impl Environment for Sandbox {
 
     async fn oom_killed(&self) -> bool {
         self.groups.oom_kills() > 0
+    }
+
+    async fn check_storage(&self) -> Result<(), Failure> {
+        if let Some(limit) = self.resources.storage_ceiling_mb()
+            && self.exceeded.get().is_none()
+            && let Some(what) = storage::look(&self.tree, limit).await
+        {
+            // The watch may have been first.
+            let _first = self.exceeded.set(what);
+            self.control.close();
+        }
+        match self.exceeded.get() {
+            Some(_) => self.usable(),
+            None => Ok(()),
+        }
     }
 
     async fn stop(&self) -> Result<(), Failure> {

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::control::Closer;
 use super::tree::Tree;
 use super::usage::{Usage, measure};
+use crate::descriptors;
 use crate::supervise::{self, Task};
 
 /// Shortest time between two measurements.
@@ -27,32 +28,40 @@ pub(super) fn watch(
     closer: Closer,
 ) -> Task<()> {
     supervise::spawn("sandbox-storage", async move {
-        let limit = limit_mb.saturating_mul(1024 * 1024);
         let mut pause = SHORTEST;
         loop {
             tokio::time::sleep(pause).await;
-            let tree = Arc::clone(&tree);
             let begun = Instant::now();
-            let found = supervise::blocking(move || measure(tree.root(), limit)).await;
+            let found = look(&tree, limit_mb).await;
             pause = SHORTEST.max(begun.elapsed() * SHARE);
-            let what = match found {
-                Ok(Usage::Bytes(bytes)) if bytes > limit => {
-                    format!("storage limit exceeded: more than {limit_mb} MiB")
-                }
-                Ok(Usage::TooDeep) => {
-                    "storage limit exceeded: directories are nested too deeply to be measured"
-                        .to_owned()
-                }
-                Ok(Usage::Bytes(_)) => continue,
-                Err(error) => {
-                    tracing::debug!(%error, "the storage of a sandbox was not measured");
-                    continue;
-                }
-            };
+            let Some(what) = found else { continue };
             // Set once: the sandbox ends now.
             let _first = exceeded.set(what);
             closer.close();
             return;
         }
     })
+}
+
+/// Measures once: what exceeds the limit, if anything does.
+pub(super) async fn look(tree: &Arc<Tree>, limit_mb: u64) -> Option<String> {
+    let (tree, limit) = (Arc::clone(tree), limit_mb.saturating_mul(1024 * 1024));
+    let walk = descriptors::walk().await;
+    let measuring = supervise::blocking(move || {
+        let _walk = walk;
+        measure(tree.root(), limit)
+    });
+    match measuring.await {
+        Ok(Usage::Bytes(bytes)) if bytes > limit => {
+            Some(format!("storage limit exceeded: more than {limit_mb} MiB"))
+        }
+        Ok(Usage::TooDeep) => Some(
+            "storage limit exceeded: directories are nested too deeply to be measured".to_owned(),
+        ),
+        Ok(Usage::Bytes(_)) => None,
+        Err(error) => {
+            tracing::debug!(%error, "the storage of a sandbox was not measured");
+            None
+        }
+    }
 }

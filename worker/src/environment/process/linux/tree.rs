@@ -272,8 +272,9 @@ pub(super) fn handle_at(dir: impl AsFd, name: &OsStr) -> rustix::io::Result<Owne
 
 /// Opens exactly what a handle stands for, which must be a regular file or a directory. An owner
 /// without permission gives it to itself.
-pub(super) fn open_handle(handle: &OwnedFd, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+pub(super) fn open_handle(handle: impl AsFd, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let flags = (flags | OFlags::CLOEXEC | OFlags::NONBLOCK) - OFlags::NOFOLLOW;
+    let handle = handle.as_fd();
     match rustix::fs::open(magic(handle), flags, Mode::empty()) {
         Err(Errno::ACCESS) => {
             allow_owner(handle)?;
@@ -284,15 +285,16 @@ pub(super) fn open_handle(handle: &OwnedFd, flags: OFlags) -> rustix::io::Result
 }
 
 /// Lets the owner do everything with what `handle` stands for.
-pub(super) fn allow_owner(handle: &OwnedFd) -> rustix::io::Result<()> {
+pub(super) fn allow_owner(handle: impl AsFd) -> rustix::io::Result<()> {
+    let handle = handle.as_fd();
     let mode = rustix::fs::fstat(handle)?.st_mode;
     let mode = Mode::from_raw_mode(mode & 0o7777 | 0o700);
     rustix::fs::chmod(magic(handle), mode)
 }
 
 /// The path under which the kernel shows an open file to its holder.
-fn magic(handle: &OwnedFd) -> String {
-    format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(handle))
+fn magic(handle: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&handle))
 }
 
 /// At most `most` names of a directory, starting where the last call ended.

@@ -34,7 +34,7 @@ pub(super) fn measure(root: BorrowedFd<'_>, limit: u64) -> io::Result<Usage> {
     let mut deferred = vec![Vec::new()];
     while let Some(path) = deferred.pop() {
         // Gone, or replaced, since it was seen.
-        let Some(dir) = walk(root, &path) else { continue };
+        let Some(dir) = walk(root, &path)? else { continue };
         let mut open = vec![Level::new(OsString::new(), dir)?];
         while let Some(level) = open.last_mut() {
             let Some(name) = level.next()? else {
@@ -50,10 +50,8 @@ pub(super) fn measure(root: BorrowedFd<'_>, limit: u64) -> io::Result<Usage> {
                 continue;
             }
             if open.len() < DEPTH {
-                let above = &open[open.len() - 1].dir;
-                if let Some(below) = enter(above.as_fd(), &name) {
-                    open.push(Level::new(name, below)?);
-                }
+                let below = enter(open[open.len() - 1].listing.fd()?, &name)?;
+                open.extend(below.map(|below| Level::new(name, below)).transpose()?);
                 continue;
             }
             if deferred.len() == DEFERRED {
@@ -67,35 +65,41 @@ pub(super) fn measure(root: BorrowedFd<'_>, limit: u64) -> io::Result<Usage> {
 }
 
 /// Opens a directory, unless it is gone or replaced.
-fn enter(dir: BorrowedFd<'_>, name: &OsStr) -> Option<OwnedFd> {
-    let handle = handle_at(dir, name).ok()?;
-    open_handle(&handle, OFlags::RDONLY | OFlags::DIRECTORY).ok()
+fn enter(dir: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<Option<OwnedFd>> {
+    let opened = handle_at(dir, name)
+        .and_then(|handle| open_handle(&handle, OFlags::RDONLY | OFlags::DIRECTORY));
+    match opened {
+        Ok(dir) => Ok(Some(dir)),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
-fn walk(root: BorrowedFd<'_>, path: &[OsString]) -> Option<OwnedFd> {
-    let mut dir = rustix::io::fcntl_dupfd_cloexec(root, 3).ok()?;
+fn walk(root: BorrowedFd<'_>, path: &[OsString]) -> rustix::io::Result<Option<OwnedFd>> {
+    let mut dir = open_handle(root, OFlags::RDONLY | OFlags::DIRECTORY)?;
     for name in path {
-        dir = enter(dir.as_fd(), name)?;
+        match enter(dir.as_fd(), name)? {
+            Some(below) => dir = below,
+            None => return Ok(None),
+        }
     }
-    Some(dir)
+    Ok(Some(dir))
 }
 
 struct Level {
     name: OsString,
-    dir: OwnedFd,
     listing: Dir,
     ready: Vec<OsString>,
 }
 
 impl Level {
     fn new(name: OsString, dir: OwnedFd) -> io::Result<Self> {
-        let listing = Dir::read_from(dir.as_fd())?;
-        Ok(Self { name, dir, listing, ready: Vec::new() })
+        Ok(Self { name, listing: Dir::new(dir)?, ready: Vec::new() })
     }
 
     /// Bytes of disk of one entry, and whether it is a directory.
     fn look(&self, name: &OsStr) -> io::Result<Option<(u64, bool)>> {
-        let stat = match rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        let stat = match rustix::fs::statat(self.listing.fd()?, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
             Err(error) => return Err(error.into()),

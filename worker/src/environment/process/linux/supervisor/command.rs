@@ -50,6 +50,7 @@ fn become_command(socket: &mut UnixStream) -> io::Result<std::convert::Infallibl
     limit(Resource::Core, Some(0))?;
     limit(Resource::Data, request.data_bytes)?;
     limit(Resource::Nproc, request.processes)?;
+    begin_with(Resource::Nofile, request.open_files)?;
     rustix::process::setsid()?;
     rustix::process::chdir(&request.workdir).map_err(|error| {
         let error = io::Error::from(error);
@@ -69,6 +70,14 @@ fn receive(socket: &mut UnixStream) -> io::Result<(CommandRequest, Vec<OwnedFd>)
     bytes.truncate(length);
     socket.take(COMMAND_BYTES).read_to_end(&mut bytes)?;
     Ok((message::decode(&bytes)?, fds))
+}
+
+/// Sets a limit that the command may raise again.
+fn begin_with(resource: Resource, most: Option<u64>) -> io::Result<()> {
+    let Some(most) = most else { return Ok(()) };
+    let maximum = rustix::process::getrlimit(resource).maximum;
+    let current = Some(maximum.map_or(most, |maximum| maximum.min(most)));
+    Ok(rustix::process::setrlimit(resource, Rlimit { current, maximum })?)
 }
 
 fn limit(resource: Resource, most: Option<u64>) -> io::Result<()> {

@@ -130,7 +130,7 @@ impl Init<'_> {
     fn spawn(&mut self, id: u64, fds: Vec<OwnedFd>) {
         let Some(socket) = fds.into_iter().next() else {
             let reason = "the request has no socket".to_owned();
-            return self.tell(&Event::NotStarted { id, reason });
+            return self.tell(&Event::NotStarted { id, reason, errno: 0 });
         };
         let started = self.null.try_clone().and_then(|null| {
             let mut command = Command::new("/proc/self/exe");
@@ -142,7 +142,10 @@ impl Init<'_> {
                 let pid = i32::try_from(child.id()).expect("process ids are positive");
                 self.commands.insert(pid, id);
             }
-            Err(error) => self.tell(&Event::NotStarted { id, reason: error.to_string() }),
+            Err(error) => {
+                let errno = error.raw_os_error().unwrap_or(0);
+                self.tell(&Event::NotStarted { id, reason: error.to_string(), errno });
+            }
         }
     }
 

@@ -4,13 +4,13 @@
 const DEPTH: usize = 16;
 
 /// Where values come from.
-pub(super) trait Variables {
+pub(in super::super) trait Variables {
     /// The value of a variable that is set.
     fn get(&self, name: &str) -> Option<&str>;
 }
 
 /// Splits at blanks that are neither quoted nor escaped. Quotes and escapes stay in the words.
-pub(super) fn split(text: &str, escape: char) -> Vec<String> {
+pub(in super::super) fn split(text: &str, escape: char) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
     let mut quote = None;
@@ -41,7 +41,7 @@ pub(super) fn split(text: &str, escape: char) -> Vec<String> {
 ///
 /// # Errors
 /// What is not supported or not closed.
-pub(super) fn expand(
+pub(in super::super) fn expand(
     word: &str,
     escape: char,
     variables: &impl Variables,

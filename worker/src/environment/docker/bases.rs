@@ -1,0 +1,192 @@
+//! Which images the bases of Dockerfiles are. They are looked up once per run and stay the same for
+//! all of it, on every worker, whatever happens to their tags meanwhile.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bollard::models::ImageInspect;
+use lru::LruCache;
+use rollout_protocol::id::RunId;
+use tokio::sync::OnceCell;
+
+use super::build::Build;
+use super::client::Client;
+use super::image::inspect;
+use crate::environment::dockerfile::{BaseImage, Dockerfile};
+use crate::environment::{BaseDigests, Failure};
+
+/// Bases remembered, of all runs.
+const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
+
+/// Runs whose choices are known.
+const RUNS: NonZeroUsize = NonZeroUsize::new(100).expect("not zero");
+
+/// Time for the answer of a registry. Without one the local image counts.
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+
+/// Time for which a registry that did not say which image a base is, is not asked again.
+const NOT_AGAIN_FOR: Duration = Duration::from_secs(30);
+
+/// An image of a run, once it is known which one it is.
+type Cell = Arc<OnceCell<Base>>;
+
+/// Which image a base is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Base {
+    /// The one with this digest in its registry.
+    Digest(String),
+    /// One of this host that no registry knows, by its id.
+    Local(String),
+}
+
+impl std::fmt::Display for Base {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Digest(digest) => f.write_str(digest),
+            Self::Local(id) => write!(f, "local:{id}"),
+        }
+    }
+}
+
+/// The bases of a build: each with the image that it is, if that is known.
+pub(super) type Found = Vec<(BaseImage, Option<Base>)>;
+
+/// The bases of all runs.
+#[derive(Debug)]
+pub(super) struct Bases {
+    client: Arc<Client>,
+    known: Mutex<LruCache<(RunId, String), Cell>>,
+    runs: Mutex<LruCache<RunId, Arc<dyn BaseDigests>>>,
+    told: Mutex<LruCache<(RunId, String), ()>>,
+    silent: Mutex<LruCache<String, Instant>>,
+}
+
+impl Bases {
+    pub(super) fn new(client: Arc<Client>) -> Self {
+        let known = Mutex::new(LruCache::new(REMEMBERED));
+        let told = Mutex::new(LruCache::new(REMEMBERED));
+        let silent = Mutex::new(LruCache::new(REMEMBERED));
+        Self { client, known, runs: Mutex::new(LruCache::new(RUNS)), told, silent }
+    }
+
+    /// Says where the choices of a run are kept.
+    pub(super) fn keep(&self, run: RunId, digests: Arc<dyn BaseDigests>) {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner).put(run, digests);
+    }
+
+    /// Whether something is said of a base for the first time in a run.
+    pub(super) fn is_news(&self, run: RunId, image: &str) -> bool {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.put((run, image.to_owned()), ()).is_none()
+    }
+
+    /// Which images the bases of a build are in a run. A Dockerfile that cannot be read has none.
+    pub(super) async fn of(&self, run: RunId, build: &Build) -> Result<Found, Failure> {
+        let Ok(text) = std::fs::read(build.context.join(&build.dockerfile)) else {
+            return Ok(Vec::new());
+        };
+        let file = Dockerfile::read(&String::from_utf8_lossy(&text));
+        let mut found = Vec::new();
+        for base in file.base_images(&build.args) {
+            if base.has_digest() {
+                continue;
+            }
+            let known = self.known(run, &base.image).await?;
+            found.push((base, known));
+        }
+        Ok(found)
+    }
+
+    async fn known(&self, run: RunId, image: &str) -> Result<Option<Base>, Failure> {
+        let is_silent = {
+            let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+            silent.get(image).is_some_and(|since| since.elapsed() < NOT_AGAIN_FOR)
+        };
+        let cell = {
+            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            known.get_or_insert_mut((run, image.to_owned()), Cell::default).clone()
+        };
+        // Without an answer it is asked again later.
+        if let (None, true) = (cell.get(), is_silent) {
+            return Ok(None);
+        }
+        match cell.get_or_try_init(|| self.look_up(run, image)).await {
+            Ok(base) => Ok(Some(base.clone())),
+            Err(Some(failure)) => Err(failure),
+            Err(None) => {
+                let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+                silent.put(image.to_owned(), Instant::now());
+                Ok(None)
+            }
+        }
+    }
+
+    /// Which image it is; the error is empty when that is not known.
+    async fn look_up(&self, run: RunId, image: &str) -> Result<Base, Option<Failure>> {
+        let local = inspect(&self.client, image).await?;
+        let kept = self.runs.lock().unwrap_or_else(PoisonError::into_inner).get(&run).cloned();
+        let digests = local.as_ref().map(|local| local.repo_digests.clone().unwrap_or_default());
+        if let (Some(local), Some([])) = (&local, digests.as_deref()) {
+            tracing::info!(image, "the base image is one of this host, which no registry knows");
+            return local.id.clone().map(Base::Local).ok_or(None);
+        }
+        if let Some(kept) = &kept
+            && let Some(digest) = kept.known(image).await?
+        {
+            return Ok(Base::Digest(digest));
+        }
+        match self.ask_registry(image).await? {
+            Ok(digest) => {
+                let digest = match kept {
+                    Some(kept) => kept.settle(image, digest).await?,
+                    None => digest,
+                };
+                Ok(Base::Digest(digest))
+            }
+            Err(why) => {
+                let found = local.as_ref().and_then(local_digest);
+                if found.is_some() {
+                    tracing::warn!(
+                        image,
+                        "the registry does not say which image this is ({why}): the local one counts"
+                    );
+                }
+                found.map(Base::Digest).ok_or(None)
+            }
+        }
+    }
+
+    /// The digest in the registry, or why it is not known.
+    async fn ask_registry(&self, image: &str) -> Result<Result<String, String>, Failure> {
+        let docker = self.client.docker().await?;
+        let asked = docker.inspect_registry_image(image, None);
+        Ok(match tokio::time::timeout(ANSWER_WITHIN, asked).await {
+            Ok(Ok(found)) => found.descriptor.digest.ok_or_else(|| "no digest".to_owned()),
+            Ok(Err(error)) => Err(self.client.failure("asking", error).message),
+            Err(_) => Err(format!("no answer within {ANSWER_WITHIN:?}")),
+        })
+    }
+}
+
+/// The digest by which a local image was pulled.
+fn local_digest(image: &ImageInspect) -> Option<String> {
+    let digests = image.repo_digests.as_ref()?;
+    digests.iter().find_map(|name| name.split_once('@')).map(|(_, digest)| digest.to_owned())
+}
+
+/// The bases as records have them.
+pub(super) fn recorded(found: &Found) -> BTreeMap<String, String> {
+    let known = found.iter().filter_map(|(base, known)| Some((base, known.as_ref()?)));
+    known.map(|(base, known)| (base.image.clone(), known.to_string())).collect()
+}
+
+/// The bases by digest, for the Dockerfile that is sent.
+pub(super) fn by_digest(found: &Found) -> Vec<(BaseImage, String)> {
+    let digests = found.iter().filter_map(|(base, known)| match known {
+        Some(Base::Digest(digest)) => Some((base.clone(), format!("{}@{digest}", base.image))),
+        _ => None,
+    });
+    digests.collect()
+}

@@ -1,0 +1,252 @@
+//! BuildKit, by the Engine API.
+
+use std::path::Path;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use bollard::errors::Error;
+use bollard::query_parameters::BuilderVersion;
+use bytes::Bytes;
+use regex::Regex;
+use rollout_protocol::digest::Hasher;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::filesync::{Dir, Files};
+use super::log::Log;
+use super::progress::Steps;
+use super::session::{self, Session};
+use super::{BUILDKIT, Build, Fault, Frontends, Opened, context, frontend, kind_of};
+use crate::environment::context::{ContextEntry, ContextKind};
+use crate::environment::docker::client::Client;
+use crate::environment::docker::connection::{self, Connection};
+use crate::environment::dockerfile::Dockerfile;
+use crate::environment::{Failure, FailureKind, dockerignore};
+use crate::supervise;
+
+/// Messages with progress.
+const TRACE: &str = "moby.buildkit.trace";
+
+/// What stands before the reason of an error, and names that change with every build.
+static NOISE: LazyLock<Regex> = LazyLock::new(|| {
+    let texts = [
+        r"failed to solve(?: with frontend \S+)?: ",
+        r"failed to create LLB definition: ",
+        r"failed to calculate checksum of ref \S+: ",
+        r"rpc error: code = Unknown desc = ",
+    ];
+    Regex::new(&texts.join("|")).expect("a pattern")
+});
+
+/// The end of the error of a command.
+static EXIT_CODE: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"exit code: (\d+)$").expect("a pattern"));
+
+/// One line of the engine's answer.
+#[derive(Debug, Deserialize)]
+struct Line {
+    #[serde(default)]
+    id: Option<String>,
+    #[serde(default)]
+    aux: Option<Value>,
+    #[serde(default)]
+    error: Option<String>,
+    #[serde(default)]
+    stream: Option<String>,
+}
+
+/// Builds the image. Dropping the future closes the session and the connection, which ends the
+/// build at the engine.
+pub(super) async fn run(
+    client: &Client,
+    frontends: &Frontends,
+    build: &Build,
+    text: &str,
+    no_cache: bool,
+    log: &mut Log,
+) -> Result<(), Fault> {
+    let what = build.title();
+    let file = Dockerfile::read(text);
+    let failed = Arc::new(Mutex::new(None));
+    let sent = frontends.choose(client, text, &file).await?;
+    let files = files(build, &sent.text, Arc::clone(&failed)).await?;
+    let session = match session::open(client, files, &key(build, &sent.text)).await? {
+        Opened::Session(session) => session,
+        Opened::Unsupported(why) => return Err(Fault::NoBuilder(why)),
+    };
+    let old = sent.own && frontend::is_old(client).await?;
+    if old {
+        frontend::check_heredocs(&what, &file)?;
+    }
+    log.add(&sent.notes);
+    let mut steps = Steps::default();
+    let solved = solve(client, &session, build, no_cache, &mut steps, log).await;
+    match solved {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            let message = format!("{what}: the engine ended the build without a result");
+            Err(Failure::new(FailureKind::Unreachable, message).into())
+        }
+        Err(Error::DockerResponseServerError { status_code, message })
+            if message.to_ascii_lowercase().contains("buildkit") =>
+        {
+            Err(Fault::NoBuilder(format!("{message} (status {status_code})")))
+        }
+        Err(error) => {
+            if let Some(why) = failed.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                let message =
+                    format!("{what}: reading the build context {}", build.context.display());
+                return Err(Failure::local(FailureKind::Refused, message, why).into());
+            }
+            let mut failure = explain(client, &what, error, &steps);
+            if old && failure.message.contains("Unknown flag") {
+                failure.message.push_str(&format!(
+                    ": the Dockerfile frontend of this engine may be too old for it: {}",
+                    frontend::remedy()
+                ));
+            }
+            Err(failure.into())
+        }
+    }
+}
+
+/// Names everything that the build may read, by its content.
+fn key(build: &Build, text: &str) -> String {
+    let mut hasher = Hasher::default();
+    for part in [build.digest.as_bytes().as_slice(), build.dockerfile.as_bytes(), text.as_bytes()] {
+        hasher.part(part);
+    }
+    hasher.finish().hex()
+}
+
+/// The directories that the build may read.
+async fn files(
+    build: &Build,
+    text: &str,
+    failed: Arc<Mutex<Option<std::io::Error>>>,
+) -> Result<Files, Failure> {
+    let (root, dockerfile) = (build.context.clone(), build.dockerfile.clone());
+    let listed = supervise::blocking(move || {
+        let entries = context::visible(&root, &dockerfile)?;
+        let own = format!("{dockerfile}{}", dockerignore::FILE_NAME);
+        let patterns = [dockerignore::FILE_NAME, &own];
+        let patterns: Vec<&str> =
+            patterns.into_iter().filter(|name| root.join(name).is_file()).collect();
+        let ignore = with_parents(&patterns);
+        let dockerfile = with_parents(&[patterns.as_slice(), &[dockerfile.as_str()]].concat());
+        Ok::<_, std::io::Error>((entries, ignore, dockerfile))
+    });
+    let (entries, ignore, dockerfile) = listed.await.map_err(|error| {
+        let message =
+            format!("{}: reading the build context {}", build.title(), build.context.display());
+        Failure::local(FailureKind::Refused, message, error)
+    })?;
+    let dir = |entries, instead| Dir { root: build.context.clone(), entries, instead };
+    let instead = (build.dockerfile.clone(), Bytes::copy_from_slice(text.as_bytes()));
+    Ok(Files {
+        context: dir(entries, None),
+        dockerfile: dir(dockerfile, Some(instead)),
+        ignore: dir(ignore, None),
+        failed,
+    })
+}
+
+/// Files and the directories above them, in the order of a listing.
+fn with_parents(paths: &[&str]) -> Vec<ContextEntry> {
+    let mut found: Vec<ContextEntry> = Vec::new();
+    for path in paths {
+        let above = Path::new(path).ancestors().skip(1).filter_map(Path::to_str);
+        for dir in above.filter(|dir| !dir.is_empty()) {
+            found.push(ContextEntry { path: dir.to_owned(), kind: ContextKind::Dir });
+        }
+        let kind = ContextKind::File { executable: false };
+        found.push(ContextEntry { path: (*path).to_owned(), kind });
+    }
+    found.sort_by(|a, b| a.path.split('/').cmp(b.path.split('/')));
+    found.dedup();
+    found
+}
+
+/// Builds, and follows the build to its end; whether an image came out.
+async fn solve(
+    client: &Client,
+    session: &Session,
+    build: &Build,
+    no_cache: bool,
+    steps: &mut Steps,
+    log: &mut Log,
+) -> Result<bool, Error> {
+    let options = bollard::query_parameters::BuildImageOptions {
+        version: BuilderVersion::BuilderBuildKit,
+        remote: Some("client-session".to_owned()),
+        ..build.options(no_cache, BUILDKIT)
+    };
+    let query =
+        serde_urlencoded::to_string(&options).map_err(|err| Error::URLEncodedError { err })?;
+    let mut connection = match Connection::open(client).await {
+        Ok(connection) => connection,
+        Err(failure) => {
+            return Err(Error::IOError { err: std::io::Error::other(failure.chain()) });
+        }
+    };
+    let answer =
+        connection.post(client, &format!("/build?{query}&session={}", session.id), &[]).await?;
+    if !answer.status().is_success() {
+        return Err(connection::refusal(answer).await);
+    }
+    let mut lines = connection.lines(answer);
+    let mut built = false;
+    while let Some(line) = lines.next().await? {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        let line: Line =
+            serde_json::from_slice(&line).map_err(|err| Error::JsonSerdeError { err })?;
+        match (line.id.as_deref(), line.aux) {
+            (Some(TRACE), Some(Value::String(aux))) => steps.take(&build.tag, &aux, log),
+            (_, Some(Value::Object(image))) => built |= image.contains_key("ID"),
+            _ => {}
+        }
+        if let Some(text) = line.stream {
+            log.add(&text);
+        }
+        if let Some(error) = line.error {
+            return Err(Error::DockerStreamError { error });
+        }
+    }
+    Ok(built)
+}
+
+/// The failing step with its instruction, the reason, and the last lines that it printed.
+fn explain(client: &Client, what: &str, error: Error, steps: &Steps) -> Failure {
+    let Error::DockerStreamError { error } = error else { return client.failure(what, error) };
+    let said = NOISE.replace_all(error.trim(), "").into_owned();
+    let from_engine = client.failure(what, Error::DockerStreamError { error: said.clone() }).kind;
+    let exit = EXIT_CODE.captures(&said).map(|found| found[1].to_owned());
+    // A command's own words, which the message repeats, say nothing of the engine.
+    let kind = if exit.is_some() { FailureKind::Refused } else { kind_of(&said, from_engine) };
+    let Some(step) = steps.failed(&error) else {
+        return Failure::new(kind, format!("{what}: {said}"));
+    };
+    let reason = exit.map_or(said, |code| format!("exit code {code}"));
+    let mut message = format!("{what}: the step `{}` failed: {reason}", step.name);
+    let printed = step.printed();
+    if !printed.is_empty() {
+        message.push_str(&format!("\nThe step's last lines:\n{printed}"));
+    }
+    Failure::new(kind, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_come_after_their_directories_in_order() {
+        let found =
+            with_parents(&[".dockerignore", "a/b/Dockerfile", "a/b/Dockerfile.dockerignore"]);
+        let paths: Vec<_> = found.iter().map(|entry| entry.path.as_str()).collect();
+        let expected =
+            [".dockerignore", "a", "a/b", "a/b/Dockerfile", "a/b/Dockerfile.dockerignore"];
+        assert_eq!(paths, expected);
+    }
+}

@@ -1,0 +1,80 @@
+//! The classic builder, for engines without BuildKit.
+
+use std::io;
+
+use futures_util::{Stream, StreamExt as _};
+
+use super::context::pack_with;
+use super::log::Log;
+use super::{Build, CLASSIC, Fault, kind_of};
+use crate::environment::docker::client::Client;
+use crate::environment::docker::upload;
+use crate::environment::{Failure, FailureKind};
+use crate::supervise;
+
+/// Builds the image. Dropping the future ends the build.
+pub(super) async fn run(
+    client: &Client,
+    build: &Build,
+    text: &str,
+    no_cache: bool,
+    log: &mut Log,
+) -> Result<(), Fault> {
+    let what = build.title();
+    let docker = client.slow().await?;
+    let (writer, mut pieces) = upload::pieces();
+    let body = futures_util::stream::poll_fn(move |cx| pieces.poll_recv(cx));
+    let body = bollard::body_try_stream(body);
+    let options = build.options(no_cache, CLASSIC);
+    let (context, dockerfile) = (build.context.clone(), build.dockerfile.clone());
+    let text = text.to_owned();
+    let sending =
+        supervise::blocking(move || writer.run(|to| pack_with(&context, &dockerfile, &text, to)));
+    let building = follow(docker.build_image(options, None, Some(body)), log);
+    let (built, sent) = tokio::join!(building, sending);
+    if let Err(error) = sent
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        let message = format!("{what}: reading the build context {}", build.context.display());
+        return Err(Failure::local(FailureKind::Refused, message, error).into());
+    }
+    match built {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            let message = format!("{what}: the engine ended the build without a result");
+            Err(Failure::new(FailureKind::Unreachable, message).into())
+        }
+        Err(error) => Err(failed(client, &what, error, log).into()),
+    }
+}
+
+/// Follows the build to its end; whether an image came out.
+async fn follow(
+    mut steps: impl Stream<Item = Result<bollard::models::BuildInfo, bollard::errors::Error>> + Unpin,
+    log: &mut Log,
+) -> Result<bool, bollard::errors::Error> {
+    let mut built = false;
+    while let Some(step) = steps.next().await {
+        let step = step?;
+        for text in [step.stream, step.status].into_iter().flatten() {
+            log.add(&text);
+        }
+        built |= step.aux.is_some_and(|image| image.id.is_some());
+    }
+    Ok(built)
+}
+
+fn failed(client: &Client, what: &str, error: bollard::errors::Error, log: &Log) -> Failure {
+    let of_builder = matches!(error, bollard::errors::Error::DockerStreamError { .. });
+    let mut failure = client.failure(what, error);
+    if of_builder {
+        failure.kind = kind_of(&failure.message, failure.kind);
+    } else if failure.message.contains("Cannot locate specified Dockerfile") {
+        failure.kind = FailureKind::Refused;
+    }
+    let tail = log.tail();
+    if !tail.is_empty() {
+        failure.message.push_str(&format!("\nThe build's log ends:\n{}", tail.trim()));
+    }
+    failure
+}

@@ -1,0 +1,250 @@
+//! Directories for BuildKit: it lists what there is and asks for the files that it does not have.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use h2::{RecvStream, SendStream};
+use hyper::HeaderMap;
+use prost::Message as _;
+use tokio::io::AsyncReadExt as _;
+use tokio::sync::mpsc;
+
+use super::session::{framed, send};
+use crate::environment::context::{ContextEntry, ContextKind};
+use crate::environment::docker::upload::FIXED_MTIME;
+use crate::environment::dockerignore;
+
+/// Bytes of a file in one message.
+const PIECE: usize = 64 * 1024;
+
+/// Largest message that BuildKit may send: all of its messages are short.
+const MESSAGE_BYTES: usize = 1024 * 1024;
+
+/// Bits of a mode, as Go writes them.
+const DIR: u32 = 1 << 31;
+const LINK: u32 = 1 << 27;
+
+/// Kinds of messages.
+const STAT: i32 = 0;
+const REQUEST: i32 = 1;
+const DATA: i32 = 2;
+const FIN: i32 = 3;
+const ERROR: i32 = 4;
+
+/// A message of a transfer, in either direction.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Packet {
+    #[prost(int32, tag = "1")]
+    kind: i32,
+    #[prost(message, optional, tag = "2")]
+    stat: Option<Stat>,
+    #[prost(uint32, tag = "3")]
+    id: u32,
+    #[prost(bytes = "bytes", tag = "4")]
+    data: Bytes,
+}
+
+/// What is known of a file, directory or link.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Stat {
+    #[prost(string, tag = "1")]
+    path: String,
+    #[prost(uint32, tag = "2")]
+    mode: u32,
+    #[prost(int64, tag = "5")]
+    size: i64,
+    #[prost(int64, tag = "6")]
+    mod_time: i64,
+    #[prost(string, tag = "7")]
+    link: String,
+}
+
+/// The directories that a build may read, and the error that reading them ended with.
+#[derive(Debug)]
+pub(super) struct Files {
+    /// What is copied from.
+    pub(super) context: Dir,
+    /// Where the Dockerfile is.
+    pub(super) dockerfile: Dir,
+    /// The files of patterns alone.
+    pub(super) ignore: Dir,
+    pub(super) failed: std::sync::Arc<Mutex<Option<io::Error>>>,
+}
+
+/// A directory that can be read.
+#[derive(Debug)]
+pub(super) struct Dir {
+    pub(super) root: PathBuf,
+    pub(super) entries: Vec<ContextEntry>,
+    /// A file whose content is another than on disk.
+    pub(super) instead: Option<(String, Bytes)>,
+}
+
+impl Files {
+    /// The directory that a call names, if it is one of these.
+    pub(super) fn asked_for(&self, headers: &HeaderMap) -> Option<&Dir> {
+        let value = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        match value("dir-name")? {
+            "dockerfile" => Some(&self.dockerfile),
+            "context" => {
+                let names = headers.get_all("followpaths").iter();
+                let mut names = names.filter_map(|name| name.to_str().ok()).peekable();
+                let only_patterns = names.peek().is_some()
+                    && names.all(|name| name.ends_with(dockerignore::FILE_NAME));
+                Some(if only_patterns { &self.ignore } else { &self.context })
+            }
+            _ => None,
+        }
+    }
+
+    /// Keeps why a directory could not be sent.
+    pub(super) fn note(&self, error: io::Error) {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.get_or_insert(error);
+    }
+}
+
+/// A wish of the other side.
+enum Asked {
+    File(u32),
+    End,
+}
+
+/// Sends what BuildKit asks for of a directory.
+pub(super) async fn send_dir(
+    dir: &Dir,
+    body: RecvStream,
+    stream: &mut SendStream<Bytes>,
+) -> io::Result<()> {
+    let (asking, mut asked) = mpsc::unbounded_channel();
+    // Both at once: each side would otherwise wait for the other to read.
+    let sending = async {
+        for entry in &dir.entries {
+            let stat = Some(dir.stat(entry)?);
+            post(stream, Packet { kind: STAT, stat, ..Packet::default() }).await?;
+        }
+        post(stream, Packet { kind: STAT, ..Packet::default() }).await?;
+        while let Some(wish) = asked.recv().await {
+            match wish {
+                Asked::File(id) => dir.send_file(id, stream).await?,
+                Asked::End => {
+                    return post(stream, Packet { kind: FIN, ..Packet::default() }).await;
+                }
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the transfer of files broke off"))
+    };
+    let reading = read(body, asking);
+    tokio::pin!(sending, reading);
+    tokio::select! {
+        sent = &mut sending => sent,
+        read = &mut reading => match read {
+            Ok(()) => sending.await,
+            Err(error) => Err(error),
+        },
+    }
+}
+
+/// Reads wishes up to the last.
+async fn read(mut body: RecvStream, asking: mpsc::UnboundedSender<Asked>) -> io::Result<()> {
+    let mut buffer = BytesMut::new();
+    while let Some(bytes) = body.data().await {
+        let bytes = bytes.map_err(io::Error::other)?;
+        body.flow_control().release_capacity(bytes.len()).map_err(io::Error::other)?;
+        buffer.extend_from_slice(&bytes);
+        while let Some(packet) = next_packet(&mut buffer)? {
+            let wish = match packet.kind {
+                REQUEST => Asked::File(packet.id),
+                FIN => Asked::End,
+                ERROR => return Err(io::Error::other(String::from_utf8_lossy(&packet.data))),
+                _ => continue,
+            };
+            let last = matches!(wish, Asked::End);
+            if asking.send(wish).is_err() || last {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn next_packet(buffer: &mut BytesMut) -> io::Result<Option<Packet>> {
+    let Some(prefix) = buffer.get(..5) else { return Ok(None) };
+    let length = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize;
+    if prefix[0] != 0 || length > MESSAGE_BYTES {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a message of a transfer"));
+    }
+    if buffer.len() < 5 + length {
+        return Ok(None);
+    }
+    buffer.advance(5);
+    Packet::decode(buffer.split_to(length)).map(Some).map_err(io::Error::other)
+}
+
+async fn post(stream: &mut SendStream<Bytes>, packet: Packet) -> io::Result<()> {
+    send(stream, framed(&packet.encode_to_vec())).await.map_err(io::Error::other)
+}
+
+impl Dir {
+    fn replaced(&self, entry: &ContextEntry) -> Option<&Bytes> {
+        let (path, bytes) = self.instead.as_ref()?;
+        (*path == entry.path).then_some(bytes)
+    }
+
+    fn stat(&self, entry: &ContextEntry) -> io::Result<Stat> {
+        let (mode, size, link) = match &entry.kind {
+            ContextKind::Dir => (DIR | 0o755, 0, String::new()),
+            ContextKind::File { executable } => {
+                let size = match self.replaced(entry) {
+                    Some(bytes) => bytes.len() as u64,
+                    None => self.root.join(&entry.path).symlink_metadata()?.len(),
+                };
+                (if *executable { 0o755 } else { 0o644 }, size, String::new())
+            }
+            ContextKind::Link { target } => (LINK | 0o777, 0, shown(target)?),
+        };
+        Ok(Stat {
+            path: entry.path.clone(),
+            mode,
+            size: i64::try_from(size).map_err(io::Error::other)?,
+            mod_time: i64::try_from(FIXED_MTIME).unwrap_or_default() * 1_000_000_000,
+            link,
+        })
+    }
+
+    async fn send_file(&self, id: u32, stream: &mut SendStream<Bytes>) -> io::Result<()> {
+        let entry = self
+            .entries
+            .get(id as usize)
+            .filter(|entry| matches!(entry.kind, ContextKind::File { .. }));
+        let Some(entry) = entry else {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "no file has this number"));
+        };
+        let data = |data| Packet { kind: DATA, id, data, ..Packet::default() };
+        if let Some(bytes) = self.replaced(entry) {
+            for piece in bytes.chunks(PIECE) {
+                post(stream, data(Bytes::copy_from_slice(piece))).await?;
+            }
+        } else {
+            let mut file = tokio::fs::File::open(self.root.join(&entry.path)).await?;
+            loop {
+                let mut piece = BytesMut::with_capacity(PIECE);
+                if file.read_buf(&mut piece).await? == 0 {
+                    break;
+                }
+                post(stream, data(piece.freeze())).await?;
+            }
+        }
+        post(stream, data(Bytes::new())).await
+    }
+}
+
+fn shown(target: &Path) -> io::Result<String> {
+    let text = target.to_str().map(str::to_owned);
+    text.ok_or_else(|| {
+        let text = format!("the target {} of a link is not UTF-8", target.display());
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    })
+}

@@ -1,0 +1,193 @@
+//! The frontend that reads a Dockerfile: the engine's own, or an image that the Dockerfile names in
+//! `# syntax=`, or that this host names for all of them.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use crate::environment::docker::client::Client;
+use crate::environment::docker::image;
+use crate::environment::dockerfile::Dockerfile;
+use crate::environment::{Failure, FailureKind};
+
+/// Names the frontend for all Dockerfiles of this host that name none.
+pub(in super::super) const VARIABLE: &str = "ROLLOUT_DOCKERFILE_FRONTEND";
+
+/// Time for pulling a frontend, an image of some 15 MB.
+const PULLED_WITHIN: Duration = Duration::from_secs(60);
+
+/// Time for which a frontend that could not be pulled is not tried again.
+const NOT_AGAIN_FOR: Duration = Duration::from_secs(600);
+
+/// The first Engine API whose own frontend knows here-documents (Docker 23).
+const HEREDOCS_API: (usize, usize) = (1, 42);
+
+/// Which frontends can be had at an engine.
+#[derive(Debug)]
+pub(in super::super) struct Frontends {
+    named: Option<String>,
+    missing: Mutex<HashMap<String, (Instant, String)>>,
+}
+
+/// The Dockerfile as it is sent.
+pub(super) struct Sent {
+    /// Its text.
+    pub(super) text: String,
+    /// Lines for the log about the frontend.
+    pub(super) notes: String,
+    /// Whether the engine's own frontend reads it.
+    pub(super) own: bool,
+}
+
+impl Frontends {
+    /// Those of a host that names this one.
+    pub(in super::super) fn new(named: Option<String>) -> Self {
+        let named = named.or_else(|| std::env::var(VARIABLE).ok()).filter(|name| !name.is_empty());
+        Self { named, missing: Mutex::default() }
+    }
+
+    /// The frontend that this host names.
+    pub(in super::super) fn named(&self) -> Option<&str> {
+        self.named.as_deref()
+    }
+
+    /// Chooses the frontend of a Dockerfile.
+    pub(super) async fn choose(
+        &self,
+        client: &Client,
+        text: &str,
+        file: &Dockerfile,
+    ) -> Result<Sent, Failure> {
+        let mut notes = String::new();
+        let written = file.syntax.as_ref().map(|(_, image)| image.as_str());
+        let wanted = written.into_iter().chain(self.named());
+        for image in wanted {
+            match self.missing(client, image).await? {
+                None if written == Some(image) => {
+                    return Ok(Sent { text: text.to_owned(), notes, own: false });
+                }
+                None => {
+                    let text = with_syntax(text, file, Some(image));
+                    notes.push_str(&format!("The Dockerfile is read by the frontend {image}.\n"));
+                    return Ok(Sent { text, notes, own: false });
+                }
+                Some(why) => notes.push_str(&format!(
+                    "The frontend {image} cannot be used: {why}. The next one is taken.\n"
+                )),
+            }
+        }
+        if !notes.is_empty() {
+            tracing::warn!("{}", notes.trim_end());
+        }
+        Ok(Sent { text: with_syntax(text, file, None), notes, own: true })
+    }
+
+    /// Why the image of a frontend is not present and cannot be pulled.
+    async fn missing(&self, client: &Client, image: &str) -> Result<Option<String>, Failure> {
+        if image::is_present(client, image, None).await? {
+            return Ok(None);
+        }
+        let known = self.known_missing(image);
+        if known.is_some() {
+            return Ok(known);
+        }
+        let pulled = tokio::time::timeout(PULLED_WITHIN, image::pull(client, image, None)).await;
+        let why = match pulled {
+            Ok(Ok(())) => return Ok(None),
+            // Without an answer of the engine nothing is known of the frontend.
+            Ok(Err(failure)) if client.docker().await?.ping().await.is_err() => {
+                return Err(failure);
+            }
+            Ok(Err(failure)) => failure.chain(),
+            Err(_) => format!("it could not be pulled within {PULLED_WITHIN:?}"),
+        };
+        let mut missing = self.missing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        missing.insert(image.to_owned(), (Instant::now(), why.clone()));
+        Ok(Some(why))
+    }
+
+    fn known_missing(&self, image: &str) -> Option<String> {
+        let mut missing = self.missing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        missing.retain(|_, (since, _)| since.elapsed() < NOT_AGAIN_FOR);
+        missing.get(image).map(|(_, why)| why.clone())
+    }
+}
+
+/// Whether the engine's own frontend is one without here-documents.
+pub(super) async fn is_old(client: &Client) -> Result<bool, Failure> {
+    let version = client.docker().await?.client_version();
+    Ok((version.major_version, version.minor_version) < HEREDOCS_API)
+}
+
+/// Where to get a newer frontend.
+pub(super) fn remedy() -> String {
+    format!(
+        "use Docker 23 or newer, or a newer frontend that the engine can pull, named by \
+         `# syntax=docker/dockerfile:1` in the Dockerfile or by {VARIABLE} on this host"
+    )
+}
+
+/// Refuses here-documents, which an old frontend would read as instructions.
+pub(super) fn check_heredocs(what: &str, file: &Dockerfile) -> Result<(), Failure> {
+    let Some(first) = file.instructions.iter().find(|one| one.heredocs > 0) else {
+        return Ok(());
+    };
+    let message = format!(
+        "{what}: line {}: {} has a here-document, which the Dockerfile frontend of this engine \
+         does not know: {}",
+        first.line,
+        first.name,
+        remedy()
+    );
+    Err(Failure::new(FailureKind::Refused, message))
+}
+
+/// The Dockerfile with another frontend, or with none. Other directives stay; lines keep their
+/// numbers where the Dockerfile has had a frontend.
+fn with_syntax(text: &str, file: &Dockerfile, image: Option<&str>) -> String {
+    let directive = image.map(|image| format!("# syntax={image}\n"));
+    let Some((line, _)) = file.syntax else {
+        return directive.unwrap_or_default() + text.trim_start_matches('\u{feff}');
+    };
+    let mut lines: Vec<&str> = text.split_inclusive('\n').collect();
+    match &directive {
+        Some(directive) => {
+            lines[line - 1] = directive;
+            lines.concat()
+        }
+        None => {
+            // A comment in its place would end the directives, so it comes after them.
+            lines.remove(line - 1);
+            let directive = |line: &&&str| line.starts_with('#') && line.contains('=');
+            let end = lines.iter().take_while(directive).count();
+            lines.insert(end, "#\n");
+            lines.concat()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frontend_is_put_in_and_taken_out() {
+        let with = |text: &str, image: Option<&str>| {
+            let sent = with_syntax(text, &Dockerfile::read(text), image);
+            let file = Dockerfile::read(&sent);
+            (sent, file)
+        };
+        let (sent, file) = with("FROM a\n", Some("x/y:1"));
+        assert_eq!(
+            (sent.as_str(), file.syntax),
+            ("# syntax=x/y:1\nFROM a\n", Some((1, "x/y:1".into())))
+        );
+        let text = "# syntax=old\n# escape=`\nFROM a\nRUN b `\n  c\n";
+        let (_, file) = with(text, Some("new"));
+        assert_eq!((file.syntax, file.escape), (Some((1, "new".into())), '`'));
+        let (sent, file) = with(text, None);
+        assert_eq!((file.syntax, file.escape, file.instructions.len()), (None, '`', 2));
+        assert_eq!(file.instructions[1].line, 4, "{sent}");
+        assert_eq!(with("FROM a\n", None).0, "FROM a\n");
+    }
+}

@@ -1,0 +1,100 @@
+//! The log of a build: its beginning on disk, its end in memory.
+
+use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+/// The end of what a build printed that stands in the failure.
+pub(super) const TAIL_BYTES: usize = 4 * 1024;
+
+/// Bytes of the log that are kept on disk.
+const LOG_BYTES: u64 = 16 * 1024 * 1024;
+
+/// Sequences by which programs colour what they print.
+static COLOURS: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new("\u{1b}\\[[0-9;?]*[A-Za-z]").expect("a pattern"));
+
+/// The log of a build.
+#[derive(Debug)]
+pub(super) struct Log {
+    file: tempfile::NamedTempFile,
+    written: u64,
+    tail: Tail,
+}
+
+impl Log {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self { file: tempfile::NamedTempFile::new()?, written: 0, tail: Tail::default() })
+    }
+
+    pub(super) fn add(&mut self, text: &str) {
+        let room = usize::try_from(LOG_BYTES.saturating_sub(self.written)).unwrap_or(usize::MAX);
+        let kept = &text.as_bytes()[..text.len().min(room)];
+        // A log that cannot be written must not end a build.
+        if self.file.write_all(kept).is_ok() {
+            self.written += kept.len() as u64;
+        }
+        self.tail.add(text.as_bytes());
+    }
+
+    /// The last lines.
+    pub(super) fn tail(&self) -> String {
+        self.tail.text()
+    }
+
+    /// The file, with the end of what did not fit.
+    pub(super) fn into_file(mut self) -> Option<tempfile::TempPath> {
+        if self.written >= LOG_BYTES {
+            let end = format!("\n[…]\n{}", self.tail.text());
+            self.file.seek(SeekFrom::End(0)).and_then(|_| self.file.write_all(end.as_bytes())).ok();
+        }
+        (self.written > 0).then(|| self.file.into_temp_path())
+    }
+}
+
+/// The last lines of an output.
+#[derive(Debug, Default)]
+pub(super) struct Tail {
+    bytes: Vec<u8>,
+    cut: bool,
+}
+
+impl Tail {
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        if self.bytes.len() > 2 * TAIL_BYTES {
+            self.bytes.drain(..self.bytes.len() - TAIL_BYTES);
+            self.cut = true;
+        }
+    }
+
+    /// Whole lines where there are several, without colours.
+    pub(super) fn text(&self) -> String {
+        let from = self.bytes.len().saturating_sub(TAIL_BYTES);
+        let text = String::from_utf8_lossy(&self.bytes[from..]);
+        let mut text = text.as_ref();
+        if from > 0 || self.cut {
+            text = text.split_once('\n').map_or(text, |(_, rest)| rest);
+        }
+        COLOURS.replace_all(text, "").trim_end().to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tail_has_whole_lines_without_colours() {
+        let mut tail = Tail::default();
+        tail.add(b"\x1b[91mred\x1b[0m\nplain\n");
+        assert_eq!(tail.text(), "red\nplain");
+        for number in 0..3000 {
+            tail.add(format!("line-{number}\n").as_bytes());
+        }
+        let text = tail.text();
+        assert!(text.len() <= TAIL_BYTES && text.starts_with("line-"), "{text}");
+        assert!(text.ends_with("\nline-2999"), "{text}");
+    }
+}

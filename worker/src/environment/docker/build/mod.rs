@@ -1,0 +1,200 @@
+//! Building one image.
+//!
+//! * `buildkit`, `classic`: the builders of an engine. BuildKit is used wherever an engine has it.
+//! * `session`, `filesync`: what BuildKit asks of its client during a build: only the files of the
+//!   build context, never a secret, a key or a credential of this host.
+//! * `progress`: the steps of a build, and what the failing one printed.
+//! * `frontend`: the image that reads the Dockerfile, where it is not the engine's own.
+//! * `log`, `context`: the log of a build, and the files that it sees.
+
+mod buildkit;
+mod classic;
+mod context;
+mod filesync;
+mod frontend;
+mod log;
+mod progress;
+mod session;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bollard::query_parameters::BuildImageOptions;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::record::ImageBuild;
+
+pub(super) use self::context::{pack, pack_all};
+pub(super) use self::frontend::Frontends;
+use self::log::Log;
+use self::session::Opened;
+use super::bases::{self, Found};
+use super::client::Client;
+use super::failure;
+use super::image::Broken;
+use super::labels;
+use crate::environment::dockerfile::with_images;
+use crate::environment::{Failure, FailureKind};
+
+pub(super) const DOCKERFILE: &str = "Dockerfile";
+
+/// Names of the builders, as records have them.
+pub(super) const BUILDKIT: &str = "buildkit";
+pub(super) const CLASSIC: &str = "classic";
+
+/// What to build.
+#[derive(Debug, Clone)]
+pub(super) struct Build {
+    /// The image's name.
+    pub(super) tag: String,
+    /// Digest of everything that decides about it but its base images.
+    pub(super) recipe: String,
+    /// The images that it begins from.
+    pub(super) bases: Found,
+    /// The build context.
+    pub(super) context: PathBuf,
+    /// Digest of the context.
+    pub(super) digest: Digest,
+    /// Platform, when one is asked for.
+    pub(super) platform: Option<String>,
+    /// The Dockerfile, relative to the context.
+    pub(super) dockerfile: String,
+    /// Values of its arguments.
+    pub(super) args: BTreeMap<String, String>,
+    /// The stage to build, when it is not the last.
+    pub(super) target: Option<String>,
+}
+
+impl Build {
+    /// The build of a context as it is. The tag is still to be given.
+    pub(super) fn plain(context: PathBuf, digest: Digest, platform: Option<String>) -> Self {
+        Self {
+            tag: String::new(),
+            recipe: String::new(),
+            bases: Vec::new(),
+            context,
+            digest,
+            platform,
+            dockerfile: DOCKERFILE.to_owned(),
+            args: BTreeMap::new(),
+            target: None,
+        }
+    }
+
+    /// Whether the context alone decides what comes out.
+    pub(super) fn is_plain(&self) -> bool {
+        self.dockerfile == DOCKERFILE && self.args.is_empty() && self.target.is_none()
+    }
+
+    /// What the build is called in messages.
+    fn title(&self) -> String {
+        format!("building {}", self.tag)
+    }
+
+    /// How it is built, by one of the builders.
+    fn by(&self, builder: &str) -> ImageBuild {
+        ImageBuild { builder: builder.to_owned(), bases: bases::recorded(&self.bases) }
+    }
+
+    fn options(&self, no_cache: bool, builder: &str) -> BuildImageOptions {
+        let how = serde_json::to_string(&self.by(builder)).expect("plain data");
+        let labels = [
+            (labels::CONTEXT, self.digest.to_string()),
+            (labels::RECIPE, self.recipe.clone()),
+            (labels::BUILD, how),
+        ];
+        let labels = labels.map(|(name, value)| (name.to_owned(), value));
+        BuildImageOptions {
+            dockerfile: self.dockerfile.clone(),
+            buildargs: (!self.args.is_empty()).then(|| self.args.clone().into_iter().collect()),
+            target: self.target.clone().unwrap_or_default(),
+            t: Some(self.tag.clone()),
+            nocache: no_cache,
+            rm: true,
+            forcerm: true,
+            labels: Some(HashMap::from(labels)),
+            platform: self.platform.clone().unwrap_or_default(),
+            ..Default::default()
+        }
+    }
+}
+
+/// A build that has ended without an image, before its log is put together.
+enum Fault {
+    /// It failed.
+    Failed(Failure),
+    /// The engine does not have the builder, for this reason.
+    NoBuilder(String),
+}
+
+impl From<Failure> for Fault {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// Builds the image; which builder did it. Dropping the future ends the build.
+pub(super) async fn run(
+    client: &Client,
+    frontends: &Frontends,
+    build: &Build,
+    no_cache: bool,
+) -> Result<ImageBuild, Broken> {
+    let what = build.title();
+    let path = build.context.join(&build.dockerfile);
+    let text = match std::fs::read(&path) {
+        Ok(bytes) => with_images(&String::from_utf8_lossy(&bytes), &bases::by_digest(&build.bases)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let message = format!("{what}: the build context has no {}", build.dockerfile);
+            return Err(Failure::new(FailureKind::Refused, message).into());
+        }
+        Err(error) => {
+            let message = format!("{what}: cannot read {}", build.dockerfile);
+            return Err(Failure::local(FailureKind::Refused, message, error).into());
+        }
+    };
+    let mut log = Log::new().map_err(|error| {
+        Failure::local(FailureKind::Bug, format!("{what}: no file for the log"), error)
+    })?;
+    let mut builder = BUILDKIT;
+    let mut built = Err(Fault::NoBuilder(String::new()));
+    if client.has_buildkit() {
+        let work = buildkit::run(client, frontends, build, &text, no_cache, &mut log);
+        built = Box::pin(work).await;
+        if let Err(Fault::NoBuilder(why)) = &built {
+            client.note_no_buildkit(why);
+        }
+    }
+    if matches!(built, Err(Fault::NoBuilder(_))) {
+        builder = CLASSIC;
+        built = classic::run(client, build, &text, no_cache, &mut log).await;
+    }
+    match built {
+        Ok(()) => {
+            tracing::debug!(image = build.tag, builder, "image built");
+            Ok(build.by(builder))
+        }
+        Err(Fault::Failed(failure)) => Err(broken(failure, log)),
+        Err(Fault::NoBuilder(why)) => {
+            let message = format!("{what}: the engine has no builder: {why}");
+            Err(broken(Failure::new(FailureKind::Refused, message), log))
+        }
+    }
+}
+
+fn broken(failure: Failure, mut log: Log) -> Broken {
+    let mut broken = Broken::from(failure);
+    let message = broken.message.lines().next().unwrap_or_default();
+    log.add(&format!("\n{message}\n"));
+    broken.log = log.into_file().map(Arc::new);
+    broken
+}
+
+/// The kind of a failure that the builder reports: its word about an instruction is the
+/// Dockerfile's fault, unless it is about the registry of a base image or the engine itself.
+fn kind_of(message: &str, from_engine: FailureKind) -> FailureKind {
+    if from_engine != FailureKind::Service {
+        return from_engine;
+    }
+    failure::of_registry(message).unwrap_or(FailureKind::Refused)
+}

@@ -1,0 +1,195 @@
+//! The session of a build: BuildKit calls its client back over a connection that the client opens.
+//!
+//! The calls are gRPC over HTTP/2. Answered are the check that the client is alive and the transfer
+//! of the build context; everything else (secrets, SSH agents, credentials) is not implemented, so
+//! that a Dockerfile gets none of it.
+
+use std::sync::Arc;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use h2::server::SendResponse;
+use h2::{RecvStream, SendStream};
+use hyper::header::{CONNECTION, CONTENT_TYPE, UPGRADE};
+use hyper::{HeaderMap, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::filesync::{self, Files};
+use crate::environment::Failure;
+use crate::environment::docker::client::Client;
+use crate::environment::docker::connection::{self, Connection};
+use crate::supervise::{self, Task};
+
+/// The call by which BuildKit checks that its client is alive.
+const HEALTH: &str = "/grpc.health.v1.Health/Check";
+
+/// The answer to it: serving.
+const SERVING: &[u8] = &[0x08, 0x01];
+
+/// The call by which BuildKit reads a directory.
+const DIFF_COPY: &str = "/moby.filesync.v1.FileSync/DiffCopy";
+
+/// Codes of gRPC.
+const OK: &str = "0";
+const NOT_FOUND: &str = "5";
+const UNIMPLEMENTED: &str = "12";
+const INTERNAL: &str = "13";
+
+/// An open session. Dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) id: String,
+    _server: Task<()>,
+}
+
+/// How opening a session ended.
+pub(super) enum Opened {
+    Session(Session),
+    /// The engine has no sessions, and so no BuildKit.
+    Unsupported(String),
+}
+
+/// Opens a session in which `files` can be read. BuildKit keeps what it was sent under `key`, and does
+/// not ask again for a file of the same size and time: other files need another key.
+pub(super) async fn open(client: &Client, files: Files, key: &str) -> Result<Opened, Failure> {
+    let what = "opening a session for a build";
+    let id = format!("{:032x}", rand::random::<u128>());
+    let mut connection = Connection::open(client).await?;
+    let headers = [
+        (CONNECTION.as_str(), "Upgrade"),
+        (UPGRADE.as_str(), "h2c"),
+        ("X-Docker-Expose-Session-Uuid", &id),
+        ("X-Docker-Expose-Session-Name", "rollout"),
+        ("X-Docker-Expose-Session-Sharedkey", key),
+        ("X-Docker-Expose-Session-Grpc-Method", DIFF_COPY),
+    ];
+    let answer = connection.post(client, "/session", &headers).await;
+    let answer = answer.map_err(|error| client.failure(what, error))?;
+    let status = answer.status();
+    if status != StatusCode::SWITCHING_PROTOCOLS {
+        let error = connection::refusal(answer).await;
+        if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED {
+            return Err(client.failure(what, error));
+        }
+        return Ok(Opened::Unsupported(error.to_string()));
+    }
+    let io = hyper::upgrade::on(answer).await;
+    let io =
+        io.map_err(|err| client.failure(what, bollard::errors::Error::HyperResponseError { err }))?;
+    let server = supervise::spawn("build session", async move {
+        // The connection's driver must live as long as what it was taken over by.
+        let _connection = connection;
+        serve(TokioIo::new(io), &Arc::new(files)).await;
+    });
+    Ok(Opened::Session(Session { id, _server: server }))
+}
+
+/// Answers calls until the engine closes the connection.
+async fn serve(io: impl AsyncRead + AsyncWrite + Unpin, files: &Arc<Files>) {
+    let mut server = match h2::server::handshake(io).await {
+        Ok(server) => server,
+        Err(error) => return tracing::debug!(%error, "a build session did not begin"),
+    };
+    let mut calls = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            call = server.accept() => match call {
+                Some(Ok((request, respond))) => calls.push(answer(request, respond, files)),
+                Some(Err(error)) => return tracing::debug!(%error, "a build session broke"),
+                None => return,
+            },
+            Some(ended) = calls.next(), if !calls.is_empty() => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a call of a build session broke");
+                }
+            }
+        }
+    }
+}
+
+async fn answer(
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+    files: &Files,
+) -> Result<(), h2::Error> {
+    match request.uri().path() {
+        HEALTH => {
+            let mut stream = begin(&mut respond)?;
+            send(&mut stream, framed(SERVING)).await?;
+            end(&mut stream, OK, "")
+        }
+        DIFF_COPY => {
+            let (head, body) = request.into_parts();
+            let Some(dir) = files.asked_for(&head.headers) else {
+                return refuse(&mut respond, NOT_FOUND);
+            };
+            let mut stream = begin(&mut respond)?;
+            match filesync::send_dir(dir, body, &mut stream).await {
+                Ok(()) => end(&mut stream, OK, ""),
+                Err(error) => {
+                    let message = error.to_string();
+                    files.note(error);
+                    end(&mut stream, INTERNAL, &message)
+                }
+            }
+        }
+        _ => refuse(&mut respond, UNIMPLEMENTED),
+    }
+}
+
+fn head() -> Response<()> {
+    let mut response = Response::new(());
+    response.headers_mut().insert(CONTENT_TYPE, "application/grpc".parse().expect("a value"));
+    response
+}
+
+fn begin(respond: &mut SendResponse<Bytes>) -> Result<SendStream<Bytes>, h2::Error> {
+    respond.send_response(head(), false)
+}
+
+fn refuse(respond: &mut SendResponse<Bytes>, code: &'static str) -> Result<(), h2::Error> {
+    let mut response = head();
+    response.headers_mut().insert("grpc-status", code.parse().expect("a value"));
+    respond.send_response(response, true).map(drop)
+}
+
+fn end(stream: &mut SendStream<Bytes>, code: &str, message: &str) -> Result<(), h2::Error> {
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", code.parse().expect("a value"));
+    let message: String = message.chars().filter(|c| matches!(c, ' '..='~')).collect();
+    if let (false, Ok(message)) = (message.is_empty(), message.parse()) {
+        trailers.insert("grpc-message", message);
+    }
+    stream.send_trailers(trailers)
+}
+
+/// A message with gRPC's prefix: not compressed, and its length.
+pub(super) fn framed(message: &[u8]) -> Bytes {
+    let mut frame = BytesMut::with_capacity(5 + message.len());
+    frame.put_u8(0);
+    frame.put_u32(u32::try_from(message.len()).expect("a small message"));
+    frame.put_slice(message);
+    frame.freeze()
+}
+
+/// Sends bytes as fast as the other side takes them.
+pub(super) async fn send(
+    stream: &mut SendStream<Bytes>,
+    mut bytes: Bytes,
+) -> Result<(), h2::Error> {
+    while !bytes.is_empty() {
+        stream.reserve_capacity(bytes.len());
+        while stream.capacity() == 0 {
+            match std::future::poll_fn(|cx| stream.poll_capacity(cx)).await {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(error),
+                None => return Err(h2::Reason::STREAM_CLOSED.into()),
+            }
+        }
+        let piece = bytes.split_to(stream.capacity().min(bytes.len()));
+        stream.send_data(piece, false)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,203 @@
+//! Host paths of the format's older form. There, directories of the host are mounted into `main` and
+//! into services, and what is written to them is collected. Here volumes of the project stand for
+//! them: the environment has them at its own directories as soon as a service shares them.
+
+use serde_json::{Map, Value, json};
+
+use super::render::{MAIN, map};
+use super::rules::{entries, literal};
+
+/// A directory of the environment that services can share.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct HostPath {
+    /// The part of the variables' names between `HOST_` or `ENV_` and `_PATH`.
+    name: &'static str,
+    /// The value of the `HOST_` variable: a path that no host has.
+    host: &'static str,
+    /// The value of the `ENV_` variable: the directory of the environment.
+    pub(super) inside: &'static str,
+    volume: &'static str,
+}
+
+const HOST_PATHS: [HostPath; 3] = [
+    HostPath {
+        name: "VERIFIER_LOGS",
+        host: "/.rollout/verifier-logs",
+        inside: "/logs/verifier",
+        volume: "rollout-verifier-logs",
+    },
+    HostPath {
+        name: "AGENT_LOGS",
+        host: "/.rollout/agent-logs",
+        inside: "/logs/agent",
+        volume: "rollout-agent-logs",
+    },
+    HostPath {
+        name: "ARTIFACTS",
+        host: "/.rollout/artifacts",
+        inside: "/logs/artifacts",
+        volume: "rollout-artifacts",
+    },
+];
+
+/// The variables that a file refers to them by.
+pub(super) fn variables() -> impl Iterator<Item = (String, &'static str)> {
+    HOST_PATHS.iter().flat_map(|path| {
+        let variable = |of: &str| format!("{of}_{}_PATH", path.name);
+        [(variable("HOST"), path.host), (variable("ENV"), path.inside)]
+    })
+}
+
+/// The host path that the source of a mount is.
+///
+/// # Errors
+/// Why a source below one cannot be mounted.
+pub(super) fn of_source(source: &str) -> Result<Option<&'static HostPath>, String> {
+    let source = source.trim_end_matches('/');
+    for path in &HOST_PATHS {
+        match source.strip_prefix(path.host) {
+            Some("") => return Ok(Some(path)),
+            Some(below) if below.starts_with('/') => {
+                return Err(format!(
+                    "`HOST_{}_PATH` can be mounted only as a whole, not `{below}` in it",
+                    path.name
+                ));
+            }
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
+fn of_mount(mount: &Value) -> Option<&'static HostPath> {
+    if mount.get("type").and_then(Value::as_str) != Some("bind") {
+        return None;
+    }
+    let source = mount.get("source").and_then(Value::as_str)?;
+    of_source(&literal(source)).ok().flatten()
+}
+
+/// Whether a mount of a resolved file is one of a host path.
+pub(super) fn is_one(mount: &Value) -> bool {
+    of_mount(mount).is_some()
+}
+
+fn is_at(mount: &Value, inside: &str) -> bool {
+    let target = mount.get("target").and_then(Value::as_str).map(literal);
+    target.is_some_and(|target| target.trim_end_matches('/') == inside)
+}
+
+/// The host paths that a resolved file mounts at all.
+pub(super) fn used(model: &Value) -> Vec<&'static HostPath> {
+    mounted(model, |_, _, _| true)
+}
+
+/// Those that it mounts anywhere but at the environment's own directory.
+fn shared(model: &Value) -> Vec<&'static HostPath> {
+    mounted(model, |name, mount, path| name != MAIN || !is_at(mount, path.inside))
+}
+
+fn mounted(
+    model: &Value,
+    counts: impl Fn(&str, &Value, &HostPath) -> bool,
+) -> Vec<&'static HostPath> {
+    let uses = |path: &HostPath| {
+        entries(model, "services").any(|(name, service)| {
+            let mounts = service.get("volumes").and_then(Value::as_array);
+            let mut of_path =
+                mounts.into_iter().flatten().filter(|mount| of_mount(mount) == Some(path));
+            of_path.any(|mount| counts(name, mount, path))
+        })
+    };
+    HOST_PATHS.iter().filter(|path| uses(path)).collect()
+}
+
+/// Puts volumes in the place of all host paths. One that only the environment itself has, at its
+/// own directory, needs none.
+pub(super) fn realize(model: &mut Value) {
+    let shared = shared(model);
+    let Some(top) = model.as_object_mut() else { return };
+    for path in &shared {
+        map(top, "volumes").insert(path.volume.to_owned(), json!({}));
+    }
+    for (name, service) in map(top, "services") {
+        let Some(service) = service.as_object_mut() else { continue };
+        for mount in mounts(service) {
+            if let Some(path) = of_mount(mount) {
+                let read_only = mount.get("read_only") == Some(&json!(true));
+                let target = mount.get("target").cloned().unwrap_or_default();
+                *mount = volume(path, &target, read_only);
+            }
+        }
+        if name == MAIN {
+            own(service, &shared);
+        }
+    }
+}
+
+/// Gives the environment's container what services share, at its own directories.
+fn own(service: &mut Map<String, Value>, shared: &[&HostPath]) {
+    if shared.is_empty() && mounts(service).is_empty() {
+        return;
+    }
+    let mounts = mounts(service);
+    mounts.retain(|mount| {
+        let of = |path: &HostPath| mount.get("source") == Some(&json!(path.volume));
+        !HOST_PATHS.iter().any(|path| of(path) && is_at(mount, path.inside))
+    });
+    mounts.extend(shared.iter().map(|path| volume(path, &json!(path.inside), false)));
+}
+
+fn mounts(service: &mut Map<String, Value>) -> &mut Vec<Value> {
+    let mounts = service.entry("volumes").or_insert_with(|| json!([]));
+    if !mounts.is_array() {
+        *mounts = json!([]);
+    }
+    mounts.as_array_mut().expect("it was made one")
+}
+
+/// As a directory of the host does, the volume hides what an image has at its target.
+fn volume(path: &HostPath, target: &Value, read_only: bool) -> Value {
+    json!({
+        "type": "volume",
+        "source": path.volume,
+        "target": target,
+        "read_only": read_only,
+        "volume": {"nocopy": true},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bind(source: &str, target: &str) -> Value {
+        json!({"type": "bind", "source": source, "target": target})
+    }
+
+    #[test]
+    fn host_paths_become_volumes_that_main_has_at_its_own_directories() {
+        let mut model = json!({"services": {
+            "main": {"volumes": [bind("/.rollout/agent-logs", "/logs/agent"), bind("/c/x", "/x")]},
+            "db": {"volumes": [bind("/.rollout/artifacts/", "/out")]},
+        }});
+        realize(&mut model);
+        let shared = json!({"type": "volume", "source": "rollout-artifacts", "read_only": false,
+            "volume": {"nocopy": true}});
+        let at = |target: &str| {
+            let mut mount = shared.clone();
+            mount["target"] = json!(target);
+            mount
+        };
+        let main = [bind("/c/x", "/x"), at("/logs/artifacts")];
+        assert_eq!(model["services"]["main"]["volumes"], json!(main));
+        assert_eq!(model["services"]["db"]["volumes"], json!([at("/out")]));
+        assert_eq!(model["volumes"], json!({"rollout-artifacts": {}}));
+    }
+
+    #[test]
+    fn a_directory_below_a_host_path_is_refused() {
+        assert!(of_source("/.rollout/artifacts/db").unwrap_err().contains("HOST_ARTIFACTS_PATH"));
+        assert_eq!(of_source("/.rollout/artifacts-of-mine"), Ok(None));
+    }
+}

@@ -1,0 +1,254 @@
+//! What the services beside an environment may take. Together they get as many processors and as
+//! much memory again as the environment itself: what they do not divide among themselves is divided
+//! evenly, and more is refused.
+
+use std::collections::BTreeMap;
+
+use rollout_protocol::spec::resources::Resources;
+use serde_json::{Map, Value, json};
+
+use super::super::create::PIDS;
+use super::render::{MAIN, map};
+use super::rules::entries;
+
+/// Containers beside the environment: more than any application needs for a test, few enough for
+/// every host.
+pub(super) const CONTAINERS: u64 = 20;
+
+/// Processes and threads in all of them together, and in one.
+const PIDS_BESIDE: i64 = 4 * PIDS;
+
+/// Least memory of one container, MiB, and least processors: less is taken by the engine as none.
+const LEAST_MEMORY_MB: u64 = 16;
+const LEAST_CPUS: f64 = 0.01;
+
+const MIB: u64 = 1024 * 1024;
+
+/// Keys of a service that say the same as `cpus`.
+const CPU_KEYS: [&str; 5] = ["cpus", "cpu_quota", "cpu_period", "cpu_count", "cpu_percent"];
+
+/// What each container of a service may take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Share {
+    cpus: Option<f64>,
+    memory_bytes: Option<u64>,
+    pids: i64,
+}
+
+/// How many containers a service asks for.
+pub(super) fn containers(service: &Value) -> Result<u64, String> {
+    let replicas = service.get("deploy").and_then(|deploy| deploy.get("replicas"));
+    let asked = [("scale", service.get("scale")), ("deploy.replicas", replicas)];
+    let found = asked.into_iter().find_map(|(key, value)| Some((key, value?)));
+    let Some((key, value)) = found.filter(|(_, value)| !value.is_null()) else { return Ok(1) };
+    value.as_u64().ok_or_else(|| format!("`{key}`: {value} is no number of containers"))
+}
+
+/// The services but the environment itself.
+fn beside(model: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    entries(model, "services").filter(|(name, _)| *name != MAIN)
+}
+
+/// Refuses more containers than may be beside an environment.
+pub(super) fn check(model: &Value) -> Result<u64, String> {
+    let mut all = 0u64;
+    for (name, service) in beside(model) {
+        let asked = containers(service).map_err(|why| format!("service `{name}`: {why}"))?;
+        all = all.saturating_add(asked);
+        if asked > CONTAINERS {
+            let why = format!("{asked} containers are more than the {CONTAINERS} that are allowed");
+            return Err(format!("service `{name}`: `scale`: {why}"));
+        }
+    }
+    if all > CONTAINERS {
+        return Err(format!(
+            "the services ask for {all} containers beside `{MAIN}`, {CONTAINERS} are allowed"
+        ));
+    }
+    Ok(all)
+}
+
+/// A figure that a service has in two places.
+fn figure<'a>(service: &'a Value, key: &str, limit: &str) -> Option<&'a Value> {
+    let limits = service.get("deploy").and_then(|deploy| deploy.get("resources")?.get("limits"));
+    let found = service.get(key).or_else(|| limits?.get(limit));
+    found.filter(|value| !value.is_null())
+}
+
+/// A number, also one that is written as text.
+fn number(value: &Value) -> Option<f64> {
+    let number = value.as_f64().or_else(|| value.as_str()?.trim().parse().ok())?;
+    (number.is_finite() && number > 0.0).then_some(number)
+}
+
+fn cpus(service: &Value) -> Option<f64> {
+    let quota = || {
+        let quota = number(service.get("cpu_quota")?)?;
+        let period = service.get("cpu_period").and_then(number).unwrap_or(100_000.0);
+        Some(quota / period)
+    };
+    figure(service, "cpus", "cpus").and_then(number).or_else(quota)
+}
+
+fn memory(service: &Value) -> Option<f64> {
+    figure(service, "mem_limit", "memory").and_then(number)
+}
+
+/// What each of several containers gets of a ceiling: its own figure, else an even part of what the
+/// figures of the others leave.
+fn divide(
+    asked: &[(u64, Option<f64>)],
+    ceiling: f64,
+    least: f64,
+    told: impl Fn(f64) -> String,
+) -> Result<f64, String> {
+    let named = asked.iter().filter_map(|(n, figure)| Some(*n as f64 * (*figure)?));
+    let (named, others) =
+        (named.sum::<f64>(), asked.iter().filter(|(_, f)| f.is_none()).map(|(n, _)| *n).sum());
+    let others: u64 = others;
+    let left = ceiling - named;
+    // Figures are rounded on their way through the file.
+    if left < -ceiling * 1e-6 {
+        return Err(told(named));
+    }
+    let share = left.max(0.0) / others.max(1) as f64;
+    if others > 0 && share < least {
+        return Err(told(named + others as f64 * least));
+    }
+    Ok(share)
+}
+
+/// What every service beside the environment gets, by name.
+pub(super) fn of_services(
+    model: &Value,
+    resources: &Resources,
+) -> Result<BTreeMap<String, Share>, String> {
+    let all = check(model)?;
+    let services: Vec<_> = beside(model)
+        .map(|(name, s)| (name, containers(s).unwrap_or(1), cpus(s), memory(s)))
+        .collect();
+    let mut even_cpus = None;
+    if let Some(ceiling) = resources.cpu_ceiling() {
+        let asked: Vec<_> = services.iter().map(|(_, n, cpus, _)| (*n, *cpus)).collect();
+        even_cpus = Some(divide(&asked, f64::from(ceiling), LEAST_CPUS, |sum| {
+            format!(
+                "the services ask for {sum} cpus together, and the environment has {ceiling}: raise \
+                 `cpus` of the task"
+            )
+        })?);
+    }
+    let mut even_memory = None;
+    if let Some(ceiling) = resources.memory_ceiling_mb() {
+        let asked: Vec<_> = services.iter().map(|(_, n, _, memory)| (*n, *memory)).collect();
+        let (most, least) = ((ceiling * MIB) as f64, (LEAST_MEMORY_MB * MIB) as f64);
+        even_memory = Some(divide(&asked, most, least, |sum| {
+            let sum = (sum / MIB as f64).ceil();
+            format!(
+                "the services ask for {sum} MiB of memory together, and the environment has \
+                 {ceiling}: raise `memory_mb` of the task"
+            )
+        })?);
+    }
+    let pids = (PIDS_BESIDE / i64::try_from(all.max(1)).unwrap_or(i64::MAX)).min(PIDS);
+    let share = |(name, _, cpus, memory): (&String, u64, Option<f64>, Option<f64>)| {
+        let memory_bytes = memory.or(even_memory).map(|bytes| bytes as u64);
+        (name.clone(), Share { cpus: cpus.or(even_cpus), memory_bytes, pids })
+    };
+    Ok(services.into_iter().map(share).collect())
+}
+
+impl Share {
+    /// Writes it into a service, in the place of all that it said of the same.
+    pub(super) fn write(self, service: &mut Map<String, Value>) {
+        let count = containers(&Value::Object(service.clone())).unwrap_or(1);
+        let own_pids = service.get("pids_limit").and_then(Value::as_i64).filter(|pids| *pids > 0);
+        for key in CPU_KEYS.into_iter().chain(["mem_limit", "memswap_limit"]) {
+            service.remove(key);
+        }
+        if service.get("deploy").is_some_and(Value::is_object) {
+            let deploy = map(service, "deploy");
+            deploy.remove("replicas");
+            deploy.remove("resources");
+        }
+        service.insert("scale".to_owned(), json!(count));
+        if let Some(cpus) = self.cpus {
+            // The engine takes hundredths.
+            service.insert("cpus".to_owned(), json!((cpus * 100.0).floor().max(1.0) / 100.0));
+        }
+        if let Some(bytes) = self.memory_bytes {
+            let soft = service.get("mem_reservation").and_then(number);
+            if soft.is_some_and(|soft| soft > bytes as f64) {
+                service.remove("mem_reservation");
+            }
+            for key in ["mem_limit", "memswap_limit"] {
+                service.insert(key.to_owned(), json!(bytes.to_string()));
+            }
+        }
+        let pids = own_pids.map_or(self.pids, |own| own.min(self.pids));
+        service.insert("pids_limit".to_owned(), json!(pids));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resources(cpus: u32, memory_mb: u64) -> Resources {
+        Resources { cpus, memory_mb, ..Resources::default() }
+    }
+
+    fn shares(
+        services: &Value,
+        cpus: u32,
+        memory_mb: u64,
+    ) -> Result<BTreeMap<String, Share>, String> {
+        of_services(&json!({"services": services}), &resources(cpus, memory_mb))
+    }
+
+    #[test]
+    fn services_get_together_as_much_as_the_environment() {
+        let services = json!({
+            "main": {"mem_limit": "99999999999"},
+            "a": {"mem_limit": "268435456", "cpus": 0.5},
+            "b": {"scale": 2},
+            "c": {"deploy": {"replicas": 1, "resources": {"limits": {"cpus": "0.5"}}}},
+        });
+        let shares = shares(&services, 2, 1024).expect("enough");
+        let memory: Vec<_> = shares.values().map(|s| s.memory_bytes.unwrap() / MIB).collect();
+        let cpus: Vec<_> = shares.values().map(|s| s.cpus.unwrap()).collect();
+        assert_eq!((memory, cpus), (vec![256, 256, 256], vec![0.5, 0.5, 0.5]));
+        assert_eq!(shares["a"].pids, PIDS);
+    }
+
+    #[test]
+    fn more_than_the_environment_has_is_refused() {
+        for (services, word) in [
+            (json!({"a": {"scale": 1000}}), "1000 containers"),
+            (json!({"a": {"deploy": {"replicas": 1000}}}), "1000 containers"),
+            (json!({"a": {"scale": 15}, "b": {"scale": 15}}), "30 containers"),
+            (json!({"a": {"mem_limit": "1073741824000"}}), "1024000 MiB"),
+            (json!({"a": {"mem_limit": "536870912"}, "b": {"mem_limit": "536870912"}}), "1024 MiB"),
+            (json!({"a": {"cpus": 64}}), "64 cpus"),
+            (json!({"a": {"cpu_quota": 800_000}}), "8 cpus"),
+            (json!({"a": {"mem_limit": "536870912"}, "b": {}}), "528 MiB"),
+        ] {
+            let refused = shares(&services, 1, 512).expect_err(&services.to_string());
+            assert!(refused.contains(word), "{services}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_share_takes_the_place_of_every_other_figure() {
+        let mut service = json!({
+            "cpu_quota": 1, "memswap_limit": "-1", "mem_reservation": "99", "pids_limit": -1,
+            "deploy": {"replicas": 3, "resources": {"limits": {"memory": "1"}}, "mode": "replicated"},
+        });
+        let share = Share { cpus: Some(0.3333), memory_bytes: Some(100), pids: 128 };
+        share.write(service.as_object_mut().expect("a map"));
+        let expected = json!({
+            "cpus": 0.33, "mem_limit": "100", "memswap_limit": "100", "mem_reservation": "99",
+            "pids_limit": 128, "scale": 3, "deploy": {"mode": "replicated"},
+        });
+        assert_eq!(service, expected);
+    }
+}

@@ -1,0 +1,184 @@
+//! Removing the images of tasks that are no longer used.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use bollard::query_parameters::{ListContainersOptions, ListImagesOptions, RemoveImageOptions};
+
+use super::client::Client;
+use super::failure::has_status;
+use super::{labels, lock};
+use crate::environment::Failure;
+
+/// Images used within this time stay: a run may be about to start a container of one.
+const JUST_USED: Duration = Duration::from_secs(3600);
+
+/// Which images of tasks to remove.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ImageLimits {
+    /// Those not used for longer than this.
+    pub older_than: Option<Duration>,
+    /// Those used longest ago, until all together have at most so many bytes.
+    pub max_bytes: Option<u64>,
+    /// Remove nothing, only say what would be removed.
+    pub dry_run: bool,
+}
+
+/// An image that was built for a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskImage {
+    /// Its name.
+    pub reference: String,
+    /// Its size. Layers that it shares with others do not count where the engine tells them apart.
+    pub bytes: u64,
+    /// When a run of this host and user last used it; when it was built, if none has.
+    pub used: SystemTime,
+    /// Whether a container, running or not, is made of it.
+    pub in_use: bool,
+}
+
+/// How images were removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PrunedImages {
+    /// What was removed, or would be.
+    pub removed: Vec<TaskImage>,
+    /// What could not be removed, with the reason.
+    pub failed: Vec<(String, String)>,
+    /// What stays.
+    pub kept: Vec<TaskImage>,
+}
+
+/// Removes images of tasks. `locks` is where builds are locked and uses noted.
+pub(super) async fn prune(
+    client: &Client,
+    locks: &Path,
+    limits: &ImageLimits,
+) -> Result<PrunedImages, Failure> {
+    let images = list(client, locks).await?;
+    let unwanted = choose(&images, limits, SystemTime::now());
+    let mut pruned = PrunedImages::default();
+    for (image, unwanted) in images.into_iter().zip(unwanted) {
+        if !unwanted {
+            pruned.kept.push(image);
+        } else if limits.dry_run {
+            pruned.removed.push(image);
+        } else {
+            match remove(client, locks, &image).await {
+                Ok(true) => pruned.removed.push(image),
+                Ok(false) => pruned.kept.push(image),
+                Err(failure) => pruned.failed.push((image.reference, failure.chain())),
+            }
+        }
+    }
+    Ok(pruned)
+}
+
+/// The images of tasks, those used longest ago first.
+async fn list(client: &Client, locks: &Path) -> Result<Vec<TaskImage>, Failure> {
+    let docker = client.slow().await?;
+    let options = ListContainersOptions { all: true, ..Default::default() };
+    let containers = docker.list_containers(Some(options)).await;
+    let containers = containers.map_err(|e| client.failure("listing containers", e))?;
+    let in_use: HashSet<String> = containers.into_iter().filter_map(|one| one.image_id).collect();
+    let options = ListImagesOptions {
+        filters: Some([("label".to_owned(), vec![labels::CONTEXT.to_owned()])].into()),
+        shared_size: true,
+        ..Default::default()
+    };
+    let listed = docker.list_images(Some(options)).await;
+    let listed = listed.map_err(|e| client.failure("listing images", e))?;
+    let mut images = Vec::new();
+    for image in listed {
+        let built = Duration::from_secs(u64::try_from(image.created).unwrap_or_default());
+        let bytes = image.size - image.shared_size.max(0);
+        for reference in image.repo_tags {
+            let noted = lock::path(locks, &reference).metadata().and_then(|meta| meta.modified());
+            images.push(TaskImage {
+                bytes: u64::try_from(bytes).unwrap_or_default(),
+                used: noted.unwrap_or(SystemTime::UNIX_EPOCH + built),
+                in_use: in_use.contains(&image.id),
+                reference,
+            });
+        }
+    }
+    images.sort_by(|a, b| (a.used, &a.reference).cmp(&(b.used, &b.reference)));
+    Ok(images)
+}
+
+/// Which of the images, those used longest ago first, are to be removed.
+fn choose(images: &[TaskImage], limits: &ImageLimits, now: SystemTime) -> Vec<bool> {
+    let mut total: u64 = images.iter().map(|image| image.bytes).sum();
+    let mut chosen = Vec::new();
+    for image in images {
+        let age = now.duration_since(image.used).unwrap_or_default();
+        let old = limits.older_than.is_some_and(|limit| age > limit);
+        let much = limits.max_bytes.is_some_and(|limit| total > limit);
+        let unwanted = (old || much) && age > JUST_USED && !image.in_use;
+        if unwanted {
+            total -= image.bytes;
+        }
+        chosen.push(unwanted);
+    }
+    chosen
+}
+
+/// Removes an image; whether it is gone. One that is being built or used meanwhile stays.
+async fn remove(client: &Client, locks: &Path, image: &TaskImage) -> Result<bool, Failure> {
+    let path = lock::path(locks, &image.reference);
+    let Ok(Some(held)) = lock::try_exclusive(&path) else { return Ok(false) };
+    let noted = path.metadata().and_then(|meta| meta.modified());
+    if noted
+        .is_ok_and(|noted| noted > image.used && noted.elapsed().is_ok_and(|age| age < JUST_USED))
+    {
+        return Ok(false);
+    }
+    let docker = client.slow().await?;
+    let options = RemoveImageOptions::default();
+    let removed = docker.remove_image(&image.reference, Some(options), None).await;
+    drop(held);
+    match removed {
+        Ok(_) => Ok(true),
+        Err(error) if has_status(&error, 404) => Ok(true),
+        Err(error) if has_status(&error, 409) => Ok(false),
+        Err(error) => {
+            Err(client.failure(&format!("removing the image {}", image.reference), error))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(hours: u64, bytes: u64, in_use: bool) -> TaskImage {
+        let used = SystemTime::UNIX_EPOCH + Duration::from_secs(3600 * (1000 - hours));
+        TaskImage { reference: format!("image-{hours}"), bytes, used, in_use }
+    }
+
+    #[test]
+    fn old_images_go_first_and_used_ones_stay() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(3600 * 1000);
+        let images = [
+            image(50, 10, false),
+            image(40, 10, true),
+            image(30, 10, false),
+            image(2, 10, false),
+            image(0, 10, false),
+        ];
+        let hours = |n: u64| Some(Duration::from_secs(3600 * n));
+        for (older_than, max_bytes, expected) in [
+            (None, None, [false; 5]),
+            (hours(35), None, [true, false, false, false, false]),
+            (hours(1), None, [true, false, true, true, false]),
+            (hours(0), None, [true, false, true, true, false]),
+            (None, Some(40), [true, false, false, false, false]),
+            (None, Some(25), [true, false, true, true, false]),
+            (None, Some(0), [true, false, true, true, false]),
+            (hours(45), Some(30), [true, false, true, false, false]),
+        ] {
+            let limits = ImageLimits { older_than, max_bytes, dry_run: false };
+            assert_eq!(choose(&images, &limits, now), expected, "{older_than:?} {max_bytes:?}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The images that a Dockerfile is built from.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::parse::{Dockerfile, Instruction};
+use super::words::{self, Variables};
+
+/// An image that a stage begins with, or that files are taken from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BaseImage {
+    /// Line of the instruction, from 1.
+    pub line: usize,
+    /// The image, with variables replaced.
+    pub image: String,
+    /// The instruction's bytes in the file.
+    span: Range<usize>,
+    /// What stands before the image there, and the image as written.
+    before: &'static str,
+    written: String,
+}
+
+/// Arguments, and whether one was asked for that has no value.
+struct Arguments<'a> {
+    values: &'a BTreeMap<String, String>,
+    missing: Cell<bool>,
+}
+
+impl Variables for Arguments<'_> {
+    fn get(&self, name: &str) -> Option<&str> {
+        let value = self.values.get(name).map(String::as_str);
+        self.missing.set(self.missing.get() || value.is_none());
+        value
+    }
+}
+
+impl BaseImage {
+    /// Whether a digest decides which image it is.
+    pub fn has_digest(&self) -> bool {
+        self.image.contains('@')
+    }
+}
+
+impl Dockerfile {
+    /// The images of other builds: those of `FROM`, of `COPY --from` and of `RUN --mount`. Stages of
+    /// the Dockerfile are not among them, nor are images whose name needs an argument without a
+    /// value here.
+    pub fn base_images(&self, build_args: &BTreeMap<String, String>) -> Vec<BaseImage> {
+        let mut values = BTreeMap::new();
+        let mut stages: Vec<String> = vec!["scratch".to_owned()];
+        let mut found = Vec::new();
+        let mut in_stage = false;
+        for instruction in &self.instructions {
+            match instruction.name.as_str() {
+                "ARG" if !in_stage => self.argument(instruction, build_args, &mut values),
+                "FROM" => {
+                    in_stage = true;
+                    let words: Vec<&str> = instruction.rest.split_whitespace().collect();
+                    let Some(image) = words.first() else { continue };
+                    found.extend(self.image(instruction, "", image, &values, &stages));
+                    if let [_, word, name] = words.as_slice()
+                        && word.eq_ignore_ascii_case("as")
+                    {
+                        stages.push(name.to_ascii_lowercase());
+                    }
+                }
+                "COPY" | "ADD" => {
+                    let from = instruction.flags.iter().filter_map(|f| f.strip_prefix("--from="));
+                    let from = from.filter(|name| !is_stage_number(name));
+                    // Arguments of the file's head are no variables of a flag.
+                    found.extend(from.filter_map(|name| {
+                        self.image(instruction, "--from=", name, &BTreeMap::new(), &stages)
+                    }));
+                }
+                "RUN" => {
+                    let mounts =
+                        instruction.flags.iter().filter_map(|f| f.strip_prefix("--mount="));
+                    let from = mounts
+                        .flat_map(|mount| mount.split(','))
+                        .filter_map(|option| option.strip_prefix("from="))
+                        .filter(|name| !is_stage_number(name));
+                    found.extend(from.filter_map(|name| {
+                        self.image(instruction, "from=", name, &BTreeMap::new(), &stages)
+                    }));
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+
+    fn argument(
+        &self,
+        instruction: &Instruction,
+        build_args: &BTreeMap<String, String>,
+        values: &mut BTreeMap<String, String>,
+    ) {
+        for word in words::split(&instruction.rest, self.escape) {
+            let (name, default) = match word.split_once('=') {
+                Some((name, default)) => (name, Some(default)),
+                None => (word.as_str(), None),
+            };
+            let value = build_args.get(name).cloned();
+            let value = value.or_else(|| self.expanded(default?, values));
+            if let Some(value) = value {
+                values.insert(name.to_owned(), value);
+            }
+        }
+    }
+
+    fn expanded(&self, text: &str, values: &BTreeMap<String, String>) -> Option<String> {
+        let arguments = Arguments { values, missing: Cell::new(false) };
+        let text = words::expand(text, self.escape, &arguments).ok()?;
+        (!arguments.missing.get()).then_some(text)
+    }
+
+    fn image(
+        &self,
+        instruction: &Instruction,
+        before: &'static str,
+        written: &str,
+        values: &BTreeMap<String, String>,
+        stages: &[String],
+    ) -> Option<BaseImage> {
+        let image = self.expanded(written, values).filter(|image| !image.is_empty())?;
+        let is_stage = stages.contains(&image.to_ascii_lowercase());
+        (!is_stage).then(|| BaseImage {
+            line: instruction.line,
+            image,
+            span: instruction.span.clone(),
+            before,
+            written: written.to_owned(),
+        })
+    }
+}
+
+/// The Dockerfile with these images instead. Those that cannot be found in the text as they were
+/// read, such as a name that goes over two lines, stay.
+pub fn with_images(text: &str, images: &[(BaseImage, String)]) -> String {
+    let mut places: Vec<(Range<usize>, &str)> = Vec::new();
+    for (base, image) in images {
+        let Some(instruction) = text.get(base.span.clone()) else { continue };
+        let sought = format!("{}{}", base.before, base.written);
+        let ends = |after: &str| after.starts_with(|c: char| c.is_whitespace() || c == ',');
+        let begins = |before: &str| before.ends_with(|c: char| c.is_whitespace() || c == ',');
+        let found = instruction.match_indices(&sought).find(|(at, _)| {
+            let after = &instruction[at + sought.len()..];
+            let free = !base.before.is_empty() || begins(&instruction[..*at]);
+            free && (after.is_empty() || ends(after))
+        });
+        if let Some((at, _)) = found {
+            let from = base.span.start + at + base.before.len();
+            places.push((from..from + base.written.len(), image));
+        }
+    }
+    places.sort_by_key(|(place, _)| place.start);
+    places.dedup_by_key(|(place, _)| place.start);
+    let mut result = String::new();
+    let mut at = 0;
+    for (place, image) in places {
+        result.push_str(&text[at..place.start]);
+        result.push_str(image);
+        at = place.end;
+    }
+    result + &text[at..]
+}
+
+fn is_stage_number(name: &str) -> bool {
+    name.chars().all(|c| c.is_ascii_digit())
+}

@@ -1,0 +1,22 @@
+//! The grammar of Dockerfiles, as BuildKit reads them.
+//!
+//! * `parse`: directives, instructions, flags, here-documents.
+//! * `rules`: what every builder demands of them.
+//! * `images`: the images that it is built from.
+//! * `words`: quotes, escapes and variables.
+
+mod images;
+mod parse;
+mod rules;
+pub(super) mod words;
+
+pub use self::images::{BaseImage, with_images};
+pub use self::parse::{Dockerfile, Instruction, Problem};
+
+/// The arguments of an instruction that are written as a list in JSON.
+pub(super) fn json_list(text: &str) -> Option<Vec<String>> {
+    text.starts_with('[').then(|| serde_json::from_str(text).ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests;

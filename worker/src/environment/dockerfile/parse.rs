@@ -1,0 +1,222 @@
+//! Lines of a Dockerfile to directives and instructions.
+
+use std::ops::Range;
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use super::words;
+
+/// A Dockerfile, read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dockerfile {
+    /// The frontend that `# syntax=` names, with its line.
+    pub syntax: Option<(usize, String)>,
+    /// The escape character.
+    pub escape: char,
+    /// The instructions, in order.
+    pub instructions: Vec<Instruction>,
+    /// What does not follow the grammar, in order.
+    pub problems: Vec<Problem>,
+}
+
+/// One instruction with its continuation lines joined.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Instruction {
+    /// First line, from 1.
+    pub line: usize,
+    /// Name in capitals.
+    pub name: String,
+    /// Words before the arguments that begin with `--`.
+    pub flags: Vec<String>,
+    /// The arguments as written.
+    pub rest: String,
+    /// Number of here-documents that belong to it.
+    pub heredocs: usize,
+    /// Bytes of the file that it takes up, without its here-documents.
+    pub(super) span: Range<usize>,
+}
+
+/// A line that no builder accepts.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {message}")]
+pub struct Problem {
+    /// The line, from 1.
+    pub line: usize,
+    /// Why not.
+    pub message: String,
+}
+
+/// A directive. Those of other names are comments, and end the directives.
+static DIRECTIVE: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"^#\s*([a-zA-Z][a-zA-Z0-9]*)\s*=\s*(.+?)\s*$").expect("a pattern")
+});
+
+/// A word that begins a here-document.
+static HEREDOC: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"^\d*<<(-?)([^<]+)$").expect("a pattern"));
+
+/// A line of the file and where it begins.
+#[derive(Clone, Copy)]
+struct Line<'a> {
+    at: usize,
+    text: &'a str,
+}
+
+impl Instruction {
+    /// The arguments: a list in JSON, or words.
+    pub fn words(&self) -> Vec<String> {
+        super::json_list(&self.rest)
+            .unwrap_or_else(|| self.rest.split_whitespace().map(str::to_owned).collect())
+    }
+}
+
+impl Dockerfile {
+    /// Reads a Dockerfile. Lines that do not follow the grammar become [`Problem`]s.
+    pub fn read(text: &str) -> Self {
+        let lines = lines(text);
+        let mut file =
+            Self { syntax: None, escape: '\\', instructions: Vec::new(), problems: Vec::new() };
+        file.directives(&lines);
+        let mut next = 0;
+        while next < lines.len() {
+            file.instruction(&lines, &mut next);
+        }
+        super::rules::check(&mut file);
+        file.problems.sort_by_key(|problem| problem.line);
+        file
+    }
+
+    /// Whether an instruction has a here-document.
+    pub fn has_heredocs(&self) -> bool {
+        self.instructions.iter().any(|instruction| instruction.heredocs > 0)
+    }
+
+    pub(super) fn problem(&mut self, line: usize, message: impl Into<String>) {
+        self.problems.push(Problem { line, message: message.into() });
+    }
+
+    fn directives(&mut self, lines: &[Line<'_>]) {
+        let mut seen: Vec<String> = Vec::new();
+        for (index, line) in lines.iter().enumerate() {
+            let Some(found) = DIRECTIVE.captures(line.text.trim_end()) else { break };
+            let (name, value) = (found[1].to_ascii_lowercase(), &found[2]);
+            if !["escape", "syntax", "check"].contains(&name.as_str()) {
+                break;
+            }
+            if seen.contains(&name) {
+                self.problem(index + 1, format!("the directive `{name}` is there twice"));
+                continue;
+            }
+            match (name.as_str(), value) {
+                ("syntax", image) => {
+                    let image = image.split_whitespace().next().unwrap_or_default();
+                    self.syntax = Some((index + 1, image.to_owned()));
+                }
+                ("escape", "`") => self.escape = '`',
+                ("escape", "\\") | ("check", _) => {}
+                _ => self.problem(index + 1, format!("`{value}` cannot be the escape character")),
+            }
+            seen.push(name);
+        }
+    }
+
+    /// Reads the instruction that begins at `next`, if one does, and moves behind it.
+    fn instruction(&mut self, lines: &[Line<'_>], next: &mut usize) {
+        let first = *next;
+        let logical = join(lines, next, self.escape);
+        let logical = logical.trim();
+        if logical.is_empty() {
+            return;
+        }
+        let end = logical.find(char::is_whitespace).unwrap_or(logical.len());
+        let name = logical[..end].to_ascii_uppercase();
+        let (flags, rest) = flags(logical[end..].trim());
+        let last = lines[*next - 1];
+        let span = lines[first].at..last.at + last.text.len();
+        let mut heredocs = 0;
+        for (tabs, word) in heredocs_of(&name, rest, self.escape) {
+            let ends = |line: &Line<'_>| {
+                let text = line.text.trim_end_matches(['\n', '\r']);
+                let text = if tabs { text.trim_start_matches('\t') } else { text };
+                text == word
+            };
+            match lines[*next..].iter().position(ends) {
+                Some(length) => *next += length + 1,
+                None => {
+                    self.problem(first + 1, format!("the here-document `{word}` does not end"));
+                    *next = lines.len();
+                }
+            }
+            heredocs += 1;
+        }
+        let (line, rest) = (first + 1, rest.to_owned());
+        self.instructions.push(Instruction { line, name, flags, rest, heredocs, span });
+    }
+}
+
+fn lines(text: &str) -> Vec<Line<'_>> {
+    let begin = text.len() - text.trim_start_matches('\u{feff}').len();
+    let mut at = begin;
+    let lines = text[begin..].split_inclusive('\n').map(|text| {
+        let line = Line { at, text };
+        at += text.len();
+        line
+    });
+    lines.collect()
+}
+
+/// Joins the line at `next` with those that continue it. Comments and empty lines between them do
+/// not count. A line is continued by one escape character at its end, not by two.
+fn join(lines: &[Line<'_>], next: &mut usize, escape: char) -> String {
+    let mut logical = String::new();
+    let mut begun = false;
+    while let Some(line) = lines.get(*next) {
+        *next += 1;
+        let text = line.text.trim_end_matches(['\n', '\r']);
+        if text.trim_start().starts_with('#') || text.trim().is_empty() {
+            if begun {
+                continue;
+            }
+            break;
+        }
+        let ended = text.trim_end_matches([' ', '\t']).strip_suffix(escape);
+        match ended.filter(|rest| !rest.ends_with(escape)) {
+            Some(rest) => logical.push_str(rest),
+            None => {
+                logical.push_str(text);
+                break;
+            }
+        }
+        begun = true;
+    }
+    logical
+}
+
+/// The flags in front of the arguments, and the arguments.
+fn flags(text: &str) -> (Vec<String>, &str) {
+    let (mut flags, mut rest) = (Vec::new(), text);
+    while rest.starts_with("--") {
+        let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
+        flags.push(rest[..end].to_owned());
+        rest = rest[end..].trim_start();
+    }
+    (flags, rest)
+}
+
+/// The here-documents that an instruction begins: whether leading tabs go, and the word that ends
+/// them. They are words of their own; a list in JSON has none.
+fn heredocs_of(name: &str, rest: &str, escape: char) -> Vec<(bool, String)> {
+    let (name, rest) = match (name, rest.split_once(char::is_whitespace)) {
+        ("ONBUILD", Some((inner, rest))) => (inner.to_ascii_uppercase(), flags(rest.trim()).1),
+        _ => (name.to_owned(), rest),
+    };
+    let can = matches!(name.as_str(), "RUN" | "COPY" | "ADD");
+    if !can || super::json_list(rest).is_some() {
+        return Vec::new();
+    }
+    let words = words::split(rest, escape);
+    let begun = words.iter().filter_map(|word| HEREDOC.captures(word));
+    let found = begun.map(|found| (!found[1].is_empty(), found[2].replace(['"', '\''], "")));
+    found.filter(|(_, word)| !word.is_empty()).collect()
+}

@@ -1,0 +1,82 @@
+//! What every builder demands of the instructions of a Dockerfile.
+
+use super::parse::{Dockerfile, Instruction, Problem};
+
+/// Every instruction, with the flags that it may have.
+const INSTRUCTIONS: [(&str, &[&str]); 18] = [
+    ("ADD", &["checksum", "chmod", "chown", "exclude", "keep-git-dir", "link", "unpack"]),
+    ("ARG", &[]),
+    ("CMD", &[]),
+    ("COPY", &["chmod", "chown", "exclude", "from", "link", "parents"]),
+    ("ENTRYPOINT", &[]),
+    ("ENV", &[]),
+    ("EXPOSE", &[]),
+    ("FROM", &["platform"]),
+    ("HEALTHCHECK", &["interval", "retries", "start-interval", "start-period", "timeout"]),
+    ("LABEL", &[]),
+    ("MAINTAINER", &[]),
+    ("ONBUILD", &[]),
+    ("RUN", &["device", "mount", "network", "security"]),
+    ("SHELL", &[]),
+    ("STOPSIGNAL", &[]),
+    ("USER", &[]),
+    ("VOLUME", &[]),
+    ("WORKDIR", &[]),
+];
+
+/// Instructions that mean something without an argument.
+const ALONE: [&str; 2] = ["CMD", "ENTRYPOINT"];
+
+/// Notes what no builder accepts.
+pub(super) fn check(file: &mut Dockerfile) {
+    let mut problems = Vec::new();
+    let mut staged = false;
+    for instruction in &file.instructions {
+        staged |= instruction.name == "FROM";
+        let message =
+            fault(instruction).or_else(|| (!staged && instruction.name != "ARG").then(before_from));
+        problems.extend(message.map(|message| Problem { line: instruction.line, message }));
+    }
+    file.problems.extend(problems);
+    if file.instructions.is_empty() {
+        file.problem(1, "the Dockerfile has no instruction");
+    } else if !staged && file.problems.is_empty() {
+        file.problem(1, "the Dockerfile has no FROM");
+    }
+}
+
+fn before_from() -> String {
+    "only ARG may stand before the first FROM".to_owned()
+}
+
+fn fault(instruction: &Instruction) -> Option<String> {
+    let name = instruction.name.as_str();
+    let Some((_, flags)) = INSTRUCTIONS.iter().find(|(known, _)| *known == name) else {
+        return Some(format!("`{name}` is not an instruction"));
+    };
+    let given = instruction.flags.iter().map(|flag| flag.trim_start_matches("--"));
+    let mut given = given.map(|flag| flag.split_once('=').map_or(flag, |(name, _)| name));
+    if let Some(flag) = given.find(|flag| !flags.contains(flag)) {
+        return Some(format!("{name} has no flag `--{flag}`"));
+    }
+    let words: Vec<&str> = instruction.rest.split_whitespace().collect();
+    if words.is_empty() && !ALONE.contains(&name) {
+        return Some(format!("{name} needs an argument"));
+    }
+    match name {
+        "FROM" => match words.as_slice() {
+            [_] => None,
+            [_, word, _] if word.eq_ignore_ascii_case("as") => None,
+            _ => Some("FROM has the form `FROM IMAGE` or `FROM IMAGE AS NAME`".to_owned()),
+        },
+        "COPY" | "ADD" => {
+            let list = super::json_list(&instruction.rest);
+            let paths = list.map_or(words.len(), |list| list.len());
+            (paths < 2).then(|| format!("{name} needs a source and a target"))
+        }
+        "SHELL" => super::json_list(&instruction.rest)
+            .is_none()
+            .then(|| "SHELL needs a list in JSON".to_owned()),
+        _ => None,
+    }
+}
