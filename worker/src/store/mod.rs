@@ -26,6 +26,8 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
 use tokio::io::AsyncRead;
 
+use crate::shortage::Shortage;
+
 pub use self::fs::FsStore;
 pub use self::json::{get_json, put_json};
 pub use self::memory::MemoryStore;
@@ -35,6 +37,11 @@ pub use self::memory::MemoryStore;
 pub trait BlobStore: Send + Sync + fmt::Debug {
     /// The identity of the store: two handles with the same identity see the same blobs.
     fn identity(&self) -> &str;
+
+    /// The directory of this host in which it keeps blobs, if it keeps them there.
+    fn directory(&self) -> Option<&Path> {
+        None
+    }
 
     /// Stores a small blob.
     ///
@@ -186,6 +193,15 @@ pub enum StoreError {
         /// Why.
         reason: String,
     },
+    /// The store is not where it was.
+    #[error("the blob store {path} is not there: is its file system mounted?")]
+    Away {
+        /// Its place.
+        path: String,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
     /// The disk is full.
     #[error("no space left at {path}")]
     DiskFull {
@@ -212,7 +228,7 @@ impl StoreError {
     /// Whether trying again later could help.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::DiskFull { .. } | Self::Io { .. } => true,
+            Self::DiskFull { .. } | Self::Io { .. } | Self::Away { .. } => true,
             Self::Missing { .. }
             | Self::Corrupt { .. }
             | Self::TooLarge { .. }
@@ -223,12 +239,16 @@ impl StoreError {
         }
     }
 
+    /// Whether the store gave no answer, as opposed to one that says no.
+    pub fn is_no_answer(&self) -> bool {
+        matches!(self, Self::Io { .. } | Self::Away { .. })
+    }
+
     /// An error of the system, told apart by whether the disk is full.
     pub(crate) fn io(action: &'static str, path: &Path, source: std::io::Error) -> Self {
-        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
         let path = path.display().to_string();
-        match source.kind() {
-            StorageFull | QuotaExceeded => Self::DiskFull { path, source },
+        match Shortage::of(&source) {
+            Some(Shortage::Disk) => Self::DiskFull { path, source },
             _ => Self::Io { action, path, source },
         }
     }

@@ -116,6 +116,7 @@ pub(super) fn hello(name: &str, slots: u32) -> Hello {
         providers: BTreeMap::new(),
         variables: BTreeSet::new(),
         draining: false,
+        low_disk: false,
         gone: false,
         executions: Vec::new(),
     }
@@ -151,6 +152,7 @@ pub(super) async fn workers_see_what_others_show(broker: &dyn Broker) {
         phase: Phase::Queued,
         claiming,
         stage: None,
+        parked: None,
     };
     let mut other = hello("other", 2);
     other.executions = vec![line(1, false), line(2, true)];

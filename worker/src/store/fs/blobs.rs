@@ -56,19 +56,34 @@ impl Inner {
         match std::fs::symlink_metadata(&path) {
             Ok(found) if found.is_file() => Ok(Some(found.len())),
             Ok(_) => Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.is_there()?;
+                Ok(None)
+            }
             Err(error) => Err(StoreError::io("looking for", &path, error)),
         }
     }
 
     pub(super) fn open_blob(&self, digest: &Digest) -> Result<File, StoreError> {
         let path = self.blob_path(digest);
-        File::open(&path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => {
-                StoreError::Missing { digest: *digest, store: self.identity.clone() }
-            }
-            _ => StoreError::io("opening", &path, error),
+        File::open(&path).map_err(|error| match (error.kind(), self.is_there()) {
+            (io::ErrorKind::NotFound, Ok(())) => self.gone(digest),
+            (_, Err(away)) => away,
+            (_, Ok(())) => StoreError::io("opening", &path, error),
         })
+    }
+
+    /// A blob that is not there: damaged if it was put aside, missing otherwise.
+    fn gone(&self, digest: &Digest) -> StoreError {
+        let (digest, store) = (*digest, self.identity.clone());
+        let aside = self.root.join("damaged").join(digest.hex());
+        let found = File::open(&aside)
+            .ok()
+            .and_then(|mut file| copy(&mut file, &aside, |_| Ok(())).ok().map(|(found, _)| found));
+        match found {
+            Some(found) => StoreError::Corrupt { digest, found, store },
+            None => StoreError::Missing { digest, store },
+        }
     }
 
     pub(super) fn get_bytes(&self, digest: &Digest, max_bytes: u64) -> Result<Bytes, StoreError> {

@@ -18,6 +18,7 @@ impl Inner {
         let parent = file.parent().expect("documents are below a directory");
         let exists = std::fs::symlink_metadata(&file).is_ok();
         if !exists {
+            self.is_there()?;
             self.make_parents(path)?;
         }
         let created = !exists && {
@@ -44,6 +45,7 @@ impl Inner {
                 Ok(Some(Bytes::from(bytes)))
             }
             Err(error) if matches!(error.kind(), NotFound | NotADirectory | IsADirectory) => {
+                self.is_there()?;
                 Ok(None)
             }
             Err(error) => Err(StoreError::io("reading", &file, error)),
@@ -52,6 +54,7 @@ impl Inner {
 
     pub(super) fn list_documents(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
         let directory = directory_of_prefix(prefix)?;
+        self.is_there()?;
         let mut found = Vec::new();
         let mut waiting = vec![directory.to_owned()];
         while let Some(directory) = waiting.pop() {

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::scratch::Scratch;
 use super::{StoreError, make_directory, sync_directory};
 
+/// Its name.
+pub(super) const FILE: &str = "store.json";
+
 /// The layout this version reads and writes.
 const FORMAT: u32 = 1;
 
@@ -22,7 +25,7 @@ struct Identity {
 
 /// Reads the identity of the store at `root`, making the store if there is none.
 pub(super) fn open(root: &Path, scratch: &Scratch) -> Result<String, StoreError> {
-    let file = root.join("store.json");
+    let file = root.join(FILE);
     if let Some(id) = read(&file)? {
         return Ok(id);
     }

@@ -93,6 +93,10 @@ impl BlobStore for FsStore {
         &self.inner.identity
     }
 
+    fn directory(&self) -> Option<&Path> {
+        Some(&self.inner.root)
+    }
+
     async fn put_bytes(&self, bytes: Bytes, media_type: MediaType) -> Result<BlobRef, StoreError> {
         self.run(move |inner| inner.put(Content::Bytes(bytes, media_type))).await
     }
@@ -155,6 +159,16 @@ impl BlobStore for FsStore {
     async fn get_document(&self, path: &str) -> Result<Option<Bytes>, StoreError> {
         let path = path.to_owned();
         self.run(move |inner| inner.get_document(&path)).await
+    }
+}
+
+impl Inner {
+    /// Checks that the store itself is there: only then does the absence of a file mean anything.
+    fn is_there(&self) -> Result<(), StoreError> {
+        let found = std::fs::symlink_metadata(self.root.join(identity::FILE));
+        found
+            .map(drop)
+            .map_err(|source| StoreError::Away { path: self.root.display().to_string(), source })
     }
 }
 

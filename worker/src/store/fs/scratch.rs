@@ -94,7 +94,8 @@ impl Scratch {
     fn make_directory(&self) -> Result<OwnDirectory, StoreError> {
         let failed = |error| StoreError::io("creating a directory in", &self.tmp, error);
         for _ in 0..ATTEMPTS {
-            std::fs::create_dir_all(&self.tmp).map_err(failed)?;
+            // Never its parent: a store that is away must not be made anew.
+            super::make_directory(&self.tmp)?;
             let path = self.tmp.join(format!("{:032x}", rand::random::<u128>()));
             std::fs::create_dir(&path).map_err(failed)?;
             match lock_directory(&path) {

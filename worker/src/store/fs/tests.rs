@@ -7,6 +7,7 @@ use tempfile::TempDir;
 
 use super::super::contract::{self, Subject};
 use super::*;
+use crate::archive::{self, ArchiveError, Cut, Keep, Limits};
 
 struct Disk {
     store: FsStore,
@@ -82,7 +83,7 @@ async fn a_damaged_blob_is_never_returned_and_can_be_stored_again() {
     let read = store.get_bytes(&blob.digest, 10).await;
     assert!(matches!(read, Err(StoreError::Corrupt { .. })), "{read:?}");
     let read = store.get_bytes(&blob.digest, 10).await;
-    assert!(matches!(read, Err(StoreError::Missing { .. })), "{read:?}");
+    assert!(matches!(read, Err(StoreError::Corrupt { .. })), "{read:?}");
     let aside = temp.path().join("store/damaged").join(blob.digest.hex());
     assert_eq!(fs::read_to_string(aside).unwrap(), "hellO");
     store.put_bytes("hello".into(), MediaType::Text).await.unwrap();
@@ -186,10 +187,36 @@ async fn a_killed_process_leaves_nothing_visible() {
     assert_eq!(entries(&tmp), 2, "living processes keep their files");
     child.kill().unwrap();
     child.wait().unwrap();
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
     while entries(&tmp) > 1 {
         assert!(std::time::Instant::now() < deadline, "still there");
         FsStore::open(store.root()).await.unwrap();
     }
     assert!(!store.contains(&Digest::of(b"half")).await.unwrap());
+}
+
+#[tokio::test]
+async fn archive_with_a_changed_bit_in_a_file_is_cut_when_it_is_unpacked() {
+    let (temp, store) = store().await;
+    let (from, tar) = (temp.path().join("from"), temp.path().join("packed.tar"));
+    fs::create_dir(&from).unwrap();
+    fs::write(from.join("reward.txt"), "0.5\n").unwrap();
+    archive::pack(&from, &tar, Limits::LOGS, &|_, _| Keep::Yes).unwrap();
+    let blob = store.put_file(&tar, MediaType::Tar).await.unwrap();
+    let path = store.inner.blob_path(&blob.digest);
+    let mut bytes = fs::read(&path).unwrap();
+    let place = bytes.windows(4).position(|bytes| bytes == b"0.5\n").unwrap();
+    bytes[place] ^= 1;
+    let damage = || {
+        let _moved_away = fs::remove_file(&path);
+        fs::write(&path, &bytes).unwrap();
+    };
+    damage();
+    let source = store.get(&blob.digest).await.unwrap();
+    let report = archive::extract(source, &temp.path().join("a"), Limits::LOGS).await.unwrap();
+    assert!(matches!(report.cut, Some(Cut::Source(_))), "{report:?}");
+    damage();
+    let source = store.get(&blob.digest).await.unwrap();
+    let trusted = archive::extract_trusted(source, &temp.path().join("b"), Limits::LOGS).await;
+    assert!(matches!(trusted, Err(ArchiveError::Untrusted { .. })), "{trusted:?}");
 }

@@ -1,0 +1,59 @@
+//! Small local files that end with the digest of their text, so that a changed one is recognised.
+
+use rollout_protocol::digest::Digest;
+
+/// The file's text is not what was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it is damaged: its text has digest {found}, it was written with {written}")]
+pub struct Changed {
+    /// Digest of the text.
+    pub found: Digest,
+    /// Digest that was written with it.
+    pub written: Digest,
+}
+
+/// A text of one line with a second line that holds its digest.
+pub fn append(mut text: Vec<u8>) -> Vec<u8> {
+    let digest = Digest::of(&text);
+    text.extend_from_slice(format!("\n{digest}\n").as_bytes());
+    text
+}
+
+/// The text of such a file. One without a second line was written by a former version, and is
+/// returned as it is.
+///
+/// # Errors
+/// [`Changed`].
+pub fn check(file: &[u8]) -> Result<&[u8], Changed> {
+    let Some(end) = file.iter().position(|byte| *byte == b'\n') else { return Ok(file) };
+    let (text, line) = (&file[..end], &file[end + 1..]);
+    let line = std::str::from_utf8(line).unwrap_or_default().trim_end();
+    let found = Digest::of(text);
+    match line.parse() {
+        Ok(written) if written == found => Ok(text),
+        Ok(written) => Err(Changed { found, written }),
+        // The second line itself is damaged.
+        Err(_) if !line.is_empty() => Err(Changed { found, written: Digest::of(b"") }),
+        Err(_) => Ok(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_with_any_changed_byte_is_refused_or_no_text_of_its_kind() {
+        let text = br#"{"some":"JSON"}"#.to_vec();
+        let file = append(text.clone());
+        assert_eq!(check(&file), Ok(text.as_slice()));
+        assert_eq!(check(&text), Ok(text.as_slice()), "a former version's");
+        for at in 0..file.len() - 1 {
+            let mut changed = file.clone();
+            changed[at] ^= 1;
+            let same = check(&changed)
+                .is_ok_and(|read| serde_json::from_slice::<serde_json::Value>(read).is_ok());
+            assert!(!same, "changed at {at}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Errors of the system that say what this host ran out of, and nothing about what was asked of it.
+
+use std::error::Error;
+use std::io;
+
+use rustix::io::Errno;
+
+/// What a host ran out of. It may be there again a moment later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shortage {
+    /// Space on a disk, or a quota of it.
+    Disk,
+    /// Open files, memory or processes.
+    Host,
+}
+
+impl Shortage {
+    /// The shortage that an error tells of, itself or by one of its causes.
+    pub fn of(error: &io::Error) -> Option<Self> {
+        let itself = error.raw_os_error().map(Errno::from_raw_os_error).and_then(Self::of_errno);
+        let inner = || error.get_ref().and_then(|inner| Self::of_cause(inner));
+        itself.or_else(|| Self::of_kind(error.kind())).or_else(inner)
+    }
+
+    /// The same of an error of any type.
+    pub fn of_cause(error: &(dyn Error + 'static)) -> Option<Self> {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            let found = error.downcast_ref::<io::Error>().and_then(Self::of);
+            if found.is_some() {
+                return found;
+            }
+            next = error.source();
+        }
+        None
+    }
+
+    /// The shortage that an error number of the system tells of.
+    pub fn of_errno(error: Errno) -> Option<Self> {
+        match error {
+            Errno::NOSPC | Errno::DQUOT | Errno::FBIG => Some(Self::Disk),
+            Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::NOBUFS => {
+                Some(Self::Host)
+            }
+            _ => None,
+        }
+    }
+
+    /// The shortage that another program's words tell of.
+    pub fn of_text(text: &str) -> Option<Self> {
+        const DISK: [&str; 2] = ["no space left on device", "disk quota exceeded"];
+        const HOST: [&str; 3] =
+            ["too many open files", "cannot allocate memory", "resource temporarily unavailable"];
+        let text = text.to_ascii_lowercase();
+        let any = |words: &[&str]| words.iter().any(|words| text.contains(words));
+        if any(&DISK) {
+            Some(Self::Disk)
+        } else if any(&HOST) {
+            Some(Self::Host)
+        } else {
+            None
+        }
+    }
+
+    fn of_kind(kind: io::ErrorKind) -> Option<Self> {
+        use io::ErrorKind::{OutOfMemory, QuotaExceeded, StorageFull};
+        match kind {
+            StorageFull | QuotaExceeded => Some(Self::Disk),
+            OutOfMemory => Some(Self::Host),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn system(errno: Errno) -> io::Error {
+        errno.into()
+    }
+
+    #[test]
+    fn system_error_tells_its_shortage_through_any_wrapping() {
+        for (errno, expected) in [
+            (Errno::NOSPC, Some(Shortage::Disk)),
+            (Errno::DQUOT, Some(Shortage::Disk)),
+            (Errno::MFILE, Some(Shortage::Host)),
+            (Errno::NFILE, Some(Shortage::Host)),
+            (Errno::NOMEM, Some(Shortage::Host)),
+            (Errno::AGAIN, Some(Shortage::Host)),
+            (Errno::NOENT, None),
+            (Errno::ACCESS, None),
+        ] {
+            assert_eq!(Shortage::of(&system(errno)), expected, "{errno}");
+            let wrapped = io::Error::other(io::Error::other(system(errno)));
+            assert_eq!(Shortage::of(&wrapped), expected, "{errno} wrapped");
+            assert_eq!(Shortage::of_cause(&wrapped), expected, "{errno} as a cause");
+        }
+        assert_eq!(Shortage::of(&io::ErrorKind::StorageFull.into()), Some(Shortage::Disk));
+        assert_eq!(Shortage::of(&io::Error::other("words")), None);
+    }
+
+    #[test]
+    fn words_of_other_programs_tell_a_shortage_in_any_case() {
+        assert_eq!(Shortage::of_text("mkdir: No space left on device"), Some(Shortage::Disk));
+        assert_eq!(Shortage::of_text("fork/exec x: cannot allocate memory"), Some(Shortage::Host));
+        assert_eq!(Shortage::of_text("no such file"), None);
+    }
+}
