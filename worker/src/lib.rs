@@ -2,6 +2,10 @@
 
 pub mod agent;
 pub mod archive;
+pub mod dependency;
+pub mod descriptors;
+pub mod digest_line;
+pub mod disk;
 pub mod environment;
 pub mod eval;
 pub mod exec;
@@ -15,6 +19,7 @@ pub mod queue;
 pub mod removal;
 pub mod secrets;
 pub mod service;
+pub mod shortage;
 pub mod spool;
 pub mod store;
 pub mod supervise;

@@ -81,13 +81,56 @@ fn waits() -> ExponentialBackoff {
         .build()
 }
 
-/// An error with its causes.
+/// An error with its causes, each said once: some errors repeat their cause in their own text.
 pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        write!(text, ": {error}").expect("text grows");
-        cause = error.source();
+    with_causes(error.to_string(), error.source())
+}
+
+/// A text with the causes behind it that it does not contain yet.
+pub(crate) fn with_causes(mut text: String, first: Option<&(dyn Error + 'static)>) -> String {
+    let mut next = first;
+    while let Some(cause) = next {
+        let said = cause.to_string();
+        if !text.contains(&said) {
+            write!(text, ": {said}").expect("text grows");
+        }
+        next = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{text}")]
+    struct Link {
+        text: &'static str,
+        #[source]
+        source: Option<Box<Link>>,
+    }
+
+    fn linked(texts: &[&'static str]) -> Link {
+        let (text, rest) = texts.split_first().expect("a text");
+        let source = (!rest.is_empty()).then(|| Box::new(linked(rest)));
+        Link { text, source }
+    }
+
+    #[test]
+    fn chain_of_repeated_causes_says_each_once() {
+        let error = linked(&[
+            "client error (Connect)",
+            "client error (Connect)",
+            "tcp connect error",
+            "Connection refused (os error 111)",
+        ]);
+        let expected =
+            "client error (Connect): tcp connect error: Connection refused (os error 111)";
+        assert_eq!(chain(&error), expected);
+        assert_eq!(
+            chain(&linked(&["cannot do it: no space", "no space"])),
+            "cannot do it: no space"
+        );
+    }
 }

@@ -1,7 +1,7 @@
 //! Agents: what they need in an environment and what they run there.
 //!
 //! Scripts of an agent are placed below [`SCRIPT_DIR`], readable by any user; the oracle's solution
-//! is placed where the task's format says. Everything runs with `bash` from the environment's
+//! is placed where either format has it, and run from where the task's own does. Everything runs with `bash` from the environment's
 //! working directory.
 
 mod tools;
@@ -21,11 +21,12 @@ pub const SCRIPT_DIR: &str = "/rollout";
 /// Names the file with the instruction for every script.
 pub const INSTRUCTION_VARIABLE: &str = "ROLLOUT_TASK_INSTRUCTION";
 
-/// Where the oracle finds the solution of a task of a format.
-pub const fn solution_dir(format: TaskFormat) -> &'static str {
+/// Where the oracle finds the solution of a task: where its format has it, and from where it runs,
+/// and where the other format would have it.
+pub const fn solution_dirs(format: TaskFormat) -> [&'static str; 2] {
     match format {
-        TaskFormat::Rollout => "/oracle",
-        TaskFormat::Harbor => "/solution",
+        TaskFormat::Rollout => ["/oracle", "/solution"],
+        TaskFormat::Harbor => ["/solution", "/oracle"],
     }
 }
 
@@ -34,7 +35,7 @@ pub const fn solution_dir(format: TaskFormat) -> &'static str {
 pub struct Plan {
     /// Scripts to place before anything runs.
     pub scripts: Vec<Upload>,
-    /// The solution, to be placed at [`solution_dir`].
+    /// The solution, to be placed at [`solution_dirs`].
     pub solution: Option<BlobRef>,
     /// The command of the install phase.
     pub install: Option<Vec<String>>,
@@ -67,7 +68,7 @@ pub fn plan(agent: &AgentSpec, format: TaskFormat, step: &StepSpec) -> Result<Pl
         AgentKind::Oracle => {
             let none = || NoSolution { agent: agent.name.clone(), step: step.name.clone() };
             plan.solution = Some(step.files.solution.clone().ok_or_else(none)?);
-            plan.execute = Some(bash(format!("{}/solve.sh", solution_dir(format))));
+            plan.execute = Some(bash(format!("{}/solve.sh", solution_dirs(format)[0])));
         }
         AgentKind::Script { install, execute } => {
             plan.install = plan.script("install.sh", install.as_deref());

@@ -179,14 +179,7 @@ pub enum ArchiveError {
 }
 
 impl ArchiveError {
-    /// Whether a disk is full.
-    pub fn is_disk_full(&self) -> bool {
-        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
-        matches!(self, Self::Io { source, .. }
-            if matches!(source.kind(), StorageFull | QuotaExceeded))
-    }
-
-    fn io(action: &'static str, path: &Path, source: impl Into<std::io::Error>) -> Self {
+    pub(crate) fn io(action: &'static str, path: &Path, source: impl Into<std::io::Error>) -> Self {
         Self::Io { action, path: path.to_owned(), source: source.into() }
     }
 }

@@ -9,6 +9,7 @@ use tokio::io::AsyncRead;
 use super::path::{ArchivePath, BadPath};
 use super::pax::Pax;
 use super::{Cut, Limits, bridge};
+use crate::store::StoreError;
 
 /// Everything in an archive comes in blocks of this size.
 pub(super) const BLOCK: u64 = 512;
@@ -104,7 +105,7 @@ impl<R: Read> Members<R> {
         let mut extensions = Extensions::default();
         loop {
             let Some(header) = self.header()? else {
-                self.drain_trailer();
+                self.drain_trailer()?;
                 return Ok(None);
             };
             if !self.extension(&header, &mut extensions)? {
@@ -254,9 +255,15 @@ impl<R: Read> Members<R> {
         }
     }
 
-    fn drain_trailer(&mut self) {
-        // Everything that matters was read: a failure here changes nothing.
-        let _drained = io::copy(&mut (&mut self.reader).take(TRAILER_BYTES), &mut io::sink());
+    /// Reads to the end of the source, where a store says whether its content is damaged. Any other
+    /// failure changes nothing: everything that matters was read.
+    fn drain_trailer(&mut self) -> Result<(), Cut> {
+        let drained = io::copy(&mut (&mut self.reader).take(TRAILER_BYTES), &mut io::sink());
+        let is_damage = |error: &io::Error| error.get_ref().is_some_and(|e| e.is::<StoreError>());
+        match drained {
+            Err(error) if is_damage(&error) => Err(Cut::Source(error.to_string())),
+            _ => Ok(()),
+        }
     }
 }
 

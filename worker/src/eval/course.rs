@@ -112,7 +112,8 @@ impl Run<'_> {
         placed.map_err(|error| CommandError::Exec(error).into_error(stage, &redactor))?;
         let limit = self.limit(command);
         let capture = self.capture(stage);
-        let argv = vec!["bash".to_owned(), script];
+        let arguments = variables::arguments(&self.ctx.eval, stage);
+        let argv = ["bash".to_owned(), script].into_iter().chain(arguments).collect();
         let (env, user) = (self.variables.of(stage), self.ctx.eval.user.clone());
         let command = Command { argv, env, workdir: Some(REPOSITORY.to_owned()), user };
         let started_at = Timestamp::now();

@@ -13,7 +13,8 @@ use rollout_protocol::template::Unset;
 use super::{EvalFilesError, NotThere};
 use crate::environment::{Failure, FailureKind as Kind};
 use crate::secrets::Redactor;
-use crate::trial::{FilesError, ending};
+use crate::shortage::Shortage;
+use crate::trial::{FilesError, ending, shortage_code};
 
 const OURS: Class = Class::Infrastructure;
 
@@ -59,7 +60,7 @@ impl CommandError {
             Self::Exec(failure) => {
                 let message = format!("{name}: {}", failure.chain());
                 let (code, mut whose, retry) = reason(failure.kind);
-                if matches!(failure.kind, Kind::Refused | Kind::StorageExceeded) {
+                if matches!(failure.kind, Kind::Refused | Kind::StorageExceeded | Kind::Unusable) {
                     whose = class;
                 }
                 TrialError::new(failed, code, whose, retry, redactor.text(&message))
@@ -77,11 +78,13 @@ fn reason(kind: Kind) -> (Code, Class, Retry) {
     match kind {
         Kind::Refused => (Code::REFUSED, Class::Task, Retry::Permanent),
         Kind::StorageExceeded => (Code::STORAGE_EXCEEDED, Class::Task, Retry::Permanent),
+        Kind::Unusable => (Code::UNHEALTHY, Class::Task, Retry::Permanent),
         Kind::Resources => (Code::UNPLACEABLE, OURS, Retry::Permanent),
         Kind::NotPermitted => (Code::NOT_PERMITTED, OURS, Retry::Permanent),
         Kind::NotStarted => (Code::EXEC_NOT_STARTED, OURS, Retry::Transient),
         Kind::Gone => (Code::ENVIRONMENT_LOST, OURS, Retry::Transient),
         Kind::DiskFull => (Code::DISK_FULL, OURS, Retry::Transient),
+        Kind::Exhausted => (Code::HOST_EXHAUSTED, OURS, Retry::Transient),
         Kind::Unreachable => (Code::UNREACHABLE, OURS, Retry::Transient),
         Kind::TimedOut => (Code::TIMED_OUT, OURS, Retry::Transient),
         Kind::Service | Kind::LeftBehind => (Code::PROVIDER_ERROR, OURS, Retry::Transient),
@@ -131,12 +134,31 @@ pub(super) fn disk(source: &std::io::Error) -> TrialError {
     TrialError::transient(Type::EnvironmentStartFailed, disk_code(source), message)
 }
 
+/// What ended an eval while a disk was full: the disk, or the excess of the eval itself.
+pub(super) fn disk_was_full(
+    former: Option<&TrialError>,
+    excess: Option<String>,
+    full: &str,
+    redactor: &Redactor,
+) -> TrialError {
+    let kind = former.map_or(Type::AgentExecutionFailed, |error| error.kind);
+    let phase = former.map_or(kind.phase(), |error| error.phase);
+    let error = match excess {
+        Some(excess) => {
+            let (code, retry) = (Code::STORAGE_EXCEEDED, Retry::Permanent);
+            TrialError::new(kind, code, Class::Agent, retry, redactor.text(&excess))
+        }
+        None => {
+            let said = former.map_or("it changed nothing", |error| error.message.as_str());
+            let message = redactor.text(&format!("{full} while the eval ran: {said}"));
+            TrialError::transient(kind, Code::DISK_FULL, message)
+        }
+    };
+    error.in_phase(phase)
+}
+
 fn disk_code(source: &std::io::Error) -> Code {
-    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
-    match source.kind() {
-        StorageFull | QuotaExceeded => Code::DISK_FULL,
-        _ => Code::PROVIDER_ERROR,
-    }
+    shortage_code(Shortage::of(source)).unwrap_or(Code::PROVIDER_ERROR)
 }
 
 pub(super) fn unset(unset: &Unset) -> TrialError {
@@ -172,11 +194,8 @@ pub(super) fn supported(eval: &EvalSpec) -> Result<(), TrialError> {
 
 /// Files that every trial may have, too.
 pub(super) fn task_files(error: &FilesError) -> TrialError {
-    let retry = match error {
-        FilesError::Store { source, .. } if !source.is_transient() => Retry::Permanent,
-        _ => Retry::Transient,
-    };
-    TrialError::new(Type::EnvironmentStartFailed, Code::STORE_FAILED, OURS, retry, error.chain())
+    let (code, retry) = error.reason().unwrap_or((Code::STORE_FAILED, Retry::Transient));
+    TrialError::new(Type::EnvironmentStartFailed, code, OURS, retry, error.chain())
 }
 
 /// The repository, the checkout, the commit.
@@ -203,14 +222,13 @@ pub(super) fn files(error: &EvalFilesError, redactor: &Redactor) -> TrialError {
         EvalFilesError::Disk { source, .. } => {
             TrialError::transient(Type::InternalError, disk_code(source), message)
         }
-        EvalFilesError::Git(error) if error.is_disk_full() => {
-            TrialError::transient(Type::InternalError, Code::DISK_FULL, message)
+        EvalFilesError::Git(error) => {
+            let code = shortage_code(error.shortage()).unwrap_or(Code::PROVIDER_ERROR);
+            TrialError::transient(Type::InternalError, code, message)
         }
-        EvalFilesError::Archive { source, .. } if source.is_disk_full() => {
-            TrialError::transient(Type::InternalError, Code::DISK_FULL, message)
-        }
-        EvalFilesError::Git(_) | EvalFilesError::Archive { .. } => {
-            TrialError::transient(Type::InternalError, Code::PROVIDER_ERROR, message)
+        EvalFilesError::Archive { source, .. } => {
+            let code = shortage_code(Shortage::of_cause(source)).unwrap_or(Code::PROVIDER_ERROR);
+            TrialError::transient(Type::InternalError, code, message)
         }
     }
 }

@@ -106,6 +106,10 @@ pub struct EvalContext {
     pub phases: Arc<dyn PhaseSink>,
     /// Asked before every command.
     pub tickets: Arc<dyn Tickets>,
+    /// The slot that it occupies.
+    pub slot: Arc<dyn crate::trial::Slot>,
+    /// Longest time in which it waits for a service that gives no answer; zero does not wait.
+    pub max_park: std::time::Duration,
 }
 
 /// Says when commands may begin. Unless something else is said, they may at once.

@@ -4,6 +4,7 @@
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt as _;
+use rollout_protocol::dependency::Dependency;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Changes, CommandRecord, EnvironmentRecord, EvalEnd};
@@ -21,10 +22,11 @@ use super::slots::Slot;
 use super::timing::Timing;
 use super::variables::Variables;
 use super::{EvalContext, Repositories};
-use crate::environment::Environment;
+use crate::environment::{Environment, Provider};
 use crate::exec::Capture;
 use crate::supervise::panic_message;
 use crate::trial::TrialServices;
+use crate::trial::park::{Park, Waited, Waiter};
 
 /// Runs one execution of an eval to its end. Must not be dropped before: the environment would stay
 /// until a reaper finds its owner dead.
@@ -33,13 +35,78 @@ pub async fn run(
     services: &TrialServices,
     repositories: &Repositories,
 ) -> EvalDraft {
-    let mut run = Run::new(&ctx, services, repositories);
-    if !run.course().await {
-        run.guarded_collection().await;
+    let kind = ctx.eval.settings.provider.kind();
+    let provider = services.providers.get(&kind).cloned();
+    let engine = provider.as_deref().and_then(Provider::dependency);
+    let who = Waiter {
+        phases: &*ctx.phases,
+        stop: &ctx.stop,
+        slot: &*ctx.slot,
+        max_park: ctx.max_park,
+        files: &services.files,
+    };
+    let mut park = Park::new(who, engine);
+    // Calls that hang are parked, too: they have no answer yet.
+    let tell = |down: bool| ctx.phases.parked(down.then_some(Dependency::ContainerEngine));
+    loop {
+        let attempt = attempt(&ctx, services, repositories, &mut park);
+        let draft = match engine {
+            None => attempt.await,
+            Some(engine) => tokio::select! {
+                biased;
+                draft = Box::pin(attempt) => draft,
+                never = engine.watch(tell) => match never {},
+            },
+        };
+        if let Some(draft) = draft {
+            ctx.phases.parked(None);
+            return draft;
+        }
+        if let Some(provider) = &provider {
+            provider.remove_leftovers().await;
+        }
     }
+}
+
+/// Runs the execution once; nothing when it met a service that gave no answer, waited for it, and
+/// is to begin anew.
+async fn attempt(
+    ctx: &EvalContext,
+    services: &TrialServices,
+    repositories: &Repositories,
+    park: &mut Park<'_>,
+) -> Option<EvalDraft> {
+    let mut run = Run::new(ctx, services, repositories);
+    if park.begin().await == Waited::Stopped {
+        run.end = EvalEnd::Stopped;
+        return Some(draft::draft(run));
+    }
+    let killed = run.course().await;
+    let mut waited = Waited::TooLong;
+    if let Some(error) = run.first.clone().filter(|_| !killed)
+        && let Some(on) = park.cause(&error, run.environment.is_some()).await
+    {
+        waited = park.wait(on, !run.place.is_empty()).await;
+        match waited {
+            Waited::TooLong => run.first = Some(park.given_up(on, error)),
+            Waited::Stopped => run.end = EvalEnd::Stopped,
+            Waited::Back => {}
+        }
+    }
+    if !killed && waited == Waited::TooLong {
+        park.steady().await;
+        run.guarded_collection().await;
+        run.blame_disk().await;
+    }
+    park.steady().await;
     run.teardown().await;
     run.give_back_slot().await;
-    draft::draft(run)
+    if waited == Waited::Back {
+        // What cannot be removed is written over, or in the way with an error of its own.
+        let _left = tokio::fs::remove_dir_all(&ctx.scratch).await;
+        return None;
+    }
+    Some(draft::draft(run))
 }
 
 /// Why an execution does not go on.
@@ -82,6 +149,8 @@ pub(super) struct Run<'a> {
     pub(super) spent: f64,
     pub(super) environment: Option<EnvironmentRecord>,
     pub(super) sweep_environment: Option<EnvironmentRecord>,
+    /// When it began.
+    pub(super) began: Instant,
     /// When all commands must have ended.
     pub(super) deadline: Option<Instant>,
     /// Processes may still be alive: nothing more runs, nothing is read.
@@ -117,6 +186,7 @@ impl<'a> Run<'a> {
             spent: 0.0,
             environment: None,
             sweep_environment: None,
+            began: Instant::now(),
             deadline: None,
             tainted: false,
             swept: false,
@@ -196,6 +266,27 @@ impl<'a> Run<'a> {
             // It is wiped before its next use.
             tracing::warn!(error = %error.chain(), "a checkout cannot be cleaned");
         }
+    }
+
+    /// An eval that came to nothing while a disk of this host was full says nothing about its idea,
+    /// unless it filled the disk itself beyond its own limit.
+    async fn blame_disk(&mut self) {
+        let retried = self.first.as_ref().is_some_and(TrialError::is_retryable);
+        if !matches!(self.end, EvalEnd::Failed | EvalEnd::NoChanges) || retried {
+            return;
+        }
+        let Some(full) = self.services.disks.full_since(self.began).await else { return };
+        let excess = match self.place.up() {
+            Some(environment) => {
+                environment.check_storage().await.err().map(|excess| excess.message)
+            }
+            None => None,
+        };
+        let former = self.first.take();
+        let redactor = &self.variables.redactor;
+        self.first = Some(failure::disk_was_full(former.as_ref(), excess, &full, redactor));
+        self.later.splice(0..0, former);
+        self.end = EvalEnd::Failed;
     }
 
     /// Removes the environment, also one that is still on its way.

@@ -182,6 +182,7 @@ impl<'a> Run<'a> {
             id: environment.id().to_owned(),
             image: image.reference,
             image_made: image.made,
+            image_build: image.build,
             limits: environment.limits(),
             preserved: None,
         })
@@ -203,6 +204,8 @@ impl<'a> Run<'a> {
             settings: settings.provider.clone(),
             labels: ctx.labels.clone(),
         };
+        let run = ctx.labels.run;
+        provider.keep_bases(run, self.services.files.base_digests(run));
         let image = place::prepare(provider, asked).await;
         let image = image.map_err(|error| failure::image(&error, &self.variables.redactor))?;
         let idea = self.services.files.bytes("the idea", &ctx.eval.idea, IDEA_BYTES).await;

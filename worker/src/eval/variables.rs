@@ -11,10 +11,12 @@
 //! | `ROLLOUT_OUTPUT_DIR`, `AGENTIC_OUTPUT_DIR` | the sweep's output, of this execution alone |
 //! | `ROLLOUT_RESULTS_CSV`, `AGENTIC_RESULTS_CSV` | where the sweep writes the results |
 //! | `ROLLOUT_SWEEP_CONFIG_LIMIT` | configurations to run; absent when there is no limit |
+//!
+//! With such a limit N the script of the sweep has the arguments `--sweep-config-limit N`, too.
 
 use std::collections::BTreeMap;
 
-use rollout_protocol::spec::eval::EvalStage;
+use rollout_protocol::spec::eval::{EvalSpec, EvalStage};
 use rollout_protocol::template::Unset;
 
 use super::EvalContext;
@@ -60,6 +62,14 @@ impl Variables {
 /// The script of a command.
 pub(super) fn script(stage: EvalStage) -> String {
     format!("{COMMANDS}/{}.sh", stage.as_str())
+}
+
+/// Arguments of the script of a stage: the sweep is told how many configurations to run, as `"$@"`.
+pub(super) fn arguments(eval: &EvalSpec, stage: EvalStage) -> Vec<String> {
+    match eval.sweep_config_limit.filter(|_| stage == EvalStage::Sweep) {
+        Some(limit) => vec!["--sweep-config-limit".to_owned(), limit.to_string()],
+        None => Vec::new(),
+    }
 }
 
 /// The sweep's output directory: no two executions share one.

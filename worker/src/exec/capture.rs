@@ -151,7 +151,10 @@ impl StreamCapture {
             self.save_tail(truncated);
         }
         match &self.failed {
-            Some(error) => Err(io::Error::new(error.kind(), error.to_string())),
+            Some(error) => Err(match error.raw_os_error() {
+                Some(number) => io::Error::from_raw_os_error(number),
+                None => io::Error::new(error.kind(), error.to_string()),
+            }),
             None => Ok(Captured { file: self.path.clone(), total_bytes: self.total, truncated }),
         }
     }

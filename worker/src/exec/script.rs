@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::dependency;
 use crate::environment::{Command, Environment, Exit, Failure, FailureKind, Output};
 
 /// Longest wait for the end of all processes: a sweep of a thousand takes one second, a restart of
@@ -44,7 +45,8 @@ pub enum Normal {
 }
 
 /// Runs a command. Unless it ends normally, everything that runs in the environment is ended before
-/// this returns.
+/// this returns. The limit does not count the time in which what the environment lives in gave no
+/// answer.
 pub async fn run(
     environment: &dyn Environment,
     command: Command,
@@ -53,19 +55,19 @@ pub async fn run(
     normal: Normal,
 ) -> Ran {
     let mut running = environment.exec(command, output);
-    match tokio::time::timeout(limit, &mut running).await {
-        Ok(Ok(exit)) if exit.code == 0 || normal == Normal::AnyCode => {
+    match dependency::within(environment.dependency(), limit, &mut running).await {
+        Some(Ok(exit)) if exit.code == 0 || normal == Normal::AnyCode => {
             Ran { end: End::Exited(exit), left: None }
         }
-        Ok(Ok(exit)) => Ran { end: End::Exited(exit), left: kill(environment).await },
-        Ok(Err(failure)) => {
+        Some(Ok(exit)) => Ran { end: End::Exited(exit), left: kill(environment).await },
+        Some(Err(failure)) => {
             let left = match failure.kind {
                 FailureKind::Gone => None,
                 _ => kill(environment).await,
             };
             Ran { end: End::Failed(failure), left }
         }
-        Err(_) => {
+        None => {
             // The command must be polled while it is killed: it reads the last of the output.
             let killed = Notify::new();
             let killing = async {

@@ -32,6 +32,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use crate::shortage::Shortage;
+
 pub use self::bare::{Bare, Identity, TreeEntry};
 pub use self::orphans::end_orphans;
 pub use self::run::{Call, Git};
@@ -107,13 +109,12 @@ impl GitError {
         Self::Io { action, path: path.into(), source: source.into() }
     }
 
-    /// Whether a disk is full, as far as that can be told.
-    pub fn is_disk_full(&self) -> bool {
-        use io::ErrorKind::{QuotaExceeded, StorageFull};
+    /// What the host ran out of, as far as that can be told.
+    pub fn shortage(&self) -> Option<Shortage> {
         match self {
-            Self::Io { source, .. } => matches!(source.kind(), StorageFull | QuotaExceeded),
-            Self::Failed { said, .. } => said.contains("No space left on device"),
-            _ => false,
+            Self::Absent(source) | Self::Io { source, .. } => Shortage::of(source),
+            Self::Failed { said, .. } => Shortage::of_text(said),
+            _ => None,
         }
     }
 
@@ -168,23 +169,19 @@ const SYSTEM: [&str; 13] = [
 /// is about: something is exhausted or busy, or hardware fails.
 pub fn may_pass(error: &io::Error) -> bool {
     use io::ErrorKind::{
-        Interrupted, OutOfMemory, QuotaExceeded, ReadOnlyFilesystem, ResourceBusy,
-        StaleNetworkFileHandle, StorageFull, TimedOut, WouldBlock,
+        Interrupted, ReadOnlyFilesystem, ResourceBusy, StaleNetworkFileHandle, TimedOut, WouldBlock,
     };
     let kind = matches!(
         error.kind(),
         Interrupted
-            | OutOfMemory
-            | QuotaExceeded
             | ReadOnlyFilesystem
             | ResourceBusy
             | StaleNetworkFileHandle
-            | StorageFull
             | TimedOut
             | WouldBlock
     );
-    let known = [Errno::IO, Errno::MFILE, Errno::NFILE];
-    kind || known.iter().any(|known| error.raw_os_error() == Some(known.raw_os_error()))
+    let faulty = error.raw_os_error() == Some(Errno::IO.raw_os_error());
+    kind || faulty || Shortage::of(error).is_some()
 }
 
 /// Whether a text is the name of a commit: 40 or 64 lower-case hexadecimal digits.

@@ -32,6 +32,9 @@ pub(super) fn forms(value: &str) -> BTreeSet<Vec<u8>> {
         forms.insert(percent(bytes, kept, true, false));
         forms.insert(percent(bytes, kept, false, true));
     }
+    forms.extend(shell(value));
+    joined(bytes, &mut forms);
+    dumped(bytes, &mut forms);
     if bytes.len() >= SHORTEST_BASE64 {
         for before in 0..3 {
             forms.insert(base64_core(&BASE64_NOPAD, bytes, before));
@@ -79,6 +82,110 @@ fn percent(bytes: &[u8], kept: &str, lower: bool, plus: bool) -> Vec<u8> {
         }
     }
     text.into_bytes()
+}
+
+/// The value as shells quote it: `printf %q` with backslashes or in `$'…'`, with the octal numbers
+/// that a shell without a language writes, `'…'` as `set` and `${x@Q}` give it, `"…"` as `declare`
+/// does. The quotes themselves are no part of it.
+fn shell(value: &str) -> [Vec<u8>; 7] {
+    const BACKSLASHED: &str = "!\"$&'()*,;<>?[\\]^`{|} ";
+    let escaped = |text: &str, set: &str| -> Vec<u8> {
+        let escape = |c: char| if set.contains(c) { vec!['\\', c] } else { vec![c] };
+        text.chars().flat_map(escape).collect::<String>().into_bytes()
+    };
+    let inside = escaped(value, BACKSLASHED);
+    // These are special only where a word begins.
+    let begins = value.starts_with(['#', '~']);
+    let alone = [if begins { &b"\\"[..] } else { b"" }, &inside].concat();
+    [
+        inside,
+        alone,
+        ansi_c(value, false),
+        ansi_c(value, true),
+        value.replace('\'', "'\\''").into_bytes(),
+        value.replace('\'', "'\"'\"'").into_bytes(),
+        escaped(value, "\"\\$`"),
+    ]
+}
+
+/// The value inside `$'…'`; `octal` writes every byte beyond ASCII as a number.
+fn ansi_c(value: &str, octal: bool) -> Vec<u8> {
+    let mut text = Vec::new();
+    for &byte in value.as_bytes() {
+        match byte {
+            b'\'' | b'\\' => text.extend([b'\\', byte]),
+            b'\n' => text.extend(b"\\n"),
+            b'\r' => text.extend(b"\\r"),
+            b'\t' => text.extend(b"\\t"),
+            0x07 => text.extend(b"\\a"),
+            0x08 => text.extend(b"\\b"),
+            0x0b => text.extend(b"\\v"),
+            0x0c => text.extend(b"\\f"),
+            0x1b => text.extend(b"\\E"),
+            0..0x20 | 0x7f => text.extend(format!("\\{byte:03o}").into_bytes()),
+            0x80.. if octal => text.extend(format!("\\{byte:03o}").into_bytes()),
+            _ => text.push(byte),
+        }
+    }
+    text
+}
+
+/// What stands between two bytes when each is printed as a number.
+const BETWEEN: [&str; 10] = [" ", "\n", ":", "-", ",", ", ", "%", "\\x", " 0x", ", 0x"];
+
+/// Each byte as two hexadecimal digits with something between them, as loops around `printf` do.
+fn joined(bytes: &[u8], forms: &mut BTreeSet<Vec<u8>>) {
+    for between in BETWEEN {
+        for part in std::iter::once(bytes).chain(tiles(bytes)) {
+            for digits in [HEXLOWER.encode(part), HEXUPPER.encode(part)] {
+                forms.insert(groups(digits.as_bytes(), &[2], between));
+            }
+        }
+    }
+}
+
+/// Bytes that are looked for together where the rest may be elsewhere or was not printed: programs
+/// that dump break lines anywhere and begin each with an address.
+const TILE: usize = 4;
+
+/// Pieces of the value that cover all of it.
+fn tiles(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let last = bytes.len() - TILE;
+    (0..last).step_by(TILE).chain([last]).map(move |start| &bytes[start..start + TILE])
+}
+
+/// Pieces of the value as `od`, `hexdump` and `xxd` print them: single bytes, pairs at either
+/// alignment, and pairs with their bytes swapped.
+fn dumped(bytes: &[u8], forms: &mut BTreeSet<Vec<u8>>) {
+    let last = bytes.len() - TILE;
+    for start in (0..last).step_by(TILE).chain([last]) {
+        let tile = &bytes[start..start + TILE];
+        for digits in [HEXLOWER.encode(tile), HEXUPPER.encode(tile)] {
+            forms.insert(groups(digits.as_bytes(), &[4], " "));
+            forms.insert(groups(digits.as_bytes(), &[2, 4], " "));
+        }
+        for start in [start, (start + 1).min(last)] {
+            let pairs = bytes[start..start + TILE].chunks_exact(2);
+            let swapped = pairs.flat_map(|pair| [pair[1], pair[0]]).collect::<Vec<_>>();
+            forms.insert(groups(HEXLOWER.encode(&swapped).as_bytes(), &[4], " "));
+        }
+    }
+}
+
+/// Digits in groups of these sizes, the last size again and again.
+fn groups(digits: &[u8], sizes: &[usize], between: &str) -> Vec<u8> {
+    let (mut text, mut rest, mut sizes) = (Vec::new(), digits, sizes.iter().copied().peekable());
+    let mut size = 1;
+    while !rest.is_empty() {
+        size = sizes.next().unwrap_or(size);
+        let (group, left) = rest.split_at(size.min(rest.len()));
+        if !text.is_empty() {
+            text.extend_from_slice(between.as_bytes());
+        }
+        text.extend_from_slice(group);
+        rest = left;
+    }
+    text
 }
 
 /// The Base64 digits that `bytes` alone determines when `before` (0 to 2) bytes of the same group

@@ -43,6 +43,41 @@ fn forms_of_a_secret_are_replaced() {
 }
 
 #[test]
+fn shell_quoted_and_dumped_secrets_are_replaced() {
+    const SECRET: &str = "it's $a \"pass\" `w` \\ #1 \u{fc}";
+    let programs = [
+        "printf '%q' \"$KEY\"",
+        "LC_ALL=C printf '%q' \"$KEY\"",
+        "printf 'x%q' \"$KEY\"",
+        "echo \"${KEY@Q}\"",
+        "set | grep ^KEY=",
+        "declare -p KEY",
+        "od -An -tx1 -v <<<\"$KEY\"",
+        "od -tx1 <<<\"12345$KEY\"",
+        "od -x <<<\"$KEY\"",
+        "od -x <<<\"1$KEY\"",
+        "for ((i = 0; i < ${#KEY}; i++)); do LC_ALL=C printf '%%%02X' \"'${KEY:i:1}\"; done",
+        "printf '%s' \"$KEY\" | od -An -tx1 -v | tr -d '\\n' | sed 's/ /\\\\x/g'",
+        "printf '%s' \"$KEY\" | od -An -tx1 -v | tr -s ' \\n' ':'",
+    ];
+    let redactor = Redactor::new([("KEY", SECRET)]);
+    for program in programs {
+        let mut bash = std::process::Command::new("bash");
+        bash.args(["-c", program]).env("KEY", SECRET).env("LC_ALL", "C.UTF-8");
+        let printed = bash.output().expect("bash runs").stdout;
+        let mut clean = Vec::new();
+        redactor.bytes(&printed, 0, &mut clean);
+        let (printed, clean) = (String::from_utf8_lossy(&printed), String::from_utf8_lossy(&clean));
+        assert!(clean.contains("[redacted:KEY]"), "{program}: {printed} -> {clean}");
+        // `pass`, as it is and in numbers of either order.
+        for part in ["pass", "70 61 73 73", "7061 7373", "6170 7373", "%70%61"] {
+            let shown = clean.to_lowercase().contains(part);
+            assert!(!shown, "{program}: {printed} -> {clean}");
+        }
+    }
+}
+
+#[test]
 fn base64_is_found_wherever_the_value_stands() {
     for before in ["", "a", "ab", "abc", "user:"] {
         for after in ["", "z", "zz"] {

@@ -12,6 +12,7 @@ use rollout_protocol::wire::offer::Work;
 
 use super::execution::Execution;
 use super::room::Seat;
+use super::seat::Seated;
 use super::tickets::Holder;
 use super::{Shared, finish};
 use crate::environment::Labels;
@@ -45,9 +46,10 @@ pub(super) async fn drive(
     seat: Seat,
     running: Pin<Box<impl Future<Output = Ended> + Send>>,
 ) {
+    execution.place.sit(seat);
     let ended = running.await;
     execution.ends();
-    drop(seat);
+    execution.place.clear();
     finish::finish(&shared, execution, ended).await;
 }
 
@@ -58,7 +60,7 @@ async fn run(shared: &Arc<Shared>, execution: &Arc<Execution>) -> Ended {
     }
 }
 
-async fn run_trial(shared: &Shared, execution: &Arc<Execution>, trial: TrialRef) -> Ended {
+async fn run_trial(shared: &Arc<Shared>, execution: &Arc<Execution>, trial: TrialRef) -> Ended {
     let documents = match shared.documents.cached(&trial) {
         Some(documents) => documents,
         None => tokio::select! {
@@ -80,6 +82,8 @@ async fn run_trial(shared: &Shared, execution: &Arc<Execution>, trial: TrialRef)
         stop: execution.stops(),
         phases: execution.clone(),
         pacing: shared.paces.of(&execution.offer),
+        slot: Arc::new(Seated { shared: shared.clone(), execution: execution.clone() }),
+        max_park: execution.offer.pacing.max_park(),
     };
     Ended::Finished(shared.runner.run(context).await)
 }
@@ -101,6 +105,8 @@ async fn run_eval(shared: &Arc<Shared>, execution: &Arc<Execution>) -> Ended {
         stop: execution.stops(),
         phases: execution.clone(),
         tickets: Arc::new(Holder { shared: shared.clone(), execution: execution.clone() }),
+        slot: Arc::new(Seated { shared: shared.clone(), execution: execution.clone() }),
+        max_park: execution.offer.pacing.max_park(),
     };
     Ended::Eval(shared.runner.eval(context).await)
 }

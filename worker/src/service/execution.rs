@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use rollout_protocol::dependency::Dependency;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::control::StopLevel;
@@ -13,6 +14,7 @@ use rollout_protocol::wire::stage::StageMark;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::seat::SeatPlace;
 use crate::port::{Delivery, Token};
 use crate::trial::PhaseSink;
 
@@ -47,6 +49,10 @@ pub(super) struct Execution {
     announced: AtomicBool,
     /// Where it is in its eval.
     stage: Mutex<Option<StageMark>>,
+    /// What it waits for.
+    parked: Mutex<Option<Dependency>>,
+    /// Where it sits.
+    pub(super) place: SeatPlace,
     stop: watch::Sender<Option<StopLevel>>,
 }
 
@@ -64,6 +70,8 @@ impl Execution {
             begun: AtomicBool::new(false),
             announced: AtomicBool::new(false),
             stage: Mutex::default(),
+            parked: Mutex::default(),
+            place: SeatPlace::default(),
             stop: watch::Sender::new(stop),
         }
     }
@@ -166,6 +174,7 @@ impl Execution {
             phase: self.phase(),
             claiming: !self.has_begun(),
             stage: *self.stage.lock().unwrap_or_else(PoisonError::into_inner),
+            parked: *self.parked.lock().unwrap_or_else(PoisonError::into_inner),
         }
     }
 }
@@ -173,6 +182,11 @@ impl Execution {
 impl PhaseSink for Execution {
     fn entered(&self, phase: Phase) {
         self.phase.store(phase as u8, Ordering::Relaxed);
+        self.moved.store(true, Ordering::Relaxed);
+    }
+
+    fn parked(&self, on: Option<Dependency>) {
+        *self.parked.lock().unwrap_or_else(PoisonError::into_inner) = on;
         self.moved.store(true, Ordering::Relaxed);
     }
 }

@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rollout_protocol::limits;
@@ -108,6 +109,8 @@ fn words(shared: &Shared, executions: &[Arc<Execution>]) -> Hello {
     let config = &shared.config;
     let profile = config.profile.borrow().clone();
     let own = executions.iter().map(|execution| execution.line());
+    let low_disk = shared.low_disk.load(Ordering::Relaxed);
+    let free = u32::try_from(shared.rooms.free()).unwrap_or(u32::MAX);
     Hello {
         worker: config.worker.clone(),
         host: config.owner.host.clone(),
@@ -115,11 +118,12 @@ fn words(shared: &Shared, executions: &[Arc<Execution>]) -> Hello {
         store: shared.store.identity().to_owned(),
         pool: config.pool.clone(),
         slots: config.slots,
-        free: u32::try_from(shared.rooms.free()).unwrap_or(u32::MAX),
+        free: if low_disk { 0 } else { free },
         budget: config.budget,
         providers: profile.providers,
         variables: profile.variables,
         draining: shared.is_closing(),
+        low_disk,
         gone: false,
         executions: own.chain(shared.adopted.lines()).collect(),
     }

@@ -29,6 +29,7 @@ mod pull;
 mod registry;
 mod report;
 mod room;
+mod seat;
 mod tickets;
 
 #[cfg(test)]
@@ -58,6 +59,7 @@ use self::paces::Paces;
 use self::registry::Registry;
 use self::report::Outbox;
 use self::room::Rooms;
+use crate::disk::DiskWatch;
 use crate::environment::Owner;
 use crate::eval::{self, EvalContext, EvalDraft, Repositories};
 use crate::outage::Outage;
@@ -75,6 +77,11 @@ const LAST_HELLO: Duration = Duration::from_secs(2);
 pub trait Runner: Send + Sync + fmt::Debug {
     /// Runs one execution until its environment is gone. May panic; must heed `context.stop`.
     async fn run(&self, context: TrialContext) -> Finished;
+
+    /// The disks that its executions depend on.
+    fn disks(&self) -> Arc<DiskWatch> {
+        Arc::default()
+    }
 
     /// Runs one execution of an eval until its environment is gone. May panic; must heed
     /// `context.stop`. A runner of trials alone says so.
@@ -105,6 +112,10 @@ impl Runner for LocalRunner {
 
     async fn eval(&self, context: EvalContext) -> EvalDraft {
         eval::run(context, &self.services, &self.repositories).await
+    }
+
+    fn disks(&self) -> Arc<DiskWatch> {
+        Arc::clone(&self.services.disks)
     }
 }
 
@@ -236,6 +247,8 @@ struct Shared {
     over: mpsc::UnboundedSender<tickets::Over>,
     /// Room for claims that wait without a slot.
     off_slot: Arc<Semaphore>,
+    /// Room for executions that wait for a service without a slot.
+    parked: Arc<Semaphore>,
     /// What is asked of the worker, by whomever.
     shutdown: watch::Sender<Shutdown>,
     /// No more work is asked for: what is given back now does not come here again.
@@ -247,6 +260,9 @@ struct Shared {
     pull_outage: Outage,
     store_outage: Outage,
     spool_outage: Outage,
+    disks: Arc<DiskWatch>,
+    /// A disk has too little room for more work.
+    low_disk: AtomicBool,
 }
 
 impl Worker {
@@ -270,6 +286,7 @@ impl Worker {
             over: ended,
             rooms: Arc::new(Rooms::new(config.slots, &config.budget)),
             off_slot: Arc::new(Semaphore::new(slots)),
+            parked: Arc::new(Semaphore::new(slots)),
             shutdown: watch::Sender::default(),
             pulls_ended: watch::Sender::default(),
             offline: AtomicBool::new(false),
@@ -277,6 +294,8 @@ impl Worker {
             queue_outage: Outage::new("the queue"),
             store_outage: Outage::new("the blob store"),
             spool_outage: Outage::new("the spool"),
+            disks: runner.disks(),
+            low_disk: AtomicBool::new(false),
             config,
             source,
             store,
@@ -304,6 +323,7 @@ impl Worker {
             supervise::spawn("line", line::watch(shared.clone())),
             supervise::spawn("controls", drain::obey(shared.clone())),
             supervise::spawn("shutdown", drain::pass_on(shared.clone(), shutdown)),
+            supervise::spawn("disks", watch_disks(shared.disks.clone())),
         ]
         .into_iter()
         .collect();
@@ -327,6 +347,11 @@ impl Worker {
         };
         Ended { why, unreported: shared.registry.len() }
     }
+}
+
+/// Watches the disks, for ever.
+async fn watch_disks(disks: Arc<DiskWatch>) -> Infallible {
+    disks.watch().await
 }
 
 impl Shared {

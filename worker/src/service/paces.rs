@@ -17,7 +17,7 @@ impl Paces {
     /// The limiter of an offer's run, if it needs one. Limits that changed take the place of the
     /// former ones, which hold for what runs already.
     pub(super) fn of(&self, offer: &Offer) -> Option<Arc<Pacing>> {
-        if offer.pacing.is_free() {
+        if offer.pacing.limits_nothing() {
             return None;
         }
         let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -22,6 +23,9 @@ const WAIT: Duration = Duration::from_secs(2);
 const BATCH: usize = 1024;
 /// How often a full spool is looked at again.
 const SPOOL_LOOK: Duration = Duration::from_millis(250);
+
+/// How often a disk without room is looked at again.
+const DISK_LOOK: Duration = Duration::from_secs(1);
 
 /// Everything the worker does for deliveries.
 pub(super) type Tasks = FuturesUnordered<Task<()>>;
@@ -79,8 +83,15 @@ async fn next_batch(shared: &Arc<Shared>) -> (Reservation, Option<Vec<Delivery>>
     let slots = shared.config.slots as usize;
     let room = shared.registry.room_below(slots + limits::UNREPORTED_PER_WORKER).await;
     room_in_spool(shared).await;
-    shared.line.ready_for_more().await;
-    let reservation = shared.rooms.reserve(room.min(BATCH)).await;
+    let reservation = loop {
+        room_on_disks(shared).await;
+        shared.line.ready_for_more().await;
+        let reservation = shared.rooms.reserve(room.min(BATCH)).await;
+        // A slot may have been waited for while what runs filled a disk.
+        if shared.disks.low().await.is_none() {
+            break reservation;
+        }
+    };
     let mut patience = shared.pull_outage.patience();
     tracing::debug!("pulling {:?}", reservation.room());
     let pulled = shared.source.pull(reservation.room(), WAIT).await;
@@ -105,6 +116,21 @@ async fn room_in_spool(shared: &Shared) {
     }
     while full() || shared.spool_outage.lasts() {
         tokio::time::sleep(SPOOL_LOOK).await;
+    }
+}
+
+/// Waits until every disk has room for more work. A shortage and its end are said once.
+async fn room_on_disks(shared: &Shared) {
+    while let Some(low) = shared.disks.low().await {
+        if !shared.low_disk.swap(true, Ordering::Relaxed) {
+            tracing::warn!("{low}: taking no work until there is more room");
+            shared.registry.note_change();
+        }
+        tokio::time::sleep(DISK_LOOK).await;
+    }
+    if shared.low_disk.swap(false, Ordering::Relaxed) {
+        tracing::info!("there is room on every disk again: taking work");
+        shared.registry.note_change();
     }
 }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::digest::Digest;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::ExecutionRecord;
 use rollout_protocol::version::RUN_FORMAT;
@@ -12,6 +13,7 @@ use rollout_protocol::wire::hello::Running;
 use serde::{Deserialize, Serialize};
 
 use super::draft::{Draft, Role};
+use crate::digest_line;
 
 /// Name of the file that makes an entry whole.
 pub(super) const FILE: &str = "entry.json";
@@ -43,6 +45,9 @@ pub(super) struct Entry {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct EntryFile {
     pub(super) media_type: MediaType,
+    /// Digest of its content; entries of former versions have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) digest: Option<Digest>,
     #[serde(flatten)]
     pub(super) role: Role,
 }
@@ -72,11 +77,20 @@ impl Kept {
         self.dir.join(index.to_string())
     }
 
+    /// The first file whose stored content is not what was written, and the content's digest.
+    pub(super) fn changed(&self, blobs: &[BlobRef]) -> Option<(PathBuf, Digest)> {
+        let files = self.entry.files.iter().zip(blobs).enumerate();
+        let changed =
+            |file: &EntryFile, blob: &BlobRef| file.digest.is_some_and(|d| d != blob.digest);
+        let mut changed = files.filter(|(_, (file, blob))| changed(file, blob));
+        changed.next().map(|(index, (_, blob))| (self.file(index), blob.digest))
+    }
+
     /// How a hello shows it.
     pub(super) fn line(&self) -> Running {
         let (run, item, try_id, exec) = self.entry.record.ids();
         let phase = Phase::Teardown;
-        Running { run, item, try_id, exec, phase, claiming: false, stage: None }
+        Running { run, item, try_id, exec, phase, claiming: false, stage: None, parked: None }
     }
 
     /// The entry in a directory. `None` when it never became whole.
@@ -89,7 +103,8 @@ impl Kept {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        let entry: Entry = serde_json::from_slice(&bytes)?;
+        let text = digest_line::check(&bytes).map_err(io::Error::other)?;
+        let entry: Entry = serde_json::from_slice(text)?;
         if entry.format > RUN_FORMAT {
             let text = format!("its format {} is newer than {RUN_FORMAT}", entry.format);
             return Err(io::Error::other(text));

@@ -2,9 +2,10 @@
 //! leaves either the mark of an unfinished execution or a whole entry.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
+use rollout_protocol::digest::{Digest, Hasher};
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::version::RUN_FORMAT;
@@ -12,6 +13,10 @@ use rollout_protocol::version::RUN_FORMAT;
 use super::draft::Loose;
 use super::entry::{self, Ending, Entry, EntryFile, Kept};
 use super::{SCRATCH, SPOOL, discard};
+use crate::digest_line;
+
+/// Bytes of a file that are read at once.
+const CHUNK: usize = 64 * 1024;
 
 /// One change of the disk. Doing it again does no harm.
 #[derive(Debug)]
@@ -48,11 +53,12 @@ pub(super) fn plan(worker_dir: &Path, ending: Ending) -> io::Result<(Kept, Vec<S
             entry.record.add_error(vanished(&file));
             continue;
         }
+        let digest = Some(digest(if file.exists() { &file } else { &to })?);
         steps.extend([Step::Move { from: file, to: to.clone() }, Step::Sync(to)]);
-        entry.files.push(EntryFile { media_type, role });
+        entry.files.push(EntryFile { media_type, digest, role });
     }
     let (unready, whole) = (dir.join("entry.json.new"), dir.join(entry::FILE));
-    let bytes = serde_json::to_vec(&entry)?;
+    let bytes = digest_line::append(serde_json::to_vec(&entry)?);
     steps.extend([
         Step::Write { path: unready.clone(), bytes },
         Step::Sync(unready.clone()),
@@ -78,6 +84,19 @@ impl Step {
                 discard(dir);
                 Ok(())
             }
+        }
+    }
+}
+
+fn digest(path: &Path) -> io::Result<Digest> {
+    let (mut file, mut hasher) = (File::open(path)?, Hasher::default());
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        match file.read(&mut chunk) {
+            Ok(0) => return Ok(hasher.finish()),
+            Ok(read) => hasher.update(&chunk[..read]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
 }

@@ -24,7 +24,7 @@ pub(crate) async fn publish(store: &dyn BlobStore, outage: &Outage, kept: &Kept)
                 return report;
             }
             Err(error) if error.is_transient() => patience.failed(&error).await,
-            Err(error) => return unstorable(kept, &error),
+            Err(error) => return unstorable(kept, &chain(&error)),
         }
     }
 }
@@ -33,7 +33,12 @@ async fn store_once(store: &dyn BlobStore, kept: &Kept) -> Result<Report, StoreE
     let entry = &kept.entry;
     let files = entry.files.iter().enumerate();
     let contents = files.map(|(index, file)| Content::File(kept.file(index), file.media_type));
-    let record = entry.record_with(store.put_many(contents.collect()).await?);
+    let blobs = store.put_many(contents.collect()).await?;
+    if let Some((file, found)) = kept.changed(&blobs) {
+        let file = file.display();
+        return Ok(unstorable(kept, &format!("{file} changed on disk, its digest is {found} now")));
+    }
+    let record = entry.record_with(blobs);
     let blob = put_json(store, &record).await?;
     if entry.marker {
         put_marker(store, &record, &blob).await?;
@@ -61,14 +66,19 @@ async fn put_marker(
     Ok(())
 }
 
-fn unstorable(kept: &Kept, error: &StoreError) -> Report {
+fn unstorable(kept: &Kept, reason: &str) -> Report {
     let record = &kept.entry.record;
-    let message = format!("the result could not be stored: {}", chain(error));
+    let message = format!("the result could not be stored: {reason}");
     let (.., exec) = record.ids();
     tracing::error!("execution {exec}: {message}");
     let error = TrialError::transient(ErrorType::InternalError, ErrorCode::STORE_FAILED, message)
         .in_phase(Phase::Collection);
     let (durations, timestamps) = (record.durations().clone(), record.timestamps().clone());
+    if let Some(phase) = kept.entry.stopped {
+        // It has no verdict, and gets none.
+        let (reason, phase, cost) = (LostReason::Stopped, Some(phase), record.verdict().cost);
+        return record.report(Body::Lost { reason, phase, record: None, cost });
+    }
     record.report(failed_body(error, durations, timestamps))
 }
 

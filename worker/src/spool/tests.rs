@@ -26,7 +26,7 @@ use crate::environment::{Labels, Owner};
 use crate::port::{Contact, Delivery, QueueError, Refused, Room, Token, WorkSource};
 use crate::store::{BlobStore as _, get_json};
 use crate::testing::{FaultyStore, Sample, draft};
-use crate::trial::{CapturedFile, FileRole, PhaseSink, TrialContext};
+use crate::trial::{CapturedFile, FileRole, OwnSlot, PhaseSink, TrialContext};
 
 const REASON: LostReason = LostReason::WorkerDied;
 
@@ -131,6 +131,8 @@ impl Scene {
             stop: watch::channel(None).1,
             phases: Arc::new(Nobody),
             pacing: None,
+            slot: Arc::new(OwnSlot),
+            max_park: std::time::Duration::ZERO,
         };
         context.create_scratch().await.unwrap();
         for name in ["a.txt", "logs.tar", "litter"] {
@@ -249,6 +251,46 @@ async fn a_death_at_any_call_of_the_store_only_repeats() {
         scene.assert_published(&heard[0]).await;
         assert!(scene.is_clean());
     }
+}
+
+#[tokio::test]
+async fn spooled_file_that_changed_on_disk_fails_its_try_and_is_in_no_record() {
+    for file in ["0", "1"] {
+        let scene = Scene::new().await;
+        Spool::new(scene.dir.path().to_owned()).keep(&scene.ending()).await.unwrap();
+        let exec = scene.context.labels.exec.to_string();
+        let path = scene.dir.path().join("spool").join(exec).join(file);
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[3] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(scene.recover().await.published, 1);
+        let heard = scene.queue.heard();
+        let Body::Result(body) = &heard[0].body else { panic!("{heard:?}") };
+        let error = body.verdict.error.as_ref().expect("an error");
+        assert!(error.is_retryable() && error.message.contains("changed on disk"), "{error:?}");
+        assert_eq!((body.verdict.reward, &body.record), (None, &None));
+        assert_eq!(scene.store.documents(), Vec::<String>::new());
+        assert!(scene.is_clean());
+    }
+}
+
+#[tokio::test]
+async fn spooled_entry_with_any_changed_byte_is_not_published() {
+    let scene = Scene::new().await;
+    Spool::new(scene.dir.path().to_owned()).keep(&scene.ending()).await.unwrap();
+    let exec = scene.context.labels.exec.to_string();
+    let path = scene.dir.path().join("spool").join(exec).join("entry.json");
+    let whole = fs::read(&path).unwrap();
+    for at in (0..whole.len() - 1).step_by(11) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        let recovered = scene.recover().await;
+        assert_eq!((recovered.published, recovered.left), (0, 1), "changed at {at}");
+    }
+    fs::write(&path, &whole).unwrap();
+    assert_eq!(scene.recover().await.published, 1);
+    scene.assert_published(&scene.queue.heard()[0]).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,6 +9,7 @@ use rollout_protocol::spec::task::{Artifact, TaskFormat};
 use super::{CapturedFile, FileRole, TrialContext, within};
 use crate::archive::{self, Cut, Exclude, Kind, Limits, Report, Root, Sanitize};
 use crate::environment::{ByteStream, Environment, Upload};
+use crate::removal;
 use crate::secrets::Redactor;
 use crate::verifier::{TESTS_DIR, VERIFIER_LOGS};
 
@@ -22,6 +23,8 @@ pub(super) struct Artifacts {
     begun: usize,
     entries: u64,
     bytes: u64,
+    /// What the agent made, unmasked, for a verifier.
+    made: Vec<PathBuf>,
     pub(super) records: Vec<ArtifactRecord>,
     pub(super) files: Vec<CapturedFile>,
 }
@@ -163,6 +166,7 @@ impl Artifacts {
         };
         // What a verifier gets is what the agent made; what is kept shows no secrets.
         let made = as_made(file);
+        self.made.push(made.clone());
         let sanitizing = archive::sanitize(stream, &made, options);
         let Ok(clean) = tokio::time::timeout(super::COPY_LIMIT, sanitizing).await else {
             let limit = super::COPY_LIMIT;
@@ -197,6 +201,15 @@ impl Artifacts {
                 .then(|| format!("{skipped} entries were left out: links that lead out, devices"));
         }
         None
+    }
+
+    /// Removes what is not masked: no verifier needs it any more.
+    pub(super) async fn forget_made(&mut self) {
+        for made in self.made.drain(..) {
+            if let Err(error) = removal::remove(&made).await {
+                tracing::warn!("cannot remove {}: {error}", made.display());
+            }
+        }
     }
 
     fn charge(&mut self, report: &Report) {

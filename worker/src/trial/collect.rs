@@ -12,11 +12,9 @@ use super::score::Score;
 use super::{CapturedFile, FileRole, within};
 use crate::archive::{self, ArchivePath, Captured, Cut, Exclude, Limits, Root, Sanitize};
 use crate::environment::{ByteStream, Environment, Failure};
+use crate::exec;
 use crate::secrets::Redactor;
-use crate::verifier::VERIFIER_LOGS;
-
-/// Everything that scripts log to.
-const LOGS: &str = "/logs";
+use crate::verifier::{LOGS, VERIFIER_LOGS};
 
 /// What to collect.
 #[derive(Debug, Clone, Copy)]
@@ -83,7 +81,27 @@ impl Logs {
 }
 
 /// Collects logs into a file, and the verifier's numbers where it ended well.
+///
+/// What an agent left running can change files while they are read, so that no number can be read.
+/// Everything that runs is ended then, and the logs are read once more.
 pub(super) async fn collect(
+    environment: &dyn Environment,
+    what: What,
+    file: PathBuf,
+    redactor: &Redactor,
+    wanted: Option<&Wanted<'_>>,
+) -> Collected {
+    let collected = once(environment, what, file.clone(), redactor, wanted).await;
+    let unreadable = matches!(collected.score, Some(Err(RewardError::Unreadable { .. })));
+    if !unreadable || exec::kill(environment).await.is_some() {
+        return collected;
+    }
+    let file = file.with_extension("again.tar");
+    let again = once(environment, what, file, redactor, wanted).await;
+    Collected { logs: again.logs.or(collected.logs), ..again }
+}
+
+async fn once(
     environment: &dyn Environment,
     what: What,
     file: PathBuf,

@@ -118,6 +118,7 @@ impl Run<'_> {
         let (provider, request) = ready.map_err(|error| error.into_error(&self.redactor))?;
         self.may_start().await?;
         self.main.create(provider, request, &self.redactor).await?;
+        self.ctx.phases.parked(None);
         if let Some(check) = &self.ctx.task.environment.healthcheck {
             let capture = || self.outputs.aside(&self.redactor);
             let ready = Box::pin(health::ready(self.main.up(), check, capture)).await;
@@ -143,9 +144,26 @@ impl Run<'_> {
         let image = setup::image(ctx, task, provider.as_ref(), &source, log).await?;
         self.outputs.building = false;
         let uploads = setup::uploads(ctx, services, plan, &mut self.parts).await?;
+        self.fetch_tests().await?;
         let (purpose, image) = (Purpose::Agent, (source, image));
         let request = setup::request(ctx, services, task, purpose, image, uploads, &mut self.parts);
         Ok((provider, request.await?))
+    }
+
+    /// Fetches the tests before the agent begins: a store that is away later costs no agent's work.
+    /// What is wrong with them for good is found when they are needed.
+    async fn fetch_tests(&mut self) -> Result<(), SetupError> {
+        for step in &self.ctx.task.steps {
+            let Some(tests) = step.files.tests.as_ref().filter(|_| !setup::has_tests(step)) else {
+                continue;
+            };
+            match self.services.files.archive("the tests", tests).await {
+                Ok(part) => self.parts.push(part),
+                Err(error) if error.is_no_answer() => return Err(SetupError::Files(error)),
+                Err(_) => {}
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn capture(&mut self, stage: Stage, step: &StepSpec) -> Arc<Capture> {
@@ -175,7 +193,7 @@ impl Run<'_> {
     async fn script(&mut self, stage: Stage, script: Option<Script>) -> Result<(), Halt> {
         let Some(script) = script else { return Ok(()) };
         let capture = self.outputs.capture(stage, None, &self.redactor);
-        let ended = execute::script(self.main.up(), script, capture).await;
+        let ended = execute::agent_script(self.main.up(), script, capture).await;
         self.judge(stage, ended)?;
         Ok(())
     }

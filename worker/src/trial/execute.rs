@@ -36,6 +36,23 @@ impl From<ScriptError> for Unwell {
     }
 }
 
+/// Runs a script of the agent and measures what was written when it has ended, before anything
+/// else runs: what the agent wrote is not charged to the verifier.
+pub(super) async fn agent_script(
+    environment: &dyn Environment,
+    agent: Script,
+    capture: Arc<Capture>,
+) -> Result<Exit, Unwell> {
+    let ended = script(environment, agent, capture).await;
+    match environment.check_storage().await {
+        Ok(()) => ended,
+        Err(failure) => {
+            let left = exec::kill(environment).await;
+            Err(Unwell { error: ScriptError::Exec(failure), left })
+        }
+    }
+}
+
 /// Runs a script from the environment's working directory. Unless it ends with a normal code
 /// or is told to spare it, nothing it started is alive afterwards, or the error says so.
 pub(super) async fn script(

@@ -15,8 +15,10 @@ use rollout_protocol::phase::Phase;
 
 use super::artifacts::Lack;
 use super::files::FilesError;
+use crate::archive::ArchiveError;
 use crate::environment::{Failure, FailureKind as Kind};
 use crate::secrets::Redactor;
+use crate::shortage::Shortage;
 
 /// Type, code, class and retry class of an error.
 type Reason = (Type, Code, Class, Retry);
@@ -103,10 +105,11 @@ fn image(named: bool, kind: Kind) -> Reason {
         (Type::EnvironmentBuildFailed, Type::EnvironmentBuildTimeout)
     };
     match kind {
-        Kind::Refused => (failed, Code::REFUSED, Class::Task, Retry::Permanent),
+        Kind::Refused | Kind::Unusable => (failed, Code::REFUSED, Class::Task, Retry::Permanent),
         Kind::Resources => resources(),
         Kind::NotPermitted => not_permitted(),
         Kind::DiskFull => (failed, Code::DISK_FULL, OURS, Retry::Transient),
+        Kind::Exhausted => (failed, Code::HOST_EXHAUSTED, OURS, Retry::Transient),
         Kind::Unreachable => (failed, Code::UNREACHABLE, OURS, Retry::Transient),
         Kind::TimedOut => (late, Code::TIMED_OUT, OURS, Retry::Transient),
         Kind::NotStarted
@@ -126,8 +129,11 @@ fn create(kind: Kind) -> Reason {
         Kind::Resources => resources(),
         Kind::NotPermitted => not_permitted(),
         Kind::NotStarted => (failed, Code::EXEC_NOT_STARTED, OURS, Retry::Transient),
+        // The task's own services: they would fail the same way once more.
+        Kind::Unusable => (failed, Code::UNHEALTHY, Class::Task, Retry::Permanent),
         Kind::Gone => (failed, Code::ENVIRONMENT_LOST, OURS, Retry::Transient),
         Kind::DiskFull => (failed, Code::DISK_FULL, OURS, Retry::Transient),
+        Kind::Exhausted => (failed, Code::HOST_EXHAUSTED, OURS, Retry::Transient),
         // Nothing but the task's image and files is in it yet.
         Kind::StorageExceeded => (failed, Code::STORAGE_EXCEEDED, Class::Task, Retry::Permanent),
         Kind::Unreachable => (failed, Code::UNREACHABLE, OURS, Retry::Transient),
@@ -147,12 +153,20 @@ fn not_permitted() -> Reason {
 }
 
 fn disk(kind: Type, source: &std::io::Error) -> Reason {
-    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
-    let code = match source.kind() {
-        StorageFull | QuotaExceeded => Code::DISK_FULL,
-        _ => Code::PROVIDER_ERROR,
-    };
-    (kind, code, OURS, Retry::Transient)
+    (
+        kind,
+        shortage_code(Shortage::of(source)).unwrap_or(Code::PROVIDER_ERROR),
+        OURS,
+        Retry::Transient,
+    )
+}
+
+/// The code for what the host ran out of.
+pub(crate) fn shortage_code(shortage: Option<Shortage>) -> Option<Code> {
+    shortage.map(|shortage| match shortage {
+        Shortage::Disk => Code::DISK_FULL,
+        Shortage::Host => Code::HOST_EXHAUSTED,
+    })
 }
 
 /// Whose script runs: it decides the types and the class of its errors.
@@ -295,12 +309,16 @@ impl ScriptError {
 fn exec(stage: Stage, kind: Kind) -> Reason {
     let (failed, class) = (stage.failed(), stage.class());
     match kind {
-        Kind::NotStarted => (failed, Code::EXEC_NOT_STARTED, class, Retry::Permanent),
+        Kind::NotStarted | Kind::Unusable => {
+            (failed, Code::EXEC_NOT_STARTED, class, Retry::Permanent)
+        }
         Kind::Refused => (failed, Code::REFUSED, class, Retry::Permanent),
         Kind::StorageExceeded => (failed, Code::STORAGE_EXCEEDED, class, Retry::Permanent),
-        Kind::Gone | Kind::Unreachable => lost(failed),
+        Kind::Gone => lost(failed),
+        Kind::Unreachable => (failed, Code::UNREACHABLE, OURS, Retry::Transient),
         Kind::NotPermitted => (failed, Code::NOT_PERMITTED, OURS, Retry::Permanent),
         Kind::DiskFull => (failed, Code::DISK_FULL, OURS, Retry::Transient),
+        Kind::Exhausted => (failed, Code::HOST_EXHAUSTED, OURS, Retry::Transient),
         // The environment is there: what lacks is the host's, and only just now.
         Kind::Resources | Kind::TimedOut | Kind::Service | Kind::LeftBehind => {
             (failed, Code::PROVIDER_ERROR, OURS, Retry::Transient)
@@ -314,8 +332,12 @@ fn place(failed: Type, kind: Kind) -> Reason {
         Kind::Refused | Kind::NotPermitted => (failed, Code::REFUSED, OURS, Retry::Permanent),
         // What fills the environment's storage before the tests come is the agent's doing.
         Kind::StorageExceeded => (failed, Code::STORAGE_EXCEEDED, Class::Agent, Retry::Permanent),
-        Kind::Gone | Kind::Unreachable => lost(failed),
+        // So is a file or link of its own where files have to be placed.
+        Kind::Unusable => (failed, Code::REFUSED, Class::Agent, Retry::Permanent),
+        Kind::Gone => lost(failed),
+        Kind::Unreachable => (failed, Code::UNREACHABLE, OURS, Retry::Transient),
         Kind::DiskFull => (failed, Code::DISK_FULL, OURS, Retry::Transient),
+        Kind::Exhausted => (failed, Code::HOST_EXHAUSTED, OURS, Retry::Transient),
         Kind::Resources | Kind::NotStarted | Kind::TimedOut | Kind::Service | Kind::LeftBehind => {
             (failed, Code::PROVIDER_ERROR, OURS, Retry::Transient)
         }
@@ -329,19 +351,25 @@ fn lost(failed: Type) -> Reason {
 
 impl FilesError {
     fn into_error(self, failed: Type, redactor: &Redactor) -> TrialError {
-        let message = self.chain();
-        let reason = match self {
+        let reason = self.reason().map_or(BUG, |(code, retry)| (failed, code, OURS, retry));
+        error(reason, &self.chain(), redactor)
+    }
+
+    /// Code and retry class; `None` for a defect.
+    pub(crate) fn reason(&self) -> Option<(Code, Retry)> {
+        if let Some(code) = shortage_code(Shortage::of_cause(self)) {
+            return Some((code, Retry::Transient));
+        }
+        Some(match self {
             Self::Store { source, .. } if source.is_transient() => {
-                (failed, Code::STORE_FAILED, OURS, Retry::Transient)
+                (Code::STORE_FAILED, Retry::Transient)
             }
-            Self::Store { .. } => (failed, Code::STORE_FAILED, OURS, Retry::Permanent),
-            Self::Unpack { source, .. } if source.is_disk_full() => {
-                (failed, Code::DISK_FULL, OURS, Retry::Transient)
+            Self::Store { .. } => (Code::STORE_FAILED, Retry::Permanent),
+            Self::Unpack { source: ArchiveError::Io { .. }, .. } | Self::Disk { .. } => {
+                (Code::PROVIDER_ERROR, Retry::Transient)
             }
-            Self::Unpack { .. } => BUG,
-            Self::Disk { source, .. } => disk(failed, &source),
-        };
-        error(reason, &message, redactor)
+            Self::Unpack { .. } => return None,
+        })
     }
 }
 
@@ -397,6 +425,17 @@ pub(super) fn not_collected(why: &str, redactor: &Redactor) -> TrialError {
     error(reason, why, redactor).in_phase(Phase::Collection)
 }
 
+/// Captured output that could not be kept, by what the host ran out of.
+pub(super) fn output_lost(
+    why: &str,
+    shortage: Option<Shortage>,
+    redactor: &Redactor,
+) -> TrialError {
+    let error = not_collected(why, redactor);
+    let code = shortage_code(shortage).unwrap_or_else(|| error.code.clone());
+    TrialError { code, ..error }
+}
+
 /// Processes that may still be alive.
 pub(super) fn processes_left(failure: &Failure, phase: Phase, redactor: &Redactor) -> TrialError {
     let reason = (Type::InternalError, Code::PROCESSES_LEFT, OURS, Retry::Permanent);
@@ -417,9 +456,10 @@ pub(super) fn teardown(failure: &Failure, redactor: &Redactor) -> TrialError {
         Kind::Unreachable => Code::UNREACHABLE,
         Kind::TimedOut => Code::TIMED_OUT,
         Kind::DiskFull => Code::DISK_FULL,
+        Kind::Exhausted => Code::HOST_EXHAUSTED,
         Kind::StorageExceeded => Code::STORAGE_EXCEEDED,
         Kind::Gone => Code::ENVIRONMENT_LOST,
-        Kind::Resources | Kind::NotStarted | Kind::Service | Kind::LeftBehind => {
+        Kind::Resources | Kind::NotStarted | Kind::Unusable | Kind::Service | Kind::LeftBehind => {
             Code::PROVIDER_ERROR
         }
         Kind::Bug => Code::BUG,

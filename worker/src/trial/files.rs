@@ -9,9 +9,12 @@ use std::sync::{Arc, Mutex};
 use lru::LruCache;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::digest::Digest;
+use rollout_protocol::id::RunId;
 use tokio::sync::OnceCell;
 
+use super::bases::RunBases;
 use crate::archive::{self, ArchiveError, Limits};
+use crate::environment::BaseDigests;
 use crate::removal;
 use crate::store::{BlobStore, StoreError};
 
@@ -87,6 +90,11 @@ pub enum FilesError {
 }
 
 impl FilesError {
+    /// Whether the store gave no answer.
+    pub(super) fn is_no_answer(&self) -> bool {
+        matches!(self, Self::Store { source, .. } if source.is_no_answer())
+    }
+
     /// The message with the chain of causes.
     pub(crate) fn chain(&self) -> String {
         crate::outage::chain(self)
@@ -114,6 +122,19 @@ impl TaskFiles {
             parts: Mutex::new(LruCache::unbounded()),
             counter: AtomicU64::new(0),
         })
+    }
+
+    /// Where the digests of base images that a run has chosen are kept.
+    pub fn base_digests(&self, run: RunId) -> Arc<dyn BaseDigests> {
+        Arc::new(RunBases::new(Arc::clone(&self.store), run))
+    }
+
+    /// Whether the store answers.
+    pub async fn is_answered(&self) -> bool {
+        match self.store.contains(&Digest::of(b"")).await {
+            Ok(_) => true,
+            Err(error) => !error.is_no_answer(),
+        }
     }
 
     /// The whole of a small part.

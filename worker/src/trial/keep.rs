@@ -19,7 +19,7 @@ use crate::agent::{self, bash, shell};
 use crate::archive::{self, Limits};
 use crate::environment::{Command, Upload};
 use crate::exec::{self, End, Normal};
-use crate::verifier::{TESTS_DIR, VERIFIER_LOGS};
+use crate::verifier::{TESTS_DIR, fresh_logs};
 
 /// A script among the files for the working directory that makes the step ready and goes.
 const SETUP: &str = "setup.sh";
@@ -50,8 +50,8 @@ impl Run<'_> {
         let (mut uploads, mut parts, mut has_setup) = (Vec::new(), Vec::new(), false);
         if index > 0 {
             // Nothing of the verification before may be seen.
-            let fresh = [TESTS_DIR, VERIFIER_LOGS];
-            uploads.extend(fresh.map(|path| Upload::FreshDir { path: path.to_owned() }));
+            uploads.push(Upload::FreshDir { path: TESTS_DIR.to_owned() });
+            uploads.extend(fresh_logs());
             setup::instruction(ctx, files, step, &mut uploads).await?;
             let plan = agent::plan(&ctx.agent, ctx.task.format, step).unwrap_or_default();
             setup::solution(ctx, files, &plan, &mut uploads, &mut parts).await?;

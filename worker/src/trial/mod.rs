@@ -8,6 +8,8 @@
 
 mod apart;
 mod artifacts;
+mod bases;
+mod blame;
 mod collect;
 mod course;
 mod execute;
@@ -16,6 +18,7 @@ mod files;
 mod health;
 mod keep;
 mod outputs;
+pub(crate) mod park;
 mod record;
 mod rewards;
 mod run;
@@ -39,7 +42,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use rollout_protocol::blob::MediaType;
+use rollout_protocol::dependency::Dependency;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::TrialRecord;
@@ -50,13 +55,14 @@ use rollout_protocol::spec::task::{StepSpec, TaskSpec};
 use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::watch;
 
+use crate::disk::DiskWatch;
 use crate::environment::{Failure, FailureKind, Labels, Provider};
 use crate::pacing::Pacing;
 use crate::secrets::TrialVariables;
 use crate::spool::ScratchMark;
 use crate::supervise;
 
-pub(crate) use self::failure::ending;
+pub(crate) use self::failure::{ending, shortage_code};
 pub use self::files::{FilesError, TaskFiles, TaskPart};
 pub use self::run::run;
 
@@ -73,6 +79,8 @@ pub struct TrialServices {
     pub files: TaskFiles,
     /// Variables that the operator exported to trials.
     pub variables: TrialVariables,
+    /// The disks of this worker.
+    pub disks: Arc<DiskWatch>,
     /// Name of this host.
     pub host: String,
 }
@@ -101,6 +109,10 @@ pub struct TrialContext {
     pub phases: Arc<dyn PhaseSink>,
     /// How fast this worker goes about the run's work, when that is limited.
     pub pacing: Option<Arc<Pacing>>,
+    /// The slot that it occupies.
+    pub slot: Arc<dyn Slot>,
+    /// Longest time in which it waits for a service that gives no answer; zero does not wait.
+    pub max_park: Duration,
 }
 
 impl TrialContext {
@@ -141,6 +153,33 @@ pub(crate) async fn create_scratch(
 pub trait PhaseSink: Send + Sync + fmt::Debug {
     /// A phase began.
     fn entered(&self, phase: Phase);
+
+    /// It waits for a service that gives no answer, or does not wait any more.
+    fn parked(&self, on: Option<Dependency>) {
+        let _unheard = on;
+    }
+}
+
+/// The slot that an execution occupies at its worker.
+#[async_trait]
+pub trait Slot: Send + Sync + fmt::Debug {
+    /// Gives the slot to others while the execution waits without an environment, if the worker
+    /// has room for one more that waits.
+    fn leave(&self);
+
+    /// Has a slot again.
+    async fn take(&self);
+}
+
+/// The slot of an execution that has nobody to share with.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OwnSlot;
+
+#[async_trait]
+impl Slot for OwnSlot {
+    fn leave(&self) {}
+
+    async fn take(&self) {}
 }
 
 /// What an execution left when its environment is gone.

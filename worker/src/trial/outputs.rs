@@ -11,6 +11,7 @@ use super::failure::Stage;
 use super::{CapturedFile, FileRole};
 use crate::exec::{self, Capture, Captured};
 use crate::secrets::Redactor;
+use crate::shortage::Shortage;
 
 /// Where the log of a failed image build goes, below the trial's directory.
 const BUILD_LOG: &str = "setup/build.log";
@@ -39,7 +40,7 @@ pub(super) struct Kept {
     pub(super) verifier_stdout: Option<String>,
     pub(super) verifier_stderr: Option<String>,
     /// Why some of it is missing.
-    pub(super) failures: Vec<String>,
+    pub(super) failures: Vec<(String, Option<Shortage>)>,
 }
 
 impl Outputs {
@@ -83,7 +84,8 @@ impl Outputs {
             match capture.finish() {
                 Ok(captured) => self.finished.push((stage, directory, captured)),
                 Err(error) => {
-                    kept.failures.push(format!("output of {directory} is lost: {error}"));
+                    let why = format!("output of {directory} is lost: {error}");
+                    kept.failures.push((why, Shortage::of(&error)));
                 }
             }
         }

@@ -33,14 +33,18 @@ impl Run<'_> {
             Outcome::Failed
         };
         let Score { reward, rewards } = self.score.clone().unwrap_or_default();
-        Verdict { outcome, reward, rewards, cost, error: self.first.clone() }
+        let unverified_steps = match outcome {
+            Outcome::Completed => self.unverified_steps(),
+            Outcome::Failed | Outcome::Cancelled | Outcome::Unverified => Vec::new(),
+        };
+        Verdict { outcome, reward, rewards, cost, error: self.first.clone(), unverified_steps }
     }
 
     /// The record and its files.
     pub(super) fn draft(mut self, ended: Ended) -> Draft {
         let kept = self.outputs.finish();
-        for why in kept.failures {
-            self.later.push(failure::not_collected(&why, &self.redactor));
+        for (why, shortage) in kept.failures {
+            self.later.push(failure::output_lost(&why, shortage, &self.redactor));
         }
         let (durations, timestamps) = self.timing.finish();
         let sites = [Some(&self.main), self.apart.as_deref()];
@@ -51,6 +55,7 @@ impl Run<'_> {
                 outcome: Outcome::Cancelled,
                 reward: None,
                 rewards: Rewards::new(),
+                unverified_steps: Vec::new(),
                 ..verdict
             };
         } else if verdict.outcome == Outcome::Failed && verdict.error.is_none() {

@@ -20,10 +20,10 @@ pub(super) struct Wanted<'a> {
 }
 
 impl<'a> Wanted<'a> {
-    /// What a task of a format is asked for.
+    /// Both files, whatever the format: which one counts where both are there is the format's.
     pub(super) fn of(format: TaskFormat, settings: &'a VerifierSettings) -> Self {
         let files: &[&str] = match format {
-            TaskFormat::Rollout => &[REWARD_FILE],
+            TaskFormat::Rollout => &[REWARD_FILE, KEYED_FILE],
             TaskFormat::Harbor => &[KEYED_FILE, REWARD_FILE],
         };
         Self { files, key: settings.reward_key.as_deref() }

@@ -5,11 +5,13 @@
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt as _;
+use rollout_protocol::dependency::Dependency;
 use rollout_protocol::error::{ErrorClass, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::EnvironmentRecord;
 use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::{SemaphorePermit, watch};
+use tokio::time::Instant;
 
 use super::artifacts::Artifacts;
 use super::collect::{self, Collected, Logs, What};
@@ -17,6 +19,7 @@ use super::course::{Course, Halt};
 use super::failure;
 use super::files::TaskPart;
 use super::outputs::Outputs;
+use super::park::{Park, Waited, Waiter};
 use super::record::Ended;
 use super::rewards::Wanted;
 use super::score::Score;
@@ -25,39 +28,112 @@ use super::step::StepRun;
 use super::teardown::{self, Torn};
 use super::timing::Timing;
 use super::{CapturedFile, Finished, TrialContext, TrialServices, setup};
-use crate::environment::Failure;
+use crate::environment::{Failure, Provider};
 use crate::secrets::Redactor;
 use crate::supervise::panic_message;
 
 /// Runs one execution of a trial to its end. Must not be dropped before: the environment would stay
 /// until a reaper finds its owner dead.
 pub async fn run(ctx: TrialContext, services: &TrialServices) -> Finished {
-    let mut run = Run::new(&ctx, services);
-    let plan = match setup::plan(&ctx) {
+    let provider = setup::provider(&ctx, services).ok();
+    let engine = provider.as_deref().and_then(Provider::dependency);
+    let who = Waiter {
+        phases: &*ctx.phases,
+        stop: &ctx.stop,
+        slot: &*ctx.slot,
+        max_park: ctx.max_park,
+        files: &services.files,
+    };
+    let mut park = Park::new(who, engine);
+    // Calls that hang are parked, too: they have no answer yet.
+    let tell = |down: bool| ctx.phases.parked(down.then_some(Dependency::ContainerEngine));
+    loop {
+        let attempt = attempt(&ctx, services, &mut park);
+        let finished = match engine {
+            None => attempt.await,
+            Some(engine) => tokio::select! {
+                biased;
+                finished = Box::pin(attempt) => finished,
+                never = engine.watch(tell) => match never {},
+            },
+        };
+        if let Some(finished) = finished {
+            ctx.phases.parked(None);
+            return finished;
+        }
+        if let Some(provider) = &provider {
+            provider.remove_leftovers().await;
+        }
+    }
+}
+
+/// Runs the execution once; nothing when it met a service that gave no answer, waited for it, and
+/// is to begin anew.
+async fn attempt(
+    ctx: &TrialContext,
+    services: &TrialServices,
+    park: &mut Park<'_>,
+) -> Option<Finished> {
+    let mut run = Run::new(ctx, services);
+    let plan = match setup::plan(ctx) {
         Ok(plan) => plan,
         Err(error) => {
             run.fail(error);
-            return Finished::Verdict(run.finish(None));
+            return Some(Finished::Verdict(run.finish(None)));
         }
     };
+    if park.begin().await == Waited::Stopped {
+        return Some(Finished::Stopped { phase: Phase::Queued, draft: None });
+    }
     let (mut stopped, mut killed) = match run.course(plan).await {
         Course::Ran => (false, false),
         Course::Drained => (true, false),
         Course::Killed => (true, true),
     };
     let phase = run.timing.phase();
-    if !killed {
+    if !stopped {
+        match run.silence(park).await {
+            Silence::None => {}
+            Silence::Over => return None,
+            Silence::Stopped => (stopped, killed) = (true, park.is_down()),
+        }
+    }
+    if !killed && run.main.environment().is_some() {
+        park.steady().await;
         killed = run.collection().await;
         stopped |= killed;
+        if !stopped {
+            // A reward that could not be read.
+            match run.silence(park).await {
+                Silence::None => {}
+                Silence::Over => return None,
+                Silence::Stopped => stopped = true,
+            }
+        }
     }
-    run.teardown(stopped).await;
+    if !stopped {
+        run.settle_errors();
+        run.blame_disk().await;
+    }
+    run.teardown(stopped, park).await;
     let had_environment = run.main.was_created();
     let draft = run.finish(stopped.then_some(phase));
-    if stopped {
+    Some(if stopped {
         Finished::Stopped { phase, draft: had_environment.then_some(draft) }
     } else {
         Finished::Verdict(draft)
-    }
+    })
+}
+
+/// What became of an attempt that may have failed because a service gave no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Silence {
+    /// Another reason, or it lasted too long: the attempt's end counts.
+    None,
+    /// The service answers again, and nothing of the attempt is left.
+    Over,
+    /// The execution was stopped meanwhile.
+    Stopped,
 }
 
 /// One execution under way.
@@ -78,6 +154,8 @@ pub(super) struct Run<'a> {
     pub(super) score: Option<Score>,
     /// The steps with names that ran.
     pub(super) steps: Vec<StepRun>,
+    /// When it began.
+    pub(super) began: Instant,
     /// The first cause of failure.
     pub(super) first: Option<TrialError>,
     /// An error of the agent after which the task was verified all the same.
@@ -105,6 +183,7 @@ impl<'a> Run<'a> {
             ctx,
             services,
             timing: Timing::begin(),
+            began: Instant::now(),
             redactor: Redactor::default(),
             outputs: Outputs::new(ctx.scratch.clone()),
             logs: None,
@@ -138,6 +217,44 @@ impl<'a> Run<'a> {
         } else {
             self.later.push(error);
         }
+    }
+
+    /// Waits for the service by whose silence the attempt failed, if it did.
+    async fn silence(&mut self, park: &mut Park<'_>) -> Silence {
+        let Some(error) = self.first.clone() else { return Silence::None };
+        let Some(on) = park.cause(&error, self.main.was_created()).await else {
+            return Silence::None;
+        };
+        let waited = park.wait(on, !self.main.is_empty()).await;
+        match waited {
+            Waited::Back => {
+                self.undo().await;
+                Silence::Over
+            }
+            Waited::TooLong => {
+                self.first = Some(park.given_up(on, error));
+                Silence::None
+            }
+            Waited::Stopped => {
+                self.later.extend(self.first.take());
+                Silence::Stopped
+            }
+        }
+    }
+
+    /// Leaves nothing of the attempt.
+    async fn undo(&mut self) {
+        for site in std::iter::once(&mut self.main).chain(self.apart.as_deref_mut()) {
+            let (torn, late) = site.teardown(false, &self.redactor).await;
+            if let Some(failure) = torn.failure {
+                tracing::warn!("an environment is left for later: {}", failure.chain());
+            }
+            if let Some(late) = late {
+                tracing::debug!("an environment that never came: {late}");
+            }
+        }
+        // What cannot be removed is written over, or in the way with an error of its own.
+        let _left = tokio::fs::remove_dir_all(self.outputs.scratch()).await;
     }
 
     /// Waits until an environment may be begun.
@@ -234,7 +351,7 @@ impl<'a> Run<'a> {
 
     /// Keeps or removes the environments, also one that is still on its way. What was stopped runs
     /// again: its environments are never kept.
-    async fn teardown(&mut self, stopped: bool) {
+    async fn teardown(&mut self, stopped: bool, park: &mut Park<'_>) {
         self.settle_errors();
         if self.main.is_empty() && self.apart.is_none() {
             return;
@@ -244,10 +361,12 @@ impl<'a> Run<'a> {
         let policy = self.ctx.settings.environment.preserve_env;
         let verdict = self.verdict(0.0);
         let keep = !stopped && teardown::should_preserve(policy, &verdict, verifier.disable);
-        let mut torn = self.main.teardown(keep, &self.redactor).await;
-        self.torn(torn, stopped);
+        let redactor = &self.redactor;
+        let mut torn = vec![remove(&mut self.main, keep, redactor, park).await];
         if let Some(site) = self.apart.as_deref_mut() {
-            torn = site.teardown(keep, &self.redactor).await;
+            torn.push(remove(site, keep, redactor, park).await);
+        }
+        for torn in torn {
             self.torn(torn, stopped);
         }
     }
@@ -278,6 +397,23 @@ impl<'a> Run<'a> {
     }
 }
 
+/// Keeps or removes one environment, once more after an outage of what it lives in.
+async fn remove(
+    site: &mut Site,
+    keep: bool,
+    redactor: &Redactor,
+    park: &mut Park<'_>,
+) -> (Torn, Option<TrialError>) {
+    park.steady().await;
+    let torn = site.teardown(keep, redactor).await;
+    if torn.0.failure.is_none() || !park.engine_was_away().await {
+        return torn;
+    }
+    park.steady().await;
+    let again = site.teardown(keep, redactor).await;
+    (again.0, torn.1.or(again.1))
+}
+
 /// Whether an error is of the trial itself, not of the end of its environment.
 pub(super) fn is_of_trial(error: &TrialError) -> bool {
     error.kind != ErrorType::EnvironmentTeardownFailed
@@ -289,7 +425,7 @@ pub(super) async fn killed(stop: watch::Receiver<Option<StopLevel>>) {
 }
 
 /// Comes true when the execution must end, be it at the next opportunity.
-async fn stopped(stop: watch::Receiver<Option<StopLevel>>) {
+pub(super) async fn stopped(stop: watch::Receiver<Option<StopLevel>>) {
     reached(stop, StopLevel::Drain).await;
 }
 

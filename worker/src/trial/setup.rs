@@ -18,6 +18,7 @@ use super::failure::{self, SetupError};
 use super::files::{TaskFiles, TaskPart};
 use super::{TrialContext, TrialServices, variables};
 use crate::agent::{self, MCP_FILE, Plan};
+use crate::dependency;
 use crate::environment::{
     ComposeFile, CreateRequest, Failure, FailureKind, Image, ImageRequest, ImageSource, Provider,
     Purpose, Upload,
@@ -29,7 +30,9 @@ const GRACE: Duration = Duration::from_secs(10);
 /// What an agent does with the first step; or why the trial is settled without any environment.
 pub(super) fn plan(ctx: &TrialContext) -> Result<Plan, TrialError> {
     let (task, settings) = (&ctx.task, &ctx.settings);
-    if let Some(fault) = &task.fault {
+    let scripts = matches!(ctx.agent.kind, AgentKind::Script { .. });
+    let of_agent = task.script_fault.as_ref().filter(|_| scripts);
+    if let Some(fault) = task.fault.as_ref().or(of_agent) {
         return Err(fault.clone());
     }
     for step in &task.steps {
@@ -99,9 +102,10 @@ pub(super) async fn image(
         labels: ctx.labels.clone(),
     };
     let failed = |failure| SetupError::Image { named, limit, failure };
-    match tokio::time::timeout(limit.saturating_add(GRACE), provider.prepare(request)).await {
-        Ok(image) => image.map_err(failed),
-        Err(_) => Err(failed(Failure::new(FailureKind::TimedOut, "no answer in time"))),
+    let (dependency, limit_here) = (provider.dependency(), limit.saturating_add(GRACE));
+    match dependency::within(dependency, limit_here, provider.prepare(request)).await {
+        Some(image) => image.map_err(failed),
+        None => Err(failed(Failure::new(FailureKind::TimedOut, "no answer in time"))),
     }
 }
 
@@ -201,8 +205,10 @@ pub(super) async fn solution(
     if let Some(blob) = &plan.solution {
         let part = files.archive("the solution", blob).await.map_err(SetupError::Files)?;
         let tar = part.path().to_owned();
-        let path = agent::solution_dir(ctx.task.format).to_owned();
-        uploads.push(Upload::Archive { path, tar });
+        let [own, other] = agent::solution_dirs(ctx.task.format).map(str::to_owned);
+        uploads.push(Upload::Archive { path: own, tar: tar.clone() });
+        // Images of this format may have something else of their own there.
+        uploads.push(Upload::Merge { path: other, tar });
         parts.push(part);
     }
     Ok(())
@@ -215,5 +221,7 @@ pub(super) fn provider(
 ) -> Result<Arc<dyn Provider>, SetupError> {
     let kind = ctx.settings.environment.provider.kind();
     let provider = services.providers.get(&kind);
-    provider.cloned().ok_or_else(|| SetupError::NoProvider(kind.to_string()))
+    let provider = provider.cloned().ok_or_else(|| SetupError::NoProvider(kind.to_string()))?;
+    provider.keep_bases(ctx.labels.run, services.files.base_digests(ctx.labels.run));
+    Ok(provider)
 }

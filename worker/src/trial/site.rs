@@ -87,6 +87,7 @@ impl Site {
                 id: environment.id().to_owned(),
                 image: image.reference,
                 image_made: image.made,
+                image_build: image.build,
                 limits: environment.limits(),
                 preserved: None,
             });

@@ -2,7 +2,7 @@
 //! of its own is one step without a name.
 
 use rollout_protocol::Timestamp;
-use rollout_protocol::error::{ErrorClass, TrialError};
+use rollout_protocol::error::{ErrorClass, ErrorCode, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::StepRecord;
 use rollout_protocol::spec::task::{AfterAgentError, NetworkPolicy, StepSpec};
@@ -70,6 +70,9 @@ impl Run<'_> {
         let mut taken = Ok(Taken::default());
         if artifacts::any(ctx, &step.artifacts) || !step.verifier.collect.is_empty() {
             taken = Box::pin(self.keep(step, last)).await;
+            if step.verifier.environment.is_none() {
+                self.artifacts.forget_made().await;
+            }
         }
         if let Some(error) = error {
             if ctx.task.rules.after_agent_error == AfterAgentError::EndTrial {
@@ -85,7 +88,11 @@ impl Run<'_> {
         self.go_on()?;
         self.enter(Phase::Verification);
         let score = match step.verifier.environment.as_deref() {
-            Some(own) => Some(Box::pin(self.verify_apart(step, own, taken, last)).await?),
+            Some(own) => {
+                let verified = Box::pin(self.verify_apart(step, own, taken, last)).await;
+                self.artifacts.forget_made().await;
+                Some(verified?)
+            }
             None if step.name.is_some() => Some(Box::pin(self.verify_step(step)).await?),
             // The reward comes with the logs.
             None => {
@@ -112,11 +119,13 @@ impl Run<'_> {
         let Some(script) = self.agent_script(step, execute, limit) else { return Ok(None) };
         self.reach(step.agent.network.as_ref(), Stage::Execute).await?;
         let capture = self.capture(Stage::Execute, step);
-        let ended = execute::script(self.main.up(), script, capture).await;
+        let ended = execute::agent_script(self.main.up(), script, capture).await;
         drop(turn);
         self.timing.leave();
         match self.judge(Stage::Execute, ended) {
             Ok(_) => Ok(None),
+            // Nothing can be verified in an environment that its storage limit has ended.
+            Err(error) if error.code == ErrorCode::STORAGE_EXCEEDED => Err(error.into()),
             Err(error) if error.class == ErrorClass::Agent && !self.main.tainted => Ok(Some(error)),
             Err(error) => Err(error.into()),
         }
@@ -249,6 +258,12 @@ impl Run<'_> {
         }
         self.fail(error);
         Ok(false)
+    }
+
+    /// The steps that ran, or began to, and were not verified.
+    pub(super) fn unverified_steps(&self) -> Vec<String> {
+        let unverified = self.steps.iter().filter(|step| step.score.is_none());
+        unverified.map(|step| step.name.clone()).collect()
     }
 
     /// What all steps with names came to together.

@@ -88,11 +88,11 @@ async fn guarded<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T,
 mod tests {
     use super::*;
     use rollout_protocol::error::ErrorCode;
-    use rollout_protocol::record::{Outcome, Rewards};
+    use rollout_protocol::record::Outcome;
 
     fn verdict(outcome: Outcome, reward: Option<f64>, error: Option<ErrorType>) -> Verdict {
         let error = error.map(|kind| TrialError::transient(kind, ErrorCode::BUG, "x"));
-        Verdict { outcome, reward, rewards: Rewards::new(), cost: 0.0, error }
+        Verdict { outcome, reward, error, ..Verdict::cancelled(0.0) }
     }
 
     #[test]

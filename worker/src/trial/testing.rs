@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::dependency::Dependency;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::phase::Phase;
@@ -17,7 +19,7 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer;
 use tokio::sync::watch;
 
-use super::{Finished, PhaseSink, TaskFiles, TrialContext, TrialServices};
+use super::{Finished, OwnSlot, PhaseSink, TaskFiles, TrialContext, TrialServices};
 use crate::archive::{Keep, Limits, pack};
 use crate::environment::fake::FakeProvider;
 use crate::environment::{Labels, Owner, Provider};
@@ -46,6 +48,8 @@ pub struct Rig {
     pub phases: Arc<Phases>,
     /// How fast the worker goes about the run's work.
     pub pacing: Option<offer::Pacing>,
+    /// Longest wait for a service that gives no answer.
+    pub max_park: Duration,
     /// A directory that goes with the rig; trials have their scratch in it.
     pub dir: tempfile::TempDir,
 }
@@ -55,6 +59,7 @@ pub struct Rig {
 pub struct Phases {
     entered: Mutex<Vec<Phase>>,
     stop: Mutex<Option<StopIn>>,
+    parked: Mutex<Vec<Option<Dependency>>>,
 }
 
 #[derive(Debug)]
@@ -69,6 +74,11 @@ impl Phases {
     pub fn entered(&self) -> Vec<Phase> {
         self.entered.lock().expect("not poisoned").clone()
     }
+
+    /// What the execution waited for, each change once.
+    pub fn parked(&self) -> Vec<Option<Dependency>> {
+        self.parked.lock().expect("not poisoned").clone()
+    }
 }
 
 impl PhaseSink for Phases {
@@ -78,6 +88,13 @@ impl PhaseSink for Phases {
             && wanted.phase == phase
         {
             wanted.stop.send_replace(Some(wanted.level));
+        }
+    }
+
+    fn parked(&self, on: Option<Dependency>) {
+        let mut parked = self.parked.lock().expect("not poisoned");
+        if parked.last().copied().flatten() != on {
+            parked.push(on);
         }
     }
 }
@@ -96,6 +113,7 @@ impl Rig {
             stop: watch::Sender::new(None),
             phases: Arc::default(),
             pacing: None,
+            max_park: Duration::ZERO,
             dir,
         };
         let instruction = rig.store.put_bytes("do it".into(), MediaType::Text).await;
@@ -189,6 +207,7 @@ impl Rig {
             providers: [(provider.kind(), provider)].into(),
             files: files.expect("a directory"),
             variables: self.variables.clone(),
+            disks: Arc::default(),
             host: "host".into(),
         }
     }
@@ -207,6 +226,8 @@ impl Rig {
             stop: self.stop.subscribe(),
             phases: self.phases.clone(),
             pacing: self.pacing.map(|limits| Arc::new(Pacing::new(limits))),
+            slot: Arc::new(OwnSlot),
+            max_park: self.max_park,
         }
     }
 

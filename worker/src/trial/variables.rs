@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rollout_protocol::spec::agent::AgentKind;
-use rollout_protocol::spec::task::{StepSpec, TaskEnvironment, TaskFormat};
+use rollout_protocol::spec::task::{StepSpec, TaskEnvironment};
 use rollout_protocol::template::{Template, Unset};
 
 use super::TrialContext;
@@ -39,9 +39,7 @@ pub(super) fn agent(ctx: &TrialContext, variables: &TrialVariables, step: &StepS
     let task = &ctx.task;
     let mut env = container(variables, &task.environment);
     if ctx.agent.kind == AgentKind::Oracle {
-        if task.format == TaskFormat::Harbor {
-            env.insert("DEBIAN_FRONTEND".to_owned(), "noninteractive".to_owned());
-        }
+        env.insert("DEBIAN_FRONTEND".to_owned(), "noninteractive".to_owned());
         add(variables, &step.solution_env, &mut env);
     }
     add(variables, &ctx.agent.env, &mut env);

@@ -14,7 +14,7 @@ use super::variables::Variables;
 use crate::agent::bash;
 use crate::environment::{Environment, Exit, Upload};
 use crate::exec::{Capture, Normal};
-use crate::verifier::{TEST_SCRIPT, TESTS_DIR, VERIFIER_LOGS};
+use crate::verifier::{TEST_SCRIPT, TESTS_DIR, fresh_logs};
 
 /// Places `uploads` and then a step's tests, and runs them.
 pub(super) async fn verify(
@@ -25,7 +25,7 @@ pub(super) async fn verify(
     env: Variables,
     capture: Arc<Capture>,
 ) -> Result<Exit, Unwell> {
-    uploads.push(Upload::FreshDir { path: VERIFIER_LOGS.to_owned() });
+    uploads.extend(fresh_logs());
     let mut tests = None;
     if let Some(blob) = &step.files.tests
         && !setup::has_tests(step)

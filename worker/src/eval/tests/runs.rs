@@ -79,6 +79,8 @@ impl Eval {
             stop: self.rig.stop.subscribe(),
             phases: self.rig.phases.clone(),
             tickets: self.tickets.clone(),
+            slot: Arc::new(crate::trial::OwnSlot),
+            max_park: self.rig.max_park,
         };
         let draft = super::super::run(ctx, &self.rig.services(), &self.world.repositories).await;
         assert_eq!(self.rig.provider.busy(), Vec::<String>::new());
@@ -391,4 +393,15 @@ async fn tickets_come_back_from_commands_that_fail_but_not_from_what_may_still_r
     eval.rig.provider.fault(At::Nth(Call::Exec, 1), effect);
     eval.run().await;
     assert_eq!(slow.told().len(), 1, "how it ended is not known");
+}
+
+#[tokio::test]
+async fn eval_without_an_answer_waits_and_begins_anew() {
+    let mut eval = Eval::new().await;
+    eval.rig.max_park = Duration::from_secs(900);
+    eval.rig.provider.fault(At::Nth(Call::Prepare, 0), Effect::Fail(FailureKind::Unreachable));
+    let record = eval.run().await;
+    assert_eq!((record.end, record.error), (EvalEnd::Completed, None));
+    let registry = rollout_protocol::dependency::Dependency::ImageRegistry;
+    assert_eq!(eval.rig.phases.parked(), [Some(registry), None]);
 }

@@ -140,6 +140,7 @@ async fn without_an_answer_what_another_worker_shows_is_forgotten() {
         phase: Phase::AgentExecution,
         claiming: false,
         stage: None,
+        parked: None,
     }];
     scene.offer_as([1], LATER).await;
     let asked = tokio::time::Instant::now();

@@ -150,6 +150,7 @@ async fn hellos_show_what_was_adopted_until_it_is_reported() {
         phase: Phase::Teardown,
         claiming: false,
         stage: None,
+        parked: None,
     }]);
     scene.until("it is shown", async || scene.shown().await.len() == 1).await;
     scene.adopted.reported(exec);

@@ -10,9 +10,10 @@ use super::{brief, error, logs, run, secondary, verdict};
 use crate::environment::FailureKind;
 use crate::environment::fake::{At, Call, Effect};
 
-const KINDS: [FailureKind; 12] = [
+const KINDS: [FailureKind; 14] = [
     FailureKind::Refused,
     FailureKind::Resources,
+    FailureKind::Exhausted,
     FailureKind::NotStarted,
     FailureKind::Gone,
     FailureKind::NotPermitted,
@@ -23,6 +24,7 @@ const KINDS: [FailureKind; 12] = [
     FailureKind::Service,
     FailureKind::LeftBehind,
     FailureKind::Bug,
+    FailureKind::Unusable,
 ];
 
 /// The calls of a good trial, and the phase that each belongs to.
@@ -98,12 +100,13 @@ async fn every_call_works_but_its_answer_is_a_failure() {
 }
 
 /// Calls of a good trial with the errors of every kind of failure in them, as data.
-const ERRORS: [(usize, [&str; 12]); 5] = [
+const ERRORS: [(usize, [&str; 14]); 5] = [
     (
         0,
         [
             "environment_image_pull_failed refused task permanent",
             "environment_resource_allocation_failed unplaceable infrastructure permanent",
+            "environment_image_pull_failed host_exhausted infrastructure transient",
             "environment_image_pull_failed provider_error infrastructure transient",
             "environment_image_pull_failed provider_error infrastructure transient",
             "environment_start_failed not_permitted infrastructure permanent",
@@ -114,6 +117,7 @@ const ERRORS: [(usize, [&str; 12]); 5] = [
             "environment_image_pull_failed provider_error infrastructure transient",
             "environment_image_pull_failed provider_error infrastructure transient",
             "internal_error bug infrastructure permanent",
+            "environment_image_pull_failed refused task permanent",
         ],
     ),
     (
@@ -121,6 +125,7 @@ const ERRORS: [(usize, [&str; 12]); 5] = [
         [
             "environment_start_failed refused task permanent",
             "environment_resource_allocation_failed unplaceable infrastructure permanent",
+            "environment_start_failed host_exhausted infrastructure transient",
             "environment_start_failed exec_not_started infrastructure transient",
             "environment_start_failed environment_lost infrastructure transient",
             "environment_start_failed not_permitted infrastructure permanent",
@@ -131,6 +136,7 @@ const ERRORS: [(usize, [&str; 12]); 5] = [
             "environment_start_failed provider_error infrastructure transient",
             "environment_start_failed provider_error infrastructure transient",
             "internal_error bug infrastructure permanent",
+            "environment_start_failed unhealthy task permanent",
         ],
     ),
     (
@@ -138,16 +144,18 @@ const ERRORS: [(usize, [&str; 12]); 5] = [
         [
             "agent_execution_failed refused agent permanent",
             "agent_execution_failed provider_error infrastructure transient",
+            "agent_execution_failed host_exhausted infrastructure transient",
             "agent_execution_failed exec_not_started agent permanent",
             "agent_execution_failed environment_lost infrastructure transient",
             "agent_execution_failed not_permitted infrastructure permanent",
             "agent_execution_failed disk_full infrastructure transient",
             "agent_execution_failed storage_exceeded agent permanent",
-            "agent_execution_failed environment_lost infrastructure transient",
+            "agent_execution_failed unreachable infrastructure transient",
             "agent_execution_failed provider_error infrastructure transient",
             "agent_execution_failed provider_error infrastructure transient",
             "agent_execution_failed provider_error infrastructure transient",
             "internal_error bug infrastructure permanent",
+            "agent_execution_failed exec_not_started agent permanent",
         ],
     ),
     (
@@ -155,16 +163,18 @@ const ERRORS: [(usize, [&str; 12]); 5] = [
         [
             "verifier_failed refused infrastructure permanent",
             "verifier_failed provider_error infrastructure transient",
+            "verifier_failed host_exhausted infrastructure transient",
             "verifier_failed provider_error infrastructure transient",
             "verifier_failed environment_lost infrastructure transient",
             "verifier_failed refused infrastructure permanent",
             "verifier_failed disk_full infrastructure transient",
             "verifier_failed storage_exceeded agent permanent",
-            "verifier_failed environment_lost infrastructure transient",
+            "verifier_failed unreachable infrastructure transient",
             "verifier_failed provider_error infrastructure transient",
             "verifier_failed provider_error infrastructure transient",
             "verifier_failed provider_error infrastructure transient",
             "internal_error bug infrastructure permanent",
+            "verifier_failed refused agent permanent",
         ],
     ),
     (
@@ -172,16 +182,18 @@ const ERRORS: [(usize, [&str; 12]); 5] = [
         [
             "verifier_failed refused verifier permanent",
             "verifier_failed provider_error infrastructure transient",
+            "verifier_failed host_exhausted infrastructure transient",
             "verifier_failed exec_not_started verifier permanent",
             "verifier_failed environment_lost infrastructure transient",
             "verifier_failed not_permitted infrastructure permanent",
             "verifier_failed disk_full infrastructure transient",
             "verifier_failed storage_exceeded verifier permanent",
-            "verifier_failed environment_lost infrastructure transient",
+            "verifier_failed unreachable infrastructure transient",
             "verifier_failed provider_error infrastructure transient",
             "verifier_failed provider_error infrastructure transient",
             "verifier_failed provider_error infrastructure transient",
             "internal_error bug infrastructure permanent",
+            "verifier_failed exec_not_started verifier permanent",
         ],
     ),
 ];

@@ -4,6 +4,7 @@ mod apart;
 mod artifacts;
 mod faults;
 mod hostile;
+mod parking;
 mod paths;
 mod phases;
 mod rewards;

@@ -1,6 +1,6 @@
 //! What scripts' ends mean by the rules of the formats.
 
-use rollout_protocol::error::ErrorType;
+use rollout_protocol::error::{ErrorType, TrialError};
 use rollout_protocol::record::{Outcome, Rewards, Verdict};
 use rollout_protocol::spec::task::{AfterAgentError, TestExit};
 
@@ -58,12 +58,55 @@ async fn several_numbers_come_before_one() {
 }
 
 #[tokio::test]
-async fn only_one_format_reads_several_numbers() {
+async fn reward_files_of_both_formats_are_read_in_the_order_of_the_tasks_own() {
+    let (json, text) =
+        ("echo '{\"a\": 0.5}' > /logs/verifier/reward.json", "echo 1 > /logs/verifier/reward.txt");
+    for (harbor, tests, reward, keyed) in [
+        (false, json.to_owned(), 0.5, true),
+        (false, text.to_owned(), 1.0, false),
+        (false, format!("{json}; {text}"), 1.0, false),
+        (true, format!("{json}; {text}"), 0.5, true),
+    ] {
+        let mut rig = Rig::new().await;
+        if harbor {
+            rig.harbor();
+        }
+        rig.tests(&tests).await;
+        let verdict = run(&rig).await.record.verdict;
+        assert_eq!((verdict.reward, verdict.rewards.is_empty()), (Some(reward), !keyed), "{tests}");
+    }
     let mut rig = Rig::new().await;
-    rig.tests("echo '{\"reward\": 1}' > /logs/verifier/reward.json").await;
+    rig.tests("echo").await;
+    let message = &error(&run(&rig).await).message.clone();
+    let both = "left no /logs/verifier/reward.txt or reward.json";
+    assert!(message.contains(both), "{message}");
+}
+
+#[tokio::test]
+async fn solution_is_where_either_format_has_it() {
+    for (harbor, own) in [(false, "/oracle"), (true, "/solution")] {
+        let mut rig = Rig::new().await;
+        if harbor {
+            rig.harbor();
+        }
+        rig.oracle("cat /oracle/solve.sh; cat /solution/solve.sh").await;
+        let draft = run(&rig).await;
+        assert!(draft.record.verdict.passed(), "{:?}", draft.record.verdict);
+        let command = rig.provider.commands().remove(0);
+        assert_eq!(command.argv, ["bash".to_owned(), format!("{own}/solve.sh")]);
+    }
+}
+
+#[tokio::test]
+async fn task_that_only_scripts_cannot_run_is_run_by_the_oracle() {
+    let fault = TrialError::unsupported("a conversation to begin with");
+    let mut rig = Rig::new().await;
+    rig.task.script_fault = Some(fault.clone());
     let draft = run(&rig).await;
-    assert_eq!(error(&draft).kind, ErrorType::VerifierRewardMissing);
-    assert!(error(&draft).message.contains("left no /logs/verifier/reward.txt"));
+    assert_eq!(draft.record.verdict.error, Some(fault));
+    assert!(rig.provider.calls().is_empty(), "no environment was made");
+    rig.oracle("echo").await;
+    assert!(run(&rig).await.record.verdict.passed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -146,7 +189,7 @@ async fn after_an_agents_error_the_verifiers_comes_second_unless_it_is_ours() {
 
     rig.provider.fault(At::Nth(Call::CopyTo, 1), Effect::Fail(FailureKind::Unreachable));
     let draft = run(&rig).await;
-    assert_eq!(brief(error(&draft)), "verifier_failed environment_lost infrastructure transient");
+    assert_eq!(brief(error(&draft)), "verifier_failed unreachable infrastructure transient");
     assert_eq!(secondary(&draft.record), ["non_zero_exit"]);
     assert!(error(&draft).is_retryable());
 }

@@ -89,6 +89,7 @@ async fn rewards_of_steps_become_the_tasks() {
         let verdict = &draft.record.verdict;
         assert!((verdict.reward.expect("a reward") - expected).abs() < 1e-9, "{verdict:?}");
         assert_eq!((verdict.outcome, &verdict.error), (Outcome::Completed, &None));
+        assert_eq!((verdict.passed(), verdict.unverified_steps.len()), (expected == 1.0, 0));
         assert_eq!((&verdict.rewards, draft.record.steps.len()), (&Rewards::new(), ran));
     }
 }
@@ -112,6 +113,10 @@ async fn a_step_that_cannot_be_verified_is_the_last() {
         assert_eq!(verdict.reward, expected, "{fault} {rule:?}");
         assert!(verdict.error.is_some() && draft.record.steps.len() == 2);
         assert_eq!(draft.record.steps[1].error, verdict.error);
+        // The reward is that of the first step: it makes no pass.
+        assert!(!verdict.passed());
+        let unverified: &[&str] = if expected.is_some() { &["two"] } else { &[] };
+        assert_eq!(verdict.unverified_steps, unverified);
         assert_eq!(error(&draft).is_retryable(), fault == "environment");
     }
 }

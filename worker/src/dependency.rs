@@ -1,0 +1,302 @@
+//! A service that executions need: whether it answers, and clocks that stand still while it does
+//! not.
+//!
+//! There is no task that watches it. Executions that use it call [`Dependency::watch`] beside their
+//! own work, and those that wait for it call [`Dependency::check`]; of several calls at once, one
+//! asks.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::{Mutex, watch};
+use tokio::time::Instant;
+
+/// Time between two questions while it answers.
+const INTERVAL: Duration = Duration::from_secs(3);
+
+/// The same while it does not.
+const INTERVAL_DOWN: Duration = Duration::from_secs(1);
+
+/// How long one answer may take. A busy engine answers this question at once.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Asks a service whether it is there.
+#[async_trait]
+pub trait Probe: Send + Sync + fmt::Debug {
+    /// Asks once.
+    ///
+    /// # Errors
+    /// Why there was no answer.
+    async fn ask(&self) -> Result<(), String>;
+}
+
+/// A service, and whether it answers.
+#[derive(Debug)]
+pub struct Dependency {
+    name: String,
+    probe: Box<dyn Probe>,
+    state: watch::Sender<State>,
+    asking: Mutex<()>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct State {
+    /// When it answered last.
+    answered: Instant,
+    /// When it was asked last.
+    asked: Instant,
+    /// How often it was asked.
+    rounds: u64,
+    /// Since when it does not answer: since its last answer.
+    down_since: Option<Instant>,
+    /// How long its former outages lasted.
+    down_before: Duration,
+    /// How many outages there were.
+    outages: u64,
+}
+
+impl State {
+    /// How long it did not answer until `now`.
+    fn down_until(&self, now: Instant) -> Duration {
+        let present = self.down_since.map(|since| now.saturating_duration_since(since));
+        self.down_before + present.unwrap_or_default()
+    }
+}
+
+impl Dependency {
+    /// A service that is taken to answer until it does not.
+    pub fn new(name: impl Into<String>, probe: Box<dyn Probe>) -> Self {
+        let now = Instant::now();
+        let state = State {
+            answered: now,
+            asked: now,
+            rounds: 0,
+            down_since: None,
+            down_before: Duration::ZERO,
+            outages: 0,
+        };
+        Self {
+            name: name.into(),
+            probe,
+            state: watch::Sender::new(state),
+            asking: Mutex::default(),
+        }
+    }
+
+    /// Whether the last that was heard of it was no answer.
+    pub fn is_down(&self) -> bool {
+        self.state.borrow().down_since.is_some()
+    }
+
+    /// How many outages began so far.
+    pub fn outages(&self) -> u64 {
+        self.state.borrow().outages
+    }
+
+    /// A call got no answer.
+    pub fn failed(&self, why: &str) {
+        let began = self.state.send_if_modified(|state| {
+            let began = state.down_since.is_none();
+            if began {
+                state.down_since = Some(state.answered.min(Instant::now()));
+                state.outages += 1;
+            }
+            began
+        });
+        if began {
+            tracing::warn!("{} gives no answer: {why}", self.name);
+        }
+    }
+
+    /// It answered.
+    fn answered(&self) {
+        let mut lasted = None;
+        self.state.send_modify(|state| {
+            let now = Instant::now();
+            if let Some(since) = state.down_since.take() {
+                let outage = now.saturating_duration_since(since);
+                state.down_before += outage;
+                lasted = Some(outage);
+            }
+            state.answered = now;
+        });
+        if let Some(outage) = lasted {
+            tracing::info!("{} answers again, after {outage:.0?}", self.name);
+        }
+    }
+
+    /// Asks whether it is there; whether it answered.
+    pub async fn check(&self) -> bool {
+        let rounds = self.state.borrow().rounds;
+        let _asking = self.asking.lock().await;
+        if self.state.borrow().rounds != rounds {
+            return !self.is_down();
+        }
+        let asked = Instant::now();
+        match tokio::time::timeout(PATIENCE, self.probe.ask()).await {
+            Ok(Ok(())) => self.answered(),
+            Ok(Err(why)) => self.failed(&why),
+            Err(_) => self.failed(&format!("it did not answer within {PATIENCE:?}")),
+        }
+        self.state.send_modify(|state| {
+            state.asked = asked;
+            state.rounds += 1;
+        });
+        !self.is_down()
+    }
+
+    /// Asks again and again whether it is there, and tells when that changes: whether it is down
+    /// now. Never ends.
+    pub async fn watch(&self, tell: impl Fn(bool)) -> Infallible {
+        let mut states = self.state.subscribe();
+        let mut told = false;
+        loop {
+            let state = *states.borrow_and_update();
+            let down = state.down_since.is_some();
+            if down != told {
+                told = down;
+                tell(down);
+            }
+            let interval = if down { INTERVAL_DOWN } else { INTERVAL };
+            tokio::select! {
+                _ = states.changed() => {}
+                () = tokio::time::sleep_until(state.asked + interval) => {
+                    self.check().await;
+                }
+            }
+        }
+    }
+
+    /// Does `work` within `limit`, not counting the time in which the service gave no answer;
+    /// `None` when the limit passed. Before it is said to have passed, the service is asked.
+    pub async fn within<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = std::pin::pin!(work);
+        let mut states = self.state.subscribe();
+        let began = Instant::now();
+        let before = states.borrow().down_until(began);
+        let mut confirmed = false;
+        loop {
+            let (state, now) = (*states.borrow_and_update(), Instant::now());
+            let down = state.down_until(now).saturating_sub(before);
+            let end = limit.checked_add(down).and_then(|limit| began.checked_add(limit));
+            let (runs, due) = (state.down_since.is_none(), end.is_some_and(|end| end <= now));
+            confirmed &= runs && due;
+            tokio::select! {
+                biased;
+                done = &mut work => return Some(done),
+                () = std::future::ready(()), if confirmed => return None,
+                () = until(end), if runs => confirmed = self.check().await,
+                _ = states.changed() => {}
+            }
+        }
+    }
+}
+
+async fn until(end: Option<Instant>) {
+    match end {
+        Some(end) => tokio::time::sleep_until(end).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Does `work` within `limit` on the clock of a service, where there is one.
+pub async fn within<T>(
+    dependency: Option<&Dependency>,
+    limit: Duration,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    match dependency {
+        Some(dependency) => dependency.within(limit, work).await,
+        None => tokio::time::timeout(limit, work).await.ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Switch {
+        down: AtomicBool,
+        hangs: AtomicBool,
+        asked: AtomicU64,
+    }
+
+    #[async_trait]
+    impl Probe for Arc<Switch> {
+        async fn ask(&self) -> Result<(), String> {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            if self.hangs.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
+            if self.down.load(Ordering::Relaxed) { Err("it is down".into()) } else { Ok(()) }
+        }
+    }
+
+    fn switched() -> (Arc<Switch>, Arc<Dependency>) {
+        let switch = Arc::new(Switch::default());
+        (switch.clone(), Arc::new(Dependency::new("the service", Box::new(switch))))
+    }
+
+    async fn with_watch<T>(dependency: &Dependency, work: impl Future<Output = T>) -> T {
+        tokio::select! {
+            done = work => done,
+            never = dependency.watch(|_| ()) => match never {},
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clock_of_hanging_service_stands_still() {
+        let (switch, dependency) = switched();
+        let work = async {
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            switch.hangs.store(true, Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_secs(300)).await;
+            switch.hangs.store(false, Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_secs(20)).await;
+        };
+        let limited = dependency.within(Duration::from_secs(60), work);
+        assert!(with_watch(&dependency, limited).await.is_some());
+        assert_eq!(dependency.outages(), 1);
+        assert!(!dependency.is_down());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn limit_without_outage_holds() {
+        let (_, dependency) = switched();
+        let began = Instant::now();
+        let limited = dependency.within(Duration::from_secs(60), std::future::pending::<()>());
+        assert!(with_watch(&dependency, limited).await.is_none());
+        assert_eq!(began.elapsed(), Duration::from_secs(60));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn limit_within_unnoticed_outage_is_not_reached() {
+        let (switch, dependency) = switched();
+        let work = async {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            switch.hangs.store(true, Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            switch.hangs.store(false, Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        };
+        let limited = dependency.within(Duration::from_secs(3), work);
+        assert!(with_watch(&dependency, limited).await.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn checks_at_once_ask_once() {
+        let (switch, dependency) = switched();
+        switch.down.store(true, Ordering::Relaxed);
+        let answers = tokio::join!(dependency.check(), dependency.check(), dependency.check());
+        assert_eq!(answers, (false, false, false));
+        assert_eq!(switch.asked.load(Ordering::Relaxed), 1);
+        assert_eq!(dependency.outages(), 1);
+    }
+}

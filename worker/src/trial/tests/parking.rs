@@ -1,0 +1,167 @@
+//! Services that give no answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rollout_protocol::dependency::Dependency as Kind;
+use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType};
+use rollout_protocol::record::Outcome;
+use rollout_protocol::wire::control::StopLevel;
+use tokio::time::Instant;
+
+use super::super::Finished;
+use super::super::testing::Rig;
+use super::verdict;
+use crate::dependency::{Dependency, Probe};
+use crate::environment::FailureKind;
+use crate::environment::fake::{At, Call, Effect};
+
+const MAX_PARK: Duration = Duration::from_secs(900);
+
+async fn rig() -> Rig {
+    let mut rig = Rig::new().await;
+    rig.max_park = MAX_PARK;
+    rig
+}
+
+fn count(rig: &Rig, wanted: Call) -> usize {
+    rig.provider.calls().into_iter().filter(|call| *call == wanted).count()
+}
+
+/// An engine that a test takes away.
+#[derive(Debug, Default)]
+struct Engine {
+    away: AtomicBool,
+}
+
+#[async_trait]
+impl Probe for Arc<Engine> {
+    async fn ask(&self) -> Result<(), String> {
+        if self.away.load(Ordering::Relaxed) { Err("it is away".into()) } else { Ok(()) }
+    }
+}
+
+fn with_engine(rig: &mut Rig) -> (Arc<Engine>, Arc<Dependency>) {
+    let engine = Arc::new(Engine::default());
+    let dependency = Arc::new(Dependency::new("the engine", Box::new(engine.clone())));
+    rig.provider = rig.provider.clone().of_engine(dependency.clone());
+    (engine, dependency)
+}
+
+#[tokio::test(start_paused = true)]
+async fn pull_without_answer_is_parked_until_it_works() {
+    let rig = rig().await;
+    for nth in 0..6 {
+        let effect = Effect::Fail(FailureKind::Unreachable);
+        rig.provider.fault(At::Nth(Call::Prepare, nth), effect);
+    }
+    let draft = verdict(rig.run().await);
+    assert_eq!(draft.record.verdict.reward, Some(1.0), "{:?}", draft.record.verdict);
+    assert_eq!(rig.phases.parked(), [Some(Kind::ImageRegistry), None]);
+    assert_eq!(rig.provider.leaked(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn pull_that_is_refused_fails_at_once() {
+    let rig = rig().await;
+    rig.provider.fault(At::Nth(Call::Prepare, 0), Effect::Fail(FailureKind::Refused));
+    let began = Instant::now();
+    let draft = verdict(rig.run().await);
+    let error = draft.record.verdict.error.expect("it failed");
+    assert_eq!(error.code, ErrorCode::REFUSED);
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    assert_eq!(rig.phases.parked(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_beyond_max_park_fails_with_type_of_phase() {
+    let rig = rig().await;
+    rig.provider.fault(At::Every(Call::Prepare), Effect::Fail(FailureKind::Unreachable));
+    let began = Instant::now();
+    let draft = verdict(rig.run().await);
+    let error = draft.record.verdict.error.expect("it failed");
+    assert_eq!(error.kind, ErrorType::EnvironmentImagePullFailed);
+    assert_eq!((&error.code, error.class), (&ErrorCode::UNREACHABLE, ErrorClass::Infrastructure));
+    assert!(error.is_retryable() && error.message.contains("gave no answer for 900s"), "{error}");
+    assert!(began.elapsed() >= MAX_PARK && began.elapsed() < MAX_PARK * 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn agent_that_died_with_engine_runs_again() {
+    let mut rig = rig().await;
+    let (engine, dependency) = with_engine(&mut rig);
+    rig.provider.fault(At::Nth(Call::Exec, 1), Effect::Fail(FailureKind::Unreachable));
+    engine.away.store(true, Ordering::Relaxed);
+    let back = async {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        engine.away.store(false, Ordering::Relaxed);
+        std::future::pending::<()>().await;
+    };
+    let draft = tokio::select! {
+        finished = rig.run() => verdict(finished),
+        () = back => unreachable!("it never ends"),
+    };
+    assert_eq!(draft.record.verdict.reward, Some(1.0), "{:?}", draft.record.verdict);
+    assert_eq!(dependency.outages(), 1);
+    assert_eq!(rig.phases.parked(), [Some(Kind::ContainerEngine), None]);
+    assert_eq!(count(&rig, Call::Create), 2);
+    assert_eq!(rig.provider.leaked(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn agent_that_fails_by_itself_is_no_outage() {
+    let mut rig = rig().await;
+    with_engine(&mut rig);
+    rig.scripts(None, Some("exit 3"));
+    let draft = verdict(rig.run().await);
+    let error = draft.record.verdict.error.expect("it failed");
+    assert_eq!((error.kind, error.class), (ErrorType::AgentExecutionFailed, ErrorClass::Agent));
+    assert_eq!(count(&rig, Call::Create), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn engine_away_at_teardown_keeps_reward_and_leaves_nothing() {
+    let mut rig = rig().await;
+    let (engine, dependency) = with_engine(&mut rig);
+    for nth in 0..3 {
+        rig.provider.fault(At::Nth(Call::Destroy, nth), Effect::Fail(FailureKind::Unreachable));
+    }
+    let outage = async {
+        while count(&rig, Call::Destroy) == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        engine.away.store(true, Ordering::Relaxed);
+        dependency.failed("it is away");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        engine.away.store(false, Ordering::Relaxed);
+        std::future::pending::<()>().await;
+    };
+    let draft = tokio::select! {
+        finished = rig.run() => verdict(finished),
+        () = outage => unreachable!("it never ends"),
+    };
+    let found = draft.record.verdict;
+    assert_eq!((found.outcome, found.reward), (Outcome::Completed, Some(1.0)));
+    assert_eq!(found.error, None);
+    assert_eq!(rig.provider.leaked(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn parked_execution_heeds_a_stop() {
+    let rig = rig().await;
+    rig.provider.fault(At::Every(Call::Prepare), Effect::Fail(FailureKind::Unreachable));
+    let stop = async {
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        rig.stop.send_replace(Some(StopLevel::Drain));
+        std::future::pending::<()>().await;
+    };
+    let began = Instant::now();
+    let finished = tokio::select! {
+        finished = rig.run() => finished,
+        () = stop => unreachable!("it never ends"),
+    };
+    assert!(matches!(finished, Finished::Stopped { draft: None, .. }), "{finished:?}");
+    assert!(began.elapsed() < Duration::from_secs(60));
+}
