@@ -1,70 +1,45 @@
 //! What a Dockerfile says of its images and of what it copies.
 
-/// An instruction.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Instruction {
-    /// Line that it begins on, from 1.
-    pub(super) line: usize,
-    /// Its word, in capitals.
-    pub(super) word: String,
-    /// What follows, flags left out.
-    pub(super) arguments: Vec<String>,
-    /// Whether it copies from another stage or image.
-    pub(super) from_elsewhere: bool,
+use std::collections::BTreeMap;
+
+use rollout_worker::environment::dockerfile::{Dockerfile, Instruction};
+
+/// Frontends that read a Dockerfile as the engine's own does.
+const USUAL_FRONTEND: &str = "docker/dockerfile";
+
+/// The images that a Dockerfile is built from, each with its line; neither its stages nor images
+/// whose name is only known during the build.
+pub(super) fn bases(file: &Dockerfile) -> Vec<(usize, String)> {
+    let images = file.base_images(&BTreeMap::new());
+    images.into_iter().map(|base| (base.line, base.image)).collect()
 }
 
-/// The instructions of a Dockerfile. What cannot be made sense of is left out.
-pub(super) fn instructions(text: &str) -> Vec<Instruction> {
-    let mut found = Vec::new();
-    let mut open: Option<(usize, String)> = None;
-    for (index, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let (begun, mut words) = open.take().unwrap_or((index + 1, String::new()));
-        let continued = line.strip_suffix('\\');
-        words.push_str(continued.unwrap_or(line));
-        words.push(' ');
-        if continued.is_some() {
-            open = Some((begun, words));
-        } else {
-            found.extend(instruction(begun, &words));
-        }
+/// What no builder accepts, each with its line. A frontend of another kind has rules of its own.
+pub(super) fn problems(file: &Dockerfile) -> Vec<(usize, String)> {
+    let usual = |image: &str| {
+        image.trim_start_matches("docker.io/").split([':', '@']).next() == Some(USUAL_FRONTEND)
+    };
+    if file.syntax.as_ref().is_some_and(|(_, image)| !usual(image)) {
+        return Vec::new();
     }
-    found.extend(open.and_then(|(line, words)| instruction(line, &words)));
-    found
+    file.problems.iter().map(|problem| (problem.line, problem.message.clone())).collect()
 }
 
-fn instruction(line: usize, words: &str) -> Option<Instruction> {
-    let (word, rest) = words.trim().split_once(char::is_whitespace)?;
-    let clean = |word: &str| word.trim_matches(|c| "[],\"'".contains(c)).to_owned();
-    let (flags, arguments): (Vec<String>, Vec<String>) = rest
-        .split_whitespace()
-        .map(clean)
-        .filter(|word| !word.is_empty())
-        .partition(|word| word.starts_with("--"));
-    let from_elsewhere = flags.iter().any(|flag| flag.starts_with("--from="));
-    Some(Instruction { line, word: word.to_ascii_uppercase(), arguments, from_elsewhere })
-}
-
-/// The images that a Dockerfile begins from, each with its line; neither earlier stages nor
-/// variables.
-pub(super) fn bases(instructions: &[Instruction]) -> Vec<(usize, String)> {
-    let mut stages: Vec<String> = vec!["scratch".to_owned()];
-    let mut bases = Vec::new();
-    for from in instructions.iter().filter(|instruction| instruction.word == "FROM") {
-        let Some(image) = from.arguments.first() else { continue };
-        if !stages.contains(&image.to_ascii_lowercase()) && !image.contains('$') {
-            bases.push((from.line, image.clone()));
-        }
-        if let [_, word, name] = from.arguments.as_slice()
-            && word.eq_ignore_ascii_case("as")
-        {
-            stages.push(name.to_ascii_lowercase());
-        }
+/// What an instruction copies from the build context.
+pub(super) fn sources(instruction: &Instruction) -> Vec<String> {
+    let elsewhere = instruction.flags.iter().any(|flag| flag.starts_with("--from="));
+    if !copies(instruction) || elsewhere {
+        return Vec::new();
     }
-    bases
+    let mut words = instruction.words();
+    words.pop();
+    words.retain(|word| !word.starts_with("<<"));
+    words
+}
+
+/// Whether an instruction copies files.
+pub(super) fn copies(instruction: &Instruction) -> bool {
+    matches!(instruction.name.as_str(), "COPY" | "ADD")
 }
 
 /// Whether an image reference can mean another image tomorrow: it has neither a digest nor a tag
@@ -79,14 +54,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bases_are_images_that_are_no_stages() {
-        let text = "# FROM x\nfrom --platform=linux/amd64 debian AS Base\nRUN a \\\n  # b\n  && c\n\
-                    FROM base\nFROM scratch\nFROM $IMAGE\nFROM host:5000/x:1\nCOPY --from=base [\"a\", \"b\"]\n";
-        let found = instructions(text);
-        assert_eq!(bases(&found), [(2, "debian".to_owned()), (9, "host:5000/x:1".to_owned())]);
-        let copy = found.last().expect("some");
-        assert!(copy.from_elsewhere && copy.arguments == ["a", "b"] && copy.line == 10, "{copy:?}");
-        assert_eq!(found[1].arguments, ["a", "&&", "c"]);
+    fn sources_are_files_of_the_context() {
+        let text = "FROM a AS b\nCOPY --chmod=755 [\"x y\", \"z\", \"/t\"]\nADD <<E one /t\nhi\nE\n\
+                    COPY --from=b p /t\nRUN q r\n";
+        let found = Dockerfile::read(text);
+        let found: Vec<_> = found.instructions.iter().flat_map(sources).collect();
+        assert_eq!(found, ["x y", "z", "one"]);
+    }
+
+    #[test]
+    fn problems_of_unusual_frontends_are_not_known() {
+        let problems = |text: &str| problems(&Dockerfile::read(text)).len();
+        assert_eq!(problems("FROM a\nNONSENSE b\n"), 1);
+        assert_eq!(problems("# syntax=docker/dockerfile:1.7\nFROM a\nNONSENSE b\n"), 1);
+        assert_eq!(problems("# syntax=else/where:1\nFROM a\nNONSENSE b\n"), 0);
     }
 
     #[test]

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rollout_protocol::spec::task::{NetworkPolicy, StepSpec, TaskFormat};
+use rollout_protocol::spec::task::{NetworkPolicy, StepSpec};
+use rollout_worker::environment::dockerfile::Dockerfile;
 
 use super::{dockerfile, scripts};
 use crate::config::ConfigWarning;
-use crate::dataset::{StepParts, TASK_FILE, Task, read_instruction};
+use crate::dataset::{StepParts, TASK_FILE, Task, read_instruction, trajectory_files};
 
 /// Largest file that is looked into.
 const FILE_BYTES: u64 = 1024 * 1024;
@@ -27,6 +28,11 @@ pub(super) fn of(task: &Task) -> Vec<ConfigWarning> {
         if let Some(workdir) = &parts.workdir {
             lints.script(&workdir.join("setup.sh"));
         }
+    }
+    for file in trajectory_files(&task.dir, &task.file) {
+        let message = "no agent is given a conversation to begin with: the trials of agents other \
+                       than oracle and nop settle as unsupported";
+        lints.warn(&file, None, message);
     }
     if task.file.steps[0].name.is_some() && task.dir.join("instruction.md").is_file() {
         let message = "has no effect: every step has an instruction of its own";
@@ -84,7 +90,11 @@ impl Lints<'_> {
     }
 
     fn dockerfile(&mut self, file: &Path, text: &str) {
-        for (line, image) in dockerfile::bases(&dockerfile::instructions(text)) {
+        let read = Dockerfile::read(text);
+        for (line, problem) in dockerfile::problems(&read) {
+            self.warn(file, Some(line), format!("does not build: {problem}"));
+        }
+        for (line, image) in dockerfile::bases(&read) {
             if dockerfile::is_unpinned(&image) {
                 self.warn(file, Some(line), unpinned(&image));
             }
@@ -93,12 +103,8 @@ impl Lints<'_> {
 
     /// Tests or solutions in the image that the agent works in.
     fn leaks(&mut self, text: &str) {
-        for copy in dockerfile::instructions(text) {
-            if !matches!(copy.word.as_str(), "COPY" | "ADD") || copy.from_elsewhere {
-                continue;
-            }
-            let sources = copy.arguments.split_last().map_or(&[][..], |(_, sources)| sources);
-            for source in sources {
+        for copy in &Dockerfile::read(text).instructions {
+            for source in dockerfile::sources(copy) {
                 let mut parts = source.split('/').filter(|part| !part.is_empty() && *part != ".");
                 let leaks = match parts.next() {
                     Some("tests" | "solution" | "test.sh" | "solve.sh") => true,
@@ -169,8 +175,7 @@ impl Lints<'_> {
 
     /// The image of a verifier has its tests in it.
     fn baked(&mut self, file: &Path, text: &str) {
-        let copies = dockerfile::instructions(text);
-        if !copies.iter().any(|copy| matches!(copy.word.as_str(), "COPY" | "ADD")) {
+        if !Dockerfile::read(text).instructions.iter().any(dockerfile::copies) {
             let message = "copies no tests: an image made of `tests/` has to have them in `/tests`";
             self.warn(file, None, message);
         }
@@ -195,12 +200,6 @@ impl Lints<'_> {
         }
         if !texts.iter().any(|text| scripts::mentions_reward(text)) {
             let message = "nothing in the tests mentions a reward or /logs/verifier: no reward can come of them";
-            self.warn(script, None, message);
-        }
-        let only_json =
-            |text: &String| text.contains("reward.json") && !text.contains("reward.txt");
-        if self.task.file.format.format == TaskFormat::Rollout && texts.iter().any(only_json) {
-            let message = "writes reward.json, which only tasks in Harbor's format are asked for";
             self.warn(script, None, message);
         }
     }

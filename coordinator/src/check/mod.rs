@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::config::{ConfigError, ConfigWarning, ErrorKind, Job, Options, Problems, read_job};
-use crate::dataset::{self, Task};
+use crate::dataset::{self, PlannedFormats, Task};
 use crate::plan::FormatView;
 
 /// What is looked at.
@@ -112,7 +112,7 @@ pub fn check(asked: &Asked) -> std::io::Result<Report> {
     let options = Options { strict: true, ..Options::new(&|_| true) };
     let mut problems = Problems::default();
     let job = read_job(&file, &options, &mut problems).expect("a job that was made right");
-    let tasks = dataset::load(&job, &options, &mut problems);
+    let tasks = dataset::load(&job, &options, &PlannedFormats::new(), &mut problems);
     let tasks: Vec<Task> = tasks.into_iter().flat_map(|dataset| dataset.tasks).collect();
     let (mut errors, warnings) = problems.into_parts();
     // A job lists the variables; here it is said which ones.

@@ -88,12 +88,6 @@ fn common_faults_are_warned_of() {
         ("tests/test.sh", "exit 0\n", "tests/test.sh:", "no reward"),
         (
             "tests/test.sh",
-            "echo {} > /logs/verifier/reward.json\n",
-            "tests/test.sh:",
-            "only tasks in Harbor's",
-        ),
-        (
-            "tests/test.sh",
             "true\r\necho 1 > /logs/verifier/reward.txt\r\n",
             "tests/test.sh:",
             "Windows",
@@ -173,4 +167,19 @@ fn errors_are_told_beside_their_tasks() {
     let report = check(&nothing).expect("checked");
     assert_eq!(report.errors.len(), 1);
     assert_eq!(report.errors[0].file, nothing.path);
+}
+
+#[test]
+fn dockerfiles_are_read_by_the_grammar_of_builders() {
+    let project = Project::new();
+    project.task("a");
+    let text = "# escape=`\nARG BASE=debian\nFROM ${BASE}:12 AS one\nRUN --mount=type=cache,target=/c <<END\n\
+                COPY tests /tests\nFROM nowhere\nEND\nRUN echo `\n  # said\n  more\n";
+    project.write("a/environment/Dockerfile", text);
+    assert_eq!(project.warnings(), []);
+    project.write("a/environment/Dockerfile", "FROM debian:12\nRUN <<END\necho\nCOPPY a b\n");
+    let open = "does not build: the here-document `END` does not end";
+    let found = project.warnings();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].0.starts_with("environment/Dockerfile") && found[0].1 == open, "{found:?}");
 }

@@ -26,6 +26,13 @@ pub const DOCKER_COMPOSE: EnvVar = EnvVar {
     help: "the program `docker-compose`, when it is in none of the usual places",
 };
 
+/// The frontend that reads Dockerfiles which name none.
+pub const DOCKERFILE_FRONTEND: EnvVar = EnvVar {
+    name: "ROLLOUT_DOCKERFILE_FRONTEND",
+    help: "image of the BuildKit frontend for Dockerfiles without a `# syntax=` line, for instance \
+           `docker/dockerfile:1`",
+};
+
 /// Disables colour on the terminal when set and not empty.
 pub const NO_COLOR: EnvVar = EnvVar { name: "NO_COLOR", help: "no colour when set and not empty" };
 
@@ -83,6 +90,7 @@ pub const ALL: &[EnvVar] = &[
     LOG,
     DOCKER_HOST,
     DOCKER_COMPOSE,
+    DOCKERFILE_FRONTEND,
     NO_COLOR,
     CACHE_HOME,
     STATE_HOME,

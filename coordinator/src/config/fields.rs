@@ -430,6 +430,14 @@ impl<'a> Field<'a> {
         Some(nodes.iter().enumerate().map(item).filter(present).collect())
     }
 
+    /// A mapping of anything, in JSON.
+    pub(crate) fn json(&self) -> Option<serde_json::Map<String, serde_json::Value>> {
+        match self.value()?.to_json() {
+            serde_json::Value::Object(map) => Some(map),
+            _ => self.wrong_type("a mapping of names to values"),
+        }
+    }
+
     /// The entries of a mapping whose keys are the user's.
     pub(crate) fn entries(&self) -> Option<Vec<(&'a str, Self)>> {
         let Value::Mapping(entries) = &self.value()?.value else {

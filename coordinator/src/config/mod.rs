@@ -46,7 +46,10 @@ pub use provenance::Provenance;
 #[cfg(feature = "process")]
 pub(crate) use read::text as read_text;
 pub use resolve::{Job, Options, job_of_settings, read_job};
-pub use task::{Demand, DemandKind, FormatChoice, FormatReason, TaskFile, read_task};
+pub use task::{
+    About, Demand, DemandKind, FormatChoice, FormatHints, FormatReason, PlannedFormat, TaskFile,
+    read_task,
+};
 pub use tree_file::{
     Budgets, Command, Commands, Limits, Place, SearchSettings, TreeFile, TreeOptions,
     TreeOverrides, differences, read_tree, tree_document,

@@ -29,6 +29,8 @@ enum Change {
     EachDataset(&'static str, Value),
     /// Puts a variable of every agent.
     EachAgent(String, String),
+    /// Puts a value into every agent.
+    EachAgentKey(String, Text),
     /// Selects an agent; the others of the file are left out.
     Agent(String),
 }
@@ -122,6 +124,11 @@ impl Setting {
         Self::new(flag, Change::EachAgent(variable.to_owned(), value.to_owned()))
     }
 
+    /// A value in YAML at a key path of every agent.
+    pub fn each_agent_key(flag: &str, key: &str, text: &str) -> Self {
+        Self::new(flag, Change::EachAgentKey(key.to_owned(), Text::Yaml(text.to_owned())))
+    }
+
     /// An agent of the job file, or a built-in one.
     pub fn agent(flag: &str, name: &str) -> Self {
         Self::new(flag, Change::Agent(name.to_owned()))
@@ -164,6 +171,8 @@ pub(super) fn apply(settings: &[Setting], root: &mut Node, problems: &mut Proble
                 let name = Segment { text: name.clone(), bracket: false };
                 put_at(node, &[env, name], value, line)
             }),
+            Change::EachAgentKey(key, text) => value(text, line)
+                .and_then(|value| each(root, "agents", |node| put(node, key, value.clone(), line))),
             Change::Agent(_) => Ok(()),
         };
         if let Err(found) = done {
@@ -435,13 +444,15 @@ tasks: [{path: f}]
             Setting::yaml("--set metrics[1].type", "metrics[1].type", "min"),
             Setting::yaml("--set n_attempts", "n_attempts", ""),
             Setting::each_agent("--agent-env C", "C", "1"),
+            Setting::each_agent_key("--ak description", "description", "every"),
         ];
         let (job, faults) = read(Some(FILE), settings);
         assert_eq!(faults, [] as [&str; 0]);
         let job = job.expect("a job");
         let said = document(&job);
         assert_eq!(said["agents"][0]["env"], serde_json::json!({"A": "x", "B": "y", "C": "1"}));
-        assert_eq!(said["agents"][1]["description"], "d");
+        assert_eq!(said["agents"][0]["description"], "every");
+        assert_eq!(said["agents"][1]["description"], "every", "the last one wins");
         assert_eq!(said["metrics"][1]["type"], "min");
         assert_eq!(said["n_attempts"], 1, "null is the default");
         let source =
@@ -503,6 +514,11 @@ tasks: [{path: f}]
         ] {
             assert!(faults.iter().any(|fault| fault.contains(expected)), "{expected}: {faults:#?}");
         }
+        let unknown = Setting::each_agent_key("--ak max_turns", "max_turns", "5");
+        let (_, faults) = read(Some(FILE), vec![unknown]);
+        let said = "command line: --ak max_turns (agents[0].max_turns): found an unknown key, ";
+        let short = "command line: --ak max_turns: found an unknown key, ";
+        assert!([said, short].iter().any(|said| faults[0].starts_with(said)), "{faults:?}");
         let (_, faults) = read(None, Vec::new());
         assert!(faults[0].starts_with("command line: agents: found nothing"), "{faults:?}");
     }

@@ -77,7 +77,11 @@ pub struct Options<'a> {
     pub now: Zoned,
     /// Whether a variable is set where trials will run. Its value is never asked for.
     pub is_set: &'a dyn Fn(&str) -> bool,
-    /// Missing files of tasks refuse the run instead of failing the tasks' trials.
+    /// Variables that the command line gives by a file; tasks may use them.
+    pub variables: Vec<(String, String)>,
+    /// Task files may use every variable of the host that they ask for.
+    pub trust_tasks: bool,
+    /// Tasks that lack files or that the environment cannot run refuse the run.
     pub strict: bool,
     /// Where what is fetched is kept; below the directory of runs when absent.
     pub cache: Option<PathBuf>,
@@ -86,11 +90,26 @@ pub struct Options<'a> {
 impl<'a> Options<'a> {
     /// No settings, the present time, and the variables that `is_set` says.
     pub fn new(is_set: &'a dyn Fn(&str) -> bool) -> Self {
-        Self { settings: Vec::new(), now: Zoned::now(), is_set, strict: false, cache: None }
+        Self {
+            settings: Vec::new(),
+            now: Zoned::now(),
+            is_set,
+            variables: Vec::new(),
+            trust_tasks: false,
+            strict: false,
+            cache: None,
+        }
     }
 }
 
 impl Job {
+    /// How workers go about the job's work.
+    pub fn pacing(&self) -> Pacing {
+        let default = RetryPolicy::default().max_park_sec;
+        let max_park_sec = Some(self.retry.max_park_sec).filter(|sec| *sec != default);
+        Pacing { max_park_sec, ..self.pacing }
+    }
+
     /// The run directory.
     pub fn run_dir(&self) -> PathBuf {
         self.jobs_dir.join(&self.name)
@@ -120,6 +139,8 @@ fn read(file: Option<&Path>, options: &Options<'_>, problems: &mut Problems) -> 
     let Written { mut job, provenance } = job_file::read(file, &options.settings, problems)?;
     let file = file.unwrap_or(Path::new(COMMAND_LINE));
     let given = given::take(&mut job, file, problems);
+    let given = TrialVariables::new(options.variables.iter().cloned()).with(&given);
+    job.task_env.extend(options.variables.iter().map(|(name, _)| name.clone()));
     let is_set = |name: &str| given.names().any(|known| known == name) || (options.is_set)(name);
     check_variables(file, &job, &is_set, problems);
     Some(Job { provenance, given, ..resolve(file, job, options) })

@@ -31,7 +31,7 @@ fn job_faults(name: &str) -> Vec<(String, ErrorKind)> {
 
 fn task_faults(name: &str) -> Vec<(String, ErrorKind)> {
     let mut problems = Problems::default();
-    read_task(&fixture(name), None, &mut problems);
+    read_task(&fixture(name), FormatHints::default(), &mut problems);
     faults(problems)
 }
 
@@ -150,7 +150,7 @@ fn every_fault_of_task_files() {
         ],
     );
     let mut problems = Problems::default();
-    read_task(&fixture("bad_syntax.toml"), None, &mut problems);
+    read_task(&fixture("bad_syntax.toml"), FormatHints::default(), &mut problems);
     let errors = problems.finish(()).expect_err("faults").errors;
     let found: Vec<_> = errors.iter().map(|e| (e.line, e.kind)).collect();
     assert_eq!(found, [(Some(2), Syntax), (Some(4), Syntax), (Some(8), Syntax)], "{errors:#?}");
@@ -232,7 +232,8 @@ fn a_minimal_job_has_documented_defaults() {
 #[test]
 fn a_full_task_file() {
     let mut problems = Problems::default();
-    let task = read_task(&fixture("full.toml"), None, &mut problems).expect("a task");
+    let task =
+        read_task(&fixture("full.toml"), FormatHints::default(), &mut problems).expect("a task");
     let (task, warnings) = problems.finish(task).expect("no faults");
     let environment = &task.environment;
     assert_eq!(environment.docker_image.as_deref(), Some("some-org/some-name:some-tag"));
@@ -313,6 +314,6 @@ proptest! {
         read_job(&file, &options(), &mut Problems::default());
         std::fs::write(&file, format!("[environment]\nmemory = {value}\n[{key}]\nx = 1"))
             .expect("written");
-        read_task(&file, None, &mut Problems::default());
+        read_task(&file, FormatHints::default(), &mut Problems::default());
     }
 }

@@ -1,5 +1,7 @@
 //! What a configuration file says, before anything is checked: one tree for YAML, JSON and TOML.
 
+use serde_json::Value as Json;
+
 /// Lines from here on stand for options of the command line: no file that is read has so many.
 const FLAG_LINES: usize = usize::MAX / 2;
 
@@ -54,6 +56,23 @@ impl Node {
             Value::String(text) => format!("the text {}", quoted(text)),
             Value::Sequence(_) => "a list".to_owned(),
             Value::Mapping(_) => "a mapping".to_owned(),
+        }
+    }
+
+    /// The value in JSON. A number that JSON does not have becomes text.
+    pub(crate) fn to_json(&self) -> Json {
+        match &self.value {
+            Value::Null => Json::Null,
+            Value::Bool { value, .. } => Json::Bool(*value),
+            Value::Integer { value, .. } => Json::from(*value),
+            Value::Float { value, text } => serde_json::Number::from_f64(*value)
+                .map_or_else(|| Json::String(text.clone()), Json::Number),
+            Value::String(text) => Json::String(text.clone()),
+            Value::Sequence(nodes) => nodes.iter().map(Self::to_json).collect(),
+            Value::Mapping(entries) => {
+                let pairs = entries.iter().map(|e| (e.key.clone(), e.node.to_json()));
+                Json::Object(pairs.collect())
+            }
         }
     }
 

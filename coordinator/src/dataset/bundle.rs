@@ -16,7 +16,7 @@ use super::known::KnownParts;
 use super::pack::{self, Files};
 use super::task::invalid;
 use super::{Dataset, Task, spec};
-use crate::config::{ConfigError, ConfigErrors, Job, Problems};
+use crate::config::{About, ConfigError, ConfigErrors, Job, Problems};
 
 /// Tasks packed at once: enough to keep a disk busy, few enough to leave the machine usable.
 const TASKS_AT_ONCE: usize = 8;
@@ -49,6 +49,8 @@ pub struct Bundled {
     pub files: Digest,
     /// Digest of everything else that a trial depends on.
     pub rules: Digest,
+    /// Facts of its file for people.
+    pub about: About,
 }
 
 /// Why tasks could not be bundled.
@@ -227,7 +229,8 @@ async fn store(
         let document = BlobRef::of(&bytes, MediaType::Json);
         let digest = document.digest;
         documents.push((document, Content::Bytes(bytes, MediaType::Json)));
-        bundled.push(Bundled { digest, files: digest_of_files(&spec)?, rules, spec });
+        let (files, about) = (digest_of_files(&spec)?, task.file.about.clone());
+        bundled.push(Bundled { digest, files, rules, spec, about });
     }
     Ok(sink.put_all(documents).await?)
 }

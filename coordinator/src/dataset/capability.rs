@@ -1,23 +1,26 @@
-//! Which tasks the job's environment can honour. What it cannot is refused before the run, with the
-//! task, the key and the reason: nothing that a task asks for is left out in silence.
+//! Which tasks the job's environment can honour. A task that it cannot settles as unsupported, with
+//! the key and the reason, and the others run; a strict run is refused instead. Nothing that a task
+//! asks for is left out in silence.
 //!
-//! A process sandbox has no image, so whatever a task's image would have that the sandbox cannot
-//! give refuses the run too, unless the job says `ignore_dockerfile`.
+//! A process sandbox has no image, so that a task whose image would have more than the sandbox can
+//! give is unsupported too, unless the job says `ignore_dockerfile`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use rollout_protocol::error::TrialError;
+use rollout_protocol::spec::agent::AgentKind;
 use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
-use rollout_protocol::spec::task::TaskFormat;
 
 use super::discover::TASK_FILE;
 use super::{Parts, layout};
-use crate::config::{
-    ConfigError, ConfigWarning, Demand, DemandKind, ErrorKind, Job, Problems, Spot, TaskFile,
-};
+use crate::config::{ConfigError, Demand, DemandKind, ErrorKind, Job, Problems, Spot, TaskFile};
 
 /// A conversation to begin with, which no agent is given.
 const TRAJECTORY: &str = "trajectory.json";
+
+/// Demands named in the error of a trial; the others are counted.
+const NAMED: usize = 5;
 
 /// A task to judge.
 pub(super) struct Judged<'a> {
@@ -27,29 +30,80 @@ pub(super) struct Judged<'a> {
     pub(super) parts: &'a Parts,
 }
 
-/// Records why the task cannot run in the job's environment.
-pub(super) fn check(task: &Judged<'_>, problems: &mut Problems) {
+/// Demands of a task that the job's environment cannot honour.
+#[derive(Debug, Default)]
+pub(super) struct Unsupported {
+    /// Whichever agent runs.
+    pub(super) always: Vec<ConfigError>,
+    /// Only where an agent with scripts runs.
+    pub(super) for_scripts: Vec<ConfigError>,
+}
+
+impl Unsupported {
+    /// The demands that matter to the agents of a job.
+    pub(super) fn of_job(self, job: &Job) -> impl Iterator<Item = ConfigError> {
+        let scripts = job.agents.iter().any(|agent| runs_scripts(&agent.spec.kind));
+        self.always.into_iter().chain(self.for_scripts.into_iter().filter(move |_| scripts))
+    }
+}
+
+fn runs_scripts(kind: &AgentKind) -> bool {
+    matches!(kind, AgentKind::Script { .. })
+}
+
+/// The error of the trials of the task `shown` below `dir`; nothing when everything is supported.
+pub(super) fn fault(
+    shown: &str,
+    dir: &Path,
+    provider: ProviderKind,
+    demands: &[ConfigError],
+) -> Option<TrialError> {
+    let demand = |error: &ConfigError| {
+        let file = error.file.strip_prefix(dir).unwrap_or(&error.file).display();
+        let line = error.line.map(|line| format!(":{line}")).unwrap_or_default();
+        let key = if error.key.is_empty() { String::new() } else { format!(" {}", error.key) };
+        format!("{file}{line}{key}: {}", error.found)
+    };
+    let mut demands: Vec<String> = demands.iter().map(demand).collect();
+    if demands.is_empty() {
+        return None;
+    }
+    let more = demands.len().saturating_sub(NAMED);
+    demands.truncate(NAMED);
+    if more > 0 {
+        demands.push(format!("and {more} more"));
+    }
+    let demands = demands.join("; ");
+    let message = format!("the environment `{provider}` cannot run the task {shown}: {demands}");
+    Some(TrialError::unsupported(message))
+}
+
+/// Collects the demands that the job's environment cannot honour. Files that cannot be read are
+/// faults.
+pub(super) fn check(task: &Judged<'_>, problems: &mut Problems) -> Unsupported {
     let provider = &task.job.settings.environment.provider;
+    let mut found = Unsupported::default();
     for demand in &task.file.demands {
         if let Some(why) = why_not(provider.kind(), demand, task.parts) {
             let spot = &demand.spot;
             let at = task.dir.join(TASK_FILE);
-            problems.error(spot.error(&at, ErrorKind::Unsupported, why, expected(provider.kind())));
+            let error = spot.error(&at, ErrorKind::Unsupported, why, expected(provider.kind()));
+            found.always.push(error);
         }
     }
-    check_trajectories(task, problems);
+    trajectories(task, &mut found.for_scripts);
     match provider {
         ProviderSpec::Process(settings) => {
-            services(task).for_each(|at| refuse_services(&at, problems));
+            services(task).for_each(|at| refuse_services(&at, &mut found.always));
             if !settings.ignore_dockerfile {
-                check_images(task, problems);
+                check_images(task, &mut found.always, problems);
             }
         }
         ProviderSpec::Docker(_) => {
-            services(task).for_each(|at| check_services(&at, problems));
+            services(task).for_each(|at| check_services(&at, &mut found.always));
         }
     }
-    warn_of_services(task, problems);
+    found
 }
 
 /// The files that describe services, in their directories.
@@ -64,23 +118,9 @@ fn services(task: &Judged<'_>) -> impl Iterator<Item = (PathBuf, String)> {
     files.into_iter().map(in_task).collect::<Vec<_>>().into_iter()
 }
 
-/// In Rollout's format such a file means nothing, which its author may not know.
-fn warn_of_services(task: &Judged<'_>, problems: &mut Problems) {
-    let file = task.dir.join("environment/docker-compose.yaml");
-    if task.file.format.format == TaskFormat::Rollout && file.is_file() {
-        problems.warning(ConfigWarning {
-            file,
-            line: None,
-            key: String::new(),
-            message: "ignored: only tasks in Harbor's format have services (`format: harbor`)"
-                .to_owned(),
-        });
-    }
-}
-
 /// What a file with services may not make its program read.
 #[cfg(feature = "docker")]
-fn check_services((dir, file): &(PathBuf, String), problems: &mut Problems) {
+fn check_services((dir, file): &(PathBuf, String), found: &mut Vec<ConfigError>) {
     use rollout_worker::environment::{ComposeFile, docker};
 
     let compose = ComposeFile { dir: dir.clone(), file: file.into() };
@@ -88,13 +128,13 @@ fn check_services((dir, file): &(PathBuf, String), problems: &mut Problems) {
         let spot = Spot { key: String::new(), line: None };
         let expected = "services of the task's own environment directory";
         let at = dir.join(file);
-        problems.error(spot.error(&at, ErrorKind::Unsupported, failure.chain(), expected));
+        found.push(spot.error(&at, ErrorKind::Unsupported, failure.chain(), expected));
     }
 }
 
 /// Without the provider nothing can be said of it; its worker refuses the trials.
 #[cfg(not(feature = "docker"))]
-fn check_services(_: &(PathBuf, String), _: &mut Problems) {}
+fn check_services(_: &(PathBuf, String), _: &mut Vec<ConfigError>) {}
 
 /// Why a provider does not have what is asked for.
 fn why_not(provider: ProviderKind, demand: &Demand, parts: &Parts) -> Option<String> {
@@ -116,6 +156,12 @@ fn why_not(provider: ProviderKind, demand: &Demand, parts: &Parts) -> Option<Str
         DemandKind::Gpus => {
             is_process.then(|| "graphics processors; a process sandbox has none".into())
         }
+        DemandKind::GpuTypes(types) => Some(format!(
+            "graphics processors of the type {}; this environment cannot choose one",
+            types.join(" or ")
+        )),
+        DemandKind::Tpu => Some("tensor processors, which this environment does not have".into()),
+        DemandKind::Windows => Some("Windows, which this environment does not have".into()),
         DemandKind::Service(name) => (!has_services).then(|| {
             format!("the service `{name}`; the task has no environment/docker-compose.yaml")
         }),
@@ -126,34 +172,36 @@ fn expected(provider: ProviderKind) -> String {
     format!("what the environment `{provider}` can honour")
 }
 
-fn check_trajectories(task: &Judged<'_>, problems: &mut Problems) {
-    if task.file.format.format != TaskFormat::Harbor {
-        return;
-    }
-    let own = task.file.steps.iter().map(layout::step_dir);
-    let dirs: BTreeSet<PathBuf> = own.chain([PathBuf::new()]).collect();
-    for dir in dirs {
-        let file = task.dir.join(dir).join(TRAJECTORY);
-        if file.is_file() {
-            let spot = Spot { key: String::new(), line: None };
-            let found = "a conversation to begin with, which agents are not given";
-            problems.error(spot.error(&file, ErrorKind::Unsupported, found, "no such file"));
-        }
+/// Conversations to begin with: agents with scripts are not given one; others need none.
+fn trajectories(task: &Judged<'_>, found: &mut Vec<ConfigError>) {
+    for file in trajectory_files(task.dir, task.file) {
+        let spot = Spot { key: String::new(), line: None };
+        let text = "a conversation to begin with, which agents are not given";
+        found.push(spot.error(&file, ErrorKind::Unsupported, text, "no such file"));
     }
 }
 
-fn refuse_services((dir, file): &(PathBuf, String), problems: &mut Problems) {
+/// The files with conversations to begin with, of the task and of its steps.
+pub(crate) fn trajectory_files(dir: &Path, file: &TaskFile) -> Vec<PathBuf> {
+    let own = file.steps.iter().map(layout::step_dir);
+    let dirs: BTreeSet<PathBuf> = own.chain([PathBuf::new()]).collect();
+    let files = dirs.into_iter().map(|step| dir.join(step).join(TRAJECTORY));
+    files.filter(|file| file.is_file()).collect()
+}
+
+fn refuse_services((dir, file): &(PathBuf, String), found: &mut Vec<ConfigError>) {
     let spot = Spot { key: String::new(), line: None };
-    let found = "services beside the environment; a process sandbox has none";
+    let text = "services beside the environment; a process sandbox has none";
     let expected = expected(ProviderKind::Process);
-    problems.error(spot.error(&dir.join(file), ErrorKind::Unsupported, found, expected));
+    found.push(spot.error(&dir.join(file), ErrorKind::Unsupported, text, expected));
 }
 
 /// Every image that the task would have.
-fn check_images(task: &Judged<'_>, problems: &mut Problems) {
+fn check_images(task: &Judged<'_>, found: &mut Vec<ConfigError>, problems: &mut Problems) {
     let main = &task.file.environment;
     let key = "environment.docker_image";
-    check_image(task, Path::new("environment"), main.docker_image.is_some(), key, problems);
+    let named = main.docker_image.is_some();
+    check_image(task, (Path::new("environment"), named, key), found, problems);
     let mut seen = Vec::new();
     for (step, parts) in task.file.steps.iter().zip(&task.parts.steps) {
         let Some(own) = &step.verifier.environment else { continue };
@@ -162,43 +210,49 @@ fn check_images(task: &Judged<'_>, problems: &mut Problems) {
             let key = "verifier.environment.docker_image";
             // One that is as the agent's was judged there.
             let named = own.docker_image.is_some() && own.docker_image != main.docker_image;
-            check_image(task, &dir, named, key, problems);
+            check_image(task, (&dir, named, key), found, problems);
             seen.push(dir);
         }
     }
 }
 
-fn check_image(task: &Judged<'_>, dir: &Path, named: bool, key: &str, problems: &mut Problems) {
+/// An image of the directory `dir`; whether the key `key` names one.
+fn check_image(
+    task: &Judged<'_>,
+    (dir, named, key): (&Path, bool, &str),
+    found: &mut Vec<ConfigError>,
+    problems: &mut Problems,
+) {
     let dockerfile = task.dir.join(dir).join("Dockerfile");
     if dockerfile.is_file() {
-        check_instructions(&dockerfile, problems);
+        check_instructions(&dockerfile, found, problems);
     } else if named {
         let spot = Spot { key: key.to_owned(), line: None };
-        let found = "an image without a Dockerfile that says what is in it";
-        refuse(&spot, &task.dir.join(TASK_FILE), found, problems);
+        let text = "an image without a Dockerfile that says what is in it";
+        found.push(refused(&spot, &task.dir.join(TASK_FILE), text));
     }
 }
 
 /// Without the provider nothing can be said of its instructions; its worker refuses the trials.
 #[cfg(not(feature = "process"))]
-fn check_instructions(_: &Path, _: &mut Problems) {}
+fn check_instructions(_: &Path, _: &mut Vec<ConfigError>, _: &mut Problems) {}
 
 #[cfg(feature = "process")]
-fn check_instructions(file: &Path, problems: &mut Problems) {
+fn check_instructions(file: &Path, found: &mut Vec<ConfigError>, problems: &mut Problems) {
     let Some(text) = crate::config::read_text(file, problems) else { return };
     for unsupported in rollout_worker::environment::process::dockerfile::check(&text) {
-        let found = format!("an instruction that it cannot honour: {}", unsupported.reason);
+        let text = format!("an instruction that it cannot honour: {}", unsupported.reason);
         let spot = Spot { key: unsupported.instruction, line: Some(unsupported.line) };
-        refuse(&spot, file, &found, problems);
+        found.push(refused(&spot, file, &text));
     }
 }
 
-fn refuse(spot: &Spot, file: &Path, found: &str, problems: &mut Problems) {
+fn refused(spot: &Spot, file: &Path, found: &str) -> ConfigError {
     let expected = "what the process environment can honour";
     let hint = "use `environment.type: docker`, or set `ignore_dockerfile: true` in \
                 `environment.provider_config` to run on the host's own files";
-    problems.error(ConfigError {
+    ConfigError {
         hint: Some(hint.to_owned()),
         ..spot.error(file, ErrorKind::UnsupportedInstruction, found, expected)
-    });
+    }
 }

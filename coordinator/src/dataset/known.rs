@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::digest::Digest;
+use rollout_worker::digest_line;
 use serde::{Deserialize, Serialize};
 
 /// Raised when what is packed of equal files changes.
@@ -82,6 +83,7 @@ impl KnownParts {
             let mut parts = self.read(group).parts;
             parts.extend(book.parts.clone());
             let document = serde_json::to_vec(&Document { version: VERSION, parts })?;
+            let document = digest_line::append(document);
             fs::create_dir_all(&self.dir)?;
             let mut file = tempfile::NamedTempFile::new_in(&self.dir)?;
             file.write_all(&document)?;
@@ -105,7 +107,8 @@ impl KnownParts {
         let file = self.file(group);
         let small = fs::metadata(&file).is_ok_and(|metadata| metadata.len() <= FILE_BYTES);
         let bytes = if small { fs::read(&file).unwrap_or_default() } else { Vec::new() };
-        match serde_json::from_slice::<Document>(&bytes) {
+        let text = digest_line::check(&bytes).unwrap_or_default();
+        match serde_json::from_slice::<Document>(text) {
             Ok(document) if document.version == VERSION => {
                 Book { parts: document.parts, changed: false }
             }
@@ -149,5 +152,11 @@ mod tests {
         let bytes = fs::read(&file).expect("read");
         fs::write(&file, &bytes[..bytes.len() / 2]).expect("written");
         assert_eq!(open().find(task, "tests", &old), None);
+        for at in 0..bytes.len() - 1 {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1;
+            fs::write(&file, &changed).expect("written");
+            assert_eq!(open().find(task, "tests", &old), None, "changed at {at}");
+        }
     }
 }

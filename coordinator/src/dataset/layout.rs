@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::spec::environment::ProviderKind;
-use rollout_protocol::spec::task::{StepSpec, TaskFormat};
+use rollout_protocol::spec::task::StepSpec;
 
 use super::{INSTRUCTION, Parts, StepParts};
 use crate::config::{Job, TaskFile};
@@ -122,10 +122,9 @@ impl<'a> Layout<'a> {
         self.job.settings.environment.provider.kind() == ProviderKind::Process
     }
 
-    /// The file with services in a directory. Only Harbor gives it a meaning.
+    /// The file with services in a directory.
     fn compose(&self, dir: &Path) -> Option<String> {
-        let harbor = self.file.format.format == TaskFormat::Harbor;
-        let name = COMPOSE.iter().find(|name| harbor && self.has(&dir.join(name)));
+        let name = COMPOSE.iter().find(|name| self.has(&dir.join(name)));
         name.map(|name| (*name).to_owned())
     }
 

@@ -2,17 +2,26 @@
 
 use std::collections::HashMap;
 
+use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::name;
 
 use super::git::Commits;
 use super::sources::{Candidate, Source, sources};
 use super::task::{self, Context};
-use super::{Dataset, Task, select};
-use crate::config::{ConfigError, ConfigWarning, ErrorKind, Job, Options, Problems, Spot, nearest};
+use super::{Dataset, PlannedFormats, Task, select};
+use crate::config::{
+    ConfigError, ConfigWarning, ErrorKind, FormatHints, Job, Options, Problems, Spot, nearest,
+};
 
-/// Loads the datasets of a job, faults of all of them recorded. This blocks on the file system, and
-/// on the network where tasks have to be fetched.
-pub fn load(job: &Job, options: &Options<'_>, problems: &mut Problems) -> Vec<Dataset> {
+/// Loads the datasets of a job, faults of all of them recorded. Tasks that the run has a plan for
+/// are read in the formats that it records. This blocks on the file system, and on the network where
+/// tasks have to be fetched.
+pub fn load(
+    job: &Job,
+    options: &Options<'_>,
+    planned: &PlannedFormats,
+    problems: &mut Problems,
+) -> Vec<Dataset> {
     let mut commits = Commits::default();
     let mut names = HashMap::new();
     let mut datasets = Vec::new();
@@ -22,13 +31,20 @@ pub fn load(job: &Job, options: &Options<'_>, problems: &mut Problems) -> Vec<Da
         }
         warn_of_skipped(&source, problems);
         let (name, version) = (source.name.clone(), source.version.clone());
+        let description = source.description.clone();
         let mut taken = HashMap::new();
         let mut tasks: Vec<Task> = Vec::new();
         for candidate in selected(job, source, problems) {
-            let context = Context { job, options, dataset: &name, format: candidate.format };
+            let place = (name.clone(), task_name(&candidate));
+            let format = FormatHints {
+                asked: candidate.format,
+                planned: planned.get(&place).copied().unwrap_or_default(),
+                fetched: candidate.fetched,
+            };
+            let context = Context { job, options, dataset: &name, format };
             tasks.extend(load_one(&context, candidate, &mut taken, &mut commits, problems));
         }
-        datasets.push(Dataset { name, version, tasks });
+        datasets.push(Dataset { name, version, description, tasks });
     }
     datasets
 }
@@ -108,9 +124,36 @@ fn load_one(
     problems: &mut Problems,
 ) -> Option<Task> {
     let name = checked_name(&candidate, taken, problems)?;
-    let Candidate { dir, commit, .. } = candidate;
+    let Candidate { dir, commit, pointers, .. } = candidate;
     let task = task::load(context, name, dir, commits, problems)?;
-    Some(Task { git_commit_id: commit.or(task.git_commit_id), ..task })
+    let fault = pointers_fault(context, &task, &pointers, problems);
+    let (git_commit_id, fault) = (commit.or(task.git_commit_id), task.fault.or(fault));
+    Some(Task { git_commit_id, fault, ..task })
+}
+
+/// The fault of a task some of whose files are only pointers; an error in a strict run.
+fn pointers_fault(
+    context: &Context<'_>,
+    task: &Task,
+    pointers: &[String],
+    problems: &mut Problems,
+) -> Option<TrialError> {
+    let first = pointers.first()?;
+    if context.options.strict {
+        let spot = Spot { key: String::new(), line: None };
+        let (found, expected) = ("a pointer to Git LFS", "the file; install `git-lfs`");
+        let path = task.dir.join(first);
+        problems.error(spot.error(&path, ErrorKind::MissingFile, found, expected));
+    }
+    let message = format!(
+        "the task {}/{} has files in Git LFS, and the program `git-lfs` is not there: {} are \
+         pointers, the first `{first}`; install git-lfs where the run is planned, and run it under \
+         another `--name`",
+        context.dataset,
+        task.name,
+        pointers.len()
+    );
+    Some(task::invalid(ErrorType::TaskInvalid, ErrorCode::MISSING_FILE, message))
 }
 
 /// The task's name, if it can be one in the results.

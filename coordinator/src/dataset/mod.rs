@@ -5,8 +5,9 @@
 //! task, after the directory that the task is in; a job file's `name` wins. Relative paths count
 //! from the job file's directory.
 //!
-//! A task file that does not parse or has a bad value refuses the run. A task that lacks a file is
-//! kept with its fault: its trials settle as `task_invalid`, unless the run is strict.
+//! A task file that does not parse or has a bad value refuses the run. A task that lacks a file, or
+//! asks for something that the environment does not have, is kept with its fault: its trials settle
+//! as `task_invalid`, unless the run is strict.
 
 mod bundle;
 mod capability;
@@ -19,6 +20,7 @@ mod known;
 mod layout;
 mod load;
 mod pack;
+mod planned;
 mod select;
 mod sources;
 mod spec;
@@ -27,19 +29,25 @@ mod task;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 use rollout_protocol::error::TrialError;
 
-use crate::config::TaskFile;
+use crate::config::{PlannedFormat, TaskFile};
 
 pub use bundle::{BundleError, Bundled, Sink, bundle};
 pub use known::KnownParts;
 pub use load::load;
+pub use planned::planned;
 
+pub(crate) use capability::trajectory_files;
 pub(crate) use discover::TASK_FILE;
 pub(crate) use instruction::read as read_instruction;
 pub(crate) use spec::of as specification;
+
+/// The formats that the plan of a run records, by dataset and task.
+pub type PlannedFormats = HashMap<(String, String), PlannedFormat>;
 
 /// A dataset with its tasks.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,6 +56,8 @@ pub struct Dataset {
     pub name: String,
     /// Version, for people.
     pub version: Option<String>,
+    /// Description in the registry.
+    pub description: Option<String>,
     /// The tasks, by name.
     pub tasks: Vec<Task>,
 }
@@ -67,6 +77,8 @@ pub struct Task {
     pub parts: Parts,
     /// Why it cannot run under any agent.
     pub fault: Option<TrialError>,
+    /// Why it cannot run under agents with scripts.
+    pub script_fault: Option<TrialError>,
 }
 
 /// The instruction of a task or step.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits::INSTRUCTION_BYTES;
-use rollout_protocol::spec::task::{TaskFormat, TaskSpec};
+use rollout_protocol::spec::task::TaskSpec;
 use rollout_worker::archive::{self, ArchiveError, Keep, Limits};
 use rollout_worker::environment::dockerignore::Dockerignore;
 
@@ -92,10 +92,7 @@ pub(super) fn read(
 
 /// What the task's parts are made of, and where each belongs.
 fn sources(task: &Task) -> Vec<(Source, Vec<Slot>)> {
-    let ours = match task.file.format.format {
-        TaskFormat::Rollout => Ignore::Nothing,
-        TaskFormat::Harbor => Ignore::Harbor,
-    };
+    let ours = Ignore::Harbor;
     let one = |dir: &Option<PathBuf>| dir.iter().cloned().collect::<Vec<_>>();
     // What a build would not see may still be what services are made of.
     let context = |compose: &Option<String>| match compose {

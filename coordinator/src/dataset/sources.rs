@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use rollout_protocol::name;
 use rollout_protocol::spec::task::TaskFormat;
 
 use super::discover;
@@ -11,7 +12,9 @@ use crate::config::{
     ConfigError, ConfigWarning, DatasetRef, DatasetSource, ErrorKind, Job, Options, Problems,
     RegistryRef, Selection, Spot, TaskRef, TaskSource, is_address, is_inside,
 };
-use crate::registry::{self, Answers, IndexError, Origin, Request, Revision, TaskEntry, What};
+use crate::registry::{
+    self, Answers, FetchedDirectory, IndexError, Origin, Request, Revision, TaskEntry, What,
+};
 
 /// Name of the dataset that a job's single tasks make.
 const SINGLE: &str = "tasks";
@@ -22,6 +25,10 @@ pub(super) struct Source {
     pub(super) name: String,
     /// Version, for people.
     pub(super) version: Option<String>,
+    /// Description in the registry.
+    pub(super) description: Option<String>,
+    /// Whether it is one of a registry, so that several versions of it can be told apart.
+    pub(super) registered: bool,
     /// Which of its tasks are run.
     pub(super) selection: Selection,
     /// Where the job names it.
@@ -40,10 +47,14 @@ pub(super) struct Candidate {
     pub(super) dir: PathBuf,
     /// Where it comes from, for people.
     pub(super) place: String,
+    /// Its files that are only pointers to Git LFS.
+    pub(super) pointers: Vec<String>,
     /// Commit that it was taken from; unknown for a directory that nobody fetched.
     pub(super) commit: Option<String>,
-    /// Its format; told from its file when absent.
+    /// The format that the job or the registry asks for.
     pub(super) format: Option<TaskFormat>,
+    /// Whether it comes from a registry or a repository.
+    pub(super) fetched: bool,
 }
 
 /// A dataset some of whose tasks may have to be fetched.
@@ -75,7 +86,28 @@ pub(super) fn sources(job: &Job, options: &Options<'_>, problems: &mut Problems)
         warnings.into_iter().for_each(|message| finder.warn(message));
         answers
     };
-    pending.into_iter().filter_map(|pending| finder.finish(pending, &answers)).collect()
+    let finished = pending.into_iter().filter_map(|pending| finder.finish(pending, &answers));
+    let mut sources: Vec<Source> = finished.collect();
+    tell_versions_apart(&mut sources);
+    sources
+}
+
+/// Adds the version to the names of a registry's datasets that a job has in several versions.
+fn tell_versions_apart(sources: &mut [Source]) {
+    let several: Vec<bool> = (sources.iter())
+        .map(|source| {
+            let same = |other: &&Source| {
+                other.registered && name::fold(&other.name) == name::fold(&source.name)
+            };
+            let versions: BTreeSet<_> = sources.iter().filter(same).map(|s| &s.version).collect();
+            source.registered && versions.len() > 1
+        })
+        .collect();
+    for (source, _) in sources.iter_mut().zip(several).filter(|(_, several)| *several) {
+        if let Some(version) = &source.version {
+            source.name = format!("{}@{}", source.name, version.replace(['/', '\\'], "_"));
+        }
+    }
 }
 
 struct Finder<'a> {
@@ -106,6 +138,8 @@ impl Finder<'_> {
         let mut source = Source {
             name: reference.name.clone().unwrap_or_default(),
             version: reference.version.clone(),
+            description: None,
+            registered: false,
             selection: reference.selection.clone(),
             spot: reference.spot.clone(),
             tasks: Vec::new(),
@@ -192,7 +226,9 @@ impl Finder<'_> {
             }
         };
         warning.into_iter().for_each(|warning| self.warn(warning));
+        source.registered = true;
         source.version = source.version.or(entry.version);
+        source.description = entry.description.filter(|text| !text.trim().is_empty());
         let format = reference.format.or(entry.format);
         let mut wanted = Vec::new();
         for task in entry.tasks {
@@ -205,7 +241,8 @@ impl Finder<'_> {
             }
             let base = base.as_deref().unwrap_or(Path::new("/"));
             let Some(url) = &task.git_url else {
-                source.tasks.push(Candidate { name, ..here(base.join(path), format) });
+                let task = here(base.join(path), format);
+                source.tasks.push(Candidate { name, fetched: true, ..task });
                 continue;
             };
             let request = Request {
@@ -224,6 +261,8 @@ impl Finder<'_> {
         let mut source = Source {
             name: SINGLE.to_owned(),
             version: None,
+            description: None,
+            registered: false,
             selection: Selection::default(),
             spot: first.spot.clone(),
             tasks: Vec::new(),
@@ -257,7 +296,7 @@ impl Finder<'_> {
         for Wanted { name, request, spot, format } in wanted {
             match &answers[&request] {
                 Ok(fetched) => {
-                    for (path, dir) in &fetched.directories {
+                    for FetchedDirectory { path, dir, pointers } in &fetched.directories {
                         let name = name.clone().or_else(|| Some(file_name(dir)));
                         let place = format!("{} `{path}`", request.origin.shown());
                         let commit = Some(fetched.commit.clone());
@@ -265,8 +304,10 @@ impl Finder<'_> {
                             name,
                             dir: dir.clone(),
                             place,
+                            pointers: pointers.clone(),
                             commit,
                             format,
+                            fetched: true,
                         });
                     }
                 }
@@ -304,7 +345,8 @@ fn unusable(task: &TaskEntry, path: &str, has_base: bool) -> Option<String> {
 
 fn here(dir: PathBuf, format: Option<TaskFormat>) -> Candidate {
     let place = dir.display().to_string();
-    Candidate { name: None, dir, place, commit: None, format }
+    let (pointers, commit) = (Vec::new(), None);
+    Candidate { name: None, dir, place, pointers, commit, format, fetched: false }
 }
 
 fn file_name(dir: &Path) -> String {

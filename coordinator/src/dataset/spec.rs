@@ -19,6 +19,7 @@ pub(crate) fn of(job: &Job, dataset: String, task: &Task) -> TaskSpec {
         mcp_servers: file.mcp_servers.clone(),
         skills_dir: file.skills_dir.clone(),
         fault: task.fault.clone(),
+        script_fault: task.script_fault.clone(),
         ..TaskSpec::new(dataset, &task.name)
     };
     for (step, parts) in spec.steps.iter_mut().zip(&task.parts.steps) {
@@ -31,6 +32,10 @@ pub(crate) fn of(job: &Job, dataset: String, task: &Task) -> TaskSpec {
         spec.install_sec = limits.install_sec;
         step.agent.timeout_sec = limits.agent_sec;
         step.verifier.timeout_sec = limits.verifier_sec;
+        step.healthcheck = step.healthcheck.as_ref().map(|check| job.timeouts.health(check));
+        for hook in &mut step.verifier.collect {
+            hook.timeout_sec = job.timeouts.hook(hook.timeout_sec);
+        }
         if let Some(own) = &mut step.verifier.environment {
             **own = environment(job, own, parts.verifier_compose.clone());
             if parts.verifier_context.is_some() && parts.verifier_context == task.parts.context {
@@ -44,5 +49,6 @@ pub(crate) fn of(job: &Job, dataset: String, task: &Task) -> TaskSpec {
 fn environment(job: &Job, written: &TaskEnvironment, compose: Option<String>) -> TaskEnvironment {
     let resources: Resources = job.resources.apply(&written.resources);
     let build_sec = job.timeouts.build(written.build_sec);
-    TaskEnvironment { resources, build_sec, compose, ..written.clone() }
+    let healthcheck = written.healthcheck.as_ref().map(|check| job.timeouts.health(check));
+    TaskEnvironment { resources, build_sec, compose, healthcheck, ..written.clone() }
 }

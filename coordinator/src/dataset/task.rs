@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::limits::INSTRUCTION_BYTES;
 use rollout_protocol::spec::agent::AgentKind;
-use rollout_protocol::spec::task::TaskFormat;
 
 use super::capability::{self, Judged};
 use super::discover::TASK_FILE;
@@ -14,7 +13,8 @@ use super::git::Commits;
 use super::layout::{self, Layout};
 use super::{INSTRUCTION, Task, harborignore};
 use crate::config::{
-    ConfigError, ErrorKind, Job, Options, Problems, Spot, TaskFile, Variable, read_task,
+    ConfigError, ErrorKind, FormatHints, Job, Options, Problems, Spot, TaskFile, Variable,
+    read_task,
 };
 
 /// What a task is loaded for.
@@ -23,8 +23,14 @@ pub(super) struct Context<'a> {
     pub(super) options: &'a Options<'a>,
     /// Name of the dataset.
     pub(super) dataset: &'a str,
-    /// Format of its tasks; told from each task's file when absent.
-    pub(super) format: Option<TaskFormat>,
+    /// Hints at the task's format.
+    pub(super) format: FormatHints,
+}
+
+impl Context<'_> {
+    fn is_set(&self, name: &str) -> bool {
+        self.job.given.names().any(|known| known == name) || (self.options.is_set)(name)
+    }
 }
 
 /// Loads the task in `dir`; nothing when a fault was recorded that leaves nothing to work with.
@@ -59,20 +65,26 @@ pub(super) fn load(
     let layout = Layout::new(context.job, &dir, &file);
     let parts = layout.parts();
     parts.steps.iter().for_each(|step| check_size(&dir.join(&step.instruction), problems));
-    let judged = Judged { job: context.job, dir: &dir, file: &file, parts: &parts };
-    capability::check(&judged, problems);
     let missing = layout.missing(&parts);
+    let judged = Judged { job: context.job, dir: &dir, file: &file, parts: &parts };
+    let unsupported = capability::check(&judged, problems);
+    let provider = context.job.settings.environment.provider.kind();
+    let shown = format!("{}/{name}", context.dataset);
+    let mut fault = capability::fault(&shown, &dir, provider, &unsupported.always);
+    let script_fault = capability::fault(&shown, &dir, provider, &unsupported.for_scripts);
     if context.options.strict {
         let oracle = context.job.agents.iter().any(|agent| agent.spec.kind == AgentKind::Oracle);
         let unsolved = if oracle { Layout::unsolved(&parts) } else { Vec::new() };
         refuse_missing(&dir, missing.iter().chain(&unsolved), problems);
+        unsupported.of_job(context.job).for_each(|error| problems.error(error));
     }
-    let fault = (!missing.is_empty()).then(|| {
+    if fault.is_none() && !missing.is_empty() {
         let missing: Vec<_> = missing.iter().map(|path| path.display().to_string()).collect();
-        let message = format!("the task {}/{name} lacks {}", context.dataset, missing.join(", "));
-        invalid(ErrorType::TaskInvalid, ErrorCode::MISSING_FILE, message)
-    });
-    Some(Task { name, git_commit_id: commits.of(&dir), dir, file, parts, fault })
+        let message = format!("the task {shown} lacks {}", missing.join(", "));
+        fault = Some(invalid(ErrorType::TaskInvalid, ErrorCode::MISSING_FILE, message));
+    }
+    let git_commit_id = commits.of(&dir);
+    Some(Task { name, git_commit_id, dir, file, parts, fault, script_fault })
 }
 
 /// An error of a task's definition.
@@ -151,14 +163,18 @@ fn check_variable(
         ..variable.spot.error(file, kind, found, expected)
     };
     for (name, has_default) in variable.template.variables() {
-        if !context.job.task_env.contains(&name) {
+        let listed = context.options.trust_tasks || context.job.task_env.contains(&name);
+        if !listed {
             problems.error(fault(
                 ErrorKind::VariableNotListed,
                 format!("`${{{name}}}`, which the job does not let tasks use"),
                 "variables listed in the job's `task_env`",
-                format!("add {name} to `task_env` in {}", context.job.file.display()),
+                format!(
+                    "add {name} to `task_env` in {}, or give `-y` to let tasks use all that they ask for",
+                    context.job.file.display()
+                ),
             ));
-        } else if !has_default && !(context.options.is_set)(&name) {
+        } else if !has_default && !context.is_set(&name) {
             problems.error(fault(
                 ErrorKind::UnsetVariable,
                 format!("`${{{name}}}`, which is not set in the environment"),

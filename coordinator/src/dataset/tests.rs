@@ -18,6 +18,8 @@ use rollout_worker::store::{BlobStore, StoreError};
 use super::*;
 use crate::config::{ConfigErrors, ErrorKind, Job, Options, Problems, read_job};
 
+mod demands;
+
 /// A directory with a job file and datasets.
 struct Project(tempfile::TempDir);
 
@@ -48,11 +50,19 @@ impl Project {
     }
 
     fn load(&self, strict: bool) -> Result<(Job, Vec<Dataset>, usize), ConfigErrors> {
+        self.load_planned(strict, &PlannedFormats::new())
+    }
+
+    fn load_planned(
+        &self,
+        strict: bool,
+        planned: &PlannedFormats,
+    ) -> Result<(Job, Vec<Dataset>, usize), ConfigErrors> {
         let is_set = |name: &str| name == "SET";
         let options = Options { strict, ..Options::new(&is_set) };
         let mut problems = Problems::default();
         let job = read_job(&self.path("job.yaml"), &options, &mut problems).expect("a job");
-        let datasets = load(&job, &options, &mut problems);
+        let datasets = load(&job, &options, planned, &mut problems);
         problems.finish(datasets).map(|(datasets, warnings)| (job, datasets, warnings.len()))
     }
 
@@ -64,6 +74,14 @@ impl Project {
             file.expect("inside the project").display().to_string()
         };
         errors.into_iter().map(|e| (relative(&e.file), e.key, e.kind)).collect()
+    }
+
+    /// Why the only task of the project is unsupported, where the run is not strict.
+    fn unsupported(&self) -> String {
+        let (_, datasets, _) = self.load(false).expect("no faults of the run");
+        let fault = datasets[0].tasks[0].fault.clone().expect("a fault of the task");
+        assert!(fault.is_unsupported(), "{fault:?}");
+        fault.message
     }
 
     fn sink(&self, name: &str, store: Option<Arc<dyn BlobStore>>) -> Sink {
@@ -211,11 +229,15 @@ fn what_a_process_sandbox_cannot_stand_in_for() {
     fs::remove_dir_all(project.path("set/a/environment")).expect("removed");
     project.write("set/a/task.toml", "[environment]\ndocker_image = \"some/image\"\n");
     let fault = ("set/a/task.toml", "environment.docker_image", ErrorKind::UnsupportedInstruction);
-    assert_eq!(project.faults(false), expected(&[fault]));
+    assert_eq!(project.faults(true), expected(&[fault]));
     project.write("set/a/environment/Dockerfile", "FROM debian\nWORKDIR /app\nRUN true\nUSER me\n");
     let file = "set/a/environment/Dockerfile";
     let kind = ErrorKind::UnsupportedInstruction;
-    assert_eq!(project.faults(false), expected(&[(file, "RUN", kind), (file, "USER", kind)]));
+    assert_eq!(project.faults(true), expected(&[(file, "RUN", kind), (file, "USER", kind)]));
+    let said = project.unsupported();
+    assert!(said.starts_with("the environment `process` cannot run the task set/a: "), "{said}");
+    assert!(said.contains("environment/Dockerfile:3 RUN: an instruction that"), "{said}");
+    assert!(said.contains("environment/Dockerfile:4 USER: "), "{said}");
     let ignoring = "environment: {type: process, provider_config: {ignore_dockerfile: true}}\n";
     project.write("job.yaml", &format!("{ignoring}{rest}"));
     project.load(false).expect("no faults");
@@ -295,7 +317,7 @@ async fn a_directory_that_is_gone_is_a_fault_of_its_task() {
 }
 
 /// The tasks of both formats that tests of all providers share.
-fn formats(provider: &str, format: &str) -> Result<Vec<Task>, ConfigErrors> {
+fn formats(provider: &str, format: &str, strict: bool) -> Result<Vec<Task>, ConfigErrors> {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/formats");
     let project = Project::new(&format!(
         "agents: [{{name: oracle}}]\nenvironment: {{type: {provider}}}\n\
@@ -303,13 +325,13 @@ fn formats(provider: &str, format: &str) -> Result<Vec<Task>, ConfigErrors> {
          datasets: [{{path: '{}', format: {format}}}]\n",
         fixtures.join(format).display()
     ));
-    project.load(false).map(|(_, mut datasets, _)| datasets.remove(0).tasks)
+    project.load(strict).map(|(_, mut datasets, _)| datasets.remove(0).tasks)
 }
 
 #[test]
 fn hand_made_tasks_of_both_formats_are_read() {
     for format in ["rollout", "harbor"] {
-        let tasks = formats("docker", format).expect("no faults of the run");
+        let tasks = formats("docker", format, false).expect("no faults of the run");
         assert!(tasks.len() > 10);
         let faulty: Vec<&str> = tasks
             .iter()
@@ -319,54 +341,6 @@ fn hand_made_tasks_of_both_formats_are_read() {
         let expected: &[&str] = if format == "rollout" { &["no-tests"] } else { &[] };
         assert_eq!(faulty, expected);
     }
-}
-
-#[test]
-fn what_a_process_sandbox_lacks_is_refused_with_task_key_and_reason() {
-    let errors = formats("process", "harbor").expect_err("refused").errors;
-    let found: BTreeSet<(String, String)> = errors
-        .iter()
-        .map(|error| {
-            let parts =
-                error.file.components().rev().map(|part| part.as_os_str().to_string_lossy());
-            let parts: Vec<String> = parts.map(Into::into).collect();
-            let task = parts.iter().position(|part| part == "harbor").expect("below it");
-            (parts[task - 1].clone(), error.key.clone())
-        })
-        .collect();
-    let expected = [
-        ("agent-without-network", "agent.network_mode"),
-        ("compose", ""),
-        ("prebuilt-image", "environment.docker_image"),
-        ("separate-verifier-image", "RUN"),
-        ("users", "agent.user"),
-    ];
-    for (task, key) in expected {
-        assert!(found.contains(&(task.to_owned(), key.to_owned())), "{task} {key}: {found:#?}");
-    }
-    let refused: BTreeSet<&str> = found.iter().map(|(task, _)| task.as_str()).collect();
-    assert_eq!(refused, expected.iter().map(|(task, _)| *task).collect());
-}
-
-#[test]
-fn what_no_environment_can_enforce_is_refused() {
-    let project = Project::new(&job("{path: ./set}"));
-    project.task("set/a");
-    let text = "schema_version = \"1.4\"\n[environment]\nnetwork_mode = \"allowlist\"\n\
-                [[verifier.collect]]\ncommand = \"true\"\nservice = \"db\"\n";
-    project.write("set/a/task.toml", text);
-    project.write("set/a/trajectory.json", "{}");
-    let kind = ErrorKind::Unsupported;
-    let mut faults = project.faults(false);
-    faults.sort();
-    assert_eq!(
-        faults,
-        expected(&[
-            ("set/a/task.toml", "environment.network_mode", kind),
-            ("set/a/task.toml", "verifier.collect[0].service", kind),
-            ("set/a/trajectory.json", "", kind),
-        ])
-    );
 }
 
 impl Project {

@@ -9,6 +9,9 @@ use super::super::problem::ErrorKind;
 /// Longest wait between two tries, milliseconds: a day.
 const LONGEST_DELAY_MS: u64 = 24 * 3600 * 1000;
 
+/// Longest wait for a service that gives no answer, seconds: a week.
+const LONGEST_PARK_SEC: u64 = 7 * 24 * 3600;
+
 /// The policy; absent parts have their defaults.
 pub(crate) fn read(field: &Field<'_>) -> RetryPolicy {
     let default = RetryPolicy::default();
@@ -30,6 +33,11 @@ pub(crate) fn read(field: &Field<'_>) -> RetryPolicy {
             .take("multiplier")
             .number("a number from 1 to 1000", |v| (1.0..=1000.0).contains(&v))
             .unwrap_or(default.multiplier),
+        max_park_sec: fields
+            .take("max_park_sec")
+            .integer(&(0..=LONGEST_PARK_SEC))
+            .and_then(|sec| u32::try_from(sec).ok())
+            .unwrap_or(default.max_park_sec),
     };
     if policy.max_delay_ms < policy.initial_delay_ms {
         let found = format!("a cap of {} ms", policy.max_delay_ms);
@@ -58,13 +66,14 @@ mod tests {
 
     #[test]
     fn every_fault_is_found() {
-        let text = "{max_attempts: 0, initial_delay_ms: 50, max_delay_ms: 5, multiplier: 0.5, max_retries: 2}";
+        let text = "{max_attempts: 0, initial_delay_ms: 50, max_delay_ms: 5, multiplier: 0.5, max_park_sec: -1, max_retries: 2}";
         let faults = read_field(text, read).1;
         assert_eq!(
             faults,
             [
                 ("x.max_attempts".to_owned(), ErrorKind::BadValue),
                 ("x.multiplier".to_owned(), ErrorKind::BadValue),
+                ("x.max_park_sec".to_owned(), ErrorKind::BadValue),
                 ("x.max_delay_ms".to_owned(), ErrorKind::Conflict),
                 ("x.max_retries".to_owned(), ErrorKind::UnknownKey),
             ]

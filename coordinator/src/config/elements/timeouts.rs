@@ -1,5 +1,6 @@
 //! Time limits. Task files give them, the job multiplies, overrides and caps them.
 
+use rollout_protocol::spec::task::Healthcheck;
 use rollout_protocol::spec::timeout::{Timeouts, verifier_timeout};
 
 use super::super::fields::{Field, Fields};
@@ -88,6 +89,21 @@ impl TimeoutRules {
         task_sec * self.agent_multiplier.unwrap_or(self.multiplier)
     }
 
+    /// A health check under the rules: its own limit and the time that it is given to become ready.
+    /// The pauses between checks are no limits.
+    pub fn health(&self, check: &Healthcheck) -> Healthcheck {
+        Healthcheck {
+            timeout_sec: check.timeout_sec * self.multiplier,
+            start_period_sec: check.start_period_sec * self.multiplier,
+            ..check.clone()
+        }
+    }
+
+    /// The effective time limit of a hook that makes results ready to be taken.
+    pub fn hook(&self, task_sec: f64) -> f64 {
+        task_sec * self.multiplier
+    }
+
     /// The effective time limit of a test script.
     pub fn verifier(&self, task_sec: f64) -> f64 {
         verifier_timeout(
@@ -149,6 +165,23 @@ mod tests {
                 verifier_sec: 80.0
             }
         );
+    }
+
+    #[test]
+    fn health_checks_and_hooks_are_multiplied_but_not_the_pauses_between_checks() {
+        let rules = TimeoutRules { multiplier: 3.0, ..TimeoutRules::default() };
+        let check = Healthcheck {
+            command: "true".to_owned(),
+            interval_sec: 5.0,
+            timeout_sec: 30.0,
+            start_period_sec: 10.0,
+            start_interval_sec: 2.0,
+            retries: 4,
+        };
+        let scaled = rules.health(&check);
+        assert_eq!((scaled.timeout_sec, scaled.start_period_sec), (90.0, 30.0));
+        assert_eq!((scaled.interval_sec, scaled.start_interval_sec), (5.0, 2.0));
+        assert_eq!((scaled.retries, rules.hook(20.0)), (4, 60.0));
     }
 
     #[test]

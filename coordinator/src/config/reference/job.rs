@@ -51,6 +51,12 @@ const KEYS: &[Key] = &[
     key("retry.initial_delay_ms", "integer", "1000", "Delay before the second try, ms."),
     key("retry.max_delay_ms", "integer", "30000", "Longest delay, ms."),
     key("retry.multiplier", "number", "2.0", "Factor from one delay to the next."),
+    key(
+        "retry.max_park_sec",
+        "integer",
+        "900",
+        "Longest wait for an engine, registry or store that gives no answer, s; 0 does not wait.",
+    ),
     key("log_level", "error|warn|info|debug|trace", "info", "How much is logged."),
     key(
         "instruction_path",
@@ -239,7 +245,7 @@ const KEYS: &[Key] = &[
         "datasets[].name",
         "text",
         "the directory's",
-        "Name of the dataset in the results; with `registry`, the one to look up.",
+        "Name of the dataset in the results; with `registry`, the one to look up. With several versions of it, `@` and the version follow.",
     ),
     key(
         "datasets[].version",
@@ -251,7 +257,7 @@ const KEYS: &[Key] = &[
         "datasets[].format",
         "auto|rollout|harbor",
         "auto",
-        "Format of its tasks; auto tells it from each task's file.",
+        "Format of its tasks; auto tells it from each task's keys, else guesses it from its files and where it comes from.",
     ),
     key(
         "datasets[].task_names",

@@ -5,7 +5,7 @@ use rollout_protocol::spec::task::TaskFormat;
 use super::{Key, Reference, key};
 
 /// The keys of task files. Both formats take all of them; `format` says which one a key comes from,
-/// and so which one a file is in that nobody says it of.
+/// and so which one a file is in when the job does not say it.
 pub const TASK: Reference = Reference { file: "task.toml", keys: KEYS, alike: ALIKE };
 
 const ALIKE: &[(&str, &str)] = &[
@@ -24,7 +24,12 @@ const KEYS: &[Key] = &[
     key("source", "text", "none", "Where the task comes from, for people."),
     key("metadata", "table", "empty", "Anything, for people."),
     harbor("task", "table", "absent", "What registries know of the task, for people."),
-    harbor("task.name", "text", "none", "`organization/name`; results have the directory's name."),
+    harbor(
+        "task.name",
+        "text",
+        "none",
+        "`organization/name`; `task_name` in exports for Harbor, else the directory's name counts.",
+    ),
     harbor("task.version", "text", "none", "Version of the task."),
     harbor("task.description", "text", "none", "What the task is about."),
     harbor("task.authors", "list", "empty", "Who wrote it."),
@@ -104,7 +109,7 @@ const KEYS: &[Key] = &[
         "environment.docker_image",
         "text",
         "none",
-        "Image to use instead of `environment/Dockerfile`.",
+        "Image to use instead of `environment/Dockerfile`; empty text is none.",
     ),
     key(
         "environment.cpus",
@@ -122,11 +127,16 @@ const KEYS: &[Key] = &[
         "Older spelling of `storage_mb`, with a unit: `10G`.",
     ),
     harbor("environment.gpus", "integer", "0", "Graphics processors."),
-    harbor("environment.gpu_types", "list of text", "empty", "Refused: none can be chosen."),
-    harbor("environment.tpu", "table", "absent", "Refused: there are none."),
+    harbor(
+        "environment.gpu_types",
+        "list of text",
+        "any",
+        "Types of which one will do, where `gpus` asks for some; unsupported: none can be chosen.",
+    ),
+    harbor("environment.tpu", "table", "absent", "Tensor processors; unsupported: there are none."),
     harbor("environment.tpu.type", "text", "none", "See `tpu`."),
     harbor("environment.tpu.topology", "text", "none", "See `tpu`."),
-    harbor("environment.os", "linux|windows", "linux", "Operating system; windows is refused."),
+    harbor("environment.os", "linux|windows", "linux", "Operating system; windows is unsupported."),
     key(
         "environment.env",
         "table NAME = text",
@@ -138,7 +148,7 @@ const KEYS: &[Key] = &[
         "environment.network_mode",
         "public|no-network|allowlist",
         "public",
-        "What the environment may reach; `allowlist` is refused where it cannot be enforced.",
+        "What the environment may reach; `allowlist` is unsupported where it cannot be enforced.",
     ),
     harbor(
         "environment.allowed_hosts",

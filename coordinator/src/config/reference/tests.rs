@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::*;
-use crate::config::{Options, Problems, TreeOptions, read_job, read_task, read_tree};
+use crate::config::{FormatHints, Options, Problems, TreeOptions, read_job, read_task, read_tree};
 
 /// Every key that a reader asks for over `documents`, indices of lists left out.
 fn taken(documents: &[&str], read: impl Fn(&Path, &mut Problems)) -> BTreeSet<String> {
@@ -74,7 +74,7 @@ artifacts = [{}]
 #[test]
 fn every_key_of_task_files_is_explained() {
     let taken = taken(TASKS, |file, problems| {
-        read_task(file, None, problems);
+        read_task(file, FormatHints::default(), problems);
     });
     hold(&TASK, &taken);
 }

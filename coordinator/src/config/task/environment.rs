@@ -4,7 +4,6 @@ use rollout_protocol::spec::task::{McpServer, TaskEnvironment};
 
 use super::super::elements::{resources, timeouts};
 use super::super::fields::{Field, Fields};
-use super::super::problem::ErrorKind;
 use super::{DemandKind, Reading, healthcheck, mcp, network};
 
 /// The environment that the agent works in, with what concerns agents only.
@@ -50,14 +49,14 @@ fn absent(reading: &Reading) -> TaskEnvironment {
 
 fn read(fields: &mut Fields<'_>, reading: &mut Reading) -> TaskEnvironment {
     let build = fields.take("build_timeout_sec");
-    let docker_image = docker_image(&fields.take("docker_image"));
+    let image = fields.take("docker_image");
+    // Tools write an empty one where there is none.
+    let named = image.string().filter(|image| !image.is_empty());
+    let docker_image = named.and_then(|_| docker_image(&image));
     let mut resources = resources::read_task(fields, reading.defaults.ceilings);
     let gpus = fields.take("gpus");
     resources.gpus = resources::read_gpus(&gpus).unwrap_or(0);
-    if resources.gpus > 0 {
-        reading.demand(DemandKind::Gpus, &gpus);
-    }
-    refuse_hardware(fields);
+    hardware(fields, &gpus, resources.gpus, reading);
     let network = network::baseline(fields, reading);
     TaskEnvironment {
         docker_image,
@@ -71,25 +70,28 @@ fn read(fields: &mut Fields<'_>, reading: &mut Reading) -> TaskEnvironment {
     }
 }
 
-/// What no environment of this version has.
-fn refuse_hardware(fields: &mut Fields<'_>) {
+/// Hardware and systems that few environments have. Types of graphics processors matter only where
+/// some are asked for.
+fn hardware(fields: &mut Fields<'_>, gpus: &Field<'_>, count: u32, reading: &mut Reading) {
+    let types = fields.take("gpu_types");
+    let names = types.items().unwrap_or_default();
+    let names: Vec<String> = names.iter().filter_map(Field::name).collect();
+    if count > 0 {
+        reading.demand(DemandKind::Gpus, gpus);
+        if !names.is_empty() {
+            reading.demand(DemandKind::GpuTypes(names), &types);
+        }
+    }
     let os = fields.take("os");
     if os.word(&[("linux", false), ("windows", true)]) == Some(true) {
-        let found = "Windows, which no environment has";
-        os.reject(ErrorKind::Unavailable, found, "linux");
-    }
-    let types = fields.take("gpu_types");
-    if types.items().is_some_and(|types| !types.is_empty()) {
-        let found = "kinds of graphics processors, which no environment can choose";
-        types.reject(ErrorKind::Unavailable, found, "`gpus` alone");
+        reading.demand(DemandKind::Windows, &os);
     }
     let tpu = fields.take("tpu");
     if let Some(mut keys) = tpu.mapping() {
         keys.take("type").string();
         keys.take("topology").string();
         keys.finish();
-        let found = "tensor processors, which no environment has";
-        tpu.reject(ErrorKind::Unavailable, found, "a task without them");
+        reading.demand(DemandKind::Tpu, &tpu);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Which format a task file is in, and what that makes of absent keys.
 
 use std::fmt;
+use std::path::Path;
 
 use rollout_protocol::spec::resources::Ceilings;
 use rollout_protocol::spec::task::TaskFormat;
@@ -8,6 +9,7 @@ use rollout_protocol::spec::task::TaskFormat;
 use super::super::fields::Fields;
 use super::super::reference::TASK;
 use super::super::tree::{Node, Value};
+use super::signs::{self, FileError};
 
 /// The format a task file is read in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,35 +23,90 @@ pub struct FormatChoice {
 /// Why a task file is read in a format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FormatReason {
-    /// The job, or whoever asks, says so.
+    /// The job or the registry says so.
     Asked,
+    /// The plan of the run records it.
+    Planned,
     /// A key that only this format has by itself.
     OwnKey(String),
-    /// No key of either format alone.
-    NoOwnKey,
+    /// No key of either format alone; the task was fetched from a registry or a repository.
+    Fetched,
+    /// No key of either format alone; this file is a sign of Harbor.
+    Sign(String),
+    /// No key of either format alone and no sign of Harbor.
+    NoSign,
+}
+
+/// Hints at a task's format that are there before its file is read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FormatHints {
+    /// The format that the job or the registry asks for.
+    pub asked: Option<TaskFormat>,
+    /// Answer of the plan of the run that is resumed.
+    pub planned: PlannedFormat,
+    /// Whether the task comes from a registry or a repository.
+    pub fetched: bool,
+}
+
+/// Answer of the plan of a run that is resumed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum PlannedFormat {
+    /// There is no plan, or the task is not in it.
+    #[default]
+    Absent,
+    /// The task is in the plan of a version that recorded no formats: keys alone decided.
+    ByKeys,
+    /// The format that it records.
+    Recorded(TaskFormat),
 }
 
 impl FormatChoice {
-    /// The format that was asked for, or else the one that the keys say: Harbor's for
-    /// `schema_version`, Rollout's for a key of its own, Harbor's for one of its own, and Rollout's
-    /// when there is none. Which keys are whose is in the reference.
-    pub(super) fn of(root: &Node, asked: Option<TaskFormat>) -> Self {
-        if let Some(format) = asked {
-            return Self { format, reason: FormatReason::Asked };
+    /// The format that was asked for, else that of the run's plan, else the one that the keys say:
+    /// Harbor's for `schema_version`, Rollout's for a key of its own, Harbor's for one of its own.
+    /// Which keys belong to which format is in the reference. Without any, the format is guessed:
+    /// Harbor's for a fetched task and for one with a sign of it in `dir`, else Rollout's.
+    ///
+    /// # Errors
+    /// When the files of the task cannot be read.
+    pub(super) fn of(root: &Node, hints: FormatHints, dir: &Path) -> Result<Self, FileError> {
+        let asked = hints.asked.map(|format| Self { format, reason: FormatReason::Asked });
+        let planned = match hints.planned {
+            PlannedFormat::Recorded(format) => Some(Self { format, reason: FormatReason::Planned }),
+            PlannedFormat::ByKeys | PlannedFormat::Absent => None,
+        };
+        if let Some(choice) = asked.or(planned).or_else(|| Self::by_keys(root)) {
+            return Ok(choice);
         }
+        let harbor = |reason| Ok(Self { format: TaskFormat::Harbor, reason });
+        if hints.planned != PlannedFormat::ByKeys {
+            if hints.fetched {
+                return harbor(FormatReason::Fetched);
+            }
+            if let Some(sign) = signs::of_harbor(dir)? {
+                return harbor(FormatReason::Sign(sign));
+            }
+        }
+        Ok(Self { format: TaskFormat::Rollout, reason: FormatReason::NoSign })
+    }
+
+    /// The format that the keys of the file say.
+    fn by_keys(root: &Node) -> Option<Self> {
         let mut keys = Vec::new();
         collect(root, "", &mut keys);
         let first_of = |format| keys.iter().find(|key| owner(key) == Some(format)).cloned();
         let own = |format, key| Self { format, reason: FormatReason::OwnKey(key) };
         if keys.iter().any(|key| key == "schema_version") {
-            own(TaskFormat::Harbor, "schema_version".to_owned())
-        } else if let Some(key) = first_of(TaskFormat::Rollout) {
-            own(TaskFormat::Rollout, key)
-        } else if let Some(key) = first_of(TaskFormat::Harbor) {
-            own(TaskFormat::Harbor, key)
-        } else {
-            Self { format: TaskFormat::Rollout, reason: FormatReason::NoOwnKey }
+            return Some(own(TaskFormat::Harbor, "schema_version".to_owned()));
         }
+        let rollout = first_of(TaskFormat::Rollout).map(|key| own(TaskFormat::Rollout, key));
+        rollout.or_else(|| Some(own(TaskFormat::Harbor, first_of(TaskFormat::Harbor)?)))
+    }
+}
+
+impl FormatReason {
+    /// Whether neither the job nor the task file nor a plan says the format.
+    pub const fn is_guess(&self) -> bool {
+        matches!(self, Self::Fetched | Self::Sign(_) | Self::NoSign)
     }
 }
 
@@ -57,9 +114,18 @@ impl fmt::Display for FormatReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Asked => f.write_str("as asked for"),
+            Self::Planned => f.write_str("as the plan of the run says"),
             Self::OwnKey(key) => write!(f, "because of `{key}`"),
-            Self::NoOwnKey => f.write_str(
-                "for want of a key that only Harbor has; `format: harbor` reads it as Harbor does",
+            Self::Fetched => f.write_str(
+                "guessed: it comes from a registry or a repository; `format: rollout` reads it as \
+                 Rollout does",
+            ),
+            Self::Sign(sign) => {
+                write!(f, "guessed: {sign}; `format: rollout` reads it as Rollout does")
+            }
+            Self::NoSign => f.write_str(
+                "guessed: no key and no file that only Harbor has; `format: harbor` reads it as \
+                 Harbor does",
             ),
         }
     }
@@ -127,7 +193,8 @@ impl Defaults {
 }
 
 /// `version` or `schema_version`: each format knows the other's word for it.
-pub(super) fn version(format: TaskFormat, fields: &mut Fields<'_>) {
+pub(super) fn version(choice: &FormatChoice, fields: &mut Fields<'_>) {
+    let format = choice.format;
     let version = fields.take("version");
     let schema = fields.take("schema_version");
     let given = if version.is_present() { &version } else { &schema };
@@ -138,7 +205,8 @@ pub(super) fn version(format: TaskFormat, fields: &mut Fields<'_>) {
         None if format == TaskFormat::Rollout => version.warn("absent; read as \"1.0\""),
         None => {}
     }
-    if format == TaskFormat::Harbor && version.is_present() {
+    // A guess is no ground to find fault with the other format's word.
+    if format == TaskFormat::Harbor && version.is_present() && !choice.reason.is_guess() {
         version.warn("deprecated: use `schema_version`");
     }
 }

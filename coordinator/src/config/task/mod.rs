@@ -1,6 +1,7 @@
 //! Task files (`task.toml`) of both formats as written, defaults filled in. One reader serves both:
 //! they differ in their defaults, and a key means the same in either.
 
+mod about;
 mod agent;
 mod collect;
 mod environment;
@@ -8,6 +9,7 @@ mod format;
 mod healthcheck;
 mod mcp;
 mod network;
+mod signs;
 mod steps;
 #[cfg(test)]
 mod tests;
@@ -17,9 +19,7 @@ mod verifier;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rollout_protocol::spec::task::{
-    Artifact, McpServer, StepSpec, StepStrategy, TaskEnvironment, TaskFormat,
-};
+use rollout_protocol::spec::task::{Artifact, McpServer, StepSpec, StepStrategy, TaskEnvironment};
 use rollout_protocol::template::Template;
 
 use super::elements::artifacts;
@@ -30,15 +30,16 @@ use super::read;
 pub(super) use environment::docker_image;
 use format::Defaults;
 
-pub use format::{FormatChoice, FormatReason};
+pub use about::About;
+pub use format::{FormatChoice, FormatHints, FormatReason, PlannedFormat};
 
 /// A task file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskFile {
     /// The format it is read in, and why.
     pub format: FormatChoice,
-    /// `source`: where the task comes from.
-    pub source: Option<String>,
+    /// Facts for people and registries.
+    pub about: About,
     /// Where the agent works, without the files of its directory. Time limits and resources are
     /// the task's own: nothing of the job is in them.
     pub environment: TaskEnvironment,
@@ -80,6 +81,12 @@ pub enum DemandKind {
     Allowlist,
     /// Graphics processors.
     Gpus,
+    /// Graphics processors of one of these types.
+    GpuTypes(Vec<String>),
+    /// Tensor processors.
+    Tpu,
+    /// Windows.
+    Windows,
     /// Something is done in, or taken from, a service beside the environment.
     Service(String),
 }
@@ -91,13 +98,10 @@ struct Reading {
     demands: Vec<Demand>,
 }
 
-/// Reads a task file in a format, or in the one that it says itself; nothing when it cannot be read
-/// or is not TOML. Keys that are not known are warnings: task files are shared with other tools.
-pub fn read_task(
-    file: &Path,
-    format: Option<TaskFormat>,
-    problems: &mut Problems,
-) -> Option<TaskFile> {
+/// Reads a task file in the format that the hints, its keys or the files beside it say; nothing when
+/// it cannot be read or is not TOML. Keys that are not known are warnings: task files are shared with
+/// other tools.
+pub fn read_task(file: &Path, hints: FormatHints, problems: &mut Problems) -> Option<TaskFile> {
     let text = read::text(file, problems)?;
     let root = match toml::parse(&text) {
         Ok(root) => root,
@@ -110,9 +114,20 @@ pub fn read_task(
             return None;
         }
     };
+    let dir = file.parent().unwrap_or(Path::new(""));
+    let format = match FormatChoice::of(&root, hints, dir) {
+        Ok(format) => format,
+        Err(error) => {
+            let spot = Spot { key: String::new(), line: None };
+            let found = format!("a file that cannot be read: {}", error.source);
+            let expected = "the files of a task";
+            problems.error(spot.error(&error.path, ErrorKind::Unreadable, found, expected));
+            return None;
+        }
+    };
     let reader = Reader::new(file, UnknownKeys::Warnings);
     let task = reader.root(&root).map(|mut fields| {
-        let task = task(FormatChoice::of(&root, format), &mut fields);
+        let task = task(format, &mut fields);
         fields.finish();
         task
     });
@@ -123,13 +138,8 @@ pub fn read_task(
 fn task(format: FormatChoice, fields: &mut Fields<'_>) -> TaskFile {
     let defaults = Defaults::of(format.format);
     let mut reading = Reading { defaults, variables: Vec::new(), demands: Vec::new() };
-    format::version(format.format, fields);
-    let source = fields.take("source").string();
-    if let Some(metadata) = Some(fields.take("metadata")).filter(Field::is_present) {
-        // Anything may stand below, as long as it is a table.
-        metadata.entries();
-    }
-    describe(&fields.take("task"));
+    format::version(&format, fields);
+    let about = about::read(fields);
     let environment = environment::read_main(&fields.take("environment"), &mut reading);
     let (agent, install_sec) = agent::read(&fields.take("agent"), &environment.task, &mut reading);
     let verifier = verifier::read(&fields.take("verifier"), &environment.task, &mut reading);
@@ -142,7 +152,7 @@ fn task(format: FormatChoice, fields: &mut Fields<'_>) -> TaskFile {
     }
     TaskFile {
         format,
-        source,
+        about,
         environment: environment.task,
         install_sec,
         steps: steps.steps,
@@ -153,29 +163,6 @@ fn task(format: FormatChoice, fields: &mut Fields<'_>) -> TaskFile {
         solution_variables: solution.into_values().collect(),
         demands: reading.demands,
     }
-}
-
-/// What `[task]` says is for people and registries.
-fn describe(field: &Field<'_>) {
-    let Some(mut fields) = field.mapping() else { return };
-    let name = fields.take("name");
-    if !name.is_present() {
-        name.warn("absent: `[task]` should say `name = \"organization/name\"`");
-    }
-    name.name();
-    fields.take("version").text();
-    fields.take("description").string();
-    for author in fields.take("authors").items().unwrap_or_default() {
-        if let Some(mut author) = author.mapping() {
-            author.take("name").string();
-            author.take("email").string();
-            author.finish();
-        }
-    }
-    for keyword in fields.take("keywords").items().unwrap_or_default() {
-        keyword.string();
-    }
-    fields.finish();
 }
 
 fn solution(field: &Field<'_>) -> BTreeMap<String, Variable> {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rollout_protocol::spec::resources::{Ceilings, Resources};
 use rollout_protocol::spec::task::{
     AgentPhase, Artifact, CollectHook, Healthcheck, McpTransport, NetworkPolicy, StepStrategy,
+    TaskFormat,
 };
 
 use super::*;
@@ -12,12 +13,25 @@ use super::*;
 /// The file, its faults as key and kind, and the keys of its warnings.
 fn read(
     text: &str,
-    format: Option<TaskFormat>,
+    asked: Option<TaskFormat>,
 ) -> (Option<TaskFile>, Vec<(String, ErrorKind)>, Vec<String>) {
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    std::fs::write(file.path(), text).expect("written");
+    read_with(text, FormatHints { asked, ..FormatHints::default() }, None)
+}
+
+/// The same with hints, and with a file beside it.
+fn read_with(
+    text: &str,
+    hints: FormatHints,
+    beside: Option<&str>,
+) -> (Option<TaskFile>, Vec<(String, ErrorKind)>, Vec<String>) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("task.toml");
+    std::fs::write(&file, text).expect("written");
+    if let Some(name) = beside {
+        std::fs::write(dir.path().join(name), "").expect("written");
+    }
     let mut problems = Problems::default();
-    let task = read_task(file.path(), format, &mut problems);
+    let task = read_task(&file, hints, &mut problems);
     let (errors, warnings) = match problems.finish(()) {
         Ok(((), warnings)) => (Vec::new(), warnings),
         Err(all) => (all.errors, all.warnings),
@@ -42,13 +56,13 @@ fn the_format_is_the_one_asked_for_or_the_one_the_keys_say() {
     let own = |key: &str| FormatReason::OwnKey(key.to_owned());
     let install = "agent.install_timeout_sec";
     for (text, asked, format, reason) in [
-        ("version = '1.0'", None, Rollout, FormatReason::NoOwnKey),
+        ("version = '1.0'", None, Rollout, FormatReason::NoSign),
         ("version = '1.0'", Some(Harbor), Harbor, FormatReason::Asked),
         ("schema_version = '1.4'", None, Harbor, own("schema_version")),
         ("schema_version = '1.4'", Some(Rollout), Rollout, FormatReason::Asked),
         ("[environment]\nworkdir = '/x'", None, Harbor, own("environment.workdir")),
-        ("[environment]\ncpus = 2\nenv = {workdir = 'x'}", None, Rollout, FormatReason::NoOwnKey),
-        ("[metadata]\nsteps = 1\ntask = {}", None, Rollout, FormatReason::NoOwnKey),
+        ("[environment]\ncpus = 2\nenv = {workdir = 'x'}", None, Rollout, FormatReason::NoSign),
+        ("[metadata]\nsteps = 1\ntask = {}", None, Rollout, FormatReason::NoSign),
         ("[[steps]]\nname = 'a'", None, Harbor, own("steps[].name")),
         ("[agent]\ninstall_timeout_sec = 1\nuser = 'root'", None, Rollout, own(install)),
         (
@@ -61,6 +75,90 @@ fn the_format_is_the_one_asked_for_or_the_one_the_keys_say() {
         let task = read(text, asked).0.expect("a task");
         assert_eq!(task.format, FormatChoice { format, reason }, "{text}");
     }
+}
+
+#[test]
+fn format_without_own_keys_is_guessed_and_never_twice() {
+    use TaskFormat::{Harbor, Rollout};
+    let text = "version = '1.0'\n[metadata]\ndifficulty = 'hard'\n[agent]\ntimeout_sec = 900.0\n\
+                [verifier]\ntimeout_sec = 900.0\n[environment]\ncpus = 1\nmemory = '2G'\n";
+    let sign = || FormatReason::Sign("the task has `trajectory.json`".to_owned());
+    let none = FormatHints::default();
+    let fetched = FormatHints { fetched: true, ..none };
+    let planned = |planned| FormatHints { planned, fetched: true, ..none };
+    let install = "[agent]\ninstall_timeout_sec = 1";
+    let beside = Some("trajectory.json");
+    for (text, hints, beside, format, reason) in [
+        (text, none, None, Rollout, FormatReason::NoSign),
+        (text, none, beside, Harbor, sign()),
+        (text, fetched, None, Harbor, FormatReason::Fetched),
+        (
+            text,
+            FormatHints { asked: Some(Rollout), ..fetched },
+            beside,
+            Rollout,
+            FormatReason::Asked,
+        ),
+        (
+            install,
+            fetched,
+            beside,
+            Rollout,
+            FormatReason::OwnKey("agent.install_timeout_sec".to_owned()),
+        ),
+        (text, planned(PlannedFormat::Recorded(Rollout)), beside, Rollout, FormatReason::Planned),
+        (text, planned(PlannedFormat::Recorded(Harbor)), None, Harbor, FormatReason::Planned),
+        (text, planned(PlannedFormat::ByKeys), beside, Rollout, FormatReason::NoSign),
+    ] {
+        let task = read_with(text, hints, beside).0.expect("a task");
+        let guess =
+            matches!(reason, FormatReason::NoSign | FormatReason::Fetched) || reason == sign();
+        assert_eq!(reason.is_guess(), guess);
+        assert_eq!(task.format, FormatChoice { format, reason }, "{hints:?}");
+    }
+}
+
+#[test]
+fn file_says_what_the_task_is_about() {
+    let about = harbor(
+        "source = 'somewhere'\n[metadata]\ntags = ['a', 1]\nscore = 0.5\nnested = { when = 2026-01-02 }\n\
+         [task]\nname = 'org/name'\nversion = '1.2'\ndescription = 'What.'\nkeywords = ['k']\n",
+    )
+    .about;
+    let name = "org/name".to_owned();
+    assert_eq!((about.name, about.source.as_deref()), (Some(name), Some("somewhere")));
+    assert_eq!(
+        (about.version.as_deref(), about.description.as_deref()),
+        (Some("1.2"), Some("What."))
+    );
+    assert_eq!(about.keywords, ["k"]);
+    let metadata =
+        serde_json::json!({"tags": ["a", 1], "score": 0.5, "nested": {"when": "2026-01-02"}});
+    assert_eq!(serde_json::Value::Object(about.metadata), metadata);
+}
+
+#[test]
+fn hardware_that_is_not_there_is_a_demand_and_no_fault() {
+    let kinds = |text: &str| {
+        let task = harbor(&format!("[environment]\n{text}"));
+        task.demands.into_iter().map(|demand| demand.kind).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds("os = 'windows'"), [DemandKind::Windows]);
+    assert_eq!(kinds("tpu = { type = 'v4', topology = '2x2' }"), [DemandKind::Tpu]);
+    let types = DemandKind::GpuTypes(vec!["H100".to_owned()]);
+    assert_eq!(kinds("gpus = 1\ngpu_types = ['H100']"), [DemandKind::Gpus, types]);
+    assert_eq!(kinds("gpu_types = ['H100']"), [], "types of none");
+    assert_eq!(kinds("gpus = 0\ngpu_types = []"), []);
+}
+
+#[test]
+fn docker_image_that_is_empty_is_none() {
+    assert_eq!(
+        good("version = '1.0'\n[environment]\ndocker_image = ''\n").environment.docker_image,
+        None
+    );
+    let (_, faults, _) = read("[environment]\ndocker_image = ' '\n", None);
+    assert_eq!(faults, [("environment.docker_image".to_owned(), ErrorKind::BadValue)]);
 }
 
 #[test]
@@ -232,16 +330,13 @@ fn steps_build_on_the_task() {
 
 #[test]
 fn what_is_refused() {
-    use ErrorKind::{BadValue, Conflict, DuplicateName, MissingKey, Unavailable, WrongType};
+    use ErrorKind::{BadValue, Conflict, DuplicateName, MissingKey, WrongType};
     let steps = |first: &str, second: &str| {
         format!("[[steps]]\nname = '{first}'\n[[steps]]\nname = '{second}'\n")
     };
     let server = |keys: &str| format!("[[environment.mcp_servers]]\nname = 'a'\n{keys}\n");
     for (text, key, kind) in [
-        ("environment.os = 'windows'", "environment.os", Unavailable),
         ("environment.os = 'plan9'", "environment.os", BadValue),
-        ("environment.gpu_types = ['H100']", "environment.gpu_types", Unavailable),
-        ("environment.tpu = { type = 'v5' }", "environment.tpu", Unavailable),
         ("environment.gpus = -1", "environment.gpus", BadValue),
         ("environment.workdir = 'app'", "environment.workdir", BadValue),
         ("environment.network_mode = 'none'", "environment.network_mode", BadValue),

@@ -1,0 +1,187 @@
+//! Signs of Harbor's format among the files of a task whose `task.toml` does not tell.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+/// Files and directories that only tasks in Harbor's format have.
+const ENTRIES: [&str; 8] = [
+    "environment/docker-compose.yaml",
+    "environment/docker-compose.yml",
+    "steps",
+    "tests/Dockerfile",
+    "tests/docker-compose.yaml",
+    "tests/docker-compose.yml",
+    "trajectory.json",
+    ".harborignore",
+];
+
+/// Directories of scripts that may name what only Harbor has.
+const SCRIPTS: [&str; 2] = ["tests", "solution"];
+
+/// Words of scripts in Harbor's format. A path counts only where it begins.
+const WORDS: [&str; 3] = ["/solution", "/logs/artifacts", "reward.json"];
+
+/// Largest file that is searched; scripts are smaller.
+const FILE_BYTES: u64 = 1024 * 1024;
+
+/// Files and directories that are looked at below a directory of scripts.
+const MOST_ENTRIES: usize = 1000;
+
+/// A file or directory of the task that cannot be read.
+#[derive(Debug)]
+pub(super) struct FileError {
+    pub(super) path: PathBuf,
+    pub(super) source: io::Error,
+}
+
+/// The first sign, in words.
+///
+/// # Errors
+/// [`FileError`].
+pub(super) fn of_harbor(dir: &Path) -> Result<Option<String>, FileError> {
+    for entry in ENTRIES {
+        if exists(&dir.join(entry))? {
+            return Ok(Some(format!("the task has `{entry}`")));
+        }
+    }
+    for scripts in SCRIPTS {
+        if let Some((file, word)) = named_below(&dir.join(scripts))? {
+            let file = file.strip_prefix(dir).unwrap_or(&file);
+            return Ok(Some(format!("`{}` names `{word}`", file.display())));
+        }
+    }
+    Ok(None)
+}
+
+fn exists(path: &Path) -> Result<bool, FileError> {
+    match path.try_exists() {
+        Err(error) if is_absent(&error) => Ok(false),
+        found => found.map_err(at(path)),
+    }
+}
+
+/// The first file below a directory, by name, that names one of the words. Links are not followed.
+fn named_below(dir: &Path) -> Result<Option<(PathBuf, &'static str)>, FileError> {
+    let (mut dirs, mut seen) = (vec![dir.to_owned()], 0);
+    while let Some(dir) = dirs.pop() {
+        let (mut files, mut below) = (Vec::new(), Vec::new());
+        let entries = match fs::read_dir(&dir) {
+            Err(error) if is_absent(&error) => continue,
+            entries => entries.map_err(at(&dir))?,
+        };
+        for entry in entries {
+            let entry = entry.map_err(at(&dir))?;
+            let kind = entry.file_type().map_err(at(&entry.path()))?;
+            seen += 1;
+            match kind {
+                kind if kind.is_dir() => below.push(entry.path()),
+                kind if kind.is_file() => files.push(entry.path()),
+                _ => {}
+            }
+        }
+        files.sort_unstable();
+        for file in files {
+            if let Some(word) = named_in(&file)? {
+                return Ok(Some((file, word)));
+            }
+        }
+        if seen > MOST_ENTRIES {
+            return Ok(None);
+        }
+        below.sort_unstable_by(|a, b| b.cmp(a));
+        dirs.append(&mut below);
+    }
+    Ok(None)
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+fn named_in(file: &Path) -> Result<Option<&'static str>, FileError> {
+    let mut bytes = Vec::new();
+    let opened = File::open(file).map_err(at(file))?;
+    opened.take(FILE_BYTES + 1).read_to_end(&mut bytes).map_err(at(file))?;
+    if bytes.len() as u64 > FILE_BYTES || bytes.contains(&0) {
+        return Ok(None);
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    Ok(WORDS.into_iter().find(|word| names(&text, word)))
+}
+
+/// Whether a text has a word that is no part of a longer one.
+fn names(text: &str, word: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+    text.match_indices(word).any(|(at, _)| {
+        let before = text[..at].chars().next_back();
+        let after = text[at + word.len()..].chars().next();
+        let begins = match word.strip_prefix('/') {
+            // `/app/solution` is another path; `$ROOT/solution` may be any.
+            Some(_) => before.is_none_or(|c| !is_part(c) && !matches!(c, '/' | '}' | ')' | '~')),
+            None => before.is_none_or(|c| !is_part(c)),
+        };
+        begins && after.is_none_or(|c| !is_part(c))
+    })
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> FileError + use<> {
+    let path = path.to_owned();
+    move |source| FileError { path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sign(files: &[(&str, &str)]) -> Option<String> {
+        let dir = tempfile::tempdir().expect("a directory");
+        for (name, text) in files {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+            fs::write(path, text).expect("written");
+        }
+        of_harbor(dir.path()).expect("readable")
+    }
+
+    #[test]
+    fn sign_files_of_harbor_are_found() {
+        for entry in ENTRIES {
+            let file = if entry == "steps" { "steps/one/instruction.md" } else { entry };
+            assert_eq!(sign(&[(file, "x")]), Some(format!("the task has `{entry}`")));
+        }
+        let plain = [("environment/Dockerfile", "FROM a"), ("tests/test.sh", "true")];
+        assert_eq!(sign(&plain), None);
+    }
+
+    #[test]
+    fn sign_words_count_only_by_themselves() {
+        for (text, found) in [
+            ("bash /solution/solve.sh", true),
+            ("cd \"/solution\"", true),
+            ("x=/solution", true),
+            ("echo '{}' > /logs/verifier/reward.json", true),
+            ("open(path / 'reward.json')", true),
+            ("cp a /logs/artifacts/", true),
+            ("cat /app/solution", false),
+            ("cat /app/solution.py", false),
+            ("cat /solution.txt", false),
+            ("cat /solutions/a", false),
+            ("cat $DIR/solution ${DIR}/solution", false),
+            ("cat myreward.json reward.jsonl", false),
+            ("echo 1 > /logs/verifier/reward.txt", false),
+        ] {
+            assert_eq!(sign(&[("tests/deep/check.py", text)]).is_some(), found, "{text}");
+        }
+        let said = sign(&[("solution/solve.sh", "cat /solution/a"), ("tests/test.sh", "true")]);
+        assert_eq!(said.as_deref(), Some("`solution/solve.sh` names `/solution`"));
+        assert_eq!(sign(&[("tests/data.bin", "\0 reward.json")]), None);
+    }
+
+    #[test]
+    fn sign_search_that_cannot_read_fails() {
+        let dir = Path::new("no\0path");
+        let error = of_harbor(dir).expect_err("no path at all");
+        assert!(error.path.starts_with(dir), "{error:?}");
+    }
+}

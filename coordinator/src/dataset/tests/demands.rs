@@ -1,0 +1,129 @@
+//! Tasks that an environment cannot run, and the formats that tasks are read in.
+
+use rollout_protocol::error::TrialError;
+
+use super::*;
+use crate::config::{FormatReason, PlannedFormat};
+
+/// Demands of the tasks in Harbor's format that a process sandbox lacks, by task and key.
+const LACKING: [(&str, &str); 5] = [
+    ("agent-without-network", "agent.network_mode"),
+    ("compose", ""),
+    ("prebuilt-image", "environment.docker_image"),
+    ("separate-verifier-image", "RUN"),
+    ("users", "agent.user"),
+];
+
+#[test]
+fn strict_run_in_a_sandbox_is_refused_with_task_key_and_reason() {
+    let errors = formats("process", "harbor", true).expect_err("refused").errors;
+    let unsupported = [ErrorKind::Unsupported, ErrorKind::UnsupportedInstruction];
+    let found: BTreeSet<(String, String)> = errors
+        .iter()
+        .filter(|error| unsupported.contains(&error.kind))
+        .map(|error| {
+            let parts =
+                error.file.components().rev().map(|part| part.as_os_str().to_string_lossy());
+            let parts: Vec<String> = parts.map(Into::into).collect();
+            let task = parts.iter().position(|part| part == "harbor").expect("below it");
+            (parts[task - 1].clone(), error.key.clone())
+        })
+        .collect();
+    for (task, key) in LACKING {
+        assert!(found.contains(&(task.to_owned(), key.to_owned())), "{task} {key}: {found:#?}");
+    }
+    let refused: BTreeSet<&str> = found.iter().map(|(task, _)| task.as_str()).collect();
+    assert_eq!(refused, LACKING.iter().map(|(task, _)| *task).collect());
+}
+
+#[test]
+fn tasks_that_a_sandbox_cannot_run_settle_one_by_one() {
+    let tasks = formats("process", "harbor", false).expect("the run goes on");
+    let found: BTreeSet<&str> = (tasks.iter())
+        .filter(|task| task.fault.as_ref().is_some_and(TrialError::is_unsupported))
+        .map(|task| task.name.as_str())
+        .collect();
+    assert_eq!(found, LACKING.iter().map(|(task, _)| *task).collect());
+}
+
+#[test]
+fn demands_that_no_environment_meets_are_told_with_key_and_reason() {
+    let project = Project::new(&job("{path: ./set}"));
+    project.task("set/a");
+    let text = "schema_version = \"1.4\"\n[environment]\nnetwork_mode = \"allowlist\"\ngpus = 1\n\
+                gpu_types = [\"H100\"]\nos = \"windows\"\n\
+                [[verifier.collect]]\ncommand = \"true\"\nservice = \"db\"\n";
+    project.write("set/a/task.toml", text);
+    let kind = ErrorKind::Unsupported;
+    let mut faults = project.faults(true);
+    faults.sort();
+    assert_eq!(
+        faults,
+        expected(&[
+            ("set/a/task.toml", "environment.gpu_types", kind),
+            ("set/a/task.toml", "environment.network_mode", kind),
+            ("set/a/task.toml", "environment.os", kind),
+            ("set/a/task.toml", "verifier.collect[0].service", kind),
+        ])
+    );
+    let said = project.unsupported();
+    assert!(said.contains("task.toml:3 environment.network_mode: an allowlist of hosts"), "{said}");
+    assert!(said.contains("of the type H100"), "{said}");
+    // A task for Windows has no `test.sh`: that it lacks one is not the reason.
+    fs::remove_file(project.path("set/a/tests/test.sh")).expect("removed");
+    assert_eq!(project.unsupported(), said);
+}
+
+#[test]
+fn conversation_to_begin_with_matters_only_to_agents_with_scripts() {
+    let scripts = "agents: [{name: oracle}, {name: mine, execute: 'true'}]\n";
+    let project = Project::new(&format!("{scripts}datasets: [{{path: ./set}}]\n"));
+    project.task("set/a");
+    project.write("set/a/trajectory.json", "{}");
+    let (_, datasets, _) = project.load(false).expect("no faults of the run");
+    let task = &datasets[0].tasks[0];
+    assert_eq!(task.fault, None);
+    let fault = task.script_fault.as_ref().expect("a fault");
+    assert!(fault.is_unsupported() && fault.message.contains("trajectory.json: "), "{fault}");
+    let faults = project.faults(true);
+    assert_eq!(faults, expected(&[("set/a/trajectory.json", "", ErrorKind::Unsupported)]));
+    project.write("job.yaml", &job("{path: ./set}"));
+    project.load(true).expect("the oracle needs no conversation");
+}
+
+#[test]
+fn services_are_honoured_in_either_format() {
+    for format in ["rollout", "harbor"] {
+        let project = Project::new(&job(&format!("{{path: ./set, format: {format}}}")));
+        project.task("set/a");
+        project.write("set/a/environment/docker-compose.yaml", "services: {}\n");
+        let (_, datasets, _) = project.load(true).expect("no faults");
+        let parts = &datasets[0].tasks[0].parts;
+        assert_eq!(parts.compose.as_deref(), Some("docker-compose.yaml"), "{format}");
+    }
+}
+
+#[test]
+fn formats_of_a_plan_are_used_and_not_guessed_again() {
+    let project = Project::new(&job("{path: ./set}"));
+    for task in ["set/a", "set/b", "set/c"] {
+        project.task(task);
+        project.write(&format!("{task}/tests/test.sh"), "cat /solution/x\n");
+    }
+    let planned =
+        [("a", PlannedFormat::Recorded(TaskFormat::Rollout)), ("b", PlannedFormat::ByKeys)];
+    let planned = planned.map(|(task, format)| (("set".to_owned(), task.to_owned()), format));
+    let (_, datasets, _) = project.load_planned(true, &planned.into()).expect("no faults");
+    let found: Vec<_> = (datasets[0].tasks.iter())
+        .map(|task| (task.file.format.format, task.file.format.reason.clone()))
+        .collect();
+    let sign = FormatReason::Sign("`tests/test.sh` names `/solution`".to_owned());
+    assert_eq!(
+        found,
+        [
+            (TaskFormat::Rollout, FormatReason::Planned),
+            (TaskFormat::Rollout, FormatReason::NoSign),
+            (TaskFormat::Harbor, sign),
+        ]
+    );
+}
