@@ -24,6 +24,7 @@ use serde::Serialize;
 
 use super::BenchError;
 use super::null::Null;
+use crate::config::About;
 use crate::core::Bounds;
 use crate::journal::Layout;
 use crate::metrics::AgentTotal;
@@ -61,11 +62,14 @@ pub(crate) async fn plan(items: u32, store: &dyn BlobStore) -> Result<JobPlan, B
         dataset: task.dataset,
         name: task.name,
         spec,
+        git_commit_id: None,
         files: Digest::of(b""),
         rules: Digest::of(b""),
         class: SizeClass::default(),
         resources: task.environment.resources,
         variables: BTreeSet::new(),
+        format: None,
+        about: About::default(),
     };
     Ok(JobPlan::new(settings, vec![agent], vec![planned], items)?)
 }
@@ -88,6 +92,7 @@ pub(super) fn opening(layout: Layout, plan: &JobPlan, window: u32) -> Opening {
         retry: RetryPolicy::default(),
         taking: Taking::default(),
         bounds: Bounds::default(),
+        reopen: None,
     }
 }
 
@@ -99,6 +104,10 @@ pub(super) fn facts(run_dir: PathBuf, items: u32, materialize: Materialize) -> R
         metrics: Vec::new(),
         materialize,
         config: serde_json::Value::Null,
+        blobs: None,
+        datasets: Vec::new(),
+        tasks: Arc::default(),
+        invocation: None,
     }
 }
 
@@ -114,6 +123,7 @@ pub(super) fn runner(dir: &Path, store: Arc<dyn BlobStore>) -> Result<Arc<dyn Ru
         providers: BTreeMap::from([(KIND, Arc::new(Null(KIND)) as _)]),
         files,
         variables: TrialVariables::default(),
+        disks: Arc::default(),
         host: "bench".to_owned(),
     })))
 }

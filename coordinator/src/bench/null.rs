@@ -26,7 +26,7 @@ impl Provider for Null {
     }
 
     async fn prepare(&self, _: ImageRequest) -> Result<Image, Failure> {
-        Ok(Image { reference: String::new(), made: false })
+        Ok(Image::found(""))
     }
 
     async fn create(&self, _: CreateRequest) -> Result<Box<dyn Environment>, Failure> {

@@ -21,10 +21,14 @@ impl Core {
     /// time the record was made.
     pub fn apply(&mut self, at: Timestamp, record: Record, effects: &mut Vec<Effect>) {
         match record {
-            // A sitting is decided by its own policy, and stopped by nothing but its own stops.
+            // A sitting is decided by its own policy, and stopped by nothing but its own stops. What it
+            // reopens has a new floor before anything else happens.
             Record::Opened(opened) => {
                 self.settings.retry = opened.retry;
                 self.stop = None;
+                for item in opened.reopened {
+                    self.apply_reopened(item);
+                }
             }
             Record::Closed(_) => {}
             Record::Offered { tries } => {
@@ -91,6 +95,9 @@ impl Core {
         row.solo = row.is_suspected();
         row.current = try_id;
         row.spec = spec;
+        if !self.failed_at.is_empty() {
+            self.failed_at.remove(&item);
+        }
     }
 
     fn apply_withdrawn(&mut self, withdrawn: WithdrawnTry) {
@@ -135,7 +142,8 @@ impl Core {
             }
             Body::Result(body) => {
                 let end = End::Open;
-                let heard = Known { exec, try_id, order: 0, worker, solo: false, end };
+                let heard =
+                    Known { exec, try_id, order: 0, worker, solo: false, former: false, end };
                 self.apply_result(at, item, heard, spec, body, effects);
             }
         }
@@ -150,7 +158,7 @@ impl Core {
         self.heard += 1;
         let solo = row.solo && try_id == row.current;
         let (order, end) = (self.heard, End::Open);
-        row.executions.push(Known { exec, try_id, order, worker, solo, end });
+        row.executions.push(Known { exec, try_id, order, worker, solo, former: false, end });
         self.disturbed.insert(item);
         self.has_started(&item, try_id);
     }

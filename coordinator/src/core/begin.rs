@@ -1,5 +1,6 @@
 //! The beginning of a sitting, and the items of its plan.
 
+use rollout_protocol::id::ItemId;
 use rollout_protocol::record::LostReason;
 
 use super::Core;
@@ -33,10 +34,11 @@ impl Core {
             return;
         }
         self.unsettled += 1;
-        if self.dispatching && row.is_owed() {
-            self.ready.push_again((row.offered_class(), row.lane), item);
+        let (owed, respecified) = (self.dispatching && row.is_owed(), row.spec != spec);
+        if owed && !self.waits_on(now, &item) {
+            self.owe_now(item);
         }
-        if row.spec != spec {
+        if respecified {
             self.commit(now, Record::Respecified { item, spec }, out);
         }
     }
@@ -57,7 +59,7 @@ impl Core {
         if !offered.is_empty() {
             self.commit(now, Record::Withdrawn { tries: offered }, out);
         }
-        self.dispatch_what_is_owed();
+        self.dispatch_what_is_owed(now);
     }
 
     /// A sitting begins while executions of former sittings may still run.
@@ -76,7 +78,7 @@ impl Core {
         elsewhere.flights.values_mut().for_each(|flight| flight.inherited = true);
         self.elsewhere = Some(Box::new(elsewhere));
         self.inherited = self.in_flight;
-        self.dispatch_what_is_owed();
+        self.dispatch_what_is_owed(now);
     }
 
     /// Every offered item of a kind, in the order of the plan.
@@ -102,22 +104,28 @@ impl Core {
         out.effects().extend(effects);
     }
 
+    /// An item that a former sitting left may be offered at once.
+    fn owe_now(&mut self, item: ItemId) {
+        let Some(row) = self.rows.get_mut(&item) else { return };
+        row.state = State::Owed;
+        self.ready.push_again((row.offered_class(), row.lane), item);
+    }
+
     /// What former sittings left unfinished comes first, in the order of the plan.
-    fn dispatch_what_is_owed(&mut self) {
+    fn dispatch_what_is_owed(&mut self, now: Now) {
         self.waiting.clear();
         let fresh = self.ready.take_all();
         let mut owed: Vec<_> = self
             .rows
-            .iter_mut()
+            .iter()
             .filter(|(_, row)| row.ordinal.is_some() && row.is_owed() && row.current.n > 0)
-            .map(|(item, row)| {
-                row.state = State::Owed;
-                (row.ordinal, *item, (row.offered_class(), row.lane))
-            })
+            .map(|(item, row)| (row.ordinal, *item))
             .collect();
         owed.sort_unstable();
-        for (_, item, kind) in owed {
-            self.ready.push_again(kind, item);
+        for (_, item) in owed {
+            if !self.waits_on(now, &item) {
+                self.owe_now(item);
+            }
         }
         for item in fresh {
             let Some(row) = self.rows.get(&item).filter(|row| row.current.n == 0) else { continue };

@@ -103,6 +103,8 @@ pub struct Retry {
     pub ordinal: u64,
     /// Try that failed.
     pub try_id: TryId,
+    /// Execution that failed.
+    pub exec: ExecId,
     /// Why.
     pub error: TrialError,
     /// Wait before the next try.

@@ -47,8 +47,9 @@ impl Core {
             && try_id == row.current
         {
             row.state = State::Waiting;
+            self.failed_at.insert(item, at);
             if let Some(ordinal) = row.ordinal {
-                let retry = Retry { item, ordinal, try_id, error, wait_ms: 0 };
+                let retry = Retry { item, ordinal, try_id, exec, error, wait_ms: 0 };
                 effects.push(Effect::Retry(Box::new(retry)));
             }
             self.land(&item);
@@ -92,7 +93,15 @@ impl Core {
                 self.heard += 1;
                 let (order, end) = (-self.heard, End::Lost(loss));
                 let solo = row.solo && try_id == row.current;
-                row.executions.push(Known { exec, try_id, order, worker, solo, end });
+                row.executions.push(Known {
+                    exec,
+                    try_id,
+                    order,
+                    worker,
+                    solo,
+                    former: false,
+                    end,
+                });
                 if let Some(ordinal) = row.ordinal {
                     effects.push(Effect::Lost { item, ordinal, try_id, exec });
                 }
@@ -166,6 +175,9 @@ impl Core {
         }
         if !self.disturbed.is_empty() {
             self.disturbed.remove(&item);
+        }
+        if !self.failed_at.is_empty() {
+            self.failed_at.remove(&item);
         }
         effects.push(Effect::Settled(Box::new(settled)));
     }

@@ -81,10 +81,9 @@ impl Core {
         self.apply(now.wall, record, out.effects());
         for effect in &mut out.effects()[before..] {
             if let Effect::Retry(retry) = effect {
-                let failures = self.rows.get(&retry.item).map_or(1, |row| row.failures);
-                let wait = self.settings.retry.delay(failures, now.random).unwrap_or_default();
-                retry.wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-                self.waiting.push(Reverse((now.monotonic_ms + retry.wait_ms, retry.item)));
+                retry.wait_ms = self.wait_ms(&retry.item);
+                let due = now.monotonic_ms.saturating_add(retry.wait_ms);
+                self.waiting.push(Reverse((due, retry.item)));
             }
         }
     }

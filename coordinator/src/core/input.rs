@@ -14,15 +14,14 @@ use rollout_worker::port::{Listed, Reported, SeenHello};
 
 use super::record::Unbacked;
 
-/// The time of an input, and a random number for whoever needs one.
+/// The time of an input.
 #[derive(Debug, Clone, Copy)]
 pub struct Now {
     /// Milliseconds on a monotonic clock.
     pub monotonic_ms: u64,
-    /// Wall clock; only ever written down, never compared.
+    /// Wall clock; written down, and compared only for how much of a wait is left when a sitting
+    /// begins.
     pub wall: Timestamp,
-    /// Uniform in [0, 1).
-    pub random: f64,
 }
 
 /// One input.

@@ -56,6 +56,7 @@ pub(super) fn settle(item: ItemId, row: &mut Row, winner: ExecId, at: Timestamp)
 /// Settles a row that a user cancelled. What its newest execution left is attached.
 pub(super) fn settle_cancelled(item: ItemId, row: &mut Row, at: Timestamp) -> Settled {
     let (by, superseded) = executions(row, |known| match &known.end {
+        _ if known.former => false,
         End::Open => false,
         End::Lost(loss) => loss.record.is_some(),
         End::Result { .. } => true,

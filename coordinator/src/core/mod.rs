@@ -1,5 +1,5 @@
 //! The core: which items are owed, offered, waiting, settled. Pure: no clock, no IO, no randomness,
-//! no tasks; time and random numbers arrive with the inputs.
+//! no tasks; time arrives with the inputs.
 //!
 //! ```text
 //! Input ──handle──▶ Record ──apply──▶ state, Effect
@@ -35,9 +35,11 @@ mod ready;
 mod reclaim;
 mod reconcile;
 mod record;
+mod reopen;
 mod row;
 #[cfg(test)]
 mod tests;
+mod wait;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
@@ -46,17 +48,18 @@ use std::time::Duration;
 use self::elsewhere::Elsewhere;
 use self::place::ClosedLane;
 use self::ready::Ready;
-use self::row::Row;
+use self::row::{Row, State};
 pub use check::Broken;
 pub use effect::{Effect, Retry, Settled};
 pub use handle::Output;
 pub use input::{Input, NewItem, Now};
 pub use record::{
-    Closed, Former, HeardExecution, NamedItem, OfferedTry, Opened, Record, Takeover, Unbacked,
-    WithdrawnTry,
+    Closed, Former, HeardExecution, NamedItem, OfferedTry, Opened, Record, Replaced, Takeover,
+    Unbacked, WithdrawnTry,
 };
+use rollout_protocol::Timestamp;
 use rollout_protocol::blob::BlobRef;
-use rollout_protocol::id::{ExecId, ItemId, RunId};
+use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::limits;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::control::StopLevel;
@@ -108,6 +111,8 @@ pub struct Core {
     ready: Ready,
     /// Items that wait for their next try, by time.
     waiting: BinaryHeap<Reverse<(u64, ItemId)>>,
+    /// When items failed that wait for their next try.
+    failed_at: HashMap<ItemId, Timestamp>,
     /// Rows that hold a permit.
     in_flight: usize,
     /// Planned rows without a settlement.
@@ -145,6 +150,7 @@ impl Core {
             rows: HashMap::new(),
             ready: Ready::default(),
             waiting: BinaryHeap::new(),
+            failed_at: HashMap::new(),
             in_flight: 0,
             unsettled: 0,
             settled: 0,
@@ -213,6 +219,27 @@ impl Core {
         }
         let known = row.executions.iter().find(|known| known.exec == *exec)?;
         Some(known.is_open() && known.try_id >= row.floor)
+    }
+
+    /// Whether an execution that was seen runs: its item has no settlement, its end is not known, and
+    /// of executions in other processes a live worker shows it.
+    pub fn is_running(
+        &self,
+        monotonic_ms: u64,
+        item: &ItemId,
+        try_id: TryId,
+        exec: &ExecId,
+    ) -> bool {
+        let Some(row) = self.rows.get(item).filter(|row| !row.is_settled()) else { return false };
+        let known = row.executions.iter().find(|known| known.exec == *exec);
+        match (&self.elsewhere, known) {
+            (Some(elsewhere), Some(known)) => {
+                known.may_run() && elsewhere.is_shown(monotonic_ms, exec)
+            }
+            (Some(_), None) => false,
+            (None, Some(known)) => known.is_open(),
+            (None, None) => row.state == State::Offered && row.current == try_id,
+        }
     }
 
     /// Whether everybody elsewhere who may run something of this run was heard in this sitting, by

@@ -133,6 +133,21 @@ pub struct Opened {
     /// Whose run it was until then, if that owner had not let it go.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub takeover: Option<Takeover>,
+    /// Damaged segments that this one replaces with everything that could be read of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replaces: Vec<Replaced>,
+    /// Settled items that run again: what was settled of them before is superseded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reopened: Vec<ItemId>,
+}
+
+/// A segment that a repair replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replaced {
+    /// Its epoch.
+    pub epoch: u32,
+    /// Its length, bytes, the damaged places among them.
+    pub bytes: u64,
 }
 
 /// A run that was taken over.

@@ -61,6 +61,8 @@ pub(super) struct Known {
     pub(super) worker: WorkerId,
     /// It ran alone on its worker.
     pub(super) solo: bool,
+    /// It belongs to a settlement before the item was reopened.
+    pub(super) former: bool,
     pub(super) end: End,
 }
 
@@ -87,6 +89,8 @@ pub(super) enum Void {
     Retried,
     /// It came after the item was cancelled.
     Late,
+    /// It settled the item before that was reopened, or was superseded then.
+    Former,
 }
 
 /// An end without a verdict.
@@ -144,7 +148,7 @@ impl Row {
     pub(super) fn ended(&self) -> u32 {
         let counts = |known: &&Known| match &known.end {
             End::Open => false,
-            End::Lost(loss) => loss.reason.counts(),
+            End::Lost(loss) => loss.reason.counts() && !known.former,
             End::Result { void, .. } => *void == Some(Void::Retried),
         };
         count(self.executions.iter().filter(counts))
@@ -182,7 +186,7 @@ impl Known {
     }
 
     fn is_dead(&self) -> bool {
-        matches!(&self.end, End::Lost(loss) if loss.reason.is_death())
+        !self.former && matches!(&self.end, End::Lost(loss) if loss.reason.is_death())
     }
 
     /// Whether it may be running as far as its own words go: nobody has reported its end.

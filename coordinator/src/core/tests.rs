@@ -7,6 +7,7 @@ mod fleet;
 mod merging;
 mod offering;
 mod reconciling;
+mod reopening;
 mod schedules;
 
 use std::time::Duration;
@@ -16,7 +17,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
-use rollout_protocol::record::{Durations, LostReason, Outcome, Rewards, Timestamps, Verdict};
+use rollout_protocol::record::{Durations, LostReason, Outcome, Timestamps, Verdict};
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::claim::{Answer, Claim};
 use rollout_protocol::wire::hello::Running;
@@ -74,6 +75,8 @@ fn opened(epoch: u32, retry: RetryPolicy) -> Record {
         former: None,
         holder: None,
         takeover: None,
+        replaces: Vec::new(),
+        reopened: Vec::new(),
     })
 }
 
@@ -94,7 +97,7 @@ fn spec(n: u8) -> Digest {
 fn verdict(outcome: Outcome, error: Option<TrialError>, reward: Option<f64>) -> Body {
     let at = Timestamp::UNIX_EPOCH;
     Body::Result(Box::new(ResultBody {
-        verdict: Verdict { outcome, reward, rewards: Rewards::new(), cost: 0.0, error },
+        verdict: Verdict { outcome, reward, error, ..Verdict::cancelled(0.0) },
         durations: Durations::default(),
         timestamps: Timestamps::instant(at),
         record: None,
@@ -201,7 +204,9 @@ impl World {
     }
 
     fn handle(&mut self, input: Input) {
-        let now = Now { monotonic_ms: self.now_ms, wall: Timestamp::UNIX_EPOCH, random: 0.5 };
+        let wall =
+            i64::try_from(self.now_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+        let now = Now { monotonic_ms: self.now_ms, wall: wall.expect("a short test") };
         self.core.handle(now, input, &mut (&mut self.journal, &mut self.effects));
         if let Err(broken) = self.core.check() {
             panic!("{broken}; journal: {:#?}", self.journal);

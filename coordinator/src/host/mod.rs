@@ -10,6 +10,8 @@ mod worker;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use rollout_worker::descriptors;
+
 pub use self::adopt::{Estate, adopt_dead, reap};
 pub use self::home::Home;
 pub use self::providers::{ALL as ALL_PROVIDERS, provider, runner};
@@ -17,6 +19,19 @@ pub use self::worker::{Decorate, WorkerProcess};
 
 /// Bytes of finished executions that wait on disk beyond which no more are begun.
 pub const SPOOL_BYTES: u64 = 16 * 1024 * 1024 * 1024;
+
+/// How many of `wanted` executions this process has open files for; says so when they are fewer.
+pub fn executions(wanted: u32) -> u32 {
+    let fitting = descriptors::executions(wanted);
+    if fitting < wanted {
+        let limit = descriptors::limit().unwrap_or_default();
+        tracing::warn!(
+            "{fitting} at a time instead of {wanted}: this process may have {limit} files open; \
+             raise the hard limit (`ulimit -Hn`, `LimitNOFILE=` of a service) to run more"
+        );
+    }
+    fitting
+}
 
 /// What is of the host and outlives a process.
 #[derive(Debug, Clone)]

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use rollout_protocol::limits;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::hello::Capacity;
-use rollout_worker::environment::Provider;
+use rollout_worker::environment::{FailureKind, Provider};
 use rollout_worker::service::Profile;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// How often it is looked.
 const EVERY: Duration = Duration::from_secs(30);
@@ -26,18 +28,27 @@ pub(super) type Providers = BTreeMap<ProviderKind, Arc<dyn Provider>>;
 pub(super) struct Prospect {
     providers: Providers,
     profile: watch::Sender<Profile>,
+    /// What providers had, and when they last said so.
+    answers: BTreeMap<ProviderKind, (Instant, Capacity)>,
+}
+
+/// What a look at the providers found.
+#[derive(Debug, Default)]
+struct Found {
+    usable: BTreeMap<ProviderKind, Capacity>,
+    missing: Vec<(ProviderKind, String)>,
 }
 
 impl Prospect {
     /// Looks for the first time.
     pub(super) async fn look(providers: Providers, variables: BTreeSet<String>) -> Self {
         let profile = watch::Sender::new(Profile { providers: BTreeMap::new(), variables });
-        let prospect = Self { providers, profile };
-        let (found, missing) = prospect.found().await;
+        let mut prospect = Self { providers, profile, answers: BTreeMap::new() };
+        let Found { usable, missing } = prospect.found().await;
         for (kind, reason) in missing {
             tracing::warn!("no trials in `{kind}` for now: {reason}");
         }
-        prospect.profile.send_modify(|profile| profile.providers = found);
+        prospect.profile.send_modify(|profile| profile.providers = usable);
         prospect
     }
 
@@ -46,10 +57,10 @@ impl Prospect {
     }
 
     /// Looks again for ever.
-    pub(super) async fn keep(self) -> Infallible {
+    pub(super) async fn keep(mut self) -> Infallible {
         loop {
             tokio::time::sleep(EVERY).await;
-            let (found, missing) = self.found().await;
+            let Found { usable: found, missing } = self.found().await;
             let known = self.profile.borrow().providers.clone();
             for kind in found.keys().filter(|kind| !known.contains_key(kind)) {
                 tracing::info!("trials in `{kind}` are possible now");
@@ -65,18 +76,30 @@ impl Prospect {
         }
     }
 
-    async fn found(&self) -> (BTreeMap<ProviderKind, Capacity>, Vec<(ProviderKind, String)>) {
+    /// A provider that gives no answer counts as it was, for as long as trials wait for it: what is
+    /// offered meanwhile waits here rather than counting as impossible.
+    async fn found(&mut self) -> Found {
         let looks = self.providers.iter().map(async |(kind, provider)| {
             (*kind, tokio::time::timeout(PATIENCE, provider.capacity()).await)
         });
-        let (mut found, mut missing) = (BTreeMap::new(), Vec::new());
+        let mut found = Found::default();
         for (kind, look) in join_all(looks).await {
-            match look {
-                Ok(Ok(capacity)) => drop(found.insert(kind, capacity)),
-                Ok(Err(failure)) => missing.push((kind, failure.chain())),
-                Err(_) => missing.push((kind, format!("no answer within {PATIENCE:?}"))),
+            let (no_answer, reason) = match look {
+                Ok(Ok(capacity)) => {
+                    self.answers.insert(kind, (Instant::now(), capacity));
+                    found.usable.insert(kind, capacity);
+                    continue;
+                }
+                Ok(Err(failure)) => (failure.kind == FailureKind::Unreachable, failure.chain()),
+                Err(_) => (true, format!("no answer within {PATIENCE:?}")),
+            };
+            match self.answers.get(&kind) {
+                Some((at, capacity)) if no_answer && at.elapsed() < limits::MAX_PARK => {
+                    found.usable.insert(kind, *capacity);
+                }
+                _ => found.missing.push((kind, reason)),
             }
         }
-        (found, missing)
+        found
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rollout_protocol::spec::environment::ProviderKind;
+use rollout_worker::disk::{DiskWatch, Use};
 use rollout_worker::environment::Provider;
 use rollout_worker::eval::Repositories;
 use rollout_worker::secrets::TrialVariables;
@@ -64,6 +65,18 @@ pub fn provider(
     }
 }
 
+/// The disks that executions and what they leave depend on.
+fn disks(
+    worker_dir: &Path,
+    store: &dyn BlobStore,
+    providers: &BTreeMap<ProviderKind, Arc<dyn Provider>>,
+) -> DiskWatch {
+    let work = [Some(worker_dir), store.directory()].into_iter().flatten();
+    let work = work.map(|path| (path.to_owned(), Use::Work));
+    let paths = work.chain([(std::env::temp_dir(), Use::Temporary)]);
+    DiskWatch::new(paths, providers.values().cloned())
+}
+
 /// Bytes of cached repositories that a worker keeps.
 const REPOSITORY_BYTES: u64 = 16 * 1024 * 1024 * 1024;
 
@@ -85,7 +98,8 @@ pub fn runner(
     let cache = worker_dir.join("cache");
     let files = TaskFiles::open(&cache, Arc::clone(&store)).map_err(failed(&cache))?;
     let home = worker_dir.join("repositories");
+    let disks = Arc::new(disks(worker_dir, store.as_ref(), &providers));
     let repositories = Repositories::open(&home, store, REPOSITORY_BYTES).map_err(failed(&home))?;
-    let services = TrialServices { providers, files, variables, host };
+    let services = TrialServices { providers, files, variables, disks, host };
     Ok(LocalRunner { services, repositories })
 }

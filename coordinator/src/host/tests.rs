@@ -27,7 +27,7 @@ use tokio::sync::mpsc;
 use super::{Home, HostPaths, WorkerProcess};
 use crate::run::RunError;
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(120);
 
 struct Scene {
     _temp: TempDir,

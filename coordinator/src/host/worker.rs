@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::adopt::{Estate, sweep};
 use super::prospect::{Prospect, Providers};
-use super::{HostPaths, SPOOL_BYTES, provider, runner};
+use super::{HostPaths, SPOOL_BYTES, executions, provider, runner};
 use crate::run::RunError;
 
 /// Changes what runs executions: a door for tests, which need workers that die when they are told.
@@ -67,7 +67,8 @@ impl WorkerProcess {
     ///
     /// # Errors
     /// [`RunError`] when it cannot begin.
-    pub async fn run(self) -> Result<Ended, RunError> {
+    pub async fn run(mut self) -> Result<Ended, RunError> {
+        self.slots = executions(self.slots);
         let dir = self.directory().await?;
         let providers = self.providers()?;
         let names = self.variables.names().map(str::to_owned).collect();

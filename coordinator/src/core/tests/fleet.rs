@@ -510,7 +510,16 @@ pub(super) fn planned(n: u8, under: u8) -> NewItem {
 
 pub(super) fn line(n: u8, try_id: TryId, e: u64, claiming: bool) -> Running {
     let phase = Phase::AgentExecution;
-    Running { run: RUN, item: item(n), try_id, exec: exec(e), phase, claiming, stage: None }
+    Running {
+        run: RUN,
+        item: item(n),
+        try_id,
+        exec: exec(e),
+        phase,
+        claiming,
+        stage: None,
+        parked: None,
+    }
 }
 
 pub(super) fn hello(name: &str, executions: Vec<Running>) -> Hello {
@@ -526,6 +535,7 @@ pub(super) fn hello(name: &str, executions: Vec<Running>) -> Hello {
         providers: BTreeMap::new(),
         variables: std::collections::BTreeSet::new(),
         draining: false,
+        low_disk: false,
         gone: false,
         executions,
     }

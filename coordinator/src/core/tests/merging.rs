@@ -72,10 +72,15 @@ fn an_infrastructure_failure_is_retried_off_its_permit_and_kept() {
     let mut world = World::new(2, 1);
     world.report(0, FIRST, 1, 1, outage());
     assert_eq!(world.offered().last(), Some(&(item(1), FIRST)), "the permit went to another item");
-    world.wait(400);
+    let wait = world.effects.iter().find_map(|effect| match effect {
+        Effect::Retry(retry) => Some(retry.wait_ms),
+        _ => None,
+    });
+    let wait = wait.expect("a retry");
+    world.wait(wait / 2);
     world.report(1, FIRST, 2, 1, ok(1.0));
-    assert_eq!(world.offered().len(), 2, "half of a second of waiting is not over");
-    world.wait(200);
+    assert_eq!(world.offered().len(), 2, "the wait is not over");
+    world.wait(wait - wait / 2);
     assert_eq!(world.offered().last(), Some(&(item(0), SECOND)));
     world.report(0, SECOND, 3, 1, ok(1.0));
     let settled = world.settled();

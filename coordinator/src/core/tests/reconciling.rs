@@ -164,6 +164,7 @@ fn a_takeover_offers_what_was_never_offered_at_once_and_leaves_the_rest_offered(
     world.take_over(&[1, 1, 1, 1]);
     assert_eq!(world.core.in_flight(), 2, "the offers of the former sitting hold their permits");
     assert_eq!(world.offered(), []);
+    world.wait(1000);
     world.report(1, FIRST, 2, 1, ok(1.0));
     let retried = (item(0), TryId { epoch: 2, n: 2 });
     assert_eq!(world.offered(), [retried], "what waited is owed");

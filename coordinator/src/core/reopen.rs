@@ -1,0 +1,65 @@
+//! Reopening: a settled item runs again, under a new floor. What it came to before stays with it as
+//! superseded executions, and counts for no bound.
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::id::ItemId;
+use rollout_protocol::record::{Execution, ExecutionEnd, LostReason, Timestamps};
+use rollout_protocol::wire::report::ResultBody;
+
+use super::Core;
+use super::row::{End, Known, Loss, Row, State, Void};
+
+impl Core {
+    /// A settled item is owed again: no try that was made so far settles it.
+    pub(super) fn apply_reopened(&mut self, item: ItemId) {
+        let Some(row) = self.rows.get_mut(&item).filter(|row| row.is_settled()) else { return };
+        if row.ordinal.is_some() {
+            self.settled -= 1;
+            self.unsettled += 1;
+        }
+        if row.current.n == 0 {
+            // It was never offered: as if nothing was known of it.
+            self.rows.remove(&item);
+            return;
+        }
+        row.state = State::Owed;
+        row.floor = row.current.next(row.current.epoch);
+        (row.failures, row.cancelled, row.solo) = (0, false, false);
+    }
+
+    /// Gives a reopened item the executions of its former settlement.
+    pub fn recall(&mut self, item: ItemId, at: Timestamp, former: Vec<Execution>) {
+        let Some(row) = self.rows.get_mut(&item) else { return };
+        if row.is_settled() || former.is_empty() {
+            return;
+        }
+        let known = (0..).zip(former).map(|(order, former)| recalled(row, at, order, former));
+        let known: Vec<Known> = known.collect();
+        row.executions.extend(known);
+        self.disturbed.insert(item);
+    }
+}
+
+fn recalled(row: &Row, at: Timestamp, order: i64, former: Execution) -> Known {
+    let Execution { try_id, exec, worker, end, record, durations, timestamps } = former;
+    let end = match end {
+        ExecutionEnd::Reported { verdict } => End::Result {
+            spec: row.spec,
+            void: Some(Void::Former),
+            body: Box::new(ResultBody {
+                verdict,
+                durations: durations.unwrap_or_default(),
+                timestamps: timestamps.unwrap_or_else(|| Timestamps::instant(at)),
+                record,
+            }),
+        },
+        ExecutionEnd::Lost { reason, phase, cost } => {
+            End::Lost(Loss { reason, phase, cost, record })
+        }
+        ExecutionEnd::Open => {
+            let reason = LostReason::Unreachable;
+            End::Lost(Loss { reason, phase: None, cost: 0.0, record })
+        }
+    };
+    Known { exec, try_id, order, worker, solo: false, former: true, end }
+}

@@ -1,0 +1,147 @@
+//! Settled items that run again, and waits that outlive a sitting.
+
+use super::*;
+
+const FIRST: TryId = TryId { epoch: 1, n: 1 };
+
+/// A failure that no retry follows.
+fn failed() -> Body {
+    let error = TrialError::transient(
+        ErrorType::EnvironmentBuildFailed,
+        ErrorCode::UNREACHABLE,
+        "no answer",
+    );
+    let error = TrialError { retry: rollout_protocol::error::RetryClass::Permanent, ..error };
+    verdict(Outcome::Failed, Some(error), None)
+}
+
+/// The executions that a settlement names.
+fn executions(settled: Settled) -> Vec<rollout_protocol::record::Execution> {
+    settled.superseded.into_iter().chain(settled.by).collect()
+}
+
+impl World {
+    /// The next sitting reopens items.
+    fn reopen(&mut self, items: u8, reopened: &[u8]) {
+        let mut former: Vec<Settled> = self.replay(policy());
+        let Some((_, Record::Opened(opening))) = self.journal.last_mut() else {
+            unreachable!("a sitting begins with an opening")
+        };
+        opening.reopened = reopened.iter().map(|n| item(*n)).collect();
+        let (at, record) = self.journal.last().expect("an opening").clone();
+        self.core.apply(at, record, &mut Vec::new());
+        for n in reopened {
+            let place = former.iter().rposition(|settled| settled.item == item(*n));
+            let settled = former.remove(place.expect("it was settled"));
+            self.core.recall(item(*n), at, executions(settled));
+        }
+        self.begin(items);
+    }
+}
+
+#[test]
+fn reopened_item_runs_again_and_keeps_its_former_execution() {
+    let mut world = World::new(2, 2);
+    world.report(0, FIRST, 1, 1, failed());
+    world.report(1, FIRST, 2, 1, ok(1.0));
+    assert_eq!(world.settled().len(), 2);
+    world.reopen(2, &[0]);
+    let again = TryId { epoch: 2, n: 2 };
+    assert_eq!(world.offered(), [(item(0), again)]);
+    world.report(0, again, 3, 1, ok(0.5));
+    let settled = world.settled();
+    assert_eq!(settled.len(), 1);
+    assert_eq!(settled[0].verdict.reward, Some(0.5));
+    let superseded: Vec<ExecId> = settled[0].superseded.iter().map(|e| e.exec).collect();
+    assert_eq!(superseded, [exec(1)]);
+    assert!(world.core.is_complete());
+}
+
+#[test]
+fn late_report_of_former_try_settles_no_reopened_item() {
+    let mut world = World::new(1, 1);
+    world.report(0, FIRST, 1, 1, failed());
+    world.reopen(1, &[0]);
+    // The same report once more, and one of another execution of the former try.
+    world.report(0, FIRST, 1, 1, failed());
+    world.report(0, FIRST, 9, 1, ok(1.0));
+    assert!(world.settled().is_empty());
+    let again = TryId { epoch: 2, n: 2 };
+    world.report(0, again, 3, 1, ok(0.5));
+    assert_eq!(world.settled()[0].verdict.reward, Some(0.5));
+}
+
+#[test]
+fn reopening_survives_the_next_sitting() {
+    let mut world = World::new(1, 1);
+    world.report(0, FIRST, 1, 1, failed());
+    world.reopen(1, &[0]);
+    let records = world.journal.len();
+    world.crash(records, 1);
+    assert!(!world.core.is_complete());
+    let again = world.offered();
+    assert_eq!(again.len(), 1);
+    world.report(0, again[0].1, 5, 1, ok(1.0));
+    assert_eq!(world.settled().len(), 1);
+    assert!(world.core.is_complete());
+}
+
+#[test]
+fn reopened_item_has_all_its_tries_again() {
+    let mut world = World::new(1, 1);
+    let mut try_id = FIRST;
+    for number in 1..=3 {
+        world.report(0, try_id, number, 1, outage());
+        world.wait(60_000);
+        try_id = TryId { epoch: 1, n: try_id.n + 1 };
+    }
+    assert_eq!(world.settled().len(), 1, "three tries are the policy");
+    world.reopen(1, &[0]);
+    let (_, again) = world.offered()[0];
+    world.report(0, again, 7, 1, outage());
+    assert!(world.settled().is_empty(), "a retry follows");
+    world.wait(60_000);
+    assert_eq!(world.offered().len(), 2);
+}
+
+#[test]
+fn wait_for_a_retry_survives_a_restart() {
+    let mut world = World::new(1, 1);
+    world.report(0, FIRST, 1, 1, outage());
+    let wait = world.effects.iter().find_map(|effect| match effect {
+        Effect::Retry(retry) => Some(retry.wait_ms),
+        _ => None,
+    });
+    let wait = wait.expect("a retry");
+    assert!(wait > 2, "the jitter of this item is no less: {wait}");
+    world.wait(wait / 2);
+    let records = world.journal.len();
+    world.crash(records, 1);
+    assert_eq!(world.offered(), [], "a restart does not retry at once");
+    world.wait(wait - wait / 2);
+    assert_eq!(world.offered(), [(item(0), TryId { epoch: 2, n: 2 })]);
+}
+
+proptest::proptest! {
+    #[test]
+    fn waits_are_below_their_bound_and_differ_between_items(failures in 1u32..3) {
+        let mut world = World::new(40, 40);
+        for n in 0..40 {
+            let mut try_id = FIRST;
+            for failure in 1..=failures {
+                world.report(n, try_id, u64::from(n) * 10 + u64::from(failure), 1, outage());
+                world.wait(60_000);
+                try_id = TryId { epoch: 1, n: try_id.n + 1 };
+            }
+        }
+        let waits: Vec<u64> = world.effects.iter().filter_map(|effect| match effect {
+            Effect::Retry(retry) if retry.try_id.n == failures => Some(retry.wait_ms),
+            _ => None,
+        }).collect();
+        proptest::prop_assert_eq!(waits.len(), 40);
+        let bound = 1000 << (failures - 1);
+        proptest::prop_assert!(waits.iter().all(|wait| *wait <= bound), "{:?}", waits);
+        let distinct: std::collections::BTreeSet<u64> = waits.iter().copied().collect();
+        proptest::prop_assert!(distinct.len() > 20, "{:?}", waits);
+    }
+}

@@ -1,0 +1,44 @@
+//! Waits between the tries of an item. They follow from the journal: the time of the failure, the
+//! number of failures, and a jitter that is a function of both the run and the item. So a sitting
+//! that begins in the middle of a wait waits for the rest of it.
+
+use std::cmp::Reverse;
+
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::ItemId;
+
+use super::Core;
+use super::input::Now;
+use super::row::State;
+
+impl Core {
+    /// How long an item waits after its last failure, milliseconds.
+    pub(super) fn wait_ms(&self, item: &ItemId) -> u64 {
+        let failures = self.rows.get(item).map_or(1, |row| row.failures);
+        let jitter = self.jitter(item, failures);
+        let wait = self.settings.retry.delay(failures, jitter).unwrap_or_default();
+        u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Uniform in [0, 1) over items, runs and failures.
+    fn jitter(&self, item: &ItemId, failures: u32) -> f64 {
+        let text = format!("retry {} {item} {failures}", self.settings.run);
+        let digest = Digest::of(text.as_bytes());
+        let bits =
+            digest.as_bytes().iter().take(6).fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));
+        bits as f64 / (1_u64 << 48) as f64
+    }
+
+    /// Whether an item that waited when the last sitting ended still has to; it is woken later then.
+    /// A wall clock that was set back costs at most the whole wait once more.
+    pub(super) fn waits_on(&mut self, now: Now, item: &ItemId) -> bool {
+        let waiting = self.rows.get(item).is_some_and(|row| row.state == State::Waiting);
+        let Some(failed_at) = self.failed_at.get(item).filter(|_| waiting) else { return false };
+        let passed = now.wall.as_millisecond().saturating_sub(failed_at.as_millisecond());
+        let left = self.wait_ms(item).saturating_sub(u64::try_from(passed).unwrap_or(0));
+        if left > 0 {
+            self.waiting.push(Reverse((now.monotonic_ms.saturating_add(left), *item)));
+        }
+        left > 0
+    }
+}
