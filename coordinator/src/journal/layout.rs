@@ -66,6 +66,11 @@ impl Layout {
         self.journal().join(format!("{epoch:06}.log"))
     }
 
+    /// The durable length of the segment of an epoch.
+    pub fn durable_length(&self, epoch: u32) -> PathBuf {
+        self.journal().join(format!("{epoch:06}.durable"))
+    }
+
     /// Directory of the terminal records.
     pub fn records(&self) -> PathBuf {
         self.root.join("records")

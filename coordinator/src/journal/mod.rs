@@ -7,23 +7,30 @@
 //! * **Durable before effect.** A batch is one write and one `fdatasync`; effects follow it. What
 //!   gathers while a batch is on its way is the next one: there is no timer.
 //! * **Survives being cut anywhere.** Length and checksum per record; reading stops at the first
-//!   record that is not whole. A cut behind the last length known to be durable is repaired; damage
-//!   before it is an error that names file and offset.
+//!   record that is not whole. A tail that a dying writer left takes no effect. Damage to what was
+//!   durable is an error that names file and offset: the durable length is in a file beside the
+//!   segment, and each batch begins with a record that says that all before it was durable.
 //! * **A failed write ends its segment** at its last durable length; the next one takes over.
 //!
 //! # Format
 //! ```text
 //! segment = "rollout-journal 1\n" frame*
 //! frame   = length:u32le crc32c:u32le payload      crc over length and payload
-//! payload = {"at": <RFC 3339>, "record": {<kind>: …}}     see core::Record
+//! payload = {"at": <RFC 3339>, "synced": true, "record": {<kind>: …}}     see core::Record
 //! ```
+//! `synced` stands in the first record of a batch only.
 //! The first record of a segment names the former segment, its valid length and its digest. The
 //! segments that count are the newest one with a whole first record and those it goes back to.
 
+mod damage;
+mod durable;
 mod frame;
 mod head;
 mod layout;
+mod mend;
 mod read;
+mod rebuild;
+mod salvage;
 mod segment;
 mod survey;
 #[cfg(test)]
@@ -33,7 +40,9 @@ mod write;
 pub use head::{Chain, Head};
 pub use layout::Layout;
 pub use read::{Replay, persist, replay};
-pub use survey::{Lack, Survey};
+pub use rebuild::Rebuild;
+pub use salvage::{Damage, Salvage};
+pub use survey::{Lack, Survey, next_epoch};
 pub use write::{Commit, Writer};
 
 use std::path::PathBuf;
@@ -58,18 +67,21 @@ pub enum JournalError {
         /// The file.
         path: PathBuf,
     },
-    /// Bytes that were known to be durable are missing or changed.
+    /// Bytes that were durable are missing or changed.
     #[error(
-        "{} is damaged at byte {offset}: {expected_bytes} bytes were known to be durable",
-        path.display()
+        "{} is damaged at byte {offset}: {}",
+        path.display(),
+        extent(*records_behind, *durable_bytes)
     )]
     Damaged {
         /// The file.
         path: PathBuf,
         /// Where the first record that is not whole begins.
         offset: u64,
-        /// Length known to be durable.
-        expected_bytes: u64,
+        /// Length known to be durable, 0 when none is.
+        durable_bytes: u64,
+        /// Whole records that follow.
+        records_behind: u64,
     },
     /// The bytes of a former segment are not those that its successor saw.
     #[error("{} was changed after the run had gone on in the next segment", path.display())]
@@ -100,6 +112,19 @@ pub enum JournalError {
         /// The file.
         path: PathBuf,
     },
+}
+
+/// How much is affected by damage.
+fn extent(records_behind: u64, durable_bytes: u64) -> String {
+    let records = match records_behind {
+        0 => "no whole record follows".to_owned(),
+        1 => "1 whole record follows".to_owned(),
+        count => format!("{count} whole records follow"),
+    };
+    match durable_bytes {
+        0 => records,
+        bytes => format!("{records}, and {bytes} bytes were known to be durable"),
+    }
 }
 
 impl JournalError {

@@ -5,7 +5,7 @@ use std::fs::File;
 use rollout_protocol::Timestamp;
 
 use super::segment::Segment;
-use super::survey::{Link, Survey};
+use super::survey::{self, Link, Survey};
 use super::{Head, JournalError, Layout};
 use crate::core::{Former, Opened, Record};
 
@@ -49,8 +49,8 @@ pub fn replay(
     mut apply: impl FnMut(Timestamp, Record),
 ) -> Result<Option<Replay>, JournalError> {
     let survey = Survey::of(layout)?;
-    for (epoch, expected_bytes) in durable {
-        check_opening(layout, &survey, *epoch, *expected_bytes)?;
+    for (epoch, durable_bytes) in durable {
+        check_opening(layout, &survey, *epoch, *durable_bytes)?;
     }
     let mut replay: Option<Replay> = None;
     for link in survey.links() {
@@ -66,7 +66,7 @@ fn check_opening(
     layout: &Layout,
     survey: &Survey,
     epoch: u32,
-    expected_bytes: u64,
+    durable_bytes: u64,
 ) -> Result<(), JournalError> {
     let newest = survey.openings().next_back().map(|opened| opened.epoch);
     if newest >= Some(epoch) {
@@ -76,7 +76,7 @@ fn check_opening(
     if !path.exists() {
         return Err(JournalError::Missing { path });
     }
-    Err(JournalError::Damaged { path, offset: 0, expected_bytes })
+    Err(survey::no_opening(layout, epoch, durable_bytes)?)
 }
 
 fn read_segment(
@@ -100,9 +100,10 @@ fn read_segment(
     }
     let Head { epoch, records, bytes, .. } = segment.head();
     // What the next owner wrote down is what counts, whatever a woken former one says it has.
-    let expected_bytes = former.map_or(known_durable, |former| former.bytes);
-    if bytes < expected_bytes {
-        return Err(JournalError::Damaged { path: segment.path, offset: bytes, expected_bytes });
+    match former {
+        Some(former) if bytes < former.bytes => segment.check_rest(former.bytes, former.bytes)?,
+        Some(_) => {}
+        None => segment.check_rest(known_durable, u64::MAX)?,
     }
     let digest = segment.digest().expect("it was opened to be digested");
     let head = Former { epoch, bytes, digest };

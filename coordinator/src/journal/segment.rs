@@ -1,4 +1,5 @@
-//! Reading one segment, frame by frame, in memory bounded by the largest record.
+//! Reading one segment, frame by frame, in memory bounded by the largest record; where that stops,
+//! whether the rest is torn or damaged.
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read as _};
@@ -7,6 +8,8 @@ use std::path::PathBuf;
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::{Digest, Hasher};
 
+use super::damage;
+use super::durable;
 use super::frame::{self, HEADER, Incoming};
 use super::head::Head;
 use super::{JournalError, Layout};
@@ -21,6 +24,10 @@ pub(super) struct Segment {
     head: Head,
     hasher: Option<Hasher>,
     frame: Vec<u8>,
+    /// Where the last batch begins that was read; `None` when no record says that it begins one.
+    batch: Option<u64>,
+    /// The durable length beside the segment.
+    durable: Option<u64>,
 }
 
 impl Segment {
@@ -30,7 +37,9 @@ impl Segment {
         let length = file.metadata().map_err(JournalError::io("inspect", &path))?.len();
         let file = BufReader::with_capacity(1 << 20, file);
         let head = Head { bytes: 0, ..Head::start(epoch) };
-        Ok(Self { path, file, length, head, hasher: None, frame: Vec::new() })
+        let (hasher, frame, batch) = (None, Vec::new(), None);
+        let durable = durable::read(layout, epoch);
+        Ok(Self { path, file, length, head, hasher, frame, batch, durable })
     }
 
     /// The same, with the digest of what is read.
@@ -54,7 +63,12 @@ impl Segment {
             return Ok(None);
         }
         if self.frame != HEADER {
-            return Err(JournalError::Header { path: self.path.clone() });
+            let first = damage::whole_at(self.file.get_ref(), HEADER.len() as u64, self.length);
+            return match first.map_err(JournalError::io("read", &self.path))? {
+                // A damaged header.
+                Some(_) => Ok(None),
+                None => Err(JournalError::Header { path: self.path.clone() }),
+            };
         }
         self.digest_frame();
         self.head.bytes = HEADER.len() as u64;
@@ -92,6 +106,36 @@ impl Segment {
         Ok(whole)
     }
 
+    /// Refuses what follows the last record that was read, up to `end`, unless it is what a writer
+    /// left that died. `durable` bytes are known to be durable from elsewhere.
+    pub(super) fn check_rest(&self, durable: u64, end: u64) -> Result<(), JournalError> {
+        let (offset, end) = (self.head.bytes, end.min(self.length));
+        let durable_bytes = durable.max(self.durable.unwrap_or(0));
+        if offset >= end && offset >= durable_bytes {
+            return Ok(());
+        }
+        let place = damage::Place { offset, end, batch: self.batch, durable: self.durable };
+        let (torn, behind) = match offset < end {
+            true => damage::is_torn(self.file.get_ref(), place)
+                .map_err(JournalError::io("read", &self.path))?,
+            false => (true, damage::Behind::default()),
+        };
+        if torn && offset >= durable_bytes {
+            return Ok(());
+        }
+        let path = self.path.clone();
+        let records_behind = behind.records;
+        Err(JournalError::Damaged { path, offset, durable_bytes, records_behind })
+    }
+
+    /// Refuses what follows the last record that was read if whole records follow it.
+    pub(super) fn check_behind(&self, end: u64) -> Result<(), JournalError> {
+        match self.check_rest(0, end) {
+            Err(JournalError::Damaged { records_behind: 0, .. }) => Ok(()),
+            checked => checked,
+        }
+    }
+
     /// Reads the next frame and checks it.
     fn frame(&mut self) -> Result<bool, JournalError> {
         if !self.fill(frame::PREFIX_BYTES)? {
@@ -119,6 +163,9 @@ impl Segment {
 
     fn accept(&mut self) {
         self.digest_frame();
+        if frame::is_synced(&self.frame) {
+            self.batch = Some(self.head.bytes);
+        }
         self.head.add(&self.frame);
     }
 

@@ -1,10 +1,13 @@
 //! What segments there are, which of them count, and whether they hold what was known to be
 //! durable.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
+
+use rollout_protocol::id::ItemId;
 
 use super::head::Head;
 use super::segment::Segment;
@@ -56,8 +59,12 @@ impl Survey {
             if former.is_some_and(|former| former.epoch != *epoch) {
                 continue;
             }
-            if let Some((_, opened)) = Segment::open(layout, *epoch)?.opening()? {
-                links.push(Link { opened, end: former });
+            let mut segment = Segment::open(layout, *epoch)?;
+            match segment.opening()? {
+                Some((_, opened)) => links.push(Link { opened, end: former }),
+                // A successor that died before its first record, unless more was there.
+                None if former.is_none() => segment.check_rest(0, u64::MAX)?,
+                None => {}
             }
         }
         if let Some(former) = links.last().and_then(|first| first.opened.former) {
@@ -69,12 +76,21 @@ impl Survey {
 
     /// The epoch of the next sitting: one more than any segment there is.
     pub fn next_epoch(&self) -> u32 {
-        self.newest + 1
+        self.newest.saturating_add(1)
     }
 
     /// The openings of the segments that count, the oldest first.
     pub fn openings(&self) -> impl DoubleEndedIterator<Item = &Opened> {
         self.links.iter().map(|link| &link.opened)
+    }
+
+    /// How often items were reopened.
+    pub fn reopened(&self) -> HashMap<ItemId, u32> {
+        let mut times = HashMap::new();
+        for item in self.openings().flat_map(|opened| &opened.reopened) {
+            *times.entry(*item).or_insert(0) += 1;
+        }
+        times
     }
 
     pub(super) fn links(&self) -> &[Link] {
@@ -95,7 +111,10 @@ impl Survey {
     /// [`JournalError`].
     pub fn lacks(&self, wanted: Head) -> Result<Option<Lack>, JournalError> {
         let Some(link) = self.links.iter().find(|link| link.opened.epoch == wanted.epoch) else {
-            return Ok(Some(Lack { wanted, found: None }));
+            let replaces = self.openings().flat_map(|opened| &opened.replaces);
+            let mut replaces = replaces.filter(|replaced| replaced.epoch == wanted.epoch);
+            let repaired = replaces.any(|replaced| replaced.bytes >= wanted.bytes);
+            return Ok((!repaired).then_some(Lack { wanted, found: None }));
         };
         let end = link.end.map_or(u64::MAX, |end| end.bytes);
         let found = self.walk(link, end.min(wanted.bytes))?;
@@ -107,6 +126,9 @@ impl Survey {
         let mut segment = Segment::open(&self.layout, link.opened.epoch)?;
         let opened = segment.opening()?.is_some();
         while opened && segment.head().bytes < end && segment.skip()? {}
+        if segment.head().bytes < end {
+            segment.check_behind(end)?;
+        }
         Ok(segment.head())
     }
 }
@@ -115,9 +137,23 @@ impl Survey {
 fn missing(layout: &Layout, epochs: &[u32], former: Former) -> JournalError {
     let path = layout.segment(former.epoch);
     if epochs.contains(&former.epoch) {
-        return JournalError::Damaged { path, offset: 0, expected_bytes: former.bytes };
+        return no_opening(layout, former.epoch, former.bytes).unwrap_or_else(|error| error);
     }
     JournalError::Missing { path }
+}
+
+/// A segment of which so many bytes were durable has no whole opening.
+pub(super) fn no_opening(
+    layout: &Layout,
+    epoch: u32,
+    durable_bytes: u64,
+) -> Result<JournalError, JournalError> {
+    let segment = Segment::open(layout, epoch)?;
+    let path = layout.segment(epoch);
+    Ok(match segment.check_rest(durable_bytes.max(1), durable_bytes) {
+        Err(error) => error,
+        Ok(()) => JournalError::Header { path },
+    })
 }
 
 impl fmt::Display for Lack {
@@ -140,8 +176,16 @@ impl fmt::Display for Lack {
     }
 }
 
+/// One more than the epoch of any segment there is, whether it can be read or not.
+///
+/// # Errors
+/// [`JournalError`] when the segments cannot be listed.
+pub fn next_epoch(layout: &Layout) -> Result<u32, JournalError> {
+    Ok(epochs(&layout.journal())?.last().copied().unwrap_or_default().saturating_add(1))
+}
+
 /// Epochs that have a segment, ascending.
-fn epochs(directory: &Path) -> Result<Vec<u32>, JournalError> {
+pub(super) fn epochs(directory: &Path) -> Result<Vec<u32>, JournalError> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),

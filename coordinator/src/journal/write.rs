@@ -10,6 +10,7 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::digest::{Digest, Hasher};
 use tokio::sync::mpsc;
 
+use super::durable::DurableLength;
 use super::frame::{self, HEADER};
 use super::head::Head;
 use super::{JournalError, Layout};
@@ -70,7 +71,8 @@ impl Writer {
 
     /// Adds a record to the batch that gathers.
     pub fn record(&mut self, at: Timestamp, record: &Record) {
-        frame::encode(&mut self.gathering, at, record);
+        let synced = self.gathering.is_empty();
+        frame::encode(&mut self.gathering, at, synced, record);
     }
 
     /// Number of the batch with the last record: its effects wait until that many are durable.
@@ -162,6 +164,7 @@ struct Segment {
     path: std::path::PathBuf,
     opened: Opened,
     durable: Head,
+    length: DurableLength,
 }
 
 impl Segment {
@@ -175,11 +178,11 @@ impl Segment {
             .open(&path)
             .map_err(JournalError::io("create", &path))?;
         let mut first = HEADER.to_vec();
-        frame::encode(&mut first, at, &Record::Opened(opened.clone()));
+        frame::encode(&mut first, at, true, &Record::Opened(opened.clone()));
         let durable = Head::start(opened.epoch);
-        let mut segment = Self { file, path, opened, durable };
-        segment.write(&first)?;
-        segment.durable.add_all(&first[HEADER.len()..]);
+        let length = DurableLength::create(layout, opened.epoch)?;
+        let mut segment = Self { file, path, opened, durable, length };
+        segment.append(&first)?;
         sync_directory(&directory)?;
         sync_directory(layout.root())?;
         Ok(segment)
@@ -187,7 +190,8 @@ impl Segment {
 
     fn append(&mut self, frames: &[u8]) -> Result<(), JournalError> {
         self.write(frames)?;
-        self.durable.add_all(frames);
+        self.durable.add_all(frames.strip_prefix(HEADER).unwrap_or(frames));
+        self.length.write(self.durable.bytes);
         Ok(())
     }
 
@@ -216,6 +220,8 @@ impl Segment {
             Former { epoch: self.opened.epoch, bytes: self.durable.bytes, digest: self.digest()? };
         let opened =
             Opened { epoch: self.opened.epoch + 1, former: Some(former), ..self.opened.clone() };
+        // It goes on with the sitting that has reopened them.
+        let opened = Opened { reopened: Vec::new(), ..opened };
         Self::create(layout, Timestamp::now(), opened)
     }
 }

@@ -1,0 +1,134 @@
+//! Telling a torn tail from damage, where the reading of a segment stopped before its end.
+//!
+//! A writer that dies leaves at most a part of its last batch: nothing that follows it. So a place
+//! is damaged, not torn, when
+//! * it lies before a length that was known to be durable,
+//! * a record follows that says that everything before it was durable, or
+//! * there is no durable length of its batch, and the rest is neither cut off nor has gaps of
+//!   zeros, which are what a power failure leaves.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+
+use super::frame::{self, HEADER, PAYLOAD_START, PREFIX_BYTES};
+use super::mend;
+
+/// Bytes read at once.
+const CHUNK: usize = 1 << 20;
+
+/// So many zeros in a row are in no frame: they were never written.
+const GAP: usize = 16;
+
+/// A whole frame.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// Where it begins.
+    pub(super) offset: u64,
+    /// Its bytes.
+    pub(super) frame: Vec<u8>,
+}
+
+/// The whole records behind a place that cannot be read.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Behind {
+    /// How many.
+    pub(super) records: u64,
+    /// One of them says that everything before it was durable.
+    pub(super) synced: bool,
+}
+
+/// A place where reading stopped, and what is known of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    /// End of the last whole record.
+    pub(super) offset: u64,
+    /// End of what is looked at.
+    pub(super) end: u64,
+    /// Where the last batch begins whose beginning was read; `None` for a segment of a version that
+    /// did not mark batches.
+    pub(super) batch: Option<u64>,
+    /// The durable length beside the segment.
+    pub(super) durable: Option<u64>,
+}
+
+/// The next whole frame that begins in `from..end`.
+pub(super) fn next_whole(file: &File, from: u64, end: u64) -> std::io::Result<Option<Found>> {
+    let mut at = from + PREFIX_BYTES as u64;
+    let mut chunk = Vec::new();
+    while at < end {
+        chunk.resize(CHUNK.min(usize::try_from(end - at).unwrap_or(CHUNK)), 0);
+        file.read_exact_at(&mut chunk, at)?;
+        let starts = chunk.windows(PAYLOAD_START.len()).enumerate();
+        for (index, _) in starts.filter(|(_, bytes)| *bytes == PAYLOAD_START) {
+            let offset = at + index as u64 - PREFIX_BYTES as u64;
+            if let Some(frame) = whole_at(file, offset, end)? {
+                return Ok(Some(Found { offset, frame }));
+            }
+        }
+        if chunk.len() < CHUNK {
+            break;
+        }
+        at += (CHUNK - PAYLOAD_START.len() + 1) as u64;
+    }
+    Ok(None)
+}
+
+/// The whole frame that begins at `offset`.
+pub(super) fn whole_at(file: &File, offset: u64, end: u64) -> std::io::Result<Option<Vec<u8>>> {
+    let mut frame = vec![0; PREFIX_BYTES];
+    if end.saturating_sub(offset) < PREFIX_BYTES as u64 {
+        return Ok(None);
+    }
+    file.read_exact_at(&mut frame, offset)?;
+    let Some(payload) = frame::payload_bytes(&frame) else { return Ok(None) };
+    let size = PREFIX_BYTES + payload;
+    if end - offset < size as u64 {
+        return Ok(None);
+    }
+    frame.resize(size, 0);
+    file.read_exact_at(&mut frame[PREFIX_BYTES..], offset + PREFIX_BYTES as u64)?;
+    Ok(frame::decode(&frame).is_some().then_some(frame))
+}
+
+/// Counts the whole records in `from..end`.
+pub(super) fn behind(file: &File, from: u64, end: u64) -> std::io::Result<Behind> {
+    let mut behind = Behind::default();
+    let mut at = from;
+    loop {
+        let next = match whole_at(file, at, end)? {
+            Some(frame) => Some(Found { offset: at, frame }),
+            None => next_whole(file, at, end)?,
+        };
+        let Some(Found { offset, frame }) = next else { return Ok(behind) };
+        behind.records += 1;
+        behind.synced |= frame::is_synced(&frame);
+        at = offset + frame.len() as u64;
+    }
+}
+
+/// Whether a place is what a writer left that died, and what follows it.
+pub(super) fn is_torn(file: &File, place: Place) -> std::io::Result<(bool, Behind)> {
+    let Place { offset, end, batch, durable } = place;
+    let behind = behind(file, offset + 1, end)?;
+    if behind.synced || (batch.is_none() && behind.records > 0) {
+        return Ok((false, behind));
+    }
+    let known = durable.is_some_and(|durable| durable == offset || Some(durable) == batch);
+    let torn = known || is_cut(file, offset, end)?;
+    Ok((torn, behind))
+}
+
+/// Whether the rest of a file is cut off in the middle of a frame, or has gaps of zeros.
+fn is_cut(file: &File, offset: u64, end: u64) -> std::io::Result<bool> {
+    let size = usize::try_from(end - offset).unwrap_or(usize::MAX);
+    if offset == 0 {
+        // Not even the header is whole.
+        return Ok(size < HEADER.len());
+    }
+    let mut rest = vec![0; size];
+    file.read_exact_at(&mut rest, offset)?;
+    let gap = rest.chunk_by(|a, b| a == b).any(|run| run[0] == 0 && run.len() >= GAP.min(size));
+    let stated = frame::payload_bytes(&rest).map(|payload| PREFIX_BYTES + payload);
+    let short = size < PREFIX_BYTES || stated.is_some_and(|stated| stated > size);
+    Ok(gap || (short && !mend::has_changed_length(&rest)))
+}
