@@ -6,21 +6,28 @@
 //! * What says nothing has no value: with nothing completed there is no mean and no pass rate.
 //! * Retries and lost executions are counted when their trial settles, from its record, so that a
 //!   run that was stopped and resumed counts the same as one that was not.
+//! * Every failed trial has exactly one [`Failure`]. The headline ([`Score`]) is over completed trials
+//!   and failures that count; infrastructure failures, unsupported, unverified, cancelled and owed
+//!   trials are in no mean and no denominator.
 //! * The order of events matters at most in the last bits of sums; final results are folded again
 //!   in the plan's order and do not depend on it at all.
 //! * A trial that completed counts, also with an error beside its reward. Its several numbers are
 //!   followed key by key, each over the completed trials that have the key.
 
+mod failure;
 mod keys;
 mod kind;
+mod score;
 mod stats;
 mod sum;
 mod tally;
 #[cfg(test)]
 mod tests;
 
+pub use failure::{Failure, Failures};
 pub use keys::KeyRewards;
 pub use kind::MetricKind;
+pub use score::{Score, Threshold};
 pub use stats::{AgentTally, AgentTotal, Stats};
 pub use sum::Sum;
 pub use tally::{Rewards, Scored, Tally, total_cost};

@@ -1,8 +1,9 @@
 //! Counts and sums over settled trials.
 
-use rollout_protocol::error::ErrorClass;
 use rollout_protocol::record::{Execution, ExecutionEnd, Outcome, Settlement};
 
+use super::failure::{Failure, Failures};
+use super::score::Score;
 use super::sum::Sum;
 
 /// What one settled trial adds to the totals.
@@ -12,12 +13,14 @@ pub struct Scored {
     pub outcome: Outcome,
     /// The reward, when it completed.
     pub reward: Option<f64>,
-    /// Whether the reward is 1.
+    /// Whether the reward is 1 and every step was verified.
     pub passed: bool,
     /// Whether it completed with an error beside its reward.
     pub with_error: bool,
-    /// Whether it failed by the infrastructure's fault.
-    pub infrastructure: bool,
+    /// Whether it completed although a step could not be verified.
+    pub step_unverified: bool,
+    /// Whose failure it is, when it failed.
+    pub failure: Option<Failure>,
     /// Cost of all its executions.
     pub cost: f64,
     /// Executions that failed and were tried again.
@@ -44,8 +47,8 @@ impl Scored {
             reward: verdict.reward.filter(|_| completed),
             passed: verdict.passed(),
             with_error: completed && verdict.error.is_some(),
-            infrastructure: verdict.outcome == Outcome::Failed
-                && verdict.error.as_ref().is_some_and(|e| e.class == ErrorClass::Infrastructure),
+            step_unverified: completed && !verdict.unverified_steps.is_empty(),
+            failure: Failure::of(verdict),
             cost: total_cost(settlement),
             retries,
             lost,
@@ -86,6 +89,16 @@ impl Rewards {
         self.max = Some(self.max.map_or(reward, |max| max.max(reward)));
     }
 
+    /// These rewards and so many of 0.
+    #[must_use]
+    pub fn with_zeros(mut self, zeros: u64) -> Self {
+        if zeros > 0 {
+            self.add(0.0);
+            self.count += zeros - 1;
+        }
+        self
+    }
+
     /// Number of rewards.
     pub fn count(&self) -> u64 {
         self.count
@@ -123,12 +136,14 @@ pub struct Tally {
     pub cancelled: u64,
     /// Ran to the end without a verifier.
     pub unverified: u64,
-    /// Completed with a reward of 1.
+    /// Completed with a reward of 1, every step verified.
     pub passed: u64,
     /// Completed with an error beside the reward.
     pub with_error: u64,
-    /// Failed by the infrastructure's fault.
-    pub infrastructure: u64,
+    /// Completed although a step could not be verified.
+    pub steps_unverified: u64,
+    /// The failed ones by whose failure it is.
+    pub failures: Failures,
     /// Executions that failed and were tried again.
     pub retries: u64,
     /// Executions that ended without a verdict.
@@ -149,7 +164,10 @@ impl Tally {
         }
         self.passed += u64::from(scored.passed);
         self.with_error += u64::from(scored.with_error);
-        self.infrastructure += u64::from(scored.infrastructure);
+        self.steps_unverified += u64::from(scored.step_unverified);
+        if let Some(failure) = scored.failure {
+            self.failures.add(failure);
+        }
         self.retries += u64::from(scored.retries);
         self.lost += u64::from(scored.lost);
         if let Some(reward) = scored.reward {
@@ -166,6 +184,11 @@ impl Tally {
     /// Share of completed trials that passed; nothing when none completed.
     pub fn pass_rate(&self) -> Option<f64> {
         (self.completed > 0).then(|| self.passed as f64 / self.completed as f64)
+    }
+
+    /// The headline figures.
+    pub fn score(&self) -> Score {
+        Score::of(self)
     }
 
     /// What all executions cost.

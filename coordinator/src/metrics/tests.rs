@@ -12,6 +12,8 @@ use rollout_protocol::spec::trial::TrialName;
 
 use super::*;
 
+const UNSUPPORTED: &str = "unsupported_by_environment";
+
 fn error(class: ErrorClass) -> TrialError {
     TrialError::new(
         ErrorType::InternalError,
@@ -22,18 +24,35 @@ fn error(class: ErrorClass) -> TrialError {
     )
 }
 
+fn unsupported() -> TrialError {
+    let code = serde_json::from_value(UNSUPPORTED.into()).expect("a code");
+    TrialError { code, ..error(ErrorClass::Task) }
+}
+
 fn verdict() -> impl Strategy<Value = Verdict> {
     let cost = prop_oneof![Just(0.0), 0.0..10.0f64];
-    let completed = (prop_oneof![Just(0.0), Just(1.0), -1e6..1e6f64], cost.clone())
-        .prop_map(|(reward, cost)| Verdict { cost, ..Verdict::completed(reward) });
-    let other = (0..4usize, cost).prop_map(|(which, cost)| {
-        let (outcome, class) = [
-            (Outcome::Failed, Some(ErrorClass::Infrastructure)),
-            (Outcome::Failed, Some(ErrorClass::Agent)),
+    let reward = prop_oneof![Just(0.0), Just(1.0), -1e6..1e6f64];
+    let completed = (reward, cost.clone(), 0..8u8).prop_map(|(reward, cost, kind)| {
+        let completed = Verdict { cost, ..Verdict::completed(reward) };
+        let several = Rewards::from([("a".to_owned(), 1.0), ("b".to_owned(), 0.5)]);
+        match kind {
+            0 => Verdict { unverified_steps: vec!["two".into()], ..completed },
+            1 => Verdict { reward: None, rewards: several, ..completed },
+            _ => completed,
+        }
+    });
+    let other = (0..7usize, cost).prop_map(|(which, cost)| {
+        let (outcome, error) = [
+            (Outcome::Failed, Some(error(ErrorClass::Infrastructure))),
+            (Outcome::Failed, Some(error(ErrorClass::Agent))),
+            (Outcome::Failed, Some(error(ErrorClass::Verifier))),
+            (Outcome::Failed, Some(error(ErrorClass::Task))),
+            (Outcome::Failed, Some(unsupported())),
             (Outcome::Cancelled, None),
             (Outcome::Unverified, None),
-        ][which];
-        Verdict { outcome, reward: None, rewards: Rewards::new(), cost, error: class.map(error) }
+        ][which]
+            .clone();
+        Verdict { outcome, error, ..Verdict::cancelled(cost) }
     });
     prop_oneof![completed, other]
 }
@@ -73,6 +92,7 @@ fn settlement() -> impl Strategy<Value = Settlement> {
             verdict,
             superseded: ends.into_iter().map(execution).collect(),
             settled_at: Timestamp::UNIX_EPOCH,
+            task_git_commit_id: None,
         }
     })
 }
@@ -94,6 +114,71 @@ fn fold(totals: &[AgentTotal], settlements: &[Settlement]) -> Stats {
         stats.apply(&event(settlement));
     }
     stats
+}
+
+/// The headline by counting trials one by one.
+#[derive(Debug, Default)]
+struct Plain {
+    passed: u64,
+    counted: u64,
+    infrastructure: u64,
+    unsupported: u64,
+    /// What each trial adds to the mean.
+    rewards: Vec<f64>,
+    /// A completed trial has several rewards, and no single one.
+    several: bool,
+    single: bool,
+}
+
+impl Plain {
+    fn of(settlements: &[&Settlement]) -> Self {
+        let mut plain = Self::default();
+        for verdict in settlements.iter().map(|settlement| &settlement.verdict) {
+            match verdict.outcome {
+                Outcome::Cancelled | Outcome::Unverified => continue,
+                Outcome::Completed => {
+                    plain.counted += 1;
+                    plain.rewards.extend(verdict.reward);
+                    plain.single |= verdict.reward.is_some();
+                    plain.several |= verdict.reward.is_none();
+                    let whole = verdict.unverified_steps.is_empty();
+                    plain.passed += u64::from(verdict.reward == Some(1.0) && whole);
+                }
+                Outcome::Failed => {
+                    let error = verdict.error.as_ref().expect("a cause");
+                    if error.class == ErrorClass::Infrastructure {
+                        plain.infrastructure += 1;
+                    } else if error.code.as_str() == UNSUPPORTED {
+                        plain.unsupported += 1;
+                    } else {
+                        plain.counted += 1;
+                        plain.rewards.push(0.0);
+                    }
+                }
+            }
+        }
+        plain
+    }
+
+    fn mean(&self) -> Option<f64> {
+        if self.rewards.is_empty() || self.several && !self.single {
+            return None;
+        }
+        Some(self.rewards.iter().sum::<f64>() / self.rewards.len() as f64)
+    }
+
+    /// Every number of infrastructure failures may have passed.
+    fn against(&self, least: f64) -> Threshold {
+        let trials = (self.counted + self.infrastructure).max(1) as f64;
+        let reached: Vec<bool> = (0..=self.infrastructure)
+            .map(|lucky| (self.passed + lucky) as f64 / trials >= least)
+            .collect();
+        match (reached.contains(&true), reached.contains(&false)) {
+            (true, true) => Threshold::Undecided,
+            (true, false) => Threshold::Reached,
+            (false, _) => Threshold::Missed,
+        }
+    }
 }
 
 fn close(a: Option<f64>, b: Option<f64>) -> bool {
@@ -146,8 +231,21 @@ proptest! {
             for (kind, value) in expected {
                 prop_assert!(close(kind.of(&tally.rewards), value), "{kind}");
             }
-            let ones = rewards.iter().filter(|r| **r == 1.0).count();
-            prop_assert!(close(tally.pass_rate(), some(ones as f64 / rewards.len() as f64)));
+            let plain = Plain::of(&mine);
+            let completed = count(Outcome::Completed);
+            let rate = (completed > 0).then(|| plain.passed as f64 / completed as f64);
+            prop_assert!(close(tally.pass_rate(), rate));
+            let score = tally.score();
+            prop_assert_eq!((score.passed, score.trials), (plain.passed, plain.counted));
+            prop_assert!(close(score.mean_reward, plain.mean()));
+            prop_assert_eq!(tally.passed, plain.passed);
+            let failures = Failure::ALL.iter().map(|failure| tally.failures.get(*failure));
+            prop_assert_eq!(failures.sum::<u64>(), tally.failed);
+            prop_assert_eq!(tally.failures.infrastructure, plain.infrastructure);
+            prop_assert_eq!(tally.failures.unsupported, plain.unsupported);
+            for least in [0.0, 0.25, 0.5, 2.0 / 3.0, 1.0] {
+                prop_assert_eq!(score.against(least), plain.against(least), "{}", least);
+            }
             let ends = || mine.iter().flat_map(|s| &s.superseded).map(|e| &e.end);
             let spent: f64 = mine.iter().map(|s| s.verdict.cost).sum::<f64>()
                 + ends().map(|e| match e {
@@ -175,6 +273,7 @@ proptest! {
             }
         }
         prop_assert_eq!(a.overall().passed, b.overall().passed);
+        prop_assert_eq!(a.overall().failures, b.overall().failures);
         prop_assert!((a.overall().cost() - b.overall().cost()).abs() <= 1e-12 * (1.0 + a.overall().cost()));
     }
 }
@@ -184,7 +283,40 @@ fn nothing_completed_says_nothing() {
     let stats = Stats::new(&[AgentTotal { name: "a".into(), total: 3 }]);
     assert_eq!((stats.total(), stats.owed()), (3, 3));
     assert_eq!(stats.overall().pass_rate(), None);
+    let score = stats.overall().score();
+    assert_eq!((score.trials, score.pass_rate(), score.mean_reward), (0, None, None));
     for kind in MetricKind::ALL {
         assert_eq!(kind.of(&stats.overall().rewards), None);
     }
+}
+
+#[test]
+fn failures_of_agents_lower_the_headline_and_infrastructure_failures_do_not() {
+    let mut tally = Tally::default();
+    let mut add = |count: usize, verdict: Verdict| {
+        let trial =
+            TrialName { agent: "a".into(), dataset: "d".into(), task: "t".into(), attempt: 1 };
+        let settlement = Settlement {
+            item: trial.item(),
+            trial,
+            by: None,
+            verdict,
+            superseded: Vec::new(),
+            settled_at: Timestamp::UNIX_EPOCH,
+            task_git_commit_id: None,
+        };
+        (0..count).for_each(|_| tally.add(&Scored::of(&settlement)));
+    };
+    add(14, Verdict::completed(1.0));
+    add(2, Verdict::failed(error(ErrorClass::Agent)));
+    add(4, Verdict::failed(error(ErrorClass::Infrastructure)));
+    add(3, Verdict::failed(unsupported()));
+    assert_eq!((tally.pass_rate(), tally.rewards.mean()), (Some(1.0), Some(1.0)));
+    let score = tally.score();
+    assert_eq!((score.passed, score.trials), (14, 16));
+    assert_eq!((score.pass_rate(), score.mean_reward), (Some(0.875), Some(0.875)));
+    let against = [0.7, 0.71, 0.9, 0.91].map(|least| score.against(least));
+    let expected =
+        [Threshold::Reached, Threshold::Undecided, Threshold::Undecided, Threshold::Missed];
+    assert_eq!(against, expected);
 }

@@ -9,8 +9,11 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::record::{Outcome, REWARD_KEY};
 use serde::{Serialize, Serializer};
 
+use super::DatasetFacts;
 use super::ledger::Ledger;
-use crate::metrics::{AgentTally, AgentTotal, KeyRewards, MetricKind, Rewards, Stats};
+use crate::metrics::{
+    AgentTally, AgentTotal, Failure, Failures, KeyRewards, MetricKind, Rewards, Score, Stats, Tally,
+};
 
 /// The result of a job. The counts add up: total = completed + failed + cancelled + unverified +
 /// skipped.
@@ -37,10 +40,13 @@ pub struct JobResult {
     /// Of the completed ones, those with an error beside the reward: of the agent, where its task is
     /// verified all the same, or of the teardown.
     pub completed_with_error_trials: u64,
-    /// Share of completed trials with reward 1; nothing when none completed.
+    /// Share of completed trials that passed; nothing when none completed.
     pub pass_rate: Option<f64>,
     /// Average reward of completed trials; nothing when none completed.
     pub mean_reward: Option<f64>,
+    /// The headline, the failures told apart.
+    #[serde(flatten)]
+    pub headline: Headline,
     /// Cost of every execution that reported one.
     pub total_cost: f64,
     /// From the start of the first sitting to the end of the last.
@@ -59,6 +65,8 @@ pub struct JobResult {
     pub metrics: Metrics,
     /// Per agent, in the plan's order.
     pub agents: InOrder<AgentSummary>,
+    /// The datasets, and how their tasks were read.
+    pub datasets: Vec<DatasetFacts>,
     /// Settled trials, in the plan's order.
     pub results: Vec<TrialSummary>,
 }
@@ -115,12 +123,43 @@ pub struct AgentSummary {
     pub unverified_trials: u64,
     /// Of the completed ones, those with an error beside the reward.
     pub completed_with_error_trials: u64,
-    /// Share of completed trials with reward 1; nothing when none completed.
+    /// Share of completed trials that passed; nothing when none completed.
     pub pass_rate: Option<f64>,
     /// Average reward of completed trials; nothing when none completed.
     pub mean_reward: Option<f64>,
+    /// The headline, the failures told apart.
+    #[serde(flatten)]
+    pub headline: Headline,
     /// Cost of every execution that reported one.
     pub total_cost: f64,
+}
+
+/// The headline of a run or an agent, and the counts that it is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Headline {
+    /// Completed with reward 1, every step verified.
+    pub passed_trials: u64,
+    /// Of the completed ones, those with a step that could not be verified: they did not pass.
+    pub completed_with_unverified_step_trials: u64,
+    /// The failed ones by whose failure it is.
+    pub failures: Failures,
+    /// Passed trials and mean reward over all trials that say something about the agent.
+    pub scored: Scored,
+}
+
+/// Figures over completed trials and the failures of agents, verifiers and tasks. A failure counts
+/// as not passed, with reward 0. Infrastructure failures, unsupported, unverified, cancelled and
+/// skipped trials do not count.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Scored {
+    /// Trials that count.
+    pub trials: u64,
+    /// Of these, passed ones.
+    pub passed: u64,
+    /// Share of these that passed; nothing when no trial counts.
+    pub pass_rate: Option<f64>,
+    /// Mean reward of these; nothing when no trial counts, or when verifiers name no reward.
+    pub mean_reward: Option<f64>,
 }
 
 /// One settled trial.
@@ -134,6 +173,8 @@ pub struct TrialSummary {
     pub agent_name: Arc<str>,
     /// Attempt, from 1.
     pub attempt: u32,
+    /// Whether the reward is 1 and every step was verified.
+    pub passed: bool,
     /// Reward; nothing without a verdict.
     pub reward: Option<f64>,
     /// The verifier's numbers by their keys, when it gave several.
@@ -143,6 +184,8 @@ pub struct TrialSummary {
     pub outcome: Outcome,
     /// Type of its error.
     pub error_type: Option<ErrorType>,
+    /// Whose failure it is, when it failed.
+    pub failure: Option<Failure>,
 }
 
 /// A mapping written in the order it was made in.
@@ -210,6 +253,7 @@ impl JobResult {
             completed_with_error_trials: overall.with_error,
             pass_rate: overall.pass_rate(),
             mean_reward: overall.rewards.mean(),
+            headline: Headline::new(overall),
             total_cost: overall.cost(),
             total_duration_sec: seconds_between(frame.started_at, frame.ended_at),
             started_at: frame.started_at,
@@ -219,6 +263,7 @@ impl JobResult {
             errors,
             metrics: Metrics::new(kinds, &stats),
             agents: stats.agents().iter().map(|a| (a.name.clone(), AgentSummary::new(a))).collect(),
+            datasets: Vec::new(),
             results: ledger.entries().map(TrialSummary::from).collect(),
         }
     }
@@ -272,7 +317,30 @@ impl AgentSummary {
             completed_with_error_trials: tally.with_error,
             pass_rate: tally.pass_rate(),
             mean_reward: tally.rewards.mean(),
+            headline: Headline::new(tally),
             total_cost: tally.cost(),
+        }
+    }
+}
+
+impl Headline {
+    fn new(tally: &Tally) -> Self {
+        Self {
+            passed_trials: tally.passed,
+            completed_with_unverified_step_trials: tally.steps_unverified,
+            failures: tally.failures,
+            scored: tally.score().into(),
+        }
+    }
+}
+
+impl From<Score> for Scored {
+    fn from(score: Score) -> Self {
+        Self {
+            trials: score.trials,
+            passed: score.passed,
+            pass_rate: score.pass_rate(),
+            mean_reward: score.mean_reward,
         }
     }
 }
@@ -284,10 +352,12 @@ impl From<super::ledger::Entry<'_>> for TrialSummary {
             dataset_name: Arc::clone(entry.dataset),
             agent_name: Arc::clone(entry.agent),
             attempt: entry.attempt,
+            passed: entry.scored.passed,
             reward: entry.scored.reward,
             rewards: entry.rewards().map(|(key, number)| (key.to_string(), number)).collect(),
             outcome: entry.scored.outcome,
             error_type: entry.error,
+            failure: entry.scored.failure,
         }
     }
 }

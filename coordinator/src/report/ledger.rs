@@ -7,7 +7,7 @@ use rollout_protocol::error::ErrorType;
 use rollout_protocol::record::{Outcome, REWARD_KEY, Settlement};
 use rollout_protocol::spec::trial::TrialName;
 
-use crate::metrics::{AgentTotal, Scored, Stats};
+use crate::metrics::{AgentTotal, Failure, Scored, Stats};
 
 /// The settled trials of a run.
 #[derive(Debug, Default)]
@@ -43,11 +43,13 @@ pub(super) struct Entry<'a> {
     names: &'a Names,
 }
 
-/// Failed trials with the same error type.
+/// Failed trials with the same error type that are the failure of the same party.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailureGroup {
     /// The type.
     pub kind: ErrorType,
+    /// Whose failure it is.
+    pub failure: Failure,
     /// How many.
     pub count: u64,
     /// The first of them in the plan's order.
@@ -100,17 +102,20 @@ impl Ledger {
         stats
     }
 
-    /// Failed trials by error type, the most frequent first.
+    /// Failed trials by error type and party, the most frequent first.
     pub(super) fn failures(&self) -> Vec<FailureGroup> {
         let mut groups: Vec<FailureGroup> = Vec::new();
         for entry in self.entries().filter(|e| e.scored.outcome == Outcome::Failed) {
-            let Some(kind) = entry.error else { continue };
-            match groups.iter_mut().find(|group| group.kind == kind) {
+            let (Some(kind), Some(failure)) = (entry.error, entry.scored.failure) else { continue };
+            let same = |group: &&mut FailureGroup| (group.kind, group.failure) == (kind, failure);
+            match groups.iter_mut().find(same) {
                 Some(group) => group.count += 1,
-                None => groups.push(FailureGroup { kind, count: 1, example: entry.name() }),
+                None => {
+                    groups.push(FailureGroup { kind, failure, count: 1, example: entry.name() });
+                }
             }
         }
-        groups.sort_by_key(|group| (std::cmp::Reverse(group.count), group.kind));
+        groups.sort_by_key(|group| (std::cmp::Reverse(group.count), group.kind, group.failure));
         groups
     }
 }

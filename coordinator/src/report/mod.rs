@@ -5,6 +5,7 @@
 //! batches on, shared, not copied. Files and JSON lines hold the
 //! run back when they cannot follow; the terminal never does.
 
+mod datasets;
 pub mod escape;
 pub mod files;
 pub mod job;
@@ -29,6 +30,7 @@ use rollout_worker::supervise::{self, Panicked, Task};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+pub use self::datasets::{DatasetFacts, TaskFacts, TasksFacts};
 use self::files::{FileError, Unwritten};
 use self::job::JobResult;
 pub use self::ledger::FailureGroup;
@@ -63,6 +65,14 @@ pub struct RunFacts {
     pub materialize: Materialize,
     /// The job's configuration, for `config.json`.
     pub config: serde_json::Value,
+    /// The directory of the blob store, for `store.json`; nothing where none is written.
+    pub blobs: Option<PathBuf>,
+    /// Its datasets, in the job's order.
+    pub datasets: Vec<DatasetFacts>,
+    /// Its tasks.
+    pub tasks: Arc<TasksFacts>,
+    /// How the run was started, for `invocation.json`; what is there stays when absent.
+    pub invocation: Option<serde_json::Value>,
 }
 
 /// Where a run is told.

@@ -36,6 +36,23 @@ impl Problems {
         }
     }
 
+    /// Files of a trial are damaged where they are kept, and were left out.
+    pub(super) fn files_left_out(
+        &self,
+        trial: &TrialName,
+        error: &(dyn std::error::Error + 'static),
+    ) {
+        let trial = trial.to_string();
+        let trial = escape::line(&trial);
+        let chain = outage::chain(error);
+        let chain = escape::line(&chain);
+        tracing::warn!(%trial, error = %chain, "files of a trial are left out");
+        self.add(format!(
+            "files of {trial} are left out: {chain}; its result is kept, and its missing.txt names \
+             them"
+        ));
+    }
+
     fn add(&self, message: String) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(message);
     }

@@ -14,7 +14,7 @@ use super::json_lines::JsonLines;
 use super::ledger::Ledger;
 use super::problem::Problems;
 use super::terminal::Terminal;
-use super::{Materialize, Report, ReportError, RunFacts, Sinks};
+use super::{DatasetFacts, Materialize, Report, ReportError, RunFacts, Sinks};
 
 /// The reporter's state.
 pub(super) struct Fanout {
@@ -28,7 +28,7 @@ pub(super) struct Fanout {
     json: Option<JsonLines>,
     terminal: Option<Terminal>,
     files: Option<TrialFiles>,
-    /// Whether `config.json` was written, and how that went.
+    /// Whether `config.json` and `store.json` were written, and how that went.
     config: Option<Result<(), FileError>>,
     problems: Problems,
 }
@@ -37,7 +37,8 @@ impl Fanout {
     pub(super) fn start(facts: RunFacts, sinks: Sinks) -> io::Result<Self> {
         let terminal = match sinks.terminal {
             Some((screen, style)) => {
-                Some(Terminal::start(screen, style, &facts.agents, &facts.metrics)?)
+                let header = facts.datasets.iter().map(DatasetFacts::line).collect();
+                Some(Terminal::start(screen, style, &facts.agents, &facts.metrics, header)?)
             }
             None => None,
         };
@@ -85,8 +86,11 @@ impl Fanout {
                 }
                 EventKind::LockTakeover { .. }
                 | EventKind::TrialPhase { .. }
+                | EventKind::TrialParked { .. }
+                | EventKind::TrialUnparked { .. }
                 | EventKind::TrialRetry { .. }
                 | EventKind::TrialLost { .. }
+                | EventKind::ExecutionEnded { .. }
                 | EventKind::RunStopping { .. }
                 | EventKind::Warning { .. } => {}
             }
@@ -109,6 +113,7 @@ impl Fanout {
                 frame.run,
                 &self.facts.run_dir,
                 Arc::clone(&self.store),
+                Arc::clone(&self.facts.tasks),
                 self.problems.clone(),
             ));
         }
@@ -116,9 +121,19 @@ impl Fanout {
 
     async fn write_config(&mut self) {
         let (run_dir, config) = (self.facts.run_dir.clone(), self.facts.config.take());
-        let written =
-            supervise::blocking(move || files::write_document(&run_dir, layout::CONFIG, &config));
-        self.config = Some(written.await);
+        let invocation = self.facts.invocation.take();
+        let written = supervise::blocking(move || {
+            if let Some(invocation) = invocation {
+                files::write_document(&run_dir, layout::INVOCATION, &invocation)?;
+            }
+            files::write_document(&run_dir, layout::CONFIG, &config)
+        });
+        let mut written = written.await;
+        if let (Some(blobs), Some(frame), Ok(())) = (&self.facts.blobs, &self.frame, &written) {
+            let run_dir = &self.facts.run_dir;
+            written = files::store::note(run_dir, frame.run, &*self.store, blobs).await;
+        }
+        self.config = Some(written);
     }
 
     async fn tell(&self, batch: Arc<Vec<RunEvent>>) {
@@ -171,7 +186,9 @@ impl Fanout {
         self.ledger.sort();
         let Some(frame) = self.frame.take().filter(|_| self.ended) else { return (None, Ok(())) };
         let facts = &self.facts;
-        let result = Arc::new(JobResult::new(frame, &facts.agents, &facts.metrics, &self.ledger));
+        let mut result = JobResult::new(frame, &facts.agents, &facts.metrics, &self.ledger);
+        result.datasets.clone_from(&facts.datasets);
+        let result = Arc::new(result);
         let (run_dir, document) = (facts.run_dir.clone(), Arc::clone(&result));
         let written = supervise::blocking(move || {
             files::write_document(&run_dir, layout::RESULT, &*document)

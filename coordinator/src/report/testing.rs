@@ -56,6 +56,7 @@ pub(crate) fn settlement(trial: TrialName, exec: u8, verdict: Verdict) -> Settle
         verdict,
         superseded: Vec::new(),
         settled_at: at(9),
+        task_git_commit_id: None,
     }
 }
 

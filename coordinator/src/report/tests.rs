@@ -59,6 +59,10 @@ async fn tell(
         metrics: vec![MetricKind::Mean],
         materialize,
         config: json!({"name": "a job"}),
+        blobs: Some(dir.join("store")),
+        datasets: vec![DatasetFacts { dataset_name: "data".into(), ..DatasetFacts::default() }],
+        tasks: Arc::default(),
+        invocation: None,
     };
     let store = FsStore::open(dir.join("store")).await.expect("a store");
     let sinks = Sinks { store: Arc::new(store), json: Some(Box::new(out.clone())), terminal: None };
@@ -72,6 +76,12 @@ async fn tell(
 
 fn read(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).expect("a file")).expect("JSON")
+}
+
+/// The dataset of the run, in its result.
+fn dataset() -> Value {
+    json!({"dataset_name": "data", "version": null, "description": null, "tasks": 0, "formats": {},
+        "guessed": 0, "unsupported": []})
 }
 
 /// A run of five trials that was stopped with one trial owed; settlements in this order.
@@ -100,28 +110,39 @@ async fn a_run_is_told_to_files_and_lines() {
     let job = read(&run_dir.join("result.json"));
     let summary =
         |task: &str, agent: &str, reward: Option<f64>, outcome, error_type: Option<&str>| {
+            let failure = error_type.map(|_| "verifier");
             json!({"task_name": task, "dataset_name": "data", "agent_name": agent, "attempt": 1,
-            "reward": reward, "outcome": outcome, "error_type": error_type})
+            "passed": reward == Some(1.0), "reward": reward, "outcome": outcome,
+            "error_type": error_type, "failure": failure})
         };
-    let agent = |total, completed, failed, skipped, pass_rate, mean: f64| {
+    let failures = |verifier| json!({"infrastructure": 0, "agent": 0, "verifier": verifier, "task": 0, "unsupported": 0});
+    let scored = |trials: u64, passed: u64, mean: f64| {
+        json!({"trials": trials, "passed": passed, "pass_rate": passed as f64 / trials as f64,
+            "mean_reward": mean})
+    };
+    let agent = |total, completed, failed, skipped, passed: u64, mean: f64, scored| {
         json!({"total_trials": total, "completed_trials": completed, "failed_trials": failed,
             "skipped_trials": skipped, "cancelled_trials": 0, "unverified_trials": 0,
-            "completed_with_error_trials": 0,
-            "pass_rate": pass_rate, "mean_reward": mean, "total_cost": 0.0})
+            "completed_with_error_trials": 0, "completed_with_unverified_step_trials": 0,
+            "pass_rate": passed as f64, "mean_reward": mean, "passed_trials": passed,
+            "failures": failures(failed), "scored": scored, "total_cost": 0.0})
     };
     let mean = (0.1 + 0.2 + 1.0) / 3.0;
     let expected = json!({
         "job_name": "a job", "run": "07".repeat(16), "cancelled": true,
         "total_trials": 5, "completed_trials": 3, "failed_trials": 1, "skipped_trials": 1,
         "cancelled_trials": 0, "unverified_trials": 0, "completed_with_error_trials": 0,
-        "pass_rate": 1.0 / 3.0, "mean_reward": mean,
+        "pass_rate": 1.0 / 3.0, "mean_reward": mean, "passed_trials": 1,
+        "completed_with_unverified_step_trials": 0, "failures": failures(1),
+        "scored": scored(4, 1, (0.1 + 0.2 + 1.0) / 4.0),
         "total_cost": 0.0, "total_duration_sec": 60.0,
         "started_at": "2025-06-15T15:06:40Z", "ended_at": "2025-06-15T15:07:40Z",
         "retries": 0, "lost_executions": 0, "errors": {"verifier_failed": 1},
         "metrics": {"overall": {"mean": mean},
             "agents": {"a": {"mean": (0.1 + 0.2) / 2.0}, "b": {"mean": 1.0}}},
-        "agents": {"a": agent(2, 2, 0, 0, 0.0, (0.1 + 0.2) / 2.0),
-            "b": agent(3, 1, 1, 1, 1.0, 1.0)},
+        "agents": {"a": agent(2, 2, 0, 0, 0, (0.1 + 0.2) / 2.0, scored(2, 0, (0.1 + 0.2) / 2.0)),
+            "b": agent(3, 1, 1, 1, 1, 1.0, scored(2, 1, 0.5))},
+        "datasets": [dataset()],
         "results": [
             summary("one", "a", Some(0.1), "completed", None),
             summary("two", "a", Some(0.2), "completed", None),
@@ -156,27 +177,39 @@ async fn the_result_does_not_depend_on_the_order_of_arrival() {
         let told = tell(dir.path(), Materialize::None, &Out::default(), batches(order)).await;
         told.expect("told");
         results.push(fs::read(dir.path().join("run/result.json")).expect("a file"));
-        let names: Vec<_> = fs::read_dir(dir.path().join("run")).expect("a directory").collect();
-        assert_eq!(names.len(), 2, "{names:?}");
+        let mut names: Vec<_> = fs::read_dir(dir.path().join("run"))
+            .expect("a directory")
+            .map(|entry| entry.expect("an entry").file_name())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["config.json", "result.json", "store.json"]);
     }
     assert_eq!(results[0], results[1]);
     assert_eq!(results[0], results[2]);
 }
 
 #[tokio::test]
-async fn replayed_trials_are_written_only_if_missing() {
+async fn replayed_trials_are_written_only_if_missing_or_damaged() {
     let dir = tempfile::tempdir().expect("a directory");
-    let there = dir.path().join("run/a/data/one__1");
-    fs::create_dir_all(&there).expect("a directory");
-    fs::write(there.join("result.json"), "{}").expect("written");
-    let replayed = |ordinal, task| {
-        let settlement = Arc::new(settlement(trial("a", task, 1), 1, passed(1.0)));
-        event(1, EventKind::TrialSettled { ordinal, replayed: true, settlement })
+    let of = |task: &str| dir.path().join(format!("run/a/data/{task}__1"));
+    let told = |replayed| {
+        let settle = move |ordinal, task| {
+            let settlement = Arc::new(settlement(trial("a", task, 1), 1, passed(1.0)));
+            event(1, EventKind::TrialSettled { ordinal, replayed, settlement })
+        };
+        let trials = [settle(0, "one"), settle(1, "two"), settle(2, "three")];
+        let batch = [vec![started(5)], Vec::from(trials), vec![ended(9, 3)]].concat();
+        let path = dir.path();
+        async move { tell(path, Materialize::Full, &Out::default(), vec![batch]).await }
     };
-    let batches = vec![vec![started(5), replayed(0, "one"), replayed(1, "two"), ended(9, 3)]];
-    tell(dir.path(), Materialize::Full, &Out::default(), batches).await.expect("told");
-    assert_eq!(read(&there.join("result.json")), json!({}));
-    assert_eq!(read(&dir.path().join("run/a/data/two__1/result.json"))["reward"], 1.0);
+    told(false).await.expect("told");
+    fs::write(of("one").join("note"), "mine").expect("written");
+    fs::remove_dir_all(of("two")).expect("removed");
+    fs::write(of("three").join("result.json"), "{").expect("damaged");
+    told(true).await.expect("told");
+    assert_eq!(fs::read_to_string(of("one").join("note")).expect("still there"), "mine");
+    assert_eq!(read(&of("two").join("result.json"))["reward"], 1.0);
+    assert_eq!(read(&of("three").join("result.json"))["reward"], 1.0);
 }
 
 #[tokio::test]

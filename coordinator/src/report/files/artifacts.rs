@@ -11,6 +11,7 @@ use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 use serde::Serialize;
 
+use super::content;
 use super::durable::{self, FileError};
 use super::layout;
 use super::tree::{TreeError, clear_the_way, make_directories};
@@ -34,7 +35,7 @@ struct Entry<'a> {
 }
 
 /// Writes the artifacts and a manifest for each directory of them below `trial`, a directory that
-/// holds nothing that is worth more.
+/// holds nothing that is worth more. Returns those whose content is damaged or gone.
 ///
 /// # Errors
 /// [`TreeError`] when the store or the disk fails, or a record says what cannot be.
@@ -42,13 +43,16 @@ pub(super) async fn write(
     store: &dyn BlobStore,
     artifacts: &[ArtifactRecord],
     trial: &Path,
-) -> Result<(), TreeError> {
+) -> Result<Vec<TreeError>, TreeError> {
+    let mut lost = Vec::new();
     let mut manifests: BTreeMap<PathBuf, Vec<Entry<'_>>> = BTreeMap::new();
     for artifact in artifacts {
         let (base, below) = split(&artifact.path)?;
         manifests.entry(base).or_default().push(entry(artifact, &below));
         if let Some(archive) = &artifact.archive {
-            unpack(store, artifact, archive, trial).await?;
+            let unpacked = unpack(store, artifact, archive, trial).await;
+            let target = trial.join(&artifact.path);
+            lost.extend(content::unless_lost(store, archive, &target, unpacked).await?);
         }
     }
     for (base, entries) in manifests {
@@ -59,7 +63,7 @@ pub(super) async fn write(
             .and_then(|file| durable::write_json(file, &entries))
             .map_err(FileError::at("write", &target))?;
     }
-    Ok(())
+    Ok(lost)
 }
 
 /// Splits the path of an artifact into the directory of the trial or step that it belongs to, and

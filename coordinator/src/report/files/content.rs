@@ -6,11 +6,12 @@ use rollout_protocol::blob::BlobRef;
 use rollout_protocol::limits::DOCUMENT_BYTES;
 use rollout_protocol::name;
 use rollout_protocol::record::{Output, Settlement, TrialRecord};
-use rollout_worker::archive::ArchivePath;
+use rollout_worker::archive::{ArchivePath, Cut};
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 
 use super::artifacts;
+use super::durable;
 use super::layout;
 use super::tree::{TreeError, clear_the_way, make_directories};
 
@@ -35,7 +36,8 @@ pub(crate) async fn record(
     }
 }
 
-/// Writes logs, artifacts and captured output below `into`.
+/// Writes logs, artifacts and captured output below `into`. Returns what cannot be written because
+/// its content is damaged or gone, with the reason.
 ///
 /// # Errors
 /// [`TreeError`] when the store or the disk fails, or the record says what cannot be.
@@ -43,9 +45,12 @@ pub(crate) async fn write(
     store: &dyn BlobStore,
     record: &TrialRecord,
     into: &Path,
-) -> Result<(), TreeError> {
+) -> Result<Vec<TreeError>, TreeError> {
+    let mut lost = Vec::new();
     if let Some(logs) = &record.logs {
-        artifacts::extract(store, "the logs", &logs.archive, &into.join("logs")).await?;
+        let to = into.join("logs");
+        let extracted = artifacts::extract(store, "the logs", &logs.archive, &to).await;
+        lost.extend(unless_lost(store, &logs.archive, &to, extracted).await?);
     }
     for step in &record.steps {
         let Some(logs) = &step.logs else { continue };
@@ -54,13 +59,43 @@ pub(crate) async fn write(
         let below = Path::new(layout::STEPS).join(&step.name).join("logs");
         let (root, to) = (into.to_owned(), into.join(&below));
         supervise::blocking(move || make_directories(&root, &below)).await?;
-        artifacts::extract(store, "a step's logs", &logs.archive, &to).await?;
+        let what = format!("the logs of step {}", step.name);
+        let extracted = artifacts::extract(store, &what, &logs.archive, &to).await;
+        lost.extend(unless_lost(store, &logs.archive, &to, extracted).await?);
     }
-    artifacts::write(store, &record.artifacts, into).await?;
+    lost.extend(artifacts::write(store, &record.artifacts, into).await?);
     for output in &record.outputs {
-        copy_output(store, output, into).await?;
+        let target = into.join(&output.path);
+        let copied = copy_output(store, output, into).await;
+        lost.extend(unless_lost(store, &output.blob, &target, copied).await?);
     }
-    Ok(())
+    Ok(lost)
+}
+
+/// The error of something whose content is damaged or gone for good; what there is of it at
+/// `target` is removed.
+///
+/// # Errors
+/// Any other error.
+pub(super) async fn unless_lost(
+    store: &dyn BlobStore,
+    blob: &BlobRef,
+    target: &Path,
+    written: Result<(), TreeError>,
+) -> Result<Option<TreeError>, TreeError> {
+    let Err(error) = written else { return Ok(None) };
+    let lost = match &error {
+        // A store that found the content damaged has put it aside.
+        TreeError::ArchiveCut { cut: Cut::Source(_), .. } => {
+            store.contains(&blob.digest).await.is_ok_and(|there| !there)
+        }
+        error => error.is_lost(),
+    };
+    if !lost {
+        return Err(error);
+    }
+    durable::remove(target)?;
+    Ok(Some(error))
 }
 
 /// Captured output wins over a file of the same name that an agent left in its logs.

@@ -6,12 +6,18 @@ use rollout_protocol::spec::trial::TrialName;
 
 /// The job's configuration.
 pub const CONFIG: &str = "config.json";
+/// The command line that the run was started with.
+pub const INVOCATION: &str = "invocation.json";
 /// The result of the job, and of a trial inside its directory.
 pub const RESULT: &str = "result.json";
 /// What went wrong with a trial, for people.
 pub const ERROR: &str = "error.txt";
+/// Which files of a trial are not there because their content is damaged, for people.
+pub const MISSING: &str = "missing.txt";
 /// What became of the artifacts beside it.
 pub const MANIFEST: &str = "manifest.json";
+/// Where the blobs of a run are; and in a store, its identity.
+pub const STORE: &str = "store.json";
 /// Directory of the steps of a trial.
 pub const STEPS: &str = "steps";
 /// Trial directories that are being made.

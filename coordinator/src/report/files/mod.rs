@@ -12,6 +12,7 @@ pub(crate) mod content;
 pub(crate) mod durable;
 pub(crate) mod error_text;
 pub mod layout;
+pub mod store;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -19,12 +20,14 @@ mod trial_result;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt as _, stream};
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::Settlement;
 use rollout_protocol::spec::trial::TrialName;
+use rollout_worker::outage::Outage;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Panicked, Task};
 use serde::Serialize;
@@ -34,11 +37,16 @@ pub use durable::FileError;
 pub use tree::TreeError;
 use tree::Trees;
 
+use super::TasksFacts;
 use super::problem::Problems;
 
 /// Trial directories made at once: enough for their syncs to overlap, few enough that reading
 /// their blobs does not disturb the run.
 const AT_ONCE: usize = 16;
+
+/// How long the files of a trial wait for a store that gives no answer. Later starts of the run
+/// write what is missing then.
+const STORE_PATIENCE: Duration = Duration::from_secs(300);
 
 /// Batches of events that wait for the files; more hold the run back.
 const WAITING_BATCHES: usize = 16;
@@ -65,13 +73,14 @@ impl TrialFiles {
         run: RunId,
         run_dir: &Path,
         store: Arc<dyn BlobStore>,
+        tasks: Arc<TasksFacts>,
         problems: Problems,
     ) -> Self {
         let (batches, receiver) = mpsc::channel(WAITING_BATCHES);
         let run_dir = run_dir.to_owned();
         let task = supervise::spawn("trial files", async move {
             let trees =
-                supervise::blocking(move || Trees::open(run, &run_dir, store).map(Arc::new))
+                supervise::blocking(move || Trees::open(run, &run_dir, store, tasks).map(Arc::new))
                     .await?;
             let unwritten = write_all(&trees, receiver, &problems).await;
             supervise::blocking(move || trees.close()).await?;
@@ -99,6 +108,8 @@ async fn write_all(
     problems: &Problems,
 ) -> Unwritten {
     let mut unwritten = Unwritten::default();
+    let outage = Outage::new("reading results from the blob store");
+    let outage = &outage;
     let batches = stream::unfold(receiver, |mut receiver| async {
         receiver.recv().await.map(|batch| (batch, receiver))
     });
@@ -110,12 +121,20 @@ async fn write_all(
         .flatten()
         .map(|settlement| async move {
             let trial = settlement.trial.clone();
-            (trial, trees.write(settlement).await)
+            (trial, written(trees, settlement, outage).await)
         })
         .buffer_unordered(AT_ONCE);
     let mut written = std::pin::pin!(written);
     while let Some((trial, result)) = written.next().await {
-        let Err(error) = result else { continue };
+        let error = match result {
+            Ok(lost) => {
+                if let Some(first) = lost.first() {
+                    problems.files_left_out(&trial, first);
+                }
+                continue;
+            }
+            Err(error) => error,
+        };
         problems.files_of_trial(unwritten.count, &trial, &error);
         unwritten.count += 1;
         unwritten.first.get_or_insert((trial, error));
@@ -123,8 +142,32 @@ async fn write_all(
     unwritten
 }
 
+/// Writes the files of a settled trial, while the store is away once it is back.
+async fn written(
+    trees: &Arc<Trees>,
+    settlement: Arc<Settlement>,
+    outage: &Outage,
+) -> Result<Vec<TreeError>, TreeError> {
+    let (began, mut patience) = (Instant::now(), outage.patience());
+    loop {
+        match trees.write(Arc::clone(&settlement)).await {
+            Err(TreeError::Store { source, .. })
+                if source.is_no_answer() && began.elapsed() < STORE_PATIENCE =>
+            {
+                patience.failed(&source).await;
+            }
+            result => {
+                if result.is_ok() {
+                    patience.works();
+                }
+                return result;
+            }
+        }
+    }
+}
+
 /// The settlements of a batch whose files are to be written: all new ones, and those of former
-/// sittings that have none.
+/// sittings whose result file is missing or damaged.
 async fn missing(trees: Arc<Trees>, batch: Arc<Vec<RunEvent>>) -> Vec<Arc<Settlement>> {
     let mut settled: Vec<(bool, Arc<Settlement>)> = (batch.iter())
         .filter_map(|event| match &event.kind {
@@ -136,7 +179,7 @@ async fn missing(trees: Arc<Trees>, batch: Arc<Vec<RunEvent>>) -> Vec<Arc<Settle
         .collect();
     if settled.iter().any(|(replayed, _)| *replayed) {
         settled = supervise::blocking(move || {
-            settled.retain(|(replayed, settled)| !replayed || !trees.exists(&settled.trial));
+            settled.retain(|(replayed, settled)| !replayed || !trees.is_written(settled));
             settled
         })
         .await;

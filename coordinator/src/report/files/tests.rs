@@ -30,7 +30,7 @@ async fn place() -> Place {
     let store = Arc::new(FsStore::open(dir.path().join("store")).await.expect("a store"));
     let run_dir = dir.path().join("run");
     fs::create_dir_all(run_dir.join(".tmp/left-by-a-dead-process")).expect("a directory");
-    let trees = Trees::open(run(), &run_dir, store.clone()).expect("opened");
+    let trees = Trees::open(run(), &run_dir, store.clone(), Arc::default()).expect("opened");
     Place { dir, store, trees: Arc::new(trees) }
 }
 
@@ -88,7 +88,11 @@ impl Place {
     }
 
     /// Writes a settlement whose record is `record`.
-    async fn write(&self, settled: Settlement, record: &TrialRecord) -> Result<(), TreeError> {
+    async fn write(
+        &self,
+        settled: Settlement,
+        record: &TrialRecord,
+    ) -> Result<Vec<TreeError>, TreeError> {
         let bytes = serde_json::to_vec(record).expect("serializable");
         let blob = self.put(&bytes).await;
         self.trees.write(Arc::new(with_record(settled, blob))).await
@@ -189,9 +193,10 @@ async fn what_is_there_stays_and_another_execution_replaces_it() {
         let settled = settlement(name.clone(), exec, passed(reward));
         place.trees.write(Arc::new(settled)).await.expect("written");
     };
-    assert!(!place.trees.exists(&name));
+    let is_written = |reward| place.trees.is_written(&settlement(name.clone(), 1, passed(reward)));
+    assert!(!is_written(1.0));
     write(1, 1.0).await;
-    assert!(place.trees.exists(&name));
+    assert!(is_written(1.0) && !is_written(0.5), "a damaged reward is no result");
     fs::write(dir.join("note"), "mine").expect("written");
     write(1, 1.0).await;
     assert!(dir.join("note").exists());
@@ -259,10 +264,6 @@ async fn what_cannot_be_right_is_refused_and_leaves_nothing() {
     other.exec = rollout_protocol::id::ExecId::from_bytes([9; 16]);
     let error = place.write(settled.clone(), &other).await.expect_err("another's");
     assert!(matches!(error, TreeError::OtherRecord(_)), "{error}");
-    let absent = BlobRef { digest: Digest::of(b"?"), size_bytes: 1, media_type: None };
-    let settled_absent = Arc::new(with_record(settled, absent));
-    let error = place.trees.write(settled_absent).await.expect_err("no such blob");
-    assert!(matches!(error, TreeError::Store { .. }), "{error}");
     let dotted = settlement(trial("..", "t", 1), 1, passed(1.0));
     let error = place.trees.write(Arc::new(dotted)).await.expect_err("not a name");
     assert!(matches!(error, TreeError::Name { .. }), "{error}");
@@ -363,4 +364,40 @@ async fn artifacts_stay_in_their_directory() {
         let error = place.write(settled, &record).await.expect_err(bad);
         assert!(matches!(error, TreeError::OutputPath(_)), "{bad}: {error}");
     }
+}
+
+#[tokio::test]
+async fn trial_with_damaged_content_keeps_its_result_and_names_what_is_left_out() {
+    let place = place().await;
+    let settled = settlement(trial("a", "t", 1), 1, passed(1.0));
+    let absent = |name: &str| BlobRef {
+        digest: Digest::of(name.as_bytes()),
+        size_bytes: 1,
+        media_type: None,
+    };
+    let mut damaged = record(&settled);
+    damaged.outputs = vec![place.output("command/stdout.txt", b"whole").await];
+    let archive = place.put(b"no archive at all, although it is long enough for a header").await;
+    damaged.logs = Some(LogsRecord { archive, entries: 1, skipped: 0, truncated: false });
+    let mut artifact = place.artifact("/tmp/x", "artifacts/tmp/x", &[("only", "x")]).await;
+    artifact.archive = Some(absent("artifact"));
+    damaged.artifacts = vec![artifact];
+    let lost = place.write(settled.clone(), &damaged).await.expect("the rest is written");
+    assert_eq!(lost.len(), 2, "{lost:?}");
+    let dir = trial_dir(&place.run_dir(), &settled.trial);
+    assert_eq!(fs::read(dir.join("command/stdout.txt")).expect("whole"), b"whole");
+    let text = fs::read_to_string(dir.join("missing.txt")).expect("named");
+    assert!(text.contains("the logs") && text.contains("artifacts/tmp/x"), "{text}");
+    assert!(!dir.join("logs").exists() && !dir.join("artifacts/tmp/x").exists());
+    assert_eq!(result(&dir)["reward"], 1.0);
+
+    let other = settlement(trial("a", "u", 1), 2, passed(0.5));
+    let missing = Arc::new(with_record(other.clone(), absent("record")));
+    let error = place.trees.write(missing).await.expect_err("it may be in another store");
+    assert!(error.is_missing(), "{error}");
+    let unreadable = place.put(b"no record").await;
+    let lost = place.trees.write(Arc::new(with_record(other.clone(), unreadable))).await;
+    assert_eq!(lost.expect("the result is written").len(), 1);
+    let dir = trial_dir(&place.run_dir(), &other.trial);
+    assert_eq!(result(&dir)["reward"], 0.5);
 }

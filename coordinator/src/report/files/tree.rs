@@ -11,6 +11,7 @@ use rollout_protocol::name::{self, BadName};
 use rollout_protocol::record::{Settlement, TrialRecord};
 use rollout_protocol::spec::trial::TrialName;
 use rollout_worker::archive::{self, ArchiveError};
+use rollout_worker::outage::chain;
 use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
 use tempfile::TempDir;
@@ -20,6 +21,7 @@ use super::durable::{self, FileError};
 use super::error_text;
 use super::layout::{self, STAGING};
 use super::trial_result::{Owner, TrialResult};
+use crate::report::TasksFacts;
 
 /// Why the files of a trial could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -78,12 +80,35 @@ pub enum TreeError {
     OutputPath(String),
 }
 
+impl TreeError {
+    /// Whether the store does not have a blob.
+    pub(crate) fn is_missing(&self) -> bool {
+        matches!(self, Self::Store { source: StoreError::Missing { .. }, .. })
+    }
+
+    /// Whether a content is damaged or gone for good: to try again changes nothing.
+    pub(super) fn is_lost(&self) -> bool {
+        match self {
+            Self::Store { source, .. } => {
+                matches!(source, StoreError::Missing { .. } | StoreError::Corrupt { .. })
+            }
+            Self::Unpack { source, .. } => matches!(source, ArchiveError::Untrusted { .. }),
+            Self::ArchiveCut { cut, .. } => {
+                matches!(cut, archive::Cut::Malformed(_) | archive::Cut::Ended)
+            }
+            Self::Record { .. } => true,
+            Self::File(_) | Self::OtherRecord(_) | Self::Name { .. } | Self::OutputPath(_) => false,
+        }
+    }
+}
+
 /// Writes the directories of a run's trials.
 #[derive(Debug)]
 pub(super) struct Trees {
     run: RunId,
     run_dir: PathBuf,
     store: Arc<dyn BlobStore>,
+    tasks: Arc<TasksFacts>,
     /// Where directories are made: a sitting's own, for a former one may not know that it is over.
     staging: PathBuf,
     /// Directories with new entries that are not durable yet.
@@ -96,6 +121,7 @@ impl Trees {
         run: RunId,
         run_dir: &Path,
         store: Arc<dyn BlobStore>,
+        tasks: Arc<TasksFacts>,
     ) -> Result<Self, FileError> {
         let base = run_dir.join(STAGING);
         durable::remove(&base)?;
@@ -103,12 +129,7 @@ impl Trees {
         let own =
             tempfile::tempdir_in(&base).map_err(FileError::at("create a directory in", &base));
         let (staging, run_dir) = (own?.keep(), run_dir.to_owned());
-        Ok(Self { run, run_dir, store, staging, touched: Mutex::default() })
-    }
-
-    /// Whether there is a result of the trial, whoever's.
-    pub(super) fn exists(&self, trial: &TrialName) -> bool {
-        layout::trial_dir(&self.run_dir, trial).join(layout::RESULT).exists()
+        Ok(Self { run, run_dir, store, tasks, staging, touched: Mutex::default() })
     }
 
     /// Makes all new entries durable and removes the place where directories were made.
@@ -124,21 +145,22 @@ impl Trees {
         Ok(())
     }
 
-    /// Writes the directory of a settled trial, unless it is there already.
+    /// Writes the directory of a settled trial, unless it is there already. Returns what could not
+    /// be written because its content is damaged or gone: the result stands all the same.
     pub(super) async fn write(
         self: &Arc<Self>,
         settlement: Arc<Settlement>,
-    ) -> Result<(), TreeError> {
+    ) -> Result<Vec<TreeError>, TreeError> {
         check_names(&settlement.trial)?;
         let by = settlement.by.as_ref();
         let Some(blob) = by.and_then(|by| by.record.as_ref()) else {
             return self
                 .blocking(move |trees| {
-                    if trees.is_written(&settlement) {
-                        return Ok(());
+                    if !trees.is_written(&settlement) {
+                        let staging = trees.stage(&settlement.trial)?;
+                        trees.finish(staging, &settlement, None, &[])?;
                     }
-                    let staging = trees.stage(&settlement.trial)?;
-                    trees.finish(staging, &settlement, None)
+                    Ok(Vec::new())
                 })
                 .await;
         };
@@ -150,10 +172,21 @@ impl Trees {
                 trees.stage(&settled.trial).map(Some)
             }
         });
-        let Some(staging) = staging.await? else { return Ok(()) };
-        let record = content::record(&*self.store, blob, &settlement).await?;
-        content::write(&*self.store, &record, staging.path()).await?;
-        supervise::blocking(move || trees.finish(staging, &settlement, Some(&record))).await
+        let Some(staging) = staging.await? else { return Ok(Vec::new()) };
+        let (record, lost) = match content::record(&*self.store, blob, &settlement).await {
+            Ok(record) => {
+                let lost = content::write(&*self.store, &record, staging.path()).await?;
+                (Some(record), lost)
+            }
+            // A store without the record may be another one.
+            Err(error) if error.is_lost() && !error.is_missing() => (None, vec![error]),
+            Err(error) => return Err(error),
+        };
+        supervise::blocking(move || {
+            trees.finish(staging, &settlement, record.as_ref(), &lost)?;
+            Ok(lost)
+        })
+        .await
     }
 
     async fn blocking<T: Send + 'static>(
@@ -164,12 +197,11 @@ impl Trees {
         supervise::blocking(move || work(&trees)).await
     }
 
-    /// Whether the files of exactly this settlement are there.
-    fn is_written(&self, settlement: &Settlement) -> bool {
+    /// Whether the files of exactly this settlement are there, with a result that can be read.
+    pub(super) fn is_written(&self, settlement: &Settlement) -> bool {
         let path = layout::trial_dir(&self.run_dir, &settlement.trial).join(layout::RESULT);
         let Ok(bytes) = fs::read(path) else { return false };
-        serde_json::from_slice::<Owner>(&bytes)
-            .is_ok_and(|owner| owner == Owner::of(self.run, settlement))
+        serde_json::from_slice::<Owner>(&bytes).is_ok_and(|owner| owner.has(self.run, settlement))
     }
 
     fn stage(&self, trial: &TrialName) -> Result<TempDir, TreeError> {
@@ -188,10 +220,12 @@ impl Trees {
         staging: TempDir,
         settlement: &Settlement,
         record: Option<&TrialRecord>,
+        lost: &[TreeError],
     ) -> Result<(), TreeError> {
         let result = staging.path().join(layout::RESULT);
         durable::remove(&result)?;
-        let content = TrialResult::new(self.run, settlement, record);
+        let task = self.tasks.find(&settlement.trial.dataset, &settlement.trial.task);
+        let content = TrialResult::new(self.run, settlement, record, task);
         File::create_new(&result)
             .and_then(|file| durable::write_json(file, &content))
             .map_err(FileError::at("write", &result))?;
@@ -199,6 +233,14 @@ impl Trees {
         durable::remove(&error)?;
         if let Some(text) = error_text::render(settlement, record) {
             fs::write(&error, text).map_err(FileError::at("write", &error))?;
+        }
+        if !lost.is_empty() {
+            let missing = staging.path().join(layout::MISSING);
+            durable::remove(&missing)?;
+            let lines = lost.iter().map(|error| format!("* {}\n", chain(error)));
+            let text = "Files of this trial are left out, its result stands:\n".to_owned();
+            let text = text + &lines.collect::<String>();
+            fs::write(&missing, text).map_err(FileError::at("write", &missing))?;
         }
         durable::sync_tree(staging.path())?;
         let place = layout::trial_dir(&self.run_dir, &settlement.trial);

@@ -10,6 +10,7 @@ use rollout_protocol::record::{
 use serde::{Deserialize, Serialize};
 
 use crate::metrics::total_cost;
+use crate::report::TaskFacts;
 
 /// What the file says.
 #[derive(Debug, Serialize)]
@@ -19,10 +20,18 @@ pub(super) struct TrialResult<'a> {
     agent_name: &'a str,
     attempt: u32,
     task_git_commit_id: Option<&'a str>,
+    /// The task's format, and what its file says for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<&'a TaskFacts>,
     reward: Option<f64>,
     /// The verifier's numbers by their keys, when it gave several.
     #[serde(skip_serializing_if = "Rewards::is_empty")]
     rewards: &'a Rewards,
+    /// Whether the reward is 1 and every step was verified.
+    passed: bool,
+    /// Steps that ran and could not be verified.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    unverified_steps: &'a [String],
     /// Of all executions of the trial.
     cost: f64,
     /// With outcome `completed` it stands beside the reward.
@@ -61,6 +70,7 @@ impl<'a> TrialResult<'a> {
         run: RunId,
         settlement: &'a Settlement,
         record: Option<&'a TrialRecord>,
+        task: Option<&'a TaskFacts>,
     ) -> Self {
         let by = settlement.by.as_ref();
         let trial = &settlement.trial;
@@ -71,9 +81,12 @@ impl<'a> TrialResult<'a> {
             dataset_name: &trial.dataset,
             agent_name: &trial.agent,
             attempt: trial.attempt,
-            task_git_commit_id: record.and_then(|r| r.task_git_commit_id.as_deref()),
+            task_git_commit_id: settlement.task_commit(record),
+            task,
             reward: settlement.verdict.reward,
             rewards: &settlement.verdict.rewards,
+            passed: settlement.verdict.passed(),
+            unverified_steps: &settlement.verdict.unverified_steps,
             cost: total_cost(settlement),
             error: settlement.verdict.error.as_ref(),
             durations: durations.cloned().unwrap_or_default(),
@@ -102,17 +115,28 @@ impl<'a> TrialResult<'a> {
     }
 }
 
-/// The part of the file that tells whose result it is.
-#[derive(Debug, PartialEq, Eq, Deserialize)]
+/// The part of the file that tells whose result it is, and which.
+#[derive(Debug, Deserialize)]
 pub(super) struct Owner {
     run: RunId,
     item: ItemId,
     exec: Option<ExecId>,
+    outcome: Outcome,
+    reward: Option<f64>,
 }
 
 impl Owner {
-    /// Whose result `settlement` is.
-    pub(super) fn of(run: RunId, settlement: &Settlement) -> Self {
-        Self { run, item: settlement.item, exec: settlement.by.as_ref().map(|by| by.exec) }
+    /// Whether the file holds the result of a settlement.
+    pub(super) fn has(&self, run: RunId, settlement: &Settlement) -> bool {
+        let Self { item, exec, outcome, reward, .. } = *self;
+        let verdict = &settlement.verdict;
+        let equal = |a: f64, b: f64| (a - b).abs() <= f64::EPSILON * a.abs().max(b.abs());
+        let same_reward = match (reward, verdict.reward) {
+            (Some(a), Some(b)) => equal(a, b),
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        let by = settlement.by.as_ref().map(|by| by.exec);
+        same_reward
+            && (self.run, item, exec, outcome) == (run, settlement.item, by, verdict.outcome)
     }
 }

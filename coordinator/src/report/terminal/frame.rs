@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::format::{bar, duration, fit, number, percent, plural, rate};
+use super::format::{bar, duration, fit, number, plural, rate};
+use super::score;
 use super::view::{Running, View};
+use crate::metrics::MetricKind;
 use crate::report::escape;
 
 /// Running trials shown at most.
@@ -57,9 +59,13 @@ fn counts(view: &View) -> String {
         (tally.unverified, "unverified"),
         (view.running.len() as u64, "running"),
     ];
+    let text = |count: u64, word: &str| match word {
+        "failed" => score::failed(count, &tally.failures),
+        _ => format!("{count} {word}"),
+    };
     let shown: Vec<String> = (counts.iter().enumerate())
         .filter(|(at, (count, _))| *at == 0 && tally.unverified == 0 || *count > 0)
-        .map(|(_, (count, word))| format!("{count} {word}"))
+        .map(|(_, (count, word))| text(*count, word))
         .collect();
     shown.join(", ")
 }
@@ -67,13 +73,19 @@ fn counts(view: &View) -> String {
 fn totals(view: &View, now: Instant) -> Vec<String> {
     let tally = view.stats.overall();
     let mut parts = Vec::new();
+    let headline = tally.score();
+    if headline.trials > 0 {
+        parts.push(score::passed(headline.passed, headline.trials, headline.pass_rate()));
+    }
     for kind in &view.kinds {
-        if let Some(value) = kind.of(&tally.rewards) {
+        // Failures have no reward: they are in the mean only, as 0.
+        let value = match kind {
+            MetricKind::Mean => headline.mean_reward,
+            MetricKind::Sum | MetricKind::Min | MetricKind::Max => kind.of(&tally.rewards),
+        };
+        if let Some(value) = value {
             parts.push(format!("{kind} {}", number(value)));
         }
-    }
-    if tally.completed > 0 {
-        parts.push(format!("passed {}", percent(tally.pass_rate())));
     }
     if tally.cost() > 0.0 {
         parts.push(format!("cost {}", number(tally.cost())));
@@ -113,5 +125,9 @@ fn running_line(running: &Running, now: Instant) -> String {
         n => format!(" (try {n})"),
     };
     let trial = running.trial.to_string();
-    format!("  {:<17} {time:>7}  {}{again}", running.phase.as_str(), escape::line(&trial))
+    let (state, on) = match running.parked {
+        Some(on) => ("parked", format!(" (waits for {on})")),
+        None => (running.phase.as_str(), String::new()),
+    };
+    format!("  {state:<17} {time:>7}  {}{again}{on}", escape::line(&trial))
 }

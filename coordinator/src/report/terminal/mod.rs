@@ -5,6 +5,7 @@
 
 mod format;
 mod frame;
+mod score;
 mod screen;
 mod style;
 pub mod summary;
@@ -50,14 +51,17 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    /// Starts drawing.
+    /// Starts drawing. The lines of `header` follow the one that says that the run started.
     pub(super) fn start(
         screen: Screen,
         style: Style,
         agents: &[AgentTotal],
         kinds: &[MetricKind],
+        header: Vec<String>,
     ) -> io::Result<Self> {
-        let view = Arc::new(Mutex::new(View::new(agents, kinds, style)));
+        let mut view = View::new(agents, kinds, style);
+        view.header = header;
+        let view = Arc::new(Mutex::new(view));
         let (ended, end) = mpsc::channel();
         let shown = Arc::clone(&view);
         let thread = supervise::thread("terminal", move || draw(&screen, &shown, &end))?;

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::format::{duration, number, number_or_dash, percent, plural};
+use super::score;
 use super::style::Style;
 use super::table;
 use crate::report::files::layout;
@@ -17,7 +18,10 @@ pub fn render(report: &Report, result: &JobResult, run_dir: &Path, style: Style)
         text.push_str(content.trim_end());
         text.push('\n');
     };
-    line(style.strong(&headline(result)));
+    line(style.strong(&counts(result)));
+    for score in score::headline(result) {
+        line(score);
+    }
     line(String::new());
     line(agents(result));
     if !result.metrics.overall.0.is_empty() {
@@ -39,15 +43,22 @@ pub fn render(report: &Report, result: &JobResult, run_dir: &Path, style: Style)
     text
 }
 
-fn headline(result: &JobResult) -> String {
+fn counts(result: &JobResult) -> String {
     let time = Duration::try_from_secs_f64(result.total_duration_sec).unwrap_or_default();
-    let with_error = match result.completed_with_error_trials {
-        0 => String::new(),
-        count => format!(" ({count} with an error)"),
-    };
-    let mut counts = vec![format!("{} completed{with_error}", result.completed_trials)];
+    let beside = [
+        (result.completed_with_error_trials, "with an error"),
+        (result.headline.completed_with_unverified_step_trials, "with an unverified step"),
+    ];
+    let beside: Vec<String> = (beside.iter().filter(|(count, _)| *count > 0))
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    let beside =
+        if beside.is_empty() { String::new() } else { format!(" ({})", beside.join(", ")) };
+    let mut counts = vec![format!("{} completed{beside}", result.completed_trials)];
+    if result.failed_trials > 0 {
+        counts.push(score::failed(result.failed_trials, &result.headline.failures));
+    }
     for (count, word) in [
-        (result.failed_trials, "failed"),
         (result.cancelled_trials, "cancelled"),
         (result.unverified_trials, "unverified"),
         (result.skipped_trials, "skipped"),
@@ -66,19 +77,29 @@ fn headline(result: &JobResult) -> String {
     )
 }
 
-/// A column of the table of agents: title, whether it is shown, and its value.
+/// A column of the table of agents: title, whether it is shown, and its value. Of the failed trials
+/// those that do not count have columns of their own.
 type Column = (&'static str, bool, fn(&AgentSummary) -> String);
 
 fn agents(result: &JobResult) -> String {
-    let columns: [Column; 9] = [
+    let failures = &result.headline.failures;
+    let differs = result.headline.scored.trials != result.completed_trials;
+    let columns: [Column; 14] = [
         ("trials", true, |a| a.total_trials.to_string()),
         ("completed", true, |a| a.completed_trials.to_string()),
         ("failed", true, |a| a.failed_trials.to_string()),
+        ("infrastructure", failures.infrastructure > 0, |a| {
+            a.headline.failures.infrastructure.to_string()
+        }),
+        ("unsupported", failures.unsupported > 0, |a| a.headline.failures.unsupported.to_string()),
         ("cancelled", result.cancelled_trials > 0, |a| a.cancelled_trials.to_string()),
         ("unverified", result.unverified_trials > 0, |a| a.unverified_trials.to_string()),
         ("skipped", result.skipped_trials > 0, |a| a.skipped_trials.to_string()),
-        ("pass rate", true, |a| percent(a.pass_rate)),
-        ("mean reward", true, |a| number_or_dash(a.mean_reward)),
+        ("passed", true, |a| format!("{}/{}", a.headline.scored.passed, a.headline.scored.trials)),
+        ("pass rate", true, |a| percent(a.headline.scored.pass_rate)),
+        ("mean reward", true, |a| number_or_dash(a.headline.scored.mean_reward)),
+        ("completed: pass rate", differs, |a| percent(a.pass_rate)),
+        ("mean", differs, |a| number_or_dash(a.mean_reward)),
         ("cost", result.total_cost > 0.0, |a| number(a.total_cost)),
     ];
     let shown: Vec<&Column> = columns.iter().filter(|(_, shown, _)| *shown).collect();
@@ -97,7 +118,7 @@ fn metrics(result: &JobResult) -> String {
         metrics.0.iter().map(|(_, value)| number_or_dash(*value)).collect()
     };
     let kinds = result.metrics.overall.0.iter().map(|(kind, _)| kind.as_str());
-    let header: Vec<&str> = std::iter::once("reward").chain(kinds).collect();
+    let header: Vec<&str> = std::iter::once("reward of completed").chain(kinds).collect();
     let row = |name: String, metrics| std::iter::once(name).chain(values(metrics)).collect();
     let mut rows: Vec<Vec<String>> = (result.metrics.agents.0.iter())
         .map(|(name, metrics)| row(escape::line(name).into_owned(), metrics))
@@ -141,7 +162,8 @@ fn failures(report: &Report, run_dir: &Path, has_files: bool) -> String {
             group.example.to_string()
         };
         let example = escape::line(&example).into_owned();
-        vec![group.count.to_string(), group.kind.as_str().to_owned(), example]
+        let (kind, failure) = (group.kind.as_str(), group.failure.as_str());
+        vec![group.count.to_string(), kind.to_owned(), failure.to_owned(), example]
     });
-    table::aligned(&[], rows.collect(), 3)
+    table::aligned(&[], rows.collect(), 4)
 }

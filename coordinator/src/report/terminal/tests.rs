@@ -43,7 +43,7 @@ fn the_live_region_shows_counts_totals_and_running_trials() {
         lines,
         [
             "a job ████░░░░░░░░░░░░░░░░░░░░ 2/10  1 completed, 1 failed, 1 running",
-            "  mean 1 · passed 100% · 4.0/min · 30s · about 2m 00s left",
+            "  passed 1 of 2 (50%) · mean 0.5 · 4.0/min · 30s · about 2m 00s left",
             "  agent_execution       30s  cpe/data/th\\x1bree__1",
         ]
     );
@@ -51,8 +51,8 @@ fn the_live_region_shows_counts_totals_and_running_trials() {
     assert!(narrow.iter().all(|line| console::measure_text_width(line) <= 20), "{narrow:?}");
     assert_eq!(
         frame::plain(&view(now), now + Duration::from_secs(30)),
-        "2/10 trials: 1 completed, 1 failed, 1 running; mean 1; passed 100%; 4.0/min; 30s; \
-         about 2m 00s left"
+        "2/10 trials: 1 completed, 1 failed, 1 running; passed 1 of 2 (50%); mean 0.5; 4.0/min; \
+         30s; about 2m 00s left"
     );
 }
 
@@ -148,22 +148,96 @@ fn the_summary_has_agents_metrics_and_failures() {
     let text = summary::render(&report, &result, Path::new("jobs/j"), Style::PLAIN);
     let expected = "\
 a\\x1bjob: stopped after 1m 30s: 6 trials: 2 completed, 2 failed, 1 cancelled, 1 skipped
+passed 1 of 4 (25%), mean reward 0.375
+of the 2 completed: 50% passed, mean reward 0.75
+not counted, of 6 trials: 1 cancelled, 1 skipped
 
-agent   trials  completed  failed  cancelled  skipped  pass rate  mean reward  cost
-oracle       2          2       0          0        0        50%         0.75     0
-cpe          4          0       2          1        1          -            -  0.25
+agent   trials  completed  failed  cancelled  skipped  passed  pass rate  mean reward  completed: pass rate  mean  cost
+oracle       2          2       0          0        0     1/2        50%         0.75                   50%  0.75     0
+cpe          4          0       2          1        1     0/2         0%            0                     -     -  0.25
 
-reward      mean  max
-oracle      0.75    1
-cpe            -    -
-all agents  0.75    1
+reward of completed  mean  max
+oracle               0.75    1
+cpe                     -    -
+all agents           0.75    1
 
 Failures
-2  agent_execution_timeout  jobs/j/cpe/data/one__1/error.txt
+2  agent_execution_timeout  agent  jobs/j/cpe/data/one__1/error.txt
 
 Results: jobs/j/result.json
 ";
     assert_eq!(text, expected);
     let coloured = summary::render(&report, &result, Path::new("jobs/j"), Style { colours: true });
     assert!(coloured.contains("\x1b[1ma\\x1bjob"), "{coloured}");
+}
+
+fn summary_of(verdicts: Vec<Verdict>) -> String {
+    let mut ledger = Ledger::default();
+    let total = verdicts.len() as u64;
+    for (ordinal, verdict) in verdicts.into_iter().enumerate() {
+        let name = trial("cpe", "t", ordinal as u32 + 1);
+        ledger.add(ordinal as u64, &settlement(name, 1, verdict));
+    }
+    let frame =
+        Frame { run: run(), job: "j".into(), started_at: at(0), ended_at: at(3), cancelled: false };
+    let result = JobResult::new(frame, &agents(total), &[], &ledger);
+    let report = Report {
+        result: None,
+        tally: Tally::default(),
+        failures: ledger.failures(),
+        has_trial_files: false,
+        unwritten: Unwritten::default(),
+    };
+    summary::render(&report, &result, Path::new("jobs/j"), Style::PLAIN)
+}
+
+#[test]
+fn summary_with_failures_never_says_that_everything_passed() {
+    let broken = error(ErrorType::InternalError, ErrorClass::Infrastructure, "no disk");
+    let mut verdicts = vec![passed(1.0); 14];
+    verdicts.extend([timeout(), timeout(), failed(broken), Verdict::cancelled(0.0)]);
+    let text = summary_of(verdicts);
+    let expected = "\
+j: done in 3.0s: 18 trials: 14 completed, 3 failed (1 infrastructure), 1 cancelled
+passed 14 of 16 (87.5%), mean reward 0.875
+of the 14 completed: 100% passed, mean reward 1
+not counted, of 18 trials: 1 infrastructure failure, 1 cancelled
+
+agent  trials  completed  failed  infrastructure  cancelled  passed  pass rate  mean reward  completed: pass rate  mean
+cpe        18         14       3               1          1   14/16      87.5%        0.875                  100%     1
+
+Failures
+2  agent_execution_timeout  agent           cpe/data/t__15
+1  internal_error           infrastructure  cpe/data/t__17
+
+Results: jobs/j/result.json
+";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn summary_without_failures_has_one_pass_rate() {
+    let text = summary_of(vec![passed(1.0), passed(0.0)]);
+    assert!(text.contains("passed 1 of 2 (50%), mean reward 0.5\n\nagent"), "{text}");
+    assert!(!text.contains("completed:"), "{text}");
+}
+
+#[test]
+fn trial_with_several_rewards_or_an_unverified_step_says_so() {
+    let now = Instant::now();
+    let mut view = View::new(&agents(10), &[], Style::PLAIN);
+    let rewards = [("speed", 0.5), ("\x1bsize", 1.0)];
+    let rewards = rewards.map(|(key, reward)| (key.to_owned(), reward)).into();
+    let several = Verdict { reward: None, rewards, ..passed(0.0) };
+    view.apply(&settled(0, settlement(trial("cpe", "one", 1), 1, several)), now);
+    let unverified = Verdict { unverified_steps: vec!["two".into()], ..passed(1.0) };
+    view.apply(&settled(1, settlement(trial("cpe", "two", 1), 2, unverified)), now);
+    assert_eq!(
+        view.take_lines(),
+        [
+            "completed  cpe/data/one__1  rewards: \\x1bsize 1, speed 0.5 (2.5s)",
+            "completed  cpe/data/two__1  reward 1; not passed: not verified: step two (2.5s)",
+        ]
+    );
+    assert_eq!(view.stats.overall().score().passed, 0);
 }

@@ -1,16 +1,18 @@
 //! What the terminal shows, folded from events. Time comes in as an argument.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use rollout_protocol::dependency::Dependency;
 use rollout_protocol::event::{EventKind, RunEvent, TakeoverReason};
-use rollout_protocol::id::ItemId;
+use rollout_protocol::id::{ExecId, ItemId};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Outcome, Settlement};
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::wire::control::StopLevel;
 
 use super::format;
+use super::score;
 use super::style::Style;
 use crate::metrics::{AgentTotal, MetricKind, Stats};
 use crate::report::escape;
@@ -30,7 +32,8 @@ pub(super) struct View {
     pub(super) stats: Stats,
     pub(super) kinds: Vec<MetricKind>,
     pub(super) job: String,
-    pub(super) running: HashMap<ItemId, Running>,
+    /// Executions that run.
+    pub(super) running: BTreeMap<(ItemId, ExecId), Running>,
     pub(super) stopping: Option<StopLevel>,
     /// Trials that this sitting settled.
     pub(super) settled_now: u64,
@@ -41,6 +44,8 @@ pub(super) struct View {
     lines: VecDeque<String>,
     lines_left_out: u64,
     trial_lines: u64,
+    /// Lines that follow the one that says that the run started.
+    pub(super) header: Vec<String>,
 }
 
 /// A running trial.
@@ -51,6 +56,8 @@ pub(super) struct Running {
     pub(super) phase: Phase,
     /// Start of the execution, as seen here.
     pub(super) since: Instant,
+    /// What it waits for.
+    pub(super) parked: Option<Dependency>,
 }
 
 impl View {
@@ -59,7 +66,7 @@ impl View {
             stats: Stats::new(agents),
             kinds: kinds.to_vec(),
             job: String::new(),
-            running: HashMap::new(),
+            running: BTreeMap::new(),
             stopping: None,
             settled_now: 0,
             retries: 0,
@@ -68,6 +75,7 @@ impl View {
             lines: VecDeque::new(),
             lines_left_out: 0,
             trial_lines: 0,
+            header: Vec::new(),
         }
     }
 
@@ -100,6 +108,7 @@ impl View {
                 self.job = escape::line(job).into_owned();
                 let goes_on = if *epoch > 1 { ", going on where it was stopped" } else { "" };
                 self.line(format!("{}: {}{goes_on}", self.job, format::plural(*total, "trial")));
+                std::mem::take(&mut self.header).into_iter().for_each(|line| self.line(line));
             }
             EventKind::LockTakeover { former, reason } => {
                 let why = match reason {
@@ -109,27 +118,32 @@ impl View {
                 };
                 self.line(format!("took the run over from {}, {why}", escape::line(former)));
             }
-            EventKind::TrialPhase { item, trial, try_id, phase, .. } => {
-                let running = self.running.entry(*item).or_insert_with(|| Running {
+            EventKind::TrialPhase { item, trial, try_id, exec, phase } => {
+                let running = self.running.entry((*item, *exec)).or_insert_with(|| Running {
                     trial: trial.clone(),
                     try_number: try_id.n,
                     phase: *phase,
                     since: now,
+                    parked: None,
                 });
-                if running.try_number != try_id.n {
-                    (running.try_number, running.since) = (try_id.n, now);
-                }
                 running.phase = *phase;
             }
-            EventKind::TrialRetry { item, trial, error, wait_ms, .. } => {
-                self.running.remove(item);
+            EventKind::ExecutionEnded { item, exec, .. } => {
+                self.running.remove(&(*item, *exec));
+            }
+            EventKind::TrialParked { item, trial, try_id, exec, dependency, .. } => {
+                self.parked((*item, *exec), trial, try_id.n, *dependency, now);
+            }
+            EventKind::TrialUnparked { item, exec, .. } => self.unparked(&(*item, *exec)),
+            EventKind::TrialRetry { item, trial, exec, error, wait_ms, .. } => {
+                self.running.remove(&(*item, *exec));
                 self.retries += 1;
                 let wait = format::duration(Duration::from_millis(*wait_ms));
                 let text = format!("{error}; again in {wait}");
                 self.trial_line("retry", trial, &text);
             }
-            EventKind::TrialLost { item, trial, .. } => {
-                self.running.remove(item);
+            EventKind::TrialLost { item, trial, exec, .. } => {
+                self.running.remove(&(*item, *exec));
                 let (word, text) = match self.stopping {
                     Some(_) => ("stopped", "before it had a verdict; it is still owed"),
                     None => ("lost", "its execution ended without a verdict"),
@@ -137,7 +151,7 @@ impl View {
                 self.trial_line(word, trial, text);
             }
             EventKind::TrialSettled { replayed, settlement, .. } => {
-                self.running.remove(&settlement.item);
+                self.settle(settlement.item);
                 if !replayed {
                     self.settled_now += 1;
                     self.settled_line(settlement);
@@ -149,6 +163,56 @@ impl View {
                 self.line(format!("{} {message}", self.style.odd("warning:")));
             }
             EventKind::RunEnded { .. } => self.running.clear(),
+        }
+    }
+
+    /// A trial waits for a service; said once, for the first one.
+    fn parked(
+        &mut self,
+        key: (ItemId, ExecId),
+        trial: &TrialName,
+        try_number: u32,
+        dependency: Dependency,
+        now: Instant,
+    ) {
+        if !self.waits_for(dependency) {
+            let word = self.style.odd("parked");
+            self.line(format!(
+                "{word} {dependency} gives no answer; what needs it waits, its clocks stand still"
+            ));
+        }
+        let running = self.running.entry(key).or_insert_with(|| Running {
+            trial: trial.clone(),
+            try_number,
+            phase: Phase::EnvironmentSetup,
+            since: now,
+            parked: None,
+        });
+        running.parked = Some(dependency);
+    }
+
+    fn waits_for(&self, dependency: Dependency) -> bool {
+        self.running.values().any(|running| running.parked == Some(dependency))
+    }
+
+    /// A trial does not wait any more; said once, for the last one.
+    fn unparked(&mut self, key: &(ItemId, ExecId)) {
+        let waited = self.running.get_mut(key).and_then(|running| running.parked.take());
+        if let Some(dependency) = waited.filter(|dependency| !self.waits_for(*dependency)) {
+            self.line(format!(
+                "{} nothing waits for {dependency} any more",
+                self.style.odd("parked")
+            ));
+        }
+    }
+
+    /// Takes out every execution of an item.
+    fn settle(&mut self, item: ItemId) {
+        let of_item = |exec| (item, ExecId::from_bytes([exec; 16]));
+        let ended: Vec<_> =
+            self.running.range(of_item(0)..=of_item(u8::MAX)).map(|(key, _)| *key).collect();
+        for key in ended {
+            self.running.remove(&key);
         }
     }
 
@@ -164,17 +228,11 @@ impl View {
 
     fn settled_line(&mut self, settlement: &Settlement) {
         let verdict = &settlement.verdict;
-        if !self.is_small() && verdict.outcome != Outcome::Failed {
+        let told = verdict.outcome == Outcome::Failed || !verdict.unverified_steps.is_empty();
+        if !self.is_small() && !told {
             return;
         }
-        let mut text = match (&verdict.reward, &verdict.error) {
-            (Some(reward), None) => format!("reward {}", format::number(*reward)),
-            (Some(reward), Some(error)) => {
-                format!("reward {}; {error}", format::number(*reward))
-            }
-            (None, Some(error)) => error.to_string(),
-            (None, None) => String::new(),
-        };
+        let mut text = score::verdict(verdict);
         let seconds = (settlement.by.as_ref())
             .and_then(|by| by.durations.as_ref())
             .and_then(|durations| Duration::try_from_secs_f64(durations.total_sec).ok());

@@ -1,0 +1,175 @@
+//! `store.json`: where the blobs of a run are, for commands that come later and for a directory
+//! that was moved; and in the store, the directories of the runs that use it.
+
+use std::path::{Component, Path, PathBuf};
+
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::RunId;
+use rollout_worker::store::{BlobStore, StoreError};
+use serde::{Deserialize, Serialize};
+
+use super::durable::FileError;
+use super::{layout, write_document};
+
+/// In front of the documents of a store that name the runs that use it.
+pub const RUNS: &str = "runs/";
+
+/// Where the blobs of a run are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreNote {
+    /// Identity of the store.
+    pub identity: String,
+    /// Its directory.
+    pub directory: PathBuf,
+    /// Its directory as it is found from the run directory: right when both were moved together.
+    pub relative: PathBuf,
+}
+
+/// There is no store of a run where it could be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the blob store of the run is not in {}", places(looked))]
+pub struct NoStore {
+    /// Where it was looked for.
+    pub looked: Vec<PathBuf>,
+    /// What the run used.
+    pub note: Option<StoreNote>,
+}
+
+fn places(looked: &[PathBuf]) -> String {
+    let places: Vec<_> = looked.iter().map(|place| place.display().to_string()).collect();
+    places.join(", nor in ")
+}
+
+/// Notes in the run directory where its blobs are, and in the store where the run is.
+///
+/// # Errors
+/// [`FileError`].
+pub async fn note(
+    run_dir: &Path,
+    run: RunId,
+    store: &dyn BlobStore,
+    directory: &Path,
+) -> Result<(), FileError> {
+    let directory = directory.canonicalize().map_err(FileError::at("find", directory))?;
+    let root = run_dir.canonicalize().map_err(FileError::at("find", run_dir))?;
+    let (identity, relative) = (store.identity().to_owned(), relative(&root, &directory));
+    let name = Digest::of(root.as_os_str().as_encoded_bytes()).hex();
+    let path = format!("{RUNS}{run}/{}", &name[..32]);
+    let text = root.to_string_lossy().into_owned();
+    if let Err(error) = store.put_document(&path, text.into()).await {
+        tracing::warn!("the blob store does not know of the run: {error}");
+    }
+    let note = StoreNote { identity, directory, relative };
+    if StoreNote::read(&root).as_ref() == Some(&note) {
+        return Ok(());
+    }
+    write_document(&root, layout::STORE, &note)
+}
+
+impl StoreNote {
+    /// What a run directory says; nothing when it says nothing that can be read.
+    pub fn read(run_dir: &Path) -> Option<Self> {
+        let text = std::fs::read(run_dir.join(layout::STORE)).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+}
+
+/// The directory of the store of a run: where the run says, or beside it.
+///
+/// # Errors
+/// [`NoStore`].
+pub fn find(run_dir: &Path) -> Result<PathBuf, NoStore> {
+    let run_dir = run_dir.canonicalize().unwrap_or_else(|_| run_dir.to_owned());
+    let note = StoreNote::read(&run_dir);
+    let beside = run_dir.parent().unwrap_or(Path::new(".")).join(".rollout/blobs");
+    let noted = note.iter().flat_map(|note| [run_dir.join(&note.relative), note.directory.clone()]);
+    let mut looked: Vec<PathBuf> = Vec::new();
+    for place in noted.chain([beside]) {
+        let place = place.canonicalize().unwrap_or(place);
+        if looked.contains(&place) {
+            continue;
+        }
+        let found = identity_of(&place);
+        if found.is_some_and(|id| note.as_ref().is_none_or(|note| note.identity == id)) {
+            return Ok(place);
+        }
+        looked.push(place);
+    }
+    Err(NoStore { looked, note })
+}
+
+/// The identity of the store in a directory; nothing when there is none.
+pub fn identity_of(directory: &Path) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Identity {
+        id: String,
+    }
+    let text = std::fs::read(directory.join(layout::STORE)).ok()?;
+    serde_json::from_slice::<Identity>(&text).ok().map(|identity| identity.id)
+}
+
+/// The directories of the runs that use a store, as far as it knows.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn runs_of(store: &dyn BlobStore) -> Result<Vec<(RunId, PathBuf)>, StoreError> {
+    let mut found = Vec::new();
+    for path in store.list_documents(RUNS).await? {
+        let run = path.strip_prefix(RUNS).and_then(|rest| rest.split('/').next());
+        let Some(run) = run.and_then(|run| run.parse().ok()) else { continue };
+        let Some(text) = store.get_document(&path).await? else { continue };
+        found.push((run, PathBuf::from(String::from_utf8_lossy(&text).into_owned())));
+    }
+    Ok(found)
+}
+
+/// The way from one absolute directory to another.
+fn relative(from: &Path, to: &Path) -> PathBuf {
+    let common = from.components().zip(to.components()).take_while(|(a, b)| a == b).count();
+    let up = from.components().skip(common).map(|_| Component::ParentDir);
+    up.chain(to.components().skip(common)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_worker::store::fs::FsStore;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn store_is_found_when_run_and_store_move_together_or_stay() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let root = temp.path().canonicalize().expect("there");
+        let (run_dir, blobs) = (root.join("jobs/run"), root.join("elsewhere/blobs"));
+        std::fs::create_dir_all(&run_dir).expect("creatable");
+        let store = FsStore::open(&blobs).await.expect("a store");
+        let run = RunId::from_bytes([3; 16]);
+        note(&run_dir, run, &store, &blobs).await.expect("noted");
+        assert_eq!(find(&run_dir), Ok(blobs.clone()));
+        let users = runs_of(&store).await.expect("readable");
+        assert_eq!(users, [(run, run_dir.clone())]);
+
+        // The run alone is moved.
+        let moved = root.join("archive/of/runs/run");
+        std::fs::create_dir_all(moved.parent().expect("below")).expect("creatable");
+        std::fs::rename(&run_dir, &moved).expect("movable");
+        assert_eq!(find(&moved), Ok(blobs.clone()));
+        note(&moved, run, &store, &blobs).await.expect("noted");
+        assert_eq!(runs_of(&store).await.expect("readable").len(), 2);
+
+        // Both are moved; another store stands where this one was.
+        let whole = root.join("whole");
+        std::fs::create_dir(&whole).expect("creatable");
+        for name in ["archive", "elsewhere"] {
+            std::fs::rename(root.join(name), whole.join(name)).expect("movable");
+        }
+        drop(FsStore::open(&blobs).await.expect("another store"));
+        let run_dir = whole.join("archive/of/runs/run");
+        assert_eq!(find(&run_dir), Ok(whole.join("elsewhere/blobs")));
+
+        std::fs::remove_dir_all(whole.join("elsewhere")).expect("removable");
+        let missing = find(&run_dir).expect_err("it is gone");
+        assert_eq!(missing.note.expect("noted").directory, blobs);
+        assert!(missing.looked.contains(&blobs), "{:?}", missing.looked);
+    }
+}
