@@ -13,7 +13,7 @@ use super::embedded::Sitting;
 use super::local::{explain, former_plan};
 use super::lock::{Patience, Shared, Taking};
 use super::manifest::RunState;
-use super::{JobPlanner, Keeper, Opening, RunError, RunFacts, file, open};
+use super::{JobPlanner, Keeper, Opening, Reopen, RunError, RunFacts, file, open};
 use crate::config::Job;
 use crate::core::Bounds;
 use crate::journal::Layout;
@@ -41,6 +41,8 @@ pub struct ClusterJob {
     pub events: mpsc::Sender<Vec<RunEvent>>,
     /// Stops asked for by the user.
     pub stops: mpsc::Receiver<StopLevel>,
+    /// Settled trials that run again.
+    pub reopen: Option<Reopen>,
 }
 
 impl ClusterJob {
@@ -49,9 +51,8 @@ impl ClusterJob {
     /// # Errors
     /// [`RunError`].
     pub async fn run(self) -> Result<Sitting, RunError> {
-        let Self { job, mut plan, store, dispatch, board, pool, patience, bounds, events, stops } =
-            self;
-        let mut stops = stops;
+        let Self { job, mut plan, store, dispatch, board, pool, patience, .. } = self;
+        let Self { bounds, events, mut stops, reopen, .. } = self;
         let layout = Layout::new(job.run_dir());
         let former = former_plan(&layout)?;
         if let Some(former) = &former {
@@ -65,14 +66,15 @@ impl ClusterJob {
         };
         let opening = Opening {
             layout: layout.clone(),
-            job: job.name,
+            job: job.name.clone(),
             plan: plan.digest(),
             permits: job.n_concurrent_trials as usize,
             retry: job.retry,
             taking: Taking { patience, shared: Some(Shared { board, facts }) },
             bounds,
+            reopen,
         };
-        let planner = JobPlanner::new(Arc::clone(&plan)).paced(job.pacing);
+        let planner = JobPlanner::new(Arc::clone(&plan)).paced(job.pacing());
         let opened = open::begin(opening, planner, events.clone(), &mut stops).await;
         let (run, lock, planner) =
             opened.map_err(|error| explain(error, former.as_ref(), &plan))?;

@@ -111,7 +111,7 @@ pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Sitting,
     let reaping = reap(providers, Arc::clone(&owners), clean);
 
     let (shutdown, told) = watch::channel(Shutdown::No);
-    let config = worker_config(&dirs, slots);
+    let config = worker_config(&dirs, host::executions(slots));
     let worker = Worker::new(config, queue.clone(), Arc::clone(&store), runner);
     let (worker, quiesced) = work(worker, told);
     let (recover, recovered) = oneshot::channel();

@@ -104,4 +104,8 @@ impl Planner for JobPlanner {
     fn name(&self, ordinal: u64) -> TrialName {
         self.trial(ordinal).name
     }
+
+    fn commit(&self, ordinal: u64) -> Option<String> {
+        self.plan.tasks()[self.trial(ordinal).task].git_commit_id.clone()
+    }
 }

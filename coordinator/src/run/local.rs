@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
+use rollout_protocol::dependency::Dependency;
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::disk::DiskWatch;
 use rollout_worker::environment::Labels;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::{LocalRunner, Runner};
@@ -18,12 +20,12 @@ use tokio::sync::mpsc;
 
 use super::embedded::{self, Embedded, Equipment, Sitting};
 use super::open::Opening;
-use super::{JobPlanner, OpenError, RunError, Taking, file, lock};
+use super::{JobPlanner, OpenError, Reopen, RunError, Taking, file, lock};
 use crate::config::Job;
 use crate::core::Bounds;
 use crate::host::{self, HostPaths};
 use crate::journal::Layout;
-use crate::plan::{self, JobPlan, PlanDocument};
+use crate::plan::{self, JobPlan, PlanDocument, PlanError};
 
 /// Hints that wait for the engine; more are dropped.
 const HINTS: usize = 256;
@@ -46,6 +48,8 @@ pub struct LocalJob {
     pub stops: mpsc::Receiver<StopLevel>,
     /// How the run is taken from another owner.
     pub taking: Taking,
+    /// Settled trials that run again.
+    pub reopen: Option<Reopen>,
 }
 
 impl LocalJob {
@@ -54,7 +58,7 @@ impl LocalJob {
     /// # Errors
     /// [`RunError`].
     pub async fn run(self) -> Result<Sitting, RunError> {
-        let Self { job, mut plan, store, host, environment, events, stops, taking } = self;
+        let Self { job, mut plan, store, host, environment, events, stops, taking, reopen } = self;
         let layout = Layout::new(job.run_dir());
         let former = former_plan(&layout)?;
         if let Some(former) = &former {
@@ -69,6 +73,7 @@ impl LocalJob {
             retry: job.retry,
             taking,
             bounds: Bounds::default(),
+            reopen,
         };
         let (hints_in, hints) = mpsc::channel(HINTS);
         let variables = variables(&job, environment);
@@ -76,7 +81,7 @@ impl LocalJob {
         let document = PlanDocument::from(&*plan);
         let ran = embedded::run(Embedded {
             opening,
-            planner: JobPlanner::new(Arc::clone(&plan)).paced(job.pacing),
+            planner: JobPlanner::new(Arc::clone(&plan)).paced(job.pacing()),
             store,
             slots: job.n_concurrent_trials,
             events,
@@ -99,8 +104,13 @@ pub(super) fn former_plan(layout: &Layout) -> Result<Option<JobPlan>, RunError> 
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
-    let document: PlanDocument = serde_json::from_slice(&bytes).map_err(|e| failed(e.into()))?;
-    JobPlan::try_from(document).map(Some).map_err(|error| failed(std::io::Error::other(error)))
+    let damaged = |reason| RunError::Damaged { path: path.clone(), reason };
+    let document: PlanDocument =
+        serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+    JobPlan::try_from(document).map(Some).map_err(|error| match error {
+        PlanError::Newer { found, known } => RunError::Newer { path: path.clone(), found, known },
+        error => damaged(error.to_string()),
+    })
 }
 
 /// Adds to the refusal of another plan what differs.
@@ -163,8 +173,13 @@ impl Runner for Hinting {
                 attempt: context.attempt,
             },
             hints: self.hints.clone(),
+            parked: Mutex::default(),
         });
         self.inner.run(context).await
+    }
+
+    fn disks(&self) -> Arc<DiskWatch> {
+        self.inner.disks()
     }
 }
 
@@ -174,6 +189,7 @@ struct Hints {
     labels: Labels,
     trial: TrialName,
     hints: mpsc::Sender<EventKind>,
+    parked: Mutex<Option<Dependency>>,
 }
 
 impl PhaseSink for Hints {
@@ -183,5 +199,23 @@ impl PhaseSink for Hints {
         let trial = self.trial.clone();
         // Only a hint: lost when the engine is busy.
         let _full = self.hints.try_send(EventKind::TrialPhase { item, trial, try_id, exec, phase });
+    }
+
+    fn parked(&self, on: Option<Dependency>) {
+        self.inner.parked(on);
+        let changed = {
+            let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *parked, on) != on
+        };
+        if !changed {
+            return;
+        }
+        let Labels { item, try_id, exec, .. } = self.labels;
+        let trial = self.trial.clone();
+        let kind = match on {
+            Some(dependency) => EventKind::TrialParked { item, trial, try_id, exec, dependency },
+            None => EventKind::TrialUnparked { item, trial, try_id, exec },
+        };
+        let _full = self.hints.try_send(kind);
     }
 }

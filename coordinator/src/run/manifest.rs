@@ -39,6 +39,9 @@ pub struct Manifest {
     pub journal: JournalHead,
     /// Files of terminal records that will not change any more.
     pub sealed: Vec<SealedRecords>,
+    /// Digest of everything else in it; manifests of former versions have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Digest>,
 }
 
 /// What a run is doing.
@@ -79,7 +82,7 @@ impl Manifest {
     /// Reads the manifest of a run directory; `None` when there is none.
     ///
     /// # Errors
-    /// [`RunError::File`] when it cannot be read, is damaged, or is of a newer format.
+    /// [`RunError`] when it cannot be read, is damaged, or is of a newer format.
     pub fn read(layout: &Layout) -> Result<Option<Self>, RunError> {
         let path = layout.manifest();
         let failed = |source| RunError::File { action: "read", path: path.clone(), source };
@@ -88,13 +91,15 @@ impl Manifest {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error)),
         };
-        let manifest: Self = serde_json::from_slice(&bytes).map_err(|e| failed(e.into()))?;
-        if manifest.format > RUN_FORMAT {
-            let text = format!(
-                "it has format {}, this version reads up to {RUN_FORMAT}: use a newer rollout",
-                manifest.format
-            );
-            return Err(failed(std::io::Error::other(text)));
+        let damaged = |reason| RunError::Damaged { path: path.clone(), reason };
+        let manifest: Self =
+            serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+        let Self { format: found, digest, .. } = manifest;
+        if found > RUN_FORMAT {
+            return Err(RunError::Newer { path, found, known: RUN_FORMAT });
+        }
+        if digest.is_some_and(|digest| digest != manifest.content()) {
+            return Err(damaged("its content has another digest than it says".to_owned()));
         }
         Ok(Some(manifest))
     }
@@ -104,6 +109,13 @@ impl Manifest {
     /// # Errors
     /// [`RunError::File`].
     pub fn write(&self, layout: &Layout) -> Result<(), RunError> {
-        super::file::write_json(&layout.manifest(), self)
+        let whole = Self { digest: Some(self.content()), ..self.clone() };
+        super::file::write_json(&layout.manifest(), &whole)
+    }
+
+    /// Digest of everything but the digest.
+    fn content(&self) -> Digest {
+        let bare = Self { digest: None, ..self.clone() };
+        Digest::of(&serde_json::to_vec(&bare).expect("text keys only"))
     }
 }

@@ -16,6 +16,8 @@ mod manifest;
 mod open;
 mod planner;
 mod records;
+mod reopen;
+pub mod repair;
 pub mod signals;
 pub mod tickets;
 
@@ -29,6 +31,7 @@ pub use lock::{
 pub use manifest::{Manifest, RunState};
 pub use open::{OpenError, OpenRun, Opening, begin};
 pub use planner::Planner;
+pub use reopen::Reopen;
 
 use rollout_worker::port::QueueError;
 
@@ -59,6 +62,24 @@ pub enum RunError {
         /// The system's error.
         #[source]
         source: std::io::Error,
+    },
+    /// A document of the run directory is damaged.
+    #[error("{} is damaged: {reason}", path.display())]
+    Damaged {
+        /// The document.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A document of the run directory was written by a newer version.
+    #[error("{} has format {found}, this version reads up to {known}", path.display())]
+    Newer {
+        /// The document.
+        path: std::path::PathBuf,
+        /// Its format.
+        found: u32,
+        /// The newest format that can be read.
+        known: u32,
     },
     /// This program was built without a provider.
     #[error("this rollout was built without the `{0}` environment")]

@@ -1,6 +1,6 @@
 //! Opening a run directory: lock, replay, a new epoch.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rollout_protocol::Timestamp;
@@ -15,8 +15,9 @@ use rollout_worker::supervise;
 use tokio::sync::mpsc;
 
 use super::lock::{self, LockError, RunLock, Taken, Taking};
-use super::manifest::Manifest;
+use super::manifest::{Manifest, SealedRecords};
 use super::records::RecordsWriter;
+use super::reopen::{Reopen, Superseded};
 use super::{Fence, Planner, RunError};
 use crate::core::{Bounds, Core, Effect, Former, Opened, Record, Settings, Settled, Takeover};
 use crate::journal::{self, JournalError, Layout, Replay, Writer};
@@ -44,6 +45,8 @@ pub struct Opening {
     pub taking: Taking,
     /// Waits, for a run whose workers are elsewhere.
     pub bounds: Bounds,
+    /// Settled trials that run again.
+    pub reopen: Option<Reopen>,
 }
 
 /// A run that this process owns.
@@ -130,6 +133,18 @@ pub enum OpenError {
         /// What differs from the plan of the last sitting, a line each.
         differences: Vec<String>,
     },
+    /// Trials that should run again, but have no result.
+    #[error(
+        "the run in {} has no settled trial {}: names are `agent/dataset/task__attempt`",
+        root.display(),
+        names.join(", ")
+    )]
+    NotSettled {
+        /// The run directory.
+        root: PathBuf,
+        /// Their names, as they were given.
+        names: Vec<String>,
+    },
 }
 
 /// Takes the lock and opens the run. A stop ends the wait for another owner.
@@ -173,31 +188,27 @@ fn open(
     planner: &dyn Planner,
     events: &mpsc::Sender<Vec<RunEvent>>,
 ) -> Result<OpenRun, RunError> {
-    let Opening { layout, job, plan, permits, retry, bounds, .. } = opening;
+    let Opening { layout, job, plan, permits, retry, bounds, reopen, .. } = opening;
     let (root, epoch) = (layout.root().to_owned(), taken.epoch);
     let manifest = Manifest::read(&layout)?;
     let damaged = |source| OpenError::Journal { root: root.clone(), source };
-    // Files that were sealed under another plan may hold other settlements.
-    let same_plan = manifest.as_ref().filter(|manifest| manifest.plan == plan);
-    let sealed = same_plan.map(|manifest| manifest.sealed.clone()).unwrap_or_default();
-    let records = RecordsWriter::start(&layout, epoch, sealed)?;
+    let reopened = journal::Survey::of(&layout).map_err(damaged)?.reopened();
+    let unchanged = reopen.is_none() && reopened.is_empty();
+    let sealed = manifest.as_ref().filter(|_| unchanged).map(|m| sealed_under(m, plan));
+    let records = RecordsWriter::start(&layout, epoch, sealed.unwrap_or_default())?;
     let noted = manifest.as_ref().map(|m| (m.journal.epoch, m.journal.durable_bytes));
     let confirmed = taken.head.map(|head| (head.epoch, head.bytes));
     let durable: Vec<_> = noted.into_iter().chain(confirmed).collect();
 
     let settings = Settings { run: RunId::from_bytes([0; 16]), epoch, permits, retry, bounds };
     let core = Core::new(settings);
-    let mut replaying = Replaying::new(core, planner, events, &records, &job, epoch);
+    let superseded = Superseded::new(reopened, reopen);
+    let mut replaying = Replaying::new(core, planner, events, &records, &job, epoch, superseded);
     let replay = journal::replay(&layout, &durable, |at, record| replaying.apply(at, record))
         .map_err(damaged)?;
     replaying.send();
-    let Replaying { mut core, changed, .. } = replaying;
-    if !changed.is_empty() {
-        let count = changed.len();
-        let names = changed.into_iter().take(NAMED).collect();
-        return Err(OpenError::Changed { root, count, names, differences: Vec::new() }.into());
-    }
-
+    let Replaying { mut core, changed, mut superseded, .. } = replaying;
+    check(&root, changed, &superseded)?;
     let now = Timestamp::now();
     let known = replay.as_ref().map(|replay| replay.first.1.run);
     let run = known.or(taken.run).unwrap_or_else(|| RunId::from_bytes(rand::random()));
@@ -208,7 +219,12 @@ fn open(
     if let Some(former) = former {
         journal::persist(&layout, former.epoch).map_err(damaged)?;
     }
-    let writer = begin_epoch(&layout, now, opened(run, plan, retry, former, &taken))?;
+    let opened = Opened {
+        reopened: superseded.chosen().to_vec(),
+        ..opened(run, plan, retry, former, &taken)
+    };
+    reopen_items(&mut core, now, &opened, &mut superseded);
+    let writer = begin_epoch(&layout, now, opened)?;
     if replay.is_none() {
         send_started(events, &job, run, epoch, planner.total(), created_at);
     }
@@ -234,6 +250,34 @@ fn open(
     Ok(open)
 }
 
+/// The sealed files of records that hold the settlements of this plan. Those of another plan may
+/// hold others, and so may those of before a trial was reopened.
+fn sealed_under(manifest: &Manifest, plan: Digest) -> Vec<SealedRecords> {
+    if manifest.plan == plan { manifest.sealed.clone() } else { Vec::new() }
+}
+
+/// Refuses the sitting when results are of another plan, or what is to be reopened has none.
+fn check(root: &Path, changed: Vec<String>, superseded: &Superseded) -> Result<(), OpenError> {
+    let root = root.to_owned();
+    if !changed.is_empty() {
+        let count = changed.len();
+        let names = changed.into_iter().take(NAMED).collect();
+        return Err(OpenError::Changed { root, count, names, differences: Vec::new() });
+    }
+    let names = superseded.unknown();
+    if names.is_empty() { Ok(()) } else { Err(OpenError::NotSettled { root, names }) }
+}
+
+/// Takes back the settlements that an opening names.
+fn reopen_items(core: &mut Core, at: Timestamp, opened: &Opened, superseded: &mut Superseded) {
+    let mut none = Vec::new();
+    core.apply(at, Record::Opened(opened.clone()), &mut none);
+    debug_assert!(none.is_empty(), "an opening settles nothing");
+    for item in &opened.reopened {
+        core.recall(*item, at, superseded.reopened(*item));
+    }
+}
+
 /// The first record of this sitting.
 fn opened(
     run: RunId,
@@ -253,6 +297,8 @@ fn opened(
         former,
         holder: taken.shared.then_some(taken.owner.id),
         takeover: taken.takeover.clone(),
+        replaces: Vec::new(),
+        reopened: Vec::new(),
     }
 }
 
@@ -289,6 +335,7 @@ struct Replaying<'a> {
     batch: Vec<RunEvent>,
     changed: Vec<String>,
     effects: Vec<Effect>,
+    superseded: Superseded,
 }
 
 impl<'a> Replaying<'a> {
@@ -299,6 +346,7 @@ impl<'a> Replaying<'a> {
         records: &'a RecordsWriter,
         job: &'a str,
         epoch: u32,
+        superseded: Superseded,
     ) -> Self {
         Self {
             core,
@@ -311,6 +359,7 @@ impl<'a> Replaying<'a> {
             batch: Vec::new(),
             changed: Vec::new(),
             effects: Vec::new(),
+            superseded,
         }
     }
 
@@ -321,6 +370,10 @@ impl<'a> Replaying<'a> {
             self.started = true;
             let total = self.planner.total();
             send_started(self.events, self.job, opened.run, self.epoch, total, at);
+        }
+        if let Record::Opened(opened) = &record {
+            reopen_items(&mut self.core, at, opened, &mut self.superseded);
+            return;
         }
         let mut effects = std::mem::take(&mut self.effects);
         self.core.apply(at, record, &mut effects);
@@ -337,12 +390,14 @@ impl<'a> Replaying<'a> {
     fn settled(&mut self, settled: Settled) {
         let Some(planned) = self.planner.find(&settled.item) else { return };
         let trial = self.planner.name(planned.ordinal);
+        let Some(settled) = self.superseded.take(settled, &trial) else { return };
         if self.core.settled_spec(&settled.item) != Some(planned.spec) {
             self.changed.push(trial.to_string());
             return;
         }
         let at = settled.at;
-        let settlement = Arc::new(settlement(settled, trial));
+        let commit = self.planner.commit(planned.ordinal);
+        let settlement = Arc::new(settlement(settled, trial, commit));
         self.batch.push(RunEvent {
             at,
             kind: EventKind::TrialSettled { ordinal: planned.ordinal, replayed: true, settlement },
@@ -370,9 +425,10 @@ impl<'a> Replaying<'a> {
 pub(super) fn settlement(
     settled: Settled,
     trial: rollout_protocol::spec::trial::TrialName,
+    task_git_commit_id: Option<String>,
 ) -> Settlement {
     let Settled { item, by, verdict, superseded, at, .. } = settled;
-    Settlement { item, trial, by, verdict, superseded, settled_at: at }
+    Settlement { item, trial, by, verdict, superseded, settled_at: at, task_git_commit_id }
 }
 
 fn send(events: &mpsc::Sender<Vec<RunEvent>>, batch: Vec<RunEvent>) {

@@ -36,6 +36,12 @@ pub trait Planner: Send {
     /// The name of the item at a position of the plan.
     fn name(&self, ordinal: u64) -> TrialName;
 
+    /// Commit of the repository that the item's task is from, where there is one.
+    fn commit(&self, ordinal: u64) -> Option<String> {
+        let _none = ordinal;
+        None
+    }
+
     /// Rings when a plan that grows has more items than before, or will have no more. A plan that
     /// is whole from the beginning has none.
     fn growth(&self) -> Option<Arc<Notify>> {

@@ -94,6 +94,7 @@ mod tests {
             providers: [(ProviderKind::Process, Default::default())].into(),
             variables: BTreeSet::new(),
             draining: false,
+            low_disk: false,
             gone: false,
             executions: Vec::new(),
         }

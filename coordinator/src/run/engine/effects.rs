@@ -33,14 +33,19 @@ impl<P: Planner> Engine<P> {
                 Effect::Settled(settled) => {
                     let spec = self.run.core.settled_spec(&settled.item);
                     self.planner.settled(&settled, spec);
+                    self.live.settle(&settled.item);
                     let event = self.settled(*settled);
                     if let Some(EventKind::TrialSettled { settlement, .. }) = &event {
                         settlements.push(Arc::clone(settlement));
                     }
                     events.extend(event);
                 }
-                Effect::Retry(retry) => events.push(self.retry(*retry)),
+                Effect::Retry(retry) => {
+                    self.live.end(&retry.item, &retry.exec);
+                    events.push(self.retry(*retry));
+                }
                 Effect::Lost { item, ordinal, try_id, exec } => {
+                    self.live.end(&item, &exec);
                     let trial = self.planner.name(ordinal);
                     events.push(EventKind::TrialLost { item, trial, try_id, exec });
                 }
@@ -73,13 +78,14 @@ impl<P: Planner> Engine<P> {
     fn settled(&self, settled: Settled) -> Option<EventKind> {
         let ordinal = settled.ordinal?;
         let trial = self.planner.name(ordinal);
-        let settlement = Arc::new(settlement(settled, trial));
+        let commit = self.planner.commit(ordinal);
+        let settlement = Arc::new(settlement(settled, trial, commit));
         Some(EventKind::TrialSettled { ordinal, replayed: false, settlement })
     }
 
     fn retry(&self, retry: Retry) -> EventKind {
-        let Retry { item, ordinal, try_id, error, wait_ms } = retry;
+        let Retry { item, ordinal, try_id, exec, error, wait_ms } = retry;
         let trial = self.planner.name(ordinal);
-        EventKind::TrialRetry { item, trial, try_id, error, wait_ms }
+        EventKind::TrialRetry { item, trial, try_id, exec, error, wait_ms }
     }
 }

@@ -2,6 +2,7 @@
 
 mod close;
 mod effects;
+mod live;
 mod news;
 mod outlet;
 mod sources;
@@ -14,8 +15,6 @@ use std::time::Duration;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::event::{EventKind, RunEvent};
-use rollout_protocol::id::ExecId;
-use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::claim::Answer;
 use rollout_protocol::wire::command::Receipt;
 use rollout_protocol::wire::control::StopLevel;
@@ -23,6 +22,7 @@ use rollout_worker::port::{Position, Reported};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use self::live::LiveExecutions;
 pub use self::outlet::Outlet;
 use self::sources::Turn;
 pub use self::sources::{News, Sources, Workers};
@@ -72,8 +72,8 @@ pub struct Engine<P> {
     durable: Option<Position>,
     /// Place of the last report that the core was told.
     handled: watch::Sender<Option<Position>>,
-    /// The phases that hellos showed last.
-    phases: HashMap<ExecId, Phase>,
+    /// The executions that events show as running.
+    live: LiveExecutions,
     manifest_due: Instant,
     quiesced: bool,
     recovered: bool,
@@ -135,7 +135,7 @@ impl<P: Planner> Engine<P> {
             on_its_way: None,
             durable: position,
             handled: watch::Sender::new(position),
-            phases: HashMap::new(),
+            live: LiveExecutions::default(),
             manifest_due: now,
             quiesced: false,
             recovered: false,
@@ -162,11 +162,7 @@ impl<P: Planner> Engine<P> {
 
     /// Gives the core one input.
     pub fn handle(&mut self, input: Input) {
-        let now = Now {
-            monotonic_ms: self.monotonic_ms(),
-            wall: Timestamp::now(),
-            random: rand::random(),
-        };
+        let now = Now { monotonic_ms: self.monotonic_ms(), wall: Timestamp::now() };
         let mut out = Recorder { writer: &mut self.run.writer, effects: &mut self.made };
         self.run.core.handle(now, input, &mut out);
     }
@@ -211,7 +207,7 @@ impl<P: Planner> Engine<P> {
             Some(level) = sources.stops.recv() => self.stop(level),
             () = grown(self.growth.as_deref()) => {}
             () = tickets::news(self.tickets.as_deref()) => {}
-            Some(hint) = sources.hints.recv() => self.emit(vec![hint]).await,
+            Some(hint) = sources.hints.recv() => self.on_hint(hint).await,
             turn = sources.workers.turn([self.recovered, self.quiesced, self.reaped]) => {
                 self.drain_reports(&mut sources.reports);
                 while let Ok(level) = sources.stops.try_recv() {

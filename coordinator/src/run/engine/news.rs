@@ -1,15 +1,13 @@
 //! What is learnt of workers, queue and users, as inputs of the core.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use rollout_protocol::event::EventKind;
-use rollout_protocol::id::ExecId;
-use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::command::{Command, Receipt};
 use rollout_protocol::wire::hello::Running;
 use rollout_worker::port::{PendingClaim, PendingCommand, SeenHello};
 
+use super::live::LiveExecution;
 use super::{Engine, News};
 use crate::core::Input;
 use crate::run::distributed::Capacity;
@@ -84,32 +82,26 @@ impl<P: Planner> Engine<P> {
         // Who asked and no longer waits asks again.
         self.claims.retain(|_, reply| !reply.is_closed());
         self.show_stages(&hellos);
-        let moved = self.moved(&hellos);
+        let shown = self.shown(&hellos);
         self.handle(Input::HellosKept(kept));
         self.handle(Input::Hellos(hellos));
+        // The core knows now which of these run.
+        let moved = self.moved(shown.into_iter());
         if !moved.is_empty() {
             self.emit(moved).await;
         }
     }
 
-    /// The executions of this run whose phase is another than in the hellos before.
-    fn moved(&mut self, hellos: &[SeenHello]) -> Vec<EventKind> {
+    /// The executions of this run that hellos show.
+    fn shown(&self, hellos: &[SeenHello]) -> Vec<LiveExecution> {
         let run = self.run.run;
         let shown = hellos.iter().flat_map(|seen| &seen.hello.executions);
-        let mut phases: HashMap<ExecId, Phase> = HashMap::with_capacity(self.phases.len());
-        let mut moved = Vec::new();
-        for running in shown.filter(|running| running.run == run && !running.claiming) {
-            let Running { item, try_id, exec, phase, .. } = *running;
-            phases.insert(exec, phase);
-            if self.phases.get(&exec) == Some(&phase) {
-                continue;
-            }
-            if let Some(ordinal) = self.run.core.ordinal(&item) {
-                let trial = self.planner.name(ordinal);
-                moved.push(EventKind::TrialPhase { item, trial, try_id, exec, phase });
-            }
-        }
-        self.phases = phases;
-        moved
+        let shown = shown.filter(|running| running.run == run && !running.claiming);
+        shown
+            .map(|running| {
+                let Running { item, try_id, exec, phase, parked, .. } = *running;
+                LiveExecution { item, try_id, exec, phase, parked }
+            })
+            .collect()
     }
 }

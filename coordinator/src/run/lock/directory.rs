@@ -16,7 +16,7 @@ use super::note::{self, Note};
 use super::owner::{FileId, LockOwner};
 use super::{LockError, Lost, Patience};
 use crate::core::Takeover;
-use crate::journal::{Layout, Survey};
+use crate::journal::{self, Layout};
 use crate::run::file;
 
 /// Time between two heartbeats.
@@ -139,7 +139,7 @@ impl Contender {
     /// Notes down that this process is the owner, and lets that note beat.
     pub(super) fn hold(self) -> Result<DirectoryLock, LockError> {
         let Self { layout, owner, file: locked, newest, .. } = self;
-        let epoch = Survey::of(&layout)?.next_epoch().max(newest.saturating_add(1));
+        let epoch = journal::next_epoch(&layout)?.max(newest.saturating_add(1));
         let note = Note::new(owner, epoch);
         file::sweep(layout.root()).map_err(LockError::io(layout.root()))?;
         let path = layout.lock_info();
@@ -248,7 +248,7 @@ impl Held {
             Some(found) if found.epoch > mine.epoch => Some(Lost { by: found.describe() }),
             // A successor that has ended took its note away. Its segment stays.
             _ => {
-                let newest = Survey::of(&self.layout).ok()?.next_epoch() - 1;
+                let newest = journal::next_epoch(&self.layout).ok()? - 1;
                 let by = || format!("sitting {newest}, which has ended");
                 (newest > mine.epoch).then(|| Lost { by: by() })
             }

@@ -245,6 +245,25 @@ impl RunLock {
         Ok((Self { kept, directory }, taken))
     }
 
+    /// Takes the lock of an existing run directory alone, whatever its journal holds. A stop ends
+    /// the wait for another owner.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub(crate) async fn of_directory(
+        layout: &Layout,
+        patience: Patience,
+        stops: &mut mpsc::Receiver<StopLevel>,
+    ) -> Result<Self, LockError> {
+        let (directory, _) = take_directory(layout, patience, stops).await?;
+        Ok(Self { kept: None, directory })
+    }
+
+    /// The epoch that goes with the lock of the directory.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.directory.epoch()
+    }
+
     /// Whom the engine tells what is durable, if the run is on a board.
     pub fn keeper(&self) -> Option<Keeper> {
         self.kept.as_ref().map(|kept| Keeper::Lock(kept.standing.clone()))

@@ -33,7 +33,7 @@ fn contend(
     mut contender: Contender,
     patience: Patience,
 ) -> Result<(DirectoryLock, Option<Takeover>), LockError> {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(120);
     loop {
         match contender.attempt(&patience)? {
             Attempt::Taken(takeover) => return Ok((contender.hold()?, takeover)),
@@ -50,7 +50,7 @@ fn take_from(
     local: bool,
     patience: Patience,
 ) -> (DirectoryLock, Option<TakeoverReason>) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(120);
     loop {
         match contend(contender(layout, local), patience) {
             Ok((lock, takeover)) => return (lock, takeover.map(|takeover| takeover.reason)),

@@ -23,7 +23,7 @@ use crate::journal::{self, Layout, Writer};
 use crate::run::Standing;
 use crate::run::manifest::RunState;
 
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A sitting without a core.
 struct Sitting {
@@ -68,6 +68,8 @@ async fn begin(root: &Path, taking: &Taking) -> Result<Sitting, LockError> {
         former: replay.map(|replay| replay.head),
         holder: Some(taken.owner.id),
         takeover: taken.takeover.clone(),
+        replaces: Vec::new(),
+        reopened: Vec::new(),
     };
     let writer = Writer::create(&layout, Timestamp::UNIX_EPOCH, opened)?;
     Ok(Sitting { lock, taken, writer })
