@@ -11,5 +11,6 @@ pub mod repository;
 pub mod run;
 pub mod score;
 pub mod search;
+pub mod steady;
 pub mod validate;
 pub mod work;

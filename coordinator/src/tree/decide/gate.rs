@@ -99,6 +99,16 @@ fn merit(config: &RunConfig, eval: &Eval) -> Option<Reason> {
     (!worth).then_some(Reason::NotWorthExploring)
 }
 
+/// Why an eval that passed the gate did.
+pub(super) fn merits(eval: &Eval) -> Reason {
+    let view = eval.parent_relative.as_ref();
+    let summary = view.and_then(|view| view.recommendation_summary.as_ref());
+    match summary.is_some_and(|summary| summary.should_explore) {
+        true => Reason::WorthExploring,
+        false => Reason::MixedNotRegressed,
+    }
+}
+
 /// Whether the primary metric is worse than the parent's, by its number or by what the score says.
 pub(super) fn primary_regressed(config: &RunConfig, eval: &Eval) -> bool {
     eval.parent_relative.as_ref().is_some_and(|view| {

@@ -47,8 +47,12 @@ pub fn decide(manifest: &mut Manifest, depth: u32, artifacts: &dyn Artifacts) ->
     let beam = manifest.run_config.beam_width as usize;
     let promoted: Vec<EvalId> = ranked.iter().take(beam).map(|rank| rank.eval).collect();
     for (id, mut decision) in decisions {
-        if decision.promotion_reason.is_none() && !promoted.contains(&id) {
-            decision.promotion_reason = Some(Reason::BeyondBeam);
+        if decision.promotion_reason.is_none() {
+            let reason = match promoted.contains(&id) {
+                true => gate::merits(&manifest.evaluations[&id]),
+                false => Reason::BeyondBeam,
+            };
+            decision.promotion_reason = Some(reason);
         }
         if let Some(eval) = manifest.evaluations.get_mut(&id) {
             eval.decision = Some(decision);

@@ -12,7 +12,7 @@ use rollout_worker::supervise;
 
 use super::IdeasFault;
 use super::variables::{IDEAS, LOGS};
-use crate::tree::idea::{IDEA_BYTES, IDEAS_OF_A_NODE};
+use crate::tree::idea::{IDEA_BYTES, IDEAS_OF_A_NODE, not_text};
 
 /// Bounds of everything that is in the directory of ideas: beyond them nobody knows what is there.
 const EVERYTHING: Limits = Limits { entries: IDEAS_OF_A_NODE as u64, bytes: 64 * 1024 * 1024 };
@@ -120,6 +120,9 @@ fn fault(path: &Path) -> Result<Option<String>, IdeasFault> {
         return Ok(Some(format!("it has {bytes} bytes, at most {IDEA_BYTES} are accepted")));
     }
     let content = fs::read(path).map_err(IdeasFault::disk("read", path))?;
+    if let Some(why) = not_text(&content) {
+        return Ok(Some(why));
+    }
     let is_blank = String::from_utf8_lossy(&content).trim().is_empty();
     Ok(is_blank.then(|| "it has no words".to_owned()))
 }

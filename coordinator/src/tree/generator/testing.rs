@@ -111,6 +111,7 @@ impl Bench {
             providers: [(ProviderKind::Docker, provider)].into(),
             files: files.expect("a directory"),
             variables: self.variables.clone(),
+            disks: Arc::default(),
             host: "host".into(),
         };
         let Labels { run, worker, owner, .. } = testing::labels();

@@ -39,7 +39,10 @@ pub(super) async fn all(
     order: &IdeasOrder,
     work: &Path,
 ) -> Result<Vec<Upload>, IdeasFault> {
-    let checkout = generator.run_dir().join(&order.node.worktree_path);
+    let Some(checkout) = &order.node.worktree_path else {
+        return Err(IdeasFault::Defect("the node has no checkout any more".to_owned()));
+    };
+    let checkout = generator.run_dir().join(checkout);
     let mut uploads = vec![Upload::Dir { path: LOGS.to_owned() }];
     let mut add = async |name: String, dir: &Path, limits, path: &str, keep: Filter| {
         let tar = work.join(format!("{name}.tar"));

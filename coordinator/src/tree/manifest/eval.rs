@@ -44,11 +44,11 @@ pub struct Eval {
     pub error: Option<EvalError>,
     /// Where its commands wrote, below the run's directory.
     pub eval_output_root: String,
-    /// Logs and outputs, below it.
-    pub experiment_dir: String,
+    /// Logs and outputs, below it; nothing when they were removed.
+    pub experiment_dir: Option<String>,
     /// The commit that the idea became.
     pub candidate_commit: Option<String>,
-    /// The reference that keeps it.
+    /// The reference that keeps it; nothing when there is none any more. A node has its own.
     pub candidate_ref_name: Option<String>,
     /// Its results, below the run's directory.
     pub candidate_results_csv_path: Option<String>,
@@ -96,6 +96,9 @@ pub struct EvalError {
     pub message: String,
     /// Whether a time limit ended it.
     pub timed_out: bool,
+    /// Whether the infrastructure failed, and not the idea or a command.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub infrastructure: bool,
 }
 
 /// A candidate's results against a baseline's, as far as decisions need them.
@@ -124,7 +127,7 @@ pub struct Decision {
     pub passed_gate: bool,
     /// Its rank among those that may.
     pub rank_score: Option<f64>,
-    /// Why it was not promoted; nothing when it was.
+    /// Why it was promoted, or not. Earlier versions left it out for those that were.
     pub promotion_reason: Option<Reason>,
     /// Whether the primary metric is worse than the parent's.
     pub primary_regressed: bool,
@@ -146,7 +149,7 @@ pub enum Basis {
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $variant:ident = $text:literal;)*) => {
-        /// Why an eval was not promoted: the first that holds, in this order.
+        /// Why an eval was promoted, or not: the first that holds, in this order.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum Reason {
             $($(#[$doc])* #[serde(rename = $text)] $variant,)*
@@ -202,6 +205,10 @@ reasons! {
     Unranked = "missing_rank_score";
     /// It passed, and others are better.
     BeyondBeam = "beyond_beam_width";
+    /// It was promoted: the comparison with its parent is worth exploring.
+    WorthExploring = "should_explore";
+    /// It was promoted: the comparison with its parent is mixed, and the primary metric is no worse.
+    MixedNotRegressed = "mixed_primary_not_regressed";
 }
 
 impl fmt::Display for Reason {

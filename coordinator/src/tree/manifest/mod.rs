@@ -197,7 +197,7 @@ impl Manifest {
     /// How often the results of an eval were thrown away.
     pub fn round(&self, id: EvalId) -> u32 {
         let thrown = |event: &&Event| match &event.kind {
-            EventKind::EvalsRequeued { evals } => evals.contains(&id),
+            EventKind::EvalsRequeued { evals, .. } => evals.contains(&id),
             _ => false,
         };
         u32::try_from(self.events.iter().filter(thrown).count()).unwrap_or(u32::MAX)

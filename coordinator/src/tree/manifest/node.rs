@@ -19,8 +19,8 @@ pub struct Node {
     pub commit: String,
     /// The reference that keeps it.
     pub ref_name: String,
-    /// Its checkout, below the run's directory.
-    pub worktree_path: String,
+    /// Its checkout, below the run's directory, until it was expanded.
+    pub worktree_path: Option<String>,
     /// Its own results, below the run's directory: what its candidates are measured against.
     pub baseline_results_csv_path: String,
     /// Where they came from.

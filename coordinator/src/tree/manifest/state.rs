@@ -111,10 +111,13 @@ pub enum EventKind {
         /// The eval.
         eval: super::super::ids::EvalId,
     },
-    /// Results that nothing was decided about were thrown away, on request.
+    /// Results of the depth under way, or of the last one, were thrown away, on request.
     EvalsRequeued {
         /// The evals.
         evals: Vec<super::super::ids::EvalId>,
+        /// Nodes that had come of them, when the search had ended.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        withdrawn: Vec<NodeId>,
     },
     /// Ideas that were not tried were thrown away, on request.
     IdeasDiscarded {

@@ -5,16 +5,21 @@ use std::fmt::Write as _;
 
 use super::super::manifest::Manifest;
 use super::best::{best_path, standing};
-use super::{idea_name, number, verdict};
+use super::outcome::outcome;
+use super::{idea_name, number};
 
 /// The graph as Markdown with a Mermaid block.
 pub fn graph(manifest: &Manifest) -> String {
-    let mut text = "# Tree\n\n```mermaid\nflowchart TD\n".to_owned();
+    let mut text = "# Tree\n\nNumbers are scores against the results of the root.\n\n\
+                    ```mermaid\nflowchart TD\n"
+        .to_owned();
     let best: BTreeSet<_> = best_path(manifest).into_iter().collect();
     for (id, node) in &manifest.nodes {
         let idea = node.idea_chain.last().map_or("root", |path| idea_name(path));
-        let score = number(standing(manifest, *id).map(|(score, _)| score));
-        let _infallible = writeln!(text, "  n{id}[\"{id} {}<br/>{score}\"]", label(idea));
+        let score =
+            standing(manifest, *id).map(|(score, _)| format!("<br/>root {}", number(Some(score))));
+        let score = score.unwrap_or_default();
+        let _infallible = writeln!(text, "  n{id}[\"{id} {}{score}\"]", label(idea));
         if let Some(parent) = node.parent_node_id {
             let _infallible = writeln!(text, "  n{parent} --> n{id}");
         }
@@ -25,7 +30,7 @@ pub fn graph(manifest: &Manifest) -> String {
     for eval in rejected {
         let (id, parent) = (eval.eval_id, eval.parent_node_id);
         let idea = label(idea_name(&eval.idea_path));
-        let _infallible = writeln!(text, "  e{id}([\"{idea}<br/>{}\"])", label(&verdict(eval)));
+        let _infallible = writeln!(text, "  e{id}([\"{idea}<br/>{}\"])", label(&outcome(eval)));
         let _infallible = writeln!(text, "  n{parent} -.-> e{id}");
     }
     text.push_str("  classDef best stroke-width:3px\n");

@@ -2,10 +2,13 @@
 
 use std::fmt::Write as _;
 
-use super::super::manifest::Manifest;
-use super::best::{best_path, standing};
+use super::super::manifest::{Eval, Manifest};
+use super::best::{best_path, promoted_from, standing};
+use super::outcome::outcome;
+use super::overview::Counts;
+use super::relative::{Relative, signed};
 use super::svg::{escaped, svg};
-use super::{idea_name, number, verdict};
+use super::{idea_name, legend, number, why, word};
 
 const STYLE: &str = "
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif }
@@ -23,12 +26,15 @@ svg .depth { text-anchor: start; fill: currentColor }
 table { border-collapse: collapse; margin: 1rem 0; width: 100% }
 th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid #8883 }
 th.number { text-align: right }
+th.group { border-bottom: none }
+.why { font-size: .85rem; opacity: .8 }
+.wide { overflow-x: auto }
 td.number { text-align: right; font-variant-numeric: tabular-nums }
 ";
 
-const KEY: &str = "Large circles are nodes: green is better than the root, red is worse, a blue rim \
-                   is on the best path. Small ones are ideas that were not promoted; point at one \
-                   to see why.";
+const KEY: &str = "Large circles are nodes: by their score against the root, green is better than the \
+                   root and red is worse; a blue rim is on the best path. Small ones are ideas that \
+                   were not promoted; point at one to see why.";
 
 /// The page.
 pub fn html(manifest: &Manifest) -> String {
@@ -50,9 +56,12 @@ fn sentence(manifest: &Manifest) -> String {
     let promoted = manifest.nodes.len().saturating_sub(1);
     let best = best_path(manifest).last().and_then(|id| standing(manifest, *id));
     format!(
-        "{} ideas tried, {promoted} promoted, best score against the root {}.",
-        manifest.evaluations.len(),
-        number(best.map(|(score, _)| score))
+        "Ideas tried: {}; {promoted} promoted; best score against the root {}. Ideas that a generator \
+         is shown: {}. {}",
+        Counts::of(manifest),
+        number(best.map(|(score, _)| score)),
+        word(manifest.run_config.ideas_context_strategy),
+        legend(manifest)
     )
 }
 
@@ -62,31 +71,72 @@ fn way(manifest: &Manifest, page: &mut String) {
         let node = manifest.node(id);
         let idea = node.idea_chain.last().map_or("root", |path| idea_name(path));
         let (idea, commit) = (escaped(idea), escaped(&node.commit));
-        let _infallible = writeln!(page, "<li>{id} {idea} <code>{commit}</code></li>");
+        let results = escaped(&node.baseline_results_csv_path);
+        let mut numbers = String::new();
+        if let (Some((score, delta)), Some(eval)) =
+            (standing(manifest, id), promoted_from(manifest, id))
+        {
+            let parent = eval.parent_relative.as_ref().and_then(|view| view.primary_delta);
+            numbers = format!(
+                ": against the root score {}, primary {}; against the parent primary {}",
+                number(Some(score)),
+                signed(delta),
+                signed(parent)
+            );
+        }
+        let _infallible = writeln!(
+            page,
+            "<li>{id} {idea}{numbers}<br><code>{commit}</code>, results <code>{results}</code></li>"
+        );
     }
     page.push_str("</ol>\n");
 }
 
+/// The table of all evals, with a group of columns for each baseline.
 fn evals(manifest: &Manifest, page: &mut String) {
     page.push_str(
-        "<h2>Ideas</h2>\n<table>\n<tr><th>eval</th><th>depth</th><th>parent</th><th>idea</th>\
-         <th class=\"number\">score</th><th class=\"number\">primary</th><th>outcome</th></tr>\n",
+        "<h2>Ideas</h2>\n<div class=\"wide\">\n<table>\n<tr><th class=\"group\" colspan=\"4\"></th>\
+         <th class=\"group\" colspan=\"4\">against the root</th>\
+         <th class=\"group\" colspan=\"4\">against the parent</th>\
+         <th class=\"group\" colspan=\"3\"></th></tr>\n\
+         <tr><th>eval</th><th>depth</th><th>parent</th><th>idea</th>\
+         <th class=\"number\">rank</th><th>grade</th><th>explore</th><th class=\"number\">primary</th>\
+         <th>baseline</th><th>grade</th><th>explore</th><th class=\"number\">primary</th>\
+         <th>outcome</th><th>commit</th><th>results</th></tr>\n",
     );
     for eval in manifest.evaluations.values() {
-        let rank = eval.decision.as_ref().and_then(|decision| decision.rank_score);
-        let primary = eval.parent_relative.as_ref().and_then(|view| view.primary_delta);
-        let _infallible = writeln!(
-            page,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"number\">{}</td>\
-             <td class=\"number\">{}</td><td>{}</td></tr>",
-            eval.eval_id,
-            eval.depth,
-            eval.parent_node_id,
-            escaped(idea_name(&eval.idea_path)),
-            number(rank),
-            number(primary),
-            escaped(&verdict(eval))
-        );
+        page.push_str(&row(manifest, eval));
     }
-    page.push_str("</table>\n");
+    page.push_str("</table>\n</div>\n");
+}
+
+fn row(manifest: &Manifest, eval: &Eval) -> String {
+    let rank = eval.decision.as_ref().and_then(|decision| decision.rank_score);
+    let (root, parent) = (Relative::to_root(manifest, eval), Relative::to_parent(manifest, eval));
+    let mut row = format!(
+        "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"number\">{}</td>",
+        eval.eval_id,
+        eval.depth,
+        eval.parent_node_id,
+        escaped(idea_name(&eval.idea_path)),
+        number(rank)
+    );
+    let of = |relative: &Relative| {
+        let [grade, explore, primary] = relative.cells();
+        format!("<td>{grade}</td><td>{explore}</td><td class=\"number\">{primary}</td>")
+    };
+    let code = |text: Option<&str>| match text {
+        Some(text) => format!("<td><code>{}</code></td>", escaped(text)),
+        None => "<td>-</td>".to_owned(),
+    };
+    row.push_str(&of(&root));
+    row.push_str(&code(Some(&parent.baseline_csv_path)));
+    row.push_str(&of(&parent));
+    let why = why(manifest, eval).map(|why| format!("<div class=\"why\">{}</div>", escaped(&why)));
+    let outcome = escaped(&outcome(eval));
+    let _infallible = write!(row, "<td>{outcome}{}</td>", why.unwrap_or_default());
+    let commit = eval.candidate_commit.as_deref().map(|commit| commit.get(..12).unwrap_or(commit));
+    row.push_str(&code(commit));
+    row.push_str(&code(eval.candidate_results_csv_path.as_deref()));
+    row + "</tr>\n"
 }

@@ -1,21 +1,28 @@
 //! Reports of a search, from its manifest alone: equal manifests give equal bytes, and no clock is
 //! in them.
+//!
+//! Every number says what it is relative to: *root* are the results that the search began with,
+//! *parent* those of the node that the idea was tried on.
 
 mod best;
 mod graph;
 mod html;
+mod outcome;
 mod overview;
+mod relative;
 mod summary;
 mod svg;
 #[cfg(test)]
 mod tests;
 
-use super::manifest::{Eval, Reason};
+use super::manifest::Manifest;
 
 pub use best::best_path;
 pub use graph::graph;
 pub use html::html;
-pub use overview::{BestStep, Overview, TriedIdea};
+pub use outcome::why;
+pub use overview::{BestStep, Counts, Overview, TriedIdea};
+pub use relative::Relative;
 pub(crate) use summary::cell;
 pub use summary::summary;
 
@@ -26,16 +33,6 @@ pub type Render = fn(&super::manifest::Manifest) -> String;
 pub const REPORTS: &[(&str, Render)] =
     &[("TREE_SUMMARY.md", summary), ("TREE_GRAPH.md", graph), ("tree.html", html)];
 
-/// What was decided about an eval, in a few words.
-fn verdict(eval: &Eval) -> String {
-    let Some(decision) = &eval.decision else { return "not decided".to_owned() };
-    match (decision.promoted_to_node_id, decision.promotion_reason) {
-        (Some(node), _) => format!("promoted to {node}"),
-        (None, Some(reason)) => reason.to_string(),
-        (None, None) => Reason::BeyondBeam.to_string(),
-    }
-}
-
 /// A number as people read it; what is not there is a dash.
 fn number(value: Option<f64>) -> String {
     value.filter(|value| value.is_finite()).map_or_else(|| "-".to_owned(), |v| format!("{v:.6}"))
@@ -44,4 +41,21 @@ fn number(value: Option<f64>) -> String {
 /// The last part of an idea's path.
 fn idea_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
+}
+
+/// The word that a value has in the manifest.
+fn word<T: serde::Serialize>(value: T) -> String {
+    let value = serde_json::to_value(value).ok();
+    value.as_ref().and_then(|value| value.as_str()).unwrap_or_default().to_owned()
+}
+
+/// The meaning of the numbers, in a sentence or two.
+fn legend(manifest: &Manifest) -> String {
+    let profile = &manifest.run_config.scoring_profile;
+    format!(
+        "\"Root\" is the comparison with the root's results, which ranks; \"parent\" the one with the \
+         results of the node that the idea was tried on, which decides whether it may be promoted. \
+         \"Primary\" is how much better {} is: positive is better.",
+        profile.primary.column
+    )
 }

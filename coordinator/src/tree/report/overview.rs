@@ -1,12 +1,15 @@
 //! A search in brief, for terminals and programs.
 
+use std::fmt;
+
 use serde::Serialize;
 
 use super::super::ids::{EvalId, NodeId};
-use super::super::manifest::{Eval, EvalStatus, Manifest, StopReason};
-use super::super::score::Grade;
-use super::best::{best_path, standing};
-use super::{idea_name, verdict};
+use super::super::manifest::{ContextStrategy, Eval, EvalError, EvalStatus, Manifest, StopReason};
+use super::best::{best_path, promoted_from, standing};
+use super::outcome::outcome;
+use super::relative::Relative;
+use super::{idea_name, why};
 
 /// A search in brief.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -25,12 +28,35 @@ pub struct Overview {
     pub evals: usize,
     /// Those that are settled.
     pub settled: usize,
+    /// How they ended.
+    pub counts: Counts,
     /// Things that could not be removed yet.
     pub deferred_cleanup: usize,
+    /// The ideas that a generator is shown.
+    pub ideas_context_strategy: ContextStrategy,
+    /// Column of the primary metric.
+    pub primary_metric: String,
     /// From the root to the best node.
     pub best_path: Vec<BestStep>,
     /// The ideas that were tried.
     pub ideas: Vec<TriedIdea>,
+}
+
+/// How the evals of a search ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// With results that could be scored.
+    pub scored: usize,
+    /// With results that could not be scored.
+    pub not_scored: usize,
+    /// With an idea that changed nothing.
+    pub no_changes: usize,
+    /// Without results …
+    pub failed: usize,
+    /// … of those, by the infrastructure's fault.
+    pub failed_by_infrastructure: usize,
+    /// Not yet.
+    pub open: usize,
 }
 
 /// A node of the best path.
@@ -40,12 +66,16 @@ pub struct BestStep {
     pub node_id: NodeId,
     /// The idea that led to it; nothing for the root.
     pub idea: Option<String>,
-    /// Its score against the root.
-    pub score: Option<f64>,
-    /// How much better its primary metric is than the root's.
-    pub primary_delta: Option<f64>,
+    /// Its score against the root, by which it ranks.
+    pub rank_score: Option<f64>,
+    /// Its results against the root's; nothing for the root.
+    pub root_relative: Option<Relative>,
+    /// Its results against its parent's; nothing for the root.
+    pub parent_relative: Option<Relative>,
     /// Its commit.
     pub commit: String,
+    /// Its own results: the baseline of the ideas that are tried on it.
+    pub baseline_csv_path: String,
 }
 
 /// An idea that was tried.
@@ -61,16 +91,24 @@ pub struct TriedIdea {
     pub idea: String,
     /// How it ended.
     pub status: EvalStatus,
-    /// Its grade against the parent.
-    pub grade: Option<Grade>,
-    /// How much better its primary metric is than the parent's.
-    pub primary_delta: Option<f64>,
-    /// Its rank, against the root.
+    /// Its score against the root, by which it ranks.
     pub rank_score: Option<f64>,
+    /// Its results against the root's.
+    pub root_relative: Relative,
+    /// Its results against its parent's.
+    pub parent_relative: Relative,
     /// What was decided.
     pub outcome: String,
+    /// Why, as far as more is known than the outcome says.
+    pub why: Option<String>,
+    /// The error, if it failed or its results cannot be used.
+    pub error: Option<EvalError>,
     /// The node that it became.
     pub promoted_to_node_id: Option<NodeId>,
+    /// The commit that it became.
+    pub commit: Option<String>,
+    /// Its results, below the directory of the search.
+    pub candidate_csv_path: Option<String>,
 }
 
 impl Overview {
@@ -86,38 +124,97 @@ impl Overview {
             nodes: manifest.nodes.len(),
             evals: manifest.evaluations.len(),
             settled: settled.count(),
+            counts: Counts::of(manifest),
             deferred_cleanup: state.deferred_cleanup.len(),
+            ideas_context_strategy: manifest.run_config.ideas_context_strategy,
+            primary_metric: manifest.run_config.scoring_profile.primary.column.clone(),
             best_path: best_path(manifest).into_iter().map(|id| step(manifest, id)).collect(),
-            ideas: manifest.evaluations.values().map(tried).collect(),
+            ideas: manifest.evaluations.values().map(|eval| tried(manifest, eval)).collect(),
         }
+    }
+}
+
+impl Counts {
+    /// Those of a manifest.
+    pub fn of(manifest: &Manifest) -> Self {
+        let mut counts = Self::default();
+        for eval in manifest.evaluations.values() {
+            let count = match eval.status {
+                EvalStatus::Completed if eval.parent_relative.is_some() => &mut counts.scored,
+                EvalStatus::Completed => &mut counts.not_scored,
+                EvalStatus::NoChanges => &mut counts.no_changes,
+                EvalStatus::Failed => &mut counts.failed,
+                EvalStatus::Queued | EvalStatus::Running => &mut counts.open,
+            };
+            *count += 1;
+            let ours = eval.error.as_ref().is_some_and(|error| error.infrastructure);
+            counts.failed_by_infrastructure += usize::from(ours);
+        }
+        counts
+    }
+
+    /// All of them.
+    pub fn total(&self) -> usize {
+        self.scored + self.not_scored + self.no_changes + self.failed + self.open
+    }
+
+    /// Whether there were evals, and none of them has results that could be scored or left the
+    /// program as it is.
+    pub fn is_nothing_but_failures(&self) -> bool {
+        self.failed + self.not_scored > 0 && self.scored + self.no_changes + self.open == 0
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.total())?;
+        let parts = [
+            (self.scored, "scored"),
+            (self.not_scored, "with results that cannot be scored"),
+            (self.no_changes, "without changes"),
+            (self.failed, "failed"),
+            (self.open, "open"),
+        ];
+        let parts = parts.into_iter().filter(|(count, _)| *count > 0);
+        for (at, (count, what)) in parts.enumerate() {
+            write!(f, "{}{count} {what}", if at == 0 { " (" } else { ", " })?;
+            if what == "failed" && self.failed_by_infrastructure > 0 {
+                write!(f, " of which {} by the infrastructure", self.failed_by_infrastructure)?;
+            }
+        }
+        if self.total() > 0 { f.write_str(")") } else { Ok(()) }
     }
 }
 
 fn step(manifest: &Manifest, id: NodeId) -> BestStep {
     let node = manifest.node(id);
-    let standing = standing(manifest, id);
+    let eval = promoted_from(manifest, id);
     BestStep {
         node_id: id,
         idea: node.idea_chain.last().map(|path| idea_name(path).to_owned()),
-        score: standing.map(|(score, _)| score),
-        primary_delta: standing.and_then(|(_, delta)| delta),
+        rank_score: standing(manifest, id).map(|(score, _)| score),
+        root_relative: eval.map(|eval| Relative::to_root(manifest, eval)),
+        parent_relative: eval.map(|eval| Relative::to_parent(manifest, eval)),
         commit: node.commit.clone(),
+        baseline_csv_path: node.baseline_results_csv_path.clone(),
     }
 }
 
-fn tried(eval: &Eval) -> TriedIdea {
-    let parent = eval.parent_relative.as_ref();
-    let summary = parent.and_then(|view| view.recommendation_summary.as_ref());
+fn tried(manifest: &Manifest, eval: &Eval) -> TriedIdea {
     TriedIdea {
         eval_id: eval.eval_id,
         depth: eval.depth,
         parent_node_id: eval.parent_node_id,
         idea: idea_name(&eval.idea_path).to_owned(),
         status: eval.status,
-        grade: summary.map(|summary| summary.grade),
-        primary_delta: parent.and_then(|view| view.primary_delta),
         rank_score: eval.decision.as_ref().and_then(|decision| decision.rank_score),
-        outcome: verdict(eval),
+        root_relative: Relative::to_root(manifest, eval),
+        parent_relative: Relative::to_parent(manifest, eval),
+        outcome: outcome(eval),
+        why: why(manifest, eval),
+        error: eval.error.clone(),
         promoted_to_node_id: eval.decision.as_ref().and_then(|d| d.promoted_to_node_id),
+        commit: eval.candidate_commit.clone(),
+        candidate_csv_path: eval.candidate_results_csv_path.clone(),
     }
 }

@@ -3,18 +3,25 @@
 use std::fmt::Write as _;
 
 use super::super::manifest::{Eval, EvalStatus, Manifest};
-use super::best::{best_path, standing};
-use super::{idea_name, number, verdict};
+use super::best::{best_path, promoted_from, standing};
+use super::outcome::outcome;
+use super::overview::Counts;
+use super::relative::{Relative, signed};
+use super::{idea_name, legend, number, why, word};
 use crate::report::escape;
 
 /// The summary as Markdown.
 pub fn summary(manifest: &Manifest) -> String {
     let mut text = format!("# Search {}\n\n", cell(&manifest.tree_run_id));
     config(manifest, &mut text);
+    let _infallible = writeln!(text, "\n{}", cell(&legend(manifest)));
     way(manifest, &mut text);
     let depths = manifest.evaluations.values().map(|eval| eval.depth).max();
     for depth in depths.map(|last| 0..=last).into_iter().flatten() {
-        table(manifest, depth, &mut text);
+        let _infallible = writeln!(text, "\n## Depth {depth}");
+        scores(manifest, depth, &mut text);
+        reasons(manifest, depth, &mut text);
+        files(manifest, depth, &mut text);
     }
     cleanup(manifest, &mut text);
     text
@@ -30,13 +37,9 @@ fn config(manifest: &Manifest, text: &mut String) {
         }
     };
     let state = &manifest.state;
-    let ended = match (state.stopped, state.stop_reason) {
-        (true, Some(reason)) => serde_json::to_value(reason).ok(),
-        _ => None,
-    };
-    let ended = ended.as_ref().and_then(|value| value.as_str()).unwrap_or("not yet");
-    let scope = serde_json::to_value(config.dedupe_scope).ok();
-    let scope = scope.as_ref().and_then(|value| value.as_str()).unwrap_or_default();
+    let ended = state.stop_reason.filter(|_| state.stopped);
+    let ended = ended.map_or_else(|| "not yet".to_owned(), word);
+    let profile = &config.scoring_profile;
     let lines = [
         format!("ideas per node: {}", config.ideas_per_node),
         format!("depth: {}", config.max_depth),
@@ -45,11 +48,17 @@ fn config(manifest: &Manifest, text: &mut String) {
         format!("most seconds of evals: {}", bound(config.budget_seconds)),
         format!("most cost: {}", bound(config.budget_cost)),
         format!("further tries of failed evals: {}", config.eval_retries),
-        format!("ideas may not repeat others of: {}", cell(scope)),
+        format!("ideas may not repeat others of: {}", cell(&word(config.dedupe_scope))),
+        format!("ideas that a generator is shown: {}", word(config.ideas_context_strategy)),
         format!("a sweep is complete with: {rows}"),
-        format!("profile: {}", cell(&config.scoring_profile.name)),
+        format!(
+            "profile: {}, primary metric {}",
+            cell(&profile.name),
+            cell(&profile.primary.column)
+        ),
         format!("root: `{}`", cell(&manifest.root.root_commit)),
-        format!("evals: {}, nodes: {}", manifest.evaluations.len(), manifest.nodes.len()),
+        format!("baseline of the root: {}", path(&manifest.root.root_baseline_csv_path)),
+        format!("evals: {}; nodes: {}", Counts::of(manifest), manifest.nodes.len()),
         format!("ended: {ended}"),
     ];
     for line in lines {
@@ -62,27 +71,110 @@ fn bound<T: ToString>(bound: Option<T>) -> String {
 }
 
 fn way(manifest: &Manifest, text: &mut String) {
-    text.push_str(
-        "\n## Best path\n\n| node | score | idea | commit | reference |\n| --- | --- | --- | --- | --- |\n",
+    text.push_str("\n## Best path\n\n");
+    head(
+        &[
+            "node",
+            "idea",
+            "score (root)",
+            "primary (root)",
+            "primary (parent)",
+            "commit",
+            "reference",
+            "baseline of its ideas",
+        ],
+        text,
     );
     for id in best_path(manifest) {
         let node = manifest.node(id);
         let idea = node.idea_chain.last().map_or("root", |path| idea_name(path));
-        let score = number(standing(manifest, id).map(|(score, _)| score));
-        let [idea, commit, name] = [idea, &node.commit, &node.ref_name].map(cell);
-        let _infallible = writeln!(text, "| {id} | {score} | {idea} | `{commit}` | {name} |");
+        let root = standing(manifest, id);
+        let parent = promoted_from(manifest, id).and_then(|eval| eval.parent_relative.as_ref());
+        let cells = [
+            id.to_string(),
+            cell(idea),
+            number(root.map(|(score, _)| score)),
+            signed(root.and_then(|(_, delta)| delta)),
+            signed(parent.and_then(|view| view.primary_delta)),
+            format!("`{}`", cell(&node.commit)),
+            cell(&node.ref_name),
+            path(&node.baseline_results_csv_path),
+        ];
+        row(&cells, text);
     }
 }
 
-fn table(manifest: &Manifest, depth: u32, text: &mut String) {
-    let _infallible = writeln!(
+fn head(names: &[&str], text: &mut String) {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    row(&names, text);
+    row(&vec!["---".to_owned(); names.len()], text);
+}
+
+fn row(cells: &[String], text: &mut String) {
+    let _infallible = writeln!(text, "| {} |", cells.join(" | "));
+}
+
+/// The numbers of the evals of a depth, against both baselines.
+fn scores(manifest: &Manifest, depth: u32, text: &mut String) {
+    text.push('\n');
+    head(
+        &[
+            "eval",
+            "parent",
+            "idea",
+            "outcome",
+            "rank (root)",
+            "grade (root)",
+            "explore (root)",
+            "primary (root)",
+            "grade (parent)",
+            "explore (parent)",
+            "primary (parent)",
+            "rows ok",
+            "rows used",
+        ],
         text,
-        "\n## Depth {depth}\n\n| eval | parent | idea | rank | grade | explore | primary | rows ok | \
-         rows used | outcome | results | reference | experiment |\n\
-         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     );
     for (_, eval) in manifest.evals_at(depth) {
-        text.push_str(&row(manifest, eval));
+        let rank = eval.decision.as_ref().and_then(|decision| decision.rank_score);
+        let first = [
+            eval.eval_id.to_string(),
+            eval.parent_node_id.to_string(),
+            cell(idea_name(&eval.idea_path)),
+            outcome(eval),
+            number(rank),
+        ];
+        let root = Relative::to_root(manifest, eval).cells();
+        let parent = Relative::to_parent(manifest, eval).cells();
+        let used = eval.parent_relative.as_ref().map(|view| view.candidate_rows_used.to_string());
+        let last = [rows(eval), used.unwrap_or_else(absent)];
+        row(&[&first[..], &root, &parent, &last].concat(), text);
+    }
+}
+
+fn absent() -> String {
+    "-".to_owned()
+}
+
+fn rows(eval: &Eval) -> String {
+    eval.strict_completeness.map_or_else(absent, |rows| {
+        let all = rows.expected_count.unwrap_or(rows.ok_count + rows.error_count);
+        format!("{}/{all}", rows.ok_count)
+    })
+}
+
+/// Why the evals of a depth were decided about as they were.
+fn reasons(manifest: &Manifest, depth: u32, text: &mut String) {
+    let evals = manifest.evals_at(depth);
+    let known: Vec<_> = evals.filter_map(|(_, e)| Some((e, why(manifest, e)?))).collect();
+    if !known.is_empty() {
+        text.push_str("\nReasons:\n\n");
+    }
+    for (eval, why) in known {
+        let (id, idea) = (eval.eval_id, cell(idea_name(&eval.idea_path)));
+        let reason = eval.decision.as_ref().and_then(|decision| decision.promotion_reason);
+        let reason = reason.map(|reason| format!("{reason}: ")).unwrap_or_default();
+        let _infallible = writeln!(text, "* {id} {idea}: {reason}{}", cell(&why));
     }
     for id in manifest.state.expanded_node_ids_by_depth.get(&depth).into_iter().flatten() {
         for skipped in &manifest.node(*id).dedupe.skipped {
@@ -92,36 +184,29 @@ fn table(manifest: &Manifest, depth: u32, text: &mut String) {
     }
 }
 
-fn row(manifest: &Manifest, eval: &Eval) -> String {
-    let parent = eval.parent_relative.as_ref();
-    let summary = parent.and_then(|view| view.recommendation_summary.as_ref());
-    let rank = eval.decision.as_ref().and_then(|decision| decision.rank_score);
-    let rows = eval.strict_completeness.map_or_else(
-        || "-".to_owned(),
-        |rows| match rows.expected_count {
-            Some(expected) => format!("{}/{expected}", rows.ok_count),
-            None => format!("{}/{}", rows.ok_count, rows.ok_count + rows.error_count),
-        },
+/// Commits and files of the evals of a depth.
+fn files(manifest: &Manifest, depth: u32, text: &mut String) {
+    text.push('\n');
+    head(
+        &["eval", "commit", "reference", "baseline (parent)", "results", "logs and outputs"],
+        text,
     );
-    let cells = [
-        eval.eval_id.to_string(),
-        eval.parent_node_id.to_string(),
-        cell(idea_name(&eval.idea_path)),
-        number(rank),
-        summary.map_or_else(|| "-".to_owned(), |summary| summary.grade.to_string()),
-        summary.map_or_else(|| "-".to_owned(), |summary| summary.should_explore.to_string()),
-        number(parent.and_then(|view| view.primary_delta)),
-        rows,
-        parent.map_or_else(|| "-".to_owned(), |view| view.candidate_rows_used.to_string()),
-        verdict(eval),
-        eval.candidate_results_csv_path.as_deref().map_or_else(|| "-".to_owned(), cell),
-        reference(manifest, eval).map_or_else(|| "-".to_owned(), cell),
-        experiment(manifest, eval),
-    ];
-    format!("| {} |\n", cells.join(" | "))
+    for (_, eval) in manifest.evals_at(depth) {
+        let cells = [
+            eval.eval_id.to_string(),
+            eval.candidate_commit
+                .as_deref()
+                .map_or_else(absent, |commit| format!("`{}`", cell(commit))),
+            reference(manifest, eval).map_or_else(absent, cell),
+            path(&manifest.node(eval.parent_node_id).baseline_results_csv_path),
+            eval.candidate_results_csv_path.as_deref().map_or_else(absent, path),
+            experiment(manifest, eval),
+        ];
+        row(&cells, text);
+    }
 }
 
-/// The reference that keeps what an eval came to, if there is one: the node's, or its own.
+/// The reference that keeps the commit of an eval, if there is one: the node's, or its own.
 fn reference<'a>(manifest: &'a Manifest, eval: &'a Eval) -> Option<&'a str> {
     match eval.decision.as_ref().map(|decision| decision.promoted_to_node_id) {
         Some(Some(node)) => Some(&manifest.node(node).ref_name),
@@ -134,9 +219,14 @@ fn reference<'a>(manifest: &'a Manifest, eval: &'a Eval) -> Option<&'a str> {
 fn experiment(manifest: &Manifest, eval: &Eval) -> String {
     let keeps = eval.status != EvalStatus::Failed || manifest.run_config.keep_failed_artifacts;
     if !eval.status.is_settled() || !keeps {
-        return "-".to_owned();
+        return absent();
     }
-    format!("[logs and outputs]({})", target(&eval.experiment_dir))
+    eval.experiment_dir.as_deref().map_or_else(absent, path)
+}
+
+/// A path below the run's directory, as a link.
+fn path(path: &str) -> String {
+    format!("[{}]({})", cell(path), target(path))
 }
 
 /// A path below the run's directory as the target of a link.

@@ -6,8 +6,10 @@ use std::fmt::Write as _;
 
 use super::super::ids::{EvalId, NodeId};
 use super::super::manifest::{Eval, Manifest};
-use super::best::{best_path, standing};
-use super::{idea_name, number, verdict};
+use super::best::{best_path, promoted_from, standing};
+use super::outcome::outcome;
+use super::relative::{Relative, signed};
+use super::{idea_name, number, why};
 
 /// Distance between neighbours at the bottom of the tree.
 const ACROSS: f64 = 46.0;
@@ -120,7 +122,12 @@ impl Drawing<'_> {
         let node = self.manifest.node(id);
         let score = standing(self.manifest, id).map(|(score, _)| score);
         let idea = node.idea_chain.last().map_or("root", |path| idea_name(path));
-        let title = format!("{id} {idea}\nscore {}\ncommit {}", number(score), node.commit);
+        let mut title = format!("{id} {idea}");
+        if let Some(eval) = promoted_from(self.manifest, id) {
+            title.push_str(&numbers(self.manifest, eval));
+        }
+        let results = &node.baseline_results_csv_path;
+        let _infallible = write!(title, "\ncommit {}\nresults {results}", node.commit);
         let class = if self.best.contains(&id) { "node best" } else { "node" };
         let fill = self.colour(score);
         let _infallible = writeln!(
@@ -139,7 +146,7 @@ impl Drawing<'_> {
         let _infallible = writeln!(
             self.marks,
             "<g class=\"eval\"><title>{}</title><circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"8\"/></g>",
-            escaped(&rejected(eval))
+            escaped(&rejected(self.manifest, eval))
         );
         x
     }
@@ -162,20 +169,28 @@ fn height(depth: u32) -> f64 {
     f64::from(depth).mul_add(DOWN, MARGIN)
 }
 
-fn rejected(eval: &Eval) -> String {
-    let rank = eval.decision.as_ref().and_then(|decision| decision.rank_score);
-    let mut text = format!(
-        "eval {} {}\n{}\nscore {}",
-        eval.eval_id,
-        idea_name(&eval.idea_path),
-        verdict(eval),
-        number(rank)
-    );
-    if let Some(error) = &eval.error {
-        text.push('\n');
-        text.extend(error.message.chars().take(300));
+fn rejected(manifest: &Manifest, eval: &Eval) -> String {
+    let name = idea_name(&eval.idea_path);
+    let mut text = format!("eval {} {name}\n{}", eval.eval_id, outcome(eval));
+    if let Some(why) = why(manifest, eval) {
+        let _infallible = write!(text, "\n{why}");
     }
-    text
+    text + &numbers(manifest, eval)
+}
+
+/// The numbers of an eval, a line for each baseline.
+fn numbers(manifest: &Manifest, eval: &Eval) -> String {
+    let column = &manifest.run_config.scoring_profile.primary.column;
+    let line = |whose: &str, of: &Relative| {
+        let score = number(of.score);
+        format!("\nagainst the {whose}: score {score}, {column} {}", signed(of.primary_delta))
+    };
+    let views = [
+        ("root", &eval.root_relative, Relative::to_root(manifest, eval)),
+        ("parent", &eval.parent_relative, Relative::to_parent(manifest, eval)),
+    ];
+    let there = views.iter().filter(|(_, view, _)| view.is_some());
+    there.map(|(whose, _, of)| line(whose, of)).collect()
 }
 
 /// Text that is nothing but text in HTML.

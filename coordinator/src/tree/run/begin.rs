@@ -11,7 +11,9 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::supervise;
 use tokio::sync::mpsc;
 
-use super::{Clock, Directory, EvalResult, Sitting, TreeError, Workshop, contexts, resume};
+use super::{
+    Clock, Directory, EvalResult, Sitting, TreeError, Workshop, baseline, contexts, resume,
+};
 use crate::config::{TreeFile, tree_document};
 use crate::run::{Fence, Lost, RunLock, Taking};
 use crate::tree::ids::NodeId;
@@ -149,8 +151,11 @@ fn first(
 ) -> Result<Manifest, TreeError> {
     let tree = &opening.tree;
     let (now, name) = (opening.clock.start(), &tree.name);
-    let commit = workshop.resolve(&tree.root_commit)?;
     let mut kept = directory.copy(&tree.beside(&tree.root_baseline_csv), BASELINE)?;
+    if !opening.dry_run {
+        baseline::check(tree, &directory.root().join(BASELINE))?;
+    }
+    let commit = workshop.resolve(&tree.root_commit)?;
     kept.source_path = tree.root_baseline_csv.to_string_lossy().into_owned();
     let ref_name = format!("tree/{name}/n{}", NodeId(0));
     let root = Node {
@@ -159,7 +164,7 @@ fn first(
         depth: 0,
         commit: commit.clone(),
         ref_name: ref_name.clone(),
-        worktree_path: format!("wt/{}", NodeId(0)),
+        worktree_path: Some(format!("wt/{}", NodeId(0))),
         baseline_results_csv_path: BASELINE.to_owned(),
         baseline_provenance: kept.clone(),
         idea_chain: Vec::new(),

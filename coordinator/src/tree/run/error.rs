@@ -54,6 +54,14 @@ pub enum TreeError {
         /// What differs, a line each.
         differences: Vec<String>,
     },
+    /// The results of the root cannot be compared with.
+    #[error("the baseline {} cannot be used", path.display())]
+    Baseline {
+        /// The file.
+        path: PathBuf,
+        /// The parts that are missing, a line each.
+        missing: Vec<String>,
+    },
     /// What the generator wrote for a node cannot be used.
     #[error("the ideas of node {node} cannot be used: {reason}")]
     Ideas {

@@ -80,9 +80,18 @@ pub(super) fn order(
 /// Accepts what a generator wrote: from now on the node has its ideas.
 pub(super) fn accept(directory: &Directory, node: NodeId) -> Result<(), TreeError> {
     let from = staging(directory, node);
-    if read(&from, "", node)?.is_empty() {
+    let found = read(&from, "", node)?;
+    if found.is_empty() {
         let reason = "the command wrote no file".to_owned();
         return Err(TreeError::Ideas { node, reason });
+    }
+    for IdeaFile { path, .. } in found {
+        let name = path.trim_start_matches('/');
+        let file = from.join(name);
+        let content = fs::read(&file).map_err(TreeError::io("read", &file))?;
+        if let Some(why) = idea::not_text(&content) {
+            return Err(TreeError::Ideas { node, reason: format!("{name}: {why}") });
+        }
     }
     let to = directory.ideas(node);
     fs::rename(&from, &to).map_err(TreeError::io("rename", &from))?;
@@ -172,6 +181,9 @@ fn user(path: &Path) -> Result<Option<Vec<u8>>, String> {
     read.map_err(|error| error.to_string())?;
     if content.len() as u64 > IDEA_BYTES {
         return Err(format!("it has more than {IDEA_BYTES} bytes"));
+    }
+    if let Some(why) = idea::not_text(&content) {
+        return Err(why);
     }
     Ok(Some(content))
 }

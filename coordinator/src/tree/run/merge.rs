@@ -8,7 +8,7 @@ use super::{Directory, EvalResult, Sweep, TreeError, Workshop, scoring};
 use crate::run::file;
 use crate::tree::ids::EvalId;
 use crate::tree::manifest::{ArtifactPolicy, Eval, EvalError, EvalStatus, Manifest, Provenance};
-use crate::tree::search;
+use crate::tree::{search, steady};
 
 /// Takes in the result of an eval. Whatever is wrong with its results is said by the eval.
 pub(super) fn merge(
@@ -31,7 +31,7 @@ pub(super) fn merge(
         cost: result.cost,
         candidate_commit: result.candidate_commit,
         candidate_ref_name: committed.then_some(name),
-        error: result.error,
+        error: result.error.map(steady::error),
         ..planned.clone()
     };
     if eval.status == EvalStatus::Completed {
@@ -81,6 +81,11 @@ fn results(
                 let names = scores.missing_columns.join("`, `");
                 let words = format!("the results have no column `{names}`, which is needed");
                 eval.error = Some(odd("columns_missing", &words));
+            } else if let Some((kind, words)) = &scores.metrics_fault {
+                eval.error = Some(odd(kind, words));
+            }
+            if let Some(error) = &eval.error {
+                tracing::warn!("eval {}: {}", eval.eval_id, error.message);
             }
             let views = (&scores.parent, &scores.root);
             let document = match &scores.comparisons {
@@ -120,5 +125,6 @@ fn keep(
 }
 
 fn odd(error_type: &str, message: &str) -> EvalError {
-    EvalError { error_type: error_type.to_owned(), message: message.to_owned(), timed_out: false }
+    let (error_type, message) = (error_type.to_owned(), message.to_owned());
+    EvalError { error_type, message, timed_out: false, infrastructure: false }
 }

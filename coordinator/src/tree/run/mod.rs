@@ -9,6 +9,7 @@
 //! A [`Workshop`] is what a search needs of the world: commands and a repository. [`play`] has one
 //! that plays them.
 
+mod baseline;
 mod begin;
 mod cleanup;
 mod clock;
@@ -21,6 +22,7 @@ mod pack;
 pub mod play;
 mod result;
 mod resume;
+mod rewind;
 mod scoring;
 mod sitting;
 #[cfg(test)]
@@ -28,6 +30,7 @@ mod tests;
 mod tidy;
 mod workshop;
 
+pub use baseline::check_baseline;
 pub use begin::{Opening, Owned, begin, open};
 pub use clock::Clock;
 pub use directory::Directory;

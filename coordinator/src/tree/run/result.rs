@@ -63,7 +63,7 @@ impl EvalResult {
     }
 
     /// The result of an eval, if there is one and it is that eval's and was not thrown away.
-    pub(super) fn read(
+    pub(in crate::tree) fn read(
         root: &Path,
         manifest: &Manifest,
         id: EvalId,

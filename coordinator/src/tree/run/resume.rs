@@ -5,11 +5,12 @@ use std::path::Path;
 
 use super::begin::{Opening, run_config};
 use super::directory::{OLD, remove_all, sync};
-use super::{Directory, EvalResult, TreeError, ideas as written};
+use super::{Directory, EvalResult, TreeError, ideas as written, rewind};
 use crate::config::differences;
 use crate::run::Fence;
 use crate::tree::ids::{EvalId, NodeId};
 use crate::tree::manifest::{Eval, EvalStatus, Event, EventKind, Manifest, Node};
+use crate::tree::search;
 
 /// The search that is there, under the configuration of now: what decides what comes of it has to
 /// be the same, the rest is taken over.
@@ -30,6 +31,7 @@ pub(super) fn check(
         return Err(TreeError::Changed { root: directory.root().to_owned(), differences });
     }
     manifest.run_config = now;
+    search::forget(&mut manifest);
     Ok(manifest)
 }
 
@@ -90,9 +92,15 @@ pub(super) fn discard(
     }
     let mut again = Vec::new();
     if opening.rerun_evals {
+        let withdrawn = rewind::last_depth(manifest);
         again = results(directory, manifest);
         let evals = again.clone();
-        events.extend((!evals.is_empty()).then_some(EventKind::EvalsRequeued { evals }));
+        if evals.is_empty() {
+            let depth = manifest.state.current_depth;
+            tracing::warn!("depth {depth} has no evals yet: there is nothing to run again");
+        } else {
+            events.push(EventKind::EvalsRequeued { evals, withdrawn });
+        }
     }
     if events.is_empty() {
         return Ok(());
@@ -174,11 +182,8 @@ fn count(directory: &Directory, manifest: &mut Manifest, id: EvalId) {
     thrown_away.cost += cost.unwrap_or(0.0);
 }
 
-/// The results of the depth under way go: nothing was decided about them.
+/// The results of the depth under way go: nothing is decided about them.
 fn results(directory: &Directory, manifest: &mut Manifest) -> Vec<EvalId> {
-    if manifest.state.stopped {
-        return Vec::new();
-    }
     let depth = manifest.state.current_depth;
     let ids: Vec<EvalId> = manifest.evals_at(depth).map(|(id, _)| *id).collect();
     for id in &ids {
@@ -194,6 +199,7 @@ fn results(directory: &Directory, manifest: &mut Manifest) -> Vec<EvalId> {
             cost: None,
             error: None,
             candidate_commit: None,
+            experiment_dir: Some(search::experiment_dir(&eval.eval_output_root)),
             candidate_ref_name: None,
             candidate_results_csv_path: None,
             candidate_results_provenance: None,

@@ -180,7 +180,8 @@ impl<W: Workshop> Sitting<W> {
         }
         let eval = self.manifest.evaluations[&id].clone();
         let root = self.directory.eval(id);
-        let experiment = self.directory.root().join(&eval.experiment_dir);
+        let experiment = search::experiment_dir(&eval.eval_output_root);
+        let experiment = self.directory.root().join(experiment);
         std::fs::create_dir_all(&experiment).map_err(TreeError::io("create", &experiment))?;
         self.workshop.begin(EvalOrder {
             parent_commit: self.manifest.node(eval.parent_node_id).commit.clone(),

@@ -168,7 +168,10 @@ impl Wanted {
                 (None, _) => {
                     wanted.candidates.insert(path);
                 }
-                (Some(false), Some(commit)) if config.keep_rejected_worktrees => {
+                // One whose reference is gone was rejected when such checkouts were not kept.
+                (Some(false), Some(commit))
+                    if config.keep_rejected_worktrees && eval.candidate_ref_name.is_some() =>
+                {
                     wanted.worktrees.insert(path, commit.clone());
                 }
                 _ => {}
@@ -177,7 +180,7 @@ impl Wanted {
             if failed && !config.keep_failed_artifacts {
                 let root = &eval.eval_output_root;
                 let tries = (1..=eval.attempt).map(|n| format!("{root}/attempt-{n}"));
-                wanted.useless.extend(tries.chain([eval.experiment_dir.clone()]));
+                wanted.useless.extend(tries.chain([search::experiment_dir(root)]));
             }
         }
         wanted

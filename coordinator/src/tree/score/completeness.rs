@@ -1,11 +1,11 @@
 //! Whether a sweep has a good row for every configuration.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use serde::{Deserialize, Serialize};
 
 /// How complete a sweep is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Completeness {
     /// Configurations that were asked for; nothing when no number was.
     pub expected_count: Option<u64>,
@@ -34,17 +34,34 @@ impl Completeness {
     }
 }
 
+/// Configurations that are named when a sweep is not complete.
+const NAMED: usize = 10;
+
+/// Configurations that keep a sweep from being complete, the first of each kind.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Gaps {
+    /// Below the limit, and without a row.
+    pub absent: Vec<u64>,
+    /// With a row that did not succeed.
+    pub failed: Vec<u64>,
+    /// With more than one row.
+    pub repeated: Vec<u64>,
+}
+
 /// Counts rows.
 pub(super) struct Counter {
     limit: Option<u64>,
     seen: HashSet<u64>,
+    failed: BTreeSet<u64>,
+    repeated: BTreeSet<u64>,
     ok: u64,
     errors: u64,
 }
 
 impl Counter {
     pub(super) fn new(limit: Option<u64>) -> Self {
-        Self { limit, seen: HashSet::new(), ok: 0, errors: 0 }
+        let (failed, repeated) = (BTreeSet::new(), BTreeSet::new());
+        Self { limit, seen: HashSet::new(), failed, repeated, ok: 0, errors: 0 }
     }
 
     /// A row. With a limit only those of the configurations below it count.
@@ -57,11 +74,28 @@ impl Counter {
         if !counts {
             return;
         }
-        self.seen.extend(config);
+        if let Some(config) = config {
+            if !self.seen.insert(config) {
+                first(&mut self.repeated, config);
+            }
+            if !ok {
+                first(&mut self.failed, config);
+            }
+        }
         if ok {
             self.ok += 1;
         } else {
             self.errors += 1;
+        }
+    }
+
+    /// The configurations below the limit that keep the sweep from being complete.
+    pub(super) fn gaps(&self) -> Gaps {
+        let all = 0..self.limit.unwrap_or(0);
+        Gaps {
+            absent: all.filter(|id| !self.seen.contains(id)).take(NAMED).collect(),
+            failed: self.failed.iter().copied().collect(),
+            repeated: self.repeated.iter().copied().collect(),
         }
     }
 
@@ -72,5 +106,13 @@ impl Counter {
             ok_count: self.ok,
             error_count: self.errors,
         }
+    }
+}
+
+/// Adds a number to the smallest that are kept.
+fn first(numbers: &mut BTreeSet<u64>, number: u64) {
+    numbers.insert(number);
+    if numbers.len() > NAMED {
+        numbers.pop_last();
     }
 }

@@ -13,7 +13,7 @@ mod summary;
 mod tests;
 
 pub use compare::{Comparison, Delta, Grade, Recommendation, compare};
-pub use completeness::Completeness;
+pub use completeness::{Completeness, Gaps};
 pub use profile::{
     Direction, Explore, Grades, Guarded, InvalidProfile, Metric, Profile, ProfileError,
 };

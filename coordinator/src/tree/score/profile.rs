@@ -202,6 +202,13 @@ impl Profile {
         Ok(profile)
     }
 
+    /// The columns that count: the primary metric, then the metrics of the score, each once.
+    pub fn columns(&self) -> Vec<&str> {
+        let primary = self.primary.column.as_str();
+        let metrics = self.metrics.iter().map(|metric| metric.column.as_str());
+        std::iter::once(primary).chain(metrics.filter(|name| *name != primary)).collect()
+    }
+
     /// The digest of what it says.
     ///
     /// # Errors

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
 
-use super::completeness::{Completeness, Counter};
+use super::completeness::{Completeness, Counter, Gaps};
 use super::profile::Profile;
 
 /// Columns of a sweep: far above any, so that a file of one endless line is an error.
@@ -36,6 +36,18 @@ pub struct SweepSummary {
     pub completeness: Option<Completeness>,
     /// Which of those columns are missing: that of configurations is needed with a limit only.
     pub missing_columns: Vec<String>,
+    /// Names of all columns, in their order.
+    pub columns: Vec<String>,
+    /// Which configurations keep it from being complete.
+    pub gaps: Gaps,
+}
+
+impl SweepSummary {
+    /// The metrics of a profile that have no mean here, the primary one first.
+    pub fn absent_metrics(&self, profile: &Profile) -> Vec<String> {
+        let metrics = profile.columns().into_iter();
+        metrics.filter(|name| !self.means.contains_key(*name)).map(str::to_owned).collect()
+    }
 }
 
 /// Why a sweep cannot be read.
@@ -107,8 +119,10 @@ pub fn summarize(
         rows,
         rows_used: used.rows,
         means: used.of(&columns),
+        gaps: counter.gaps(),
         completeness: missing.is_empty().then(|| counter.finish()),
         missing_columns: missing,
+        columns,
     })
 }
 

@@ -23,7 +23,8 @@ use super::decide::Artifacts;
 use super::ids::{EvalId, NodeId};
 use super::manifest::{Eval, IdeaFile, Manifest, NodeStatus, StopReason};
 
-pub use refs::{candidate_ref, refs, worktrees};
+pub(super) use plan::experiment_dir;
+pub use refs::{candidate_ref, forget, refs, worktrees};
 
 /// What a search needs to go on.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -42,6 +42,11 @@ pub(super) fn plan(manifest: &mut Manifest, now: Timestamp) {
     }
 }
 
+/// Where the logs and outputs of an eval are, by the directory of the eval.
+pub(in crate::tree) fn experiment_dir(eval_output_root: &str) -> String {
+    format!("{eval_output_root}/experiment")
+}
+
 /// Whether as many ideas were tried as may be.
 pub(super) fn is_spent(manifest: &Manifest) -> bool {
     let most = manifest.run_config.max_total_idea_evals;
@@ -73,7 +78,7 @@ pub(super) fn queue(
         worker: None,
         cost: None,
         error: None,
-        experiment_dir: format!("{root}/experiment"),
+        experiment_dir: Some(experiment_dir(&root)),
         eval_output_root: root,
         candidate_commit: None,
         candidate_ref_name: None,

@@ -40,6 +40,7 @@ pub(super) fn promote(manifest: &mut Manifest, now: Timestamp, artifacts: &dyn A
     };
     state.stop_reason = reason;
     state.stopped = reason.is_some();
+    super::forget(manifest);
 }
 
 /// Whether the evals so far took as much as they may, or cost as much with the ideas; those that were
@@ -78,7 +79,7 @@ fn node(manifest: &mut Manifest, eval: EvalId, now: Timestamp) -> NodeId {
         depth: eval.depth + 1,
         commit: eval.candidate_commit.clone().expect(passed),
         ref_name: format!("tree/{run}/n{node_id}"),
-        worktree_path: format!("wt/{node_id}"),
+        worktree_path: Some(format!("wt/{node_id}")),
         baseline_results_csv_path: eval.candidate_results_csv_path.clone().expect(passed),
         baseline_provenance: eval.candidate_results_provenance.clone().expect(passed),
         idea_chain,

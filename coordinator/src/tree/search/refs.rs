@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::ids::EvalId;
-use super::super::manifest::Manifest;
+use super::super::manifest::{EvalStatus, Manifest, Node, NodeStatus};
 
 /// The reference that keeps what an eval came to.
 pub fn candidate_ref(manifest: &Manifest, eval: EvalId) -> String {
@@ -34,5 +34,24 @@ pub fn refs(manifest: &Manifest, keep_rejected: bool) -> BTreeMap<String, String
 pub fn worktrees(manifest: &Manifest) -> BTreeMap<String, String> {
     let frontier: BTreeSet<_> = manifest.state.frontier_node_ids.iter().collect();
     let nodes = manifest.nodes.values().filter(|node| frontier.contains(&node.node_id));
-    nodes.map(|node| (node.worktree_path.clone(), node.commit.clone())).collect()
+    nodes.filter_map(|node| Some((node.worktree_path.clone()?, node.commit.clone()))).collect()
+}
+
+/// Drops the names of what is removed: a manifest points to nothing that is gone. Commits stay, as
+/// what an idea became, although nothing keeps them.
+pub fn forget(manifest: &mut Manifest) {
+    let config = &manifest.run_config;
+    let expanded = |node: &&mut Node| node.status == NodeStatus::Expanded;
+    for node in manifest.nodes.values_mut().filter(expanded) {
+        node.worktree_path = None;
+    }
+    for eval in manifest.evaluations.values_mut() {
+        let Some(decision) = &eval.decision else { continue };
+        if decision.promoted_to_node_id.is_some() || !config.keep_rejected_worktrees {
+            eval.candidate_ref_name = None;
+        }
+        if eval.status == EvalStatus::Failed && !config.keep_failed_artifacts {
+            eval.experiment_dir = None;
+        }
+    }
 }

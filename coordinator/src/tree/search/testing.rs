@@ -79,7 +79,7 @@ fn root(baseline: &str) -> Node {
         depth: 0,
         commit: "c0".to_owned(),
         ref_name: "tree/run/n0000".to_owned(),
-        worktree_path: "wt/0000".to_owned(),
+        worktree_path: Some("wt/0000".to_owned()),
         baseline_results_csv_path: baseline.to_owned(),
         baseline_provenance: provenance(baseline),
         idea_chain: Vec::new(),

@@ -102,7 +102,13 @@ fn a_search_to_its_end() {
         .collect();
     assert_eq!(
         reasons,
-        [None, None, Some(Reason::NotWorthExploring), Some(Reason::PrimaryRegressed)]
+        [
+            Reason::WorthExploring,
+            Reason::MixedNotRegressed,
+            Reason::NotWorthExploring,
+            Reason::PrimaryRegressed
+        ]
+        .map(Some)
     );
     let node = done.node(NodeId(2));
     assert_eq!((node.commit.as_str(), node.parent_node_id), ("c0001", Some(NodeId(0))));

@@ -7,49 +7,40 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::digest::Hasher;
 
-use super::FaultKind::{BadPath, ChangedFile, MissingFile, OutsideArtifacts};
+use super::FaultKind::{BadPath, ChangedFile, MissingFile, OutsideArtifacts, UnreadableFile};
 use super::Findings;
 use crate::tree::decide::ARTIFACTS;
-use crate::tree::manifest::{ArtifactPolicy, Eval, EvalStatus, Manifest, Provenance};
-use crate::tree::run::{Directory, TreeError, Wanted};
+use crate::tree::manifest::{ArtifactPolicy, Eval, EvalStatus, Manifest, Node, Provenance};
+use crate::tree::run::{Directory, Wanted};
 
-struct Files<'a> {
-    directory: &'a Directory,
-    findings: &'a mut Findings,
+pub(super) struct Files<'a> {
+    pub(super) directory: &'a Directory,
+    pub(super) findings: &'a mut Findings,
     /// Digests of files that were read.
     known: BTreeMap<PathBuf, String>,
 }
 
-pub(super) fn check(
-    directory: &Directory,
-    manifest: &Manifest,
-    findings: &mut Findings,
-) -> Result<(), TreeError> {
+pub(super) fn check(directory: &Directory, manifest: &Manifest, findings: &mut Findings) {
     let mut files = Files { directory, findings, known: BTreeMap::new() };
     let copied = manifest.run_config.artifact_policy == ArtifactPolicy::CopyToRunRoot;
     let root = &manifest.root;
-    files.artifact("root", &root.root_baseline_csv_path, &root.root_baseline_provenance, copied)?;
+    files.artifact("root", &root.root_baseline_csv_path, &root.root_baseline_provenance, copied);
     for node in manifest.nodes.values() {
-        let subject = format!("node {}", node.node_id);
-        let baseline = &node.baseline_results_csv_path;
-        files.artifact(&subject, baseline, &node.baseline_provenance, copied)?;
-        for file in &node.context_pack_files {
-            files.digest(&subject, &file.path, &file.sha256)?;
-        }
-        for idea in node.generated_idea_files.iter().flatten() {
-            files.digest(&subject, &idea.path, &idea.sha256)?;
-        }
+        files.node(node, copied, &manifest.run_config.node_ideas_root_dir);
     }
     for eval in manifest.evaluations.values() {
-        files.eval(eval, copied, manifest.run_config.keep_failed_artifacts)?;
+        files.eval(eval, copied, manifest.run_config.keep_failed_artifacts);
+        if eval.status.is_settled() {
+            files.contents(manifest, eval);
+        }
     }
     // What is played has no checkouts.
     if !manifest.run_config.dry_run {
         for path in Wanted::of(manifest).worktrees.keys() {
+            files.findings.checked.checkouts += 1;
             files.checkout(path);
         }
     }
-    Ok(())
 }
 
 impl Files<'_> {
@@ -65,14 +56,29 @@ impl Files<'_> {
         }
     }
 
+    fn node(&mut self, node: &Node, copied: bool, ideas: &str) {
+        let subject = format!("node {}", node.node_id);
+        let baseline = &node.baseline_results_csv_path;
+        self.artifact(&subject, baseline, &node.baseline_provenance, copied);
+        for file in &node.context_pack_files {
+            self.digest(&subject, &file.path, &file.sha256);
+        }
+        let own = format!("{ideas}/");
+        for shown in &node.context_idea_files {
+            if shown.path.starts_with(&own) {
+                self.digest(&subject, &shown.path, &shown.sha256);
+            } else {
+                // The user's own, which may have changed since.
+                self.findings.checked.outside += 1;
+            }
+        }
+        for idea in node.generated_idea_files.iter().flatten() {
+            self.digest(&subject, &idea.path, &idea.sha256);
+        }
+    }
+
     /// Results: where they have to be, and with the bytes that they had.
-    fn artifact(
-        &mut self,
-        subject: &str,
-        path: &str,
-        kept: &Provenance,
-        copied: bool,
-    ) -> Result<(), TreeError> {
+    fn artifact(&mut self, subject: &str, path: &str, kept: &Provenance, copied: bool) {
         if path != kept.copied_to_path {
             let message = format!("{path} is not what was kept, {}", kept.copied_to_path);
             self.findings.add(ChangedFile, subject, message);
@@ -81,28 +87,29 @@ impl Files<'_> {
             let message = format!("{path} is not below {ARTIFACTS}");
             self.findings.add(OutsideArtifacts, subject, message);
         }
-        self.digest(subject, path, &kept.sha256)
+        self.digest(subject, path, &kept.sha256);
     }
 
-    fn eval(&mut self, eval: &Eval, copied: bool, keeps_failed: bool) -> Result<(), TreeError> {
+    fn eval(&mut self, eval: &Eval, copied: bool, keeps_failed: bool) {
         let subject = format!("eval {}", eval.eval_id);
         self.there(&subject, &eval.idea_path);
         if !eval.status.is_settled() {
-            return Ok(());
+            return;
         }
         self.there(&subject, &format!("{}/eval_result.json", eval.eval_output_root));
-        if eval.status != EvalStatus::Failed || keeps_failed {
-            self.there(&subject, &eval.experiment_dir);
+        let kept = eval.status != EvalStatus::Failed || keeps_failed;
+        if let Some(experiment) = eval.experiment_dir.as_ref().filter(|_| kept) {
+            self.there(&subject, experiment);
         }
         if let (Some(path), Some(kept)) =
             (&eval.candidate_results_csv_path, &eval.candidate_results_provenance)
         {
-            self.artifact(&subject, path, kept, copied)?;
+            self.artifact(&subject, path, kept, copied);
+            self.there(&subject, &kept.source_path);
         }
         for view in [&eval.parent_relative, &eval.root_relative].into_iter().flatten() {
             self.there(&subject, &view.summary_json_path);
         }
-        Ok(())
     }
 
     /// A file or directory that has to be there, really below the search's directory.
@@ -126,26 +133,41 @@ impl Files<'_> {
         Some(real)
     }
 
-    fn digest(&mut self, subject: &str, path: &str, expected: &str) -> Result<(), TreeError> {
-        let Some(real) = self.there(subject, path) else { return Ok(()) };
+    /// A file with the bytes that it had.
+    pub(super) fn digest(&mut self, subject: &str, path: &str, expected: &str) {
+        let Some(real) = self.there(subject, path) else { return };
         if !real.is_file() {
             self.findings.add(MissingFile, subject, format!("{path} is not a file"));
-            return Ok(());
+            return;
         }
         if !self.known.contains_key(&real) {
-            let found = sha256(&real).map_err(|source| TreeError::File {
-                action: "read",
-                path: real.clone(),
-                source,
-            })?;
-            self.known.insert(real.clone(), found);
-            self.findings.checked.digests += 1;
+            match sha256(&real) {
+                Ok(found) => {
+                    self.known.insert(real.clone(), found);
+                    self.findings.checked.digests += 1;
+                }
+                Err(error) => return self.unreadable(subject, path, &error),
+            }
         }
         if self.known.get(&real).is_none_or(|found| found != expected) {
             let message = format!("{path} has other bytes than it had");
             self.findings.add(ChangedFile, subject, message);
         }
-        Ok(())
+    }
+
+    /// Reads a file to its end, unless that was done before.
+    pub(super) fn opened(&mut self, subject: &str, path: &str, place: &Path) {
+        if place.canonicalize().is_ok_and(|real| self.known.contains_key(&real)) {
+            return;
+        }
+        match sha256(place) {
+            Ok(_) => self.findings.checked.contents += 1,
+            Err(error) => self.unreadable(subject, path, &error),
+        }
+    }
+
+    pub(super) fn unreadable(&mut self, subject: &str, path: &str, error: &std::io::Error) {
+        self.findings.add(UnreadableFile, subject, format!("cannot read {path}: {error}"));
     }
 }
 

@@ -3,6 +3,7 @@
 //! Nothing is changed and nothing is believed: the manifest may have been edited, files may be gone
 //! or be others. Everything that is wrong is found at once.
 
+mod contents;
 mod decisions;
 mod files;
 mod report;
@@ -14,7 +15,8 @@ mod tests;
 use serde::Serialize;
 
 use crate::tree::manifest::Manifest;
-use crate::tree::run::{Directory, TreeError};
+use crate::tree::run::Directory;
+use crate::tree::search;
 
 /// Knows the commits of a repository.
 pub trait Commits {
@@ -56,6 +58,12 @@ pub struct Checked {
     pub digests: usize,
     /// Files and directories that have to be there.
     pub paths: usize,
+    /// Files that were read to their end: results, records and logs of evals, and their ideas.
+    pub contents: usize,
+    /// Checkouts that have to be there. Their files are not compared with their commits.
+    pub checkouts: usize,
+    /// Files of the user that generators were shown. They are not looked at.
+    pub outside: usize,
     /// Evals whose scores were computed again from their results; nothing when they were played.
     pub scores: Option<usize>,
     /// Decisions that were made again.
@@ -89,7 +97,9 @@ pub enum FaultKind {
     OutsideArtifacts,
     /// A file or directory is missing.
     MissingFile,
-    /// A file has other bytes than it had.
+    /// A file cannot be read, or has not the form that its name says.
+    UnreadableFile,
+    /// A file has other bytes than it had, or contradicts the manifest.
     ChangedFile,
     /// A score is not what the results say.
     Score,
@@ -118,20 +128,13 @@ impl Validation {
     }
 }
 
-/// Checks a search.
-///
-/// # Errors
-/// [`TreeError`] when something cannot be read, and the repository cannot be asked.
-pub fn check(
-    directory: &Directory,
-    manifest: &Manifest,
-    repository: Repository<'_>,
-) -> Result<Validation, TreeError> {
+/// Checks a search. A file that cannot be read is a fault like others.
+pub fn check(directory: &Directory, manifest: &Manifest, repository: Repository<'_>) -> Validation {
     let mut findings = Findings { checked: Checked::default(), faults: Vec::new() };
     findings.checked.nodes = manifest.nodes.len();
     findings.checked.evals = manifest.evaluations.len();
     structure::check(manifest, &mut findings);
-    files::check(directory, manifest, &mut findings)?;
+    files::check(directory, manifest, &mut findings);
     scores::check(directory, manifest, &mut findings);
     // Decisions follow from nodes and evals that are there, in a tree.
     if findings.faults.iter().all(|fault| fault.kind != FaultKind::Structure) {
@@ -141,19 +144,28 @@ pub fn check(
     let Findings { checked, mut faults } = findings;
     faults.sort();
     faults.dedup();
-    Ok(Validation { tree_run_id: manifest.tree_run_id.clone(), checked, faults })
+    Validation { tree_run_id: manifest.tree_run_id.clone(), checked, faults }
 }
 
+/// Nodes, and candidates whose references are kept.
 fn commits(manifest: &Manifest, repository: Repository<'_>, findings: &mut Findings) {
     let Repository::Known(commits) = repository else { return };
-    for (id, node) in &manifest.nodes {
-        let found = commits.is_reachable(&node.ref_name, &node.commit);
-        let message = match found {
+    let candidates = search::refs(manifest, manifest.run_config.keep_rejected_worktrees);
+    let nodes = manifest.nodes.iter();
+    let nodes: Vec<_> =
+        nodes.map(|(id, node)| (format!("node {id}"), &node.ref_name, &node.commit)).collect();
+    let evals = manifest.evaluations.iter().filter_map(|(id, eval)| {
+        let (name, commit) = (eval.candidate_ref_name.as_ref()?, eval.candidate_commit.as_ref()?);
+        candidates.contains_key(name).then(|| (format!("eval {id}"), name, commit))
+    });
+    let all: Vec<_> = nodes.into_iter().chain(evals).collect();
+    findings.checked.commits = Some(all.len());
+    for (subject, name, commit) in all {
+        let message = match commits.is_reachable(name, commit) {
             Ok(true) => continue,
-            Ok(false) => format!("{} is not what {} leads to", node.commit, node.ref_name),
-            Err(reason) => format!("{} cannot be looked for: {reason}", node.commit),
+            Ok(false) => format!("{commit} is not what {name} leads to"),
+            Err(reason) => format!("{commit} cannot be looked for: {reason}"),
         };
-        findings.add(FaultKind::UnreachableCommit, format!("node {id}"), message);
+        findings.add(FaultKind::UnreachableCommit, subject, message);
     }
-    findings.checked.commits = Some(manifest.nodes.len());
 }

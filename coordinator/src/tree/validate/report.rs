@@ -54,6 +54,12 @@ impl Validation {
             format!("{} nodes and {} evals", checked.nodes, checked.evals),
             format!("{} files and directories that have to be there", checked.paths),
             format!("{} files by their digests", checked.digests),
+            format!("{} files of evals, read to their end", checked.contents),
+            format!(
+                "{} checkouts: they are there, their files were not compared",
+                checked.checkouts
+            ),
+            format!("{} of the user's ideas were shown and not looked at", checked.outside),
             match checked.scores {
                 Some(scores) => format!("{scores} evals by their results, scored again"),
                 None => "no scores: the search was played".to_owned(),

@@ -30,7 +30,7 @@ impl Search {
     ) -> Vec<(FaultKind, String)> {
         let mut manifest = self.directory.manifest().expect("there");
         change(&mut manifest);
-        let validation = check(&self.directory, &manifest, repository).expect("readable");
+        let validation = check(&self.directory, &manifest, repository);
         validation.faults.into_iter().map(|fault| (fault.kind, fault.subject)).collect()
     }
 
@@ -55,7 +55,7 @@ fn eval(manifest: &mut Manifest, id: u32) -> &mut crate::tree::manifest::Eval {
 fn a_search_as_it_was_left_is_sound() {
     let (_keep, directory) = finished();
     let manifest = directory.manifest().expect("there");
-    let validation = check(&directory, &manifest, Repository::Unknown).expect("readable");
+    let validation = check(&directory, &manifest, Repository::Unknown);
     assert_eq!(validation.faults, []);
     let checked = &validation.checked;
     assert!(checked.digests > 15 && checked.decisions == 20 && checked.commits.is_none());
@@ -226,7 +226,7 @@ fn scores_that_the_results_do_not_say_are_found() {
     let wrong = |change: Change| {
         let mut manifest = manifest.clone();
         change(&mut manifest);
-        let found = check(&search.directory, &manifest, Repository::Unknown).expect("readable");
+        let found = check(&search.directory, &manifest, Repository::Unknown);
         assert!(found.checked.scores.is_some_and(|scores| scores > 0));
         let of = |fault: &Fault| fault.kind == FaultKind::Score && fault.subject == "eval 0000";
         found.faults.iter().filter(|fault| of(fault)).count()
@@ -251,6 +251,14 @@ fn a_missing_checkout_is_found() {
         let found = search.changed(|manifest| {
             manifest.run_config.dry_run = false;
             manifest.run_config.keep_rejected_worktrees = true;
+            for (id, eval) in &mut manifest.evaluations {
+                let decision = eval.decision.as_ref().expect("decided");
+                let is_rejected = decision.promoted_to_node_id.is_none();
+                let kept = is_rejected && eval.candidate_commit.is_some();
+                eval.candidate_ref_name = kept.then(|| format!("tree/run/e{id}"));
+                // A played eval has no logs.
+                eval.experiment_dir = None;
+            }
         });
         found.into_iter().filter(|(kind, _)| *kind == FaultKind::MissingFile).collect::<Vec<_>>()
     };
@@ -263,4 +271,34 @@ fn a_missing_checkout_is_found() {
         std::fs::create_dir_all(search.root().join(path)).expect("made");
     }
     assert_eq!(found(), []);
+}
+
+#[test]
+fn file_of_an_eval_that_does_not_say_what_the_manifest_says_is_found() {
+    let search = Search::new();
+    let changed = |name: &str, from: &str, to: &str| {
+        let path = search.root().join(name);
+        let before = std::fs::read_to_string(&path).expect(name);
+        assert!(before.contains(from), "{name} has no {from}: {before}");
+        std::fs::write(&path, before.replacen(from, to, 1)).expect("written");
+        let found = search.found();
+        std::fs::write(&path, before).expect("written");
+        found
+    };
+    let (other, damaged) = (FaultKind::ChangedFile, FaultKind::UnreadableFile);
+    for (name, from, to, kind) in [
+        ("eval/0000/eval_result.json", "\"attempt\": 1", "\"attempt\": 7", other),
+        ("eval/0000/eval_result.json", "\"round\": 0", "\"round\": 3", other),
+        ("eval/0000/eval_result.json", "{", "[", damaged),
+        ("eval/0000/score.json", "0.02", "0.03", other),
+        ("eval/0000/score.json", "{", "", damaged),
+    ] {
+        let found = changed(name, from, to);
+        assert!(found.contains(&(kind, "eval 0000".to_owned())), "{name} {from}: {found:?}");
+    }
+    let found = changed("node_ideas/0000/idea-000.md", "same", "other");
+    let both = [(other, "eval 0000".to_owned()), (other, "node 0000".to_owned())];
+    assert!(both.iter().all(|fault| found.contains(fault)), "{found:?}");
+    std::fs::remove_dir_all(search.root().join("eval/0000/attempt-1")).expect("removed");
+    assert_eq!(search.found(), [(FaultKind::MissingFile, "eval 0000".to_owned())]);
 }

@@ -76,7 +76,8 @@ impl Desk {
         })
         .await?;
         let providers = BTreeMap::from([(kind, provider)]);
-        let services = TrialServices { providers, files, variables, host: host_name() };
+        let disks = Arc::default();
+        let services = TrialServices { providers, files, variables, disks, host: host_name() };
         let owner = Owner::current(dir.path().to_owned());
         let holder = Holder { run, worker: dir.id().clone(), owner };
         let generator = Generator::new(tree, Arc::new(services), holder);

@@ -90,7 +90,8 @@ pub(super) fn refused(result: &mut EvalResult, reason: String) {
     result.candidate_commit = None;
     result.results_csv = None;
     let (error_type, timed_out) = ("candidate_refused".to_owned(), false);
-    result.error = Some(EvalError { error_type, message: reason, timed_out });
+    let infrastructure = false;
+    result.error = Some(EvalError { error_type, message: reason, timed_out, infrastructure });
 }
 
 fn error(error: Option<&TrialError>, record: Option<&EvalRecord>) -> EvalError {
@@ -109,7 +110,11 @@ fn error(error: Option<&TrialError>, record: Option<&EvalRecord>) -> EvalError {
             None => ("unknown".to_owned(), false),
         },
     };
-    EvalError { error_type, message, timed_out }
+    let ours = |error: &TrialError| {
+        error.class == ErrorClass::Infrastructure && error.code != ErrorCode::POISONED
+    };
+    let infrastructure = error.is_some_and(ours);
+    EvalError { error_type, message, timed_out, infrastructure }
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use crate::tree::ids::{EvalId, NodeId};
-use crate::tree::manifest::{Manifest, StopReason};
+use crate::tree::manifest::{Eval, Manifest, StopReason};
+use crate::tree::report::why;
 use crate::tree::run::EvalResult;
 
 /// One thing that happened, in words for people.
@@ -34,6 +35,13 @@ pub enum Progress {
     },
     /// An eval has a result.
     EvalEnds(Box<EvalResult>),
+    /// An eval was not promoted.
+    Rejected {
+        /// The eval.
+        eval: EvalId,
+        /// Why.
+        reason: String,
+    },
     /// A depth is done.
     Promoted {
         /// The depth.
@@ -47,11 +55,11 @@ pub enum Progress {
 
 impl Progress {
     /// What the last block of a manifest was.
-    pub(super) fn of(manifest: &Manifest) -> Self {
+    pub(super) fn of(manifest: &Manifest) -> Vec<Self> {
         let state = &manifest.state;
         if state.planned_depth == Some(state.current_depth) {
             let (depth, nodes) = (state.current_depth, state.frontier_node_ids.len());
-            return Self::Planned { depth, evals: manifest.evals_at(depth).count(), nodes };
+            return vec![Self::Planned { depth, evals: manifest.evals_at(depth).count(), nodes }];
         }
         let nodes = state.frontier_node_ids.iter().filter_map(|id| {
             let eval = manifest.node(*id).promoted_from_eval_id?;
@@ -60,8 +68,21 @@ impl Progress {
         });
         let depth = state.current_depth.saturating_sub(1);
         let stop = state.stop_reason.filter(|_| state.stopped);
-        Self::Promoted { depth, nodes: nodes.collect(), stop }
+        let evals = manifest.evals_at(depth).map(|(_, eval)| eval);
+        let mut told: Vec<_> = evals.filter_map(|eval| rejected(manifest, eval)).collect();
+        told.push(Self::Promoted { depth, nodes: nodes.collect(), stop });
+        told
     }
+}
+
+/// Why an eval was not promoted; nothing when it was.
+fn rejected(manifest: &Manifest, eval: &Eval) -> Option<Progress> {
+    let decision = eval.decision.as_ref().filter(|d| d.promoted_to_node_id.is_none())?;
+    let mut reason = decision.promotion_reason?.to_string();
+    if let Some(why) = why(manifest, eval) {
+        reason = format!("{reason}: {why}");
+    }
+    Some(Progress::Rejected { eval: eval.eval_id, reason })
 }
 
 impl fmt::Display for Progress {
@@ -79,15 +100,16 @@ impl fmt::Display for Progress {
                 let status = status.as_str().unwrap_or_default().replace('_', " ");
                 write!(f, "eval {}: {status}", result.eval_id)?;
                 match &result.error {
-                    Some(error) => write!(f, " ({})", error.error_type),
+                    Some(error) => write!(f, ": {}: {}", error.error_type, error.message),
                     None => Ok(()),
                 }
             }
+            Self::Rejected { eval, reason } => write!(f, "eval {eval} is not promoted: {reason}"),
             Self::Promoted { depth, nodes, stop } => {
                 write!(f, "depth {depth}: {} promoted", nodes.len())?;
                 for (node, eval, score) in nodes {
                     let score = score.map_or_else(|| "-".to_owned(), |score| format!("{score:.4}"));
-                    write!(f, ", eval {eval} is node {node} (score {score})")?;
+                    write!(f, ", eval {eval} is node {node} (score {score} against the root)")?;
                 }
                 match stop {
                     Some(_) => f.write_str("; the search has ended"),

@@ -75,6 +75,7 @@ pub(super) fn opening(tree: &TreeFile, taking: Taking, bounds: Bounds) -> run::O
         retry: RetryPolicy::default(),
         taking,
         bounds,
+        reopen: None,
     }
 }
 

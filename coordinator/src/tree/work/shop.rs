@@ -230,7 +230,9 @@ impl Workshop for Shop {
     }
 
     fn changed(&mut self, manifest: &Manifest) {
-        self.tell(Progress::of(manifest));
+        for progress in Progress::of(manifest) {
+            self.tell(progress);
+        }
     }
 
     fn ideas(

@@ -17,6 +17,9 @@ const IDEA_BYTES: usize = 16 * 1024;
 /// … and how much of all of them.
 const HISTORY_BYTES: usize = 256 * 1024;
 
+/// How much is told of one error.
+const ERROR_BYTES: usize = 1024;
+
 /// Ideas of a parent that are told of.
 const SIBLINGS: usize = 200;
 
@@ -78,6 +81,10 @@ pub(super) fn siblings(directory: &Directory, manifest: &Manifest, node: NodeId)
     for (eval, reason) in rejected.iter().take(SIBLINGS) {
         let title = title(&idea(directory, eval));
         write!(text, "- {} (eval {}): {}", title, eval.eval_id, reason.as_str()).expect(ALWAYS);
+        if let Some(error) = &eval.error {
+            let message = shorten(plain(&error.message), ERROR_BYTES);
+            write!(text, ": {}: {message}", error.error_type).expect(ALWAYS);
+        }
         match &eval.parent_relative {
             Some(view) => writeln!(text, "; against the parent: {}", outcome(view)),
             None => writeln!(text),

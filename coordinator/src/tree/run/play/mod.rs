@@ -91,6 +91,7 @@ impl Player {
                     error_type: "sweep_timeout".to_owned(),
                     message: "the sweep was played to take too long".to_owned(),
                     timed_out: true,
+                    infrastructure: false,
                 };
                 (EvalStatus::Failed, Some(commit), None, Some(error))
             }

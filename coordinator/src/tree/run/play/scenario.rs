@@ -83,6 +83,7 @@ pub(super) fn scores(id: EvalId, rows: u64, limit: Option<u64>) -> Scores {
             error_count: errors,
         }),
         missing_columns: Vec::new(),
+        metrics_fault: None,
         // A score against the parent is always there.
         parent: Some(view(Some(results.score.unwrap_or(0.5)))),
         root: Some(view(results.score)),

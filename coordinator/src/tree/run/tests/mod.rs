@@ -168,7 +168,8 @@ async fn a_played_search_has_every_outcome_and_leaves_nothing_behind() {
         .map(|eval| eval.decision.as_ref().expect("decided").promotion_reason.map(|r| r.as_str()))
         .collect();
     for reason in [
-        None,
+        Some("should_explore"),
+        Some("mixed_primary_not_regressed"),
         Some("should_explore_false"),
         Some("primary_regressed"),
         Some("incomplete_or_failed_rows"),

@@ -50,7 +50,9 @@ async fn a_node_is_told_how_it_came_to_be_and_what_did_not_help() {
         let reason = eval.decision.as_ref().and_then(|decision| decision.promotion_reason);
         let told = reason.map(|reason| format!("(eval {}): {}", eval.eval_id, reason.as_str()));
         let is_told = told.is_some_and(|told| siblings.contains(&told));
-        assert_eq!(is_told, reason.is_some(), "{} in {siblings}", eval.eval_id);
+        let decision = eval.decision.as_ref().expect("decided");
+        let is_rejected = decision.promoted_to_node_id.is_none();
+        assert_eq!(is_told, is_rejected, "{} in {siblings}", eval.eval_id);
     }
     // The last frontier has no ideas any more, and is told nothing.
     let last = done.state.frontier_node_ids.iter().map(|id| done.node(*id));

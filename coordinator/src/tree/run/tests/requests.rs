@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::tree::ids::{EvalId, NodeId};
-use crate::tree::manifest::{EvalStatus, EventKind};
+use crate::tree::manifest::{EvalStatus, EventKind, NodeStatus};
 
 #[tokio::test]
 async fn a_search_is_gone_on_with_under_its_own_configuration_only() {
@@ -39,7 +39,8 @@ async fn results_of_the_depth_under_way_are_made_again_on_request() {
     assert!(evals.values().all(|eval| eval.status == EvalStatus::Queued));
     sitting.run().expect("to its end");
     let done = sitting.manifest();
-    let asked = EventKind::EvalsRequeued { evals: (0..4).map(EvalId).collect() };
+    let evals = (0..4).map(EvalId).collect();
+    let asked = EventKind::EvalsRequeued { evals, withdrawn: Vec::new() };
     assert!(done.events.iter().any(|event| event.kind == asked));
     let decisions = |manifest: &Manifest| -> Vec<_> {
         let evals = manifest.evaluations.values();
@@ -83,7 +84,8 @@ async fn what_failed_and_what_was_rejected_stays_on_request() {
     let done = lab.run().await;
     let failed = done.evaluations.values().find(|eval| eval.status == EvalStatus::Failed);
     let failed = failed.expect("one takes too long");
-    assert!(lab.root().join(&failed.experiment_dir).is_dir());
+    let kept = failed.experiment_dir.as_ref().expect("it was kept");
+    assert!(lab.root().join(kept).is_dir());
     let promoted = |eval: &crate::tree::manifest::Eval| {
         eval.decision.as_ref().is_some_and(|d| d.promoted_to_node_id.is_some())
     };
@@ -96,7 +98,9 @@ async fn what_failed_and_what_was_rejected_stays_on_request() {
     let lab = Lab::new();
     let done = lab.run().await;
     let failed = done.evaluations.values().find(|eval| eval.status == EvalStatus::Failed);
-    assert!(!lab.root().join(&failed.expect("one").experiment_dir).exists());
+    let failed = failed.expect("one");
+    assert_eq!(failed.experiment_dir, None, "nothing points to what is gone");
+    assert!(!lab.root().join(&failed.eval_output_root).join("experiment").exists());
 }
 
 #[tokio::test]
@@ -195,4 +199,66 @@ async fn what_was_thrown_away_was_spent_all_the_same() {
     let (sitting, _lock) = lab.open(again, lab.player()).await.expect("opened");
     assert_eq!(sitting.manifest().state.thrown_away.cost, 7.0);
     assert_eq!(sitting.manifest().node(NodeId(0)).ideas_cost, None);
+}
+
+#[tokio::test]
+async fn rerun_of_an_ended_search_makes_its_last_depth_again_in_a_new_round() {
+    let lab = Lab::new();
+    let before = lab.run().await;
+    let again = Opening { rerun_evals: true, ..lab.opening() };
+    let (mut sitting, _lock) = lab.open(again, lab.player()).await.expect("opened");
+    let begun = sitting.manifest().clone();
+    assert_eq!((begun.state.current_depth, begun.state.stopped), (2, false));
+    assert_eq!(begun.nodes.len(), before.nodes.len() - 2, "what came of it is withdrawn");
+    let last: Vec<EvalId> = begun.evals_at(2).map(|(id, _)| *id).collect();
+    assert_eq!(last.len(), 8);
+    for id in &last {
+        let eval = &begun.evaluations[id];
+        assert_eq!((eval.status, &eval.decision), (EvalStatus::Queued, &None), "{id}");
+        assert_eq!(begun.round(*id), 1, "a new round has new keys");
+    }
+    assert_eq!(begun.round(EvalId(0)), 0, "other depths stay");
+    sitting.run().expect("to its end");
+    let done = sitting.manifest();
+    let decided = |manifest: &Manifest| {
+        let one = |eval: &crate::tree::manifest::Eval| {
+            let decision = eval.decision.as_ref().expect("decided");
+            (decision.promotion_reason, decision.rank_score, decision.promoted_to_node_id)
+        };
+        manifest.evaluations.values().map(one).collect::<Vec<_>>()
+    };
+    assert_eq!(decided(done), decided(&before));
+    let nodes = |manifest: &Manifest| {
+        let nodes = manifest.nodes.iter().map(|(id, node)| (*id, node.commit.clone(), node.status));
+        nodes.collect::<Vec<_>>()
+    };
+    assert_eq!(nodes(done), nodes(&before));
+    assert_eq!(done.state.stop_reason, before.state.stop_reason);
+    let withdrawn = before.state.frontier_node_ids.clone();
+    let asked = EventKind::EvalsRequeued { evals: last, withdrawn };
+    assert!(done.events.iter().any(|event| event.kind == asked), "{:?}", done.events);
+    use crate::tree::validate::{Repository, check};
+    let validation = check(&Directory::new(lab.root()), done, Repository::Unknown);
+    assert_eq!(validation.faults, []);
+}
+
+#[tokio::test]
+async fn manifest_of_an_ended_search_points_to_nothing_that_is_gone() {
+    let lab = Lab::new();
+    let done = lab.run().await;
+    let there = |path: &str| assert!(lab.root().join(path).exists(), "{path} is gone");
+    for node in done.nodes.values() {
+        node.worktree_path.iter().for_each(|path| there(path));
+        there(&node.baseline_results_csv_path);
+        assert_eq!(node.worktree_path.is_some(), node.status == NodeStatus::Frontier);
+    }
+    for eval in done.evaluations.values() {
+        eval.experiment_dir.iter().for_each(|path| there(path));
+        eval.candidate_results_csv_path.iter().for_each(|path| there(path));
+        assert_eq!(eval.candidate_ref_name, None, "nodes have their own, the others have none");
+        let decision = eval.decision.as_ref().expect("decided");
+        assert!(decision.promotion_reason.is_some(), "{}", eval.eval_id);
+    }
+    let failed = done.evaluations.values().filter(|eval| eval.experiment_dir.is_none());
+    assert!(failed.count() > 0, "what failed evals wrote is removed");
 }

@@ -83,6 +83,17 @@ fn judged(results: &str, change: impl FnOnce(&mut RunConfig)) -> (Option<Reason>
     (crate::tree::decide::gate(&manifest, eval, &directory), error)
 }
 
+#[test]
+fn results_in_which_no_row_succeeded_are_no_results_without_metrics() {
+    let column = "mean_topN_avg_return_per_trade_pct_oos";
+    let limited = |config: &mut RunConfig| config.sweep_config_limit = Some(2);
+    let failed = format!("config_id,status,{column}\n0,error,nan\n1,error,nan\n");
+    assert_eq!(judged(&failed, limited), (Some(Reason::IncompleteRows), None));
+    let (reason, error) = judged("config_id,status,z\n0,ok,1\n1,ok,1\n", limited);
+    assert_eq!(reason, Some(Reason::MissingPrimaryDelta));
+    assert!(error.is_some_and(|error| error.contains("no number in any metric")));
+}
+
 fn free(config: &mut RunConfig) {
     (config.sweep_config_limit, config.min_candidate_rows) = (None, 2);
 }

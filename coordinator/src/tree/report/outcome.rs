@@ -1,0 +1,97 @@
+//! The outcome of an eval, and the reason for it.
+
+use std::fmt::Write as _;
+
+use rollout_protocol::limits::shorten;
+
+use super::super::manifest::{Eval, Manifest, Reason};
+use super::relative::signed;
+
+/// Bytes of a reason.
+const WHY_BYTES: usize = 600;
+
+/// The outcome of an eval, in a few words.
+pub(super) fn outcome(eval: &Eval) -> String {
+    let Some(decision) = &eval.decision else {
+        let status = serde_json::to_value(eval.status).unwrap_or_default();
+        let status = status.as_str().unwrap_or_default().replace('_', " ");
+        return with_error(format!("{status}, not decided"), eval);
+    };
+    if let Some(node) = decision.promoted_to_node_id {
+        return format!("promoted to {node}");
+    }
+    let reason = decision.promotion_reason.unwrap_or(Reason::BeyondBeam);
+    with_error(reason.to_string(), eval)
+}
+
+fn with_error(words: String, eval: &Eval) -> String {
+    match &eval.error {
+        Some(error) => format!("{words}: {}", error.error_type),
+        None => words,
+    }
+}
+
+/// Why it was decided so, as far as more is known than the reason's word says. Equal evals have
+/// equal reasons.
+pub fn why(manifest: &Manifest, eval: &Eval) -> Option<String> {
+    if let Some(error) = &eval.error {
+        return Some(shorten(error.message.clone(), WHY_BYTES));
+    }
+    let decision = eval.decision.as_ref()?;
+    let config = &manifest.run_config;
+    let column = &config.scoring_profile.primary.column;
+    let parent = eval.parent_relative.as_ref();
+    let summary = parent.and_then(|view| view.recommendation_summary.as_ref());
+    let used = parent.map_or(0, |view| view.candidate_rows_used);
+    let why = match decision.promotion_reason? {
+        Reason::NoChanges => "the idea left nothing that a commit would keep".to_owned(),
+        Reason::PrimaryRegressed => {
+            let delta = signed(parent.and_then(|view| view.primary_delta));
+            format!("`{column}` {delta} against the parent")
+        }
+        Reason::MissingPrimaryDelta => {
+            format!("`{column}` has no number on both sides against the parent")
+        }
+        Reason::IncompleteRows => rows(eval),
+        Reason::RowsUsedMismatch => format!("{used} rows were used"),
+        Reason::TooFewRows => {
+            format!("{used} rows were used, at least {} are needed", config.min_candidate_rows)
+        }
+        Reason::OkRateTooLow => {
+            format!("{}, at least a share of {} is needed", rows(eval), config.min_ok_rate)
+        }
+        Reason::NotWorthExploring | Reason::WorthExploring | Reason::MixedNotRegressed => {
+            let summary = summary?;
+            let mut text = format!("against the parent: {}, score ", summary.grade);
+            let _infallible = write!(text, "{}", signed(Some(summary.score)));
+            if !summary.reasons.is_empty() {
+                let _infallible = write!(text, ", {}", summary.reasons.join(", "));
+            }
+            text
+        }
+        Reason::BeyondBeam => {
+            let (depth, kept) = (eval.depth, config.beam_width);
+            format!(
+                "of depth {depth} the best {kept} are promoted, by their score against the root"
+            )
+        }
+        Reason::Unranked => {
+            format!("neither a score nor a difference of `{column}` against the root")
+        }
+        _ => return None,
+    };
+    Some(shorten(why, WHY_BYTES))
+}
+
+fn rows(eval: &Eval) -> String {
+    let Some(rows) = eval.strict_completeness else { return "nothing is known of rows".to_owned() };
+    let (ok, unique) = (rows.ok_count, rows.observed_unique_config_ids);
+    match rows.expected_count {
+        Some(expected) => format!(
+            "{ok} rows with success and {} without, of {unique} configurations, where {expected} are \
+             expected",
+            rows.error_count
+        ),
+        None => format!("{ok} of {} rows succeeded", ok + rows.error_count),
+    }
+}

@@ -1,0 +1,69 @@
+//! Numbers of an eval against one of its two baselines.
+
+use serde::Serialize;
+
+use super::super::manifest::{Eval, Manifest, View};
+use super::super::score::Grade;
+use super::number;
+
+/// The results of an eval against one baseline.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Relative {
+    /// The baseline: results below the run's directory.
+    pub baseline_csv_path: String,
+    /// The score.
+    pub score: Option<f64>,
+    /// The score as a word.
+    pub grade: Option<Grade>,
+    /// Whether ideas that build on it are worth trying.
+    pub should_explore: Option<bool>,
+    /// How much better the primary metric is: positive is better.
+    pub primary_delta: Option<f64>,
+    /// Why.
+    pub reasons: Vec<String>,
+}
+
+impl Relative {
+    /// Against the results of the node that the idea was tried on.
+    pub(super) fn to_parent(manifest: &Manifest, eval: &Eval) -> Self {
+        let parent = manifest.nodes.get(&eval.parent_node_id);
+        let baseline = parent.map(|node| node.baseline_results_csv_path.as_str());
+        Self::of(eval.parent_relative.as_ref(), baseline.unwrap_or_default())
+    }
+
+    /// Against the results of the root.
+    pub(super) fn to_root(manifest: &Manifest, eval: &Eval) -> Self {
+        Self::of(eval.root_relative.as_ref(), &manifest.root.root_baseline_csv_path)
+    }
+
+    fn of(view: Option<&View>, baseline: &str) -> Self {
+        let summary = view.and_then(|view| view.recommendation_summary.as_ref());
+        Self {
+            baseline_csv_path: baseline.to_owned(),
+            score: summary.map(|summary| summary.score),
+            grade: summary.map(|summary| summary.grade),
+            should_explore: summary.map(|summary| summary.should_explore),
+            primary_delta: view.and_then(|view| view.primary_delta),
+            reasons: summary.map(|summary| summary.reasons.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// Grade, whether it is worth exploring, and the difference of the primary metric, as people
+    /// read them.
+    pub fn cells(&self) -> [String; 3] {
+        let absent = || "-".to_owned();
+        [
+            self.grade.map_or_else(absent, |grade| grade.to_string()),
+            self.should_explore.map_or_else(absent, |explore| explore.to_string()),
+            signed(self.primary_delta),
+        ]
+    }
+}
+
+/// A difference, with its sign; what is not there is a dash.
+pub(super) fn signed(value: Option<f64>) -> String {
+    match value.filter(|value| value.is_finite()) {
+        Some(value) if value > 0.0 => format!("+{}", number(Some(value))),
+        value => number(value),
+    }
+}
