@@ -13,11 +13,11 @@ use rollout_protocol::spec::environment::ProviderKind;
 use super::cluster::{CancelArgs, DoctorArgs, NeededNats, SetupArgs, WorkersArgs};
 use super::job_args::JobArgs;
 use super::tree::TreeCommand;
-#[cfg(feature = "nats")]
+#[cfg(any(feature = "docker", feature = "nats"))]
 use super::values;
 use crate::config::LogLevel;
 use crate::report::Materialize;
-use crate::run::Patience;
+use crate::run::{Patience, Reopen};
 
 /// Runs agents on tasks in isolated environments and never loses or double-counts a result.
 ///
@@ -33,6 +33,7 @@ pub(super) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     Run(Box<RunArgs>),
+    Retry(super::retry::RetryArgs),
     #[cfg(feature = "docker")]
     Gc(GcArgs),
     #[cfg(feature = "nats")]
@@ -54,6 +55,7 @@ pub(super) enum Command {
     #[command(subcommand)]
     Tree(TreeCommand),
     Export(super::export::ExportArgs),
+    Repair(super::repair::RepairArgs),
     /// Measure this machine with trials that do nothing
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -105,20 +107,30 @@ pub(super) struct RunArgs {
     #[arg(long)]
     pub(super) no_wait: bool,
 
-    /// Exit with 5 when the pass rate of all completed trials is below this share
+    /// Exit with 5 when the pass rate is below this share: of completed trials and of the failures of
+    /// agents, verifiers and tasks. Exit with 4 when infrastructure failures could change the verdict
     #[arg(long, value_name = "RATE", value_parser = share)]
     pub(super) fail_under: Option<f64>,
 
-    /// Refuse a job with tasks that lack a file, instead of failing their trials
+    /// Refuse a job with tasks that lack a file or that cannot run here, instead of settling their
+    /// trials
     #[arg(long)]
     pub(super) strict: bool,
+
+    /// File with variables, a line `NAME=VALUE` each, over those of this process; tasks may use them
+    #[arg(long, value_name = "FILE")]
+    pub(super) env_file: Option<PathBuf>,
+
+    /// Let task files use every variable of this process that they ask for
+    #[arg(long, short)]
+    pub(super) yes: bool,
 
     /// Show errors only: no progress, no table
     #[arg(long, short)]
     pub(super) quiet: bool,
 
     /// Log more: debug messages
-    #[arg(long, short, conflicts_with_all = ["quiet", "log_level"])]
+    #[arg(long, short, visible_alias = "debug", conflicts_with_all = ["quiet", "log_level"])]
     pub(super) verbose: bool,
 
     /// Log level, instead of the job file's `log_level`
@@ -136,6 +148,10 @@ pub(super) struct RunArgs {
 
     #[command(flatten)]
     pub(super) keys: JobArgs,
+
+    /// Settled trials that run again, by `rollout retry`.
+    #[arg(skip)]
+    pub(super) reopen: Option<Reopen>,
 }
 
 /// Run trials of the runs of a server, on this host
@@ -200,16 +216,45 @@ pub(super) struct WorkerArgs {
 ///
 /// Only what is provably nobody's: the owner's process is gone, or the host was started anew since.
 /// Preserved environments and those of other users stay. Every run does the same when it starts.
+///
+/// Images of tasks are removed only by age or size, and never while a container is made of one or
+/// within an hour of its last use. A run that needs one again builds it again.
 #[cfg(feature = "docker")]
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).multiple(true).args(["containers", "images", "store"]))]
+#[command(group = clap::ArgGroup::new("limits").multiple(true).args(["older_than", "max_size"]))]
 pub(super) struct GcArgs {
     /// Remove containers
-    #[arg(long, required = true)]
+    #[arg(long)]
     pub(super) containers: bool,
+
+    /// Remove images that were built for tasks, by `--older-than` or `--max-size`
+    #[arg(long, requires = "limits")]
+    pub(super) images: bool,
+
+    /// Remove images that no run of this user on this host has used for so long
+    #[arg(long, value_name = "TIME", requires = "images", value_parser = values::age)]
+    pub(super) older_than: Option<Duration>,
+
+    /// Remove the images used longest ago until all together have at most this size
+    #[arg(long, value_name = "SIZE", requires = "images", value_parser = values::size)]
+    pub(super) max_size: Option<u64>,
+
+    /// Remove this blob store, if no run uses it: a directory, or `file:///directory`
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["containers", "images"])]
+    pub(super) store: Option<String>,
+
+    /// Remove the store although directories of runs that used it are gone: they may have moved
+    #[arg(long, requires = "store")]
+    pub(super) force: bool,
 
     /// Print what would be removed, and remove nothing
     #[arg(long)]
     pub(super) dry_run: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 /// What to measure.
@@ -275,8 +320,10 @@ impl Cli {
             | Command::Setup(_)
             | Command::Doctor(_) => false,
             Command::Check(_)
+            | Command::Retry(_)
             | Command::Task(_)
             | Command::Export(_)
+            | Command::Repair(_)
             | Command::Keys(_)
             | Command::Tree(_)
             | Command::Bench(_) => false,

@@ -2,6 +2,7 @@
 //! modules into words.
 
 use std::error::Error;
+use std::path::Path;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::spec::trial::TrialName;
@@ -10,6 +11,7 @@ use rollout_worker::store::StoreError;
 
 use crate::config::ConfigErrors;
 use crate::dataset::BundleError;
+use crate::journal::JournalError;
 use crate::plan::BuildError;
 use crate::report::ReportError;
 use crate::report::files::TreeError;
@@ -85,6 +87,26 @@ impl CliError {
         Self::of(ExitCode::Config, what, cause)
     }
 
+    /// Adds what to do about a journal that cannot be read.
+    fn with_journal_hint(self, error: &JournalError) -> Self {
+        match error {
+            JournalError::Io { .. } => self,
+            JournalError::Header { .. } | JournalError::Record { .. } => {
+                self.hint("use a newer rollout")
+            }
+            JournalError::Damaged { path, .. }
+            | JournalError::Changed { path }
+            | JournalError::Missing { path }
+            | JournalError::NoOpening { path } => {
+                let root = path.ancestors().nth(2).unwrap_or(Path::new("RUN_DIR")).display();
+                self.hint(&format!(
+                    "`rollout repair {root} --dry-run` shows what can be restored; without \
+                     `--dry-run` it keeps a copy of what it changes and restores it"
+                ))
+            }
+        }
+    }
+
     pub(super) fn hint(mut self, hint: &str) -> Self {
         self.hints.push(hint.to_owned());
         self
@@ -146,6 +168,15 @@ impl From<RunError> for CliError {
                 Self::of(ExitCode::LockLost, "the run was interrupted", &error)
                     .hint("what this process did since does not count; the new owner goes on")
             }
+            RunError::Damaged { ref path, .. } => {
+                let root = path.parent().unwrap_or(path).display();
+                let hint = format!("`rollout repair {root}` puts it aside: it is written again");
+                Self::of(ExitCode::RunDamaged, "the run cannot be started", &error).hint(&hint)
+            }
+            RunError::Newer { .. } => {
+                Self::of(ExitCode::RunDamaged, "the run cannot be started", &error)
+                    .hint("use a newer rollout")
+            }
             RunError::Journal(_) | RunError::Queue(_) | RunError::File { .. } => {
                 Self::failure("the run was interrupted", &error)
                     .hint("the same command goes on with it when the cause is gone")
@@ -164,20 +195,22 @@ impl From<OpenError> for CliError {
         let what = "the run cannot be started";
         match &error {
             OpenError::Lock(error) => of_lock(what, error),
+            OpenError::NotSettled { .. } => Self::of(ExitCode::Config, what, &error),
             OpenError::Changed { differences, .. } => {
                 let mut refused = Self::of(ExitCode::PlanMismatch, what, &error);
                 refused.details.clone_from(differences);
                 refused
                     .hint("give `--name` for a new run, or undo the changes to go on with this one")
             }
-            OpenError::Journal { .. } => Self::of(ExitCode::RunDamaged, what, &error)
-                .hint("results so far are in `records/` of the run directory"),
+            OpenError::Journal { source, .. } => {
+                Self::of(ExitCode::RunDamaged, what, &error).with_journal_hint(source)
+            }
             OpenError::Directory { .. } => Self::failure(what, &error),
         }
     }
 }
 
-fn of_lock(what: &str, error: &LockError) -> CliError {
+pub(super) fn of_lock(what: &str, error: &LockError) -> CliError {
     let code = match error {
         LockError::Held { .. } | LockError::Elsewhere { .. } => ExitCode::LockHeld,
         LockError::Copy { .. } => ExitCode::StaleCopy,
@@ -194,6 +227,7 @@ fn of_lock(what: &str, error: &LockError) -> CliError {
             failed.hint("go on in the directory that has them, or give `--name` for another run")
         }
         LockError::Unreadable => failed.hint("use a newer rollout"),
+        LockError::Journal(error) => failed.with_journal_hint(error),
         _ => failed,
     }
 }

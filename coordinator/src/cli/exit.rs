@@ -2,19 +2,18 @@
 
 use rollout_protocol::exit::ExitCode;
 
-use crate::metrics::Tally;
+use crate::metrics::{Tally, Threshold};
 
-/// The code of a run that ended.
+/// The code of a run that ended. With a threshold, infrastructure failures matter only where they
+/// could change its verdict.
 pub(super) fn of_run(cancelled: bool, tally: &Tally, fail_under: Option<f64>) -> ExitCode {
-    // With nothing completed there is nothing that passed.
-    let under = fail_under.is_some_and(|least| tally.pass_rate().unwrap_or(0.0) < least);
     if cancelled {
-        ExitCode::Cancelled
-    } else if tally.infrastructure > 0 {
-        ExitCode::Infrastructure
-    } else if under {
-        ExitCode::FailUnder
-    } else {
-        ExitCode::Success
+        return ExitCode::Cancelled;
+    }
+    match fail_under.map(|least| tally.score().against(least)) {
+        Some(Threshold::Missed) => ExitCode::FailUnder,
+        Some(Threshold::Undecided) => ExitCode::Infrastructure,
+        None if tally.failures.infrastructure > 0 => ExitCode::Infrastructure,
+        Some(Threshold::Reached) | None => ExitCode::Success,
     }
 }

@@ -1,6 +1,6 @@
 //! `rollout export`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
@@ -31,7 +31,7 @@ pub(super) struct ExportArgs {
     #[arg(long, value_name = "PATH", required_if_eq_any = NEEDS_PLACE)]
     out: Option<PathBuf>,
 
-    /// Blob store: a directory, or `file:///directory` [default: .rollout/blobs beside RUN_DIR]
+    /// Blob store: a directory, or `file:///directory` [default: the one that the run used]
     #[arg(long)]
     store: Option<String>,
 }
@@ -41,25 +41,17 @@ const NEEDS_PLACE: [(&str, &str); 2] = [("format", "harbor"), ("format", "parque
 
 /// Runs the command.
 pub(super) async fn run(args: ExportArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    let blobs = match &args.store {
-        Some(store) => place::directory(store)?,
-        None => beside(&args.run_dir),
-    };
-    if !blobs.is_dir() {
-        let what = format!("there is no blob store in {}", blobs.display());
-        return Err(CliError::usage(what).hint("`--store DIR` names the one that the run used"));
-    }
+    let blobs = place::of_run(args.store.as_deref(), &args.run_dir)?;
     let store = Arc::new(FsStore::open(blobs).await?);
     let ExportArgs { run_dir, format, out, .. } = args;
-    let exported = export::export(&Request { run_dir, store, format, out }).await?;
+    let hint = place::store_hint(&run_dir);
+    let exported = export::export(&Request { run_dir, store, format, out }).await;
+    let exported = exported.map_err(|error| match &error {
+        ExportError::Trial { .. } => CliError::from(error).hint(&hint),
+        _ => error.into(),
+    })?;
     tell(&exported, printer)?;
     Ok(ExitCode::Success)
-}
-
-/// The store of runs without a server.
-fn beside(run_dir: &Path) -> PathBuf {
-    let run_dir = run_dir.canonicalize().unwrap_or_else(|_| run_dir.to_owned());
-    run_dir.parent().unwrap_or(Path::new(".")).join(".rollout/blobs")
 }
 
 fn tell(exported: &Exported, printer: &Printer) -> Result<(), CliError> {
@@ -94,8 +86,6 @@ impl From<ExportError> for CliError {
             ExportError::Run(_) | ExportError::Document { .. } | ExportError::Plan(_) => {
                 Self::of(ExitCode::RunDamaged, what, &error)
             }
-            ExportError::Trial { .. } => Self::failure(what, &error)
-                .hint("`--store DIR` names the blob store that the run used"),
             _ => Self::failure(what, &error),
         }
     }

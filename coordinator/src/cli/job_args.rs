@@ -13,11 +13,11 @@ pub(super) struct JobArgs {
     pub(super) path: Vec<String>,
 
     /// Dataset of the registry, instead of the job file's datasets
-    #[arg(long, short = 'd', value_name = "NAME[@VERSION]", requires = "registry")]
+    #[arg(long, short = 'd', value_name = "NAME[@VERSION]")]
     pub(super) dataset: Vec<String>,
 
-    /// Where the registry is
-    #[arg(long, value_name = "PATH|URL")]
+    /// Where the registry is: a `registry.json`
+    #[arg(long, aliases = ["registry-path", "registry-url"], value_name = "PATH|URL")]
     registry: Option<String>,
 
     /// Git repository with tasks, instead of the job file's datasets
@@ -50,6 +50,10 @@ pub(super) struct JobArgs {
     #[arg(long, short = 'a', value_name = "NAME")]
     agent: Vec<String>,
 
+    /// Key of every agent, with its value in YAML: `--ak timeout_sec=60`
+    #[arg(long = "ak", alias = "agent-kwarg", value_name = "KEY=VALUE")]
+    agent_key: Vec<String>,
+
     /// Variable of every agent; the value of a secret, by its name, is not kept
     #[arg(long, alias = "ae", value_name = "NAME=VALUE")]
     agent_env: Vec<String>,
@@ -65,6 +69,10 @@ pub(super) struct JobArgs {
     /// Trials of every agent on every task
     #[arg(long, short = 'k', value_name = "N", allow_hyphen_values = true)]
     n_attempts: Option<String>,
+
+    /// Further tries after an infrastructure failure
+    #[arg(long, short = 'r', value_name = "N")]
+    max_retries: Option<u32>,
 
     /// Trials at a time
     #[arg(long, short = 'n', alias = "n-concurrent", value_name = "N", allow_hyphen_values = true)]
@@ -85,6 +93,10 @@ pub(super) struct JobArgs {
     /// Which environments are kept: never, always or on_failure
     #[arg(long, value_name = "WHICH")]
     preserve_env: Option<String>,
+
+    /// Keep every environment: `--preserve-env always`
+    #[arg(long, conflicts_with = "preserve_env")]
+    no_delete: bool,
 
     /// Processors of every environment
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
@@ -151,8 +163,11 @@ impl JobArgs {
     /// The settings, those of `--set` last.
     ///
     /// # Errors
-    /// The option that is not `KEY=VALUE`.
+    /// The option that is not `KEY=VALUE`, or a dataset without its registry.
     pub(super) fn settings(&self) -> Result<Vec<Setting>, String> {
+        if let (Some(name), None) = (self.dataset.first(), &self.registry) {
+            return Err(no_registry(name));
+        }
         let mut settings = self.datasets();
         settings.extend(self.agent.iter().map(|name| Setting::agent(&format!("-a {name}"), name)));
         self.single(&mut settings);
@@ -253,10 +268,15 @@ impl JobArgs {
         for (flag, key, on) in [
             ("--force-build", "environment.force_build", self.force_build),
             ("--disable-verification", "verifier.disable", self.disable_verification),
+            ("--no-delete", "environment.preserve_env", self.no_delete),
         ] {
             if on {
                 settings.push(Setting::plain(flag, key, "true"));
             }
+        }
+        if let Some(retries) = self.max_retries {
+            let tries = retries.saturating_add(1).to_string();
+            settings.push(Setting::plain(&format!("-r {retries}"), "retry.max_attempts", &tries));
         }
     }
 
@@ -267,6 +287,10 @@ impl JobArgs {
         }
         for name in &self.task_env {
             settings.push(Setting::item(&format!("--task-env {name}"), "task_env", name));
+        }
+        for text in &self.agent_key {
+            let (key, value) = pair("--ak", text)?;
+            settings.push(Setting::each_agent_key(&format!("--ak {key}"), key, value));
         }
         for text in &self.agent_env {
             let (name, value) = pair("--agent-env", text)?;
@@ -284,4 +308,14 @@ impl JobArgs {
 fn pair<'a>(flag: &str, text: &'a str) -> Result<(&'a str, &'a str), String> {
     let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
     pair.ok_or_else(|| format!("{flag} expects KEY=VALUE"))
+}
+
+/// How a dataset is named so that it can be found.
+fn no_registry(name: &str) -> String {
+    let hub = if name.contains('/') { "packages of a hub are not read; " } else { "" };
+    format!(
+        "cannot find the dataset `{name}`: {hub}add `--registry PATH` or `--registry URL` with the \
+         registry.json that has it, or use `-p DIR` for tasks on this disk and `--repo URL` for those \
+         of a git repository"
+    )
 }

@@ -7,17 +7,22 @@ mod check;
 #[cfg(feature = "nats")]
 mod cluster;
 mod dry_run;
+mod env_file;
 mod error;
 mod exit;
 mod export;
 #[cfg(feature = "docker")]
 mod gc;
+#[cfg(feature = "docker")]
+mod gc_store;
 mod image_locks;
 mod job_args;
 mod keys;
 mod logging;
 mod output;
 mod place;
+mod repair;
+mod retry;
 mod run;
 mod task_init;
 #[cfg(test)]
@@ -63,6 +68,7 @@ pub fn main_with(decorate: Decorate) -> ProcessExit {
         let served = runtime().and_then(|runtime| runtime.block_on(bench::serve(&printer)));
         return ended(served, &printer);
     }
+    rollout_worker::descriptors::raise();
     let cli = match Cli::try_parse_from(args::with_run(arguments)) {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
@@ -84,6 +90,7 @@ fn ended(outcome: Result<ExitCode, CliError>, printer: &Printer) -> ProcessExit 
 async fn dispatch(cli: Cli, decorate: Decorate, printer: &Printer) -> Result<ExitCode, CliError> {
     match cli.command {
         Command::Run(args) => Box::pin(run::run(*args, printer)).await,
+        Command::Retry(args) => Box::pin(retry::retry(args, printer)).await,
         #[cfg(feature = "docker")]
         Command::Gc(args) => gc::run(&args, printer).await,
         #[cfg(feature = "nats")]
@@ -100,6 +107,7 @@ async fn dispatch(cli: Cli, decorate: Decorate, printer: &Printer) -> Result<Exi
         Command::Task(command) => task_init::run(command, printer).await,
         Command::Keys(args) => keys::run(&args, printer),
         Command::Tree(what) => what.run(printer).await,
+        Command::Repair(args) => Box::pin(repair::run(args, printer)).await,
         Command::Export(args) => Box::pin(export::run(args, printer)).await,
         Command::Bench(what) => Box::pin(bench::run(&what, printer)).await,
     }

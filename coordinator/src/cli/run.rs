@@ -17,14 +17,16 @@ use super::args::RunArgs;
 use super::cluster::Elsewhere;
 use super::error::CliError;
 use super::output::Printer;
-use super::{SANDBOX, dry_run, exit, image_locks, logging, place};
+use super::retry::Invocation;
+use super::{SANDBOX, dry_run, env_file, exit, image_locks, logging, place};
 use crate::config::{self, ConfigWarning, Job, LogLevel, Options};
 use crate::dataset::{Dataset, KnownParts, Sink};
 use crate::host::HostPaths;
 use crate::metrics::AgentTotal;
 use crate::plan::{self, JobPlan, Prepared};
+use crate::report::files::store::{StoreNote, find as find_store};
 use crate::report::terminal::{Screen, summary};
-use crate::report::{Report, Reporter, RunFacts, Sinks};
+use crate::report::{DatasetFacts, Report, Reporter, RunFacts, Sinks, TasksFacts};
 use crate::run::embedded::Sitting;
 use crate::run::local::LocalJob;
 use crate::run::{Taking, signals};
@@ -61,9 +63,12 @@ async fn start(
     let own = job.jobs_dir.join(".rollout");
     let blobs = match &args.store {
         Some(store) => place::directory(store)?,
+        // A run that was begun with a store is resumed with it.
+        None if StoreNote::read(&job.run_dir()).is_some() => find_store(&job.run_dir())?,
         None => own.join("blobs"),
     };
-    let store: Arc<dyn BlobStore> = Arc::new(FsStore::open(blobs).await?);
+    let store: Arc<dyn BlobStore> = Arc::new(FsStore::open(&blobs).await?);
+    let read = DatasetFacts::of(&job, &datasets);
     let plan = make_plan(&job, datasets, Arc::clone(&store), own.join("planning")).await?;
     let run_dir = job.run_dir();
     let sinks = Sinks {
@@ -72,7 +77,7 @@ async fn start(
         terminal: (!printer.is_quiet()).then_some((screen, printer.err)),
     };
     let failed = |what| move |error: std::io::Error| CliError::failure(what, &error);
-    let (events, reporter) = Reporter::start(facts(&job, &plan, args), sinks)
+    let (events, reporter) = Reporter::start(facts(&job, &plan, read, args, blobs), sinks)
         .map_err(failed("cannot start the outputs"))?;
     let (stops, _listening) = signals::listen().map_err(failed("cannot listen for signals"))?;
     #[cfg(feature = "nats")]
@@ -101,7 +106,8 @@ async fn run_here(
     let own = job.jobs_dir.join(".rollout");
     let (host, environment) = (host_paths(&own)?, environment());
     let taking = Taking { patience: args.patience(), shared: None };
-    let local = LocalJob { job, plan, store, host, environment, events, stops, taking };
+    let reopen = args.reopen.clone();
+    let local = LocalJob { job, plan, store, host, environment, events, stops, taking, reopen };
     Ok(local.run().await?)
 }
 
@@ -128,11 +134,21 @@ fn tell(report: &Report, run_dir: &Path, json: bool, printer: &Printer) -> Resul
     }
     match &report.unwritten.first {
         None => Ok(()),
-        Some((trial, error)) => Err(CliError::unwritten(report.unwritten.count, trial, error)),
+        Some((trial, error)) => {
+            let failed = CliError::unwritten(report.unwritten.count, trial, error);
+            let missing = error.is_missing().then(|| place::store_hint(run_dir));
+            Err(missing.iter().fold(failed, |failed, hint| failed.hint(hint)))
+        }
     }
 }
 
-fn facts(job: &Job, plan: &JobPlan, args: &RunArgs) -> RunFacts {
+fn facts(
+    job: &Job,
+    plan: &JobPlan,
+    datasets: Vec<DatasetFacts>,
+    args: &RunArgs,
+    blobs: PathBuf,
+) -> RunFacts {
     let each = plan.tasks().len() as u64 * u64::from(plan.n_attempts());
     let agents = plan.agents().iter().map(|agent| agent.spec.name.clone());
     RunFacts {
@@ -141,7 +157,17 @@ fn facts(job: &Job, plan: &JobPlan, args: &RunArgs) -> RunFacts {
         metrics: job.metrics.clone(),
         materialize: args.materialize,
         config: config::document(job),
+        blobs: Some(blobs),
+        datasets,
+        tasks: Arc::new(TasksFacts::of(plan)),
+        invocation: invocation(args),
     }
+}
+
+/// How the run was started, so that it can be repeated. A repetition changes nothing of it.
+fn invocation(args: &RunArgs) -> Option<serde_json::Value> {
+    let invocation = Invocation::of(std::env::args_os()).filter(|_| args.reopen.is_none())?;
+    serde_json::to_value(invocation).ok()
 }
 
 /// Bundles the tasks, with archives on their way in a directory of this process in `base`.
@@ -183,7 +209,13 @@ fn prepare(args: &RunArgs) -> Result<Prepared, CliError> {
     #[cfg(not(feature = "nats"))]
     let elsewhere = false;
     let is_set = |name: &str| elsewhere || std::env::var(name).is_ok();
+    let variables = match &args.env_file {
+        Some(file) => env_file::read(file).map_err(CliError::usage)?,
+        None => Vec::new(),
+    };
     let options = Options {
+        variables,
+        trust_tasks: args.yes,
         settings: args.keys.settings().map_err(CliError::usage)?,
         strict: args.strict,
         cache: image_locks::fetched(|name| std::env::var_os(name)),

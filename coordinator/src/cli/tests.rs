@@ -7,7 +7,7 @@ use rollout_protocol::record::Outcome;
 use super::args::{self, Cli, Command, RunArgs};
 use super::error::CliError;
 use super::{exit, output};
-use crate::metrics::{Scored, Tally};
+use crate::metrics::{Failure, Scored, Tally};
 use crate::report::terminal::Style;
 
 fn parse(words: &[&str]) -> Result<RunArgs, clap::Error> {
@@ -60,13 +60,40 @@ fn keys_of_the_job_are_options() {
     assert!(!shown.contains("secret") && shown.contains("--agent-env KEY"), "{shown}");
     for bad in [
         &["rollout", "run"][..],
-        &["rollout", "run", "-d", "name"],
+        &["rollout", "run", "-p", "d", "--no-delete", "--preserve-env", "never"],
+        &["rollout", "run", "-p", "d", "-r", "-1"],
         &["rollout", "run", "job.yaml", "-c", "other.yaml"],
     ] {
         assert!(parse(bad).is_err(), "{bad:?}");
     }
     let run = parse(&["rollout", "run", "-p", "d", "--set", "x"]).expect("valid");
     assert!(run.keys.settings().is_err());
+    for (name, said) in [
+        ("bench", "cannot find the dataset `bench`: add `--registry PATH` or `--registry URL`"),
+        ("org/bench@1", "packages of a hub are not read; add `--registry PATH`"),
+    ] {
+        let run = parse(&["rollout", "run", "-d", name]).expect("valid");
+        let error = run.keys.settings().expect_err("no registry");
+        assert!(error.contains(said) && error.contains("--repo URL"), "{error}");
+    }
+}
+
+#[test]
+fn options_of_harbor_are_keys_of_the_job() {
+    let words = ["rollout", "run", "-p", "d", "-a", "oracle", "--debug", "-y"];
+    let more = ["-r", "4", "--no-delete", "--ak", "description=every agent", "--env-file", "f"];
+    let run = parse(&[&words[..], &more[..]].concat()).expect("valid");
+    assert!(run.verbose && run.yes);
+    assert_eq!(run.env_file.as_deref(), Some(std::path::Path::new("f")));
+    let settings = run.keys.settings().expect("settings");
+    let mut problems = crate::config::Problems::default();
+    let options = crate::config::Options { settings, ..crate::config::Options::new(&|_| true) };
+    let job = crate::config::job_of_settings(&options, &mut problems).expect("a job");
+    let (job, _) = problems.finish(job).expect("no faults");
+    let said = crate::config::document(&job);
+    assert_eq!(said["retry"]["max_attempts"], 5);
+    assert_eq!(said["environment"]["preserve_env"], "always");
+    assert_eq!(said["agents"][0]["description"], "every agent");
 }
 
 #[test]
@@ -88,16 +115,16 @@ fn options_are_checked() {
 
 #[test]
 fn codes_of_runs() {
-    let tally = |trials: &[(f64, bool)]| {
+    let tally = |trials: &[(f64, Option<Failure>)]| {
         let mut tally = Tally::default();
-        for (reward, infrastructure) in trials {
-            let outcome = if *infrastructure { Outcome::Failed } else { Outcome::Completed };
+        for (reward, failure) in trials {
             tally.add(&Scored {
-                outcome,
-                reward: (!infrastructure).then_some(*reward),
-                passed: !infrastructure && *reward == 1.0,
+                outcome: if failure.is_some() { Outcome::Failed } else { Outcome::Completed },
+                reward: failure.is_none().then_some(*reward),
+                passed: failure.is_none() && *reward == 1.0,
                 with_error: false,
-                infrastructure: *infrastructure,
+                step_unverified: false,
+                failure: *failure,
                 cost: 0.0,
                 retries: 0,
                 lost: 0,
@@ -105,14 +132,24 @@ fn codes_of_runs() {
         }
         tally
     };
-    let half = tally(&[(1.0, false), (0.0, false)]);
+    let half = tally(&[(1.0, None), (0.0, None)]);
     assert_eq!(exit::of_run(false, &half, None), ExitCode::Success);
     assert_eq!(exit::of_run(false, &half, Some(0.5)), ExitCode::Success);
     assert_eq!(exit::of_run(false, &half, Some(0.51)), ExitCode::FailUnder);
     assert_eq!(exit::of_run(true, &half, Some(0.51)), ExitCode::Cancelled);
     assert_eq!(exit::of_run(false, &tally(&[]), Some(0.1)), ExitCode::FailUnder);
-    let broken = tally(&[(1.0, false), (0.0, true)]);
+    let failed = tally(&[(1.0, None), (0.0, Some(Failure::Agent))]);
+    assert_eq!(exit::of_run(false, &failed, None), ExitCode::Success);
+    assert_eq!(exit::of_run(false, &failed, Some(1.0)), ExitCode::FailUnder);
+    let broken = tally(&[(1.0, None), (0.0, Some(Failure::Infrastructure))]);
+    assert_eq!(exit::of_run(false, &broken, None), ExitCode::Infrastructure);
     assert_eq!(exit::of_run(false, &broken, Some(0.9)), ExitCode::Infrastructure);
+    assert_eq!(exit::of_run(false, &broken, Some(0.5)), ExitCode::Success);
+    let hopeless = tally(&[(0.0, None), (0.0, None), (0.0, Some(Failure::Infrastructure))]);
+    assert_eq!(exit::of_run(false, &hopeless, Some(0.5)), ExitCode::FailUnder);
+    let unsupported = tally(&[(1.0, None), (0.0, Some(Failure::Unsupported))]);
+    assert_eq!(exit::of_run(false, &unsupported, None), ExitCode::Success);
+    assert_eq!(exit::of_run(false, &unsupported, Some(1.0)), ExitCode::Success);
 }
 
 #[test]
@@ -136,4 +173,26 @@ fn errors_are_rendered_with_details_and_hints_and_escaped() {
 fn causes_are_told_once_each() {
     let error = CliError::failure("cannot start", &std::io::Error::other("no thread left"));
     assert_eq!(error.message, "cannot start: no thread left");
+}
+
+#[cfg(feature = "docker")]
+#[test]
+fn gc_needs_something_to_remove_and_limits_for_images() {
+    let gc = |words: &str| {
+        let words = ["rollout", "gc"].into_iter().chain(words.split_whitespace());
+        Cli::try_parse_from(words).map(|cli| match cli.command {
+            Command::Gc(args) => args,
+            _ => panic!("not gc"),
+        })
+    };
+    for words in
+        ["", "--images", "--older-than 1h", "--containers --max-size 1G", "--images --max-size x"]
+    {
+        assert!(gc(words).is_err(), "{words}");
+    }
+    assert!(gc("--containers --dry-run").is_ok());
+    let both = gc("--containers --images --older-than 30d --max-size 50G --json").expect("valid");
+    assert!(both.containers && both.images && both.json && !both.dry_run);
+    let day = std::time::Duration::from_secs(24 * 3600);
+    assert_eq!((both.older_than, both.max_size), (Some(30 * day), Some(50 * 1024)));
 }

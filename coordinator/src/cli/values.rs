@@ -29,6 +29,15 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A duration that may be given in days, `30d`.
+#[cfg(feature = "docker")]
+pub(super) fn age(text: &str) -> Result<Duration, String> {
+    match text.strip_suffix('d').and_then(|days| days.parse::<u16>().ok()) {
+        Some(days) => Ok(Duration::from_secs(u64::from(days) * 24 * 3600)),
+        None => duration(text).map_err(|error| format!("{error}, or days such as `30d`")),
+    }
+}
+
 /// Memory for trials, in MiB.
 pub(super) fn memory(text: &str) -> Result<u64, String> {
     match quantity::mebibytes(text) {
@@ -36,6 +45,13 @@ pub(super) fn memory(text: &str) -> Result<u64, String> {
         Some(_) => Err("expected at least 2G: less holds no trial of the smallest size".into()),
         None => Err(format!("expected {}", quantity::EXPECTED_MEBIBYTES)),
     }
+}
+
+/// A size, in MiB.
+#[cfg(feature = "docker")]
+pub(super) fn size(text: &str) -> Result<u64, String> {
+    let size = quantity::mebibytes(text).map(|size| size.mib);
+    size.ok_or_else(|| format!("expected {}", quantity::EXPECTED_MEBIBYTES))
 }
 
 /// A kind of environment that this program was built with.

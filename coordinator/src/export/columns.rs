@@ -144,18 +144,35 @@ pub(super) const COLUMNS: &[Column] = columns! {
     "retries": Integer = |row| Some(row.scored.retries);
     "lost_executions": Integer = |row| Some(row.scored.lost);
     "task_git_commit_id": Text =
-        |row| row.trial.record.as_ref().and_then(|record| record.task_git_commit_id.as_deref());
+        |row| row.trial.settlement.task_commit(row.trial.record.as_ref());
     "task_digest": Text = |row| Some(row.trial.task.files);
     "record": Text = |row| {
         let by = row.trial.settlement.by.as_ref();
         by.and_then(|by| by.record.as_ref()).map(|record| record.digest)
     };
+    "unverified_steps": Text = |row| unverified_steps(row);
+    "task_format": Text = |row| row.trial.task.format;
+    "task_full_name": Text = |row| row.trial.task.about.name.as_deref();
+    "task_source": Text = |row| row.trial.task.about.source.as_deref();
+    "task_metadata": Json = |row| metadata(row);
 };
+
+/// The task's `[metadata]`.
+fn metadata(row: &Row<'_>) -> Option<Value> {
+    let metadata = &row.trial.task.about.metadata;
+    (!metadata.is_empty()).then(|| Value::Object(metadata.clone()))
+}
 
 /// The verifier's several numbers.
 fn rewards(row: &Row<'_>) -> Option<Value> {
     let rewards = &row.trial.settlement.verdict.rewards;
     (!rewards.is_empty()).then(|| json!(rewards))
+}
+
+/// Names of the steps that could not be verified.
+fn unverified_steps(row: &Row<'_>) -> Option<String> {
+    let steps = &row.trial.settlement.verdict.unverified_steps;
+    (!steps.is_empty()).then(|| steps.join(", "))
 }
 
 const fn class(class: ErrorClass) -> &'static str {

@@ -22,11 +22,23 @@ use rollout_worker::store::{BlobStore, MemoryStore};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::config::About;
 use crate::plan::{JobPlan, PlanDocument, PlannedTask};
 use crate::report::testing::{self, at, record};
 
 const AGENTS: [&str; 2] = ["oracle", "=cmd"];
 const TASKS: [&str; 2] = ["a,b", "two"];
+
+/// Facts of the file of the first task; the other has none.
+fn about(task: &str) -> About {
+    if task != TASKS[0] {
+        return About::default();
+    }
+    let said = json!({
+        "name": "org/first", "source": "somewhere", "metadata": {"difficulty": "hard"},
+    });
+    serde_json::from_value(said).expect("facts")
+}
 
 /// A run directory of two agents, two tasks and two attempts.
 struct Run {
@@ -51,11 +63,14 @@ impl Run {
             dataset: "data".into(),
             name: name.into(),
             spec: Digest::of(b"spec"),
+            git_commit_id: None,
             files: Digest::of(name.as_bytes()),
             rules: Digest::of(b"rules"),
             class: serde_json::from_value(json!("small")).unwrap_or_default(),
             resources: Default::default(),
             variables: [].into(),
+            format: None,
+            about: about(name),
         };
         let settings = TrialSettings {
             instruction_path: "/instruction.md".into(),
@@ -339,7 +354,9 @@ async fn harbors_directory_has_everything_in_its_places() {
     assert_eq!(figures.map(|figure| stats[figure].as_u64()), [Some(5), Some(3), Some(3)]);
     assert_eq!(stats["n_cancelled_trials"], 1);
     assert_eq!(stats["evals"]["oracle__data"]["metrics"], json!([{"max": 1.0}]));
-    assert_eq!(stats["evals"]["=cmd__data"]["metrics"], json!([{"=a": 1.0, "b": -0.25}]));
+    // A trial without rewards counts as 0.
+    assert_eq!(stats["evals"]["=cmd__data"]["metrics"], json!([{"=a": 1.0, "b": 0.0}]));
+    assert_eq!(stats["evals"]["oracle__data"]["n_trials"], 2);
     let mut trials: Vec<Value> = Vec::new();
     for entry in fs::read_dir(&job).expect("a directory") {
         let path = entry.expect("an entry").path();
@@ -393,11 +410,14 @@ fn verdict() -> impl Strategy<Value = Verdict> {
     let rewards = prop::collection::btree_map(text(), number(), 0..4);
     let outcome =
         prop::sample::select(vec![Outcome::Completed, Outcome::Failed, Outcome::Cancelled]);
-    (outcome, prop::option::of(number()), rewards, 0.0..9.0, prop::option::of(failed)).prop_map(
-        |(outcome, reward, rewards, cost, error)| {
+    let (reward, steps) = (prop::option::of(number()), prop::collection::vec(text(), 0..2));
+    (outcome, reward, rewards, 0.0..9.0, prop::option::of(failed), steps).prop_map(
+        |(outcome, reward, rewards, cost, error, unverified_steps)| {
             let completed = outcome == Outcome::Completed;
             let rewards = if completed { rewards } else { Rewards::new() };
-            Verdict { outcome, reward: reward.filter(|_| completed), rewards, cost, error }
+            let unverified_steps = if completed { unverified_steps } else { Vec::new() };
+            let reward = reward.filter(|_| completed);
+            Verdict { outcome, reward, rewards, cost, error, unverified_steps }
         },
     )
 }
@@ -435,6 +455,7 @@ fn any_record() -> impl Strategy<Value = (Verdict, TrialRecord)> {
         id,
         image: "image".into(),
         image_made: false,
+        image_build: None,
         limits: LimitsHeld::default(),
         preserved: None,
     });

@@ -43,11 +43,14 @@ pub async fn build(
             dataset: task.spec.dataset.clone(),
             name: task.spec.name.clone(),
             spec: task.digest,
+            git_commit_id: task.spec.git_commit_id.clone(),
             files: task.files,
             rules: task.rules,
             class: SizeClass::of(&task.spec.environment.resources),
             resources: task.spec.environment.resources,
             variables: lanes::required(task.spec.templates()),
+            format: Some(task.spec.format),
+            about: task.about,
         });
         specs.push(task.spec);
     }

@@ -223,6 +223,7 @@ mod tests {
                 .into(),
             variables: BTreeSet::new(),
             draining: false,
+            low_disk: false,
             gone: false,
             executions: Vec::new(),
         }

@@ -27,9 +27,12 @@ use rollout_protocol::limits::TRIALS_PER_RUN;
 use rollout_protocol::spec::agent::AgentSpec;
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::settings::TrialSettings;
+use rollout_protocol::spec::task::TaskFormat;
 use rollout_protocol::spec::trial::{TrialName, TrialRef};
 use rollout_protocol::wire::offer::SizeClass;
 use serde::{Deserialize, Serialize};
+
+use crate::config::About;
 
 pub use build::{BuildError, build};
 pub use compare::{Change, PlanChange, Subject, compare};
@@ -60,7 +63,7 @@ pub struct PlannedAgent {
 }
 
 /// A task of a plan.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlannedTask {
     /// Dataset.
     pub dataset: String,
@@ -68,6 +71,9 @@ pub struct PlannedTask {
     pub name: String,
     /// Digest of its document in the blob store.
     pub spec: Digest,
+    /// Commit of the repository that it is from; no part of what it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_commit_id: Option<String>,
     /// Digest of its files alone.
     pub files: Digest,
     /// Digest of everything else that a trial depends on: image, resources, time limits, variables.
@@ -81,6 +87,12 @@ pub struct PlannedTask {
     /// Variables without a default that its files use.
     #[serde(default)]
     pub variables: BTreeSet<String>,
+    /// The format that it was read in; nothing in plans of versions that did not record it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<TaskFormat>,
+    /// Facts of its file for people.
+    #[serde(default)]
+    pub about: About,
 }
 
 /// A trial of a plan.

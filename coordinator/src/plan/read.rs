@@ -29,8 +29,15 @@ pub fn read(file: Option<&Path>, options: &Options<'_>) -> Result<Prepared, Conf
         Some(file) => read_job(file, options, &mut problems),
         None => job_of_settings(options, &mut problems),
     };
-    let prepared = job.map(|job| {
-        let datasets = dataset::load(&job, options, &mut problems);
+    let prepared = job.map(|mut job| {
+        let planned = dataset::planned(&job.run_dir());
+        let datasets = dataset::load(&job, options, &planned, &mut problems);
+        if options.trust_tasks {
+            let files = datasets.iter().flat_map(|dataset| &dataset.tasks).map(|task| &task.file);
+            let used = files.flat_map(|file| file.variables.iter().chain(&file.solution_variables));
+            let names = used.flat_map(|variable| variable.template.variables());
+            job.task_env.extend(names.map(|(name, _)| name));
+        }
         (job, datasets)
     });
     let (prepared, warnings) = problems.finish(prepared)?;

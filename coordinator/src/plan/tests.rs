@@ -41,11 +41,14 @@ fn task(dataset: &str, name: &str, content: &str) -> PlannedTask {
         dataset: dataset.to_owned(),
         name: name.to_owned(),
         spec: Digest::of(content.as_bytes()),
+        git_commit_id: None,
         files: Digest::of(content.as_bytes()),
         rules: Digest::of(b"rules"),
         class: SizeClass::default(),
         resources: Resources::default(),
         variables: BTreeSet::new(),
+        format: None,
+        about: About::default(),
     }
 }
 

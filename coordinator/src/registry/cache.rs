@@ -2,7 +2,8 @@
 //!
 //! Below a commit every directory that was asked for lies under the digest of its path, in a
 //! directory with its own name. A directory that lies inside another one is found there. Lists of
-//! all tasks of a commit are files beside them.
+//! all tasks of a commit are files beside them, and so are lists of the files of a directory that
+//! are only pointers to Git LFS.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -38,13 +39,29 @@ impl Cache {
 
     /// Where a directory of a commit is, if it is there whole.
     pub(super) fn find(&self, commit: &str, path: &str) -> Option<PathBuf> {
+        self.locate(commit, path).map(|(_, found, _)| found)
+    }
+
+    /// The files of a directory in the cache that are only pointers to Git LFS, by their paths in it.
+    pub(super) fn pointers(&self, commit: &str, path: &str) -> Vec<String> {
+        let Some((place, _, rest)) = self.locate(commit, path) else { return Vec::new() };
+        let text = fs::read_to_string(pointers_of(&place)).unwrap_or_default();
+        let inside = text.split_terminator('\0').filter_map(|pointer| {
+            let inside = Path::new(pointer).strip_prefix(&rest).ok()?;
+            Some(inside.to_string_lossy().into_owned())
+        });
+        inside.collect()
+    }
+
+    /// What holds a directory in the cache, where it is, and its path below what is held.
+    fn locate(&self, commit: &str, path: &str) -> Option<(PathBuf, PathBuf, String)> {
         let mut rest = String::new();
         let mut at = path;
         loop {
             let place = self.place(commit, at);
             if place.exists() {
                 let found = place.join(self.name(at)).join(&rest);
-                return is_inside(&place, &found).then_some(found);
+                return is_inside(&place, &found).then_some((place, found, rest));
             }
             if at.is_empty() {
                 return None;
@@ -88,12 +105,33 @@ impl Cache {
         replace(&file, text.as_bytes()).map_err(|error| self.failed(&file, &error))
     }
 
-    /// Moves a finished directory to its place. `made` holds it under its own name.
-    pub(super) fn keep(&self, commit: &str, path: &str, made: &Path) -> Result<(), FetchError> {
+    /// Moves a finished directory to its place, also instead of one with pointers. `made` holds it
+    /// under its own name; `pointers` are its files that are pointers only.
+    pub(super) fn keep(
+        &self,
+        commit: &str,
+        path: &str,
+        made: &Path,
+        pointers: &[String],
+    ) -> Result<(), FetchError> {
         let place = self.place(commit, path);
-        fs::create_dir_all(self.commit(commit))
-            .and_then(|()| fs::rename(made, &place))
-            .map_err(|error| self.failed(&place, &error))
+        let list = pointers_of(&place);
+        let keep = || {
+            fs::create_dir_all(self.commit(commit))?;
+            if !pointers.is_empty() {
+                let text: String = pointers.iter().map(|pointer| format!("{pointer}\0")).collect();
+                replace(&list, text.as_bytes())?;
+            }
+            if place.exists() {
+                fs::rename(&place, made.with_extension("former"))?;
+            }
+            fs::rename(made, &place)?;
+            if pointers.is_empty() && list.exists() {
+                fs::remove_file(&list)?;
+            }
+            Ok(())
+        };
+        keep().map_err(|error| self.failed(&place, &error))
     }
 
     /// Waits for the right to add to a commit, and removes what those left who died with it.
@@ -181,6 +219,11 @@ impl Cache {
     }
 }
 
+/// The list of the pointers in what a place holds.
+fn pointers_of(place: &Path) -> PathBuf {
+    place.with_extension("pointers")
+}
+
 fn temporary(commit: &str) -> String {
     format!("{commit}.tmp-")
 }
@@ -216,7 +259,7 @@ mod tests {
             let lock = cache.lock("c").expect("locked");
             let made = cache.workshop("c", &lock).expect("made").keep();
             fs::create_dir_all(made.join(cache.name(path)).join(below)).expect("made");
-            cache.keep("c", path, &made).expect("kept");
+            cache.keep("c", path, &made, &[]).expect("kept");
         };
         assert_eq!(cache.find("c", "a/b"), None);
         keep("a/b", "");
@@ -229,6 +272,26 @@ mod tests {
         std::os::unix::fs::symlink("/etc", cache.find("c", "x").expect("x").join("out"))
             .expect("a link");
         assert_eq!(cache.find("c", "x/out"), None, "links are not followed");
+    }
+
+    #[test]
+    fn pointers_are_listed_until_the_files_are_there() {
+        let root = tempfile::tempdir().expect("a directory");
+        let cache = Cache::of(root.path(), &Origin::new("https://h/o/repo.git", Path::new("/")));
+        let keep = |pointers: &[&str]| {
+            let lock = cache.lock("c").expect("locked");
+            let workshop = cache.workshop("c", &lock).expect("made");
+            let made = workshop.path().join("0");
+            fs::create_dir_all(made.join("repo/t/data")).expect("made");
+            let pointers: Vec<String> = pointers.iter().map(|p| (*p).to_owned()).collect();
+            cache.keep("c", "", &made, &pointers).expect("kept");
+        };
+        keep(&["t/data/large", "other"]);
+        assert_eq!(cache.pointers("c", "t"), ["data/large"]);
+        assert_eq!(cache.pointers("c", ""), ["t/data/large", "other"]);
+        keep(&[]);
+        assert_eq!(cache.pointers("c", "t"), [""; 0]);
+        assert!(cache.find("c", "t/data").is_some());
     }
 
     #[test]

@@ -140,13 +140,13 @@ impl<'a> Repository<'a> {
     }
 
     /// Checks directories out, none of which is inside another one, and moves each to its place in
-    /// the cache. What is odd is answered.
+    /// the cache, together with the paths of its files that are pointers only.
     pub(super) fn keep(
         &self,
         paths: &[String],
         cache: &Cache,
         workshop: &Path,
-    ) -> Result<Vec<String>, FetchError> {
+    ) -> Result<(), FetchError> {
         let failed = |path: &Path, error: &std::io::Error| cache.failed(path, error);
         let patterns = self.dir.join(".git/info");
         fs::create_dir_all(&patterns)
@@ -156,7 +156,7 @@ impl<'a> Repository<'a> {
         let checkout = ["checkout", "-q", "--detach", self.commit];
         git::run(&self.dir, settings.iter().chain(&checkout))
             .map_err(|error| error.at(self.origin, self.commit))?;
-        let warnings = lfs::fill(self.origin, self.commit, &self.dir)?;
+        let pointers = lfs::fill(self.origin, self.commit, &self.dir)?;
         cache.sync(&self.dir)?;
         let made = workshop.join("made");
         for (n, path) in paths.iter().enumerate() {
@@ -170,9 +170,12 @@ impl<'a> Repository<'a> {
                 fs::rename(self.dir.join(path), &target)
             };
             moved.map_err(|error| failed(&target, &error))?;
-            cache.keep(self.commit, path, &holder)?;
+            let inside = pointers.iter().filter_map(|pointer| pointer.strip_prefix(path).ok());
+            let inside: Vec<_> =
+                inside.map(|pointer| pointer.to_string_lossy().into_owned()).collect();
+            cache.keep(self.commit, path, &holder, &inside)?;
         }
-        Ok(warnings)
+        Ok(())
     }
 }
 

@@ -10,8 +10,8 @@ use rollout_worker::supervise;
 use super::FetchError;
 use super::cache::Cache;
 use super::clone::{Repository, ancestors};
-use super::heads;
 use super::origin::{Origin, Revision};
+use super::{heads, lfs};
 
 /// Repositories that are asked at the same time: enough to hide their latency, few enough for one
 /// server that has all of them.
@@ -42,8 +42,19 @@ pub enum What {
 pub struct Fetched {
     /// The whole id of the commit.
     pub commit: String,
-    /// The directories in the cache, each with its path in the repository.
-    pub directories: Vec<(String, PathBuf)>,
+    /// The directories in the cache.
+    pub directories: Vec<FetchedDirectory>,
+}
+
+/// A directory in the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FetchedDirectory {
+    /// Its path in the repository.
+    pub path: String,
+    /// Where it is.
+    pub dir: PathBuf,
+    /// Its files that are only pointers to Git LFS, because `git-lfs` is not there.
+    pub pointers: Vec<String>,
 }
 
 /// Answers to requests.
@@ -147,9 +158,9 @@ fn obtain(
 ) -> (Vec<Result<Fetched, FetchError>>, Vec<String>) {
     let mut warnings = Vec::new();
     let mut failures = BTreeMap::new();
-    if requests.iter().any(|request| look(cache, commit, &request.what).is_none()) {
+    if requests.iter().any(|request| is_lacking(cache, commit, &request.what)) {
         match complete(cache, origin, commit, requests) {
-            Ok((missing, odd)) => (failures, warnings) = (missing, odd),
+            Ok(missing) => failures = missing,
             Err(error) => {
                 failures = requests.iter().map(|r| (r.what.clone(), error.clone())).collect();
             }
@@ -163,33 +174,53 @@ fn obtain(
             said: "what was asked for is no plain directory".to_owned(),
         })),
     };
-    (requests.iter().map(answer).collect(), warnings)
+    let answers: Vec<_> = requests.iter().map(answer).collect();
+    let found = answers.iter().flatten().flat_map(|fetched| &fetched.directories);
+    let pointers: usize = found.map(|directory| directory.pointers.len()).sum();
+    if pointers > 0 {
+        warnings.push(format!(
+            "{}: {pointers} files are kept in Git LFS, and the program `git-lfs` is not there: \
+             their tasks fail; install it and start again",
+            origin.shown()
+        ));
+    }
+    (answers, warnings)
+}
+
+/// Whether the cache lacks some of it, or has pointers of which the files can be had.
+fn is_lacking(cache: &Cache, commit: &str, what: &What) -> bool {
+    let Some(found) = look(cache, commit, what) else { return true };
+    let pointers = found.iter().find(|directory| !directory.pointers.is_empty());
+    pointers.is_some_and(|directory| lfs::is_available(&directory.dir))
 }
 
 /// What the cache has of it, if all.
-fn look(cache: &Cache, commit: &str, what: &What) -> Option<Vec<(String, PathBuf)>> {
+fn look(cache: &Cache, commit: &str, what: &What) -> Option<Vec<FetchedDirectory>> {
     let paths = match what {
         What::Directory(path) => vec![path.clone()],
         What::Tasks(below) => cache.listed(commit, below)?,
     };
     cache.tidy(commit);
-    let found = paths.into_iter().map(|path| Some((path.clone(), cache.find(commit, &path)?)));
+    let found = paths.into_iter().map(|path| {
+        let (dir, pointers) = (cache.find(commit, &path)?, cache.pointers(commit, &path));
+        Some(FetchedDirectory { path, dir, pointers })
+    });
     found.collect()
 }
 
-/// Adds to the cache what it lacks. Answers what the commit does not have, and what is odd.
+/// Adds to the cache what it lacks. Answers what the commit does not have.
 fn complete(
     cache: &Cache,
     origin: &Origin,
     commit: &str,
     requests: &[Request],
-) -> Result<(BTreeMap<What, FetchError>, Vec<String>), FetchError> {
+) -> Result<BTreeMap<What, FetchError>, FetchError> {
     let lock = cache.lock(commit)?;
-    let lacking = |request: &&Request| look(cache, commit, &request.what).is_none();
+    let lacking = |request: &&Request| is_lacking(cache, commit, &request.what);
     let lacking: Vec<&What> = requests.iter().filter(lacking).map(|r| &r.what).collect();
     if lacking.is_empty() {
         // Another process was faster.
-        return Ok((BTreeMap::new(), Vec::new()));
+        return Ok(BTreeMap::new());
     }
     let workshop = cache.workshop(commit, &lock)?;
     let clone = Repository::fetch(origin, commit, workshop.path())?;
@@ -212,16 +243,17 @@ fn complete(
     let failures =
         missing.iter().map(|path| (What::Directory(path.clone()), clone.missing_path(path)));
     let failures = failures.collect();
-    let lacks = |path: &&String| cache.find(commit, path).is_none() && !missing.contains(path);
-    let outermost = outermost(wanted.iter().filter(lacks));
-    let warnings = match outermost.is_empty() {
-        true => Vec::new(),
-        false => clone.keep(&outermost, cache, workshop.path())?,
+    let lacks = |path: &&String| {
+        !missing.contains(path) && is_lacking(cache, commit, &What::Directory((*path).clone()))
     };
+    let outermost = outermost(wanted.iter().filter(lacks));
+    if !outermost.is_empty() {
+        clone.keep(&outermost, cache, workshop.path())?;
+    }
     for (below, tasks) in lists {
         cache.keep_list(commit, below, &tasks)?;
     }
-    Ok((failures, warnings))
+    Ok(failures)
 }
 
 /// Those that are not inside another one.

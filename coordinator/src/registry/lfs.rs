@@ -1,5 +1,6 @@
 //! Files that a repository keeps elsewhere (Git LFS): what is checked out is a pointer, which the
-//! program `git-lfs` turns into the file, where it is installed.
+//! program `git-lfs` turns into the file. Without the program the pointers stay, and the tasks that
+//! have any cannot be run.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -16,28 +17,30 @@ const SIGNATURE: &[u8] = b"version https://git-lfs.github.com/spec/v";
 /// Largest pointer, by the format's own words.
 const POINTER_BYTES: u64 = 1024;
 
-/// Puts the files in the place of their pointers in a checked out repository. What is odd is
-/// answered.
+/// Whether the program is there.
+pub(super) fn is_available(directory: &Path) -> bool {
+    git::run(directory, ["lfs", "version"]).is_ok()
+}
+
+/// Puts the files in the place of their pointers in a checked out repository. Returns the paths of
+/// the pointers that stay because the program is not there.
 pub(super) fn fill(
     origin: &Origin,
     commit: &str,
     repository: &Path,
-) -> Result<Vec<String>, FetchError> {
+) -> Result<Vec<PathBuf>, FetchError> {
     let mut pointers = Vec::new();
-    find(repository, &mut pointers);
+    find(repository, &mut pointers)
+        .map_err(|(path, error)| FetchError::Cache { path, reason: error.to_string() })?;
     if pointers.is_empty() {
         return Ok(Vec::new());
     }
-    if git::run(repository, ["lfs", "version"]).is_err() {
-        return Ok(vec![format!(
-            "{}: {} files are kept in Git LFS, and the program `git-lfs` is not there: \
-             tasks see their pointers",
-            origin.shown(),
-            pointers.len()
-        )]);
+    let relative = |path: &Path| path.strip_prefix(repository).unwrap_or(path).to_owned();
+    if !is_available(repository) {
+        return Ok(pointers.iter().map(|(path, _)| relative(path)).collect());
     }
     for (path, pointer) in pointers {
-        let relative = path.strip_prefix(repository).unwrap_or(&path).to_owned();
+        let relative = relative(&path);
         let args = ["lfs".into(), "smudge".into(), relative.into_os_string()];
         let content = git::with_input(repository, args, &pointer)
             .map_err(|error| error.at(origin, commit))?;
@@ -47,20 +50,30 @@ pub(super) fn fill(
     Ok(Vec::new())
 }
 
-/// Every pointer below a directory. Links are not followed.
-fn find(dir: &Path, pointers: &mut Vec<(PathBuf, Vec<u8>)>) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let (path, Ok(metadata)) = (entry.path(), entry.metadata()) else { continue };
+/// Adds every pointer below a directory. Links are not followed. An entry that cannot be read is an
+/// error: a pointer that is overlooked would be handed out as a file.
+fn find(
+    dir: &Path,
+    pointers: &mut Vec<(PathBuf, Vec<u8>)>,
+) -> Result<(), (PathBuf, std::io::Error)> {
+    let at = |error| (dir.to_owned(), error);
+    for entry in fs::read_dir(dir).map_err(at)? {
+        let entry = entry.map_err(at)?;
+        let path = entry.path();
+        let metadata = entry.metadata().map_err(|error| (path.clone(), error))?;
         if metadata.is_dir() && entry.file_name() != ".git" {
-            find(&path, pointers);
+            find(&path, pointers)?;
         } else if metadata.is_file() && metadata.len() <= POINTER_BYTES {
             let mut text = Vec::new();
-            let read = fs::File::open(&path).and_then(|mut file| file.read_to_end(&mut text));
-            if read.is_ok() && text.starts_with(SIGNATURE) {
+            fs::File::open(&path)
+                .and_then(|mut file| file.read_to_end(&mut text))
+                .map_err(|error| (path.clone(), error))?;
+            if text.starts_with(SIGNATURE) {
                 pointers.push((path, text));
             }
         }
     }
+    Ok(())
 }
 
 fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {

@@ -25,7 +25,7 @@ mod version;
 
 use std::path::PathBuf;
 
-pub use fetch::{Answers, Fetched, Request, What, fetch};
+pub use fetch::{Answers, Fetched, FetchedDirectory, Request, What, fetch};
 pub use index::{DatasetEntry, Index, IndexError, TaskEntry, Text, read};
 pub(crate) use origin::without_secrets;
 pub use origin::{Origin, Revision};

@@ -96,6 +96,7 @@ impl Elsewhere {
             },
             events,
             stops,
+            reopen: args.reopen.clone(),
         };
         Ok(job.run().await?)
     }

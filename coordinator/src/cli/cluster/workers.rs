@@ -70,10 +70,11 @@ fn shown(seen: &[SeenHello], silence: Duration) -> String {
     for SeenHello { hello, age } in seen {
         let running = hello.executions.iter().filter(|running| !running.claiming).count();
         let providers: Vec<String> = hello.providers.keys().map(ToString::to_string).collect();
-        let state = match (*age >= silence, hello.draining) {
-            (true, _) => format!("silent for {} s", age.as_secs()),
-            (false, true) => "draining".to_owned(),
-            (false, false) => "working".to_owned(),
+        let state = match (*age >= silence, hello.draining, hello.low_disk) {
+            (true, ..) => format!("silent for {} s", age.as_secs()),
+            (false, true, _) => "draining".to_owned(),
+            (false, false, true) => "disk nearly full".to_owned(),
+            (false, false, false) => "working".to_owned(),
         };
         // Whoever may say hello decides about these texts.
         let row = [

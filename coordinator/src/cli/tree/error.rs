@@ -2,7 +2,7 @@
 
 use rollout_protocol::exit::ExitCode;
 
-use crate::cli::error::CliError;
+use crate::cli::error::{CliError, of_lock};
 use crate::run::LockError;
 use crate::tree::run::{TreeError, WorkError};
 
@@ -53,6 +53,9 @@ impl From<TreeError> for CliError {
                     .hint("what this process did since does not count; the new owner goes on")
             }
             TreeError::Damaged { .. } => Self::of(ExitCode::RunDamaged, what, &error),
+            TreeError::Lock(
+                lock @ (LockError::Journal(_) | LockError::Copy { .. } | LockError::Unreadable),
+            ) => of_lock(what, lock),
             TreeError::Nothing { .. } => Self::new(ExitCode::Config, error.to_string()),
             TreeError::Exists { .. } => Self::new(ExitCode::Config, error.to_string())
                 .hint("give `--tree-run-id` for another search, or go on with this one"),
@@ -62,6 +65,14 @@ impl From<TreeError> for CliError {
                 refused.hint(
                     "give `--tree-run-id` for another search, or undo the changes to go on with \
                      this one",
+                )
+            }
+            TreeError::Baseline { missing, .. } => {
+                let mut refused = Self::of(ExitCode::Config, "the search cannot begin", &error);
+                refused.details.clone_from(missing);
+                refused.hint(
+                    "run the sweep on the root commit, and name the file that it writes in \
+                     `root_baseline_csv`",
                 )
             }
             TreeError::Work(WorkError::Unable { evals }) => {

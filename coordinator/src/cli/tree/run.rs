@@ -13,7 +13,9 @@ use crate::cli::error::CliError;
 use crate::cli::logging;
 use crate::cli::output::Printer;
 use crate::config::{ConfigWarning, LogLevel, Problems, TreeFile, TreeOptions, read_tree};
-use crate::tree::run::Directory;
+use crate::tree::manifest::Manifest;
+use crate::tree::report::Counts;
+use crate::tree::run::{Directory, TreeError, check_baseline};
 
 /// Search over the commits of a repository: ideas are tried on the best commits so far
 ///
@@ -34,7 +36,8 @@ pub(in crate::cli) struct RunArgs {
     #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     pub(super) resume: bool,
 
-    /// Throw away the results of the depth under way, and make them again
+    /// Throw away the results of the depth under way, or of the last one when the search has ended,
+    /// and make them again
     #[arg(long)]
     pub(super) rerun_evals: bool,
 
@@ -127,6 +130,7 @@ pub(in crate::cli) async fn run(
         let directory = Directory::new(&run_dir);
         supervise::blocking(move || directory.manifest()).await.map_err(CliError::from)?;
     }
+    look_at_baseline(&tree, args.dry_run, printer).await?;
     let (name, is_named) = (tree.name.clone(), tree.is_named);
     if !is_named {
         printer.hint(&format!("the name of this search is {name}: `--tree-run-id` takes it"));
@@ -138,7 +142,23 @@ pub(in crate::cli) async fn run(
         let page = run_dir.join("tree.html");
         printer.hint(&format!("{} has the tree as a drawing", page.display()));
     }
-    Ok(ExitCode::Success)
+    Ok(ended(&manifest, printer))
+}
+
+/// The exit code of a search that ended.
+fn ended(manifest: &Manifest, printer: &Printer) -> ExitCode {
+    let counts = Counts::of(manifest);
+    if !counts.is_nothing_but_failures() {
+        return ExitCode::Success;
+    }
+    let first = manifest.evaluations.iter().find_map(|(id, eval)| Some((id, eval.error.as_ref()?)));
+    let first = first.map(|(id, error)| format!("; eval {id}: {}", error.message));
+    let first = first.unwrap_or_default();
+    printer.warning(&format!("none of {} evals has results to compare{first}", counts.total()));
+    match counts.failed_by_infrastructure {
+        0 => ExitCode::NothingMeasured,
+        _ => ExitCode::Infrastructure,
+    }
 }
 
 fn prepare(args: &RunArgs) -> Result<(TreeFile, Vec<ConfigWarning>), CliError> {
@@ -153,4 +173,25 @@ fn prepare(args: &RunArgs) -> Result<(TreeFile, Vec<ConfigWarning>), CliError> {
     let (tree, warnings) = problems.finish(tree)?;
     let nothing = || CliError::new(ExitCode::Config, "the file of the search is empty");
     Ok((tree.ok_or_else(nothing)?, warnings))
+}
+
+/// Refuses a baseline that nothing can be compared with, before anything is made. A played search is
+/// not scored, so there it is a warning.
+async fn look_at_baseline(
+    tree: &TreeFile,
+    dry_run: bool,
+    printer: &Printer,
+) -> Result<(), CliError> {
+    let looked = tree.clone();
+    match supervise::blocking(move || check_baseline(&looked)).await {
+        Ok(odd) => odd.iter().for_each(|odd| printer.warning(odd)),
+        Err(TreeError::Baseline { path, missing }) if dry_run => {
+            let path = path.display();
+            for what in missing {
+                printer.warning(&format!("a search without `--dry-run` refuses {path}: {what}"));
+            }
+        }
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
 }

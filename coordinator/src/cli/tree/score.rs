@@ -91,7 +91,10 @@ fn shown(comparison: &Comparison, candidate: &SweepSummary, profile: &Profile) -
         format!("{}, score {:.6}: {explore}", recommendation.grade, recommendation.score),
         format!("because {}", recommendation.reasons.join("; ")),
         match comparison.primary_delta {
-            Some(delta) => format!("{}: better by {delta}", profile.primary.column),
+            Some(delta) => {
+                let column = &profile.primary.column;
+                format!("{column}: {delta:+} against the baseline, positive is better")
+            }
             None => format!("{}: not on both sides", profile.primary.column),
         },
         format!(
@@ -103,6 +106,12 @@ fn shown(comparison: &Comparison, candidate: &SweepSummary, profile: &Profile) -
         let complete = if rows.is_complete() { "complete" } else { "not complete" };
         let (ok, errors) = (rows.ok_count, rows.error_count);
         lines.push(format!("candidate {complete}: {ok} rows succeeded, {errors} did not"));
+    }
+    if !profile.columns().iter().any(|name| comparison.columns.contains_key(*name)) {
+        lines.push(format!(
+            "no metric of the profile {} is on both sides: the score says nothing",
+            profile.name
+        ));
     }
     for line in &mut lines {
         *line = escape::line(line).into_owned();

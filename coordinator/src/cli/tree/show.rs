@@ -11,7 +11,7 @@ use crate::cli::output::Printer;
 use crate::report::escape;
 use crate::report::terminal::table;
 use crate::tree::manifest::Manifest;
-use crate::tree::report::{BestStep, Overview, TriedIdea};
+use crate::tree::report::{BestStep, Overview, Relative, TriedIdea};
 
 /// Show a search: how far it is, the best path, and what came of every idea
 #[derive(Debug, Args)]
@@ -55,42 +55,117 @@ fn shown(overview: &Overview) -> String {
         "search {name}{played}, {state}; {} of {} evals settled, {} nodes\n",
         overview.settled, overview.evals, overview.nodes
     );
+    if overview.evals > 0 {
+        text.push_str(&format!("evals: {}\n", overview.counts));
+    }
     if overview.deferred_cleanup > 0 {
         text.push_str(&format!("{} things are still to be removed\n", overview.deferred_cleanup));
     }
+    let strategy = serde_json::to_value(overview.ideas_context_strategy).unwrap_or_default();
+    text.push_str(&format!("ideas that a generator is shown: {}\n", word(strategy)));
     let best = overview.best_path.iter().map(step).collect();
-    let header = ["best path", "idea", "commit", "score", "primary"];
-    text.push_str(&format!("\n{}\n", table::aligned(&header, best, 3)));
+    let header = [
+        "best path",
+        "idea",
+        "commit",
+        "baseline of its ideas",
+        "score/root",
+        "primary/root",
+        "primary/parent",
+    ];
+    text.push_str(&format!("\n{}\n", table::aligned(&header, best, 4)));
     if !overview.ideas.is_empty() {
-        let header = ["eval", "depth", "node", "idea", "grade", "outcome", "score", "primary"];
-        let rows = overview.ideas.iter().map(row).collect();
-        text.push_str(&format!("\n{}\n", table::aligned(&header, rows, 6)));
+        ideas(overview, &mut text);
     }
     text
 }
 
+/// The tables of all ideas, and why they were decided about as they were.
+fn ideas(overview: &Overview, text: &mut String) {
+    let header = [
+        "eval",
+        "depth",
+        "node",
+        "idea",
+        "outcome",
+        "grade/root",
+        "explore/root",
+        "grade/parent",
+        "explore/parent",
+        "rank/root",
+        "primary/root",
+        "primary/parent",
+    ];
+    let rows = overview.ideas.iter().map(row).collect();
+    text.push_str(&format!("\n{}\n", table::aligned(&header, rows, 9)));
+    let metric = escape::line(&overview.primary_metric);
+    text.push_str(&format!(
+        "\nroot: against the root's results; parent: against those of the node that the idea was \
+         tried on\nprimary: how much better {metric} is, positive is better\n"
+    ));
+    let known = overview.ideas.iter().filter_map(|idea| Some((idea, idea.why.as_deref()?)));
+    let reasons: Vec<_> = known.map(|(idea, why)| reason(idea, why)).collect();
+    if !reasons.is_empty() {
+        text.push_str(&format!("\n{}\n", table::aligned(&["eval", "idea", "reason"], reasons, 3)));
+    }
+    let header = ["eval", "commit", "baseline/parent", "results"];
+    let files = overview.ideas.iter().map(files).collect();
+    text.push_str(&format!("\n{}\n", table::aligned(&header, files, 4)));
+}
+
 fn step(step: &BestStep) -> Vec<String> {
     let idea = step.idea.as_deref().unwrap_or("root");
+    let primary = |relative: Option<&Relative>| {
+        relative.map_or_else(|| "-".to_owned(), |relative| relative.cells()[2].clone())
+    };
     vec![
         step.node_id.to_string(),
         escape::line(idea).into_owned(),
-        escape::line(&step.commit).chars().take(12).collect(),
-        number(step.score),
-        number(step.primary_delta),
+        short(Some(&step.commit)),
+        escape::line(&step.baseline_csv_path).into_owned(),
+        number(step.rank_score),
+        primary(step.root_relative.as_ref()),
+        primary(step.parent_relative.as_ref()),
     ]
 }
 
 fn row(idea: &TriedIdea) -> Vec<String> {
+    let [root_grade, root_explore, root_primary] = idea.root_relative.cells();
+    let [parent_grade, parent_explore, parent_primary] = idea.parent_relative.cells();
     vec![
         idea.eval_id.to_string(),
         idea.depth.to_string(),
         idea.parent_node_id.to_string(),
         escape::line(&idea.idea).into_owned(),
-        idea.grade.map_or_else(|| "-".to_owned(), |grade| grade.to_string()),
-        idea.outcome.clone(),
+        escape::line(&idea.outcome).into_owned(),
+        root_grade,
+        root_explore,
+        parent_grade,
+        parent_explore,
         number(idea.rank_score),
-        number(idea.primary_delta),
+        root_primary,
+        parent_primary,
     ]
+}
+
+fn reason(idea: &TriedIdea, why: &str) -> Vec<String> {
+    let name = escape::line(&idea.idea).into_owned();
+    vec![idea.eval_id.to_string(), name, escape::line(why).into_owned()]
+}
+
+fn files(idea: &TriedIdea) -> Vec<String> {
+    let results = idea.candidate_csv_path.as_deref().unwrap_or("-");
+    vec![
+        idea.eval_id.to_string(),
+        short(idea.commit.as_deref()),
+        escape::line(&idea.parent_relative.baseline_csv_path).into_owned(),
+        escape::line(results).into_owned(),
+    ]
+}
+
+/// The beginning of a commit's name.
+fn short(commit: Option<&str>) -> String {
+    escape::line(commit.unwrap_or("-")).chars().take(12).collect()
 }
 
 fn number(value: Option<f64>) -> String {

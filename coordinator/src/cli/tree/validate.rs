@@ -33,7 +33,7 @@ pub(in crate::cli) async fn validate(
 ) -> Result<ExitCode, CliError> {
     let look = look(&args.run_dir).await?;
     let validation = with_search(args.run_dir, move |directory, manifest| {
-        let validation = check(&directory, &manifest, known(look.as_ref()))?;
+        let validation = check(&directory, &manifest, known(look.as_ref()));
         validation.write(&directory)?;
         Ok(validation)
     })
@@ -49,7 +49,7 @@ pub(super) async fn anew(
 ) -> Result<ExitCode, CliError> {
     let look = look(&run_dir).await?;
     let validation = with_search(run_dir, move |directory, manifest| {
-        let validation = check(&directory, &manifest, known(look.as_ref()))?;
+        let validation = check(&directory, &manifest, known(look.as_ref()));
         validation.write(&directory)?;
         if validation.is_sound() {
             directory.write_reports(&manifest)?;

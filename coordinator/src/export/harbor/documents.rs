@@ -102,12 +102,12 @@ impl Job {
         json!({
             "schema_version": 2,
             "task": {
-                "name": of.task,
+                "name": task_name(trial),
                 "type": "local",
                 "digest": trial.task.files,
                 "source": of.dataset,
                 "path": self.task_path(trial),
-                "git_commit_id": trial.record.as_ref().and_then(|r| r.task_git_commit_id.as_ref()),
+                "git_commit_id": trial.settlement.task_commit(trial.record.as_ref()),
             },
             "timeout_multiplier": self.timeout_multiplier(),
             "agent": {"name": of.agent},
@@ -137,7 +137,7 @@ impl Job {
         let ended = times.map_or(settlement.settled_at, |times| times.ended_at);
         json!({
             "id": names::trial_id(self.run, settlement.item),
-            "task_name": of.task,
+            "task_name": task_name(trial),
             "trial_name": name,
             "trial_uri": names::file_uri(&self.directory().join(name)),
             "task_id": {"path": self.task_path(trial)},
@@ -210,6 +210,12 @@ impl Job {
             "worker": by.map(|by| &by.worker),
             "host": trial.record.as_ref().map(|record| &record.host),
             "superseded": settlement.superseded.len(),
+            "task": {
+                "name": settlement.trial.task,
+                "format": trial.task.format,
+                "source": trial.task.about.source,
+                "metadata": trial.task.about.metadata,
+            },
         })
     }
 
@@ -281,6 +287,11 @@ fn dataset(dataset: &Value) -> Option<Value> {
         kept.extend(keep("version").map(|version| ("version".to_owned(), version)));
     }
     Some(Value::Object(kept))
+}
+
+/// The task's name as Harbor has it: that of its file, else that of its directory.
+fn task_name(trial: &Trial) -> &str {
+    trial.task.about.name.as_deref().unwrap_or(&trial.settlement.trial.task)
 }
 
 /// The exception of a trial, by name.

@@ -85,7 +85,10 @@ async fn write_trial(
         source: Box::new(error),
     };
     if let Some(record) = &trial.record {
-        content::write(&*source.store, record, at).await.map_err(failed)?;
+        let lost = content::write(&*source.store, record, at).await.map_err(failed)?;
+        if let Some(lost) = lost.into_iter().next() {
+            return Err(failed(lost));
+        }
         files::arrange(at, record)?;
     }
     document(&at.join("config.json"), &job.trial_config(trial, name))?;

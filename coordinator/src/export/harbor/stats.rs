@@ -23,6 +23,7 @@ pub(super) struct Stats {
 /// The figures of an agent on a dataset.
 #[derive(Default)]
 struct Eval {
+    trials: u64,
     verified: u64,
     errored: u64,
     keys: KeyRewards,
@@ -44,6 +45,7 @@ impl Stats {
         self.cancelled += u64::from(settlement.verdict.outcome == Outcome::Cancelled);
         let key = format!("{}__{}", settlement.trial.agent, settlement.trial.dataset);
         let eval = self.evals.entry(key).or_default();
+        eval.trials += 1;
         if settlement.verdict.outcome == Outcome::Completed {
             eval.verified += 1;
             for (key, number) in settlement.verdict.numbers() {
@@ -106,19 +108,29 @@ impl Eval {
         task.1 += u64::from(passed);
     }
 
-    fn document(&self, kinds: &[MetricKind]) -> Value {
+    /// The metrics as Harbor computes them: over all trials, with 0 for a number that a trial does
+    /// not have, whatever the reason.
+    fn metrics(&self, kinds: &[MetricKind]) -> Vec<Value> {
         let lone = self.keys.iter().count() <= 1;
         let metrics = kinds.iter().map(|kind| {
+            if self.keys.iter().next().is_none() {
+                return json!({kind.as_str(): 0.0});
+            }
             let values = self.keys.iter().map(|(key, rewards)| {
                 let name = if lone { kind.as_str() } else { key };
-                (name.to_owned(), json!(kind.of(rewards)))
+                let missing = self.trials.saturating_sub(rewards.count());
+                (name.to_owned(), json!(kind.of(&rewards.with_zeros(missing))))
             });
             Value::Object(values.collect())
         });
+        metrics.collect()
+    }
+
+    fn document(&self, kinds: &[MetricKind]) -> Value {
         json!({
             "n_trials": self.verified,
             "n_errors": self.errored,
-            "metrics": if self.verified > 0 { metrics.collect() } else { Vec::<Value>::new() },
+            "metrics": self.metrics(kinds),
             "pass_at_k": self.pass_at_k(),
             "reward_stats": self.rewards,
             "exception_stats": self.exceptions,
@@ -150,7 +162,67 @@ fn pass_at_k(n: u64, c: u64, k: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// Harbor's computation, trial by trial.
+    fn harbors(
+        kind: MetricKind,
+        trials: &[Option<BTreeMap<String, f64>>],
+    ) -> BTreeMap<String, f64> {
+        let aggregate = |values: Vec<f64>| match kind {
+            MetricKind::Sum => values.iter().sum(),
+            MetricKind::Mean => values.iter().sum::<f64>() / values.len() as f64,
+            MetricKind::Min => values.into_iter().fold(f64::INFINITY, f64::min),
+            MetricKind::Max => values.into_iter().fold(f64::NEG_INFINITY, f64::max),
+        };
+        let of = |key: &str| {
+            let value = |trial: &Option<BTreeMap<String, f64>>| -> f64 {
+                trial.as_ref().and_then(|rewards| rewards.get(key).copied()).unwrap_or(0.0)
+            };
+            aggregate(trials.iter().map(value).collect())
+        };
+        let mut keys: Vec<&String> = trials.iter().flatten().flat_map(BTreeMap::keys).collect();
+        keys.sort();
+        keys.dedup();
+        match &keys[..] {
+            [] => BTreeMap::from([(kind.to_string(), 0.0)]),
+            [key] => BTreeMap::from([(kind.to_string(), of(key))]),
+            keys => keys.iter().map(|key| ((*key).clone(), of(key))).collect(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn metrics_are_those_that_harbor_computes(
+            trials in prop::collection::vec(
+                prop::option::of(prop::collection::btree_map("[ab]", -3i8..3, 1..3)), 1..9),
+        ) {
+            let number = |(key, number): (String, i8)| (key, f64::from(number));
+            let trials: Vec<Option<BTreeMap<String, f64>>> = trials
+                .into_iter()
+                .map(|trial| trial.map(|rewards| rewards.into_iter().map(number).collect()))
+                .collect();
+            let mut eval = Eval::default();
+            for trial in &trials {
+                eval.trials += 1;
+                for (key, number) in trial.iter().flatten() {
+                    eval.keys.add(key, *number);
+                }
+            }
+            for kind in MetricKind::ALL {
+                let expected = harbors(*kind, &trials);
+                let found = eval.metrics(&[*kind]);
+                let found: BTreeMap<String, f64> =
+                    serde_json::from_value(found[0].clone()).expect("numbers");
+                prop_assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+                for (key, expected) in &expected {
+                    prop_assert!((found[key] - expected).abs() < 1e-12, "{} {}", kind, key);
+                }
+            }
+        }
+    }
 
     #[test]
     fn the_estimate_is_that_of_drawing_without_putting_back() {

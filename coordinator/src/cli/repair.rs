@@ -1,0 +1,127 @@
+//! `rollout repair`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use rollout_protocol::exit::ExitCode;
+use rollout_worker::store::BlobStore;
+use rollout_worker::store::fs::FsStore;
+
+use super::error::CliError;
+use super::output::Printer;
+use super::place;
+use crate::journal::{Damage, Layout};
+use crate::report::escape;
+use crate::run::LockError;
+use crate::run::repair::{self, RepairError, Repaired, Request};
+
+/// Names that are printed of a list.
+const NAMED: usize = 20;
+
+/// Restore a run directory whose journal, manifest or plan is damaged
+///
+/// A record of the journal in which one bit changed is restored as it was. Otherwise every whole
+/// record is kept, and results whose record is lost are restored from the blob store and from
+/// sealed files of `records/`. A trial whose result nothing proves is owed again: the run's own
+/// command runs it. Files that are changed are copied into `repair-<n>/` of the run directory before.
+#[derive(Debug, Args)]
+pub(super) struct RepairArgs {
+    /// The directory of the run, or of the search
+    run_dir: PathBuf,
+
+    /// Print what would be done, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Blob store: a directory, or `file:///directory` [default: the one that the run used]
+    #[arg(long)]
+    store: Option<String>,
+}
+
+/// Runs the command.
+pub(super) async fn run(args: RepairArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    let search = Layout::of_search(&args.run_dir);
+    let is_search = search.manifest().exists() || args.run_dir.join("node_ideas").is_dir();
+    let layout = if is_search { search } else { Layout::new(&args.run_dir) };
+    let blobs = match place::of_run(args.store.as_deref(), &args.run_dir) {
+        Err(error) if args.store.is_some() => return Err(error),
+        found => found,
+    };
+    let (store, absent): (Option<Arc<dyn BlobStore>>, _) = match blobs {
+        Ok(blobs) => (Some(Arc::new(FsStore::open(blobs).await?)), None),
+        Err(absent) => (None, Some(absent)),
+    };
+    let dry_run = args.dry_run;
+    let repaired = repair::repair(Request { layout, store, dry_run }).await?;
+    printer.data(&render(&repaired, dry_run))?;
+    if let Some(absent) = absent.filter(|_| !repaired.is_clean() && !repaired.exact) {
+        printer.warning(&format!("{}: results in it are not restored", absent.message));
+        absent.hints.iter().for_each(|hint| printer.hint(hint));
+    }
+    Ok(ExitCode::Success)
+}
+
+/// The repair for people.
+fn render(repaired: &Repaired, dry_run: bool) -> String {
+    if repaired.is_clean() {
+        return "nothing is damaged\n".to_owned();
+    }
+    let would = if dry_run { "would be " } else { "" };
+    let mut lines = Vec::new();
+    for damage in &repaired.damages {
+        let Damage { path, offset, end, mended } = damage;
+        let place = format!("{}, bytes {offset} to {end}", path.display());
+        lines.push(match mended {
+            Some(_) if repaired.exact => format!("{place}: {would}restored, one bit had changed"),
+            Some(_) => format!("{place}: one bit had changed, the record {would}kept"),
+            None => format!("{place}: cannot be read"),
+        });
+    }
+    lines.extend(repaired.missing.iter().map(|path| format!("{}: missing", path.display())));
+    let changed = repaired.changed.iter();
+    lines.extend(
+        changed.map(|path| format!("{}: changed, its whole records {would}kept", path.display())),
+    );
+    let documents = repaired.documents.iter();
+    lines.extend(documents.map(|path| {
+        format!(
+            "{}: damaged, {would}put aside; the run's own command writes it again",
+            path.display()
+        )
+    }));
+    let restored = repaired.restored.len();
+    if restored > 0 {
+        lines.push(format!("results {would}restored: {restored}"));
+        let named = repaired.restored.iter().take(NAMED);
+        lines.extend(named.map(|(name, proof)| format!("  {name}, from {proof}")));
+    }
+    lines.push(format!("trials with a result: {}", repaired.settled));
+    if !repaired.owed.is_empty() {
+        lines.push(format!("trials begun and without a result, owed: {}", repaired.owed.len()));
+        lines.extend(repaired.owed.iter().take(NAMED).map(|name| format!("  {name}")));
+    }
+    if let Some(copies) = &repaired.copies {
+        lines.push(format!("copies of what was changed: {}", copies.display()));
+    }
+    let lines = lines.iter().map(|line| format!("{}\n", escape::line(line)));
+    lines.collect()
+}
+
+impl From<RepairError> for CliError {
+    fn from(error: RepairError) -> Self {
+        let what = "the run cannot be repaired";
+        match error {
+            RepairError::Lock(LockError::Held { .. } | LockError::Elsewhere { .. }) => {
+                Self::of(ExitCode::LockHeld, what, &error).hint("wait for its end")
+            }
+            RepairError::NoRun { .. } => Self::usage(error.to_string()),
+            RepairError::Unknown { .. }
+            | RepairError::Reopened { .. }
+            | RepairError::Journal(_) => Self::of(ExitCode::RunDamaged, what, &error),
+            RepairError::Run(error) => error.into(),
+            RepairError::Store(error) => error.into(),
+            RepairError::Lock(_) => Self::failure(what, &error),
+        }
+    }
+}
