@@ -66,6 +66,10 @@ fn alike(example: &str, provider: &str) {
     assert_nothing_left(&cluster, &[example], workers);
 }
 
+/// What differs with where the run's state is and how it was started.
+const STATE: [&str; 6] =
+    ["journal", "records", "manifest.json", "plan.json", "store.json", "invocation.json"];
+
 /// Result files by name, without what differs between two runs.
 fn tree(directory: &Path) -> BTreeMap<String, String> {
     let mut files = BTreeMap::new();
@@ -74,7 +78,7 @@ fn tree(directory: &Path) -> BTreeMap<String, String> {
         for entry in fs::read_dir(&next).expect("a directory") {
             let path = entry.expect("an entry").path();
             let name = path.strip_prefix(directory).expect("below").display().to_string();
-            let is_state = ["journal", "records", "manifest.json", "plan.json"].contains(&&*name);
+            let is_state = STATE.contains(&&*name);
             if path.is_dir() && !is_state && !name.starts_with('.') {
                 below.push(path);
             } else if !is_state && !name.starts_with("run.lock") && !name.starts_with('.') {

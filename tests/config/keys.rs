@@ -69,6 +69,9 @@ const ROWS: &[Row] = &[
         || json!(5000),
     ),
     ("retry.multiplier", "retry: {multiplier: 5}", "/shown/config/retry/multiplier", || json!(5.0)),
+    ("retry.max_park_sec", "retry: {max_park_sec: 60}", "/shown/config/retry/max_park_sec", || {
+        json!(60)
+    }),
     ("log_level", "log_level: debug", "/shown/config/log_level", || json!("debug")),
     ("instruction_path", "instruction_path: /tmp/i", "/plan/settings/instruction_path", || {
         json!("/tmp/i")

@@ -6,7 +6,7 @@ mod reference;
 
 use std::path::Path;
 
-use rollout_coordinator::config::{Options, Problems, read_job, read_task};
+use rollout_coordinator::config::{FormatHints, Options, Problems, read_job, read_task};
 use rollout_tests::expected::Expected;
 use rollout_tests::project::{Project, fixtures, repository};
 
@@ -20,7 +20,7 @@ fn job_faults(file: &Path) -> String {
 /// What is said about a task file.
 fn task_faults(file: &Path) -> String {
     let mut problems = Problems::default();
-    let task = read_task(file, None, &mut problems);
+    let task = read_task(file, FormatHints::default(), &mut problems);
     said(problems, task.is_some())
 }
 

@@ -6,18 +6,21 @@ use std::time::{Duration, Instant};
 
 use rollout_worker::environment::{Command, FailureKind, Output, Stream};
 
-use crate::lab::{Lab, Printed, destroy, output, run, shell};
+use crate::lab::{Lab, Printed, destroy, output, run, shell, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_that_keeps_the_output_open_does_not_hold_up_its_command() {
     let Some(lab) = Lab::open().await else { return };
     let environment = lab.plain().await;
     let container = environment.as_ref();
-    let began = Instant::now();
     let started = "while :; do echo >> /beat; sleep 0.1; done & echo started; exit 5";
-    assert_eq!(run(container, started).await, (5, "started\n".to_owned()));
-    let took = began.elapsed();
-    assert!(took < Duration::from_millis(1900), "{took:?}");
+    // A busy machine may hold it up as long, but not each time.
+    until("a command that is not held up", async || {
+        let began = Instant::now();
+        assert_eq!(run(container, started).await, (5, "started\n".to_owned()));
+        began.elapsed() < Duration::from_millis(1900)
+    })
+    .await;
     output(container, "a=$(wc -l < /beat); sleep 1; test $(wc -l < /beat) -gt $a").await;
     destroy(environment).await;
 }

@@ -13,6 +13,7 @@ use rollout_worker::environment::{
 };
 
 use crate::lab::{BASE, Lab, destroy, eventually, output, owner, run};
+use crate::network::bridge;
 
 /// A service that answers on port 99 with what its file says.
 const SERVER: &str = "perl -MIO::Socket::INET -e '$$s = IO::Socket::INET->new(Listen => 5, \
@@ -151,7 +152,9 @@ async fn the_older_form_and_builds_of_services_work() {
                    command: [sleep, infinity]\nsecrets: {key: {file: ./key.txt}}\n";
     let dockerfile = format!("FROM {BASE}\n");
     let other = format!(
-        "FROM {BASE} AS one\nARG WORD\nRUN echo $WORD > /word\nFROM one AS two\nRUN false\n"
+        "FROM {BASE} AS one\nARG WORD\nARG TARGETARCH\nCOPY --chmod=750 Other /copied\n\
+         RUN --mount=type=cache,target=/cache echo $WORD ${{TARGETARCH:+here}} > /word\n\
+         FROM one AS two\nRUN false\n"
     );
     let files = [
         ("Dockerfile", dockerfile.as_str()),
@@ -164,7 +167,7 @@ async fn the_older_form_and_builds_of_services_work() {
     let environment = created(&lab, request).await;
     let main = environment.as_ref();
     let tool = environment.service("tool").expect("a service");
-    assert_eq!(output(tool, "cat /word").await, "built\n");
+    assert_eq!(output(tool, "cat /word; stat -c %a /copied").await, "built here\n750\n");
     assert_eq!(output(main, "cat /run/secrets/key").await, "secret");
     let fresh = Upload::FreshDir { path: "/logs/verifier".to_owned() };
     output(main, "echo 1 > /logs/verifier/old").await;
@@ -177,7 +180,7 @@ async fn the_older_form_and_builds_of_services_work() {
     let built = found.config.and_then(|config| config.image).expect("its image");
     destroy(environment).await;
     for reference in [built, image.reference] {
-        lab.remove_image(&rollout_worker::environment::Image { reference, made: true }).await;
+        lab.remove_image(&rollout_worker::environment::Image::found(reference)).await;
     }
 }
 
@@ -201,7 +204,8 @@ async fn without_a_network_services_reach_each_other_and_nothing_else() {
     let found = lab.docker.inspect_network(&network, None).await.expect("its own");
     let config = found.ipam.and_then(|ipam| ipam.config).unwrap_or_default();
     let gateway = config.into_iter().find_map(|config| config.gateway).expect("noted");
-    for address in [gateway.as_str(), "172.17.0.1", "192.0.2.1"] {
+    let bridge = bridge(&lab).await.to_string();
+    for address in [gateway.as_str(), &bridge, "192.0.2.1"] {
         let script = format!("timeout 4 bash -c '</dev/tcp/{address}/{port}' 2>/dev/null");
         assert_ne!(run(main, &script).await.0, 0, "{address} was reached");
     }
@@ -214,7 +218,7 @@ async fn without_a_network_services_reach_each_other_and_nothing_else() {
     request.network = Public;
     request.labels = crate::lab::labels();
     let open = created(&lab, request).await;
-    let script = format!("timeout 5 bash -c '</dev/tcp/{}/{port}'", "172.17.0.1");
+    let script = format!("timeout 5 bash -c '</dev/tcp/{bridge}/{port}'");
     eventually(open.as_ref(), &script).await;
     destroy(open).await;
 }
@@ -234,6 +238,13 @@ async fn power_over_the_host_is_refused_before_anything_is_made() {
         (service("use_api_socket: true"), "use_api_socket"),
         (service("networks: [n]\nnetworks: {n: {external: true, name: bridge}}"), "`external`"),
         (service("image: ["), "docker-compose.yaml"),
+        (service("scale: 1000"), "1000 containers"),
+        (service("deploy: {replicas: 1000}"), "1000 containers"),
+        (service("mem_limit: 64g"), "65536 MiB"),
+        (service("cpus: 64"), "64 cpus"),
+        (service("cpu_shares: 262144"), "`cpu_shares`"),
+        (service("volumes: ['./docker-compose.yaml:/']"), "below the root"),
+        (service("volumes: ['${HOST_ARTIFACTS_PATH}/db:/x']"), "HOST_ARTIFACTS_PATH"),
     ] {
         let request = request(&lab, &[("docker-compose.yaml", &compose)]).await.expect("nothing");
         let label = format!("dev.rollout.exec={}", request.labels.exec);
@@ -251,13 +262,14 @@ async fn services_that_do_not_come_up_leave_nothing_and_say_why() {
         format!("services:\n  main: {{image: {BASE}}}\n  db:\n    image: {BASE}\n    {keys}\n")
     };
     for (compose, kind, word) in [
-        (service("command: [sh, -c, 'echo broken; exit 3']"), FailureKind::NotStarted, "broken"),
+        (service("command: [sh, -c, 'echo broken; exit 3']"), FailureKind::Unusable, "broken"),
+        (service("command: [/no/such/program]"), FailureKind::Unusable, "/no/such/program"),
         (
             service(
                 "command: [sleep, infinity]\n    healthcheck: {test: 'false', interval: 100ms, \
                  retries: 2}",
             ),
-            FailureKind::NotStarted,
+            FailureKind::Unusable,
             "unhealthy",
         ),
         (
@@ -351,4 +363,114 @@ async fn without_the_program_services_are_refused() {
     assert_eq!(failure.kind, FailureKind::Refused);
     assert!(failure.message.contains("version 2"), "{}", failure.message);
     assert!(failure.message.contains("install"), "{}", failure.message);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn services_share_directories_with_their_environment() {
+    let Some(lab) = open().await else { return };
+    // The image of the service has something of its own where it mounts the directory.
+    let compose = "services:\n  main:\n    volumes: \
+                   ['${HOST_VERIFIER_LOGS_PATH}:${ENV_VERIFIER_LOGS_PATH}']\n  side:\n    build: \
+                   ./side\n    user: nobody\n    command: [sh, -c, 'echo begun > \
+                   /logs/artifacts/begun; sleep infinity']\n    volumes:\n      - \
+                   ${HOST_ARTIFACTS_PATH}:${ENV_ARTIFACTS_PATH}\n      - {type: bind, source: \
+                   '${HOST_AGENT_LOGS_PATH}', target: /seen, read_only: true}\n      - \
+                   ${HOST_VERIFIER_LOGS_PATH}:/checked\n";
+    let dockerfile = format!("FROM {BASE}\n");
+    let side =
+        format!("FROM {BASE}\nRUN mkdir -p /logs/artifacts && echo x > /logs/artifacts/own\n");
+    let files = [
+        ("Dockerfile", dockerfile.as_str()),
+        ("docker-compose.yaml", compose),
+        ("side/Dockerfile", side.as_str()),
+    ];
+    let mut request = request(&lab, &files).await.expect("prepared");
+    let image = request.image.clone();
+    let dirs = ["/logs", "/logs/agent", "/logs/verifier"].map(str::to_owned);
+    request.uploads = dirs.map(|path| Upload::Dir { path }).to_vec();
+    let environment = created(&lab, request).await;
+    let (main, label) = (environment.as_ref(), of(environment.as_ref()));
+    let side = environment.service("side").expect("a service");
+    eventually(main, "cat /logs/artifacts/begun").await;
+    assert_eq!(output(main, "ls /logs/artifacts").await, "begun\n");
+    for path in ["/logs/agent", "/logs/artifacts", "/logs/verifier"] {
+        assert_eq!(output(main, &format!("stat -c %a {path}")).await, "1777\n", "{path}");
+    }
+    // What is placed and read while everything runs reaches the volumes.
+    let placed =
+        Upload::File { path: "/logs/agent/a".into(), bytes: "a".into(), executable: false };
+    environment.copy_to(vec![placed]).await.expect("placed");
+    assert_eq!(output(side, "cat /seen/a; echo out > /logs/artifacts/out").await, "a");
+    assert_ne!(run(side, "echo x > /seen/b").await.0, 0, "it is read-only");
+    assert!(environment.copy_from("/logs/artifacts/out").await.expect("readable").is_some());
+    output(side, "echo 1 > /checked/reward.txt").await;
+    assert_eq!(output(main, "cat /logs/verifier/reward.txt").await, "1\n");
+    // An agent can remove what is in them, and a verifier gets them anew.
+    run(main, "rm -rf /logs").await;
+    let dir = Upload::Dir { path: "/logs".to_owned() };
+    let fresh = vec![dir, Upload::FreshDir { path: "/logs/verifier".to_owned() }];
+    environment.copy_to(fresh.clone()).await.unwrap_or_else(|f| panic!("{}", f.chain()));
+    assert_eq!(output(main, "ls -A /logs/verifier; echo 1 > /logs/verifier/reward.txt").await, "");
+    assert_eq!(everything(&lab, &label).await.len(), 6, "2 containers, a network, 3 volumes");
+    assert!(environment.copy_from("/logs/verifier/reward.txt").await.expect("readable").is_some());
+    // The engine cannot mount them where no directory is: what an agent did stays its own doing.
+    output(main, "mv /logs /old; echo x > /logs").await;
+    let failure = environment.copy_to(fresh).await.expect_err("a file is there");
+    assert_eq!(failure.kind, FailureKind::Unusable, "{}", failure.chain());
+    assert!(environment.copy_from("/logs/verifier/reward.txt").await.expect("readable").is_none());
+    let found = lab.docker.inspect_container(side.id(), None).await.expect("there");
+    let built = found.config.and_then(|config| config.image).expect("its image");
+    destroy(environment).await;
+    assert!(everything(&lab, &label).await.is_empty());
+    for reference in [built, image.reference] {
+        lab.remove_image(&rollout_worker::environment::Image {
+            reference,
+            made: true,
+            build: None,
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn services_have_no_more_than_their_environment() {
+    let Some(mut lab) = open().await else { return };
+    lab.resources.cpus = 2;
+    let compose = format!(
+        "services:\n  main: {{image: {BASE}}}\n  a: {{image: {BASE}, command: [sleep, infinity], \
+         mem_limit: 128m, pids_limit: -1, cpu_quota: 50000, cpu_period: 100000}}\n  b: {{image: \
+         {BASE}, command: [sleep, infinity], scale: 2, memswap_limit: -1, deploy: {{resources: \
+         {{limits: {{pids: 100000}}}}}}}}\n"
+    );
+    let request = request(&lab, &[("docker-compose.yaml", &compose)]).await.expect("nothing");
+    let environment = created(&lab, request).await;
+    let mut limits = Vec::new();
+    for name in lab.containers(&of(environment.as_ref())).await {
+        let name = name.trim_start_matches('/');
+        if name == environment.id() {
+            continue;
+        }
+        let found = lab.docker.inspect_container(name, None).await.expect("there");
+        let host = found.host_config.expect("it has one");
+        assert_eq!(host.memory, host.memory_swap, "{name}");
+        let memory = host.memory.unwrap_or_default() >> 20;
+        limits.push((memory, host.nano_cpus, host.pids_limit));
+    }
+    destroy(environment).await;
+    limits.sort_unstable();
+    let [a, b] = [(128, 500_000_000), (192, 750_000_000)].map(|(m, c)| (m, Some(c), Some(512)));
+    assert_eq!(limits, [a, b, b]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_workers_own_variables_do_not_reach_the_file() {
+    let Some(lab) = open().await else { return };
+    let compose = format!(
+        "services:\n  main:\n    image: {BASE}\n    environment: {{SEEN: \
+         'x${{PATH}}${{HOME}}${{USER}}${{PWD}}${{DOCKER_HOST}}${{ROLLOUT_TEST_COMPOSE}}y'}}\n"
+    );
+    let request = request(&lab, &[("docker-compose.yaml", &compose)]).await.expect("nothing");
+    let environment = created(&lab, request).await;
+    assert_eq!(output(environment.as_ref(), "echo $SEEN").await, "xy\n");
+    destroy(environment).await;
 }

@@ -57,7 +57,7 @@ async fn what_dockerignore_names_is_not_sent() {
     let owner = output(environment.as_ref(), "stat -c '%u %a %Y' /context/keep.log").await;
     destroy(environment).await;
     lab.remove_image(&image).await;
-    // The engine itself takes out a Dockerfile that is ignored.
+    // Patterns that are not named themselves are there, a Dockerfile that is named is not.
     assert_eq!(seen, "./.dockerignore\n./keep.log\n./sub/c.txt\n");
     assert_eq!(owner, "0 644 946684800\n");
 }
@@ -100,13 +100,15 @@ async fn a_broken_build_tells_everybody_why() {
     for (n, failure) in futures_util::future::join_all(asking).await.into_iter().enumerate() {
         let failure = failure.expect_err("it cannot be built");
         assert_eq!(failure.kind, FailureKind::Refused, "{}", failure.message);
-        for text in ["returned a non-zero code: 3", "the-reason", "line-2999"] {
+        for text in ["[2/2] RUN i=0;", "failed: exit code 3\n", "\nline-2999", "\nthe-reason"] {
             assert!(failure.message.contains(text), "{text}: {}", failure.message);
         }
+        // Once the instruction, and once what it printed.
+        assert_eq!(failure.message.matches("the-reason").count(), 2, "{}", failure.message);
         assert!(!failure.message.contains('\u{1b}'), "{}", failure.message);
         assert!(failure.message.len() < 6000, "{} bytes", failure.message.len());
         let whole = std::fs::read_to_string(log(n)).expect("the whole log");
-        assert!(whole.contains("line-0\n") && whole.contains("the-reason"));
+        assert!(whole.contains("line-0\n") && whole.contains(" the-reason\n"), "{n}");
     }
 }
 
@@ -134,10 +136,10 @@ async fn a_build_that_failed_is_not_repeated_for_every_trial() {
     assert!(ask(&source, 2).await.1, "another run tries again");
 
     let source = lab.context(&[("Dockerfile", "FROM 127.0.0.1:1/none:1\n")]);
-    for (ask_number, builds) in [(1, true), (2, true), (3, true), (4, false), (5, false)] {
+    for ask_number in 1..=5 {
         let (failure, built) = ask(&source, 1).await;
         assert_eq!(failure.kind, FailureKind::Unreachable, "{}", failure.chain());
-        assert_eq!(built, builds, "request {ask_number}");
+        assert!(built, "request {ask_number}: no answer says nothing about the build");
     }
 }
 
@@ -184,13 +186,7 @@ async fn a_build_that_takes_too_long_ends() {
     assert_eq!(failure.kind, FailureKind::TimedOut, "{}", failure.message);
     assert!(began.elapsed() < SOON);
 
-    let running = async || {
-        let options =
-            bollard::query_parameters::ListContainersOptions { all: true, ..Default::default() };
-        let found = lab.docker.list_containers(Some(options)).await.expect("listed");
-        found.iter().any(|c| c.command.as_ref().is_some_and(|c| c.contains(&marker)))
-    };
-    until("the build has ended", async || !running().await).await;
+    until("the build has ended", async || !process_runs(&marker)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -223,4 +219,12 @@ async fn an_engine_that_is_not_there_is_named() {
     assert_eq!(failure.kind, FailureKind::Unreachable);
     assert!(failure.message.contains("nothing listens there"), "{}", failure.chain());
     assert_eq!(check("ssh://host".to_owned()).await.kind, FailureKind::Refused);
+}
+
+/// Whether a process of this machine has these words in its command line.
+fn process_runs(words: &str) -> bool {
+    let processes = std::fs::read_dir("/proc").expect("processes").flatten();
+    let mut lines =
+        processes.filter_map(|process| std::fs::read(process.path().join("cmdline")).ok());
+    lines.any(|line| String::from_utf8_lossy(&line).replace('\0', " ").contains(words))
 }

@@ -24,7 +24,7 @@ use rollout_worker::environment::{
 pub(crate) const BASE: &str = "debian:bookworm-slim";
 
 /// Time for anything that should not take long.
-pub(crate) const SOON: Duration = Duration::from_secs(20);
+pub(crate) const SOON: Duration = wait::GENEROUS;
 
 static COUNTER: AtomicU64 = AtomicU64::new(1);
 
@@ -110,7 +110,7 @@ impl Lab {
     }
 
     pub(crate) fn base(&self) -> Image {
-        Image { reference: BASE.to_owned(), made: false }
+        Image::found(BASE)
     }
 
     pub(crate) fn request(&self, image: Image, uploads: Vec<Upload>) -> CreateRequest {

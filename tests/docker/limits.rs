@@ -47,3 +47,27 @@ async fn writing_too_much_ends_a_container_and_says_so() {
     }
     destroy(environment).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn storage_is_checked_on_demand_with_volumes_and_only_what_was_written() {
+    // The watch looks too late.
+    let Some(mut lab) = Lab::with_storage_interval(Duration::from_secs(600)).await else { return };
+    lab.resources.storage_mb = 50;
+    let image =
+        lab.build("RUN mkdir /data && head -c 60000000 /dev/zero > /data/own\nVOLUME /data").await;
+    let environment = lab.create(image.clone(), Vec::new()).await;
+    let container = environment.as_ref();
+    if environment.limits().storage == Held::Measured {
+        output(container, "truncate -s 10G /sparse; echo x > /data/x").await;
+        container.check_storage().await.expect("holes and the image's own data take nothing");
+        output(container, "head -c 30000000 /dev/zero > /a").await;
+        container.check_storage().await.expect("within the limit");
+        output(container, "head -c 30000000 /dev/zero > /data/b").await;
+        let failure = container.check_storage().await.expect_err("together too much");
+        assert_eq!(failure.kind, FailureKind::StorageExceeded, "{}", failure.message);
+        let failure = try_run(container, "exit 0").await.expect_err("it was ended");
+        assert_eq!(failure.kind, FailureKind::StorageExceeded, "{}", failure.message);
+    }
+    destroy(environment).await;
+    lab.remove_image(&image).await;
+}

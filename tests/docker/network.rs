@@ -1,7 +1,7 @@
 //! What a container may reach, and that a change holds for what is connected already.
 
 use std::io::Read as _;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use rollout_protocol::spec::environment::DockerNetwork;
@@ -12,13 +12,28 @@ use crate::lab::{Lab, SOON, destroy, eventually, output, run};
 
 /// A server on the host's side of the bridge.
 async fn server(lab: &Lab) -> (TcpListener, SocketAddr) {
-    let bridge = lab.docker.inspect_network("bridge", None).await.expect("there");
-    let config = bridge.ipam.and_then(|ipam| ipam.config).unwrap_or_default();
-    let gateway = config.into_iter().find_map(|config| config.gateway).expect("it has a gateway");
-    let address: std::net::IpAddr = gateway.parse().expect("an address");
+    let address = bridge(lab).await;
     let listener = TcpListener::bind((address, 0)).expect("the engine runs on this host");
     let address = listener.local_addr().expect("bound");
     (listener, address)
+}
+
+/// The host's address on the engine's own bridge, by a container's routes: an engine that was just
+/// installed does not tell the gateway.
+pub(super) async fn bridge(lab: &Lab) -> Ipv4Addr {
+    let environment = lab.plain().await;
+    let routes = output(environment.as_ref(), "cat /proc/net/route").await;
+    destroy(environment).await;
+    default_gateway(&routes).unwrap_or_else(|| panic!("no gateway in {routes}"))
+}
+
+/// The gateway of the default route in `/proc/net/route`.
+fn default_gateway(routes: &str) -> Option<Ipv4Addr> {
+    let fields = routes.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut default = fields.filter(|fields| fields.get(1) == Some(&"00000000"));
+    let gateway = u32::from_str_radix(default.next()?.get(2)?, 16).ok()?;
+    // In the order of the host's bytes.
+    Some(Ipv4Addr::from(gateway.to_ne_bytes()))
 }
 
 /// A script that succeeds when it can connect.

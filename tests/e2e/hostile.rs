@@ -43,6 +43,39 @@ fn a_flood_is_bounded_in_a_sandbox() {
     flood("process");
 }
 
+#[test]
+fn a_place_for_logs_that_was_taken_away_is_made_anew_on_docker() {
+    let Some(_engine) = Engine::available() else { return };
+    logs("docker");
+}
+
+#[test]
+fn a_place_for_logs_that_was_taken_away_is_made_anew_in_a_sandbox() {
+    logs("process");
+}
+
+fn logs(provider: &str) {
+    let values = [("PROVIDER", provider)];
+    let project = project().tasks(["faults/passes"], &[]).job("logs.yaml", &values);
+    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
+    let results = project.results("logs");
+    for agent in ["removed", "dangling", "linked", "circle", "file", "pipe", "closed"] {
+        let trial = results.trial(agent, "passes");
+        assert_eq!(trial.reward(), Some(1.0), "{agent}: {:#}", trial.result);
+    }
+    // Charged to the agent although it had ended before anything was measured.
+    let greedy = results.trial("greedy", "passes");
+    let error = &greedy.result["error"];
+    let found = ["type", "code", "class"].map(|key| error[key].as_str().unwrap_or_default());
+    assert_eq!(
+        found,
+        ["agent_execution_failed", "storage_exceeded", "agent"],
+        "{:#}",
+        greedy.result
+    );
+    assert_nothing_left(&project);
+}
+
 fn stubborn(provider: &str) {
     let project = project().tasks(["agents/impatient"], &[]);
     let mark = project.mark();

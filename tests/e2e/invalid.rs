@@ -37,11 +37,11 @@ fn a_bad_task_file_starts_nothing() {
 }
 
 #[test]
-fn an_instruction_that_a_sandbox_cannot_honour_starts_nothing() {
+fn strict_run_with_an_unsupported_instruction_starts_nothing() {
     let project = project()
         .tasks(["faults/build-failed"], &[])
         .job("faults.yaml", &[("PROVIDER", "process")]);
-    let ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
+    let ended = project.rollout(&["run", "job.yaml", "--strict"]).wait(DEADLINE);
     refused(&project, ended, &["build-failed".to_owned(), "RUN".to_owned()]);
 }
 

@@ -1,16 +1,24 @@
 //! The real program on real tasks, in sandboxes and on a real Docker engine.
 
+mod commits;
 mod crash;
+mod damage;
 mod examples;
 mod faults;
+mod foreign;
 mod formats;
+mod hangup;
 mod hostile;
 mod interruption;
 mod invalid;
 mod isolation;
 mod load;
 mod lock;
+mod moved;
 mod readme;
+mod retry;
+mod shortage;
+mod threshold;
 
 use std::time::Duration;
 
@@ -32,4 +40,5 @@ fn assert_adds_up(results: &Results, total: u64) {
     let parts = ["completed", "failed", "cancelled", "unverified", "skipped"];
     let sum: u64 = parts.iter().map(|part| results.count(&format!("{part}_trials"))).sum();
     assert_eq!((sum, results.count("total_trials")), (total, total), "{:#}", results.job());
+    results.assert_headline();
 }

@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 from fastapi.testclient import TestClient
+from harbor.metrics.factory import MetricFactory
 from harbor.models.job.config import JobConfig
 from harbor.models.job.lock import JobLock, TrialLock
 from harbor.models.job.result import JobResult
+from harbor.models.metric.type import MetricType
 from harbor.models.trial.artifact_manifest import ArtifactManifestEntry
 from harbor.models.trial.config import TrialConfig
 from harbor.models.trial.result import TrialResult
@@ -53,7 +55,17 @@ def by_name(stats):
     return {key: by_name(value) for key, value in stats.items()}
 
 
-def check_stats(job: JobResult, trials: list[TrialResult]) -> None:
+def check_metrics(name: str, eval_, trials: list[TrialResult], kinds: list[MetricType]) -> None:
+    """The metrics of an agent on a dataset are those that Harbor computes."""
+    mine = [trial for trial in trials if f"{trial.agent_info.name}__{trial.source}" == name]
+    rewards = [trial.verifier_result and trial.verifier_result.rewards for trial in mine]
+    expected = [MetricFactory.create_metric(kind).compute(rewards) for kind in kinds]
+    for ours, theirs in zip(eval_.metrics, expected, strict=True):
+        same = ours.keys() == theirs.keys() and all(abs(ours[k] - theirs[k]) < 1e-9 for k in ours)
+        assert same, f"{name}: metrics {ours}, Harbor computes {theirs}"
+
+
+def check_stats(job: JobResult, trials: list[TrialResult], kinds: list[MetricType]) -> None:
     stats, counted = job.stats, type(job.stats).from_trial_results(trials)
     for figure in ("n_completed_trials", "n_errored_trials", "n_cancelled_trials"):
         ours, theirs = getattr(stats, figure), getattr(counted, figure)
@@ -64,6 +76,7 @@ def check_stats(job: JobResult, trials: list[TrialResult]) -> None:
         assert (eval_.n_trials, eval_.n_errors) == (theirs.n_trials, theirs.n_errors), name
         assert by_name(eval_.reward_stats) == by_name(theirs.reward_stats), name
         assert by_name(eval_.exception_stats) == by_name(theirs.exception_stats), name
+        check_metrics(name, eval_, trials, kinds)
 
 
 def check_viewer(client: TestClient, job: str, trials: list[TrialResult]) -> None:
@@ -93,12 +106,14 @@ def main(jobs: Path) -> None:
     assert sorted(item["name"] for item in listed["items"]) == names, listed
     for name in names:
         job = read(JobResult, jobs / name / "result.json")
-        assert read(JobConfig, jobs / name / "config.json").job_name == name
+        config = read(JobConfig, jobs / name / "config.json")
+        assert config.job_name == name
+        kinds = [metric.type for metric in config.metrics] or [MetricType.MEAN]
         lock = read(JobLock, jobs / name / "lock.json")
         directories = sorted(path.parent for path in (jobs / name).glob("*/result.json"))
         trials = [check_trial(directory, job) for directory in directories]
         assert len(lock.trials) == len(trials), f"{name}: {len(lock.trials)} locks"
-        check_stats(job, trials)
+        check_stats(job, trials, kinds)
         check_viewer(client, name, trials)
         print(f"{name}: Harbor accepts and shows {len(trials)} trials")
 

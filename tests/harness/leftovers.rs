@@ -11,7 +11,7 @@ use crate::project::Project;
 use crate::wait;
 
 /// How long what a program leaves to the system to end may take.
-pub const SOON: Duration = Duration::from_secs(10);
+pub const SOON: Duration = wait::GENEROUS;
 
 /// Fails if something of the project runs or exists outside its directory.
 ///

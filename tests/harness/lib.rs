@@ -16,6 +16,8 @@ pub mod leftovers;
 pub mod load;
 pub mod nats;
 pub mod net;
+pub mod own_engine;
+pub mod own_registry;
 pub mod processes;
 pub mod project;
 pub mod proxy;

@@ -75,7 +75,7 @@ mod tests {
             .stdin(Stdio::piped())
             .spawn()
             .expect("a shell");
-        crate::wait::until(std::time::Duration::from_secs(10), "cat to start", || {
+        crate::wait::until(crate::wait::GENEROUS, "cat to start", || {
             with_mark(&mark).iter().any(|process| process.arguments == "cat")
         });
         let below: Vec<_> = descendants(std::process::id()).into_iter().map(|p| p.pid).collect();

@@ -133,6 +133,21 @@ impl Project {
         command
     }
 
+    /// A command of the program under test under limits of the shell: what follows `ulimit`.
+    pub fn limited(&self, limits: &str, arguments: &[&str]) -> Command {
+        let of_program = self.command(arguments);
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("ulimit {limits}; exec \"$@\"")).arg("sh");
+        command.arg(of_program.get_program()).args(of_program.get_args());
+        command.current_dir(self.path()).env_clear();
+        for (name, value) in of_program.get_envs() {
+            if let Some(value) = value {
+                command.env(name, value);
+            }
+        }
+        command
+    }
+
     /// A script that runs the program under test as `ROLLOUT`, in the project, with an environment
     /// of its own.
     pub fn script(&self, path: &Path, arguments: &[&str]) -> Command {

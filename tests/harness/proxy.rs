@@ -11,6 +11,9 @@ use rollout_worker::supervise;
 /// Begins of requests.
 const METHODS: [&[u8]; 5] = [b"GET /", b"POST /", b"PUT /", b"HEAD /", b"DELETE /"];
 
+/// What a refused request contains, and the status of the answer.
+type Refused = (&'static str, &'static str);
+
 /// A socket in front of the engine's.
 #[derive(Debug)]
 pub struct Proxy {
@@ -26,7 +29,15 @@ impl Proxy {
     /// # Panics
     /// When `DOCKER_HOST` is no socket.
     pub fn refusing(refused: &'static str, socket: &Path) -> Self {
-        Self::listen(Some(refused), socket)
+        Self::listen(Some((refused, "500 Internal Server Error")), socket)
+    }
+
+    /// The same with the answer of an engine that does not know the request.
+    ///
+    /// # Panics
+    /// When `DOCKER_HOST` is no socket.
+    pub fn lacking(refused: &'static str, socket: &Path) -> Self {
+        Self::listen(Some((refused, "404 Not Found")), socket)
     }
 
     /// Listens at `socket`, refuses nothing and counts.
@@ -42,7 +53,7 @@ impl Proxy {
         self.requests.load(Ordering::Relaxed)
     }
 
-    fn listen(refused: Option<&'static str>, socket: &Path) -> Self {
+    fn listen(refused: Option<Refused>, socket: &Path) -> Self {
         let host = std::env::var("DOCKER_HOST").ok();
         let host = host.unwrap_or_else(|| "unix:///var/run/docker.sock".to_owned());
         let engine = PathBuf::from(host.strip_prefix("unix://").expect("a socket"));
@@ -69,7 +80,7 @@ impl Proxy {
 fn connect(
     client: UnixStream,
     engine: UnixStream,
-    refused: Option<&'static str>,
+    refused: Option<Refused>,
     count: Arc<AtomicU64>,
 ) -> io::Result<()> {
     let answers = (engine.try_clone()?, client.try_clone()?);
@@ -83,7 +94,7 @@ fn connect(
 fn copy(
     mut from: UnixStream,
     mut to: UnixStream,
-    refused: Option<&str>,
+    refused: Option<Refused>,
     count: Option<&AtomicU64>,
 ) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
@@ -97,12 +108,12 @@ fn copy(
             count.fetch_add(1, Ordering::Relaxed);
         }
         match (refused, request) {
-            (Some(refused), Some(request)) if request.contains(refused) => {
+            (Some((refused, status)), Some(request)) if request.contains(refused) => {
                 let body = r#"{"message":"refused by the test"}"#;
                 let length = body.len();
                 write!(
                     from,
-                    "HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}",
+                    "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}",
                 )?;
             }
             _ => to.write_all(&buffer[..length])?,

@@ -69,18 +69,23 @@ impl Recount {
     }
 }
 
-/// The line of a settlement, without the trial's name.
+/// The line of a settlement, without what the plan says of its trial.
 fn nameless(settled: Settled) -> Value {
     let Settled { item, by, verdict, superseded, at, .. } = settled;
     let nobody = String::new();
     let trial =
         TrialName { agent: nobody.clone(), dataset: nobody.clone(), task: nobody, attempt: 1 };
-    let settlement = Settlement { item, trial, by, verdict, superseded, settled_at: at };
+    let task_git_commit_id = None;
+    let settlement =
+        Settlement { item, trial, by, verdict, superseded, settled_at: at, task_git_commit_id };
     without_name(serde_json::to_value(settlement).expect("text keys"))
 }
 
 fn without_name(mut record: Value) -> Value {
-    let trial = record.as_object_mut().expect("an object").remove("trial");
+    let fields = record.as_object_mut().expect("an object");
+    // This and the name are the plan's.
+    fields.remove("task_git_commit_id");
+    let trial = fields.remove("trial");
     assert!(trial.is_some(), "a record without a trial: {record:#}");
     record
 }

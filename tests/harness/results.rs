@@ -1,5 +1,6 @@
 //! The result tree that a job leaves.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -50,6 +51,55 @@ impl Results {
     pub fn count(&self, key: &str) -> u64 {
         let job = self.job();
         job[key].as_u64().unwrap_or_else(|| panic!("no {key} in {job:#}"))
+    }
+
+    /// Fails unless the headline of the job is that of its trials, counted one by one.
+    ///
+    /// # Panics
+    /// With the figures that differ.
+    #[track_caller]
+    pub fn assert_headline(&self) {
+        let job = self.job();
+        let trials = self.trials();
+        assert_eq!(Some(trials.len()), job["results"].as_array().map(Vec::len), "{job:#}");
+        let (mut scored, mut passed, mut single, mut several) = (0, 0, 0, 0);
+        let (mut failures, mut sum) = (BTreeMap::new(), 0.0);
+        for trial in &trials {
+            match trial.result["outcome"].as_str() {
+                Some("completed") => {
+                    scored += 1;
+                    let reward = trial.reward();
+                    let whole = trial.result["unverified_steps"].is_null();
+                    passed += u64::from(reward == Some(1.0) && whole);
+                    sum += reward.unwrap_or(0.0);
+                    *(if reward.is_some() { &mut single } else { &mut several }) += 1;
+                }
+                Some("failed") => {
+                    let failure = match trial.result["error"]["code"].as_str() {
+                        Some("unsupported_by_environment") => "unsupported",
+                        _ => trial.result["error"]["class"].as_str().expect("a class"),
+                    };
+                    *failures.entry(failure.to_owned()).or_insert(0u64) += 1;
+                    scored += u64::from(!["infrastructure", "unsupported"].contains(&failure));
+                }
+                _ => {}
+            }
+        }
+        let over = scored - several;
+        let mean = (over > 0 && (single > 0 || several == 0)).then(|| sum / over as f64);
+        let count = |key: &str| job["scored"][key].as_u64();
+        assert_eq!((count("trials"), count("passed")), (Some(scored), Some(passed)), "{job:#}");
+        let difference =
+            job["scored"]["mean_reward"].as_f64().zip(mean).map(|(a, b)| (a - b).abs());
+        let same = match difference {
+            Some(difference) => difference < 1e-9,
+            None => job["scored"]["mean_reward"].is_null() && mean.is_none(),
+        };
+        assert!(same, "mean reward {mean:?}: {job:#}");
+        for (kind, found) in job["failures"].as_object().expect("failures") {
+            let expected = failures.get(kind).copied().unwrap_or_default();
+            assert_eq!(found.as_u64(), Some(expected), "{kind}: {job:#}");
+        }
     }
 
     /// Every trial with a `result.json`, by name.

@@ -46,7 +46,7 @@ pub fn labels() -> Labels {
 /// A request for an empty environment.
 pub fn request(settings: ProcessSettings, resources: Resources) -> CreateRequest {
     CreateRequest {
-        image: Image { reference: "process:test".to_owned(), made: false },
+        image: Image::found("process:test"),
         source: ImageSource::Context { digest: Digest::of(b""), dir: PathBuf::from("/nowhere") },
         resources,
         env: BTreeMap::new(),

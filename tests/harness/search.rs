@@ -109,7 +109,7 @@ impl Search {
     pub fn write(&self, project: Project) -> Project {
         let (from, to) = (repository().join("examples/tree"), project.path().join("examples/tree"));
         fs::create_dir_all(&to).expect("a directory");
-        for name in ["tree.yaml", "docker.yaml", "baseline.csv", "program"] {
+        for name in ["tree.yaml", "docker.yaml", "model.yaml", "baseline.csv", "program"] {
             copy(&from.join(name), &to.join(name), &[]);
         }
         let path = project.path().join(&self.file);

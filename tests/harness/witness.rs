@@ -135,7 +135,6 @@ fn watch(agent: TcpStream, seen: &Mutex<Vec<Sighting>>) {
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
-    use std::time::Duration;
 
     use super::*;
     use crate::wait;
@@ -148,7 +147,7 @@ mod tests {
             agent.write_all(text.as_bytes()).expect("it listens");
             agent
         };
-        let soon = Duration::from_secs(10);
+        let soon = wait::GENEROUS;
         let killed = agent("a\n");
         wait::until(soon, "one runs", || witness.running() == 1);
         drop(killed);

@@ -198,6 +198,8 @@ impl World {
             former: directory.former(),
             holder: None,
             takeover: None,
+            replaces: Vec::new(),
+            reopened: Vec::new(),
         });
         let records = vec![opened];
         directory.segments.push(crate::journal::Segment { epoch, records, durable: 1 });
@@ -250,11 +252,10 @@ impl World {
 
     fn handle_once(&mut self, c: usize, input: Input) {
         self.inputs += 1;
-        let random = (self.inputs % 16) as f64 / 16.0;
         let coordinator = &mut self.coordinators[c];
         let monotonic_ms = self.now - coordinator.started;
         let mut out = Recorder::default();
-        let now = Now { monotonic_ms, wall: WALL, random };
+        let now = Now { monotonic_ms, wall: WALL };
         coordinator.core.handle(now, input, &mut out);
         if let Err(broken) = coordinator.core.check() {
             self.judge.fail(broken.to_string());

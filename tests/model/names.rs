@@ -4,7 +4,7 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
-use rollout_protocol::record::{Durations, LostReason, Outcome, Rewards, Timestamps, Verdict};
+use rollout_protocol::record::{Durations, LostReason, Outcome, Timestamps, Verdict};
 use rollout_protocol::spec::trial::TrialRef;
 use rollout_protocol::wire::offer::{Offer, Pacing, SizeClass, Work};
 use rollout_protocol::wire::report::{Body, Report, ResultBody};
@@ -86,7 +86,7 @@ pub(crate) fn result(exec: ExecId, ending: Ending) -> Body {
     };
     let reward = (ending == Ending::Reward).then(|| f64::from(exec_number(&exec)));
     Body::Result(Box::new(ResultBody {
-        verdict: Verdict { outcome, reward, rewards: Rewards::new(), cost: 0.0, error },
+        verdict: Verdict { outcome, reward, error, ..Verdict::cancelled(0.0) },
         durations: Durations::default(),
         timestamps: Timestamps::instant(WALL),
         record: None,

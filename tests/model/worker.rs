@@ -137,7 +137,7 @@ impl Worker {
     pub(crate) fn hello(&self, with_finished: bool) -> Hello {
         let line = |offer: &Offer, exec, phase, claiming| {
             let Offer { run, item, try_id, .. } = *offer;
-            Running { run, item, try_id, exec, phase, claiming, stage: None }
+            Running { run, item, try_id, exec, phase, claiming, stage: None, parked: None }
         };
         let running = self.running.iter();
         let mut executions: Vec<Running> =
@@ -148,7 +148,16 @@ impl Worker {
             executions.extend(self.finished.iter().map(|finished| {
                 let Report { run, item, try_id, exec, .. } = finished.report;
                 let phase = Phase::Teardown;
-                Running { run, item, try_id, exec, phase, claiming: false, stage: None }
+                Running {
+                    run,
+                    item,
+                    try_id,
+                    exec,
+                    phase,
+                    claiming: false,
+                    stage: None,
+                    parked: None,
+                }
             }));
         }
         Hello {
@@ -163,6 +172,7 @@ impl Worker {
             providers: BTreeMap::new(),
             variables: BTreeSet::new(),
             draining: false,
+            low_disk: false,
             gone: false,
             executions,
         }

@@ -12,7 +12,7 @@ use rollout_tests::project::Project;
 use rollout_tests::run::{Ended, Run};
 use serde_json::{Value, json};
 
-const DEADLINE: Duration = Duration::from_secs(120);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// The names of the three repositories.
 pub(crate) const NAMES: [&str; 3] = ["alpha", "beta", "gamma"];
@@ -67,6 +67,8 @@ impl Lab {
                  exit $code\n"
             ),
         );
+        // A git-lfs that this machine has is hidden.
+        lab.program("bin/git-lfs", "#!/bin/sh\nexit 127\n");
         lab
     }
 
@@ -116,6 +118,37 @@ impl Lab {
     /// The tasks with the commits they were taken from.
     pub(crate) fn tasks(&self) -> BTreeMap<String, String> {
         tasks(&self.dry_run().wait(DEADLINE).expect(ExitCode::Success))
+    }
+
+    /// Lets git find the real git-lfs; whether there is one.
+    pub(crate) fn install_lfs(&self) -> bool {
+        let program = std::env::var_os("ROLLOUT_TEST_LFS").filter(|program| program != "no");
+        let Some(program) = program else {
+            rollout_tests::note("SKIPPED: files of Git LFS need git-lfs");
+            return false;
+        };
+        fs::remove_file(self.path("bin/git-lfs")).expect("removed");
+        std::os::unix::fs::symlink(program, self.path("bin/git-lfs")).expect("a link");
+        true
+    }
+
+    /// Keeps a file of a repository in Git LFS: a pointer in its place, and the content where a
+    /// repository that is a directory serves it.
+    pub(crate) fn keep_in_lfs(&self, repository: &str, path: &str, content: &str) {
+        let digest = rollout_protocol::digest::Digest::of(content.as_bytes()).hex();
+        let object = format!(
+            "repos/{repository}/.git/lfs/objects/{}/{}/{digest}",
+            &digest[..2],
+            &digest[2..4]
+        );
+        self.write(&object, content);
+        let pointer = format!(
+            "version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize {}\n",
+            content.len()
+        );
+        self.write(&format!("repos/{repository}/{path}"), &pointer);
+        self.git(repository, &["add", "-A"]);
+        self.git(repository, &["commit", "-qm", "a large file"]);
     }
 
     /// What the program says of a job that it refuses.

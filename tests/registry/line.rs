@@ -48,5 +48,7 @@ fn a_job_needs_no_file() {
     let _said = refused
         .says("command line: --set environment.typ: found an unknown key")
         .says("did you mean `type`?");
+    let unknown = dry(&["-d", "bench"]).expect(ExitCode::Usage);
+    let _said = unknown.says("cannot find the dataset `bench`: add `--registry PATH`");
     let _usage = lab.start(&["run", "--dry-run"]).wait(DEADLINE).expect(ExitCode::Usage);
 }

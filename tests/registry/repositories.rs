@@ -2,9 +2,10 @@
 
 use std::os::unix::fs::symlink;
 
+use rollout_protocol::exit::ExitCode;
 use serde_json::json;
 
-use crate::lab::Lab;
+use crate::lab::{DEADLINE, Lab};
 
 fn names(lab: &Lab) -> Vec<String> {
     lab.tasks().into_keys().collect()
@@ -77,6 +78,38 @@ fn single_tasks_and_names_that_clash() {
 }
 
 #[test]
+fn versions_of_one_dataset_stand_side_by_side() {
+    let lab = Lab::new();
+    let version = |version: &str| {
+        format!(
+            "{{registry: {{path: registry.json}}, name: bench, version: '{version}', n_tasks: 2}}"
+        )
+    };
+    lab.job(&format!("{}, {}", version("1.0"), version("2.0")));
+    let ended = lab.start(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::Success);
+    let said = ended.says("dataset bench@1.0: 2 tasks, format harbor (2 guessed; ");
+    let _said = said.says("dataset bench@2.0: 2 tasks, format harbor (2 guessed; ");
+    let result = lab.project.results("j").job();
+    let datasets = result["datasets"].as_array().expect("a list");
+    let shown: Vec<_> = (datasets.iter())
+        .map(|dataset| (&dataset["dataset_name"], &dataset["version"], &dataset["description"]))
+        .collect();
+    let null = serde_json::Value::Null;
+    assert_eq!(
+        shown,
+        [
+            (&json!("bench@1.0"), &json!("1.0"), &json!("pinned")),
+            (&json!("bench@2.0"), &json!("2.0"), &null),
+        ]
+    );
+    assert_eq!(result["completed_trials"], 4);
+
+    // The same version twice is one dataset too many.
+    lab.job(&format!("{}, {}", version("1.0"), version("1.0")));
+    assert!(lab.refusal().contains("the dataset name `bench`"));
+}
+
+#[test]
 fn nothing_of_a_repository_is_run_and_no_link_leads_out() {
     let lab = Lab::empty();
     let root = lab.path("").display().to_string();
@@ -108,25 +141,39 @@ fn nothing_of_a_repository_is_run_and_no_link_leads_out() {
 }
 
 #[test]
-fn files_of_lfs_are_fetched_where_the_program_is() {
+fn task_with_lfs_pointers_fails_without_git_lfs_and_runs_with_it() {
     let lab = Lab::empty();
-    lab.repository("large", &owned(&["t"]), "first");
-    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n";
-    lab.write("repos/large/tasks/t/instruction.md", pointer);
-    lab.git("large", &["commit", "-qam", "pointer"]);
-    lab.job(&format!("{{repo: '{}'}}", lab.url("large")));
-    let digest = |lab: &Lab| {
-        let ended = lab.dry_run().wait(std::time::Duration::from_secs(60));
-        let plan: serde_json::Value = serde_json::from_str(&ended.stdout).expect("a plan");
-        (plan["plan_digest"].clone(), ended.stderr)
+    lab.repository("large", &owned(&["big", "small"]), "first");
+    let script = "grep -qx large /tests/data.txt && echo 1 > /logs/verifier/reward.txt\n";
+    lab.write("repos/large/tasks/big/tests/test.sh", script);
+    lab.keep_in_lfs("large", "tasks/big/tests/data.txt", "large\n");
+    lab.job(&format!("{{repo: '{}', name: d}}", lab.url("large")));
+    let results = lab.project.results("j");
+    let run = |arguments: &[&str]| {
+        let all: Vec<&str> = ["run", "job.yaml"].iter().chain(arguments).copied().collect();
+        lab.start(&all).wait(DEADLINE)
     };
-    let (with_pointer, said) = digest(&lab);
-    assert!(said.contains("`git-lfs` is not there"), "{said}");
-    lab.program(
-        "bin/git-lfs",
-        "#!/bin/sh\ncase $1 in version) ;; smudge) grep -q '^oid' && echo large ;; esac\n",
-    );
-    std::fs::remove_dir_all(lab.path("home/.cache")).expect("removed");
-    let (with_file, said) = digest(&lab);
-    assert_ne!(with_pointer, with_file, "{said}");
+    let ended = run(&[]).expect(ExitCode::Success);
+    assert!(ended.stderr.contains("the program `git-lfs` is not there"), "{}", ended.stderr);
+    let big = results.trial("nop", "big");
+    assert_eq!((big.error(), big.reward()), (Some("task_invalid"), None));
+    assert_eq!(big.result["error"]["code"], "missing_file");
+    assert!(big.message().contains("the first `tests/data.txt`"), "{}", big.message());
+    assert_eq!(results.trial("nop", "small").reward(), Some(1.0));
+    let refused = run(&["--strict", "--name", "strict"]).expect(ExitCode::Config);
+    assert!(refused.stderr.contains("a pointer to Git LFS"), "{}", refused.stderr);
+
+    if !lab.install_lfs() {
+        return;
+    }
+    // The cache has the pointers; they are replaced.
+    let ended = run(&["--name", "again"]).expect(ExitCode::Success);
+    assert!(!ended.stderr.contains("git-lfs"), "{}", ended.stderr);
+    let results = lab.project.results("again");
+    assert_eq!(results.trial("nop", "big").reward(), Some(1.0));
+    assert_eq!(results.trial("nop", "small").reward(), Some(1.0));
+    // What is in the cache needs no repository.
+    lab.unplug();
+    let _ended = run(&["--name", "offline"]).expect(ExitCode::Success);
+    assert_eq!(lab.project.results("offline").trial("nop", "big").reward(), Some(1.0));
 }

@@ -5,6 +5,7 @@ mod hostile;
 mod isolation;
 mod lifecycle;
 mod limits;
+mod shortage;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use rollout_worker::environment::contract::{self, Subject};
 use rollout_worker::environment::process::ProcessProvider;
 
 /// Longest a thing may take that is due at once.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(120);
 
 /// The supervisor.
 fn helper() -> &'static Path {

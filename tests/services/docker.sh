@@ -1,7 +1,9 @@
-# A Docker engine: the one that answers, or one of our own. Sourced by tests/run.
+# A Docker engine: the one that answers, or a new one with a data directory of its own. Sourced by
+# tests/run.
 
 docker_pid=
-docker_bridge_made=
+docker_data=
+docker_bridge=
 
 docker_answers() { timeout 10 docker version --format '{{.Server.Version}}' >/dev/null 2>&1; }
 
@@ -19,11 +21,16 @@ docker_start() {
     lack "a Docker engine: none answers, and only root can start one; $(without dockerd)"
     return 1
   fi
-  [ -e /sys/class/net/docker0 ] || docker_bridge_made=yes
-  mkdir -p "$cache/docker" "$work/run"
+  # Of runs that were killed: only one runs at a time.
+  rm -rf "$cache"/engine.* 2>/dev/null || true
+  # Not below $work, which may lie in memory.
+  docker_data=$(mktemp -d "$cache/engine.XXXXXX")
+  mkdir -p "$work/run"
+  local network=()
+  docker_network || return 1
   export DOCKER_HOST=unix://$work/docker.sock
-  setsid dockerd --data-root "$cache/docker" --exec-root "$work/run" --pidfile "$work/docker.pid" \
-    -H "$DOCKER_HOST" >"$logs/dockerd.log" 2>&1 </dev/null 3>&- 9>&- &
+  setsid dockerd --data-root "$docker_data" --exec-root "$work/run" --pidfile "$work/docker.pid" \
+    "${network[@]}" -H "$DOCKER_HOST" >"$logs/dockerd.log" 2>&1 </dev/null 3>&- 9>&- &
   docker_pid=$!
   if ! wait_until 60 docker_answers_or_ended || ! docker_answers; then
     grep -E 'level=(error|fatal)|^failed' "$logs/dockerd.log" | tail -n 3 || true
@@ -32,18 +39,47 @@ docker_start() {
   fi
   say "started a Docker engine: $(docker version --format '{{.Server.Version}}')"
 }
+
+# Puts the network options of the engine into `network`. Beside another engine it gets a bridge and
+# addresses of its own, and leaves the rules of the firewall alone: an engine that starts replaces
+# those of the other one.
+docker_network() {
+  if ! grep -qsx dockerd /proc/[0-9]*/comm; then
+    [ -e /sys/class/net/docker0 ] || docker_bridge=docker0
+    return 0
+  fi
+  if ! command -v ip >/dev/null; then
+    lack "a Docker engine: another one runs and does not answer here, and without the program ip there is no second one"
+    return 1
+  fi
+  docker_bridge=rollout$$
+  ip link add name "$docker_bridge" type bridge &&
+    ip address add 172.29.255.1/24 dev "$docker_bridge" &&
+    ip link set "$docker_bridge" up || return 1
+  network=(--bridge "$docker_bridge" --iptables=false
+    --default-address-pool base=172.29.0.0/17,size=26)
+}
+
 docker_answers_or_ended() { docker_answers || docker_ended; }
 docker_ended() { ! kill -0 "$docker_pid" 2>/dev/null; }
 
 docker_stop() {
+  docker_end
+  if [ -n "$docker_bridge" ] && command -v ip >/dev/null; then
+    ip link delete "$docker_bridge" 2>/dev/null
+  fi
+  [ -z "$docker_data" ] || rm -rf "$docker_data"
+  return 0
+}
+
+docker_end() {
   [ -n "$docker_pid" ] || return 0
   kill -TERM "$docker_pid" 2>/dev/null
   wait_until 30 docker_ended || kill -KILL "$docker_pid" 2>/dev/null
   local mount
-  while read -r mount; do umount -l "$mount"; done \
-    < <(awk -v below="$work/" 'index($5, below) == 1 { print $5 }' /proc/self/mountinfo)
-  if [ -n "$docker_bridge_made" ] && command -v ip >/dev/null; then
-    ip link delete docker0 2>/dev/null
-  fi
+  while read -r mount; do umount -l "$mount"; done < <(
+    awk -v work="$work/" -v data="$docker_data/" \
+      'index($5, work) == 1 || index($5, data) == 1 { print $5 }' /proc/self/mountinfo
+  )
   return 0
 }

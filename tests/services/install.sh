@@ -1,13 +1,14 @@
 # Installs the programs that the services need. Sourced by tests/run.
 
 # Program and Debian package of everything beyond Rust.
-readonly programs="dockerd:docker.io docker:docker.io debootstrap:debootstrap docker-registry:docker-registry"
+readonly programs="dockerd:docker.io docker:docker.io debootstrap:debootstrap docker-registry:docker-registry ip:iproute2"
 
 # What can no longer be tested without a program.
 without() {
   case $1 in
     dockerd | docker) echo "no test with real containers can run" ;;
     debootstrap) echo "debian:bookworm-slim can only be pulled, not made" ;;
+    ip) echo "no test can stop a Docker engine of its own" ;;
     docker-registry) echo "the tests that pull images are skipped" ;;
   esac
 }

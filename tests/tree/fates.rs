@@ -1,5 +1,7 @@
 //! Everything that can become of an idea, by real commands in sandboxes; tries, costs, interruptions.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,6 +12,7 @@ use rollout_tests::project::Project;
 use rollout_tests::results::json;
 use rollout_tests::search::{essence, leftovers};
 use rollout_tests::wait;
+use rollout_worker::supervise;
 use rustix::process::Signal;
 use serde_json::{Value, json as value};
 
@@ -148,6 +151,33 @@ fn an_interrupted_search_ends_as_if_nothing_had_happened() {
     assert_nothing_left(&project);
 }
 
+/// An engine that is there and answers everything with an error: silence would be waited for.
+fn broken_engine() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let answer = move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut request = BufReader::new(&stream);
+            let (mut first, mut line) = (String::new(), String::new());
+            let mut more = request.read_line(&mut first).is_ok_and(|n| n > 2);
+            while more {
+                line.clear();
+                more = request.read_line(&mut line).is_ok_and(|n| n > 2);
+            }
+            let (status, body) = match first.contains("/_ping") {
+                true => ("200 OK", "OK"),
+                false => ("500 Internal Server Error", r#"{"message":"broken"}"#),
+            };
+            let head = format!("HTTP/1.1 {status}\r\nContent-Type: application/json");
+            let length = format!("Content-Length: {}\r\nConnection: close", body.len());
+            // A client that is gone needs no answer.
+            let _written = write!(stream, "{head}\r\n{length}\r\n\r\n{body}");
+        }
+    };
+    supervise::thread("broken-engine", answer).expect("a thread");
+    format!("tcp://{address}")
+}
+
 #[test]
 fn what_the_infrastructure_could_not_run_is_nobodys_failure() {
     let search = SEARCH
@@ -158,9 +188,10 @@ fn what_the_infrastructure_could_not_run_is_nobodys_failure() {
         )
         .replace("eval_retries: 1", "eval_retries: 0");
     let project = written(&search);
+    let engine = broken_engine();
     let run = |more: &[&str]| {
         let mut command = project.command(&[&["tree", "run", "tree.yaml"][..], more].concat());
-        let _there_is_no_engine = command.env("DOCKER_HOST", "unix:///nowhere/docker.sock");
+        let _broken = command.env("DOCKER_HOST", &engine);
         project.start(command).wait(DEADLINE)
     };
     let directory = project.path().join("tree_runs/fates");
@@ -170,8 +201,10 @@ fn what_the_infrastructure_could_not_run_is_nobodys_failure() {
         let evals = evals(&directory);
         assert!(evals.iter().all(|eval| eval["status"] == "running" || eval["status"] == "queued"));
     }
-    let _given_up = run(&["--fail-unable-evals"]).expect(ExitCode::Success);
-    assert!(evals(&directory).iter().all(|eval| eval["status"] == "failed"));
+    let _given_up = run(&["--fail-unable-evals"]).expect(ExitCode::Infrastructure);
+    let is_failed =
+        |eval: &Value| eval["status"] == "failed" && eval["error"]["infrastructure"] == true;
+    assert!(evals(&directory).iter().all(is_failed));
 }
 
 #[test]

@@ -19,7 +19,7 @@ use serde_json::json;
 use tokio::sync::watch;
 
 /// Longest that something may take that is due at once.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(120);
 
 /// A search's directory, and sandboxes or containers for its command.
 struct Bench {
@@ -126,6 +126,7 @@ impl Bench {
             providers: [(provider.kind(), provider)].into(),
             files: files.expect("a directory"),
             variables: TrialVariables::default(),
+            disks: Arc::default(),
             host: "host".to_owned(),
         };
         let Labels { run, worker, owner, .. } = sandbox::labels();

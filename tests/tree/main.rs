@@ -1,13 +1,19 @@
 //! Tree searches with the real program.
 
+mod again;
 mod apart;
+mod baseline;
 mod dry_run;
+mod endings;
 mod example;
 mod fates;
 mod ideas;
 mod limits;
+mod model;
 mod outcomes;
 mod score;
+mod small;
+mod sound;
 mod storm;
 
 use std::time::Duration;

@@ -145,6 +145,14 @@ fn its_two_files_are_the_same_search() {
 }
 
 #[test]
+fn model_template_measures_as_the_example_does() {
+    let [handbook, model] = ["tree.yaml", "model.yaml"].map(search);
+    assert_eq!(handbook.commands.sweep, model.commands.sweep);
+    assert_eq!(handbook.profile, model.profile);
+    assert_eq!(handbook.search.sweep_config_limit, model.search.sweep_config_limit);
+}
+
+#[test]
 fn its_baseline_is_what_the_sweep_measures_at_the_root() {
     let (tree, project) = (search("tree.yaml"), project());
     let results = project.path().join("results.csv");

@@ -1,0 +1,24 @@
+//! The commit that a task is from.
+
+use std::process::Command;
+
+use crate::{DEADLINE, assert_adds_up, project};
+
+#[test]
+fn commit_of_the_repository_stands_in_every_result_whatever_became_of_the_trial() {
+    let project = project()
+        .tasks(["faults/passes", "faults/no-tests", "faults/verifier-failed"], &[])
+        .job("faults.yaml", &[("PROVIDER", "process")])
+        .commit();
+    let mut git = Command::new("git");
+    let head = git.args(["rev-parse", "HEAD"]).current_dir(project.path()).output();
+    let head = String::from_utf8(head.expect("git runs").stdout).expect("text");
+    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
+    let results = project.results("faults");
+    assert_adds_up(&results, 3);
+    for trial in results.trials() {
+        assert_eq!(trial.result["task_git_commit_id"], head.trim(), "{}", trial.name);
+    }
+    let untested = results.trial("note", "no-tests");
+    assert!(untested.result["record"].is_null(), "it never had an environment");
+}

@@ -1,0 +1,159 @@
+//! Bytes of a run directory that changed after they were durable.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::project::Project;
+use rollout_tests::recount::assert_follows_from_journal;
+use rollout_tests::results::{Results, Trial};
+use rollout_tests::wait;
+use rustix::process::Signal;
+
+use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
+
+/// Trials of the job.
+const TRIALS: u64 = 6;
+
+/// A run that was killed after some of its trials had settled, and those trials.
+fn killed() -> (Project, Results, Vec<Trial>) {
+    let values = [("PROVIDER", "process"), ("ATTEMPTS", "6")];
+    let project = project().tasks(["slow/second"], &[]).job("slow.yaml", &values);
+    let results = project.results("slow");
+    let mut run = project.rollout(&["run", "job.yaml"]);
+    wait::until(DEADLINE, "some trials are settled", || results.trials().len() >= 3);
+    run.signal(Signal::KILL);
+    let _killed = run.wait(DEADLINE);
+    let settled = results.trials();
+    assert!((settled.len() as u64) < TRIALS, "it was killed too late");
+    (project, results, settled)
+}
+
+fn journal(results: &Results) -> PathBuf {
+    results.path().join("journal/000001.log")
+}
+
+fn repair(project: &Project, arguments: &[&str]) -> String {
+    let all = [&["repair", "jobs/slow"], arguments].concat();
+    project.rollout(&all).wait(DEADLINE).expect(ExitCode::Success).stdout
+}
+
+/// Runs the job to its end: what had settled did not run again.
+fn assert_resumes(project: &Project, results: &Results, settled: &[Trial]) {
+    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::Success);
+    assert_adds_up(results, TRIALS);
+    for trial in settled {
+        let now = results.trials().into_iter().find(|now| now.name == trial.name);
+        let now = now.map(|now| now.result["exec"].clone());
+        assert_eq!(now.as_ref(), Some(&trial.result["exec"]), "{} ran again", trial.name);
+    }
+    assert_nothing_left(project);
+}
+
+fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(path).expect("readable");
+    change(&mut bytes);
+    fs::write(path, bytes).expect("writable");
+}
+
+#[test]
+fn journal_with_a_changed_bit_is_refused_and_repaired_without_loss() {
+    let (project, results, settled) = killed();
+    let path = journal(&results);
+    let whole = fs::read(&path).expect("readable");
+    change(&path, |bytes| bytes[1500] ^= 16);
+    let refused = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::RunDamaged);
+    for text in ["000001.log is damaged at byte", "whole records follow", "rollout repair"] {
+        assert!(refused.stderr.contains(text), "no {text:?} in {}", refused.stderr);
+    }
+    let told = repair(&project, &["--dry-run"]);
+    assert!(told.contains("would be restored, one bit had changed"), "{told}");
+    assert_ne!(fs::read(&path).expect("readable"), whole, "a dry run changes nothing");
+    let told = repair(&project, &[]);
+    assert!(told.contains("restored, one bit had changed"), "{told}");
+    assert_eq!(fs::read(&path).expect("readable"), whole);
+    assert!(results.path().join("repair-1/000001.log").is_file(), "the damaged file is kept");
+    assert_eq!(repair(&project, &[]), "nothing is damaged\n");
+    assert_resumes(&project, &results, &settled);
+    assert_follows_from_journal(results.path());
+}
+
+#[test]
+fn results_whose_journal_records_are_lost_are_restored_from_the_store() {
+    let (project, results, settled) = killed();
+    // Everything between the opening and the last 200 bytes.
+    change(&journal(&results), |bytes| {
+        let end = bytes.len() - 200;
+        bytes[900..end].fill(b'x');
+    });
+    let _refused =
+        project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::RunDamaged);
+    let told = repair(&project, &[]);
+    for trial in &settled {
+        assert!(told.contains("from the blob store"), "{} is not restored: {told}", trial.name);
+    }
+    assert_resumes(&project, &results, &settled);
+    assert_follows_from_journal(results.path());
+}
+
+#[test]
+fn results_that_nothing_proves_are_owed_again() {
+    let (project, results, settled) = killed();
+    change(&journal(&results), |bytes| {
+        let end = bytes.len() - 200;
+        bytes[900..end].fill(b'x');
+    });
+    fs::rename(results.path().join("../.rollout"), project.path().join("away")).expect("movable");
+    let ended = project.rollout(&["repair", "jobs/slow"]).wait(DEADLINE).expect(ExitCode::Success);
+    assert!(ended.stderr.contains("the blob store of the run is not in"), "{}", ended.stderr);
+    assert!(ended.stdout.contains("trials with a result: 0"), "{}", ended.stdout);
+    assert!(!settled.is_empty());
+    let arguments = ["run", "job.yaml", "--store", "jobs/.rollout/blobs"];
+    let _ended = project.rollout(&arguments).wait(DEADLINE).expect(ExitCode::Success);
+    assert_eq!(results.count("completed_trials"), TRIALS);
+}
+
+#[test]
+fn damaged_documents_are_refused_with_their_name_and_written_again_after_a_repair() {
+    let (project, results, settled) = killed();
+    for name in ["manifest.json", "plan.json"] {
+        let path = results.path().join(name);
+        let whole = fs::read_to_string(&path).expect("readable");
+        // Still JSON, but not what was written.
+        let place = whole.find("sha256:").expect("it has a digest") + 10;
+        change(&path, |bytes| bytes[place] = if bytes[place] == b'0' { b'1' } else { b'0' });
+        for cut in [false, true] {
+            if cut {
+                fs::write(&path, &whole[..whole.len() / 2]).expect("writable");
+            }
+            let refused =
+                project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::RunDamaged);
+            let text = format!("{name} is damaged");
+            assert!(refused.stderr.contains(&text), "no {text:?} in {}", refused.stderr);
+            assert!(refused.stderr.contains("rollout repair"), "{}", refused.stderr);
+        }
+        let told = repair(&project, &[]);
+        assert!(told.contains(&format!("{name}: damaged, put aside")), "{told}");
+    }
+    assert_resumes(&project, &results, &settled);
+    for name in ["manifest.json", "plan.json"] {
+        assert!(results.path().join(name).is_file(), "{name} is there again");
+    }
+    assert_follows_from_journal(results.path());
+}
+
+#[test]
+fn result_files_of_trials_that_are_missing_or_damaged_are_written_again() {
+    let (project, results, settled) = killed();
+    let files: Vec<_> = settled.iter().map(|trial| trial.directory.join("result.json")).collect();
+    let [first, second, third, ..] = &files[..] else { panic!("three trials had settled") };
+    fs::remove_file(first).expect("removable");
+    change(second, |bytes| bytes.truncate(20));
+    let text = fs::read_to_string(third).expect("readable");
+    fs::write(third, text.replace("\"reward\": 0.5", "\"reward\": 0.7")).expect("writable");
+    assert_resumes(&project, &results, &settled);
+    for trial in &settled {
+        let now = results.trials().into_iter().find(|now| now.name == trial.name);
+        assert_eq!(now.map(|now| now.result), Some(trial.result.clone()), "{}", trial.name);
+    }
+}

@@ -1,0 +1,102 @@
+//! A closed terminal stops a run like SIGTERM; `nohup` keeps it running.
+
+use std::process::Command;
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::docker::Engine;
+use rollout_tests::project::Project;
+use rollout_tests::{processes, wait};
+use rustix::process::Signal;
+
+use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
+
+/// Trials of about a second.
+fn slow(provider: &str) -> Project {
+    let values = [("PROVIDER", provider), ("ATTEMPTS", "6")];
+    project().tasks(["slow/second"], &[]).job("slow.yaml", &values)
+}
+
+/// Runs a command of the project below `program`, with these arguments before it.
+fn below(project: &Project, program: &str, arguments: &[&str], of_program: &Command) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments).arg(of_program.get_program()).args(of_program.get_args());
+    command.current_dir(project.path()).env_clear();
+    command.envs(of_program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command
+}
+
+/// The command with SIGHUP as it usually is: the program that starts the tests may ignore it.
+fn unignored(project: &Project, of_program: &Command) -> Command {
+    below(project, "env", &["--default-signal=HUP"], of_program)
+}
+
+fn hangs_up(provider: &str) {
+    let project = slow(provider);
+    let results = project.results("slow");
+    let mut run = project.start(unignored(&project, &project.command(&["run", "job.yaml"])));
+    wait::until(DEADLINE, "a result", || !results.trials().is_empty());
+    // A shell that ends and the kernel both send one: the second must not kill.
+    run.signal(Signal::HUP);
+    run.signal(Signal::HUP);
+    let ended = run.wait(DEADLINE).expect(ExitCode::Cancelled);
+    assert!(ended.stderr.contains("SIGHUP"), "{}", ended.stderr);
+    assert_nothing_left(&project);
+    assert_adds_up(&results, 6);
+    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::Success);
+    assert_eq!(results.count("completed_trials"), 6);
+    assert_nothing_left(&project);
+}
+
+#[test]
+fn hangup_drains_a_run_in_sandboxes() {
+    hangs_up("process");
+}
+
+#[test]
+fn hangup_drains_a_run_on_docker_and_leaves_no_container() {
+    let Some(_engine) = Engine::available() else { return };
+    hangs_up("docker");
+}
+
+#[test]
+fn hangup_that_is_ignored_at_the_start_stays_ignored() {
+    let project = slow("process");
+    let results = project.results("slow");
+    let of_program = project.command(&["run", "job.yaml"]);
+    let mut run = project.start(below(&project, "nohup", &[], &of_program));
+    wait::until(DEADLINE, "a result", || !results.trials().is_empty());
+    run.signal(Signal::HUP);
+    let _ended = run.wait(DEADLINE).expect(ExitCode::Success);
+    assert_eq!(results.count("completed_trials"), 6);
+    assert_nothing_left(&project);
+}
+
+#[test]
+fn closed_terminal_stops_the_run_that_it_showed() {
+    if Command::new("script").arg("--version").output().is_err() {
+        rollout_tests::note("there is no `script`: a closed terminal is not tested");
+        return;
+    }
+    let project = slow("process");
+    let results = project.results("slow");
+    let of_program = project.command(&["run", "job.yaml"]);
+    let line = format!("exec {} run job.yaml", of_program.get_program().to_string_lossy());
+    let mut command = Command::new("script");
+    command.args(["-qec", &line, "/dev/null"]).current_dir(project.path()).env_clear();
+    command.envs(of_program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut terminal = project.start(unignored(&project, &command));
+    wait::until(DEADLINE, "a result", || !results.trials().is_empty());
+    let shown = processes::descendants(terminal.pid());
+    assert!(!shown.is_empty(), "nothing runs in the terminal");
+    terminal.signal(Signal::KILL);
+    drop(terminal.wait(DEADLINE));
+    // Its parent is another one once the terminal is gone.
+    let pids: Vec<u32> = shown.iter().map(|process| process.pid).collect();
+    let goes_on = |process: &processes::Process| pids.contains(&process.pid);
+    wait::until(DEADLINE, "the run to end", || !processes::all().iter().any(goes_on));
+    assert_eq!(results.job()["cancelled"], true);
+    assert_adds_up(&results, 6);
+    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::Success);
+    assert_eq!(results.count("completed_trials"), 6);
+    assert_nothing_left(&project);
+}

@@ -1,0 +1,73 @@
+//! `rollout retry`: what failed runs again under the run's own options.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::net::free_port;
+use rollout_tests::project::Project;
+
+use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
+
+/// Two tasks: the agent of one needs somebody who listens on a port.
+fn needy(port: u16) -> Project {
+    let mut project = project();
+    for name in ["alone", "needs"] {
+        let file = |file: &str| format!("tasks/{name}/{file}");
+        let dockerfile = "FROM debian:bookworm-slim\nWORKDIR /app\n";
+        project = project
+            .write(&file("task.toml"), "version = \"1.0\"\n")
+            .write(&file("environment/Dockerfile"), dockerfile)
+            .write(&file("instruction.md"), &format!("{name}\n"))
+            .write(&file("tests/test.sh"), "echo 1 >/logs/verifier/reward.txt\n");
+    }
+    let job = format!(
+        "name: needy\nn_concurrent_trials: 2\nenvironment: {{type: process}}\nagents:\n  - name: a\n    \
+         execute: |\n      grep -q alone \"$ROLLOUT_TASK_INSTRUCTION\" && exit 0\n      \
+         exec 3<>/dev/tcp/127.0.0.1/{port}\ndatasets:\n  - path: tasks\n"
+    );
+    project.write("job.yaml", &job)
+}
+
+#[test]
+fn failed_trial_runs_again_and_its_former_record_is_kept() {
+    let port = free_port();
+    let project = needy(port);
+    let first = project.rollout(&["run", "job.yaml", "--json"]).wait(DEADLINE);
+    let results = project.results("needy");
+    assert_eq!(results.trial("a", "needs").error(), Some("agent_execution_failed"));
+    let done = fs::read(results.trial("a", "alone").directory.join("result.json")).expect("read");
+
+    let run_dir = results.path().to_string_lossy().into_owned();
+    let none = project.rollout(&["retry", &run_dir, "--infra"]).wait(DEADLINE);
+    assert_eq!(none.status.code(), first.status.code(), "{}", none.stderr);
+    assert_eq!(results.trial("a", "needs").error(), Some("agent_execution_failed"));
+    let unknown = project.rollout(&["retry", &run_dir, "--trial", "a/tasks/no__1"]).wait(DEADLINE);
+    let unknown = unknown.expect(ExitCode::Config);
+    assert!(unknown.stderr.contains("a/tasks/no__1"), "{}", unknown.stderr);
+
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("the port");
+    let again = project.rollout(&["retry", &run_dir, "--failed"]).wait(DEADLINE);
+    let _again = again.expect(ExitCode::Success);
+    let needs = results.trial("a", "needs");
+    assert_eq!((needs.reward(), needs.error()), (Some(1.0), None), "{}", needs.result);
+    let superseded = needs.result["superseded"].as_array().expect("the former execution");
+    assert_eq!(superseded.len(), 1, "{}", needs.result);
+    let former = &superseded[0]["end"]["verdict"]["error"]["type"];
+    assert_eq!(former, "agent_execution_failed", "{}", needs.result);
+    assert_eq!(
+        done,
+        fs::read(results.trial("a", "alone").directory.join("result.json")).expect("read")
+    );
+    assert_adds_up(&results, 2);
+
+    // The same command finds nothing to do, and a trial may be named whatever it came to.
+    let same = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::Success);
+    drop(same);
+    let named = project.rollout(&["retry", &run_dir, "--trial", &needs.name]).wait(DEADLINE);
+    let _named = named.expect(ExitCode::Success);
+    let needs = results.trial("a", "needs");
+    assert_eq!(needs.result["superseded"].as_array().map(Vec::len), Some(2), "{}", needs.result);
+    drop(listener);
+    assert_nothing_left(&project);
+}

@@ -1,0 +1,54 @@
+//! A blob store whose directory is away.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rollout_tests::project::Project;
+
+use crate::{DEADLINE, Job, assert_unharmed, pass, project, settled};
+
+/// The directory of blobs of a project's jobs, which can be taken away.
+#[derive(Debug)]
+pub(crate) struct Blobs {
+    place: PathBuf,
+    aside: PathBuf,
+}
+
+impl Blobs {
+    pub(crate) fn of(project: &Project, place: &str) -> Self {
+        let place = project.path().join(place);
+        let aside = place.with_extension("aside");
+        Self { place, aside }
+    }
+
+    /// An unmounted file system leaves an empty directory.
+    pub(crate) fn take(&self) {
+        fs::rename(&self.place, &self.aside).expect("renamed");
+        fs::create_dir(&self.place).expect("an empty directory");
+    }
+
+    pub(crate) fn bring(&self) {
+        fs::remove_dir(&self.place).expect("nothing was made where the store is not");
+        fs::rename(&self.aside, &self.place).expect("renamed");
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.place
+    }
+}
+
+#[test]
+fn blob_directory_that_is_away_costs_no_trial() {
+    let project = project();
+    let job = Job { provider: "process", ..Job::docker() };
+    job.write(&project);
+    let mut run = project.rollout(&["run", "job.yaml", "--json"]);
+    settled(&run, 2);
+    let blobs = Blobs::of(&project, "jobs/.rollout/blobs");
+    blobs.take();
+    pass(&mut run);
+    blobs.bring();
+    let ended = run.wait(DEADLINE);
+    assert_unharmed(ended, &project.results("outage"), job.trials);
+    assert!(blobs.path().join("store.json").exists());
+}

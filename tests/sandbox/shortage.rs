@@ -1,0 +1,15 @@
+//! What a host that runs out of something does to a sandbox.
+
+use std::process::Command;
+
+use crate::helper;
+
+#[test]
+fn reading_with_too_few_open_files_is_an_error_and_never_a_shorter_tree() {
+    let scratch = tempfile::tempdir().expect("a directory");
+    let base = scratch.path().join("sandboxes");
+    let ended = Command::new(helper()).arg("starved").arg(&base).output().expect("it runs");
+    let printed = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(printed.contains("Too many open files"), "{printed}{said}");
+}

@@ -1,0 +1,87 @@
+//! Evals that are run again on request, and the arguments of sweeps.
+
+use std::collections::BTreeMap;
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::leftovers;
+use rollout_tests::project::Project;
+use rollout_tests::results::json;
+use rollout_tests::search;
+use serde_json::Value;
+
+use crate::DEADLINE;
+use crate::small::Small;
+
+/// The execution that made each eval, and the key that it has in the run.
+fn executions(project: &Project) -> BTreeMap<String, (Value, Value)> {
+    let directory = Small::directory(project);
+    let manifest = json(&directory.join("manifest.json")).expect("a manifest");
+    let evals = manifest["evaluations"].as_object().expect("evals").keys();
+    let of = |id: &String| {
+        let path = directory.join(format!("eval/{id}/experiment/attempt-1/record.json"));
+        let record = json(&path).expect("a record");
+        (id.clone(), (record["exec"].clone(), record["item"].clone()))
+    };
+    evals.map(of).collect()
+}
+
+#[test]
+fn rerun_of_an_ended_search_runs_its_last_depth_under_new_keys() {
+    let keys = "sweep_config_limit: 3\nmax_depth: 2\nbeam_width: 1".to_owned();
+    let project = Small { keys, ..Small::default() }.write();
+    let _ended = project.rollout(&Small::run(&[])).wait(DEADLINE).expect(ExitCode::Success);
+    let before = executions(&project);
+    let essence = search::essence(&Small::directory(&project));
+    let again = project.rollout(&Small::run(&["--rerun-evals"])).wait(DEADLINE);
+    let _ended = again.expect(ExitCode::Success);
+    let after = executions(&project);
+    for (id, (exec, item)) in &after {
+        // Two evals of the root stay; those of the last depth are new executions of new items.
+        let is_new = exec != &before[id].0 && item != &before[id].1;
+        assert_eq!(is_new, ["0002", "0003"].contains(&id.as_str()), "{id}");
+    }
+    let directory = Small::directory(&project);
+    let now = search::essence(&directory);
+    for key in ["nodes", "evaluations"] {
+        assert_eq!(now[key], essence[key], "{key}");
+    }
+    let validated = project.rollout(&["tree", "validate", "runs/small"]).wait(DEADLINE);
+    let _sound = validated.expect(ExitCode::Success);
+    assert_eq!(search::leftovers(&directory), Vec::<String>::new());
+    leftovers::assert_none(&project);
+}
+
+#[test]
+fn sweep_has_the_limit_of_configurations_as_an_argument() {
+    let small = Small::default();
+    let sweep = format!("[ \"$*\" = '--sweep-config-limit 3' ] || exit 9\n{}", small.sweep);
+    let implement = format!("[ $# = 0 ] || exit 8\n{}", small.implement);
+    let project = Small { sweep, implement, ..small.clone() }.write();
+    let _ended = project.rollout(&Small::run(&[])).wait(DEADLINE).expect(ExitCode::Success);
+    let keys = "min_candidate_rows: 1\nmax_depth: 1".to_owned();
+    let sweep = format!("[ $# = 0 ] || exit 9\n{}", small.sweep);
+    let project = Small { sweep, keys, ..small }.write();
+    let _ended = project.rollout(&Small::run(&[])).wait(DEADLINE).expect(ExitCode::Success);
+}
+
+#[test]
+fn idea_that_is_not_text_is_not_tried() {
+    let ideas = "cd \"$ROLLOUT_IDEAS_DIR\"; printf '\\377\\376' > 1.md; printf 'a\\0b' > 2.md\n\
+                 echo '- an idea' > 3.md"
+        .to_owned();
+    let project = Small { ideas, ..Small::default() }.write();
+    let ended = project.rollout(&Small::run(&[])).wait(DEADLINE).expect(ExitCode::Success);
+    let _warned = ended.says("2 things among the ideas of node 0000 are left out");
+    let directory = Small::directory(&project);
+    let manifest = json(&directory.join("manifest.json")).expect("a manifest");
+    assert_eq!(manifest["evaluations"].as_object().expect("evals").len(), 1);
+    let told = std::fs::read_to_string(directory.join("logs/ideas/0000/left_out.txt"));
+    let told = told.expect("it says why");
+    for words in ["\"1.md\": it is not text: byte 0", "\"2.md\": it is not text: byte 1"] {
+        assert!(told.contains(words), "{words} not in {told}");
+    }
+    let ideas = "printf '\\377' > \"$ROLLOUT_IDEAS_DIR/1.md\"".to_owned();
+    let project = Small { ideas, ..Small::default() }.write();
+    let ended = project.rollout(&Small::run(&[])).wait(DEADLINE).expect(ExitCode::Failure);
+    let _told = ended.says("it wrote no idea");
+}
