@@ -15,6 +15,8 @@ use super::job_args::JobArgs;
 use super::tree::TreeCommand;
 #[cfg(any(feature = "docker", feature = "nats"))]
 use super::values;
+#[cfg(feature = "nats")]
+use super::worker_values;
 use crate::config::LogLevel;
 use crate::report::Materialize;
 use crate::run::{Patience, Reopen};
@@ -175,15 +177,15 @@ pub(super) struct WorkerArgs {
     pub(super) pool: String,
 
     /// Trials at a time; `auto` is one for each processor
-    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = values::slots)]
-    pub(super) slots: values::Slots,
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = worker_values::slots)]
+    pub(super) slots: worker_values::Slots,
 
     /// Processors that its trials may use together [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) cpus: Option<u32>,
 
     /// Memory that its trials may use together, such as `8g` [default: no limit]
-    #[arg(long, value_name = "AMOUNT", value_parser = values::memory)]
+    #[arg(long, value_name = "AMOUNT", value_parser = worker_values::memory)]
     pub(super) memory: Option<u64>,
 
     /// Variable of this process that trials may see; `PREFIX_*` for all that begin so
@@ -191,7 +193,7 @@ pub(super) struct WorkerArgs {
     pub(super) trial_env: Vec<String>,
 
     /// Where trials run; every kind that works here by default
-    #[arg(long, value_name = "KIND", value_parser = values::provider)]
+    #[arg(long, value_name = "KIND", value_parser = worker_values::provider)]
     pub(super) provider: Vec<ProviderKind>,
 
     /// Directory for what must outlive the worker; those of one host may share it

@@ -28,10 +28,12 @@ mod task_init;
 #[cfg(test)]
 mod tests;
 mod tree;
-#[cfg(feature = "nats")]
+#[cfg(any(feature = "docker", feature = "nats"))]
 mod values;
 #[cfg(feature = "nats")]
 mod worker;
+#[cfg(feature = "nats")]
+mod worker_values;
 
 use std::ffi::OsString;
 use std::process::ExitCode as ProcessExit;

@@ -31,7 +31,7 @@ pub use elements::datasets::{
     DatasetRef, DatasetSource, RegistryRef, Selection, TaskRef, TaskSource,
 };
 pub(crate) use elements::datasets::{is_address, is_inside};
-#[cfg(feature = "nats")]
+#[cfg(any(feature = "docker", feature = "nats"))]
 pub(crate) use elements::quantity;
 pub use elements::resources::ResourceOverrides;
 pub use elements::timeouts::{TaskTimeouts, TimeoutRules};

@@ -1,0 +1,75 @@
+//! Values of a worker's options: places for trials, memory, providers.
+
+use rollout_protocol::spec::environment::ProviderKind;
+
+use crate::config::quantity;
+use crate::host::ALL_PROVIDERS;
+
+/// A size class holds what needs at most 2 GiB per share, so that less holds nothing.
+const LEAST_MEMORY_MB: u64 = 2048;
+
+/// Memory for trials, in MiB.
+pub(super) fn memory(text: &str) -> Result<u64, String> {
+    match quantity::mebibytes(text) {
+        Some(memory) if memory.mib >= LEAST_MEMORY_MB => Ok(memory.mib),
+        Some(_) => Err("expected at least 2G: less holds no trial of the smallest size".into()),
+        None => Err(format!("expected {}", quantity::EXPECTED_MEBIBYTES)),
+    }
+}
+
+/// A kind of environment that this program was built with.
+pub(super) fn provider(text: &str) -> Result<ProviderKind, String> {
+    let known = || ALL_PROVIDERS.iter();
+    known().find(|kind| kind.to_string() == text).copied().ok_or_else(|| {
+        let names: Vec<_> = known().map(|kind| format!("`{kind}`")).collect();
+        format!("expected {}", names.join(" or "))
+    })
+}
+
+/// How many trials at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Slots {
+    /// As many as there are processors.
+    Auto,
+    /// So many.
+    Count(u32),
+}
+
+impl Slots {
+    /// The number.
+    pub(super) fn count(self) -> u32 {
+        match self {
+            Self::Count(count) => count,
+            Self::Auto => std::thread::available_parallelism()
+                .map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
+        }
+    }
+}
+
+/// Most trials at a time on one worker: far beyond what a host carries, and below every bound of
+/// what is behind it.
+const MOST_SLOTS: u32 = 4096;
+
+/// `auto`, or a number.
+pub(super) fn slots(text: &str) -> Result<Slots, String> {
+    match (text, text.parse::<u32>()) {
+        ("auto", _) => Ok(Slots::Auto),
+        (_, Ok(count)) if (1..=MOST_SLOTS).contains(&count) => Ok(Slots::Count(count)),
+        _ => Err(format!("expected `auto` or a number from 1 to {MOST_SLOTS}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_and_slots_have_bounds() {
+        assert_eq!(memory("8g"), Ok(8192));
+        assert!(memory("1g").is_err() && memory("x").is_err());
+        assert_eq!(slots("auto"), Ok(Slots::Auto));
+        assert_eq!(slots("4"), Ok(Slots::Count(4)));
+        assert!(["0", "-1", "many", "4097"].iter().all(|text| slots(text).is_err()));
+        assert!(Slots::Auto.count() >= 1);
+    }
+}
