@@ -6,6 +6,7 @@
 //! every output consumes.
 
 pub mod blob;
+mod cost;
 pub mod dependency;
 pub mod digest;
 pub mod error;

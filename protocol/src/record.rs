@@ -58,7 +58,7 @@ pub struct Verdict {
     #[serde(default, skip_serializing_if = "Rewards::is_empty")]
     pub rewards: Rewards,
     /// Cost of the environment, in the user's currency.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::cost::read")]
     pub cost: f64,
     /// The first cause of failure. With outcome `completed` it is an error of the teardown, or one
     /// of the agent where the task is verified all the same.
@@ -486,7 +486,7 @@ pub enum ExecutionEnd {
         #[serde(default)]
         phase: Option<Phase>,
         /// What its environment cost, where that is known.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "crate::cost::read")]
         cost: f64,
     },
     /// It had not ended when the item was settled.

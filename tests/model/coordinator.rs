@@ -198,6 +198,7 @@ impl World {
             former: directory.former(),
             holder: None,
             takeover: None,
+            pool: None,
             replaces: Vec::new(),
             reopened: Vec::new(),
         });

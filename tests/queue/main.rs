@@ -4,5 +4,6 @@
 mod access;
 mod contract;
 mod lab;
+mod pools;
 mod roles;
 mod server;

@@ -89,7 +89,7 @@ async fn works(
     source.progress(&tokens).await.expect("allowed");
     let reports = source.report(vec![samples::report(1, 1)]).await.expect("allowed");
     assert_eq!(reports, [Ok(())]);
-    let read = dispatch.reports(offer.run, None, 9, PATIENCE).await.expect("allowed");
+    let read = dispatch.reports(offer.run, None, 9, PATIENCE).await.expect("allowed").reports;
     assert_eq!(read.len(), 1);
     source.hello(samples::hello("worker")).await.expect("allowed");
     assert!(!source.shown(&samples::claim(1, 1)).await.expect("allowed"));
@@ -175,6 +175,8 @@ fn streams_are_safe_from_workers() {
             "$JS.API.CONSUMER.CREATE.KV_LAB_WORKERS.mine",
             "$JS.API.CONSUMER.MSG.NEXT.LAB_WORK.two-c0",
             "lab.v1.work.one.c0.x",
+            "lab.v1.report.x",
+            "lab.v1.report.two.x",
             "$KV.LAB_RUNS.x",
         ] {
             let answer = client.request(subject, "{\"seq\":1}".into()).await;

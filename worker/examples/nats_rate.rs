@@ -90,7 +90,7 @@ async fn parts(
     let began = Instant::now();
     let (mut read, mut from): (usize, Option<Position>) = (0, None);
     while read < count {
-        let more = dispatch.reports(run, from, window, PATIENCE).await?;
+        let more = dispatch.reports(run, from, window, PATIENCE).await?.reports;
         read += more.len();
         from = more.last().map(|last| last.position).or(from);
     }
@@ -119,7 +119,7 @@ async fn together(
                 dispatch.offer(&offers[offered..until]).await?;
                 offered = until;
             }
-            let more = dispatch.reports(run, from, window, PATIENCE).await?;
+            let more = dispatch.reports(run, from, window, PATIENCE).await?.reports;
             read += more.len();
             if let Some(last) = more.last() {
                 from = Some(last.position);

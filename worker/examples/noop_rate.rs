@@ -108,7 +108,8 @@ async fn drive(queue: Arc<EmbeddedQueue>, sample: Sample, items: u32, window: u3
             offered += more;
         }
         let wait = Duration::from_secs(5);
-        let read = queue.reports(sample.run, position, 4096, wait).await.expect("a known place");
+        let read =
+            queue.reports(sample.run, position, 4096, wait).await.expect("a known place").reports;
         let last = read.last().expect("work goes on").position;
         reported += u32::try_from(read.len()).expect("few");
         position = Some(last);

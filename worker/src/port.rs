@@ -11,6 +11,7 @@
 //! * Publishing an offer is idempotent per (item, try).
 //! * Reports of a run have one total order and stay readable from any position until purged.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -118,8 +119,14 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
     /// [`QueueError`].
     async fn list(&self, run: RunId) -> Result<Vec<Listed>, QueueError>;
 
+    /// Tells which pools the tries of a run were offered to, by epoch, where that was another one
+    /// than this dispatch's own or is not known. Reports of a try count only from its pool's
+    /// workers, those of an epoch whose pool is not known from any of them. Must be called before
+    /// the run's reports are read.
+    fn expect_pools(&self, run: RunId, former: FormerPools);
+
     /// Reports of the run after `from` (all of them when absent), at most `max`, waiting up to
-    /// `wait` for the first.
+    /// `wait` for the first. Messages that were passed over end the wait, too.
     ///
     /// # Errors
     /// [`QueueError::Position`] when the position is not of this stream as it is now: read from the
@@ -130,7 +137,7 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
         from: Option<Position>,
         max: usize,
         wait: Duration,
-    ) -> Result<Vec<Reported>, QueueError>;
+    ) -> Result<ReportBatch, QueueError>;
 
     /// The coordinator's journal holds the run's reports up to and including this position, for
     /// good. Reports strictly below it are deleted; it stays itself, as an anchor. A queue that
@@ -351,6 +358,11 @@ impl Position {
         Self { incarnation, sequence, anchor: report.exec, said: report.body.kind() }
     }
 
+    /// How far the stream was read when this report was the last one.
+    pub fn read_to(&self) -> ReadTo {
+        ReadTo { incarnation: self.incarnation, sequence: self.sequence }
+    }
+
     /// Whether a report that has this sequence is the one that had it.
     pub fn is_of(&self, report: &Report) -> bool {
         self.anchor == report.exec && self.said == report.body.kind()
@@ -365,6 +377,36 @@ pub struct Reported {
     /// The report.
     pub report: Report,
 }
+
+/// Reports that were read at once.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ReportBatch {
+    /// The reports, in the order of the stream.
+    pub reports: Vec<Reported>,
+    /// How far the stream was read for them; absent when nothing was there. Messages that are no
+    /// reports of the run, or that do not count, are passed over: only this tells of them.
+    pub read_to: Option<ReadTo>,
+}
+
+/// How far a stream was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadTo {
+    /// The stream.
+    pub incarnation: Incarnation,
+    /// Sequence of the last message that was read.
+    pub sequence: u64,
+}
+
+impl From<Vec<Reported>> for ReportBatch {
+    /// A batch that nothing was passed over for.
+    fn from(reports: Vec<Reported>) -> Self {
+        let read_to = reports.last().map(|last| last.position.read_to());
+        Self { reports, read_to }
+    }
+}
+
+/// The pools of a run's earlier epochs: a name, or nothing where it is not known.
+pub type FormerPools = BTreeMap<u32, Option<String>>;
 
 /// A claim that waits for its answer.
 #[derive(Debug)]

@@ -127,6 +127,10 @@ pub struct Opened {
     /// The segment before this one, and how much of it counts.
     #[serde(default)]
     pub former: Option<Former>,
+    /// Pool whose workers the tries of this epoch are offered to. Absent in a run without a server,
+    /// and in journals of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
     /// Who the owner is where other hosts ask, if it took the run's lock there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<OwnerId>,

@@ -75,6 +75,7 @@ fn opened(epoch: u32, retry: RetryPolicy) -> Record {
         former: None,
         holder: None,
         takeover: None,
+        pool: None,
         replaces: Vec::new(),
         reopened: Vec::new(),
     })

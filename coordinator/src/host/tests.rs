@@ -108,7 +108,7 @@ async fn a_starting_worker_says_what_a_dead_one_ran_and_leaves_nothing_itself() 
     scene.bury(&other, 8);
     let run = scene.bury(&scene.workers(), 9);
     let (signal, working) = scene.start();
-    let said = scene.queue.reports(run, None, 10, LONG).await.unwrap();
+    let said = scene.queue.reports(run, None, 10, LONG).await.unwrap().reports;
     let lost = Body::Lost { reason: LostReason::WorkerDied, phase: None, record: None, cost: 0.0 };
     assert_eq!((said.len(), &said[0].report.body), (1, &lost));
     assert_eq!(said[0].report.exec, ExecId::from_bytes([9; 16]));

@@ -8,6 +8,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use rollout_protocol::id::ItemId;
+use rollout_worker::port::FormerPools;
 
 use super::head::Head;
 use super::segment::Segment;
@@ -91,6 +92,14 @@ impl Survey {
             *times.entry(*item).or_insert(0) += 1;
         }
         times
+    }
+
+    /// The pools that the tries of each epoch were offered to. Those of epochs before a repair are
+    /// not known.
+    pub fn pools(&self) -> FormerPools {
+        let oldest = self.openings().next().map_or(0, |opened| opened.epoch);
+        let repaired = (0..oldest).map(|epoch| (epoch, None));
+        repaired.chain(self.openings().map(|o| (o.epoch, o.pool.clone()))).collect()
     }
 
     pub(super) fn links(&self) -> &[Link] {

@@ -35,6 +35,7 @@ fn opened(epoch: u32, former: Option<Former>) -> Opened {
         former,
         holder: None,
         takeover: None,
+        pool: None,
         replaces: Vec::new(),
         reopened: Vec::new(),
     }

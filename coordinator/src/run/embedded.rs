@@ -15,7 +15,7 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::hello::Budget;
 use rollout_worker::environment::{Owner, Provider};
 use rollout_worker::owner::{HostOwners, WorkerDir};
-use rollout_worker::port::{Dispatch, QueueError, WorkSource};
+use rollout_worker::port::{Dispatch, QueueError, ReportBatch, WorkSource};
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::embedded::model::ModelConfig;
 use rollout_worker::service::{Profile, Runner, Shutdown, Worker, WorkerConfig};
@@ -283,18 +283,15 @@ fn remove(dir: WorkerDir) {
     }
 }
 
-fn read_reports(
-    run: RunId,
-    queue: Arc<EmbeddedQueue>,
-) -> (mpsc::Receiver<Vec<rollout_worker::port::Reported>>, Task<()>) {
+fn read_reports(run: RunId, queue: Arc<EmbeddedQueue>) -> (mpsc::Receiver<ReportBatch>, Task<()>) {
     let (sender, receiver) = mpsc::channel(REPORT_BATCHES);
     let task = supervise::spawn("report reader", async move {
         let mut position = None;
         loop {
             match queue.reports(run, position, REPORTS_AT_ONCE, READ_WAIT).await {
                 Ok(batch) => {
-                    position = batch.last().map_or(position, |last| Some(last.position));
-                    if !batch.is_empty() && sender.send(batch).await.is_err() {
+                    position = batch.reports.last().map_or(position, |last| Some(last.position));
+                    if batch.read_to.is_some() && sender.send(batch).await.is_err() {
                         return;
                     }
                 }

@@ -11,6 +11,7 @@ use rollout_protocol::record::Settlement;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::port::FormerPools;
 use rollout_worker::supervise;
 use tokio::sync::mpsc;
 
@@ -63,6 +64,7 @@ pub struct OpenRun {
     pub(super) records: RecordsWriter,
     pub(super) manifest: Option<Manifest>,
     pub(super) fence: Fence,
+    pub(super) former_pools: FormerPools,
     pub(super) takeover: Option<Takeover>,
 }
 
@@ -188,11 +190,13 @@ fn open(
     planner: &dyn Planner,
     events: &mpsc::Sender<Vec<RunEvent>>,
 ) -> Result<OpenRun, RunError> {
-    let Opening { layout, job, plan, permits, retry, bounds, reopen, .. } = opening;
+    let Opening { layout, job, plan, permits, retry, bounds, reopen, taking } = opening;
+    let pool = taking.shared.map(|shared| shared.facts.pool);
     let (root, epoch) = (layout.root().to_owned(), taken.epoch);
     let manifest = Manifest::read(&layout)?;
     let damaged = |source| OpenError::Journal { root: root.clone(), source };
-    let reopened = journal::Survey::of(&layout).map_err(damaged)?.reopened();
+    let survey = journal::Survey::of(&layout).map_err(damaged)?;
+    let (reopened, former_pools) = (survey.reopened(), survey.pools());
     let unchanged = reopen.is_none() && reopened.is_empty();
     let sealed = manifest.as_ref().filter(|_| unchanged).map(|m| sealed_under(m, plan));
     let records = RecordsWriter::start(&layout, epoch, sealed.unwrap_or_default())?;
@@ -221,6 +225,7 @@ fn open(
     }
     let opened = Opened {
         reopened: superseded.chosen().to_vec(),
+        pool,
         ..opened(run, plan, retry, former, &taken)
     };
     reopen_items(&mut core, now, &opened, &mut superseded);
@@ -246,6 +251,7 @@ fn open(
         manifest,
         fence,
         takeover,
+        former_pools,
     };
     Ok(open)
 }
@@ -295,6 +301,7 @@ fn opened(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         owner: format!("{} pid {}", lock::host_name(), std::process::id()),
         former,
+        pool: None,
         holder: taken.shared.then_some(taken.owner.id),
         takeover: taken.takeover.clone(),
         replaces: Vec::new(),

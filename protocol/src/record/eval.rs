@@ -56,7 +56,7 @@ pub struct EvalRecord {
     #[serde(default)]
     pub results: Option<BlobRef>,
     /// Cost of its environments together, in the user's currency.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::cost::read")]
     pub cost: f64,
     /// What the commands reported that they cost, together; nothing when none reported anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]

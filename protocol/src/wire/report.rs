@@ -52,7 +52,7 @@ pub enum Body {
         #[serde(default)]
         record: Option<BlobRef>,
         /// What its environment cost, where that is known.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "crate::cost::read")]
         cost: f64,
     },
 }

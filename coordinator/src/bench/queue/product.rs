@@ -172,7 +172,7 @@ async fn last_report(
     dispatch: &NatsDispatch,
     run: rollout_protocol::id::RunId,
 ) -> Result<usize, Fault> {
-    let reports = dispatch.reports(run, None, 65_536, Duration::from_secs(1)).await?;
+    let reports = dispatch.reports(run, None, 65_536, Duration::from_secs(1)).await?.reports;
     let last = reports.last().ok_or_else(|| Fault::Worker("reported nothing".to_owned()))?;
     let encoded = last.report.encode();
     Ok(encoded.map_or_else(|size| size, |bytes| bytes.len()))

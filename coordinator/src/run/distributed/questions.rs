@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use rollout_protocol::id::RunId;
 use rollout_worker::outage::Outage;
-use rollout_worker::port::{Dispatch, Position, QueueError};
+use rollout_worker::port::{Dispatch, QueueError, ReadTo};
 use tokio::sync::{mpsc, watch};
 
 use super::head::caught_up;
@@ -18,7 +18,7 @@ const CLAIMS_AT_ONCE: usize = 256;
 pub(super) async fn take_claims(
     run: RunId,
     dispatch: Arc<dyn Dispatch>,
-    mut handled: watch::Receiver<Option<Position>>,
+    mut handled: watch::Receiver<Option<ReadTo>>,
     to: mpsc::Sender<News>,
 ) {
     let outage = Outage::new("listening for claims");

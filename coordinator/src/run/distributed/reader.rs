@@ -10,7 +10,7 @@ use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::report::{Body, Report};
 use rollout_worker::outage::Outage;
-use rollout_worker::port::{Dispatch, Position, QueueError, Reported};
+use rollout_worker::port::{Dispatch, Position, QueueError, ReportBatch, Reported};
 use rollout_worker::spool::failed_report;
 use rollout_worker::store::BlobStore;
 use tokio::sync::mpsc;
@@ -39,7 +39,7 @@ pub(super) struct Reader {
 
 impl Reader {
     /// Reads until nobody listens.
-    pub(super) async fn read(self, from: Option<Position>, to: mpsc::Sender<Vec<Reported>>) {
+    pub(super) async fn read(self, from: Option<Position>, to: mpsc::Sender<ReportBatch>) {
         let mut position = from;
         let outage = Outage::new("reading reports");
         let mut patience = outage.patience();
@@ -47,9 +47,12 @@ impl Reader {
             match self.dispatch.reports(self.run, position, AT_ONCE, WAIT).await {
                 Ok(batch) => {
                     patience.works();
-                    let Some(last) = batch.last() else { continue };
-                    position = Some(last.position);
-                    let batch = self.checked(batch).await;
+                    if batch.read_to.is_none() {
+                        continue;
+                    }
+                    position = batch.reports.last().map_or(position, |last| Some(last.position));
+                    let reports = self.checked(batch.reports).await;
+                    let batch = ReportBatch { reports, ..batch };
                     if to.send(batch).await.is_err() {
                         return;
                     }

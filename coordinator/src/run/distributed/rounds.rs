@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rollout_protocol::id::RunId;
 use rollout_worker::outage::Outage;
-use rollout_worker::port::{Dispatch, Incarnation, Position, QueueError};
+use rollout_worker::port::{Dispatch, Incarnation, QueueError, ReadTo};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
@@ -26,7 +26,7 @@ const SOON: Duration = Duration::from_secs(2);
 pub(super) struct Rounds {
     pub(super) run: RunId,
     pub(super) dispatch: Arc<dyn Dispatch>,
-    pub(super) handled: watch::Receiver<Option<Position>>,
+    pub(super) handled: watch::Receiver<Option<ReadTo>>,
     pub(super) lease: Duration,
     pub(super) to: mpsc::Sender<News>,
 }

@@ -18,7 +18,7 @@ use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::wire::claim::Answer;
 use rollout_protocol::wire::command::Receipt;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::port::{Position, Reported};
+use rollout_worker::port::{Position, ReadTo, ReportBatch};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -71,7 +71,7 @@ pub struct Engine<P> {
     /// Place of the last report that is durable.
     durable: Option<Position>,
     /// Place of the last report that the core was told.
-    handled: watch::Sender<Option<Position>>,
+    handled: watch::Sender<Option<ReadTo>>,
     /// The executions that events show as running.
     live: LiveExecutions,
     manifest_due: Instant,
@@ -134,7 +134,7 @@ impl<P: Planner> Engine<P> {
             started: now,
             on_its_way: None,
             durable: position,
-            handled: watch::Sender::new(position),
+            handled: watch::Sender::new(position.map(|at| at.read_to())),
             live: LiveExecutions::default(),
             manifest_due: now,
             quiesced: false,
@@ -147,7 +147,7 @@ impl<P: Planner> Engine<P> {
     }
 
     /// Place of the last report that the core was told, from now on.
-    pub fn handled(&self) -> watch::Receiver<Option<Position>> {
+    pub fn handled(&self) -> watch::Receiver<Option<ReadTo>> {
         self.handled.subscribe()
     }
 
@@ -272,15 +272,14 @@ impl<P: Planner> Engine<P> {
         }
     }
 
-    fn on_reports(&mut self, reports: Vec<Reported>) {
-        let last = reports.last().map(|last| last.position);
-        for reported in reports {
+    fn on_reports(&mut self, batch: ReportBatch) {
+        for reported in batch.reports {
             self.handle(Input::Reported(Box::new(reported)));
         }
-        self.handled.send_replace(last);
+        self.handled.send_replace(batch.read_to);
     }
 
-    fn drain_reports(&mut self, reports: &mut mpsc::Receiver<Vec<Reported>>) {
+    fn drain_reports(&mut self, reports: &mut mpsc::Receiver<ReportBatch>) {
         while let Ok(reports) = reports.try_recv() {
             self.on_reports(reports);
         }

@@ -6,7 +6,7 @@ use rollout_protocol::event::EventKind;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::report::Report;
-use rollout_worker::port::{Listed, PendingClaim, PendingCommand, Reported, SeenHello};
+use rollout_worker::port::{Listed, PendingClaim, PendingCommand, ReportBatch, SeenHello};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::run::RunError;
@@ -16,7 +16,7 @@ use crate::run::distributed::Capacity;
 #[derive(Debug)]
 pub struct Sources {
     /// Batches of reports, in order.
-    pub reports: mpsc::Receiver<Vec<Reported>>,
+    pub reports: mpsc::Receiver<ReportBatch>,
     /// What else is learnt of workers, queue and users.
     pub news: mpsc::Receiver<News>,
     /// Stops asked for by the user.

@@ -237,6 +237,7 @@ impl Found {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             owner,
             former: None,
+            pool: None,
             holder: None,
             takeover: None,
             replaces,

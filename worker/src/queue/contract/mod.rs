@@ -222,8 +222,8 @@ async fn read(broker: &dyn Broker, r: u8, from: Option<Position>) -> Vec<(Positi
     loop {
         let read = broker.dispatch().reports(run(r), from, 100, broker.briefly()).await;
         let read = read.expect("a known place");
-        let Some(last) = read.last() else { return found };
+        let Some(last) = read.reports.last() else { return found };
         from = Some(last.position);
-        found.extend(read.into_iter().map(|r| (r.position, r.report)));
+        found.extend(read.reports.into_iter().map(|r| (r.position, r.report)));
     }
 }

@@ -30,8 +30,8 @@ use self::claims::Claims;
 use self::journalled::Journalled;
 use self::model::{Model, ModelConfig};
 use crate::port::{
-    Contact, Delivery, Dispatch, Incarnation, Listed, Offered, PendingClaim, PendingCommand,
-    Position, QueueError, Refused, Reported, Room, SeenHello, Token, WorkSource,
+    Contact, Delivery, Dispatch, FormerPools, Incarnation, Listed, Offered, PendingClaim,
+    PendingCommand, Position, QueueError, Refused, ReportBatch, Room, SeenHello, Token, WorkSource,
 };
 
 /// Commands that a slow worker may lag behind by. They are hints.
@@ -210,20 +210,23 @@ impl Dispatch for EmbeddedQueue {
         Ok(self.model().list(run))
     }
 
+    /// There is one pool: this process.
+    fn expect_pools(&self, _run: RunId, _former: FormerPools) {}
+
     async fn reports(
         &self,
         run: RunId,
         from: Option<Position>,
         max: usize,
         wait: Duration,
-    ) -> Result<Vec<Reported>, QueueError> {
+    ) -> Result<ReportBatch, QueueError> {
         let deadline = Instant::now() + wait;
         loop {
             let mut told = std::pin::pin!(self.reports.notified());
             told.as_mut().enable();
             let found = self.model().reports(run, from, max)?;
             if !found.is_empty() || max == 0 || Instant::now() >= deadline {
-                return Ok(found);
+                return Ok(found.into());
             }
             let _waited_in_vain = timeout_at(deadline, told).await;
         }

@@ -88,7 +88,7 @@ async fn reports_are_acknowledged_when_they_are_journalled() {
     let mut said = std::pin::pin!(queue.report(vec![started(1), started(2)]));
     let long = Duration::from_secs(600);
     assert!(tokio::time::timeout(long, said.as_mut()).await.is_err(), "nobody journalled it");
-    let read = queue.reports(run, None, 10, Duration::ZERO).await.expect("no position");
+    let read = queue.reports(run, None, 10, Duration::ZERO).await.expect("no position").reports;
     assert_eq!(read.len(), 2);
     queue.journalled(run, read[0].position).await.expect("reachable");
     assert!(tokio::time::timeout(long, said.as_mut()).await.is_err(), "only the first");

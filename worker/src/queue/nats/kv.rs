@@ -66,6 +66,16 @@ impl Link {
         self.message(stream, json!({ "last_by_subj": subject })).await
     }
 
+    /// The first message of subjects that has at least this sequence.
+    pub(super) async fn next(
+        &self,
+        stream: &str,
+        subjects: &str,
+        sequence: u64,
+    ) -> Result<Option<Stored>, Fault> {
+        self.message(stream, json!({ "next_by_subj": subjects, "seq": sequence })).await
+    }
+
     /// The message with this sequence.
     pub(super) async fn at(&self, stream: &str, sequence: u64) -> Result<Option<Stored>, Fault> {
         self.message(stream, json!({ "seq": sequence })).await

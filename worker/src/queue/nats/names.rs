@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use rollout_protocol::id::{ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::wire::offer::SizeClass;
+use serde_json::{Value, json};
 
 /// A namespace or a pool: 1 to 64 characters of `[a-z0-9-]`, one token of a subject.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -48,6 +49,9 @@ impl FromStr for Name {
 
 /// The header in which a message that is asked for carries its sequence.
 pub(super) const SEQUENCE: &str = "Nats-Sequence";
+
+/// Stands for the pool in the subject of a report that named none. No pool has this name.
+pub(super) const NO_POOL: &str = "_";
 
 /// The wire's major version: workers of another never see each other's messages.
 const MAJOR: &str = "v1";
@@ -93,8 +97,9 @@ impl Names {
         format!("{}.work.>", self.prefix)
     }
 
-    pub(super) fn report_subjects(&self) -> String {
-        format!("{}.report.*", self.prefix)
+    /// Those of reports: with a pool, and without one from workers of an earlier version.
+    pub(super) fn report_subjects(&self) -> [String; 2] {
+        [format!("{}.report.*", self.prefix), format!("{}.report.*.*", self.prefix)]
     }
 
     pub(super) fn class_subjects(&self, pool: &Name, class: SizeClass) -> String {
@@ -111,9 +116,9 @@ impl Names {
         format!("{}.work.{pool}.{class}.{run}.{item}.{try_id}", self.prefix)
     }
 
-    /// An offer of whatever size class.
-    pub(super) fn any_class(&self, pool: &Name, run: RunId, item: ItemId, try_id: TryId) -> String {
-        format!("{}.work.{pool}.*.{run}.{item}.{try_id}", self.prefix)
+    /// An offer of whatever pool and size class: a run may have changed its pool since.
+    pub(super) fn any_offer(&self, run: RunId, item: ItemId, try_id: TryId) -> String {
+        format!("{}.work.*.*.{run}.{item}.{try_id}", self.prefix)
     }
 
     pub(super) fn parse_offer<'a>(&self, subject: &'a str) -> Option<OfferSubject<'a>> {
@@ -130,8 +135,29 @@ impl Names {
         tokens.next().is_none().then_some(found)
     }
 
-    pub(super) fn report(&self, run: RunId) -> String {
-        format!("{}.report.{run}", self.prefix)
+    pub(super) fn report(&self, pool: &str, run: RunId) -> String {
+        format!("{}.report.{pool}.{run}", self.prefix)
+    }
+
+    /// The reports of a run by every pool.
+    pub(super) fn run_reports(&self, run: RunId) -> String {
+        format!("{}.report.*.{run}", self.prefix)
+    }
+
+    /// The pool by which a report came; [`NO_POOL`] from a worker of an earlier version.
+    pub(super) fn parse_report<'a>(&self, subject: &'a str, run: RunId) -> Option<&'a str> {
+        let rest = subject.strip_prefix(&self.prefix)?.strip_prefix(".report.")?;
+        let (pool, of) = rest.split_once('.')?;
+        (of.parse() == Ok(run)).then_some(pool)
+    }
+
+    /// Where the server puts reports of workers of an earlier version, which name no pool.
+    pub(super) fn reports_without_pool(&self) -> Value {
+        let prefix = &self.prefix;
+        json!({
+            "src": format!("{prefix}.report.*"),
+            "dest": format!("{prefix}.report.{NO_POOL}.{{{{wildcard(1)}}}}"),
+        })
     }
 
     pub(super) fn claim(&self, run: RunId) -> String {
@@ -203,6 +229,10 @@ mod tests {
             assert_eq!(names.parse_offer(&bad), None, "{bad}");
         }
         assert_eq!(names.work, "MY-LAB_WORK");
+        let (run, other) = (RunId::from_bytes([1; 16]), RunId::from_bytes([2; 16]));
+        let subject = names.report("gpu-c0", run);
+        assert_eq!(names.parse_report(&subject, run), Some("gpu-c0"));
+        assert_eq!(names.parse_report(&subject, other), None);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What must be there on the server, and making it.
 
+use std::collections::BTreeSet;
+
 use rollout_protocol::wire::offer::SizeClass;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -111,6 +113,18 @@ impl Wanted {
         self.settings.iter().filter_map(differs).collect()
     }
 
+    /// Whether the stream is one of an earlier version: it takes some of its subjects, and no other.
+    fn lacks_subjects(&self, found: &Settings) -> bool {
+        let subjects = |settings: &Settings| -> Option<BTreeSet<String>> {
+            let subjects = settings.get("subjects")?.as_array()?;
+            subjects.iter().map(|subject| subject.as_str().map(str::to_owned)).collect()
+        };
+        match (subjects(&self.settings), subjects(found)) {
+            (Some(wanted), Some(found)) => found.len() < wanted.len() && found.is_subset(&wanted),
+            _ => false,
+        }
+    }
+
     fn check(&self, found: &Settings) -> Result<(), SetupError> {
         match self.differences(found).into_iter().next() {
             None => Ok(()),
@@ -137,7 +151,8 @@ pub(super) fn streams(link: &Link) -> Vec<Wanted> {
         Wanted::new(
             &names.reports,
             json!({
-                "subjects": [names.report_subjects()], "retention": "limits", "storage": "file",
+                "subjects": names.report_subjects(),
+                "subject_transform": names.reports_without_pool(), "retention": "limits", "storage": "file",
                 "max_msgs_per_subject": options.reports_per_run, "discard": "new",
                 "discard_new_per_subject": true, "max_msgs": -1,
                 "max_age": REPORTS_KEPT_SECONDS * NANOSECONDS,
@@ -204,7 +219,7 @@ pub(super) async fn prepare(
 
 async fn ensure_stream(link: &Link, wanted: &Wanted) -> Result<(), SetupError> {
     let name = &wanted.name;
-    let found = match link.api::<Configured>(&format!("STREAM.INFO.{name}"), &json!({})).await {
+    let mut found = match link.api::<Configured>(&format!("STREAM.INFO.{name}"), &json!({})).await {
         Err(Fault::Api(error)) if error.err_code == STREAM_NOT_FOUND => {
             tracing::info!("making stream {name}");
             let mut settings = wanted.settings.clone();
@@ -214,6 +229,15 @@ async fn ensure_stream(link: &Link, wanted: &Wanted) -> Result<(), SetupError> {
         }
         found => found?,
     };
+    if wanted.lacks_subjects(&found.config) {
+        tracing::info!("adding subjects to stream {name}");
+        for setting in ["subjects", "subject_transform"] {
+            if let Some(value) = wanted.settings.get(setting) {
+                found.config.insert(setting.to_owned(), value.clone());
+            }
+        }
+        found = link.api::<Configured>(&format!("STREAM.UPDATE.{name}"), &found.config).await?;
+    }
     wanted.check(&found.config)
 }
 
@@ -248,5 +272,15 @@ mod tests {
         let settings: Vec<_> = differences.iter().map(|d| d.setting.as_str()).collect();
         assert_eq!(settings, ["a", "d"]);
         assert_eq!((&*differences[1].wanted, &*differences[1].found), (r#"["x"]"#, "null"));
+    }
+
+    #[test]
+    fn stream_of_an_earlier_version_lacks_subjects() {
+        let wanted = Wanted::new("S", json!({ "subjects": ["a", "b"] }));
+        let lacks = |found: Value| wanted.lacks_subjects(found.as_object().expect("an object"));
+        assert!(lacks(json!({ "subjects": ["a"] })));
+        for other in [json!({ "subjects": ["b", "a"] }), json!({ "subjects": ["c"] }), json!({})] {
+            assert!(!lacks(other.clone()), "{other}");
+        }
     }
 }

@@ -200,6 +200,7 @@ impl Scene {
     pub(super) async fn read(&self, max: usize, wait: Duration) -> Vec<Report> {
         let from = *self.position.lock().unwrap();
         let read = self.queue.reports(self.sample.run, from, max, wait).await.unwrap();
+        let read = read.reports;
         if let Some(last) = read.last() {
             *self.position.lock().unwrap() = Some(last.position);
             self.queue.journalled(self.sample.run, last.position).await.unwrap();

@@ -197,9 +197,9 @@ async fn what_is_delivered_again_while_it_runs_is_not_run_again() {
 async fn a_wiped_queue_hears_what_was_not_journalled() {
     let scene = Scene::new();
     scene.offer([1]).await;
-    let read = scene.queue.reports(scene.sample.run, None, 1, LONG).await.unwrap();
+    let read = scene.queue.reports(scene.sample.run, None, 1, LONG).await.unwrap().reports;
     scene.queue.disturb(|model| model.wipe(crate::port::Incarnation(7)));
-    let again = scene.queue.reports(scene.sample.run, None, 1, LONG).await.unwrap();
+    let again = scene.queue.reports(scene.sample.run, None, 1, LONG).await.unwrap().reports;
     assert_eq!(read[0].report, again[0].report);
 }
 
@@ -233,7 +233,7 @@ async fn a_killed_worker_leaves_its_spool_to_the_next() {
     let reason = LostReason::ProcessDied;
     let recovering = spool::recover(dir.path(), Some(run), reason, store.clone(), queue.clone());
     let coordinator = async {
-        let read = queue.reports(run, None, 5, LONG).await.unwrap();
+        let read = queue.reports(run, None, 5, LONG).await.unwrap().reports;
         queue.journalled(run, read.last().unwrap().position).await.unwrap();
         read
     };

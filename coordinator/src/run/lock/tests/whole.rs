@@ -68,6 +68,7 @@ async fn begin(root: &Path, taking: &Taking) -> Result<Sitting, LockError> {
         former: replay.map(|replay| replay.head),
         holder: Some(taken.owner.id),
         takeover: taken.takeover.clone(),
+        pool: None,
         replaces: Vec::new(),
         reopened: Vec::new(),
     };

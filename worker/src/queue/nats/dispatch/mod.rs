@@ -4,6 +4,8 @@ mod asked;
 mod hellos;
 mod list;
 mod offers;
+mod old_reports;
+mod pools;
 mod premises;
 mod purge;
 mod reports;
@@ -20,6 +22,7 @@ use tokio::time::Instant;
 
 use self::asked::Asked;
 use self::hellos::Hellos;
+use self::pools::Pools;
 use self::premises::Premises;
 use self::purge::Purges;
 use self::reports::Readers;
@@ -28,8 +31,8 @@ use super::link::Link;
 use super::names::Name;
 use super::setup::SetupError;
 use crate::port::{
-    Contact, Dispatch, Incarnation, Listed, Offered, PendingClaim, PendingCommand, Position,
-    QueueError, Refused, Reported, SeenHello,
+    Contact, Dispatch, FormerPools, Incarnation, Listed, Offered, PendingClaim, PendingCommand,
+    Position, QueueError, Refused, ReportBatch, SeenHello,
 };
 use crate::supervise::{self, Task};
 
@@ -53,6 +56,7 @@ pub struct NatsDispatch {
     nats: Nats,
     pool: Name,
     premises: Arc<Premises>,
+    pools: Arc<Pools>,
     readers: Readers,
     purges: Purges,
     asked: Asked,
@@ -68,12 +72,14 @@ impl NatsDispatch {
     ) -> Result<Self, SetupError> {
         let link = nats.link();
         let hellos = Hellos::watch(link.clone()).await?;
+        old_reports::move_old_reports(link).await?;
+        let pools = Arc::new(Pools::new(pool.clone()));
         let purges = Purges::start(link.clone());
         let asked = Asked::start(link.clone());
         let premises = Arc::new(Premises::new(nats.clone(), pool.clone(), classes));
         let keeper = supervise::spawn("premises", premises.clone().keep());
-        let readers = Readers::default();
-        Ok(Self { nats, pool, premises, readers, purges, asked, hellos, _keeper: keeper })
+        let readers = Readers::new(pools.clone());
+        Ok(Self { nats, pool, premises, pools, readers, purges, asked, hellos, _keeper: keeper })
     }
 
     fn link(&self) -> &Link {
@@ -113,11 +119,15 @@ impl Dispatch for NatsDispatch {
     }
 
     async fn withdraw(&self, run: RunId, tries: &[(ItemId, TryId)]) -> Result<(), QueueError> {
-        Ok(repairing!(self, offers::withdraw(self.link(), &self.pool, run, tries))?)
+        Ok(repairing!(self, offers::withdraw(self.link(), run, tries))?)
     }
 
     async fn list(&self, run: RunId) -> Result<Vec<Listed>, QueueError> {
         Ok(repairing!(self, list::list(self.link(), run))?)
+    }
+
+    fn expect_pools(&self, run: RunId, former: FormerPools) {
+        self.pools.expect(run, former);
     }
 
     async fn reports(
@@ -126,7 +136,7 @@ impl Dispatch for NatsDispatch {
         from: Option<Position>,
         max: usize,
         wait: Duration,
-    ) -> Result<Vec<Reported>, QueueError> {
+    ) -> Result<ReportBatch, QueueError> {
         let deadline = Instant::now() + wait;
         let found = repairing!(self, self.readers.read(self.link(), run, from, max, deadline))?;
         found.ok_or(QueueError::Position)
@@ -154,7 +164,7 @@ impl Dispatch for NatsDispatch {
     }
 
     async fn reports_head(&self, run: RunId) -> Result<u64, QueueError> {
-        let (stream, subject) = (&self.link().names.reports, self.link().names.report(run));
+        let (stream, subject) = (&self.link().names.reports, self.link().names.run_reports(run));
         let last = repairing!(self, self.link().last(stream, &subject))?;
         Ok(last.map_or(0, |stored| stored.sequence))
     }

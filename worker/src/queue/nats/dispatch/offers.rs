@@ -40,16 +40,15 @@ pub(super) fn outcome(published: Published) -> Result<Result<Offered, Refused>, 
     }
 }
 
-/// Deletes offers, delivered or not. Whatever size class they have: nobody needs to remember it.
+/// Deletes offers, delivered or not. Pool and size class need not be remembered.
 pub(super) async fn withdraw(
     link: &Link,
-    pool: &Name,
     run: RunId,
     tries: &[(ItemId, TryId)],
 ) -> Result<(), Fault> {
     let verb = format!("STREAM.PURGE.{}", link.names.work);
     let requests = tries.iter().map(|(item, try_id)| {
-        let filter = link.names.any_class(pool, run, *item, *try_id);
+        let filter = link.names.any_offer(run, *item, *try_id);
         api_request(&verb, &json!({ "filter": filter }))
     });
     for answer in link.ask(requests.collect()).await? {

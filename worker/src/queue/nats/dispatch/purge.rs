@@ -64,7 +64,7 @@ async fn purge(link: Arc<Link>, wanted: Arc<Wanted>) {
             // what nobody has read.
             let life = link.wait_for_life().await;
             let purged = match is_there(&link, run, life, Some(position)).await {
-                Ok(true) => purge_one(&link, run, position.sequence).await,
+                Ok(true) => purge_below(&link, run, position.sequence).await,
                 Ok(false) => continue,
                 Err(fault) => Err(fault),
             };
@@ -79,9 +79,9 @@ async fn purge(link: Arc<Link>, wanted: Arc<Wanted>) {
     }
 }
 
-async fn purge_one(link: &Link, run: RunId, below: u64) -> Result<(), Fault> {
+async fn purge_below(link: &Link, run: RunId, below: u64) -> Result<(), Fault> {
     let verb = format!("STREAM.PURGE.{}", link.names.reports);
-    let filter = link.names.report(run);
+    let filter = link.names.run_reports(run);
     link.api::<Value>(&verb, &json!({ "filter": filter, "seq": below })).await?;
     Ok(())
 }

@@ -17,7 +17,8 @@ use rollout_protocol::wire::report::Report;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use crate::port::{Incarnation, Position, Reported};
+use super::pools::{Pools, RunPools};
+use crate::port::{Incarnation, Position, ReadTo, ReportBatch, Reported};
 use crate::queue::nats::fault::Fault;
 use crate::queue::nats::link::Link;
 use crate::queue::nats::meta::Meta;
@@ -29,21 +30,30 @@ const EXPIRES: Duration = Duration::from_secs(5);
 /// The first answer to a request is waited for at least this long, whatever the caller says: a
 /// call without patience still sees what is there.
 const ROUND_TRIP: Duration = Duration::from_millis(100);
+/// Warnings of messages that are no reports are at least so far apart.
+const FLOOD: Duration = Duration::from_secs(60);
 /// A reader that nobody reads from removes itself.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
 /// The readers, by run.
-#[derive(Debug, Default)]
-pub(super) struct Readers(Mutex<HashMap<RunId, Arc<tokio::sync::Mutex<Option<Reader>>>>>);
+#[derive(Debug)]
+pub(super) struct Readers {
+    pools: Arc<Pools>,
+    readers: Mutex<HashMap<RunId, Arc<tokio::sync::Mutex<Option<Reader>>>>>,
+}
 
 #[derive(Debug)]
 struct Reader {
     run: RunId,
+    pools: Arc<RunPools>,
     life: Incarnation,
     connection: u64,
     /// Where the last call ended.
     at: Option<Position>,
     read: VecDeque<Reported>,
+    /// Sequence of the last message that arrived, if it was not told yet.
+    arrived: Option<u64>,
+    passed_over: PassedOver,
     inbox: String,
     next: String,
     arriving: Subscriber,
@@ -52,6 +62,10 @@ struct Reader {
 }
 
 impl Readers {
+    pub(super) fn new(pools: Arc<Pools>) -> Self {
+        Self { pools, readers: Mutex::default() }
+    }
+
     /// Reports after `from`. Nothing when that is no position of the stream as it is now.
     pub(super) async fn read(
         &self,
@@ -60,9 +74,10 @@ impl Readers {
         from: Option<Position>,
         max: usize,
         deadline: Instant,
-    ) -> Result<Option<Vec<Reported>>, Fault> {
+    ) -> Result<Option<ReportBatch>, Fault> {
+        let pools = self.pools.of_run(run);
         let place = {
-            let mut readers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
             readers.entry(run).or_default().clone()
         };
         let mut place = place.lock().await;
@@ -75,13 +90,13 @@ impl Readers {
             let reader = match place.take().filter(goes_on) {
                 Some(reader) => reader,
                 None if !is_there(link, run, life, from).await? => return Ok(None),
-                None => Reader::open(link, run, from, life, connection).await?,
+                None => Reader::open(link, run, &pools, from, life, connection).await?,
             };
             let reader = place.insert(reader);
             match reader.take(link, max, deadline).await {
-                Ok(reports) => {
-                    reader.at = reports.last().map(|last| last.position).or(from);
-                    return Ok(Some(reports));
+                Ok(batch) => {
+                    reader.at = batch.reports.last().map(|last| last.position).or(from);
+                    return Ok(Some(batch));
                 }
                 // It was removed, or its server is not what it was.
                 Err(fault) if fault.is_missing() && Instant::now() < deadline => {
@@ -94,6 +109,29 @@ impl Readers {
                 }
             }
         }
+    }
+}
+
+/// Messages that were passed over. One line tells of a flood of them.
+#[derive(Debug, Default)]
+struct PassedOver {
+    told: Option<Instant>,
+    since: u64,
+}
+
+impl PassedOver {
+    fn tell(&mut self, run: RunId, sequence: u64, why: &str) {
+        let now = Instant::now();
+        if self.told.is_some_and(|told| now < told + FLOOD) {
+            self.since += 1;
+            return;
+        }
+        let more = std::mem::take(&mut self.since);
+        tracing::warn!(
+            "message {sequence} is no report for run {run}: {why} ({more} more like it since the \
+             last warning)"
+        );
+        self.told = Some(now);
     }
 }
 
@@ -110,13 +148,15 @@ pub(super) async fn is_there(
     }
     let Some(stored) = link.at(&link.names.reports, from.sequence).await? else { return Ok(false) };
     let report = serde_json::from_slice::<Report>(&stored.payload);
-    Ok(stored.subject == link.names.report(run) && report.is_ok_and(|r| from.is_of(&r)))
+    let of_run = link.names.parse_report(&stored.subject, run).is_some();
+    Ok(of_run && report.is_ok_and(|r| from.is_of(&r)))
 }
 
 impl Reader {
     async fn open(
         link: &Link,
         run: RunId,
+        pools: &Arc<RunPools>,
         from: Option<Position>,
         life: Incarnation,
         connection: u64,
@@ -124,7 +164,7 @@ impl Reader {
         let inbox = link.client.new_inbox();
         let arriving = (link.client.subscribe(inbox.clone()).await)
             .map_err(|error| Fault::Unreachable(error.to_string()))?;
-        let (stream, filter) = (&link.names.reports, link.names.report(run));
+        let (stream, filter) = (&link.names.reports, link.names.run_reports(run));
         let name = format!("reader-{:016x}", rand::random::<u64>());
         let mut config = json!({
             "name": name, "ack_policy": "none", "replay_policy": "instant",
@@ -143,7 +183,39 @@ impl Reader {
         link.api::<Value>(&verb, &body).await?;
         let next = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}");
         let read = VecDeque::new();
-        Ok(Self { run, life, connection, at: from, read, inbox, next, arriving, open: None })
+        let pools = Arc::clone(pools);
+        let (arrived, passed_over) = (None, PassedOver::default());
+        Ok(Self {
+            run,
+            pools,
+            life,
+            connection,
+            at: from,
+            read,
+            arrived,
+            passed_over,
+            inbox,
+            next,
+            arriving,
+            open: None,
+        })
+    }
+
+    /// The reports that arrived, at most `max`; nothing when nothing did.
+    fn batch(&mut self, max: usize) -> Option<ReportBatch> {
+        if self.read.is_empty() || max == 0 {
+            let sequence = self.arrived.take()?;
+            let read_to = Some(ReadTo { incarnation: self.life, sequence });
+            return Some(ReportBatch { reports: Vec::new(), read_to });
+        }
+        let count = max.min(self.read.len());
+        let mut batch = ReportBatch::from(self.read.drain(..count).collect::<Vec<_>>());
+        if self.read.is_empty()
+            && let (Some(sequence), Some(read_to)) = (self.arrived.take(), &mut batch.read_to)
+        {
+            read_to.sequence = sequence;
+        }
+        Some(batch)
     }
 
     /// The next reports, at most `max`. Dropping this loses nothing.
@@ -152,16 +224,18 @@ impl Reader {
         link: &Link,
         max: usize,
         deadline: Instant,
-    ) -> Result<Vec<Reported>, Fault> {
+    ) -> Result<ReportBatch, Fault> {
         let least = Instant::now() + ROUND_TRIP;
         let mut contact = link.contact();
         loop {
             while let Some(Some(message)) = self.arriving.next().now_or_never() {
                 self.arrived(link, &message)?;
             }
-            if !self.read.is_empty() || max == 0 {
-                let count = max.min(self.read.len());
-                return Ok(self.read.drain(..count).collect());
+            if max == 0 {
+                return Ok(ReportBatch::default());
+            }
+            if let Some(batch) = self.batch(max) {
+                return Ok(batch);
             }
             let now = Instant::now();
             let asked = self.open.is_none_or(|(_, until)| until < now);
@@ -170,14 +244,14 @@ impl Reader {
             }
             let patience = if asked { deadline.max(least) } else { deadline };
             if patience <= now {
-                return Ok(Vec::new());
+                return Ok(ReportBatch::default());
             }
             let until = self.open.map_or(patience, |(_, until)| until.min(patience));
             tokio::select! {
                 message = timeout_at(until, self.arriving.next()) => match message {
                     Ok(Some(message)) => self.arrived(link, &message)?,
                     Ok(None) => return Err(Fault::Unreachable("the connection is closed".into())),
-                    Err(_) if until >= patience => return Ok(Vec::new()),
+                    Err(_) if until >= patience => return Ok(ReportBatch::default()),
                     Err(_) => {}
                 },
                 _ = contact.changed() => {
@@ -217,21 +291,33 @@ impl Reader {
         }
         let Some(meta) = message.reply.as_deref().and_then(Meta::parse) else { return Ok(()) };
         link.life.saw_report(meta.sequence);
-        let garbled = |what: &dyn std::fmt::Display| {
-            tracing::warn!("report {} of run {} is skipped: {what}", meta.sequence, self.run);
-        };
-        if message.payload.len() > limits::REPORT_BYTES {
-            garbled(&format_args!("it has {} bytes", message.payload.len()));
-            return Ok(());
-        }
-        match serde_json::from_slice::<Report>(&message.payload) {
-            Ok(report) if report.run == self.run => {
+        self.arrived = Some(meta.sequence);
+        match self.parse(link, message) {
+            Ok(report) => {
                 let position = Position::of(self.life, meta.sequence, &report);
                 self.read.push_back(Reported { position, report });
             }
-            Ok(_) => garbled(&"it is of another run"),
-            Err(error) => garbled(&error),
+            Err(why) => self.passed_over.tell(self.run, meta.sequence, &why),
         }
         Ok(())
+    }
+
+    /// The report, or why the message counts for nothing.
+    fn parse(&self, link: &Link, message: &Message) -> Result<Report, String> {
+        let length = message.payload.len();
+        if length > limits::REPORT_BYTES {
+            return Err(format!("it has {length} bytes"));
+        }
+        let report = serde_json::from_slice::<Report>(&message.payload);
+        let report = report.map_err(|error| error.to_string())?;
+        let pool = link.names.parse_report(&message.subject, self.run);
+        let Some(pool) = pool.filter(|_| report.run == self.run) else {
+            return Err("it is of another run".to_owned());
+        };
+        if self.pools.count(pool, report.try_id) {
+            Ok(report)
+        } else {
+            Err(format!("it came by the pool `{pool}`, which its try was not offered to"))
+        }
     }
 }

@@ -173,7 +173,8 @@ impl WorkSource for NatsSource {
         for report in &reports {
             match report.encode() {
                 Ok(payload) => {
-                    messages.push(Request::new(self.link().names.report(report.run), payload));
+                    let subject = self.link().names.report(self.pool.as_str(), report.run);
+                    messages.push(Request::new(subject, payload));
                     answers.push(Ok(()));
                 }
                 Err(size_bytes) => {
