@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_protocol::id::ItemId;
+use rollout_worker::spool::ScratchMark;
 use rustix::process::Signal;
 
 use crate::leftovers::below;
@@ -251,9 +253,10 @@ impl Member {
         self.arguments.get(at + 1).map(String::as_str)
     }
 
-    /// Number of executions that a worker has begun and not finished, by what it keeps on disk.
-    pub fn executing(&self) -> usize {
-        self.own_dir().map_or(0, |dir| below(&dir.join("scratch")).len())
+    /// The items of executions that a worker has begun and not finished, by what it keeps on disk.
+    pub fn executing(&self) -> Vec<ItemId> {
+        let scratch = self.own_dir().map_or_else(Vec::new, |dir| below(&dir.join("scratch")));
+        scratch.iter().filter_map(|dir| ScratchMark::read(dir)).map(|mark| mark.item).collect()
     }
 
     /// The directory of its present life.

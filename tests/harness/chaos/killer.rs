@@ -1,9 +1,11 @@
 //! Chooses what to do to whom, and does it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use rollout_protocol::exit::ExitCode;
+use rollout_protocol::id::ItemId;
+use rollout_protocol::limits::{DEATHS_BEFORE_SOLO, SOLO_DEATHS};
 use rustix::process::Signal;
 
 use super::Plan;
@@ -17,6 +19,9 @@ const LONGEST: f64 = 1.4;
 
 /// Sides of the dice that choose an action.
 const SIDES: usize = 25;
+
+/// Workers that may die under one item: one more, and it is given up, as no undisturbed run does.
+const DEATHS: u32 = DEATHS_BEFORE_SOLO + SOLO_DEATHS - 1;
 
 /// Whom something is done to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +57,8 @@ pub(super) struct Killer<'a> {
     ends: Vec<(Instant, Target, Action)>,
     retired: Option<usize>,
     complete: Vec<bool>,
+    /// How many workers were killed while they ran an item.
+    deaths: HashMap<ItemId, u32>,
     began: Instant,
     say: &'a dyn Fn(&str),
     pub(super) actions: BTreeMap<&'static str, u32>,
@@ -75,6 +82,7 @@ impl<'a> Killer<'a> {
             workers,
             ends: Vec::new(),
             retired: None,
+            deaths: HashMap::new(),
             began: Instant::now(),
             say,
             actions: BTreeMap::new(),
@@ -137,6 +145,9 @@ impl<'a> Killer<'a> {
         if self.ends.iter().any(|(_, of, _)| *of == target) && action != Action::Kill {
             return;
         }
+        if action == Action::Kill && self.spares(target) {
+            return;
+        }
         let for_a_time = self.random.between(0.5, LONGEST * self.plan.lease.as_secs_f64());
         let name = match action {
             Action::Kill => "kill",
@@ -180,18 +191,31 @@ impl<'a> Killer<'a> {
         }
     }
 
+    /// Whether killing it would make the run give an item up. A worker is stopped here, so that what
+    /// it runs is counted before it is gone.
+    fn spares(&mut self, target: Target) -> bool {
+        let Target::Worker(number) = target else { return false };
+        let worker = &mut self.workers[number];
+        let was_paused = worker.is_paused();
+        worker.pause();
+        let items = worker.executing();
+        let spared = items.iter().any(|item| self.deaths.get(item) >= Some(&DEATHS));
+        if !spared {
+            items.into_iter().for_each(|item| *self.deaths.entry(item).or_default() += 1);
+        } else if !was_paused {
+            worker.resume();
+        }
+        spared
+    }
+
     fn begin(&mut self, target: Target, action: Action) {
         let member = match target {
             Target::Server => return self.disturb_server(action),
             Target::Coordinator(number) => &mut self.coordinators[number],
             Target::Worker(number) => &mut self.workers[number],
         };
-        // So that what runs is counted before it is gone.
-        if action == Action::Kill {
-            member.pause();
-        }
         if matches!(target, Target::Worker(_)) {
-            self.exposed += member.executing();
+            self.exposed += member.executing().len();
         }
         match action {
             Action::Kill | Action::Wipe => {

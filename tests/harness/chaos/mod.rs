@@ -185,7 +185,7 @@ fn check(
 
 /// Waits until nothing runs, and has the workers leave.
 fn dismiss(report: &mut Report, witness: &Witness, mut workers: Vec<Member>) {
-    let idle = |workers: &[Member]| workers.iter().all(|w| w.executing() == 0);
+    let idle = |workers: &[Member]| workers.iter().all(|w| w.executing().is_empty());
     if !wait::holds_within(LEFT, || idle(&workers) && witness.running() == 0) {
         report.problems.push("something runs although everything is settled".to_owned());
     }
