@@ -234,9 +234,7 @@ fn open(
         send_started(events, &job, run, epoch, planner.total(), created_at);
     }
     let Taken { takeover, fence, .. } = taken;
-    if let Some(Takeover { former, reason }) = takeover.clone() {
-        send(events, vec![RunEvent { at: now, kind: EventKind::LockTakeover { former, reason } }]);
-    }
+    send_takeover(events, takeover.as_ref(), now);
     warn_of_torn_tail(replay.as_ref(), events);
     let open = OpenRun {
         layout,
@@ -254,6 +252,12 @@ fn open(
         former_pools,
     };
     Ok(open)
+}
+
+fn send_takeover(events: &mpsc::Sender<Vec<RunEvent>>, takeover: Option<&Takeover>, at: Timestamp) {
+    if let Some(Takeover { former, reason }) = takeover.cloned() {
+        send(events, vec![RunEvent { at, kind: EventKind::LockTakeover { former, reason } }]);
+    }
 }
 
 /// The sealed files of records that hold the settlements of this plan. Those of another plan may
