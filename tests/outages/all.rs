@@ -7,7 +7,7 @@ use rollout_tests::own_registry::OwnRegistry;
 
 use crate::registry::push;
 use crate::store::Blobs;
-use crate::{DEADLINE, Job, assert_unharmed, pass, project, settled};
+use crate::{DEADLINE, Job, assert_unharmed, events, pass, project, settled};
 
 #[test]
 fn engine_registry_server_and_store_that_are_away_in_turn_cost_no_trial() {
@@ -50,7 +50,11 @@ fn engine_registry_server_and_store_that_are_away_in_turn_cost_no_trial() {
     blobs.bring();
 
     let ended = coordinator.wait(DEADLINE);
-    assert_unharmed(ended, &cluster.project.results("outage"), job.trials);
+    let ended = assert_unharmed(ended, &cluster.project.results("outage"), job.trials);
+    for told in ["the NATS server gives no answer", "the NATS server answers again"] {
+        let is_told = |event: &serde_json::Value| event.to_string().contains(told);
+        assert!(events(&ended.stdout, "warning").iter().any(is_told), "{told}");
+    }
     let _left = worker.terminate(DEADLINE).expect(ExitCode::Success);
     assert_eq!(engine.left(), Vec::<String>::new());
     assert_eq!(cluster.kept(), Vec::<std::path::PathBuf>::new());

@@ -17,7 +17,7 @@ fn away(take: impl Fn(&mut OwnEngine), bring: impl Fn(&mut OwnEngine)) {
     bring(&mut engine);
     let ended = run.wait(DEADLINE);
     let parked = events(&ended.stdout, "trial_parked");
-    assert_unharmed(ended, &project.results("outage"), job.trials);
+    let _ended = assert_unharmed(ended, &project.results("outage"), job.trials);
     assert!(parked.iter().any(|event| event["dependency"] == "container_engine"), "{parked:?}");
     assert_eq!(engine.left(), Vec::<String>::new());
 }

@@ -126,7 +126,7 @@ fn events(stdout: &str, kind: &str) -> Vec<Value> {
 
 /// Fails unless every trial was passed, by its first try.
 #[track_caller]
-fn assert_unharmed(ended: Ended, results: &Results, trials: u32) {
+fn assert_unharmed(ended: Ended, results: &Results, trials: u32) -> Ended {
     let ended = ended.expect(ExitCode::Success);
     for trial in results.trials() {
         assert_eq!((trial.reward(), trial.error()), (Some(1.0), None), "{}", trial.result);
@@ -134,4 +134,5 @@ fn assert_unharmed(ended: Ended, results: &Results, trials: u32) {
     assert_eq!(results.count("completed_trials"), u64::from(trials));
     assert_eq!(events(&ended.stdout, "trial_retry"), Vec::<Value>::new(), "no retry counts");
     assert_eq!(events(&ended.stdout, "trial_lost"), Vec::<Value>::new(), "no execution is lost");
+    ended
 }

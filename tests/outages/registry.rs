@@ -21,7 +21,7 @@ fn registry_that_is_away_costs_no_trial() {
     registry.go();
     let ended = run.wait(DEADLINE);
     let parked = events(&ended.stdout, "trial_parked");
-    assert_unharmed(ended, &project.results("outage"), job.trials);
+    let _ended = assert_unharmed(ended, &project.results("outage"), job.trials);
     assert!(parked.iter().any(|event| event["dependency"] == "image_registry"), "{parked:?}");
     assert_eq!(engine.left(), Vec::<String>::new());
 }

@@ -49,6 +49,6 @@ fn blob_directory_that_is_away_costs_no_trial() {
     pass(&mut run);
     blobs.bring();
     let ended = run.wait(DEADLINE);
-    assert_unharmed(ended, &project.results("outage"), job.trials);
+    let _ended = assert_unharmed(ended, &project.results("outage"), job.trials);
     assert!(blobs.path().join("store.json").exists());
 }

@@ -24,6 +24,9 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// How long a run waits for its first worker before it says so.
 const NOBODY: Duration = Duration::from_secs(5);
 
+/// How long the server gives no answer before the run says so.
+const SILENCE: Duration = Duration::from_secs(2);
+
 /// What watching the workers needs.
 #[derive(Debug)]
 pub(super) struct View {
@@ -47,8 +50,13 @@ impl View {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut rate, mut told) = (Rate::new(), Told::default());
         let mut known = Capacity::default();
+        let (contact, mut contact_told) = (self.dispatch.contact(), ContactTold::default());
         while !self.to.is_closed() {
             ticks.tick().await;
+            let up = contact.borrow().up;
+            if let Some(warning) = contact_told.note(up, Instant::now()) {
+                self.say(News::Warning(warning)).await;
+            }
             let hellos = match self.dispatch.hellos().await {
                 Ok(hellos) => hellos,
                 Err(error) => {
@@ -78,6 +86,39 @@ impl View {
     async fn say(&self, news: News) {
         // Without a listener the next look ends it.
         drop(self.to.send(news).await);
+    }
+}
+
+/// Tells once when the queue's server is lost, and once when it is back.
+#[derive(Debug, Default)]
+struct ContactTold {
+    lost: Option<Instant>,
+    told: bool,
+}
+
+impl ContactTold {
+    fn note(&mut self, up: bool, now: Instant) -> Option<String> {
+        match (up, self.lost) {
+            (true, Some(lost)) => {
+                self.lost = None;
+                let away = (now - lost).as_secs();
+                let told = std::mem::take(&mut self.told);
+                told.then(|| format!("the NATS server answers again after {away} s"))
+            }
+            (false, None) => {
+                self.lost = Some(now);
+                None
+            }
+            (false, Some(lost)) if !self.told && now - lost >= SILENCE => {
+                self.told = true;
+                Some(
+                    "the NATS server gives no answer: workers continue and keep their results \
+                     until it is back"
+                        .to_owned(),
+                )
+            }
+            _ => None,
+        }
     }
 }
 
@@ -159,5 +200,23 @@ impl Told {
             self.nobody = false;
         }
         said
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_server_is_told_once_and_its_return_with_its_time() {
+        let (mut told, start) = (ContactTold::default(), Instant::now());
+        let mut note = |up, second| told.note(up, start + Duration::from_secs(second));
+        assert_eq!(note(true, 0), None);
+        assert_eq!(note(false, 1), None);
+        assert!(note(false, 3).is_some_and(|text| text.contains("gives no answer")));
+        assert_eq!(note(false, 9), None, "it is said once");
+        assert!(note(true, 61).is_some_and(|text| text.ends_with("after 60 s")));
+        assert_eq!(note(false, 70), None);
+        assert_eq!(note(true, 71), None, "a moment is not worth a word");
     }
 }
