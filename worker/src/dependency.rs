@@ -95,6 +95,11 @@ impl Dependency {
         self.state.borrow().outages
     }
 
+    /// How long it gave no answer so far, all outages together.
+    pub fn downtime(&self) -> Duration {
+        self.state.borrow().down_until(Instant::now())
+    }
+
     /// A call got no answer.
     pub fn failed(&self, why: &str) {
         let began = self.state.send_if_modified(|state| {
@@ -265,6 +270,7 @@ mod tests {
         assert!(with_watch(&dependency, limited).await.is_some());
         assert_eq!(dependency.outages(), 1);
         assert!(!dependency.is_down());
+        assert!(dependency.downtime() >= Duration::from_secs(300), "{:?}", dependency.downtime());
     }
 
     #[tokio::test(start_paused = true)]

@@ -17,6 +17,7 @@ use super::cost;
 use super::failure::{self, CommandError};
 use super::run::{Halt, Run, stopped};
 use super::variables::{self, REPOSITORY};
+use crate::dependency::Dependency;
 use crate::environment::{Command, Failure, FailureKind, Upload};
 use crate::exec::{self, Capture, End, Normal};
 
@@ -116,8 +117,11 @@ impl Run<'_> {
         let argv = ["bash".to_owned(), script].into_iter().chain(arguments).collect();
         let (env, user) = (self.variables.of(stage), self.ctx.eval.user.clone());
         let command = Command { argv, env, workdir: Some(REPOSITORY.to_owned()), user };
-        let started_at = Timestamp::now();
+        let (started_at, down_before) = (Timestamp::now(), self.downtime());
         let ran = exec::run(self.up(), command, limit.left, capture.clone(), Normal::Zero).await;
+        // The clock of the whole eval stands still with that of its command.
+        let away = self.downtime().saturating_sub(down_before);
+        self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(away));
         let (exit_code, timed_out) = match &ran.end {
             End::Exited(exit) => (Some(exit.code), false),
             End::TimedOut => (None, true),
@@ -156,6 +160,11 @@ impl Run<'_> {
                 self.later.push(failure::not_collected(&why, &self.variables.redactor));
             }
         }
+    }
+
+    /// How long the engine of the environment gave no answer so far.
+    fn downtime(&self) -> Duration {
+        self.up().dependency().map_or(Duration::ZERO, Dependency::downtime)
     }
 
     /// The time that a command has: its own, and no more than is left of the eval's.

@@ -10,6 +10,7 @@ use rollout_protocol::spec::eval::{EvalCommand, EvalCommands, EvalName, RESULTS_
 use rollout_protocol::spec::task::TaskEnvironment;
 
 use super::*;
+use crate::dependency::{Dependency, Probe};
 use crate::environment::FailureKind;
 use crate::environment::fake::{At, Call, Effect};
 use crate::secrets::TrialVariables;
@@ -404,4 +405,29 @@ async fn eval_without_an_answer_waits_and_begins_anew() {
     assert_eq!((record.end, record.error), (EvalEnd::Completed, None));
     let registry = rollout_protocol::dependency::Dependency::ImageRegistry;
     assert_eq!(eval.rig.phases.parked(), [Some(registry), None]);
+}
+
+/// An engine that is away while a file is there.
+#[derive(Debug)]
+struct AwayWhile(std::path::PathBuf);
+
+#[async_trait::async_trait]
+impl Probe for AwayWhile {
+    async fn ask(&self) -> Result<(), String> {
+        if self.0.exists() { Err("it is away".into()) } else { Ok(()) }
+    }
+}
+
+#[tokio::test]
+async fn eval_deadline_during_an_outage_stands_still() {
+    let mut eval = Eval::new().await;
+    let away = eval.world.dir.path().join("away");
+    let engine = Dependency::new("the engine", Box::new(AwayWhile(away.clone())));
+    eval.rig.provider = eval.rig.provider.clone().of_engine(Arc::new(engine));
+    let away = away.display();
+    eval.spec.commands.implement =
+        command(&format!("touch {away}; sleep 4; echo 2 > value; rm {away}"));
+    eval.spec.timeout_sec = Some(3.0);
+    let record = eval.run().await;
+    assert_eq!((record.end, record.commands.len()), (EvalEnd::Completed, 4), "{:?}", record.error);
 }
