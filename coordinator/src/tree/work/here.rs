@@ -71,7 +71,8 @@ impl Local {
         let engine = embedded::run(Embedded {
             opening: opening(&tree, taking, Bounds::default()),
             planner: EvalPlanner::new(Arc::clone(&asked), plan.needs(), directory.clone())
-                .limited(tickets.clone()),
+                .limited(tickets.clone())
+                .parking(tree.max_park_sec),
             store: Arc::clone(&store),
             slots: tree.search.max_parallel_evals,
             events,
