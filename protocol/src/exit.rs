@@ -10,7 +10,7 @@ pub enum ExitCode {
     Failure = 1,
     /// Bad command line (also clap's own code).
     Usage = 2,
-    /// Bad configuration: nothing was started.
+    /// Bad configuration, or an environment that is not there: nothing was started.
     Config = 3,
     /// The run completed, but trials failed by the infrastructure's fault; with `--fail-under`, only
     /// if they could change its verdict.

@@ -79,7 +79,7 @@ async fn graphics_processors_are_given_or_there_is_no_container() {
     match lab.provider.create(request).await {
         Ok(environment) => destroy(environment).await,
         Err(failure) => {
-            assert_eq!(failure.kind, FailureKind::Resources, "{}", failure.message);
+            assert_eq!(failure.kind, FailureKind::Unsupported, "{}", failure.message);
             assert!(lab.containers(&label).await.is_empty());
         }
     }

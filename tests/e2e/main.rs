@@ -15,6 +15,7 @@ mod isolation;
 mod load;
 mod lock;
 mod moved;
+mod no_engine;
 mod readme;
 mod retry;
 mod shortage;

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::net::free_port;
 use rollout_tests::project::Project;
+use serde_json::Value;
 
 use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
@@ -68,6 +69,63 @@ fn failed_trial_runs_again_and_its_former_record_is_kept() {
     let _named = named.expect(ExitCode::Success);
     let needs = results.trial("a", "needs");
     assert_eq!(needs.result["superseded"].as_array().map(Vec::len), Some(2), "{}", needs.result);
+    drop(listener);
+    assert_nothing_left(&project);
+}
+
+/// Fails unless the job's next run finds both trials settled as they were.
+fn assert_as_before(project: &Project, before: &[Value]) {
+    let ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::Success);
+    drop(ended);
+    let results = project.results("needy");
+    let now: Vec<Value> = results.trials().into_iter().map(|trial| trial.result).collect();
+    assert_eq!(now, before);
+    assert_adds_up(&results, 2);
+}
+
+#[test]
+fn run_with_a_retried_trial_is_repaired_with_the_retried_verdict() {
+    let port = free_port();
+    let project = needy(port);
+    let _failed = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
+    let results = project.results("needy");
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("the port");
+    let run_dir = results.path().to_string_lossy().into_owned();
+    let retried = project.rollout(&["retry", &run_dir, "--failed"]).wait(DEADLINE);
+    drop(retried.expect(ExitCode::Success));
+    let before: Vec<Value> = results.trials().into_iter().map(|trial| trial.result).collect();
+    assert_eq!(results.trial("a", "needs").reward(), Some(1.0));
+    let journal = |epoch: u32| results.path().join(format!("journal/{epoch:06}.log"));
+    let damage = |epoch: u32, change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = fs::read(journal(epoch)).expect("readable");
+        change(&mut bytes);
+        fs::write(journal(epoch), bytes).expect("writable");
+    };
+    let repair = || {
+        let refused = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
+        drop(refused.expect(ExitCode::RunDamaged));
+        project.rollout(&["repair", &run_dir]).wait(DEADLINE).expect(ExitCode::Success).stdout
+    };
+
+    // One bit: in the first result, and in the opening that names the retried trial.
+    for epoch in [1, 2] {
+        damage(epoch, &|bytes| bytes[400] ^= 4);
+        assert!(repair().contains("restored, one bit had changed"));
+        assert_as_before(&project, &before);
+    }
+    // The opening itself, and then whatever the rebuilt journal has.
+    damage(2, &|bytes| bytes[40..300].fill(b'x'));
+    let told = repair();
+    assert!(told.contains("trials with a result: 2"), "{told}");
+    assert_as_before(&project, &before);
+    let rebuilt = (1..40).find(|epoch| journal(*epoch).exists()).expect("a rebuilt segment");
+    damage(rebuilt, &|bytes| {
+        let end = bytes.len() - 100;
+        bytes[30..end].fill(b'x');
+    });
+    let told = repair();
+    assert!(told.contains("trials with a result: 2"), "{told}");
+    assert_as_before(&project, &before);
     drop(listener);
     assert_nothing_left(&project);
 }

@@ -201,6 +201,7 @@ impl World {
             pool: None,
             replaces: Vec::new(),
             reopened: Vec::new(),
+            reopened_within: Vec::new(),
         });
         let records = vec![opened];
         directory.segments.push(crate::journal::Segment { epoch, records, durable: 1 });

@@ -65,7 +65,7 @@ async fn what_cannot_be_honoured_is_refused_unless_told() {
     let dockerfile = "FROM debian\nRUN apt-get install x\nWORKDIR /app\nCOPY a.txt missing* ./\n";
     write(&context, &[("Dockerfile", dockerfile), ("a.txt", "a")]);
     let refused = lab.provider.create(request(&context, false)).await.expect_err("refused");
-    assert_eq!(refused.kind, FailureKind::Refused);
+    assert_eq!(refused.kind, FailureKind::Unsupported);
     assert!(refused.message.contains("line 2: RUN"), "{}", refused.message);
     let missing = lab.provider.create(request(&context, true)).await.expect_err("refused");
     assert_eq!(missing.kind, FailureKind::Refused);
@@ -93,7 +93,7 @@ async fn an_image_is_refused_unless_told() {
         })
     };
     let refused = prepare(false).await.expect_err("refused");
-    assert_eq!(refused.kind, FailureKind::Refused);
+    assert_eq!(refused.kind, FailureKind::Unsupported);
     assert!(refused.message.contains("python:3.12"), "{}", refused.message);
     prepare(true).await.expect("told");
 }

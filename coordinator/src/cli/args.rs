@@ -36,7 +36,6 @@ pub(super) struct Cli {
 pub(super) enum Command {
     Run(Box<RunArgs>),
     Retry(super::retry::RetryArgs),
-    #[cfg(feature = "docker")]
     Gc(GcArgs),
     #[cfg(feature = "nats")]
     Worker(Box<WorkerArgs>),
@@ -214,36 +213,48 @@ pub(super) struct WorkerArgs {
     pub(super) log_level: LogLevel,
 }
 
-/// Remove what dead runs left on this host
+/// Everything that `rollout gc` removes: one of these has to be named.
+#[cfg(feature = "docker")]
+const WHAT: [&str; 3] = ["containers", "images", "store"];
+#[cfg(not(feature = "docker"))]
+const WHAT: [&str; 1] = ["store"];
+
+/// Remove what dead runs left on this host, or a blob store that no run uses
 ///
 /// Only what is provably nobody's: the owner's process is gone, or the host was started anew since.
 /// Preserved environments and those of other users stay. Every run does the same when it starts.
 ///
 /// Images of tasks are removed only by age or size, and never while a container is made of one or
 /// within an hour of its last use. A run that needs one again builds it again.
-#[cfg(feature = "docker")]
+///
+/// A build without Docker removes blob stores only.
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("what").required(true).multiple(true).args(["containers", "images", "store"]))]
-#[command(group = clap::ArgGroup::new("limits").multiple(true).args(["older_than", "max_size"]))]
+#[command(group = clap::ArgGroup::new("what").required(true).multiple(true).args(WHAT))]
+#[cfg_attr(feature = "docker", command(group = clap::ArgGroup::new("limits").multiple(true).args(["older_than", "max_size"])))]
 pub(super) struct GcArgs {
     /// Remove containers
+    #[cfg(feature = "docker")]
     #[arg(long)]
     pub(super) containers: bool,
 
     /// Remove images that were built for tasks, by `--older-than` or `--max-size`
+    #[cfg(feature = "docker")]
     #[arg(long, requires = "limits")]
     pub(super) images: bool,
 
     /// Remove images that no run of this user on this host has used for so long
+    #[cfg(feature = "docker")]
     #[arg(long, value_name = "TIME", requires = "images", value_parser = values::age)]
     pub(super) older_than: Option<Duration>,
 
     /// Remove the images used longest ago until all together have at most this size
+    #[cfg(feature = "docker")]
     #[arg(long, value_name = "SIZE", requires = "images", value_parser = values::size)]
     pub(super) max_size: Option<u64>,
 
     /// Remove this blob store, if no run uses it: a directory, or `file:///directory`
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["containers", "images"])]
+    #[arg(long, value_name = "DIR")]
+    #[cfg_attr(feature = "docker", arg(conflicts_with_all = ["containers", "images"]))]
     pub(super) store: Option<String>,
 
     /// Remove the store although directories of runs that used it are gone: they may have moved
@@ -313,8 +324,6 @@ impl Cli {
     pub(super) fn is_quiet(&self) -> bool {
         match &self.command {
             Command::Run(args) => args.quiet,
-            #[cfg(feature = "docker")]
-            Command::Gc(_) => false,
             #[cfg(feature = "nats")]
             Command::Worker(_)
             | Command::Cancel(_)
@@ -323,6 +332,7 @@ impl Cli {
             | Command::Doctor(_) => false,
             Command::Check(_)
             | Command::Retry(_)
+            | Command::Gc(_)
             | Command::Task(_)
             | Command::Export(_)
             | Command::Repair(_)

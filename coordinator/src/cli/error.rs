@@ -184,6 +184,11 @@ impl From<RunError> for CliError {
             RunError::NotBuilt(_) => {
                 Self::of(ExitCode::Config, "the run cannot be started", &error)
             }
+            RunError::NoAnswer { .. } => Self::of(ExitCode::Config, "nothing was started", &error)
+                .hint(
+                    "start the engine, name another one in `DOCKER_HOST`, or use an environment \
+                     that needs none: `environment.type: process`, which is `-e process` for a job",
+                ),
             RunError::PartEnded(_) => Self::failure("the run was interrupted", &error)
                 .hint("this is a defect; the same command goes on with the run"),
         }

@@ -11,9 +11,9 @@ mod env_file;
 mod error;
 mod exit;
 mod export;
-#[cfg(feature = "docker")]
 mod gc;
 #[cfg(feature = "docker")]
+mod gc_docker;
 mod gc_store;
 mod image_locks;
 mod job_args;
@@ -93,7 +93,6 @@ async fn dispatch(cli: Cli, decorate: Decorate, printer: &Printer) -> Result<Exi
     match cli.command {
         Command::Run(args) => Box::pin(run::run(*args, printer)).await,
         Command::Retry(args) => Box::pin(retry::retry(args, printer)).await,
-        #[cfg(feature = "docker")]
         Command::Gc(args) => gc::run(&args, printer).await,
         #[cfg(feature = "nats")]
         Command::Worker(args) => Box::pin(worker::run(*args, decorate, printer)).await,

@@ -23,8 +23,8 @@ const NAMED: usize = 20;
 ///
 /// A record of the journal in which one bit changed is restored as it was. Otherwise every whole
 /// record is kept, and results whose record is lost are restored from the blob store and from
-/// sealed files of `records/`. A trial whose result nothing proves is owed again: the run's own
-/// command runs it. Files that are changed are copied into `repair-<n>/` of the run directory before.
+/// sealed files of `records/`. A trial whose result nothing proves, or whose result may be from before
+/// a `rollout retry` whose record is lost, is owed again: the run's own command runs it. Files that are changed are copied into `repair-<n>/` of the run directory before.
 #[derive(Debug, Args)]
 pub(super) struct RepairArgs {
     /// The directory of the run, or of the search
@@ -101,6 +101,13 @@ fn render(repaired: &Repaired, dry_run: bool) -> String {
         lines.push(format!("trials begun and without a result, owed: {}", repaired.owed.len()));
         lines.extend(repaired.owed.iter().take(NAMED).map(|name| format!("  {name}")));
     }
+    if !repaired.doubtful.is_empty() {
+        lines.push(format!(
+            "trials whose result may be from before a `rollout retry`, owed: {}",
+            repaired.doubtful.len()
+        ));
+        lines.extend(repaired.doubtful.iter().take(NAMED).map(|name| format!("  {name}")));
+    }
     if let Some(copies) = &repaired.copies {
         lines.push(format!("copies of what was changed: {}", copies.display()));
     }
@@ -116,9 +123,9 @@ impl From<RepairError> for CliError {
                 Self::of(ExitCode::LockHeld, what, &error).hint("wait for its end")
             }
             RepairError::NoRun { .. } => Self::usage(error.to_string()),
-            RepairError::Unknown { .. }
-            | RepairError::Reopened { .. }
-            | RepairError::Journal(_) => Self::of(ExitCode::RunDamaged, what, &error),
+            RepairError::Unknown { .. } | RepairError::Journal(_) => {
+                Self::of(ExitCode::RunDamaged, what, &error)
+            }
             RepairError::Run(error) => error.into(),
             RepairError::Store(error) => error.into(),
             RepairError::Lock(_) => Self::failure(what, &error),

@@ -27,7 +27,12 @@ impl Core {
                 self.settings.retry = opened.retry;
                 self.stop = None;
                 for item in opened.reopened {
-                    self.apply_reopened(item);
+                    self.apply_reopened(item, opened.epoch);
+                }
+            }
+            Record::Reopened { epoch, items } => {
+                for item in items {
+                    self.apply_reopened(item, epoch);
                 }
             }
             Record::Closed(_) => {}

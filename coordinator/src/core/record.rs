@@ -98,6 +98,14 @@ pub enum Record {
         /// Why.
         error: Box<TrialError>,
     },
+    /// Settled items run again by a sitting whose opening is lost, or may have been reopened by it.
+    /// Only a repair writes this.
+    Reopened {
+        /// Epoch of that sitting: results of tries below it do not count.
+        epoch: u32,
+        /// The items.
+        items: Vec<ItemId>,
+    },
     /// A stop was asked for.
     Stopping {
         /// How hard.
@@ -143,6 +151,10 @@ pub struct Opened {
     /// Settled items that run again: what was settled of them before is superseded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reopened: Vec<ItemId>,
+    /// Items that later records of this segment reopen, each as often as they do: a repair joins the
+    /// sittings of a run in one segment.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reopened_within: Vec<ItemId>,
 }
 
 /// A segment that a repair replaced.

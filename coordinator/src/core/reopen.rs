@@ -2,7 +2,7 @@
 //! superseded executions, and counts for no bound.
 
 use rollout_protocol::Timestamp;
-use rollout_protocol::id::ItemId;
+use rollout_protocol::id::{ItemId, TryId};
 use rollout_protocol::record::{Execution, ExecutionEnd, LostReason, Timestamps};
 use rollout_protocol::wire::report::ResultBody;
 
@@ -10,21 +10,30 @@ use super::Core;
 use super::row::{End, Known, Loss, Row, State, Void};
 
 impl Core {
-    /// A settled item is owed again: no try that was made so far settles it.
-    pub(super) fn apply_reopened(&mut self, item: ItemId) {
-        let Some(row) = self.rows.get_mut(&item).filter(|row| row.is_settled()) else { return };
-        if row.ordinal.is_some() {
+    /// A settled item is owed again: no try that was made before the sitting of `epoch` settles it.
+    /// (In a journal that was repaired the settlement may be lost; the floor holds all the same.)
+    pub(super) fn apply_reopened(&mut self, item: ItemId, epoch: u32) {
+        let Some(row) = self.rows.get_mut(&item) else { return };
+        let was_settled = row.is_settled();
+        if was_settled && row.ordinal.is_some() {
             self.settled -= 1;
             self.unsettled += 1;
         }
         if row.current.n == 0 {
             // It was never offered: as if nothing was known of it.
-            self.rows.remove(&item);
+            if was_settled {
+                self.rows.remove(&item);
+            }
             return;
         }
+        let was_offered = row.state == State::Offered;
         row.state = State::Owed;
-        row.floor = row.current.next(row.current.epoch);
+        row.floor = row.current.next(row.current.epoch).max(TryId::first(epoch));
         (row.failures, row.cancelled, row.solo) = (0, false, false);
+        if was_offered {
+            self.land(&item);
+        }
+        self.failed_at.remove(&item);
     }
 
     /// Gives a reopened item the executions of its former settlement.

@@ -78,6 +78,7 @@ fn opened(epoch: u32, retry: RetryPolicy) -> Record {
         pool: None,
         replaces: Vec::new(),
         reopened: Vec::new(),
+        reopened_within: Vec::new(),
     })
 }
 

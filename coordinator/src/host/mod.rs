@@ -14,7 +14,7 @@ use rollout_worker::descriptors;
 
 pub use self::adopt::{Estate, adopt_dead, reap};
 pub use self::home::Home;
-pub use self::providers::{ALL as ALL_PROVIDERS, provider, runner};
+pub use self::providers::{ALL as ALL_PROVIDERS, answer, provider, runner};
 pub use self::worker::{Decorate, WorkerProcess};
 
 /// Bytes of finished executions that wait on disk beyond which no more are begun.

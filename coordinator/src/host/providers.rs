@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_worker::disk::{DiskWatch, Use};
@@ -63,6 +64,36 @@ pub fn provider(
         #[cfg(not(feature = "process"))]
         ProviderKind::Process => Err(RunError::NotBuilt(kind)),
     }
+}
+
+/// How long a provider may take to say why it cannot be used.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Asks the service of every provider for an answer before a run begins: an outage is waited out, and
+/// a service that was never there is not.
+///
+/// # Errors
+/// [`RunError::NoAnswer`], or [`RunError::NotBuilt`].
+pub async fn answer(
+    kinds: impl IntoIterator<Item = ProviderKind>,
+    host: &HostPaths,
+    sandboxes: &Path,
+) -> Result<(), RunError> {
+    for kind in kinds {
+        let provider = provider(kind, host, sandboxes.to_owned())?;
+        let Some(service) = provider.dependency() else { continue };
+        if service.check().await {
+            continue;
+        }
+        let reason = match tokio::time::timeout(PATIENCE, provider.capacity()).await {
+            // It came up between the two questions.
+            Ok(Ok(_)) => continue,
+            Ok(Err(failure)) => failure.chain(),
+            Err(_) => format!("no answer within {PATIENCE:?}"),
+        };
+        return Err(RunError::NoAnswer { kind, reason });
+    }
+    Ok(())
 }
 
 /// The disks that executions and what they leave depend on.

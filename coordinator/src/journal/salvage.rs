@@ -1,6 +1,7 @@
 //! Reading a damaged journal: every whole record, and the places between them that cannot be read.
 
 use std::fs::File;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
@@ -22,6 +23,8 @@ pub struct Salvage {
     /// The segments that count, the oldest first.
     segments: Vec<Scan>,
     missing: Vec<PathBuf>,
+    /// Newest epoch whose segment is known to have been durable.
+    newest: u32,
 }
 
 /// A place that cannot be read.
@@ -90,7 +93,9 @@ impl Salvage {
             missing.push(layout.segment(former.epoch));
         }
         segments.reverse();
-        Ok(Self { layout: layout.clone(), segments, missing })
+        let durable = durable.iter().map(|(epoch, _)| *epoch).max().unwrap_or_default();
+        let found = segments.last().map_or(0, |scan| scan.epoch);
+        Ok(Self { layout: layout.clone(), segments, missing, newest: durable.max(found) })
     }
 
     /// The places that cannot be read.
@@ -130,10 +135,29 @@ impl Salvage {
         Some(((*at, first), last))
     }
 
-    /// Whether settled items were run again.
-    pub fn has_reopened(&self) -> bool {
-        let mut openings = self.segments.iter().filter_map(|scan| scan.opening.as_ref());
-        openings.any(|(_, opened)| !opened.reopened.is_empty())
+    /// The openings of the segments that count, the oldest first, as far as they can be read.
+    pub fn every_opening(&self) -> impl Iterator<Item = &Opened> {
+        self.segments.iter().filter_map(|scan| scan.opening.as_ref()).map(|(_, opened)| opened)
+    }
+
+    /// Epochs of sittings whose opening may be lost: those of segments that are gone, or have no
+    /// readable beginning.
+    pub fn lost_openings(&self) -> Vec<RangeInclusive<u32>> {
+        let mut lost = Vec::new();
+        let mut before = 0;
+        for scan in &self.segments {
+            let last = match scan.former() {
+                None => scan.epoch,
+                Some(None) => before,
+                Some(Some(former)) if former.epoch == before => before,
+                Some(Some(_)) => scan.epoch.saturating_sub(1),
+            };
+            lost.push(before.saturating_add(1)..=last);
+            before = scan.epoch;
+        }
+        lost.push(before.saturating_add(1)..=self.newest);
+        lost.retain(|range| !range.is_empty());
+        lost
     }
 
     /// The segments that a journal made of this one replaces.

@@ -88,10 +88,16 @@ impl Survey {
     /// How often items were reopened.
     pub fn reopened(&self) -> HashMap<ItemId, u32> {
         let mut times = HashMap::new();
-        for item in self.openings().flat_map(|opened| &opened.reopened) {
+        for item in self.openings().flat_map(|o| o.reopened.iter().chain(&o.reopened_within)) {
             *times.entry(*item).or_insert(0) += 1;
         }
         times
+    }
+
+    /// Epochs of the segments in which items were reopened, ascending.
+    pub fn reopenings(&self) -> Vec<u32> {
+        let reopens = |o: &&Opened| !o.reopened.is_empty() || !o.reopened_within.is_empty();
+        self.openings().filter(reopens).map(|opened| opened.epoch).collect()
     }
 
     /// The pools that the tries of each epoch were offered to. Those of epochs before a repair are

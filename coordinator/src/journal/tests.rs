@@ -38,6 +38,7 @@ fn opened(epoch: u32, former: Option<Former>) -> Opened {
         pool: None,
         replaces: Vec::new(),
         reopened: Vec::new(),
+        reopened_within: Vec::new(),
     }
 }
 

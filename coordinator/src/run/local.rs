@@ -19,8 +19,9 @@ use rollout_worker::trial::{Finished, PhaseSink, TrialContext};
 use tokio::sync::mpsc;
 
 use super::embedded::{self, Embedded, Equipment, Sitting};
+use super::manifest::RunState;
 use super::open::Opening;
-use super::{JobPlanner, OpenError, Reopen, RunError, Taking, file, lock};
+use super::{JobPlanner, Manifest, OpenError, Reopen, RunError, Taking, file, lock};
 use crate::config::Job;
 use crate::core::Bounds;
 use crate::host::{self, HostPaths};
@@ -65,6 +66,10 @@ impl LocalJob {
             plan.adopt(former);
         }
         let plan = Arc::new(plan);
+        if reopen.is_some() || !is_over(&layout, &plan)? {
+            let kind = job.settings.environment.provider.kind();
+            host::answer([kind], &host, &layout.sandboxes()).await?;
+        }
         let opening = Opening {
             layout: layout.clone(),
             job: job.name.clone(),
@@ -93,6 +98,13 @@ impl LocalJob {
         .await;
         ran.map_err(|error| explain(error, former.as_ref(), &plan))
     }
+}
+
+/// Whether nothing of this plan is left to run: such a run needs no environment.
+fn is_over(layout: &Layout, plan: &JobPlan) -> Result<bool, RunError> {
+    let manifest = Manifest::read(layout)?;
+    let over = |m: Manifest| m.state == RunState::Completed && m.plan == plan.digest();
+    Ok(manifest.is_some_and(over))
 }
 
 /// The plan of the last sitting.

@@ -39,6 +39,9 @@ pub struct Manifest {
     pub journal: JournalHead,
     /// Files of terminal records that will not change any more.
     pub sealed: Vec<SealedRecords>,
+    /// Epochs whose sittings reopened settled items; manifests of former versions do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reopened: Option<Vec<u32>>,
     /// Digest of everything else in it; manifests of former versions have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,

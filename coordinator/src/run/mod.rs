@@ -84,6 +84,14 @@ pub enum RunError {
     /// This program was built without a provider.
     #[error("this rollout was built without the `{0}` environment")]
     NotBuilt(rollout_protocol::spec::environment::ProviderKind),
+    /// The service that environments live in gave no answer before anything was started.
+    #[error("the environment `{kind}` is not available: {reason}")]
+    NoAnswer {
+        /// The environment.
+        kind: rollout_protocol::spec::environment::ProviderKind,
+        /// The reason, and a way out.
+        reason: String,
+    },
     /// A part of the program ended although it should not.
     #[error("internal error: {0} ended unexpectedly")]
     PartEnded(&'static str),

@@ -1,12 +1,13 @@
 //! Opening a run directory: lock, replay, a new epoch.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::event::{EventKind, RunEvent};
-use rollout_protocol::id::RunId;
+use rollout_protocol::id::{ItemId, RunId};
 use rollout_protocol::record::Settlement;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::version::RUN_FORMAT;
@@ -65,6 +66,8 @@ pub struct OpenRun {
     pub(super) manifest: Option<Manifest>,
     pub(super) fence: Fence,
     pub(super) former_pools: FormerPools,
+    /// Epochs that reopened settled items.
+    pub(super) reopenings: Vec<u32>,
     pub(super) takeover: Option<Takeover>,
 }
 
@@ -198,11 +201,11 @@ fn open(
     let survey = journal::Survey::of(&layout).map_err(damaged)?;
     let (reopened, former_pools) = (survey.reopened(), survey.pools());
     let unchanged = reopen.is_none() && reopened.is_empty();
-    let sealed = manifest.as_ref().filter(|_| unchanged).map(|m| sealed_under(m, plan));
-    let records = RecordsWriter::start(&layout, epoch, sealed.unwrap_or_default())?;
-    let noted = manifest.as_ref().map(|m| (m.journal.epoch, m.journal.durable_bytes));
-    let confirmed = taken.head.map(|head| (head.epoch, head.bytes));
-    let durable: Vec<_> = noted.into_iter().chain(confirmed).collect();
+    let mut reopenings = reopenings(&survey, manifest.as_ref());
+    let sealed = manifest.as_ref().filter(|_| unchanged);
+    let sealed = sealed.map_or_else(Vec::new, |manifest| sealed_under(manifest, plan));
+    let records = RecordsWriter::start(&layout, epoch, sealed.clone())?;
+    let durable = durable_lengths(manifest.as_ref(), &taken);
 
     let settings = Settings { run: RunId::from_bytes([0; 16]), epoch, permits, retry, bounds };
     let core = Core::new(settings);
@@ -220,23 +223,23 @@ fn open(
     core.begin(run, retry);
     let former = replay.as_ref().map(|replay| replay.head);
     // A former owner may have died between a write and its sync: what is built on must not vanish.
-    if let Some(former) = former {
-        journal::persist(&layout, former.epoch).map_err(damaged)?;
-    }
-    let opened = Opened {
-        reopened: superseded.chosen().to_vec(),
-        pool,
-        ..opened(run, plan, retry, former, &taken)
-    };
-    reopen_items(&mut core, now, &opened, &mut superseded);
+    let persisted = former.map_or(Ok(()), |former| journal::persist(&layout, former.epoch));
+    persisted.map_err(damaged)?;
+    let reopened = superseded.chosen().to_vec();
+    let opened = Opened { reopened, pool, ..opened(run, plan, retry, former, &taken) };
+    core.apply(now, Record::Opened(opened.clone()), &mut Vec::new());
+    recall(&mut core, now, &opened.reopened, &mut superseded);
+    reopenings.extend((!opened.reopened.is_empty()).then_some(epoch));
     let writer = begin_epoch(&layout, now, opened)?;
+    // The manifest of this sitting must not name files that hold what was superseded.
+    let manifest = manifest.map(|manifest| Manifest { sealed, ..manifest });
     if replay.is_none() {
         send_started(events, &job, run, epoch, planner.total(), created_at);
     }
     let Taken { takeover, fence, .. } = taken;
     send_takeover(events, takeover.as_ref(), now);
     warn_of_torn_tail(replay.as_ref(), events);
-    let open = OpenRun {
+    Ok(OpenRun {
         layout,
         job,
         plan,
@@ -250,8 +253,22 @@ fn open(
         fence,
         takeover,
         former_pools,
-    };
-    Ok(open)
+        reopenings: reopenings.into_iter().collect(),
+    })
+}
+
+/// Epochs, and how much of their segments is known to be durable.
+fn durable_lengths(manifest: Option<&Manifest>, taken: &Taken) -> Vec<(u32, u64)> {
+    let noted = manifest.map(|m| (m.journal.epoch, m.journal.durable_bytes));
+    let confirmed = taken.head.map(|head| (head.epoch, head.bytes));
+    noted.into_iter().chain(confirmed).collect()
+}
+
+/// Epochs whose sittings reopened settled items. A repair joins sittings in one segment: only the
+/// manifest keeps their epochs.
+fn reopenings(survey: &journal::Survey, manifest: Option<&Manifest>) -> BTreeSet<u32> {
+    let kept = manifest.into_iter().flat_map(|m| m.reopened.iter().flatten().copied());
+    survey.reopenings().into_iter().chain(kept).collect()
 }
 
 fn send_takeover(events: &mpsc::Sender<Vec<RunEvent>>, takeover: Option<&Takeover>, at: Timestamp) {
@@ -278,12 +295,9 @@ fn check(root: &Path, changed: Vec<String>, superseded: &Superseded) -> Result<(
     if names.is_empty() { Ok(()) } else { Err(OpenError::NotSettled { root, names }) }
 }
 
-/// Takes back the settlements that an opening names.
-fn reopen_items(core: &mut Core, at: Timestamp, opened: &Opened, superseded: &mut Superseded) {
-    let mut none = Vec::new();
-    core.apply(at, Record::Opened(opened.clone()), &mut none);
-    debug_assert!(none.is_empty(), "an opening settles nothing");
-    for item in &opened.reopened {
+/// Gives items that run again the executions of the settlements that were taken back.
+fn recall(core: &mut Core, at: Timestamp, items: &[ItemId], superseded: &mut Superseded) {
+    for item in items {
         core.recall(*item, at, superseded.reopened(*item));
     }
 }
@@ -310,6 +324,7 @@ fn opened(
         takeover: taken.takeover.clone(),
         replaces: Vec::new(),
         reopened: Vec::new(),
+        reopened_within: Vec::new(),
     }
 }
 
@@ -382,12 +397,14 @@ impl<'a> Replaying<'a> {
             let total = self.planner.total();
             send_started(self.events, self.job, opened.run, self.epoch, total, at);
         }
-        if let Record::Opened(opened) = &record {
-            reopen_items(&mut self.core, at, opened, &mut self.superseded);
-            return;
-        }
+        let reopened = match &record {
+            Record::Opened(opened) => opened.reopened.clone(),
+            Record::Reopened { items, .. } => items.clone(),
+            _ => Vec::new(),
+        };
         let mut effects = std::mem::take(&mut self.effects);
         self.core.apply(at, record, &mut effects);
+        recall(&mut self.core, at, &reopened, &mut self.superseded);
         for effect in effects.drain(..) {
             if let Effect::Settled(settled) = effect {
                 let spec = self.core.settled_spec(&settled.item);

@@ -465,6 +465,8 @@ pub enum FailureKind {
     /// The request itself is wrong for good: a Dockerfile that does not build, an image that does
     /// not exist or is denied, an instruction that cannot be honoured.
     Refused,
+    /// The task needs something that this kind of environment, or its platform, does not have.
+    Unsupported,
     /// More was asked for than the platform can give.
     Resources,
     /// The host has no open files, memory or processes left just now.

@@ -77,6 +77,7 @@ impl CommandError {
 fn reason(kind: Kind) -> (Code, Class, Retry) {
     match kind {
         Kind::Refused => (Code::REFUSED, Class::Task, Retry::Permanent),
+        Kind::Unsupported => (Code::UNSUPPORTED_BY_ENVIRONMENT, Class::Task, Retry::Permanent),
         Kind::StorageExceeded => (Code::STORAGE_EXCEEDED, Class::Task, Retry::Permanent),
         Kind::Unusable => (Code::UNHEALTHY, Class::Task, Retry::Permanent),
         Kind::Resources => (Code::UNPLACEABLE, OURS, Retry::Permanent),

@@ -98,10 +98,10 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Notes where an unexpected error happened: its type does not say so.
+    /// Notes where an error happened whose type does not say so.
     pub(super) fn placed(&self, error: TrialError) -> TrialError {
-        let unexpected = error.kind == ErrorType::InternalError;
-        if unexpected { error.in_phase(self.timing.phase()) } else { error }
+        let anywhere = error.kind == ErrorType::InternalError || error.is_unsupported();
+        if anywhere { error.in_phase(self.timing.phase()) } else { error }
     }
 
     /// Between two phases: stops here when the run is drained.

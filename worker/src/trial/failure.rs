@@ -24,6 +24,9 @@ use crate::shortage::Shortage;
 type Reason = (Type, Code, Class, Retry);
 
 const OURS: Class = Class::Infrastructure;
+/// As [`TrialError::unsupported`]: seen in the environment, not in the plan.
+const UNSUPPORTED: Reason =
+    (Type::TaskInvalid, Code::UNSUPPORTED_BY_ENVIRONMENT, Class::Task, Retry::Permanent);
 const BUG: Reason = (Type::InternalError, Code::BUG, OURS, Retry::Permanent);
 
 /// An error whose message shows no secrets.
@@ -106,6 +109,7 @@ fn image(named: bool, kind: Kind) -> Reason {
     };
     match kind {
         Kind::Refused | Kind::Unusable => (failed, Code::REFUSED, Class::Task, Retry::Permanent),
+        Kind::Unsupported => UNSUPPORTED,
         Kind::Resources => resources(),
         Kind::NotPermitted => not_permitted(),
         Kind::DiskFull => (failed, Code::DISK_FULL, OURS, Retry::Transient),
@@ -126,6 +130,7 @@ fn create(kind: Kind) -> Reason {
     let failed = Type::EnvironmentStartFailed;
     match kind {
         Kind::Refused => (failed, Code::REFUSED, Class::Task, Retry::Permanent),
+        Kind::Unsupported => UNSUPPORTED,
         Kind::Resources => resources(),
         Kind::NotPermitted => not_permitted(),
         Kind::NotStarted => (failed, Code::EXEC_NOT_STARTED, OURS, Retry::Transient),
@@ -289,6 +294,7 @@ impl ScriptError {
                     // Never run it with more than it may have: that the provider cannot do it is
                     // between the task and the job.
                     Kind::Refused => (failed, Code::REFUSED, Class::Task, Retry::Permanent),
+                    Kind::Unsupported => UNSUPPORTED,
                     Kind::NotPermitted => (failed, Code::NOT_PERMITTED, OURS, Retry::Permanent),
                     kind => place(failed, kind),
                 };
@@ -313,6 +319,7 @@ fn exec(stage: Stage, kind: Kind) -> Reason {
             (failed, Code::EXEC_NOT_STARTED, class, Retry::Permanent)
         }
         Kind::Refused => (failed, Code::REFUSED, class, Retry::Permanent),
+        Kind::Unsupported => UNSUPPORTED,
         Kind::StorageExceeded => (failed, Code::STORAGE_EXCEEDED, class, Retry::Permanent),
         Kind::Gone => lost(failed),
         Kind::Unreachable => (failed, Code::UNREACHABLE, OURS, Retry::Transient),
@@ -329,6 +336,7 @@ fn exec(stage: Stage, kind: Kind) -> Reason {
 
 fn place(failed: Type, kind: Kind) -> Reason {
     match kind {
+        Kind::Unsupported => UNSUPPORTED,
         Kind::Refused | Kind::NotPermitted => (failed, Code::REFUSED, OURS, Retry::Permanent),
         // What fills the environment's storage before the tests come is the agent's doing.
         Kind::StorageExceeded => (failed, Code::STORAGE_EXCEEDED, Class::Agent, Retry::Permanent),
@@ -452,6 +460,7 @@ pub(super) fn panicked(message: &str, phase: Phase, redactor: &Redactor) -> Tria
 pub(super) fn teardown(failure: &Failure, redactor: &Redactor) -> TrialError {
     let code = match failure.kind {
         Kind::Refused => Code::REFUSED,
+        Kind::Unsupported => Code::UNSUPPORTED_BY_ENVIRONMENT,
         Kind::NotPermitted => Code::NOT_PERMITTED,
         Kind::Unreachable => Code::UNREACHABLE,
         Kind::TimedOut => Code::TIMED_OUT,

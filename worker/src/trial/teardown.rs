@@ -68,7 +68,10 @@ async fn destroy(environment: &dyn Environment) -> Result<(), Failure> {
     loop {
         let removing = within(DESTROY_LIMIT, "removing the environment", environment.destroy());
         let Err(failure) = guarded(removing).await else { return Ok(()) };
-        let hopeless = matches!(failure.kind, FailureKind::Refused | FailureKind::NotPermitted);
+        let hopeless = matches!(
+            failure.kind,
+            FailureKind::Refused | FailureKind::Unsupported | FailureKind::NotPermitted
+        );
         match waits.next() {
             Some(wait) if !hopeless => tokio::time::sleep(*wait).await,
             _ => return Err(failure),

@@ -3,7 +3,7 @@
 use rollout_protocol::limits::TRIES_PER_ITEM;
 use rollout_protocol::retry::RetryPolicy;
 
-use super::super::fields::Field;
+use super::super::fields::{Field, Fields};
 use super::super::problem::ErrorKind;
 
 /// Longest wait between two tries, milliseconds: a day.
@@ -33,11 +33,7 @@ pub(crate) fn read(field: &Field<'_>) -> RetryPolicy {
             .take("multiplier")
             .number("a number from 1 to 1000", |v| (1.0..=1000.0).contains(&v))
             .unwrap_or(default.multiplier),
-        max_park_sec: fields
-            .take("max_park_sec")
-            .integer(&(0..=LONGEST_PARK_SEC))
-            .and_then(|sec| u32::try_from(sec).ok())
-            .unwrap_or(default.max_park_sec),
+        max_park_sec: max_park_sec(&mut fields),
     };
     if policy.max_delay_ms < policy.initial_delay_ms {
         let found = format!("a cap of {} ms", policy.max_delay_ms);
@@ -46,6 +42,13 @@ pub(crate) fn read(field: &Field<'_>) -> RetryPolicy {
     }
     fields.finish();
     policy
+}
+
+/// Longest wait for a service that gives no answer, seconds.
+pub(crate) fn max_park_sec(fields: &mut Fields<'_>) -> u32 {
+    let sec = fields.take("max_park_sec").integer(&(0..=LONGEST_PARK_SEC));
+    let sec = sec.and_then(|sec| u32::try_from(sec).ok());
+    sec.unwrap_or_else(|| RetryPolicy::default().max_park_sec)
 }
 
 #[cfg(test)]

@@ -108,6 +108,13 @@ const KEYS: &[Key] = &[
     key("environment.cpus", "number", "1", "Processors; fractions are rounded up."),
     key("environment.memory_mb", "integer", "2048", "Memory, MiB."),
     key("environment.storage_mb", "integer", "10240", "Storage, MiB."),
+    key("retry", "table", "", "Retry of infrastructure failures."),
+    key(
+        "retry.max_park_sec",
+        "integer",
+        "900",
+        "Longest wait for an engine, registry or store that gives no answer, s; 0 does not wait.",
+    ),
     key("limits", "table", "", "Commands at once, over all workers."),
     key("limits.sweep_max_parallel", "integer", "", "Sweeps."),
     key(

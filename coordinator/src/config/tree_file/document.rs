@@ -18,6 +18,7 @@ const FREE: &[&str] = &[
     "keep_rejected_worktrees",
     "keep_failed_artifacts",
     "limits",
+    "retry",
 ];
 
 /// The search in the form of its file, defaults filled in, without the place of its directory.
@@ -54,6 +55,7 @@ pub fn document(tree: &TreeFile) -> Value {
             "llm_max_inflight": tree.limits.inflight,
             "llm_rate_limit": tree.limits.starts_per_minute,
         },
+        "retry": { "max_park_sec": tree.max_park_sec },
         "budgets": {
             "evals": tree.budgets.evals,
             "seconds": tree.budgets.seconds,

@@ -12,7 +12,9 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-use super::elements::names;
+use rollout_protocol::retry::RetryPolicy;
+
+use super::elements::{names, retry};
 use super::fields::{Field, Fields, Reader, UnknownKeys};
 use super::problem::{ErrorKind, Problems};
 use super::{job_file, read};
@@ -59,6 +61,8 @@ pub struct TreeFile {
     pub environment: Place,
     /// `limits`.
     pub limits: Limits,
+    /// `retry.max_park_sec`: longest wait of an eval for a service that gives no answer, seconds.
+    pub max_park_sec: u32,
     /// `budgets`.
     pub budgets: Budgets,
     /// `keep_rejected_worktrees`.
@@ -151,6 +155,7 @@ fn tree(file: &Path, fields: &mut Fields<'_>, options: &TreeOptions<'_>) -> Tree
         commands: commands::read(&fields.take("commands"), &default),
         environment,
         limits: limits(&fields.take("limits")),
+        max_park_sec: max_park_sec(&fields.take("retry")),
         budgets: budgets(&fields.take("budgets"), &evals),
         keep_rejected_worktrees: fields.take("keep_rejected_worktrees").bool().unwrap_or(false),
         keep_failed_artifacts: fields.take("keep_failed_artifacts").bool().unwrap_or(false),
@@ -198,6 +203,14 @@ fn root_commit(field: &Field<'_>) -> String {
 /// A whole number of at least `least`.
 fn count(field: &Field<'_>, least: u64) -> Option<u32> {
     field.integer(&(least..=MOST)).and_then(|n| u32::try_from(n).ok())
+}
+
+/// The wait of `retry`. How often evals are tried again, `eval_retries` says.
+fn max_park_sec(field: &Field<'_>) -> u32 {
+    let Some(mut fields) = field.mapping() else { return RetryPolicy::default().max_park_sec };
+    let sec = retry::max_park_sec(&mut fields);
+    fields.finish();
+    sec
 }
 
 fn limits(field: &Field<'_>) -> Limits {

@@ -134,6 +134,7 @@ fn what_decides_may_not_change() {
         differences(&before, &now)
     };
     assert_eq!(change("max_parallel_evals: 9\nlimits: {llm_max_inflight: 2}"), [""; 0]);
+    assert_eq!(change("retry: {max_park_sec: 5}"), [""; 0]);
     assert_eq!(change("sweep_config_limit: 5"), ["sweep_config_limit: null is now 5"]);
     assert_eq!(change("budgets: {evals: 3}"), ["budgets.evals: null is now 3"]);
 }
@@ -214,5 +215,24 @@ fn resources_are_figures_of_an_environment() {
     ] {
         let (_, faults) = read(&with(figures), TreeOverrides::default());
         assert_eq!(faults, [(key.to_owned(), kind)]);
+    }
+}
+
+#[test]
+fn park_time_is_read_from_retry_and_shown_in_the_document() {
+    assert_eq!(good(SMALL).max_park_sec, 900);
+    for sec in [0, 60, 604_800] {
+        let tree = good(&format!("{SMALL}retry: {{max_park_sec: {sec}}}\n"));
+        assert_eq!(tree.max_park_sec, sec);
+        assert_eq!(tree_document(&tree)["retry"]["max_park_sec"], sec);
+    }
+    for (text, key, kind) in [
+        ("{max_park_sec: -1}", "retry.max_park_sec", ErrorKind::BadValue),
+        ("{max_park_sec: 604801}", "retry.max_park_sec", ErrorKind::BadValue),
+        ("{max_park_sec: soon}", "retry.max_park_sec", ErrorKind::WrongType),
+        ("{max_attempts: 2}", "retry.max_attempts", ErrorKind::UnknownKey),
+    ] {
+        let (_, faults) = read(&format!("{SMALL}retry: {text}\n"), TreeOverrides::default());
+        assert_eq!(faults, [(key.to_owned(), kind)], "{text}");
     }
 }

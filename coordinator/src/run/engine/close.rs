@@ -48,6 +48,7 @@ impl<P: Planner> Engine<P> {
             in_flight: run.core.in_flight() as u64,
             journal: JournalHead { epoch: head.epoch, durable_bytes: head.bytes },
             sealed,
+            reopened: Some(run.reopenings.clone()),
             digest: None,
         }
     }

@@ -22,8 +22,8 @@ use rollout_worker::supervise;
 use serde::Deserialize;
 
 use super::RepairError;
-use super::replica::Replica;
-use crate::core::{NamedItem, Record};
+use super::replica::{Out, Replica};
+use crate::core::{NamedItem, Opened, Record};
 use crate::journal::Layout;
 use crate::report::files::layout::RESULT;
 use crate::run::Manifest;
@@ -31,8 +31,8 @@ use crate::run::Manifest;
 /// Directories below a run directory that lead to a trial's: agent, dataset, trial.
 const DEPTH: usize = 4;
 
-/// A restored result: its item, the records that say it, and what proves it.
-pub(super) type Restored = (ItemId, Vec<Record>, &'static str);
+/// A restored result: its item, and what proves it.
+pub(super) type Restored = (ItemId, &'static str);
 
 /// Everything known beside the journal.
 #[derive(Debug)]
@@ -42,6 +42,9 @@ pub(super) struct Evidence {
     reports: BTreeMap<ItemId, BTreeMap<(TryId, ExecId), Report>>,
     /// Settlements in sealed files.
     sealed: BTreeMap<ItemId, Settlement>,
+    /// Epoch of the manifest that names them, 0 when an earlier version wrote it: that may name
+    /// files of before a reopening.
+    sealed_by: u32,
 }
 
 /// The part of a trial's result file that names its record.
@@ -53,6 +56,11 @@ struct Named {
 }
 
 impl Evidence {
+    /// Nothing.
+    pub(super) fn none(run: RunId) -> Self {
+        Self { run, reports: BTreeMap::new(), sealed: BTreeMap::new(), sealed_by: 0 }
+    }
+
     /// Looks for everything that proves a result.
     pub(super) async fn gather(
         run: RunId,
@@ -73,8 +81,9 @@ impl Evidence {
             (settlements, intact, named)
         })
         .await;
-        let (reports, sealed) = (BTreeMap::new(), BTreeMap::new());
-        let mut evidence = Self { run, reports, sealed };
+        let told = manifest.filter(|manifest| manifest.reopened.is_some());
+        let sealed_by = told.map_or(0, |manifest| manifest.epoch);
+        let mut evidence = Self { sealed_by, ..Self::none(run) };
         let mut blobs: BTreeSet<Digest> = BTreeSet::new();
         for (file, settlement) in settlements {
             let by = settlement.by.as_ref();
@@ -114,41 +123,94 @@ impl Evidence {
         Ok(())
     }
 
-    /// Applies what is proven of items without a settlement, and says what settled any of them.
-    pub(super) fn restore(self, replica: &mut Replica, at: Timestamp) -> Vec<Restored> {
-        let mut restored = Vec::new();
-        for (item, reports) in self.reports {
-            if replica.is_settled(&item) {
-                continue;
-            }
-            let records = reports.into_values();
-            let records = records.map(|report| Record::Recovered { report: Box::new(report) });
-            let records = apply(records.collect(), replica, at);
-            if replica.is_settled(&item) {
-                restored.push((item, records, "the blob store"));
+    /// Settles items that a sitting reopens and whose settlement is lost, by what is proven of the
+    /// tries before that sitting: it becomes their former result.
+    pub(super) fn settle_before(
+        &self,
+        opened: &Opened,
+        replica: &mut Replica,
+        at: Timestamp,
+        out: Out<'_>,
+    ) {
+        for item in &opened.reopened {
+            if !replica.is_settled(item) {
+                let tries = replica.reopened_at(item)..opened.epoch;
+                self.apply(item, replica, at, out, |_, try_id| tries.contains(&try_id.epoch));
             }
         }
-        for (item, settlement) in self.sealed {
-            if let Some(record) = of_sealed(self.run, &settlement, replica)
-                && !replica.is_settled(&item)
+    }
+
+    /// Applies what is proven of items without a settlement, and of settled ones that were reopened
+    /// after it; the items whose result is restored, and what proves it.
+    pub(super) fn restore(
+        &self,
+        replica: &mut Replica,
+        at: Timestamp,
+        out: Out<'_>,
+    ) -> Vec<Restored> {
+        let mut restored = Vec::new();
+        for item in self.reports.keys() {
+            let former = replica.standing(item);
+            let floor = replica.reopened_at(item);
+            let counts = |replica: &Replica, try_id: TryId| {
+                let settled = replica.is_settled(item);
+                try_id.epoch >= floor
+                    && (!settled || replica.lost_reopening(item, try_id).is_some())
+            };
+            self.apply(item, replica, at, out, counts);
+            if replica.is_settled(item) && replica.standing(item) != former {
+                restored.push((*item, "the blob store"));
+            }
+        }
+        for (item, settlement) in &self.sealed {
+            let as_of = self.as_of(settlement);
+            // Of two results the sealed one is the newer: the item was reopened between them.
+            if let Some(standing) = replica.standing(item)
+                && let Some(by) = &settlement.by
+                && by.try_id.epoch > standing.epoch
             {
-                let records = apply(vec![record], replica, at);
-                if replica.is_settled(&item) {
-                    restored.push((item, records, "a sealed file of records"));
+                let (epoch, items) = (by.try_id.epoch, vec![*item]);
+                replica.apply(at, Record::Reopened { epoch, items }, out);
+            }
+            if !replica.is_settled(item)
+                && replica.reopened_at(item) <= as_of
+                && let Some(record) = of_sealed(self.run, settlement, replica)
+            {
+                replica.apply(at, record, out);
+                if replica.is_settled(item) {
+                    restored.push((*item, "a sealed file of records"));
                 }
+            }
+            let by = settlement.by.as_ref().map(|by| by.exec);
+            if replica.standing(item).is_some_and(|standing| standing.exec == by) {
+                replica.prove(item, as_of);
             }
         }
         restored
     }
-}
 
-/// Applies records; those and the offers that they need.
-fn apply(records: Vec<Record>, replica: &mut Replica, at: Timestamp) -> Vec<Record> {
-    let mut applied = Vec::new();
-    for record in records {
-        replica.apply(at, record, &mut |_, record| applied.push(record.clone()));
+    /// Applies the reports of an item that count at their turn, in the order of their tries.
+    fn apply(
+        &self,
+        item: &ItemId,
+        replica: &mut Replica,
+        at: Timestamp,
+        out: Out<'_>,
+        counts: impl Fn(&Replica, TryId) -> bool,
+    ) {
+        for ((try_id, _), report) in self.reports.get(item).into_iter().flatten() {
+            if counts(replica, *try_id) {
+                let report = Box::new(report.clone());
+                replica.apply(at, Record::Recovered { report }, out);
+            }
+        }
     }
-    applied
+
+    /// The newest sitting in which a sealed settlement is known to have counted.
+    fn as_of(&self, settlement: &Settlement) -> u32 {
+        let by = settlement.by.as_ref().map_or(0, |by| by.try_id.epoch);
+        self.sealed_by.max(by)
+    }
 }
 
 /// The record that leads to a sealed settlement again.

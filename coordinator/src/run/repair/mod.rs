@@ -3,11 +3,16 @@
 //! A place of the journal in which one bit changed is restored as it was: the checksum of its record
 //! says which. Otherwise a new segment takes the place of the journal, with every record that is
 //! whole, and behind them the results that the blob store or a sealed file of records proves.
-//! Nothing is invented: a trial whose result nothing proves is owed again. Files that
+//! Nothing is invented: a trial whose result nothing proves is owed again, and so is one whose result
+//! may be from before a retry whose record is lost. Files that
 //! are changed are copied before, or moved, into a directory of its own.
 
+mod doubts;
 mod evidence;
+mod history;
 mod replica;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::collections::HashMap;
@@ -22,11 +27,11 @@ use rollout_worker::supervise;
 use tokio::sync::mpsc;
 
 use self::evidence::Evidence;
-use self::replica::Replica;
+use self::history::{History, Told};
 use super::local::former_plan;
 use super::lock::{LockError, Patience, RunLock, host_name};
 use super::{Manifest, RunError};
-use crate::core::{Opened, Record};
+use crate::core::Opened;
 use crate::journal::{Damage, JournalError, Layout, Salvage};
 use crate::plan::JobPlan;
 
@@ -60,6 +65,8 @@ pub struct Repaired {
     pub settled: usize,
     /// Trials that the journal names and that have no result: they are owed.
     pub owed: Vec<String>,
+    /// Trials whose result may be from before a retry whose record is lost: they run again.
+    pub doubtful: Vec<String>,
     /// Where copies of what was changed are.
     pub copies: Option<PathBuf>,
 }
@@ -82,15 +89,6 @@ pub enum RepairError {
     /// Nothing says which run it is.
     #[error("cannot repair {}: neither journal nor manifest names its run", root.display())]
     Unknown {
-        /// The run directory.
-        root: PathBuf,
-    },
-    /// Trials were run again: which of their results count would be lost.
-    #[error(
-        "cannot repair {}: trials of it were run again, and which of their results count cannot be kept; start the job under another name",
-        root.display()
-    )]
-    Reopened {
         /// The run directory.
         root: PathBuf,
     },
@@ -129,34 +127,44 @@ pub async fn repair(request: Request) -> Result<Repaired, RepairError> {
         return Ok(repaired);
     }
     let run = found.run()?;
-    let (mut replica, found) = supervise::blocking(move || {
-        let mut replica = Replica::default();
-        found.salvage.records(|at, record| replica.apply(at, record, &mut |_, _| {}))?;
-        Ok::<_, JournalError>((replica, found))
+    let evidence = match repaired.exact {
+        true => Evidence::none(run),
+        false => {
+            let (store, manifest) = (store.as_deref(), found.manifest.as_ref());
+            Evidence::gather(run, &layout, store, manifest).await?
+        }
+    };
+    supervise::blocking(move || {
+        let (at, epoch) = (Timestamp::now(), lock.epoch());
+        let history = History { found: &found, evidence: &evidence, at, epoch };
+        let told = history.tell(&mut |_, _| {})?;
+        repaired.tell(&told, &found.names());
+        if !dry_run {
+            repaired.copies = Some(match repaired.exact {
+                true => write::mend(&found)?,
+                false => {
+                    let opening = found.opening(epoch, run, told.reopenings.clone())?;
+                    write::rebuild(&history, opening, &told)?
+                }
+            });
+        }
+        Ok(repaired)
     })
-    .await?;
-    let mut restored = Vec::new();
-    if !repaired.exact {
-        let evidence = Evidence::gather(run, &layout, store.as_deref(), found.manifest.as_ref());
-        restored = evidence.await?.restore(&mut replica, Timestamp::now());
+    .await
+}
+
+impl Repaired {
+    /// Takes the end of the run's history.
+    fn tell(&mut self, told: &Told, names: &HashMap<ItemId, String>) {
+        let name = |item: &ItemId| names.get(item).cloned().unwrap_or_else(|| item.to_string());
+        self.restored = told.restored.iter().map(|(item, proof)| (name(item), *proof)).collect();
+        self.settled = told.settled;
+        self.doubtful = told.doubtful.iter().map(name).collect();
+        self.doubtful.sort_unstable();
+        let owed = told.owed.iter().filter(|item| told.doubtful.binary_search(item).is_err());
+        self.owed = owed.map(name).collect();
+        self.owed.sort_unstable();
     }
-    let names = found.names();
-    let name = |item: &ItemId| names.get(item).cloned().unwrap_or_else(|| item.to_string());
-    repaired.restored = restored.iter().map(|(item, _, how)| (name(item), *how)).collect();
-    repaired.settled = replica.settled();
-    repaired.owed = replica.owed().iter().map(name).collect();
-    repaired.owed.sort_unstable();
-    if !dry_run {
-        let records: Vec<Record> =
-            restored.into_iter().flat_map(|(_, records, _)| records).collect();
-        let exact = repaired.exact;
-        let copies = supervise::blocking(move || match exact {
-            true => write::mend(&found),
-            false => write::rebuild(&found, lock.epoch(), run, &records, replica.settled()),
-        });
-        repaired.copies = Some(copies.await?);
-    }
-    Ok(repaired)
 }
 
 /// The readable parts of a run directory.
@@ -214,15 +222,25 @@ impl Found {
     }
 
     /// The first record of a journal that replaces this one, and its time.
-    fn opening(&self, epoch: u32, run: RunId) -> Result<(Timestamp, Opened), RepairError> {
-        if self.salvage.has_reopened() {
-            return Err(RepairError::Reopened { root: self.layout.root().to_owned() });
-        }
+    fn opening(
+        &self,
+        epoch: u32,
+        run: RunId,
+        reopened_within: Vec<ItemId>,
+    ) -> Result<(Timestamp, Opened), RepairError> {
         let replaces = self.salvage.replaces();
         let owner = format!("{} pid {}", host_name(), std::process::id());
         if let Some(((at, _), last)) = self.salvage.openings() {
-            let opened =
-                Opened { epoch, owner, former: None, takeover: None, replaces, ..last.clone() };
+            let opened = Opened {
+                epoch,
+                owner,
+                former: None,
+                takeover: None,
+                replaces,
+                reopened: Vec::new(),
+                reopened_within,
+                ..last.clone()
+            };
             return Ok((at, opened));
         }
         let root = || self.layout.root().to_owned();
@@ -242,6 +260,7 @@ impl Found {
             takeover: None,
             replaces,
             reopened: Vec::new(),
+            reopened_within,
         };
         Ok((manifest.created_at, opened))
     }

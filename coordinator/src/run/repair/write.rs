@@ -4,11 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::Timestamp;
-use rollout_protocol::id::RunId;
 
-use super::replica::Replica;
+use super::history::{History, Told};
 use super::{Found, RepairError};
-use crate::core::Record;
+use crate::core::Opened;
 use crate::journal::Rebuild;
 use crate::run::manifest::JournalHead;
 use crate::run::{Manifest, RunError, file};
@@ -27,37 +26,40 @@ pub(super) fn mend(found: &Found) -> Result<PathBuf, RepairError> {
 
 /// Puts one whole segment in the place of the journal.
 pub(super) fn rebuild(
-    found: &Found,
-    epoch: u32,
-    run: RunId,
-    restored: &[Record],
-    settled: usize,
+    history: &History<'_>,
+    opening: (Timestamp, Opened),
+    told: &Told,
 ) -> Result<PathBuf, RepairError> {
+    let found = history.found;
     let copies = copies(found.layout.root())?;
     let manifest = found.layout.manifest();
     if manifest.exists() {
         copy(&manifest, &copies)?;
     }
-    let (at, opened) = found.opening(epoch, run)?;
+    let (at, opened) = opening;
+    let (epoch, reopens) = (opened.epoch, !opened.reopened_within.is_empty());
     let mut rebuild = Rebuild::create(&found.layout, at, opened)?;
     let mut written = Ok(());
-    let mut write = |at: Timestamp, record: &Record| {
+    history.tell(&mut |at, record| {
         if written.is_ok() {
             written = rebuild.record(at, record);
         }
-    };
-    let mut replica = Replica::default();
-    found.salvage.records(|at, record| replica.apply(at, record, &mut write))?;
-    let now = Timestamp::now();
-    restored.iter().for_each(|record| write(now, record));
+    })?;
     written?;
     let head = rebuild.finish()?;
     set_documents_aside(found, &copies)?;
     if let Some(manifest) = &found.manifest {
-        let journal = JournalHead { epoch: head.epoch, durable_bytes: head.bytes };
-        // Its sealed files of records may have another order than the journal now.
-        let (sealed, settled) = (Vec::new(), settled as u64);
-        let manifest = Manifest { epoch, settled, journal, sealed, ..manifest.clone() };
+        let former = manifest.reopened.iter().flatten().copied();
+        let reopened = former.chain(reopens.then_some(epoch)).collect();
+        let manifest = Manifest {
+            epoch,
+            settled: told.settled as u64,
+            journal: JournalHead { epoch: head.epoch, durable_bytes: head.bytes },
+            // Its sealed files of records may have another order than the journal now.
+            sealed: Vec::new(),
+            reopened: Some(reopened),
+            ..manifest.clone()
+        };
         manifest.write(&found.layout)?;
     }
     set_segments_aside(found, epoch, &copies)?;

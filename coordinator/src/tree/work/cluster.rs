@@ -74,7 +74,8 @@ impl Cluster {
         let sitting = Sitting {
             opening: opening(&tree, taking, self.bounds),
             planner: EvalPlanner::new(Arc::clone(&asked), self.plan.needs(), directory.clone())
-                .limited(tickets.clone()),
+                .limited(tickets.clone())
+                .parking(tree.max_park_sec),
             dispatch: self.dispatch,
             store: Arc::clone(&self.store),
             pool: self.pool,

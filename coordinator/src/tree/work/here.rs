@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rollout_protocol::event::RunEvent;
+use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::BlobStore;
@@ -54,9 +55,12 @@ impl Local {
         let Self { opening: search, taking, store, host, environment, fail_unable, .. } = self;
         let Self { stops, progress, .. } = self;
         let tree = search.tree.clone();
+        let directory = Directory::new(tree.run_dir());
+        if search.rerun_evals || !directory.read()?.is_some_and(|manifest| manifest.state.stopped) {
+            host::answer(kinds(&tree), &host, &directory.layout().sandboxes()).await?;
+        }
         let plan = Plan::new(&tree, Arc::clone(&store)).await?;
         let (asked, told) = Asked::new();
-        let directory = Directory::new(tree.run_dir());
         let commands = tree.commands.named().map(|(_, command)| command);
         let variables = variables(commands, environment);
         let (stops, engine_stops, _passing) = Stops::fork(stops);
@@ -67,7 +71,8 @@ impl Local {
         let engine = embedded::run(Embedded {
             opening: opening(&tree, taking, Bounds::default()),
             planner: EvalPlanner::new(Arc::clone(&asked), plan.needs(), directory.clone())
-                .limited(tickets.clone()),
+                .limited(tickets.clone())
+                .parking(tree.max_park_sec),
             store: Arc::clone(&store),
             slots: tree.search.max_parallel_evals,
             events,
@@ -146,6 +151,11 @@ pub(super) fn variables<'a>(
     TrialVariables::select(names.iter().map(String::as_str), environment)
 }
 
+/// The environments of all commands.
+fn kinds(tree: &TreeFile) -> BTreeSet<ProviderKind> {
+    tree.commands.named().map(|(_, command)| command.place.provider.kind()).collect()
+}
+
 fn equip(
     tree: &TreeFile,
     layout: &Layout,
@@ -154,8 +164,7 @@ fn equip(
     variables: TrialVariables,
 ) -> impl FnOnce(&Path) -> Result<Equipment, RunError> + Send + use<> {
     // Former sittings may have left environments of ideas, too.
-    let kinds = tree.commands.named().map(|(_, command)| command.place.provider.kind());
-    let kinds: BTreeSet<_> = kinds.collect();
+    let kinds = kinds(tree);
     let sandboxes = layout.sandboxes();
     move |worker_dir: &Path| {
         let providers = kinds.into_iter().map(|kind| {

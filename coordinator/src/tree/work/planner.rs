@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ItemId, RunId, TryId};
+use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::wire::command::Selection;
 use rollout_protocol::wire::offer::{Offer, Pacing, SizeClass, Work};
@@ -25,12 +26,22 @@ pub struct EvalPlanner {
     directory: Directory,
     former: OnceLock<Former>,
     tickets: Option<Arc<Tickets>>,
+    /// Longest wait of an eval for a service that gives no answer, seconds; the usual one if absent.
+    max_park_sec: Option<u32>,
 }
 
 impl EvalPlanner {
     /// Hands out what is asked for there.
     pub fn new(asked: Arc<Asked>, needs: Needs, directory: Directory) -> Self {
-        Self { asked, needs: [needs], directory, former: OnceLock::new(), tickets: None }
+        let (former, tickets) = (OnceLock::new(), None);
+        Self { asked, needs: [needs], directory, former, tickets, max_park_sec: None }
+    }
+
+    /// Has evals wait so long for a service that gives no answer.
+    #[must_use]
+    pub fn parking(self, max_park_sec: u32) -> Self {
+        let usual = RetryPolicy::default().max_park_sec;
+        Self { max_park_sec: Some(max_park_sec).filter(|sec| *sec != usual), ..self }
     }
 
     /// Has some of their commands wait for tickets.
@@ -84,7 +95,8 @@ impl Planner for EvalPlanner {
     fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer {
         let spec = self.at(ordinal).spec;
         let tickets = self.tickets.as_ref().map(|tickets| tickets.asked_for());
-        let pacing = Pacing { tickets: tickets.unwrap_or_default(), ..Pacing::default() };
+        let tickets = tickets.unwrap_or_default();
+        let pacing = Pacing { tickets, max_park_sec: self.max_park_sec, ..Pacing::default() };
         let class = self.class();
         Offer { run, item, try_id, spec, class, work: Work::Eval, pacing }
     }

@@ -47,7 +47,7 @@ impl FailedBuilds {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = known.get(key)?;
         let mut last = failed.last.clone();
-        if last.kind == FailureKind::Refused {
+        if matches!(last.kind, FailureKind::Refused | FailureKind::Unsupported) {
             return Some(last);
         }
         if failed.builds < BUILDS_PER_RUN {

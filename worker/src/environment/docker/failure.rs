@@ -50,8 +50,10 @@ fn of_answer(status: u16, message: &str) -> FailureKind {
 
 /// Kinds that show in the text whatever the status is.
 fn of_text(message: &str) -> Option<FailureKind> {
-    const RESOURCES: [&str; 3] =
-        ["Range of CPUs", "Minimum memory limit", "could not select device driver"];
+    const RESOURCES: [&str; 2] = ["Range of CPUs", "Minimum memory limit"];
+    // No graphics processors, and images of another system.
+    const UNSUPPORTED: [&str; 2] =
+        ["could not select device driver", "cannot be used on this platform"];
     const NOT_STARTED: [&str; 4] = [
         "OCI runtime create failed",
         "failed to create shim",
@@ -73,6 +75,8 @@ fn of_text(message: &str) -> Option<FailureKind> {
         Some(kind)
     } else if message.contains("unable to find user") || message.contains("unable to find group") {
         Some(FailureKind::Refused)
+    } else if UNSUPPORTED.iter().any(|text| message.contains(text)) {
+        Some(FailureKind::Unsupported)
     } else if RESOURCES.iter().any(|text| message.contains(text)) {
         Some(FailureKind::Resources)
     } else if NOT_STARTED.iter().any(|text| message.contains(text)) {
@@ -224,7 +228,12 @@ mod tests {
             (404, "No such image: nope:1", Refused),
             (409, "Container abc is not running", NotStarted),
             (409, "removal of container abc is already in progress", Service),
-            (500, "could not select device driver \"\" with capabilities: [[gpu]]", Resources),
+            (500, "could not select device driver \"\" with capabilities: [[gpu]]", Unsupported),
+            (
+                400,
+                "image operating system \"windows\" cannot be used on this platform",
+                Unsupported,
+            ),
             (400, "unable to find user nobodyy: no matching entries in passwd file", Refused),
             (500, "OCI runtime create failed: runc did not terminate", NotStarted),
             (500, "mkdir /var/lib/docker/x: no space left on device", DiskFull),

@@ -67,7 +67,7 @@ pub(super) fn is_open(policy: &NetworkPolicy) -> Result<bool, Failure> {
         NetworkPolicy::Allowlist(_) => {
             let text = "single hosts cannot be allowed: that needs a proxy that nothing in the \
                         container can go around";
-            Err(Failure::new(FailureKind::Refused, text))
+            Err(Failure::new(FailureKind::Unsupported, text))
         }
     }
 }
@@ -94,7 +94,7 @@ impl Container {
         if self.network.fixed {
             let text = "an environment with services beside it keeps the network that it was made \
                         with: what it may reach cannot differ between phases";
-            return Err(Failure::new(FailureKind::Refused, text));
+            return Err(Failure::new(FailureKind::Unsupported, text));
         }
         // Whoever drops this future leaves it unknown.
         *now = None;

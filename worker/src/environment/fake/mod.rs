@@ -434,7 +434,7 @@ fn can_hold(policy: &NetworkPolicy) -> Result<(), Failure> {
     match policy {
         NetworkPolicy::Public | NetworkPolicy::NoNetwork => Ok(()),
         NetworkPolicy::Allowlist(_) => {
-            Err(Failure::new(FailureKind::Refused, "single hosts cannot be allowed"))
+            Err(Failure::new(FailureKind::Unsupported, "single hosts cannot be allowed"))
         }
     }
 }

@@ -10,7 +10,7 @@ use super::{brief, error, logs, run, secondary, verdict};
 use crate::environment::FailureKind;
 use crate::environment::fake::{At, Call, Effect};
 
-const KINDS: [FailureKind; 14] = [
+const KINDS: [FailureKind; 15] = [
     FailureKind::Refused,
     FailureKind::Resources,
     FailureKind::Exhausted,
@@ -25,6 +25,7 @@ const KINDS: [FailureKind; 14] = [
     FailureKind::LeftBehind,
     FailureKind::Bug,
     FailureKind::Unusable,
+    FailureKind::Unsupported,
 ];
 
 /// The calls of a good trial, and the phase that each belongs to.
@@ -51,7 +52,8 @@ fn check(rig: &Rig, at: usize, effect: Effect, draft: &Draft) {
     let what = format!("{call:?} in {phase}: {effect:?}");
     assert_eq!(rig.provider.calls()[at], call, "{what}");
     // A removal that is refused is not tried again.
-    let hopeless = [FailureKind::Refused, FailureKind::NotPermitted].map(Effect::Fail);
+    let hopeless = [FailureKind::Refused, FailureKind::Unsupported, FailureKind::NotPermitted]
+        .map(Effect::Fail);
     let leaked = phase == Phase::Teardown && hopeless.contains(&effect);
     assert_eq!(rig.provider.leaked().len(), usize::from(leaked), "{what}");
     assert_eq!(rig.provider.busy(), Vec::<String>::new(), "{what}");
@@ -100,7 +102,7 @@ async fn every_call_works_but_its_answer_is_a_failure() {
 }
 
 /// Calls of a good trial with the errors of every kind of failure in them, as data.
-const ERRORS: [(usize, [&str; 14]); 5] = [
+const ERRORS: [(usize, [&str; 15]); 5] = [
     (
         0,
         [
@@ -118,6 +120,7 @@ const ERRORS: [(usize, [&str; 14]); 5] = [
             "environment_image_pull_failed provider_error infrastructure transient",
             "internal_error bug infrastructure permanent",
             "environment_image_pull_failed refused task permanent",
+            "task_invalid unsupported_by_environment task permanent",
         ],
     ),
     (
@@ -137,6 +140,7 @@ const ERRORS: [(usize, [&str; 14]); 5] = [
             "environment_start_failed provider_error infrastructure transient",
             "internal_error bug infrastructure permanent",
             "environment_start_failed unhealthy task permanent",
+            "task_invalid unsupported_by_environment task permanent",
         ],
     ),
     (
@@ -156,6 +160,7 @@ const ERRORS: [(usize, [&str; 14]); 5] = [
             "agent_execution_failed provider_error infrastructure transient",
             "internal_error bug infrastructure permanent",
             "agent_execution_failed exec_not_started agent permanent",
+            "task_invalid unsupported_by_environment task permanent",
         ],
     ),
     (
@@ -175,6 +180,7 @@ const ERRORS: [(usize, [&str; 14]); 5] = [
             "verifier_failed provider_error infrastructure transient",
             "internal_error bug infrastructure permanent",
             "verifier_failed refused agent permanent",
+            "task_invalid unsupported_by_environment task permanent",
         ],
     ),
     (
@@ -194,6 +200,7 @@ const ERRORS: [(usize, [&str; 14]); 5] = [
             "verifier_failed provider_error infrastructure transient",
             "internal_error bug infrastructure permanent",
             "verifier_failed exec_not_started verifier permanent",
+            "task_invalid unsupported_by_environment task permanent",
         ],
     ),
 ];

@@ -183,6 +183,22 @@ async fn each_phase_reaches_what_it_may() {
 }
 
 #[tokio::test]
+async fn network_that_the_environment_does_not_have_is_unsupported_in_its_phase() {
+    let phases = [Phase::AgentExecution, Phase::Verification];
+    for (nth, phase) in phases.into_iter().enumerate() {
+        let mut rig = Rig::new().await;
+        rig.harbor();
+        rig.task.steps[0].agent.network = Some(NetworkPolicy::NoNetwork);
+        let effect = Effect::Fail(FailureKind::Unsupported);
+        rig.provider.fault(At::Nth(Call::SetNetwork, nth), effect);
+        let draft = run(&rig).await;
+        let error = error(&draft);
+        assert_eq!(brief(error), "task_invalid unsupported_by_environment task permanent");
+        assert_eq!((error.is_unsupported(), error.phase), (true, phase));
+    }
+}
+
+#[tokio::test]
 async fn a_network_that_cannot_be_had_fails_its_phase() {
     for (kind, reason) in [
         (FailureKind::Refused, "refused task permanent"),

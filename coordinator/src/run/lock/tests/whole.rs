@@ -71,6 +71,7 @@ async fn begin(root: &Path, taking: &Taking) -> Result<Sitting, LockError> {
         pool: None,
         replaces: Vec::new(),
         reopened: Vec::new(),
+        reopened_within: Vec::new(),
     };
     let writer = Writer::create(&layout, Timestamp::UNIX_EPOCH, opened)?;
     Ok(Sitting { lock, taken, writer })

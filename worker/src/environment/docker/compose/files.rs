@@ -27,16 +27,36 @@ pub fn check(compose: &ComposeFile) -> Result<(), Failure> {
         let text = format!("the build context {}", compose.dir.display());
         Failure::local(FailureKind::Bug, text, error)
     })?;
-    let refuse = |what: String| {
+    let refuse = |Fault { kind, what }: Fault| {
         let text = format!("{}: {what}", compose.file.display());
-        Failure::new(FailureKind::Refused, text)
+        Failure::new(kind, text)
     };
     if root.join(".env").symlink_metadata().is_ok() {
-        inside(&root, &root, ".env").map_err(refuse)?;
+        inside(&root, &root, ".env").map_err(|what| refuse(what.into()))?;
     }
-    let name = compose.file.to_str().ok_or_else(|| refuse("its name is not UTF-8".to_owned()))?;
-    let file = inside(&root, &root, name).map_err(refuse)?;
+    let name =
+        compose.file.to_str().ok_or_else(|| refuse(Fault::broken("its name is not UTF-8")))?;
+    let file = inside(&root, &root, name).map_err(|what| refuse(what.into()))?;
     check_file(&root, &file, 0).map_err(refuse)
+}
+
+/// Why a file is refused.
+struct Fault {
+    kind: FailureKind,
+    what: String,
+}
+
+impl Fault {
+    /// The file itself is wrong: no environment could use it.
+    fn broken(what: impl Into<String>) -> Self {
+        Self { kind: FailureKind::Refused, what: what.into() }
+    }
+}
+
+impl From<String> for Fault {
+    fn from(what: String) -> Self {
+        Self { kind: FailureKind::Unsupported, what }
+    }
 }
 
 /// The file or directory `name`, relative to `base`, when it lies in `root`.
@@ -62,23 +82,26 @@ fn outside(name: &str) -> String {
     format!("`{name}` lies outside the task's environment directory")
 }
 
-fn check_file(root: &Path, file: &Path, depth: usize) -> Result<(), String> {
+fn check_file(root: &Path, file: &Path, depth: usize) -> Result<(), Fault> {
     if depth > DEPTH {
-        return Err(format!("`extends` goes through more than {DEPTH} files"));
+        return Err(format!("`extends` goes through more than {DEPTH} files").into());
     }
     let shown = file.strip_prefix(root).unwrap_or(file).display();
-    let meta = file.metadata().map_err(|error| format!("`{shown}` cannot be read: {error}"))?;
+    let meta = file
+        .metadata()
+        .map_err(|error| Fault::broken(format!("`{shown}` cannot be read: {error}")))?;
     if !meta.is_file() || meta.len() > limits::CONFIG_FILE_BYTES {
-        return Err(format!("`{shown}` is no file of at most {} bytes", limits::CONFIG_FILE_BYTES));
+        let most = limits::CONFIG_FILE_BYTES;
+        return Err(Fault::broken(format!("`{shown}` is no file of at most {most} bytes")));
     }
     let text = std::fs::read_to_string(file);
-    let text = text.map_err(|error| format!("`{shown}` cannot be read: {error}"))?;
-    let value: Value =
-        serde_saphyr::from_str(&text).map_err(|error| format!("`{shown}`: {error}"))?;
+    let text = text.map_err(|error| Fault::broken(format!("`{shown}` cannot be read: {error}")))?;
+    let value: Value = serde_saphyr::from_str(&text)
+        .map_err(|error| Fault::broken(format!("`{shown}`: {error}")))?;
     // The task's own file is read as if it stood at the top.
     let base = if depth == 0 { root } else { file.parent().unwrap_or(root) };
     let Some(top) = value.as_object() else {
-        return Err(format!("`{shown}` is no map"));
+        return Err(Fault::broken(format!("`{shown}` is no map")));
     };
     let mut others = Vec::new();
     let walk = Walk { root, base };
@@ -177,6 +200,21 @@ mod tests {
         std::os::unix::fs::symlink("/etc/passwd", dir.path().join("link")).expect("linked");
         let compose = ComposeFile { dir: dir.path().to_owned(), file: "compose.yaml".into() };
         check(&compose).map_err(|failure| failure.message)
+    }
+
+    #[test]
+    fn file_that_no_program_reads_is_the_tasks_fault_and_a_rule_is_the_environments() {
+        for (text, kind) in [
+            ("services: {main: {image: [", FailureKind::Refused),
+            ("- a\n- list\n", FailureKind::Refused),
+            ("services: {main: {env_file: /etc/passwd}}", FailureKind::Unsupported),
+            ("include: [other.yaml]", FailureKind::Unsupported),
+        ] {
+            let dir = tempfile::tempdir().expect("a directory");
+            std::fs::write(dir.path().join("compose.yaml"), text).expect("written");
+            let compose = ComposeFile { dir: dir.path().to_owned(), file: "compose.yaml".into() };
+            assert_eq!(check(&compose).expect_err(text).kind, kind, "{text}");
+        }
     }
 
     #[test]

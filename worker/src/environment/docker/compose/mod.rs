@@ -111,6 +111,11 @@ fn refused(file: &ComposeFile, why: impl std::fmt::Display) -> Failure {
     Failure::new(FailureKind::Refused, format!("{}: {why}", file.file.display()))
 }
 
+/// The file asks for something that no environment with services gives.
+fn unsupported(file: &ComposeFile, why: impl std::fmt::Display) -> Failure {
+    Failure { kind: FailureKind::Unsupported, ..refused(file, why) }
+}
+
 fn no_scratch(error: io::Error) -> Failure {
     Failure::local(FailureKind::Bug, "a directory for the files of services", error)
 }
@@ -248,7 +253,7 @@ impl Creation<'_> {
         let model: Value = serde_json::from_slice(&ended.output).map_err(|error| {
             refused(self.file, format!("docker compose printed no model: {error}"))
         })?;
-        rules::check(&model, &self.root).map_err(|why| refused(self.file, why))?;
+        rules::check(&model, &self.root).map_err(|why| unsupported(self.file, why))?;
         Ok(model)
     }
 

@@ -70,7 +70,7 @@ impl Program {
              version 2 or newer, was not found: install it (the package docker-compose-plugin or \
              docker-compose-v2), or name it in {VARIABLE}"
         );
-        Err(Failure::new(FailureKind::Refused, text))
+        Err(Failure::new(FailureKind::Unsupported, text))
     }
 
     /// Runs it with these variables and no others: a file that it resolves can refer to them.

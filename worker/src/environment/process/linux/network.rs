@@ -17,7 +17,7 @@ pub(super) fn of(
         NetworkPolicy::Allowlist(_) => {
             let text = "a process sandbox cannot allow single hosts: that needs a proxy that \
                         nothing in it can go around";
-            Err(Failure::new(FailureKind::Refused, text))
+            Err(Failure::new(FailureKind::Unsupported, text))
         }
     }
 }

@@ -106,7 +106,7 @@ fn can_be_given(request: &CreateRequest) -> Result<(), Failure> {
         return Ok(());
     };
     let text = format!("{what}; use `environment.type: docker`");
-    Err(Failure::new(FailureKind::Refused, text))
+    Err(Failure::new(FailureKind::Unsupported, text))
 }
 
 /// What of a source can be honoured. What cannot is refused, unless the job says otherwise.
@@ -119,7 +119,7 @@ pub(super) fn recipe(source: &ImageSource, settings: &ProcessSettings) -> Result
                  `environment.type: docker`, or `ignore_dockerfile: true` to run it on the host's \
                  own system"
             );
-            return Err(Failure::new(FailureKind::Refused, text));
+            return Err(Failure::new(FailureKind::Unsupported, text));
         }
         ImageSource::Context { dir, .. } => read(dir)?,
     };
@@ -130,7 +130,7 @@ pub(super) fn recipe(source: &ImageSource, settings: &ProcessSettings) -> Result
     if recipe.unsupported.len() > NAMED {
         text.push(format!("and {} more", recipe.unsupported.len() - NAMED));
     }
-    Err(Failure::new(FailureKind::Refused, text.join("; ")))
+    Err(Failure::new(FailureKind::Unsupported, text.join("; ")))
 }
 
 /// Reads the Dockerfile of a context; without one nothing is asked for.

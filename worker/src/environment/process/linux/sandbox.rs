@@ -169,7 +169,7 @@ fn only_root(user: Option<&str>) -> Result<(), Failure> {
                 "a process sandbox has no user but root, so nothing can run as `{user}`; use \
                  `environment.type: docker`"
             );
-            Err(Failure::new(FailureKind::Refused, text))
+            Err(Failure::new(FailureKind::Unsupported, text))
         }
     }
 }
@@ -267,7 +267,7 @@ impl Environment for Sandbox {
         }
         let text = "a process sandbox keeps the network it was made with: what it may reach cannot \
                     differ between phases; use `environment.type: docker`";
-        Err(Failure::new(FailureKind::Refused, text))
+        Err(Failure::new(FailureKind::Unsupported, text))
     }
 
     async fn oom_killed(&self) -> bool {

@@ -1,0 +1,132 @@
+//! `rollout gc --containers` and `--images`: removes what dead runs left in the Docker engine.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use jiff::Timestamp;
+use rollout_protocol::exit::ExitCode;
+use rollout_worker::environment::docker::{
+    DockerOptions, DockerProvider, ImageLimits, PrunedImages, TaskImage,
+};
+use rollout_worker::environment::{DeadOwners, Owner, Provider as _, Reaped};
+use rollout_worker::owner::HostOwners;
+use serde_json::{Value, json};
+
+use super::args::GcArgs;
+use super::error::CliError;
+use super::image_locks;
+use super::output::Printer;
+use crate::report::escape;
+
+/// Runs the command.
+pub(super) async fn run(args: &GcArgs, printer: &Printer) -> Result<ExitCode, CliError> {
+    let locks = image_locks::directory(|name| std::env::var_os(name), std::env::temp_dir());
+    let provider = DockerProvider::new(DockerOptions::new(locks));
+    let (mut text, mut document) = (String::new(), json!({"dry_run": args.dry_run}));
+    let mut failed = Vec::new();
+    if args.containers {
+        let owners = HostOwners::new(Owner::current(PathBuf::new()));
+        let judge = Judge { owners, only_look: args.dry_run, dead: Mutex::default() };
+        let reaped =
+            provider.reap(&judge).await.map_err(|failure| CliError::of_environment(&failure))?;
+        let dead = judge.dead.into_inner().unwrap_or_else(PoisonError::into_inner);
+        document["containers"] = containers(&dead, &reaped, &mut text);
+        failed.extend(
+            reaped.failed.into_iter().map(|(name, why)| (format!("container {name}"), why)),
+        );
+    }
+    if args.images {
+        let limits = ImageLimits {
+            older_than: args.older_than,
+            max_bytes: args.max_size.map(|mebibytes| mebibytes.saturating_mul(1 << 20)),
+            dry_run: args.dry_run,
+        };
+        let pruned = provider.prune_images(&limits).await;
+        let pruned = pruned.map_err(|failure| CliError::of_environment(&failure))?;
+        document["images"] = images(&pruned, args.dry_run, &mut text);
+        failed.extend(pruned.failed.into_iter().map(|(name, why)| (format!("image {name}"), why)));
+    }
+    printer.data(&if args.json { format!("{document:#}\n") } else { text })?;
+    for (name, reason) in &failed {
+        printer.warning(&format!("{name} could not be removed: {reason}"));
+    }
+    Ok(if failed.is_empty() { ExitCode::Success } else { ExitCode::Failure })
+}
+
+fn containers(dead: &[Owner], reaped: &Reaped, text: &mut String) -> Value {
+    for owner in dead {
+        let line = format!("would remove a container of process {} on {}", owner.pid, owner.host);
+        text.push_str(&escape::line(&line));
+        text.push('\n');
+    }
+    for name in &reaped.removed {
+        text.push_str(&format!("removed container {}\n", escape::line(name)));
+    }
+    let owners: Vec<_> =
+        dead.iter().map(|owner| json!({"pid": owner.pid, "host": owner.host})).collect();
+    json!({
+        "removed": reaped.removed,
+        "would_remove_of": owners,
+        "failed": reaped.failed.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+    })
+}
+
+fn images(pruned: &PrunedImages, dry_run: bool, text: &mut String) -> Value {
+    let verb = if dry_run { "would remove" } else { "removed" };
+    for image in &pruned.removed {
+        let (name, size) = (escape::line(&image.reference), megabytes(image.bytes));
+        text.push_str(&format!("{verb} image {name}, {size}, last used {}\n", time(image.used)));
+    }
+    let total = |images: &[TaskImage]| images.iter().map(|image| image.bytes).sum::<u64>();
+    text.push_str(&format!(
+        "{verb} {} images, {}; {} images stay, {}\n",
+        pruned.removed.len(),
+        megabytes(total(&pruned.removed)),
+        pruned.kept.len(),
+        megabytes(total(&pruned.kept)),
+    ));
+    let shown = |images: &[TaskImage]| -> Vec<Value> {
+        let each = images.iter().map(|image| {
+            json!({
+                "reference": image.reference,
+                "bytes": image.bytes,
+                "last_used": time(image.used),
+                "in_use": image.in_use,
+            })
+        });
+        each.collect()
+    };
+    json!({
+        "removed": shown(&pruned.removed),
+        "kept": shown(&pruned.kept),
+        "failed": pruned.failed.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+    })
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
+
+fn time(time: SystemTime) -> String {
+    let stamp = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
+    format!("{stamp:.0}")
+}
+
+/// Judges owners; when it only looks, it notes the dead ones and lets them keep what they left.
+#[derive(Debug)]
+struct Judge {
+    owners: HostOwners,
+    only_look: bool,
+    dead: Mutex<Vec<Owner>>,
+}
+
+impl DeadOwners for Judge {
+    fn is_dead(&self, owner: &Owner) -> bool {
+        let dead = self.owners.is_dead(owner);
+        if dead && self.only_look {
+            self.dead.lock().unwrap_or_else(PoisonError::into_inner).push(owner.clone());
+        }
+        dead && !self.only_look
+    }
+}

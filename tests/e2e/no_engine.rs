@@ -1,0 +1,43 @@
+//! Jobs and searches on a machine whose Docker engine gives no answer.
+
+use std::time::{Duration, Instant};
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::project::Project;
+use rollout_tests::run::Ended;
+
+use crate::{DEADLINE, project};
+
+const JOB: &str = "\
+name: engine
+environment: {type: docker}
+agents:
+  - name: a
+    execute: echo a
+datasets:
+  - path: tasks
+";
+
+/// An address at which nothing listens.
+const NOWHERE: &str = "unix:///no/such/engine.sock";
+
+fn without_engine(project: &Project, arguments: &[&str]) -> Ended {
+    let mut command = project.command(arguments);
+    let _set = command.env("DOCKER_HOST", NOWHERE);
+    project.start(command).wait(DEADLINE)
+}
+
+#[test]
+fn docker_job_without_engine_ends_before_anything_starts() {
+    let project = project().tasks(["faults/passes"], &[]).write("job.yaml", JOB);
+    let began = Instant::now();
+    let refused = without_engine(&project, &["run", "job.yaml"]).expect(ExitCode::Config);
+    assert!(began.elapsed() < Duration::from_secs(60), "it waited {:?}", began.elapsed());
+    for text in ["nothing was started", NOWHERE, "`docker` is not available", "-e process"] {
+        assert!(refused.stderr.contains(text), "no {text:?} in {}", refused.stderr);
+    }
+    assert!(!project.path().join("jobs/engine/journal").exists(), "a run was begun");
+    // The same job runs where it needs no engine.
+    let run = ["run", "job.yaml", "-e", "process"];
+    let _ran = without_engine(&project, &run).expect(ExitCode::Success);
+}
