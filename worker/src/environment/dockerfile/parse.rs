@@ -54,7 +54,7 @@ static DIRECTIVE: LazyLock<Regex> = LazyLock::new(|| {
 
 /// A word that begins a here-document.
 static HEREDOC: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"^\d*<<(-?)([^<]+)$").expect("a pattern"));
+    LazyLock::new(|| Regex::new(r"^\d*<<(-?)\s*([^<]+)$").expect("a pattern"));
 
 /// A line of the file and where it begins.
 #[derive(Clone, Copy)]

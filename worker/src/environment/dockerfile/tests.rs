@@ -60,6 +60,16 @@ fn heredocs_are_no_instructions() {
     assert_eq!(problems(open), ["line 2: the here-document `EOF` does not end"]);
 }
 
+// Since BuildKit 0.22.
+#[test]
+fn blanks_may_stand_before_the_end_word() {
+    let text = "FROM a\nRUN cat > /b << 'EOF' && c\nFROM d\nEOF\nRUN 3<<\t-E\necho\n-E\n";
+    let expected = [(1, "FROM", 0), (2, "RUN", 1), (5, "RUN", 1)];
+    assert_eq!(names(text), expected.map(|(line, name, n)| (line, name.to_owned(), n)));
+    assert_eq!(problems(text), [""; 0]);
+    assert_eq!(problems("FROM a\nRUN a <<< b '<< c'\n"), [""; 0]);
+}
+
 #[test]
 fn problems_name_their_line() {
     for (text, expected) in [

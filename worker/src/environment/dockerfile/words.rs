@@ -9,12 +9,13 @@ pub(in super::super) trait Variables {
     fn get(&self, name: &str) -> Option<&str>;
 }
 
-/// Splits at blanks that are neither quoted nor escaped. Quotes and escapes stay in the words.
+/// Splits at blanks that are neither quoted nor escaped. Quotes and escapes stay in the words, and
+/// so do blanks behind `<<`, which may stand between it and the word that ends a here-document.
 pub(in super::super) fn split(text: &str, escape: char) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
     let mut quote = None;
-    let mut chars = text.chars();
+    let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
         if c.is_whitespace() && quote.is_none() {
             if !word.is_empty() {
@@ -29,6 +30,11 @@ pub(in super::super) fn split(text: &str, escape: char) -> Vec<String> {
             quote = None;
         } else if quote.is_none() && (c == '"' || c == '\'') {
             quote = Some(c);
+        } else if quote.is_none() && c == '<' && chars.next_if_eq(&'<').is_some() {
+            word.push('<');
+            while let Some(blank) = chars.next_if(|c| c.is_whitespace()) {
+                word.push(blank);
+            }
         }
     }
     if !word.is_empty() {
