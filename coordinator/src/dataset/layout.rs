@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::spec::environment::ProviderKind;
-use rollout_protocol::spec::task::StepSpec;
+use rollout_protocol::spec::task::{StepSpec, TaskFormat};
 
 use super::{INSTRUCTION, Parts, StepParts};
 use crate::config::{Job, TaskFile};
@@ -14,7 +14,8 @@ const ENVIRONMENT: &str = "environment";
 /// The directory of steps.
 pub(super) const STEPS: &str = "steps";
 
-/// Names of a file with services, the first of them wins.
+/// Names of a file with services, the first of them wins. In Harbor's format only the first is one:
+/// a task whose subject is Docker Compose may have the other among its data.
 const COMPOSE: [&str; 2] = ["docker-compose.yaml", "docker-compose.yml"];
 
 /// A task's directory, for a job.
@@ -106,10 +107,17 @@ impl<'a> Layout<'a> {
         needed
     }
 
-    /// The steps without a solution.
+    /// The solutions that the oracle lacks: those of all steps, since it does nothing in a step
+    /// without one as long as another step has one.
     pub(super) fn unsolved(parts: &Parts) -> Vec<PathBuf> {
-        let unsolved = parts.steps.iter().filter(|step| step.solution.is_none());
-        unsolved.map(|step| step.instruction.with_file_name("solution/solve.sh")).collect()
+        if parts.steps.iter().any(|step| step.solution.is_some()) {
+            return Vec::new();
+        }
+        parts
+            .steps
+            .iter()
+            .map(|step| step.instruction.with_file_name("solution/solve.sh"))
+            .collect()
     }
 
     /// Whether an image is built where one may be named.
@@ -124,7 +132,11 @@ impl<'a> Layout<'a> {
 
     /// The file with services in a directory.
     fn compose(&self, dir: &Path) -> Option<String> {
-        let name = COMPOSE.iter().find(|name| self.has(&dir.join(name)));
+        let names = match self.file.format.format {
+            TaskFormat::Harbor => &COMPOSE[..1],
+            TaskFormat::Rollout => &COMPOSE[..],
+        };
+        let name = names.iter().find(|name| self.has(&dir.join(name)));
         name.map(|name| (*name).to_owned())
     }
 

@@ -5,13 +5,11 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 /// Files and directories that only tasks in Harbor's format have.
-const ENTRIES: [&str; 8] = [
+const ENTRIES: [&str; 6] = [
     "environment/docker-compose.yaml",
-    "environment/docker-compose.yml",
     "steps",
     "tests/Dockerfile",
     "tests/docker-compose.yaml",
-    "tests/docker-compose.yml",
     "trajectory.json",
     ".harborignore",
 ];
@@ -20,7 +18,7 @@ const ENTRIES: [&str; 8] = [
 const SCRIPTS: [&str; 2] = ["tests", "solution"];
 
 /// Words of scripts in Harbor's format. A path counts only where it begins.
-const WORDS: [&str; 3] = ["/solution", "/logs/artifacts", "reward.json"];
+const WORDS: [&str; 4] = ["/solution", "/logs/artifacts", "reward.json", "ctrf.json"];
 
 /// Largest file that is searched; scripts are smaller.
 const FILE_BYTES: u64 = 1024 * 1024;
@@ -163,6 +161,7 @@ mod tests {
             ("echo '{}' > /logs/verifier/reward.json", true),
             ("open(path / 'reward.json')", true),
             ("cp a /logs/artifacts/", true),
+            ("pytest --ctrf /logs/verifier/ctrf.json /tests", true),
             ("cat /app/solution", false),
             ("cat /app/solution.py", false),
             ("cat /solution.txt", false),
