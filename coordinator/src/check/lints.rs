@@ -133,7 +133,13 @@ impl Lints<'_> {
             Some(dir) => self.script(&dir.join("solve.sh")),
             None => {
                 let file = parts.instruction.with_file_name("solution/solve.sh");
-                self.warn(&file, None, "is missing: the oracle cannot run the task");
+                let others = self.task.parts.steps.iter().any(|step| step.solution.is_some());
+                let message = if others {
+                    "is missing: the oracle does nothing in this step"
+                } else {
+                    "is missing: the oracle cannot run the task"
+                };
+                self.warn(&file, None, message);
             }
         }
     }

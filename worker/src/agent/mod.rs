@@ -45,16 +45,10 @@ pub struct Plan {
 
 /// The oracle was asked to solve a task without a solution.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the task has no solution/solve.sh{}: the agent `{agent}` cannot solve it", of(.step))]
+#[error("the task has no solution/solve.sh: the agent `{agent}` cannot solve it")]
 pub struct NoSolution {
     /// Name of the agent.
     pub agent: String,
-    /// Name of the step, where there are several.
-    pub step: Option<String>,
-}
-
-fn of(step: &Option<String>) -> String {
-    step.as_ref().map_or_else(String::new, |step| format!(" in its step `{step}`"))
 }
 
 /// Plans what an agent does with a step of a task.
@@ -65,8 +59,10 @@ pub fn plan(agent: &AgentSpec, format: TaskFormat, step: &StepSpec) -> Result<Pl
     let mut plan = Plan::default();
     match &agent.kind {
         AgentKind::Nop => {}
+        // Several steps may be solved in some of them: the oracle does nothing in the others.
+        AgentKind::Oracle if step.name.is_some() && step.files.solution.is_none() => {}
         AgentKind::Oracle => {
-            let none = || NoSolution { agent: agent.name.clone(), step: step.name.clone() };
+            let none = || NoSolution { agent: agent.name.clone() };
             plan.solution = Some(step.files.solution.clone().ok_or_else(none)?);
             plan.execute = Some(bash(format!("{}/solve.sh", solution_dirs(format)[0])));
         }
@@ -106,13 +102,17 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn planned(kind: AgentKind) -> Result<Plan, NoSolution> {
+        planned_in(&crate::trial::testing::task().steps[0], kind)
+    }
+
+    fn planned_in(step: &StepSpec, kind: AgentKind) -> Result<Plan, NoSolution> {
         let agent = AgentSpec {
             name: "a".into(),
             kind,
             env: BTreeMap::new(),
             limits: AgentLimits::default(),
         };
-        plan(&agent, TaskFormat::Harbor, &crate::trial::testing::task().steps[0])
+        plan(&agent, TaskFormat::Harbor, step)
     }
 
     #[test]
@@ -138,5 +138,13 @@ mod tests {
     fn the_oracle_needs_a_solution() {
         let error = planned(AgentKind::Oracle).expect_err("there is none").to_string();
         assert_eq!(error, "the task has no solution/solve.sh: the agent `a` cannot solve it");
+    }
+
+    #[test]
+    fn oracle_in_a_step_without_a_solution_does_nothing() {
+        let mut step = crate::trial::testing::task().steps[0].clone();
+        step.name = Some("share".into());
+        let plan = planned_in(&step, AgentKind::Oracle).expect("a plan");
+        assert!(plan.solution.is_none() && plan.execute.is_none());
     }
 }

@@ -42,10 +42,12 @@ pub(super) fn plan(ctx: &TrialContext) -> Result<Plan, TrialError> {
             let why = format!("the task has no tests/test.sh{of} to verify with");
             return Err(failure::task_invalid(&why));
         }
-        if step.files.solution.is_none() && ctx.agent.kind == AgentKind::Oracle {
-            agent::plan(&ctx.agent, task.format, step)
-                .map_err(|none| failure::task_invalid(&none.to_string()))?;
-        }
+    }
+    // A step may have no solution: it is verified as the steps before it left the environment.
+    let solved = task.steps.iter().any(|step| step.files.solution.is_some());
+    if !solved && ctx.agent.kind == AgentKind::Oracle {
+        let none = agent::NoSolution { agent: ctx.agent.name.clone() };
+        return Err(failure::task_invalid(&none.to_string()));
     }
     agent::plan(&ctx.agent, task.format, ctx.step())
         .map_err(|none| failure::task_invalid(&none.to_string()))
