@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType};
@@ -407,27 +408,36 @@ async fn eval_without_an_answer_waits_and_begins_anew() {
     assert_eq!(eval.rig.phases.parked(), [Some(registry), None]);
 }
 
-/// An engine that is away while a file is there.
-#[derive(Debug)]
-struct AwayWhile(std::path::PathBuf);
+/// An engine that a test takes away.
+#[derive(Debug, Default)]
+struct Engine {
+    away: AtomicBool,
+}
 
 #[async_trait::async_trait]
-impl Probe for AwayWhile {
+impl Probe for Arc<Engine> {
     async fn ask(&self) -> Result<(), String> {
-        if self.0.exists() { Err("it is away".into()) } else { Ok(()) }
+        if self.away.load(Ordering::Relaxed) { Err("it is away".into()) } else { Ok(()) }
     }
 }
 
 #[tokio::test]
 async fn eval_deadline_during_an_outage_stands_still() {
     let mut eval = Eval::new().await;
-    let away = eval.world.dir.path().join("away");
-    let engine = Dependency::new("the engine", Box::new(AwayWhile(away.clone())));
-    eval.rig.provider = eval.rig.provider.clone().of_engine(Arc::new(engine));
-    let away = away.display();
-    eval.spec.commands.implement =
-        command(&format!("touch {away}; sleep 4; echo 2 > value; rm {away}"));
+    let engine = Arc::new(Engine::default());
+    let dependency = Dependency::new("the engine", Box::new(engine.clone()));
+    eval.rig.provider = eval.rig.provider.clone().of_engine(Arc::new(dependency));
+    eval.spec.commands.implement = command("sleep 4; echo 2 > value");
     eval.spec.timeout_sec = Some(3.0);
-    let record = eval.run().await;
+    let phases = eval.rig.phases.clone();
+    let outage = async {
+        while !phases.entered().contains(&Phase::AgentExecution) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        engine.away.store(true, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(3500)).await;
+        engine.away.store(false, Ordering::Relaxed);
+    };
+    let (record, ()) = tokio::join!(eval.run(), outage);
     assert_eq!((record.end, record.commands.len()), (EvalEnd::Completed, 4), "{:?}", record.error);
 }
