@@ -39,7 +39,7 @@ impl Recount {
         let (mut last, mut closed): (Option<Opened>, Option<Closed>) = (None, None);
         let replay = journal::replay(&Layout::new(run_dir), &[], |at, record| {
             match &record {
-                Record::Opened(opened) => (last, closed) = (Some(opened.clone()), None),
+                Record::Opened(opened) => (last, closed) = (Some(*opened.clone()), None),
                 Record::Closed(end) => closed = Some(*end),
                 _ => assert_eq!(closed, None, "nothing follows the end of a sitting"),
             }

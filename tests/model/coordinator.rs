@@ -187,7 +187,7 @@ impl World {
 
     fn open_segment(&mut self, directory: usize, epoch: u32) {
         let directory = &mut self.directories[directory];
-        let opened = Record::Opened(Opened {
+        let opened = Record::Opened(Box::new(Opened {
             format: rollout_protocol::version::RUN_FORMAT,
             run: RUN,
             epoch,
@@ -202,7 +202,7 @@ impl World {
             replaces: Vec::new(),
             reopened: Vec::new(),
             reopened_within: Vec::new(),
-        });
+        }));
         let records = vec![opened];
         directory.segments.push(crate::journal::Segment { epoch, records, durable: 1 });
     }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 pub enum Record {
     /// A sitting began: the first record of every segment.
-    Opened(Opened),
+    Opened(Box<Opened>),
     /// These tries may be in the queue from now on.
     Offered {
         /// The tries.

@@ -64,7 +64,7 @@ fn settings(epoch: u32, permits: usize) -> Settings {
 }
 
 fn opened(epoch: u32, retry: RetryPolicy) -> Record {
-    Record::Opened(Opened {
+    Record::Opened(Box::new(Opened {
         format: rollout_protocol::version::RUN_FORMAT,
         run: RUN,
         epoch,
@@ -79,7 +79,7 @@ fn opened(epoch: u32, retry: RetryPolicy) -> Record {
         replaces: Vec::new(),
         reopened: Vec::new(),
         reopened_within: Vec::new(),
-    })
+    }))
 }
 
 fn item(n: u8) -> ItemId {

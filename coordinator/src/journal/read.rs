@@ -90,7 +90,7 @@ fn read_segment(
     let former = link.end;
     let opening = segment.opening()?;
     if let Some((at, opened)) = &opening {
-        apply(*at, Record::Opened(opened.clone()));
+        apply(*at, Record::Opened(Box::new(opened.clone())));
         let end = former.map_or(u64::MAX, |former| former.bytes);
         while segment.head().bytes < end
             && let Some(incoming) = segment.next()?

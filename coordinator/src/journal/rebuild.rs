@@ -35,7 +35,7 @@ impl Rebuild {
         let mut rebuild =
             Self { layout: layout.clone(), partial, file, head: Head::start(epoch), frame };
         rebuild.write(HEADER.to_vec())?;
-        rebuild.add(at, true, &Record::Opened(opened))?;
+        rebuild.add(at, true, &Record::Opened(Box::new(opened)))?;
         Ok(rebuild)
     }
 

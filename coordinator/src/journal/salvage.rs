@@ -332,7 +332,7 @@ impl Scan {
         if opening.as_ref().is_some_and(|(_, opened)| opened.format > newer) {
             return Err(JournalError::Header { path: self.path.clone() });
         }
-        self.opening = opening;
+        self.opening = opening.map(|(at, opened): (Timestamp, Box<Opened>)| (at, *opened));
         Ok(())
     }
 

@@ -75,7 +75,7 @@ impl Segment {
         let Some(first) = self.next()? else { return Ok(None) };
         match first.record {
             Record::Opened(opened) if opened.format <= rollout_protocol::version::RUN_FORMAT => {
-                Ok(Some((first.at, opened)))
+                Ok(Some((first.at, *opened)))
             }
             Record::Opened(_) => Err(JournalError::Header { path: self.path.clone() }),
             _ => Err(JournalError::NoOpening { path: self.path.clone() }),

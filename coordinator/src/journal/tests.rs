@@ -237,7 +237,7 @@ async fn journal_without_marked_batches_is_refused_when_whole_records_follow_the
     let mut bytes = HEADER.to_vec();
     let mut ends = Vec::new();
     let at = Timestamp::UNIX_EPOCH;
-    frame::encode(&mut bytes, at, false, &Record::Opened(opened(1, None)));
+    frame::encode(&mut bytes, at, false, &Record::Opened(Box::new(opened(1, None))));
     for n in 0..4 {
         ends.push(bytes.len());
         frame::encode(&mut bytes, at, false, &record(n));

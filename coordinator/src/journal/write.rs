@@ -178,7 +178,7 @@ impl Segment {
             .open(&path)
             .map_err(JournalError::io("create", &path))?;
         let mut first = HEADER.to_vec();
-        frame::encode(&mut first, at, true, &Record::Opened(opened.clone()));
+        frame::encode(&mut first, at, true, &Record::Opened(Box::new(opened.clone())));
         let durable = Head::start(opened.epoch);
         let length = DurableLength::create(layout, opened.epoch)?;
         let mut segment = Self { file, path, opened, durable, length };

@@ -227,7 +227,7 @@ fn open(
     persisted.map_err(damaged)?;
     let reopened = superseded.chosen().to_vec();
     let opened = Opened { reopened, pool, ..opened(run, plan, retry, former, &taken) };
-    core.apply(now, Record::Opened(opened.clone()), &mut Vec::new());
+    core.apply(now, Record::Opened(Box::new(opened.clone())), &mut Vec::new());
     recall(&mut core, now, &opened.reopened, &mut superseded);
     reopenings.extend((!opened.reopened.is_empty()).then_some(epoch));
     let writer = begin_epoch(&layout, now, opened)?;
