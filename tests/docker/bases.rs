@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bollard::auth::DockerCredentials;
-use bollard::query_parameters::{PushImageOptions, RemoveImageOptions, TagImageOptions};
+use bollard::query_parameters::{
+    CreateImageOptions, PushImageOptions, RemoveImageOptions, TagImageOptions,
+};
 use futures_util::StreamExt as _;
 use rollout_protocol::id::RunId;
 use rollout_tests::docker::Engine;
@@ -121,6 +123,37 @@ async fn base_of_this_host_counts_by_its_id() {
     for image in &made {
         let options = RemoveImageOptions { force: true, ..Default::default() };
         lab.docker.remove_image(&image.reference, Some(options), None).await.expect("removed");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn base_that_only_another_repository_knows_is_one_of_this_host() {
+    let Some(lab) = Lab::open().await else { return };
+    let Some(registry) = Engine::registry() else { return };
+    let name = format!("rollout-pushed-base-{}:1", std::process::id());
+    let pushed = format!("{registry}/{name}");
+    publish(&lab, &pushed, "one").await;
+    let context = |base: &str| lab.context(&[("Dockerfile", &format!("FROM {base}\nRUN true\n"))]);
+    let source = context(&pushed);
+    let pulled = prepared(&lab, &lab.provider, &source, 1).await.expect("built");
+    let mut pull = lab.docker.create_image(
+        Some(CreateImageOptions { from_image: Some(pushed.clone()), ..Default::default() }),
+        None,
+        None,
+    );
+    while let Some(step) = pull.next().await {
+        step.expect("pulled");
+    }
+    let (repo, tag) = name.rsplit_once(':').expect("a tag");
+    let options = TagImageOptions { repo: Some(repo.to_owned()), tag: Some(tag.to_owned()) };
+    lab.docker.tag_image(&pushed, Some(options)).await.expect("tagged");
+    let source = context(&name);
+    let built = prepared(&lab, &lab.provider, &source, 1).await.expect("built");
+    assert_eq!(version(&lab, &built).await, "one");
+    let bases = &built.build.as_ref().expect("it is known").bases;
+    assert!(bases[&name].starts_with("local:sha256:"), "{bases:?}");
+    for image in [pulled, built, Image::found(name), Image::found(pushed)] {
+        lab.remove_image(&image).await;
     }
 }
 

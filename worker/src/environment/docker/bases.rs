@@ -127,8 +127,8 @@ impl Bases {
     async fn look_up(&self, run: RunId, image: &str) -> Result<Base, Option<Failure>> {
         let local = inspect(&self.client, image).await?;
         let kept = self.runs.lock().unwrap_or_else(PoisonError::into_inner).get(&run).cloned();
-        let digests = local.as_ref().map(|local| local.repo_digests.clone().unwrap_or_default());
-        if let (Some(local), Some([])) = (&local, digests.as_deref()) {
+        let digest = local.as_ref().and_then(|local| local_digest(local, image));
+        if let (Some(local), None) = (&local, &digest) {
             tracing::info!(image, "the base image is one of this host, which no registry knows");
             return local.id.clone().map(Base::Local).ok_or(None);
         }
@@ -146,14 +146,13 @@ impl Bases {
                 Ok(Base::Digest(digest))
             }
             Err(why) => {
-                let found = local.as_ref().and_then(local_digest);
-                if found.is_some() {
+                if digest.is_some() {
                     tracing::warn!(
                         image,
                         "the registry does not say which image this is ({why}): the local one counts"
                     );
                 }
-                found.map(Base::Digest).ok_or(None)
+                digest.map(Base::Digest).ok_or(None)
             }
         }
     }
@@ -170,10 +169,23 @@ impl Bases {
     }
 }
 
-/// The digest by which a local image was pulled.
-fn local_digest(image: &ImageInspect) -> Option<String> {
-    let digests = image.repo_digests.as_ref()?;
-    digests.iter().find_map(|name| name.split_once('@')).map(|(_, digest)| digest.to_owned())
+/// The digest by which the repository of `name` knows a local image. Other repositories may know it
+/// too: it was pushed there, or pulled from there and tagged.
+fn local_digest(image: &ImageInspect, name: &str) -> Option<String> {
+    let digests = image.repo_digests.iter().flatten();
+    let mut known = digests.filter_map(|known| known.split_once('@'));
+    let known = known.find(|(known, _)| repository(known) == repository(name));
+    known.map(|(_, digest)| digest.to_owned())
+}
+
+/// The repository of an image, as short as engines write it.
+fn repository(image: &str) -> &str {
+    let image = image.split_once('@').map_or(image, |(name, _)| name);
+    let last = image.rfind('/').map_or(0, |slash| slash + 1);
+    let tag = image[last..].find(':').map_or(image.len(), |colon| last + colon);
+    let name = &image[..tag];
+    let hub = ["index.docker.io/", "docker.io/"].iter().find_map(|hub| name.strip_prefix(hub));
+    hub.map_or(name, |name| name.strip_prefix("library/").unwrap_or(name))
 }
 
 /// The bases as records have them.
@@ -189,4 +201,35 @@ pub(super) fn by_digest(found: &Found) -> Vec<(BaseImage, String)> {
         _ => None,
     });
     digests.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digest_of_another_repository_is_not_that_of_the_base() {
+        let digests = |known: &[&str]| ImageInspect {
+            repo_digests: Some(known.iter().map(|&known| known.to_owned()).collect()),
+            ..ImageInspect::default()
+        };
+        let pushed = digests(&["host:5000/base@sha256:11", "mirror.test/library/base@sha256:22"]);
+        for (name, expected) in [
+            ("base:1", None),
+            ("docker.io/library/base", None),
+            ("host:5000/base:2", Some("sha256:11")),
+            ("host:5000/base", Some("sha256:11")),
+            ("host:5001/base", None),
+            ("mirror.test/library/base:1", Some("sha256:22")),
+            ("mirror.test/base:1", None),
+        ] {
+            assert_eq!(local_digest(&pushed, name).as_deref(), expected, "{name}");
+        }
+        let pulled = digests(&["host:5000/base@sha256:11", "base@sha256:33"]);
+        for name in ["base", "base:1", "docker.io/base:1", "index.docker.io/library/base:1"] {
+            assert_eq!(local_digest(&pulled, name).as_deref(), Some("sha256:33"), "{name}");
+        }
+        assert_eq!(local_digest(&digests(&["some/base@sha256:44"]), "docker.io/base"), None);
+        assert_eq!(local_digest(&ImageInspect::default(), "base"), None);
+    }
 }
