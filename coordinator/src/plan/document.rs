@@ -25,18 +25,31 @@ pub struct PlanDocument {
     pub agents: Vec<AgentSpec>,
     /// The tasks, in result order.
     pub tasks: Vec<PlannedTask>,
+    /// Digest of everything else in it; plans of former versions have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<Digest>,
+}
+
+impl PlanDocument {
+    /// Digest of everything but this digest. The plan's own leaves out what no result depends on.
+    fn content(&self) -> Digest {
+        let bare = Self { content: None, ..self.clone() };
+        Digest::of(&serde_json::to_vec(&bare).expect("text keys only"))
+    }
 }
 
 impl From<&JobPlan> for PlanDocument {
     fn from(plan: &JobPlan) -> Self {
-        Self {
+        let bare = Self {
             version: VERSION,
             digest: plan.digest(),
             n_attempts: plan.n_attempts,
             settings: plan.settings.clone(),
             agents: plan.agents.iter().map(|agent| agent.spec.clone()).collect(),
             tasks: plan.tasks.clone(),
-        }
+            content: None,
+        };
+        Self { content: Some(bare.content()), ..bare }
     }
 }
 
@@ -46,6 +59,11 @@ impl TryFrom<PlanDocument> for JobPlan {
     fn try_from(document: PlanDocument) -> Result<Self, PlanError> {
         if document.version > VERSION {
             return Err(PlanError::Newer { found: document.version, known: VERSION });
+        }
+        if let Some(recorded) = document.content
+            && recorded != document.content()
+        {
+            return Err(PlanError::Damaged { recorded, found: document.content() });
         }
         let PlanDocument { settings, agents, tasks, n_attempts, .. } = document;
         let plan = Self::new(settings, agents, tasks, n_attempts)?;

@@ -168,6 +168,12 @@ fn damaged_and_newer_documents_are_refused() {
     let mut damaged = documented(&plan);
     damaged.tasks[0].files = Digest::of(b"other");
     assert!(matches!(JobPlan::try_from(damaged), Err(PlanError::Damaged { .. })));
+    // The plan's own digest leaves it out.
+    let mut damaged = documented(&plan);
+    damaged.tasks[0].spec = Digest::of(b"other");
+    let former = PlanDocument { content: None, ..damaged.clone() };
+    assert_eq!(JobPlan::try_from(former).expect("of a former version").digest(), plan.digest());
+    assert!(matches!(JobPlan::try_from(damaged), Err(PlanError::Damaged { .. })));
     let newer = PlanDocument { version: 2, ..documented(&plan) };
     assert!(matches!(JobPlan::try_from(newer), Err(PlanError::Newer { found: 2, known: 1 })));
 }
