@@ -17,6 +17,7 @@ mod board;
 mod connect;
 mod dispatch;
 mod fault;
+mod flood;
 mod kv;
 mod life;
 mod link;

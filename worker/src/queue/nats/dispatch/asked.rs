@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::port::{PendingClaim, PendingCommand, QueueError};
+use crate::queue::nats::flood::Flood;
 use crate::queue::nats::link::Link;
 use crate::supervise::{self, Task};
 
@@ -32,6 +33,8 @@ pub(super) struct Asked {
     link: Arc<Link>,
     lines: Mutex<HashMap<String, Line>>,
     answers: mpsc::Sender<Answer>,
+    passed_over: Flood,
+    unanswered: Flood,
     _task: Task<()>,
 }
 
@@ -39,7 +42,8 @@ impl Asked {
     pub(super) fn start(link: Arc<Link>) -> Self {
         let (answers, incoming) = mpsc::channel(ANSWERS);
         let task = supervise::spawn("answers to workers", answer(link.clone(), incoming));
-        Self { link, lines: Mutex::default(), answers, _task: task }
+        let (passed_over, unanswered) = (Flood::default(), Flood::default());
+        Self { link, lines: Mutex::default(), answers, passed_over, unanswered, _task: task }
     }
 
     pub(super) async fn next_claim(&self, run: RunId) -> Result<PendingClaim, QueueError> {
@@ -64,7 +68,7 @@ impl Asked {
         loop {
             let gone = || QueueError::Unreachable { reason: "the connection is closed".to_owned() };
             let message = line.next().await.ok_or_else(gone)?;
-            let Some((question, reply_to)) = read(message) else { continue };
+            let Some((question, reply_to)) = self.read(message) else { continue };
             let (reply, answer) = oneshot::channel::<A>();
             // Nothing is awaited after the question was taken, so that nobody loses it.
             let answer: Answer = Box::pin(async move {
@@ -78,7 +82,12 @@ impl Asked {
             if self.answers.try_send(answer).is_ok() {
                 return Ok((question, reply));
             }
-            tracing::warn!("too many questions at once: one is left unanswered");
+            if let Some(more) = self.unanswered.due() {
+                tracing::warn!(
+                    "too many questions at once: one is left unanswered ({more} more since the \
+                     last warning)"
+                );
+            }
         }
     }
 
@@ -93,21 +102,21 @@ impl Asked {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(lines.entry(subject.to_owned()).or_insert(line).clone())
     }
-}
 
-fn read<Q: DeserializeOwned>(message: Message) -> Option<(Q, Subject)> {
-    let Message { subject, reply, payload, .. } = message;
-    if payload.len() > QUESTION_BYTES {
-        tracing::warn!("{subject}: {} bytes are no question", payload.len());
-        return None;
-    }
-    match (serde_json::from_slice(&payload), reply) {
-        (Ok(question), Some(reply)) => Some((question, reply)),
-        (Ok(_), None) => None,
-        (Err(error), _) => {
-            tracing::warn!("{subject}: not understood: {error}");
-            None
+    fn read<Q: DeserializeOwned>(&self, message: Message) -> Option<(Q, Subject)> {
+        let Message { subject, reply, payload, .. } = message;
+        let why = if payload.len() > QUESTION_BYTES {
+            format!("{} bytes are no question", payload.len())
+        } else {
+            match serde_json::from_slice(&payload) {
+                Ok(question) => return Some((question, reply?)),
+                Err(error) => format!("not understood: {error}"),
+            }
+        };
+        if let Some(more) = self.passed_over.due() {
+            tracing::warn!("{subject}: {why} ({more} more like it since the last warning)");
         }
+        None
     }
 }
 

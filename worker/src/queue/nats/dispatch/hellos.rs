@@ -11,6 +11,7 @@ use rollout_protocol::wire::hello::Hello;
 
 use crate::port::SeenHello;
 use crate::queue::nats::fault::Fault;
+use crate::queue::nats::flood::Flood;
 use crate::queue::nats::link::Link;
 use crate::queue::nats::{names, snapshot};
 use crate::supervise::{self, Task};
@@ -34,14 +35,17 @@ pub(super) struct Hellos {
 }
 
 #[derive(Debug, Default)]
-struct Known(Mutex<HashMap<WorkerId, Heard>>);
+struct Known {
+    hellos: Mutex<HashMap<WorkerId, Heard>>,
+    passed_over: Flood,
+}
 
 /// A hello, when it came, and how old it was then.
 type Heard = (Hello, Duration, Duration);
 
 impl Known {
     fn lock(&self) -> MutexGuard<'_, HashMap<WorkerId, Heard>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.hellos.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn put(&self, payload: &[u8], at: Duration, old: Option<Duration>) {
@@ -57,7 +61,14 @@ impl Known {
                     self.lock().entry(hello.worker.clone()).or_insert((hello, at, old));
                 }
             },
-            Err(error) => tracing::warn!("a hello is not understood: {error}"),
+            Err(error) => {
+                if let Some(more) = self.passed_over.due() {
+                    tracing::warn!(
+                        "a hello is not understood: {error} ({more} more like it since the last \
+                         warning)"
+                    );
+                }
+            }
         }
     }
 }

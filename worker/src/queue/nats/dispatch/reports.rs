@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout_at};
 use super::pools::{Pools, RunPools};
 use crate::port::{Incarnation, Position, ReadTo, ReportBatch, Reported};
 use crate::queue::nats::fault::Fault;
+use crate::queue::nats::flood::Flood;
 use crate::queue::nats::link::Link;
 use crate::queue::nats::meta::Meta;
 
@@ -30,8 +31,6 @@ const EXPIRES: Duration = Duration::from_secs(5);
 /// The first answer to a request is waited for at least this long, whatever the caller says: a
 /// call without patience still sees what is there.
 const ROUND_TRIP: Duration = Duration::from_millis(100);
-/// Warnings of messages that are no reports are at least so far apart.
-const FLOOD: Duration = Duration::from_secs(60);
 /// A reader that nobody reads from removes itself.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
@@ -53,7 +52,7 @@ struct Reader {
     read: VecDeque<Reported>,
     /// Sequence of the last message that arrived, if it was not told yet.
     arrived: Option<u64>,
-    passed_over: PassedOver,
+    passed_over: Flood,
     inbox: String,
     next: String,
     arriving: Subscriber,
@@ -112,29 +111,6 @@ impl Readers {
     }
 }
 
-/// Messages that were passed over. One line tells of a flood of them.
-#[derive(Debug, Default)]
-struct PassedOver {
-    told: Option<Instant>,
-    since: u64,
-}
-
-impl PassedOver {
-    fn tell(&mut self, run: RunId, sequence: u64, why: &str) {
-        let now = Instant::now();
-        if self.told.is_some_and(|told| now < told + FLOOD) {
-            self.since += 1;
-            return;
-        }
-        let more = std::mem::take(&mut self.since);
-        tracing::warn!(
-            "message {sequence} is no report for run {run}: {why} ({more} more like it since the \
-             last warning)"
-        );
-        self.told = Some(now);
-    }
-}
-
 /// Whether the position is one of the stream as it is now.
 pub(super) async fn is_there(
     link: &Link,
@@ -184,7 +160,7 @@ impl Reader {
         let next = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}");
         let read = VecDeque::new();
         let pools = Arc::clone(pools);
-        let (arrived, passed_over) = (None, PassedOver::default());
+        let (arrived, passed_over) = (None, Flood::default());
         Ok(Self {
             run,
             pools,
@@ -297,7 +273,15 @@ impl Reader {
                 let position = Position::of(self.life, meta.sequence, &report);
                 self.read.push_back(Reported { position, report });
             }
-            Err(why) => self.passed_over.tell(self.run, meta.sequence, &why),
+            Err(why) => {
+                if let Some(more) = self.passed_over.due() {
+                    let (sequence, run) = (meta.sequence, self.run);
+                    tracing::warn!(
+                        "message {sequence} is no report for run {run}: {why} ({more} more like \
+                         it since the last warning)"
+                    );
+                }
+            }
         }
         Ok(())
     }
