@@ -24,6 +24,7 @@ use super::variables::Variables;
 use super::{EvalContext, Repositories};
 use crate::environment::{Environment, Provider};
 use crate::exec::Capture;
+use crate::shortage::Shortage;
 use crate::supervise::panic_message;
 use crate::trial::TrialServices;
 use crate::trial::park::{Park, Waited, Waiter};
@@ -275,7 +276,8 @@ impl<'a> Run<'a> {
         if !matches!(self.end, EvalEnd::Failed | EvalEnd::NoChanges) || retried {
             return;
         }
-        let Some(full) = self.services.disks.full_since(self.began).await else { return };
+        let seen = self.services.disks.full_since(self.began).await;
+        let Some(full) = seen.or_else(|| self.met_full_disk()) else { return };
         let excess = match self.place.up() {
             Some(environment) => {
                 environment.check_storage().await.err().map(|excess| excess.message)
@@ -287,6 +289,13 @@ impl<'a> Run<'a> {
         self.first = Some(failure::disk_was_full(former.as_ref(), excess, &full, redactor));
         self.later.splice(0..0, former);
         self.end = EvalEnd::Failed;
+    }
+
+    /// The full disk that the output of a command met, maybe between two looks at it.
+    fn met_full_disk(&self) -> Option<String> {
+        let full = |error| Shortage::of(&error) == Some(Shortage::Disk);
+        let met = self.captures.iter().any(|(_, capture)| capture.finish().is_err_and(full));
+        met.then(|| "a disk of this host was full".to_owned())
     }
 
     /// Removes the environment, also one that is still on its way.

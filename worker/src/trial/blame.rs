@@ -21,13 +21,21 @@ impl Run<'_> {
         if !doubtful || error.is_some_and(|error| error.code == ErrorCode::STORAGE_EXCEEDED) {
             return;
         }
-        let Some(full) = self.services.disks.full_since(self.began).await else { return };
+        let seen = self.services.disks.full_since(self.began).await;
+        let Some(full) = seen.or_else(|| self.met_full_disk()) else { return };
         match self.over_storage().await {
             // A reward stands: it is this agent's own doing.
             Some(_) if verdict.outcome == Outcome::Completed => {}
             Some(excess) => self.charge(&excess),
             None => self.excuse(&full),
         }
+    }
+
+    /// The full disk that the trial's own output met, maybe between two looks at it.
+    fn met_full_disk(&self) -> Option<String> {
+        let lost = self.later.iter().any(|error| error.code == ErrorCode::DISK_FULL);
+        let met = lost || self.outputs.met_full_disk();
+        met.then(|| "a disk of this host was full".to_owned())
     }
 
     /// How one of the environments exceeds its own limit.

@@ -11,9 +11,10 @@ use super::rewards::{Wanted, judge};
 use super::score::Score;
 use super::{CapturedFile, FileRole, within};
 use crate::archive::{self, ArchivePath, Captured, Cut, Exclude, Limits, Root, Sanitize};
-use crate::environment::{ByteStream, Environment, Failure};
+use crate::environment::{ByteStream, Environment, Failure, FailureKind};
 use crate::exec;
 use crate::secrets::Redactor;
+use crate::shortage::Shortage;
 use crate::verifier::{LOGS, VERIFIER_LOGS};
 
 /// What to collect.
@@ -36,6 +37,9 @@ pub(super) struct Logs {
     pub(super) truncated: bool,
 }
 
+/// Why something is missing, and what this host ran out of then.
+pub(super) type Lost = (String, Option<Shortage>);
+
 /// What was collected.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
@@ -44,7 +48,7 @@ pub(super) struct Collected {
     /// What the verifier's numbers are, when they were asked for.
     pub(super) score: Option<Result<Score, RewardError>>,
     /// Why the archive is missing or not whole.
-    pub(super) failure: Option<String>,
+    pub(super) failure: Option<Lost>,
 }
 
 impl Logs {
@@ -63,7 +67,7 @@ impl Logs {
     }
 
     /// Both in one archive; the first alone when the disk does not take it.
-    pub(super) async fn and(self, other: Self) -> (Self, Option<String>) {
+    pub(super) async fn and(self, other: Self) -> (Self, Option<Lost>) {
         let file = self.file.with_extension("joined.tar");
         match archive::join(vec![self.file.clone(), other.file], &file).await {
             Ok(()) => {
@@ -75,7 +79,7 @@ impl Logs {
                 };
                 (joined, None)
             }
-            Err(error) => (self, Some(format!("{LOGS}: {}", crate::outage::chain(&error)))),
+            Err(error) => (self, Some(lost(LOGS, &error))),
         }
     }
 }
@@ -119,7 +123,10 @@ async fn once(
             let found = logs(stream, path, file.clone(), options, &mut captured).await;
             (collected.logs, collected.failure) = found;
         }
-        Err(failure) => collected.failure = Some(format!("{path}: {}", failure.chain())),
+        Err(failure) => {
+            let full = (failure.kind == FailureKind::DiskFull).then_some(Shortage::Disk);
+            collected.failure = Some((format!("{path}: {}", failure.chain()), full));
+        }
     }
     if let Some(wanted) = wanted {
         for (captured, name) in captured.iter_mut().zip(wanted.files) {
@@ -130,8 +137,8 @@ async fn once(
             }
         }
         let linked = "it is a hard link and could not be read by itself";
-        let why = collected.failure.clone().unwrap_or_else(|| linked.to_owned());
-        collected.score = Some(judge(wanted, captured, redactor, &why));
+        let why = collected.failure.as_ref().map_or(linked, |(why, _)| why);
+        collected.score = Some(judge(wanted, captured, redactor, why));
     }
     collected
 }
@@ -156,26 +163,31 @@ async fn logs(
     file: PathBuf,
     options: Sanitize,
     captured: &mut Vec<Captured>,
-) -> (Option<Logs>, Option<String>) {
+) -> (Option<Logs>, Option<Lost>) {
     let directory = file.parent().expect("it is below the scratch directory");
     if let Err(error) = tokio::fs::create_dir_all(directory).await {
-        return (None, Some(format!("{path}: {}: {error}", directory.display())));
+        let why = format!("{path}: {}: {error}", directory.display());
+        return (None, Some((why, Shortage::of(&error))));
     }
     let sanitizing = archive::sanitize(stream, &file, options);
     let Ok(clean) = tokio::time::timeout(super::COPY_LIMIT, sanitizing).await else {
         let limit = super::COPY_LIMIT;
-        return (None, Some(format!("{path}: reading them took longer than {limit:?}")));
+        return (None, Some((format!("{path}: reading them took longer than {limit:?}"), None)));
     };
     *captured = clean.captured;
     let report = clean.report;
-    let failure = report.cut.as_ref().map(|cut| format!("{path} is not whole: {cut}"));
+    let failure = report.cut.as_ref().map(|cut| (format!("{path} is not whole: {cut}"), None));
     match clean.archive {
         Ok(packed) => {
             let (skipped, truncated) = (report.skipped.total(), report.cut.is_some());
             (Some(Logs { file, entries: packed.entries, skipped, truncated }), failure)
         }
-        Err(error) => (None, Some(format!("{path}: {}", crate::outage::chain(&error)))),
+        Err(error) => (None, Some(lost(path, &error))),
     }
+}
+
+fn lost(path: &str, error: &(dyn std::error::Error + 'static)) -> Lost {
+    (format!("{path}: {}", crate::outage::chain(error)), Shortage::of_cause(error))
 }
 
 /// Reads a reward file by itself: reading the logs ended before it came, or gave only its name.

@@ -433,7 +433,7 @@ pub(super) fn not_collected(why: &str, redactor: &Redactor) -> TrialError {
     error(reason, why, redactor).in_phase(Phase::Collection)
 }
 
-/// Captured output that could not be kept, by what the host ran out of.
+/// The same, by what the host ran out of.
 pub(super) fn output_lost(
     why: &str,
     shortage: Option<Shortage>,

@@ -77,6 +77,12 @@ impl Outputs {
         capture(&self.scratch.join("aside"), redactor)
     }
 
+    /// Whether the disk had no room for something that was captured. Ends the captures.
+    pub(super) fn met_full_disk(&self) -> bool {
+        let full = |error| Shortage::of(&error) == Some(Shortage::Disk);
+        self.captures.iter().any(|(_, _, capture)| capture.finish().is_err_and(full))
+    }
+
     /// The files of everything that was captured; scripts that still run are cut off.
     pub(super) fn finish(&mut self) -> Kept {
         let mut kept = Kept::default();

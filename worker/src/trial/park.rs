@@ -109,7 +109,10 @@ impl<'a> Park<'a> {
             return None;
         } else if matches!(
             error.kind,
-            ErrorType::EnvironmentImagePullFailed | ErrorType::EnvironmentBuildFailed
+            ErrorType::EnvironmentImagePullFailed
+                | ErrorType::EnvironmentBuildFailed
+                // The engine answers: it is the image of a service that could not be pulled.
+                | ErrorType::EnvironmentStartFailed
         ) {
             Kind::ImageRegistry
         } else {

@@ -331,8 +331,8 @@ impl<'a> Run<'a> {
             }
             (logs, apart) => logs.or(apart),
         };
-        for why in failures {
-            self.later.push(failure::not_collected(&why, &self.redactor));
+        for (why, shortage) in failures {
+            self.later.push(failure::output_lost(&why, shortage, &self.redactor));
         }
     }
 

@@ -182,8 +182,8 @@ impl Run<'_> {
             return verified.map(|()| Score::default());
         }
         let collected = collect::collect(environment, What::Verifier, file, redactor, wanted).await;
-        if let Some(why) = collected.failure {
-            self.later.push(super::failure::not_collected(&why, redactor));
+        if let Some((why, shortage)) = collected.failure {
+            self.later.push(super::failure::output_lost(&why, shortage, redactor));
         }
         if let Some(logs) = collected.logs {
             self.keep_logs(logs);

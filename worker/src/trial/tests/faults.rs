@@ -1,11 +1,13 @@
 //! Whatever call fails, however: a typed error, no environment left, logs where there were any.
 
+use std::sync::Arc;
+
 use rollout_protocol::error::{ErrorClass, ErrorType};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::Outcome;
 
-use super::super::Draft;
 use super::super::testing::Rig;
+use super::super::{Draft, TrialContext};
 use super::{brief, error, logs, run, secondary, verdict};
 use crate::environment::FailureKind;
 use crate::environment::fake::{At, Call, Effect};
@@ -351,4 +353,26 @@ async fn a_store_that_fails_is_our_failure() {
     let draft = run(&rig).await;
     let expected = "environment_start_failed store_failed infrastructure permanent";
     assert_eq!(brief(error(&draft)), expected);
+}
+
+#[tokio::test]
+async fn output_that_met_a_full_disk_excuses_a_trial_that_did_not_pass() {
+    for (reward, expected) in [("0", None), ("1", Some(1.0))] {
+        let mut rig = rig().await;
+        rig.tests(&format!("echo {reward} > /logs/verifier/reward.txt")).await;
+        let context = rig.context();
+        let directory = context.scratch.join("command");
+        std::fs::create_dir_all(&directory).expect("a directory");
+        std::os::unix::fs::symlink("/dev/full", directory.join("stdout.txt")).expect("a link");
+        rig.scripts(None, Some("echo b"));
+        let context = TrialContext { agent: Arc::new(rig.agent.clone()), ..context };
+        let draft = verdict(super::super::run(context, &rig.services()).await);
+        assert_eq!(draft.record.verdict.reward, expected);
+        if expected.is_none() {
+            let found = brief(error(&draft));
+            assert_eq!(found, "verifier_failed disk_full infrastructure transient");
+        }
+        assert_eq!(secondary(&draft.record), ["disk_full"]);
+        assert_eq!(rig.provider.leaked(), Vec::<String>::new());
+    }
 }

@@ -64,6 +64,19 @@ async fn pull_without_answer_is_parked_until_it_works() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn pull_of_a_service_image_without_answer_waits_for_the_registry() {
+    let mut rig = rig().await;
+    let (_engine, dependency) = with_engine(&mut rig);
+    for nth in 0..3 {
+        rig.provider.fault(At::Nth(Call::Create, nth), Effect::Fail(FailureKind::Unreachable));
+    }
+    let draft = verdict(rig.run().await);
+    assert_eq!(draft.record.verdict.reward, Some(1.0), "{:?}", draft.record.verdict);
+    assert_eq!(rig.phases.parked(), [Some(Kind::ImageRegistry), None]);
+    assert_eq!(dependency.outages(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn pull_that_is_refused_fails_at_once() {
     let rig = rig().await;
     rig.provider.fault(At::Nth(Call::Prepare, 0), Effect::Fail(FailureKind::Refused));
