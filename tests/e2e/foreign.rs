@@ -97,6 +97,7 @@ fn resume_reads_tasks_in_the_formats_of_the_plan() {
     // A plan of a version that recorded no format: keys alone decided.
     let mut document = json(&plan).expect("a plan");
     assert!(document["tasks"][0].as_object_mut().expect("a task").remove("format").is_some());
+    assert!(document.as_object_mut().expect("a plan").remove("content").is_some());
     fs::write(&plan, document.to_string()).expect("written");
     let more = [&arguments[..], &["-k", "3"]].concat();
     let _resumed = project.rollout(&more).wait(DEADLINE).expect(ExitCode::Success);
