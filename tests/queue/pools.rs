@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_nats::jetstream;
 use rollout_protocol::id::TryId;
+use rollout_protocol::wire::claim::Answer;
 use rollout_protocol::wire::report::Report;
 use rollout_worker::port::{
     Dispatch as _, FormerPools, Position, QueueError, Reported, WorkSource as _,
@@ -116,6 +117,33 @@ fn worker_of_an_earlier_version_is_heard() {
         assert_eq!(execs(&read_all(&dispatch, None).await), [1, 2, 3]);
         let survey = nats.survey().await.expect("reachable");
         assert!(survey.streams.iter().all(|s| s.present && s.differences.is_empty()), "{survey:?}");
+    });
+}
+
+#[test]
+fn claim_of_a_worker_of_another_pool_is_left_unanswered() {
+    with_every_server(async |program| {
+        let lab = Lab::new(&program, "");
+        let nats = lab.connect().await;
+        let dispatch = nats.dispatch(&pool("one"), &CLASSES).await.expect("a dispatch");
+        let one = nats.source(&pool("one"), "store").await.expect("a source");
+        let two = nats.source(&pool("two"), "store").await.expect("a source");
+        let run = samples::claim(1, 1).run;
+        let answered = async {
+            loop {
+                let pending = dispatch.next_claim(run).await.expect("reachable");
+                pending.reply.send(Answer::Run).expect("asked");
+            }
+        };
+        let asked = async {
+            until("the own worker is answered", async || {
+                matches!(one.claim(samples::claim(1, 1)).await, Ok(Answer::Run))
+            })
+            .await;
+            two.claim(samples::claim(1, 2)).await
+        };
+        let refused = tokio::select! { () = answered => unreachable!(), asked = asked => asked };
+        assert!(matches!(refused, Err(QueueError::NoAnswer { .. })), "{refused:?}");
     });
 }
 

@@ -177,6 +177,8 @@ fn streams_are_safe_from_workers() {
             "lab.v1.work.one.c0.x",
             "lab.v1.report.x",
             "lab.v1.report.two.x",
+            "lab.v1.claim.x",
+            "lab.v1.claim.two.x",
             "$KV.LAB_RUNS.x",
         ] {
             let answer = client.request(subject, "{\"seq\":1}".into()).await;

@@ -188,6 +188,7 @@ fn garbage_on_the_bus_harms_nobody() {
             format!("{namespace}.v1.report.{run}"),
             format!("{namespace}.v1.report.default.{run}"),
             format!("{namespace}.v1.claim.{run}"),
+            format!("{namespace}.v1.claim.default.{run}"),
             format!("{namespace}.v1.control.{run}"),
             format!("$KV.{}_WORKERS.x", namespace.as_str().to_uppercase()),
         ];

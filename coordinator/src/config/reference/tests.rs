@@ -79,11 +79,12 @@ fn every_key_of_task_files_is_explained() {
     hold(&TASK, &taken);
 }
 
-const TREES: &[&str] =
-    &["profile: {primary: {}, metrics: [{}], risk: [{}], explore: {}, grades: {}}\n\
-     environment: {}\nlimits: {}\nbudgets: {}\ncommands: {ideas: {environment: {type: docker}}, \
+const TREES: &[&str] = &[
+    "profile: {primary: {}, metrics: [{}], risk: [{}], explore: {}, grades: {}}\n\
+     environment: {}\nlimits: {}\nbudgets: {}\nretry: {}\ncommands: {ideas: {environment: {type: docker}}, \
      implement: {environment: {type: docker}}, tests: {environment: {type: docker}}, \
-     review: {environment: {type: docker}}, sweep: {environment: {type: docker}}}\n"];
+     review: {environment: {type: docker}}, sweep: {environment: {type: docker}}}\n",
+];
 
 #[test]
 fn every_key_of_files_of_searches_is_explained() {

@@ -52,13 +52,11 @@ impl Local {
     /// # Errors
     /// [`TreeError`]; what is written down stays.
     pub async fn run(self) -> Result<Manifest, TreeError> {
+        self.engines_answer().await?;
         let Self { opening: search, taking, store, host, environment, fail_unable, .. } = self;
         let Self { stops, progress, .. } = self;
         let tree = search.tree.clone();
         let directory = Directory::new(tree.run_dir());
-        if search.rerun_evals || !directory.read()?.is_some_and(|manifest| manifest.state.stopped) {
-            host::answer(kinds(&tree), &host, &directory.layout().sandboxes()).await?;
-        }
         let plan = Plan::new(&tree, Arc::clone(&store)).await?;
         let (asked, told) = Asked::new();
         let commands = tree.commands.named().map(|(_, command)| command);
@@ -91,20 +89,7 @@ impl Local {
                 variables.clone(),
             )),
         });
-        let (over, halting) = (Arc::clone(&asked), stops.clone());
-        let engine = async move {
-            let mut engine = Box::pin(engine);
-            let ran = tokio::select! {
-                ran = &mut engine => ran,
-                () = over.abandoned() => {
-                    halting.engine(StopLevel::Kill).await;
-                    engine.await
-                }
-            };
-            over.over();
-            halting.search(StopLevel::Kill);
-            ran
-        };
+        let engine = end_together(engine, Arc::clone(&asked), stops.clone());
         let search = Search {
             opening: search,
             directory,
@@ -125,6 +110,32 @@ impl Local {
         drop(sitting.lock);
         Ok(manifest)
     }
+
+    /// Fails when the engine of an environment gives no answer. A search that has ended needs none.
+    async fn engines_answer(&self) -> Result<(), TreeError> {
+        let tree = &self.opening.tree;
+        let directory = Directory::new(tree.run_dir());
+        let has_ended = directory.read()?.is_some_and(|manifest| manifest.state.stopped);
+        if self.opening.rerun_evals || !has_ended {
+            host::answer(kinds(tree), &self.host, &directory.layout().sandboxes()).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs the engine until it or its search ends, and ends the other one then.
+async fn end_together<T>(engine: impl Future<Output = T>, asked: Arc<Asked>, stops: Stops) -> T {
+    let mut engine = Box::pin(engine);
+    let ran = tokio::select! {
+        ran = &mut engine => ran,
+        () = asked.abandoned() => {
+            stops.engine(StopLevel::Kill).await;
+            engine.await
+        }
+    };
+    asked.over();
+    stops.search(StopLevel::Kill);
+    ran
 }
 
 /// Reads events that no output of a search shows: what it tells is in its own files.

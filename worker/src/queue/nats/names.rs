@@ -160,8 +160,20 @@ impl Names {
         })
     }
 
-    pub(super) fn claim(&self, run: RunId) -> String {
-        format!("{}.claim.{run}", self.prefix)
+    pub(super) fn claim(&self, pool: &str, run: RunId) -> String {
+        format!("{}.claim.{pool}.{run}", self.prefix)
+    }
+
+    /// The claims of a run: by every pool, and without one from workers of an earlier version.
+    pub(super) fn claims(&self, run: RunId) -> [String; 2] {
+        [format!("{}.claim.*.{run}", self.prefix), format!("{}.claim.{run}", self.prefix)]
+    }
+
+    /// The pool by which a claim came; [`NO_POOL`] from a worker of an earlier version.
+    pub(super) fn parse_claim<'a>(&self, subject: &'a str, run: RunId) -> Option<&'a str> {
+        let rest = subject.strip_prefix(&self.prefix)?.strip_prefix(".claim.")?;
+        let (pool, of) = rest.split_once('.').unwrap_or((NO_POOL, rest));
+        (of.parse() == Ok(run)).then_some(pool)
     }
 
     pub(super) fn command(&self, run: RunId) -> String {
@@ -233,6 +245,10 @@ mod tests {
         let subject = names.report("gpu-c0", run);
         assert_eq!(names.parse_report(&subject, run), Some("gpu-c0"));
         assert_eq!(names.parse_report(&subject, other), None);
+        let claim = names.claim("gpu-c0", run);
+        assert_eq!(names.parse_claim(&claim, run), Some("gpu-c0"));
+        assert_eq!(names.parse_claim(&names.claims(run)[1], run), Some(NO_POOL));
+        assert_eq!(names.parse_claim(&claim, other), None);
     }
 
     #[test]

@@ -8,12 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_nats::{Message, Subject, Subscriber};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use futures_util::stream::FuturesUnordered;
+use futures_util::stream::{FuturesUnordered, SelectAll};
 use rollout_protocol::id::RunId;
+use rollout_protocol::wire::claim::Claim;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, oneshot};
 
+use super::pools::Pools;
 use crate::port::{PendingClaim, PendingCommand, QueueError};
 use crate::queue::nats::flood::Flood;
 use crate::queue::nats::link::Link;
@@ -25,49 +27,71 @@ const ANSWERS: usize = 1024;
 const QUESTION_BYTES: usize = 64 * 1024;
 
 type Answer = Pin<Box<dyn Future<Output = (Subject, Bytes)> + Send>>;
-type Line = Arc<tokio::sync::Mutex<Subscriber>>;
+type Line = Arc<tokio::sync::Mutex<SelectAll<Subscriber>>>;
 
-/// Lines of questions, by subject: each from its first look on.
+/// Lines of questions, by the first of their subjects: each from its first look on.
 #[derive(Debug)]
 pub(super) struct Asked {
     link: Arc<Link>,
+    pools: Arc<Pools>,
     lines: Mutex<HashMap<String, Line>>,
     answers: mpsc::Sender<Answer>,
     passed_over: Flood,
     unanswered: Flood,
+    strange: Flood,
     _task: Task<()>,
 }
 
 impl Asked {
-    pub(super) fn start(link: Arc<Link>) -> Self {
+    pub(super) fn start(link: Arc<Link>, pools: Arc<Pools>) -> Self {
         let (answers, incoming) = mpsc::channel(ANSWERS);
         let task = supervise::spawn("answers to workers", answer(link.clone(), incoming));
-        let (passed_over, unanswered) = (Flood::default(), Flood::default());
-        Self { link, lines: Mutex::default(), answers, passed_over, unanswered, _task: task }
+        Self {
+            link,
+            pools,
+            lines: Mutex::default(),
+            answers,
+            passed_over: Flood::default(),
+            unanswered: Flood::default(),
+            strange: Flood::default(),
+            _task: task,
+        }
     }
 
     pub(super) async fn next_claim(&self, run: RunId) -> Result<PendingClaim, QueueError> {
-        let subject = self.link.names.claim(run);
-        let (claim, reply) = self.next(&subject).await?;
-        Ok(PendingClaim { claim, reply })
+        let names = &self.link.names;
+        loop {
+            let (subject, claim, reply) = self.next::<Claim, _>(&names.claims(run)).await?;
+            let pool = names.parse_claim(&subject, run);
+            if pool.is_some_and(|pool| self.pools.of_run(run).count(pool, claim.try_id)) {
+                return Ok(PendingClaim { claim, reply });
+            }
+            if let Some(more) = self.strange.due() {
+                tracing::warn!(
+                    "a claim came by `{subject}`, whose pool its try was not offered to: it is left \
+                     unanswered ({more} more like it since the last warning)"
+                );
+            }
+        }
     }
 
     pub(super) async fn next_command(&self, run: RunId) -> Result<PendingCommand, QueueError> {
         let subject = self.link.names.command(run);
-        let (command, reply) = self.next(&subject).await?;
+        let (_, command, reply) = self.next(&[subject]).await?;
         Ok(PendingCommand { command, reply })
     }
 
     /// The next question of a line that can be read and answered. May be dropped.
     async fn next<Q: DeserializeOwned, A: Serialize + Send + 'static>(
         &self,
-        subject: &str,
-    ) -> Result<(Q, oneshot::Sender<A>), QueueError> {
-        let line = self.line(subject).await?;
+        subjects: &[String],
+    ) -> Result<(Subject, Q, oneshot::Sender<A>), QueueError> {
+        let line = self.line(subjects).await?;
         let mut line = line.lock().await;
         loop {
             let gone = || QueueError::Unreachable { reason: "the connection is closed".to_owned() };
             let message = line.next().await.ok_or_else(gone)?;
+            let subject = message.subject.clone();
             let Some((question, reply_to)) = self.read(message) else { continue };
             let (reply, answer) = oneshot::channel::<A>();
             // Nothing is awaited after the question was taken, so that nobody loses it.
@@ -80,7 +104,7 @@ impl Asked {
                 (reply_to, payload.into())
             });
             if self.answers.try_send(answer).is_ok() {
-                return Ok((question, reply));
+                return Ok((subject, question, reply));
             }
             if let Some(more) = self.unanswered.due() {
                 tracing::warn!(
@@ -91,16 +115,21 @@ impl Asked {
         }
     }
 
-    async fn line(&self, subject: &str) -> Result<Line, QueueError> {
-        let known = |lines: &HashMap<String, Line>| lines.get(subject).cloned();
+    async fn line(&self, subjects: &[String]) -> Result<Line, QueueError> {
+        let first = subjects.first().map_or("", String::as_str);
+        let known = |lines: &HashMap<String, Line>| lines.get(first).cloned();
         if let Some(line) = known(&self.lines.lock().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(line);
         }
-        let subscriber = (self.link.client.subscribe(subject.to_owned()).await)
-            .map_err(|error| QueueError::Unreachable { reason: error.to_string() })?;
-        let line = Arc::new(tokio::sync::Mutex::new(subscriber));
+        let mut line = SelectAll::new();
+        for subject in subjects {
+            let subscriber = (self.link.client.subscribe(subject.clone()).await)
+                .map_err(|error| QueueError::Unreachable { reason: error.to_string() })?;
+            line.push(subscriber);
+        }
+        let line = Arc::new(tokio::sync::Mutex::new(line));
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(lines.entry(subject.to_owned()).or_insert(line).clone())
+        Ok(lines.entry(first.to_owned()).or_insert(line).clone())
     }
 
     fn read<Q: DeserializeOwned>(&self, message: Message) -> Option<(Q, Subject)> {

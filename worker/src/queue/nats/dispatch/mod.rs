@@ -74,8 +74,8 @@ impl NatsDispatch {
         let hellos = Hellos::watch(link.clone()).await?;
         old_reports::move_old_reports(link).await?;
         let pools = Arc::new(Pools::new(pool.clone()));
+        let asked = Asked::start(link.clone(), pools.clone());
         let purges = Purges::start(link.clone());
-        let asked = Asked::start(link.clone());
         let premises = Arc::new(Premises::new(nats.clone(), pool.clone(), classes));
         let keeper = supervise::spawn("premises", premises.clone().keep());
         let readers = Readers::new(pools.clone());

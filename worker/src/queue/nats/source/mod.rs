@@ -160,7 +160,13 @@ impl WorkSource for NatsSource {
     }
 
     async fn claim(&self, claim: Claim) -> Result<Answer, QueueError> {
-        question(self.link(), self.link().names.claim(claim.run), claim.run, &claim).await
+        question(
+            self.link(),
+            self.link().names.claim(self.pool.as_str(), claim.run),
+            claim.run,
+            &claim,
+        )
+        .await
     }
 
     async fn shown(&self, claim: &Claim) -> Result<bool, QueueError> {
