@@ -23,8 +23,10 @@ const NAMED: usize = 20;
 ///
 /// A record of the journal in which one bit changed is restored as it was. Otherwise every whole
 /// record is kept, and results whose record is lost are restored from the blob store and from
-/// sealed files of `records/`. A trial whose result nothing proves, or whose result may be from before
-/// a `rollout retry` whose record is lost, is owed again: the run's own command runs it. Files that are changed are copied into `repair-<n>/` of the run directory before.
+/// files of `records/` that are as `manifest.json` says. A trial whose result nothing proves, or
+/// whose result may be from before a `rollout retry` whose record is lost, is owed again: the run's
+/// own command runs it. Files that are changed are copied into `repair-<n>/` of the run directory
+/// before.
 #[derive(Debug, Args)]
 pub(super) struct RepairArgs {
     /// The directory of the run, or of the search

@@ -38,7 +38,11 @@ pub struct Manifest {
     /// What of the journal is known to be durable.
     pub journal: JournalHead,
     /// Files of terminal records that will not change any more.
-    pub sealed: Vec<SealedRecords>,
+    pub sealed: Vec<RecordsFile>,
+    /// The file of terminal records after them, which the next sitting writes again; `None` unless a
+    /// sitting ended in order and the file has something.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsealed: Option<RecordsFile>,
     /// Epochs whose sittings reopened settled items; manifests of former versions do not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reopened: Option<Vec<u32>>,
@@ -68,9 +72,9 @@ pub struct JournalHead {
     pub durable_bytes: u64,
 }
 
-/// A sealed file of terminal records.
+/// A file of terminal records.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SealedRecords {
+pub struct RecordsFile {
     /// Its name below `records/`.
     pub file: String,
     /// Settlements in it.

@@ -17,8 +17,8 @@ use rollout_worker::supervise;
 use tokio::sync::mpsc;
 
 use super::lock::{self, LockError, RunLock, Taken, Taking};
-use super::manifest::{Manifest, SealedRecords};
-use super::records::RecordsWriter;
+use super::manifest::Manifest;
+use super::records::{RecordsWriter, Written};
 use super::reopen::{Reopen, Superseded};
 use super::{Fence, Planner, RunError};
 use crate::core::{Bounds, Core, Effect, Former, Opened, Record, Settings, Settled, Takeover};
@@ -63,7 +63,8 @@ pub struct OpenRun {
     pub(super) core: Core,
     pub(super) writer: Writer,
     pub(super) records: RecordsWriter,
-    pub(super) manifest: Option<Manifest>,
+    /// The files of records that a manifest of this sitting names until its end.
+    pub(super) written: Written,
     pub(super) fence: Fence,
     pub(super) former_pools: FormerPools,
     /// Epochs that reopened settled items.
@@ -202,9 +203,12 @@ fn open(
     let (reopened, former_pools) = (survey.reopened(), survey.pools());
     let unchanged = reopen.is_none() && reopened.is_empty();
     let mut reopenings = reopenings(&survey, manifest.as_ref());
-    let sealed = manifest.as_ref().filter(|_| unchanged);
-    let sealed = sealed.map_or_else(Vec::new, |manifest| sealed_under(manifest, plan));
-    let records = RecordsWriter::start(&layout, epoch, sealed.clone())?;
+    // The manifest of this sitting must not name files that hold what was superseded.
+    let written = match &manifest {
+        Some(manifest) if unchanged => written_under(manifest, plan),
+        _ => Written::default(),
+    };
+    let records = RecordsWriter::start(&layout, epoch, written.sealed.clone())?;
     let durable = durable_lengths(manifest.as_ref(), &taken);
 
     let settings = Settings { run: RunId::from_bytes([0; 16]), epoch, permits, retry, bounds };
@@ -231,8 +235,6 @@ fn open(
     recall(&mut core, now, &opened.reopened, &mut superseded);
     reopenings.extend((!opened.reopened.is_empty()).then_some(epoch));
     let writer = begin_epoch(&layout, now, opened)?;
-    // The manifest of this sitting must not name files that hold what was superseded.
-    let manifest = manifest.map(|manifest| Manifest { sealed, ..manifest });
     if replay.is_none() {
         send_started(events, &job, run, epoch, planner.total(), created_at);
     }
@@ -249,7 +251,7 @@ fn open(
         core,
         writer,
         records,
-        manifest,
+        written,
         fence,
         takeover,
         former_pools,
@@ -277,10 +279,13 @@ fn send_takeover(events: &mpsc::Sender<Vec<RunEvent>>, takeover: Option<&Takeove
     }
 }
 
-/// The sealed files of records that hold the settlements of this plan. Those of another plan may
-/// hold others, and so may those of before a trial was reopened.
-fn sealed_under(manifest: &Manifest, plan: Digest) -> Vec<SealedRecords> {
-    if manifest.plan == plan { manifest.sealed.clone() } else { Vec::new() }
+/// The files of records that hold the settlements of this plan. Those of another plan may hold
+/// others, and so may those of before a trial was reopened.
+fn written_under(manifest: &Manifest, plan: Digest) -> Written {
+    if manifest.plan != plan {
+        return Written::default();
+    }
+    Written { sealed: manifest.sealed.clone(), unsealed: manifest.unsealed.clone() }
 }
 
 /// Refuses the sitting when results are of another plan, or what is to be reopened has none.

@@ -15,7 +15,7 @@ use rollout_protocol::digest::Hasher;
 use rollout_protocol::record::Settlement;
 
 use super::RunError;
-use super::manifest::SealedRecords;
+use super::manifest::RecordsFile;
 use crate::journal::Layout;
 
 /// Settlements in one file: large enough that a million items make a hundred files, small enough
@@ -34,12 +34,21 @@ enum Order {
     Finish,
 }
 
+/// The files of terminal records at the end of a sitting.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Written {
+    /// Those that will not change any more.
+    pub(super) sealed: Vec<RecordsFile>,
+    /// The last one, unless it has nothing.
+    pub(super) unsealed: Option<RecordsFile>,
+}
+
 /// Writes terminal records on a thread of its own. Dropped without [`RecordsWriter::finish`], it
 /// leaves every file as it was.
 #[derive(Debug)]
 pub(super) struct RecordsWriter {
     settlements: SyncSender<Order>,
-    thread: Option<JoinHandle<Result<Vec<SealedRecords>, RunError>>>,
+    thread: Option<JoinHandle<Result<Written, RunError>>>,
 }
 
 impl RecordsWriter {
@@ -47,7 +56,7 @@ impl RecordsWriter {
     pub(super) fn start(
         layout: &Layout,
         epoch: u32,
-        sealed: Vec<SealedRecords>,
+        sealed: Vec<RecordsFile>,
     ) -> Result<Self, RunError> {
         let directory = layout.records();
         let failed = |source| RunError::File { action: "create", path: directory.clone(), source };
@@ -68,8 +77,8 @@ impl RecordsWriter {
         drop(self.settlements.send(Order::Add(settlements)));
     }
 
-    /// Writes and syncs what is left; the sealed files.
-    pub(super) fn finish(mut self) -> Result<Vec<SealedRecords>, RunError> {
+    /// Writes and syncs what is left.
+    pub(super) fn finish(mut self) -> Result<Written, RunError> {
         drop(self.settlements.send(Order::Finish));
         let thread = self.thread.take().expect("finish is called once");
         thread.join().map_err(|_| RunError::PartEnded("the writer of records"))?
@@ -80,7 +89,7 @@ struct Files {
     layout: Layout,
     epoch: u32,
     skip: u64,
-    sealed: Vec<SealedRecords>,
+    sealed: Vec<RecordsFile>,
     open: Option<Open>,
 }
 
@@ -96,7 +105,7 @@ struct Open {
 }
 
 impl Files {
-    fn write_all(mut self, orders: &Receiver<Order>) -> Result<Vec<SealedRecords>, RunError> {
+    fn write_all(mut self, orders: &Receiver<Order>) -> Result<Written, RunError> {
         let mut line = Vec::new();
         loop {
             let batch = match orders.recv() {
@@ -107,7 +116,7 @@ impl Files {
                     if let Some(open) = self.open.take() {
                         open.discard();
                     }
-                    return Ok(self.sealed);
+                    return Ok(Written { sealed: self.sealed, unsealed: None });
                 }
             };
             for settlement in batch {
@@ -124,10 +133,11 @@ impl Files {
     }
 
     /// The last file gets its name; files of a former, longer plan go.
-    fn finish(mut self) -> Result<Vec<SealedRecords>, RunError> {
+    fn finish(mut self) -> Result<Written, RunError> {
         let mut number = u32::try_from(self.sealed.len()).expect("few files") + 1;
+        let mut unsealed = None;
         if let Some(open) = self.open.take() {
-            open.sync()?;
+            unsealed = Some(open.sync()?);
             number += 1;
         }
         while std::fs::remove_file(self.layout.record_file(number)).is_ok() {
@@ -138,7 +148,7 @@ impl Files {
         File::open(&directory)
             .and_then(|file| file.sync_all())
             .map_err(|source| RunError::File { action: "sync", path: directory, source })?;
-        Ok(self.sealed)
+        Ok(Written { sealed: self.sealed, unsealed })
     }
 
     fn write_line(&mut self, line: &[u8]) -> Result<(), RunError> {
@@ -182,13 +192,13 @@ impl Open {
         Ok(Self { path, partial, file, settlements: 0, bytes: 0, digest: Hasher::default() })
     }
 
-    fn sync(mut self) -> Result<SealedRecords, RunError> {
+    fn sync(mut self) -> Result<RecordsFile, RunError> {
         self.file.flush().map_err(|source| self.failed("write", source))?;
         self.file.get_ref().sync_all().map_err(|source| self.failed("sync", source))?;
         std::fs::rename(&self.partial, &self.path)
             .map_err(|source| self.failed("rename", source))?;
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(SealedRecords {
+        Ok(RecordsFile {
             file: name,
             settlements: self.settlements,
             bytes: self.bytes,

@@ -8,8 +8,9 @@ use tokio::time::Instant;
 
 use super::{Ended, Engine, MANIFEST_EVERY};
 use crate::core::{Closed, Record};
-use crate::run::manifest::{JournalHead, Manifest, RunState, SealedRecords};
+use crate::run::manifest::{JournalHead, Manifest, RunState};
 use crate::run::open::OpenRun;
+use crate::run::records::Written;
 use crate::run::{Planner, RunError};
 
 /// How long the end of a sitting waits for the queue to take what was to be sent.
@@ -27,11 +28,10 @@ impl<P: Planner> Engine<P> {
     pub(super) fn write_manifest(&mut self, state: RunState) -> Result<(), RunError> {
         self.manifest_due = Instant::now() + MANIFEST_EVERY;
         self.run.fence.check().map_err(RunError::LockLost)?;
-        let sealed = self.run.manifest.as_ref().map(|m| m.sealed.clone()).unwrap_or_default();
-        self.manifest(state, sealed).write(&self.run.layout)
+        self.manifest(state, self.run.written.clone()).write(&self.run.layout)
     }
 
-    fn manifest(&self, state: RunState, sealed: Vec<SealedRecords>) -> Manifest {
+    fn manifest(&self, state: RunState, written: Written) -> Manifest {
         let run = &self.run;
         let head = run.writer.head();
         Manifest {
@@ -47,7 +47,8 @@ impl<P: Planner> Engine<P> {
             settled: run.core.settled() as u64,
             in_flight: run.core.in_flight() as u64,
             journal: JournalHead { epoch: head.epoch, durable_bytes: head.bytes },
-            sealed,
+            sealed: written.sealed,
+            unsealed: written.unsealed,
             reopened: Some(run.reopenings.clone()),
             digest: None,
         }
@@ -65,7 +66,7 @@ impl<P: Planner> Engine<P> {
         self.keeper.closed(self.standing());
         self.emit(vec![EventKind::RunEnded { cancelled: ended.cancelled, owed }]).await;
         let state = if owed == 0 { RunState::Completed } else { RunState::Stopped };
-        let mut manifest = self.manifest(state, Vec::new());
+        let manifest = self.manifest(state, Written::default());
         let Self { run, outlet, .. } = self;
         if !outlet.finish(LAST_WORDS).await {
             let message = "the queue is out of reach: some offers could not be withdrawn, and the \
@@ -75,8 +76,8 @@ impl<P: Planner> Engine<P> {
         let OpenRun { layout, records, writer, fence, .. } = run;
         drop(writer);
         fence.check().map_err(RunError::LockLost)?;
-        manifest.sealed = records.finish()?;
-        manifest.write(&layout)?;
+        let Written { sealed, unsealed } = records.finish()?;
+        Manifest { sealed, unsealed, ..manifest }.write(&layout)?;
         Ok(ended)
     }
 }

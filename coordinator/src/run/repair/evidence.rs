@@ -1,8 +1,8 @@
 //! Results outside the journal, and what proves them.
 //!
 //! The record of an execution is a blob, which its digest proves. Markers in the store, files of
-//! records and result files of trials name records. A sealed file of records is proven by its
-//! digest in the manifest, so its settlements count without a blob.
+//! records and result files of trials name records. A file of records whose digest the manifest
+//! names is proven by it, so its settlements count without a blob.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -27,6 +27,7 @@ use crate::core::{NamedItem, Opened, Record};
 use crate::journal::Layout;
 use crate::report::files::layout::RESULT;
 use crate::run::Manifest;
+use crate::run::manifest::RecordsFile;
 
 /// Directories below a run directory that lead to a trial's: agent, dataset, trial.
 const DEPTH: usize = 4;
@@ -40,9 +41,9 @@ pub(super) struct Evidence {
     run: RunId,
     /// Reports of records that the store has, by item, in the order of their tries.
     reports: BTreeMap<ItemId, BTreeMap<(TryId, ExecId), Report>>,
-    /// Settlements in sealed files.
+    /// Settlements in files of records that are as the manifest says.
     sealed: BTreeMap<ItemId, Settlement>,
-    /// Epoch of the manifest that names them, 0 when an earlier version wrote it: that may name
+    /// Epoch of the manifest that names the files, 0 when an earlier version wrote it: that may name
     /// files of before a reopening.
     sealed_by: u32,
 }
@@ -68,14 +69,19 @@ impl Evidence {
         store: Option<&dyn BlobStore>,
         manifest: Option<&Manifest>,
     ) -> Result<Self, RepairError> {
-        let (of, sealed) = (layout.clone(), manifest.map(|m| m.sealed.clone()).unwrap_or_default());
+        let of = layout.clone();
+        let proven: Vec<RecordsFile> = manifest
+            .into_iter()
+            .flat_map(|m| m.sealed.iter().chain(&m.unsealed))
+            .cloned()
+            .collect();
         let (settlements, intact, named) = supervise::blocking(move || {
             let settlements = settlements(&of);
-            let whole = sealed.iter().filter(|sealed| {
-                let bytes = fs::read(of.records().join(&sealed.file)).unwrap_or_default();
-                Digest::of(&bytes) == sealed.digest
+            let whole = proven.into_iter().filter(|file| {
+                let bytes = fs::read(of.records().join(&file.file)).unwrap_or_default();
+                Digest::of(&bytes) == file.digest
             });
-            let intact: BTreeSet<String> = whole.map(|sealed| sealed.file.clone()).collect();
+            let intact: BTreeSet<String> = whole.map(|file| file.file).collect();
             let mut named = Vec::new();
             result_files(of.root(), DEPTH, &mut named);
             (settlements, intact, named)
@@ -178,7 +184,7 @@ impl Evidence {
             {
                 replica.apply(at, record, out);
                 if replica.is_settled(item) {
-                    restored.push((*item, "a sealed file of records"));
+                    restored.push((*item, "a file of records"));
                 }
             }
             let by = settlement.by.as_ref().map(|by| by.exec);

@@ -2,10 +2,10 @@
 //!
 //! A place of the journal in which one bit changed is restored as it was: the checksum of its record
 //! says which. Otherwise a new segment takes the place of the journal, with every record that is
-//! whole, and behind them the results that the blob store or a sealed file of records proves.
+//! whole, and behind them the results that the blob store or a file of `records/` proves.
 //! Nothing is invented: a trial whose result nothing proves is owed again, and so is one whose result
-//! may be from before a retry whose record is lost. Files that
-//! are changed are copied before, or moved, into a directory of its own.
+//! may be from before a retry whose record is lost. Files that are changed are copied before, or
+//! moved, into a directory of its own.
 
 mod doubts;
 mod evidence;

@@ -168,6 +168,7 @@ impl Rig {
             in_flight: 0,
             journal: JournalHead { epoch, durable_bytes },
             sealed: Vec::new(),
+            unsealed: None,
             reopened,
             digest: None,
         };

@@ -55,8 +55,9 @@ pub(super) fn rebuild(
             epoch,
             settled: told.settled as u64,
             journal: JournalHead { epoch: head.epoch, durable_bytes: head.bytes },
-            // Its sealed files of records may have another order than the journal now.
+            // Its files of records may have another order than the journal now.
             sealed: Vec::new(),
+            unsealed: None,
             reopened: Some(reopened),
             ..manifest.clone()
         };
