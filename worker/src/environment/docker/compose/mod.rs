@@ -336,7 +336,7 @@ impl Creation<'_> {
             open: self.open,
             images,
             shares: shares::of_services(&model, &self.request.resources)
-                .map_err(|why| refused(self.file, why))?,
+                .map_err(|why| unsupported(self.file, why))?,
         };
         let used = host_paths::used(&model);
         let file = self.write("project.json", &last.render(model))?;
