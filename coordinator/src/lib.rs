@@ -1,17 +1,12 @@
 #![doc = include_str!("../README.md")]
 
 pub mod bench;
-pub mod check;
 pub mod cli;
 pub mod config;
-pub mod core;
-pub mod dataset;
-pub mod export;
-pub mod host;
-pub mod journal;
-pub mod metrics;
+pub mod engine;
+pub mod events;
+pub mod launch;
 pub mod plan;
-pub mod registry;
-pub mod report;
-pub mod run;
-pub mod tree;
+pub mod results;
+pub mod sources;
+pub mod workloads;

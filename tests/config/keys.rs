@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rollout_coordinator::config::reference::JOB;
 use rollout_coordinator::config::{ConfigErrors, Options};
-use rollout_coordinator::dataset::Sink;
 use rollout_coordinator::plan::{self, PlanDocument};
+use rollout_coordinator::sources::datasets::Sink;
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::Project;
 use serde_json::{Value, json};

@@ -3,8 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use rollout_coordinator::core::{Bounds, Closed, Core, Effect, Opened, Record, Settings, Settled};
-use rollout_coordinator::journal::{self, Layout};
+use rollout_coordinator::engine::core::{
+    Bounds, Closed, Core, Effect, Opened, Record, Settings, Settled,
+};
+use rollout_coordinator::engine::journal::{self, Layout};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::Settlement;

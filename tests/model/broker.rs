@@ -8,7 +8,7 @@ use rollout_protocol::id::{ItemId, TryId, WorkerId};
 use rollout_protocol::wire::hello::Hello;
 use rollout_protocol::wire::offer::Offer;
 use rollout_protocol::wire::report::Report;
-use rollout_worker::port::{Delivery, Incarnation, Listed, Position, Token};
+use rollout_worker::queue::traits::{Delivery, Incarnation, Listed, Position, Token};
 
 use crate::lock::LockValue;
 use crate::names::LEASE;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use rollout_coordinator::core::{
+use rollout_coordinator::engine::core::{
     Bounds, Core, Effect, Input, NewItem, Now, Opened, Output, Record, Settings, Settled,
 };
 use rollout_protocol::Timestamp;
@@ -10,7 +10,7 @@ use rollout_protocol::id::ItemId;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::claim::Claim;
 use rollout_protocol::wire::offer::SizeClass;
-use rollout_worker::port::{Listed, Position};
+use rollout_worker::queue::traits::{Listed, Position};
 
 use crate::names::{RUN, WALL, item, spec};
 use crate::reference::Reference;

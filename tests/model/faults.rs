@@ -269,7 +269,7 @@ impl World {
             while self.say_loss(w) {}
         }
         while self.read(c) {}
-        self.handle(c, rollout_coordinator::core::Input::FormerExecutorsDead);
+        self.handle(c, rollout_coordinator::engine::core::Input::FormerExecutorsDead);
         true
     }
 

@@ -1,7 +1,7 @@
 //! Run directories: segments of records, of which a crash leaves what was synced and any number of
 //! bytes of the rest.
 
-use rollout_coordinator::core::{Former, Record};
+use rollout_coordinator::engine::core::{Former, Record};
 use rollout_protocol::digest::Digest;
 use serde_json::Deserializer;
 

@@ -1,10 +1,10 @@
 //! What coordinators do around their core.
 
-use rollout_coordinator::core::{Effect, Input, Record};
+use rollout_coordinator::engine::core::{Effect, Input, Record};
 use rollout_protocol::id::ItemId;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::report::Body;
-use rollout_worker::port::{Position, Reported, SeenHello};
+use rollout_worker::queue::traits::{Position, Reported, SeenHello};
 
 use crate::coordinator::{Coordinator, RENEW};
 use crate::lock::{Head, LockValue};
@@ -457,7 +457,7 @@ impl World {
     /// A sitting ends in order: nothing of it is in the queue as far as it could withdraw it.
     pub(crate) fn close(&mut self, c: usize) {
         let owed = u64::from(!self.coordinators[c].core.is_complete());
-        let closed = rollout_coordinator::core::Closed { cancelled: owed > 0, owed };
+        let closed = rollout_coordinator::engine::core::Closed { cancelled: owed > 0, owed };
         let coordinator = &self.coordinators[c];
         let segment = self.directories[coordinator.directory].segment(coordinator.epoch);
         segment.records.push(Record::Closed(closed));

@@ -8,7 +8,7 @@ use rollout_protocol::wire::claim::Claim;
 use rollout_protocol::wire::hello::{Budget, Hello, Running};
 use rollout_protocol::wire::offer::Offer;
 use rollout_protocol::wire::report::{Body, Report};
-use rollout_worker::port::Token;
+use rollout_worker::queue::traits::Token;
 
 use crate::names::RUN;
 

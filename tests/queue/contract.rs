@@ -10,9 +10,9 @@ use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::command::{Command, Receipt};
-use rollout_worker::port::{Board, Dispatch, QueueError, WorkSource};
 use rollout_worker::queue::contract::{Broker, CALM, CLASSES, Check, DISTURBING};
 use rollout_worker::queue::nats::{Nats, NatsBoard, NatsDispatch, NatsSource};
+use rollout_worker::queue::traits::{Board, Dispatch, QueueError, WorkSource};
 
 use crate::lab::{LEASE, Lab, REPORTS, pool, until, with_every_server};
 

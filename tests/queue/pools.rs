@@ -7,11 +7,11 @@ use async_nats::jetstream;
 use rollout_protocol::id::TryId;
 use rollout_protocol::wire::claim::Answer;
 use rollout_protocol::wire::report::Report;
-use rollout_worker::port::{
-    Dispatch as _, FormerPools, Position, QueueError, Reported, WorkSource as _,
-};
 use rollout_worker::queue::contract::{CLASSES, samples};
 use rollout_worker::queue::nats::NatsDispatch;
+use rollout_worker::queue::traits::{
+    Dispatch as _, FormerPools, Position, QueueError, Reported, WorkSource as _,
+};
 
 use crate::lab::{Lab, pool, until, with_every_server};
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::offer::Offer;
-use rollout_worker::port::{Contact, Dispatch as _, QueueError, Room, WorkSource as _};
 use rollout_worker::queue::contract::{CLASSES, samples};
 use rollout_worker::queue::nats::{
     BindError, ConnectError, Nats, NatsDispatch, NatsOptions, NatsSource, SetupError,
 };
+use rollout_worker::queue::traits::{Contact, Dispatch as _, QueueError, Room, WorkSource as _};
 use serde_json::json;
 
 use crate::lab::{Lab, PATIENCE, pool, until, with_every_server};

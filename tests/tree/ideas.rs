@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_coordinator::config::{Problems, TreeFile, TreeOptions, TreeOverrides, read_tree};
-use rollout_coordinator::tree::generator::{Generator, Holder, IdeasError, IdeasFault};
-use rollout_coordinator::tree::run::IdeasOrder;
+use rollout_coordinator::workloads::search::driver::IdeasOrder;
+use rollout_coordinator::workloads::search::generator::{
+    Generator, Holder, IdeasError, IdeasFault,
+};
 use rollout_protocol::wire::control::StopLevel;
 use rollout_tests::docker::Engine;
 use rollout_tests::{processes, sandbox, wait};
@@ -14,7 +16,7 @@ use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{Labels, Provider};
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::MemoryStore;
-use rollout_worker::trial::{TaskFiles, TrialServices};
+use rollout_worker::work::trial::{TaskFiles, TrialServices};
 use serde_json::json;
 use tokio::sync::watch;
 

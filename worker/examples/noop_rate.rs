@@ -13,13 +13,13 @@ use async_trait::async_trait;
 use rollout_protocol::id::TryId;
 use rollout_protocol::wire::hello::Budget;
 use rollout_worker::environment::Owner;
-use rollout_worker::port::{Dispatch, Incarnation};
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::embedded::model::{Model, ModelConfig};
+use rollout_worker::queue::traits::{Dispatch, Incarnation};
 use rollout_worker::service::{Profile, Runner, Shutdown, Worker, WorkerConfig};
 use rollout_worker::supervise;
 use rollout_worker::testing::{FaultyStore, Sample, draft};
-use rollout_worker::trial::{Finished, TrialContext};
+use rollout_worker::work::trial::{Finished, TrialContext};
 
 #[derive(Debug)]
 struct Noop;

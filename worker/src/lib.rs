@@ -1,22 +1,20 @@
 #![doc = include_str!("../README.md")]
 
-pub mod agent;
+pub mod agents;
 pub mod archive;
+pub mod backoff;
 pub mod dependency;
 pub mod descriptors;
 pub mod digest_line;
 pub mod disk;
 pub mod environment;
-pub mod eval;
-pub mod exec;
+pub mod executor;
+pub mod fs_remove;
 pub mod git;
 pub mod glob;
-pub mod outage;
-pub mod owner;
-pub mod pacing;
-pub mod port;
+pub mod host;
 pub mod queue;
-pub mod removal;
+pub mod rate_limit;
 pub mod secrets;
 pub mod service;
 pub mod shortage;
@@ -25,5 +23,5 @@ pub mod store;
 pub mod supervise;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
-pub mod trial;
 pub mod verifier;
+pub mod work;

@@ -10,11 +10,11 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::{BenchError, floor, noop, usage};
-use crate::journal::Layout;
+use crate::engine::journal::Layout;
+use crate::events::{Materialize, Reporter, Sinks};
+use crate::launch::embedded::{self, Embedded, Equipment};
 use crate::plan::JobPlan;
-use crate::report::{Materialize, Reporter, Sinks};
-use crate::run::JobPlanner;
-use crate::run::embedded::{self, Embedded, Equipment};
+use crate::workloads::job::JobPlanner;
 
 /// What to measure.
 #[derive(Debug, Clone, Copy)]

@@ -12,9 +12,9 @@ pub(crate) use self::{noop::plan, null::Null};
 #[cfg(feature = "nats")]
 pub mod queue;
 
+use crate::engine::RunError;
+use crate::events::ReportError;
 use crate::plan::PlanError;
-use crate::report::ReportError;
-use crate::run::RunError;
 use rollout_worker::store::StoreError;
 
 /// Why nothing was measured.

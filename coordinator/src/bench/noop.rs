@@ -19,18 +19,18 @@ use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::Runner;
 use rollout_worker::store::BlobStore;
-use rollout_worker::trial::{self, Finished, TaskFiles, TrialContext, TrialServices};
+use rollout_worker::work::trial::{self, Finished, TaskFiles, TrialContext, TrialServices};
 use serde::Serialize;
 
 use super::BenchError;
 use super::null::Null;
 use crate::config::About;
-use crate::core::Bounds;
-use crate::journal::Layout;
-use crate::metrics::AgentTotal;
+use crate::engine::core::Bounds;
+use crate::engine::journal::Layout;
+use crate::engine::{Opening, RunError, Taking};
+use crate::events::{Materialize, RunFacts};
 use crate::plan::{JobPlan, PlannedTask};
-use crate::report::{Materialize, RunFacts};
-use crate::run::{Opening, RunError, Taking};
+use crate::results::metrics::AgentTotal;
 
 /// The provider that the trials ask for.
 pub(super) const KIND: ProviderKind = ProviderKind::Process;

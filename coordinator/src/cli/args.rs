@@ -18,8 +18,8 @@ use super::values;
 #[cfg(feature = "nats")]
 use super::worker_values;
 use crate::config::LogLevel;
-use crate::report::Materialize;
-use crate::run::{Patience, Reopen};
+use crate::engine::{Patience, Reopen};
+use crate::events::Materialize;
 
 /// Runs agents on tasks in isolated environments and never loses or double-counts a result.
 ///

@@ -10,8 +10,8 @@ use rollout_worker::supervise;
 
 use super::error::CliError;
 use super::output::Printer;
-use crate::check::{self, Asked, Explained, Report, TaskReport};
-use crate::report::escape;
+use crate::events::escape;
+use crate::sources::check::{self, Asked, Explained, Report, TaskReport};
 
 /// Look at a task, or at all tasks of a directory, without running anything
 ///

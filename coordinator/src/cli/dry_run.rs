@@ -9,10 +9,10 @@ use super::error::CliError;
 use super::output::Printer;
 use super::run::KNOWN_PARTS;
 use crate::config::{Job, Provenance};
-use crate::dataset::{KnownParts, Sink};
+use crate::events::escape;
+use crate::events::terminal::table;
 use crate::plan::{self, DryRun, FormatView, ImageView, Prepared, TaskView};
-use crate::report::escape;
-use crate::report::terminal::table;
+use crate::sources::datasets::{KnownParts, Sink};
 
 /// Makes the plan without storing anything, and prints it.
 pub(super) async fn show(

@@ -6,16 +6,16 @@ use std::path::Path;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::spec::trial::TrialName;
-use rollout_worker::owner::WorkerDirError;
+use rollout_worker::host::WorkerDirError;
 use rollout_worker::store::StoreError;
 
 use crate::config::ConfigErrors;
-use crate::dataset::BundleError;
-use crate::journal::JournalError;
+use crate::engine::journal::JournalError;
+use crate::engine::{LockError, OpenError, RunError};
+use crate::events::ReportError;
+use crate::events::files::TreeError;
 use crate::plan::BuildError;
-use crate::report::ReportError;
-use crate::report::files::TreeError;
-use crate::run::{LockError, OpenError, RunError};
+use crate::sources::datasets::BundleError;
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -239,8 +239,8 @@ pub(super) fn of_lock(what: &str, error: &LockError) -> CliError {
 
 #[cfg(feature = "nats")]
 mod nats {
-    use rollout_worker::port::QueueError;
     use rollout_worker::queue::nats::{BindError, ConnectError, OptionsError, SetupError};
+    use rollout_worker::queue::traits::QueueError;
 
     use super::{CliError, ExitCode};
 

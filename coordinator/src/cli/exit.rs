@@ -2,7 +2,7 @@
 
 use rollout_protocol::exit::ExitCode;
 
-use crate::metrics::{Tally, Threshold};
+use crate::results::metrics::{Tally, Threshold};
 
 /// The code of a run that ended. With a threshold, infrastructure failures matter only where they
 /// could change its verdict.

@@ -10,8 +10,8 @@ use rollout_worker::store::fs::FsStore;
 use super::error::CliError;
 use super::output::Printer;
 use super::place;
-use crate::export::{self, ExportError, Exported, Format, Request};
-use crate::report::escape;
+use crate::events::escape;
+use crate::results::export::{self, ExportError, Exported, Format, Request};
 
 /// Write the results of a run in the form of another tool
 ///

@@ -10,14 +10,14 @@ use rollout_worker::environment::docker::{
     DockerOptions, DockerProvider, ImageLimits, PrunedImages, TaskImage,
 };
 use rollout_worker::environment::{DeadOwners, Owner, Provider as _, Reaped};
-use rollout_worker::owner::HostOwners;
+use rollout_worker::host::HostOwners;
 use serde_json::{Value, json};
 
 use super::args::GcArgs;
 use super::error::CliError;
 use super::image_locks;
 use super::output::Printer;
-use crate::report::escape;
+use crate::events::escape;
 
 /// Runs the command.
 pub(super) async fn run(args: &GcArgs, printer: &Printer) -> Result<ExitCode, CliError> {

@@ -45,7 +45,7 @@ use args::{Cli, Command};
 use error::CliError;
 use output::Printer;
 
-use crate::host::Decorate;
+use crate::launch::host::Decorate;
 
 /// First argument of the program as the supervisor of a sandbox: not for people, so not in the help.
 const SANDBOX: &str = "__sandbox";

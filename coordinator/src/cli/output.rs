@@ -7,8 +7,8 @@ use rollout_protocol::exit::ExitCode;
 
 use super::error::CliError;
 use crate::config::env_vars;
-use crate::report::escape;
-use crate::report::terminal::{Screen, Style};
+use crate::events::escape;
+use crate::events::terminal::{Screen, Style};
 
 /// Prints for one command.
 #[derive(Debug, Clone, Copy)]

@@ -11,10 +11,10 @@ use rollout_worker::store::fs::FsStore;
 use super::error::CliError;
 use super::output::Printer;
 use super::place;
-use crate::journal::{Damage, Layout};
-use crate::report::escape;
-use crate::run::LockError;
-use crate::run::repair::{self, RepairError, Repaired, Request};
+use crate::engine::LockError;
+use crate::engine::journal::{Damage, Layout};
+use crate::events::escape;
+use crate::workloads::repair::{self, RepairError, Repaired, Request};
 
 /// Names that are printed of a list.
 const NAMED: usize = 20;

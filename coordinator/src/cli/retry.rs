@@ -11,8 +11,8 @@ use super::args::{Cli, Command};
 use super::error::CliError;
 use super::output::Printer;
 use super::run;
-use crate::report::files::layout;
-use crate::run::Reopen;
+use crate::engine::Reopen;
+use crate::events::files::layout;
 
 /// Options of `rollout run` whose values may be secrets: they are not written down.
 const SECRET: [&str; 5] = ["--agent-env", "--ae", "--verifier-env", "--ve", "--nats"];

@@ -150,7 +150,7 @@ mod tests {
     use rollout_protocol::spec::task::TaskFormat;
 
     use super::*;
-    use crate::check::{Asked, check};
+    use crate::sources::check::{Asked, check};
 
     #[test]
     fn new_tasks_pass_the_check_in_every_environment() {

@@ -7,8 +7,8 @@ use rollout_protocol::record::Outcome;
 use super::args::{self, Cli, Command, RunArgs};
 use super::error::CliError;
 use super::{exit, output};
-use crate::metrics::{Failure, Scored, Tally};
-use crate::report::terminal::Style;
+use crate::events::terminal::Style;
+use crate::results::metrics::{Failure, Scored, Tally};
 
 fn parse(words: &[&str]) -> Result<RunArgs, clap::Error> {
     let words = words.iter().map(OsString::from).collect();

@@ -8,8 +8,8 @@ use std::time::Duration;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::hello::Budget;
-use rollout_worker::port::QueueError;
 use rollout_worker::queue::nats::{ConnectError, Name, Nats, NatsOptions, NatsSource};
+use rollout_worker::queue::traits::QueueError;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::Why;
 use rollout_worker::store::BlobStore;
@@ -20,8 +20,8 @@ use super::args::WorkerArgs;
 use super::error::CliError;
 use super::output::Printer;
 use super::{image_locks, logging, place, run};
-use crate::host::{ALL_PROVIDERS, Decorate, Home, HostPaths, WorkerProcess};
-use crate::run::signals;
+use crate::launch::host::{ALL_PROVIDERS, Decorate, Home, HostPaths, WorkerProcess};
+use crate::launch::signals;
 
 /// Variables with this beginning are the worker's own, and never those of trials.
 const OWN: &str = "ROLLOUT_NATS_";

@@ -3,7 +3,7 @@
 use rollout_protocol::spec::environment::ProviderKind;
 
 use crate::config::quantity;
-use crate::host::ALL_PROVIDERS;
+use crate::launch::host::ALL_PROVIDERS;
 
 /// A size class holds what needs at most 2 GiB per share, so that less holds nothing.
 const LEAST_MEMORY_MB: u64 = 2048;

@@ -11,7 +11,7 @@ use super::elements::datasets::{
 use super::elements::environment::PRESERVE;
 use super::elements::verifier::{AFTER_AGENT_ERROR, TEST_EXIT};
 use super::resolve::Job;
-use crate::registry::without_secrets;
+use crate::sources::registry::without_secrets;
 
 /// The job in the form of a job file, defaults filled in. Environment values are unexpanded: no
 /// value of a variable of the host is in it, and no password of an address.

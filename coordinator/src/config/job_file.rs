@@ -25,7 +25,7 @@ use super::problem::{ErrorKind, Problems};
 use super::provenance::{self, Provenance};
 use super::tree::{Node, Value, flag_line};
 use super::{read, yaml};
-use crate::metrics::MetricKind;
+use crate::results::metrics::MetricKind;
 
 /// Path of the instruction inside environments unless the job says otherwise.
 const INSTRUCTION_PATH: &str = "/tmp/instruction.md";

@@ -21,7 +21,7 @@ use super::job_file::{self, JobFile, LogLevel, Written};
 use super::overlay::Setting;
 use super::problem::{ErrorKind, Problems};
 use super::provenance::Provenance;
-use crate::metrics::MetricKind;
+use crate::results::metrics::MetricKind;
 
 /// A job, fully resolved except for the content of its datasets.
 #[derive(Debug, Clone, PartialEq)]

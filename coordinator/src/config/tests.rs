@@ -8,7 +8,7 @@ use rollout_protocol::spec::environment::{DockerNetwork, PreservePolicy, Provide
 use serde_json::json;
 
 use super::*;
-use crate::metrics::MetricKind;
+use crate::results::metrics::MetricKind;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/config").join(name)

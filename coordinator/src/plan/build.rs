@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{JobPlan, PlanError, PlannedTask, lanes};
 use crate::config::{ConfigErrors, ErrorKind, Job, Problems, Spot};
-use crate::dataset::{BundleError, Dataset, Sink, bundle};
+use crate::sources::datasets::{BundleError, Dataset, Sink, bundle};
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]

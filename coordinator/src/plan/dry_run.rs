@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::JobPlan;
 use crate::config::{self, ConfigWarning, FormatChoice, Job, Provenance};
-use crate::dataset::{Dataset, Task};
+use crate::sources::datasets::{Dataset, Task};
 
 /// A job as it would run.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::config::{
     ConfigErrors, ConfigWarning, Job, Options, Problems, job_of_settings, read_job,
 };
-use crate::dataset::{self, Dataset};
+use crate::sources::datasets::{self, Dataset};
 
 /// A job whose configuration is right.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,8 +30,8 @@ pub fn read(file: Option<&Path>, options: &Options<'_>) -> Result<Prepared, Conf
         None => job_of_settings(options, &mut problems),
     };
     let prepared = job.map(|mut job| {
-        let planned = dataset::planned(&job.run_dir());
-        let datasets = dataset::load(&job, options, &planned, &mut problems);
+        let planned = datasets::planned(&job.run_dir());
+        let datasets = datasets::load(&job, options, &planned, &mut problems);
         if options.trust_tasks {
             let files = datasets.iter().flat_map(|dataset| &dataset.tasks).map(|task| &task.file);
             let used = files.flat_map(|file| file.variables.iter().chain(&file.solution_variables));

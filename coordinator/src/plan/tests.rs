@@ -277,8 +277,11 @@ async fn a_plan_is_built_with_its_documents_and_shown() {
     let store: std::sync::Arc<dyn BlobStore> = std::sync::Arc::new(store);
     let scratch = dir.path().join("scratch");
     std::fs::create_dir(&scratch).expect("made");
-    let sink =
-        crate::dataset::Sink { store: Some(std::sync::Arc::clone(&store)), scratch, known: None };
+    let sink = crate::sources::datasets::Sink {
+        store: Some(std::sync::Arc::clone(&store)),
+        scratch,
+        known: None,
+    };
     let Prepared { job, datasets, warnings } = prepared(dir.path());
     let formats = formats(&datasets);
     let (plan, specs) = build(&job, datasets, &sink).await.expect("a plan");
@@ -306,7 +309,7 @@ async fn a_plan_is_built_with_its_documents_and_shown() {
     again.job.n_concurrent_trials = 1;
     again.job.retry.max_attempts = 1;
     again.job.name = "other".to_owned();
-    let sink = crate::dataset::Sink { store: None, ..sink };
+    let sink = crate::sources::datasets::Sink { store: None, ..sink };
     let (same, _) = build(&again.job, again.datasets, &sink).await.expect("a plan");
     assert_eq!(same.digest(), plan.digest(), "neither concurrency nor retry nor name count");
 }
@@ -316,7 +319,8 @@ async fn more_trials_than_a_run_holds_are_a_fault_of_the_job() {
     let dir = project();
     let Prepared { mut job, datasets, .. } = prepared(dir.path());
     job.n_attempts = 5_000_000;
-    let sink = crate::dataset::Sink { store: None, scratch: dir.path().to_owned(), known: None };
+    let sink =
+        crate::sources::datasets::Sink { store: None, scratch: dir.path().to_owned(), known: None };
     let Err(BuildError::Config(errors)) = build(&job, datasets, &sink).await else {
         panic!("a fault")
     };

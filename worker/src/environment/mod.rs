@@ -528,6 +528,6 @@ impl Failure {
     /// The message with the chain of causes, each said once.
     pub fn chain(&self) -> String {
         let source = self.source.as_deref().map(|source| source as _);
-        crate::outage::with_causes(self.message.clone(), source)
+        crate::backoff::with_causes(self.message.clone(), source)
     }
 }

@@ -1,4 +1,4 @@
-//! Implementations of the ports of the queue.
+//! The queue: its traits, and implementations of them.
 //!
 //! [`embedded`] lives in the process and needs nothing; [`nats`] is a server. Every implementation
 //! passes the suite in `contract`.
@@ -8,3 +8,4 @@ pub mod contract;
 pub mod embedded;
 #[cfg(feature = "nats")]
 pub mod nats;
+pub mod traits;

@@ -15,8 +15,8 @@ use super::execute::{Ended, drive, execute};
 use super::execution::Execution;
 use super::finish::finish;
 use super::report::Outgoing;
-use super::room::Seat;
-use crate::trial::Finished;
+use super::slots::Seat;
+use crate::work::trial::Finished;
 
 /// How long an unanswered claim waits before it is said again.
 pub(super) const PAUSE: Duration = Duration::from_millis(500);

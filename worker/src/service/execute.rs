@@ -11,14 +11,14 @@ use rollout_protocol::spec::trial::TrialRef;
 use rollout_protocol::wire::offer::Work;
 
 use super::execution::Execution;
-use super::room::Seat;
 use super::seat::Seated;
-use super::tickets::Holder;
+use super::slots::Seat;
+use super::stage_permits::Holder;
 use super::{Shared, finish};
 use crate::environment::Labels;
-use crate::eval::{EvalContext, EvalDraft};
 use crate::supervise::panic_message;
-use crate::trial::{Finished, TrialContext};
+use crate::work::eval::{EvalContext, EvalDraft};
+use crate::work::trial::{Finished, TrialContext};
 
 /// How an execution ended.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use super::execute::Ended;
 use super::execution::Execution;
 use super::report::Outgoing;
 use crate::spool::{Draft, Ending, publish};
-use crate::trial::{self, Finished};
+use crate::work::trial::{self, Finished};
 
 /// What an execution left.
 #[expect(clippy::large_enum_variant, reason = "lives on the stack")]

@@ -14,7 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::Shared;
 use super::execution::Execution;
 use super::report::Outgoing;
-use crate::port::Token;
+use crate::queue::traits::Token;
 
 /// How often it is looked whether something has to be said. A change is told by then.
 const LOOK: Duration = Duration::from_millis(250);

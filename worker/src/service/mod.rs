@@ -17,20 +17,20 @@
 //! for an execution that ends at once and leaves nothing.
 
 mod claim;
-mod documents;
+mod connection;
 mod drain;
 mod execute;
 mod execution;
 mod finish;
 mod lease;
-mod line;
-mod paces;
 mod pull;
+mod rate_limits;
 mod registry;
 mod report;
-mod room;
 mod seat;
-mod tickets;
+mod slots;
+mod spec_cache;
+mod stage_permits;
 
 #[cfg(test)]
 mod tests;
@@ -53,21 +53,21 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::hello::{Budget, Capacity, Running};
 use tokio::sync::{Semaphore, mpsc, watch};
 
-use self::documents::Documents;
-use self::line::Line;
-use self::paces::Paces;
+use self::connection::Line;
+use self::rate_limits::Paces;
 use self::registry::Registry;
 use self::report::Outbox;
-use self::room::Rooms;
+use self::slots::Rooms;
+use self::spec_cache::Documents;
+use crate::backoff::Outage;
 use crate::disk::DiskWatch;
 use crate::environment::Owner;
-use crate::eval::{self, EvalContext, EvalDraft, Repositories};
-use crate::outage::Outage;
-use crate::port::WorkSource;
+use crate::queue::traits::WorkSource;
 use crate::spool::Spool;
 use crate::store::BlobStore;
 use crate::supervise::{self, Task};
-use crate::trial::{self, Finished, TrialContext, TrialServices};
+use crate::work::eval::{self, EvalContext, EvalDraft, Repositories};
+use crate::work::trial::{self, Finished, TrialContext, TrialServices};
 
 /// How long the last hello may take.
 const LAST_HELLO: Duration = Duration::from_secs(2);
@@ -224,7 +224,7 @@ pub enum Shutdown {
 #[derive(Debug)]
 pub struct Worker {
     shared: Arc<Shared>,
-    over: mpsc::UnboundedReceiver<tickets::Over>,
+    over: mpsc::UnboundedReceiver<stage_permits::Over>,
 }
 
 /// What the parts of a worker share.
@@ -244,7 +244,7 @@ struct Shared {
     rooms: Arc<Rooms>,
     paces: Paces,
     /// Stages of evals whose tickets are to be given back.
-    over: mpsc::UnboundedSender<tickets::Over>,
+    over: mpsc::UnboundedSender<stage_permits::Over>,
     /// Room for claims that wait without a slot.
     off_slot: Arc<Semaphore>,
     /// Room for executions that wait for a service without a slot.
@@ -319,8 +319,8 @@ impl Worker {
         let mut helpers: FuturesUnordered<Task<Infallible>> = [
             supervise::spawn("reports", report::report(shared.clone())),
             supervise::spawn("leases", lease::keep(shared.clone())),
-            supervise::spawn("tickets", tickets::give_back(shared.clone(), over)),
-            supervise::spawn("line", line::watch(shared.clone())),
+            supervise::spawn("tickets", stage_permits::give_back(shared.clone(), over)),
+            supervise::spawn("line", connection::watch(shared.clone())),
             supervise::spawn("controls", drain::obey(shared.clone())),
             supervise::spawn("shutdown", drain::pass_on(shared.clone(), shutdown)),
             supervise::spawn("disks", watch_disks(shared.disks.clone())),

@@ -12,9 +12,9 @@ use rollout_protocol::limits;
 use tokio::time::Instant;
 
 use super::finish::Next;
-use super::room::Reservation;
+use super::slots::Reservation;
 use super::{Shared, claim, execute, finish};
-use crate::port::{Delivery, Incarnation, Token};
+use crate::queue::traits::{Delivery, Incarnation, Token};
 use crate::supervise::{self, Task};
 
 /// How long one pull waits for work.

@@ -9,7 +9,7 @@ use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::Notify;
 
 use super::execution::{Execution, TryKey};
-use crate::port::Delivery;
+use crate::queue::traits::Delivery;
 
 #[derive(Debug, Default)]
 pub(super) struct Registry {

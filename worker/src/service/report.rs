@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::Shared;
 use super::execution::Execution;
-use crate::port::{Refused, Token};
+use crate::queue::traits::{Refused, Token};
 use crate::spool::{failed_report, unsayable};
 
 /// Batches under way at the same time: while one waits for its acknowledgement, others travel.

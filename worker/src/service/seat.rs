@@ -7,8 +7,8 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::Shared;
 use super::execution::Execution;
-use super::room::Seat;
-use crate::trial::Slot;
+use super::slots::Seat;
+use crate::work::trial::Slot;
 
 /// Where an execution sits.
 #[derive(Debug, Default)]

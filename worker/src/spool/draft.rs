@@ -6,8 +6,8 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::record::{ExecutionRecord, LogsRecord, Output, TrialRecord};
 use serde::{Deserialize, Serialize};
 
-use crate::eval::{EvalDraft, EvalFile, EvalRole};
-use crate::trial::{self, CapturedFile, FileRole};
+use crate::work::eval::{EvalDraft, EvalFile, EvalRole};
+use crate::work::trial::{self, CapturedFile, FileRole};
 
 /// What an execution left: a record, and files that are not stored yet.
 #[derive(Debug, Clone)]

@@ -10,7 +10,7 @@ use rollout_protocol::wire::marker::Marker;
 use rollout_protocol::wire::report::{Body, Report, ResultBody};
 
 use super::entry::Kept;
-use crate::outage::{Outage, chain};
+use crate::backoff::{Outage, chain};
 use crate::store::{BlobStore, Content, StoreError, put_json};
 
 /// Stores a spooled execution, for as long as the store needs, and returns its report. What the

@@ -15,8 +15,8 @@ use rollout_protocol::wire::report::Report;
 use super::entry::Kept;
 use super::publish::{failed_report, publish};
 use super::{SCRATCH, SPOOL, ScratchMark, discard};
-use crate::outage::Outage;
-use crate::port::{Refused, WorkSource};
+use crate::backoff::Outage;
+use crate::queue::traits::{Refused, WorkSource};
 use crate::store::BlobStore;
 use crate::supervise;
 

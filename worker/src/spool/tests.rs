@@ -23,10 +23,10 @@ use tokio::sync::{broadcast, watch};
 use super::keep::plan;
 use super::*;
 use crate::environment::{Labels, Owner};
-use crate::port::{Contact, Delivery, QueueError, Refused, Room, Token, WorkSource};
+use crate::queue::traits::{Contact, Delivery, QueueError, Refused, Room, Token, WorkSource};
 use crate::store::{BlobStore as _, get_json};
 use crate::testing::{FaultyStore, Sample, draft};
-use crate::trial::{CapturedFile, FileRole, OwnSlot, PhaseSink, TrialContext};
+use crate::work::trial::{CapturedFile, FileRole, OwnSlot, PhaseSink, TrialContext};
 
 const REASON: LostReason = LostReason::WorkerDied;
 
@@ -228,7 +228,7 @@ async fn a_live_worker_goes_on_after_a_failure_at_any_step() {
         let spool = Spool::new(scene.dir.path().to_owned());
         let kept = spool.keep(&scene.ending()).await.unwrap();
         assert!(spool.bytes() > 30, "{}", spool.bytes());
-        let outage = crate::outage::Outage::new("store");
+        let outage = crate::backoff::Outage::new("store");
         scene.assert_published(&publish(&*scene.store, &outage, &kept).await).await;
         spool.forget(kept).await;
         assert_eq!(spool.bytes(), 0);

@@ -17,7 +17,7 @@ use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::offer::{Offer, Pacing, SizeClass, Work};
 
 use super::FaultyStore;
-use crate::trial::{Draft, TrialContext};
+use crate::work::trial::{Draft, TrialContext};
 
 /// A run whose trials are attempts of one agent at one task.
 #[derive(Debug, Clone, Copy)]

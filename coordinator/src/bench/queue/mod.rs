@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use async_nats::jetstream;
 use futures_util::TryStreamExt as _;
-use rollout_worker::port::QueueError;
 use rollout_worker::queue::nats::{BindError, ConnectError, InvalidName, OptionsError, SetupError};
+use rollout_worker::queue::traits::QueueError;
 use serde::Serialize;
 
 use self::floor::Floor;

@@ -9,9 +9,9 @@ use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::wire::hello::{Budget, Capacity};
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::environment::Owner;
-use rollout_worker::owner::WorkerDir;
-use rollout_worker::port::Dispatch as _;
+use rollout_worker::host::WorkerDir;
 use rollout_worker::queue::nats::{Name, Nats, NatsDispatch, NatsOptions};
+use rollout_worker::queue::traits::Dispatch as _;
 use rollout_worker::service::{self, Profile, Shutdown, WorkerConfig};
 use rollout_worker::store::{BlobStore as _, FsStore};
 use rollout_worker::supervise;
@@ -22,12 +22,13 @@ use super::helper::{self, Helper};
 use super::{Fault, Once, Queue};
 use crate::bench::usage::Meter;
 use crate::bench::{BenchError, noop};
-use crate::journal::Layout;
-use crate::report::{Materialize, Reporter, Sinks};
-use crate::run::distributed::{self, Distributed};
-use crate::run::{
-    self, Ended, JobPlanner, Opening, Planner as _, RunError, RunLock, RunState, Shared, Taking,
+use crate::engine::journal::Layout;
+use crate::engine::reconcile::{self, Distributed};
+use crate::engine::{
+    self, Ended, Opening, Planner as _, RunError, RunLock, RunState, Shared, Taking,
 };
+use crate::events::{Materialize, Reporter, Sinks};
+use crate::workloads::job::JobPlanner;
 
 /// Pool of the run and its worker.
 const POOL: &str = "default";
@@ -132,15 +133,16 @@ async fn sit(
 ) -> Result<(RunId, Ended, RunLock), Fault> {
     let (_stops, mut stops) = mpsc::channel(1);
     let board = Arc::new(nats.board());
-    let facts = run::RunFacts { pool: POOL.to_owned(), ..run::RunFacts::default() };
+    let facts = engine::RunFacts { pool: POOL.to_owned(), ..engine::RunFacts::default() };
     let taking = Taking { shared: Some(Shared { board, facts }), ..Taking::default() };
     let opening = Opening { taking, ..opening };
-    let (run, lock, planner) =
-        run::begin(opening, planner, events.clone(), &mut stops).await.map_err(BenchError::from)?;
+    let (run, lock, planner) = engine::begin(opening, planner, events.clone(), &mut stops)
+        .await
+        .map_err(BenchError::from)?;
     let id = run.id();
-    let news = distributed::news();
+    let news = reconcile::news();
     let _attending = lock.attend(id, dispatch.clone(), news.0.clone());
-    let ended = distributed::run(Distributed {
+    let ended = reconcile::run(Distributed {
         run,
         planner,
         dispatch,

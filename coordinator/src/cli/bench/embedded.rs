@@ -10,7 +10,7 @@ use crate::bench::dispatch::{self, Dispatch, Measured};
 use crate::cli::args::DispatchArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
-use crate::report::Materialize;
+use crate::events::Materialize;
 
 pub(super) async fn dispatch(args: &DispatchArgs, printer: &Printer) -> Result<ExitCode, CliError> {
     let materialize = if args.materialize { Materialize::Full } else { Materialize::None };

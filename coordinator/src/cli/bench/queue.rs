@@ -7,8 +7,8 @@ use crate::bench::queue::{self, Compared, Cpu, Fault, Queue};
 use crate::cli::args::DispatchArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
-use crate::report::terminal::table;
-use crate::run::signals;
+use crate::events::terminal::table;
+use crate::launch::signals;
 
 pub(super) async fn dispatch(
     args: &DispatchArgs,

@@ -6,13 +6,13 @@ use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::command::{Command, Receipt, Selection};
-use rollout_worker::port::QueueError;
+use rollout_worker::queue::traits::QueueError;
 
 use super::NeededNats;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
-use crate::journal::Layout;
-use crate::run::Manifest;
+use crate::engine::Manifest;
+use crate::engine::journal::Layout;
 
 /// End trials of a run for good: they settle as cancelled
 ///

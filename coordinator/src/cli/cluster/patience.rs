@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rollout_worker::port::QueueError;
 use rollout_worker::queue::nats::{BindError, ConnectError, SetupError};
+use rollout_worker::queue::traits::QueueError;
 use tokio::time::Instant;
 
 use crate::cli::error::CliError;

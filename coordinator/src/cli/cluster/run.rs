@@ -8,9 +8,9 @@ use rollout_protocol::exit::ExitCode;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::environment::Owner;
-use rollout_worker::owner::HostOwners;
-use rollout_worker::port::{Board, Dispatch, WorkSource};
+use rollout_worker::host::HostOwners;
 use rollout_worker::queue::nats::{BindError, Name, Nats};
+use rollout_worker::queue::traits::{Board, Dispatch, WorkSource};
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::mpsc;
@@ -22,13 +22,13 @@ use crate::cli::error::CliError;
 use crate::cli::image_locks;
 use crate::cli::run::sandbox_helper;
 use crate::config::Job;
-use crate::core::Bounds;
-use crate::host::{ALL_PROVIDERS, Home, HostPaths, adopt_dead, provider, reap};
-use crate::journal::Layout;
+use crate::engine::core::Bounds;
+use crate::engine::journal::Layout;
+use crate::engine::{Patience, RunEntry, RunState};
+use crate::launch::embedded::Sitting;
+use crate::launch::host::{ALL_PROVIDERS, Home, HostPaths, adopt_dead, provider, reap};
+use crate::launch::nats::ClusterJob;
 use crate::plan::{JobPlan, Lanes};
-use crate::run::cluster::ClusterJob;
-use crate::run::embedded::Sitting;
-use crate::run::{Patience, RunEntry, RunState};
 
 /// A server that was connected to before anything else was done.
 pub(in crate::cli) struct Elsewhere {

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::port::SeenHello;
 use rollout_worker::queue::nats::Name;
+use rollout_worker::queue::traits::SeenHello;
 use serde_json::{Value, json};
 
 use super::NeededNats;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
-use crate::report::escape;
-use crate::report::terminal::table;
+use crate::events::escape;
+use crate::events::terminal::table;
 
 /// Show the workers of a NATS server, and what each of them runs
 #[derive(Debug, Args)]

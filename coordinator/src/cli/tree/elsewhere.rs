@@ -13,12 +13,12 @@ use super::run::RunArgs;
 use super::sit::patience;
 use crate::cli::cluster::{Elsewhere, NatsArgs};
 use crate::cli::error::CliError;
-use crate::core::Bounds;
-use crate::host::HostPaths;
-use crate::run::Patience;
-use crate::tree::manifest::Manifest;
-use crate::tree::run::{Directory, Opening, TreeError};
-use crate::tree::work::{Cluster, Plan, Progress};
+use crate::engine::Patience;
+use crate::engine::core::Bounds;
+use crate::launch::host::HostPaths;
+use crate::workloads::search::backend::{Cluster, Plan, Progress};
+use crate::workloads::search::driver::{Directory, Opening, TreeError};
+use crate::workloads::search::manifest::Manifest;
 
 /// Where workers are.
 #[derive(Debug, Args)]

@@ -3,8 +3,8 @@
 use rollout_protocol::exit::ExitCode;
 
 use crate::cli::error::{CliError, of_lock};
-use crate::run::LockError;
-use crate::tree::run::{TreeError, WorkError};
+use crate::engine::LockError;
+use crate::workloads::search::driver::{TreeError, WorkError};
 
 /// How a search is gone on with that has a name.
 const SAME: &str = "the same command";

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::environment::Owner;
-use rollout_worker::owner::HostOwners;
+use rollout_worker::host::HostOwners;
 use rollout_worker::store::BlobStore;
 use rollout_worker::store::fs::FsStore;
 use rollout_worker::supervise;
@@ -18,12 +18,12 @@ use crate::cli::error::CliError;
 use crate::cli::output::Printer;
 use crate::cli::place;
 use crate::cli::run::host_paths;
-use crate::host::{ALL_PROVIDERS, provider, reap};
-use crate::report::escape;
-use crate::run::{Patience, RunLock, Taking};
-use crate::tree::repository::Repository;
-use crate::tree::run::{Directory, Tidied, TreeError, tidy};
-use crate::tree::work::Kept;
+use crate::engine::{Patience, RunLock, Taking};
+use crate::events::escape;
+use crate::launch::host::{ALL_PROVIDERS, provider, reap};
+use crate::workloads::search::backend::Kept;
+use crate::workloads::search::driver::{Directory, Tidied, TreeError, tidy};
+use crate::workloads::search::repository::Repository;
 
 /// Remove what a search does not need: what could not be removed before, checkouts and references
 /// that are left over, environments of dead processes

@@ -20,8 +20,8 @@ use rollout_worker::supervise;
 
 use super::error::CliError;
 use super::output::Printer;
-use crate::tree::manifest::Manifest;
-use crate::tree::run::Directory;
+use crate::workloads::search::driver::Directory;
+use crate::workloads::search::manifest::Manifest;
 
 /// What to do about a tree search.
 #[derive(Debug, Subcommand)]
@@ -54,7 +54,9 @@ impl TreeCommand {
 /// Does something with a search that is there; nothing of it has to stand still.
 async fn with_search<T: Send + 'static>(
     run_dir: PathBuf,
-    work: impl FnOnce(Directory, Manifest) -> Result<T, crate::tree::run::TreeError> + Send + 'static,
+    work: impl FnOnce(Directory, Manifest) -> Result<T, crate::workloads::search::driver::TreeError>
+    + Send
+    + 'static,
 ) -> Result<T, CliError> {
     let done = supervise::blocking(move || {
         let directory = Directory::new(run_dir);

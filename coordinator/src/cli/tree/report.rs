@@ -8,7 +8,7 @@ use rollout_protocol::exit::ExitCode;
 use super::with_search;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
-use crate::tree::report::REPORTS;
+use crate::workloads::search::report::REPORTS;
 
 /// Make the reports of a search anew, from its manifest alone
 #[derive(Debug, Args)]

@@ -13,9 +13,9 @@ use crate::cli::error::CliError;
 use crate::cli::logging;
 use crate::cli::output::Printer;
 use crate::config::{ConfigWarning, LogLevel, Problems, TreeFile, TreeOptions, read_tree};
-use crate::tree::manifest::Manifest;
-use crate::tree::report::Counts;
-use crate::tree::run::{Directory, TreeError, check_baseline};
+use crate::workloads::search::driver::{Directory, TreeError, check_baseline};
+use crate::workloads::search::manifest::Manifest;
+use crate::workloads::search::report::Counts;
 
 /// Search over the commits of a repository: ideas are tried on the best commits so far
 ///

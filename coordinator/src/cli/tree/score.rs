@@ -10,9 +10,11 @@ use serde_json::{Value, json};
 
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
-use crate::report::escape;
-use crate::report::terminal::table;
-use crate::tree::score::{Comparison, Delta, Profile, SweepSummary, compare, summarize};
+use crate::events::escape;
+use crate::events::terminal::table;
+use crate::workloads::search::score::{
+    Comparison, Delta, Profile, SweepSummary, compare, summarize,
+};
 
 /// Compare the results of two sweeps as a search does
 #[derive(Debug, Args)]

@@ -8,10 +8,10 @@ use rollout_protocol::exit::ExitCode;
 use super::with_search;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
-use crate::report::escape;
-use crate::report::terminal::table;
-use crate::tree::manifest::Manifest;
-use crate::tree::report::{BestStep, Overview, Relative, TriedIdea};
+use crate::events::escape;
+use crate::events::terminal::table;
+use crate::workloads::search::manifest::Manifest;
+use crate::workloads::search::report::{BestStep, Overview, Relative, TriedIdea};
 
 /// Show a search: how far it is, the best path, and what came of every idea
 #[derive(Debug, Args)]

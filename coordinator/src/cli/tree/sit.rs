@@ -16,11 +16,12 @@ use crate::cli::output::Printer;
 use crate::cli::place;
 use crate::cli::run::{environment, host_paths};
 use crate::config::TreeFile;
-use crate::run::{Patience, Taking, signals};
-use crate::tree::manifest::Manifest;
-use crate::tree::run::play::Player;
-use crate::tree::run::{Clock, Opening, TreeError, begin};
-use crate::tree::work::{Local, Progress};
+use crate::engine::{Patience, Taking};
+use crate::launch::signals;
+use crate::workloads::search::backend::{Local, Progress};
+use crate::workloads::search::driver::simulated::Player;
+use crate::workloads::search::driver::{Clock, Opening, TreeError, begin};
+use crate::workloads::search::manifest::Manifest;
 
 /// Seconds after which a silent owner of a search is taken over.
 const STALE: u32 = 600;

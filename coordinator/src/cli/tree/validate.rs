@@ -8,9 +8,9 @@ use rollout_protocol::exit::ExitCode;
 use super::with_search;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
-use crate::report::escape;
-use crate::tree::repository::Look;
-use crate::tree::validate::{Repository, Validation, check};
+use crate::events::escape;
+use crate::workloads::search::repository::Look;
+use crate::workloads::search::validate::{Repository, Validation, check};
 
 /// Check a search: its files, its artifacts' bytes, its decisions, its tree
 ///

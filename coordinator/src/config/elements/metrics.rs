@@ -1,7 +1,7 @@
 //! `metrics`: which figures over rewards are shown.
 
 use super::super::fields::Field;
-use crate::metrics::MetricKind;
+use crate::results::metrics::MetricKind;
 
 /// The figures, each once, in the order of the file.
 pub(crate) fn read(field: &Field<'_>) -> Vec<MetricKind> {

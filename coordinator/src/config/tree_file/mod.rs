@@ -18,7 +18,7 @@ use super::elements::{names, retry};
 use super::fields::{Field, Fields, Reader, UnknownKeys};
 use super::problem::{ErrorKind, Problems};
 use super::{job_file, read};
-use crate::tree::score::Profile;
+use crate::workloads::search::score::Profile;
 
 pub use commands::{Command, Commands, Place};
 pub use document::{differences, document as tree_document};

@@ -2,7 +2,7 @@
 
 use super::super::fields::Fields;
 use super::{MOST, count};
-use crate::tree::manifest::{ArtifactPolicy, ContextStrategy, DedupeScope};
+use crate::workloads::search::manifest::{ArtifactPolicy, ContextStrategy, DedupeScope};
 
 /// Where artifacts are kept.
 pub(super) const POLICIES: &[(&str, ArtifactPolicy)] = &[

@@ -52,7 +52,7 @@ impl Probe for Ping {
         let docker =
             connection(&self.host, PING_WITHIN.as_secs()).map_err(|failure| failure.chain())?;
         // The text of a broken connection says enough without its causes.
-        docker.ping().await.map(drop).map_err(|error| crate::outage::chain(&error))
+        docker.ping().await.map(drop).map_err(|error| crate::backoff::chain(&error))
     }
 }
 

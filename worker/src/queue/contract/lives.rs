@@ -6,7 +6,7 @@ use super::{
     Broker, FIRST, item, items, list, offer, publish, pull_all, read, report, run, say, take,
     tokens, until,
 };
-use crate::port::{Offered, QueueError, Room};
+use crate::queue::traits::{Offered, QueueError, Room};
 
 /// Nobody's lease survives the broker; offers do. Counts of deliveries may be lost.
 pub(super) async fn a_restart_delivers_everything_in_flight_again(broker: &dyn Broker) {

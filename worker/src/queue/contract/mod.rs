@@ -25,7 +25,7 @@ use rollout_protocol::wire::offer::{Offer, Pacing, SizeClass, Work};
 use rollout_protocol::wire::report::{Body, Report};
 
 pub use self::work::a_silent_delivery_comes_again_after_its_lease;
-use crate::port::{
+use crate::queue::traits::{
     Board, Delivery, Dispatch, Listed, Offered, Position, QueueError, Room, Token, WorkSource,
 };
 

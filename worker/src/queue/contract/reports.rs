@@ -3,7 +3,7 @@
 use rollout_protocol::id::ExecId;
 
 use super::{Broker, PATIENCE, read, report, run, say, until};
-use crate::port::{Position, QueueError, Refused};
+use crate::queue::traits::{Position, QueueError, Refused};
 
 /// Whoever reads from a position sees the same as the one before.
 pub(super) async fn reports_have_one_order_and_can_be_read_twice(broker: &dyn Broker) {

@@ -11,7 +11,7 @@ use rollout_protocol::wire::control::{Control, StopLevel};
 use rollout_protocol::wire::hello::{Budget, Hello, Running};
 
 use super::{Broker, FIRST, PATIENCE, item, run, until, worker};
-use crate::port::QueueError;
+use crate::queue::traits::QueueError;
 
 pub(super) fn claim(r: u8, exec: u8) -> Claim {
     Claim {

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::port::{Board, Entry, QueueError};
+use crate::queue::traits::{Board, Entry, QueueError};
 
 /// A [`Board`] without a server. Its values are lost with it.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::wire::claim::{Answer, Claim};
 use tokio::sync::{Notify, oneshot};
 
-use crate::port::{PendingClaim, QueueError};
+use crate::queue::traits::{PendingClaim, QueueError};
 
 /// How long a question waits for an answer. The asker says it again.
 pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(5);

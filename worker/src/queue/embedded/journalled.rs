@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rollout_protocol::id::RunId;
 use tokio::sync::Notify;
 
-use crate::port::{QueueError, Refused};
+use crate::queue::traits::{QueueError, Refused};
 
 #[derive(Debug, Default)]
 pub(super) struct Journalled {

@@ -29,7 +29,7 @@ pub use self::board::EmbeddedBoard;
 use self::claims::Claims;
 use self::journalled::Journalled;
 use self::model::{Model, ModelConfig};
-use crate::port::{
+use crate::queue::traits::{
     Contact, Delivery, Dispatch, FormerPools, Incarnation, Listed, Offered, PendingClaim,
     PendingCommand, Position, QueueError, Refused, ReportBatch, Room, SeenHello, Token, WorkSource,
 };

@@ -3,8 +3,8 @@ use std::sync::Arc;
 use rollout_protocol::wire::command::{Command, Receipt};
 
 use super::*;
-use crate::port::Board;
 use crate::queue::contract::{self, Broker};
+use crate::queue::traits::Board;
 
 #[derive(Debug)]
 struct Embedded(Arc<EmbeddedQueue>, Arc<EmbeddedBoard>);

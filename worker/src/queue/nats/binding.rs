@@ -9,7 +9,7 @@ use super::connect::Nats;
 use super::fault::Fault;
 use super::link::Link;
 use super::names::Name;
-use crate::port::QueueError;
+use crate::queue::traits::QueueError;
 
 /// What a pool is bound to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

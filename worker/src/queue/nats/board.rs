@@ -10,7 +10,7 @@ use super::link::Link;
 use super::names;
 use super::replies::Request;
 use super::snapshot::{self, Aged};
-use crate::port::{Board, Entry, QueueError};
+use crate::queue::traits::{Board, Entry, QueueError};
 
 /// In front of keys of the bucket that bind pools: no keys of a board.
 pub(super) const POOLS: &str = "pool.";

@@ -17,7 +17,7 @@ use super::replies::Replies;
 use super::setup::{self, SetupError};
 use super::source::NatsSource;
 use super::{life, snapshot, survey};
-use crate::port::{Contact, QueueError, SeenHello};
+use crate::queue::traits::{Contact, QueueError, SeenHello};
 use crate::supervise::{self, Task};
 use rollout_protocol::wire::offer::SizeClass;
 
@@ -209,7 +209,7 @@ impl Nats {
 }
 
 fn refused(address: &str, error: &async_nats::ConnectError) -> ConnectError {
-    let (address, reason) = (address.to_owned(), crate::outage::chain(error));
+    let (address, reason) = (address.to_owned(), crate::backoff::chain(error));
     match error.kind() {
         ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
             ConnectError::Denied { address, reason }

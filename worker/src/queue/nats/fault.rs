@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::port::QueueError;
+use crate::queue::traits::QueueError;
 
 /// Why something was not done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::fault::Fault;
 use super::link::{Link, PATIENCE, api_request, parse_api};
-use crate::port::Incarnation;
+use crate::queue::traits::Incarnation;
 
 /// How often the streams are looked at: a stream that was made anew behind a living connection is
 /// noticed within this.

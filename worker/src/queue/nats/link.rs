@@ -17,7 +17,7 @@ use super::life::Life;
 use super::names::Names;
 use super::options::NatsOptions;
 use super::replies::{Answered, Replies, Request};
-use crate::port::{Contact, QueueError};
+use crate::queue::traits::{Contact, QueueError};
 
 /// How long an answer of the server is waited for. It answers in milliseconds, or when its disk
 /// does.

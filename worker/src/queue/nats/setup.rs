@@ -10,7 +10,7 @@ use super::fault::{CONSUMER_NOT_FOUND, Fault, STREAM_NOT_FOUND};
 use super::link::Link;
 use super::names::{self, Name};
 use super::options::NatsOptions;
-use crate::port::QueueError;
+use crate::queue::traits::QueueError;
 
 /// Deliveries of one class that may be unacknowledged at once, in the whole pool: beyond it the
 /// server delivers no more, so it is far beyond what workers run.

@@ -9,8 +9,8 @@ use rollout_protocol::wire::report::Report;
 use tokio::sync::broadcast;
 
 use super::super::*;
-use crate::port::{Contact, Delivery, QueueError, Refused, Room, Token};
 use crate::queue::embedded::EmbeddedQueue;
+use crate::queue::traits::{Contact, Delivery, QueueError, Refused, Room, Token};
 
 /// What went over the line.
 #[derive(Debug, Clone, PartialEq)]

@@ -16,11 +16,11 @@ use tempfile::TempDir;
 
 use super::super::*;
 use super::cable::Cable;
-use crate::port::{Dispatch, Position};
 use crate::queue::embedded::EmbeddedQueue;
 use crate::queue::embedded::model::ModelConfig;
+use crate::queue::traits::{Dispatch, Position};
 use crate::testing::{FaultyStore, Sample, draft};
-use crate::trial::{CapturedFile, FileRole};
+use crate::work::trial::{CapturedFile, FileRole};
 
 pub(super) const LEASE: Duration = Duration::from_secs(60);
 pub(super) const FIRST: TryId = TryId::first(1);

@@ -7,7 +7,7 @@ use rollout_protocol::wire::report::Body;
 
 use super::harness::{Act, FIRST, LEASE, Scene, Setup, result};
 use super::*;
-use crate::port::{Room, WorkSource};
+use crate::queue::traits::{Room, WorkSource};
 
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_finishes_says_so_takes_nothing_and_ends_what_runs() {

@@ -15,8 +15,8 @@ use rollout_protocol::wire::report::Body;
 
 use self::harness::{Act, LEASE, LONG, Scene, Setup, result};
 use super::*;
-use crate::port::Dispatch;
 use crate::queue::embedded::model::Model;
+use crate::queue::traits::Dispatch;
 use crate::spool;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -198,7 +198,7 @@ async fn a_wiped_queue_hears_what_was_not_journalled() {
     let scene = Scene::new();
     scene.offer([1]).await;
     let read = scene.queue.reports(scene.sample.run, None, 1, LONG).await.unwrap().reports;
-    scene.queue.disturb(|model| model.wipe(crate::port::Incarnation(7)));
+    scene.queue.disturb(|model| model.wipe(crate::queue::traits::Incarnation(7)));
     let again = scene.queue.reports(scene.sample.run, None, 1, LONG).await.unwrap().reports;
     assert_eq!(read[0].report, again[0].report);
 }

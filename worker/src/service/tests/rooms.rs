@@ -6,7 +6,7 @@ use rollout_protocol::wire::offer::SizeClass;
 use super::cable::Said;
 use super::harness::{Act, FIRST, Scene, Setup};
 use super::*;
-use crate::port::Room;
+use crate::queue::traits::Room;
 
 fn pulls(scene: &Scene) -> Vec<Room> {
     let room = |said| match said {

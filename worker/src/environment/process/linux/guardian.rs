@@ -14,7 +14,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::process::Command;
 use tokio::sync::{Notify, watch};
 
-use crate::owner::start_ticks;
+use crate::host::start_ticks;
 use crate::supervise::{self, Task};
 
 /// How long a sandbox may take to end by itself, and again after it was killed. Milliseconds are

@@ -21,7 +21,7 @@ use rollout_protocol::limits;
 use rollout_protocol::wire::offer::Offer;
 use rollout_protocol::wire::report::Report;
 
-use crate::port::{
+use crate::queue::traits::{
     Delivery, Incarnation, Listed, Offered, Position, QueueError, Refused, Reported, Room, Token,
 };
 

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use rollout_protocol::id::RunId;
 use rollout_protocol::wire::report::Report;
 
-use crate::port::{Position, QueueError, Refused};
+use crate::queue::traits::{Position, QueueError, Refused};
 
 #[derive(Debug)]
 pub(super) struct Stream {

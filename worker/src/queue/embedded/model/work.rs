@@ -6,7 +6,7 @@ use std::time::Duration;
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::wire::offer::{Offer, SizeClass};
 
-use crate::port::{Listed, Offered};
+use crate::queue::traits::{Listed, Offered};
 
 /// What may be in the stream only once.
 type Subject = (RunId, ItemId, TryId);

@@ -16,9 +16,9 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, oneshot};
 
 use super::pools::Pools;
-use crate::port::{PendingClaim, PendingCommand, QueueError};
 use crate::queue::nats::flood::Flood;
 use crate::queue::nats::link::Link;
+use crate::queue::traits::{PendingClaim, PendingCommand, QueueError};
 use crate::supervise::{self, Task};
 
 /// Answers that may wait to be followed.

@@ -12,12 +12,12 @@ use rollout_protocol::id::RunId;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::port::Listed;
 use crate::queue::nats::fault::Fault;
 use crate::queue::nats::link::{Link, api_request, parse_api};
 use crate::queue::nats::names;
 use crate::queue::nats::replies::Request;
 use crate::queue::nats::snapshot;
+use crate::queue::traits::Listed;
 
 #[derive(Deserialize)]
 struct Consumer {

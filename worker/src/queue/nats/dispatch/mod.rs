@@ -30,7 +30,7 @@ use super::connect::Nats;
 use super::link::Link;
 use super::names::Name;
 use super::setup::SetupError;
-use crate::port::{
+use crate::queue::traits::{
     Contact, Dispatch, FormerPools, Incarnation, Listed, Offered, PendingClaim, PendingCommand,
     Position, QueueError, Refused, ReportBatch, SeenHello,
 };

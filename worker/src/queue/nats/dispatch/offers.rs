@@ -4,12 +4,12 @@ use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::wire::offer::Offer;
 use serde_json::{Value, json};
 
-use crate::port::{Offered, QueueError, Refused};
 use crate::queue::nats::fault::{Fault, NO_MESSAGE};
 use crate::queue::nats::link::{Link, api_request, parse_api};
 use crate::queue::nats::names::{Name, OfferSubject};
 use crate::queue::nats::publish::Published;
 use crate::queue::nats::replies::Request;
+use crate::queue::traits::{Offered, QueueError, Refused};
 
 /// Publishes offers unless they are there.
 pub(super) async fn offer(

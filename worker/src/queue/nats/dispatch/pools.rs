@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rollout_protocol::id::{RunId, TryId};
 
-use crate::port::FormerPools;
 use crate::queue::nats::names::{NO_POOL, Name};
+use crate::queue::traits::FormerPools;
 
 /// The pools of every run that is read.
 #[derive(Debug)]

@@ -8,10 +8,10 @@ use std::time::Duration;
 use rollout_protocol::wire::offer::SizeClass;
 use tokio::sync::Mutex;
 
-use crate::port::QueueError;
 use crate::queue::nats::connect::Nats;
 use crate::queue::nats::names::Name;
 use crate::queue::nats::setup::SetupError;
+use crate::queue::traits::QueueError;
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_secs(10);

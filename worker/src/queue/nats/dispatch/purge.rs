@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::reports::is_there;
-use crate::port::Position;
 use crate::queue::nats::fault::Fault;
 use crate::queue::nats::link::Link;
+use crate::queue::traits::Position;
 use crate::supervise::{self, Task};
 
 /// Time between two rounds of purges.

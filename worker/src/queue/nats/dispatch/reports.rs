@@ -18,11 +18,11 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
 use super::pools::{Pools, RunPools};
-use crate::port::{Incarnation, Position, ReadTo, ReportBatch, Reported};
 use crate::queue::nats::fault::Fault;
 use crate::queue::nats::flood::Flood;
 use crate::queue::nats::link::Link;
 use crate::queue::nats::meta::Meta;
+use crate::queue::traits::{Incarnation, Position, ReadTo, ReportBatch, Reported};
 
 /// Reports asked for at once.
 const BATCH: usize = 2048;

@@ -16,8 +16,8 @@ use bytes::Bytes;
 use lru::LruCache;
 use rollout_protocol::id::{ItemId, TryId};
 
-use crate::port::{Incarnation, Token};
 use crate::queue::nats::link::Link;
+use crate::queue::traits::{Incarnation, Token};
 
 /// Deliveries whose way back is known. Beyond it those are forgotten that nothing was said of for
 /// the longest time; a worker runs far fewer.

@@ -15,12 +15,12 @@ use tokio::time::Instant;
 
 use super::acks::{Acks, Kind};
 use super::credit::{self, Ask, Class};
-use crate::port::{Delivery, Incarnation, Room, Token};
 use crate::queue::nats::fault::Fault;
 use crate::queue::nats::link::Link;
 use crate::queue::nats::meta::Meta;
 use crate::queue::nats::names::{self, Name};
 use crate::queue::nats::setup::OFFER_BYTES;
+use crate::queue::traits::{Delivery, Incarnation, Room, Token};
 
 /// What nobody took for so long is given back.
 const MOMENT: Duration = Duration::from_millis(500);

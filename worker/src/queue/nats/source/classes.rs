@@ -10,11 +10,11 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::arrivals::Arrivals;
-use crate::port::QueueError;
 use crate::queue::nats::binding::{Bound, binding};
 use crate::queue::nats::fault::Fault;
 use crate::queue::nats::link::Link;
 use crate::queue::nats::names::{self, Name};
+use crate::queue::traits::QueueError;
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_secs(2);

@@ -33,7 +33,7 @@ use super::fault::Fault;
 use super::link::Link;
 use super::names::Name;
 use super::replies::Request;
-use crate::port::{Contact, Delivery, QueueError, Refused, Room, Token, WorkSource};
+use crate::queue::traits::{Contact, Delivery, QueueError, Refused, Room, Token, WorkSource};
 use crate::supervise::{self, Task};
 
 /// Commands that a slow worker may lag behind by. They are hints.
@@ -110,7 +110,7 @@ impl NatsSource {
     async fn life(
         &self,
         deadline: Instant,
-    ) -> Result<Option<crate::port::Incarnation>, QueueError> {
+    ) -> Result<Option<crate::queue::traits::Incarnation>, QueueError> {
         match self.link().present_life().await {
             Ok(life) => Ok(Some(life)),
             Err(fault) if fault.is_missing() => {

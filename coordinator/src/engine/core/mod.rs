@@ -1,0 +1,271 @@
+//! The core: which items are owed, offered, waiting, settled. Pure: no clock, no IO, no randomness,
+//! no tasks; time arrives with the inputs.
+//!
+//! ```text
+//! Input ──handle──▶ Record ──apply──▶ state, Effect
+//!                     ▲
+//!           journal ──┘ (replay: the same apply)
+//! ```
+//!
+//! [`Core::handle`] decides and writes records; [`Core::apply`] is the one transition function, used
+//! live, in replay and on resume. An effect may be carried out only when the records made with it
+//! are durable.
+//!
+//! # What must always hold
+//! * Every planned item ends with exactly one settlement.
+//! * At most `permits` items are offered and unreported.
+//! * A result settles only at or above the item's floor, under the item's present spec, and when no
+//!   newer execution is open.
+
+mod apply;
+mod begin;
+mod cancel;
+mod check;
+mod claim;
+mod effect;
+mod elsewhere;
+mod ending;
+mod handle;
+mod hello;
+mod input;
+mod merge;
+mod offer;
+mod place;
+mod ready;
+mod reclaim;
+mod reconcile;
+mod record;
+mod reopen;
+mod row;
+#[cfg(test)]
+mod tests;
+mod wait;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::time::Duration;
+
+use self::elsewhere::Elsewhere;
+use self::place::ClosedLane;
+use self::ready::Ready;
+use self::row::{Row, State};
+pub use check::Broken;
+pub use effect::{Effect, Retry, Settled};
+pub use handle::Output;
+pub use input::{Input, NewItem, Now};
+pub use record::{
+    Closed, Former, HeardExecution, NamedItem, OfferedTry, Opened, Record, Replaced, Takeover,
+    Unbacked, WithdrawnTry,
+};
+use rollout_protocol::Timestamp;
+use rollout_protocol::blob::BlobRef;
+use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
+use rollout_protocol::limits;
+use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::offer::SizeClass;
+use rollout_worker::queue::traits::Position;
+
+/// What a core is told once, at the beginning of a sitting.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// Run.
+    pub run: RunId,
+    /// Epoch of this sitting.
+    pub epoch: u32,
+    /// Items that may be offered and unreported at a time.
+    pub permits: usize,
+    /// When infrastructure failures are tried again.
+    pub retry: RetryPolicy,
+    /// Waits and bounds.
+    pub bounds: Bounds,
+}
+
+/// Waits of a sitting whose workers are elsewhere. All on the clock of [`Now`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// How long a delivery belongs to a worker that says nothing.
+    pub lease: Duration,
+    /// How long a worker out of reach keeps its executions: after it they are dead.
+    pub max_offline: Duration,
+    /// How long items that no registered worker could run wait for one that can.
+    pub unplaceable_timeout: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            lease: limits::LEASE,
+            max_offline: limits::MAX_OFFLINE,
+            unplaceable_timeout: limits::UNPLACEABLE_TIMEOUT,
+        }
+    }
+}
+
+/// The state of a run.
+#[derive(Debug)]
+pub struct Core {
+    settings: Settings,
+    rows: HashMap<ItemId, Row>,
+    /// Items to offer.
+    ready: Ready,
+    /// Items that wait for their next try, by time.
+    waiting: BinaryHeap<Reverse<(u64, ItemId)>>,
+    /// When items failed that wait for their next try.
+    failed_at: HashMap<ItemId, Timestamp>,
+    /// Rows that hold a permit.
+    in_flight: usize,
+    /// Planned rows without a settlement.
+    unsettled: usize,
+    /// Planned rows with one.
+    settled: usize,
+    /// Everything the plan has was fed in.
+    exhausted: bool,
+    /// Offers may be made: the sitting knows what former ones left.
+    dispatching: bool,
+    stop: Option<StopLevel>,
+    /// Place of the last report that a record holds.
+    position: Option<Position>,
+    /// Orders executions by when they were first heard of.
+    heard: i64,
+    /// Unsettled items of which executions are known.
+    disturbed: BTreeSet<ItemId>,
+    /// Results whose record blobs nobody has seen yet.
+    unchecked: BTreeMap<ExecId, (ItemId, BlobRef)>,
+    /// Bounds of the offers that nobody is known to have started.
+    rooms: BTreeMap<SizeClass, usize>,
+    /// Lanes that no registered worker could ever run.
+    closed: BTreeMap<u16, ClosedLane>,
+    /// What is known of workers in other processes; `None` while the only worker is in this one.
+    elsewhere: Option<Box<Elsewhere>>,
+    /// Permits that former sittings had given out when this one began.
+    inherited: usize,
+}
+
+impl Core {
+    /// The core of a run that has done nothing yet.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            rows: HashMap::new(),
+            ready: Ready::default(),
+            waiting: BinaryHeap::new(),
+            failed_at: HashMap::new(),
+            in_flight: 0,
+            unsettled: 0,
+            settled: 0,
+            exhausted: false,
+            dispatching: false,
+            stop: None,
+            position: None,
+            heard: 0,
+            disturbed: BTreeSet::new(),
+            unchecked: BTreeMap::new(),
+            rooms: BTreeMap::new(),
+            closed: BTreeMap::new(),
+            elsewhere: None,
+            inherited: 0,
+        }
+    }
+
+    /// Begins a sitting, when the journal of the former ones was read.
+    pub fn begin(&mut self, run: RunId, retry: RetryPolicy) {
+        self.settings.run = run;
+        self.settings.retry = retry;
+        self.stop = None;
+    }
+
+    /// Every item the journal knows, in no order.
+    pub fn items(&self) -> impl Iterator<Item = ItemId> + '_ {
+        self.rows.keys().copied()
+    }
+
+    /// Place of the last report that a record holds: read on from there.
+    pub fn position(&self) -> Option<Position> {
+        self.position
+    }
+
+    /// Planned items that are settled.
+    pub fn settled(&self) -> usize {
+        self.settled
+    }
+
+    /// Items that are offered and unreported.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Whether a stop was asked for, and how hard.
+    pub fn stopping(&self) -> Option<StopLevel> {
+        self.stop
+    }
+
+    /// Results whose record blobs are to be looked for when the store can be asked again.
+    pub fn unchecked(&self) -> impl Iterator<Item = (ItemId, ExecId, &BlobRef)> {
+        self.unchecked.iter().map(|(exec, (item, record))| (*item, *exec, record))
+    }
+
+    /// The item's position in the plan's order, if it was ever planned or offered.
+    pub fn ordinal(&self, item: &ItemId) -> Option<u64> {
+        self.rows.get(item).and_then(|row| row.ordinal)
+    }
+
+    /// Whether an execution runs, as far as is known, and is wanted: neither reported nor lost, nor
+    /// its item settled. `None` when it was never heard of.
+    pub fn is_open(&self, item: &ItemId, exec: &ExecId) -> Option<bool> {
+        let row = self.rows.get(item)?;
+        if row.is_settled() {
+            return Some(false);
+        }
+        let known = row.executions.iter().find(|known| known.exec == *exec)?;
+        Some(known.is_open() && known.try_id >= row.floor)
+    }
+
+    /// Whether an execution that was seen runs: its item has no settlement, its end is not known, and
+    /// of executions in other processes a live worker shows it.
+    pub fn is_running(
+        &self,
+        monotonic_ms: u64,
+        item: &ItemId,
+        try_id: TryId,
+        exec: &ExecId,
+    ) -> bool {
+        let Some(row) = self.rows.get(item).filter(|row| !row.is_settled()) else { return false };
+        let known = row.executions.iter().find(|known| known.exec == *exec);
+        match (&self.elsewhere, known) {
+            (Some(elsewhere), Some(known)) => {
+                known.may_run() && elsewhere.is_shown(monotonic_ms, exec)
+            }
+            (Some(_), None) => false,
+            (None, Some(known)) => known.is_open(),
+            (None, None) => row.state == State::Offered && row.current == try_id,
+        }
+    }
+
+    /// Whether everybody elsewhere who may run something of this run was heard in this sitting, by
+    /// this monotonic time.
+    pub fn is_watched(&self, monotonic_ms: u64) -> bool {
+        self.elsewhere.as_ref().is_some_and(|elsewhere| elsewhere.is_watched(monotonic_ms))
+    }
+
+    /// Whether a worker counts as living that was heard so long ago.
+    pub fn is_heard(&self, age: Duration) -> bool {
+        let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        self.elsewhere.as_ref().is_some_and(|elsewhere| age < elsewhere.times.silence)
+    }
+
+    /// Whether every planned item is settled.
+    pub fn is_complete(&self) -> bool {
+        self.exhausted && self.unsettled == 0
+    }
+
+    /// Whether the journal knows anything of any item.
+    pub fn is_untouched(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The spec under which a settled item ran, or `None` when it is not settled.
+    pub fn settled_spec(&self, item: &ItemId) -> Option<rollout_protocol::digest::Digest> {
+        self.rows.get(item).filter(|row| row.is_settled()).map(|row| row.spec)
+    }
+}

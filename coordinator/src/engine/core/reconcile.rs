@@ -1,0 +1,187 @@
+//! Rounds of reconciliation: what is owed and nowhere is offered again.
+//!
+//! ```text
+//! listed, and not what is owed now              ─▶ withdraw
+//! open, and shown by nobody                     ─▶ lost; the merge rule
+//! lost, and its worker silent for max_offline   ─▶ dead
+//! offered, not listed, with nobody, twice       ─▶ look for results ─▶ merge ─▶ a new try
+//! delivered, with nobody for two leases         ─▶ the same
+//! ```
+
+use std::collections::HashMap;
+
+use rollout_protocol::id::{ExecId, ItemId};
+use rollout_protocol::record::LostReason;
+use rollout_protocol::wire::report::{Body, Report};
+use rollout_worker::queue::traits::Listed;
+
+use super::Core;
+use super::effect::Effect;
+use super::handle::Output;
+use super::input::Now;
+use super::record::{Record, WithdrawnTry};
+use super::row::{End, Known, Row, State};
+
+/// Rounds running after which what is not found is nowhere: an offer may be on its way in one.
+const ROUNDS: u8 = 2;
+
+impl Core {
+    /// A round of reconciliation.
+    pub(super) fn observed(&mut self, now: Now, listed: Vec<Listed>, out: &mut impl Output) {
+        let Some(elsewhere) = &self.elsewhere else { return };
+        let is_watched = elsewhere.is_watched(now.monotonic_ms);
+        let mut in_queue = HashMap::with_capacity(listed.len());
+        for Listed { item, try_id, delivered } in listed {
+            let wanted =
+                |row: &&Row| row.state == State::Offered && row.current == try_id && !row.cancelled;
+            if self.rows.get(&item).filter(wanted).is_some() && self.stop.is_none() {
+                in_queue.insert(item, delivered);
+            } else {
+                out.effects().push(Effect::Withdraw { item, try_id });
+            }
+        }
+        if is_watched {
+            for (item, exec) in self.gone(now) {
+                self.lose(now, item, exec, out);
+            }
+            for (item, exec) in self.dead(now) {
+                self.commit(now, Record::Lost { item, exec, reason: LostReason::WorkerDied }, out);
+            }
+            if self.stop.is_none() {
+                self.look_for_missing(now, &in_queue, out);
+            }
+        }
+        self.answer_questions(now, out);
+        self.reclaim(now, out);
+    }
+
+    /// Declares an execution lost that no live worker shows.
+    pub(super) fn lose(&mut self, now: Now, item: ItemId, exec: ExecId, out: &mut impl Output) {
+        let Some(elsewhere) = &self.elsewhere else { return };
+        let known = self.rows.get_mut(&item).and_then(|row| row.find(&exec));
+        let Some(known) = known.filter(|known| known.is_open()) else { return };
+        // A worker that was never heard since the queue was out of reach may have been cut off by
+        // that, and not have died.
+        let heard = elsewhere.workers.get(&known.worker).copied().unwrap_or(elsewhere.began);
+        let outage = elsewhere.after_outage && heard <= elsewhere.watched_since;
+        let reason = if outage { LostReason::Outage } else { LostReason::Unreachable };
+        self.commit(now, Record::Lost { item, exec, reason }, out);
+    }
+
+    /// Open executions that show no sign of life.
+    fn gone(&self, now: Now) -> Vec<(ItemId, ExecId)> {
+        self.disturbing(|known, elsewhere| {
+            known.is_open() && elsewhere.alive_until(now.monotonic_ms, &known.exec).is_none()
+        })
+    }
+
+    /// Lost executions whose workers were out of reach for longer than any worker goes on by itself.
+    fn dead(&self, now: Now) -> Vec<(ItemId, ExecId)> {
+        self.disturbing(|known, elsewhere| {
+            let presumed = matches!(&known.end, End::Lost(loss) if loss.is_presumed());
+            let silent = elsewhere.silent_for(now.monotonic_ms, &known.worker);
+            presumed && silent >= elsewhere.times.max_offline
+        })
+    }
+
+    fn disturbing(
+        &self,
+        kind: impl Fn(&Known, &super::elsewhere::Elsewhere) -> bool,
+    ) -> Vec<(ItemId, ExecId)> {
+        let Some(elsewhere) = &self.elsewhere else { return Vec::new() };
+        let mut found = Vec::new();
+        for item in &self.disturbed {
+            let Some(row) = self.rows.get(item) else { continue };
+            let executions = row.executions.iter().filter(|known| kind(known, elsewhere));
+            found.extend(executions.map(|known| (*item, known.exec)));
+        }
+        found
+    }
+
+    /// Asks the store for what became of offers that are nowhere.
+    fn look_for_missing(
+        &mut self,
+        now: Now,
+        in_queue: &HashMap<ItemId, bool>,
+        out: &mut impl Output,
+    ) {
+        let now = now.monotonic_ms;
+        let Some(mut elsewhere) = self.elsewhere.take() else { return };
+        let mut missing = Vec::new();
+        let mut flights = std::mem::take(&mut elsewhere.flights);
+        for (item, flight) in &mut flights {
+            let Some(row) = self.rows.get(item).filter(|row| !row.cancelled) else { continue };
+            if elsewhere.holds(now, item, row) {
+                flight.is_somewhere();
+                continue;
+            }
+            let times = elsewhere.times;
+            let nowhere = match in_queue.get(item) {
+                Some(false) => {
+                    flight.is_somewhere();
+                    false
+                }
+                Some(true) => {
+                    flight.missing = 0;
+                    let since = *flight.unshown_since.get_or_insert(now);
+                    now.saturating_sub(since) >= 2 * times.lease
+                }
+                // It may be on its way into the queue.
+                None if now.saturating_sub(flight.since) < times.silence => false,
+                None => {
+                    flight.missing = flight.missing.saturating_add(1);
+                    flight.missing >= ROUNDS
+                }
+            };
+            if nowhere && flight.looked.is_none_or(|at| now.saturating_sub(at) >= times.lease) {
+                flight.looked = Some(now);
+                missing.push(Effect::LookForResults { item: *item });
+            }
+        }
+        elsewhere.flights = flights;
+        self.elsewhere = Some(elsewhere);
+        out.effects().append(&mut missing);
+    }
+
+    /// The store was asked for results of an item.
+    pub(super) fn found(
+        &mut self,
+        now: Now,
+        item: ItemId,
+        reports: Vec<Report>,
+        out: &mut impl Output,
+    ) {
+        for report in reports.into_iter().filter(|report| report.item == item) {
+            if self.is_news(&report) {
+                self.commit(now, Record::Recovered { report: Box::new(report) }, out);
+            }
+        }
+        if self.is_nowhere(now, item) {
+            if let Some(row) = self.rows.get(&item) {
+                let nowhere = WithdrawnTry { item, try_id: row.current };
+                self.withdraw(now, vec![nowhere], out);
+            }
+        } else {
+            self.answer_questions(now, out);
+        }
+    }
+
+    /// Whether an item is still nowhere for which the store was asked.
+    fn is_nowhere(&mut self, now: Now, item: ItemId) -> bool {
+        let Some(elsewhere) = &mut self.elsewhere else { return false };
+        let Some(flight) = elsewhere.flights.get_mut(&item) else { return false };
+        flight.found = true;
+        let looked = flight.looked.is_some();
+        // Somebody may have shown it meanwhile.
+        let row = self.rows.get(&item).filter(|row| !row.cancelled);
+        looked && row.is_some_and(|row| !elsewhere.holds(now.monotonic_ms, &item, row))
+    }
+
+    /// Whether a marker says what the journal does not hold.
+    fn is_news(&self, report: &Report) -> bool {
+        let Some(row) = self.rows.get(&report.item) else { return false };
+        let known = row.executions.iter().find(|known| known.exec == report.exec);
+        let is_result = matches!(report.body, Body::Result(_));
+        is_result && !row.is_settled() && known.is_none_or(Known::may_report)
+    }
+}

@@ -1,0 +1,397 @@
+//! The core alone: the rules of merging, and random schedules against what must always hold.
+
+mod cancelling;
+mod claiming;
+mod dying;
+mod fleet;
+mod merging;
+mod offering;
+mod reconciling;
+mod reopening;
+mod schedules;
+
+use std::time::Duration;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::digest::Digest;
+use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
+use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
+use rollout_protocol::record::{Durations, LostReason, Outcome, Timestamps, Verdict};
+use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::wire::claim::{Answer, Claim};
+use rollout_protocol::wire::hello::Running;
+use rollout_protocol::wire::offer::SizeClass;
+use rollout_protocol::wire::report::{Body, Report, ResultBody};
+use rollout_worker::queue::traits::{Incarnation, Listed, Position, Reported, SeenHello};
+
+use super::row::{Row, State};
+use super::{
+    Bounds, Core, Effect, Input, NewItem, Now, Opened, Output, Record, Settings, Settled, Unbacked,
+};
+
+const FIRST: TryId = TryId { epoch: 1, n: 1 };
+const SECOND: TryId = TryId { epoch: 1, n: 2 };
+
+const RUN: RunId = RunId::from_bytes([7; 16]);
+
+/// A core with its journal in memory.
+struct World {
+    core: Core,
+    journal: Vec<(Timestamp, Record)>,
+    effects: Vec<Effect>,
+    now_ms: u64,
+    sequence: u64,
+    epoch: u32,
+    permits: usize,
+}
+
+impl Output for (&mut Vec<(Timestamp, Record)>, &mut Vec<Effect>) {
+    fn record(&mut self, at: Timestamp, record: &Record) {
+        self.0.push((at, record.clone()));
+    }
+    fn effects(&mut self) -> &mut Vec<Effect> {
+        self.1
+    }
+}
+
+fn policy() -> RetryPolicy {
+    RetryPolicy { max_attempts: 3, ..RetryPolicy::default() }
+}
+
+fn settings(epoch: u32, permits: usize) -> Settings {
+    Settings { run: RUN, epoch, permits, retry: policy(), bounds: Bounds::default() }
+}
+
+fn opened(epoch: u32, retry: RetryPolicy) -> Record {
+    Record::Opened(Box::new(Opened {
+        format: rollout_protocol::version::RUN_FORMAT,
+        run: RUN,
+        epoch,
+        plan: spec(0),
+        retry,
+        version: "test".to_owned(),
+        owner: "test".to_owned(),
+        former: None,
+        holder: None,
+        takeover: None,
+        pool: None,
+        replaces: Vec::new(),
+        reopened: Vec::new(),
+        reopened_within: Vec::new(),
+    }))
+}
+
+fn item(n: u8) -> ItemId {
+    ItemId::from_bytes([n; 16])
+}
+
+fn exec(n: u64) -> ExecId {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&n.to_be_bytes());
+    ExecId::from_bytes(bytes)
+}
+
+fn spec(n: u8) -> Digest {
+    Digest::from_bytes([n; 32])
+}
+
+fn verdict(outcome: Outcome, error: Option<TrialError>, reward: Option<f64>) -> Body {
+    let at = Timestamp::UNIX_EPOCH;
+    Body::Result(Box::new(ResultBody {
+        verdict: Verdict { outcome, reward, error, ..Verdict::cancelled(0.0) },
+        durations: Durations::default(),
+        timestamps: Timestamps::instant(at),
+        record: None,
+    }))
+}
+
+fn ok(reward: f64) -> Body {
+    verdict(Outcome::Completed, None, Some(reward))
+}
+
+fn outage() -> Body {
+    let kind = ErrorType::EnvironmentStartFailed;
+    let error = TrialError::transient(kind, ErrorCode::UNREACHABLE, "no answer");
+    verdict(Outcome::Failed, Some(error), None)
+}
+
+fn lost(reason: LostReason) -> Body {
+    Body::Lost { reason, phase: None, record: None, cost: 0.0 }
+}
+
+impl World {
+    fn new(items: u8, permits: usize) -> Self {
+        let mut world = Self {
+            core: Core::new(settings(1, permits)),
+            journal: vec![(Timestamp::UNIX_EPOCH, opened(1, policy()))],
+            effects: Vec::new(),
+            now_ms: 0,
+            sequence: 0,
+            epoch: 1,
+            permits,
+        };
+        world.begin(items);
+        world
+    }
+
+    /// A core whose workers are elsewhere.
+    fn elsewhere(items: u8, permits: usize) -> Self {
+        let mut world = Self {
+            core: Core::new(settings(1, permits)),
+            journal: vec![(Timestamp::UNIX_EPOCH, opened(1, policy()))],
+            effects: Vec::new(),
+            now_ms: 0,
+            sequence: 0,
+            epoch: 1,
+            permits,
+        };
+        world.begin_elsewhere(&vec![1; usize::from(items)]);
+        world
+    }
+
+    /// A sitting begins: the plan is fed under these specs, former executions may still run.
+    fn begin_elsewhere(&mut self, specs: &[u8]) {
+        let planned = (0..).zip(specs).map(|(n, under)| fleet::planned(n, *under)).collect();
+        self.handle(Input::Items(planned));
+        self.handle(Input::Exhausted);
+        self.handle(Input::Begin);
+    }
+
+    /// Another process takes the run over.
+    fn take_over(&mut self, specs: &[u8]) -> Vec<Settled> {
+        let replayed = self.replay(policy());
+        self.begin_elsewhere(specs);
+        replayed
+    }
+
+    /// The journal alone gives the state that the core has.
+    fn same_from_the_journal(&self) {
+        let mut again = Core::new(settings(self.epoch, self.permits));
+        for (at, record) in &self.journal {
+            again.apply(*at, record.clone(), &mut Vec::new());
+        }
+        for (item, row) in self.core.rows.iter().filter(|(_, row)| row.current.n > 0) {
+            let same = again.rows.get(item).expect("the journal knows it");
+            let view = |row: &Row| {
+                // What waits is owed as soon as nobody remembers for how long.
+                let waits = row.state == State::Waiting;
+                let state = if waits { State::Owed } else { row.state };
+                let Row { spec, current, floor, failures, cancelled, solo, .. } = row;
+                format!(
+                    "{spec} {current} {floor} {failures} {cancelled} {solo} {state:?} {:?}",
+                    row.executions
+                )
+            };
+            assert_eq!(view(row), view(same), "item {item}: {:#?}", self.journal);
+        }
+        assert_eq!(self.core.position(), again.position());
+        assert_eq!(self.core.in_flight(), again.in_flight());
+    }
+
+    /// A sitting begins: the plan is fed, former executors are dead.
+    fn begin(&mut self, items: u8) {
+        let planned = (0..items)
+            .map(|n| NewItem {
+                item: item(n),
+                ordinal: u64::from(n),
+                spec: spec(1),
+                class: SizeClass(0),
+                lane: 0,
+            })
+            .collect();
+        self.handle(Input::Items(planned));
+        self.handle(Input::Exhausted);
+        self.handle(Input::FormerExecutorsDead);
+    }
+
+    fn handle(&mut self, input: Input) {
+        let wall =
+            i64::try_from(self.now_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+        let now = Now { monotonic_ms: self.now_ms, wall: wall.expect("a short test") };
+        self.core.handle(now, input, &mut (&mut self.journal, &mut self.effects));
+        if let Err(broken) = self.core.check() {
+            panic!("{broken}; journal: {:#?}", self.journal);
+        }
+    }
+
+    /// The process dies; the journal keeps its first `records`; a new sitting begins.
+    fn crash(&mut self, records: usize, items: u8) -> Vec<Settled> {
+        self.resume(records, items, policy())
+    }
+
+    /// The same, and the new sitting has another retry policy.
+    fn resume(&mut self, records: usize, items: u8, retry: RetryPolicy) -> Vec<Settled> {
+        self.journal.truncate(records);
+        let replayed = self.replay(retry);
+        self.begin(items);
+        replayed
+    }
+
+    fn replay(&mut self, retry: RetryPolicy) -> Vec<Settled> {
+        self.epoch += 1;
+        self.core = Core::new(settings(self.epoch, self.permits));
+        let mut replayed = Vec::new();
+        for (at, record) in &self.journal {
+            self.core.apply(*at, record.clone(), &mut replayed);
+        }
+        self.effects.clear();
+        self.core.begin(RUN, retry);
+        self.journal.push((Timestamp::UNIX_EPOCH, opened(self.epoch, retry)));
+        replayed
+            .into_iter()
+            .filter_map(|effect| match effect {
+                Effect::Settled(settled) => Some(*settled),
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn report(&mut self, n: u8, try_id: TryId, e: u64, under: u8, body: Body) {
+        self.sequence += 1;
+        let position = Position {
+            incarnation: Incarnation(u128::from(self.epoch)),
+            sequence: self.sequence,
+            anchor: exec(e),
+            said: body.kind(),
+        };
+        let report = Report {
+            run: RUN,
+            item: item(n),
+            try_id,
+            exec: exec(e),
+            spec: spec(under),
+            worker: "w".parse().expect("valid"),
+            body,
+        };
+        self.handle(Input::Reported(Box::new(Reported { position, report })));
+    }
+
+    /// A result of the first item whose record is not where it should be.
+    fn unbacked(&mut self, try_id: TryId, e: u64, why: Unbacked) {
+        self.sequence += 1;
+        let worker = "w".parse().expect("valid");
+        let mut body = ok(1.0);
+        if let Body::Result(body) = &mut body {
+            body.record = Some(BlobRef::of(b"record", MediaType::Json));
+        }
+        let report =
+            Report { run: RUN, item: item(0), try_id, exec: exec(e), spec: spec(1), worker, body };
+        let position = Position::of(Incarnation(1), self.sequence, &report);
+        let reported = Box::new(Reported { position, report });
+        self.handle(Input::Unbacked { reported, why });
+    }
+
+    fn claim(&mut self, n: u8, try_id: TryId, e: u64) -> Answer {
+        let claim = Claim {
+            run: RUN,
+            item: item(n),
+            try_id,
+            exec: exec(e),
+            spec: spec(1),
+            worker: "w".parse().expect("valid"),
+            stage: None,
+        };
+        self.handle(Input::Claim { id: e, claim });
+        let mut answers = self.effects.iter().filter_map(|effect| match effect {
+            Effect::Answer { id, answer } if *id == e => Some(*answer),
+            _ => None,
+        });
+        answers.next_back().expect("every claim is answered")
+    }
+
+    fn wait(&mut self, ms: u64) {
+        self.now_ms += ms;
+        self.handle(Input::Tick);
+    }
+
+    /// Seconds pass, in each of which these workers say hello and show these executions.
+    fn watch(&mut self, seconds: u64, shown: &[(&str, &[Running])]) {
+        for _ in 0..seconds {
+            self.now_ms += 1000;
+            self.show(shown);
+            self.handle(Input::Tick);
+        }
+    }
+
+    /// These workers say hello and show these executions; of others nothing is known.
+    fn show(&mut self, shown: &[(&str, &[Running])]) {
+        let hellos = shown.iter().map(|(worker, executions)| SeenHello {
+            hello: fleet::hello(worker, executions.to_vec()),
+            age: Duration::ZERO,
+        });
+        let hellos = hellos.collect();
+        self.handle(Input::Hellos(hellos));
+    }
+
+    /// A round of reconciliation.
+    fn observe(&mut self, listed: &[(u8, TryId, bool)]) {
+        let listed = listed.iter().map(|(n, try_id, delivered)| Listed {
+            item: item(*n),
+            try_id: *try_id,
+            delivered: *delivered,
+        });
+        let listed = listed.collect();
+        self.handle(Input::Observed(listed));
+    }
+
+    /// Asks under a name; the answer, if there is one yet.
+    fn ask(&mut self, id: u64, n: u8, try_id: TryId, e: u64) -> Option<Answer> {
+        let worker = "w".parse().expect("valid");
+        let (item, exec, spec) = (item(n), exec(e), spec(1));
+        let claim = Claim { run: RUN, item, try_id, exec, spec, worker, stage: None };
+        self.handle(Input::Claim { id, claim });
+        self.answer(id)
+    }
+
+    fn answer(&self, id: u64) -> Option<Answer> {
+        self.effects.iter().find_map(|effect| match effect {
+            Effect::Answer { id: of, answer } if *of == id => Some(*answer),
+            _ => None,
+        })
+    }
+
+    fn lost_executions(&self) -> Vec<(ExecId, LostReason)> {
+        let lost = self.journal.iter().filter_map(|(_, record)| match record {
+            Record::Lost { exec, reason, .. } => Some((*exec, *reason)),
+            _ => None,
+        });
+        lost.collect()
+    }
+
+    fn stops(&self) -> Vec<ExecId> {
+        let stops = self.effects.iter().filter_map(|effect| match effect {
+            Effect::StopExecution { exec, .. } => Some(*exec),
+            _ => None,
+        });
+        stops.collect()
+    }
+
+    fn withdrawn(&self) -> Vec<(ItemId, TryId)> {
+        let withdrawn = self.effects.iter().filter_map(|effect| match effect {
+            Effect::Withdraw { item, try_id } => Some((*item, *try_id)),
+            _ => None,
+        });
+        withdrawn.collect()
+    }
+
+    fn lookups(&self) -> usize {
+        self.effects.iter().filter(|e| matches!(e, Effect::LookForResults { .. })).count()
+    }
+
+    fn offered(&self) -> Vec<(ItemId, TryId)> {
+        let offers = self.effects.iter().filter_map(|effect| match effect {
+            Effect::Offer { item, try_id, .. } => Some((*item, *try_id)),
+            _ => None,
+        });
+        offers.collect()
+    }
+
+    fn settled(&self) -> Vec<&Settled> {
+        let settled = self.effects.iter().filter_map(|effect| match effect {
+            Effect::Settled(settled) => Some(&**settled),
+            _ => None,
+        });
+        settled.collect()
+    }
+}

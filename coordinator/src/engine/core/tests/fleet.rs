@@ -1,0 +1,566 @@
+//! Random schedules of workers elsewhere: redelivery, deaths, outages, wipes of the queue, takeovers.
+//! Whatever happens, every item ends with one settlement, the journal alone gives the same state,
+//! and nothing is begun beside an execution that its worker shows.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use rollout_protocol::phase::Phase;
+use rollout_protocol::wire::hello::{Budget, Hello, Running};
+use rollout_worker::queue::traits::{Listed, SeenHello};
+
+use super::*;
+
+const ITEMS: u8 = 3;
+const LEASE: u64 = 60_000;
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Deliver(usize, usize),
+    Finish(usize, bool),
+    /// Milliseconds pass; living workers say hello and extend what they hold.
+    Wait(u64),
+    Observe,
+    /// A worker process dies.
+    Die(usize),
+    /// A dead worker comes back and says what it lost.
+    Return(usize),
+    /// A worker loses its connection, or finds it again.
+    Cut(usize),
+    /// The queue's process dies; everything in flight is delivered again.
+    Restart,
+    /// The queue loses everything.
+    Wipe,
+    /// Another coordinator takes over.
+    Takeover,
+    /// So many unstarted offers of each of two classes.
+    Room(usize, usize),
+    Cancel(usize),
+    Respecify(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (any::<usize>(), 0usize..2).prop_map(|(n, w)| Step::Deliver(n, w)),
+        5 => (any::<usize>(), any::<bool>()).prop_map(|(n, ok)| Step::Finish(n, ok)),
+        5 => (0u64..3000).prop_map(Step::Wait),
+        3 => (20_000u64..70_000).prop_map(Step::Wait),
+        3 => Just(Step::Observe),
+        1 => (0usize..2).prop_map(Step::Die),
+        2 => (0usize..2).prop_map(Step::Return),
+        2 => (0usize..2).prop_map(Step::Cut),
+        1 => Just(Step::Restart),
+        1 => Just(Step::Wipe),
+        1 => Just(Step::Takeover),
+        1 => (0usize..3, 0usize..3).prop_map(|(small, large)| Step::Room(small, large)),
+        1 => any::<usize>().prop_map(Step::Cancel),
+        1 => any::<usize>().prop_map(Step::Respecify),
+    ]
+}
+
+/// A message in the queue.
+#[derive(Debug, Clone, Copy)]
+struct Message {
+    try_id: TryId,
+    spec: u8,
+    delivered: u32,
+    /// When it is delivered again.
+    until: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Execution {
+    item: u8,
+    try_id: TryId,
+    spec: u8,
+    exec: u64,
+    claiming: bool,
+    /// Its worker has said hello since it runs.
+    shown: bool,
+}
+
+#[derive(Debug, Default)]
+struct Worker {
+    process: u32,
+    dead: bool,
+    cut: bool,
+    /// Until when every delivery is suspicious.
+    suspicious: u64,
+    executions: Vec<Execution>,
+    /// What a former process ran.
+    left: Vec<Execution>,
+    /// Ends that are not reported yet.
+    spool: Vec<(Execution, Body)>,
+}
+
+struct Fleet {
+    world: World,
+    workers: [Worker; 2],
+    queue: BTreeMap<u8, Message>,
+    hellos: BTreeMap<String, (u64, Hello)>,
+    /// Every report, in the stream and the store alike.
+    said: Vec<Reported>,
+    markers: Vec<Report>,
+    next_exec: u64,
+    next_question: u64,
+    questions: BTreeMap<u64, (usize, Execution)>,
+    seen: usize,
+    settled: BTreeMap<ItemId, Settled>,
+    specs: BTreeMap<u8, u8>,
+}
+
+impl Fleet {
+    fn new() -> Self {
+        let mut fleet = Self {
+            world: World::elsewhere(ITEMS, 2),
+            workers: Default::default(),
+            queue: BTreeMap::new(),
+            hellos: BTreeMap::new(),
+            said: Vec::new(),
+            markers: Vec::new(),
+            next_exec: 0,
+            next_question: 0,
+            questions: BTreeMap::new(),
+            seen: 0,
+            settled: BTreeMap::new(),
+            specs: (0..ITEMS).map(|n| (n, 1)).collect(),
+        };
+        fleet.perform();
+        fleet
+    }
+
+    fn handle(&mut self, input: Input) {
+        self.world.handle(input);
+        self.perform();
+    }
+
+    /// Carries out what the core wanted since the last time.
+    fn perform(&mut self) {
+        while self.seen < self.world.effects.len() {
+            let effect = self.world.effects[self.seen].clone();
+            self.seen += 1;
+            match effect {
+                Effect::Offer { item, try_id, .. } => {
+                    let n = item.as_bytes()[0];
+                    let spec = self.specs[&n];
+                    let message = Message { try_id, spec, delivered: 0, until: 0 };
+                    assert!(self.queue.insert(n, message).is_none(), "two tries in the queue");
+                }
+                Effect::Withdraw { item, try_id } => self.remove(item.as_bytes()[0], try_id),
+                Effect::Answer { id, answer } => self.answered(id, answer),
+                Effect::Settled(settled) => {
+                    let former = self.settled.insert(settled.item, (*settled).clone());
+                    assert!(former.is_none(), "settled twice: {settled:?}");
+                }
+                Effect::LookForResults { item } => {
+                    let of_item = |report: &&Report| report.item == item;
+                    let reports = self.markers.iter().filter(of_item).cloned().collect();
+                    self.world.handle(Input::Found { item, reports });
+                }
+                Effect::StopExecution { exec, .. } => self.stopped(exec),
+                Effect::Retry(_)
+                | Effect::Lost { .. }
+                | Effect::Receipt { .. }
+                | Effect::Stop(_) => {}
+            }
+        }
+    }
+
+    fn remove(&mut self, n: u8, try_id: TryId) {
+        if self.queue.get(&n).is_some_and(|message| message.try_id == try_id) {
+            self.queue.remove(&n);
+        }
+    }
+
+    fn answered(&mut self, id: u64, answer: Answer) {
+        let Some((w, execution)) = self.questions.remove(&id) else { return };
+        let worker = &mut self.workers[w];
+        let Some(place) = worker.executions.iter().position(|e| e.exec == execution.exec) else {
+            return;
+        };
+        if worker.cut {
+            return;
+        }
+        match answer {
+            Answer::Run => {
+                worker.executions[place].claiming = false;
+                self.nobody_else_shows(w, &execution);
+            }
+            Answer::Hold => drop(worker.executions.remove(place)),
+            Answer::Drop => {
+                worker.executions.remove(place);
+                self.remove(execution.item, execution.try_id);
+            }
+        }
+    }
+
+    /// Nothing is told to run beside what a connected worker shows.
+    fn nobody_else_shows(&self, w: usize, execution: &Execution) {
+        let floor = self.world.core.rows[&item(execution.item)].floor;
+        for other in self.workers.iter().filter(|worker| !worker.dead && !worker.cut) {
+            let beside = other.executions.iter().find(|e| {
+                e.item == execution.item
+                    && e.exec != execution.exec
+                    && e.shown
+                    && !e.claiming
+                    && e.try_id >= floor
+            });
+            assert!(beside.is_none(), "worker {w} runs {execution:?} beside {beside:?}");
+        }
+    }
+
+    fn stopped(&mut self, exec_id: ExecId) {
+        for w in 0..2 {
+            let worker = &mut self.workers[w];
+            let running = |e: &Execution| exec(e.exec) == exec_id && !e.claiming;
+            if let Some(place) = worker.executions.iter().position(running)
+                && !worker.cut
+            {
+                let ended = worker.executions.remove(place);
+                worker.spool.push((ended, lost(LostReason::Stopped)));
+                self.publish(w);
+            }
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Deliver(n, w) => self.deliver(n, w),
+            Step::Finish(n, fine) => self.finish(n, fine),
+            Step::Wait(ms) => self.wait(ms),
+            Step::Observe => self.observe(),
+            Step::Die(w) => {
+                let worker = &mut self.workers[w];
+                worker.dead = true;
+                let executions = std::mem::take(&mut worker.executions);
+                worker.left.extend(executions.into_iter().filter(|e| !e.claiming));
+            }
+            Step::Return(w) => self.come_back(w),
+            Step::Cut(w) => {
+                let worker = &mut self.workers[w];
+                worker.cut = !worker.cut;
+                if !worker.cut {
+                    worker.suspicious = self.world.now_ms + LEASE;
+                    self.hello(w);
+                    self.publish(w);
+                }
+            }
+            Step::Restart => {
+                for message in self.queue.values_mut() {
+                    (message.until, message.delivered) = (0, 0);
+                }
+                self.reconnected();
+            }
+            Step::Wipe => {
+                self.queue.clear();
+                self.reconnected();
+            }
+            Step::Takeover => self.take_over(),
+            Step::Room(small, large) => {
+                let rooms = [(SizeClass(0), small), (SizeClass(1), large)];
+                self.handle(Input::Room(rooms.into()));
+            }
+            Step::Cancel(n) => {
+                let n = u8::try_from(n % usize::from(ITEMS)).expect("few");
+                let items = vec![planned(n, self.specs[&n])];
+                self.handle(Input::Cancel { id: 0, items });
+            }
+            Step::Respecify(n) => {
+                let n = u8::try_from(n % usize::from(ITEMS)).expect("few");
+                if !self.settled.contains_key(&item(n)) {
+                    *self.specs.get_mut(&n).expect("planned") += 1;
+                    self.take_over();
+                }
+            }
+        }
+    }
+
+    fn reconnected(&mut self) {
+        for worker in &mut self.workers {
+            worker.suspicious = self.world.now_ms + LEASE;
+        }
+        self.hellos.clear();
+        self.handle(Input::Reconnected);
+    }
+
+    fn take_over(&mut self) {
+        let specs: Vec<u8> = self.specs.values().copied().collect();
+        self.questions.clear();
+        for worker in &mut self.workers {
+            worker.executions.retain(|e| !e.claiming);
+        }
+        let replayed = self.world.take_over(&specs);
+        self.settled = replayed.into_iter().map(|settled| (settled.item, settled)).collect();
+        self.seen = 0;
+        self.perform();
+    }
+
+    fn deliver(&mut self, n: usize, w: usize) {
+        let now = self.world.now_ms;
+        let free: Vec<u8> = self
+            .queue
+            .iter()
+            .filter(|(_, message)| message.until <= now)
+            .map(|(n, _)| *n)
+            .collect();
+        let worker = &self.workers[w];
+        if free.is_empty() || worker.dead || worker.cut || worker.executions.len() > 1 {
+            return;
+        }
+        let item = free[n % free.len()];
+        let message = self.queue.get_mut(&item).expect("free");
+        message.delivered += 1;
+        message.until = now + LEASE;
+        let Message { try_id, spec, delivered, .. } = *message;
+        let same = |e: &Execution| (e.item, e.try_id) == (item, try_id);
+        if self.workers[w].executions.iter().any(same) {
+            // What runs here keeps the message alive.
+            return;
+        }
+        self.next_exec += 1;
+        let claiming = delivered > 1 || try_id.n > 1 || now < worker.suspicious;
+        let exec = self.next_exec;
+        let execution = Execution { item, try_id, spec, exec, claiming, shown: false };
+        self.workers[w].executions.push(execution);
+        if claiming {
+            self.ask(w, execution);
+        }
+    }
+
+    fn ask(&mut self, w: usize, execution: Execution) {
+        self.next_question += 1;
+        let id = self.next_question;
+        self.questions.insert(id, (w, execution));
+        let claim = Claim {
+            run: RUN,
+            item: item(execution.item),
+            try_id: execution.try_id,
+            exec: exec(execution.exec),
+            spec: spec(execution.spec),
+            worker: self.name(w).parse().expect("valid"),
+            stage: None,
+        };
+        self.handle(Input::Claim { id, claim });
+    }
+
+    /// An answer that did not arrive is asked for again.
+    fn ask_again(&mut self, w: usize) {
+        let waits = |e: &Execution| self.questions.values().any(|(_, asked)| asked.exec == e.exec);
+        let executions = self.workers[w].executions.iter();
+        let unanswered: Vec<_> = executions.filter(|e| e.claiming && !waits(e)).copied().collect();
+        for execution in unanswered {
+            self.ask(w, execution);
+        }
+    }
+
+    fn name(&self, w: usize) -> String {
+        format!("w{w}-{}", self.workers[w].process)
+    }
+
+    fn finish(&mut self, n: usize, fine: bool) {
+        let w = n % 2;
+        let worker = &mut self.workers[w];
+        let Some(place) = worker.executions.iter().position(|e| !e.claiming) else { return };
+        if worker.dead {
+            return;
+        }
+        let ended = worker.executions.remove(place);
+        let body = if fine { ok(ended.exec as f64) } else { outage() };
+        self.markers.push(self.report(w, &ended, body.clone()));
+        self.workers[w].spool.push((ended, body));
+        self.publish(w);
+    }
+
+    fn report(&self, w: usize, of: &Execution, body: Body) -> Report {
+        Report {
+            run: RUN,
+            item: item(of.item),
+            try_id: of.try_id,
+            exec: exec(of.exec),
+            spec: spec(of.spec),
+            worker: self.name(w).parse().expect("valid"),
+            body,
+        }
+    }
+
+    fn publish(&mut self, w: usize) {
+        if self.workers[w].cut || self.workers[w].dead {
+            return;
+        }
+        for (ended, body) in std::mem::take(&mut self.workers[w].spool) {
+            let sequence = self.said.len() as u64 + 1;
+            let report = self.report(w, &ended, body);
+            let position = Position::of(Incarnation(1), sequence, &report);
+            let reported = Reported { position, report };
+            self.said.push(reported.clone());
+            self.handle(Input::Reported(Box::new(reported)));
+            self.remove(ended.item, ended.try_id);
+        }
+    }
+
+    fn come_back(&mut self, w: usize) {
+        let worker = &mut self.workers[w];
+        if !std::mem::take(&mut worker.dead) {
+            return;
+        }
+        worker.cut = false;
+        worker.process += 1;
+        worker.suspicious = self.world.now_ms + LEASE;
+        for gone in std::mem::take(&mut worker.left) {
+            worker.spool.push((gone, lost(LostReason::WorkerDied)));
+        }
+        self.hello(w);
+        self.publish(w);
+    }
+
+    fn wait(&mut self, ms: u64) {
+        for second in (0..ms).step_by(5000) {
+            self.pass((ms - second).min(5000));
+        }
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.world.now_ms += ms;
+        let now = self.world.now_ms;
+        for w in 0..2 {
+            if self.workers[w].dead || self.workers[w].cut {
+                continue;
+            }
+            for e in &self.workers[w].executions {
+                if let Some(message) = self.queue.get_mut(&e.item)
+                    && message.try_id == e.try_id
+                {
+                    message.until = now + LEASE;
+                }
+            }
+            self.hello(w);
+            self.ask_again(w);
+        }
+        self.handle(Input::Tick);
+    }
+
+    fn hello(&mut self, w: usize) {
+        let executions = self.workers[w].executions.iter_mut();
+        let executions = executions.map(|e| {
+            e.shown = true;
+            line(e.item, e.try_id, e.exec, e.claiming)
+        });
+        let executions = executions.collect();
+        let name = self.name(w);
+        self.hellos.insert(name.clone(), (self.world.now_ms, hello(&name, executions)));
+        self.handle(Input::Hellos(self.all_hellos()));
+    }
+
+    fn all_hellos(&self) -> Vec<SeenHello> {
+        let seen = self.hellos.values().map(|(at, hello)| SeenHello {
+            hello: hello.clone(),
+            age: Duration::from_millis(self.world.now_ms - at),
+        });
+        seen.collect()
+    }
+
+    fn observe(&mut self) {
+        let listed = self.queue.iter().map(|(n, message)| Listed {
+            item: item(*n),
+            try_id: message.try_id,
+            delivered: message.delivered > 0,
+        });
+        let listed = listed.collect();
+        self.handle(Input::Observed(listed));
+    }
+
+    /// No more faults: everything is run to its end.
+    fn heal(&mut self) {
+        self.handle(Input::Room(BTreeMap::new()));
+        for w in 0..2 {
+            self.come_back(w);
+            if self.workers[w].cut {
+                self.step(Step::Cut(w));
+            }
+        }
+        for round in 0..200 {
+            if self.world.core.is_complete() {
+                return;
+            }
+            self.wait(10_000);
+            for n in 0..4 {
+                self.finish(n, true);
+                self.deliver(n, n % 2);
+            }
+            if round % 3 == 0 {
+                self.observe();
+            }
+        }
+        panic!("not settled: {:#?}\n{:#?}", self.queue, self.world.core);
+    }
+}
+
+/// A report that the queue lost and the store has.
+pub(super) fn marker(n: u8, try_id: TryId, e: u64, body: Body) -> Report {
+    let worker = "w".parse().expect("valid");
+    Report { run: RUN, item: item(n), try_id, exec: exec(e), spec: spec(1), worker, body }
+}
+
+/// Items of two classes in turn.
+pub(super) fn planned(n: u8, under: u8) -> NewItem {
+    let (ordinal, class) = (u64::from(n), SizeClass(n % 2));
+    NewItem { item: item(n), ordinal, spec: spec(under), class, lane: 0 }
+}
+
+pub(super) fn line(n: u8, try_id: TryId, e: u64, claiming: bool) -> Running {
+    let phase = Phase::AgentExecution;
+    Running {
+        run: RUN,
+        item: item(n),
+        try_id,
+        exec: exec(e),
+        phase,
+        claiming,
+        stage: None,
+        parked: None,
+    }
+}
+
+pub(super) fn hello(name: &str, executions: Vec<Running>) -> Hello {
+    Hello {
+        worker: name.parse().expect("valid"),
+        host: "host".to_owned(),
+        version: "test".to_owned(),
+        store: "store".to_owned(),
+        pool: "default".to_owned(),
+        slots: 2,
+        free: 0,
+        budget: Budget::default(),
+        providers: BTreeMap::new(),
+        variables: std::collections::BTreeSet::new(),
+        draining: false,
+        low_disk: false,
+        gone: false,
+        executions,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_item_is_settled_once_by_workers_elsewhere(
+        steps in prop::collection::vec(step(), 0..80)
+    ) {
+        let mut fleet = Fleet::new();
+        for step in steps {
+            fleet.step(step);
+            fleet.world.same_from_the_journal();
+        }
+        fleet.heal();
+        prop_assert_eq!(fleet.settled.len(), usize::from(ITEMS));
+        for settled in fleet.settled.values() {
+            if let Some(by) = &settled.by {
+                let said = fleet.said.iter().any(|said| said.report.exec == by.exec)
+                    || fleet.markers.iter().any(|marker| marker.exec == by.exec);
+                prop_assert!(said, "{:?}", settled);
+            }
+        }
+    }
+}

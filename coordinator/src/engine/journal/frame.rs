@@ -1,0 +1,87 @@
+//! Frames: length, checksum, payload.
+
+use rollout_protocol::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::engine::core::Record;
+
+/// First bytes of every segment.
+pub(super) const HEADER: &[u8] = b"rollout-journal 1\n";
+
+/// Longest payload: a batch of offers of the largest run at its widest. A longer length is damage.
+const PAYLOAD_BYTES: usize = 256 * 1024 * 1024;
+
+#[derive(Serialize)]
+struct Outgoing<'a> {
+    at: Timestamp,
+    #[serde(skip_serializing_if = "is_false")]
+    synced: bool,
+    record: &'a Record,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// A record with the time it was made.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(super) struct Incoming {
+    pub(super) at: Timestamp,
+    /// Everything before this record was durable when it was written: it begins a batch.
+    #[serde(default)]
+    pub(super) synced: bool,
+    pub(super) record: Record,
+}
+
+/// First bytes of every payload.
+pub(super) const PAYLOAD_START: &[u8] = b"{\"at\":";
+
+/// Appends the frame of a record to `buffer`; `synced` if it begins a batch.
+pub(super) fn encode(buffer: &mut Vec<u8>, at: Timestamp, synced: bool, record: &Record) {
+    let start = buffer.len();
+    buffer.extend_from_slice(&[0; 8]);
+    serde_json::to_writer(&mut *buffer, &Outgoing { at, synced, record })
+        .expect("records have text keys and memory does not fail to be written");
+    let length = u32::try_from(buffer.len() - start - 8).expect("far below 4 GiB");
+    let length = length.to_le_bytes();
+    let checksum = checksum(length, &buffer[start + 8..]);
+    buffer[start..start + 4].copy_from_slice(&length);
+    buffer[start + 4..start + 8].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// Length and checksum.
+pub(super) const PREFIX_BYTES: usize = 8;
+
+/// The payload's length that the beginning of a frame states, if it can be one.
+pub(super) fn payload_bytes(frame: &[u8]) -> Option<usize> {
+    let (length, _) = frame.split_first_chunk::<4>()?;
+    let size = u32::from_le_bytes(*length) as usize;
+    (1..=PAYLOAD_BYTES).contains(&size).then_some(size)
+}
+
+/// The payload of a frame, or `None` when its checksum does not hold.
+pub(super) fn decode(frame: &[u8]) -> Option<&[u8]> {
+    let (length, rest) = frame.split_first_chunk::<4>()?;
+    let (expected, payload) = rest.split_first_chunk::<4>()?;
+    (checksum(*length, payload) == u32::from_le_bytes(*expected)).then_some(payload)
+}
+
+/// Whether a whole frame says that it begins a batch. Told by the text between its time and its
+/// record: no string of either can contain it.
+pub(super) fn is_synced(frame: &[u8]) -> bool {
+    const MARK: &[u8] = b",\"synced\":true,\"record\":";
+    let start = &frame[PREFIX_BYTES..];
+    start[..start.len().min(96)].windows(MARK.len()).any(|bytes| bytes == MARK)
+}
+
+/// How the stated checksum of a frame differs from that of its bytes, bit by bit.
+pub(super) fn difference(frame: &[u8]) -> Option<u32> {
+    let (length, rest) = frame.split_first_chunk::<4>()?;
+    let (expected, payload) = rest.split_first_chunk::<4>()?;
+    Some(checksum(*length, payload) ^ u32::from_le_bytes(*expected))
+}
+
+fn checksum(length: [u8; 4], payload: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&length), payload)
+}

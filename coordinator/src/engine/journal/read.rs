@@ -1,0 +1,128 @@
+//! Reading a journal back, segment by segment.
+
+use std::fs::File;
+
+use rollout_protocol::Timestamp;
+
+use super::segment::Segment;
+use super::survey::{self, Link, Survey};
+use super::{Head, JournalError, Layout};
+use crate::engine::core::{Former, Opened, Record};
+
+/// What a journal says.
+#[derive(Debug)]
+pub struct Replay {
+    /// The first sitting's opening, and when it was.
+    pub first: (Timestamp, Opened),
+    /// The last sitting's opening.
+    pub last: Opened,
+    /// The last segment and how much of it counts.
+    pub head: Former,
+    /// Bytes behind that, which were never known to be durable.
+    pub torn_bytes: u64,
+    /// Records read.
+    pub records: u64,
+}
+
+/// Makes a segment that was read durable as it is: its writer may have died before its last sync.
+///
+/// # Errors
+/// [`JournalError`].
+pub fn persist(layout: &Layout, epoch: u32) -> Result<(), JournalError> {
+    for path in [layout.segment(epoch), layout.journal()] {
+        File::open(&path)
+            .and_then(|file| file.sync_all())
+            .map_err(JournalError::io("sync", &path))?;
+    }
+    Ok(())
+}
+
+/// Reads every record of a run in order. `None` when the run has no journal yet.
+///
+/// `durable` are lengths of segments that are known to have been durable.
+///
+/// # Errors
+/// [`JournalError`] for anything but a cut tail that nobody knew to be durable.
+pub fn replay(
+    layout: &Layout,
+    durable: &[(u32, u64)],
+    mut apply: impl FnMut(Timestamp, Record),
+) -> Result<Option<Replay>, JournalError> {
+    let survey = Survey::of(layout)?;
+    for (epoch, durable_bytes) in durable {
+        check_opening(layout, &survey, *epoch, *durable_bytes)?;
+    }
+    let mut replay: Option<Replay> = None;
+    for link in survey.links() {
+        let known = durable.iter().filter(|(of, _)| *of == link.opened.epoch);
+        let known = known.map(|(_, bytes)| *bytes).max();
+        read_segment(layout, link, known.unwrap_or_default(), &mut replay, &mut apply)?;
+    }
+    Ok(replay)
+}
+
+/// A segment behind those that count was cut before the end of its first record.
+fn check_opening(
+    layout: &Layout,
+    survey: &Survey,
+    epoch: u32,
+    durable_bytes: u64,
+) -> Result<(), JournalError> {
+    let newest = survey.openings().next_back().map(|opened| opened.epoch);
+    if newest >= Some(epoch) {
+        return Ok(());
+    }
+    let path = layout.segment(epoch);
+    if !path.exists() {
+        return Err(JournalError::Missing { path });
+    }
+    Err(survey::no_opening(layout, epoch, durable_bytes)?)
+}
+
+fn read_segment(
+    layout: &Layout,
+    link: &Link,
+    known_durable: u64,
+    replay: &mut Option<Replay>,
+    apply: &mut impl FnMut(Timestamp, Record),
+) -> Result<(), JournalError> {
+    let mut segment = Segment::open_digested(layout, link.opened.epoch)?;
+    let former = link.end;
+    let opening = segment.opening()?;
+    if let Some((at, opened)) = &opening {
+        apply(*at, Record::Opened(Box::new(opened.clone())));
+        let end = former.map_or(u64::MAX, |former| former.bytes);
+        while segment.head().bytes < end
+            && let Some(incoming) = segment.next()?
+        {
+            apply(incoming.at, incoming.record);
+        }
+    }
+    let Head { epoch, records, bytes, .. } = segment.head();
+    // What the next owner wrote down is what counts, whatever a woken former one says it has.
+    match former {
+        Some(former) if bytes < former.bytes => segment.check_rest(former.bytes, former.bytes)?,
+        Some(_) => {}
+        None => segment.check_rest(known_durable, u64::MAX)?,
+    }
+    let digest = segment.digest().expect("it was opened to be digested");
+    let head = Former { epoch, bytes, digest };
+    if former.is_some_and(|former| former != head) {
+        return Err(JournalError::Changed { path: segment.path });
+    }
+    let Some((at, opened)) = opening else { return Ok(()) };
+    let torn_bytes = segment.length.saturating_sub(bytes);
+    match replay {
+        None => {
+            let first = (at, opened.clone());
+            *replay = Some(Replay { first, last: opened, head, torn_bytes, records });
+        }
+        Some(replay) => {
+            replay.last = opened;
+            replay.head = head;
+            replay.torn_bytes = torn_bytes;
+            replay.records += records;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,377 @@
+//! Reading a damaged journal: every whole record, and the places between them that cannot be read.
+
+use std::fs::File;
+use std::ops::RangeInclusive;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::digest::Hasher;
+
+use super::damage::{self, Place};
+use super::frame::{self, HEADER, Incoming, PREFIX_BYTES};
+use super::{JournalError, Layout, durable, mend, survey};
+use crate::engine::core::{Former, Opened, Record, Replaced};
+
+/// Bytes that are searched for a changed bit at once.
+const MENDED: u64 = 64 * 1024 * 1024;
+
+/// A journal as far as it can be read.
+#[derive(Debug)]
+pub struct Salvage {
+    layout: Layout,
+    /// The segments that count, the oldest first.
+    segments: Vec<Scan>,
+    missing: Vec<PathBuf>,
+    /// Newest epoch whose segment is known to have been durable.
+    newest: u32,
+}
+
+/// A place that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    /// The segment.
+    pub path: PathBuf,
+    /// Where it begins.
+    pub offset: u64,
+    /// Where whole records go on, or the segment ends.
+    pub end: u64,
+    /// The bytes as they were written, when one changed bit explains what stands there.
+    pub mended: Option<Vec<u8>>,
+}
+
+/// One segment.
+#[derive(Debug)]
+struct Scan {
+    epoch: u32,
+    path: PathBuf,
+    opening: Option<(Timestamp, Opened)>,
+    length: u64,
+    /// End of what counts.
+    end: u64,
+    damages: Vec<Damage>,
+    /// Its content is not what its successor saw, although every record is whole.
+    changed: bool,
+}
+
+impl Salvage {
+    /// Reads the journal of a run directory. `durable` are lengths of segments that are known to
+    /// have been durable.
+    ///
+    /// # Errors
+    /// [`JournalError`] when a file cannot be read, or is of a newer format.
+    pub fn of(layout: &Layout, durable: &[(u32, u64)]) -> Result<Self, JournalError> {
+        let mut segments: Vec<Scan> = Vec::new();
+        let epochs = survey::epochs(&layout.journal())?;
+        let newest = epochs.last().copied().unwrap_or_default();
+        let gone = durable.iter().filter(|(epoch, _)| *epoch > newest);
+        let mut missing: Vec<_> = gone.map(|(epoch, _)| layout.segment(*epoch)).collect();
+        for epoch in epochs.into_iter().rev() {
+            let former = match segments.last() {
+                None => None,
+                Some(scan) => match scan.former() {
+                    Some(None) => break,
+                    // The newest one before a segment whose opening is lost is its former one.
+                    None => Some(None),
+                    Some(Some(former)) if former.epoch < epoch => continue,
+                    Some(Some(former)) if former.epoch > epoch => {
+                        missing.push(layout.segment(former.epoch));
+                        Some(None)
+                    }
+                    Some(Some(former)) => Some(Some(former)),
+                },
+            };
+            let known = durable.iter().filter(|(of, _)| *of == epoch).map(|(_, bytes)| *bytes);
+            let known = known.chain(durable::read(layout, epoch)).max();
+            let scan = Scan::of(layout, epoch, former.flatten(), known, former.is_none())?;
+            if scan.is_empty() && former.is_none() {
+                continue;
+            }
+            segments.push(scan);
+        }
+        if let Some(Some(Some(former))) = segments.last().map(Scan::former) {
+            missing.push(layout.segment(former.epoch));
+        }
+        segments.reverse();
+        let durable = durable.iter().map(|(epoch, _)| *epoch).max().unwrap_or_default();
+        let found = segments.last().map_or(0, |scan| scan.epoch);
+        Ok(Self { layout: layout.clone(), segments, missing, newest: durable.max(found) })
+    }
+
+    /// The places that cannot be read.
+    pub fn damages(&self) -> impl Iterator<Item = &Damage> {
+        self.segments.iter().flat_map(|scan| &scan.damages)
+    }
+
+    /// Segments that are gone.
+    pub fn missing(&self) -> &[PathBuf] {
+        &self.missing
+    }
+
+    /// Segments that others than their writers changed.
+    pub fn changed(&self) -> impl Iterator<Item = &PathBuf> {
+        self.segments.iter().filter(|scan| scan.changed).map(|scan| &scan.path)
+    }
+
+    /// Whether nothing is damaged.
+    pub fn is_whole(&self) -> bool {
+        self.damages().next().is_none() && self.is_complete()
+    }
+
+    /// Whether every damaged place can be restored as it was.
+    pub fn is_mendable(&self) -> bool {
+        self.damages().all(|damage| damage.mended.is_some()) && self.is_complete()
+    }
+
+    fn is_complete(&self) -> bool {
+        self.missing.is_empty() && self.changed().next().is_none()
+    }
+
+    /// The oldest opening that can be read, and the newest.
+    pub fn openings(&self) -> Option<((Timestamp, &Opened), &Opened)> {
+        let mut openings = self.segments.iter().filter_map(|scan| scan.opening.as_ref());
+        let (at, first) = openings.next()?;
+        let last = openings.next_back().map_or(first, |(_, last)| last);
+        Some(((*at, first), last))
+    }
+
+    /// The openings of the segments that count, the oldest first, as far as they can be read.
+    pub fn every_opening(&self) -> impl Iterator<Item = &Opened> {
+        self.segments.iter().filter_map(|scan| scan.opening.as_ref()).map(|(_, opened)| opened)
+    }
+
+    /// Epochs of sittings whose opening may be lost: those of segments that are gone, or have no
+    /// readable beginning.
+    pub fn lost_openings(&self) -> Vec<RangeInclusive<u32>> {
+        let mut lost = Vec::new();
+        let mut before = 0;
+        for scan in &self.segments {
+            let last = match scan.former() {
+                None => scan.epoch,
+                Some(None) => before,
+                Some(Some(former)) if former.epoch == before => before,
+                Some(Some(_)) => scan.epoch.saturating_sub(1),
+            };
+            lost.push(before.saturating_add(1)..=last);
+            before = scan.epoch;
+        }
+        lost.push(before.saturating_add(1)..=self.newest);
+        lost.retain(|range| !range.is_empty());
+        lost
+    }
+
+    /// The segments that a journal made of this one replaces.
+    pub fn replaces(&self) -> Vec<Replaced> {
+        let earlier = self.openings().map(|(_, last)| last.replaces.clone()).unwrap_or_default();
+        let these = self.segments.iter();
+        let these = these.map(|scan| {
+            let durable = scan.damages.last().map_or(0, |damage| damage.end);
+            Replaced { epoch: scan.epoch, bytes: scan.length.max(durable) }
+        });
+        earlier.into_iter().chain(these).collect()
+    }
+
+    /// Every segment's file, the oldest first.
+    pub fn files(&self) -> Vec<PathBuf> {
+        self.segments.iter().map(|scan| scan.path.clone()).collect()
+    }
+
+    /// Gives every whole record in order, mended ones among them.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub fn records(&self, mut each: impl FnMut(Timestamp, Record)) -> Result<(), JournalError> {
+        for scan in &self.segments {
+            scan.frames(|offset, frame| {
+                let Incoming { at, record, .. } = scan.decode(offset, frame)?;
+                each(at, record);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The damaged segments with every place restored as it was.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub fn mended_files(&self) -> Result<Vec<(PathBuf, Vec<u8>)>, JournalError> {
+        let damaged = self.segments.iter().filter(|scan| !scan.damages.is_empty());
+        damaged.map(|scan| Ok((scan.path.clone(), scan.mended()?))).collect()
+    }
+
+    /// The layout of the run directory.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+}
+
+impl Scan {
+    fn of(
+        layout: &Layout,
+        epoch: u32,
+        former: Option<Former>,
+        durable: Option<u64>,
+        is_last: bool,
+    ) -> Result<Self, JournalError> {
+        let path = layout.segment(epoch);
+        let file = File::open(&path).map_err(JournalError::io("open", &path))?;
+        let length = file.metadata().map_err(JournalError::io("inspect", &path))?.len();
+        let end = former.map_or(length, |former| former.bytes.min(length));
+        let (opening, damages) = (None, Vec::new());
+        let mut scan = Self { epoch, path, opening, length, end, damages, changed: false };
+        scan.read(&file, durable, is_last).map_err(JournalError::io("read", &scan.path.clone()))?;
+        scan.find_opening()?;
+        if let Some(former) = former {
+            scan.compare(former)?;
+        }
+        Ok(scan)
+    }
+
+    /// Walks over all frames and notes the damaged places.
+    fn read(
+        &mut self,
+        file: &File,
+        durable: Option<u64>,
+        is_last: bool,
+    ) -> Result<(), std::io::Error> {
+        let header = HEADER.len() as u64;
+        if self.end < header {
+            if let Some(durable) = durable.filter(|durable| is_last && *durable > 0) {
+                self.add(0, durable, None);
+            }
+            self.end = 0;
+            return Ok(());
+        }
+        let mut first = vec![0; HEADER.len()];
+        file.read_exact_at(&mut first, 0)?;
+        if first != HEADER {
+            self.add(0, header, Some(HEADER.to_vec()));
+        }
+        let (mut at, mut batch) = (header, None);
+        while at < self.end {
+            if let Some(frame) = damage::whole_at(file, at, self.end)? {
+                batch = if frame::is_synced(&frame) { Some(at) } else { batch };
+                at += frame.len() as u64;
+                continue;
+            }
+            let place = Place { offset: at, end: self.end, batch, durable };
+            if is_last && durable.unwrap_or(0) <= at && damage::is_torn(file, place)?.0 {
+                self.end = at;
+                return Ok(());
+            }
+            let mut rest = vec![0; usize::try_from((self.end - at).min(MENDED)).unwrap_or(0)];
+            file.read_exact_at(&mut rest, at)?;
+            let mended = mend::mend(&rest);
+            let end = match &mended {
+                Some(frame) => at + frame.len() as u64,
+                None => {
+                    damage::next_whole(file, at, self.end)?.map_or(self.end, |found| found.offset)
+                }
+            };
+            self.add(at, end, mended);
+            at = end;
+        }
+        // A durable end that is gone.
+        if let Some(durable) = durable.filter(|durable| is_last && *durable > self.end) {
+            self.add(self.end, durable, None);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, offset: u64, end: u64, mended: Option<Vec<u8>>) {
+        self.damages.push(Damage { path: self.path.clone(), offset, end, mended });
+    }
+
+    /// Gives every whole frame, mended ones among them.
+    fn frames(
+        &self,
+        mut each: impl FnMut(u64, &[u8]) -> Result<(), JournalError>,
+    ) -> Result<(), JournalError> {
+        let read = |error| JournalError::io("read", &self.path)(error);
+        let file = File::open(&self.path).map_err(read)?;
+        let mut damages = self.damages.iter().peekable();
+        let mut at = HEADER.len() as u64;
+        while at < self.end {
+            while damages.next_if(|damage| damage.end <= at).is_some() {}
+            if let Some(damage) = damages.next_if(|damage| damage.offset == at) {
+                if let Some(frame) = &damage.mended {
+                    each(at, frame)?;
+                }
+                at = damage.end;
+                continue;
+            }
+            let Some(frame) = damage::whole_at(&file, at, self.end).map_err(read)? else { break };
+            each(at, &frame)?;
+            at += frame.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn decode(&self, offset: u64, frame: &[u8]) -> Result<Incoming, JournalError> {
+        let path = self.path.clone();
+        serde_json::from_slice(&frame[PREFIX_BYTES..]).map_err(|source| JournalError::Record {
+            path,
+            offset,
+            source,
+        })
+    }
+
+    fn find_opening(&mut self) -> Result<(), JournalError> {
+        let mut opening = None;
+        self.frames(|offset, frame| {
+            if offset == HEADER.len() as u64
+                && let Incoming { at, record: Record::Opened(opened), .. } =
+                    self.decode(offset, frame)?
+            {
+                opening = Some((at, opened));
+            }
+            Ok(())
+        })?;
+        let newer = rollout_protocol::version::RUN_FORMAT;
+        if opening.as_ref().is_some_and(|(_, opened)| opened.format > newer) {
+            return Err(JournalError::Header { path: self.path.clone() });
+        }
+        self.opening = opening.map(|(at, opened): (Timestamp, Box<Opened>)| (at, *opened));
+        Ok(())
+    }
+
+    /// Compares what there is with what the next owner saw.
+    fn compare(&mut self, former: Former) -> Result<(), JournalError> {
+        if self.end < former.bytes {
+            self.add(self.end, former.bytes, None);
+        } else if self.damages.iter().all(|damage| damage.mended.is_some()) {
+            let mut hasher = Hasher::default();
+            hasher.update(HEADER);
+            self.frames(|_, frame| {
+                hasher.update(frame);
+                Ok(())
+            })?;
+            self.changed = hasher.finish() != former.digest;
+        }
+        Ok(())
+    }
+
+    /// The segment that its opening names; outer `None` when the opening cannot be read.
+    fn former(&self) -> Option<Option<Former>> {
+        self.opening.as_ref().map(|(_, opened)| opened.former)
+    }
+
+    /// Whether it holds nothing that counts: its owner died before its first record.
+    fn is_empty(&self) -> bool {
+        self.opening.is_none() && self.damages.is_empty()
+    }
+
+    fn mended(&self) -> Result<Vec<u8>, JournalError> {
+        let mut bytes = std::fs::read(&self.path).map_err(JournalError::io("read", &self.path))?;
+        for damage in &self.damages {
+            let place = usize::try_from(damage.offset).unwrap_or(usize::MAX);
+            if let Some(mended) = &damage.mended
+                && let Some(place) = bytes.get_mut(place..place + mended.len())
+            {
+                place.copy_from_slice(mended);
+            }
+        }
+        Ok(bytes)
+    }
+}

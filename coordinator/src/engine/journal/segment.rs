@@ -1,0 +1,177 @@
+//! Reading one segment, frame by frame, in memory bounded by the largest record; where that stops,
+//! whether the rest is torn or damaged.
+
+use std::fs::File;
+use std::io::{BufReader, ErrorKind, Read as _};
+use std::path::PathBuf;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::digest::{Digest, Hasher};
+
+use super::damage;
+use super::durable;
+use super::frame::{self, HEADER, Incoming};
+use super::head::Head;
+use super::{JournalError, Layout};
+use crate::engine::core::{Opened, Record};
+
+/// A segment that is being read.
+pub(super) struct Segment {
+    pub(super) path: PathBuf,
+    file: BufReader<File>,
+    pub(super) length: u64,
+    /// Up to the last whole frame.
+    head: Head,
+    hasher: Option<Hasher>,
+    frame: Vec<u8>,
+    /// Where the last batch begins that was read; `None` when no record says that it begins one.
+    batch: Option<u64>,
+    /// The durable length beside the segment.
+    durable: Option<u64>,
+}
+
+impl Segment {
+    pub(super) fn open(layout: &Layout, epoch: u32) -> Result<Self, JournalError> {
+        let path = layout.segment(epoch);
+        let file = File::open(&path).map_err(JournalError::io("open", &path))?;
+        let length = file.metadata().map_err(JournalError::io("inspect", &path))?.len();
+        let file = BufReader::with_capacity(1 << 20, file);
+        let head = Head { bytes: 0, ..Head::start(epoch) };
+        let (hasher, frame, batch) = (None, Vec::new(), None);
+        let durable = durable::read(layout, epoch);
+        Ok(Self { path, file, length, head, hasher, frame, batch, durable })
+    }
+
+    /// The same, with the digest of what is read.
+    pub(super) fn open_digested(layout: &Layout, epoch: u32) -> Result<Self, JournalError> {
+        Ok(Self { hasher: Some(Hasher::default()), ..Self::open(layout, epoch)? })
+    }
+
+    /// How far it was read.
+    pub(super) fn head(&self) -> Head {
+        self.head
+    }
+
+    /// Digest of what was read, if it was asked for.
+    pub(super) fn digest(&self) -> Option<Digest> {
+        self.hasher.clone().map(Hasher::finish)
+    }
+
+    /// The header and the first record; `None` when the segment was cut before its end.
+    pub(super) fn opening(&mut self) -> Result<Option<(Timestamp, Opened)>, JournalError> {
+        if !self.fill(HEADER.len())? {
+            return Ok(None);
+        }
+        if self.frame != HEADER {
+            let first = damage::whole_at(self.file.get_ref(), HEADER.len() as u64, self.length);
+            return match first.map_err(JournalError::io("read", &self.path))? {
+                // A damaged header.
+                Some(_) => Ok(None),
+                None => Err(JournalError::Header { path: self.path.clone() }),
+            };
+        }
+        self.digest_frame();
+        self.head.bytes = HEADER.len() as u64;
+        let Some(first) = self.next()? else { return Ok(None) };
+        match first.record {
+            Record::Opened(opened) if opened.format <= rollout_protocol::version::RUN_FORMAT => {
+                Ok(Some((first.at, *opened)))
+            }
+            Record::Opened(_) => Err(JournalError::Header { path: self.path.clone() }),
+            _ => Err(JournalError::NoOpening { path: self.path.clone() }),
+        }
+    }
+
+    /// The next record; `None` at the first frame that is not whole.
+    pub(super) fn next(&mut self) -> Result<Option<Incoming>, JournalError> {
+        if !self.frame()? {
+            return Ok(None);
+        }
+        let payload = &self.frame[frame::PREFIX_BYTES..];
+        let incoming = serde_json::from_slice(payload).map_err(|source| JournalError::Record {
+            path: self.path.clone(),
+            offset: self.head.bytes,
+            source,
+        })?;
+        self.accept();
+        Ok(Some(incoming))
+    }
+
+    /// Passes over the next record; false at the first frame that is not whole.
+    pub(super) fn skip(&mut self) -> Result<bool, JournalError> {
+        let whole = self.frame()?;
+        if whole {
+            self.accept();
+        }
+        Ok(whole)
+    }
+
+    /// Refuses what follows the last record that was read, up to `end`, unless it is what a writer
+    /// left that died. `durable` bytes are known to be durable from elsewhere.
+    pub(super) fn check_rest(&self, durable: u64, end: u64) -> Result<(), JournalError> {
+        let (offset, end) = (self.head.bytes, end.min(self.length));
+        let durable_bytes = durable.max(self.durable.unwrap_or(0));
+        if offset >= end && offset >= durable_bytes {
+            return Ok(());
+        }
+        let place = damage::Place { offset, end, batch: self.batch, durable: self.durable };
+        let (torn, behind) = match offset < end {
+            true => damage::is_torn(self.file.get_ref(), place)
+                .map_err(JournalError::io("read", &self.path))?,
+            false => (true, damage::Behind::default()),
+        };
+        if torn && offset >= durable_bytes {
+            return Ok(());
+        }
+        let path = self.path.clone();
+        let records_behind = behind.records;
+        Err(JournalError::Damaged { path, offset, durable_bytes, records_behind })
+    }
+
+    /// Refuses what follows the last record that was read if whole records follow it.
+    pub(super) fn check_behind(&self, end: u64) -> Result<(), JournalError> {
+        match self.check_rest(0, end) {
+            Err(JournalError::Damaged { records_behind: 0, .. }) => Ok(()),
+            checked => checked,
+        }
+    }
+
+    /// Reads the next frame and checks it.
+    fn frame(&mut self) -> Result<bool, JournalError> {
+        if !self.fill(frame::PREFIX_BYTES)? {
+            return Ok(false);
+        }
+        let Some(size) = frame::payload_bytes(&self.frame) else { return Ok(false) };
+        let end = self.head.bytes + (frame::PREFIX_BYTES + size) as u64;
+        Ok(end <= self.length && self.extend(size)? && frame::decode(&self.frame).is_some())
+    }
+
+    fn fill(&mut self, bytes: usize) -> Result<bool, JournalError> {
+        self.frame.clear();
+        self.extend(bytes)
+    }
+
+    fn extend(&mut self, bytes: usize) -> Result<bool, JournalError> {
+        let start = self.frame.len();
+        self.frame.resize(start + bytes, 0);
+        match self.file.read_exact(&mut self.frame[start..]) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) => Err(JournalError::io("read", &self.path)(error)),
+        }
+    }
+
+    fn accept(&mut self) {
+        self.digest_frame();
+        if frame::is_synced(&self.frame) {
+            self.batch = Some(self.head.bytes);
+        }
+        self.head.add(&self.frame);
+    }
+
+    fn digest_frame(&mut self) {
+        if let Some(hasher) = &mut self.hasher {
+            hasher.update(&self.frame);
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! What segments there are, which of them count, and whether they hold what was known to be
+//! durable.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use rollout_protocol::id::ItemId;
+use rollout_worker::queue::traits::FormerPools;
+
+use super::head::Head;
+use super::segment::Segment;
+use super::{JournalError, Layout};
+use crate::engine::core::{Former, Opened};
+
+/// The segments of a run directory. Those that count begin with the newest one that has a whole
+/// opening, and go back from each to the one that it names: what a former owner began beside its
+/// successor is not among them.
+#[derive(Debug)]
+pub struct Survey {
+    layout: Layout,
+    newest: u32,
+    links: Vec<Link>,
+}
+
+/// A segment that counts.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) opened: Opened,
+    /// How much of it counts, as the next one says.
+    pub(super) end: Option<Former>,
+}
+
+/// What a journal lacks of a head that was durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lack {
+    /// What was durable.
+    pub wanted: Head,
+    /// What there is of that segment, none if it is not among those that count.
+    pub found: Option<Head>,
+}
+
+impl Survey {
+    /// Looks at every segment's first record.
+    ///
+    /// # Errors
+    /// [`JournalError`] when a segment cannot be read, or names one that is missing.
+    pub fn of(layout: &Layout) -> Result<Self, JournalError> {
+        let epochs = epochs(&layout.journal())?;
+        let newest = epochs.last().copied().unwrap_or_default();
+        let mut links: Vec<Link> = Vec::new();
+        for epoch in epochs.iter().rev() {
+            let former = match links.last() {
+                None => None,
+                Some(Link { opened: Opened { former: None, .. }, .. }) => break,
+                Some(Link { opened: Opened { former: Some(former), .. }, .. }) => Some(*former),
+            };
+            if former.is_some_and(|former| former.epoch != *epoch) {
+                continue;
+            }
+            let mut segment = Segment::open(layout, *epoch)?;
+            match segment.opening()? {
+                Some((_, opened)) => links.push(Link { opened, end: former }),
+                // A successor that died before its first record, unless more was there.
+                None if former.is_none() => segment.check_rest(0, u64::MAX)?,
+                None => {}
+            }
+        }
+        if let Some(former) = links.last().and_then(|first| first.opened.former) {
+            return Err(missing(layout, &epochs, former));
+        }
+        links.reverse();
+        Ok(Self { layout: layout.clone(), newest, links })
+    }
+
+    /// The epoch of the next sitting: one more than any segment there is.
+    pub fn next_epoch(&self) -> u32 {
+        self.newest.saturating_add(1)
+    }
+
+    /// The openings of the segments that count, the oldest first.
+    pub fn openings(&self) -> impl DoubleEndedIterator<Item = &Opened> {
+        self.links.iter().map(|link| &link.opened)
+    }
+
+    /// How often items were reopened.
+    pub fn reopened(&self) -> HashMap<ItemId, u32> {
+        let mut times = HashMap::new();
+        for item in self.openings().flat_map(|o| o.reopened.iter().chain(&o.reopened_within)) {
+            *times.entry(*item).or_insert(0) += 1;
+        }
+        times
+    }
+
+    /// Epochs of the segments in which items were reopened, ascending.
+    pub fn reopenings(&self) -> Vec<u32> {
+        let reopens = |o: &&Opened| !o.reopened.is_empty() || !o.reopened_within.is_empty();
+        self.openings().filter(reopens).map(|opened| opened.epoch).collect()
+    }
+
+    /// The pools that the tries of each epoch were offered to. Those of epochs before a repair are
+    /// not known.
+    pub fn pools(&self) -> FormerPools {
+        let oldest = self.openings().next().map_or(0, |opened| opened.epoch);
+        let repaired = (0..oldest).map(|epoch| (epoch, None));
+        repaired.chain(self.openings().map(|o| (o.epoch, o.pool.clone()))).collect()
+    }
+
+    pub(super) fn links(&self) -> &[Link] {
+        &self.links
+    }
+
+    /// The newest segment that counts, as far as its records are whole.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub fn head(&self) -> Result<Option<Head>, JournalError> {
+        self.links.last().map(|last| self.walk(last, u64::MAX)).transpose()
+    }
+
+    /// What is missing of what was durable; nothing when it is all there.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub fn lacks(&self, wanted: Head) -> Result<Option<Lack>, JournalError> {
+        let Some(link) = self.links.iter().find(|link| link.opened.epoch == wanted.epoch) else {
+            let replaces = self.openings().flat_map(|opened| &opened.replaces);
+            let mut replaces = replaces.filter(|replaced| replaced.epoch == wanted.epoch);
+            let repaired = replaces.any(|replaced| replaced.bytes >= wanted.bytes);
+            return Ok((!repaired).then_some(Lack { wanted, found: None }));
+        };
+        let end = link.end.map_or(u64::MAX, |end| end.bytes);
+        let found = self.walk(link, end.min(wanted.bytes))?;
+        Ok((found != wanted).then_some(Lack { wanted, found: Some(found) }))
+    }
+
+    /// The whole records of a segment up to the first that ends at `end` or behind.
+    fn walk(&self, link: &Link, end: u64) -> Result<Head, JournalError> {
+        let mut segment = Segment::open(&self.layout, link.opened.epoch)?;
+        let opened = segment.opening()?.is_some();
+        while opened && segment.head().bytes < end && segment.skip()? {}
+        if segment.head().bytes < end {
+            segment.check_behind(end)?;
+        }
+        Ok(segment.head())
+    }
+}
+
+/// A former segment that is gone, or cut before the end of its opening.
+fn missing(layout: &Layout, epochs: &[u32], former: Former) -> JournalError {
+    let path = layout.segment(former.epoch);
+    if epochs.contains(&former.epoch) {
+        return no_opening(layout, former.epoch, former.bytes).unwrap_or_else(|error| error);
+    }
+    JournalError::Missing { path }
+}
+
+/// A segment of which so many bytes were durable has no whole opening.
+pub(super) fn no_opening(
+    layout: &Layout,
+    epoch: u32,
+    durable_bytes: u64,
+) -> Result<JournalError, JournalError> {
+    let segment = Segment::open(layout, epoch)?;
+    let path = layout.segment(epoch);
+    Ok(match segment.check_rest(durable_bytes.max(1), durable_bytes) {
+        Err(error) => error,
+        Ok(()) => JournalError::Header { path },
+    })
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { wanted, found } = self;
+        let Head { epoch, records, bytes, .. } = wanted;
+        match found {
+            None => write!(f, "sitting {epoch} with {records} records ({bytes} bytes) is missing"),
+            Some(found) if found.bytes < *bytes => write!(
+                f,
+                "of the {records} records ({bytes} bytes) of sitting {epoch} the last {} are \
+                 missing ({} bytes)",
+                records.saturating_sub(found.records),
+                bytes - found.bytes
+            ),
+            Some(_) => {
+                write!(f, "the {records} records ({bytes} bytes) of sitting {epoch} are others")
+            }
+        }
+    }
+}
+
+/// One more than the epoch of any segment there is, whether it can be read or not.
+///
+/// # Errors
+/// [`JournalError`] when the segments cannot be listed.
+pub fn next_epoch(layout: &Layout) -> Result<u32, JournalError> {
+    Ok(epochs(&layout.journal())?.last().copied().unwrap_or_default().saturating_add(1))
+}
+
+/// Epochs that have a segment, ascending.
+pub(super) fn epochs(directory: &Path) -> Result<Vec<u32>, JournalError> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(JournalError::io("list", directory)(error)),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(JournalError::io("list", directory))?.file_name();
+        let epoch: Option<u32> =
+            name.to_str().and_then(|n| n.strip_suffix(".log")).and_then(|n| n.parse().ok());
+        found.extend(epoch);
+    }
+    found.sort_unstable();
+    Ok(found)
+}

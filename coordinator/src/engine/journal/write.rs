@@ -1,0 +1,233 @@
+//! Writing a journal: one thread, one write and one `fdatasync` per batch.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::digest::{Digest, Hasher};
+use tokio::sync::mpsc;
+
+use super::durable::DurableLength;
+use super::frame::{self, HEADER};
+use super::head::Head;
+use super::{JournalError, Layout};
+use crate::engine::core::{Former, Opened, Record};
+
+/// A batch that became durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Commit {
+    /// Number of the batch, from 1.
+    pub number: u64,
+    /// What is durable with it of the segment it is in.
+    pub head: Head,
+}
+
+struct Batch {
+    number: u64,
+    frames: Vec<u8>,
+}
+
+/// Writes the journal of one sitting. One batch may be on its way at a time; what is recorded
+/// meanwhile gathers for the next.
+#[derive(Debug)]
+pub struct Writer {
+    gathering: Vec<u8>,
+    submitted: u64,
+    committed: u64,
+    head: Head,
+    batches: Option<SyncSender<Batch>>,
+    commits: mpsc::Receiver<Result<Commit, JournalError>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    /// Creates the segment of a new epoch with its opening record durable in it.
+    ///
+    /// # Errors
+    /// [`JournalError`]; an existing segment of that epoch is one.
+    pub fn create(layout: &Layout, at: Timestamp, opened: Opened) -> Result<Self, JournalError> {
+        let segment = Segment::create(layout, at, opened)?;
+        let head = segment.durable;
+        let (batches, incoming) = sync_channel(1);
+        let (outgoing, commits) = mpsc::channel(2);
+        let layout = layout.clone();
+        let thread = rollout_worker::supervise::thread("journal", move || {
+            write_batches(&layout, segment, &incoming, &outgoing);
+        })
+        .map_err(JournalError::io("start the writer of", Path::new("the journal")))?;
+        Ok(Self {
+            gathering: Vec::new(),
+            submitted: 0,
+            committed: 0,
+            head,
+            batches: Some(batches),
+            commits,
+            thread: Some(thread),
+        })
+    }
+
+    /// Adds a record to the batch that gathers.
+    pub fn record(&mut self, at: Timestamp, record: &Record) {
+        let synced = self.gathering.is_empty();
+        frame::encode(&mut self.gathering, at, synced, record);
+    }
+
+    /// Number of the batch with the last record: its effects wait until that many are durable.
+    pub fn last(&self) -> u64 {
+        if self.gathering.is_empty() { self.submitted } else { self.submitted + 1 }
+    }
+
+    /// Number of batches that are durable.
+    pub fn committed(&self) -> u64 {
+        self.committed
+    }
+
+    /// What of the journal is durable.
+    pub fn head(&self) -> Head {
+        self.head
+    }
+
+    /// Whether nothing waits to be written or is being written.
+    pub fn is_idle(&self) -> bool {
+        self.gathering.is_empty() && self.submitted == self.committed
+    }
+
+    /// Hands the gathered batch to the disk if it is free; whether it did.
+    pub fn submit(&mut self) -> bool {
+        if self.gathering.is_empty() || self.submitted > self.committed {
+            return false;
+        }
+        self.submitted += 1;
+        // What gathers next is about as long: it is not copied again and again as it grows.
+        let next = Vec::with_capacity(self.gathering.len());
+        let frames = std::mem::replace(&mut self.gathering, next);
+        let batch = Batch { number: self.submitted, frames };
+        if let Some(batches) = &self.batches {
+            // The thread ends only after an error, which `durable` has told or will tell.
+            drop(batches.send(batch));
+        }
+        true
+    }
+
+    /// The next batch that becomes durable. Pending while none is on its way. Safe to cancel.
+    ///
+    /// # Errors
+    /// [`JournalError`] when the journal cannot be written any more, not even in a new segment.
+    pub async fn durable(&mut self) -> Result<Commit, JournalError> {
+        if self.submitted == self.committed {
+            std::future::pending::<()>().await;
+        }
+        let commit = self.commits.recv().await.expect("the writer answers every batch")?;
+        self.committed = commit.number;
+        self.head = commit.head;
+        Ok(commit)
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.batches = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the writer was told through its closed channel.
+            drop(thread.join());
+        }
+    }
+}
+
+fn write_batches(
+    layout: &Layout,
+    mut segment: Segment,
+    incoming: &Receiver<Batch>,
+    outgoing: &mpsc::Sender<Result<Commit, JournalError>>,
+) {
+    while let Ok(Batch { number, frames }) = incoming.recv() {
+        let written = segment.append(&frames).or_else(|error| {
+            tracing::error!(%error, "a journal segment failed; going on in a new one");
+            segment = segment.succeed(layout)?;
+            segment.append(&frames)
+        });
+        let commit = written.map(|()| Commit { number, head: segment.durable });
+        let failed = commit.is_err();
+        if outgoing.blocking_send(commit).is_err() || failed {
+            return;
+        }
+    }
+}
+
+/// One open segment.
+#[derive(Debug)]
+struct Segment {
+    file: File,
+    path: std::path::PathBuf,
+    opened: Opened,
+    durable: Head,
+    length: DurableLength,
+}
+
+impl Segment {
+    fn create(layout: &Layout, at: Timestamp, opened: Opened) -> Result<Self, JournalError> {
+        let directory = layout.journal();
+        std::fs::create_dir_all(&directory).map_err(JournalError::io("create", &directory))?;
+        let path = layout.segment(opened.epoch);
+        let file = OpenOptions::new()
+            .append(true)
+            .create_new(true)
+            .open(&path)
+            .map_err(JournalError::io("create", &path))?;
+        let mut first = HEADER.to_vec();
+        frame::encode(&mut first, at, true, &Record::Opened(Box::new(opened.clone())));
+        let durable = Head::start(opened.epoch);
+        let length = DurableLength::create(layout, opened.epoch)?;
+        let mut segment = Self { file, path, opened, durable, length };
+        segment.append(&first)?;
+        sync_directory(&directory)?;
+        sync_directory(layout.root())?;
+        Ok(segment)
+    }
+
+    fn append(&mut self, frames: &[u8]) -> Result<(), JournalError> {
+        self.write(frames)?;
+        self.durable.add_all(frames.strip_prefix(HEADER).unwrap_or(frames));
+        self.length.write(self.durable.bytes);
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), JournalError> {
+        self.file.write_all(bytes).map_err(JournalError::io("append to", &self.path))?;
+        self.file.sync_data().map_err(JournalError::io("sync", &self.path))
+    }
+
+    /// Digest of what is durable, read back: needed only when something failed.
+    fn digest(&self) -> Result<Digest, JournalError> {
+        let read = |source| JournalError::io("read", &self.path)(source);
+        let mut file = File::open(&self.path).map_err(read)?.take(self.durable.bytes);
+        let mut hasher = Hasher::default();
+        let mut chunk = vec![0; 1 << 16];
+        loop {
+            match file.read(&mut chunk).map_err(read)? {
+                0 => return Ok(hasher.finish()),
+                n => hasher.update(&chunk[..n]),
+            }
+        }
+    }
+
+    /// The segment after this one, whose writes can no longer be trusted.
+    fn succeed(&self, layout: &Layout) -> Result<Self, JournalError> {
+        let former =
+            Former { epoch: self.opened.epoch, bytes: self.durable.bytes, digest: self.digest()? };
+        let opened =
+            Opened { epoch: self.opened.epoch + 1, former: Some(former), ..self.opened.clone() };
+        // It goes on with the sitting that has reopened them.
+        let opened = Opened { reopened: Vec::new(), ..opened };
+        Self::create(layout, Timestamp::now(), opened)
+    }
+}
+
+fn sync_directory(path: &Path) -> Result<(), JournalError> {
+    File::open(path)
+        .and_then(|directory| directory.sync_all())
+        .map_err(JournalError::io("sync", path))
+}

@@ -1,0 +1,77 @@
+//! Who owns a run, and the proof that an owner is dead.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::MetadataExt as _;
+
+use rollout_protocol::id::OwnerId;
+use rollout_worker::environment::{DeadOwners as _, Owner};
+use rollout_worker::host::HostOwners;
+use serde::{Deserialize, Serialize};
+
+use crate::engine::journal::Layout;
+
+/// A process that owns a run, or wants to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockOwner {
+    /// Made for one taking of the lock.
+    pub id: OwnerId,
+    /// The process. What it names as its lock is the run directory.
+    pub process: Owner,
+    /// The file that it holds locked; none when it took the run over from somebody who holds it.
+    pub file: Option<FileId>,
+}
+
+/// A file, whatever its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileId {
+    /// Device.
+    pub device: u64,
+    /// Inode.
+    pub inode: u64,
+}
+
+impl FileId {
+    pub(super) fn of(file: &File) -> std::io::Result<Self> {
+        file.metadata().map(|metadata| Self { device: metadata.dev(), inode: metadata.ino() })
+    }
+}
+
+impl LockOwner {
+    /// This process, which holds no lock yet.
+    pub(super) fn current(layout: &Layout) -> Self {
+        let root = layout.root();
+        let root = root.canonicalize().unwrap_or_else(|_| root.to_owned());
+        Self { id: OwnerId::from_bytes(rand::random()), process: Owner::current(root), file: None }
+    }
+
+    /// Whether `other` is proven dead: it ran on this kernel, and is gone or holds its lock no more.
+    pub(super) fn proves_dead(&self, other: &Self) -> bool {
+        let (me, it) = (&self.process, &other.process);
+        let same_kernel =
+            !me.boot_id.is_empty() && (&me.host, &me.boot_id) == (&it.host, &it.boot_id);
+        same_kernel
+            && (HostOwners::new(me.clone()).is_dead(it)
+                || self.holds_file_of(other)
+                || is_unlocked(other))
+    }
+
+    /// Whether this process holds the lock that `other` held.
+    pub(super) fn holds_file_of(&self, other: &Self) -> bool {
+        other.file.is_some() && self.file == other.file
+    }
+
+    /// For people.
+    pub fn describe(&self) -> String {
+        let host = self.process.host.split('/').next().unwrap_or_default();
+        format!("process {} on {host}", self.process.pid)
+    }
+}
+
+/// Whether nobody holds the very file that an owner locked.
+fn is_unlocked(owner: &LockOwner) -> bool {
+    let path = Layout::new(&owner.process.lock).lock();
+    let file = OpenOptions::new().write(true).open(path);
+    file.is_ok_and(|file| {
+        owner.file.is_some() && FileId::of(&file).ok() == owner.file && file.try_lock().is_ok()
+    })
+}

@@ -1,0 +1,29 @@
+//! Two owners of one run.
+
+mod board;
+mod directory;
+mod races;
+mod whole;
+
+use std::path::Path;
+
+use super::owner::{FileId, LockOwner};
+use crate::engine::journal::Layout;
+
+/// An owner on another host.
+fn elsewhere(n: u8) -> LockOwner {
+    let mut owner = LockOwner::current(&Layout::new(Path::new("/nowhere")));
+    owner.process.host = format!("host-{n}/0123456789abcdef");
+    owner.file = Some(FileId { device: 1, inode: n.into() });
+    owner
+}
+
+/// An owner that ran here and is gone.
+fn dead() -> LockOwner {
+    let mut owner = LockOwner::current(&Layout::new(Path::new("/nowhere")));
+    let child = std::process::Command::new("true").spawn();
+    let mut child = child.expect("a program that ends at once");
+    owner.process.pid = child.id();
+    child.wait().expect("it ends");
+    owner
+}

@@ -1,0 +1,187 @@
+//! The whole lock, on real directories and journals.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::event::TakeoverReason;
+use rollout_protocol::id::{ExecId, RunId};
+use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::version::RUN_FORMAT;
+use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::report::Kind;
+use rollout_worker::queue::traits::{Incarnation, Position};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::super::{LockError, Patience, RunFacts, RunLock, Shared, Taken, Taking};
+use super::board::MemoryBoard;
+use crate::engine::Standing;
+use crate::engine::core::{Opened, Record};
+use crate::engine::journal::{self, Layout, Writer};
+use crate::engine::manifest::RunState;
+
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// A sitting without a core.
+struct Sitting {
+    lock: RunLock,
+    taken: Taken,
+    writer: Writer,
+}
+
+fn taking(board: &Arc<MemoryBoard>, patience: Patience) -> Taking {
+    let shared = Shared { board: board.clone(), facts: RunFacts::default() };
+    Taking { patience, shared: Some(shared) }
+}
+
+fn impatient() -> Patience {
+    Patience { wait: false, ..Patience::default() }
+}
+
+fn force() -> Patience {
+    Patience { force: true, ..Patience::default() }
+}
+
+async fn acquire(root: &Path, taking: &Taking) -> Result<(RunLock, Taken), LockError> {
+    let (_nobody, mut stops) = mpsc::channel::<StopLevel>(1);
+    let layout = Layout::new(root);
+    let acquired = RunLock::acquire(&layout, taking, &mut stops);
+    timeout(DEADLINE, acquired).await.expect("decided")
+}
+
+async fn begin(root: &Path, taking: &Taking) -> Result<Sitting, LockError> {
+    let (lock, taken) = acquire(root, taking).await?;
+    let layout = Layout::new(root);
+    let replay = journal::replay(&layout, &[], |_, _| {})?;
+    let opened = Opened {
+        format: RUN_FORMAT,
+        // Without a board nobody else names it.
+        run: taken.run.unwrap_or(RunId::from_bytes([7; 16])),
+        epoch: taken.epoch,
+        plan: Digest::of(b"plan"),
+        retry: RetryPolicy::default(),
+        version: "test".to_owned(),
+        owner: "test".to_owned(),
+        former: replay.map(|replay| replay.head),
+        holder: Some(taken.owner.id),
+        takeover: taken.takeover.clone(),
+        pool: None,
+        replaces: Vec::new(),
+        reopened: Vec::new(),
+        reopened_within: Vec::new(),
+    };
+    let writer = Writer::create(&layout, Timestamp::UNIX_EPOCH, opened)?;
+    Ok(Sitting { lock, taken, writer })
+}
+
+impl Sitting {
+    /// Journals something, and waits until the board confirms it.
+    async fn go_on(&mut self, sequence: u64) {
+        self.writer.record(Timestamp::UNIX_EPOCH, &Record::Stopping { level: StopLevel::Drain });
+        self.writer.submit();
+        self.writer.durable().await.expect("written");
+        let anchor = ExecId::from_bytes([0; 16]);
+        let position =
+            Some(Position { incarnation: Incarnation(1), sequence, anchor, said: Kind::Result });
+        let head = self.writer.head();
+        self.lock.tell(Standing { head, position, total: 9, settled: 1, closed: false });
+        let mut confirmed = self.lock.confirmed();
+        let there = confirmed.wait_for(|confirmed| *confirmed == position);
+        timeout(DEADLINE, there).await.expect("confirmed").expect("it is kept");
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    let (from, to) = (Layout::new(from), Layout::new(to));
+    std::fs::create_dir_all(to.journal()).expect("a directory");
+    for epoch in 1..9 {
+        if from.segment(epoch).exists() {
+            std::fs::copy(from.segment(epoch), to.segment(epoch)).expect("copied");
+        }
+    }
+    drop(std::fs::copy(from.lock_info(), to.lock_info()));
+}
+
+#[tokio::test]
+async fn a_copy_that_lacks_something_cannot_win_whatever_is_asked_for() {
+    let directories = tempfile::tempdir().expect("a directory");
+    let (original, stale, whole) =
+        (directories.path().join("a"), directories.path().join("b"), directories.path().join("c"));
+    std::fs::create_dir(&original).expect("a directory");
+    let board = Arc::new(MemoryBoard::default());
+    let mut first = begin(&original, &taking(&board, impatient())).await.expect("new");
+    first.go_on(1).await;
+    copy(&original, &stale);
+    first.go_on(2).await;
+    copy(&original, &whole);
+    let key = first.taken.run.expect("it has an id").to_string();
+    assert_eq!(board.entry(&key).expect("on the board").head, Some(first.writer.head()));
+
+    let held = begin(&whole, &taking(&board, impatient())).await.err().expect("its owner lives");
+    assert!(matches!(held, LockError::Elsewhere { .. }), "{held}");
+    for patience in [impatient(), force()] {
+        let copied = begin(&stale, &taking(&board, patience)).await.err().expect("it is stale");
+        let text = copied.to_string();
+        assert!(matches!(copied, LockError::Copy { .. }), "{text}");
+        assert!(text.contains("the last 1 are missing"), "{text}");
+    }
+
+    first.lock.release(Some(RunState::Stopped)).await.expect("still ours");
+    drop(first);
+    let second = begin(&whole, &taking(&board, impatient())).await.expect("let go");
+    assert_eq!((second.taken.epoch, second.taken.takeover), (2, None));
+    second.lock.release(None).await.expect("still ours");
+    assert_eq!(board.entry(&key).expect("on the board").state, RunState::Stopped);
+    // The second one journalled nothing that anybody was told of.
+    assert!(acquire(&original, &taking(&board, impatient())).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_run_that_was_taken_by_force_is_lost_and_its_late_records_do_not_count() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let root = directory.path();
+    let board = Arc::new(MemoryBoard::default());
+    let mut first = begin(root, &taking(&board, impatient())).await.expect("new");
+    first.go_on(1).await;
+    let refused = begin(root, &taking(&board, impatient())).await.err().expect("its owner lives");
+    assert!(matches!(refused, LockError::Held { .. }), "{refused}");
+
+    let second = begin(root, &taking(&board, force())).await.expect("by force");
+    let takeover = second.taken.takeover.clone().expect("from the first");
+    assert_eq!((takeover.reason, second.taken.epoch), (TakeoverReason::Forced, 2));
+    first.writer.record(Timestamp::UNIX_EPOCH, &Record::Stopping { level: StopLevel::Kill });
+    first.writer.submit();
+    first.writer.durable().await.expect("written, to no effect");
+    timeout(DEADLINE, first.lock.lost()).await.expect("it finds out");
+    assert!(first.lock.release(Some(RunState::Completed)).await.is_err());
+    drop(first);
+    second.lock.release(Some(RunState::Stopped)).await.expect("still the second's");
+
+    let mut kills = 0;
+    let mut takeovers = Vec::new();
+    journal::replay(&Layout::new(root), &[], |_, record| match record {
+        Record::Stopping { level: StopLevel::Kill } => kills += 1,
+        Record::Opened(opened) => takeovers.extend(opened.takeover),
+        _ => {}
+    })
+    .expect("whole");
+    assert_eq!((kills, takeovers), (0, vec![takeover]));
+    let key = second.taken.run.expect("it has an id").to_string();
+    let entry = board.entry(&key).expect("on the board");
+    assert_eq!((entry.epoch, entry.state), (2, RunState::Stopped));
+}
+
+#[tokio::test]
+async fn an_owner_that_wakes_when_its_successor_has_ended_finds_out() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let alone = |patience| Taking { patience, shared: None };
+    let first = begin(directory.path(), &alone(impatient())).await.expect("new");
+    first.lock.fence().check().expect("nobody else came");
+    let second = begin(directory.path(), &alone(force())).await.expect("by force");
+    drop(second);
+    assert!(!Layout::new(directory.path()).lock_info().exists(), "it took its note away");
+    assert!(first.lock.fence().check().is_err());
+}

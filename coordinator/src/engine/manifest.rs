@@ -1,0 +1,128 @@
+//! `manifest.json`: the small header of a run's state. Everything in it can be derived again from
+//! the journal; it is replaced atomically.
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::RunId;
+use rollout_protocol::version::RUN_FORMAT;
+use serde::{Deserialize, Serialize};
+
+use super::RunError;
+use crate::engine::journal::Layout;
+
+/// The manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Format of the run directory.
+    pub format: u32,
+    /// Run.
+    pub run: RunId,
+    /// Name of the job.
+    pub job: String,
+    /// Start of the first sitting.
+    pub created_at: Timestamp,
+    /// When this was written.
+    pub updated_at: Timestamp,
+    /// Digest of the plan.
+    pub plan: Digest,
+    /// Epoch of the last sitting.
+    pub epoch: u32,
+    /// What the run is doing.
+    pub state: RunState,
+    /// Items of the plan.
+    pub total: u64,
+    /// Items with a terminal record.
+    pub settled: u64,
+    /// Items offered and unreported.
+    pub in_flight: u64,
+    /// What of the journal is known to be durable.
+    pub journal: JournalHead,
+    /// Files of terminal records that will not change any more.
+    pub sealed: Vec<RecordsFile>,
+    /// The file of terminal records after them, which the next sitting writes again; `None` unless a
+    /// sitting ended in order and the file has something.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsealed: Option<RecordsFile>,
+    /// Epochs whose sittings reopened settled items; manifests of former versions do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reopened: Option<Vec<u32>>,
+    /// Digest of everything else in it; manifests of former versions have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Digest>,
+}
+
+/// What a run is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunState {
+    /// A sitting is under way, or died.
+    Running,
+    /// A sitting was stopped; items are owed.
+    Stopped,
+    /// Everything is settled.
+    Completed,
+}
+
+/// A durable length of the journal.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalHead {
+    /// Segment.
+    pub epoch: u32,
+    /// Its length, bytes.
+    pub durable_bytes: u64,
+}
+
+/// A file of terminal records.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordsFile {
+    /// Its name below `records/`.
+    pub file: String,
+    /// Settlements in it.
+    pub settlements: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// Digest of its bytes.
+    pub digest: Digest,
+}
+
+impl Manifest {
+    /// Reads the manifest of a run directory; `None` when there is none.
+    ///
+    /// # Errors
+    /// [`RunError`] when it cannot be read, is damaged, or is of a newer format.
+    pub fn read(layout: &Layout) -> Result<Option<Self>, RunError> {
+        let path = layout.manifest();
+        let failed = |source| RunError::File { action: "read", path: path.clone(), source };
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        };
+        let damaged = |reason| RunError::Damaged { path: path.clone(), reason };
+        let manifest: Self =
+            serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+        let Self { format: found, digest, .. } = manifest;
+        if found > RUN_FORMAT {
+            return Err(RunError::Newer { path, found, known: RUN_FORMAT });
+        }
+        if digest.is_some_and(|digest| digest != manifest.content()) {
+            return Err(damaged("its content has another digest than it says".to_owned()));
+        }
+        Ok(Some(manifest))
+    }
+
+    /// Replaces the manifest of a run directory.
+    ///
+    /// # Errors
+    /// [`RunError::File`].
+    pub fn write(&self, layout: &Layout) -> Result<(), RunError> {
+        let whole = Self { digest: Some(self.content()), ..self.clone() };
+        super::file::write_json(&layout.manifest(), &whole)
+    }
+
+    /// Digest of everything but the digest.
+    fn content(&self) -> Digest {
+        let bare = Self { digest: None, ..self.clone() };
+        Digest::of(&serde_json::to_vec(&bare).expect("text keys only"))
+    }
+}

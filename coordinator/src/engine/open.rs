@@ -1,0 +1,497 @@
+//! Opening a run directory: lock, replay, a new epoch.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::event::{EventKind, RunEvent};
+use rollout_protocol::id::{ItemId, RunId};
+use rollout_protocol::record::Settlement;
+use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::version::RUN_FORMAT;
+use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::queue::traits::FormerPools;
+use rollout_worker::supervise;
+use tokio::sync::mpsc;
+
+use super::lock::{self, LockError, RunLock, Taken, Taking};
+use super::manifest::Manifest;
+use super::records::{RecordsWriter, Written};
+use super::reopen::{Reopen, Superseded};
+use super::{Fence, Planner, RunError};
+use crate::engine::core::{
+    Bounds, Core, Effect, Former, Opened, Record, Settings, Settled, Takeover,
+};
+use crate::engine::journal::{self, JournalError, Layout, Replay, Writer};
+
+/// Settled trials named in the refusal of another plan.
+const NAMED: usize = 20;
+
+/// Events sent at once while former settlements are replayed.
+const REPLAY_BATCH: usize = 256;
+
+/// What to open.
+#[derive(Debug, Clone)]
+pub struct Opening {
+    /// The run directory.
+    pub layout: Layout,
+    /// Name of the job.
+    pub job: String,
+    /// Digest of the plan.
+    pub plan: Digest,
+    /// Items that may be offered and unreported at a time.
+    pub permits: usize,
+    /// When infrastructure failures are tried again.
+    pub retry: RetryPolicy,
+    /// How the run is taken.
+    pub taking: Taking,
+    /// Waits, for a run whose workers are elsewhere.
+    pub bounds: Bounds,
+    /// Settled trials that run again.
+    pub reopen: Option<Reopen>,
+}
+
+/// A run that this process owns.
+#[derive(Debug)]
+pub struct OpenRun {
+    pub(super) layout: Layout,
+    pub(super) job: String,
+    pub(super) plan: Digest,
+    pub(super) run: RunId,
+    pub(super) epoch: u32,
+    pub(super) created_at: Timestamp,
+    pub(super) core: Core,
+    pub(super) writer: Writer,
+    pub(super) records: RecordsWriter,
+    /// The files of records that a manifest of this sitting names until its end.
+    pub(super) written: Written,
+    pub(super) fence: Fence,
+    pub(super) former_pools: FormerPools,
+    /// Epochs that reopened settled items.
+    pub(super) reopenings: Vec<u32>,
+    pub(super) takeover: Option<Takeover>,
+}
+
+impl OpenRun {
+    /// The run.
+    pub fn id(&self) -> RunId {
+        self.run
+    }
+
+    /// Its directory.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Tells whether this process still owns the run.
+    pub fn fence(&self) -> Fence {
+        self.fence.clone()
+    }
+
+    /// From whom it was taken over, if it was.
+    pub fn takeover(&self) -> Option<&Takeover> {
+        self.takeover.as_ref()
+    }
+
+    /// What the journal says.
+    pub fn core(&self) -> &Core {
+        &self.core
+    }
+}
+
+/// Why a run directory cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The directory cannot be made.
+    #[error("cannot create the run directory {}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Another process owns the run.
+    #[error(transparent)]
+    Lock(LockError),
+    /// The journal is damaged.
+    #[error("the run in {} cannot be resumed", root.display())]
+    Journal {
+        /// The run directory.
+        root: PathBuf,
+        /// Why.
+        #[source]
+        source: JournalError,
+    },
+    /// Trials were settled under something else than the plan says now.
+    #[error(
+        "{count} settled trials of the run in {} ran under another definition, among them {}",
+        root.display(),
+        names.join(", ")
+    )]
+    Changed {
+        /// The run directory.
+        root: PathBuf,
+        /// How many.
+        count: usize,
+        /// The first of them.
+        names: Vec<String>,
+        /// What differs from the plan of the last sitting, a line each.
+        differences: Vec<String>,
+    },
+    /// Trials that should run again, but have no result.
+    #[error(
+        "the run in {} has no settled trial {}: names are `agent/dataset/task__attempt`",
+        root.display(),
+        names.join(", ")
+    )]
+    NotSettled {
+        /// The run directory.
+        root: PathBuf,
+        /// Their names, as they were given.
+        names: Vec<String>,
+    },
+}
+
+/// Takes the lock and opens the run. A stop ends the wait for another owner.
+///
+/// # Errors
+/// [`RunError`]; nothing was written then but the lock's own files.
+pub async fn begin<P: Planner + 'static>(
+    opening: Opening,
+    planner: P,
+    events: mpsc::Sender<Vec<RunEvent>>,
+    stops: &mut mpsc::Receiver<StopLevel>,
+) -> Result<(OpenRun, RunLock, P), RunError> {
+    let root = opening.layout.root().to_owned();
+    let of = root.clone();
+    let made = supervise::blocking(move || std::fs::create_dir_all(of)).await;
+    made.map_err(|source| OpenError::Directory { path: root.clone(), source })?;
+    let acquired = RunLock::acquire(&opening.layout, &opening.taking, stops).await;
+    let (lock, taken) = acquired.map_err(|error| OpenError::of_lock(error, root))?;
+    let opened = supervise::blocking(move || {
+        open(opening, taken, &planner, &events).map(|run| (run, planner))
+    })
+    .await;
+    match opened {
+        Ok((run, planner)) => {
+            lock.tell(run.standing(&planner));
+            Ok((run, lock, planner))
+        }
+        Err(error) => {
+            // Nothing came of it, so nobody has to wait; what opening met is the first cause.
+            let _lost = lock.release(None).await;
+            Err(error)
+        }
+    }
+}
+
+/// Replays the journal and begins a new epoch. Former settlements go to `events` and to the records
+/// on the way. Blocks.
+fn open(
+    opening: Opening,
+    taken: Taken,
+    planner: &dyn Planner,
+    events: &mpsc::Sender<Vec<RunEvent>>,
+) -> Result<OpenRun, RunError> {
+    let Opening { layout, job, plan, permits, retry, bounds, reopen, taking } = opening;
+    let pool = taking.shared.map(|shared| shared.facts.pool);
+    let (root, epoch) = (layout.root().to_owned(), taken.epoch);
+    let manifest = Manifest::read(&layout)?;
+    let damaged = |source| OpenError::Journal { root: root.clone(), source };
+    let survey = journal::Survey::of(&layout).map_err(damaged)?;
+    let (reopened, former_pools) = (survey.reopened(), survey.pools());
+    let unchanged = reopen.is_none() && reopened.is_empty();
+    let mut reopenings = reopenings(&survey, manifest.as_ref());
+    // The manifest of this sitting must not name files that hold what was superseded.
+    let written = match &manifest {
+        Some(manifest) if unchanged => written_under(manifest, plan),
+        _ => Written::default(),
+    };
+    let records = RecordsWriter::start(&layout, epoch, written.sealed.clone())?;
+    let durable = durable_lengths(manifest.as_ref(), &taken);
+
+    let settings = Settings { run: RunId::from_bytes([0; 16]), epoch, permits, retry, bounds };
+    let core = Core::new(settings);
+    let superseded = Superseded::new(reopened, reopen);
+    let mut replaying = Replaying::new(core, planner, events, &records, &job, epoch, superseded);
+    let replay = journal::replay(&layout, &durable, |at, record| replaying.apply(at, record))
+        .map_err(damaged)?;
+    replaying.send();
+    let Replaying { mut core, changed, mut superseded, .. } = replaying;
+    check(&root, changed, &superseded)?;
+    let now = Timestamp::now();
+    let known = replay.as_ref().map(|replay| replay.first.1.run);
+    let run = known.or(taken.run).unwrap_or_else(|| RunId::from_bytes(rand::random()));
+    let created_at = replay.as_ref().map_or(now, |replay| replay.first.0);
+    core.begin(run, retry);
+    let former = replay.as_ref().map(|replay| replay.head);
+    // A former owner may have died between a write and its sync: what is built on must not vanish.
+    let persisted = former.map_or(Ok(()), |former| journal::persist(&layout, former.epoch));
+    persisted.map_err(damaged)?;
+    let reopened = superseded.chosen().to_vec();
+    let opened = Opened { reopened, pool, ..opened(run, plan, retry, former, &taken) };
+    core.apply(now, Record::Opened(Box::new(opened.clone())), &mut Vec::new());
+    recall(&mut core, now, &opened.reopened, &mut superseded);
+    reopenings.extend((!opened.reopened.is_empty()).then_some(epoch));
+    let writer = begin_epoch(&layout, now, opened)?;
+    if replay.is_none() {
+        send_started(events, &job, run, epoch, planner.total(), created_at);
+    }
+    let Taken { takeover, fence, .. } = taken;
+    send_takeover(events, takeover.as_ref(), now);
+    warn_of_torn_tail(replay.as_ref(), events);
+    Ok(OpenRun {
+        layout,
+        job,
+        plan,
+        run,
+        epoch,
+        created_at,
+        core,
+        writer,
+        records,
+        written,
+        fence,
+        takeover,
+        former_pools,
+        reopenings: reopenings.into_iter().collect(),
+    })
+}
+
+/// Epochs, and how much of their segments is known to be durable.
+fn durable_lengths(manifest: Option<&Manifest>, taken: &Taken) -> Vec<(u32, u64)> {
+    let noted = manifest.map(|m| (m.journal.epoch, m.journal.durable_bytes));
+    let confirmed = taken.head.map(|head| (head.epoch, head.bytes));
+    noted.into_iter().chain(confirmed).collect()
+}
+
+/// Epochs whose sittings reopened settled items. A repair joins sittings in one segment: only the
+/// manifest keeps their epochs.
+fn reopenings(survey: &journal::Survey, manifest: Option<&Manifest>) -> BTreeSet<u32> {
+    let kept = manifest.into_iter().flat_map(|m| m.reopened.iter().flatten().copied());
+    survey.reopenings().into_iter().chain(kept).collect()
+}
+
+fn send_takeover(events: &mpsc::Sender<Vec<RunEvent>>, takeover: Option<&Takeover>, at: Timestamp) {
+    if let Some(Takeover { former, reason }) = takeover.cloned() {
+        send(events, vec![RunEvent { at, kind: EventKind::LockTakeover { former, reason } }]);
+    }
+}
+
+/// The files of records that hold the settlements of this plan. Those of another plan may hold
+/// others, and so may those of before a trial was reopened.
+fn written_under(manifest: &Manifest, plan: Digest) -> Written {
+    if manifest.plan != plan {
+        return Written::default();
+    }
+    Written { sealed: manifest.sealed.clone(), unsealed: manifest.unsealed.clone() }
+}
+
+/// Refuses the sitting when results are of another plan, or what is to be reopened has none.
+fn check(root: &Path, changed: Vec<String>, superseded: &Superseded) -> Result<(), OpenError> {
+    let root = root.to_owned();
+    if !changed.is_empty() {
+        let count = changed.len();
+        let names = changed.into_iter().take(NAMED).collect();
+        return Err(OpenError::Changed { root, count, names, differences: Vec::new() });
+    }
+    let names = superseded.unknown();
+    if names.is_empty() { Ok(()) } else { Err(OpenError::NotSettled { root, names }) }
+}
+
+/// Gives items that run again the executions of the settlements that were taken back.
+fn recall(core: &mut Core, at: Timestamp, items: &[ItemId], superseded: &mut Superseded) {
+    for item in items {
+        core.recall(*item, at, superseded.reopened(*item));
+    }
+}
+
+/// The first record of this sitting.
+fn opened(
+    run: RunId,
+    plan: Digest,
+    retry: RetryPolicy,
+    former: Option<Former>,
+    taken: &Taken,
+) -> Opened {
+    Opened {
+        format: RUN_FORMAT,
+        run,
+        epoch: taken.epoch,
+        plan,
+        retry,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        owner: format!("{} pid {}", lock::host_name(), std::process::id()),
+        former,
+        pool: None,
+        holder: taken.shared.then_some(taken.owner.id),
+        takeover: taken.takeover.clone(),
+        replaces: Vec::new(),
+        reopened: Vec::new(),
+        reopened_within: Vec::new(),
+    }
+}
+
+/// Creates the segment of an epoch: where files cannot be locked, that is what only one can do.
+fn begin_epoch(layout: &Layout, at: Timestamp, opened: Opened) -> Result<Writer, RunError> {
+    Writer::create(layout, at, opened).map_err(|error| match error {
+        JournalError::Io { action: "create", source, .. }
+            if source.kind() == std::io::ErrorKind::AlreadyExists =>
+        {
+            let holder = "a process that began at the same moment".to_owned();
+            OpenError::Lock(LockError::Held { root: layout.root().to_owned(), holder }).into()
+        }
+        error => error.into(),
+    })
+}
+
+impl OpenError {
+    fn of_lock(error: LockError, root: PathBuf) -> Self {
+        match error {
+            LockError::Journal(source) => Self::Journal { root, source },
+            error => Self::Lock(error),
+        }
+    }
+}
+
+struct Replaying<'a> {
+    core: Core,
+    planner: &'a dyn Planner,
+    events: &'a mpsc::Sender<Vec<RunEvent>>,
+    records: &'a RecordsWriter,
+    job: &'a str,
+    epoch: u32,
+    started: bool,
+    batch: Vec<RunEvent>,
+    changed: Vec<String>,
+    effects: Vec<Effect>,
+    superseded: Superseded,
+}
+
+impl<'a> Replaying<'a> {
+    fn new(
+        core: Core,
+        planner: &'a dyn Planner,
+        events: &'a mpsc::Sender<Vec<RunEvent>>,
+        records: &'a RecordsWriter,
+        job: &'a str,
+        epoch: u32,
+        superseded: Superseded,
+    ) -> Self {
+        Self {
+            core,
+            planner,
+            events,
+            records,
+            job,
+            epoch,
+            started: false,
+            batch: Vec::new(),
+            changed: Vec::new(),
+            effects: Vec::new(),
+            superseded,
+        }
+    }
+
+    fn apply(&mut self, at: Timestamp, record: Record) {
+        if let Record::Opened(opened) = &record
+            && !self.started
+        {
+            self.started = true;
+            let total = self.planner.total();
+            send_started(self.events, self.job, opened.run, self.epoch, total, at);
+        }
+        let reopened = match &record {
+            Record::Opened(opened) => opened.reopened.clone(),
+            Record::Reopened { items, .. } => items.clone(),
+            _ => Vec::new(),
+        };
+        let mut effects = std::mem::take(&mut self.effects);
+        self.core.apply(at, record, &mut effects);
+        recall(&mut self.core, at, &reopened, &mut self.superseded);
+        for effect in effects.drain(..) {
+            if let Effect::Settled(settled) = effect {
+                let spec = self.core.settled_spec(&settled.item);
+                self.planner.settled(&settled, spec);
+                self.settled(*settled);
+            }
+        }
+        self.effects = effects;
+    }
+
+    fn settled(&mut self, settled: Settled) {
+        let Some(planned) = self.planner.find(&settled.item) else { return };
+        let trial = self.planner.name(planned.ordinal);
+        let Some(settled) = self.superseded.take(settled, &trial) else { return };
+        if self.core.settled_spec(&settled.item) != Some(planned.spec) {
+            self.changed.push(trial.to_string());
+            return;
+        }
+        let at = settled.at;
+        let commit = self.planner.commit(planned.ordinal);
+        let settlement = Arc::new(settlement(settled, trial, commit));
+        self.batch.push(RunEvent {
+            at,
+            kind: EventKind::TrialSettled { ordinal: planned.ordinal, replayed: true, settlement },
+        });
+        if self.batch.len() >= REPLAY_BATCH {
+            self.send();
+        }
+    }
+
+    fn send(&mut self) {
+        let batch = std::mem::take(&mut self.batch);
+        let settlements = batch
+            .iter()
+            .filter_map(|event| match &event.kind {
+                EventKind::TrialSettled { settlement, .. } => Some(Arc::clone(settlement)),
+                _ => None,
+            })
+            .collect();
+        self.records.add(settlements);
+        send(self.events, batch);
+    }
+}
+
+/// The terminal record of a settled item.
+pub(super) fn settlement(
+    settled: Settled,
+    trial: rollout_protocol::spec::trial::TrialName,
+    task_git_commit_id: Option<String>,
+) -> Settlement {
+    let Settled { item, by, verdict, superseded, at, .. } = settled;
+    Settlement { item, trial, by, verdict, superseded, settled_at: at, task_git_commit_id }
+}
+
+fn send(events: &mpsc::Sender<Vec<RunEvent>>, batch: Vec<RunEvent>) {
+    if !batch.is_empty() {
+        // A reporter that is gone has told its own error; the run itself goes on.
+        drop(events.blocking_send(batch));
+    }
+}
+
+fn send_started(
+    events: &mpsc::Sender<Vec<RunEvent>>,
+    job: &str,
+    run: RunId,
+    epoch: u32,
+    total: u64,
+    started_at: Timestamp,
+) {
+    let kind = EventKind::RunStarted { run, job: job.to_owned(), epoch, total, started_at };
+    send(events, vec![RunEvent { at: Timestamp::now(), kind }]);
+}
+
+fn warn_of_torn_tail(replay: Option<&Replay>, events: &mpsc::Sender<Vec<RunEvent>>) {
+    let Some(torn) = replay.map(|replay| replay.torn_bytes).filter(|torn| *torn > 0) else {
+        return;
+    };
+    let message = format!(
+        "the last {torn} bytes of the journal were not whole and never took effect; \
+         what they held is done again"
+    );
+    send(events, vec![RunEvent { at: Timestamp::now(), kind: EventKind::Warning { message } }]);
+}

@@ -1,0 +1,131 @@
+//! How much is offered ahead of the workers, and what none of them could ever run.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rollout_protocol::wire::hello::Hello;
+use rollout_protocol::wire::offer::SizeClass;
+use rollout_worker::queue::traits::Room;
+
+use crate::plan::Needs;
+
+/// Fewest and most offers of a class that wait unstarted: enough that a worker never idles for one
+/// turn of the loop, few enough that runs and classes share a pool.
+const AHEAD: (usize, usize) = (16, 1024);
+
+/// From the end of a trial to the next offer's arrival at a worker, generously.
+const LOOP: Duration = Duration::from_millis(50);
+
+/// What the workers of a pool can take.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Capacity {
+    /// Offers of each class that may wait unstarted.
+    pub room: BTreeMap<SizeClass, usize>,
+    /// Lanes that no worker could ever run, and why.
+    pub unplaceable: BTreeMap<u16, String>,
+    /// Workers that take work of this run.
+    pub workers: usize,
+}
+
+impl Capacity {
+    /// What is assumed before anybody has looked at the workers: the fewest offers, so that a run
+    /// that begins takes no pool by surprise, and room for everything some day.
+    pub fn unseen(lanes: &[Needs]) -> Self {
+        Self { unplaceable: BTreeMap::new(), ..judge(lanes, &[].iter(), 0.0) }
+    }
+}
+
+/// Judges by the hellos of living workers of the run's pool and store. `rate` is trials per second.
+pub(super) fn judge<'a>(
+    lanes: &[Needs],
+    workers: &(impl Iterator<Item = &'a Hello> + Clone),
+    rate: f64,
+) -> Capacity {
+    let ahead = (rate * 2.0 * LOOP.as_secs_f64()) as usize;
+    let mut classes: Vec<SizeClass> = lanes.iter().map(|needs| needs.class).collect();
+    classes.push(SizeClass::SOLO);
+    classes.sort_unstable();
+    classes.dedup();
+    let free = |class| workers.clone().map(|worker| fitting(worker, class)).sum::<usize>();
+    let room =
+        classes.into_iter().map(|class| (class, (free(class) + ahead).clamp(AHEAD.0, AHEAD.1)));
+    let unplaceable = lanes.iter().enumerate().filter_map(|(lane, needs)| {
+        let reason = needs.unplaceable(workers.clone())?;
+        Some((u16::try_from(lane).ok()?, reason.to_string()))
+    });
+    Capacity {
+        room: room.collect(),
+        unplaceable: unplaceable.collect(),
+        workers: workers.clone().count(),
+    }
+}
+
+/// Free slots of a worker that fit a class.
+fn fitting(worker: &Hello, class: SizeClass) -> usize {
+    if worker.draining {
+        return 0;
+    }
+    let cpus = worker.budget.cpus.map(u64::from);
+    let memory = worker.budget.memory_mb.map(|mib| mib / 2048);
+    let shares = cpus.into_iter().chain(memory).min();
+    let idle = worker.free == worker.slots;
+    Room { slots: worker.free as usize, shares, idle }.of(class)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use rollout_protocol::spec::environment::ProviderKind;
+    use rollout_protocol::wire::hello::Budget;
+
+    use super::*;
+
+    fn worker(slots: u32, free: u32, cpus: Option<u32>) -> Hello {
+        Hello {
+            worker: "w".parse().expect("valid"),
+            host: "h".into(),
+            version: "0".into(),
+            store: "s".into(),
+            pool: "default".into(),
+            slots,
+            free,
+            budget: Budget { cpus, ..Budget::default() },
+            providers: [(ProviderKind::Process, Default::default())].into(),
+            variables: BTreeSet::new(),
+            draining: false,
+            low_disk: false,
+            gone: false,
+            executions: Vec::new(),
+        }
+    }
+
+    fn lane(class: u8, cpus: u32) -> Needs {
+        let provider = ProviderKind::Process;
+        let class = SizeClass(class);
+        Needs { class, cpus, memory_mb: 1024, provider, also: None, variables: BTreeSet::new() }
+    }
+
+    #[test]
+    fn as_much_as_fits_and_as_the_rate_needs() {
+        let lanes = [lane(0, 1), lane(1, 4)];
+        let workers = [worker(100, 40, None), worker(100, 100, Some(8))];
+        let capacity = judge(&lanes, &workers.iter(), 0.0);
+        assert_eq!(capacity.room[&SizeClass(0)], 48, "40 slots and 8 shares");
+        assert_eq!(capacity.room[&SizeClass(1)], 42, "40 slots and 2 of 4 shares");
+        assert_eq!(capacity.workers, 2);
+        let busy = judge(&lanes, &workers.iter(), 5000.0);
+        assert_eq!(busy.room[&SizeClass(0)], 548);
+        assert_eq!(judge(&lanes, &[].iter(), 1e9).room[&SizeClass(0)], AHEAD.1);
+        let unseen = Capacity::unseen(&lanes);
+        assert_eq!((unseen.room[&SizeClass(1)], unseen.unplaceable.len()), (AHEAD.0, 0));
+    }
+
+    #[test]
+    fn lanes_that_nobody_could_run_have_a_reason() {
+        let lanes = [lane(0, 1), lane(3, 64)];
+        let capacity = judge(&lanes, &[worker(1, 1, Some(4))].iter(), 0.0);
+        assert_eq!(capacity.unplaceable.keys().collect::<Vec<_>>(), [&1]);
+        assert!(capacity.unplaceable[&1].contains("64 cpus"), "{capacity:?}");
+    }
+}

@@ -1,0 +1,71 @@
+//! Results of items that are nowhere: their markers in the blob store.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rollout_protocol::blob::BlobRef;
+use rollout_protocol::id::{ItemId, RunId};
+use rollout_protocol::limits::DOCUMENT_BYTES;
+use rollout_protocol::record::ExecutionRecord;
+use rollout_protocol::wire::marker::Marker;
+use rollout_protocol::wire::report::Report;
+use rollout_worker::backoff::Outage;
+use rollout_worker::spool::report_of;
+use rollout_worker::store::{BlobStore, StoreError};
+use tokio::sync::mpsc;
+
+use crate::engine::event_loop::News;
+
+/// Looks for results of the items it is told, until nobody asks or listens.
+pub(super) async fn look(
+    run: RunId,
+    store: Arc<dyn BlobStore>,
+    mut items: mpsc::UnboundedReceiver<ItemId>,
+    to: mpsc::Sender<News>,
+) {
+    let outage = Outage::new("looking for results in the blob store");
+    while let Some(item) = items.recv().await {
+        let mut patience = outage.patience();
+        let reports = loop {
+            match found(run, item, &*store).await {
+                Ok(reports) => break reports,
+                Err(error) => patience.failed(&error).await,
+            }
+        };
+        patience.works();
+        if to.send(News::Found { item, reports }).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The results that the item's markers name.
+async fn found(run: RunId, item: ItemId, store: &dyn BlobStore) -> Result<Vec<Report>, StoreError> {
+    let mut reports = Vec::new();
+    for path in store.list_documents(&Marker::prefix_of_item(run, item)).await? {
+        let Some(marker) = Marker::parse(&path) else { continue };
+        let Some(content) = store.get_document(&path).await? else { continue };
+        if let Some(report) = read(&marker, &content, store).await? {
+            reports.push(report);
+        }
+    }
+    Ok(reports)
+}
+
+/// The report of a marker; nothing when marker and record do not fit together, since both come from
+/// a store that others write, too.
+async fn read(
+    marker: &Marker,
+    content: &Bytes,
+    store: &dyn BlobStore,
+) -> Result<Option<Report>, StoreError> {
+    let Ok(blob) = serde_json::from_slice::<BlobRef>(content) else { return Ok(None) };
+    if blob.digest != marker.record || !store.contains(&blob.digest).await? {
+        return Ok(None);
+    }
+    let bytes = store.get_bytes(&blob.digest, DOCUMENT_BYTES).await?;
+    let Ok(record) = serde_json::from_slice::<ExecutionRecord>(&bytes) else { return Ok(None) };
+    let Marker { run, item, try_id, exec, .. } = *marker;
+    let fits = record.ids() == (run, item, try_id, exec);
+    Ok(fits.then(|| report_of(&record, blob)))
+}

@@ -1,0 +1,160 @@
+//! A coordinator whose workers are processes of their own, on any number of hosts.
+//!
+//! Nothing here decides anything: each part turns one thing that happens into news for the engine.
+//! * `reader`: reports, from where the journal ends
+//! * `questions`: claims and commands
+//! * `view`: hellos, and how much may be offered
+//! * `rounds`: reconciliation
+//! * `lookups`: markers of results that the queue lost
+
+mod capacity;
+mod head;
+mod lookups;
+mod questions;
+mod reader;
+mod rounds;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use rollout_protocol::event::RunEvent;
+use rollout_protocol::id::RunId;
+use rollout_protocol::wire::control::{Control, StopLevel};
+use rollout_worker::queue::traits::{Dispatch, QueueError};
+use rollout_worker::store::BlobStore;
+use rollout_worker::supervise::{self, Task};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+pub use self::capacity::Capacity;
+use self::lookups::look;
+use self::reader::Reader;
+use self::rounds::Rounds;
+use self::view::View;
+use super::event_loop::{Ended, Engine, Keeper, News, Outlet, Sources, Workers};
+use super::open::OpenRun;
+use super::{Planner, RunError};
+
+/// Batches of reports that wait for the engine.
+const REPORT_BATCHES: usize = 4;
+
+/// News that wait for the engine.
+const NEWS: usize = 64;
+
+/// How long the end of a sitting waits for the queue.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// A run that is open, and whose workers are elsewhere.
+pub struct Distributed<P> {
+    /// The run.
+    pub run: OpenRun,
+    /// What is owed.
+    pub planner: P,
+    /// The queue.
+    pub dispatch: Arc<dyn Dispatch>,
+    /// Where blobs are.
+    pub store: Arc<dyn BlobStore>,
+    /// Pool of its workers.
+    pub pool: String,
+    /// The queue's lease.
+    pub lease: Duration,
+    /// Whom to tell what is durable.
+    pub keeper: Keeper,
+    /// Where events go.
+    pub events: mpsc::Sender<Vec<RunEvent>>,
+    /// Stops asked for by the user.
+    pub stops: mpsc::Receiver<StopLevel>,
+    /// News from whoever keeps the lock.
+    pub news: (mpsc::Sender<News>, mpsc::Receiver<News>),
+}
+
+/// A channel for [`Distributed::news`].
+pub fn news() -> (mpsc::Sender<News>, mpsc::Receiver<News>) {
+    mpsc::channel(NEWS)
+}
+
+/// Runs a sitting to its end.
+///
+/// # Errors
+/// [`RunError`] when it could not go on. What is settled stays settled.
+pub async fn run<P: Planner + Sync + 'static>(
+    distributed: Distributed<P>,
+) -> Result<Ended, RunError> {
+    let Distributed { run, planner, dispatch, store, pool, lease, keeper, events, stops, news } =
+        distributed;
+    let (id, position) = (run.id(), run.core().position());
+    dispatch.expect_pools(id, run.former_pools.clone());
+    let (to, news) = news;
+    let (looking, lookups) = mpsc::unbounded_channel();
+    let outlet = Outlet::patient(id, Arc::clone(&dispatch), looking);
+    let lanes = planner.lanes().to_vec();
+    let engine = Engine::new(run, planner, outlet, keeper, events);
+    let handled = engine.handled();
+
+    let results = Arc::new(AtomicU64::new(0));
+    let (read, reports) = mpsc::channel(REPORT_BATCHES);
+    let reader = Reader {
+        run: id,
+        dispatch: Arc::clone(&dispatch),
+        store: Arc::clone(&store),
+        lease,
+        results: Arc::clone(&results),
+    };
+    let view = View {
+        dispatch: Arc::clone(&dispatch),
+        lanes,
+        pool,
+        store: store.identity().to_owned(),
+        silence: lease / 4,
+        results,
+        to: to.clone(),
+    };
+    let rounds = Rounds {
+        run: id,
+        dispatch: Arc::clone(&dispatch),
+        handled: handled.clone(),
+        lease,
+        to: to.clone(),
+    };
+    let claims = questions::take_claims(id, Arc::clone(&dispatch), handled, to.clone());
+    let commands = questions::take_commands(id, Arc::clone(&dispatch), to.clone());
+    let _parts: [Task<()>; 6] = [
+        supervise::spawn("report reader", reader.read(position, read)),
+        supervise::spawn("workers' view", view.watch()),
+        supervise::spawn("reconciliation", rounds.go()),
+        supervise::spawn("claims", claims),
+        supervise::spawn("commands", commands),
+        supervise::spawn("lookups", look(id, store, lookups, to)),
+    ];
+    let (_no_hints, hints) = mpsc::channel(1);
+    let sources = Sources { reports, news, stops, hints, workers: Workers::Elsewhere };
+    // A task of its own: what the main thread runs itself is woken through the kernel.
+    let running = supervise::spawn("engine", engine.run(sources));
+    let ended = running.await.map_err(|_| RunError::PartEnded("the engine"))??;
+    if timeout(LAST_WORDS, clear(id, &*dispatch)).await.is_err() {
+        tracing::warn!("the queue is out of reach: offers of this run may be left in it");
+    }
+    Ok(ended)
+}
+
+/// Removes what nobody wants any more: offers, and executions of superseded tries. Whoever runs one
+/// and does not hear it is told when the run goes on.
+async fn clear(run: RunId, dispatch: &dyn Dispatch) {
+    let gone = async {
+        let left = dispatch.list(run).await?;
+        let tries: Vec<_> = left.iter().map(|listed| (listed.item, listed.try_id)).collect();
+        if !tries.is_empty() {
+            dispatch.withdraw(run, &tries).await?;
+        }
+        dispatch.control(Control::StopRun { run, level: StopLevel::Kill }).await
+    };
+    let outcome: Result<(), QueueError> = gone.await;
+    if let Err(error) = outcome {
+        tracing::warn!("cannot clear the queue of this run: {error}");
+    }
+}

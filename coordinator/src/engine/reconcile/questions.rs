@@ -1,0 +1,73 @@
+//! Claims of workers and commands of users.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use rollout_protocol::id::RunId;
+use rollout_worker::backoff::Outage;
+use rollout_worker::queue::traits::{Dispatch, QueueError, ReadTo};
+use tokio::sync::{mpsc, watch};
+
+use super::head::caught_up;
+use crate::engine::event_loop::News;
+
+/// Claims answered after one look at the reports.
+const CLAIMS_AT_ONCE: usize = 256;
+
+/// Hands claims over, each when the reports up to its arrival were.
+pub(super) async fn take_claims(
+    run: RunId,
+    dispatch: Arc<dyn Dispatch>,
+    mut handled: watch::Receiver<Option<ReadTo>>,
+    to: mpsc::Sender<News>,
+) {
+    let outage = Outage::new("listening for claims");
+    let mut patience = outage.patience();
+    while !to.is_closed() {
+        let first = match dispatch.next_claim(run).await {
+            Ok(claim) => claim,
+            Err(error) => {
+                patience.failed(&error).await;
+                continue;
+            }
+        };
+        let mut claims = vec![first];
+        while claims.len() < CLAIMS_AT_ONCE
+            && let Some(Ok(more)) = dispatch.next_claim(run).now_or_never()
+        {
+            claims.push(more);
+        }
+        let ready = async {
+            caught_up(run, &*dispatch, &mut handled).await?;
+            Ok((dispatch.hellos().await?, dispatch.hellos_kept()))
+        };
+        let known: Result<_, QueueError> = ready.await;
+        match known {
+            Ok(hellos) => {
+                patience.works();
+                if to.send(News::Claims(claims, Some(hellos))).await.is_err() {
+                    return;
+                }
+            }
+            // No answer: they ask again.
+            Err(error) => patience.failed(&error).await,
+        }
+    }
+}
+
+/// Hands commands over.
+pub(super) async fn take_commands(run: RunId, dispatch: Arc<dyn Dispatch>, to: mpsc::Sender<News>) {
+    let outage = Outage::new("listening for commands");
+    let mut patience = outage.patience();
+    while !to.is_closed() {
+        match dispatch.next_command(run).await {
+            Ok(command) => {
+                patience.works();
+                if to.send(News::Command(command)).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => patience.failed(&error).await,
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! A coordinator and workers that share nothing but a queue and a store.
+
+mod events;
+mod tickets;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use rollout_protocol::event::EventKind;
+use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::spec::environment::ProviderKind;
+use rollout_protocol::wire::hello::Budget;
+use rollout_worker::environment::Owner;
+use rollout_worker::queue::embedded::EmbeddedQueue;
+use rollout_worker::queue::embedded::model::{Model, ModelConfig};
+use rollout_worker::queue::traits::Incarnation;
+use rollout_worker::secrets::TrialVariables;
+use rollout_worker::service::{self, LocalRunner, Profile, Runner, Shutdown, Worker, WorkerConfig};
+use rollout_worker::store::FsStore;
+use rollout_worker::work::eval::Repositories;
+use rollout_worker::work::trial::{TaskFiles, TrialServices};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::*;
+use crate::bench::{Null, plan};
+use crate::engine::core::Bounds;
+use crate::engine::journal::Layout;
+use crate::engine::{LockError, OpenError, Opening, Taking, open};
+use crate::plan::JobPlan;
+use crate::workloads::job::JobPlanner;
+
+/// Short, so that what takes a lease does not take a minute.
+const LEASE: Duration = Duration::from_secs(2);
+
+const LONG: Duration = Duration::from_secs(240);
+
+struct World {
+    dir: tempfile::TempDir,
+    queue: Arc<EmbeddedQueue>,
+    store: Arc<FsStore>,
+    plan: Arc<JobPlan>,
+}
+
+type Sitting = (Task<Result<Ended, RunError>>, mpsc::Receiver<Vec<RunEvent>>);
+
+impl World {
+    async fn new(items: u32) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = FsStore::open(&dir.path().join("blobs")).await.expect("a store");
+        let plan = Arc::new(plan(items, &store).await.expect("a plan"));
+        let config = ModelConfig { lease: LEASE, ..ModelConfig::default() };
+        let queue = Arc::new(EmbeddedQueue::lasting(config));
+        Self { dir, queue, store: Arc::new(store), plan }
+    }
+
+    fn worker(&self, name: &str, slots: u32) -> (watch::Sender<Shutdown>, Task<service::Ended>) {
+        self.worker_with(name, slots, Arc::new(self.runner(name)))
+    }
+
+    /// Runs trials without an environment.
+    fn runner(&self, name: &str) -> LocalRunner {
+        let dir = self.dir.path().join(name);
+        let kind = ProviderKind::Process;
+        let services = TrialServices {
+            providers: BTreeMap::from([(kind, Arc::new(Null(kind)) as _)]),
+            files: TaskFiles::open(&dir.join("cache"), self.store.clone()).expect("a cache"),
+            variables: TrialVariables::default(),
+            disks: Arc::default(),
+            host: "test".to_owned(),
+        };
+        let repositories =
+            Repositories::open(&dir.join("repositories"), self.store.clone(), 1 << 30);
+        let repositories = repositories.expect("a directory");
+        LocalRunner { services, repositories }
+    }
+
+    fn worker_with(
+        &self,
+        name: &str,
+        slots: u32,
+        runner: Arc<dyn Runner>,
+    ) -> (watch::Sender<Shutdown>, Task<service::Ended>) {
+        let dir = self.dir.path().join(name);
+        std::fs::create_dir_all(dir.join("scratch")).expect("a directory");
+        let providers = [(ProviderKind::Process, Default::default())].into();
+        let profile = Profile { providers, ..Profile::default() };
+        let config = WorkerConfig {
+            worker: name.parse().expect("a name"),
+            owner: Owner::current(dir.clone()),
+            dir,
+            pool: "default".to_owned(),
+            slots,
+            budget: Budget::default(),
+            profile: profile.fixed(),
+            max_offline: None,
+            lease: LEASE,
+            suspicious_window: Some(LEASE),
+            spool_bytes: 1 << 20,
+        };
+        let worker = Worker::new(config, self.queue.clone(), self.store.clone(), runner);
+        let (stop, told) = watch::channel(Shutdown::No);
+        (stop, supervise::spawn("worker", worker.run(told)))
+    }
+
+    async fn sit(&self) -> Sitting {
+        self.sit_with(|plan| plan).await
+    }
+
+    /// A sitting with a planner that is made of the job's.
+    async fn sit_with<P: Planner + Sync + 'static>(
+        &self,
+        planner: impl Fn(JobPlanner) -> P,
+    ) -> Sitting {
+        let (events, seen) = mpsc::channel(1024);
+        let opening = Opening {
+            layout: Layout::new(self.dir.path().join("run")),
+            job: "test".to_owned(),
+            plan: self.plan.digest(),
+            permits: 8,
+            retry: RetryPolicy::default(),
+            taking: Taking::default(),
+            bounds: Bounds { lease: LEASE, ..Bounds::default() },
+            reopen: None,
+        };
+        let (stop, mut stops) = mpsc::channel(1);
+        let began = Instant::now();
+        let (run, lock, planner) = loop {
+            let planner = planner(JobPlanner::new(Arc::clone(&self.plan)));
+            // A sitting that was aborted lets go of the lock in its own time.
+            match open::begin(opening.clone(), planner, events.clone(), &mut stops).await {
+                Ok(opened) => break opened,
+                Err(RunError::Open(OpenError::Lock(LockError::Held { .. })))
+                    if began.elapsed() < LONG => {}
+                Err(error) => panic!("{error}"),
+            }
+        };
+        let distributed = Distributed {
+            run,
+            planner,
+            dispatch: self.queue.clone(),
+            store: self.store.clone(),
+            pool: "default".to_owned(),
+            lease: LEASE,
+            keeper: Keeper::Queue(self.queue.clone()),
+            events,
+            stops,
+            news: news(),
+        };
+        let sitting = supervise::spawn("sitting", async move {
+            let ended = super::run(distributed).await;
+            drop((lock, stop));
+            ended
+        });
+        (sitting, seen)
+    }
+
+    /// Settlements in the records of the run, which are those of the journal.
+    fn settled(&self) -> usize {
+        records(&self.dir.path().join("run/records"))
+    }
+}
+
+fn records(dir: &Path) -> usize {
+    let entries = std::fs::read_dir(dir).expect("records");
+    let files = entries.map(|entry| std::fs::read_to_string(entry.expect("an entry").path()));
+    files.map(|text| text.expect("a record file").lines().count()).sum()
+}
+
+/// Waits until so many settlements were seen.
+async fn see(seen: &mut mpsc::Receiver<Vec<RunEvent>>, settled: usize) {
+    let mut count = 0;
+    while count < settled {
+        let events = timeout(LONG, seen.recv()).await.expect("in time").expect("it goes on");
+        count += events.iter().filter(|e| matches!(e.kind, EventKind::TrialSettled { .. })).count();
+    }
+}
+
+async fn end((sitting, mut seen): Sitting) -> Ended {
+    let reading = supervise::spawn("reading", async move { while seen.recv().await.is_some() {} });
+    let ended =
+        timeout(LONG, sitting).await.expect("in time").expect("no panic").expect("no error");
+    drop(reading);
+    ended
+}
+
+const DONE: Ended = Ended { cancelled: false, owed: 0 };
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_workers_settle_everything_once() {
+    let world = World::new(500).await;
+    let _workers = [world.worker("a", 3), world.worker("b", 3)];
+    assert_eq!(end(world.sit().await).await, DONE);
+    assert_eq!(world.settled(), 500);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_coordinator_that_died_is_followed_by_another() {
+    let world = World::new(2000).await;
+    let _workers = [world.worker("a", 3), world.worker("b", 3)];
+    for _ in 0..2 {
+        let (sitting, mut seen) = world.sit().await;
+        see(&mut seen, 100).await;
+        drop(sitting);
+    }
+    assert_eq!(end(world.sit().await).await, DONE);
+    assert_eq!(world.settled(), 2000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_forgot_everything_costs_no_result() {
+    let world = World::new(1000).await;
+    let _workers = [world.worker("a", 3), world.worker("b", 3)];
+    let (sitting, mut seen) = world.sit().await;
+    see(&mut seen, 100).await;
+    world.queue.disturb(Model::restart);
+    see(&mut seen, 100).await;
+    world.queue.disturb(|model| model.wipe(Incarnation(7)));
+    assert_eq!(end((sitting, seen)).await, DONE);
+    assert_eq!(world.settled(), 1000);
+}

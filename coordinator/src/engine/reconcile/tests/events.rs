@@ -1,0 +1,86 @@
+//! The event stream while workers and coordinators die.
+
+use std::collections::BTreeSet;
+
+use async_trait::async_trait;
+use rollout_protocol::id::{ExecId, ItemId};
+use rollout_worker::work::trial::{Finished, TrialContext};
+
+use super::*;
+
+/// Runs trials that take a moment.
+#[derive(Debug)]
+struct Slow(LocalRunner);
+
+#[async_trait]
+impl Runner for Slow {
+    async fn run(&self, context: TrialContext) -> Finished {
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        self.0.run(context).await
+    }
+}
+
+/// The executions that run as events say.
+#[derive(Debug, Default)]
+struct Shown {
+    running: BTreeSet<(ItemId, ExecId)>,
+    settled: BTreeSet<ItemId>,
+    phases: usize,
+    ended: bool,
+}
+
+impl Shown {
+    fn apply(&mut self, event: &RunEvent) {
+        match &event.kind {
+            EventKind::TrialPhase { item, exec, .. } => {
+                assert!(!self.settled.contains(item), "a phase after the end of {item}");
+                self.running.insert((*item, *exec));
+                self.phases += 1;
+            }
+            EventKind::TrialRetry { item, exec, .. }
+            | EventKind::TrialLost { item, exec, .. }
+            | EventKind::ExecutionEnded { item, exec, .. } => {
+                self.running.remove(&(*item, *exec));
+            }
+            EventKind::TrialSettled { settlement, .. } => {
+                self.running.retain(|(item, _)| *item != settlement.item);
+                assert!(self.settled.insert(settlement.item), "settled twice: {event:?}");
+            }
+            EventKind::RunEnded { .. } => {
+                assert_eq!(self.running, BTreeSet::new(), "at the end");
+                self.ended = true;
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes in events until so many items are settled, or until the stream ends.
+    async fn watch(&mut self, seen: &mut mpsc::Receiver<Vec<RunEvent>>, settled: usize) {
+        while self.settled.len() < settled {
+            let Some(events) = timeout(LONG, seen.recv()).await.expect("in time") else { return };
+            events.iter().for_each(|event| self.apply(event));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn running_executions_are_ended_by_events_after_kills_and_takeovers() {
+    let world = World::new(150).await;
+    let slow = |name: &str| {
+        let runner = Slow(world.runner(name));
+        world.worker_with(name, 3, Arc::new(runner))
+    };
+    let _lasting = [slow("a"), slow("b")];
+    let killed = slow("c");
+    let (sitting, mut seen) = world.sit().await;
+    Shown::default().watch(&mut seen, 40).await;
+    // The hello of a worker that was killed stays where the next coordinator reads it.
+    drop(killed);
+    drop(sitting);
+    let (sitting, mut seen) = world.sit().await;
+    let mut shown = Shown::default();
+    shown.watch(&mut seen, usize::MAX).await;
+    assert_eq!(timeout(LONG, sitting).await.expect("in time").expect("ended").expect("well"), DONE);
+    assert_eq!((shown.ended, shown.settled.len()), (true, 150));
+    assert!(shown.phases > 0, "hellos showed executions");
+}

@@ -1,0 +1,246 @@
+//! Evals whose commands need tickets.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::digest::Digest;
+use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
+use rollout_protocol::id::{ItemId, TryId};
+use rollout_protocol::record::EvalEnd;
+use rollout_protocol::spec::environment::{
+    DockerSettings, EnvironmentSpec, PreservePolicy, ProviderSpec, Rates,
+};
+use rollout_protocol::spec::eval::{
+    Bundle, CommandKind, EvalCommand, EvalCommands, EvalName, EvalSpec, EvalStage, RepositorySpec,
+};
+use rollout_protocol::spec::task::TaskEnvironment;
+use rollout_protocol::spec::trial::TrialName;
+use rollout_protocol::wire::command::Selection;
+use rollout_protocol::wire::offer::{Offer, Pacing, Work};
+use rollout_worker::store::put_json;
+use rollout_worker::work::eval::{EvalContext, EvalDraft};
+use rollout_worker::work::trial::{Finished, TrialContext};
+
+use super::*;
+use crate::engine::concurrency::{Caps, Tickets};
+use crate::engine::core::NewItem;
+use crate::plan::Needs;
+
+const STAGES: [EvalStage; 4] =
+    [EvalStage::Implement, EvalStage::Tests, EvalStage::Review, EvalStage::Sweep];
+
+/// A job's trials as evals of one spec.
+#[derive(Debug)]
+struct Evals {
+    job: JobPlanner,
+    spec: Digest,
+    tickets: Option<Arc<Tickets>>,
+}
+
+impl Planner for Evals {
+    fn total(&self) -> u64 {
+        self.job.total()
+    }
+
+    fn next(&mut self, max: usize) -> Vec<NewItem> {
+        let spec = self.spec;
+        self.job.next(max).into_iter().map(|item| NewItem { spec, ..item }).collect()
+    }
+
+    fn find(&self, item: &ItemId) -> Option<NewItem> {
+        self.job.find(item).map(|item| NewItem { spec: self.spec, ..item })
+    }
+
+    fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer {
+        let tickets = self.tickets.as_ref().map(|tickets| tickets.asked_for());
+        let pacing = Pacing { tickets: tickets.unwrap_or_default(), ..Pacing::default() };
+        let offer = self.job.offer(run, item, try_id, ordinal);
+        Offer { spec: self.spec, work: Work::Eval, pacing, ..offer }
+    }
+
+    fn lanes(&self) -> &[Needs] {
+        self.job.lanes()
+    }
+
+    fn select(&self, selection: &Selection) -> Vec<NewItem> {
+        self.job.select(selection)
+    }
+
+    fn name(&self, ordinal: u64) -> TrialName {
+        self.job.name(ordinal)
+    }
+
+    fn tickets(&self) -> Option<Arc<Tickets>> {
+        self.tickets.clone()
+    }
+}
+
+/// What runs at present, on all workers together, and the most that ever did.
+#[derive(Debug, Default)]
+struct Racers {
+    llm: (AtomicUsize, AtomicUsize),
+    sweeps: (AtomicUsize, AtomicUsize),
+    /// When commands that ask a language model began.
+    starts: Mutex<Vec<Instant>>,
+}
+
+impl Racers {
+    fn of(&self, stage: EvalStage) -> Option<&(AtomicUsize, AtomicUsize)> {
+        match stage.kind()? {
+            CommandKind::Llm => Some(&self.llm),
+            CommandKind::Sweep => Some(&self.sweeps),
+        }
+    }
+
+    fn most(&self) -> (usize, usize) {
+        (self.llm.1.load(Ordering::SeqCst), self.sweeps.1.load(Ordering::SeqCst))
+    }
+
+    async fn stage(&self, stage: EvalStage) {
+        let counted = self.of(stage);
+        if let Some((now, most)) = counted {
+            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        }
+        if stage.kind() == Some(CommandKind::Llm) {
+            self.starts.lock().expect("not poisoned").push(Instant::now());
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        if let Some((now, _)) = counted {
+            now.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[async_trait]
+impl Runner for Racers {
+    async fn run(&self, _: TrialContext) -> Finished {
+        unreachable!("only evals are offered")
+    }
+
+    async fn eval(&self, context: EvalContext) -> EvalDraft {
+        for stage in STAGES {
+            context.tickets.begin(stage).await;
+            self.stage(stage).await;
+            context.tickets.end(stage);
+        }
+        let error = TrialError::transient(ErrorType::InternalError, ErrorCode::BUG, "none");
+        let mut draft = EvalDraft::failed(&context, "test", error);
+        (draft.record.end, draft.record.error) = (EvalEnd::NoChanges, None);
+        draft
+    }
+}
+
+/// A spec of which nobody reads anything.
+async fn spec(store: &FsStore) -> Digest {
+    let command = || EvalCommand { script: String::new(), timeout_sec: None, env: BTreeMap::new() };
+    let size_bytes = 0;
+    let blob = BlobRef { digest: Digest::of(b""), size_bytes, media_type: Some(MediaType::Text) };
+    let name = EvalName { tree: "t".into(), node: "0000".into(), eval: "0001".into() };
+    let root = Bundle { commit: "00".into(), parent: None, blob: blob.clone() };
+    let spec = EvalSpec {
+        name,
+        repository: RepositorySpec { root, chain: Vec::new() },
+        idea: blob,
+        message: String::new(),
+        commands: EvalCommands {
+            implement: command(),
+            tests: Some(command()),
+            review: Some(command()),
+            sweep: command(),
+        },
+        timeout_sec: None,
+        environment: TaskEnvironment::default(),
+        settings: EnvironmentSpec {
+            provider: ProviderSpec::Docker(DockerSettings::default()),
+            force_build: false,
+            preserve_env: PreservePolicy::default(),
+            rates: Rates::default(),
+        },
+        sweep_environment: None,
+        user: None,
+        results_file: "results.csv".into(),
+        sweep_config_limit: None,
+        env: BTreeMap::new(),
+    };
+    put_json(store, &spec).await.expect("stored").digest
+}
+
+struct Race {
+    world: World,
+    spec: Digest,
+    caps: Caps,
+    racers: Arc<Racers>,
+}
+
+impl Race {
+    async fn new(evals: u32, caps: Caps) -> Self {
+        let world = World::new(evals).await;
+        let spec = spec(&world.store).await;
+        Self { world, spec, caps, racers: Arc::default() }
+    }
+
+    fn worker(&self, name: &str) -> (watch::Sender<Shutdown>, Task<service::Ended>) {
+        self.world.worker_with(name, 4, self.racers.clone())
+    }
+
+    async fn sit(&self) -> Sitting {
+        let (spec, caps) = (self.spec, self.caps);
+        self.world.sit_with(|job| Evals { job, spec, tickets: Tickets::new(caps) }).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_workers_share_the_tickets() {
+    let caps = Caps { llm: Some(1), sweeps: Some(1), interval: None };
+    let race = Race::new(40, caps).await;
+    let _workers = [race.worker("a"), race.worker("b")];
+    assert_eq!(end(race.sit().await).await, DONE);
+    assert_eq!((race.world.settled(), race.racers.most()), (40, (1, 1)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_limits_nobody_waits() {
+    let race = Race::new(40, Caps::default()).await;
+    let _workers = [race.worker("a"), race.worker("b")];
+    assert_eq!(end(race.sit().await).await, DONE);
+    let (llm, sweeps) = race.racers.most();
+    assert!(llm > 1 && sweeps > 1, "{llm} and {sweeps} at once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tickets_outlive_coordinators_and_brokers() {
+    let caps = Caps { llm: Some(2), sweeps: Some(1), interval: None };
+    let race = Race::new(120, caps).await;
+    let _workers = [race.worker("a"), race.worker("b")];
+    for _ in 0..2 {
+        let (sitting, mut seen) = race.sit().await;
+        see(&mut seen, 20).await;
+        drop(sitting);
+    }
+    let (sitting, mut seen) = race.sit().await;
+    see(&mut seen, 60).await;
+    race.world.queue.disturb(Model::restart);
+    assert_eq!(end((sitting, seen)).await, DONE);
+    assert_eq!((race.world.settled(), race.racers.most()), (120, (2, 1)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn starts_are_apart_also_when_another_coordinator_hands_out() {
+    let interval = Duration::from_millis(200);
+    let caps = Caps { interval: Some(interval), ..Caps::default() };
+    let race = Race::new(8, caps).await;
+    let _workers = [race.worker("a"), race.worker("b")];
+    let (sitting, mut seen) = race.sit().await;
+    see(&mut seen, 2).await;
+    drop(sitting);
+    assert_eq!(end(race.sit().await).await, DONE);
+    let mut starts = race.racers.starts.lock().expect("not poisoned").clone();
+    starts.sort_unstable();
+    assert!(starts.len() >= 16, "{}", starts.len());
+    // An answer takes its time to arrive, and the one before it took another.
+    for window in starts.windows(6) {
+        assert!(window[5] - window[0] > interval * 4, "{window:?}");
+    }
+}

@@ -1,0 +1,217 @@
+//! Terminal records: `records/<n>.jsonl`, one line per settlement in the order of the journal.
+//!
+//! The lines follow from the journal, so they need no sync of their own: after a crash the last,
+//! unsealed file is written again from the replay. A file appears under its name when it is full or
+//! the sitting ended in order, and a full one has its digest in the manifest.
+
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use rollout_protocol::digest::Hasher;
+use rollout_protocol::record::Settlement;
+
+use super::RunError;
+use super::manifest::RecordsFile;
+use crate::engine::journal::Layout;
+
+/// Settlements in one file: large enough that a million items make a hundred files, small enough
+/// that writing the last one again after a crash takes no time.
+const PER_FILE: u64 = 10_000;
+
+/// Batches that may wait for the writer.
+const BACKLOG: usize = 64;
+
+/// Extension of files that are not whole.
+const PARTIAL: &str = "partial";
+
+/// What the writer is told.
+enum Order {
+    Add(Vec<Arc<Settlement>>),
+    Finish,
+}
+
+/// The files of terminal records at the end of a sitting.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Written {
+    /// Those that will not change any more.
+    pub(super) sealed: Vec<RecordsFile>,
+    /// The last one, unless it has nothing.
+    pub(super) unsealed: Option<RecordsFile>,
+}
+
+/// Writes terminal records on a thread of its own. Dropped without [`RecordsWriter::finish`], it
+/// leaves every file as it was.
+#[derive(Debug)]
+pub(super) struct RecordsWriter {
+    settlements: SyncSender<Order>,
+    thread: Option<JoinHandle<Result<Written, RunError>>>,
+}
+
+impl RecordsWriter {
+    /// Starts after the settlements that the `sealed` files hold; as many are skipped.
+    pub(super) fn start(
+        layout: &Layout,
+        epoch: u32,
+        sealed: Vec<RecordsFile>,
+    ) -> Result<Self, RunError> {
+        let directory = layout.records();
+        let failed = |source| RunError::File { action: "create", path: directory.clone(), source };
+        std::fs::create_dir_all(&directory).map_err(failed)?;
+        let (sender, receiver) = sync_channel(BACKLOG);
+        let layout = layout.clone();
+        let thread = rollout_worker::supervise::thread("records", move || {
+            let skip = sealed.iter().map(|s| s.settlements).sum();
+            Files { layout, epoch, skip, sealed, open: None }.write_all(&receiver)
+        })
+        .map_err(failed)?;
+        Ok(Self { settlements: sender, thread: Some(thread) })
+    }
+
+    /// Adds settlements. Blocks while the disk is far behind.
+    pub(super) fn add(&self, settlements: Vec<Arc<Settlement>>) {
+        // The writer ends early only with an error, which `finish` returns.
+        drop(self.settlements.send(Order::Add(settlements)));
+    }
+
+    /// Writes and syncs what is left.
+    pub(super) fn finish(mut self) -> Result<Written, RunError> {
+        drop(self.settlements.send(Order::Finish));
+        let thread = self.thread.take().expect("finish is called once");
+        thread.join().map_err(|_| RunError::PartEnded("the writer of records"))?
+    }
+}
+
+struct Files {
+    layout: Layout,
+    epoch: u32,
+    skip: u64,
+    sealed: Vec<RecordsFile>,
+    open: Option<Open>,
+}
+
+struct Open {
+    /// Its name when it is whole.
+    path: PathBuf,
+    /// Its name until then.
+    partial: PathBuf,
+    file: BufWriter<File>,
+    settlements: u64,
+    bytes: u64,
+    digest: Hasher,
+}
+
+impl Files {
+    fn write_all(mut self, orders: &Receiver<Order>) -> Result<Written, RunError> {
+        let mut line = Vec::new();
+        loop {
+            let batch = match orders.recv() {
+                Ok(Order::Add(batch)) => batch,
+                Ok(Order::Finish) => return self.finish(),
+                // Nobody finished it: the sitting failed, or did not begin.
+                Err(_) => {
+                    if let Some(open) = self.open.take() {
+                        open.discard();
+                    }
+                    return Ok(Written { sealed: self.sealed, unsealed: None });
+                }
+            };
+            for settlement in batch {
+                if self.skip > 0 {
+                    self.skip -= 1;
+                    continue;
+                }
+                line.clear();
+                serde_json::to_writer(&mut line, &*settlement).expect("text keys only");
+                line.push(b'\n');
+                self.write_line(&line)?;
+            }
+        }
+    }
+
+    /// The last file gets its name; files of a former, longer plan go.
+    fn finish(mut self) -> Result<Written, RunError> {
+        let mut number = u32::try_from(self.sealed.len()).expect("few files") + 1;
+        let mut unsealed = None;
+        if let Some(open) = self.open.take() {
+            unsealed = Some(open.sync()?);
+            number += 1;
+        }
+        while std::fs::remove_file(self.layout.record_file(number)).is_ok() {
+            number += 1;
+        }
+        let directory = self.layout.records();
+        remove_partial(&directory);
+        File::open(&directory)
+            .and_then(|file| file.sync_all())
+            .map_err(|source| RunError::File { action: "sync", path: directory, source })?;
+        Ok(Written { sealed: self.sealed, unsealed })
+    }
+
+    fn write_line(&mut self, line: &[u8]) -> Result<(), RunError> {
+        if self.open.is_none() {
+            let number = u32::try_from(self.sealed.len()).expect("few files") + 1;
+            self.open = Some(Open::create(self.layout.record_file(number), self.epoch)?);
+        }
+        let open = self.open.as_mut().expect("opened above");
+        open.file.write_all(line).map_err(|source| open.failed("write", source))?;
+        open.digest.update(line);
+        open.bytes += line.len() as u64;
+        open.settlements += 1;
+        if open.settlements == PER_FILE {
+            let open = self.open.take().expect("opened above");
+            self.sealed.push(open.sync()?);
+        }
+        Ok(())
+    }
+}
+
+/// Removes what sittings that were killed left.
+fn remove_partial(directory: &Path) {
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.path().extension().is_some_and(|extension| extension == PARTIAL) {
+            // Nothing reads it.
+            drop(std::fs::remove_file(entry.path()));
+        }
+    }
+}
+
+impl Open {
+    /// Under a name that no other sitting uses: a woken owner must not write into its successor's.
+    fn create(path: PathBuf, epoch: u32) -> Result<Self, RunError> {
+        let partial = path.with_extension(format!("jsonl.{epoch}.{PARTIAL}"));
+        let file = File::create(&partial).map_err(|source| RunError::File {
+            action: "create",
+            path: partial.clone(),
+            source,
+        })?;
+        let file = BufWriter::with_capacity(1 << 18, file);
+        Ok(Self { path, partial, file, settlements: 0, bytes: 0, digest: Hasher::default() })
+    }
+
+    fn sync(mut self) -> Result<RecordsFile, RunError> {
+        self.file.flush().map_err(|source| self.failed("write", source))?;
+        self.file.get_ref().sync_all().map_err(|source| self.failed("sync", source))?;
+        std::fs::rename(&self.partial, &self.path)
+            .map_err(|source| self.failed("rename", source))?;
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(RecordsFile {
+            file: name,
+            settlements: self.settlements,
+            bytes: self.bytes,
+            digest: self.digest.finish(),
+        })
+    }
+
+    fn discard(self) {
+        // Nothing reads a partial file; the next sitting writes its own.
+        drop(std::fs::remove_file(&self.partial));
+    }
+
+    fn failed(&self, action: &'static str, source: std::io::Error) -> RunError {
+        RunError::File { action, path: self.partial.clone(), source }
+    }
+}

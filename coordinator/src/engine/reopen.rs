@@ -1,0 +1,100 @@
+//! Which settled trials a sitting runs again.
+
+use std::collections::{HashMap, HashSet};
+
+use rollout_protocol::error::ErrorClass;
+use rollout_protocol::id::ItemId;
+use rollout_protocol::record::{Execution, Outcome};
+use rollout_protocol::spec::trial::TrialName;
+
+use crate::engine::core::Settled;
+
+/// Which settled trials run again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reopen {
+    /// All that failed.
+    Failed,
+    /// All that failed by the infrastructure's fault.
+    Infrastructure,
+    /// These, whatever they came to: by name (`agent/dataset/task__attempt`) or by item.
+    Trials(Vec<String>),
+}
+
+impl Reopen {
+    /// Whether a settlement is one of them.
+    pub(super) fn selects(&self, settled: &Settled, trial: &TrialName) -> bool {
+        let failed = settled.verdict.outcome == Outcome::Failed;
+        match self {
+            Self::Failed => failed,
+            Self::Infrastructure => {
+                let error = settled.verdict.error.as_ref();
+                failed && error.is_some_and(|error| error.class == ErrorClass::Infrastructure)
+            }
+            Self::Trials(keys) => {
+                let (name, item) = (trial.to_string(), settled.item.to_string());
+                keys.iter().any(|key| *key == name || *key == item)
+            }
+        }
+    }
+}
+
+/// The settlements that do not count any more: those that former sittings reopened, and those that
+/// this one does.
+#[derive(Debug, Default)]
+pub(super) struct Superseded {
+    /// How often former sittings reopened items, less what was replayed.
+    pending: HashMap<ItemId, u32>,
+    /// What items were settled by until they were reopened.
+    former: HashMap<ItemId, Vec<Execution>>,
+    /// What this sitting reopens, in the order of the journal.
+    wanted: Option<Reopen>,
+    chosen: Vec<ItemId>,
+    /// Their names and items, as users give them.
+    named: HashSet<String>,
+}
+
+impl Superseded {
+    pub(super) fn new(pending: HashMap<ItemId, u32>, wanted: Option<Reopen>) -> Self {
+        Self { pending, wanted, ..Self::default() }
+    }
+
+    /// Takes a settlement that does not count any more; otherwise gives it back.
+    pub(super) fn take(&mut self, settled: Settled, trial: &TrialName) -> Option<Settled> {
+        let later = self.pending.get(&settled.item).is_some_and(|times| *times > 0);
+        let now = !later && self.wanted.as_ref().is_some_and(|w| w.selects(&settled, trial));
+        if !later && !now {
+            return Some(settled);
+        }
+        if now {
+            self.chosen.push(settled.item);
+            self.named.extend([trial.to_string(), settled.item.to_string()]);
+        }
+        let mut executions = settled.superseded;
+        executions.extend(settled.by);
+        self.former.insert(settled.item, executions);
+        None
+    }
+
+    /// What an item was settled by that a sitting reopens.
+    pub(super) fn reopened(&mut self, item: ItemId) -> Vec<Execution> {
+        if let Some(times) = self.pending.get_mut(&item) {
+            *times = times.saturating_sub(1);
+        }
+        self.former.remove(&item).unwrap_or_default()
+    }
+
+    /// What this sitting reopens.
+    pub(super) fn chosen(&self) -> &[ItemId] {
+        &self.chosen
+    }
+
+    /// Trials that were asked for and have no settlement.
+    pub(super) fn unknown(&self) -> Vec<String> {
+        match &self.wanted {
+            Some(Reopen::Trials(keys)) => {
+                keys.iter().filter(|key| !self.named.contains(*key)).cloned().collect()
+            }
+            Some(Reopen::Failed | Reopen::Infrastructure) | None => Vec::new(),
+        }
+    }
+}

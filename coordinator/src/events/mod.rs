@@ -1,0 +1,157 @@
+//! What a run tells the outside: a terminal, lines of JSON, files. All of them consume one stream
+//! of events and never ask the engine.
+//!
+//! The engine hands over batches; the [`Reporter`]'s task keeps the ledger of results and passes the
+//! batches on, shared, not copied. Files and JSON lines hold the
+//! run back when they cannot follow; the terminal never does.
+
+mod datasets;
+pub mod escape;
+pub mod files;
+pub mod job;
+mod json_lines;
+mod ledger;
+mod problem;
+mod reporter;
+pub mod terminal;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rollout_protocol::event::RunEvent;
+use rollout_worker::store::BlobStore;
+use rollout_worker::supervise::{self, Panicked, Task};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+pub use self::datasets::{DatasetFacts, TaskFacts, TasksFacts};
+use self::files::{FileError, Unwritten};
+use self::job::JobResult;
+pub use self::ledger::FailureGroup;
+use self::reporter::Fanout;
+use self::terminal::{Screen, Style};
+use crate::results::metrics::{AgentTotal, MetricKind, Tally};
+
+/// Batches that wait for the reporter; more hold the engine back.
+const WAITING_BATCHES: usize = 16;
+
+/// What of a run becomes files.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Materialize {
+    /// `config.json` and `result.json` of the job; records and blobs hold the rest.
+    None,
+    /// A directory for every trial, too.
+    #[default]
+    Full,
+}
+
+/// What is known of a run before it starts and no event says.
+#[derive(Debug, Clone)]
+pub struct RunFacts {
+    /// The run's directory. Nothing is written to it before the event that the run started.
+    pub run_dir: PathBuf,
+    /// Agents in the order of the plan, with the number of their trials.
+    pub agents: Vec<AgentTotal>,
+    /// Metrics that the job asks for.
+    pub metrics: Vec<MetricKind>,
+    /// What becomes files.
+    pub materialize: Materialize,
+    /// The job's configuration, for `config.json`.
+    pub config: serde_json::Value,
+    /// The directory of the blob store, for `store.json`; nothing where none is written.
+    pub blobs: Option<PathBuf>,
+    /// Its datasets, in the job's order.
+    pub datasets: Vec<DatasetFacts>,
+    /// Its tasks.
+    pub tasks: Arc<TasksFacts>,
+    /// How the run was started, for `invocation.json`; what is there stays when absent.
+    pub invocation: Option<serde_json::Value>,
+}
+
+/// Where a run is told.
+pub struct Sinks {
+    /// Where records, outputs and logs are read from.
+    pub store: Arc<dyn BlobStore>,
+    /// Lines of JSON.
+    pub json: Option<Box<dyn Write + Send>>,
+    /// Progress for people.
+    pub terminal: Option<(Screen, Style)>,
+}
+
+impl fmt::Debug for Sinks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sinks").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+/// What the reporter knows when the run is over.
+#[derive(Debug)]
+pub struct Report {
+    /// The result; nothing when the run did not start or did not end.
+    pub result: Option<Arc<JobResult>>,
+    /// Totals of what was settled.
+    pub tally: Tally,
+    /// Failed trials by the type of their error.
+    pub failures: Vec<FailureGroup>,
+    /// Whether trials have directories.
+    pub has_trial_files: bool,
+    /// Trials whose files could not be written. Their results are kept; the next sitting writes
+    /// the files.
+    pub unwritten: Unwritten,
+}
+
+/// Why an output failed. The run's records are not touched by that.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// A file of the run directory.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Standard output.
+    #[error("cannot write the lines of JSON")]
+    Json(#[source] io::Error),
+    /// A defect.
+    #[error(transparent)]
+    Panicked(#[from] Panicked),
+}
+
+/// Tells a run to its sinks.
+#[derive(Debug)]
+pub struct Reporter {
+    task: Task<Result<Report, ReportError>>,
+}
+
+impl Reporter {
+    /// Starts the task and threads of the outputs. Events go to the sender, in their order, in
+    /// batches; a send waits while the outputs cannot follow. The reporter ends when every sender
+    /// is gone. A send that fails means that the reporter is gone: the run's records do not depend
+    /// on it, and [`finish`](Self::finish) says what happened.
+    ///
+    /// # Errors
+    /// When the system has no thread left.
+    pub fn start(facts: RunFacts, sinks: Sinks) -> io::Result<(mpsc::Sender<Vec<RunEvent>>, Self)> {
+        let (batches, mut receiver) = mpsc::channel(WAITING_BATCHES);
+        let mut fanout = Fanout::start(facts, sinks)?;
+        let task = supervise::spawn("reporter", async move {
+            while let Some(batch) = receiver.recv().await {
+                fanout.take(batch).await;
+            }
+            fanout.finish().await
+        });
+        Ok((batches, Self { task }))
+    }
+
+    /// Waits until every sender is gone and everything is told.
+    ///
+    /// # Errors
+    /// The first output that failed.
+    pub async fn finish(self) -> Result<Report, ReportError> {
+        self.task.await?
+    }
+}

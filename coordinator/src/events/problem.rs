@@ -1,0 +1,64 @@
+//! Troubles of the outputs themselves, told to people through the other outputs.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rollout_protocol::spec::trial::TrialName;
+use rollout_worker::backoff;
+
+use super::escape;
+
+/// Trials whose trouble is told one by one; a full disk would fill the screen otherwise.
+const TOLD: u64 = 3;
+
+/// Warnings that wait to be told. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Problems(Arc<Mutex<Vec<String>>>);
+
+impl Problems {
+    /// The files of a trial could not be written; `before` counts those before it.
+    pub(super) fn files_of_trial(
+        &self,
+        before: u64,
+        trial: &TrialName,
+        error: &(dyn std::error::Error + 'static),
+    ) {
+        let trial = trial.to_string();
+        let trial = escape::line(&trial);
+        let chain = backoff::chain(error);
+        let chain = escape::line(&chain);
+        tracing::warn!(%trial, error = %chain, "files of a trial could not be written");
+        if before < TOLD {
+            self.add(format!(
+                "the files of {trial} could not be written: {chain}; its result is kept"
+            ));
+        } else if before == TOLD {
+            self.add("the files of further trials could not be written".to_owned());
+        }
+    }
+
+    /// Files of a trial are damaged where they are kept, and were left out.
+    pub(super) fn files_left_out(
+        &self,
+        trial: &TrialName,
+        error: &(dyn std::error::Error + 'static),
+    ) {
+        let trial = trial.to_string();
+        let trial = escape::line(&trial);
+        let chain = backoff::chain(error);
+        let chain = escape::line(&chain);
+        tracing::warn!(%trial, error = %chain, "files of a trial are left out");
+        self.add(format!(
+            "files of {trial} are left out: {chain}; its result is kept, and its missing.txt names \
+             them"
+        ));
+    }
+
+    fn add(&self, message: String) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(message);
+    }
+
+    /// The warnings that came since the last call.
+    pub(super) fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

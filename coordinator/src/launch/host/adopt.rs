@@ -1,0 +1,170 @@
+//! What dead processes left on this host: executions to report, environments to remove.
+
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, stream};
+use rollout_protocol::record::LostReason;
+use rollout_protocol::wire::hello::Hello;
+use rollout_worker::backoff::chain;
+use rollout_worker::environment::Provider;
+use rollout_worker::host::{HostOwners, WorkerDir};
+use rollout_worker::queue::traits::WorkSource;
+use rollout_worker::service::Adopted;
+use rollout_worker::spool::Recovery;
+use rollout_worker::store::BlobStore;
+use rollout_worker::supervise;
+
+/// How often it is looked for what died.
+const EVERY: Duration = Duration::from_secs(30);
+
+/// Directories that are recovered at the same time.
+const AT_ONCE: usize = 4;
+
+/// Who takes over what dead workers leave: workers of the same deployment, whose directories are
+/// below one base, and environments of any process of this host.
+#[derive(Debug)]
+pub struct Estate {
+    /// Where worker directories are.
+    pub base: PathBuf,
+    /// Who is dead.
+    pub owners: Arc<HostOwners>,
+    /// Where records go.
+    pub store: Arc<dyn BlobStore>,
+    /// Where reports go.
+    pub source: Arc<dyn WorkSource>,
+    /// Whose hellos show what is not reported yet.
+    pub shown: Arc<Adopted>,
+}
+
+impl Estate {
+    /// Takes over what is left now and whatever comes, for ever. `providers` gives those that work
+    /// at present.
+    pub async fn keep(self, providers: impl Fn() -> Vec<Arc<dyn Provider>>) -> Infallible {
+        // What cannot be read stays locked, so that it is complained of once.
+        let mut unreadable = Vec::new();
+        loop {
+            unreadable.extend(self.take(&providers()).await);
+            tokio::time::sleep(EVERY).await;
+        }
+    }
+
+    /// Takes over what is left now: says what was lost, publishes what was finished, removes
+    /// environments, and then the directories. Returns those that could not be understood.
+    pub async fn take(&self, providers: &[Arc<dyn Provider>]) -> Vec<WorkerDir> {
+        let dirs = self.adoptable().await;
+        for dir in &dirs {
+            self.owners.adopt(dir);
+            tracing::info!("adopting what worker {} left", dir.id());
+        }
+        let recovering: Vec<_> = dirs.iter().map(|dir| self.recover(dir.path())).collect();
+        let recovering = stream::iter(recovering).buffered(AT_ONCE).collect::<Vec<bool>>();
+        let (clean, ()) = tokio::join!(recovering, reap(providers, &self.owners));
+        let mut left = Vec::new();
+        for (dir, clean) in dirs.into_iter().zip(clean) {
+            if clean {
+                self.say_goodbye(&dir).await;
+                supervise::blocking(move || remove(dir)).await;
+            } else {
+                left.push(dir);
+            }
+        }
+        left
+    }
+
+    /// Nobody needs to wait for a sign of a dead worker of which everything is reported.
+    async fn say_goodbye(&self, dir: &WorkerDir) {
+        let hello = Hello::goodbye(dir.id().clone(), String::new(), String::new());
+        if let Err(error) = self.source.hello(hello).await {
+            tracing::debug!("nobody is told that worker {} is gone: {error}", dir.id());
+        }
+    }
+
+    async fn adoptable(&self) -> Vec<WorkerDir> {
+        let base = self.base.clone();
+        let look = move || {
+            let found = WorkerDir::adoptable(&base);
+            sweep(&base);
+            found
+        };
+        supervise::blocking(look).await.unwrap_or_else(|error| {
+            tracing::warn!("cannot look for dead workers: {}", chain(&error));
+            Vec::new()
+        })
+    }
+
+    /// Whether nothing is left in the directory that anybody could need.
+    async fn recover(&self, dir: &Path) -> bool {
+        let recovery = match Recovery::read(dir, None).await {
+            Ok(recovery) => recovery,
+            Err(error) => {
+                tracing::error!("cannot adopt a dead worker: {}", chain(&error));
+                return false;
+            }
+        };
+        self.shown.show(recovery.finished());
+        let said = |exec| self.shown.reported(exec);
+        let reason = LostReason::WorkerDied;
+        let recovered = recovery.publish(reason, &*self.store, &*self.source, said).await;
+        if recovered.published + recovered.lost > 0 {
+            tracing::info!(
+                "of {}: {} finished executions reported, {} reported lost",
+                dir.display(),
+                recovered.published,
+                recovered.lost
+            );
+        }
+        recovered.left == 0
+    }
+}
+
+/// Takes over, once, what dead workers of a deployment left on this host.
+pub async fn adopt_dead(
+    base: PathBuf,
+    owners: Arc<HostOwners>,
+    providers: &[Arc<dyn Provider>],
+    store: Arc<dyn BlobStore>,
+    source: Arc<dyn WorkSource>,
+) {
+    let estate = Estate { base, owners, store, source, shown: Arc::default() };
+    let _unreadable = estate.take(providers).await;
+}
+
+/// Removes environments that dead owners left.
+pub async fn reap(providers: &[Arc<dyn Provider>], owners: &HostOwners) {
+    for provider in providers {
+        match provider.reap(owners).await {
+            Ok(reaped) => {
+                for name in &reaped.removed {
+                    tracing::info!("removed {name}, which a dead process had left");
+                }
+                for (name, reason) in &reaped.failed {
+                    tracing::warn!("cannot remove {name}, left by a dead process: {reason}");
+                }
+            }
+            Err(failure) => tracing::warn!("cannot look for leftovers: {}", failure.chain()),
+        }
+    }
+}
+
+/// Removes what dead workers of any deployment left that nobody needs.
+pub(super) fn sweep(workers: &Path) {
+    let Some(all) = workers.parent() else { return };
+    for deployment in std::fs::read_dir(all).into_iter().flatten().flatten() {
+        let path = deployment.path();
+        WorkerDir::sweep(&path);
+        if path != workers {
+            // Others may be using it.
+            let _in_use = std::fs::remove_dir(&path);
+        }
+    }
+}
+
+fn remove(dir: WorkerDir) {
+    let path = dir.path().to_owned();
+    if let Err(error) = dir.remove() {
+        tracing::warn!("cannot remove {}: {}", path.display(), chain(&error));
+    }
+}

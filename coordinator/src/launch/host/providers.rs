@@ -1,0 +1,136 @@
+//! Providers of environments, as this program was built.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout_protocol::spec::environment::ProviderKind;
+use rollout_worker::disk::{DiskWatch, Use};
+use rollout_worker::environment::Provider;
+use rollout_worker::secrets::TrialVariables;
+use rollout_worker::service::LocalRunner;
+use rollout_worker::store::BlobStore;
+use rollout_worker::work::eval::Repositories;
+use rollout_worker::work::trial::{TaskFiles, TrialServices};
+
+use super::HostPaths;
+use crate::engine::RunError;
+
+/// Every provider that this program was built with.
+pub const ALL: &[ProviderKind] = &[
+    #[cfg(feature = "docker")]
+    ProviderKind::Docker,
+    #[cfg(feature = "process")]
+    ProviderKind::Process,
+];
+
+/// A provider, whose sandboxes live in `sandboxes` if it makes any.
+///
+/// # Errors
+/// [`RunError::NotBuilt`].
+#[cfg_attr(
+    not(feature = "process"),
+    expect(
+        unused_variables,
+        clippy::needless_pass_by_value,
+        reason = "other providers keep nothing on the host's disk"
+    )
+)]
+pub fn provider(
+    kind: ProviderKind,
+    host: &HostPaths,
+    sandboxes: PathBuf,
+) -> Result<Arc<dyn Provider>, RunError> {
+    match kind {
+        #[cfg(feature = "docker")]
+        ProviderKind::Docker => {
+            use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
+            Ok(Arc::new(DockerProvider::new(DockerOptions::new(&host.image_locks))))
+        }
+        #[cfg(not(feature = "docker"))]
+        ProviderKind::Docker => Err(RunError::NotBuilt(kind)),
+        #[cfg(feature = "process")]
+        ProviderKind::Process => {
+            use rollout_worker::environment::process::{
+                DEFAULT_PIDS, ProcessConfig, ProcessProvider,
+            };
+            Ok(Arc::new(ProcessProvider::new(ProcessConfig {
+                base: sandboxes,
+                helper: host.sandbox_helper.clone(),
+                pids: DEFAULT_PIDS,
+            })))
+        }
+        #[cfg(not(feature = "process"))]
+        ProviderKind::Process => Err(RunError::NotBuilt(kind)),
+    }
+}
+
+/// How long a provider may take to say why it cannot be used.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Asks the service of every provider for an answer before a run begins: an outage is waited out, and
+/// a service that was never there is not.
+///
+/// # Errors
+/// [`RunError::NoAnswer`], or [`RunError::NotBuilt`].
+pub async fn answer(
+    kinds: impl IntoIterator<Item = ProviderKind>,
+    host: &HostPaths,
+    sandboxes: &Path,
+) -> Result<(), RunError> {
+    for kind in kinds {
+        let provider = provider(kind, host, sandboxes.to_owned())?;
+        let Some(service) = provider.dependency() else { continue };
+        if service.check().await {
+            continue;
+        }
+        let reason = match tokio::time::timeout(PATIENCE, provider.capacity()).await {
+            // It came up between the two questions.
+            Ok(Ok(_)) => continue,
+            Ok(Err(failure)) => failure.chain(),
+            Err(_) => format!("no answer within {PATIENCE:?}"),
+        };
+        return Err(RunError::NoAnswer { kind, reason });
+    }
+    Ok(())
+}
+
+/// The disks that executions and what they leave depend on.
+fn disks(
+    worker_dir: &Path,
+    store: &dyn BlobStore,
+    providers: &BTreeMap<ProviderKind, Arc<dyn Provider>>,
+) -> DiskWatch {
+    let work = [Some(worker_dir), store.directory()].into_iter().flatten();
+    let work = work.map(|path| (path.to_owned(), Use::Work));
+    let paths = work.chain([(std::env::temp_dir(), Use::Temporary)]);
+    DiskWatch::new(paths, providers.values().cloned())
+}
+
+/// Bytes of cached repositories that a worker keeps.
+const REPOSITORY_BYTES: u64 = 16 * 1024 * 1024 * 1024;
+
+/// What runs executions on a worker, with its caches below the worker's directory.
+///
+/// # Errors
+/// [`RunError::File`].
+pub fn runner(
+    providers: BTreeMap<ProviderKind, Arc<dyn Provider>>,
+    worker_dir: &Path,
+    store: Arc<dyn BlobStore>,
+    variables: TrialVariables,
+    host: String,
+) -> Result<LocalRunner, RunError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| RunError::File { action: "create", path, source }
+    };
+    let cache = worker_dir.join("cache");
+    let files = TaskFiles::open(&cache, Arc::clone(&store)).map_err(failed(&cache))?;
+    let home = worker_dir.join("repositories");
+    let disks = Arc::new(disks(worker_dir, store.as_ref(), &providers));
+    let repositories = Repositories::open(&home, store, REPOSITORY_BYTES).map_err(failed(&home))?;
+    let services = TrialServices { providers, files, variables, disks, host };
+    Ok(LocalRunner { services, repositories })
+}

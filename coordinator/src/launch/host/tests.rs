@@ -1,0 +1,128 @@
+//! A worker process on the queue in this process.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
+use rollout_protocol::record::LostReason;
+use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::hello::Budget;
+use rollout_protocol::wire::report::Body;
+use rollout_worker::host::WorkerDir;
+use rollout_worker::queue::embedded::EmbeddedQueue;
+use rollout_worker::queue::embedded::model::ModelConfig;
+use rollout_worker::queue::traits::Dispatch as _;
+use rollout_worker::secrets::TrialVariables;
+use rollout_worker::service::{Ended, Why};
+use rollout_worker::spool::ScratchMark;
+use rollout_worker::store::{BlobStore as _, MemoryStore};
+use rollout_worker::supervise::{self, Task};
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+
+use super::{Home, HostPaths, WorkerProcess};
+use crate::engine::RunError;
+
+const LONG: Duration = Duration::from_secs(120);
+
+struct Scene {
+    _temp: TempDir,
+    home: Home,
+    store: Arc<MemoryStore>,
+    queue: Arc<EmbeddedQueue>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let temp = TempDir::new().unwrap();
+        let home = Home::at(temp.path().to_owned());
+        let queue = Arc::new(EmbeddedQueue::lasting(ModelConfig::default()));
+        Self { home, _temp: temp, store: Arc::default(), queue }
+    }
+
+    fn workers(&self) -> std::path::PathBuf {
+        self.home.workers("rollout", self.store.identity())
+    }
+
+    fn start(&self) -> (mpsc::Sender<StopLevel>, Task<Result<Ended, RunError>>) {
+        let (signal, stops) = mpsc::channel(4);
+        let process = WorkerProcess {
+            source: self.queue.clone(),
+            store: self.store.clone(),
+            host: HostPaths { image_locks: self.home.locks(), sandbox_helper: Vec::new() },
+            workers: self.workers(),
+            sandboxes: self.home.sandboxes(),
+            pool: "default".into(),
+            slots: 2,
+            budget: Budget::default(),
+            providers: BTreeSet::new(),
+            variables: TrialVariables::default(),
+            lease: Duration::from_secs(60),
+            drain_timeout: LONG,
+            max_offline: LONG,
+            stops,
+            decorate: |runner| runner,
+        };
+        (signal, supervise::spawn("worker", process.run()))
+    }
+
+    /// Leaves the directory of a worker that died while it ran something.
+    fn bury(&self, base: &Path, exec: u8) -> RunId {
+        let dir = WorkerDir::create(base).unwrap();
+        let exec = ExecId::from_bytes([exec; 16]);
+        let mark = ScratchMark {
+            run: RunId::from_bytes([1; 16]),
+            item: ItemId::from_bytes([2; 16]),
+            try_id: TryId::first(1),
+            exec,
+            spec: Digest::of(b"spec"),
+            worker: dir.id().clone(),
+        };
+        let scratch = dir.scratch().join(exec.to_string());
+        fs::create_dir(&scratch).unwrap();
+        fs::write(scratch.join("execution.json"), serde_json::to_vec(&mark).unwrap()).unwrap();
+        mark.run
+    }
+}
+
+fn entries(path: &Path) -> usize {
+    fs::read_dir(path).map_or(0, Iterator::count)
+}
+
+async fn until(what: &str, holds: impl AsyncFn() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !holds().await {
+        assert!(Instant::now() < deadline, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_starting_worker_says_what_a_dead_one_ran_and_leaves_nothing_itself() {
+    let scene = Scene::new();
+    let other = scene.home.workers("another", scene.store.identity());
+    scene.bury(&other, 8);
+    let run = scene.bury(&scene.workers(), 9);
+    let (signal, working) = scene.start();
+    let said = scene.queue.reports(run, None, 10, LONG).await.unwrap().reports;
+    let lost = Body::Lost { reason: LostReason::WorkerDied, phase: None, record: None, cost: 0.0 };
+    assert_eq!((said.len(), &said[0].report.body), (1, &lost));
+    assert_eq!(said[0].report.exec, ExecId::from_bytes([9; 16]));
+    until("only its own directory is there", async || entries(&scene.workers()) == 1).await;
+    let hellos = async |gone: bool| {
+        let mut seen = scene.queue.hellos().await.unwrap();
+        seen.retain(|seen| seen.hello.gone == gone);
+        seen
+    };
+    until("it says hello", async || hellos(false).await.len() == 1).await;
+    assert_eq!(hellos(true).await.len(), 1, "and that the dead one is gone");
+    signal.send(StopLevel::Drain).await.unwrap();
+    let ended = tokio::time::timeout(LONG, working).await.expect("in time").unwrap().unwrap();
+    assert_eq!(ended, Ended { why: Why::Asked, unreported: 0 });
+    assert_eq!((hellos(false).await.len(), hellos(true).await.len()), (0, 2));
+    assert_eq!((scene.workers().exists(), entries(&other)), (false, 1), "others' are left alone");
+}

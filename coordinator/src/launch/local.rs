@@ -1,0 +1,214 @@
+//! A job on this machine: its plan, its providers and its variables, put into an embedded run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use rollout_protocol::dependency::Dependency;
+use rollout_protocol::event::{EventKind, RunEvent};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::spec::trial::TrialName;
+use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::disk::DiskWatch;
+use rollout_worker::environment::Labels;
+use rollout_worker::secrets::TrialVariables;
+use rollout_worker::service::{LocalRunner, Runner};
+use rollout_worker::store::BlobStore;
+use rollout_worker::work::trial::{Finished, PhaseSink, TrialContext};
+use tokio::sync::mpsc;
+
+use super::embedded::{self, Embedded, Equipment, Sitting};
+use crate::config::Job;
+use crate::engine::core::Bounds;
+use crate::engine::journal::Layout;
+use crate::engine::{self, Manifest, OpenError, Opening, Reopen, RunError, RunState, Taking, file};
+use crate::launch::host::{self, HostPaths};
+use crate::plan::{self, JobPlan, PlanDocument};
+use crate::workloads::job::{JobPlanner, former_plan};
+
+/// Hints that wait for the engine; more are dropped.
+const HINTS: usize = 256;
+
+/// A job to be run in this process.
+pub struct LocalJob {
+    /// The job.
+    pub job: Job,
+    /// Its plan; the documents it names are in the store.
+    pub plan: JobPlan,
+    /// Where blobs are.
+    pub store: Arc<dyn BlobStore>,
+    /// What is of the host and outlives the run.
+    pub host: HostPaths,
+    /// Values of the variables that the job names.
+    pub environment: Vec<(String, String)>,
+    /// Where events go.
+    pub events: mpsc::Sender<Vec<RunEvent>>,
+    /// Stops asked for by the user.
+    pub stops: mpsc::Receiver<StopLevel>,
+    /// How the run is taken from another owner.
+    pub taking: Taking,
+    /// Settled trials that run again.
+    pub reopen: Option<Reopen>,
+}
+
+impl LocalJob {
+    /// Runs a sitting of the job to its end.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    pub async fn run(self) -> Result<Sitting, RunError> {
+        let Self { job, mut plan, store, host, environment, events, stops, taking, reopen } = self;
+        let layout = Layout::new(job.run_dir());
+        let former = former_plan(&layout)?;
+        if let Some(former) = &former {
+            plan.adopt(former);
+        }
+        let plan = Arc::new(plan);
+        if reopen.is_some() || !is_over(&layout, &plan)? {
+            let kind = job.settings.environment.provider.kind();
+            host::answer([kind], &host, &layout.sandboxes()).await?;
+        }
+        let opening = Opening {
+            layout: layout.clone(),
+            job: job.name.clone(),
+            plan: plan.digest(),
+            permits: job.n_concurrent_trials as usize,
+            retry: job.retry,
+            taking,
+            bounds: Bounds::default(),
+            reopen,
+        };
+        let (hints_in, hints) = mpsc::channel(HINTS);
+        let variables = variables(&job, environment);
+        let equip = equip(&job, &layout, host, Arc::clone(&store), variables, hints_in);
+        let document = PlanDocument::from(&*plan);
+        let ran = embedded::run(Embedded {
+            opening,
+            planner: JobPlanner::new(Arc::clone(&plan)).paced(job.pacing()),
+            store,
+            slots: job.n_concurrent_trials,
+            events,
+            hints,
+            stops,
+            opened: Box::new(move |run| file::write_json(&run.layout().plan(), &document)),
+            equip: Box::new(equip),
+        })
+        .await;
+        ran.map_err(|error| explain(error, former.as_ref(), &plan))
+    }
+}
+
+/// Whether nothing of this plan is left to run: such a run needs no environment.
+fn is_over(layout: &Layout, plan: &JobPlan) -> Result<bool, RunError> {
+    let manifest = Manifest::read(layout)?;
+    let over = |m: Manifest| m.state == RunState::Completed && m.plan == plan.digest();
+    Ok(manifest.is_some_and(over))
+}
+
+/// Adds to the refusal of another plan what differs.
+pub(super) fn explain(error: RunError, former: Option<&JobPlan>, plan: &JobPlan) -> RunError {
+    match (error, former) {
+        (RunError::Open(OpenError::Changed { root, count, names, .. }), Some(former)) => {
+            let differences = plan::compare(former, plan).lines();
+            OpenError::Changed { root, count, names, differences }.into()
+        }
+        (error, _) => error,
+    }
+}
+
+/// The variables that trials may see: those the job names itself. What the command line gives wins.
+fn variables(job: &Job, environment: Vec<(String, String)>) -> TrialVariables {
+    let mut names: BTreeSet<String> = job.task_env.clone();
+    let agents = job.agents.iter().flat_map(|agent| agent.spec.env.values());
+    for template in agents.chain(job.settings.verifier.env.values()) {
+        names.extend(template.variables().into_iter().map(|(name, _)| name));
+    }
+    TrialVariables::select(names.iter().map(String::as_str), environment).with(&job.given)
+}
+
+fn equip(
+    job: &Job,
+    layout: &Layout,
+    paths: HostPaths,
+    store: Arc<dyn BlobStore>,
+    variables: TrialVariables,
+    hints: mpsc::Sender<EventKind>,
+) -> impl FnOnce(&Path) -> Result<Equipment, RunError> + Send + use<> {
+    let kind = job.settings.environment.provider.kind();
+    let layout = layout.clone();
+    move |worker_dir: &Path| {
+        let provider = host::provider(kind, &paths, layout.sandboxes())?;
+        let providers = BTreeMap::from([(kind, Arc::clone(&provider))]);
+        let inner = host::runner(providers, worker_dir, store, variables, engine::host_name())?;
+        let runner = Arc::new(Hinting { inner, hints });
+        Ok(Equipment { runner, providers: vec![provider] })
+    }
+}
+
+/// Runs executions of trials, and tells the event stream where they are.
+#[derive(Debug)]
+struct Hinting {
+    inner: LocalRunner,
+    hints: mpsc::Sender<EventKind>,
+}
+
+#[async_trait]
+impl Runner for Hinting {
+    async fn run(&self, mut context: TrialContext) -> Finished {
+        context.phases = Arc::new(Hints {
+            inner: Arc::clone(&context.phases),
+            labels: context.labels.clone(),
+            trial: TrialName {
+                agent: context.agent.name.clone(),
+                dataset: context.task.dataset.clone(),
+                task: context.task.name.clone(),
+                attempt: context.attempt,
+            },
+            hints: self.hints.clone(),
+            parked: Mutex::default(),
+        });
+        self.inner.run(context).await
+    }
+
+    fn disks(&self) -> Arc<DiskWatch> {
+        self.inner.disks()
+    }
+}
+
+#[derive(Debug)]
+struct Hints {
+    inner: Arc<dyn PhaseSink>,
+    labels: Labels,
+    trial: TrialName,
+    hints: mpsc::Sender<EventKind>,
+    parked: Mutex<Option<Dependency>>,
+}
+
+impl PhaseSink for Hints {
+    fn entered(&self, phase: Phase) {
+        self.inner.entered(phase);
+        let Labels { item, try_id, exec, .. } = self.labels;
+        let trial = self.trial.clone();
+        // Only a hint: lost when the engine is busy.
+        let _full = self.hints.try_send(EventKind::TrialPhase { item, trial, try_id, exec, phase });
+    }
+
+    fn parked(&self, on: Option<Dependency>) {
+        self.inner.parked(on);
+        let changed = {
+            let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *parked, on) != on
+        };
+        if !changed {
+            return;
+        }
+        let Labels { item, try_id, exec, .. } = self.labels;
+        let trial = self.trial.clone();
+        let kind = match on {
+            Some(dependency) => EventKind::TrialParked { item, trial, try_id, exec, dependency },
+            None => EventKind::TrialUnparked { item, trial, try_id, exec },
+        };
+        let _full = self.hints.try_send(kind);
+    }
+}

@@ -1,0 +1,185 @@
+//! The columns of the forms with rows. Columns are only ever added, at the end.
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::error::{ErrorClass, TrialError};
+use rollout_protocol::id::RunId;
+use rollout_protocol::record::{Durations, Timestamps};
+use serde_json::{Value, json};
+
+use super::source::Trial;
+use crate::results::metrics::{Scored, total_cost};
+
+/// Type of a column's cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Text.
+    Text,
+    /// A JSON value.
+    Json,
+    /// A whole number.
+    Integer,
+    /// A number.
+    Number,
+    /// A time.
+    Time,
+}
+
+/// A cell that is not empty.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Cell {
+    Text(String),
+    Json(Value),
+    Integer(i64),
+    Number(f64),
+    Time(Timestamp),
+}
+
+/// A column.
+pub(super) struct Column {
+    /// Its name.
+    pub(super) name: &'static str,
+    /// The type of its cells.
+    pub(super) kind: Kind,
+    /// The cell of a row; nothing when there is nothing to say.
+    pub(super) cell: fn(&Row<'_>) -> Option<Cell>,
+}
+
+/// A row: one settled trial.
+pub(super) struct Row<'a> {
+    run: RunId,
+    job: &'a str,
+    pub(super) trial: &'a Trial,
+    scored: Scored,
+    durations: Option<&'a Durations>,
+    timestamps: Option<&'a Timestamps>,
+}
+
+impl<'a> Row<'a> {
+    /// The row of a trial.
+    pub(super) fn new(run: RunId, job: &'a str, trial: &'a Trial) -> Self {
+        let (settlement, record) = (&trial.settlement, trial.record.as_ref());
+        let by = settlement.by.as_ref();
+        let reported = by.and_then(|by| by.durations.as_ref());
+        let seen = by.and_then(|by| by.timestamps.as_ref());
+        Self {
+            run,
+            job,
+            trial,
+            scored: Scored::of(settlement),
+            durations: record.map(|record| &record.durations).or(reported),
+            timestamps: record.map(|record| &record.timestamps).or(seen),
+        }
+    }
+
+    fn error(&self) -> Option<&'a TrialError> {
+        self.trial.settlement.verdict.error.as_ref()
+    }
+}
+
+macro_rules! columns {
+    ($($name:literal: $kind:ident = |$row:ident| $cell:expr;)*) => {
+        &[$(Column {
+            name: $name,
+            kind: Kind::$kind,
+            cell: |$row| $cell.map(|value| cell!($kind, value)),
+        }),*]
+    };
+}
+
+macro_rules! cell {
+    (Text, $value:ident) => {
+        Cell::Text($value.to_string())
+    };
+    (Integer, $value:ident) => {
+        Cell::Integer(i64::from($value))
+    };
+    ($kind:ident, $value:ident) => {
+        Cell::$kind($value)
+    };
+}
+
+/// Every column, in order.
+pub(super) const COLUMNS: &[Column] = columns! {
+    "run": Text = |row| Some(row.run);
+    "job_name": Text = |row| Some(row.job);
+    "item": Text = |row| Some(row.trial.settlement.item);
+    "agent_name": Text = |row| Some(row.trial.settlement.trial.agent.as_str());
+    "dataset_name": Text = |row| Some(row.trial.settlement.trial.dataset.as_str());
+    "task_name": Text = |row| Some(row.trial.settlement.trial.task.as_str());
+    "attempt": Integer = |row| Some(row.trial.settlement.trial.attempt);
+    "outcome": Text = |row| Some(row.trial.settlement.verdict.outcome.as_str());
+    "reward": Number = |row| row.scored.reward;
+    "rewards": Json = |row| rewards(row);
+    "error_type": Text = |row| row.error().map(|error| error.kind);
+    "error_code": Text = |row| row.error().map(|error| &error.code);
+    "error_class": Text = |row| row.error().map(|error| class(error.class));
+    "error_phase": Text = |row| row.error().map(|error| error.phase);
+    "error_message": Text = |row| row.error().map(|error| error.message.as_str());
+    "total_sec": Number = |row| row.durations.map(|d| d.total_sec);
+    "environment_setup_sec": Number = |row| row.durations.and_then(|d| d.environment_setup_sec);
+    "agent_setup_sec": Number = |row| row.durations.and_then(|d| d.agent_setup_sec);
+    "agent_execution_sec": Number = |row| row.durations.and_then(|d| d.agent_execution_sec);
+    "verifier_sec": Number = |row| row.durations.and_then(|d| d.verifier_sec);
+    "started_at": Time = |row| row.timestamps.map(|t| t.started_at);
+    "environment_setup_started_at": Time =
+        |row| row.timestamps.and_then(|t| t.environment_setup_started_at);
+    "environment_setup_ended_at": Time =
+        |row| row.timestamps.and_then(|t| t.environment_setup_ended_at);
+    "agent_setup_started_at": Time = |row| row.timestamps.and_then(|t| t.agent_setup_started_at);
+    "agent_setup_ended_at": Time = |row| row.timestamps.and_then(|t| t.agent_setup_ended_at);
+    "agent_execution_started_at": Time =
+        |row| row.timestamps.and_then(|t| t.agent_execution_started_at);
+    "agent_execution_ended_at": Time =
+        |row| row.timestamps.and_then(|t| t.agent_execution_ended_at);
+    "verifier_started_at": Time = |row| row.timestamps.and_then(|t| t.verifier_started_at);
+    "verifier_ended_at": Time = |row| row.timestamps.and_then(|t| t.verifier_ended_at);
+    "ended_at": Time = |row| row.timestamps.map(|t| t.ended_at);
+    "settled_at": Time = |row| Some(row.trial.settlement.settled_at);
+    "cost": Number = |row| Some(total_cost(&row.trial.settlement));
+    "exec": Text = |row| row.trial.settlement.by.as_ref().map(|by| by.exec);
+    "worker": Text = |row| row.trial.settlement.by.as_ref().map(|by| &by.worker);
+    "host": Text = |row| row.trial.record.as_ref().map(|record| record.host.as_str());
+    "superseded": Integer =
+        |row| Some(u32::try_from(row.trial.settlement.superseded.len()).unwrap_or(u32::MAX));
+    "retries": Integer = |row| Some(row.scored.retries);
+    "lost_executions": Integer = |row| Some(row.scored.lost);
+    "task_git_commit_id": Text =
+        |row| row.trial.settlement.task_commit(row.trial.record.as_ref());
+    "task_digest": Text = |row| Some(row.trial.task.files);
+    "record": Text = |row| {
+        let by = row.trial.settlement.by.as_ref();
+        by.and_then(|by| by.record.as_ref()).map(|record| record.digest)
+    };
+    "unverified_steps": Text = |row| unverified_steps(row);
+    "task_format": Text = |row| row.trial.task.format;
+    "task_full_name": Text = |row| row.trial.task.about.name.as_deref();
+    "task_source": Text = |row| row.trial.task.about.source.as_deref();
+    "task_metadata": Json = |row| metadata(row);
+};
+
+/// The task's `[metadata]`.
+fn metadata(row: &Row<'_>) -> Option<Value> {
+    let metadata = &row.trial.task.about.metadata;
+    (!metadata.is_empty()).then(|| Value::Object(metadata.clone()))
+}
+
+/// The verifier's several numbers.
+fn rewards(row: &Row<'_>) -> Option<Value> {
+    let rewards = &row.trial.settlement.verdict.rewards;
+    (!rewards.is_empty()).then(|| json!(rewards))
+}
+
+/// Names of the steps that could not be verified.
+fn unverified_steps(row: &Row<'_>) -> Option<String> {
+    let steps = &row.trial.settlement.verdict.unverified_steps;
+    (!steps.is_empty()).then(|| steps.join(", "))
+}
+
+const fn class(class: ErrorClass) -> &'static str {
+    match class {
+        ErrorClass::Infrastructure => "infrastructure",
+        ErrorClass::Agent => "agent",
+        ErrorClass::Verifier => "verifier",
+        ErrorClass::Task => "task",
+    }
+}

@@ -1,0 +1,90 @@
+//! A line per trial, separated by commas (RFC 4180). In place of the column of all rewards there is
+//! one for each key, `reward.<key>`.
+
+use std::borrow::Cow;
+
+use super::ExportError;
+use super::columns::{COLUMNS, Cell, Column, Kind, Row};
+use super::output::Output;
+use super::source::{Source, Trial};
+use crate::events::escape;
+
+/// Writes the names of the columns and every trial.
+pub(super) async fn write(source: &mut Source, output: &mut Output) -> Result<(), ExportError> {
+    let (run, job) = (source.manifest.run, source.manifest.job.clone());
+    let keys = source.keys();
+    let mut line = Line::default();
+    for column in columns() {
+        line.add(column.name);
+    }
+    for key in &keys {
+        line.add(&escape::cell(&format!("reward.{key}")));
+    }
+    output.put(line.end().as_bytes())?;
+    for index in 0..source.len() {
+        let trial = source.trial(index).await?;
+        let row = Row::new(run, &job, &trial);
+        for column in columns() {
+            line.add(&text((column.cell)(&row)));
+        }
+        for key in &keys {
+            line.add(&number(&trial, key));
+        }
+        output.put(line.end().as_bytes())?;
+    }
+    Ok(())
+}
+
+/// All but the rewards, which have a column for each key.
+fn columns() -> impl Iterator<Item = &'static Column> {
+    COLUMNS.iter().filter(|column| !(column.kind == Kind::Json && column.name == "rewards"))
+}
+
+/// Text may come from anybody; numbers and times cannot be formulas.
+fn text(cell: Option<Cell>) -> String {
+    match cell {
+        None => String::new(),
+        Some(Cell::Text(text)) => escape::cell(&text).into_owned(),
+        Some(Cell::Json(value)) => escape::cell(&value.to_string()).into_owned(),
+        Some(Cell::Integer(number)) => number.to_string(),
+        Some(Cell::Number(number)) => number.to_string(),
+        Some(Cell::Time(time)) => time.to_string(),
+    }
+}
+
+fn number(trial: &Trial, key: &str) -> String {
+    let mut numbers = trial.settlement.verdict.numbers();
+    let found = numbers.find(|(known, _)| *known == key);
+    found.map_or_else(String::new, |(_, number)| number.to_string())
+}
+
+/// A line being made.
+#[derive(Default)]
+struct Line {
+    text: String,
+    begun: bool,
+}
+
+impl Line {
+    fn add(&mut self, cell: &str) {
+        if self.begun {
+            self.text.push(',');
+        }
+        self.begun = true;
+        self.text.push_str(&quoted(cell));
+    }
+
+    /// The line, which is forgotten.
+    fn end(&mut self) -> String {
+        self.begun = false;
+        self.text.push_str("\r\n");
+        std::mem::take(&mut self.text)
+    }
+}
+
+fn quoted(cell: &str) -> Cow<'_, str> {
+    if cell.contains([',', '"', '\r', '\n']) {
+        return Cow::Owned(format!("\"{}\"", cell.replace('"', "\"\"")));
+    }
+    Cow::Borrowed(cell)
+}

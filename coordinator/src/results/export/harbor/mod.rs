@@ -1,0 +1,161 @@
+//! A job's directory as Harbor leaves it: its viewer, its models and tools that were made for it
+//! take it for one of theirs.
+//!
+//! ```text
+//! <jobs>/<job>/config.json lock.json result.json job.log
+//! <jobs>/<job>/<task>__<7 characters>/
+//!     config.json lock.json result.json trial.log exception.txt
+//!     agent/ verifier/ artifacts/ steps/<name>/{agent,verifier,artifacts}/
+//! ```
+//! * Identities follow from those of the run and its trials: the same run exports the same way.
+//! * What a run does not know is absent, not made up: tokens, models, versions of agents. What
+//!   Harbor's documents have no place for stands in `agent_result.metadata.rollout`.
+//! * Errors have the names of Harbor's exceptions, see [`errors`]. An error of the teardown is none
+//!   there: it stands in `exception.txt` only.
+//! * Figures in `stats` are over trials that say something: failures of the infrastructure are no
+//!   zeros.
+//! * Variables of agents and environments are left out: their values may be secrets.
+
+mod documents;
+mod errors;
+mod files;
+mod names;
+mod stats;
+
+#[cfg(test)]
+pub(super) use errors::exception_type;
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::ExportError;
+use super::output::parent;
+use super::source::{Source, Trial};
+use crate::events::files::durable::{sync_dir, sync_tree, write_json};
+use crate::events::files::{FileError, TreeError, content, error_text};
+use documents::Job;
+use stats::Stats;
+
+/// Writes the job's directory into `jobs`; its path.
+pub(super) async fn write(source: &mut Source, jobs: &Path) -> Result<PathBuf, ExportError> {
+    fs::create_dir_all(jobs).map_err(FileError::at("create", jobs))?;
+    let jobs = jobs.canonicalize().map_err(FileError::at("open", jobs))?;
+    let job = Job::new(source, &jobs);
+    let place = job.directory();
+    if place.symlink_metadata().is_ok() {
+        return Err(ExportError::Exists(place));
+    }
+    let staging = tempfile::Builder::new()
+        .prefix(".new-")
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .tempdir_in(&jobs)
+        .map_err(FileError::at("create a directory in", &jobs))?;
+    let at = staging.path().to_owned();
+    document(&at.join("config.json"), &job.config())?;
+    let mut stats = Stats::default();
+    let mut locks = Locks::create(at.join("lock.json"), &job)?;
+    for index in 0..source.len() {
+        let trial = source.trial(index).await?;
+        let name = names::free_trial_name(&trial.settlement.trial, &at);
+        write_trial(source, &job, &trial, &name, &at.join(&name)).await?;
+        locks.add(&job.lock(&trial))?;
+        stats.add(&trial, &name);
+    }
+    locks.finish()?;
+    document(&at.join("result.json"), &job.result(source, &stats))?;
+    text(&at.join("job.log"), &job.log(source))?;
+    move_to(staging, &place)?;
+    Ok(place)
+}
+
+async fn write_trial(
+    source: &Source,
+    job: &Job,
+    trial: &Trial,
+    name: &str,
+    at: &Path,
+) -> Result<(), ExportError> {
+    fs::create_dir(at).map_err(FileError::at("create", at))?;
+    let failed = |error: TreeError| ExportError::Trial {
+        trial: trial.settlement.trial.to_string(),
+        source: Box::new(error),
+    };
+    if let Some(record) = &trial.record {
+        let lost = content::write(&*source.store, record, at).await.map_err(failed)?;
+        if let Some(lost) = lost.into_iter().next() {
+            return Err(failed(lost));
+        }
+        files::arrange(at, record)?;
+    }
+    document(&at.join("config.json"), &job.trial_config(trial, name))?;
+    document(&at.join("lock.json"), &job.lock(trial))?;
+    let details = error_text::render(&trial.settlement, trial.record.as_ref());
+    document(&at.join("result.json"), &job.trial_result(trial, name, details.as_deref()))?;
+    text(&at.join("trial.log"), &documents::trial_log(trial))?;
+    if let Some(details) = details {
+        text(&at.join("exception.txt"), &details)?;
+    }
+    sync_tree(at)?;
+    Ok(())
+}
+
+/// Moves the finished directory to its place.
+fn move_to(staging: TempDir, place: &Path) -> Result<(), ExportError> {
+    sync_dir(staging.path())?;
+    let staging = staging.keep();
+    fs::rename(&staging, place).map_err(FileError::at("move a directory to", place))?;
+    sync_dir(parent(place))?;
+    Ok(())
+}
+
+/// Writes a document where none is that is worth more: an agent may have left a file of that name.
+fn document(path: &Path, value: &Value) -> Result<(), FileError> {
+    files::make_room(path)?;
+    File::create_new(path)
+        .and_then(|file| write_json(file, value))
+        .map_err(FileError::at("write", path))
+}
+
+fn text(path: &Path, text: &str) -> Result<(), FileError> {
+    files::make_room(path)?;
+    fs::write(path, text).map_err(FileError::at("write", path))
+}
+
+/// `lock.json` of the job, written trial by trial.
+struct Locks {
+    path: PathBuf,
+    file: BufWriter<File>,
+    begun: bool,
+}
+
+impl Locks {
+    fn create(path: PathBuf, job: &Job) -> Result<Self, FileError> {
+        let file = File::create_new(&path).map_err(FileError::at("create", &path))?;
+        let mut locks = Self { file: BufWriter::new(file), path, begun: false };
+        let head = job.lock_head().to_string();
+        // The list of trials is the last member of the object.
+        let open = head.strip_suffix('}').expect("an object");
+        locks.put(&format!("{open},\"trials\":["))?;
+        Ok(locks)
+    }
+
+    fn add(&mut self, lock: &Value) -> Result<(), FileError> {
+        let comma = if self.begun { "," } else { "" };
+        self.begun = true;
+        self.put(&format!("{comma}\n{lock}"))
+    }
+
+    fn finish(mut self) -> Result<(), FileError> {
+        self.put("]}\n")?;
+        self.file.flush().map_err(FileError::at("write", &self.path))?;
+        self.file.get_ref().sync_all().map_err(FileError::at("sync", &self.path))
+    }
+
+    fn put(&mut self, text: &str) -> Result<(), FileError> {
+        self.file.write_all(text.as_bytes()).map_err(FileError::at("write", &self.path))
+    }
+}

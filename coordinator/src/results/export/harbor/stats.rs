@@ -1,0 +1,240 @@
+//! Figures over all trials, gathered one by one.
+
+use std::collections::BTreeMap;
+
+use rollout_protocol::error::ErrorClass;
+use rollout_protocol::record::{Outcome, Settlement};
+use serde_json::{Map, Value, json};
+
+use super::documents::exception;
+use crate::results::export::source::Trial;
+use crate::results::metrics::{KeyRewards, MetricKind, Scored};
+
+/// The figures of a job.
+#[derive(Default)]
+pub(super) struct Stats {
+    trials: u64,
+    errored: u64,
+    cancelled: u64,
+    retries: u64,
+    evals: BTreeMap<String, Eval>,
+}
+
+/// The figures of an agent on a dataset.
+#[derive(Default)]
+struct Eval {
+    trials: u64,
+    verified: u64,
+    errored: u64,
+    keys: KeyRewards,
+    /// Trials by the text of their reward, by key.
+    rewards: BTreeMap<String, BTreeMap<String, Vec<String>>>,
+    exceptions: BTreeMap<String, Vec<String>>,
+    /// Trials and passed ones of each task.
+    tasks: BTreeMap<String, (u64, u64)>,
+    /// A reward other than 0 and 1, or more than one.
+    graded: bool,
+}
+
+impl Stats {
+    /// Takes in a trial.
+    pub(super) fn add(&mut self, trial: &Trial, name: &str) {
+        let settlement = &trial.settlement;
+        self.trials += 1;
+        self.retries += u64::from(Scored::of(settlement).retries);
+        self.cancelled += u64::from(settlement.verdict.outcome == Outcome::Cancelled);
+        let key = format!("{}__{}", settlement.trial.agent, settlement.trial.dataset);
+        let eval = self.evals.entry(key).or_default();
+        eval.trials += 1;
+        if settlement.verdict.outcome == Outcome::Completed {
+            eval.verified += 1;
+            for (key, number) in settlement.verdict.numbers() {
+                eval.keys.add(key, number);
+                let numbers = eval.rewards.entry(key.to_owned()).or_default();
+                numbers.entry(format!("{number:?}")).or_default().push(name.to_owned());
+            }
+        }
+        if let Some(exception) = exception(settlement) {
+            self.errored += 1;
+            eval.errored += 1;
+            eval.exceptions.entry(exception.to_owned()).or_default().push(name.to_owned());
+        }
+        eval.count(settlement);
+    }
+
+    /// `stats` of the job's result, of a plan of so many trials.
+    pub(super) fn document(&self, planned: u64, kinds: &[MetricKind]) -> Value {
+        let kinds = if kinds.is_empty() { &[MetricKind::Mean] } else { kinds };
+        let evals: Map<String, Value> =
+            self.evals.iter().map(|(key, eval)| (key.clone(), eval.document(kinds))).collect();
+        json!({
+            "n_completed_trials": self.trials,
+            "n_errored_trials": self.errored,
+            "n_running_trials": 0,
+            "n_pending_trials": planned.saturating_sub(self.trials),
+            "n_cancelled_trials": self.cancelled,
+            "n_retries": self.retries,
+            "evals": evals,
+            "n_input_tokens": null,
+            "n_cache_tokens": null,
+            "n_output_tokens": null,
+            "cost_usd": null,
+        })
+    }
+}
+
+impl Eval {
+    /// Counts a trial for pass@k, unless it says nothing about its agent.
+    fn count(&mut self, settlement: &Settlement) {
+        let verdict = &settlement.verdict;
+        let numbers: Vec<f64> = verdict.numbers().map(|(_, number)| number).collect();
+        let passed = match (verdict.outcome, &numbers[..]) {
+            (Outcome::Completed, [number]) if *number == 0.0 || *number == 1.0 => *number == 1.0,
+            (Outcome::Completed, _) => {
+                self.graded = true;
+                return;
+            }
+            (Outcome::Failed, _) => {
+                let infrastructure = |class| class == ErrorClass::Infrastructure;
+                if verdict.error.as_ref().is_none_or(|error| infrastructure(error.class)) {
+                    return;
+                }
+                false
+            }
+            (Outcome::Cancelled | Outcome::Unverified, _) => return,
+        };
+        let task = self.tasks.entry(settlement.trial.task.clone()).or_default();
+        task.0 += 1;
+        task.1 += u64::from(passed);
+    }
+
+    /// The metrics as Harbor computes them: over all trials, with 0 for a number that a trial does
+    /// not have, whatever the reason.
+    fn metrics(&self, kinds: &[MetricKind]) -> Vec<Value> {
+        let lone = self.keys.iter().count() <= 1;
+        let metrics = kinds.iter().map(|kind| {
+            if self.keys.iter().next().is_none() {
+                return json!({kind.as_str(): 0.0});
+            }
+            let values = self.keys.iter().map(|(key, rewards)| {
+                let name = if lone { kind.as_str() } else { key };
+                let missing = self.trials.saturating_sub(rewards.count());
+                (name.to_owned(), json!(kind.of(&rewards.with_zeros(missing))))
+            });
+            Value::Object(values.collect())
+        });
+        metrics.collect()
+    }
+
+    fn document(&self, kinds: &[MetricKind]) -> Value {
+        json!({
+            "n_trials": self.verified,
+            "n_errors": self.errored,
+            "metrics": self.metrics(kinds),
+            "pass_at_k": self.pass_at_k(),
+            "reward_stats": self.rewards,
+            "exception_stats": self.exceptions,
+        })
+    }
+
+    /// The share of tasks that at least one of k trials passes, estimated without bias, for the
+    /// powers of two and the multiples of five that every task has trials for.
+    fn pass_at_k(&self) -> BTreeMap<u64, f64> {
+        let least = self.tasks.values().map(|(trials, _)| *trials).min();
+        let Some(least) = least.filter(|_| !self.graded) else { return BTreeMap::new() };
+        (2..=least)
+            .filter(|k| k.is_power_of_two() || k % 5 == 0)
+            .map(|k| {
+                let passed = self.tasks.values().map(|(n, c)| pass_at_k(*n, *c, k));
+                (k, passed.sum::<f64>() / self.tasks.len() as f64)
+            })
+            .collect()
+    }
+}
+
+/// The chance that one of `k` of `n` trials, of which `c` passed, is one that passed.
+fn pass_at_k(n: u64, c: u64, k: u64) -> f64 {
+    if n - c < k {
+        return 1.0;
+    }
+    1.0 - (0..k).map(|i| (n - c - i) as f64 / (n - i) as f64).product::<f64>()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Harbor's computation, trial by trial.
+    fn harbors(
+        kind: MetricKind,
+        trials: &[Option<BTreeMap<String, f64>>],
+    ) -> BTreeMap<String, f64> {
+        let aggregate = |values: Vec<f64>| match kind {
+            MetricKind::Sum => values.iter().sum(),
+            MetricKind::Mean => values.iter().sum::<f64>() / values.len() as f64,
+            MetricKind::Min => values.into_iter().fold(f64::INFINITY, f64::min),
+            MetricKind::Max => values.into_iter().fold(f64::NEG_INFINITY, f64::max),
+        };
+        let of = |key: &str| {
+            let value = |trial: &Option<BTreeMap<String, f64>>| -> f64 {
+                trial.as_ref().and_then(|rewards| rewards.get(key).copied()).unwrap_or(0.0)
+            };
+            aggregate(trials.iter().map(value).collect())
+        };
+        let mut keys: Vec<&String> = trials.iter().flatten().flat_map(BTreeMap::keys).collect();
+        keys.sort();
+        keys.dedup();
+        match &keys[..] {
+            [] => BTreeMap::from([(kind.to_string(), 0.0)]),
+            [key] => BTreeMap::from([(kind.to_string(), of(key))]),
+            keys => keys.iter().map(|key| ((*key).clone(), of(key))).collect(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn metrics_are_those_that_harbor_computes(
+            trials in prop::collection::vec(
+                prop::option::of(prop::collection::btree_map("[ab]", -3i8..3, 1..3)), 1..9),
+        ) {
+            let number = |(key, number): (String, i8)| (key, f64::from(number));
+            let trials: Vec<Option<BTreeMap<String, f64>>> = trials
+                .into_iter()
+                .map(|trial| trial.map(|rewards| rewards.into_iter().map(number).collect()))
+                .collect();
+            let mut eval = Eval::default();
+            for trial in &trials {
+                eval.trials += 1;
+                for (key, number) in trial.iter().flatten() {
+                    eval.keys.add(key, *number);
+                }
+            }
+            for kind in MetricKind::ALL {
+                let expected = harbors(*kind, &trials);
+                let found = eval.metrics(&[*kind]);
+                let found: BTreeMap<String, f64> =
+                    serde_json::from_value(found[0].clone()).expect("numbers");
+                prop_assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+                for (key, expected) in &expected {
+                    prop_assert!((found[key] - expected).abs() < 1e-12, "{} {}", kind, key);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_estimate_is_that_of_drawing_without_putting_back() {
+        assert_eq!(pass_at_k(4, 0, 2), 0.0);
+        assert_eq!(pass_at_k(4, 3, 2), 1.0);
+        assert!((pass_at_k(4, 1, 2) - 0.5).abs() < 1e-12);
+        assert!((pass_at_k(5, 2, 2) - 0.7).abs() < 1e-12);
+        let tasks = BTreeMap::from([("a".to_owned(), (10, 10)), ("b".to_owned(), (12, 0))]);
+        let eval = Eval { tasks, ..Eval::default() };
+        let keys: Vec<u64> = eval.pass_at_k().into_keys().collect();
+        assert_eq!(keys, [2, 4, 5, 8, 10]);
+        assert_eq!(eval.pass_at_k()[&10], 0.5);
+        assert!(Eval { graded: true, ..eval }.pass_at_k().is_empty());
+    }
+}

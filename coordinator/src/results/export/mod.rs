@@ -1,0 +1,172 @@
+//! `rollout export`: the results of a run in the forms of other tools. Everything comes from the
+//! run's records and its blob store, so it does not matter which files the run itself left.
+//!
+//! * Trials come in the plan's order, one at a time: what is kept of each is a place in a file.
+//! * An output appears whole or not at all.
+//! * Text that agents and tasks wrote is made harmless where the form has rules of its own: cells of
+//!   CSV are no formulas.
+//!
+//! An export is the only thing its process does, so it reads and writes files where it stands.
+
+mod columns;
+mod csv;
+mod harbor;
+mod json_lines;
+mod output;
+#[cfg(feature = "parquet")]
+mod parquet;
+mod source;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rollout_worker::store::BlobStore;
+
+use crate::engine::RunError;
+use crate::events::files::{FileError, TreeError};
+use crate::plan::PlanError;
+use output::Output;
+use source::Source;
+
+/// The form of an export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// A directory as Harbor's jobs leave it, for its viewer and its tools.
+    Harbor,
+    /// An object per trial, a line each.
+    Jsonl,
+    /// A line per trial, for spreadsheets.
+    Csv,
+    /// A row per trial, for data frames.
+    #[cfg(feature = "parquet")]
+    Parquet,
+}
+
+impl Format {
+    /// Whether the form is text that can go to standard output.
+    pub const fn is_text(self) -> bool {
+        matches!(self, Self::Jsonl | Self::Csv)
+    }
+}
+
+/// What to export.
+#[derive(Debug)]
+pub struct Request {
+    /// The run's directory.
+    pub run_dir: PathBuf,
+    /// Its blob store.
+    pub store: Arc<dyn BlobStore>,
+    /// The form.
+    pub format: Format,
+    /// The file to write or, for Harbor, the directory of jobs to write a job's directory into.
+    /// Standard output when absent, which only text may go to.
+    pub out: Option<PathBuf>,
+}
+
+/// What was exported.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Exported {
+    /// The file or directory; none when it went to standard output.
+    pub path: Option<PathBuf>,
+    /// Trials in it.
+    pub trials: u64,
+    /// Settled trials that are not in it, because the run's records are not written to their end.
+    pub behind: u64,
+    /// Trials in the records that the plan has no more.
+    pub unplanned: u64,
+    /// Whether there are more keys of rewards than columns for them.
+    pub keys_left_out: bool,
+}
+
+/// Why a run could not be exported.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The directory is none of a run.
+    #[error("{} is no run: it has no {what}", path.display())]
+    NoRun {
+        /// The directory.
+        path: PathBuf,
+        /// What a run has.
+        what: &'static str,
+    },
+    /// The manifest cannot be read.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// A file operation failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A document of the run is not what it should be.
+    #[error("{} cannot be understood", path.display())]
+    Document {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The plan is damaged or of a newer format.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A trial's record or files cannot be read or written.
+    #[error("cannot export {trial}")]
+    Trial {
+        /// The trial.
+        trial: String,
+        /// Why.
+        #[source]
+        source: Box<TreeError>,
+    },
+    /// There is something where the export is to go.
+    #[error("{} exists already", .0.display())]
+    Exists(PathBuf),
+    /// The form needs a place.
+    #[error("this form cannot go to standard output")]
+    NeedsPlace,
+    /// The rows cannot be written.
+    #[cfg(feature = "parquet")]
+    #[error("cannot write the rows")]
+    Parquet(#[from] ::parquet::errors::ParquetError),
+}
+
+/// Exports a run.
+///
+/// # Errors
+/// [`ExportError`]; nothing is at the place of the output then that was not there before.
+pub async fn export(request: &Request) -> Result<Exported, ExportError> {
+    let mut source = Source::open(&request.run_dir, Arc::clone(&request.store))?;
+    let path = match request.format {
+        Format::Harbor => {
+            let jobs = request.out.as_deref().ok_or(ExportError::NeedsPlace)?;
+            Some(harbor::write(&mut source, jobs).await?)
+        }
+        format => write_rows(&mut source, format, request.out.clone()).await?,
+    };
+    Ok(Exported {
+        path,
+        trials: source.len(),
+        behind: source.behind(),
+        unplanned: source.unplanned(),
+        keys_left_out: request.format == Format::Csv && source.keys_left_out(),
+    })
+}
+
+async fn write_rows(
+    source: &mut Source,
+    format: Format,
+    out: Option<PathBuf>,
+) -> Result<Option<PathBuf>, ExportError> {
+    if out.is_none() && !format.is_text() {
+        return Err(ExportError::NeedsPlace);
+    }
+    let mut output = Output::open(out)?;
+    match format {
+        Format::Jsonl => json_lines::write(source, &mut output).await?,
+        Format::Csv => csv::write(source, &mut output).await?,
+        #[cfg(feature = "parquet")]
+        Format::Parquet => parquet::write(source, &mut output).await?,
+        Format::Harbor => unreachable!("it has no rows"),
+    }
+    output.finish()
+}

@@ -1,0 +1,110 @@
+//! Where rows go: a file that appears whole, or standard output.
+
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use super::ExportError;
+use crate::events::files::FileError;
+use crate::events::files::durable::{readable_by_all, sync_dir};
+
+/// Bytes gathered before they are written.
+const BUFFER_BYTES: usize = 64 * 1024;
+
+/// An output being written.
+pub(super) struct Output {
+    to: BufWriter<To>,
+    /// Nobody reads any more, which is a reader's right.
+    closed: bool,
+}
+
+enum To {
+    Stdout(io::Stdout),
+    File { path: PathBuf, file: NamedTempFile },
+}
+
+impl Output {
+    /// Opens a new file beside its place, or standard output. A former file of that name is
+    /// replaced when the new one is whole.
+    pub(super) fn open(path: Option<PathBuf>) -> Result<Self, ExportError> {
+        let to = match path {
+            None => To::Stdout(io::stdout()),
+            Some(path) if path.is_dir() => return Err(ExportError::Exists(path)),
+            Some(path) => {
+                let parent = parent(&path);
+                let file = tempfile::Builder::new()
+                    .prefix(".new-")
+                    .tempfile_in(parent)
+                    .map_err(FileError::at("create a file in", parent))?;
+                To::File { path, file }
+            }
+        };
+        Ok(Self { to: BufWriter::with_capacity(BUFFER_BYTES, to), closed: false })
+    }
+
+    /// Writes bytes.
+    pub(super) fn put(&mut self, bytes: &[u8]) -> Result<(), ExportError> {
+        let written = if self.closed { Ok(()) } else { self.to.write_all(bytes) };
+        self.check(written)
+    }
+
+    /// Makes the output whole; its path.
+    pub(super) fn finish(mut self) -> Result<Option<PathBuf>, ExportError> {
+        let flushed = if self.closed { Ok(()) } else { self.to.flush() };
+        self.check(flushed)?;
+        let (to, _nothing_left) = self.to.into_parts();
+        let To::File { path, file } = to else { return Ok(None) };
+        (readable_by_all(file.as_file()).and_then(|()| file.as_file().sync_all()))
+            .map_err(FileError::at("write", &path))?;
+        file.persist(&path)
+            .map_err(|error| error.error)
+            .map_err(FileError::at("replace", &path))?;
+        sync_dir(parent(&path))?;
+        Ok(Some(path))
+    }
+
+    /// The writer itself, for encoders that need one.
+    #[cfg(feature = "parquet")]
+    pub(super) fn writer(&mut self) -> &mut (impl Write + Send) {
+        &mut self.to
+    }
+
+    fn check(&mut self, written: io::Result<()>) -> Result<(), ExportError> {
+        match written {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.closed = true;
+                Ok(())
+            }
+            Err(error) => {
+                let path = match self.to.get_ref() {
+                    To::Stdout(_) => Path::new("standard output"),
+                    To::File { path, .. } => path,
+                };
+                Err(FileError::at("write to", path)(error).into())
+            }
+        }
+    }
+}
+
+impl Write for To {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Stdout(out) => out.write(bytes),
+            Self::File { file, .. } => file.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Stdout(out) => out.flush(),
+            Self::File { file, .. } => file.flush(),
+        }
+    }
+}
+
+/// The directory of a file.
+pub(super) fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}

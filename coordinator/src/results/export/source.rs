@@ -1,0 +1,193 @@
+//! A run as an export reads it: manifest, plan, configuration, and its settled trials one by one.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rollout_protocol::record::{Settlement, TrialRecord};
+use rollout_worker::store::BlobStore;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::ExportError;
+use crate::engine::Manifest;
+use crate::engine::journal::Layout;
+use crate::events::files::{FileError, content};
+use crate::plan::{JobPlan, PlanDocument, PlannedTask};
+
+/// Keys of rewards that are remembered, for forms that have a column for each.
+const KEYS: usize = 256;
+
+/// A run that is exported.
+#[derive(Debug)]
+pub(super) struct Source {
+    /// The header of the run's state.
+    pub(super) manifest: Manifest,
+    /// The plan.
+    pub(super) plan: JobPlan,
+    /// `config.json`; nothing when it is missing.
+    pub(super) config: Value,
+    /// Where records and files are read from.
+    pub(super) store: Arc<dyn BlobStore>,
+    files: Vec<(PathBuf, BufReader<File>)>,
+    places: Vec<Place>,
+    keys: BTreeSet<String>,
+    keys_left_out: bool,
+    unplanned: u64,
+}
+
+/// Where a settled trial stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    ordinal: u64,
+    file: u32,
+    offset: u64,
+}
+
+/// A settled trial.
+#[derive(Debug)]
+pub(super) struct Trial {
+    /// Its terminal record.
+    pub(super) settlement: Settlement,
+    /// The record of the execution that settled it, when there is one.
+    pub(super) record: Option<TrialRecord>,
+    /// Its task.
+    pub(super) task: PlannedTask,
+}
+
+impl Source {
+    /// Reads a run directory and where its trials stand.
+    pub(super) fn open(run_dir: &Path, store: Arc<dyn BlobStore>) -> Result<Self, ExportError> {
+        let layout = Layout::new(run_dir);
+        let no = |what| ExportError::NoRun { path: run_dir.to_owned(), what };
+        let manifest = Manifest::read(&layout)?.ok_or(no("manifest.json"))?;
+        let plan: PlanDocument = document(&layout.plan())?.ok_or(no("plan.json"))?;
+        let plan = JobPlan::try_from(plan)?;
+        let config = document(&layout.config())?.unwrap_or_default();
+        let mut source = Self {
+            manifest,
+            plan,
+            config,
+            store,
+            files: Vec::new(),
+            places: Vec::new(),
+            keys: BTreeSet::new(),
+            keys_left_out: false,
+            unplanned: 0,
+        };
+        for number in 1.. {
+            let path = layout.record_file(number);
+            if !path.exists() {
+                break;
+            }
+            source.survey(path)?;
+        }
+        source.places.sort_unstable();
+        // Of two records of a trial the later one counts.
+        source.places.reverse();
+        source.places.dedup_by_key(|place| place.ordinal);
+        source.places.reverse();
+        Ok(source)
+    }
+
+    /// Notes where the trials of a file of records stand.
+    fn survey(&mut self, path: PathBuf) -> Result<(), ExportError> {
+        let file = File::open(&path).map_err(FileError::at("open", &path))?;
+        let mut reader = BufReader::new(file);
+        let number = u32::try_from(self.files.len()).expect("few files");
+        let (mut offset, mut line) = (0, Vec::new());
+        while let Some(settlement) = next_line(&mut reader, &path, &mut line)? {
+            match self.plan.ordinal(&settlement.trial) {
+                Some(ordinal) => self.places.push(Place { ordinal, file: number, offset }),
+                None => self.unplanned += 1,
+            }
+            for key in settlement.verdict.rewards.into_keys() {
+                if self.keys.len() < KEYS || self.keys.contains(&key) {
+                    self.keys.insert(key);
+                } else {
+                    self.keys_left_out = true;
+                }
+            }
+            offset += line.len() as u64;
+        }
+        self.files.push((path, reader));
+        Ok(())
+    }
+
+    /// Number of trials.
+    pub(super) fn len(&self) -> u64 {
+        self.places.len() as u64
+    }
+
+    /// Settled trials whose records are not there yet.
+    pub(super) fn behind(&self) -> u64 {
+        self.manifest.settled.saturating_sub(self.len() + self.unplanned)
+    }
+
+    /// Trials in the records that the plan does not have.
+    pub(super) fn unplanned(&self) -> u64 {
+        self.unplanned
+    }
+
+    /// Keys of verifiers that give several numbers, ascending.
+    pub(super) fn keys(&self) -> Vec<String> {
+        self.keys.iter().cloned().collect()
+    }
+
+    /// Whether there are more keys than [`keys`](Self::keys) has.
+    pub(super) fn keys_left_out(&self) -> bool {
+        self.keys_left_out
+    }
+
+    /// The trial at an index, in the plan's order.
+    pub(super) async fn trial(&mut self, index: u64) -> Result<Trial, ExportError> {
+        let place = self.places[usize::try_from(index).expect("an index of a list")];
+        let (path, reader) = &mut self.files[place.file as usize];
+        reader.seek(SeekFrom::Start(place.offset)).map_err(FileError::at("read", path))?;
+        let settlement = next_line(reader, path, &mut Vec::new())?
+            .ok_or_else(|| FileError::at("read", path)(std::io::ErrorKind::UnexpectedEof.into()))?;
+        let blob = settlement.by.as_ref().and_then(|by| by.record.as_ref());
+        let record = match blob {
+            None => None,
+            Some(blob) => {
+                let record = content::record(&*self.store, blob, &settlement).await;
+                Some(record.map_err(|source| ExportError::Trial {
+                    trial: settlement.trial.to_string(),
+                    source: Box::new(source),
+                })?)
+            }
+        };
+        let planned = self.plan.trial(place.ordinal).expect("it was found in the plan");
+        let task = self.plan.tasks()[planned.task].clone();
+        Ok(Trial { settlement, record, task })
+    }
+}
+
+/// The settlement in the next line, and the line; nothing at the end.
+fn next_line(
+    reader: &mut BufReader<File>,
+    path: &Path,
+    line: &mut Vec<u8>,
+) -> Result<Option<Settlement>, ExportError> {
+    line.clear();
+    reader.read_until(b'\n', line).map_err(FileError::at("read", path))?;
+    if line.is_empty() {
+        return Ok(None);
+    }
+    let understood = serde_json::from_slice(line);
+    understood.map(Some).map_err(|source| ExportError::Document { path: path.to_owned(), source })
+}
+
+/// A JSON document of the run directory; nothing when it is missing.
+fn document<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ExportError> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(FileError::at("read", path)(error).into()),
+    };
+    serde_json::from_slice(&bytes)
+        .map(Some)
+        .map_err(|source| ExportError::Document { path: path.to_owned(), source })
+}

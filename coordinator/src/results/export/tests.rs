@@ -1,0 +1,532 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::digest::Digest;
+use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
+use rollout_protocol::record::{
+    ArtifactKind, ArtifactRecord, ArtifactStatus, Durations, EnvironmentRecord, Execution,
+    ExecutionEnd, LimitsHeld, LogsRecord, LostReason, Outcome, Output, Rewards, Settlement,
+    StepRecord, TrialRecord, Verdict,
+};
+use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
+use rollout_protocol::spec::environment::{
+    DockerSettings, EnvironmentSpec, PreservePolicy, ProviderSpec, Rates,
+};
+use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
+use rollout_protocol::spec::trial::TrialName;
+use rollout_protocol::version::RUN_FORMAT;
+use rollout_worker::archive::{self, Keep, Limits};
+use rollout_worker::store::{BlobStore, MemoryStore};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::config::About;
+use crate::events::testing::{self, at, record};
+use crate::plan::{JobPlan, PlanDocument, PlannedTask};
+
+const AGENTS: [&str; 2] = ["oracle", "=cmd"];
+const TASKS: [&str; 2] = ["a,b", "two"];
+
+/// Facts of the file of the first task; the other has none.
+fn about(task: &str) -> About {
+    if task != TASKS[0] {
+        return About::default();
+    }
+    let said = json!({
+        "name": "org/first", "source": "somewhere", "metadata": {"difficulty": "hard"},
+    });
+    serde_json::from_value(said).expect("facts")
+}
+
+/// A run directory of two agents, two tasks and two attempts.
+struct Run {
+    dir: tempfile::TempDir,
+    store: Arc<MemoryStore>,
+    lines: Vec<u8>,
+    settled: u64,
+    /// Digests of the records, which change whenever records have more to say.
+    records: Vec<Digest>,
+}
+
+impl Run {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let agent = |name: &str| AgentSpec {
+            name: name.into(),
+            kind: AgentKind::Oracle,
+            env: [].into(),
+            limits: AgentLimits::default(),
+        };
+        let task = |name: &str| PlannedTask {
+            dataset: "data".into(),
+            name: name.into(),
+            spec: Digest::of(b"spec"),
+            git_commit_id: None,
+            files: Digest::of(name.as_bytes()),
+            rules: Digest::of(b"rules"),
+            class: serde_json::from_value(json!("small")).unwrap_or_default(),
+            resources: Default::default(),
+            variables: [].into(),
+            format: None,
+            about: about(name),
+        };
+        let settings = TrialSettings {
+            instruction_path: "/instruction.md".into(),
+            environment: EnvironmentSpec {
+                provider: ProviderSpec::Docker(DockerSettings::default()),
+                force_build: false,
+                preserve_env: PreservePolicy::Never,
+                rates: Rates::default(),
+            },
+            verifier: VerifierSettings::default(),
+            artifacts: Vec::new(),
+        };
+        let agents = AGENTS.map(agent).to_vec();
+        let plan = JobPlan::new(settings, agents, TASKS.map(task).to_vec(), 2).expect("a plan");
+        let write = |name: &str, value: Value| {
+            fs::write(dir.path().join(name), value.to_string()).expect("written");
+        };
+        write("plan.json", json!(PlanDocument::from(&plan)));
+        write(
+            "config.json",
+            json!({"n_concurrent_trials": 3, "metrics": [{"type": "max"}],
+                "retry": {"max_attempts": 3, "initial_delay_ms": 500},
+                "datasets": [{"path": "somewhere/data"}]}),
+        );
+        fs::create_dir(dir.path().join("records")).expect("a directory");
+        Self {
+            dir,
+            store: Arc::new(MemoryStore::default()),
+            lines: Vec::new(),
+            settled: 0,
+            records: Vec::new(),
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().to_owned()
+    }
+
+    /// Settles a trial with a record.
+    async fn settle(&mut self, mut settlement: Settlement, record: Option<TrialRecord>) {
+        if let Some(record) = record {
+            let bytes = serde_json::to_vec(&record).expect("serializable").into();
+            let blob = self.store.put_bytes(bytes, MediaType::Json).await.expect("stored");
+            self.records.push(blob.digest);
+            settlement.by.as_mut().expect("an execution").record = Some(blob);
+        }
+        serde_json::to_writer(&mut self.lines, &settlement).expect("serializable");
+        self.lines.push(b'\n');
+        self.settled += 1;
+    }
+
+    fn close(&self) {
+        let manifest = json!({
+            "format": RUN_FORMAT, "run": testing::run(), "job": "a job",
+            "created_at": at(0), "updated_at": at(99), "plan": Digest::of(b"plan"), "epoch": 1,
+            "state": "completed", "total": 8, "settled": self.settled, "in_flight": 0,
+            "journal": {"epoch": 1, "durable_bytes": 0}, "sealed": [],
+        });
+        fs::write(self.path().join("manifest.json"), manifest.to_string()).expect("written");
+        fs::write(self.path().join("records/000001.jsonl"), &self.lines).expect("written");
+    }
+
+    async fn export(&self, format: Format, out: &Path) -> Result<Exported, ExportError> {
+        let store: Arc<dyn BlobStore> = self.store.clone();
+        let (run_dir, out) = (self.path(), Some(out.to_owned()));
+        export(&Request { run_dir, store, format, out }).await
+    }
+
+    /// An archive of one file in the store.
+    async fn archive(&self, path: &str, text: &str) -> BlobRef {
+        let source = tempfile::tempdir().expect("a directory");
+        let file = source.path().join(path);
+        fs::create_dir_all(file.parent().expect("below")).expect("a directory");
+        fs::write(file, text).expect("written");
+        let tar = tempfile::NamedTempFile::new().expect("a file").into_temp_path();
+        fs::remove_file(&tar).expect("removed");
+        archive::pack(source.path(), &tar, Limits::LOGS, &|_, _| Keep::Yes).expect("packed");
+        let bytes = fs::read(&tar).expect("read").into();
+        self.store.put_bytes(bytes, MediaType::Tar).await.expect("stored")
+    }
+}
+
+fn name(agent: usize, task: usize, attempt: u32) -> TrialName {
+    testing::trial(AGENTS[agent], TASKS[task], attempt)
+}
+
+fn settlement(trial: TrialName, verdict: Verdict) -> Settlement {
+    testing::settlement(trial, 1, verdict)
+}
+
+fn error(kind: ErrorType, class: ErrorClass, message: &str) -> TrialError {
+    TrialError::new(kind, ErrorCode::TIMED_OUT, class, RetryClass::Permanent, message)
+}
+
+/// Four of eight trials, settled in another order than the plan's.
+async fn run() -> Run {
+    let mut run = Run::new();
+    let late = error(ErrorType::AgentExecutionTimeout, ErrorClass::Agent, "=late\nby far, \"far\"");
+    let numbers = Rewards::from([("=a".to_owned(), 1.0), ("b".to_owned(), -0.25)]);
+    let several =
+        Verdict { reward: None, rewards: numbers, error: Some(late), ..Verdict::completed(0.0) };
+    let mut settled = settlement(name(1, 0, 2), several);
+    let lost = ExecutionEnd::Lost { reason: LostReason::WorkerDied, phase: None, cost: 0.5 };
+    let former = Execution { end: lost, ..settled.by.clone().expect("an execution") };
+    settled.superseded.push(former);
+    let recorded = record(&settled);
+    run.settle(settled, Some(recorded)).await;
+    let passed = settlement(name(0, 0, 1), Verdict::completed(1.0));
+    let recorded = record(&passed);
+    run.settle(passed, Some(recorded)).await;
+    let broken = error(ErrorType::EnvironmentStartFailed, ErrorClass::Infrastructure, "no");
+    run.settle(settlement(name(0, 1, 2), Verdict::failed(broken)), None).await;
+    let never_ran = Settlement { by: None, ..settlement(name(1, 1, 1), Verdict::cancelled(0.0)) };
+    run.settle(never_ran, None).await;
+    run.close();
+    run
+}
+
+#[tokio::test]
+async fn rows_are_as_they_always_were() {
+    let run = run().await;
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/export/golden");
+    for (format, file) in [(Format::Jsonl, "rows.jsonl"), (Format::Csv, "rows.csv")] {
+        let out = run.path().join(file);
+        let exported = run.export(format, &out).await.expect("exported");
+        let expected = Exported {
+            path: Some(out.clone()),
+            trials: 4,
+            behind: 0,
+            unplanned: 0,
+            keys_left_out: false,
+        };
+        assert_eq!(exported, expected);
+        let mut text = fs::read_to_string(out).expect("written");
+        for digest in &run.records {
+            text = text.replace(&digest.to_string(), "<record>");
+        }
+        let known = fs::read_to_string(golden.join(file)).expect("a golden file");
+        assert_eq!(text, known, "{file} is now\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_in_the_records_is_told() {
+    let mut run = run().await;
+    let gone = TrialName { attempt: 3, ..name(0, 0, 1) };
+    run.settle(settlement(gone, Verdict::completed(1.0)), None).await;
+    // A trial that was settled again under another definition.
+    run.settle(settlement(name(0, 0, 1), Verdict::completed(0.5)), None).await;
+    run.settled += 2;
+    run.close();
+    let out = run.path().join("out");
+    let exported = run.export(Format::Jsonl, &out).await.expect("exported");
+    assert_eq!((exported.trials, exported.unplanned, exported.behind), (4, 1, 3));
+    let text = fs::read_to_string(&out).expect("written");
+    let first: Value = serde_json::from_str(text.lines().next().expect("a line")).expect("JSON");
+    assert_eq!(first["reward"], 0.5);
+}
+
+#[tokio::test]
+async fn what_is_no_run_or_in_the_way_is_refused() {
+    let run = run().await;
+    let out = run.path().join("jobs");
+    run.export(Format::Harbor, &out).await.expect("exported");
+    let again = run.export(Format::Harbor, &out).await;
+    assert!(matches!(again, Err(ExportError::Exists(_))), "{again:?}");
+    let names: Vec<_> = fs::read_dir(&out).expect("a directory").collect();
+    assert_eq!(names.len(), 1, "{names:?}");
+    fs::remove_file(run.path().join("manifest.json")).expect("removed");
+    let none = run.export(Format::Csv, &run.path().join("x.csv")).await;
+    assert!(matches!(none, Err(ExportError::NoRun { .. })), "{none:?}");
+    assert!(!run.path().join("x.csv").exists());
+}
+
+#[cfg(feature = "parquet")]
+#[tokio::test]
+async fn parquet_has_the_same_rows() {
+    use ::parquet::file::reader::{FileReader as _, SerializedFileReader};
+    use ::parquet::record::Field;
+    let run = run().await;
+    let out = run.path().join("rows.parquet");
+    run.export(Format::Parquet, &out).await.expect("exported");
+    let reader = SerializedFileReader::new(fs::File::open(out).expect("a file")).expect("Parquet");
+    let value = |field: &Field| match field {
+        Field::Null => Value::Null,
+        Field::Str(text) => json!(text),
+        Field::Long(number) | Field::TimestampMicros(number) => json!(number),
+        Field::Double(number) => json!(number),
+        other => panic!("an unexpected field {other:?}"),
+    };
+    let rows: Vec<Value> = (reader.get_row_iter(None).expect("rows"))
+        .map(|row| {
+            let row = row.expect("a row");
+            row.get_column_iter().map(|(name, field)| (name.clone(), value(field))).collect()
+        })
+        .collect();
+    assert_eq!(rows.len(), 4);
+    let lines = run.path().join("rows.jsonl");
+    run.export(Format::Jsonl, &lines).await.expect("exported");
+    let text = fs::read_to_string(lines).expect("written");
+    for (row, line) in rows.iter().zip(text.lines()) {
+        let line: Value = serde_json::from_str(line).expect("JSON");
+        for column in columns::COLUMNS {
+            let (got, expected) = (&row[column.name], &line[column.name]);
+            match column.kind {
+                columns::Kind::Time => assert_eq!(got.is_null(), expected.is_null()),
+                columns::Kind::Json => {
+                    assert_eq!(got.as_str().map(str::to_owned), text_of(expected));
+                }
+                _ => assert_eq!(got, expected, "{}", column.name),
+            }
+        }
+    }
+}
+
+#[cfg(feature = "parquet")]
+fn text_of(value: &Value) -> Option<String> {
+    (!value.is_null()).then(|| value.to_string())
+}
+
+/// A record with logs, captured output, an artifact and a step.
+async fn with_files(run: &Run, settled: &Settlement) -> TrialRecord {
+    let text = run.store.put_bytes(b"text"[..].into(), MediaType::Text).await.expect("stored");
+    let output = |path: &str| Output {
+        path: path.into(),
+        blob: text.clone(),
+        total_bytes: 4,
+        truncated: false,
+    };
+    let artifact = ArtifactRecord {
+        source: "/out".into(),
+        path: "artifacts/out".into(),
+        service: None,
+        status: ArtifactStatus::Ok,
+        kind: Some(ArtifactKind::Directory),
+        archive: Some(run.archive("x", "kept").await),
+        error: None,
+    };
+    let archive = run.archive("agent/trajectory.json", "{}").await;
+    let step = StepRecord {
+        name: "one".into(),
+        reward: Some(0.5),
+        rewards: Rewards::new(),
+        error: None,
+        agent_execution_started_at: Some(at(1)),
+        agent_execution_ended_at: Some(at(2)),
+        verifier_started_at: None,
+        verifier_ended_at: None,
+        logs: None,
+    };
+    TrialRecord {
+        outputs: ["setup/stdout.txt", "logs/verifier/stdout.txt", "steps/one/command/stdout.txt"]
+            .map(output)
+            .to_vec(),
+        logs: Some(LogsRecord { archive, entries: 1, skipped: 0, truncated: false }),
+        artifacts: vec![artifact],
+        steps: vec![step],
+        ..record(settled)
+    }
+}
+
+#[tokio::test]
+async fn harbors_directory_has_everything_in_its_places() {
+    let mut run = run().await;
+    let settled = settlement(name(0, 1, 1), Verdict::completed(0.5));
+    let recorded = with_files(&run, &settled).await;
+    run.settle(settled, Some(recorded)).await;
+    run.close();
+    let jobs = run.path().join("jobs");
+    let exported = run.export(Format::Harbor, &jobs).await.expect("exported");
+    let job = jobs.canonicalize().expect("a directory").join("a job");
+    assert_eq!(exported.path.as_deref(), Some(&*job));
+    let read = |path: PathBuf| -> Value {
+        serde_json::from_slice(&fs::read(path).expect("a file")).expect("JSON")
+    };
+    let lock = read(job.join("lock.json"));
+    assert_eq!(lock["trials"].as_array().map(Vec::len), Some(5));
+    assert_eq!(lock["retry"]["max_retries"], 2);
+    let stats = &read(job.join("result.json"))["stats"];
+    let figures = ["n_completed_trials", "n_errored_trials", "n_pending_trials"];
+    assert_eq!(figures.map(|figure| stats[figure].as_u64()), [Some(5), Some(3), Some(3)]);
+    assert_eq!(stats["n_cancelled_trials"], 1);
+    assert_eq!(stats["evals"]["oracle__data"]["metrics"], json!([{"max": 1.0}]));
+    // A trial without rewards counts as 0.
+    assert_eq!(stats["evals"]["=cmd__data"]["metrics"], json!([{"=a": 1.0, "b": 0.0}]));
+    assert_eq!(stats["evals"]["oracle__data"]["n_trials"], 2);
+    let mut trials: Vec<Value> = Vec::new();
+    for entry in fs::read_dir(&job).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            trials.push(read(path.join("result.json")));
+        }
+    }
+    let exception = |trial: &Value| trial["exception_info"]["exception_type"].clone();
+    let mut seen: Vec<String> = trials.iter().map(|trial| exception(trial).to_string()).collect();
+    seen.sort();
+    assert_eq!(
+        seen,
+        ["\"AgentTimeoutError\"", "\"CancelledError\"", "\"RuntimeError\"", "null", "null"]
+    );
+    let stepped = trials.iter().find(|trial| !trial["step_results"].is_null()).expect("one");
+    assert_eq!(stepped["step_results"][0]["verifier_result"]["rewards"], json!({"reward": 0.5}));
+    assert_eq!(stepped["task_id"]["path"], "somewhere/data/two");
+    let dir = job.join(stepped["trial_name"].as_str().expect("a name"));
+    for (path, text) in [
+        ("agent/trajectory.json", "{}"),
+        ("agent/setup/stdout.txt", "text"),
+        ("verifier/test-stdout.txt", "text"),
+        ("steps/one/agent/command/stdout.txt", "text"),
+        ("artifacts/out/x", "kept"),
+    ] {
+        assert_eq!(fs::read_to_string(dir.join(path)).expect(path), text);
+    }
+    assert!(dir.join("artifacts/manifest.json").exists());
+}
+
+#[test]
+fn every_error_but_that_of_a_teardown_is_an_exception() {
+    for kind in ErrorType::ALL {
+        let none = *kind == ErrorType::EnvironmentTeardownFailed;
+        assert_eq!(harbor::exception_type(*kind).is_none(), none, "{kind}");
+    }
+}
+
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof!["[ -~]{0,20}", any::<String>()]
+}
+
+fn number() -> impl Strategy<Value = f64> {
+    prop_oneof![Just(0.0), Just(1.0), any::<f64>().prop_filter("finite", |n| n.is_finite())]
+}
+
+fn verdict() -> impl Strategy<Value = Verdict> {
+    let kinds = prop::sample::select(ErrorType::ALL);
+    let classes = prop::sample::select(vec![ErrorClass::Infrastructure, ErrorClass::Task]);
+    let failed = (kinds, classes, text()).prop_map(|(k, class, text)| error(k, class, &text));
+    let rewards = prop::collection::btree_map(text(), number(), 0..4);
+    let outcome =
+        prop::sample::select(vec![Outcome::Completed, Outcome::Failed, Outcome::Cancelled]);
+    let (reward, steps) = (prop::option::of(number()), prop::collection::vec(text(), 0..2));
+    (outcome, reward, rewards, 0.0..9.0, prop::option::of(failed), steps).prop_map(
+        |(outcome, reward, rewards, cost, error, unverified_steps)| {
+            let completed = outcome == Outcome::Completed;
+            let rewards = if completed { rewards } else { Rewards::new() };
+            let unverified_steps = if completed { unverified_steps } else { Vec::new() };
+            let reward = reward.filter(|_| completed);
+            Verdict { outcome, reward, rewards, cost, error, unverified_steps }
+        },
+    )
+}
+
+/// Any record without files in the store.
+fn any_record() -> impl Strategy<Value = (Verdict, TrialRecord)> {
+    let step = ("[a-z]{1,8}", prop::option::of(number()), prop::option::of(0..99i64)).prop_map(
+        |(name, reward, second)| StepRecord {
+            name,
+            reward,
+            rewards: Rewards::new(),
+            error: second.map(|_| error(ErrorType::VerifierTimeout, ErrorClass::Verifier, "x")),
+            agent_execution_started_at: second.map(at),
+            agent_execution_ended_at: None,
+            verifier_started_at: None,
+            verifier_ended_at: second.map(at),
+            logs: None,
+        },
+    );
+    let artifact = ("(/[a-z.]{1,6}){1,3}", any::<bool>()).prop_map(|(source, skipped)| {
+        let status = if skipped { ArtifactStatus::Skipped } else { ArtifactStatus::Failed };
+        let path = format!("artifacts/kept{}", source.replace("..", "--").replace("/.", "/-"));
+        ArtifactRecord {
+            source,
+            path,
+            service: None,
+            status,
+            kind: None,
+            archive: None,
+            error: None,
+        }
+    });
+    let environment = text().prop_map(|id| EnvironmentRecord {
+        provider: "docker".into(),
+        id,
+        image: "image".into(),
+        image_made: false,
+        image_build: None,
+        limits: LimitsHeld::default(),
+        preserved: None,
+    });
+    let parts = (
+        verdict(),
+        text(),
+        prop::option::of(text()),
+        prop::collection::vec(step, 0..3),
+        prop::collection::vec(artifact, 0..3),
+        prop::option::of(environment),
+        prop::option::of(0.0..1e9),
+    );
+    parts.prop_map(|(verdict, host, commit, steps, artifacts, environment, seconds)| {
+        let made = record(&settlement(name(1, 1, 2), verdict.clone()));
+        let durations = Durations { agent_setup_sec: seconds, ..made.durations };
+        let verifier_environment = environment.clone();
+        let task_git_commit_id = commit;
+        (
+            verdict,
+            TrialRecord {
+                host,
+                task_git_commit_id,
+                steps,
+                artifacts,
+                environment,
+                durations,
+                verifier_environment,
+                ..made
+            },
+        )
+    })
+}
+
+/// Exports a run of one settled trial in every format.
+fn every_form(verdict: &Verdict, recorded: TrialRecord) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let mut run = Run::new();
+        let settled = settlement(name(1, 1, 2), verdict.clone());
+        run.settle(settled, Some(recorded)).await;
+        run.close();
+        for format in <Format as clap::ValueEnum>::value_variants() {
+            let out = run.path().join(format!("{format:?}"));
+            let exported = run.export(*format, &out).await.expect("exported");
+            assert_eq!(exported.trials, 1);
+        }
+        let csv = fs::read_to_string(run.path().join("Csv")).expect("text");
+        assert_eq!(csv.matches("\r\n").count(), csv.matches('\n').count());
+        assert_eq!(csv.lines().count(), 2, "no text breaks a line: {csv}");
+        assert!(!csv.contains(['\u{1b}', '\t']));
+        let line = fs::read_to_string(run.path().join("Jsonl")).expect("text");
+        let row: Value = serde_json::from_str(&line).expect("JSON");
+        // Numbers pass through JSON, whose reader may be wrong in the last bit.
+        let close = |a: f64, b: f64| (a - b).abs() <= 1e-12 * b.abs();
+        let (got, expected) = (row["reward"].as_f64(), verdict.reward);
+        assert_eq!(got.is_some(), expected.is_some());
+        assert!(got.zip(expected).is_none_or(|(a, b)| close(a, b)), "{got:?}, not {expected:?}");
+    });
+}
+
+#[test]
+fn a_reward_whose_digits_are_not_read_back_exactly_has_every_form() {
+    let verdict = Verdict::completed(-1.413_221_557_690_379_3e-8);
+    let recorded = record(&settlement(name(1, 1, 2), verdict.clone()));
+    every_form(&verdict, recorded);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn every_record_has_every_form((verdict, recorded) in any_record()) {
+        every_form(&verdict, recorded);
+    }
+}

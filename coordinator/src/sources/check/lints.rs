@@ -1,0 +1,251 @@
+//! Common faults of tasks that are valid: each a warning.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::spec::task::{NetworkPolicy, StepSpec};
+use rollout_worker::environment::dockerfile::Dockerfile;
+
+use super::{dockerfile, scripts};
+use crate::config::ConfigWarning;
+use crate::sources::datasets::{StepParts, TASK_FILE, Task, read_instruction, trajectory_files};
+
+/// Largest file that is looked into.
+const FILE_BYTES: u64 = 1024 * 1024;
+
+/// Files of the tests that are looked into for a word of the reward.
+const FILES: usize = 1000;
+
+/// The warnings of a task.
+pub(super) fn of(task: &Task) -> Vec<ConfigWarning> {
+    let mut lints = Lints { task, found: Vec::new(), seen: BTreeSet::new() };
+    lints.environment();
+    for (step, parts) in task.file.steps.iter().zip(&task.parts.steps) {
+        lints.instruction(parts);
+        lints.solution(parts);
+        lints.verifier(step, parts);
+        if let Some(workdir) = &parts.workdir {
+            lints.script(&workdir.join("setup.sh"));
+        }
+    }
+    for file in trajectory_files(&task.dir, &task.file) {
+        let message = "no agent is given a conversation to begin with: the trials of agents other \
+                       than oracle and nop settle as unsupported";
+        lints.warn(&file, None, message);
+    }
+    if task.file.steps[0].name.is_some() && task.dir.join("instruction.md").is_file() {
+        let message = "has no effect: every step has an instruction of its own";
+        lints.warn(Path::new("instruction.md"), None, message);
+    }
+    lints.found
+}
+
+struct Lints<'a> {
+    task: &'a Task,
+    found: Vec<ConfigWarning>,
+    /// Files that were looked at: steps share some.
+    seen: BTreeSet<PathBuf>,
+}
+
+impl Lints<'_> {
+    fn warn(&mut self, file: &Path, line: Option<usize>, message: impl Into<String>) {
+        self.found.push(ConfigWarning {
+            file: self.task.dir.join(file),
+            line,
+            key: String::new(),
+            message: message.into(),
+        });
+    }
+
+    fn warn_of_key(&mut self, key: &str, message: impl Into<String>) {
+        self.warn(Path::new(TASK_FILE), None, message);
+        if let Some(warning) = self.found.last_mut() {
+            key.clone_into(&mut warning.key);
+        }
+    }
+
+    /// The text of a file that was not looked at before, as far as it is one.
+    fn text(&mut self, file: &Path) -> Option<String> {
+        if !self.seen.insert(file.to_owned()) {
+            return None;
+        }
+        text(&self.task.dir.join(file))
+    }
+
+    fn environment(&mut self) {
+        let image = self.task.file.environment.docker_image.clone();
+        if let Some(image) = image {
+            self.image("environment.docker_image", &image);
+        } else if let Some(text) = self.text(Path::new("environment/Dockerfile")) {
+            self.dockerfile(Path::new("environment/Dockerfile"), &text);
+            self.leaks(&text);
+        }
+    }
+
+    fn image(&mut self, key: &str, image: &str) {
+        if dockerfile::is_unpinned(image) {
+            self.warn_of_key(key, unpinned(image));
+        }
+    }
+
+    fn dockerfile(&mut self, file: &Path, text: &str) {
+        let read = Dockerfile::read(text);
+        for (line, problem) in dockerfile::problems(&read) {
+            self.warn(file, Some(line), format!("does not build: {problem}"));
+        }
+        for (line, image) in dockerfile::bases(&read) {
+            if dockerfile::is_unpinned(&image) {
+                self.warn(file, Some(line), unpinned(&image));
+            }
+        }
+    }
+
+    /// Tests or solutions in the image that the agent works in.
+    fn leaks(&mut self, text: &str) {
+        for copy in &Dockerfile::read(text).instructions {
+            for source in dockerfile::sources(copy) {
+                let mut parts = source.split('/').filter(|part| !part.is_empty() && *part != ".");
+                let leaks = match parts.next() {
+                    Some("tests" | "solution" | "test.sh" | "solve.sh") => true,
+                    first => first == Some("..") || parts.any(|part| part == ".."),
+                };
+                if leaks {
+                    let message = format!(
+                        "`{source}` is copied into the image: agents could read tests or solution"
+                    );
+                    self.warn(Path::new("environment/Dockerfile"), Some(copy.line), message);
+                }
+            }
+        }
+    }
+
+    fn instruction(&mut self, parts: &StepParts) {
+        let format = self.task.file.format.format;
+        let text = read_instruction(&self.task.dir.join(&parts.instruction), format);
+        if text.is_ok_and(|text| text.trim_ascii().is_empty()) {
+            self.warn(&parts.instruction.clone(), None, "is empty: agents are asked for nothing");
+        }
+    }
+
+    fn solution(&mut self, parts: &StepParts) {
+        match &parts.solution {
+            Some(dir) => self.script(&dir.join("solve.sh")),
+            None => {
+                let file = parts.instruction.with_file_name("solution/solve.sh");
+                let others = self.task.parts.steps.iter().any(|step| step.solution.is_some());
+                let message = if others {
+                    "is missing: the oracle does nothing in this step"
+                } else {
+                    "is missing: the oracle cannot run the task"
+                };
+                self.warn(&file, None, message);
+            }
+        }
+    }
+
+    fn verifier(&mut self, step: &StepSpec, parts: &StepParts) {
+        let own = step.verifier.environment.as_deref();
+        if own.is_some() && step.artifacts.is_empty() && self.seen.insert(TASK_FILE.into()) {
+            let message = "is empty, so that a verifier of its own sees nothing of what was done";
+            self.warn_of_key("artifacts", message);
+        }
+        if let Some(own) = own {
+            match &parts.verifier_context {
+                Some(context) => {
+                    let file = context.join("Dockerfile");
+                    if let Some(text) = self.text(&file) {
+                        self.dockerfile(&file, &text);
+                        self.baked(&file, &text);
+                    }
+                }
+                None => {
+                    let image = own.docker_image.iter();
+                    image.for_each(|image| self.image("verifier.environment.docker_image", image));
+                }
+            }
+        }
+        let baseline = own.map_or(&self.task.file.environment.network, |own| &own.network);
+        let network = step.verifier.network.as_ref().unwrap_or(baseline).clone();
+        let dirs = match &parts.verifier_context {
+            Some(context) if parts.tests.is_empty() => std::slice::from_ref(context),
+            _ => parts.tests.as_slice(),
+        };
+        // The one that lies over the others is the one that runs.
+        let script = dirs.iter().rev().map(|dir| dir.join("test.sh"));
+        let script = script.into_iter().find(|file| self.task.dir.join(file).is_file());
+        if let Some(script) = script {
+            self.tests(&script, dirs, &network);
+        }
+    }
+
+    /// The image of a verifier has its tests in it.
+    fn baked(&mut self, file: &Path, text: &str) {
+        if !Dockerfile::read(text).instructions.iter().any(dockerfile::copies) {
+            let message = "copies no tests: an image made of `tests/` has to have them in `/tests`";
+            self.warn(file, None, message);
+        }
+    }
+
+    fn tests(&mut self, script: &Path, dirs: &[PathBuf], network: &NetworkPolicy) {
+        self.script(script);
+        let Some(text) = text(&self.task.dir.join(script)) else { return };
+        if let Some((line, command)) = scripts::fetches(&text) {
+            let message = if *network == NetworkPolicy::Public {
+                format!(
+                    "`{command}` needs the network: a reward may be missing for reasons that are not the agent's"
+                )
+            } else {
+                format!("`{command}` needs the network, which the verifier does not have")
+            };
+            self.warn(script, Some(line), message);
+        }
+        let mut texts = vec![text];
+        if !scripts::mentions_reward(&texts[0]) {
+            texts.extend(dirs.iter().flat_map(|dir| texts_below(&self.task.dir.join(dir))));
+        }
+        if !texts.iter().any(|text| scripts::mentions_reward(text)) {
+            let message = "nothing in the tests mentions a reward or /logs/verifier: no reward can come of them";
+            self.warn(script, None, message);
+        }
+    }
+
+    fn script(&mut self, file: &Path) {
+        let Some(text) = self.text(file) else { return };
+        if text.contains("\r\n") {
+            let message = "has line ends of Windows: bash takes the carriage returns for words";
+            self.warn(file, None, message);
+        }
+    }
+}
+
+fn unpinned(image: &str) -> String {
+    format!("`{image}` is not pinned: it can be another image tomorrow; name a tag or digest")
+}
+
+fn text(file: &Path) -> Option<String> {
+    let small = fs::metadata(file).is_ok_and(|found| found.is_file() && found.len() <= FILE_BYTES);
+    let bytes = if small { fs::read(file).ok()? } else { return None };
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The texts of the files below a directory, not those behind links.
+fn texts_below(dir: &Path) -> Vec<String> {
+    let mut dirs = vec![dir.to_owned()];
+    let mut texts = Vec::new();
+    let mut seen = 0;
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            seen += 1;
+            if seen > FILES {
+                return texts;
+            }
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => dirs.push(entry.path()),
+                Ok(kind) if kind.is_file() => texts.extend(text(&entry.path())),
+                _ => {}
+            }
+        }
+    }
+    texts
+}

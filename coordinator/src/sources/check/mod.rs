@@ -1,0 +1,201 @@
+//! Looks at tasks without running them: whether they are valid, what they come to, and which common
+//! faults they have.
+
+mod dockerfile;
+mod lints;
+mod scripts;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::spec::environment::ProviderKind;
+use rollout_protocol::spec::resources::Resources;
+use rollout_protocol::spec::task::{NetworkPolicy, TaskFormat};
+use rollout_protocol::spec::timeout::Timeouts;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::config::{ConfigError, ConfigWarning, ErrorKind, Job, Options, Problems, read_job};
+use crate::plan::FormatView;
+use crate::sources::datasets::{self, PlannedFormats, Task};
+
+/// What is looked at.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// A task, or a directory of tasks.
+    pub path: PathBuf,
+    /// The format to read them in; told from each task's file when absent.
+    pub format: Option<TaskFormat>,
+    /// What would make their environments.
+    pub provider: ProviderKind,
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// The tasks, by name.
+    pub tasks: Vec<TaskReport>,
+    /// What is wrong beside the tasks.
+    pub errors: Vec<ConfigError>,
+    /// What is odd beside the tasks.
+    pub warnings: Vec<ConfigWarning>,
+}
+
+/// What was found of one task.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TaskReport {
+    /// Its name.
+    pub task: String,
+    /// Its directory.
+    pub dir: PathBuf,
+    /// What it comes to; nothing when it cannot be read.
+    pub explained: Option<Explained>,
+    /// What is wrong.
+    pub errors: Vec<ConfigError>,
+    /// What is odd.
+    pub warnings: Vec<ConfigWarning>,
+}
+
+/// What a task comes to.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Explained {
+    /// The format it is read in.
+    pub format: FormatView,
+    /// Where its image comes from, in words.
+    pub image: String,
+    /// Its resources, and which of them are ceilings.
+    pub resources: Resources,
+    /// Its time limits, those of the first step where it has several.
+    pub timeouts: Timeouts,
+    /// What its environment may reach.
+    pub network: NetworkPolicy,
+    /// Names of its steps, when it has any.
+    pub steps: Vec<String>,
+    /// Whether a verifier has an environment of its own.
+    pub separate_verifier: bool,
+    /// Variables of the host that it uses; a job has to list them in `task_env`.
+    pub variables: BTreeSet<String>,
+}
+
+impl Report {
+    /// How many faults there are.
+    pub fn n_errors(&self) -> usize {
+        self.errors.len() + self.tasks.iter().map(|task| task.errors.len()).sum::<usize>()
+    }
+
+    /// How many warnings there are.
+    pub fn n_warnings(&self) -> usize {
+        self.warnings.len() + self.tasks.iter().map(|task| task.warnings.len()).sum::<usize>()
+    }
+}
+
+/// Looks at tasks. This blocks on the file system.
+///
+/// # Errors
+/// When a temporary file cannot be written.
+pub fn check(asked: &Asked) -> std::io::Result<Report> {
+    let path = std::path::absolute(&asked.path)?;
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("job.json");
+    let job = json!({
+        "agents": [{ "name": "nop" }],
+        "environment": { "type": asked.provider },
+        "datasets": [{
+            "path": path,
+            "name": "tasks",
+            "format": asked.format.map_or("auto", TaskFormat::as_str),
+        }],
+    });
+    std::fs::write(&file, job.to_string())?;
+    let options = Options { strict: true, ..Options::new(&|_| true) };
+    let mut problems = Problems::default();
+    let job = read_job(&file, &options, &mut problems).expect("a job that was made right");
+    let tasks = datasets::load(&job, &options, &PlannedFormats::new(), &mut problems);
+    let tasks: Vec<Task> = tasks.into_iter().flat_map(|dataset| dataset.tasks).collect();
+    let (mut errors, warnings) = problems.into_parts();
+    // A job lists the variables; here it is said which ones.
+    errors.retain(|error| error.kind != ErrorKind::VariableNotListed);
+    for error in errors.iter_mut().filter(|error| error.file == file) {
+        error.file.clone_from(&path);
+        error.key = String::new();
+    }
+    Ok(report(&job, tasks, errors, warnings))
+}
+
+fn report(
+    job: &Job,
+    tasks: Vec<Task>,
+    errors: Vec<ConfigError>,
+    warnings: Vec<ConfigWarning>,
+) -> Report {
+    let mut report = Report { tasks: Vec::new(), errors: Vec::new(), warnings: Vec::new() };
+    for task in tasks {
+        report.tasks.push(TaskReport {
+            explained: Some(explain(job, &task)),
+            warnings: lints::of(&task),
+            errors: Vec::new(),
+            task: task.name,
+            dir: task.dir,
+        });
+    }
+    for error in errors {
+        match owner(&mut report.tasks, &error.file) {
+            Some(task) => task.errors.push(error),
+            None => report.errors.push(error),
+        }
+    }
+    for warning in warnings {
+        match owner(&mut report.tasks, &warning.file) {
+            Some(task) => task.warnings.push(warning),
+            None => report.warnings.push(warning),
+        }
+    }
+    report.tasks.sort_by(|a, b| a.task.cmp(&b.task));
+    report
+}
+
+/// The task that a file is of. One that could not be read is told by its task file.
+fn owner<'a>(tasks: &'a mut Vec<TaskReport>, file: &Path) -> Option<&'a mut TaskReport> {
+    if let Some(at) = tasks.iter().position(|task| file.starts_with(&task.dir)) {
+        return tasks.get_mut(at);
+    }
+    let dir = file.ancestors().find(|dir| dir.join(datasets::TASK_FILE).exists())?;
+    tasks.push(TaskReport {
+        task: dir.file_name()?.to_string_lossy().into_owned(),
+        dir: dir.to_owned(),
+        explained: None,
+        errors: Vec::new(),
+        warnings: Vec::new(),
+    });
+    tasks.last_mut()
+}
+
+fn explain(job: &Job, task: &Task) -> Explained {
+    let spec = datasets::specification(job, "tasks".to_owned(), task);
+    let image = match (&spec.environment.docker_image, &task.parts.context) {
+        _ if job.settings.environment.provider.kind() == ProviderKind::Process => {
+            "none: the host's own files".to_owned()
+        }
+        (Some(image), _) => format!("{image}, pulled if absent"),
+        (None, Some(context)) => format!("built from {}/Dockerfile", context.display()),
+        (None, None) => "none".to_owned(),
+    };
+    let image = match &task.parts.compose {
+        Some(file) => format!("{image}; services of environment/{file}"),
+        None => image,
+    };
+    let used = task.file.variables.iter().chain(&task.file.solution_variables);
+    let format = &task.file.format;
+    Explained {
+        format: FormatView { name: format.format, reason: format.reason.to_string() },
+        image,
+        resources: spec.environment.resources,
+        timeouts: Timeouts::of(&spec),
+        network: spec.environment.network.clone(),
+        steps: spec.steps.iter().filter_map(|step| step.name.clone()).collect(),
+        separate_verifier: spec.steps.iter().any(|step| step.verifier.environment.is_some()),
+        variables: used.flat_map(|v| v.template.variables()).map(|(name, _)| name).collect(),
+    }
+}

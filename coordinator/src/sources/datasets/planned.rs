@@ -1,0 +1,36 @@
+//! The formats that the plan of a run records.
+
+use std::path::Path;
+
+use rollout_protocol::spec::task::TaskFormat;
+use serde::Deserialize;
+
+use super::PlannedFormats;
+use crate::config::PlannedFormat;
+use crate::engine::journal::Layout;
+
+/// The part of a plan that says formats.
+#[derive(Deserialize)]
+struct Plan {
+    tasks: Vec<Task>,
+}
+
+#[derive(Deserialize)]
+struct Task {
+    dataset: String,
+    name: String,
+    #[serde(default)]
+    format: Option<TaskFormat>,
+}
+
+/// The formats that the plan in a run directory records; none without a plan. A plan that cannot be
+/// read is found again by those who resume the run, and refused there.
+pub fn planned(run_dir: &Path) -> PlannedFormats {
+    let bytes = std::fs::read(Layout::new(run_dir).plan()).unwrap_or_default();
+    let Ok(plan) = serde_json::from_slice::<Plan>(&bytes) else { return PlannedFormats::new() };
+    let format = |task: Task| {
+        let format = task.format.map_or(PlannedFormat::ByKeys, PlannedFormat::Recorded);
+        ((task.dataset, task.name), format)
+    };
+    plan.tasks.into_iter().map(format).collect()
+}

@@ -1,0 +1,360 @@
+//! Where the tasks of a job are: on this disk already, or in repositories from which they are
+//! fetched, for all datasets together.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::name;
+use rollout_protocol::spec::task::TaskFormat;
+
+use super::discover;
+use crate::config::{
+    ConfigError, ConfigWarning, DatasetRef, DatasetSource, ErrorKind, Job, Options, Problems,
+    RegistryRef, Selection, Spot, TaskRef, TaskSource, is_address, is_inside,
+};
+use crate::sources::registry::{
+    self, Answers, FetchedDirectory, IndexError, Origin, Request, Revision, TaskEntry, What,
+};
+
+/// Name of the dataset that a job's single tasks make.
+const SINGLE: &str = "tasks";
+
+/// A dataset whose tasks are on this disk.
+pub(super) struct Source {
+    /// Name.
+    pub(super) name: String,
+    /// Version, for people.
+    pub(super) version: Option<String>,
+    /// Description in the registry.
+    pub(super) description: Option<String>,
+    /// Whether it is one of a registry, so that several versions of it can be told apart.
+    pub(super) registered: bool,
+    /// Which of its tasks are run.
+    pub(super) selection: Selection,
+    /// Where the job names it.
+    pub(super) spot: Spot,
+    /// All of its tasks.
+    pub(super) tasks: Vec<Candidate>,
+    /// Directories beside them that are none.
+    pub(super) skipped: Vec<PathBuf>,
+}
+
+/// A task that may be run.
+pub(super) struct Candidate {
+    /// Name that a registry gives it.
+    pub(super) name: Option<String>,
+    /// Its directory.
+    pub(super) dir: PathBuf,
+    /// Where it comes from, for people.
+    pub(super) place: String,
+    /// Its files that are only pointers to Git LFS.
+    pub(super) pointers: Vec<String>,
+    /// Commit that it was taken from; unknown for a directory that nobody fetched.
+    pub(super) commit: Option<String>,
+    /// The format that the job or the registry asks for.
+    pub(super) format: Option<TaskFormat>,
+    /// Whether it comes from a registry or a repository.
+    pub(super) fetched: bool,
+}
+
+/// A dataset some of whose tasks may have to be fetched.
+struct Pending {
+    source: Source,
+    wanted: Vec<Wanted>,
+}
+
+struct Wanted {
+    name: Option<String>,
+    request: Request,
+    spot: Spot,
+    format: Option<TaskFormat>,
+}
+
+/// The datasets of a job. What has to be fetched is fetched.
+pub(super) fn sources(job: &Job, options: &Options<'_>, problems: &mut Problems) -> Vec<Source> {
+    let cache = options.cache.clone().unwrap_or_else(|| job.jobs_dir.join(".rollout/cache"));
+    let mut finder = Finder { job, cache, problems };
+    let mut pending: Vec<Pending> =
+        job.datasets.iter().filter_map(|reference| finder.dataset(reference)).collect();
+    pending.extend(finder.single());
+    let requests: Vec<Request> =
+        pending.iter().flat_map(|p| &p.wanted).map(|wanted| wanted.request.clone()).collect();
+    let answers = if requests.is_empty() {
+        Answers::new()
+    } else {
+        let (answers, warnings) = registry::fetch(&finder.cache, requests);
+        warnings.into_iter().for_each(|message| finder.warn(message));
+        answers
+    };
+    let finished = pending.into_iter().filter_map(|pending| finder.finish(pending, &answers));
+    let mut sources: Vec<Source> = finished.collect();
+    tell_versions_apart(&mut sources);
+    sources
+}
+
+/// Adds the version to the names of a registry's datasets that a job has in several versions.
+fn tell_versions_apart(sources: &mut [Source]) {
+    let several: Vec<bool> = (sources.iter())
+        .map(|source| {
+            let same = |other: &&Source| {
+                other.registered && name::fold(&other.name) == name::fold(&source.name)
+            };
+            let versions: BTreeSet<_> = sources.iter().filter(same).map(|s| &s.version).collect();
+            source.registered && versions.len() > 1
+        })
+        .collect();
+    for (source, _) in sources.iter_mut().zip(several).filter(|(_, several)| *several) {
+        if let Some(version) = &source.version {
+            source.name = format!("{}@{}", source.name, version.replace(['/', '\\'], "_"));
+        }
+    }
+}
+
+struct Finder<'a> {
+    job: &'a Job,
+    cache: PathBuf,
+    problems: &'a mut Problems,
+}
+
+impl Finder<'_> {
+    fn warn(&mut self, message: String) {
+        let file = self.job.file.clone();
+        self.problems.warning(ConfigWarning { file, line: None, key: String::new(), message });
+    }
+
+    fn fault(
+        &mut self,
+        spot: &Spot,
+        kind: ErrorKind,
+        found: String,
+        expected: &str,
+        hint: Option<String>,
+    ) {
+        let error = spot.error(&self.job.file, kind, found, expected);
+        self.problems.error(ConfigError { hint, ..error });
+    }
+
+    fn dataset(&mut self, reference: &DatasetRef) -> Option<Pending> {
+        let mut source = Source {
+            name: reference.name.clone().unwrap_or_default(),
+            version: reference.version.clone(),
+            description: None,
+            registered: false,
+            selection: reference.selection.clone(),
+            spot: reference.spot.clone(),
+            tasks: Vec::new(),
+            skipped: Vec::new(),
+        };
+        match &reference.source {
+            DatasetSource::Path(path) => {
+                let found = self.look(path, &reference.spot)?;
+                if reference.name.is_none() {
+                    source.name = found.name.unwrap_or_default();
+                }
+                source.skipped = found.skipped;
+                source.tasks =
+                    found.tasks.into_iter().map(|dir| here(dir, reference.format)).collect();
+                Some(Pending { source, wanted: Vec::new() })
+            }
+            DatasetSource::Registry(place) => self.registered(reference, place, source),
+            DatasetSource::Repository { url, reference: revision, path } => {
+                let origin = Origin::new(url, self.job.base_dir());
+                let path = path.as_deref().map(|p| p.trim_end_matches('/')).unwrap_or_default();
+                if reference.name.is_none() {
+                    let last = path.rsplit('/').next().filter(|last| !last.is_empty());
+                    source.name = last.unwrap_or(origin.name()).to_owned();
+                }
+                let revision = Revision::new(revision.as_deref());
+                let request = Request { origin, revision, what: What::Tasks(path.to_owned()) };
+                let (spot, format) = (reference.spot.clone(), reference.format);
+                let wanted = vec![Wanted { name: None, request, spot, format }];
+                Some(Pending { source, wanted })
+            }
+        }
+    }
+
+    /// Looks for tasks in a local directory.
+    fn look(&mut self, written: &Path, spot: &Spot) -> Option<discover::Found> {
+        let path = self.job.base_dir().join(written);
+        let shown = format!("`{}`", path.display());
+        match discover::discover(&path) {
+            Ok(found) if found.tasks.is_empty() => {
+                let expected = "sub-directories with a task.toml";
+                self.fault(spot, ErrorKind::NoTasks, format!("no task in {shown}"), expected, None);
+            }
+            Ok(found) => return Some(found),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let elsewhere = written.is_relative() && written.exists();
+                let hint = "paths count from the job file's directory, not from the current one";
+                let hint = elsewhere.then(|| hint.to_owned());
+                let found = format!("{shown}, which does not exist");
+                self.fault(spot, ErrorKind::NotFound, found, "a directory", hint);
+            }
+            Err(error) => {
+                let found = format!("{shown}: {error}");
+                self.fault(spot, ErrorKind::Unreadable, found, "a directory", None);
+            }
+        }
+        None
+    }
+
+    /// A dataset of a registry.
+    fn registered(
+        &mut self,
+        reference: &DatasetRef,
+        place: &RegistryRef,
+        mut source: Source,
+    ) -> Option<Pending> {
+        let name = reference.name.as_deref()?;
+        let read = registry::read(place, self.job.base_dir(), &self.cache).and_then(|text| {
+            let entry = text.index.find(name, reference.version.as_deref())?;
+            let base = text.index.base().map(Path::to_owned);
+            Ok((entry.clone(), base, text.warning))
+        });
+        let (entry, base, warning) = match read {
+            Ok(read) => read,
+            Err(error) => {
+                let kind = match &error {
+                    IndexError::Unreadable { .. } => ErrorKind::Unreadable,
+                    IndexError::Malformed { .. } => ErrorKind::Syntax,
+                    IndexError::Ambiguous { .. } => ErrorKind::DuplicateName,
+                    _ => ErrorKind::NotFound,
+                };
+                let expected = "a dataset of a registry";
+                self.fault(&reference.spot, kind, error.to_string(), expected, error.hint());
+                return None;
+            }
+        };
+        warning.into_iter().for_each(|warning| self.warn(warning));
+        source.registered = true;
+        source.version = source.version.or(entry.version);
+        source.description = entry.description.filter(|text| !text.trim().is_empty());
+        let format = reference.format.or(entry.format);
+        let mut wanted = Vec::new();
+        for task in entry.tasks {
+            let path = task.path.as_deref().map(plain).unwrap_or_default();
+            let name = task.name.clone();
+            if let Some(found) = unusable(&task, &path, base.is_some()) {
+                let expected = "tasks inside of repositories";
+                self.fault(&reference.spot, ErrorKind::BadValue, found, expected, None);
+                continue;
+            }
+            let base = base.as_deref().unwrap_or(Path::new("/"));
+            let Some(url) = &task.git_url else {
+                let task = here(base.join(path), format);
+                source.tasks.push(Candidate { name, fetched: true, ..task });
+                continue;
+            };
+            let request = Request {
+                origin: Origin::new(url, base),
+                revision: Revision::new(task.git_commit_id.as_deref()),
+                what: What::Directory(path),
+            };
+            wanted.push(Wanted { name, request, spot: reference.spot.clone(), format });
+        }
+        Some(Pending { source, wanted })
+    }
+
+    /// The single tasks, as one dataset.
+    fn single(&mut self) -> Option<Pending> {
+        let first = self.job.tasks.first()?;
+        let mut source = Source {
+            name: SINGLE.to_owned(),
+            version: None,
+            description: None,
+            registered: false,
+            selection: Selection::default(),
+            spot: first.spot.clone(),
+            tasks: Vec::new(),
+            skipped: Vec::new(),
+        };
+        let mut wanted = Vec::new();
+        for TaskRef { source: place, format, spot } in &self.job.tasks {
+            match place {
+                TaskSource::Path(path) => {
+                    let Some(found) = self.look(path, spot) else { continue };
+                    source.tasks.extend(found.tasks.into_iter().map(|dir| here(dir, *format)));
+                }
+                TaskSource::Git { url, commit, path } => {
+                    let request = Request {
+                        origin: Origin::new(url, self.job.base_dir()),
+                        revision: Revision::new(commit.as_deref()),
+                        what: What::Directory(path.as_deref().map(plain).unwrap_or_default()),
+                    };
+                    let spot = spot.clone();
+                    wanted.push(Wanted { name: None, request, spot, format: *format });
+                }
+            }
+        }
+        Some(Pending { source, wanted })
+    }
+
+    /// Adds what was fetched; nothing when there are no tasks because of faults.
+    fn finish(&mut self, pending: Pending, answers: &Answers) -> Option<Source> {
+        let Pending { mut source, wanted } = pending;
+        let mut told = BTreeSet::new();
+        for Wanted { name, request, spot, format } in wanted {
+            match &answers[&request] {
+                Ok(fetched) => {
+                    for FetchedDirectory { path, dir, pointers } in &fetched.directories {
+                        let name = name.clone().or_else(|| Some(file_name(dir)));
+                        let place = format!("{} `{path}`", request.origin.shown());
+                        let commit = Some(fetched.commit.clone());
+                        source.tasks.push(Candidate {
+                            name,
+                            dir: dir.clone(),
+                            place,
+                            pointers: pointers.clone(),
+                            commit,
+                            format,
+                            fetched: true,
+                        });
+                    }
+                }
+                Err(error) => {
+                    let found = error.to_string();
+                    if told.insert(found.clone()) {
+                        let expected = "a repository with the job's tasks";
+                        self.fault(&spot, ErrorKind::NotFound, found, expected, None);
+                    }
+                }
+            }
+        }
+        if source.tasks.is_empty() && told.is_empty() {
+            let expected = "directories with a task.toml";
+            let found = "no task there".to_owned();
+            self.fault(&source.spot, ErrorKind::NoTasks, found, expected, None);
+        }
+        (!source.tasks.is_empty()).then_some(source)
+    }
+}
+
+/// Why a task of a registry cannot be had.
+fn unusable(task: &TaskEntry, path: &str, has_base: bool) -> Option<String> {
+    if !path.is_empty() && !is_inside(path) {
+        return Some(format!("the task path `{path}` in the registry"));
+    }
+    match &task.git_url {
+        Some(url) if !is_address(url) => Some(format!("the `git_url` {url:?} in the registry")),
+        None if !has_base => {
+            Some(format!("the task `{path}` without `git_url`, in a registry that is not a file"))
+        }
+        _ => None,
+    }
+}
+
+fn here(dir: PathBuf, format: Option<TaskFormat>) -> Candidate {
+    let place = dir.display().to_string();
+    let (pointers, commit) = (Vec::new(), None);
+    Candidate { name: None, dir, place, pointers, commit, format, fetched: false }
+}
+
+fn file_name(dir: &Path) -> String {
+    dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// A path inside a repository without what says nothing; empty for its root.
+fn plain(path: &str) -> String {
+    let parts = path.split('/').filter(|part| !matches!(*part, "" | "."));
+    parts.collect::<Vec<_>>().join("/")
+}

@@ -1,0 +1,285 @@
+//! Results outside the journal, and what proves them.
+//!
+//! The record of an execution is a blob, which its digest proves. Markers in the store, files of
+//! records and result files of trials name records. A file of records whose digest the manifest
+//! names is proven by it, so its settlements count without a blob.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::blob::BlobRef;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
+use rollout_protocol::limits::DOCUMENT_BYTES;
+use rollout_protocol::record::{ExecutionEnd, ExecutionRecord, Outcome, Settlement, Timestamps};
+use rollout_protocol::wire::marker::Marker;
+use rollout_protocol::wire::report::{Body, Report, ResultBody};
+use rollout_worker::spool::report_of;
+use rollout_worker::store::{BlobStore, StoreError};
+use rollout_worker::supervise;
+use serde::Deserialize;
+
+use super::RepairError;
+use super::replica::{Out, Replica};
+use crate::engine::core::{NamedItem, Opened, Record};
+use crate::engine::journal::Layout;
+use crate::engine::{Manifest, RecordsFile};
+use crate::events::files::layout::RESULT;
+
+/// Directories below a run directory that lead to a trial's: agent, dataset, trial.
+const DEPTH: usize = 4;
+
+/// A restored result: its item, and what proves it.
+pub(super) type Restored = (ItemId, &'static str);
+
+/// Everything known beside the journal.
+#[derive(Debug)]
+pub(super) struct Evidence {
+    run: RunId,
+    /// Reports of records that the store has, by item, in the order of their tries.
+    reports: BTreeMap<ItemId, BTreeMap<(TryId, ExecId), Report>>,
+    /// Settlements in files of records that are as the manifest says.
+    sealed: BTreeMap<ItemId, Settlement>,
+    /// Epoch of the manifest that names the files, 0 when an earlier version wrote it: that may name
+    /// files of before a reopening.
+    sealed_by: u32,
+}
+
+/// The part of a trial's result file that names its record.
+#[derive(Deserialize)]
+struct Named {
+    run: RunId,
+    outcome: Outcome,
+    record: Option<BlobRef>,
+}
+
+impl Evidence {
+    /// Nothing.
+    pub(super) fn none(run: RunId) -> Self {
+        Self { run, reports: BTreeMap::new(), sealed: BTreeMap::new(), sealed_by: 0 }
+    }
+
+    /// Looks for everything that proves a result.
+    pub(super) async fn gather(
+        run: RunId,
+        layout: &Layout,
+        store: Option<&dyn BlobStore>,
+        manifest: Option<&Manifest>,
+    ) -> Result<Self, RepairError> {
+        let of = layout.clone();
+        let proven: Vec<RecordsFile> = manifest
+            .into_iter()
+            .flat_map(|m| m.sealed.iter().chain(&m.unsealed))
+            .cloned()
+            .collect();
+        let (settlements, intact, named) = supervise::blocking(move || {
+            let settlements = settlements(&of);
+            let whole = proven.into_iter().filter(|file| {
+                let bytes = fs::read(of.records().join(&file.file)).unwrap_or_default();
+                Digest::of(&bytes) == file.digest
+            });
+            let intact: BTreeSet<String> = whole.map(|file| file.file).collect();
+            let mut named = Vec::new();
+            result_files(of.root(), DEPTH, &mut named);
+            (settlements, intact, named)
+        })
+        .await;
+        let told = manifest.filter(|manifest| manifest.reopened.is_some());
+        let sealed_by = told.map_or(0, |manifest| manifest.epoch);
+        let mut evidence = Self { sealed_by, ..Self::none(run) };
+        let mut blobs: BTreeSet<Digest> = BTreeSet::new();
+        for (file, settlement) in settlements {
+            let by = settlement.by.as_ref();
+            let by = by.filter(|by| matches!(by.end, ExecutionEnd::Reported { .. }));
+            blobs.extend(by.and_then(|by| by.record.as_ref()).map(|blob| blob.digest));
+            if intact.contains(&file) {
+                evidence.sealed.insert(settlement.item, settlement);
+            }
+        }
+        let named = named.into_iter().filter(|named| named.run == run);
+        let named = named.filter(|named| named.outcome != Outcome::Cancelled);
+        blobs.extend(named.filter_map(|named| Some(named.record?.digest)));
+        if let Some(store) = store {
+            let markers = store.list_documents(&format!("results/{run}/")).await?;
+            blobs.extend(markers.iter().filter_map(|path| Some(Marker::parse(path)?.record)));
+            for digest in blobs {
+                evidence.read(&digest, store).await?;
+            }
+        }
+        Ok(evidence)
+    }
+
+    /// Adds the report of a record, if the store has the record and it is this run's.
+    async fn read(&mut self, digest: &Digest, store: &dyn BlobStore) -> Result<(), StoreError> {
+        let bytes = match store.get_bytes(digest, DOCUMENT_BYTES).await {
+            Ok(bytes) => bytes,
+            Err(error) if error.is_transient() => return Err(error),
+            Err(_) => return Ok(()),
+        };
+        let Ok(record) = serde_json::from_slice::<ExecutionRecord>(&bytes) else { return Ok(()) };
+        let (of, item, try_id, exec) = record.ids();
+        if of == self.run {
+            let blob = BlobRef::of(&bytes, rollout_protocol::blob::MediaType::Json);
+            let report = report_of(&record, blob);
+            self.reports.entry(item).or_default().insert((try_id, exec), report);
+        }
+        Ok(())
+    }
+
+    /// Settles items that a sitting reopens and whose settlement is lost, by what is proven of the
+    /// tries before that sitting: it becomes their former result.
+    pub(super) fn settle_before(
+        &self,
+        opened: &Opened,
+        replica: &mut Replica,
+        at: Timestamp,
+        out: Out<'_>,
+    ) {
+        for item in &opened.reopened {
+            if !replica.is_settled(item) {
+                let tries = replica.reopened_at(item)..opened.epoch;
+                self.apply(item, replica, at, out, |_, try_id| tries.contains(&try_id.epoch));
+            }
+        }
+    }
+
+    /// Applies what is proven of items without a settlement, and of settled ones that were reopened
+    /// after it; the items whose result is restored, and what proves it.
+    pub(super) fn restore(
+        &self,
+        replica: &mut Replica,
+        at: Timestamp,
+        out: Out<'_>,
+    ) -> Vec<Restored> {
+        let mut restored = Vec::new();
+        for item in self.reports.keys() {
+            let former = replica.standing(item);
+            let floor = replica.reopened_at(item);
+            let counts = |replica: &Replica, try_id: TryId| {
+                let settled = replica.is_settled(item);
+                try_id.epoch >= floor
+                    && (!settled || replica.lost_reopening(item, try_id).is_some())
+            };
+            self.apply(item, replica, at, out, counts);
+            if replica.is_settled(item) && replica.standing(item) != former {
+                restored.push((*item, "the blob store"));
+            }
+        }
+        for (item, settlement) in &self.sealed {
+            let as_of = self.as_of(settlement);
+            // Of two results the sealed one is the newer: the item was reopened between them.
+            if let Some(standing) = replica.standing(item)
+                && let Some(by) = &settlement.by
+                && by.try_id.epoch > standing.epoch
+            {
+                let (epoch, items) = (by.try_id.epoch, vec![*item]);
+                replica.apply(at, Record::Reopened { epoch, items }, out);
+            }
+            if !replica.is_settled(item)
+                && replica.reopened_at(item) <= as_of
+                && let Some(record) = of_sealed(self.run, settlement, replica)
+            {
+                replica.apply(at, record, out);
+                if replica.is_settled(item) {
+                    restored.push((*item, "a file of records"));
+                }
+            }
+            let by = settlement.by.as_ref().map(|by| by.exec);
+            if replica.standing(item).is_some_and(|standing| standing.exec == by) {
+                replica.prove(item, as_of);
+            }
+        }
+        restored
+    }
+
+    /// Applies the reports of an item that count at their turn, in the order of their tries.
+    fn apply(
+        &self,
+        item: &ItemId,
+        replica: &mut Replica,
+        at: Timestamp,
+        out: Out<'_>,
+        counts: impl Fn(&Replica, TryId) -> bool,
+    ) {
+        for ((try_id, _), report) in self.reports.get(item).into_iter().flatten() {
+            if counts(replica, *try_id) {
+                let report = Box::new(report.clone());
+                replica.apply(at, Record::Recovered { report }, out);
+            }
+        }
+    }
+
+    /// The newest sitting in which a sealed settlement is known to have counted.
+    fn as_of(&self, settlement: &Settlement) -> u32 {
+        let by = settlement.by.as_ref().map_or(0, |by| by.try_id.epoch);
+        self.sealed_by.max(by)
+    }
+}
+
+/// The record that leads to a sealed settlement again.
+fn of_sealed(run: RunId, settlement: &Settlement, replica: &Replica) -> Option<Record> {
+    let item = settlement.item;
+    let spec = replica.spec(&item)?;
+    let items = vec![NamedItem { item, spec }];
+    let Some(by) = &settlement.by else {
+        return match settlement.verdict.outcome {
+            Outcome::Cancelled => Some(Record::Cancelled { items }),
+            Outcome::Failed => {
+                let error = Box::new(settlement.verdict.error.clone()?);
+                Some(Record::GivenUp { items, error })
+            }
+            _ => None,
+        };
+    };
+    let ExecutionEnd::Reported { verdict } = &by.end else { return None };
+    let timestamps =
+        by.timestamps.clone().unwrap_or_else(|| Timestamps::instant(settlement.settled_at));
+    let body = ResultBody {
+        verdict: verdict.clone(),
+        durations: by.durations.clone().unwrap_or_default(),
+        timestamps,
+        record: by.record.clone(),
+    };
+    let report = Report {
+        run,
+        item,
+        try_id: by.try_id,
+        exec: by.exec,
+        spec,
+        worker: by.worker.clone(),
+        body: Body::Result(Box::new(body)),
+    };
+    Some(Record::Recovered { report: Box::new(report) })
+}
+
+/// Every settlement that can be read in the files of records, with the name of its file.
+fn settlements(layout: &Layout) -> Vec<(String, Settlement)> {
+    let mut found = Vec::new();
+    let mut files: Vec<_> =
+        fs::read_dir(layout.records()).into_iter().flatten().flatten().collect();
+    files.sort_by_key(fs::DirEntry::file_name);
+    for entry in files {
+        let Ok(bytes) = fs::read(entry.path()) else { continue };
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let lines = bytes.split(|byte| *byte == b'\n');
+        let read = lines.filter_map(|line| serde_json::from_slice(line).ok());
+        found.extend(read.map(|settlement| (name.clone(), settlement)));
+    }
+    found
+}
+
+/// The records that the result files of trials name.
+fn result_files(dir: &Path, depth: usize, found: &mut Vec<Named>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if is_dir && depth > 1 {
+            result_files(&path, depth - 1, found);
+        } else if !is_dir && entry.file_name() == RESULT {
+            let named = fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            found.extend(named);
+        }
+    }
+}

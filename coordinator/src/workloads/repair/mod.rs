@@ -1,0 +1,266 @@
+//! Restoring a run directory whose journal, manifest or plan is damaged.
+//!
+//! A place of the journal in which one bit changed is restored as it was: the checksum of its record
+//! says which. Otherwise a new segment takes the place of the journal, with every record that is
+//! whole, and behind them the results that the blob store or a file of `records/` proves.
+//! Nothing is invented: a trial whose result nothing proves is owed again, and so is one whose result
+//! may be from before a retry whose record is lost. Files that are changed are copied before, or
+//! moved, into a directory of its own.
+
+mod doubts;
+mod evidence;
+mod history;
+mod replica;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::id::{ItemId, RunId};
+use rollout_protocol::version::RUN_FORMAT;
+use rollout_worker::store::{BlobStore, StoreError};
+use rollout_worker::supervise;
+use tokio::sync::mpsc;
+
+use self::evidence::Evidence;
+use self::history::{History, Told};
+use super::job::former_plan;
+use crate::engine::core::Opened;
+use crate::engine::journal::{Damage, JournalError, Layout, Salvage};
+use crate::engine::{LockError, Manifest, Patience, RunError, RunLock, host_name};
+use crate::plan::JobPlan;
+
+/// A run directory to repair.
+#[derive(Debug)]
+pub struct Request {
+    /// The run directory.
+    pub layout: Layout,
+    /// The blob store of the run, if there is one.
+    pub store: Option<Arc<dyn BlobStore>>,
+    /// Change nothing.
+    pub dry_run: bool,
+}
+
+/// Everything that a repair did, or would do.
+#[derive(Debug, Default)]
+pub struct Repaired {
+    /// Places of the journal that cannot be read.
+    pub damages: Vec<Damage>,
+    /// Segments of the journal that are gone.
+    pub missing: Vec<PathBuf>,
+    /// Segments that are not as the next owner of the run saw them.
+    pub changed: Vec<PathBuf>,
+    /// Documents that cannot be read; the next run of the job writes them again.
+    pub documents: Vec<PathBuf>,
+    /// The journal is as it was before the damage.
+    pub exact: bool,
+    /// Trials whose results were restored, and what proves them.
+    pub restored: Vec<(String, &'static str)>,
+    /// Trials with a result.
+    pub settled: usize,
+    /// Trials that the journal names and that have no result: they are owed.
+    pub owed: Vec<String>,
+    /// Trials whose result may be from before a retry whose record is lost: they run again.
+    pub doubtful: Vec<String>,
+    /// Where copies of what was changed are.
+    pub copies: Option<PathBuf>,
+}
+
+/// Why a run directory cannot be repaired.
+#[derive(Debug, thiserror::Error)]
+pub enum RepairError {
+    /// Another process has the run.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// The journal cannot be read or written.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The blob store cannot be read.
+    #[error("cannot read the blob store")]
+    Store(#[from] StoreError),
+    /// A file cannot be changed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// Nothing says which run it is.
+    #[error("cannot repair {}: neither journal nor manifest names its run", root.display())]
+    Unknown {
+        /// The run directory.
+        root: PathBuf,
+    },
+    /// There is no run.
+    #[error("`{}` is not a run directory: it has no journal", root.display())]
+    NoRun {
+        /// The directory.
+        root: PathBuf,
+    },
+}
+
+impl Repaired {
+    /// Whether there was nothing to repair.
+    pub fn is_clean(&self) -> bool {
+        let Self { damages, missing, changed, documents, .. } = self;
+        damages.is_empty() && missing.is_empty() && changed.is_empty() && documents.is_empty()
+    }
+}
+
+/// Repairs a run directory.
+///
+/// # Errors
+/// [`RepairError`]; nothing was changed then, unless writing itself failed: the copies are whole.
+pub async fn repair(request: Request) -> Result<Repaired, RepairError> {
+    let Request { layout, store, dry_run } = request;
+    if !layout.journal().is_dir() {
+        return Err(RepairError::NoRun { root: layout.root().to_owned() });
+    }
+    let (_running, mut stops) = mpsc::channel(1);
+    let patience = Patience { wait: false, ..Patience::default() };
+    let lock = RunLock::of_directory(&layout, patience, &mut stops).await?;
+    let of = layout.clone();
+    let found = supervise::blocking(move || Found::read(of)).await?;
+    let mut repaired = found.summary();
+    if repaired.is_clean() {
+        return Ok(repaired);
+    }
+    let run = found.run()?;
+    let evidence = match repaired.exact {
+        true => Evidence::none(run),
+        false => {
+            let (store, manifest) = (store.as_deref(), found.manifest.as_ref());
+            Evidence::gather(run, &layout, store, manifest).await?
+        }
+    };
+    supervise::blocking(move || {
+        let (at, epoch) = (Timestamp::now(), lock.epoch());
+        let history = History { found: &found, evidence: &evidence, at, epoch };
+        let told = history.tell(&mut |_, _| {})?;
+        repaired.tell(&told, &found.names());
+        if !dry_run {
+            repaired.copies = Some(match repaired.exact {
+                true => write::mend(&found)?,
+                false => {
+                    let opening = found.opening(epoch, run, told.reopenings.clone())?;
+                    write::rebuild(&history, opening, &told)?
+                }
+            });
+        }
+        Ok(repaired)
+    })
+    .await
+}
+
+impl Repaired {
+    /// Takes the end of the run's history.
+    fn tell(&mut self, told: &Told, names: &HashMap<ItemId, String>) {
+        let name = |item: &ItemId| names.get(item).cloned().unwrap_or_else(|| item.to_string());
+        self.restored = told.restored.iter().map(|(item, proof)| (name(item), *proof)).collect();
+        self.settled = told.settled;
+        self.doubtful = told.doubtful.iter().map(name).collect();
+        self.doubtful.sort_unstable();
+        let owed = told.owed.iter().filter(|item| told.doubtful.binary_search(item).is_err());
+        self.owed = owed.map(name).collect();
+        self.owed.sort_unstable();
+    }
+}
+
+/// The readable parts of a run directory.
+struct Found {
+    layout: Layout,
+    salvage: Salvage,
+    manifest: Option<Manifest>,
+    plan: Option<JobPlan>,
+    documents: Vec<PathBuf>,
+}
+
+impl Found {
+    fn read(layout: Layout) -> Result<Self, RepairError> {
+        let mut documents = Vec::new();
+        let manifest = Manifest::read(&layout).or_else(|error| match error {
+            RunError::Damaged { path, .. } => {
+                documents.push(path);
+                Ok(None)
+            }
+            error => Err(error),
+        })?;
+        let plan = former_plan(&layout).or_else(|error| match error {
+            RunError::Damaged { path, .. } => {
+                documents.push(path);
+                Ok(None)
+            }
+            error => Err(error),
+        })?;
+        let noted = manifest.as_ref().map(|m| (m.journal.epoch, m.journal.durable_bytes));
+        let salvage = Salvage::of(&layout, noted.as_slice())?;
+        Ok(Self { layout, salvage, manifest, plan, documents })
+    }
+
+    fn summary(&self) -> Repaired {
+        Repaired {
+            damages: self.salvage.damages().cloned().collect(),
+            missing: self.salvage.missing().to_vec(),
+            changed: self.salvage.changed().cloned().collect(),
+            documents: self.documents.clone(),
+            exact: self.salvage.is_mendable(),
+            ..Repaired::default()
+        }
+    }
+
+    fn run(&self) -> Result<RunId, RepairError> {
+        let journalled = self.salvage.openings().map(|(_, last)| last.run);
+        let root = || self.layout.root().to_owned();
+        (journalled.or(self.manifest.as_ref().map(|manifest| manifest.run)))
+            .ok_or_else(|| RepairError::Unknown { root: root() })
+    }
+
+    fn names(&self) -> HashMap<ItemId, String> {
+        let trials = self.plan.iter().flat_map(JobPlan::trials);
+        trials.map(|trial| (trial.item, trial.name.to_string())).collect()
+    }
+
+    /// The first record of a journal that replaces this one, and its time.
+    fn opening(
+        &self,
+        epoch: u32,
+        run: RunId,
+        reopened_within: Vec<ItemId>,
+    ) -> Result<(Timestamp, Opened), RepairError> {
+        let replaces = self.salvage.replaces();
+        let owner = format!("{} pid {}", host_name(), std::process::id());
+        if let Some(((at, _), last)) = self.salvage.openings() {
+            let opened = Opened {
+                epoch,
+                owner,
+                former: None,
+                takeover: None,
+                replaces,
+                reopened: Vec::new(),
+                reopened_within,
+                ..last.clone()
+            };
+            return Ok((at, opened));
+        }
+        let root = || self.layout.root().to_owned();
+        let manifest =
+            self.manifest.as_ref().ok_or_else(|| RepairError::Unknown { root: root() })?;
+        let opened = Opened {
+            format: RUN_FORMAT,
+            run,
+            epoch,
+            plan: manifest.plan,
+            retry: rollout_protocol::retry::RetryPolicy::default(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            owner,
+            former: None,
+            pool: None,
+            holder: None,
+            takeover: None,
+            replaces,
+            reopened: Vec::new(),
+            reopened_within,
+        };
+        Ok((manifest.created_at, opened))
+    }
+}

@@ -1,0 +1,246 @@
+//! The tries that a search asks its run for, and what came of them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::ItemId;
+use rollout_protocol::spec::trial::TrialName;
+use tokio::sync::{Notify, mpsc, watch};
+
+use crate::engine::core::Settled;
+
+/// One try of an eval, as the run's commands tell it from others.
+#[derive(Debug, Clone)]
+pub(super) struct Try {
+    /// Its key.
+    pub(super) item: ItemId,
+    /// Digest of what it runs under.
+    pub(super) spec: Digest,
+    /// Whose it is. In the run's events and records an eval has the name of a trial: the search is
+    /// its dataset, the node its agent, the eval its task.
+    pub(super) name: TrialName,
+}
+
+/// What a search asks for and its run hands out.
+#[derive(Debug)]
+pub struct Asked {
+    state: Mutex<State>,
+    /// Rings when there is more to hand out, or will be no more.
+    pub(super) growth: Arc<Notify>,
+    ended: mpsc::UnboundedSender<Told>,
+    /// Whether the search waits for something, having asked for all that it wants at first.
+    waits: watch::Sender<bool>,
+    /// Whether the search ended with an error: what runs for it is left alone.
+    abandoned: watch::Sender<bool>,
+}
+
+/// What the run tells the search.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// A try that was asked for is settled.
+    Settled(ItemId),
+    /// The run has ended: nothing will be settled any more.
+    Over,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// In the order in which they were asked for; the index is the ordinal.
+    tries: Vec<Try>,
+    ordinals: HashMap<ItemId, u64>,
+    handed_out: usize,
+    settled: HashMap<ItemId, Arc<Settled>>,
+    closed: bool,
+}
+
+impl Asked {
+    /// Nothing asked for yet; and where the search hears of what is settled.
+    pub(super) fn new() -> (Arc<Self>, mpsc::UnboundedReceiver<Told>) {
+        let (ended, told) = mpsc::unbounded_channel();
+        let (state, growth) = (Mutex::default(), Arc::default());
+        let [waits, abandoned] = [false; 2].map(watch::Sender::new);
+        (Arc::new(Self { state, growth, ended, waits, abandoned }), told)
+    }
+
+    /// The search has asked for all that it wants for now.
+    pub(super) fn waits(&self) {
+        self.waits.send_if_modified(|waits| !std::mem::replace(waits, true));
+    }
+
+    /// Comes true when the search has asked for what former sittings began, or has ended: whatever
+    /// else the run still knows of is wanted by nobody.
+    #[cfg(feature = "nats")]
+    pub(super) async fn has_asked(&self) {
+        let mut waits = self.waits.subscribe();
+        let waits = waits.wait_for(|waits| *waits).await;
+        drop(waits.expect("the sender is here"));
+    }
+
+    /// Asks for a try. What is settled already is told at once.
+    pub(super) fn ask(&self, wanted: Try) {
+        let mut state = self.state();
+        let item = wanted.item;
+        if state.settled.contains_key(&item) {
+            self.tell(Told::Settled(item));
+        }
+        let ordinal = state.tries.len() as u64;
+        if state.ordinals.contains_key(&item) {
+            return;
+        }
+        state.ordinals.insert(item, ordinal);
+        state.tries.push(wanted);
+        drop(state);
+        self.growth.notify_one();
+    }
+
+    /// A try that a former sitting asked for, and that is settled.
+    pub(super) fn adopt(&self, former: Try) {
+        let mut state = self.state();
+        let ordinal = state.tries.len() as u64;
+        if state.ordinals.insert(former.item, ordinal).is_none() {
+            state.tries.push(former);
+        }
+    }
+
+    /// What a try came to.
+    pub(super) fn settlement(&self, item: &ItemId) -> Option<Arc<Settled>> {
+        self.state().settled.get(item).cloned()
+    }
+
+    /// The search ended with an error. What runs for it elsewhere is left alone: the next sitting asks
+    /// for the same.
+    pub(super) fn abandon(&self) {
+        self.abandoned.send_replace(true);
+        self.close();
+    }
+
+    /// Whether the search ended with an error.
+    #[cfg(feature = "nats")]
+    pub(super) fn is_abandoned(&self) -> bool {
+        *self.abandoned.borrow()
+    }
+
+    /// Comes true when the search ends with an error.
+    pub(super) async fn abandoned(&self) {
+        let mut abandoned = self.abandoned.subscribe();
+        let told = abandoned.wait_for(|abandoned| *abandoned).await;
+        drop(told.expect("the sender is here"));
+    }
+
+    /// Nothing more will be asked for.
+    pub(super) fn close(&self) {
+        self.state().closed = true;
+        self.waits();
+        self.growth.notify_one();
+    }
+
+    /// The run has ended.
+    pub(super) fn over(&self) {
+        self.tell(Told::Over);
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        !self.state().closed
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.state().tries.len() as u64
+    }
+
+    /// The next tries that were not handed out, at most `max`, with their ordinals.
+    pub(super) fn next(&self, max: usize) -> Vec<(u64, Try)> {
+        let mut state = self.state();
+        let begin = state.handed_out;
+        let end = state.tries.len().min(begin.saturating_add(max));
+        state.handed_out = end;
+        (begin..end).map(|index| (index as u64, state.tries[index].clone())).collect()
+    }
+
+    pub(super) fn find(&self, item: &ItemId) -> Option<(u64, Try)> {
+        let state = self.state();
+        let ordinal = *state.ordinals.get(item)?;
+        Some((ordinal, state.tries[usize::try_from(ordinal).ok()?].clone()))
+    }
+
+    pub(super) fn at(&self, ordinal: u64) -> Option<Try> {
+        self.state().tries.get(usize::try_from(ordinal).ok()?).cloned()
+    }
+
+    /// A settlement is durable.
+    pub(super) fn settled(&self, settled: &Settled) {
+        let mut state = self.state();
+        state.settled.insert(settled.item, Arc::new(settled.clone()));
+        if state.ordinals.contains_key(&settled.item) {
+            self.tell(Told::Settled(settled.item));
+        }
+    }
+
+    fn tell(&self, told: Told) {
+        // A search that is gone has told its own error.
+        let _gone = self.ended.send(told);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_protocol::Timestamp;
+    use rollout_protocol::record::Verdict;
+
+    use super::*;
+
+    fn one(n: u32) -> Try {
+        let spec = Digest::of(b"spec");
+        let name = TrialName {
+            agent: "0000".to_owned(),
+            dataset: "search".to_owned(),
+            task: format!("{n:04}"),
+            attempt: 1,
+        };
+        Try { item: ItemId::of_eval("search", n, (0, 0), 1, &spec), spec, name }
+    }
+
+    fn settled(item: ItemId) -> Settled {
+        let (verdict, at) = (Verdict::completed(1.0), Timestamp::UNIX_EPOCH);
+        Settled { item, ordinal: None, by: None, verdict, superseded: Vec::new(), at }
+    }
+
+    fn heard(told: &mut mpsc::UnboundedReceiver<Told>) -> Option<ItemId> {
+        match told.try_recv() {
+            Ok(Told::Settled(item)) => Some(item),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn what_was_settled_before_is_told_when_it_is_asked_for() {
+        let (asked, mut told) = Asked::new();
+        asked.settled(&settled(one(1).item));
+        assert_eq!(heard(&mut told), None, "nobody asked for it");
+        asked.ask(one(1));
+        assert_eq!(heard(&mut told), Some(one(1).item));
+        assert!(asked.settlement(&one(1).item).is_some());
+    }
+
+    #[test]
+    fn tries_are_handed_out_once_and_in_their_order() {
+        let (asked, mut told) = Asked::new();
+        for n in [1, 2, 1, 3] {
+            asked.ask(one(n));
+        }
+        let items = |tries: Vec<(u64, Try)>| {
+            tries.into_iter().map(|(n, one)| (n, one.item)).collect::<Vec<_>>()
+        };
+        assert_eq!(items(asked.next(2)), [(0, one(1).item), (1, one(2).item)]);
+        assert_eq!(items(asked.next(9)), [(2, one(3).item)]);
+        assert!(asked.next(9).is_empty() && asked.is_open());
+        asked.settled(&settled(one(3).item));
+        assert_eq!(heard(&mut told), Some(one(3).item));
+        asked.close();
+        assert!(!asked.is_open());
+    }
+}

@@ -1,0 +1,176 @@
+//! A search whose evals run on workers elsewhere.
+
+use std::sync::Arc;
+
+use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::queue::traits::{Board, Dispatch};
+use rollout_worker::store::BlobStore;
+use tokio::sync::{mpsc, oneshot};
+
+use super::asked::Asked;
+use super::here::{self, drain};
+use super::search::{Ours, Search, opening, outcome};
+use super::stops::Stops;
+use super::{EvalPlanner, Plan, Progress};
+use crate::engine::concurrency::{Caps, Tickets};
+use crate::engine::core::Bounds;
+use crate::engine::reconcile::{self, Distributed};
+use crate::engine::{
+    self, Ended, Keeper, Patience, RunError, RunFacts, RunLock, RunState, Shared, Taking,
+};
+use crate::launch::host::HostPaths;
+use crate::workloads::search::driver::{Directory, Opening, TreeError};
+use crate::workloads::search::manifest::Manifest;
+
+/// A search to be run by workers elsewhere.
+pub struct Cluster {
+    /// The search.
+    pub opening: Opening,
+    /// What its evals run under.
+    pub plan: Plan,
+    /// How patiently it is taken from an owner that may be dead.
+    pub patience: Patience,
+    /// Where blobs are, for coordinator and workers.
+    pub store: Arc<dyn BlobStore>,
+    /// The queue.
+    pub dispatch: Arc<dyn Dispatch>,
+    /// Where other coordinators ask who owns the run.
+    pub board: Arc<dyn Board>,
+    /// Pool of the workers.
+    pub pool: String,
+    /// Waits.
+    pub bounds: Bounds,
+    /// What is of this host and outlives the run.
+    pub host: HostPaths,
+    /// Values of the variables that the command of ideas names: it runs here.
+    pub environment: Vec<(String, String)>,
+    /// Whether evals that the infrastructure could not run count as failed.
+    pub fail_unable: bool,
+    /// Stops asked for by the user.
+    pub stops: mpsc::Receiver<StopLevel>,
+    /// Told what happens.
+    pub progress: mpsc::UnboundedSender<Progress>,
+}
+
+impl Cluster {
+    /// Goes on with the search until it has ended.
+    ///
+    /// # Errors
+    /// [`TreeError`]; what is written down stays.
+    pub async fn run(self) -> Result<Manifest, TreeError> {
+        let tree = self.opening.tree.clone();
+        let (asked, told) = Asked::new();
+        let directory = Directory::new(tree.run_dir());
+        let (stops, engine_stops, _passing) = Stops::fork(self.stops);
+        let (give, given) = oneshot::channel();
+        let facts = RunFacts {
+            job: tree.name.clone(),
+            pool: self.pool.clone(),
+            store: self.store.identity().to_owned(),
+        };
+        let taking =
+            Taking { patience: self.patience, shared: Some(Shared { board: self.board, facts }) };
+        let tickets = Tickets::new(Caps::of_search(&tree.limits));
+        let sitting = Sitting {
+            opening: opening(&tree, taking, self.bounds),
+            planner: EvalPlanner::new(Arc::clone(&asked), self.plan.needs(), directory.clone())
+                .limited(tickets.clone())
+                .parking(tree.max_park_sec),
+            dispatch: self.dispatch,
+            store: Arc::clone(&self.store),
+            pool: self.pool,
+            stops: engine_stops,
+            asked: Arc::clone(&asked),
+        };
+        let (over, halting) = (Arc::clone(&asked), stops.clone());
+        let engine = async move {
+            let ran = sitting.run(|run| {
+                // A search that is gone has told its own error.
+                let _gone = give.send(Ours::of(run));
+            });
+            let ran = ran.await;
+            over.over();
+            halting.search(StopLevel::Kill);
+            ran
+        };
+        let search = Search {
+            opening: self.opening,
+            directory,
+            plan: self.plan,
+            store: self.store,
+            asked,
+            told,
+            fail_unable: self.fail_unable,
+            stops,
+            host: self.host,
+            variables: here::variables([&tree.commands.ideas], self.environment),
+            tickets,
+            clears_up: true,
+            progress: self.progress,
+        };
+        let (ran, searched) = tokio::join!(Box::pin(engine), Box::pin(search.run(given)));
+        let (lock, manifest) = outcome(ran, searched)?;
+        drop(lock);
+        Ok(manifest)
+    }
+}
+
+/// The half of a sitting that runs what the search asks for.
+struct Sitting {
+    opening: engine::Opening,
+    planner: EvalPlanner,
+    dispatch: Arc<dyn Dispatch>,
+    store: Arc<dyn BlobStore>,
+    pool: String,
+    stops: mpsc::Receiver<StopLevel>,
+    asked: Arc<Asked>,
+}
+
+impl Sitting {
+    async fn run(mut self, is_ours: impl FnOnce(&engine::OpenRun)) -> Result<RunLock, RunError> {
+        let (events, _draining) = drain();
+        let lease = self.opening.bounds.lease;
+        let (run, lock, planner) =
+            engine::begin(self.opening, self.planner, events.clone(), &mut self.stops).await?;
+        is_ours(&run);
+        let news = reconcile::news();
+        let _attending = lock.attend(run.id(), Arc::clone(&self.dispatch), news.0.clone());
+        let keeper = lock.keeper().unwrap_or_else(|| Keeper::Queue(Arc::clone(&self.dispatch)));
+        // What nobody asked for is taken back when the engine begins: what former sittings began
+        // and workers may still run has to be asked for before.
+        self.asked.has_asked().await;
+        if self.asked.is_abandoned() {
+            lock.release(Some(RunState::Stopped)).await.map_err(RunError::LockLost)?;
+            return Ok(lock);
+        }
+        let distributed = Distributed {
+            run,
+            planner,
+            dispatch: self.dispatch,
+            store: self.store,
+            pool: self.pool,
+            lease,
+            keeper,
+            events,
+            stops: self.stops,
+            news,
+        };
+        let ended = tokio::select! {
+            ended = reconcile::run(distributed) => ended,
+            // As if this process had died: what workers run for the search goes on.
+            () = self.asked.abandoned() => Ok(Ended { cancelled: true, owed: 1 }),
+        };
+        match ended {
+            Ok(Ended { owed, .. }) => {
+                let state = if owed == 0 { RunState::Completed } else { RunState::Stopped };
+                lock.release(Some(state)).await.map_err(RunError::LockLost)?;
+                Ok(lock)
+            }
+            Err(error) => {
+                // Nobody elsewhere has to wait for this process; the error says what is wrong.
+                let _lost = lock.release(Some(RunState::Stopped)).await;
+                Err(error)
+            }
+        }
+    }
+}

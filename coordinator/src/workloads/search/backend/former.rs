@@ -1,0 +1,106 @@
+//! What former sittings of a search asked for: it follows from the search's manifest.
+
+use std::sync::{Mutex, PoisonError};
+
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::ItemId;
+use rollout_protocol::spec::trial::TrialName;
+
+use crate::workloads::search::ids::{EvalId, NodeId};
+use crate::workloads::search::manifest::{EventKind, Manifest};
+
+/// Sittings that could not make a try for which its name is still found. Further ones are only not
+/// among the records of the run.
+const UNABLE: u32 = 8;
+
+/// The evals of a search, by which settled items are recognized.
+#[derive(Debug, Default)]
+pub(super) struct Former {
+    tree: String,
+    attempts: u32,
+    /// How often results were thrown away, at most.
+    rounds: u32,
+    evals: Vec<(EvalId, NodeId)>,
+    /// Where the last item was found. They come about in the order of the evals.
+    cursor: Mutex<usize>,
+}
+
+impl Former {
+    /// Those of a manifest.
+    pub(super) fn of(manifest: &Manifest) -> Self {
+        let thrown = |event: &&crate::workloads::search::manifest::Event| {
+            matches!(event.kind, EventKind::EvalsRequeued { .. })
+        };
+        let rounds = manifest.events.iter().filter(thrown).count();
+        let evals = manifest.evaluations.values().map(|eval| (eval.eval_id, eval.parent_node_id));
+        Self {
+            tree: manifest.tree_run_id.clone(),
+            attempts: manifest.run_config.eval_retries.saturating_add(1),
+            rounds: u32::try_from(rounds).unwrap_or(u32::MAX),
+            evals: evals.collect(),
+            cursor: Mutex::new(0),
+        }
+    }
+
+    /// The name of a try, by its key and what it ran under.
+    pub(super) fn name(&self, item: &ItemId, spec: &Digest) -> Option<TrialName> {
+        let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+        let len = self.evals.len();
+        let nearest = (0..len).flat_map(|away| {
+            let (before, after) = (cursor.checked_sub(away), cursor.checked_add(away));
+            [after, before.filter(|_| away > 0)]
+        });
+        for at in nearest.flatten().filter(|at| *at < len) {
+            let (eval, node) = self.evals[at];
+            if let Some(attempt) = self.attempt(eval, item, spec) {
+                *cursor = at;
+                return Some(TrialName {
+                    agent: node.to_string(),
+                    dataset: self.tree.clone(),
+                    task: eval.to_string(),
+                    attempt,
+                });
+            }
+        }
+        None
+    }
+
+    fn attempt(&self, eval: EvalId, item: &ItemId, spec: &Digest) -> Option<u32> {
+        let rounds = (0..=self.rounds).flat_map(|n| (0..=UNABLE).map(move |unable| (n, unable)));
+        let attempts =
+            rounds.flat_map(|rounds| (1..=self.attempts).map(move |attempt| (rounds, attempt)));
+        let is_it = |(rounds, attempt): &((u32, u32), u32)| {
+            ItemId::of_eval(&self.tree, eval.0, *rounds, *attempt, spec) == *item
+        };
+        attempts.into_iter().find(is_it).map(|(_, attempt)| attempt)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tries_are_recognized_in_any_order() {
+        let former = Former {
+            tree: "search".to_owned(),
+            attempts: 2,
+            rounds: 1,
+            evals: (0..5).map(|n| (EvalId(n), NodeId(n / 2))).collect(),
+            cursor: Mutex::new(0),
+        };
+        let spec = Digest::of(b"spec");
+        for (eval, rounds, attempt) in
+            [(3, (0, 0), 1), (0, (1, 0), 2), (4, (0, 3), 2), (3, (1, 1), 1)]
+        {
+            let item = ItemId::of_eval("search", eval, rounds, attempt, &spec);
+            let name = former.name(&item, &spec).expect("it is one of them");
+            let expected = format!("{:04}/search/{eval:04}__{attempt}", eval / 2);
+            assert_eq!(name.to_string(), expected);
+        }
+        for (eval, rounds, attempt) in [(5, (0, 0), 1), (0, (2, 0), 1), (0, (0, 0), 3)] {
+            let item = ItemId::of_eval("search", eval, rounds, attempt, &spec);
+            assert_eq!(former.name(&item, &spec), None);
+        }
+    }
+}

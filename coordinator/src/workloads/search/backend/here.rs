@@ -1,0 +1,190 @@
+//! A search in this process: coordinator, worker and the search itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use rollout_protocol::event::RunEvent;
+use rollout_protocol::spec::environment::ProviderKind;
+use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::secrets::TrialVariables;
+use rollout_worker::store::BlobStore;
+use rollout_worker::supervise;
+use tokio::sync::{mpsc, oneshot};
+
+use super::asked::Asked;
+use super::search::{Ours, Search, opening, outcome};
+use super::stops::Stops;
+use super::{EvalPlanner, Plan, Progress};
+use crate::config::{Command, TreeFile};
+use crate::engine::concurrency::{Caps, Tickets};
+use crate::engine::core::Bounds;
+use crate::engine::journal::Layout;
+use crate::engine::{RunError, Taking, host_name};
+use crate::launch::embedded::{self, Embedded, Equipment};
+use crate::launch::host::{self, HostPaths};
+use crate::workloads::search::driver::{Directory, Opening, TreeError};
+use crate::workloads::search::manifest::Manifest;
+
+/// A search to be run in this process.
+pub struct Local {
+    /// The search.
+    pub opening: Opening,
+    /// How its directory is taken.
+    pub taking: Taking,
+    /// Where blobs are.
+    pub store: Arc<dyn BlobStore>,
+    /// What is of the host and outlives the run.
+    pub host: HostPaths,
+    /// Values of the variables that commands name.
+    pub environment: Vec<(String, String)>,
+    /// Whether evals that the infrastructure could not run count as failed.
+    pub fail_unable: bool,
+    /// Stops asked for by the user.
+    pub stops: mpsc::Receiver<StopLevel>,
+    /// Told what happens.
+    pub progress: mpsc::UnboundedSender<Progress>,
+}
+
+impl Local {
+    /// Goes on with the search until it has ended.
+    ///
+    /// # Errors
+    /// [`TreeError`]; what is written down stays.
+    pub async fn run(self) -> Result<Manifest, TreeError> {
+        self.engines_answer().await?;
+        let Self { opening: search, taking, store, host, environment, fail_unable, .. } = self;
+        let Self { stops, progress, .. } = self;
+        let tree = search.tree.clone();
+        let directory = Directory::new(tree.run_dir());
+        let plan = Plan::new(&tree, Arc::clone(&store)).await?;
+        let (asked, told) = Asked::new();
+        let commands = tree.commands.named().map(|(_, command)| command);
+        let variables = variables(commands, environment);
+        let (stops, engine_stops, _passing) = Stops::fork(stops);
+        let (events, _draining) = drain();
+        let (_no_hints, hints) = mpsc::channel(1);
+        let (give, given) = oneshot::channel();
+        let tickets = Tickets::new(Caps::of_search(&tree.limits));
+        let engine = embedded::run(Embedded {
+            opening: opening(&tree, taking, Bounds::default()),
+            planner: EvalPlanner::new(Arc::clone(&asked), plan.needs(), directory.clone())
+                .limited(tickets.clone())
+                .parking(tree.max_park_sec),
+            store: Arc::clone(&store),
+            slots: tree.search.max_parallel_evals,
+            events,
+            hints,
+            stops: engine_stops,
+            opened: Box::new(move |run| {
+                // A search that is gone has told its own error.
+                let _gone = give.send(Ours::of(run));
+                Ok(())
+            }),
+            equip: Box::new(equip(
+                &tree,
+                directory.layout(),
+                host.clone(),
+                Arc::clone(&store),
+                variables.clone(),
+            )),
+        });
+        let engine = end_together(engine, Arc::clone(&asked), stops.clone());
+        let search = Search {
+            opening: search,
+            directory,
+            plan,
+            store,
+            asked,
+            told,
+            fail_unable,
+            stops,
+            host,
+            variables,
+            tickets,
+            clears_up: false,
+            progress,
+        };
+        let (ran, searched) = tokio::join!(Box::pin(engine), Box::pin(search.run(given)));
+        let (sitting, manifest) = outcome(ran, searched)?;
+        drop(sitting.lock);
+        Ok(manifest)
+    }
+
+    /// Fails when the engine of an environment gives no answer. A search that has ended needs none.
+    async fn engines_answer(&self) -> Result<(), TreeError> {
+        let tree = &self.opening.tree;
+        let directory = Directory::new(tree.run_dir());
+        let has_ended = directory.read()?.is_some_and(|manifest| manifest.state.stopped);
+        if self.opening.rerun_evals || !has_ended {
+            host::answer(kinds(tree), &self.host, &directory.layout().sandboxes()).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs the engine until it or its search ends, and ends the other one then.
+async fn end_together<T>(engine: impl Future<Output = T>, asked: Arc<Asked>, stops: Stops) -> T {
+    let mut engine = Box::pin(engine);
+    let ran = tokio::select! {
+        ran = &mut engine => ran,
+        () = asked.abandoned() => {
+            stops.engine(StopLevel::Kill).await;
+            engine.await
+        }
+    };
+    asked.over();
+    stops.search(StopLevel::Kill);
+    ran
+}
+
+/// Reads events that no output of a search shows: what it tells is in its own files.
+pub(super) fn drain() -> (mpsc::Sender<Vec<RunEvent>>, supervise::Task<()>) {
+    let (events, mut read) = mpsc::channel::<Vec<RunEvent>>(64);
+    let task = supervise::spawn("events", async move {
+        while let Some(events) = read.recv().await {
+            for event in events {
+                tracing::trace!("{:?}", event.kind);
+            }
+        }
+    });
+    (events, task)
+}
+
+/// The variables that commands may see: those that they name.
+pub(super) fn variables<'a>(
+    commands: impl IntoIterator<Item = &'a Command>,
+    environment: Vec<(String, String)>,
+) -> TrialVariables {
+    let values = commands.into_iter().flat_map(|command| command.env.values());
+    let named = values.flat_map(|value| value.template.variables());
+    let names: BTreeSet<String> = named.map(|(name, _)| name).collect();
+    TrialVariables::select(names.iter().map(String::as_str), environment)
+}
+
+/// The environments of all commands.
+fn kinds(tree: &TreeFile) -> BTreeSet<ProviderKind> {
+    tree.commands.named().map(|(_, command)| command.place.provider.kind()).collect()
+}
+
+fn equip(
+    tree: &TreeFile,
+    layout: &Layout,
+    paths: HostPaths,
+    store: Arc<dyn BlobStore>,
+    variables: TrialVariables,
+) -> impl FnOnce(&Path) -> Result<Equipment, RunError> + Send + use<> {
+    // Former sittings may have left environments of ideas, too.
+    let kinds = kinds(tree);
+    let sandboxes = layout.sandboxes();
+    move |worker_dir: &Path| {
+        let providers = kinds.into_iter().map(|kind| {
+            let provider = host::provider(kind, &paths, sandboxes.clone())?;
+            Ok::<_, RunError>((kind, provider))
+        });
+        let providers = providers.collect::<Result<BTreeMap<_, _>, _>>()?;
+        let all = providers.values().cloned().collect();
+        let runner = host::runner(providers, worker_dir, store, variables, host_name())?;
+        Ok(Equipment { runner: Arc::new(runner), providers: all })
+    }
+}

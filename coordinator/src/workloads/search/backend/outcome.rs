@@ -1,0 +1,155 @@
+//! What a settled try means for its eval.
+
+use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, TrialError};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::{EvalEnd, EvalRecord, Outcome};
+
+use crate::engine::core::Settled;
+use crate::workloads::search::driver::{EvalOrder, EvalResult};
+use crate::workloads::search::manifest::{EvalError, EvalStatus};
+
+/// Whether a try says nothing about its idea: the infrastructure failed, however often it was tried,
+/// or no command was run at all. An idea that kills worker after worker is to blame itself.
+pub(super) fn is_unable(settled: &Settled) -> bool {
+    let before = |phase| matches!(phase, Phase::Queued | Phase::EnvironmentSetup);
+    settled.verdict.error.as_ref().is_some_and(|error| {
+        let ours = error.class == ErrorClass::Infrastructure || before(error.phase);
+        settled.verdict.outcome == Outcome::Failed && ours && error.code != ErrorCode::POISONED
+    })
+}
+
+/// Whether another try of the user's own may make it better: its commands failed, or were ended by
+/// their time limit. What the infrastructure did was tried again before.
+pub(super) fn is_worth_another(settled: &Settled, record: Option<&EvalRecord>) -> bool {
+    let failed = record.is_some_and(|record| record.end == EvalEnd::Failed);
+    let ours = |error: &TrialError| error.class == ErrorClass::Infrastructure;
+    failed && settled.verdict.error.as_ref().is_some_and(|error| !ours(error))
+}
+
+/// What the tries of an eval took together.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Tries {
+    /// Seconds.
+    pub(super) seconds: f64,
+    /// What their commands say that they cost.
+    pub(super) cost: Option<f64>,
+}
+
+impl Tries {
+    /// With one more.
+    pub(super) fn and(self, record: Option<&EvalRecord>) -> Self {
+        let Some(record) = record else { return self };
+        let times = &record.timestamps;
+        let took = times.ended_at.duration_since(times.started_at).as_secs_f64();
+        let (before, cost) = (self.cost, record.reported_cost);
+        // A worker's clock may be set back meanwhile.
+        let seconds = self.seconds + took.max(0.0);
+        Self { seconds, cost: before.map_or(cost, |before| Some(before + cost.unwrap_or(0.0))) }
+    }
+}
+
+/// The result of an eval, without what its tries took together. `results` is the path of its results
+/// below its directory.
+pub(super) fn result(
+    order: &EvalOrder,
+    attempt: u32,
+    settled: &Settled,
+    record: Option<&EvalRecord>,
+    results: Option<String>,
+) -> EvalResult {
+    let status = match record.map(|record| record.end) {
+        Some(EvalEnd::Completed) => EvalStatus::Completed,
+        Some(EvalEnd::NoChanges) => EvalStatus::NoChanges,
+        Some(EvalEnd::Failed | EvalEnd::Stopped) | None => EvalStatus::Failed,
+    };
+    let times = record.map(|record| &record.timestamps);
+    let failed = status == EvalStatus::Failed;
+    EvalResult {
+        eval_id: order.eval.eval_id,
+        parent_node_id: order.eval.parent_node_id,
+        idea_normalized_sha256: order.eval.idea_normalized_sha256.clone(),
+        round: order.round,
+        status,
+        attempt,
+        worker: settled.by.as_ref().map(|by| by.worker.to_string()),
+        started_at: times.map(|times| times.started_at),
+        finished_at: times.map(|times| times.ended_at),
+        seconds: None,
+        candidate_commit: record
+            .and_then(|record| record.candidate.as_ref())
+            .map(|candidate| candidate.commit.clone()),
+        results_csv: results,
+        cost: None,
+        error: failed.then(|| error(settled.verdict.error.as_ref(), record)),
+    }
+}
+
+/// Makes a result one of an eval whose candidate is refused.
+pub(super) fn refused(result: &mut EvalResult, reason: String) {
+    result.status = EvalStatus::Failed;
+    result.candidate_commit = None;
+    result.results_csv = None;
+    let (error_type, timed_out) = ("candidate_refused".to_owned(), false);
+    let infrastructure = false;
+    result.error = Some(EvalError { error_type, message: reason, timed_out, infrastructure });
+}
+
+fn error(error: Option<&TrialError>, record: Option<&EvalRecord>) -> EvalError {
+    let message = error.map_or("it ended without results", |error| &error.message).to_owned();
+    // The command that failed is the last one that was run.
+    let last = record.and_then(|record| record.commands.last());
+    let (error_type, timed_out) = match last {
+        Some(last) if last.timed_out => (format!("{}_timeout", last.stage.as_str()), true),
+        Some(last) if last.exit_code.is_some_and(|code| code != 0) => {
+            (format!("{}_failed", last.stage.as_str()), false)
+        }
+        _ => match error.map(|error| error.kind) {
+            // The sweep ended well.
+            Some(ErrorType::VerifierRewardMissing) => ("results_missing".to_owned(), false),
+            Some(kind) => (kind.to_string(), false),
+            None => ("unknown".to_owned(), false),
+        },
+    };
+    let ours = |error: &TrialError| {
+        error.class == ErrorClass::Infrastructure && error.code != ErrorCode::POISONED
+    };
+    let infrastructure = error.is_some_and(ours);
+    EvalError { error_type, message, timed_out, infrastructure }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollout_protocol::Timestamp;
+    use rollout_protocol::error::RetryClass;
+    use rollout_protocol::id::ItemId;
+    use rollout_protocol::record::Verdict;
+
+    use super::*;
+
+    fn settled(class: ErrorClass, code: ErrorCode, phase: Phase) -> Settled {
+        let kind = ErrorType::AgentExecutionFailed;
+        let error = TrialError::new(kind, code, class, RetryClass::Permanent, "it failed");
+        let verdict = Verdict::failed(error.in_phase(phase));
+        let (item, at) = (ItemId::from_bytes([0; 16]), Timestamp::UNIX_EPOCH);
+        Settled { item, ordinal: None, by: None, verdict, superseded: Vec::new(), at }
+    }
+
+    #[test]
+    fn only_what_an_idea_did_is_its_fault() {
+        use ErrorClass::{Agent, Infrastructure, Task};
+        let bug = || ErrorCode::BUG;
+        for (class, code, phase, expected) in [
+            (Infrastructure, bug(), Phase::AgentExecution, true),
+            (Infrastructure, ErrorCode::POISONED, Phase::AgentExecution, false),
+            (Task, bug(), Phase::EnvironmentSetup, true),
+            (Agent, bug(), Phase::AgentExecution, false),
+            (Agent, bug(), Phase::Verification, false),
+        ] {
+            let told = format!("{class:?} {code:?} {phase:?}");
+            assert_eq!(is_unable(&settled(class, code, phase)), expected, "{told}");
+        }
+        let mut well = settled(Agent, bug(), Phase::Teardown);
+        well.verdict = Verdict::completed(1.0);
+        assert!(!is_unable(&well));
+    }
+}

@@ -1,0 +1,139 @@
+//! What a search asks for, as its run's engine wants it.
+
+use std::sync::{Arc, OnceLock};
+
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::{ItemId, RunId, TryId};
+use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::spec::trial::TrialName;
+use rollout_protocol::wire::command::Selection;
+use rollout_protocol::wire::offer::{Offer, Pacing, SizeClass, Work};
+use tokio::sync::Notify;
+
+use super::asked::{Asked, Try};
+use super::former::Former;
+use crate::engine::Planner;
+use crate::engine::concurrency::Tickets;
+use crate::engine::core::{NewItem, Settled};
+use crate::plan::Needs;
+use crate::workloads::search::driver::Directory;
+
+/// Hands out tries of evals as the search asks for them. All need the same of a worker.
+#[derive(Debug)]
+pub struct EvalPlanner {
+    asked: Arc<Asked>,
+    needs: [Needs; 1],
+    directory: Directory,
+    former: OnceLock<Former>,
+    tickets: Option<Arc<Tickets>>,
+    /// Longest wait of an eval for a service that gives no answer, seconds; the usual one if absent.
+    max_park_sec: Option<u32>,
+}
+
+impl EvalPlanner {
+    /// Hands out what is asked for there.
+    pub fn new(asked: Arc<Asked>, needs: Needs, directory: Directory) -> Self {
+        let (former, tickets) = (OnceLock::new(), None);
+        Self { asked, needs: [needs], directory, former, tickets, max_park_sec: None }
+    }
+
+    /// Has evals wait so long for a service that gives no answer.
+    #[must_use]
+    pub fn parking(self, max_park_sec: u32) -> Self {
+        let usual = RetryPolicy::default().max_park_sec;
+        Self { max_park_sec: Some(max_park_sec).filter(|sec| *sec != usual), ..self }
+    }
+
+    /// Has some of their commands wait for tickets.
+    #[must_use]
+    pub fn limited(self, tickets: Option<Arc<Tickets>>) -> Self {
+        Self { tickets, ..self }
+    }
+
+    /// What former sittings may have asked for.
+    fn former(&self) -> &Former {
+        self.former.get_or_init(|| match self.directory.read() {
+            Ok(manifest) => manifest.as_ref().map(Former::of).unwrap_or_default(),
+            Err(error) => {
+                // The search says so, too, and does not go on.
+                tracing::debug!("what was asked for before is not known: {error}");
+                Former::default()
+            }
+        })
+    }
+
+    fn class(&self) -> SizeClass {
+        let [needs] = &self.needs;
+        needs.class
+    }
+
+    fn new_item(&self, ordinal: u64, wanted: &Try) -> NewItem {
+        let (item, spec, class) = (wanted.item, wanted.spec, self.class());
+        NewItem { item, ordinal, spec, class, lane: 0 }
+    }
+
+    fn at(&self, ordinal: u64) -> Try {
+        self.asked.at(ordinal).expect("only ordinals that were handed out are asked for")
+    }
+}
+
+impl Planner for EvalPlanner {
+    fn total(&self) -> u64 {
+        self.asked.len()
+    }
+
+    fn next(&mut self, max: usize) -> Vec<NewItem> {
+        let next = self.asked.next(max);
+        next.iter().map(|(ordinal, wanted)| self.new_item(*ordinal, wanted)).collect()
+    }
+
+    fn find(&self, item: &ItemId) -> Option<NewItem> {
+        let (ordinal, wanted) = self.asked.find(item)?;
+        Some(self.new_item(ordinal, &wanted))
+    }
+
+    fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer {
+        let spec = self.at(ordinal).spec;
+        let tickets = self.tickets.as_ref().map(|tickets| tickets.asked_for());
+        let tickets = tickets.unwrap_or_default();
+        let pacing = Pacing { tickets, max_park_sec: self.max_park_sec, ..Pacing::default() };
+        let class = self.class();
+        Offer { run, item, try_id, spec, class, work: Work::Eval, pacing }
+    }
+
+    fn lanes(&self) -> &[Needs] {
+        &self.needs
+    }
+
+    /// Nothing: what a search needs to go on cannot be cancelled alone.
+    fn select(&self, _selection: &Selection) -> Vec<NewItem> {
+        Vec::new()
+    }
+
+    fn name(&self, ordinal: u64) -> TrialName {
+        self.at(ordinal).name
+    }
+
+    fn growth(&self) -> Option<Arc<Notify>> {
+        Some(Arc::clone(&self.asked.growth))
+    }
+
+    fn tickets(&self) -> Option<Arc<Tickets>> {
+        self.tickets.clone()
+    }
+
+    fn is_open(&self) -> bool {
+        self.asked.is_open()
+    }
+
+    /// What a former sitting asked for, and what was settled then, is asked for from now on: the
+    /// run's records name everything that it ever settled.
+    fn settled(&self, settled: &Settled, spec: Option<Digest>) {
+        if let (None, Some(spec)) = (self.asked.find(&settled.item), spec)
+            && let Some(name) = self.former().name(&settled.item, &spec)
+        {
+            self.asked.adopt(Try { item: settled.item, spec, name });
+        }
+        self.asked.settled(settled);
+    }
+}

@@ -1,0 +1,167 @@
+//! What an execution left, as files below the directory of its eval.
+//!
+//! ```text
+//! eval/<eval>/attempt-<n>/<results file>        the sweep's results
+//! eval/<eval>/experiment/attempt-<n>/record.json
+//!                                   /<command>/stdout.txt, stderr.txt
+//!                                   /logs/       what commands left in their logs directory
+//!                                   /sweep_logs/ the same of the sweep's own environment
+//!                                   /output/     what the sweep left in its output directory
+//! ```
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::blob::BlobRef;
+use rollout_protocol::record::EvalRecord;
+use rollout_worker::archive::{self, ArchiveError, ArchivePath, Limits};
+use rollout_worker::backoff::chain;
+use rollout_worker::store::{BlobStore, StoreError};
+use rollout_worker::supervise;
+
+use crate::engine::RunError;
+use crate::engine::file::write_json;
+
+/// Why something could not be written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ResultsError {
+    /// The blob store.
+    #[error("fetching {what}")]
+    Store {
+        /// What.
+        what: String,
+        /// Why not.
+        #[source]
+        source: StoreError,
+    },
+    /// An archive.
+    #[error("unpacking {what}")]
+    Archive {
+        /// What.
+        what: &'static str,
+        /// Why not.
+        #[source]
+        source: ArchiveError,
+    },
+    /// The local disk.
+    #[error("{action} {path}")]
+    Disk {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file of the run.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+impl ResultsError {
+    /// Whether it may pass by itself.
+    pub(super) fn is_transient(&self) -> bool {
+        matches!(self, Self::Store { source, .. } if source.is_transient())
+    }
+
+    fn disk(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Disk { action, path, source }
+    }
+}
+
+/// Writes what a try left below `root`, the directory of its eval; what was there of the same try is
+/// replaced. Gives the path of the results, if there are any.
+pub(super) async fn write(
+    store: &dyn BlobStore,
+    record: &EvalRecord,
+    root: &Path,
+    attempt: u32,
+    results_file: &str,
+) -> Result<Option<String>, ResultsError> {
+    let name = format!("attempt-{attempt}");
+    let (tried, experiment) = (root.join(&name), root.join("experiment").join(&name));
+    for dir in [&tried, &experiment] {
+        match tokio::fs::remove_dir_all(dir).await {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(ResultsError::disk("removing", dir)(error));
+            }
+            _ => {}
+        }
+        make(dir).await?;
+    }
+    write_json(&experiment.join("record.json"), record)?;
+    for output in &record.outputs {
+        // A worker's word: nothing but a plain path is written to.
+        let Ok(Some(path)) = ArchivePath::clean(output.path.as_bytes()) else { continue };
+        best_effort(fetch(store, &output.blob, &experiment.join(path.as_path())).await)?;
+    }
+    let archives = [
+        ("the logs", "logs", record.logs.as_ref()),
+        ("the sweep's logs", "sweep_logs", record.sweep_logs.as_deref()),
+        ("the sweep's output", "output", record.sweep_output.as_ref()),
+    ];
+    for (what, name, logs) in archives {
+        if let Some(logs) = logs {
+            best_effort(unpack(store, what, &logs.archive, &experiment.join(name)).await)?;
+        }
+    }
+    let Some(blob) = &record.results else { return Ok(None) };
+    let path = format!("{name}/{results_file}");
+    let to = root.join(&path);
+    fetch(store, blob, &to).await?;
+    // The result that names it is durable; so it has to be.
+    supervise::blocking(move || {
+        let parent = to.parent().unwrap_or(&to).to_owned();
+        File::open(&to)
+            .and_then(|file| file.sync_all())
+            .map_err(ResultsError::disk("syncing", &to))?;
+        let directory = File::open(&parent).and_then(|directory| directory.sync_all());
+        directory.map_err(ResultsError::disk("syncing", &parent))
+    })
+    .await?;
+    Ok(Some(path))
+}
+
+/// Nothing depends on what commands printed: what the store has lost is not there, and that is all.
+fn best_effort(written: Result<(), ResultsError>) -> Result<(), ResultsError> {
+    match written {
+        Err(error @ (ResultsError::Store { .. } | ResultsError::Archive { .. }))
+            if !error.is_transient() =>
+        {
+            tracing::warn!("something that an eval left is not to be had: {}", chain(&error));
+            Ok(())
+        }
+        written => written,
+    }
+}
+
+async fn make(dir: &Path) -> Result<(), ResultsError> {
+    tokio::fs::create_dir_all(dir).await.map_err(ResultsError::disk("creating", dir))
+}
+
+async fn fetch(store: &dyn BlobStore, blob: &BlobRef, to: &Path) -> Result<(), ResultsError> {
+    if let Some(parent) = to.parent() {
+        make(parent).await?;
+    }
+    let failed = |source| ResultsError::Store { what: to.display().to_string(), source };
+    store.get_file(&blob.digest, to).await.map_err(failed)
+}
+
+/// Unpacks an archive; one that is cut gives what it has.
+async fn unpack(
+    store: &dyn BlobStore,
+    what: &'static str,
+    archive: &BlobRef,
+    into: &Path,
+) -> Result<(), ResultsError> {
+    let failed = |source| ResultsError::Store { what: what.to_owned(), source };
+    let source = store.get(&archive.digest).await.map_err(failed)?;
+    let report = archive::extract(source, into, Limits::ARTIFACTS).await;
+    let report = report.map_err(|source| ResultsError::Archive { what, source })?;
+    if let Some(cut) = report.cut {
+        tracing::warn!("the archive of {what} in {} is not whole: {cut}", into.display());
+    }
+    Ok(())
+}

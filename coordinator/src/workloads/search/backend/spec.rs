@@ -1,0 +1,199 @@
+//! What the evals of a search run under.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::spec::environment::{EnvironmentSpec, PreservePolicy, Rates};
+use rollout_protocol::spec::eval::{
+    EvalCommand, EvalCommands, EvalName, EvalSpec, RepositorySpec, SweepEnvironment,
+};
+use rollout_protocol::spec::resources::Resources;
+use rollout_protocol::spec::task::TaskEnvironment;
+use rollout_protocol::wire::offer::SizeClass;
+use rollout_worker::archive::{self, ArchiveError, Keep, Limits};
+use rollout_worker::store::{BlobStore, StoreError};
+use rollout_worker::supervise;
+
+use crate::config::{Command as TreeCommand, Place as TreePlace, TreeFile};
+use crate::plan::Needs;
+use crate::workloads::search::driver::EvalOrder;
+
+/// What all evals of a search have in common.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    tree: String,
+    commands: EvalCommands,
+    environment: TaskEnvironment,
+    settings: EnvironmentSpec,
+    sweep_environment: Option<Box<SweepEnvironment>>,
+    results_file: String,
+    timeout_sec: Option<f64>,
+    sweep_config_limit: Option<u64>,
+}
+
+/// Why a search has no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// A directory of a Dockerfile cannot be packed.
+    #[error("the build context {path} cannot be packed")]
+    Context {
+        /// The directory.
+        path: std::path::PathBuf,
+        /// Why not.
+        #[source]
+        source: ArchiveError,
+    },
+    /// The local disk.
+    #[error("cannot make a temporary file")]
+    Disk(#[from] std::io::Error),
+    /// The blob store.
+    #[error("the build context cannot be stored")]
+    Store(#[from] StoreError),
+}
+
+impl Plan {
+    /// The plan of a search. What its environment is built from is stored.
+    ///
+    /// # Errors
+    /// [`PlanError`].
+    pub async fn new(tree: &TreeFile, store: Arc<dyn BlobStore>) -> Result<Self, PlanError> {
+        let command = |command: &TreeCommand| EvalCommand {
+            script: command.run.clone(),
+            timeout_sec: Some(command.timeout_sec),
+            env: command.env.iter().map(|(k, v)| (k.clone(), v.template.clone())).collect(),
+        };
+        let commands = &tree.commands;
+        let (place, own) = (&commands.implement.place, &commands.sweep.place);
+        let sweep_environment = match own == place {
+            true => None,
+            false => {
+                let environment = environment(tree, own, Arc::clone(&store)).await?;
+                Some(Box::new(SweepEnvironment { environment, settings: settings(own) }))
+            }
+        };
+        Ok(Self {
+            tree: tree.name.clone(),
+            commands: EvalCommands {
+                implement: command(&commands.implement),
+                tests: commands.tests.as_ref().map(command),
+                review: commands.review.as_ref().map(command),
+                sweep: command(&commands.sweep),
+            },
+            environment: environment(tree, place, store).await?,
+            settings: settings(place),
+            sweep_environment,
+            results_file: tree.results_file.clone(),
+            timeout_sec: tree.search.eval_timeout_seconds,
+            sweep_config_limit: tree.search.sweep_config_limit,
+        })
+    }
+
+    /// What evals need of a worker.
+    pub fn needs(&self) -> Needs {
+        let own = self.sweep_environment.as_deref();
+        // One environment at a time: the larger figures are enough.
+        let resources = own.map_or(self.environment.resources, |own| {
+            larger(&self.environment.resources, &own.environment.resources)
+        });
+        let (provider, own) =
+            (self.settings.provider.kind(), own.map(|o| o.settings.provider.kind()));
+        let EvalCommands { implement, tests, review, sweep } = &self.commands;
+        let commands = [Some(implement), tests.as_ref(), review.as_ref(), Some(sweep)];
+        let templates = commands.into_iter().flatten().flat_map(|command| command.env.values());
+        let named = templates.flat_map(|template| template.variables());
+        let needed = named.filter(|(_, has_default)| !has_default).map(|(name, _)| name);
+        Needs {
+            class: SizeClass::of(&resources),
+            cpus: resources.cpus,
+            memory_mb: resources.memory_mb,
+            provider,
+            also: own.filter(|kind| *kind != provider),
+            variables: needed.collect::<BTreeSet<_>>(),
+        }
+    }
+
+    /// Path of the results below a try's directory.
+    pub(super) fn results_file(&self) -> &str {
+        &self.results_file
+    }
+
+    /// What an eval runs under.
+    pub(super) fn spec(
+        &self,
+        order: &EvalOrder,
+        repository: RepositorySpec,
+        idea: BlobRef,
+    ) -> EvalSpec {
+        let (node, eval) = (order.eval.parent_node_id, order.eval.eval_id);
+        let file = Path::new(&order.eval.idea_path).file_stem().unwrap_or_default();
+        let idea_name = file.to_string_lossy();
+        EvalSpec {
+            name: EvalName {
+                tree: self.tree.clone(),
+                node: node.to_string(),
+                eval: eval.to_string(),
+            },
+            repository,
+            idea,
+            message: format!(
+                "{idea_name}\n\nEval {eval} of {}, tried on node {node}.\n",
+                self.tree
+            ),
+            commands: self.commands.clone(),
+            timeout_sec: self.timeout_sec,
+            environment: self.environment.clone(),
+            settings: self.settings.clone(),
+            sweep_environment: self.sweep_environment.clone(),
+            user: None,
+            results_file: self.results_file.clone(),
+            sweep_config_limit: self.sweep_config_limit,
+            env: BTreeMap::new(),
+        }
+    }
+}
+
+async fn environment(
+    tree: &TreeFile,
+    place: &TreePlace,
+    store: Arc<dyn BlobStore>,
+) -> Result<TaskEnvironment, PlanError> {
+    let context = match &place.context {
+        Some(dir) => Some(pack(&tree.beside(dir), store).await?),
+        None => None,
+    };
+    let (docker_image, resources) = (place.docker_image.clone(), place.resources);
+    Ok(TaskEnvironment { docker_image, context, resources, ..Default::default() })
+}
+
+/// The larger figures of two.
+fn larger(one: &Resources, other: &Resources) -> Resources {
+    Resources {
+        cpus: one.cpus.max(other.cpus),
+        memory_mb: one.memory_mb.max(other.memory_mb),
+        storage_mb: one.storage_mb.max(other.storage_mb),
+        ..*one
+    }
+}
+
+fn settings(place: &TreePlace) -> EnvironmentSpec {
+    EnvironmentSpec {
+        provider: place.provider.clone(),
+        force_build: false,
+        preserve_env: PreservePolicy::default(),
+        rates: Rates::default(),
+    }
+}
+
+/// Packs and stores the directory of a Dockerfile.
+async fn pack(dir: &Path, store: Arc<dyn BlobStore>) -> Result<BlobRef, PlanError> {
+    let scratch = tempfile::tempdir()?;
+    let (from, to) = (dir.to_owned(), scratch.path().join("context.tar"));
+    let archive = to.clone();
+    let packed = supervise::blocking(move || {
+        archive::pack(&from, &archive, Limits::BUNDLE, &|_, _| Keep::Yes)
+    });
+    packed.await.map_err(|source| PlanError::Context { path: dir.to_owned(), source })?;
+    Ok(store.put_file(&to, MediaType::Tar).await?)
+}

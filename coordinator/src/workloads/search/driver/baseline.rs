@@ -1,0 +1,102 @@
+//! Whether the results of the root can be a baseline: everything is ranked against them, and the
+//! first candidates are compared with them.
+
+use std::fs::File;
+use std::path::Path;
+
+use rollout_worker::backoff::chain;
+
+use super::scoring::named;
+use super::{Directory, TreeError};
+use crate::config::TreeFile;
+use crate::workloads::search::score::{Gaps, Profile, SweepSummary, summarize};
+
+/// Checks the baseline of a search that has not begun, before anything is made. Gives what is odd
+/// about it, a line each. A search that is there has a baseline of its own, which is not looked at
+/// again. Blocks.
+///
+/// # Errors
+/// [`TreeError::Baseline`], with everything that is missing.
+pub fn check_baseline(tree: &TreeFile) -> Result<Vec<String>, TreeError> {
+    if Directory::new(tree.run_dir()).read()?.is_some() {
+        return Ok(Vec::new());
+    }
+    check(tree, &tree.beside(&tree.root_baseline_csv))
+}
+
+/// Checks a file with the results of the root.
+pub(super) fn check(tree: &TreeFile, path: &Path) -> Result<Vec<String>, TreeError> {
+    let refused = |missing| TreeError::Baseline { path: path.to_owned(), missing };
+    let file = File::open(path).map_err(TreeError::io("open", path))?;
+    let limit = tree.search.sweep_config_limit;
+    let summary = summarize(file, &tree.profile, limit);
+    let summary = summary.map_err(|error| refused(vec![chain(&error)]))?;
+    let mut missing = Vec::new();
+    missing.extend(without_primary(&summary, &tree.profile));
+    if let Some(limit) = limit {
+        missing.extend(incomplete(&summary, limit));
+    }
+    if !missing.is_empty() {
+        return Err(refused(missing));
+    }
+    Ok(odd(&summary, tree))
+}
+
+fn without_primary(summary: &SweepSummary, profile: &Profile) -> Option<String> {
+    let (primary, name) = (&profile.primary.column, &profile.name);
+    if summary.means.contains_key(primary) {
+        return None;
+    }
+    let metric = format!("`{primary}`, the primary metric of the profile `{name}`");
+    Some(if summary.columns.contains(primary) {
+        format!("no number in the column {metric}")
+    } else {
+        format!("no column {metric}; the columns are {}", named(&summary.columns))
+    })
+}
+
+/// The configurations that every sweep has to run and a baseline lacks.
+fn incomplete(summary: &SweepSummary, limit: u64) -> Vec<String> {
+    if !summary.missing_columns.is_empty() {
+        let names = named(&summary.missing_columns);
+        return vec![format!(
+            "no column {names}, which says what of `sweep_config_limit` is there"
+        )];
+    }
+    if summary.completeness.is_some_and(|rows| rows.is_complete()) {
+        return Vec::new();
+    }
+    let Gaps { absent, failed, repeated } = &summary.gaps;
+    let rows = summary.completeness.unwrap_or_default();
+    let lacking = limit.saturating_sub(rows.observed_unique_config_ids);
+    let lines = [
+        (absent, format!("no row for {lacking} of {limit} configurations: ")),
+        (failed, format!("without success, {} of {limit} configurations: ", rows.error_count)),
+        (repeated, "more than one row for a configuration: ".to_owned()),
+    ];
+    let lines = lines.into_iter().filter(|(ids, _)| !ids.is_empty());
+    lines.map(|(ids, what)| what + &first(ids)).collect()
+}
+
+fn first(ids: &[u64]) -> String {
+    let ids: Vec<_> = ids.iter().map(u64::to_string).collect();
+    ids.join(", ")
+}
+
+/// Faults of a baseline with which a search can begin.
+fn odd(summary: &SweepSummary, tree: &TreeFile) -> Vec<String> {
+    let mut odd = Vec::new();
+    let absent = summary.absent_metrics(&tree.profile);
+    if !absent.is_empty() {
+        let (names, profile) = (named(&absent), &tree.profile.name);
+        odd.push(format!(
+            "the baseline has no number in {names}: these metrics of the profile `{profile}` count \
+             in no score"
+        ));
+    }
+    let (rows, least) = (summary.rows_used, tree.search.min_candidate_rows);
+    if tree.search.sweep_config_limit.is_none() && rows < least {
+        odd.push(format!("the baseline has {rows} rows, and candidates need {least}"));
+    }
+    odd
+}

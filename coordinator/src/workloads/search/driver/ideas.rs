@@ -1,0 +1,206 @@
+//! Ideas as files: what the generator is shown, and what it wrote.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read as _};
+use std::path::{Path, PathBuf};
+
+use super::directory::{remove_all, sync};
+use super::{Directory, IdeasOrder, TreeError};
+use crate::workloads::search::idea::{self, IDEA_BYTES, IDEAS_OF_A_NODE};
+use crate::workloads::search::ids::NodeId;
+use crate::workloads::search::manifest::{ContextStrategy, IdeaFile, Manifest};
+
+/// File beside a node's ideas with what it cost to have them written, if that is known. Hidden files
+/// are no ideas.
+pub const COST_FILE: &str = ".cost";
+
+/// Bytes of that file.
+const COST_BYTES: u64 = 64;
+
+/// What a node's generator is shown.
+pub(super) struct Context {
+    /// As the manifest names the directories.
+    pub(super) names: Vec<String>,
+    /// The directories that there are.
+    pub(super) paths: Vec<PathBuf>,
+    /// The ideas in them.
+    pub(super) files: Vec<IdeaFile>,
+}
+
+/// What a node's generator is shown, in its order: what the user names, then the ideas of the
+/// ancestors, from the root on.
+pub(super) fn context(
+    directory: &Directory,
+    manifest: &Manifest,
+    node: NodeId,
+    extra: &[PathBuf],
+) -> Result<Context, TreeError> {
+    let config = &manifest.run_config;
+    let nodes = match config.ideas_context_strategy {
+        ContextStrategy::GlobalPriorIdeas => Vec::new(),
+        ContextStrategy::NodeOnly => vec![node],
+        ContextStrategy::NodePlusAncestors => manifest.path_to(node),
+    };
+    let own = nodes.iter().map(|id| {
+        let name = &manifest.node(*id).node_ideas_dir;
+        (name.clone(), directory.root().join(name))
+    });
+    let mut context = Context { names: Vec::new(), paths: Vec::new(), files: Vec::new() };
+    for (name, path) in config.context_ideas_dirs.iter().zip(extra) {
+        context.files.extend(users(path, name));
+        context.paths.extend(path.is_dir().then(|| path.clone()));
+        context.names.push(name.clone());
+    }
+    for (name, path) in own {
+        if path.is_dir() {
+            context.files.extend(read(&path, &name, node)?);
+            context.paths.push(path);
+        }
+        context.names.push(name);
+    }
+    Ok(context)
+}
+
+/// What a generator is to write, into an empty directory beside the one that it becomes.
+pub(super) fn order(
+    directory: &Directory,
+    manifest: &Manifest,
+    node: NodeId,
+    context: Vec<PathBuf>,
+) -> Result<IdeasOrder, TreeError> {
+    let into = staging(directory, node);
+    remove_all(&into)?;
+    fs::create_dir_all(&into).map_err(TreeError::io("create", &into))?;
+    let count = manifest.run_config.ideas_per_node;
+    let pack = directory.context(node);
+    Ok(IdeasOrder { node: manifest.node(node).clone(), into, count, context, pack })
+}
+
+/// Accepts what a generator wrote: from now on the node has its ideas.
+pub(super) fn accept(directory: &Directory, node: NodeId) -> Result<(), TreeError> {
+    let from = staging(directory, node);
+    let found = read(&from, "", node)?;
+    if found.is_empty() {
+        let reason = "the command wrote no file".to_owned();
+        return Err(TreeError::Ideas { node, reason });
+    }
+    for IdeaFile { path, .. } in found {
+        let name = path.trim_start_matches('/');
+        let file = from.join(name);
+        let content = fs::read(&file).map_err(TreeError::io("read", &file))?;
+        if let Some(why) = idea::not_text(&content) {
+            return Err(TreeError::Ideas { node, reason: format!("{name}: {why}") });
+        }
+    }
+    let to = directory.ideas(node);
+    fs::rename(&from, &to).map_err(TreeError::io("rename", &from))?;
+    sync(to.parent().unwrap_or(directory.root()))
+}
+
+/// The ideas in a directory, by file name. Hidden files and whatever is no file are none.
+pub(super) fn read(path: &Path, name: &str, node: NodeId) -> Result<Vec<IdeaFile>, TreeError> {
+    let unusable = |reason| TreeError::Ideas { node, reason };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path).map_err(TreeError::io("list", path))? {
+        let entry = entry.map_err(TreeError::io("list", path))?;
+        let metadata = entry.path().symlink_metadata();
+        let metadata = metadata.map_err(TreeError::io("inspect", &entry.path()))?;
+        let Ok(file) = entry.file_name().into_string() else {
+            return Err(unusable("a file name is not UTF-8".to_owned()));
+        };
+        if !metadata.is_file() || file.starts_with('.') {
+            continue;
+        }
+        if metadata.len() > IDEA_BYTES {
+            return Err(unusable(format!("{file} has more than {IDEA_BYTES} bytes")));
+        }
+        if found.len() == IDEAS_OF_A_NODE {
+            return Err(unusable(format!("there are more than {IDEAS_OF_A_NODE} files")));
+        }
+        let content = fs::read(entry.path()).map_err(TreeError::io("read", &entry.path()))?;
+        found.push(idea::file(format!("{name}/{file}"), &content));
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(found)
+}
+
+/// The ideas in a directory of the user, by file name.
+fn users(path: &Path, name: &str) -> Vec<IdeaFile> {
+    let files = usable(path).into_iter();
+    files.map(|(file, content)| idea::file(format!("{name}/{file}"), &content)).collect()
+}
+
+/// The ideas in a directory that the user named, by file name. What is odd there is left out: it is
+/// the user's, and may be no idea at all. Blocks.
+pub fn usable(path: &Path) -> BTreeMap<String, Vec<u8>> {
+    let left_out = |what: &str, why: &str| {
+        tracing::warn!("{what} in {} is left out of the ideas: {why}", path.display());
+    };
+    let entries = fs::read_dir(path).and_then(|entries| {
+        entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<Vec<_>, _>>()
+    });
+    let mut entries = entries.unwrap_or_else(|error| {
+        left_out("everything", &error.to_string());
+        Vec::new()
+    });
+    entries.sort();
+    let mut found = BTreeMap::new();
+    for entry in entries {
+        let Some(file) = entry.to_str() else {
+            left_out(&entry.to_string_lossy(), "its name is not UTF-8");
+            continue;
+        };
+        if file.starts_with('.') {
+            continue;
+        }
+        if found.len() == IDEAS_OF_A_NODE {
+            left_out(&format!("{file}, and what follows it,"), "there are too many files");
+            break;
+        }
+        match user(&path.join(file)) {
+            Ok(Some(content)) => {
+                found.insert(file.to_owned(), content);
+            }
+            Ok(None) => {}
+            Err(why) => left_out(file, &why),
+        }
+    }
+    found
+}
+
+/// An idea of the user; nothing when it is no file.
+fn user(path: &Path) -> Result<Option<Vec<u8>>, String> {
+    let metadata = path.symlink_metadata().map_err(|error| error.to_string())?;
+    if !metadata.is_file() {
+        return Ok(None);
+    }
+    let mut content = Vec::new();
+    let read =
+        File::open(path).and_then(|file| file.take(IDEA_BYTES + 1).read_to_end(&mut content));
+    read.map_err(|error| error.to_string())?;
+    if content.len() as u64 > IDEA_BYTES {
+        return Err(format!("it has more than {IDEA_BYTES} bytes"));
+    }
+    if let Some(why) = idea::not_text(&content) {
+        return Err(why);
+    }
+    Ok(Some(content))
+}
+
+/// What it cost to have a node's ideas written, if that is known.
+pub(super) fn cost(path: &Path) -> Result<Option<f64>, TreeError> {
+    let path = path.join(COST_FILE);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(TreeError::io("open", &path)(error)),
+    };
+    let mut text = String::new();
+    file.take(COST_BYTES).read_to_string(&mut text).map_err(TreeError::io("read", &path))?;
+    Ok(text.trim().parse().ok().filter(|cost: &f64| cost.is_finite() && *cost >= 0.0))
+}
+
+fn staging(directory: &Directory, node: NodeId) -> PathBuf {
+    directory.root().join("node_ideas").join(format!(".new-{node}"))
+}

@@ -1,0 +1,213 @@
+//! What is gone on with, and what of it is thrown away on request.
+
+use std::fs;
+use std::path::Path;
+
+use super::begin::{Opening, run_config};
+use super::directory::{OLD, remove_all, sync};
+use super::{Directory, EvalResult, TreeError, ideas as written, rewind};
+use crate::config::differences;
+use crate::engine::Fence;
+use crate::workloads::search::ids::{EvalId, NodeId};
+use crate::workloads::search::manifest::{Eval, EvalStatus, Event, EventKind, Manifest, Node};
+use crate::workloads::search::policy;
+
+/// The search that is there, under the configuration of now: what decides what comes of it has to
+/// be the same, the rest is taken over.
+pub(super) fn check(
+    directory: &Directory,
+    mut manifest: Manifest,
+    opening: &Opening,
+) -> Result<Manifest, TreeError> {
+    let now = run_config(&opening.tree, opening.dry_run)?;
+    let before = &manifest.run_config;
+    let mut differences = differences(&before.settings, &now.settings);
+    if before.dry_run != now.dry_run {
+        let word = |dry: bool| if dry { "played" } else { "run" };
+        let (before, now) = (word(before.dry_run), word(now.dry_run));
+        differences.push(format!("commands were {before} and would now be {now}"));
+    }
+    if !differences.is_empty() {
+        return Err(TreeError::Changed { root: directory.root().to_owned(), differences });
+    }
+    manifest.run_config = now;
+    policy::forget(&mut manifest);
+    Ok(manifest)
+}
+
+/// Finishes what a killed owner was about to throw away. Ideas that the manifest still names come
+/// back: it did not get as far as to say that they are gone.
+pub(super) fn leftovers(directory: &Directory, manifest: &Manifest) -> Result<(), TreeError> {
+    for name in names(&directory.root().join("node_ideas"))? {
+        let Some(id) = name.strip_prefix(OLD).and_then(|id| id.parse::<NodeId>().ok()) else {
+            continue;
+        };
+        let (old, ideas) = (directory.old_ideas(id), directory.ideas(id));
+        let has_ideas = |node: &Node| node.generated_idea_files.is_some();
+        if manifest.nodes.get(&id).is_some_and(has_ideas) && !ideas.exists() {
+            rename(&old, &ideas)?;
+        } else {
+            remove_all(&old)?;
+        }
+    }
+    for name in names(&directory.root().join("eval"))? {
+        let Ok(id) = name.parse::<EvalId>() else { continue };
+        // Numbers are given out once: the eval was, and its idea was thrown away.
+        if id.0 < manifest.state.next_eval_id && !manifest.evaluations.contains_key(&id) {
+            remove_all(&directory.eval(id))?;
+        }
+    }
+    Ok(())
+}
+
+fn names(path: &Path) -> Result<Vec<String>, TreeError> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(path).map_err(TreeError::io("list", path))? {
+        let entry = entry.map_err(TreeError::io("list", path))?;
+        names.extend(entry.file_name().into_string());
+    }
+    Ok(names)
+}
+
+/// Renames a directory within its own, durably.
+fn rename(from: &Path, to: &Path) -> Result<(), TreeError> {
+    fs::rename(from, to).map_err(TreeError::io("rename", from))?;
+    sync(to.parent().unwrap_or(to))
+}
+
+/// Throws away what was asked for. It is noted down before anything is made anew, and a directory
+/// of ideas is whole or not there at any time.
+pub(super) fn discard(
+    directory: &Directory,
+    manifest: &mut Manifest,
+    opening: &Opening,
+    fence: &Fence,
+) -> Result<(), TreeError> {
+    let at = opening.clock.beside(manifest.updated_at);
+    let (mut events, mut discarded) = (Vec::new(), Discarded::default());
+    if opening.force_regenerate_ideas {
+        discarded = ideas(directory, manifest);
+        let nodes = discarded.nodes.clone();
+        events.extend((!nodes.is_empty()).then_some(EventKind::IdeasDiscarded { nodes }));
+    }
+    let mut again = Vec::new();
+    if opening.rerun_evals {
+        let withdrawn = rewind::last_depth(manifest);
+        again = results(directory, manifest);
+        let evals = again.clone();
+        if evals.is_empty() {
+            let depth = manifest.state.current_depth;
+            tracing::warn!("depth {depth} has no evals yet: there is nothing to run again");
+        } else {
+            events.push(EventKind::EvalsRequeued { evals, withdrawn });
+        }
+    }
+    if events.is_empty() {
+        return Ok(());
+    }
+    manifest.events.extend(events.into_iter().map(|kind| Event { at, kind }));
+    fence.check()?;
+    for id in &discarded.nodes {
+        let (ideas, old) = (directory.ideas(*id), directory.old_ideas(*id));
+        if ideas.exists() {
+            rename(&ideas, &old)?;
+        }
+    }
+    directory.write(manifest, fence)?;
+    // Only now: whoever dies before has lost nothing that the manifest names. Whatever stays after a
+    // death is known for useless: results by their round, the rest by the manifest.
+    for id in again {
+        EvalResult::discard(&directory.eval(id))?;
+    }
+    for id in discarded.evals {
+        remove_all(&directory.eval(id))?;
+    }
+    for id in discarded.nodes {
+        remove_all(&directory.old_ideas(id))?;
+    }
+    Ok(())
+}
+
+/// What is thrown away.
+#[derive(Default)]
+struct Discarded {
+    /// Nodes, of which the ideas are …
+    nodes: Vec<NodeId>,
+    /// … and evals that were planned for them.
+    evals: Vec<EvalId>,
+}
+
+/// The ideas of the frontier go, with what was planned for them, unless one of them was tried:
+/// ideas that have results stay.
+fn ideas(directory: &Directory, manifest: &mut Manifest) -> Discarded {
+    let depth = manifest.state.current_depth;
+    if manifest.state.stopped || manifest.evals_at(depth).any(|(_, e)| e.status.is_settled()) {
+        return Discarded::default();
+    }
+    let evals: Vec<EvalId> = manifest.evals_at(depth).map(|(id, _)| *id).collect();
+    for id in &evals {
+        count(directory, manifest, *id);
+        manifest.evaluations.remove(id);
+    }
+    if manifest.state.planned_depth == Some(depth) {
+        manifest.state.planned_depth = depth.checked_sub(1);
+        manifest.state.stop_reason = None;
+    }
+    let nodes = manifest.state.frontier_node_ids.clone();
+    for id in &nodes {
+        if let Some(node) = manifest.nodes.get_mut(id) {
+            // Those that were not taken in yet cost something, too.
+            let told = || written::cost(&directory.ideas(*id)).ok().flatten();
+            let cost = node.ideas_cost.take().or_else(told);
+            manifest.state.thrown_away.cost += cost.unwrap_or(0.0);
+            node.generated_idea_files = None;
+            node.dedupe.skipped.clear();
+        }
+    }
+    Discarded { nodes, evals }
+}
+
+/// Notes down what an eval took that is thrown away, also when its result was not merged yet.
+fn count(directory: &Directory, manifest: &mut Manifest, id: EvalId) {
+    let eval = &manifest.evaluations[&id];
+    let (seconds, cost) = if eval.status.is_settled() {
+        (eval.seconds, eval.cost)
+    } else {
+        // A damaged one goes, too, and nobody knows what it took.
+        let result = EvalResult::read(&directory.eval(id), manifest, id).ok().flatten();
+        result.map_or((None, None), |result| (result.seconds, result.cost))
+    };
+    let thrown_away = &mut manifest.state.thrown_away;
+    thrown_away.seconds += seconds.unwrap_or(0.0);
+    thrown_away.cost += cost.unwrap_or(0.0);
+}
+
+/// The results of the depth under way go: nothing is decided about them.
+fn results(directory: &Directory, manifest: &mut Manifest) -> Vec<EvalId> {
+    let depth = manifest.state.current_depth;
+    let ids: Vec<EvalId> = manifest.evals_at(depth).map(|(id, _)| *id).collect();
+    for id in &ids {
+        count(directory, manifest, *id);
+        let Some(eval) = manifest.evaluations.get_mut(id) else { continue };
+        *eval = Eval {
+            status: EvalStatus::Queued,
+            started_at: None,
+            finished_at: None,
+            seconds: None,
+            attempt: 0,
+            worker: None,
+            cost: None,
+            error: None,
+            candidate_commit: None,
+            experiment_dir: Some(policy::experiment_dir(&eval.eval_output_root)),
+            candidate_ref_name: None,
+            candidate_results_csv_path: None,
+            candidate_results_provenance: None,
+            strict_completeness: None,
+            parent_relative: None,
+            root_relative: None,
+            ..eval.clone()
+        };
+    }
+    ids
+}

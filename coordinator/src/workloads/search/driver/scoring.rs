@@ -1,0 +1,96 @@
+//! Both views of a candidate's results, from the files.
+
+use std::fs::File;
+use std::path::Path;
+
+use super::Sweep;
+use crate::workloads::search::manifest::View;
+use crate::workloads::search::score::{
+    Comparison, Completeness, Profile, SweepError, SweepSummary, compare, summarize,
+};
+
+/// A candidate's results against the parent's and the root's.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Scores {
+    /// Rows that succeeded and did not.
+    pub completeness: Option<Completeness>,
+    /// Columns without which the gate cannot tell whether rows are missing or failed.
+    pub missing_columns: Vec<String>,
+    /// Why the results say little of the profile's metrics, if so: a type and a message.
+    pub metrics_fault: Option<(&'static str, String)>,
+    /// Against the parent's.
+    pub parent: Option<View>,
+    /// Against the root's.
+    pub root: Option<View>,
+    /// Both comparisons, for whoever wants every column.
+    pub comparisons: Option<(Comparison, Comparison)>,
+}
+
+/// Name of the file with both comparisons, below an eval's directory.
+pub(super) const FILE: &str = "score.json";
+
+/// Scores the results of a sweep.
+///
+/// # Errors
+/// [`SweepError`] when one of the files is no sweep.
+pub fn score(sweep: &Sweep<'_>) -> Result<Scores, SweepError> {
+    let config = &sweep.manifest.run_config;
+    let read = |path: &Path| -> Result<SweepSummary, SweepError> {
+        let file = File::open(path).map_err(csv::Error::from)?;
+        summarize(file, &config.scoring_profile, config.sweep_config_limit)
+    };
+    let candidate = read(sweep.candidate)?;
+    let against = |path: &Path| -> Result<Comparison, SweepError> {
+        Ok(compare(&read(path)?, &candidate, &config.scoring_profile))
+    };
+    let (parent, root) = (against(sweep.parent)?, against(sweep.root)?);
+    let view = |comparison: &Comparison| View {
+        recommendation_summary: Some(comparison.recommendation.clone()),
+        primary_delta: comparison.primary_delta,
+        baseline_rows_used: comparison.baseline_rows_used,
+        candidate_rows_used: comparison.candidate_rows_used,
+        summary_json_path: format!("eval/{}/{FILE}", sweep.eval),
+    };
+    let metrics_fault = metrics_fault(&candidate, &config.scoring_profile);
+    let is_asked = config.sweep_config_limit.is_some() || config.min_ok_rate > 0.0;
+    Ok(Scores {
+        completeness: candidate.completeness,
+        missing_columns: if is_asked { candidate.missing_columns } else { Vec::new() },
+        metrics_fault,
+        parent: Some(view(&parent)),
+        root: Some(view(&root)),
+        comparisons: Some((parent, root)),
+    })
+}
+
+/// The fault of results that have no metric of the profile, or not the primary one. Where no row
+/// succeeded, that is the fault, and the gate says so.
+fn metrics_fault(results: &SweepSummary, profile: &Profile) -> Option<(&'static str, String)> {
+    if results.completeness.is_some_and(|rows| rows.ok_count == 0) {
+        return None;
+    }
+    let absent = results.absent_metrics(profile);
+    let primary = &profile.primary.column;
+    if absent.len() == profile.columns().len() {
+        let message = format!(
+            "the results have no number in any metric of the profile `{}` ({}); their columns are {}",
+            profile.name,
+            named(&profile.columns()),
+            named(&results.columns)
+        );
+        return Some(("metrics_missing", message));
+    }
+    let message = || format!("the results have no number in `{primary}`, the primary metric");
+    absent.contains(primary).then(|| ("primary_metric_missing", message()))
+}
+
+/// The first names of a list, in words.
+pub(super) fn named<T: AsRef<str>>(names: &[T]) -> String {
+    const MOST: usize = 12;
+    let quoted = names.iter().take(MOST).map(|name| format!("`{}`", name.as_ref()));
+    let mut words = quoted.collect::<Vec<_>>().join(", ");
+    if names.len() > MOST {
+        words.push_str(&format!(" and {} more", names.len() - MOST));
+    }
+    words
+}

@@ -1,0 +1,289 @@
+//! Commands and a repository that are played: nothing is run, everything else of a search is as it
+//! always is. What comes of an eval follows from its number, see `scenario`.
+
+mod scenario;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use jiff::SignedDuration;
+use rollout_protocol::Timestamp;
+use rollout_protocol::digest::{Digest, Hasher};
+
+use self::scenario::{Part, part};
+use super::directory::remove_all;
+use super::{
+    EvalOrder, EvalResult, IdeasOrder, Keeper, Left, Scores, Sweep, TreeError, Wanted, WorkError,
+    Workshop,
+};
+use crate::workloads::search::ids::{EvalId, NodeId};
+use crate::workloads::search::manifest::{Cleanup, CleanupKind, EvalError, EvalStatus, RunConfig};
+use crate::workloads::search::score::SweepError;
+
+/// Checkouts of these evals cannot be removed at first …
+const STUBBORN: u32 = 3;
+
+/// … but after this many failures.
+const FAILURES: u32 = 2;
+
+/// Plays commands and a repository.
+#[derive(Debug)]
+pub struct Player {
+    root: PathBuf,
+    results_file: String,
+    rows: u64,
+    column: String,
+    running: BTreeMap<EvalId, EvalOrder>,
+}
+
+impl Player {
+    /// A player for the search in `root`.
+    pub fn new(root: impl Into<PathBuf>, config: &crate::config::TreeFile) -> Self {
+        let search = &config.search;
+        Self {
+            root: root.into(),
+            results_file: config.results_file.clone(),
+            rows: rows(search.sweep_config_limit, search.min_candidate_rows),
+            column: config.profile.primary.column.clone(),
+            running: BTreeMap::new(),
+        }
+    }
+
+    fn checkout(&self, path: &str, commit: &str) -> std::io::Result<()> {
+        let path = self.root.join(path);
+        fs::create_dir_all(&path)?;
+        fs::write(path.join("COMMIT"), format!("{commit}\n"))
+    }
+
+    /// Leaves what comes of an eval in its directory.
+    fn leave(&self, order: &EvalOrder) -> Result<(), TreeError> {
+        let (id, played) = (order.eval.eval_id, part(order.eval.eval_id));
+        // The first try of some is one too few.
+        let attempt = if id.0 % 10 == 6 && order.retries > 0 { 2 } else { 1 };
+        for n in 1..=attempt {
+            let path = order.root.join(format!("attempt-{n}"));
+            remove_all(&path)?;
+            fs::create_dir_all(&path).map_err(TreeError::io("create", &path))?;
+            let text = self.sweep(&played, n == attempt);
+            let file = path.join(&self.results_file);
+            if let Some(text) = text {
+                fs::write(&file, text).map_err(TreeError::io("write", &file))?;
+            }
+        }
+        self.result(order, &played, attempt).write(&order.root)
+    }
+
+    fn result(&self, order: &EvalOrder, played: &Part, attempt: u32) -> EvalResult {
+        let (eval, number) = (&order.eval, order.eval.eval_id.0);
+        let (begins, ends) = (1 + number % 5, 11 + number % 7);
+        let after = |seconds: u32| {
+            let seconds = SignedDuration::from_secs(seconds.into());
+            eval.queued_at.saturating_add(seconds).unwrap_or(Timestamp::MAX)
+        };
+        let commit = commit(&[&order.parent_commit, &eval.idea_normalized_sha256]);
+        let file = format!("attempt-{attempt}/{}", self.results_file);
+        let (status, candidate_commit, results_csv, error) = match played {
+            Part::Results(_) => (EvalStatus::Completed, Some(commit), Some(file), None),
+            Part::NoChanges => (EvalStatus::NoChanges, None, None, None),
+            Part::TimedOut => {
+                let error = EvalError {
+                    error_type: "sweep_timeout".to_owned(),
+                    message: "the sweep was played to take too long".to_owned(),
+                    timed_out: true,
+                    infrastructure: false,
+                };
+                (EvalStatus::Failed, Some(commit), None, Some(error))
+            }
+        };
+        EvalResult {
+            eval_id: eval.eval_id,
+            parent_node_id: eval.parent_node_id,
+            idea_normalized_sha256: eval.idea_normalized_sha256.clone(),
+            round: order.round,
+            status,
+            attempt,
+            worker: Some("player".to_owned()),
+            started_at: Some(after(begins)),
+            finished_at: Some(after(ends)),
+            seconds: Some(f64::from(ends - begins) * f64::from(attempt)),
+            candidate_commit,
+            results_csv,
+            cost: Some(0.25 * f64::from(1 + number % 3)),
+            error,
+        }
+    }
+
+    /// The results of a sweep; only the first half of a try that fails.
+    fn sweep(&self, played: &Part, whole: bool) -> Option<String> {
+        let Part::Results(results) = played else { return None };
+        let mut text = format!("config_id,status,{}\n", self.column);
+        let rows = if whole { self.rows } else { self.rows.div_ceil(2) };
+        for row in 0..rows {
+            let line = if row == 0 && !results.complete {
+                format!("{row},error,nan\n")
+            } else {
+                format!("{row},ok,{}\n", results.delta.unwrap_or(0.0))
+            };
+            text.push_str(&line);
+        }
+        Some(text)
+    }
+}
+
+/// Rows of a played sweep.
+fn rows(limit: Option<u64>, least: u64) -> u64 {
+    limit.unwrap_or(least).clamp(1, 100_000)
+}
+
+/// A commit that follows from what it is made of.
+fn commit(parts: &[&str]) -> String {
+    let mut hasher = Hasher::default();
+    for part in parts {
+        hasher.part(part.as_bytes());
+    }
+    hasher.finish().hex().chars().take(40).collect()
+}
+
+fn failed(what: &str) -> impl Fn(std::io::Error) -> WorkError + '_ {
+    move |error| WorkError::Failed { what: what.to_owned(), reason: error.to_string() }
+}
+
+impl Keeper for Player {
+    fn keep(
+        &mut self,
+        wanted: &Wanted,
+        deferred: &BTreeSet<String>,
+    ) -> Result<Vec<Left>, WorkError> {
+        for (path, commit) in &wanted.worktrees {
+            self.checkout(path, commit).map_err(failed("cannot make a checkout"))?;
+        }
+        let mut left = Vec::new();
+        for kind in ["wt", "cand"] {
+            for name in names(&self.root.join(kind)).map_err(failed("cannot list checkouts"))? {
+                let path = format!("{kind}/{name}");
+                let stays = wanted.worktrees.contains_key(&path)
+                    || wanted.candidates.contains(&path)
+                    || deferred.contains(&path);
+                if stays {
+                    continue;
+                }
+                if kind == "cand" && name.parse::<u32>().is_ok_and(|id| id % STUBBORN == 2) {
+                    let reason = "played: a file in it is in use".to_owned();
+                    left.push(Left { path, kind: CleanupKind::Worktree, reason });
+                } else if let Err(error) = remove_all(&self.root.join(&path)) {
+                    let reason = error.to_string();
+                    left.push(Left { path, kind: CleanupKind::Worktree, reason });
+                }
+            }
+        }
+        Ok(left)
+    }
+
+    fn remove(&mut self, item: &Cleanup) -> Result<(), String> {
+        if item.attempts < FAILURES {
+            return Err("played: a file in it is still in use".to_owned());
+        }
+        remove_all(&self.root.join(&item.path)).map_err(|error| error.to_string())
+    }
+}
+
+impl Workshop for Player {
+    fn resolve(&mut self, name: &str) -> Result<String, WorkError> {
+        Ok(commit(&["root", name]))
+    }
+
+    fn diff(&mut self, from: &str, to: &str) -> Result<Vec<u8>, WorkError> {
+        Ok(format!("played: from {from}\nto {to}\n").into_bytes())
+    }
+
+    fn ideas(
+        &mut self,
+        orders: Vec<IdeasOrder>,
+        done: &mut dyn FnMut(NodeId) -> Result<(), TreeError>,
+    ) -> Result<(), TreeError> {
+        for order in orders {
+            let node = order.node.node_id;
+            // Two more than are needed: two repeat others.
+            for n in 0..order.count.saturating_add(2) {
+                let text = match n {
+                    0 => "- The same idea everywhere\n".to_owned(),
+                    2 => "* the SAME idea everywhere\r\n".to_owned(),
+                    _ => format!("- Idea {n} of node {node}\n"),
+                };
+                let path = order.into.join(format!("idea-{n:03}.md"));
+                fs::write(&path, text).map_err(TreeError::io("write", &path))?;
+            }
+            done(node)?;
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, order: EvalOrder) -> Result<(), WorkError> {
+        let path = format!("cand/{}", order.eval.eval_id);
+        self.checkout(&path, &order.parent_commit).map_err(failed("cannot make a checkout"))?;
+        self.running.insert(order.eval.eval_id, order);
+        Ok(())
+    }
+
+    /// Several that run end together, and are told of in an order of their own.
+    fn ended(&mut self) -> Result<EvalId, WorkError> {
+        for order in self.running.values() {
+            self.leave(order).map_err(|error| WorkError::Failed {
+                what: format!("cannot play eval {}", order.eval.eval_id),
+                reason: error.to_string(),
+            })?;
+        }
+        let first = self.running.keys().min_by_key(|id| Digest::of(&id.0.to_be_bytes())).copied();
+        let none = || WorkError::Failed {
+            what: "cannot wait for an eval".to_owned(),
+            reason: "none was begun".to_owned(),
+        };
+        let id = first.ok_or_else(none)?;
+        self.running.remove(&id);
+        Ok(id)
+    }
+
+    fn score(&self, sweep: &Sweep<'_>) -> Result<Scores, SweepError> {
+        let config: &RunConfig = &sweep.manifest.run_config;
+        let rows = rows(config.sweep_config_limit, config.min_candidate_rows);
+        Ok(scenario::scores(sweep.eval, rows, config.sweep_config_limit))
+    }
+}
+
+/// Names in a directory, in their order; it may be missing.
+fn names(directory: &Path) -> std::io::Result<Vec<String>> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.extend(entry?.file_name().into_string());
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// A whole search that was played, for tests of whatever looks at one.
+#[cfg(test)]
+pub(crate) fn finished() -> (tempfile::TempDir, super::Directory) {
+    let lab = super::tests::Lab::new();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(lab.run());
+    let directory = super::Directory::new(lab.root());
+    (lab.into_directory(), directory)
+}
+
+/// The idea texts that the player writes count as equal where they should.
+#[cfg(test)]
+mod tests {
+    use crate::workloads::search::idea;
+
+    #[test]
+    fn the_repeated_idea_is_the_same() {
+        let one = idea::normalized("- The same idea everywhere\n");
+        assert_eq!(one, idea::normalized("* the SAME idea everywhere\r\n"));
+    }
+}

@@ -1,0 +1,92 @@
+//! What comes of an eval, by its number: every outcome that the gate and the rank tell apart, in
+//! turns of ten. Evals ten apart tie.
+//!
+//! | number | outcome |
+//! | --- | --- |
+//! | 0 | better by far |
+//! | 1 | mixed, with an equal primary metric |
+//! | 2 | a little better, but weak |
+//! | 3 | worth exploring, but the primary metric fell |
+//! | 4 | better, without a score against the root |
+//! | 5 | better, with a row that failed |
+//! | 6 | a little better |
+//! | 7 | the idea changes nothing |
+//! | 8 | the sweep takes too long |
+//! | 9 | better, without the primary metric |
+
+use super::super::Scores;
+use crate::workloads::search::ids::EvalId;
+use crate::workloads::search::manifest::View;
+use crate::workloads::search::score::{Completeness, Grade, Recommendation};
+
+/// What comes of an eval.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Part {
+    Results(Results),
+    NoChanges,
+    TimedOut,
+}
+
+/// How good its results are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Results {
+    explore: bool,
+    grade: Grade,
+    pub(super) delta: Option<f64>,
+    /// Against the root.
+    score: Option<f64>,
+    pub(super) complete: bool,
+}
+
+/// The part of an eval.
+pub(super) fn part(id: EvalId) -> Part {
+    let results = |explore, grade, delta, score, complete| {
+        Part::Results(Results { explore, grade, delta, score, complete })
+    };
+    match id.0 % 10 {
+        0 => results(true, Grade::Promising, Some(0.02), Some(1.0), true),
+        1 => results(false, Grade::Mixed, Some(0.0), Some(0.8), true),
+        2 => results(false, Grade::Weak, Some(0.01), Some(0.4), true),
+        3 => results(true, Grade::Promising, Some(-0.0001), Some(0.9), true),
+        4 => results(true, Grade::Promising, Some(0.01), None, true),
+        5 => results(true, Grade::Promising, Some(0.01), Some(0.7), false),
+        6 => results(true, Grade::Promising, Some(0.005), Some(0.6), true),
+        7 => Part::NoChanges,
+        8 => Part::TimedOut,
+        _ => results(true, Grade::Promising, None, Some(0.95), true),
+    }
+}
+
+/// The scores of an eval with so many rows.
+pub(super) fn scores(id: EvalId, rows: u64, limit: Option<u64>) -> Scores {
+    let Part::Results(results) = part(id) else {
+        return Scores::default();
+    };
+    let view = |score: Option<f64>| View {
+        recommendation_summary: score.map(|score| Recommendation {
+            should_explore: results.explore,
+            grade: results.grade,
+            score,
+            reasons: vec!["played".to_owned()],
+        }),
+        primary_delta: results.delta,
+        baseline_rows_used: rows,
+        candidate_rows_used: rows,
+        summary_json_path: format!("eval/{id}/score.json"),
+    };
+    let errors = u64::from(!results.complete);
+    Scores {
+        completeness: Some(Completeness {
+            expected_count: limit,
+            observed_unique_config_ids: rows,
+            ok_count: rows - errors,
+            error_count: errors,
+        }),
+        missing_columns: Vec::new(),
+        metrics_fault: None,
+        // A score against the parent is always there.
+        parent: Some(view(Some(results.score.unwrap_or(0.5)))),
+        root: Some(view(results.score)),
+        comparisons: None,
+    }
+}

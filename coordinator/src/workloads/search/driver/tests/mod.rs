@@ -1,0 +1,213 @@
+//! Whole searches with played commands, in real directories.
+
+mod crashes;
+mod defects;
+mod packs;
+mod requests;
+mod scores;
+mod users_ideas;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use rollout_protocol::wire::control::StopLevel;
+use tokio::sync::mpsc;
+
+use super::simulated::Player;
+use super::*;
+use crate::config::{Problems, TreeFile, TreeOptions, TreeOverrides, read_tree};
+use crate::engine::{Patience, RunLock, Taking};
+use crate::workloads::search::manifest::{Manifest, StopReason};
+use crate::workloads::search::report::REPORTS;
+
+/// A directory with a search in it.
+pub(super) struct Lab {
+    directory: tempfile::TempDir,
+    more: &'static str,
+    parallel: u32,
+}
+
+impl Lab {
+    pub(super) fn new() -> Self {
+        Self::with("")
+    }
+
+    /// A search whose file says this, too.
+    fn with(more: &'static str) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::write(directory.path().join("base.csv"), "config_id,status,speed\n0,ok,1\n")
+            .expect("written");
+        Self { directory, more, parallel: 1 }
+    }
+
+    fn parallel(mut self, parallel: u32) -> Self {
+        self.parallel = parallel;
+        self
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    fn tree(&self) -> TreeFile {
+        let file = self.path().join("tree.yaml");
+        let text = format!(
+            "tree_run_id: run\nroot_baseline_csv: base.csv\nideas_per_node: 4\nbeam_width: 2\n\
+             sweep_config_limit: 5\neval_retries: 1\nenvironment: {{type: process}}\ncommands:\n  \
+             ideas: {{run: a}}\n  implement: {{run: b}}\n  sweep: {{run: c}}\n{}\n",
+            self.more
+        );
+        std::fs::write(&file, text).expect("written");
+        let overrides = TreeOverrides {
+            runs_root: Some(self.path().join("runs")),
+            max_parallel_evals: Some(self.parallel),
+            ..TreeOverrides::default()
+        };
+        let is_set = |_: &str| true;
+        let options = TreeOptions { overrides, ..TreeOptions::new(&is_set) };
+        let mut problems = Problems::default();
+        let tree = read_tree(&file, &options, &mut problems);
+        problems.finish(tree).expect("no faults").0.expect("a search")
+    }
+
+    fn opening(&self) -> Opening {
+        Opening {
+            tree: self.tree(),
+            dry_run: true,
+            resume: true,
+            rerun_evals: false,
+            force_regenerate_ideas: false,
+            clock: Clock::Counted,
+        }
+    }
+
+    fn player(&self) -> Player {
+        let tree = self.tree();
+        Player::new(tree.run_dir(), &tree)
+    }
+
+    async fn open<W: Workshop + Send + 'static>(
+        &self,
+        opening: Opening,
+        workshop: W,
+    ) -> Result<(Sitting<W>, RunLock), TreeError> {
+        self.take(false, opening, workshop).await
+    }
+
+    /// Opens it, by force if need be.
+    async fn take<W: Workshop + Send + 'static>(
+        &self,
+        force: bool,
+        opening: Opening,
+        workshop: W,
+    ) -> Result<(Sitting<W>, RunLock), TreeError> {
+        let (_keep, mut stops) = mpsc::channel::<StopLevel>(1);
+        let patience = Patience { wait: false, force, ..Patience::default() };
+        let taking = Taking { patience, shared: None };
+        begin(opening, &taking, workshop, Arc::new(AtomicBool::new(false)), &mut stops).await
+    }
+
+    /// Runs the search to its end, in one sitting.
+    pub(super) async fn run(&self) -> Manifest {
+        let (mut sitting, _lock) = self.open(self.opening(), self.player()).await.expect("opened");
+        sitting.run().expect("to its end");
+        sitting.manifest().clone()
+    }
+
+    /// Goes on for so many writes. Whether the search has ended before.
+    async fn sit(&self, writes: u32) -> bool {
+        let (mut sitting, _lock) = self.open(self.opening(), self.player()).await.expect("opened");
+        sitting.writes_left = Some(writes);
+        match sitting.run() {
+            Ok(_) => true,
+            Err(TreeError::Work(WorkError::Stopped)) => false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    pub(super) fn into_directory(self) -> tempfile::TempDir {
+        self.directory
+    }
+
+    pub(super) fn root(&self) -> std::path::PathBuf {
+        self.path().join("runs/run")
+    }
+
+    /// The manifest and all reports, as they are on disk, but for how many evals ran at once.
+    fn files(&self) -> Vec<String> {
+        let read = |name: &str| std::fs::read_to_string(self.root().join(name)).expect(name);
+        let parallel = format!("\"max_parallel_evals\": {}", self.parallel);
+        let mut files = vec![read("manifest.json").replace(&parallel, "\"max_parallel_evals\": -")];
+        files.extend(REPORTS.iter().map(|(name, _)| read(name)));
+        files
+    }
+}
+
+/// Fails unless two searches left the same, and says where they differ first.
+#[track_caller]
+fn assert_same(what: &str, one: &[String], other: &[String]) {
+    for (one, other) in one.iter().zip(other) {
+        let lines = one.lines().zip(other.lines()).enumerate();
+        if let Some((at, (one, other))) = lines.into_iter().find(|(_, (a, b))| a != b) {
+            panic!("{what}: line {}: {one} / {other}", at + 1);
+        }
+        assert_eq!(one.len(), other.len(), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_played_search_has_every_outcome_and_leaves_nothing_behind() {
+    let lab = Lab::new();
+    let done = lab.run().await;
+    assert_eq!(done.state.stop_reason, Some(StopReason::MaxDepthReached));
+    assert_eq!((done.evaluations.len(), done.nodes.len()), (4 + 8 + 8, 1 + 2 + 2 + 2));
+    let reasons: std::collections::BTreeSet<_> = done
+        .evaluations
+        .values()
+        .map(|eval| eval.decision.as_ref().expect("decided").promotion_reason.map(|r| r.as_str()))
+        .collect();
+    for reason in [
+        Some("should_explore"),
+        Some("mixed_primary_not_regressed"),
+        Some("should_explore_false"),
+        Some("primary_regressed"),
+        Some("incomplete_or_failed_rows"),
+        Some("missing_primary_delta"),
+        Some("no_changes"),
+        Some("eval_not_completed"),
+        Some("beyond_beam_width"),
+    ] {
+        assert!(reasons.contains(&reason), "{reason:?} not in {reasons:?}");
+    }
+    // Only the checkouts of the last frontier, and what could not be removed yet.
+    let names = |kind: &str| {
+        let entries = std::fs::read_dir(lab.root().join(kind)).expect(kind);
+        entries.filter(|e| e.as_ref().is_ok_and(|e| e.path().is_dir())).count()
+    };
+    assert_eq!(names("wt"), done.state.frontier_node_ids.len());
+    assert_eq!(names("cand"), done.state.deferred_cleanup.len());
+    assert_eq!(names("eval"), done.evaluations.len());
+}
+
+#[tokio::test]
+async fn equal_searches_leave_equal_bytes() {
+    let (one, other) = (Lab::new(), Lab::new());
+    one.run().await;
+    other.run().await;
+    assert_same("repeated", &one.files(), &other.files());
+    // Opened again when it has ended, nothing changes.
+    other.run().await;
+    assert_same("opened again", &one.files(), &other.files());
+}
+
+#[tokio::test]
+async fn results_in_any_order_leave_equal_bytes() {
+    let one = Lab::new();
+    one.run().await;
+    for parallel in [2, 3, 8] {
+        let other = Lab::new().parallel(parallel);
+        other.run().await;
+        assert_same(&format!("{parallel} at once"), &one.files(), &other.files());
+    }
+}

@@ -1,0 +1,114 @@
+//! Results as sweeps write them, scored.
+
+use super::*;
+use crate::workloads::search::ids::EvalId;
+use crate::workloads::search::manifest::{Reason, RunConfig};
+use crate::workloads::search::policy::testing::{begun, completed};
+
+/// Scores, and has nothing else to do.
+struct Scorer;
+
+impl Keeper for Scorer {
+    fn keep(
+        &mut self,
+        _: &Wanted,
+        _: &std::collections::BTreeSet<String>,
+    ) -> Result<Vec<Left>, WorkError> {
+        unreachable!("nothing is kept")
+    }
+
+    fn remove(&mut self, _: &crate::workloads::search::manifest::Cleanup) -> Result<(), String> {
+        unreachable!("nothing is removed")
+    }
+}
+
+impl Workshop for Scorer {
+    fn resolve(&mut self, _: &str) -> Result<String, WorkError> {
+        unreachable!("nothing begins")
+    }
+
+    fn diff(&mut self, _: &str, _: &str) -> Result<Vec<u8>, WorkError> {
+        unreachable!("nothing is told")
+    }
+
+    fn ideas(
+        &mut self,
+        _: Vec<IdeasOrder>,
+        _: &mut dyn FnMut(crate::workloads::search::ids::NodeId) -> Result<(), TreeError>,
+    ) -> Result<(), TreeError> {
+        unreachable!("nothing is written")
+    }
+
+    fn begin(&mut self, _: EvalOrder) -> Result<(), WorkError> {
+        unreachable!("nothing is run")
+    }
+
+    fn ended(&mut self) -> Result<EvalId, WorkError> {
+        unreachable!("nothing is run")
+    }
+}
+
+/// What comes of results under a configuration: why they are not promoted, and what their eval says.
+fn judged(results: &str, change: impl FnOnce(&mut RunConfig)) -> (Option<Reason>, Option<String>) {
+    let place = tempfile::tempdir().expect("a directory");
+    let directory = Directory::new(place.path().join("run"));
+    directory.create().expect("made");
+    let mut manifest = begun(change);
+    let baseline = directory.root().join(&manifest.root.root_baseline_csv_path);
+    std::fs::write(baseline, results).expect("written");
+    let eval = completed(&mut manifest, EvalId(0));
+    let attempt = directory.eval(eval.eval_id).join("attempt-1");
+    std::fs::create_dir_all(&attempt).expect("made");
+    std::fs::write(attempt.join("results.csv"), results).expect("written");
+    let result = EvalResult {
+        eval_id: eval.eval_id,
+        parent_node_id: eval.parent_node_id,
+        idea_normalized_sha256: eval.idea_normalized_sha256.clone(),
+        round: 0,
+        status: eval.status,
+        attempt: 1,
+        worker: None,
+        started_at: None,
+        finished_at: None,
+        seconds: None,
+        candidate_commit: eval.candidate_commit,
+        results_csv: Some("attempt-1/results.csv".to_owned()),
+        cost: None,
+        error: None,
+    };
+    let workshop = Scorer;
+    merge::merge(&directory, &mut manifest, &workshop, result).expect("merged");
+    let eval = &manifest.evaluations[&eval.eval_id];
+    let error = eval.error.as_ref().map(|error| error.message.clone());
+    (crate::workloads::search::policy::decide::gate(&manifest, eval, &directory), error)
+}
+
+#[test]
+fn results_in_which_no_row_succeeded_are_no_results_without_metrics() {
+    let column = "mean_topN_avg_return_per_trade_pct_oos";
+    let limited = |config: &mut RunConfig| config.sweep_config_limit = Some(2);
+    let failed = format!("config_id,status,{column}\n0,error,nan\n1,error,nan\n");
+    assert_eq!(judged(&failed, limited), (Some(Reason::IncompleteRows), None));
+    let (reason, error) = judged("config_id,status,z\n0,ok,1\n1,ok,1\n", limited);
+    assert_eq!(reason, Some(Reason::MissingPrimaryDelta));
+    assert!(error.is_some_and(|error| error.contains("no number in any metric")));
+}
+
+fn free(config: &mut RunConfig) {
+    (config.sweep_config_limit, config.min_candidate_rows) = (None, 2);
+}
+
+#[test]
+fn rows_need_a_number_only_where_their_number_is_asked_for() {
+    let column = "mean_topN_avg_return_per_trade_pct_oos";
+    let sweep = format!("status,{column}\nok,1\nOK,2\n");
+    assert_eq!(judged(&sweep, free), (None, None));
+    let failed = format!("status,{column}\nok,1\nerror,2\n");
+    assert_eq!(judged(&failed, free), (Some(Reason::OkRateTooLow), None));
+    let (reason, error) = judged(&sweep, |config| config.sweep_config_limit = Some(2));
+    assert_eq!(reason, Some(Reason::IncompleteRows));
+    assert!(error.is_some_and(|error| error.contains("`config_id`")));
+    let (reason, error) = judged(&format!("{column}\n1\n2\n"), free);
+    assert_eq!(reason, Some(Reason::MissingStatus));
+    assert!(error.is_some_and(|error| error.contains("`status`")));
+}

@@ -1,0 +1,15 @@
+//! Search over commits of a repository: ideas are tried on the commits of the frontier, measured by
+//! sweeps, and the best become the next frontier.
+
+pub mod backend;
+pub mod driver;
+pub mod generator;
+pub mod idea;
+pub mod ids;
+pub mod manifest;
+pub mod policy;
+pub mod report;
+pub mod repository;
+pub mod score;
+pub mod steady;
+pub mod validate;

@@ -1,0 +1,120 @@
+//! The gate: whether a candidate may be promoted, by its comparison with its parent.
+
+use crate::workloads::search::manifest::{
+    ArtifactPolicy, Eval, EvalStatus, Manifest, Reason, RunConfig,
+};
+use crate::workloads::search::score::Grade;
+
+/// Where the artifacts of a run are, below its directory.
+pub(in crate::workloads::search) const ARTIFACTS: &str = "artifacts/";
+
+/// Knows which files of a run are there.
+pub trait Artifacts {
+    /// Whether there is a file at a path below the run's directory.
+    fn exists(&self, path: &str) -> bool;
+}
+
+/// Why an eval may not be promoted: the first reason that holds; nothing when it may.
+pub fn gate(manifest: &Manifest, eval: &Eval, artifacts: &dyn Artifacts) -> Option<Reason> {
+    let config = &manifest.run_config;
+    let baseline = &manifest.node(eval.parent_node_id).baseline_results_csv_path;
+    outcome(eval)
+        .or_else(|| results(config, eval, artifacts))
+        .or_else(|| parent(config, baseline, artifacts))
+        .or_else(|| rows(config, eval))
+        .or_else(|| merit(config, eval))
+}
+
+fn outcome(eval: &Eval) -> Option<Reason> {
+    match eval.status {
+        EvalStatus::Completed => None,
+        EvalStatus::NoChanges => Some(Reason::NoChanges),
+        EvalStatus::Queued | EvalStatus::Running | EvalStatus::Failed => Some(Reason::NotCompleted),
+    }
+}
+
+fn results(config: &RunConfig, eval: &Eval, artifacts: &dyn Artifacts) -> Option<Reason> {
+    if eval.candidate_commit.is_none() {
+        return Some(Reason::MissingCommit);
+    }
+    let kept = eval.candidate_results_provenance.as_ref();
+    let Some(path) = eval.candidate_results_csv_path.as_ref().filter(|_| kept.is_some()) else {
+        return Some(Reason::MissingResults);
+    };
+    if !artifacts.exists(path) {
+        return Some(Reason::ResultsGone);
+    }
+    (!is_kept(config, path)).then_some(Reason::ResultsElsewhere)
+}
+
+fn parent(config: &RunConfig, baseline: &str, artifacts: &dyn Artifacts) -> Option<Reason> {
+    if baseline.is_empty() {
+        return Some(Reason::MissingBaseline);
+    }
+    if !artifacts.exists(baseline) {
+        return Some(Reason::BaselineGone);
+    }
+    (!is_kept(config, baseline)).then_some(Reason::BaselineElsewhere)
+}
+
+fn is_kept(config: &RunConfig, path: &str) -> bool {
+    match config.artifact_policy {
+        ArtifactPolicy::CopyToRunRoot => path.starts_with(ARTIFACTS),
+        ArtifactPolicy::ExternalPaths => true,
+    }
+}
+
+/// Rows that are missing or failed would make the rest look better than it is.
+fn rows(config: &RunConfig, eval: &Eval) -> Option<Reason> {
+    let complete = eval.strict_completeness;
+    if config.sweep_config_limit.is_some() && !complete.is_some_and(|rows| rows.is_complete()) {
+        return Some(Reason::IncompleteRows);
+    }
+    let Some(used) = eval.parent_relative.as_ref().map(|view| view.candidate_rows_used) else {
+        return Some(Reason::MissingRowsUsed);
+    };
+    if let Some(limit) = config.sweep_config_limit {
+        return (used != limit).then_some(Reason::RowsUsedMismatch);
+    }
+    if used < config.min_candidate_rows {
+        return Some(Reason::TooFewRows);
+    }
+    let Some(complete) = complete else {
+        return (config.min_ok_rate > 0.0).then_some(Reason::MissingStatus);
+    };
+    let rate = complete.ok_rate();
+    (rate.unwrap_or(0.0) < config.min_ok_rate).then_some(Reason::OkRateTooLow)
+}
+
+fn merit(config: &RunConfig, eval: &Eval) -> Option<Reason> {
+    let view = eval.parent_relative.as_ref()?;
+    if view.primary_delta.is_none_or(|delta| !delta.is_finite()) {
+        return Some(Reason::MissingPrimaryDelta);
+    }
+    if primary_regressed(config, eval) {
+        return Some(Reason::PrimaryRegressed);
+    }
+    let worth = view
+        .recommendation_summary
+        .as_ref()
+        .is_some_and(|summary| summary.should_explore || summary.grade == Grade::Mixed);
+    (!worth).then_some(Reason::NotWorthExploring)
+}
+
+/// Why an eval that passed the gate did.
+pub(super) fn merits(eval: &Eval) -> Reason {
+    let view = eval.parent_relative.as_ref();
+    let summary = view.and_then(|view| view.recommendation_summary.as_ref());
+    match summary.is_some_and(|summary| summary.should_explore) {
+        true => Reason::WorthExploring,
+        false => Reason::MixedNotRegressed,
+    }
+}
+
+/// Whether the primary metric is worse than the parent's, by its number or by what the score says.
+pub(super) fn primary_regressed(config: &RunConfig, eval: &Eval) -> bool {
+    eval.parent_relative.as_ref().is_some_and(|view| {
+        let says = view.recommendation_summary.as_ref().is_some_and(|s| s.says_primary_regressed());
+        says || view.primary_delta.is_some_and(|delta| delta < -config.primary_tolerance)
+    })
+}

@@ -1,0 +1,93 @@
+//! Plans a depth: which ideas are tried on which nodes, with a number for each.
+
+use std::collections::BTreeMap;
+
+use rollout_protocol::Timestamp;
+
+use super::super::idea;
+use super::super::ids::{EvalId, NodeId};
+use super::super::manifest::{Eval, EvalStatus, IdeaFile, Manifest, StopReason};
+
+/// The nodes of the frontier that have no ideas yet.
+pub(super) fn without_ideas(manifest: &Manifest) -> Vec<NodeId> {
+    let frontier = manifest.state.frontier_node_ids.iter().copied();
+    frontier.filter(|id| manifest.node(*id).generated_idea_files.is_none()).collect()
+}
+
+/// Gives a number to every eval of the depth, in the order of nodes and file names, as far as the
+/// budget goes.
+pub(super) fn plan(manifest: &mut Manifest, now: Timestamp) {
+    let depth = manifest.state.current_depth;
+    manifest.state.planned_depth = Some(depth);
+    if is_spent(manifest) {
+        manifest.state.stop_reason = Some(StopReason::MaxTotalIdeaEvalsReached);
+        return;
+    }
+    let mut chosen_here = BTreeMap::new();
+    for node in manifest.state.frontier_node_ids.clone() {
+        let (chosen, dedupe) = idea::choose(manifest, node, &chosen_here);
+        for file in &chosen {
+            chosen_here.insert(file.normalized_sha256.clone(), file.path.clone());
+        }
+        if let Some(node) = manifest.nodes.get_mut(&node) {
+            node.dedupe = dedupe;
+        }
+        for file in chosen {
+            if is_spent(manifest) {
+                manifest.state.stop_reason = Some(StopReason::MaxTotalIdeaEvalsReached);
+                break;
+            }
+            queue(manifest, node, depth, file, now);
+        }
+    }
+}
+
+/// Where the logs and outputs of an eval are, by the directory of the eval.
+pub(in crate::workloads::search) fn experiment_dir(eval_output_root: &str) -> String {
+    format!("{eval_output_root}/experiment")
+}
+
+/// Whether as many ideas were tried as may be.
+pub(super) fn is_spent(manifest: &Manifest) -> bool {
+    let most = manifest.run_config.max_total_idea_evals;
+    most.is_some_and(|most| manifest.evaluations.len() >= most as usize)
+}
+
+pub(super) fn queue(
+    manifest: &mut Manifest,
+    node: NodeId,
+    depth: u32,
+    file: IdeaFile,
+    now: Timestamp,
+) {
+    let eval_id = EvalId(manifest.state.next_eval_id);
+    manifest.state.next_eval_id += 1;
+    let root = format!("eval/{eval_id}");
+    let eval = Eval {
+        eval_id,
+        parent_node_id: node,
+        depth,
+        idea_path: file.path,
+        idea_normalized_sha256: file.normalized_sha256,
+        status: EvalStatus::Queued,
+        queued_at: now,
+        started_at: None,
+        finished_at: None,
+        seconds: None,
+        attempt: 0,
+        worker: None,
+        cost: None,
+        error: None,
+        experiment_dir: Some(experiment_dir(&root)),
+        eval_output_root: root,
+        candidate_commit: None,
+        candidate_ref_name: None,
+        candidate_results_csv_path: None,
+        candidate_results_provenance: None,
+        strict_completeness: None,
+        parent_relative: None,
+        root_relative: None,
+        decision: None,
+    };
+    manifest.evaluations.insert(eval_id, eval);
+}

@@ -1,0 +1,101 @@
+//! The end of a depth: decisions, new nodes, the next frontier, and whether that was all.
+
+use rollout_protocol::Timestamp;
+
+use super::super::ids::{EvalId, NodeId};
+use super::super::manifest::{
+    Dedupe, Event, EventKind, Manifest, Node, NodeStatus, Spent, StopReason,
+};
+use super::decide::{self, Artifacts};
+use super::plan;
+
+/// Decides about the depth whose evals are all settled, and begins the next.
+pub(super) fn promote(manifest: &mut Manifest, now: Timestamp, artifacts: &dyn Artifacts) {
+    let depth = manifest.state.current_depth;
+    let best = decide::decide(manifest, depth, artifacts);
+    let frontier: Vec<NodeId> = best.into_iter().map(|eval| node(manifest, eval, now)).collect();
+    let expanded = std::mem::replace(&mut manifest.state.frontier_node_ids, frontier);
+    for id in &expanded {
+        if let Some(node) = manifest.nodes.get_mut(id) {
+            node.status = NodeStatus::Expanded;
+        }
+    }
+    let (no_more_evals, is_spent) = (plan::is_spent(manifest), is_spent(manifest));
+    let state = &mut manifest.state;
+    state.expanded_node_ids_by_depth.insert(depth, expanded);
+    state.completed_depths.push(depth);
+    state.current_depth = depth + 1;
+    let reason = if state.stop_reason.is_some() {
+        state.stop_reason
+    } else if no_more_evals {
+        Some(StopReason::MaxTotalIdeaEvalsReached)
+    } else if is_spent {
+        Some(StopReason::BudgetSpent)
+    } else if state.frontier_node_ids.is_empty() && manifest.run_config.stop_on_empty_frontier {
+        Some(StopReason::EmptyFrontier)
+    } else if state.current_depth >= manifest.run_config.max_depth {
+        Some(StopReason::MaxDepthReached)
+    } else {
+        None
+    };
+    state.stop_reason = reason;
+    state.stopped = reason.is_some();
+    super::forget(manifest);
+}
+
+/// Whether the evals so far took as much as they may, or cost as much with the ideas; those that were
+/// thrown away count. Asked between depths only: within one the answer would depend on which results
+/// came first.
+fn is_spent(manifest: &Manifest) -> bool {
+    let Spent { mut seconds, mut cost } = manifest.state.thrown_away;
+    // In the order of their numbers, so that the sums are the same to the last digit.
+    cost += manifest.nodes.values().filter_map(|node| node.ideas_cost).sum::<f64>();
+    for eval in manifest.evaluations.values() {
+        cost += eval.cost.unwrap_or(0.0);
+        seconds += eval.seconds.unwrap_or(0.0);
+    }
+    let config = &manifest.run_config;
+    config.budget_seconds.is_some_and(|most| seconds >= most)
+        || config.budget_cost.is_some_and(|most| cost >= most)
+}
+
+/// Makes a candidate a node.
+fn node(manifest: &mut Manifest, eval: EvalId, now: Timestamp) -> NodeId {
+    let node_id = NodeId(manifest.state.next_node_id);
+    manifest.state.next_node_id += 1;
+    let run = manifest.tree_run_id.clone();
+    let ideas = manifest.run_config.node_ideas_root_dir.clone();
+    let parent = manifest.evaluations.get(&eval).map(|eval| eval.parent_node_id);
+    let mut idea_chain = parent.map(|id| manifest.node(id).idea_chain.clone()).unwrap_or_default();
+    let eval = manifest.evaluations.get_mut(&eval).expect("only evals of the manifest are decided");
+    if let Some(decision) = &mut eval.decision {
+        decide::promoted(decision, node_id, now);
+    }
+    idea_chain.push(eval.idea_path.clone());
+    let passed = "the gate lets only evals with commit and results pass";
+    let node = Node {
+        node_id,
+        parent_node_id: Some(eval.parent_node_id),
+        depth: eval.depth + 1,
+        commit: eval.candidate_commit.clone().expect(passed),
+        ref_name: format!("tree/{run}/n{node_id}"),
+        worktree_path: Some(format!("wt/{node_id}")),
+        baseline_results_csv_path: eval.candidate_results_csv_path.clone().expect(passed),
+        baseline_provenance: eval.candidate_results_provenance.clone().expect(passed),
+        idea_chain,
+        promoted_from_eval_id: Some(eval.eval_id),
+        created_at: now,
+        status: NodeStatus::Frontier,
+        node_ideas_dir: format!("{ideas}/{node_id}"),
+        context_ideas_dirs: Vec::new(),
+        context_idea_files: Vec::new(),
+        context_pack_files: Vec::new(),
+        ideas_cost: None,
+        generated_idea_files: None,
+        dedupe: Dedupe::default(),
+    };
+    let kind = EventKind::Promotion { node: node_id, eval: eval.eval_id };
+    manifest.events.push(Event { at: now, kind });
+    manifest.nodes.insert(node_id, node);
+    node_id
+}

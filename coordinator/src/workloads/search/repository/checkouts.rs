@@ -1,0 +1,149 @@
+//! Checkouts of nodes: worktrees of our repository, at commits that never change. One that should be
+//! at another commit, or was not finished, is made anew. Nothing is ever moved.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
+
+use super::{Left, Repository, RepositoryError, cleanup};
+use crate::workloads::search::driver::Wanted;
+use crate::workloads::search::manifest::CleanupKind;
+
+/// Directories of the run in which checkouts are: of nodes, and of candidates that are kept.
+const PLACES: [&str; 2] = ["wt", "cand"];
+
+/// Mark of a checkout that is complete, in what our repository knows of it.
+const COMPLETE: &str = "rollout-complete";
+
+/// What our repository knows of a checkout.
+#[derive(Debug)]
+struct Known {
+    /// Where it knows it from.
+    admin: PathBuf,
+    /// The commit, when the checkout is complete.
+    commit: Option<String>,
+}
+
+impl Repository {
+    pub(super) async fn keep_checkouts(
+        &self,
+        Wanted { worktrees: wanted, candidates, .. }: &Wanted,
+        deferred: &BTreeSet<String>,
+    ) -> Result<Vec<Left>, RepositoryError> {
+        for path in wanted.keys() {
+            check_path(path)?;
+        }
+        let known = self.known()?;
+        let is_right = |path: &String, commit: &String| {
+            let found = known.get(path).and_then(|known| known.commit.as_ref());
+            found == Some(commit) && self.run.join(path).join(".git").is_file()
+        };
+        let there: BTreeSet<String> = known.keys().cloned().chain(self.found()?).collect();
+        let stays = |path: &String| {
+            wanted.contains_key(path) || candidates.contains(path) || deferred.contains(path)
+        };
+        let mut left = Vec::new();
+        for path in there.iter().filter(|path| !stays(path)) {
+            if let Err(error) = self.remove_checkout(path).await {
+                let (path, reason) = (path.clone(), error.chain());
+                left.push(Left { kind: CleanupKind::Worktree, path, reason });
+            }
+        }
+        for (path, commit) in wanted.iter().filter(|(path, commit)| !is_right(path, commit)) {
+            self.remove_checkout(path).await?;
+            self.make_checkout(path, commit).await?;
+        }
+        Ok(left)
+    }
+
+    async fn make_checkout(&self, path: &str, commit: &str) -> Result<(), RepositoryError> {
+        self.ensure(commit).await?;
+        let to = self.run.join(path);
+        let above = to.parent().unwrap_or(&self.run);
+        let made = tokio::fs::create_dir_all(above).await;
+        made.map_err(|error| RepositoryError::disk("creating", above, error))?;
+        let call = self.bare.git().call(["worktree", "add", "-f", "--detach", "--"]);
+        let added = call.more([to.as_os_str()]).more([commit]).run().await;
+        added.map_err(|error| self.git(error))?;
+        let Some(Known { admin, .. }) = self.known()?.remove(path) else {
+            return Err(RepositoryError::disk("finding", &to, std::io::ErrorKind::NotFound));
+        };
+        let mark = admin.join(COMPLETE);
+        std::fs::write(&mark, b"").map_err(|error| RepositoryError::disk("writing", &mark, error))
+    }
+
+    /// Removes a checkout as what it is, a directory, and then what our repository knows of it.
+    pub(super) async fn remove_checkout(&self, path: &str) -> Result<(), RepositoryError> {
+        check_path(path)?;
+        let known = self.known()?.remove(path);
+        if let Some(Known { admin, .. }) = &known {
+            // From here on it is not complete, whatever happens.
+            cleanup::remove(&admin.join(COMPLETE)).await?;
+        }
+        cleanup::remove(&self.run.join(path)).await?;
+        if let Some(Known { admin, .. }) = &known {
+            cleanup::remove(admin).await?;
+        }
+        Ok(())
+    }
+
+    /// What our repository knows of, by path below the run's directory. Nothing is read from the
+    /// checkouts themselves.
+    fn known(&self) -> Result<BTreeMap<String, Known>, RepositoryError> {
+        let dir = self.bare.dir().join("worktrees");
+        let mut known = BTreeMap::new();
+        for admin in list(&dir)? {
+            let home = std::fs::read_to_string(admin.join("gitdir")).unwrap_or_default();
+            let home = Path::new(home.trim_end()).parent();
+            let path = home.and_then(|home| home.strip_prefix(&self.run).ok()?.to_str());
+            let head = std::fs::read_to_string(admin.join("HEAD")).unwrap_or_default();
+            let commit = Some(head.trim_end().to_owned()).filter(|_| admin.join(COMPLETE).exists());
+            match path.filter(|path| check_path(path).is_ok()) {
+                Some(path) => {
+                    known.insert(path.to_owned(), Known { admin, commit });
+                }
+                // A crash came before it was written whose it is.
+                None => rollout_worker::fs_remove::remove_now(&admin)
+                    .map_err(|error| RepositoryError::disk("removing", &admin, error))?,
+            }
+        }
+        Ok(known)
+    }
+
+    /// Directories where checkouts are.
+    fn found(&self) -> Result<Vec<String>, RepositoryError> {
+        let mut found = Vec::new();
+        for place in PLACES {
+            for path in list(&self.run.join(place))? {
+                let name = path.file_name().and_then(|name| name.to_str());
+                found.extend(name.map(|name| format!("{place}/{name}")));
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Entries of a directory that need not be there.
+fn list(dir: &Path) -> Result<Vec<PathBuf>, RepositoryError> {
+    let failed = |error| RepositoryError::disk("listing", dir, error);
+    match std::fs::read_dir(dir) {
+        Ok(entries) => entries.map(|entry| Ok(entry.map_err(failed)?.path())).collect(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// A checkout is one level below one of the places, and so never inside another.
+pub(super) fn check_path(path: &str) -> Result<(), RepositoryError> {
+    let components: Vec<Component<'_>> = Path::new(path).components().collect();
+    match components[..] {
+        [Component::Normal(place), Component::Normal(_)]
+            if PLACES.iter().any(|known| place == *known) =>
+        {
+            Ok(())
+        }
+        _ => Err(RepositoryError::BadName {
+            name: path.to_owned(),
+            reason: "a checkout is directly below `wt` or `cand`",
+        }),
+    }
+}

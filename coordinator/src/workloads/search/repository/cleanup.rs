@@ -1,0 +1,74 @@
+//! Removals.
+
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use rollout_worker::{fs_remove, supervise};
+
+use super::{Repository, RepositoryError};
+use crate::workloads::search::manifest::{Cleanup, CleanupKind};
+
+impl Repository {
+    /// Tries again to remove something that [`Repository::keep`] could not; it may be gone already.
+    ///
+    /// # Errors
+    /// [`RepositoryError`].
+    pub async fn remove(&self, item: &Cleanup) -> Result<(), RepositoryError> {
+        let bad = |reason| RepositoryError::BadName { name: item.path.clone(), reason };
+        match item.kind {
+            CleanupKind::Worktree => self.remove_checkout(&item.path).await,
+            CleanupKind::Branch => self.remove_reference(&self.full(&item.path)?).await,
+            CleanupKind::Dir => {
+                let path = Path::new(&item.path);
+                let is_plain = path.components().all(|part| matches!(part, Component::Normal(_)));
+                if !is_plain || path.components().count() < 2 {
+                    return Err(bad("it is not below a directory of the run"));
+                }
+                remove(&self.run.join(path)).await
+            }
+        }
+    }
+}
+
+/// Removes a file or directory that may not be there.
+pub(super) async fn remove(path: &Path) -> Result<(), RepositoryError> {
+    let removed = fs_remove::remove(path).await;
+    removed.map_err(|error| RepositoryError::disk("removing", path, error))
+}
+
+/// Ends what a killed owner has left at work on the repository.
+pub(super) async fn end_orphans(bare: &Path) -> Result<(), RepositoryError> {
+    let ended = rollout_worker::git::end_orphans(bare).await;
+    ended.map_err(|error| RepositoryError::disk("ending the gits at work on", bare, error))
+}
+
+/// Removes the locks and the halves of packs that a git which was killed has left: nobody else works
+/// on the repository.
+pub(super) async fn remove_locks(bare: &Path) -> Result<(), RepositoryError> {
+    let (dir, packs, shown) = (bare.to_owned(), bare.join("objects/pack"), bare.to_owned());
+    let removed = supervise::blocking(move || {
+        let mut dirs = vec![(dir, true)];
+        while let Some((dir, is_top)) = dirs.pop() {
+            for entry in std::fs::read_dir(dir)? {
+                let entry = entry?;
+                let path: PathBuf = entry.path();
+                let is_objects = is_top && entry.file_name() == "objects";
+                if entry.file_type()?.is_dir() {
+                    if !is_objects {
+                        dirs.push((path, false));
+                    }
+                } else if path.extension().is_some_and(|extension| extension == "lock") {
+                    std::fs::remove_file(path)?;
+                }
+            }
+        }
+        for entry in std::fs::read_dir(packs)? {
+            let entry = entry?;
+            if entry.file_name().as_encoded_bytes().starts_with(b"tmp_") {
+                std::fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    });
+    removed.await.map_err(|error: io::Error| RepositoryError::disk("cleaning", &shown, error))
+}

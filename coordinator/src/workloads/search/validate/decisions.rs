@@ -1,0 +1,78 @@
+//! Whether every decision is what follows from its eval and from those beside it.
+
+use std::collections::BTreeSet;
+
+use super::FaultKind::Decision;
+use super::Findings;
+use crate::workloads::search::driver::Directory;
+use crate::workloads::search::ids::EvalId;
+use crate::workloads::search::manifest::{Manifest, Reason};
+use crate::workloads::search::policy::decide::{Artifacts, decide};
+
+/// Files are as they were when it was decided: what is missing now is a fault of its own.
+struct AsItWas<'a> {
+    directory: &'a Directory,
+    gone: BTreeSet<String>,
+}
+
+impl Artifacts for AsItWas<'_> {
+    fn exists(&self, path: &str) -> bool {
+        !self.gone.contains(path) || self.directory.exists(path)
+    }
+}
+
+pub(super) fn check(directory: &Directory, manifest: &Manifest, findings: &mut Findings) {
+    let artifacts = AsItWas { directory, gone: gone(manifest) };
+    let mut again = manifest.clone();
+    for depth in manifest.state.completed_depths.iter().copied() {
+        let promoted: BTreeSet<EvalId> =
+            decide(&mut again, depth, &artifacts).into_iter().collect();
+        for (id, eval) in manifest.evals_at(depth) {
+            findings.checked.decisions += 1;
+            let mut wrong = |message: &str| findings.add(Decision, format!("eval {id}"), message);
+            let Some(decision) = &eval.decision else {
+                wrong("nothing was decided about it, although its depth is completed");
+                continue;
+            };
+            let Some(expected) = again.evaluations[id].decision.as_ref() else { continue };
+            if decision.passed_gate != expected.passed_gate {
+                wrong("whether it passed the gate is not what follows from its results");
+            }
+            // Earlier versions gave no reason for what was promoted.
+            let unsaid = decision.promotion_reason.is_none() && promoted.contains(id);
+            if decision.promotion_reason != expected.promotion_reason && !unsaid {
+                wrong("the reason is not what follows from its results");
+            }
+            if decision.rank_score != expected.rank_score {
+                wrong("its rank is not its score against the root");
+            }
+            if decision.primary_regressed != expected.primary_regressed {
+                wrong("whether its primary metric fell is not what its results say");
+            }
+            if decision.promoted_to_node_id.is_some() != promoted.contains(id) {
+                wrong("whether it was promoted is not what follows from the ranks of its depth");
+            }
+        }
+    }
+    for (id, eval) in &manifest.evaluations {
+        if eval.depth >= manifest.state.current_depth && eval.decision.is_some() {
+            findings.add(Decision, format!("eval {id}"), "it was decided before its depth ended");
+        }
+    }
+}
+
+/// Files that were gone when it was decided.
+fn gone(manifest: &Manifest) -> BTreeSet<String> {
+    let mut gone = BTreeSet::new();
+    for eval in manifest.evaluations.values() {
+        match eval.decision.as_ref().and_then(|decision| decision.promotion_reason) {
+            Some(Reason::ResultsGone) => gone.extend(eval.candidate_results_csv_path.clone()),
+            Some(Reason::BaselineGone) => {
+                let node = manifest.nodes.get(&eval.parent_node_id);
+                gone.extend(node.map(|node| node.baseline_results_csv_path.clone()));
+            }
+            _ => {}
+        }
+    }
+    gone
+}

@@ -1,0 +1,186 @@
+//! Whether the files of a search are there, and have the bytes that they had.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::digest::Hasher;
+
+use super::FaultKind::{BadPath, ChangedFile, MissingFile, OutsideArtifacts, UnreadableFile};
+use super::Findings;
+use crate::workloads::search::driver::{Directory, Wanted};
+use crate::workloads::search::manifest::{
+    ArtifactPolicy, Eval, EvalStatus, Manifest, Node, Provenance,
+};
+use crate::workloads::search::policy::decide::ARTIFACTS;
+
+pub(super) struct Files<'a> {
+    pub(super) directory: &'a Directory,
+    pub(super) findings: &'a mut Findings,
+    /// Digests of files that were read.
+    known: BTreeMap<PathBuf, String>,
+}
+
+pub(super) fn check(directory: &Directory, manifest: &Manifest, findings: &mut Findings) {
+    let mut files = Files { directory, findings, known: BTreeMap::new() };
+    let copied = manifest.run_config.artifact_policy == ArtifactPolicy::CopyToRunRoot;
+    let root = &manifest.root;
+    files.artifact("root", &root.root_baseline_csv_path, &root.root_baseline_provenance, copied);
+    for node in manifest.nodes.values() {
+        files.node(node, copied, &manifest.run_config.node_ideas_root_dir);
+    }
+    for eval in manifest.evaluations.values() {
+        files.eval(eval, copied, manifest.run_config.keep_failed_artifacts);
+        if eval.status.is_settled() {
+            files.contents(manifest, eval);
+        }
+    }
+    // What is played has no checkouts.
+    if !manifest.run_config.dry_run {
+        for path in Wanted::of(manifest).worktrees.keys() {
+            files.findings.checked.checkouts += 1;
+            files.checkout(path);
+        }
+    }
+}
+
+impl Files<'_> {
+    /// A checkout of a node that is to be expanded, or of a candidate that is kept.
+    fn checkout(&mut self, path: &str) {
+        let subject = match path.split_once('/') {
+            Some(("cand", eval)) => format!("eval {eval}"),
+            Some((_, node)) => format!("node {node}"),
+            None => "search".to_owned(),
+        };
+        if self.there(&subject, path).is_some_and(|real| !real.is_dir()) {
+            self.findings.add(MissingFile, subject, format!("{path} is not a checkout"));
+        }
+    }
+
+    fn node(&mut self, node: &Node, copied: bool, ideas: &str) {
+        let subject = format!("node {}", node.node_id);
+        let baseline = &node.baseline_results_csv_path;
+        self.artifact(&subject, baseline, &node.baseline_provenance, copied);
+        for file in &node.context_pack_files {
+            self.digest(&subject, &file.path, &file.sha256);
+        }
+        let own = format!("{ideas}/");
+        for shown in &node.context_idea_files {
+            if shown.path.starts_with(&own) {
+                self.digest(&subject, &shown.path, &shown.sha256);
+            } else {
+                // The user's own, which may have changed since.
+                self.findings.checked.outside += 1;
+            }
+        }
+        for idea in node.generated_idea_files.iter().flatten() {
+            self.digest(&subject, &idea.path, &idea.sha256);
+        }
+    }
+
+    /// Results: where they have to be, and with the bytes that they had.
+    fn artifact(&mut self, subject: &str, path: &str, kept: &Provenance, copied: bool) {
+        if path != kept.copied_to_path {
+            let message = format!("{path} is not what was kept, {}", kept.copied_to_path);
+            self.findings.add(ChangedFile, subject, message);
+        }
+        if copied && !path.starts_with(ARTIFACTS) {
+            let message = format!("{path} is not below {ARTIFACTS}");
+            self.findings.add(OutsideArtifacts, subject, message);
+        }
+        self.digest(subject, path, &kept.sha256);
+    }
+
+    fn eval(&mut self, eval: &Eval, copied: bool, keeps_failed: bool) {
+        let subject = format!("eval {}", eval.eval_id);
+        self.there(&subject, &eval.idea_path);
+        if !eval.status.is_settled() {
+            return;
+        }
+        self.there(&subject, &format!("{}/eval_result.json", eval.eval_output_root));
+        let kept = eval.status != EvalStatus::Failed || keeps_failed;
+        if let Some(experiment) = eval.experiment_dir.as_ref().filter(|_| kept) {
+            self.there(&subject, experiment);
+        }
+        if let (Some(path), Some(kept)) =
+            (&eval.candidate_results_csv_path, &eval.candidate_results_provenance)
+        {
+            self.artifact(&subject, path, kept, copied);
+            self.there(&subject, &kept.source_path);
+        }
+        for view in [&eval.parent_relative, &eval.root_relative].into_iter().flatten() {
+            self.there(&subject, &view.summary_json_path);
+        }
+    }
+
+    /// A file or directory that has to be there, really below the search's directory.
+    fn there(&mut self, subject: &str, path: &str) -> Option<PathBuf> {
+        self.findings.checked.paths += 1;
+        let Some(place) = self.directory.below(path) else {
+            let message = format!("{path} is not a path below the directory of the search");
+            self.findings.add(BadPath, subject, message);
+            return None;
+        };
+        let Ok(real) = place.canonicalize() else {
+            self.findings.add(MissingFile, subject, format!("{path} is missing"));
+            return None;
+        };
+        let root = self.directory.root().canonicalize().ok()?;
+        if !real.starts_with(root) {
+            let message = format!("{path} leads out of the directory of the search");
+            self.findings.add(BadPath, subject, message);
+            return None;
+        }
+        Some(real)
+    }
+
+    /// A file with the bytes that it had.
+    pub(super) fn digest(&mut self, subject: &str, path: &str, expected: &str) {
+        let Some(real) = self.there(subject, path) else { return };
+        if !real.is_file() {
+            self.findings.add(MissingFile, subject, format!("{path} is not a file"));
+            return;
+        }
+        if !self.known.contains_key(&real) {
+            match sha256(&real) {
+                Ok(found) => {
+                    self.known.insert(real.clone(), found);
+                    self.findings.checked.digests += 1;
+                }
+                Err(error) => return self.unreadable(subject, path, &error),
+            }
+        }
+        if self.known.get(&real).is_none_or(|found| found != expected) {
+            let message = format!("{path} has other bytes than it had");
+            self.findings.add(ChangedFile, subject, message);
+        }
+    }
+
+    /// Reads a file to its end, unless that was done before.
+    pub(super) fn opened(&mut self, subject: &str, path: &str, place: &Path) {
+        if place.canonicalize().is_ok_and(|real| self.known.contains_key(&real)) {
+            return;
+        }
+        match sha256(place) {
+            Ok(_) => self.findings.checked.contents += 1,
+            Err(error) => self.unreadable(subject, path, &error),
+        }
+    }
+
+    pub(super) fn unreadable(&mut self, subject: &str, path: &str, error: &std::io::Error) {
+        self.findings.add(UnreadableFile, subject, format!("cannot read {path}: {error}"));
+    }
+}
+
+fn sha256(path: &Path) -> std::io::Result<String> {
+    let (mut file, mut hasher) = (File::open(path)?, Hasher::default());
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let read = file.read(&mut buffer)?;
+        if read == 0 {
+            return Ok(hasher.finish().hex());
+        }
+        hasher.update(&buffer[..read]);
+    }
+}

@@ -1,0 +1,79 @@
+//! `VALIDATION_REPORT.md` and `VALIDATION_REPORT.json`: equal searches give equal ones.
+
+use super::Validation;
+use crate::engine::file;
+use crate::workloads::search::driver::{Directory, TreeError};
+use crate::workloads::search::report::cell;
+
+/// Names of the reports below the search's directory.
+const MARKDOWN: &str = "VALIDATION_REPORT.md";
+const JSON: &str = "VALIDATION_REPORT.json";
+
+impl Validation {
+    /// What was found, a line each.
+    pub fn lines(&self) -> Vec<String> {
+        let word = if self.is_sound() { "sound" } else { "NOT SOUND" };
+        let mut lines = vec![format!("search {}: {word}", self.tree_run_id)];
+        lines.extend(self.faults.iter().map(|fault| {
+            format!("{}: {}: {}", self.word(fault.kind), fault.subject, fault.message)
+        }));
+        lines.extend(self.looked_at());
+        lines
+    }
+
+    /// Makes both reports anew.
+    ///
+    /// # Errors
+    /// [`TreeError::File`].
+    pub fn write(&self, directory: &Directory) -> Result<(), TreeError> {
+        file::write_json(&directory.root().join(JSON), self)?;
+        directory.write_report(MARKDOWN, &self.markdown())
+    }
+
+    fn markdown(&self) -> String {
+        let mut text = format!("# Validation of search {}\n\n", cell(&self.tree_run_id));
+        if self.is_sound() {
+            text.push_str("Nothing is wrong.\n");
+        } else {
+            text.push_str("| kind | of | fault |\n| --- | --- | --- |\n");
+            for fault in &self.faults {
+                let (subject, message) = (cell(&fault.subject), cell(&fault.message));
+                text.push_str(&format!("| {} | {subject} | {message} |\n", self.word(fault.kind)));
+            }
+        }
+        text.push_str("\n## Checked\n\n");
+        for line in self.looked_at() {
+            text.push_str(&format!("* {line}\n"));
+        }
+        text
+    }
+
+    fn looked_at(&self) -> Vec<String> {
+        let checked = &self.checked;
+        vec![
+            format!("{} nodes and {} evals", checked.nodes, checked.evals),
+            format!("{} files and directories that have to be there", checked.paths),
+            format!("{} files by their digests", checked.digests),
+            format!("{} files of evals, read to their end", checked.contents),
+            format!(
+                "{} checkouts: they are there, their files were not compared",
+                checked.checkouts
+            ),
+            format!("{} of the user's ideas were shown and not looked at", checked.outside),
+            match checked.scores {
+                Some(scores) => format!("{scores} evals by their results, scored again"),
+                None => "no scores: the search was played".to_owned(),
+            },
+            format!("{} decisions, made again", checked.decisions),
+            match checked.commits {
+                Some(commits) => format!("{commits} commits by their references"),
+                None => "no commits: the search was played".to_owned(),
+            },
+        ]
+    }
+
+    fn word(&self, kind: super::FaultKind) -> String {
+        let value = serde_json::to_value(kind).ok();
+        value.as_ref().and_then(|value| value.as_str()).unwrap_or_default().replace('_', " ")
+    }
+}

@@ -1,0 +1,146 @@
+//! Whether nodes, evals, counters and the frontier agree.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::FaultKind::{Frontier, Structure};
+use super::Findings;
+use crate::workloads::search::ids::NodeId;
+use crate::workloads::search::manifest::{Manifest, Node, NodeStatus};
+
+pub(super) fn check(manifest: &Manifest, findings: &mut Findings) {
+    counters(manifest, findings);
+    for (id, node) in &manifest.nodes {
+        if *id != node.node_id {
+            findings.add(Structure, format!("node {id}"), format!("says it is {}", node.node_id));
+        }
+        origin(manifest, node, findings);
+    }
+    for (id, eval) in &manifest.evaluations {
+        let subject = format!("eval {id}");
+        if *id != eval.eval_id {
+            findings.add(Structure, &subject, format!("says it is {}", eval.eval_id));
+        }
+        match manifest.nodes.get(&eval.parent_node_id) {
+            None => {
+                let message = format!("its node {} is not there", eval.parent_node_id);
+                findings.add(Structure, subject, message);
+            }
+            Some(node) if node.depth != eval.depth => {
+                let message = format!("has depth {}, its node {}", eval.depth, node.depth);
+                findings.add(Structure, subject, message);
+            }
+            Some(_) => {}
+        }
+    }
+    references(manifest, findings);
+    frontier(manifest, findings);
+}
+
+fn counters(manifest: &Manifest, findings: &mut Findings) {
+    let state = &manifest.state;
+    let nodes: Vec<u32> = manifest.nodes.keys().map(|id| id.0).collect();
+    if nodes != (0..state.next_node_id).collect::<Vec<_>>() {
+        let message = format!("the nodes are not those below {}", state.next_node_id);
+        findings.add(Structure, "search", message);
+    }
+    // Evals whose ideas were discarded leave holes.
+    if manifest.evaluations.keys().any(|id| id.0 >= state.next_eval_id) {
+        let message = format!("there are evals beyond {}", state.next_eval_id);
+        findings.add(Structure, "search", message);
+    }
+    let depths: Vec<u32> = (0..state.current_depth).collect();
+    if state.completed_depths != depths {
+        findings.add(Structure, "search", "the completed depths are not those before this one");
+    }
+    let profile = manifest.run_config.scoring_profile.digest().ok();
+    if profile != Some(manifest.run_config.scoring_profile_digest) {
+        findings.add(Structure, "search", "the scoring profile is not that of its digest");
+    }
+}
+
+/// Whether a node is what it was promoted from.
+fn origin(manifest: &Manifest, node: &Node, findings: &mut Findings) {
+    let subject = format!("node {}", node.node_id);
+    let mut wrong = |message: String| findings.add(Structure, &subject, message);
+    let (Some(parent), Some(eval)) = (node.parent_node_id, node.promoted_from_eval_id) else {
+        if node.node_id != NodeId(0) || node.depth != 0 || node.parent_node_id.is_some() {
+            wrong("it has no parent or no eval, but is not the root".to_owned());
+        }
+        if node.commit != manifest.root.root_commit {
+            wrong("its commit is not the root's".to_owned());
+        }
+        return;
+    };
+    // Numbers grow along every path, so that there are no circles.
+    let Some(parent) = manifest.nodes.get(&parent).filter(|_| parent < node.node_id) else {
+        return wrong(format!("its parent {parent} is not there"));
+    };
+    if parent.depth + 1 != node.depth {
+        wrong(format!("it has depth {}, its parent {}", node.depth, parent.depth));
+    }
+    let Some(eval) = manifest.evaluations.get(&eval) else {
+        return wrong(format!("its eval {eval} is not there"));
+    };
+    let promoted_to = eval.decision.as_ref().and_then(|decision| decision.promoted_to_node_id);
+    if promoted_to != Some(node.node_id) || eval.parent_node_id != parent.node_id {
+        wrong(format!("eval {} was not promoted to it", eval.eval_id));
+    }
+    if eval.candidate_commit.as_ref() != Some(&node.commit) {
+        wrong(format!("its commit is not that of eval {}", eval.eval_id));
+    }
+    if eval.candidate_results_csv_path.as_ref() != Some(&node.baseline_results_csv_path) {
+        wrong(format!("its baseline is not what eval {} came to", eval.eval_id));
+    }
+    let chain = parent.idea_chain.iter().chain([&eval.idea_path]);
+    if !node.idea_chain.iter().eq(chain) {
+        wrong("its ideas are not those that led to it".to_owned());
+    }
+}
+
+/// References are given once.
+fn references(manifest: &Manifest, findings: &mut Findings) {
+    let nodes =
+        manifest.nodes.values().map(|node| (&node.ref_name, format!("node {}", node.node_id)));
+    let evals = manifest.evaluations.values().filter_map(|eval| {
+        Some((eval.candidate_ref_name.as_ref()?, format!("eval {}", eval.eval_id)))
+    });
+    let mut seen = BTreeSet::new();
+    for (name, subject) in nodes.chain(evals) {
+        if !seen.insert(name) {
+            findings.add(Structure, subject, format!("{name} is somebody else's, too"));
+        }
+    }
+}
+
+/// Every node is either in the frontier or was expanded, once, at its own depth.
+fn frontier(manifest: &Manifest, findings: &mut Findings) {
+    let state = &manifest.state;
+    let mut places: BTreeMap<NodeId, Vec<(u32, NodeStatus)>> = BTreeMap::new();
+    for id in &state.frontier_node_ids {
+        places.entry(*id).or_default().push((state.current_depth, NodeStatus::Frontier));
+    }
+    for (depth, ids) in &state.expanded_node_ids_by_depth {
+        for id in ids {
+            places.entry(*id).or_default().push((*depth, NodeStatus::Expanded));
+        }
+    }
+    for (id, node) in &manifest.nodes {
+        let subject = format!("node {id}");
+        match places.remove(id).unwrap_or_default().as_slice() {
+            [] => findings.add(Frontier, subject, "is neither in the frontier nor expanded"),
+            [(depth, status)] if (*depth, *status) == (node.depth, node.status) => {}
+            [(depth, status)] => {
+                let message = format!("stands as {status:?} at depth {depth}, but is another");
+                findings.add(Frontier, subject, message);
+            }
+            [_, _, ..] => findings.add(Frontier, subject, "stands more than once"),
+        }
+    }
+    for id in places.keys() {
+        findings.add(
+            Frontier,
+            format!("node {id}"),
+            "is in the frontier or expanded, but not there",
+        );
+    }
+}

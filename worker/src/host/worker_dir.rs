@@ -1,0 +1,345 @@
+//! The directory of a worker on its host.
+//!
+//! ```text
+//! <base>/<worker id>/lock         locked while the worker lives
+//! <base>/<worker id>/owner.json   who that is
+//! <base>/<worker id>/spool/       finished records that are not reported yet
+//! <base>/<worker id>/scratch/     everything else
+//! ```
+//! A directory is made under a temporary name, locked, and then renamed, so that one with its
+//! final name and without a holder of its lock was left by a dead worker. Any process on the host
+//! may adopt it.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::id::WorkerId;
+
+use super::{LOCK, Owner};
+use crate::fs_remove;
+
+/// In front of the names of directories that are not ready.
+const UNREADY: &str = ".new-";
+
+/// Attempts to make a directory: another process that cleans up at the same moment costs one.
+const ATTEMPTS: u32 = 16;
+
+/// Longest part of the host's name in a worker id, which has room for 64 bytes.
+const HOST_BYTES: usize = 40;
+
+/// A directory whose lock this process holds until it is dropped.
+#[derive(Debug)]
+pub struct WorkerDir {
+    path: PathBuf,
+    id: WorkerId,
+    /// Holding it open holds the lock.
+    _lock: File,
+}
+
+/// Why a worker directory could not be made, adopted or removed.
+#[derive(Debug, thiserror::Error)]
+#[error("{action} {path}")]
+pub struct WorkerDirError {
+    /// What was tried.
+    pub action: &'static str,
+    /// On what.
+    pub path: PathBuf,
+    /// The system's error.
+    #[source]
+    pub source: io::Error,
+}
+
+impl WorkerDirError {
+    fn of(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self { action, path, source }
+    }
+}
+
+impl WorkerDir {
+    /// Makes the directory of a new worker below `base`, which is made if it does not exist. The
+    /// worker's id is new, too: the host's name and random digits.
+    ///
+    /// # Errors
+    /// [`WorkerDirError`].
+    pub fn create(base: &Path) -> Result<Self, WorkerDirError> {
+        fs::create_dir_all(base).map_err(WorkerDirError::of("creating", base))?;
+        let base = base.canonicalize().map_err(WorkerDirError::of("finding", base))?;
+        let (id, unready, lock) = lock_new(&base)?;
+        let path = base.join(id.as_str());
+        let failed = || WorkerDirError::of("creating", &unready);
+        let owner = Owner::current(path.clone());
+        let text = serde_json::to_vec(&owner).map_err(|error| failed()(error.into()))?;
+        fs::write(unready.join("owner.json"), text).map_err(failed())?;
+        for name in ["spool", "scratch"] {
+            fs::create_dir(unready.join(name)).map_err(failed())?;
+        }
+        fs::rename(&unready, &path).map_err(WorkerDirError::of("creating", &path))?;
+        // What the spool promises to keep must not vanish with the directory it is in.
+        for directory in [&path, &base] {
+            let synced = File::open(directory).and_then(|directory| directory.sync_all());
+            synced.map_err(WorkerDirError::of("synchronising", directory))?;
+        }
+        Ok(Self { path, id, _lock: lock })
+    }
+
+    /// Every directory below `base` that a dead worker left, locked by this process from now on.
+    /// Unready ones are removed.
+    ///
+    /// # Errors
+    /// [`WorkerDirError`] when `base` cannot be listed; it need not exist.
+    pub fn adoptable(base: &Path) -> Result<Vec<Self>, WorkerDirError> {
+        let failed = || WorkerDirError::of("listing", base);
+        let entries = match fs::read_dir(base) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed()(error)),
+        };
+        let base = base.canonicalize().map_err(failed())?;
+        let mut adopted = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(failed())?.file_name();
+            let path = base.join(&name);
+            let id = name.to_str().and_then(|name| name.parse::<WorkerId>().ok());
+            if id.is_none() && !name.as_encoded_bytes().starts_with(UNREADY.as_bytes()) {
+                continue;
+            }
+            match (take_lock(&path), id) {
+                (Some(lock), Some(id)) => adopted.push(Self { path, id, _lock: lock }),
+                (Some(_locked), None) => remove(&path)?,
+                (None, _) => {
+                    // Left when it was just made or almost removed, if it is empty.
+                    let _removed = fs::remove_dir(&path);
+                }
+            }
+        }
+        adopted.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(adopted)
+    }
+
+    /// Removes the directories below `base` that dead workers left with nothing in them that anybody
+    /// could need, whosever they are; those with something are not touched.
+    pub fn sweep(base: &Path) {
+        for path in fs::read_dir(base).into_iter().flatten().flatten().map(|entry| entry.path()) {
+            let is_empty =
+                |name| fs::read_dir(path.join(name)).is_ok_and(|mut d| d.next().is_none());
+            // Looked at before it is locked, so that its heir never finds it locked.
+            if is_empty("spool")
+                && is_empty("scratch")
+                && let Some(_lock) = take_lock(&path)
+                && let Err(error) = remove(&path)
+            {
+                tracing::warn!("cannot remove {}: {error}", path.display());
+            }
+        }
+    }
+
+    /// The worker whose directory it is.
+    pub fn id(&self) -> &WorkerId {
+        &self.id
+    }
+
+    /// The directory; absolute.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where finished records wait.
+    pub fn spool(&self) -> PathBuf {
+        self.path.join("spool")
+    }
+
+    /// Room for temporary files.
+    pub fn scratch(&self) -> PathBuf {
+        self.path.join("scratch")
+    }
+
+    /// Who made the directory, where that can still be read.
+    pub fn owner(&self) -> Option<Owner> {
+        fs::read_to_string(self.path.join("owner.json"))
+            .ok()
+            .and_then(|text| Owner::from_label(&text))
+    }
+
+    /// Removes the directory with everything in it, and gives up the lock.
+    ///
+    /// # Errors
+    /// [`WorkerDirError`]; what is left can be adopted.
+    pub fn remove(self) -> Result<(), WorkerDirError> {
+        remove(&self.path)
+    }
+
+    /// Whether it holds executions that may not have been heard of.
+    pub fn holds_work(&self) -> bool {
+        [self.spool(), self.scratch()]
+            .iter()
+            .any(|dir| fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()))
+    }
+}
+
+/// Whether nobody holds the lock of a worker directory. False when there is no lock: it may be out
+/// of sight.
+pub(super) fn is_abandoned(path: &Path) -> bool {
+    take_lock(path).is_some()
+}
+
+/// Makes and locks an unready directory for a new worker.
+fn lock_new(base: &Path) -> Result<(WorkerId, PathBuf, File), WorkerDirError> {
+    for _ in 0..ATTEMPTS {
+        let id = new_id(&super::process::host_name());
+        let unready = base.join(format!("{UNREADY}{id}"));
+        fs::create_dir(&unready).map_err(WorkerDirError::of("creating", &unready))?;
+        // A process that looks for abandoned directories may find it before it is locked.
+        match File::create_new(unready.join(LOCK)) {
+            Ok(_created) => {
+                if let Some(lock) = take_lock(&unready) {
+                    return Ok((id, unready, lock));
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(WorkerDirError::of("locking", &unready)(error)),
+        }
+    }
+    let failure = io::Error::other("other processes keep removing it");
+    Err(WorkerDirError::of("creating a directory in", base)(failure))
+}
+
+/// Locks a directory that nobody holds.
+fn take_lock(path: &Path) -> Option<File> {
+    let lock_path = path.join(LOCK);
+    let lock = OpenOptions::new().read(true).write(true).open(&lock_path).ok()?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return None,
+        Err(TryLockError::Error(error)) => {
+            tracing::warn!(path = %lock_path.display(), %error, "cannot lock");
+            return None;
+        }
+    }
+    // Another process may have adopted and removed it since it was opened.
+    let same = fs::symlink_metadata(&lock_path).ok()?.ino() == lock.metadata().ok()?.ino();
+    same.then_some(lock)
+}
+
+/// The lock goes last, so that what a crash leaves in the middle can be adopted.
+fn remove(path: &Path) -> Result<(), WorkerDirError> {
+    let failed = || WorkerDirError::of("removing", path);
+    for entry in fs::read_dir(path).map_err(failed())? {
+        let entry = entry.map_err(failed())?;
+        if entry.file_name() == LOCK {
+            continue;
+        }
+        let path = entry.path();
+        fs_remove::remove_now(&path).map_err(WorkerDirError::of("removing", &path))?;
+    }
+    fs::remove_file(path.join(LOCK)).map_err(failed())?;
+    fs::remove_dir(path).map_err(failed())
+}
+
+fn new_id(host: &str) -> WorkerId {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let host: String = host.chars().map(plain).take(HOST_BYTES).collect();
+    let text = format!("{host}-{:012x}", rand::random::<u64>() >> 16);
+    text.trim_start_matches('-').parse().expect("at most 53 characters of the allowed ones")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use tempfile::TempDir;
+
+    use super::super::tests::until;
+    use super::*;
+
+    fn adopt_one(base: &Path) -> Vec<WorkerDir> {
+        let mut adopted = Vec::new();
+        until(|| {
+            adopted = WorkerDir::adoptable(base).unwrap();
+            !adopted.is_empty()
+        });
+        assert_eq!(adopted.len(), 1);
+        adopted
+    }
+
+    #[test]
+    fn ids_are_tokens_whatever_the_host_is_called() {
+        for host in ["Worker_01.example", "", "ü", &"h".repeat(200), "..."] {
+            let id = new_id(host);
+            assert!(id.as_str().len() <= 64, "{id}");
+        }
+    }
+
+    #[test]
+    fn a_directory_is_adopted_once_its_holder_is_gone_and_only_once() {
+        let temp = TempDir::new().unwrap();
+        let base = temp.path().join("workers");
+        assert!(WorkerDir::adoptable(&base).unwrap().is_empty());
+        let dir = WorkerDir::create(&base).unwrap();
+        let (id, path) = (dir.id().clone(), dir.path().to_owned());
+        assert!(dir.spool().is_dir() && dir.scratch().is_dir());
+        assert_eq!(dir.owner(), Some(Owner::current(path.clone())));
+        assert!(WorkerDir::adoptable(&base).unwrap().is_empty());
+        fs::write(dir.spool().join("record"), "kept").unwrap();
+        drop(dir);
+        let adopted = adopt_one(&base);
+        assert_eq!((adopted[0].id(), adopted[0].path()), (&id, path.as_path()));
+        assert_eq!(fs::read_to_string(adopted[0].spool().join("record")).unwrap(), "kept");
+        assert!(WorkerDir::adoptable(&base).unwrap().is_empty());
+        for dir in adopted {
+            dir.remove().unwrap();
+        }
+        assert!(!path.exists() && base.exists());
+    }
+
+    #[test]
+    fn what_is_not_a_ready_worker_directory_is_cleared_or_left_alone() {
+        let temp = TempDir::new().unwrap();
+        let base = temp.path();
+        for name in [".new-a", "empty", "foreign", "Not_A_Worker"] {
+            fs::create_dir(base.join(name)).unwrap();
+        }
+        fs::write(base.join(".new-a/lock"), "").unwrap();
+        fs::create_dir(base.join(".new-a/spool")).unwrap();
+        fs::write(base.join("foreign/file"), "").unwrap();
+        fs::write(base.join("Not_A_Worker/lock"), "").unwrap();
+        fs::write(base.join("file"), "").unwrap();
+        symlink("foreign", base.join("link")).unwrap();
+        assert!(WorkerDir::adoptable(base).unwrap().is_empty());
+        let mut left: Vec<_> =
+            fs::read_dir(base).unwrap().map(|e| e.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["Not_A_Worker", "file", "foreign", "link"]);
+    }
+
+    #[test]
+    fn a_sweep_takes_what_is_dead_and_empty() {
+        let temp = TempDir::new().unwrap();
+        let make = || WorkerDir::create(temp.path()).unwrap();
+        let (live, full, empty) = (make(), make(), make());
+        fs::write(full.spool().join("record"), "kept").unwrap();
+        let (kept, gone) = (full.path().to_owned(), empty.path().to_owned());
+        drop((full, empty));
+        until(|| {
+            WorkerDir::sweep(temp.path());
+            !gone.exists()
+        });
+        assert!(live.path().exists() && kept.exists());
+    }
+
+    #[test]
+    fn a_removal_that_was_interrupted_is_adopted_and_finished() {
+        let temp = TempDir::new().unwrap();
+        let dir = WorkerDir::create(temp.path()).unwrap();
+        fs::remove_dir_all(dir.spool()).unwrap();
+        fs::remove_file(dir.path().join("owner.json")).unwrap();
+        drop(dir);
+        for dir in adopt_one(temp.path()) {
+            assert_eq!(dir.owner(), None);
+            dir.remove().unwrap();
+        }
+        assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0);
+    }
+}

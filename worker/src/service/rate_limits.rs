@@ -1,0 +1,68 @@
+//! The limits that runs have set for each worker.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rollout_protocol::id::RunId;
+use rollout_protocol::wire::offer::{self, Offer};
+use tokio::time::Instant;
+
+use crate::rate_limit::Pacing;
+
+/// One limiter per run that has limits.
+#[derive(Debug, Default)]
+pub(super) struct Paces(Mutex<HashMap<RunId, (offer::Pacing, Arc<Pacing>)>>);
+
+impl Paces {
+    /// The limiter of an offer's run, if it needs one. Limits that changed take the place of the
+    /// former ones, which hold for what runs already.
+    pub(super) fn of(&self, offer: &Offer) -> Option<Arc<Pacing>> {
+        if offer.pacing.limits_nothing() {
+            return None;
+        }
+        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((limits, pacing)) = runs.get(&offer.run)
+            && *limits == offer.pacing
+        {
+            return Some(pacing.clone());
+        }
+        // A limiter that nobody uses is forgotten when forgetting it lets nobody start earlier.
+        let now = Instant::now();
+        runs.retain(|_, (_, pacing)| Arc::strong_count(pacing) > 1 || !pacing.is_rested(now));
+        let pacing = Arc::new(Pacing::new(offer.pacing));
+        runs.insert(offer.run, (offer.pacing, pacing.clone()));
+        Some(pacing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{FaultyStore, Sample};
+    use rollout_protocol::id::TryId;
+
+    #[tokio::test(start_paused = true)]
+    async fn executions_of_a_run_share_a_limiter() {
+        let sample = Sample::store(&FaultyStore::default());
+        let paces = Paces::default();
+        let free = sample.offer(1, TryId::first(1));
+        assert!(paces.of(&free).is_none());
+        let limits = offer::Pacing { starts_per_minute: Some(6), ..offer::Pacing::default() };
+        let offer = |run: u8, pacing| Offer { run: RunId::from_bytes([run; 16]), pacing, ..free };
+        let first = paces.of(&offer(1, limits)).expect("limited");
+        assert!(Arc::ptr_eq(&first, &paces.of(&offer(1, limits)).expect("limited")));
+        let other = paces.of(&offer(2, limits)).expect("limited");
+        assert!(!Arc::ptr_eq(&first, &other));
+        let faster = offer::Pacing { starts_per_minute: Some(60), ..limits };
+        assert!(!Arc::ptr_eq(&first, &paces.of(&offer(1, faster)).expect("limited")));
+        first.start().await;
+        other.start().await;
+        drop((first, other));
+        let known = |paces: &Paces| paces.0.lock().unwrap().len();
+        paces.of(&offer(3, limits));
+        assert_eq!(known(&paces), 2, "the second run began an environment just now");
+        tokio::time::sleep(std::time::Duration::from_secs(11)).await;
+        paces.of(&offer(4, limits));
+        assert_eq!(known(&paces), 1);
+    }
+}

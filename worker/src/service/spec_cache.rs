@@ -1,0 +1,193 @@
+//! The documents that executions run under, parsed once.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lru::LruCache;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
+use rollout_protocol::limits;
+use rollout_protocol::spec::agent::AgentSpec;
+use rollout_protocol::spec::eval::EvalSpec;
+use rollout_protocol::spec::settings::TrialSettings;
+use rollout_protocol::spec::task::TaskSpec;
+use rollout_protocol::spec::trial::TrialRef;
+use serde::de::DeserializeOwned;
+use tokio::sync::OnceCell;
+
+use crate::backoff::{Outage, chain};
+use crate::store::{BlobStore, StoreError};
+
+/// What a trial runs under.
+#[derive(Debug, Clone)]
+pub(super) struct Resolved {
+    pub(super) settings: Arc<TrialSettings>,
+    pub(super) agent: Arc<AgentSpec>,
+    pub(super) task: Arc<TaskSpec>,
+}
+
+#[derive(Debug)]
+pub(super) struct Documents {
+    store: Arc<dyn BlobStore>,
+    settings: Cache<TrialSettings>,
+    agents: Cache<AgentSpec>,
+    tasks: Cache<TaskSpec>,
+    evals: Cache<EvalSpec>,
+}
+
+impl Documents {
+    pub(super) fn new(store: Arc<dyn BlobStore>) -> Self {
+        Self {
+            store,
+            settings: Cache::new(),
+            agents: Cache::new(),
+            tasks: Cache::new(),
+            evals: Cache::new(),
+        }
+    }
+
+    /// The documents a trial names, if all are in memory.
+    pub(super) fn cached(&self, trial: &TrialRef) -> Option<Resolved> {
+        Some(Resolved {
+            settings: self.settings.cached(&trial.settings)?,
+            agent: self.agents.cached(&trial.agent)?,
+            task: self.tasks.cached(&trial.task)?,
+        })
+    }
+
+    /// The documents a trial names, for as long as the store needs to give them.
+    ///
+    /// # Errors
+    /// What is to be reported when the store has not got them.
+    pub(super) async fn get(
+        &self,
+        trial: &TrialRef,
+        outage: &Outage,
+    ) -> Result<Resolved, TrialError> {
+        let store = &*self.store;
+        Ok(Resolved {
+            settings: self.settings.get(store, outage, trial.settings).await?,
+            agent: self.agents.get(store, outage, trial.agent).await?,
+            task: self.tasks.get(store, outage, trial.task).await?,
+        })
+    }
+
+    /// The eval with this digest, for as long as the store needs to give it.
+    ///
+    /// # Errors
+    /// What is to be reported when the store has not got it.
+    pub(super) async fn eval(
+        &self,
+        spec: Digest,
+        outage: &Outage,
+    ) -> Result<Arc<EvalSpec>, TrialError> {
+        self.evals.get(&*self.store, outage, spec).await
+    }
+}
+
+/// Documents of one kind; the least recently used go first.
+#[derive(Debug)]
+struct Cache<T>(Mutex<Entries<T>>);
+
+#[derive(Debug)]
+struct Entries<T> {
+    known: LruCache<Digest, Entry<T>>,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    document: Arc<OnceCell<Arc<T>>>,
+    /// Of its text; 0 while it is being fetched.
+    bytes: u64,
+}
+
+impl<T: DeserializeOwned> Cache<T> {
+    fn new() -> Self {
+        Self(Mutex::new(Entries { known: LruCache::unbounded(), bytes: 0 }))
+    }
+
+    fn cached(&self, digest: &Digest) -> Option<Arc<T>> {
+        self.entries().known.get(digest)?.document.get().cloned()
+    }
+
+    /// The document; of several who ask at once, one fetches.
+    async fn get(
+        &self,
+        store: &dyn BlobStore,
+        outage: &Outage,
+        digest: Digest,
+    ) -> Result<Arc<T>, TrialError> {
+        let cell = {
+            let mut entries = self.entries();
+            let fresh = || Entry { document: Arc::default(), bytes: 0 };
+            entries.known.get_or_insert(digest, fresh).document.clone()
+        };
+        let fetched = cell.get_or_try_init(async || {
+            let (document, bytes) = fetch(store, outage, digest).await?;
+            self.keep(digest, bytes);
+            Ok(Arc::new(document))
+        });
+        let fetched = fetched.await.cloned();
+        if fetched.is_err() {
+            let mut entries = self.entries();
+            let forgotten = entries.known.pop(&digest).map_or(0, |entry| entry.bytes);
+            entries.bytes -= forgotten;
+        }
+        fetched
+    }
+
+    /// Notes the size of a document and makes room for it.
+    fn keep(&self, digest: Digest, bytes: u64) {
+        let mut entries = self.entries();
+        let Some(entry) = entries.known.get_mut(&digest) else { return };
+        let former = std::mem::replace(&mut entry.bytes, bytes);
+        entries.bytes = entries.bytes - former + bytes;
+        while entries.bytes > limits::DOCUMENT_CACHE_BYTES
+            && let Some((_, oldest)) = entries.known.pop_lru()
+        {
+            entries.bytes -= oldest.bytes;
+        }
+    }
+
+    fn entries(&self) -> MutexGuard<'_, Entries<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn fetch<T: DeserializeOwned>(
+    store: &dyn BlobStore,
+    outage: &Outage,
+    digest: Digest,
+) -> Result<(T, u64), TrialError> {
+    let mut patience = outage.patience();
+    let bytes = loop {
+        match store.get_bytes(&digest, limits::DOCUMENT_BYTES).await {
+            Ok(bytes) => break bytes,
+            Err(error) if error.is_transient() => patience.failed(&error).await,
+            Err(error) => return Err(unreadable(&error)),
+        }
+    };
+    patience.works();
+    match serde_json::from_slice(&bytes) {
+        Ok(document) => Ok((document, bytes.len() as u64)),
+        Err(error) => Err(unreadable(&StoreError::Json {
+            what: format!("{digest}, read as {}", std::any::type_name::<T>()),
+            source: error,
+        })),
+    }
+}
+
+fn unreadable(error: &StoreError) -> TrialError {
+    // Another worker may see what this one does not; nobody can read what is damaged.
+    let retry = match error {
+        StoreError::Missing { .. } => RetryClass::Transient,
+        _ => RetryClass::Permanent,
+    };
+    TrialError::new(
+        ErrorType::InternalError,
+        ErrorCode::STORE_FAILED,
+        ErrorClass::Infrastructure,
+        retry,
+        format!("what is to be run cannot be read: {}", chain(error)),
+    )
+}

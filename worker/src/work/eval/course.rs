@@ -1,0 +1,225 @@
+//! The steps of an eval, from its checkout to the sweep.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::CommandRecord;
+use rollout_protocol::spec::eval::{EvalCommand, EvalStage};
+use rollout_protocol::spec::timeout::seconds;
+use tokio::time::Instant;
+
+use super::candidate::Outcome;
+use super::checkout::Checkout;
+use super::cost;
+use super::failure::{self, CommandError};
+use super::run::{Halt, Run, stopped};
+use super::variables::{self, REPOSITORY};
+use crate::dependency::Dependency;
+use crate::environment::{Command, Failure, FailureKind, Upload};
+use crate::executor::{self, Capture, End, Normal};
+
+/// Longest that placing files into an environment or reading them may take.
+pub(super) const COPY_LIMIT: Duration = Duration::from_secs(600);
+
+/// How long a command may run.
+#[derive(Debug, Clone, Copy)]
+struct Limit {
+    left: Duration,
+    whose: &'static str,
+    whole: Duration,
+}
+
+impl Limit {
+    const fn error(self) -> CommandError {
+        CommandError::TimedOut { whose: self.whose, limit: self.whole }
+    }
+}
+
+impl Run<'_> {
+    pub(super) async fn phases(&mut self) -> Result<(), Halt> {
+        let eval = self.ctx.eval.clone();
+        self.go_on()?;
+        self.enter(Phase::EnvironmentSetup);
+        let checkout = self.setup().await?;
+        let limit = eval.timeout_sec.map(seconds);
+        self.deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let commands = &eval.commands;
+        self.command(EvalStage::Implement, Some(&commands.implement)).await?;
+        self.command(EvalStage::Tests, commands.tests.as_ref()).await?;
+        self.command(EvalStage::Review, commands.review.as_ref()).await?;
+        self.candidate(&checkout).await?;
+        self.set_apart(checkout).await?;
+        self.command(EvalStage::Sweep, Some(&commands.sweep)).await?;
+        self.swept = true;
+        Ok(())
+    }
+
+    /// Runs a command, if there is one, when it may begin.
+    async fn command(
+        &mut self,
+        stage: EvalStage,
+        command: Option<&EvalCommand>,
+    ) -> Result<(), Halt> {
+        let Some(command) = command else { return Ok(()) };
+        self.go_on()?;
+        self.ticket(stage).await?;
+        let before = self.commands.len();
+        let ran = self.run_command(stage, command).await;
+        // Otherwise it may be running still, as long as there is its environment.
+        let is_over = |command: &CommandRecord| command.exit_code.is_some() || command.timed_out;
+        if !self.tainted && self.commands[before..].iter().all(is_over) {
+            self.ctx.tickets.end(stage);
+        }
+        ran
+    }
+
+    /// Waits until a command may begin. That takes nothing of the eval's time.
+    async fn ticket(&mut self, stage: EvalStage) -> Result<(), Halt> {
+        let asked = Instant::now();
+        tokio::select! {
+            biased;
+            () = self.ctx.tickets.begin(stage) => {}
+            () = stopped(self.ctx.stop.clone()) => return Err(Halt::Drained),
+        }
+        self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(asked.elapsed()));
+        let phase =
+            if stage == EvalStage::Sweep { Phase::Verification } else { Phase::AgentExecution };
+        if self.timing.phase() == phase {
+            self.timing.enter(phase);
+        } else {
+            self.enter(phase);
+        }
+        Ok(())
+    }
+
+    /// Runs a command from the checkout. Its script is placed just before it, so that no command
+    /// before it can have changed it; so is the sweep's empty output directory.
+    async fn run_command(&mut self, stage: EvalStage, command: &EvalCommand) -> Result<(), Halt> {
+        let script = variables::script(stage);
+        let commands = Upload::FreshDir { path: variables::COMMANDS.to_owned() };
+        let mut uploads = vec![commands, cost::room()];
+        if stage == EvalStage::Sweep {
+            uploads.push(Upload::FreshDir { path: variables::output(self.ctx) });
+        }
+        let bytes = command.script.clone().into();
+        uploads.push(Upload::File { path: script.clone(), bytes, executable: true });
+        let placing = tokio::time::timeout(COPY_LIMIT, self.up().copy_to(uploads)).await;
+        let late = || Failure::new(FailureKind::TimedOut, "placing a command took too long");
+        let placed = placing.unwrap_or_else(|_| Err(late()));
+        let redactor = self.variables.redactor.clone();
+        placed.map_err(|error| CommandError::Exec(error).into_error(stage, &redactor))?;
+        let limit = self.limit(command);
+        let capture = self.capture(stage);
+        let arguments = variables::arguments(&self.ctx.eval, stage);
+        let argv = ["bash".to_owned(), script].into_iter().chain(arguments).collect();
+        let (env, user) = (self.variables.of(stage), self.ctx.eval.user.clone());
+        let command = Command { argv, env, workdir: Some(REPOSITORY.to_owned()), user };
+        let (started_at, down_before) = (Timestamp::now(), self.downtime());
+        let ran =
+            executor::run(self.up(), command, limit.left, capture.clone(), Normal::Zero).await;
+        // The clock of the whole eval stands still with that of its command.
+        let away = self.downtime().saturating_sub(down_before);
+        self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(away));
+        let (exit_code, timed_out) = match &ran.end {
+            End::Exited(exit) => (Some(exit.code), false),
+            End::TimedOut => (None, true),
+            End::Failed(_) => (None, false),
+        };
+        let ended_at = Timestamp::now();
+        self.commands.push(CommandRecord { stage, started_at, ended_at, exit_code, timed_out });
+        if let Some(left) = ran.left {
+            self.tainted = true;
+            self.later.push(failure::processes_left(&left, self.timing.phase(), &redactor));
+        }
+        self.cost(stage, &ran.end).await;
+        let error = match ran.end {
+            End::Exited(exit) if exit.code == 0 => return Ok(()),
+            End::Exited(exit) => CommandError::Exit {
+                code: exit.code,
+                oom_killed: exit.code == 137 && self.up().oom_killed().await,
+                last_words: executor::last_words(&capture),
+            },
+            End::TimedOut => limit.error(),
+            End::Failed(failure) => CommandError::Exec(failure),
+        };
+        Err(error.into_error(stage, &redactor).into())
+    }
+
+    /// Adds what a command reports that it cost, however it ended.
+    async fn cost(&mut self, stage: EvalStage, end: &End) {
+        if self.tainted || matches!(end, End::Failed(_)) {
+            return;
+        }
+        match cost::reported(self.up()).await {
+            Ok(None) => {}
+            Ok(Some(cost)) => self.reported = Some(self.reported.unwrap_or(0.0) + cost),
+            Err(why) => {
+                let why = format!("what {} reports that it cost: {why}", stage.as_str());
+                self.later.push(failure::not_collected(&why, &self.variables.redactor));
+            }
+        }
+    }
+
+    /// How long the engine of the environment gave no answer so far.
+    fn downtime(&self) -> Duration {
+        self.up().dependency().map_or(Duration::ZERO, Dependency::downtime)
+    }
+
+    /// The time that a command has: its own, and no more than is left of the eval's.
+    fn limit(&self, command: &EvalCommand) -> Limit {
+        let own = command.timeout_sec.map_or(Duration::MAX, seconds);
+        let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        match (left, self.ctx.eval.timeout_sec.map(seconds)) {
+            (Some(left), Some(whole)) if left < own => Limit { left, whose: "the eval's", whole },
+            _ => Limit { left: own, whose: "its", whole: own },
+        }
+    }
+
+    fn capture(&mut self, stage: EvalStage) -> Arc<Capture> {
+        let dir: PathBuf = self.ctx.scratch.join(stage.as_str());
+        let (stdout, stderr) = (dir.join("stdout.txt"), dir.join("stderr.txt"));
+        let capture = Arc::new(Capture::new(stdout, stderr, &self.variables.redactor));
+        self.captures.push((stage.as_str(), capture.clone()));
+        capture
+    }
+
+    /// Takes the tree out and makes the commit. Nothing runs any more while the tree is read, so
+    /// that what the sweep measures is what is committed.
+    async fn candidate(&mut self, checkout: &Checkout) -> Result<(), Halt> {
+        self.go_on()?;
+        let redactor = self.variables.redactor.clone();
+        if let Some(left) = executor::kill(self.up()).await {
+            self.tainted = true;
+            let error = CommandError::Left(left);
+            return Err(error.into_error(EvalStage::Implement, &redactor).into());
+        }
+        let reading = tokio::time::timeout(COPY_LIMIT, self.up().copy_from(REPOSITORY)).await;
+        let late = || Failure::new(FailureKind::TimedOut, "reading the checkout took too long");
+        let stream = reading.unwrap_or_else(|_| Err(late()));
+        let stream = stream.map_err(|error| {
+            CommandError::Exec(error).into_error(EvalStage::Implement, &redactor)
+        })?;
+        let Some(stream) = stream else {
+            return Err(failure::no_checkout().into());
+        };
+        let work = async {
+            let tree = checkout.take_out(stream).await?;
+            let to = self.ctx.scratch.join("candidate.bundle");
+            checkout.commit(&tree, &self.ctx.eval.message, &redactor, &to).await
+        };
+        match work.await.map_err(|error| failure::files(&error, &redactor))? {
+            Outcome::NoChanges(changes) => {
+                self.changes = Some(changes);
+                Err(Halt::NoChanges)
+            }
+            Outcome::Candidate(candidate) => {
+                self.changes = Some(candidate.changes);
+                self.candidate = Some(candidate);
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Cached repositories: a bare one for every root, filled with the commits that evals need.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use lru::LruCache;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::limits;
+use rollout_protocol::spec::eval::{Bundle, RepositorySpec};
+use tokio::sync::Mutex as Turn;
+
+use super::EvalFilesError;
+use super::disk::{self, Lock};
+use crate::git::{Bare, GitError, bundle};
+use crate::store::BlobStore;
+
+/// Beginning of the names of directories that are not finished.
+const UNFINISHED: &str = "new-";
+
+/// References to an entry when nobody but one call uses it: the index's and the call's.
+const SOLE_USER: usize = 2;
+
+/// A directory of cached repositories. One process at a time has it; what is in it can be fetched
+/// again at any time.
+#[derive(Debug)]
+pub struct Mirrors {
+    dir: PathBuf,
+    store: Arc<dyn BlobStore>,
+    max_bytes: u64,
+    known: Mutex<LruCache<Digest, Arc<Entry>>>,
+    counter: AtomicU64,
+    _lock: Lock,
+}
+
+/// A repository that is there or is being fetched.
+#[derive(Debug)]
+struct Entry {
+    path: PathBuf,
+    /// Held by whoever adds to it.
+    turn: Turn<()>,
+    bytes: AtomicU64,
+}
+
+/// A cached repository that stays while this lives.
+#[derive(Debug, Clone)]
+pub struct Mirror {
+    bare: Bare,
+    _entry: Arc<Entry>,
+}
+
+impl Mirror {
+    /// The repository.
+    pub const fn bare(&self) -> &Bare {
+        &self.bare
+    }
+}
+
+impl Mirrors {
+    /// The cache at `dir`, of which those used last are kept within `max_bytes`. What a crash left
+    /// unfinished is removed.
+    ///
+    /// # Errors
+    /// Of the local disk, and when another process has the directory.
+    pub fn open(dir: &Path, store: Arc<dyn BlobStore>, max_bytes: u64) -> std::io::Result<Self> {
+        let lock = Lock::take(dir)?;
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(dir)? {
+            let entry = entry?;
+            let (name, path) = (entry.file_name(), entry.path());
+            let Some(name) = name.to_str().filter(|name| *name != disk::LOCK) else { continue };
+            match format!("sha256:{name}").parse::<Digest>() {
+                Ok(root) => found.push((entry.metadata()?.modified()?, root, path)),
+                Err(_) => crate::fs_remove::remove_now(&path)?,
+            }
+        }
+        found.sort();
+        let mut known = LruCache::unbounded();
+        for (_, root, path) in found {
+            let bytes = AtomicU64::new(disk::bytes_below(&path));
+            known.push(root, Arc::new(Entry { path, turn: Turn::default(), bytes }));
+        }
+        let (dir, known, counter) = (dir.to_owned(), Mutex::new(known), AtomicU64::new(0));
+        Ok(Self { dir, store, max_bytes, known, counter, _lock: lock })
+    }
+
+    /// The repository with the wanted commit in it.
+    ///
+    /// # Errors
+    /// [`EvalFilesError`].
+    pub async fn get(&self, repository: &RepositorySpec) -> Result<Mirror, EvalFilesError> {
+        let entry = self.entry(&repository.root.blob.digest);
+        let turn = entry.turn.lock().await;
+        let bare = match self.complete(&entry, repository).await {
+            // What cannot be completed may be damaged: it is fetched anew, once, unless others use it.
+            Err(EvalFilesError::Git(_)) if Arc::strong_count(&entry) == SOLE_USER => {
+                disk::remove(&entry.path).await?;
+                self.complete(&entry, repository).await?
+            }
+            done => done?,
+        };
+        let path = entry.path.clone();
+        let bytes = crate::supervise::blocking(move || {
+            disk::touch(&path);
+            disk::bytes_below(&path)
+        });
+        entry.bytes.store(bytes.await, Ordering::Relaxed);
+        drop(turn);
+        let mirror = Mirror { bare, _entry: entry };
+        self.shrink().await;
+        Ok(mirror)
+    }
+
+    fn entry(&self, root: &Digest) -> Arc<Entry> {
+        let mut known = self.known.lock().expect("nothing panics while it holds the index");
+        let new = || {
+            let path = self.dir.join(root.hex());
+            Arc::new(Entry { path, turn: Turn::default(), bytes: AtomicU64::new(0) })
+        };
+        known.get_or_insert(*root, new).clone()
+    }
+
+    /// Adds what the repository lacks.
+    async fn complete(
+        &self,
+        entry: &Entry,
+        repository: &RepositorySpec,
+    ) -> Result<Bare, EvalFilesError> {
+        let bare = Bare::at(&entry.path);
+        if !entry.path.exists() {
+            self.create(entry, &repository.root).await?;
+        }
+        self.check(&bare, &repository.root).await?;
+        let mut before = &repository.root;
+        for next in &repository.chain {
+            if next.parent.as_ref() != Some(&before.commit) {
+                let reason = format!("{} does not follow {}", next.commit, before.commit);
+                return Err(EvalFilesError::Chain { reason });
+            }
+            if bare.reference(&reference(next)).await?.is_none() {
+                let file = self.fetch(next, limits::CANDIDATE_BUNDLE_BYTES).await?;
+                let read = bundle::read(&bare, &file, next, &reference(next), true).await;
+                disk::remove(&file).await?;
+                read?;
+            }
+            before = next;
+        }
+        Ok(bare)
+    }
+
+    async fn check(&self, bare: &Bare, root: &Bundle) -> Result<(), EvalFilesError> {
+        match bare.reference(&reference(root)).await? {
+            Some(found) if found == root.commit => Ok(()),
+            found => {
+                let answer = format!("the root is {found:?}, not {}", root.commit);
+                Err(GitError::Unexpected { what: "rev-parse".to_owned(), answer }.into())
+            }
+        }
+    }
+
+    /// Makes the repository elsewhere and moves it to its place.
+    async fn create(&self, entry: &Entry, root: &Bundle) -> Result<(), EvalFilesError> {
+        let file = self.fetch(root, limits::ROOT_BUNDLE_BYTES).await?;
+        let new = self.unfinished();
+        let made = Bare::create(&new, root, &file, &reference(root)).await;
+        disk::remove(&file).await?;
+        if let Err(error) = made {
+            disk::remove(&new).await?;
+            return Err(error.into());
+        }
+        let moved = tokio::fs::rename(&new, &entry.path).await;
+        moved.map_err(|source| EvalFilesError::disk("renaming", &new, source))
+    }
+
+    async fn fetch(&self, bundle: &Bundle, max_bytes: u64) -> Result<PathBuf, EvalFilesError> {
+        let (commit, size_bytes) = (bundle.commit.clone(), bundle.blob.size_bytes);
+        if size_bytes > max_bytes {
+            return Err(EvalFilesError::TooLarge { commit, size_bytes, max_bytes });
+        }
+        let file = self.unfinished();
+        let got = self.store.get_file(&bundle.blob.digest, &file).await;
+        got.map_err(|source| EvalFilesError::Store { what: "a commit", source })?;
+        Ok(file)
+    }
+
+    fn unfinished(&self) -> PathBuf {
+        let number = self.counter.fetch_add(1, Ordering::Relaxed);
+        self.dir.join(format!("{UNFINISHED}{number}"))
+    }
+
+    /// Removes what was not used for longest until the rest is within bounds.
+    async fn shrink(&self) {
+        for path in self.surplus() {
+            if let Err(error) = disk::remove(&path).await {
+                tracing::warn!(path = %path.display(), %error, "a repository cannot be removed");
+            }
+        }
+    }
+
+    fn surplus(&self) -> Vec<PathBuf> {
+        let mut known = self.known.lock().expect("nothing panics while it holds the index");
+        let total = |entry: &Arc<Entry>| entry.bytes.load(Ordering::Relaxed);
+        let mut bytes: u64 = known.iter().map(|(_, entry)| total(entry)).sum();
+        let (mut surplus, mut used) = (Vec::new(), Vec::new());
+        while bytes > self.max_bytes
+            && let Some((root, entry)) = known.pop_lru()
+        {
+            if Arc::strong_count(&entry) > 1 {
+                used.push((root, entry));
+                if known.is_empty() {
+                    break;
+                }
+                continue;
+            }
+            bytes -= total(&entry);
+            // Its place may be wanted again at once: it goes under another name.
+            let aside = self.unfinished();
+            match std::fs::rename(&entry.path, &aside) {
+                Ok(()) => surplus.push(aside),
+                Err(error) => tracing::warn!(path = %entry.path.display(), %error, "not removed"),
+            }
+        }
+        for (root, entry) in used {
+            known.push(root, entry);
+        }
+        surplus
+    }
+
+    /// How many repositories are kept.
+    pub fn len(&self) -> usize {
+        self.known.lock().expect("nothing panics while it holds the index").len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        NonZeroUsize::new(self.len()).is_none()
+    }
+}
+
+/// The reference that keeps a commit.
+fn reference(bundle: &Bundle) -> String {
+    format!("refs/commits/{}", bundle.commit)
+}

@@ -1,0 +1,4 @@
+//! Kinds of work: a recipe each for what runs in environments.
+
+pub mod eval;
+pub mod trial;

@@ -1,0 +1,311 @@
+//! Files to keep from an environment: taken before anything is verified, as hostile as logs are.
+
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::blob::MediaType;
+use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus};
+use rollout_protocol::spec::task::{Artifact, TaskFormat};
+
+use super::{CapturedFile, FileRole, TrialContext, within};
+use crate::archive::{self, Cut, Exclude, Kind, Limits, Report, Root, Sanitize};
+use crate::environment::{ByteStream, Environment, Upload};
+use crate::fs_remove;
+use crate::secrets::Redactor;
+use crate::verifier::{TESTS_DIR, VERIFIER_LOGS};
+
+/// What agents leave here is kept without being asked for, in Harbor's format.
+pub(super) const ARTIFACTS_DIR: &str = "/logs/artifacts";
+
+/// Everything that one execution keeps.
+#[derive(Debug, Default)]
+pub(super) struct Artifacts {
+    /// Files that were begun.
+    begun: usize,
+    entries: u64,
+    bytes: u64,
+    /// What the agent made, unmasked, for a verifier.
+    made: Vec<PathBuf>,
+    pub(super) records: Vec<ArtifactRecord>,
+    pub(super) files: Vec<CapturedFile>,
+}
+
+/// What was taken of one step, to be brought elsewhere.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    /// Places it, in the order it was taken.
+    pub(super) uploads: Vec<Upload>,
+    /// Why some of it is missing or not whole.
+    pub(super) lack: Option<Lack>,
+}
+
+/// Why an artifact is missing or not whole although it was there.
+#[derive(Debug)]
+pub(super) enum Lack {
+    /// There is more than may be kept.
+    TooLarge(String),
+    /// It could not be read.
+    Unread(String),
+}
+
+/// Whether a step has anything to be kept.
+pub(super) fn any(ctx: &TrialContext, wanted: &[Artifact]) -> bool {
+    let job = &ctx.settings.artifacts;
+    !wanted.is_empty() || !job.is_empty() || ctx.task.format == TaskFormat::Harbor
+}
+
+impl Artifacts {
+    /// Takes what a step and the job ask for into files; `prefix` leads to the step's directory.
+    pub(super) async fn take(
+        &mut self,
+        ctx: &TrialContext,
+        environment: &dyn Environment,
+        wanted: &[Artifact],
+        (scratch, prefix): (&Path, &str),
+        redactor: &Redactor,
+    ) -> Taken {
+        let mut taken = Taken::default();
+        let named = || wanted.iter().chain(&ctx.settings.artifacts);
+        let implicit = Artifact {
+            source: ARTIFACTS_DIR.to_owned(),
+            destination: None,
+            exclude: Vec::new(),
+            service: None,
+        };
+        let is_it = |artifact: &Artifact| artifact.source.trim_end_matches('/') == ARTIFACTS_DIR;
+        let implicit =
+            (ctx.task.format == TaskFormat::Harbor && !named().any(is_it)).then_some(implicit);
+        let implicit = implicit.iter().map(|artifact| (artifact, true));
+        for (artifact, implicit) in implicit.chain(named().map(|artifact| (artifact, false))) {
+            let file = scratch.join(format!("artifacts/{}.tar", self.begun));
+            self.begun += 1;
+            let (record, lack) = self.one(environment, artifact, prefix, &file, redactor).await;
+            let nothing = matches!(record.status, ArtifactStatus::Empty | ArtifactStatus::Skipped);
+            // Nobody asked for it: without content it is none.
+            if !(implicit && nothing) {
+                self.add(record, file, &lack, &mut taken);
+            }
+            taken.lack = taken.lack.take().or(lack);
+        }
+        taken
+    }
+
+    /// Notes an artifact, and what was made of it.
+    fn add(
+        &mut self,
+        record: ArtifactRecord,
+        file: PathBuf,
+        lack: &Option<Lack>,
+        taken: &mut Taken,
+    ) {
+        let part = lack.is_some() && record.kind == Some(ArtifactKind::Directory);
+        if record.status == ArtifactStatus::Ok || (part && file.exists()) {
+            taken.uploads.extend(upload(&record.source, record.kind, &as_made(&file)));
+            let role = FileRole::Artifact { index: self.records.len() };
+            self.files.push(CapturedFile { file, media_type: MediaType::Tar, role });
+        } else if record.status == ArtifactStatus::Empty {
+            taken.uploads.push(Upload::Dir { path: record.source.clone() });
+        }
+        self.records.push(record);
+    }
+
+    /// Takes one artifact into a file.
+    async fn one(
+        &mut self,
+        environment: &dyn Environment,
+        artifact: &Artifact,
+        prefix: &str,
+        file: &Path,
+        redactor: &Redactor,
+    ) -> (ArtifactRecord, Option<Lack>) {
+        let below = artifact.destination.as_deref().unwrap_or(&artifact.source);
+        let mut record = ArtifactRecord {
+            source: artifact.source.clone(),
+            path: format!("{prefix}artifacts/{}", below.trim_matches('/')),
+            service: artifact.service.clone(),
+            status: ArtifactStatus::Skipped,
+            kind: None,
+            archive: None,
+            error: None,
+        };
+        let lack = match open(environment, artifact).await {
+            Ok(None) => None,
+            Ok(Some(stream)) => self.read(stream, artifact, file, &mut record, redactor).await,
+            Err(why) => Some(Lack::Unread(why)),
+        };
+        if let Some(Lack::TooLarge(why) | Lack::Unread(why)) = &lack {
+            record.status = ArtifactStatus::Failed;
+            record.error = Some(redactor.text(why));
+        }
+        (record, lack)
+    }
+
+    /// Reads an artifact into a clean archive.
+    async fn read(
+        &mut self,
+        stream: ByteStream,
+        artifact: &Artifact,
+        file: &Path,
+        record: &mut ArtifactRecord,
+        redactor: &Redactor,
+    ) -> Option<Lack> {
+        let dir = file.parent().expect("it is below the scratch directory");
+        if let Err(error) = tokio::fs::create_dir_all(dir).await {
+            return Some(Lack::Unread(format!("{}: {error}", dir.display())));
+        }
+        let Limits { entries, bytes } = Limits::ARTIFACTS;
+        let options = Sanitize {
+            limits: Limits {
+                entries: entries.saturating_sub(self.entries),
+                bytes: bytes.saturating_sub(self.bytes),
+            },
+            root: Root::DroppedOfDirectory,
+            exclude: Exclude::new(artifact.exclude.iter().map(String::as_str)),
+            faithful: true,
+            captures: Vec::new(),
+            redactor: Redactor::default(),
+        };
+        // What a verifier gets is what the agent made; what is kept shows no secrets.
+        let made = as_made(file);
+        self.made.push(made.clone());
+        let sanitizing = archive::sanitize(stream, &made, options);
+        let Ok(clean) = tokio::time::timeout(super::COPY_LIMIT, sanitizing).await else {
+            let limit = super::COPY_LIMIT;
+            return Some(Lack::Unread(format!("reading it took longer than {limit:?}")));
+        };
+        self.charge(&clean.report);
+        record.kind = match clean.first {
+            Some(Kind::Directory) => Some(ArtifactKind::Directory),
+            Some(Kind::File) => Some(ArtifactKind::File),
+            _ => None,
+        };
+        if let Err(error) = clean.archive {
+            return Some(Lack::Unread(crate::backoff::chain(&error)));
+        }
+        if let Err(why) = mask(file, redactor).await {
+            return Some(Lack::Unread(why));
+        }
+        if let Some(cut) = clean.report.cut {
+            let why = format!("it is not whole: {cut}");
+            let large = matches!(cut, Cut::Bytes(_) | Cut::Entries(_));
+            return Some(if large { Lack::TooLarge(why) } else { Lack::Unread(why) });
+        }
+        if record.kind.is_none() {
+            record.error = Some("it is neither a file nor a directory".to_owned());
+            record.status = ArtifactStatus::Failed;
+        } else if clean.report.files == 0 {
+            record.status = ArtifactStatus::Empty;
+        } else {
+            record.status = ArtifactStatus::Ok;
+            let skipped = clean.report.skipped.total();
+            record.error = (skipped > 0)
+                .then(|| format!("{skipped} entries were left out: links that lead out, devices"));
+        }
+        None
+    }
+
+    /// Removes what is not masked: no verifier needs it any more.
+    pub(super) async fn forget_made(&mut self) {
+        for made in self.made.drain(..) {
+            if let Err(error) = fs_remove::remove(&made).await {
+                tracing::warn!("cannot remove {}: {error}", made.display());
+            }
+        }
+    }
+
+    fn charge(&mut self, report: &Report) {
+        self.entries += report.files + report.directories + report.skipped.total();
+        self.bytes += report.bytes;
+    }
+}
+
+/// Where an artifact lies as the agent made it, on its way to a verifier.
+fn as_made(file: &Path) -> PathBuf {
+    file.with_extension("made.tar")
+}
+
+/// Makes the archive that is kept from the one of what the agent made.
+async fn mask(file: &Path, redactor: &Redactor) -> Result<(), String> {
+    let made = as_made(file);
+    let told = |error: std::io::Error| format!("{}: {error}", made.display());
+    if redactor.is_empty() {
+        return tokio::fs::hard_link(&made, file).await.map_err(told);
+    }
+    let options = Sanitize {
+        limits: Limits::ARTIFACTS,
+        root: Root::Kept,
+        exclude: Exclude::default(),
+        faithful: true,
+        captures: Vec::new(),
+        redactor: redactor.clone(),
+    };
+    let stream = tokio::fs::File::open(&made).await.map_err(told)?;
+    let clean = archive::sanitize(Box::new(stream), file, options).await;
+    clean.archive.map(drop).map_err(|error| crate::backoff::chain(&error))
+}
+
+async fn open(
+    environment: &dyn Environment,
+    artifact: &Artifact,
+) -> Result<Option<ByteStream>, String> {
+    let from = match &artifact.service {
+        None => environment,
+        Some(name) => environment
+            .service(name)
+            .ok_or_else(|| format!("there is no service `{name}` in this environment"))?,
+    };
+    let reading = from.copy_from(&artifact.source);
+    let opened = within(super::COPY_LIMIT, "reading it", reading).await;
+    opened.map_err(|failure| failure.chain())
+}
+
+/// What places an artifact where it was. Nothing goes where a verifier keeps its tests and its
+/// verdict: the agent must not have written those.
+fn upload(source: &str, kind: Option<ArtifactKind>, file: &Path) -> Option<Upload> {
+    let source = format!("/{}", source.trim_matches('/'));
+    let within = |dir: &str| {
+        source.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let odd = source.split('/').skip(1).any(|part| matches!(part, "" | "." | ".."));
+    if odd || within(TESTS_DIR) || within(VERIFIER_LOGS) {
+        return None;
+    }
+    let path = match kind? {
+        ArtifactKind::Directory => source,
+        ArtifactKind::File => match source.rsplit_once('/') {
+            Some(("", _)) | None => "/".to_owned(),
+            Some((parent, _)) => parent.to_owned(),
+        },
+    };
+    Some(Upload::Merge { path, tar: file.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn artifacts_are_placed_where_they_were_but_never_among_the_tests() {
+        use ArtifactKind::{Directory, File};
+        for (source, kind, expected) in [
+            ("/app/out", Directory, Some("/app/out")),
+            ("/app/out/", Directory, Some("/app/out")),
+            ("/app/out.txt", File, Some("/app")),
+            ("/out.txt", File, Some("/")),
+            ("/logs/artifacts", Directory, Some("/logs/artifacts")),
+            ("/testsuite", Directory, Some("/testsuite")),
+            ("/tests", Directory, None),
+            ("/tests/test.sh", File, None),
+            ("/logs/verifier/reward.txt", File, None),
+            ("/app/../tests", Directory, None),
+            ("/app//x", Directory, None),
+            ("/", Directory, None),
+        ] {
+            let placed = upload(source, Some(kind), Path::new("x.tar"));
+            let path = placed.map(|upload| match upload {
+                Upload::Merge { path, .. } => path,
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(path.as_deref(), expected, "{source}");
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! The phases up to the last verification: setup, install, and the task's steps.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use rollout_protocol::error::{ErrorType, TrialError};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::spec::task::{AfterAgentError, StepSpec};
+use rollout_protocol::spec::timeout::seconds;
+
+use super::execute::{self, Script, Unwell};
+use super::failure::{self, ScriptError, SetupError, Stage};
+use super::run::{Run, killed};
+use super::site::Site;
+use super::{health, setup, variables};
+use crate::agents::{self, Plan};
+use crate::environment::{CreateRequest, Exit, Provider, Purpose};
+use crate::executor::{Capture, Normal};
+use crate::supervise::panic_message;
+
+/// How far the phases up to verification came.
+pub(super) enum Course {
+    /// To their end, or to the first error.
+    Ran,
+    /// To the end of a phase that was not the last.
+    Drained,
+    /// As far as they had come.
+    Killed,
+}
+
+/// Why the phases do not go on.
+#[derive(Debug)]
+pub(super) enum Halt {
+    Failed(TrialError),
+    Drained,
+}
+
+impl From<TrialError> for Halt {
+    fn from(error: TrialError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Run<'_> {
+    /// Runs the phases up to verification.
+    pub(super) async fn course(&mut self, plan: Plan) -> Course {
+        let stop = self.ctx.stop.clone();
+        let ended = tokio::select! {
+            biased;
+            () = killed(stop) => return Course::Killed,
+            ended = AssertUnwindSafe(self.phases(plan)).catch_unwind() => ended,
+        };
+        let course = match ended {
+            Ok(Ok(())) => Course::Ran,
+            Ok(Err(Halt::Drained)) => Course::Drained,
+            Ok(Err(Halt::Failed(error))) => {
+                let error = self.placed(error);
+                self.fail(error);
+                Course::Ran
+            }
+            Err(panic) => {
+                self.panicked(&panic_message(panic.as_ref()));
+                Course::Ran
+            }
+        };
+        self.timing.leave();
+        course
+    }
+
+    pub(super) fn panicked(&mut self, message: &str) {
+        let error = failure::panicked(message, self.timing.phase(), &self.redactor);
+        self.fail(error);
+    }
+
+    async fn phases(&mut self, mut plan: Plan) -> Result<(), Halt> {
+        self.go_on()?;
+        self.enter(Phase::EnvironmentSetup);
+        self.setup(&plan).await?;
+        self.go_on()?;
+        self.enter(Phase::AgentSetup);
+        let ctx = self.ctx;
+        let limit = ctx.agent.limits.install_sec.unwrap_or(ctx.task.install_sec);
+        let install = self.agent_script(ctx.step(), plan.install.take(), seconds(limit));
+        self.script(Stage::Install, install).await?;
+        let mut execute = plan.execute.take();
+        for (index, step) in ctx.task.steps.iter().enumerate() {
+            if index > 0 {
+                execute =
+                    agents::plan(&ctx.agent, ctx.task.format, step).unwrap_or_default().execute;
+            }
+            let ended = self.step(index, step, execute.take()).await;
+            if !self.step_ended(step, ended)? {
+                break;
+            }
+        }
+        self.steps_scored();
+        Ok(())
+    }
+
+    /// Notes where an error happened whose type does not say so.
+    pub(super) fn placed(&self, error: TrialError) -> TrialError {
+        let anywhere = error.kind == ErrorType::InternalError || error.is_unsupported();
+        if anywhere { error.in_phase(self.timing.phase()) } else { error }
+    }
+
+    /// Between two phases: stops here when the run is drained.
+    pub(super) fn go_on(&mut self) -> Result<(), Halt> {
+        self.timing.leave();
+        if self.ctx.stop.borrow().is_some() { Err(Halt::Drained) } else { Ok(()) }
+    }
+
+    async fn setup(&mut self, plan: &Plan) -> Result<(), Halt> {
+        let redactor = variables::redactor(self.ctx, &self.services.variables);
+        self.redactor =
+            redactor.map_err(|unset| SetupError::Unset(unset).into_error(&self.redactor))?;
+        let ready = self.ready(plan).await;
+        let (provider, request) = ready.map_err(|error| error.into_error(&self.redactor))?;
+        self.may_start().await?;
+        self.main.create(provider, request, &self.redactor).await?;
+        self.ctx.phases.parked(None);
+        if let Some(check) = &self.ctx.task.environment.healthcheck {
+            let capture = || self.outputs.aside(&self.redactor);
+            let ready = Box::pin(health::ready(self.main.up(), check, capture)).await;
+            ready.map_err(|error| error.into_error(&self.redactor))?;
+        }
+        Ok(())
+    }
+
+    /// Prepares everything that the agent's environment is created from.
+    async fn ready(
+        &mut self,
+        plan: &Plan,
+    ) -> Result<(Arc<dyn Provider>, CreateRequest), SetupError> {
+        let (ctx, services) = (self.ctx, self.services);
+        let (task, provider) = (&ctx.task.environment, setup::provider(ctx, services)?);
+        if !provider.is_in_memory() {
+            ctx.create_scratch().await.map_err(SetupError::Disk)?;
+        }
+        let (source, part) = setup::source(task, &ctx.settings, &services.files).await?;
+        self.parts.extend(part);
+        self.outputs.building = true;
+        let log = self.outputs.build_log();
+        let image = setup::image(ctx, task, provider.as_ref(), &source, log).await?;
+        self.outputs.building = false;
+        let uploads = setup::uploads(ctx, services, plan, &mut self.parts).await?;
+        self.fetch_tests().await?;
+        let (purpose, image) = (Purpose::Agent, (source, image));
+        let request = setup::request(ctx, services, task, purpose, image, uploads, &mut self.parts);
+        Ok((provider, request.await?))
+    }
+
+    /// Fetches the tests before the agent begins: a store that is away later costs no agent's work.
+    /// What is wrong with them for good is found when they are needed.
+    async fn fetch_tests(&mut self) -> Result<(), SetupError> {
+        for step in &self.ctx.task.steps {
+            let Some(tests) = step.files.tests.as_ref().filter(|_| !setup::has_tests(step)) else {
+                continue;
+            };
+            match self.services.files.archive("the tests", tests).await {
+                Ok(part) => self.parts.push(part),
+                Err(error) if error.is_no_answer() => return Err(SetupError::Files(error)),
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn capture(&mut self, stage: Stage, step: &StepSpec) -> Arc<Capture> {
+        self.outputs.capture(stage, step.name.as_deref(), &self.redactor)
+    }
+
+    /// A script of the agent, if it has one.
+    pub(super) fn agent_script(
+        &self,
+        step: &StepSpec,
+        argv: Option<Vec<String>>,
+        limit: std::time::Duration,
+    ) -> Option<Script> {
+        let env = |argv| Script {
+            argv,
+            env: variables::agent(self.ctx, &self.services.variables, step),
+            user: step.agent.user.clone(),
+            limit,
+            normal: Normal::Zero,
+            // What is verified all the same may be a service.
+            spares: self.ctx.task.rules.after_agent_error == AfterAgentError::Verify,
+        };
+        argv.map(env)
+    }
+
+    /// Runs the agent's install script.
+    async fn script(&mut self, stage: Stage, script: Option<Script>) -> Result<(), Halt> {
+        let Some(script) = script else { return Ok(()) };
+        let capture = self.outputs.capture(stage, None, &self.redactor);
+        let ended = execute::agent_script(self.main.up(), script, capture).await;
+        self.judge(stage, ended)?;
+        Ok(())
+    }
+
+    /// The environment in which scripts run at present.
+    pub(super) fn site(&mut self) -> &mut Site {
+        self.apart.as_deref_mut().unwrap_or(&mut self.main)
+    }
+
+    /// What the end of a script means.
+    pub(super) fn judge(
+        &mut self,
+        stage: Stage,
+        ended: Result<Exit, Unwell>,
+    ) -> Result<Exit, TrialError> {
+        let Unwell { error, left } = match ended {
+            Ok(exit) => return Ok(exit),
+            Err(unwell) => unwell,
+        };
+        // What the agent left running lives on, and the error itself says so.
+        let tainted = left.is_some() || matches!(error, ScriptError::Left(_));
+        self.site().tainted |= tainted;
+        if let Some(failure) = left {
+            let phase = self.timing.phase();
+            self.later.push(failure::processes_left(&failure, phase, &self.redactor));
+        }
+        Err(error.into_error(stage, &self.redactor))
+    }
+}

@@ -1,0 +1,272 @@
+//! Files of tasks on this host: fetched and unpacked once, shared by every trial that needs them.
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use lru::LruCache;
+use rollout_protocol::blob::BlobRef;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::RunId;
+use tokio::sync::OnceCell;
+
+use super::bases::RunBases;
+use crate::archive::{self, ArchiveError, Limits};
+use crate::environment::BaseDigests;
+use crate::fs_remove;
+use crate::store::{BlobStore, StoreError};
+
+/// Parts of tasks that are kept although no trial uses them. More would seldom be used again:
+/// trials of one task follow each other.
+const KEPT_PARTS: usize = 256;
+
+/// Bytes of archives, packed, that are kept although no trial uses them.
+const KEPT_BYTES: u64 = 4 * 1024 * 1024 * 1024;
+
+/// A directory with parts of tasks. It belongs to one process at a time and starts empty: what is
+/// in it can be fetched again, and what a crash left half done must not be used.
+#[derive(Debug)]
+pub struct TaskFiles {
+    dir: PathBuf,
+    store: Arc<dyn BlobStore>,
+    parts: Mutex<LruCache<(Digest, Form), Part>>,
+    counter: AtomicU64,
+}
+
+/// In which form a part is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Form {
+    /// The archive.
+    Packed,
+    /// A directory.
+    Unpacked,
+}
+
+/// A part that is there or is being fetched; one who waits for it holds a clone of the cell.
+#[derive(Debug, Clone)]
+struct Part {
+    path: Arc<OnceCell<PathBuf>>,
+    bytes: u64,
+}
+
+/// A file or directory that stays while this lives.
+#[derive(Debug, Clone)]
+pub struct TaskPart(Arc<OnceCell<PathBuf>>);
+
+/// Why files of a task are not at hand.
+#[derive(Debug, thiserror::Error)]
+pub enum FilesError {
+    /// The store does not give them.
+    #[error("fetching {what}")]
+    Store {
+        /// Which.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: StoreError,
+    },
+    /// They cannot be unpacked.
+    #[error("unpacking {what}")]
+    Unpack {
+        /// Which.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: ArchiveError,
+    },
+    /// The local disk.
+    #[error("keeping {what} at {path}")]
+    Disk {
+        /// Which.
+        what: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl FilesError {
+    /// Whether the store gave no answer.
+    pub(super) fn is_no_answer(&self) -> bool {
+        matches!(self, Self::Store { source, .. } if source.is_no_answer())
+    }
+
+    /// The message with the chain of causes.
+    pub(crate) fn chain(&self) -> String {
+        crate::backoff::chain(self)
+    }
+}
+
+impl TaskPart {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.0.get().expect("a part is given out when it is there")
+    }
+}
+
+impl TaskFiles {
+    /// An empty cache at `dir`, which is emptied.
+    ///
+    /// # Errors
+    /// Of the local disk.
+    pub fn open(dir: &Path, store: Arc<dyn BlobStore>) -> io::Result<Self> {
+        fs_remove::remove_now(dir)?;
+        std::fs::create_dir_all(dir)?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            store,
+            parts: Mutex::new(LruCache::unbounded()),
+            counter: AtomicU64::new(0),
+        })
+    }
+
+    /// Where the digests of base images that a run has chosen are kept.
+    pub fn base_digests(&self, run: RunId) -> Arc<dyn BaseDigests> {
+        Arc::new(RunBases::new(Arc::clone(&self.store), run))
+    }
+
+    /// Whether the store answers.
+    pub async fn is_answered(&self) -> bool {
+        match self.store.contains(&Digest::of(b"")).await {
+            Ok(_) => true,
+            Err(error) => !error.is_no_answer(),
+        }
+    }
+
+    /// The whole of a small part.
+    ///
+    /// # Errors
+    /// [`FilesError`].
+    pub async fn bytes(
+        &self,
+        what: &'static str,
+        blob: &BlobRef,
+        max_bytes: u64,
+    ) -> Result<bytes::Bytes, FilesError> {
+        let got = self.store.get_bytes(&blob.digest, max_bytes).await;
+        got.map_err(|source| FilesError::Store { what, source })
+    }
+
+    /// A part as the archive it is.
+    ///
+    /// # Errors
+    /// [`FilesError`].
+    pub async fn archive(
+        &self,
+        what: &'static str,
+        blob: &BlobRef,
+    ) -> Result<TaskPart, FilesError> {
+        self.part(blob, Form::Packed, async |to: &Path| self.fetch(what, blob, to).await).await
+    }
+
+    /// A part unpacked.
+    ///
+    /// # Errors
+    /// [`FilesError`].
+    pub async fn directory(
+        &self,
+        what: &'static str,
+        blob: &BlobRef,
+    ) -> Result<TaskPart, FilesError> {
+        let unpack = async |to: &Path| {
+            let packed = to.with_extension("tar");
+            self.fetch(what, blob, &packed).await?;
+            let unpacked = match tokio::fs::File::open(&packed).await {
+                Ok(file) => archive::extract_trusted(file, to, Limits::BUNDLE)
+                    .await
+                    .map_err(|source| FilesError::Unpack { what, source }),
+                Err(source) => Err(FilesError::Disk { what, path: packed.clone(), source }),
+            };
+            remove(&packed).await;
+            unpacked
+        };
+        self.part(blob, Form::Unpacked, unpack).await
+    }
+
+    /// An empty directory, for tasks that have no `environment/`.
+    ///
+    /// # Errors
+    /// [`FilesError`].
+    pub async fn empty_directory(&self) -> Result<TaskPart, FilesError> {
+        let nothing = BlobRef { digest: Digest::of(b""), size_bytes: 0, media_type: None };
+        let make = async |to: &Path| {
+            let path = to.to_owned();
+            let made = tokio::fs::create_dir(to).await;
+            made.map_err(|source| FilesError::Disk { what: "an empty directory", path, source })
+        };
+        self.part(&nothing, Form::Unpacked, make).await
+    }
+
+    async fn fetch(&self, what: &'static str, blob: &BlobRef, to: &Path) -> Result<(), FilesError> {
+        let got = self.store.get_file(&blob.digest, to).await;
+        got.map_err(|source| FilesError::Store { what, source })
+    }
+
+    /// Gives a part, made by `make` if it is not there. Those who ask meanwhile wait for it.
+    async fn part(
+        &self,
+        blob: &BlobRef,
+        form: Form,
+        make: impl AsyncFnOnce(&Path) -> Result<(), FilesError>,
+    ) -> Result<TaskPart, FilesError> {
+        let part = {
+            let mut parts = self.parts.lock().expect("nothing panics while it holds the index");
+            let new = || Part { path: Arc::default(), bytes: blob.size_bytes };
+            parts.get_or_insert((blob.digest, form), new).clone()
+        };
+        let made = part.path.get_or_try_init(|| async {
+            // The final name is unique too: a directory of the same content may still be going.
+            let number = self.counter.fetch_add(1, Ordering::Relaxed);
+            let path = self.dir.join(format!("{}-{number}", blob.digest.short()));
+            match make(&path).await {
+                Ok(()) => Ok(path),
+                Err(error) => {
+                    remove(&path).await;
+                    Err(error)
+                }
+            }
+        });
+        made.await?;
+        self.shrink().await;
+        Ok(TaskPart(part.path))
+    }
+
+    /// Removes the parts that were not used for longest until the rest is within bounds.
+    async fn shrink(&self) {
+        for path in self.surplus() {
+            remove(&path).await;
+        }
+    }
+
+    fn surplus(&self) -> Vec<PathBuf> {
+        let mut parts = self.parts.lock().expect("nothing panics while it holds the index");
+        let mut bytes: u64 = parts.iter().map(|(_, part)| part.bytes).sum();
+        let (mut surplus, mut used) = (Vec::new(), Vec::new());
+        let most = NonZeroUsize::new(KEPT_PARTS).expect("some are kept").get();
+        while (parts.len() > most || bytes > KEPT_BYTES)
+            && let Some((key, part)) = parts.pop_lru()
+        {
+            bytes -= part.bytes;
+            if Arc::strong_count(&part.path) == 1 {
+                surplus.extend(part.path.get().cloned());
+            } else {
+                used.push((key, part));
+            }
+        }
+        for (key, part) in used {
+            parts.push(key, part);
+        }
+        surplus
+    }
+}
+
+/// Removes a file or directory. Best effort: the next owner of the cache empties it anyway.
+async fn remove(path: &Path) {
+    if let Err(error) = fs_remove::remove(path).await {
+        tracing::warn!(path = %path.display(), %error, "a cached file cannot be removed");
+    }
+}

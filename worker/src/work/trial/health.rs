@@ -1,0 +1,66 @@
+//! Waiting until an environment says of itself that it is ready.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout_protocol::spec::task::Healthcheck;
+use rollout_protocol::spec::timeout::seconds;
+use tokio::time::Instant;
+
+use super::failure::SetupError;
+use crate::agents::shell;
+use crate::environment::{Command, Environment, FailureKind};
+use crate::executor::{self, Capture, End, Normal, last_words};
+
+/// Runs the check until it ends with code 0. Its failures count once its start period is over; so
+/// many in a row mean that the environment never becomes ready.
+pub(super) async fn ready(
+    environment: &dyn Environment,
+    check: &Healthcheck,
+    capture: impl Fn() -> Arc<Capture>,
+) -> Result<(), SetupError> {
+    let began = Instant::now();
+    // Not `seconds`: no period is no period.
+    let grace = Duration::try_from_secs_f64(check.start_period_sec.max(0.0));
+    let grace = grace.unwrap_or(Duration::MAX);
+    let mut failures = 0;
+    loop {
+        let Err(why) = once(environment, check, capture()).await? else { return Ok(()) };
+        let starting = began.elapsed() < grace;
+        if !starting {
+            failures += 1;
+            if failures >= check.retries.max(1) {
+                return Err(SetupError::Unhealthy { failures, why });
+            }
+        }
+        let pause = if starting { check.start_interval_sec } else { check.interval_sec };
+        tokio::time::sleep(seconds(pause)).await;
+    }
+}
+
+/// One check: why the environment is not ready, if it is not.
+async fn once(
+    environment: &dyn Environment,
+    check: &Healthcheck,
+    capture: Arc<Capture>,
+) -> Result<Result<(), String>, SetupError> {
+    let argv = shell(check.command.clone());
+    let command = Command { argv, env: BTreeMap::new(), workdir: None, user: None };
+    let limit = seconds(check.timeout_sec);
+    let ran = executor::run(environment, command, limit, capture.clone(), Normal::AnyCode).await;
+    if let Some(left) = ran.left {
+        return Err(SetupError::Create(left));
+    }
+    Ok(match ran.end {
+        End::Exited(exit) if exit.code == 0 => Ok(()),
+        End::Exited(exit) => {
+            let words = last_words(&capture);
+            let said = if words.is_empty() { "" } else { ": " };
+            Err(format!("it ended with code {}{said}{words}", exit.code))
+        }
+        End::TimedOut => Err(format!("it was ended after {limit:?}")),
+        End::Failed(failure) if failure.kind == FailureKind::NotStarted => Err(failure.chain()),
+        End::Failed(failure) => return Err(SetupError::Create(failure)),
+    })
+}

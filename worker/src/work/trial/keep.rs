@@ -1,0 +1,181 @@
+//! Around the agent's work: what a step needs before it, and what is taken of it afterwards.
+
+use std::collections::BTreeMap;
+
+use rollout_protocol::error::TrialError;
+use rollout_protocol::spec::task::{CollectHook, StepSpec};
+use rollout_protocol::spec::timeout::seconds;
+
+use super::artifacts::Taken;
+use super::course::Halt;
+use super::execute::{self, Script};
+use super::failure::{self, ScriptError, SetupError, Stage};
+use super::files::{FilesError, TaskPart};
+use super::outputs::prefix;
+use super::run::Run;
+use super::variables::Variables;
+use super::{health, setup, within};
+use crate::agents::{self, bash, shell};
+use crate::archive::{self, Limits};
+use crate::environment::{Command, Upload};
+use crate::executor::{self, End, Normal};
+use crate::verifier::{TESTS_DIR, fresh_logs};
+
+/// A script among the files for the working directory that makes the step ready and goes.
+const SETUP: &str = "setup.sh";
+
+impl Run<'_> {
+    /// Makes the environment ready for a step with a name.
+    pub(super) async fn prepare(&mut self, index: usize, step: &StepSpec) -> Result<(), Halt> {
+        if index > 0 {
+            self.go_on()?;
+            self.reach(None, Stage::Prepare).await?;
+        }
+        let setup = self.step_files(index, step).await;
+        if setup.map_err(|error| error.into_error(&self.redactor))? {
+            self.step_setup(step).await?;
+        }
+        if let Some(check) = &step.healthcheck {
+            let capture = || self.outputs.aside(&self.redactor);
+            let ready = health::ready(self.main.up(), check, capture).await;
+            ready.map_err(|error| error.into_error(&self.redactor))?;
+        }
+        Ok(())
+    }
+
+    /// Places a step's files; those of the first were there when the environment was created,
+    /// except those in the working directory. Whether there is a setup script among them.
+    async fn step_files(&mut self, index: usize, step: &StepSpec) -> Result<bool, SetupError> {
+        let (ctx, files) = (self.ctx, &self.services.files);
+        let (mut uploads, mut parts, mut has_setup) = (Vec::new(), Vec::new(), false);
+        if index > 0 {
+            // Nothing of the verification before may be seen.
+            uploads.push(Upload::FreshDir { path: TESTS_DIR.to_owned() });
+            uploads.extend(fresh_logs());
+            setup::instruction(ctx, files, step, &mut uploads).await?;
+            let plan = agents::plan(&ctx.agent, ctx.task.format, step).unwrap_or_default();
+            setup::solution(ctx, files, &plan, &mut uploads, &mut parts).await?;
+        }
+        if let Some(blob) = &step.files.workdir {
+            let part = files.archive("the step's files", blob).await.map_err(SetupError::Files)?;
+            has_setup = holds_setup(&part).await?;
+            let path = self.main.up().workdir().to_owned();
+            uploads.push(Upload::Merge { path, tar: part.path().to_owned() });
+            parts.push(part);
+        }
+        if !uploads.is_empty() {
+            let placing = self.main.up().copy_to(uploads);
+            let placed = within(super::COPY_LIMIT, "placing the step's files", placing).await;
+            placed.map_err(SetupError::Place)?;
+        }
+        Ok(has_setup)
+    }
+
+    /// Runs the setup script and removes it: the agent is not to see it.
+    async fn step_setup(&mut self, step: &StepSpec) -> Result<(), TrialError> {
+        // It belongs to what a build would do, so it has as long as one.
+        let limit = seconds(self.ctx.task.environment.build_sec);
+        let script = |argv, normal| Script {
+            argv,
+            env: Variables::new(),
+            user: None,
+            limit,
+            normal,
+            spares: false,
+        };
+        let path = format!("{}/{SETUP}", self.main.up().workdir().trim_end_matches('/'));
+        let capture = self.capture(Stage::Prepare, step);
+        let running = script(bash(path), Normal::Zero);
+        let ended = execute::script(self.main.up(), running, capture).await;
+        self.judge(Stage::Prepare, ended)?;
+        let capture = self.outputs.aside(&self.redactor);
+        let removing = script(shell(format!("rm -f {SETUP}")), Normal::Zero);
+        let ended = execute::script(self.main.up(), removing, capture).await;
+        self.judge(Stage::Prepare, ended).map(drop)
+    }
+
+    /// Takes what a step leaves, after its hooks. When it is verified elsewhere, nothing lives on
+    /// that could change it meanwhile, unless the agent goes on in further steps.
+    pub(super) async fn keep(&mut self, step: &StepSpec, last: bool) -> Result<Taken, TrialError> {
+        self.reach(None, Stage::Verify).await?;
+        for hook in &step.verifier.collect {
+            self.hook(hook).await?;
+        }
+        if last
+            && step.verifier.environment.is_some()
+            && let Some(left) = executor::kill(self.main.up()).await
+        {
+            return Err(self.left(left));
+        }
+        let (environment, prefix) = (self.main.up(), prefix(step.name.as_deref()));
+        let to = (self.outputs.scratch(), prefix.as_str());
+        let (artifacts, wanted) = (&mut self.artifacts, &step.artifacts);
+        Ok(artifacts.take(self.ctx, environment, wanted, to, &self.redactor).await)
+    }
+
+    /// Processes of the agent may still be alive.
+    pub(super) fn left(&mut self, failure: crate::environment::Failure) -> TrialError {
+        self.main.tainted = true;
+        ScriptError::Left(failure).into_error(Stage::Verify, &self.redactor)
+    }
+
+    /// Runs a hook. One that fails is noted: what it should have made is missing or it is not. One
+    /// that takes too long ends the trial without a reward.
+    async fn hook(&mut self, hook: &CollectHook) -> Result<(), TrialError> {
+        let (capture, limit) = (self.outputs.aside(&self.redactor), seconds(hook.timeout_sec));
+        let environment = self.main.up();
+        let (place, argv) = match &hook.service {
+            None => (Some(environment), shell(hook.command.clone())),
+            // A service's image need not have `bash`.
+            Some(name) => {
+                let argv = ["sh", "-c", &hook.command].map(str::to_owned).to_vec();
+                (environment.service(name), argv)
+            }
+        };
+        let command =
+            Command { argv, env: BTreeMap::new(), workdir: None, user: hook.user.clone() };
+        let why = match place {
+            None => "there is no such service in this environment".to_owned(),
+            Some(place) => {
+                let normal = Normal::AnyCode;
+                let ran = executor::run(place, command, limit, capture.clone(), normal).await;
+                if let Some(left) = ran.left {
+                    return Err(self.left(left));
+                }
+                match ran.end {
+                    End::Exited(exit) if exit.code == 0 => return Ok(()),
+                    End::Exited(exit) => {
+                        format!(
+                            "it ended with code {}: {}",
+                            exit.code,
+                            executor::last_words(&capture)
+                        )
+                    }
+                    // Whatever else ran was ended with it: there is nothing left to judge.
+                    End::TimedOut => {
+                        let why = format!("it was ended after {limit:?}");
+                        return Err(failure::not_ready(&hook.command, &why, &self.redactor));
+                    }
+                    End::Failed(failure) => failure.chain(),
+                }
+            }
+        };
+        self.later.push(failure::not_ready(&hook.command, &why, &self.redactor));
+        Ok(())
+    }
+}
+
+/// Whether there is a setup script at the top of an archive.
+async fn holds_setup(part: &TaskPart) -> Result<bool, SetupError> {
+    let path = part.path().to_owned();
+    let opened = tokio::fs::File::open(&path).await;
+    let what = "the step's files";
+    let file =
+        opened.map_err(|source| SetupError::Files(FilesError::Disk { what, path, source }))?;
+    let members = archive::list(file, Limits::BUNDLE).await.unwrap_or_default();
+    let is_setup = |member: &archive::Member| {
+        let path = member.path.as_ref().ok().and_then(Option::as_ref);
+        path.is_some_and(|path| path.as_bytes() == SETUP.as_bytes())
+    };
+    Ok(members.iter().any(is_setup))
+}

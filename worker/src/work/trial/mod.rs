@@ -1,0 +1,288 @@
+//! One execution of a trial, from its image to its record: a file per phase.
+//!
+//! [`run`] drives the phases: setup, install, execute, verify, collect, teardown; a task with steps
+//! executes and verifies each of them. Each phase takes its inputs and gives its outcome or its own
+//! kind of error; `failure` turns those into errors of the record, one table per phase. A `site` is
+//! one environment: the agent's, or one of the verifier's own. `files` keeps tasks' files on this
+//! host.
+
+mod apart;
+mod artifacts;
+mod bases;
+mod blame;
+mod collect;
+mod course;
+mod execute;
+mod failure;
+mod files;
+mod health;
+mod keep;
+mod outputs;
+pub(crate) mod park;
+mod record;
+mod rewards;
+mod run;
+mod score;
+mod setup;
+mod site;
+mod step;
+pub(crate) mod teardown;
+mod timing;
+mod variables;
+mod verify;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rollout_protocol::blob::MediaType;
+use rollout_protocol::dependency::Dependency;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::TrialRecord;
+use rollout_protocol::spec::agent::AgentSpec;
+use rollout_protocol::spec::environment::ProviderKind;
+use rollout_protocol::spec::settings::TrialSettings;
+use rollout_protocol::spec::task::{StepSpec, TaskSpec};
+use rollout_protocol::wire::control::StopLevel;
+use tokio::sync::watch;
+
+use crate::disk::DiskWatch;
+use crate::environment::{Failure, FailureKind, Labels, Provider};
+use crate::rate_limit::Pacing;
+use crate::secrets::TrialVariables;
+use crate::spool::ScratchMark;
+use crate::supervise;
+
+pub(crate) use self::failure::{ending, shortage_code};
+pub use self::files::{FilesError, TaskFiles, TaskPart};
+pub use self::run::run;
+
+/// Longest that placing files into an environment or reading its logs may take. A file takes a
+/// third of a millisecond to place, and a task may have 200,000.
+const COPY_LIMIT: Duration = Duration::from_secs(600);
+
+/// What every execution on a worker shares.
+#[derive(Debug)]
+pub struct TrialServices {
+    /// The providers of this worker.
+    pub providers: BTreeMap<ProviderKind, Arc<dyn Provider>>,
+    /// Files of tasks, from the store.
+    pub files: TaskFiles,
+    /// Variables that the operator exported to trials.
+    pub variables: TrialVariables,
+    /// The disks of this worker.
+    pub disks: Arc<DiskWatch>,
+    /// Name of this host.
+    pub host: String,
+}
+
+/// What one execution needs to know.
+#[derive(Debug, Clone)]
+pub struct TrialContext {
+    /// Whose execution it is.
+    pub labels: Labels,
+    /// Digest of everything it runs under.
+    pub spec: Digest,
+    /// What every trial of the job runs under.
+    pub settings: Arc<TrialSettings>,
+    /// The agent.
+    pub agent: Arc<AgentSpec>,
+    /// The task.
+    pub task: Arc<TaskSpec>,
+    /// Which sample it is.
+    pub attempt: u32,
+    /// A directory of this execution alone. Does not exist yet: whoever needs it calls
+    /// [`TrialContext::create_scratch`], so that an execution that needs none costs none.
+    pub scratch: PathBuf,
+    /// Whether and how hard to stop.
+    pub stop: watch::Receiver<Option<StopLevel>>,
+    /// Told of every phase that begins.
+    pub phases: Arc<dyn PhaseSink>,
+    /// How fast this worker goes about the run's work, when that is limited.
+    pub pacing: Option<Arc<Pacing>>,
+    /// The slot that it occupies.
+    pub slot: Arc<dyn Slot>,
+    /// Longest time in which it waits for a service that gives no answer; zero does not wait.
+    pub max_park: Duration,
+}
+
+impl TrialContext {
+    /// The first step.
+    pub fn step(&self) -> &StepSpec {
+        self.task.steps.first().expect("a task has a step")
+    }
+
+    /// Creates the scratch directory and notes in it whose it is: when this process dies, its
+    /// adopter reports the execution lost. Must be done before an environment is made, and may be
+    /// done again.
+    ///
+    /// # Errors
+    /// The system's, about the scratch directory.
+    pub async fn create_scratch(&self) -> std::io::Result<()> {
+        create_scratch(&self.labels, self.spec, self.scratch.clone()).await
+    }
+}
+
+/// Creates the scratch directory of an execution with its mark in it.
+pub(crate) async fn create_scratch(
+    labels: &Labels,
+    spec: Digest,
+    scratch: PathBuf,
+) -> std::io::Result<()> {
+    let mark = ScratchMark {
+        run: labels.run,
+        item: labels.item,
+        try_id: labels.try_id,
+        exec: labels.exec,
+        spec,
+        worker: labels.worker.clone(),
+    };
+    supervise::blocking(move || mark.create(&scratch)).await
+}
+
+/// Is told where an execution is. Must not block.
+pub trait PhaseSink: Send + Sync + fmt::Debug {
+    /// A phase began.
+    fn entered(&self, phase: Phase);
+
+    /// It waits for a service that gives no answer, or does not wait any more.
+    fn parked(&self, on: Option<Dependency>) {
+        let _unheard = on;
+    }
+}
+
+/// The slot that an execution occupies at its worker.
+#[async_trait]
+pub trait Slot: Send + Sync + fmt::Debug {
+    /// Gives the slot to others while the execution waits without an environment, if the worker
+    /// has room for one more that waits.
+    fn leave(&self);
+
+    /// Has a slot again.
+    async fn take(&self);
+}
+
+/// The slot of an execution that has nobody to share with.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OwnSlot;
+
+#[async_trait]
+impl Slot for OwnSlot {
+    fn leave(&self) {}
+
+    async fn take(&self) {}
+}
+
+/// What an execution left when its environment is gone.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Finished {
+    /// It has a verdict.
+    Verdict(Draft),
+    /// It was stopped before it had one; the trial stays owed.
+    Stopped {
+        /// Where it was when the stop ended it.
+        phase: Phase,
+        /// What was saved of it, if there was an environment.
+        draft: Option<Draft>,
+    },
+}
+
+/// A record whose files are not stored yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Draft {
+    /// The record; its `outputs` and `logs` are empty until the files are stored.
+    pub record: TrialRecord,
+    /// The files, in the execution's scratch directory.
+    pub files: Vec<CapturedFile>,
+}
+
+impl Draft {
+    /// Whether the record has nothing that its report does not say: then the report is the record.
+    pub fn is_bare(&self) -> bool {
+        let record = &self.record;
+        self.files.is_empty()
+            && record.environment.is_none()
+            && record.secondary_errors.is_empty()
+            && record.outputs.is_empty()
+            && record.logs.is_none()
+            && record.verifier_stdout.is_none()
+            && record.verifier_stderr.is_none()
+            && record.artifacts.is_empty()
+            && record.steps.is_empty()
+            && record.verifier_environment.is_none()
+    }
+}
+
+/// A file that waits to be stored.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct CapturedFile {
+    /// Where it is.
+    pub file: PathBuf,
+    /// What it is.
+    pub media_type: MediaType,
+    /// What it becomes in the record.
+    pub role: FileRole,
+}
+
+/// What a captured file becomes in the record.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(tag = "role", rename_all = "snake_case")]
+pub enum FileRole {
+    /// An output.
+    Output {
+        /// Path below the trial's directory.
+        path: String,
+        /// Bytes that were written, kept or not.
+        total_bytes: u64,
+        /// Whether the middle was left out.
+        truncated: bool,
+    },
+    /// The archive of `/logs`.
+    Logs {
+        /// Regular files and directories in it.
+        entries: u64,
+        /// Entries that were left out.
+        skipped: u64,
+        /// Whether a limit ended the collection early.
+        truncated: bool,
+    },
+    /// The archive of `/logs/verifier` of a step.
+    StepLogs {
+        /// Index of the step among those of the record.
+        step: usize,
+        /// Regular files and directories in it.
+        entries: u64,
+        /// Entries that were left out.
+        skipped: u64,
+        /// Whether a limit ended the collection early.
+        truncated: bool,
+    },
+    /// The archive of an artifact.
+    Artifact {
+        /// Its index among those of the record.
+        index: usize,
+    },
+}
+
+/// Gives up on an answer after `limit`.
+async fn within<T>(
+    limit: Duration,
+    what: &str,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    match tokio::time::timeout(limit, work).await {
+        Ok(result) => result,
+        Err(_) => {
+            Err(Failure::new(FailureKind::TimedOut, format!("{what} took longer than {limit:?}")))
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Files that an execution leaves for its record.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rollout_protocol::blob::MediaType;
+use rollout_protocol::limits;
+
+use super::failure::Stage;
+use super::{CapturedFile, FileRole};
+use crate::executor::{self, Capture, Captured};
+use crate::secrets::Redactor;
+use crate::shortage::Shortage;
+
+/// Where the log of a failed image build goes, below the trial's directory.
+const BUILD_LOG: &str = "setup/build.log";
+
+/// Where the files of a step go, below the trial's directory: to a directory of its own, with a
+/// slash at the end, when it has a name.
+pub(super) fn prefix(step: Option<&str>) -> String {
+    step.map_or_else(String::new, |name| format!("steps/{name}/"))
+}
+
+/// Collects what scripts print.
+#[derive(Debug)]
+pub(super) struct Outputs {
+    scratch: PathBuf,
+    /// With the directory that each goes to.
+    captures: Vec<(Stage, Cow<'static, str>, Arc<Capture>)>,
+    finished: Vec<(Stage, Cow<'static, str>, [Captured; 2])>,
+    /// An image is being made: if that is the end, the provider may have left a log.
+    pub(super) building: bool,
+}
+
+/// Everything that was captured.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pub(super) files: Vec<CapturedFile>,
+    pub(super) verifier_stdout: Option<String>,
+    pub(super) verifier_stderr: Option<String>,
+    /// Why some of it is missing.
+    pub(super) failures: Vec<(String, Option<Shortage>)>,
+}
+
+impl Outputs {
+    pub(super) fn new(scratch: PathBuf) -> Self {
+        Self { scratch, captures: Vec::new(), finished: Vec::new(), building: false }
+    }
+
+    pub(super) fn scratch(&self) -> &Path {
+        &self.scratch
+    }
+
+    pub(super) fn build_log(&self) -> PathBuf {
+        self.scratch.join(BUILD_LOG)
+    }
+
+    /// Begins to capture a stage's script, of a step that may have a name.
+    pub(super) fn capture(
+        &mut self,
+        stage: Stage,
+        step: Option<&str>,
+        redactor: &Redactor,
+    ) -> Arc<Capture> {
+        let directory = match step {
+            None => Cow::Borrowed(stage.directory()),
+            Some(_) => Cow::Owned(prefix(step) + stage.directory()),
+        };
+        let capture = capture(&self.scratch.join(&*directory), redactor);
+        self.captures.push((stage, directory, capture.clone()));
+        capture
+    }
+
+    /// Captures a command whose output is of no interest but for its last words.
+    pub(super) fn aside(&self, redactor: &Redactor) -> Arc<Capture> {
+        capture(&self.scratch.join("aside"), redactor)
+    }
+
+    /// Whether the disk had no room for something that was captured. Ends the captures.
+    pub(super) fn met_full_disk(&self) -> bool {
+        let full = |error| Shortage::of(&error) == Some(Shortage::Disk);
+        self.captures.iter().any(|(_, _, capture)| capture.finish().is_err_and(full))
+    }
+
+    /// The files of everything that was captured; scripts that still run are cut off.
+    pub(super) fn finish(&mut self) -> Kept {
+        let mut kept = Kept::default();
+        for (stage, directory, capture) in self.captures.drain(..) {
+            match capture.finish() {
+                Ok(captured) => self.finished.push((stage, directory, captured)),
+                Err(error) => {
+                    let why = format!("output of {directory} is lost: {error}");
+                    kept.failures.push((why, Shortage::of(&error)));
+                }
+            }
+        }
+        for (stage, directory, [stdout, stderr]) in &self.finished {
+            if *stage == Stage::Verify {
+                kept.verifier_stdout = executor::tail(stdout, limits::INLINE_OUTPUT_BYTES).ok();
+                kept.verifier_stderr = executor::tail(stderr, limits::INLINE_OUTPUT_BYTES).ok();
+            }
+            for (captured, name) in [(stdout, "stdout.txt"), (stderr, "stderr.txt")] {
+                kept.files.push(text(
+                    captured.file.clone(),
+                    format!("{directory}/{name}"),
+                    captured.total_bytes,
+                    captured.truncated,
+                ));
+            }
+        }
+        kept.files.extend(self.built());
+        kept
+    }
+
+    /// The build log, when a provider wrote one.
+    fn built(&self) -> Option<CapturedFile> {
+        let file = self.building.then(|| self.build_log())?;
+        let found = std::fs::symlink_metadata(&file).ok()?;
+        found.is_file().then(|| text(file, BUILD_LOG.to_owned(), found.len(), false))
+    }
+}
+
+fn capture(dir: &Path, redactor: &Redactor) -> Arc<Capture> {
+    Arc::new(Capture::new(dir.join("stdout.txt"), dir.join("stderr.txt"), redactor))
+}
+
+fn text(file: PathBuf, path: String, total_bytes: u64, truncated: bool) -> CapturedFile {
+    let role = FileRole::Output { path, total_bytes, truncated };
+    CapturedFile { file, media_type: MediaType::Text, role }
+}

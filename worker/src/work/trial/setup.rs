@@ -1,0 +1,229 @@
+//! Environment setup: the image, the environment, and the first files in it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout_protocol::digest::Digest;
+use rollout_protocol::error::TrialError;
+use rollout_protocol::limits;
+use rollout_protocol::spec::agent::AgentKind;
+use rollout_protocol::spec::environment::ProviderKind;
+use rollout_protocol::spec::settings::TrialSettings;
+use rollout_protocol::spec::task::{StepSpec, TaskEnvironment, TaskFormat};
+use rollout_protocol::spec::timeout::seconds;
+
+use super::artifacts::ARTIFACTS_DIR;
+use super::failure::{self, SetupError};
+use super::files::{TaskFiles, TaskPart};
+use super::{TrialContext, TrialServices, variables};
+use crate::agents::{self, MCP_FILE, Plan};
+use crate::dependency;
+use crate::environment::{
+    ComposeFile, CreateRequest, Failure, FailureKind, Image, ImageRequest, ImageSource, Provider,
+    Purpose, Upload,
+};
+
+/// How much later than the provider we give up on an image: it knows more about what went wrong.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// What an agent does with the first step; or why the trial is settled without any environment.
+pub(super) fn plan(ctx: &TrialContext) -> Result<Plan, TrialError> {
+    let (task, settings) = (&ctx.task, &ctx.settings);
+    let scripts = matches!(ctx.agent.kind, AgentKind::Script { .. });
+    let of_agent = task.script_fault.as_ref().filter(|_| scripts);
+    if let Some(fault) = task.fault.as_ref().or(of_agent) {
+        return Err(fault.clone());
+    }
+    for step in &task.steps {
+        if step.files.tests.is_none() && !settings.verifier.disable && !has_tests(step) {
+            let of =
+                step.name.as_ref().map_or_else(String::new, |name| format!(" in step `{name}`"));
+            let why = format!("the task has no tests/test.sh{of} to verify with");
+            return Err(failure::task_invalid(&why));
+        }
+    }
+    // A step may have no solution: it is verified as the steps before it left the environment.
+    let solved = task.steps.iter().any(|step| step.files.solution.is_some());
+    if !solved && ctx.agent.kind == AgentKind::Oracle {
+        let none = agents::NoSolution { agent: ctx.agent.name.clone() };
+        return Err(failure::task_invalid(&none.to_string()));
+    }
+    agents::plan(&ctx.agent, task.format, ctx.step())
+        .map_err(|none| failure::task_invalid(&none.to_string()))
+}
+
+/// Whether the tests of a step are in the image of its verifier's own environment.
+pub(super) const fn has_tests(step: &StepSpec) -> bool {
+    step.verifier.environment.is_some() && step.files.tests.is_none()
+}
+
+/// Whether an environment's image is named rather than built.
+fn is_named(environment: &TaskEnvironment, settings: &TrialSettings) -> bool {
+    // A sandbox cannot have an image; it honours the Dockerfile that says what is in it.
+    let sandbox = settings.environment.provider.kind() == ProviderKind::Process;
+    let build = settings.environment.force_build || sandbox;
+    environment.docker_image.is_some() && !(build && environment.context.is_some())
+}
+
+/// Where the image comes from; the part must live as long as the source is used.
+pub(super) async fn source(
+    environment: &TaskEnvironment,
+    settings: &TrialSettings,
+    files: &TaskFiles,
+) -> Result<(ImageSource, Option<TaskPart>), SetupError> {
+    if let Some(image) = &environment.docker_image
+        && is_named(environment, settings)
+    {
+        return Ok((ImageSource::Named(image.clone()), None));
+    }
+    let (digest, part) = match &environment.context {
+        Some(blob) => (blob.digest, files.directory("the build context", blob).await),
+        None => (Digest::of(b""), files.empty_directory().await),
+    };
+    let part = part.map_err(SetupError::Files)?;
+    Ok((ImageSource::Context { digest, dir: part.path().to_owned() }, Some(part)))
+}
+
+/// Makes the image present.
+pub(super) async fn image(
+    ctx: &TrialContext,
+    environment: &TaskEnvironment,
+    provider: &dyn Provider,
+    source: &ImageSource,
+    log: PathBuf,
+) -> Result<Image, SetupError> {
+    let limit = seconds(environment.build_sec);
+    let named = matches!(source, ImageSource::Named(_));
+    let request = ImageRequest {
+        source: source.clone(),
+        force_build: ctx.settings.environment.force_build,
+        timeout: limit,
+        log: Some(log),
+        settings: ctx.settings.environment.provider.clone(),
+        labels: ctx.labels.clone(),
+    };
+    let failed = |failure| SetupError::Image { named, limit, failure };
+    let (dependency, limit_here) = (provider.dependency(), limit.saturating_add(GRACE));
+    match dependency::within(dependency, limit_here, provider.prepare(request)).await {
+        Some(image) => image.map_err(failed),
+        None => Err(failed(Failure::new(FailureKind::TimedOut, "no answer in time"))),
+    }
+}
+
+/// The file that describes services, in its unpacked build context.
+async fn compose(
+    environment: &TaskEnvironment,
+    files: &TaskFiles,
+    parts: &mut Vec<TaskPart>,
+) -> Result<Option<ComposeFile>, SetupError> {
+    let (Some(file), Some(blob)) = (&environment.compose, &environment.context) else {
+        return Ok(None);
+    };
+    let part = files.directory("the build context", blob).await.map_err(SetupError::Files)?;
+    let dir = part.path().to_owned();
+    parts.push(part);
+    Ok(Some(ComposeFile { dir, file: file.into() }))
+}
+
+/// Puts together what an environment is created with; `parts` must live as long as it.
+pub(super) async fn request(
+    ctx: &TrialContext,
+    services: &TrialServices,
+    environment: &TaskEnvironment,
+    purpose: Purpose,
+    (source, image): (ImageSource, Image),
+    uploads: Vec<Upload>,
+    parts: &mut Vec<TaskPart>,
+) -> Result<CreateRequest, SetupError> {
+    Ok(CreateRequest {
+        image,
+        source,
+        resources: environment.resources,
+        env: variables::container(&services.variables, environment),
+        workdir: environment.workdir.clone(),
+        network: environment.network.clone(),
+        compose: compose(environment, &services.files, parts).await?,
+        uploads,
+        settings: ctx.settings.environment.provider.clone(),
+        labels: ctx.labels.clone(),
+        purpose,
+    })
+}
+
+/// Directories for what scripts leave, open to every user.
+pub(super) fn directories(ctx: &TrialContext) -> Vec<Upload> {
+    let mut paths = vec!["/logs", "/logs/agent", crate::verifier::VERIFIER_LOGS];
+    if ctx.task.format == TaskFormat::Harbor {
+        paths.push(ARTIFACTS_DIR);
+    }
+    paths.into_iter().map(|path| Upload::Dir { path: path.to_owned() }).collect()
+}
+
+/// Everything that is in the agent's environment before anything runs.
+pub(super) async fn uploads(
+    ctx: &TrialContext,
+    services: &TrialServices,
+    plan: &Plan,
+    parts: &mut Vec<TaskPart>,
+) -> Result<Vec<Upload>, SetupError> {
+    let mut uploads = directories(ctx);
+    instruction(ctx, &services.files, ctx.step(), &mut uploads).await?;
+    uploads.extend(plan.scripts.iter().cloned());
+    let servers = &ctx.task.mcp_servers;
+    if agents::takes_tools(&ctx.agent) && !servers.is_empty() {
+        let value = |template: &_| services.variables.value(template);
+        let bytes = agents::mcp_config(servers, value).map_err(SetupError::Unset)?;
+        uploads.push(Upload::File { path: MCP_FILE.to_owned(), bytes, executable: false });
+    }
+    solution(ctx, &services.files, plan, &mut uploads, parts).await?;
+    Ok(uploads)
+}
+
+/// Adds a step's instruction.
+pub(super) async fn instruction(
+    ctx: &TrialContext,
+    files: &TaskFiles,
+    step: &StepSpec,
+    uploads: &mut Vec<Upload>,
+) -> Result<(), SetupError> {
+    if let Some(blob) = &step.files.instruction {
+        let bytes = files.bytes("the instruction", blob, limits::INSTRUCTION_BYTES).await;
+        let bytes = bytes.map_err(SetupError::Files)?;
+        let path = ctx.settings.instruction_path.clone();
+        uploads.push(Upload::File { path, bytes, executable: false });
+    }
+    Ok(())
+}
+
+/// Adds the solution, for whoever runs it.
+pub(super) async fn solution(
+    ctx: &TrialContext,
+    files: &TaskFiles,
+    plan: &Plan,
+    uploads: &mut Vec<Upload>,
+    parts: &mut Vec<TaskPart>,
+) -> Result<(), SetupError> {
+    if let Some(blob) = &plan.solution {
+        let part = files.archive("the solution", blob).await.map_err(SetupError::Files)?;
+        let tar = part.path().to_owned();
+        let [own, other] = agents::solution_dirs(ctx.task.format).map(str::to_owned);
+        uploads.push(Upload::Archive { path: own, tar: tar.clone() });
+        // Images of this format may have something else of their own there.
+        uploads.push(Upload::Merge { path: other, tar });
+        parts.push(part);
+    }
+    Ok(())
+}
+
+/// The provider that the job wants.
+pub(super) fn provider(
+    ctx: &TrialContext,
+    services: &TrialServices,
+) -> Result<Arc<dyn Provider>, SetupError> {
+    let kind = ctx.settings.environment.provider.kind();
+    let provider = services.providers.get(&kind);
+    let provider = provider.cloned().ok_or_else(|| SetupError::NoProvider(kind.to_string()))?;
+    provider.keep_bases(ctx.labels.run, services.files.base_digests(ctx.labels.run));
+    Ok(provider)
+}

@@ -1,0 +1,277 @@
+//! One step of a task: the agent, what is kept of its work, the verification. A task without steps
+//! of its own is one step without a name.
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::error::{ErrorClass, ErrorCode, TrialError};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::StepRecord;
+use rollout_protocol::spec::task::{AfterAgentError, NetworkPolicy, StepSpec};
+use rollout_protocol::spec::timeout::seconds;
+
+use super::artifacts::{self, Taken};
+use super::collect::{self, Logs, What};
+use super::course::Halt;
+use super::execute::{self, Unwell};
+use super::failure::{RewardError, ScriptError, Stage};
+use super::rewards::Wanted;
+use super::run::Run;
+use super::score::Score;
+use super::{variables, verify};
+use crate::executor;
+
+/// A step with a name that ran, or began to.
+#[derive(Debug)]
+pub(super) struct StepRun {
+    pub(super) name: String,
+    pub(super) score: Option<Score>,
+    pub(super) error: Option<TrialError>,
+    /// When the agent ran, and when it was verified.
+    pub(super) times: [Option<(Timestamp, Option<Timestamp>)>; 2],
+}
+
+impl StepRun {
+    /// As it stands in the record.
+    pub(super) fn into_record(self) -> StepRecord {
+        let Score { reward, rewards } = self.score.unwrap_or_default();
+        let [agent, verifier] = self.times;
+        let began = |times: Option<(Timestamp, Option<Timestamp>)>| times.map(|(began, _)| began);
+        let ended = |times: Option<(Timestamp, Option<Timestamp>)>| times.and_then(|(_, end)| end);
+        StepRecord {
+            name: self.name,
+            reward,
+            rewards,
+            error: self.error,
+            agent_execution_started_at: began(agent),
+            agent_execution_ended_at: ended(agent),
+            verifier_started_at: began(verifier),
+            verifier_ended_at: ended(verifier),
+            logs: None,
+        }
+    }
+}
+
+impl Run<'_> {
+    /// Runs a step; whether those after it are to be run.
+    pub(super) async fn step(
+        &mut self,
+        index: usize,
+        step: &StepSpec,
+        execute: Option<Vec<String>>,
+    ) -> Result<bool, Halt> {
+        if let Some(name) = &step.name {
+            self.timing.begin_step();
+            let (name, times) = (name.clone(), [None; 2]);
+            self.steps.push(StepRun { name, score: None, error: None, times });
+            Box::pin(self.prepare(index, step)).await?;
+        }
+        let ctx = self.ctx;
+        let error = self.agent(step, execute).await?;
+        let last = index + 1 == ctx.task.steps.len();
+        let mut taken = Ok(Taken::default());
+        if artifacts::any(ctx, &step.artifacts) || !step.verifier.collect.is_empty() {
+            taken = Box::pin(self.keep(step, last)).await;
+            if step.verifier.environment.is_none() {
+                self.artifacts.forget_made().await;
+            }
+        }
+        if let Some(error) = error {
+            if ctx.task.rules.after_agent_error == AfterAgentError::EndTrial {
+                self.later.extend(taken.err());
+                return Err(error.into());
+            }
+            self.survive(error);
+        }
+        let taken = taken?;
+        if ctx.settings.verifier.disable {
+            return Ok(true);
+        }
+        self.go_on()?;
+        self.enter(Phase::Verification);
+        let score = match step.verifier.environment.as_deref() {
+            Some(own) => {
+                let verified = Box::pin(self.verify_apart(step, own, taken, last)).await;
+                self.artifacts.forget_made().await;
+                Some(verified?)
+            }
+            None if step.name.is_some() => Some(Box::pin(self.verify_step(step)).await?),
+            // The reward comes with the logs.
+            None => {
+                self.verify(step).await?;
+                self.verified = true;
+                None
+            }
+        };
+        Ok(self.scored(step, score))
+    }
+
+    /// Runs the agent. An error of its own, after which its environment can still be used, is given
+    /// back; every process of it is gone then.
+    async fn agent(
+        &mut self,
+        step: &StepSpec,
+        execute: Option<Vec<String>>,
+    ) -> Result<Option<TrialError>, Halt> {
+        self.go_on()?;
+        let turn = self.turn(execute.is_some()).await?;
+        self.enter(Phase::AgentExecution);
+        let limit = self.ctx.agent.limits.execute(step.agent.timeout_sec);
+        let limit = limit.map_or(std::time::Duration::MAX, seconds);
+        let Some(script) = self.agent_script(step, execute, limit) else { return Ok(None) };
+        self.reach(step.agent.network.as_ref(), Stage::Execute).await?;
+        let capture = self.capture(Stage::Execute, step);
+        let ended = execute::agent_script(self.main.up(), script, capture).await;
+        drop(turn);
+        self.timing.leave();
+        match self.judge(Stage::Execute, ended) {
+            Ok(_) => Ok(None),
+            // Nothing can be verified in an environment that its storage limit has ended.
+            Err(error) if error.code == ErrorCode::STORAGE_EXCEEDED => Err(error.into()),
+            Err(error) if error.class == ErrorClass::Agent && !self.main.tainted => Ok(Some(error)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Lets the agent's environment reach what a phase may, which is what the environment may
+    /// unless the phase says otherwise.
+    pub(super) async fn reach(
+        &mut self,
+        phase: Option<&NetworkPolicy>,
+        stage: Stage,
+    ) -> Result<(), TrialError> {
+        let policy = phase.unwrap_or(&self.ctx.task.environment.network);
+        let reached = self.main.reach(policy).await;
+        reached.map_err(|failure| ScriptError::Network(failure).into_error(stage, &self.redactor))
+    }
+
+    /// Runs the tests in the agent's environment.
+    async fn verify(&mut self, step: &StepSpec) -> Result<(), TrialError> {
+        if self.ctx.settings.verifier.kill_agent_processes
+            && let Some(failure) = executor::kill(self.main.up()).await
+        {
+            let left = Unwell::from(ScriptError::Left(failure));
+            return self.judge(Stage::Verify, Err(left)).map(drop);
+        }
+        self.reach(step.verifier.network.as_ref(), Stage::Verify).await?;
+        let capture = self.capture(Stage::Verify, step);
+        let env = variables::verifier(self.ctx, &self.services.variables, step);
+        let place = (self.main.up(), step);
+        let files = &self.services.files;
+        let ended = verify::verify(self.ctx, files, place, Vec::new(), env, capture).await;
+        self.test_exit = self.judge(Stage::Verify, ended)?.code;
+        Ok(())
+    }
+
+    /// Runs the tests of one of several steps in the agent's environment.
+    async fn verify_step(&mut self, step: &StepSpec) -> Result<Score, Halt> {
+        let verified = self.verify(step).await;
+        self.verifier_logs(verified).await.map_err(Halt::Failed)
+    }
+
+    /// Collects what the tests left where they ran, and their numbers if they ended well.
+    pub(super) async fn verifier_logs(
+        &mut self,
+        verified: Result<(), TrialError>,
+    ) -> Result<Score, TrialError> {
+        let wanted = Wanted::of(self.ctx.task.format, &self.ctx.settings.verifier);
+        let wanted = verified.is_ok().then_some(&wanted);
+        let file = self.outputs.scratch().join(format!("verifier-{}.tar", self.steps.len()));
+        let site = self.apart.as_deref().unwrap_or(&self.main);
+        let (environment, redactor) = (site.up(), &self.redactor);
+        if site.tainted {
+            // Whoever is left could still write: the logs are not worth a risk.
+            return verified.map(|()| Score::default());
+        }
+        let collected = collect::collect(environment, What::Verifier, file, redactor, wanted).await;
+        if let Some((why, shortage)) = collected.failure {
+            self.later.push(super::failure::output_lost(&why, shortage, redactor));
+        }
+        if let Some(logs) = collected.logs {
+            self.keep_logs(logs);
+        }
+        verified?;
+        let score = collected.score.expect("it was asked for");
+        score.map_err(|error| self.no_reward(error))
+    }
+
+    fn keep_logs(&mut self, logs: Logs) {
+        match self.steps.len() {
+            0 => self.apart_logs = Some(logs),
+            steps => self.step_logs.push(logs.of_step(steps - 1)),
+        }
+    }
+
+    /// Why there is no reward.
+    pub(super) fn no_reward(&self, error: RewardError) -> TrialError {
+        let exit = Some(self.test_exit).filter(|code| *code != 0);
+        let error = match error {
+            RewardError::Missing { files, .. } => RewardError::Missing { files, exit },
+            other => other,
+        };
+        error.into_error(&self.redactor)
+    }
+
+    /// Keeps what a step came to; whether those after it are to be run.
+    fn scored(&mut self, step: &StepSpec, score: Option<Score>) -> bool {
+        let Some(run) = self.steps.last_mut() else {
+            self.score = score;
+            return true;
+        };
+        let goes_on = score.as_ref().is_none_or(|score| score.reaches(&step.min_reward));
+        run.score = score;
+        goes_on
+    }
+
+    /// An error of the agent after which the task is verified all the same.
+    fn survive(&mut self, error: TrialError) {
+        if let Some(run) = self.steps.last_mut() {
+            run.error = Some(error.clone());
+        }
+        match &self.survived {
+            None => self.survived = Some(error),
+            Some(_) => self.later.push(error),
+        }
+    }
+
+    /// Closes a step with a name. Where the format goes on after errors, one that is not ours ends
+    /// the steps, and those that were verified count.
+    pub(super) fn step_ended(
+        &mut self,
+        step: &StepSpec,
+        ended: Result<bool, Halt>,
+    ) -> Result<bool, Halt> {
+        if step.name.is_none() {
+            return ended;
+        }
+        self.timing.leave();
+        let times = [Phase::AgentExecution, Phase::Verification].map(|p| self.timing.latest(p));
+        let error = match &ended {
+            Err(Halt::Failed(error)) => Some(self.placed(error.clone())),
+            _ => None,
+        };
+        let run = self.steps.last_mut().expect("it has begun");
+        run.times = times;
+        let Some(error) = error else { return ended };
+        run.error.get_or_insert_with(|| error.clone());
+        let counts = self.ctx.task.rules.after_agent_error == AfterAgentError::Verify;
+        if !counts || error.class == ErrorClass::Infrastructure {
+            return Err(error.into());
+        }
+        self.fail(error);
+        Ok(false)
+    }
+
+    /// The steps that ran, or began to, and were not verified.
+    pub(super) fn unverified_steps(&self) -> Vec<String> {
+        let unverified = self.steps.iter().filter(|step| step.score.is_none());
+        unverified.map(|step| step.name.clone()).collect()
+    }
+
+    /// What all steps with names came to together.
+    pub(super) fn steps_scored(&mut self) {
+        let (task, key) = (&self.ctx.task, self.ctx.settings.verifier.reward_key.as_deref());
+        if !self.steps.is_empty() {
+            let scores = self.steps.iter().map(|step| step.score.as_ref());
+            self.score = Score::of_steps(scores, task.strategy, key);
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Everything that running a trial needs, over the scripted provider: for tests of whatever runs
+//! trials.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::dependency::Dependency;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
+use rollout_protocol::spec::environment::{EnvironmentSpec, PreservePolicy, Rates};
+use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
+use rollout_protocol::spec::task::{Rules, TaskEnvironment, TaskFormat, TaskSpec};
+use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::offer;
+use tokio::sync::watch;
+
+use super::{Finished, OwnSlot, PhaseSink, TaskFiles, TrialContext, TrialServices};
+use crate::archive::{Keep, Limits, pack};
+use crate::environment::fake::FakeProvider;
+use crate::environment::{Labels, Owner, Provider};
+use crate::rate_limit::Pacing;
+use crate::secrets::TrialVariables;
+use crate::store::{BlobStore, MemoryStore};
+
+/// One trial and the world it runs in. Its parts may be changed before it runs.
+#[derive(Debug)]
+pub struct Rig {
+    /// The provider.
+    pub provider: FakeProvider,
+    /// The store.
+    pub store: Arc<dyn BlobStore>,
+    /// What the job says.
+    pub settings: TrialSettings,
+    /// The agent.
+    pub agent: AgentSpec,
+    /// The task.
+    pub task: TaskSpec,
+    /// Variables exported to trials.
+    pub variables: TrialVariables,
+    /// Stops the trial.
+    pub stop: watch::Sender<Option<StopLevel>>,
+    /// The phases it entered.
+    pub phases: Arc<Phases>,
+    /// How fast the worker goes about the run's work.
+    pub pacing: Option<offer::Pacing>,
+    /// Longest wait for a service that gives no answer.
+    pub max_park: Duration,
+    /// A directory that goes with the rig; trials have their scratch in it.
+    pub dir: tempfile::TempDir,
+}
+
+/// Notes phases, and stops the trial in one of them.
+#[derive(Debug, Default)]
+pub struct Phases {
+    entered: Mutex<Vec<Phase>>,
+    stop: Mutex<Option<StopIn>>,
+    parked: Mutex<Vec<Option<Dependency>>>,
+}
+
+#[derive(Debug)]
+struct StopIn {
+    phase: Phase,
+    level: StopLevel,
+    stop: watch::Sender<Option<StopLevel>>,
+}
+
+impl Phases {
+    /// The phases entered so far.
+    pub fn entered(&self) -> Vec<Phase> {
+        self.entered.lock().expect("not poisoned").clone()
+    }
+
+    /// What the execution waited for, each change once.
+    pub fn parked(&self) -> Vec<Option<Dependency>> {
+        self.parked.lock().expect("not poisoned").clone()
+    }
+}
+
+impl PhaseSink for Phases {
+    fn entered(&self, phase: Phase) {
+        self.entered.lock().expect("not poisoned").push(phase);
+        if let Some(wanted) = &*self.stop.lock().expect("not poisoned")
+            && wanted.phase == phase
+        {
+            wanted.stop.send_replace(Some(wanted.level));
+        }
+    }
+
+    fn parked(&self, on: Option<Dependency>) {
+        let mut parked = self.parked.lock().expect("not poisoned");
+        if parked.last().copied().flatten() != on {
+            parked.push(on);
+        }
+    }
+}
+
+impl Rig {
+    /// A script agent that does nothing, and a task whose test gives the reward 1.
+    pub async fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut rig = Self {
+            provider: FakeProvider::default(),
+            store: Arc::new(MemoryStore::default()),
+            settings: settings(),
+            agent: agent(Some("echo installing"), Some("echo working")),
+            task: task(),
+            variables: TrialVariables::default(),
+            stop: watch::Sender::new(None),
+            phases: Arc::default(),
+            pacing: None,
+            max_park: Duration::ZERO,
+            dir,
+        };
+        let instruction = rig.store.put_bytes("do it".into(), MediaType::Text).await;
+        rig.task.steps[0].files.instruction = Some(instruction.expect("stored"));
+        rig.tests("echo 1 > /logs/verifier/reward.txt").await;
+        rig
+    }
+
+    /// Makes the task one of Harbor's format.
+    pub fn harbor(&mut self) {
+        self.task.format = TaskFormat::Harbor;
+        self.task.rules = Rules::of(TaskFormat::Harbor);
+    }
+
+    /// Gives the task steps: a name, what the oracle does, what the tests do.
+    pub async fn steps(&mut self, steps: &[(&str, &str, &str)]) {
+        self.harbor();
+        self.agent.kind = AgentKind::Oracle;
+        let template = self.task.steps[0].clone();
+        self.task.steps.clear();
+        for (name, solution, tests) in steps {
+            let mut step = template.clone();
+            step.name = Some((*name).to_owned());
+            let instruction =
+                self.store.put_bytes((*name).to_owned().into(), MediaType::Text).await;
+            step.files.instruction = Some(instruction.expect("stored"));
+            step.files.solution = Some(self.packed("solve.sh", solution).await);
+            step.files.tests = Some(self.packed("test.sh", tests).await);
+            self.task.steps.push(step);
+        }
+    }
+
+    /// Has the task verified in an environment of its own with a named image.
+    pub fn apart(&mut self) {
+        let own = TaskEnvironment {
+            docker_image: Some("verifier".into()),
+            build_sec: 60.0,
+            ..TaskEnvironment::default()
+        };
+        for step in &mut self.task.steps {
+            step.verifier.environment = Some(Box::new(own.clone()));
+        }
+    }
+
+    /// Replaces the task's test script.
+    pub async fn tests(&mut self, script: &str) {
+        self.task.steps[0].files.tests = Some(self.packed("test.sh", script).await);
+    }
+
+    /// Makes the agent the oracle and gives the task a solution.
+    pub async fn oracle(&mut self, script: &str) {
+        self.agent.kind = AgentKind::Oracle;
+        self.task.steps[0].files.solution = Some(self.packed("solve.sh", script).await);
+    }
+
+    /// Replaces the agent's scripts.
+    pub fn scripts(&mut self, install: Option<&str>, execute: Option<&str>) {
+        self.agent.kind = agent(install, execute).kind;
+    }
+
+    /// Stops the trial when it enters a phase.
+    pub fn stop_in(&self, phase: Phase, level: StopLevel) {
+        let wanted = StopIn { phase, level, stop: self.stop.clone() };
+        *self.phases.stop.lock().expect("not poisoned") = Some(wanted);
+    }
+
+    /// Stores an archive of one file.
+    pub async fn packed(&self, name: &str, content: &str) -> BlobRef {
+        self.packed_files(&[(name, content)]).await
+    }
+
+    /// Stores an archive of files in one directory.
+    pub async fn packed_files(&self, files: &[(&str, &str)]) -> BlobRef {
+        let from = tempfile::tempdir_in(self.dir.path()).expect("a directory");
+        for (name, content) in files {
+            std::fs::write(from.path().join(name), content).expect("written");
+        }
+        let tar = self.dir.path().join("packed.tar");
+        pack(from.path(), &tar, Limits::BUNDLE, &|_: &Path, _| Keep::Yes).expect("packed");
+        let blob = self.store.put_file(&tar, MediaType::Tar).await.expect("stored");
+        // The store may have taken the file away.
+        let _removed = std::fs::remove_file(&tar);
+        blob
+    }
+
+    /// What executions share.
+    pub fn services(&self) -> TrialServices {
+        let provider: Arc<dyn Provider> = Arc::new(self.provider.clone());
+        let files = TaskFiles::open(&self.dir.path().join("files"), self.store.clone());
+        TrialServices {
+            providers: [(provider.kind(), provider)].into(),
+            files: files.expect("a directory"),
+            variables: self.variables.clone(),
+            disks: Arc::default(),
+            host: "host".into(),
+        }
+    }
+
+    /// What one execution needs to know; nothing is left of the one before.
+    pub fn context(&self) -> TrialContext {
+        let _former = std::fs::remove_dir_all(self.dir.path().join("scratch"));
+        TrialContext {
+            labels: labels(),
+            spec: Digest::of(b"spec"),
+            settings: Arc::new(self.settings.clone()),
+            agent: Arc::new(self.agent.clone()),
+            task: Arc::new(self.task.clone()),
+            attempt: 1,
+            scratch: self.dir.path().join("scratch"),
+            stop: self.stop.subscribe(),
+            phases: self.phases.clone(),
+            pacing: self.pacing.map(|limits| Arc::new(Pacing::new(limits))),
+            slot: Arc::new(OwnSlot),
+            max_park: self.max_park,
+        }
+    }
+
+    /// Runs the trial.
+    pub async fn run(&self) -> Finished {
+        super::run(self.context(), &self.services()).await
+    }
+}
+
+/// The labels of a rig's execution.
+pub fn labels() -> Labels {
+    Labels {
+        run: RunId::from_bytes([1; 16]),
+        item: ItemId::of_trial("agent", "dataset", "task", 1),
+        try_id: TryId::first(1),
+        exec: ExecId::from_bytes([2; 16]),
+        worker: "worker".parse().expect("a token"),
+        owner: Owner {
+            host: "host".into(),
+            boot_id: "boot".into(),
+            pid_namespace: 1,
+            pid: 1,
+            start_ticks: 1,
+            uid: 0,
+            lock: "/nowhere".into(),
+        },
+    }
+}
+
+/// Settings of a job that says nothing.
+pub fn settings() -> TrialSettings {
+    TrialSettings {
+        instruction_path: "/tmp/instruction.md".into(),
+        environment: EnvironmentSpec {
+            provider: FakeProvider::settings(),
+            force_build: false,
+            preserve_env: PreservePolicy::Never,
+            rates: Rates::default(),
+        },
+        verifier: VerifierSettings::default(),
+        artifacts: Vec::new(),
+    }
+}
+
+/// An agent with scripts.
+pub fn agent(install: Option<&str>, execute: Option<&str>) -> AgentSpec {
+    let [install, execute] = [install, execute].map(|script| script.map(str::to_owned));
+    let kind = AgentKind::Script { install, execute };
+    AgentSpec { name: "agent".into(), kind, env: BTreeMap::new(), limits: AgentLimits::default() }
+}
+
+/// A task without files.
+pub fn task() -> TaskSpec {
+    let mut task = TaskSpec::new("dataset", "task");
+    task.environment.docker_image = Some("image".into());
+    task.environment.build_sec = 60.0;
+    task.install_sec = 60.0;
+    task.steps[0].agent.timeout_sec = Some(60.0);
+    task.steps[0].verifier.timeout_sec = 60.0;
+    task
+}

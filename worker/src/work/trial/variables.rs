@@ -1,0 +1,71 @@
+//! Variables of a trial's scripts: who gets which, and whose win.
+
+use std::collections::BTreeMap;
+
+use rollout_protocol::spec::agent::AgentKind;
+use rollout_protocol::spec::task::{StepSpec, TaskEnvironment};
+use rollout_protocol::template::{Template, Unset};
+
+use super::TrialContext;
+use crate::agents::{INSTRUCTION_VARIABLE, MCP_FILE, MCP_VARIABLE, SKILLS_VARIABLE, takes_tools};
+use crate::secrets::{Redactor, TrialVariables};
+
+/// Variables by their names.
+pub(super) type Variables = BTreeMap<String, String>;
+
+/// Removes what must not be seen of the values of any phase. When it is there, no template that a
+/// trial needs lacks a value.
+pub(super) fn redactor(ctx: &TrialContext, variables: &TrialVariables) -> Result<Redactor, Unset> {
+    let (task, verifier) = (&ctx.task, &ctx.settings.verifier);
+    let solutions = task.steps.iter().filter(|_| ctx.agent.kind == AgentKind::Oracle);
+    let templates = task.templates().chain(ctx.agent.env.values()).chain(verifier.env.values());
+    variables.redactor(templates.chain(solutions.flat_map(|step| step.solution_env.values())))
+}
+
+fn add(variables: &TrialVariables, templates: &BTreeMap<String, Template>, env: &mut Variables) {
+    variables.add(templates, env).expect("every template was expanded before");
+}
+
+/// Those of everything that runs in an environment.
+pub(super) fn container(variables: &TrialVariables, environment: &TaskEnvironment) -> Variables {
+    let mut env = Variables::new();
+    add(variables, &environment.env, &mut env);
+    env
+}
+
+/// Those of the agent's scripts: the environment's, the solution's for whoever runs it, and the
+/// agent's own, which win.
+pub(super) fn agent(ctx: &TrialContext, variables: &TrialVariables, step: &StepSpec) -> Variables {
+    let task = &ctx.task;
+    let mut env = container(variables, &task.environment);
+    if ctx.agent.kind == AgentKind::Oracle {
+        env.insert("DEBIAN_FRONTEND".to_owned(), "noninteractive".to_owned());
+        add(variables, &step.solution_env, &mut env);
+    }
+    add(variables, &ctx.agent.env, &mut env);
+    env.insert(INSTRUCTION_VARIABLE.to_owned(), ctx.settings.instruction_path.clone());
+    if takes_tools(&ctx.agent) {
+        if !task.mcp_servers.is_empty() {
+            env.insert(MCP_VARIABLE.to_owned(), MCP_FILE.to_owned());
+        }
+        if let Some(directory) = &task.skills_dir {
+            env.insert(SKILLS_VARIABLE.to_owned(), directory.clone());
+        }
+    }
+    env
+}
+
+/// Those of a step's tests: the environment's, the step's and the job's, which win. What was given
+/// to the agent is not theirs.
+pub(super) fn verifier(
+    ctx: &TrialContext,
+    variables: &TrialVariables,
+    step: &StepSpec,
+) -> Variables {
+    let own = step.verifier.environment.as_deref();
+    let mut env = container(variables, own.unwrap_or(&ctx.task.environment));
+    add(variables, &step.verifier.env, &mut env);
+    add(variables, &ctx.settings.verifier.env, &mut env);
+    env.insert(INSTRUCTION_VARIABLE.to_owned(), ctx.settings.instruction_path.clone());
+    env
+}
