@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use rollout_protocol::phase::Phase;
+use rollout_worker::executor::PhaseSink;
 use rollout_worker::service::Runner;
 use rollout_worker::work::eval::{EvalContext, EvalDraft};
-use rollout_worker::work::trial::{Finished, PhaseSink, TrialContext};
+use rollout_worker::work::trial::{Finished, TrialContext};
 use rustix::process::{Signal, getpid, kill_process};
 
 /// Names the task.

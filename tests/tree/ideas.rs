@@ -14,9 +14,9 @@ use rollout_tests::docker::Engine;
 use rollout_tests::{processes, sandbox, wait};
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{Labels, Provider};
+use rollout_worker::executor::{TaskFiles, TrialServices};
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::MemoryStore;
-use rollout_worker::work::trial::{TaskFiles, TrialServices};
 use serde_json::json;
 use tokio::sync::watch;
 

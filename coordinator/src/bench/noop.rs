@@ -16,10 +16,11 @@ use rollout_protocol::spec::environment::{
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
 use rollout_protocol::spec::task::TaskSpec;
 use rollout_protocol::wire::offer::SizeClass;
+use rollout_worker::executor::{TaskFiles, TrialServices};
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::Runner;
 use rollout_worker::store::BlobStore;
-use rollout_worker::work::trial::{self, Finished, TaskFiles, TrialContext, TrialServices};
+use rollout_worker::work::trial::{self, Finished, TrialContext};
 use serde::Serialize;
 
 use super::BenchError;

@@ -12,10 +12,11 @@ use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::disk::DiskWatch;
 use rollout_worker::environment::Labels;
+use rollout_worker::executor::PhaseSink;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::{LocalRunner, Runner};
 use rollout_worker::store::BlobStore;
-use rollout_worker::work::trial::{Finished, PhaseSink, TrialContext};
+use rollout_worker::work::trial::{Finished, TrialContext};
 use tokio::sync::mpsc;
 
 use super::embedded::{self, Embedded, Equipment, Sitting};

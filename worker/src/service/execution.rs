@@ -15,8 +15,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::seat::SeatPlace;
+use crate::executor::PhaseSink;
 use crate::queue::traits::{Delivery, Token};
-use crate::work::trial::PhaseSink;
 
 const PHASES: [Phase; 7] = [
     Phase::Queued,

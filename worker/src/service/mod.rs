@@ -62,12 +62,13 @@ use self::spec_cache::Documents;
 use crate::backoff::Outage;
 use crate::disk::DiskWatch;
 use crate::environment::Owner;
+use crate::executor::TrialServices;
 use crate::queue::traits::WorkSource;
 use crate::spool::Spool;
 use crate::store::BlobStore;
 use crate::supervise::{self, Task};
 use crate::work::eval::{self, EvalContext, EvalDraft, Repositories};
-use crate::work::trial::{self, Finished, TrialContext, TrialServices};
+use crate::work::trial::{self, Finished, TrialContext};
 
 /// How long the last hello may take.
 const LAST_HELLO: Duration = Duration::from_secs(2);

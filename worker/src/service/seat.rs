@@ -8,7 +8,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::Shared;
 use super::execution::Execution;
 use super::slots::Seat;
-use crate::work::trial::Slot;
+use crate::executor::Slot;
 
 /// Where an execution sits.
 #[derive(Debug, Default)]

@@ -34,6 +34,7 @@ pub use self::publish::{failed_report, report_of};
 pub(crate) use self::recover::unsayable;
 pub use self::recover::{RecoverError, Recovered, Recovery, recover};
 pub use self::scratch::ScratchMark;
+pub(crate) use self::scratch::create_scratch;
 use crate::supervise;
 
 /// Name of the directory of spooled executions in a worker directory.

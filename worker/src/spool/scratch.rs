@@ -2,13 +2,16 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::report::{Body, Report};
 use serde::{Deserialize, Serialize};
+
+use crate::environment::Labels;
+use crate::supervise;
 
 /// Name of the file with the mark.
 const FILE: &str = "execution.json";
@@ -62,4 +65,21 @@ impl ScratchMark {
             body: Body::Lost { reason, phase: None, record: None, cost: 0.0 },
         }
     }
+}
+
+/// Creates the scratch directory of an execution with its mark in it.
+pub(crate) async fn create_scratch(
+    labels: &Labels,
+    spec: Digest,
+    scratch: PathBuf,
+) -> io::Result<()> {
+    let mark = ScratchMark {
+        run: labels.run,
+        item: labels.item,
+        try_id: labels.try_id,
+        exec: labels.exec,
+        spec,
+        worker: labels.worker.clone(),
+    };
+    supervise::blocking(move || mark.create(&scratch)).await
 }

@@ -23,10 +23,11 @@ use tokio::sync::{broadcast, watch};
 use super::keep::plan;
 use super::*;
 use crate::environment::{Labels, Owner};
+use crate::executor::{OwnSlot, PhaseSink};
 use crate::queue::traits::{Contact, Delivery, QueueError, Refused, Room, Token, WorkSource};
 use crate::store::{BlobStore as _, get_json};
 use crate::testing::{FaultyStore, Sample, draft};
-use crate::work::trial::{CapturedFile, FileRole, OwnSlot, PhaseSink, TrialContext};
+use crate::work::trial::{CapturedFile, FileRole, TrialContext};
 
 const REASON: LostReason = LostReason::WorkerDied;
 

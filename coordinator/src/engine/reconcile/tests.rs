@@ -11,6 +11,7 @@ use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::hello::Budget;
 use rollout_worker::environment::Owner;
+use rollout_worker::executor::{TaskFiles, TrialServices};
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::embedded::model::{Model, ModelConfig};
 use rollout_worker::queue::traits::Incarnation;
@@ -18,7 +19,6 @@ use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::{self, LocalRunner, Profile, Runner, Shutdown, Worker, WorkerConfig};
 use rollout_worker::store::FsStore;
 use rollout_worker::work::eval::Repositories;
-use rollout_worker::work::trial::{TaskFiles, TrialServices};
 use tokio::sync::watch;
 use tokio::time::Instant;
 

@@ -8,11 +8,11 @@ use std::time::Duration;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_worker::disk::{DiskWatch, Use};
 use rollout_worker::environment::Provider;
+use rollout_worker::executor::{TaskFiles, TrialServices};
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::LocalRunner;
 use rollout_worker::store::BlobStore;
 use rollout_worker::work::eval::Repositories;
-use rollout_worker::work::trial::{TaskFiles, TrialServices};
 
 use super::HostPaths;
 use crate::engine::RunError;

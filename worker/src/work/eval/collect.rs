@@ -9,13 +9,13 @@ use rollout_protocol::phase::Phase;
 use rollout_protocol::record::EvalEnd;
 use rollout_protocol::spec::eval::EvalStage;
 
-use super::course::COPY_LIMIT;
 use super::failure;
 use super::run::Run;
 use super::site::At;
 use super::variables::{self, LOGS};
 use crate::archive::{self, ArchivePath, Captured, Exclude, Limits, Root, Sanitize};
 use crate::environment::Environment;
+use crate::executor::COPY_LIMIT;
 use crate::secrets::Redactor;
 
 /// What was collected.

@@ -13,16 +13,12 @@ use tokio::time::Instant;
 
 use super::candidate::Outcome;
 use super::checkout::Checkout;
-use super::cost;
 use super::failure::{self, CommandError};
-use super::run::{Halt, Run, stopped};
+use super::run::{Halt, Run};
 use super::variables::{self, REPOSITORY};
 use crate::dependency::Dependency;
 use crate::environment::{Command, Failure, FailureKind, Upload};
-use crate::executor::{self, Capture, End, Normal};
-
-/// Longest that placing files into an environment or reading them may take.
-pub(super) const COPY_LIMIT: Duration = Duration::from_secs(600);
+use crate::executor::{self, COPY_LIMIT, Capture, End, Normal, cost, stopped};
 
 /// How long a command may run.
 #[derive(Debug, Clone, Copy)]

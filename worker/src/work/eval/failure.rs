@@ -12,9 +12,10 @@ use rollout_protocol::template::Unset;
 
 use super::{EvalFilesError, NotThere};
 use crate::environment::{Failure, FailureKind as Kind};
+use crate::executor::FilesError;
 use crate::secrets::Redactor;
 use crate::shortage::Shortage;
-use crate::work::trial::{FilesError, ending, shortage_code};
+use crate::work::trial::{ending, shortage_code};
 
 const OURS: Class = Class::Infrastructure;
 

@@ -13,7 +13,7 @@
 //!
 //! # For whoever runs evals
 //! * A worker opens [`Repositories`] once, in a directory of its own, beside its
-//!   [`TrialServices`](crate::work::trial::TrialServices), and calls [`run`] per execution. The answer is
+//!   [`TrialServices`](crate::executor::TrialServices), and calls [`run`] per execution. The answer is
 //!   an [`EvalDraft`]; [`EvalDraft::store`] stores its files and gives the record. The scratch
 //!   directory can go after that.
 //! * [`EvalRecord::verdict`](rollout_protocol::record::EvalRecord::verdict) is what the engine
@@ -27,7 +27,6 @@ mod candidate;
 mod checkout;
 mod collect;
 mod compare;
-pub mod cost;
 mod course;
 mod disk;
 mod draft;
@@ -37,7 +36,6 @@ mod place;
 mod run;
 mod site;
 mod slots;
-mod timing;
 pub mod variables;
 
 #[cfg(test)]
@@ -55,9 +53,10 @@ use tokio::sync::watch;
 
 use crate::archive::ArchiveError;
 use crate::environment::Labels;
+use crate::executor::PhaseSink;
 use crate::git::GitError;
+use crate::spool;
 use crate::store::{BlobStore, StoreError};
-use crate::work::trial::{self, PhaseSink};
 
 pub use self::candidate::{Candidate, Outcome, TakenOut};
 pub use self::checkout::Checkout;
@@ -65,7 +64,7 @@ pub use self::collect::{Reading, Taken, read_directory};
 pub use self::draft::{Counts, EvalDraft, EvalFile, EvalRole};
 pub use self::mirror::{Mirror, Mirrors};
 pub use self::place::{NotThere, Place, Removed, prepare};
-pub use self::run::{killed, run};
+pub use self::run::run;
 pub use self::slots::{Slot, Slots};
 
 /// Repositories of a worker.
@@ -107,7 +106,7 @@ pub struct EvalContext {
     /// Asked before every command.
     pub tickets: Arc<dyn Tickets>,
     /// The slot that it occupies.
-    pub slot: Arc<dyn crate::work::trial::Slot>,
+    pub slot: Arc<dyn crate::executor::Slot>,
     /// Longest time in which it waits for a service that gives no answer; zero does not wait.
     pub max_park: std::time::Duration,
 }
@@ -130,7 +129,7 @@ impl EvalContext {
     /// Creates the scratch directory and notes in it whose it is: when this process dies, its
     /// adopter reports the execution lost.
     async fn create_scratch(&self) -> std::io::Result<()> {
-        trial::create_scratch(&self.labels, self.spec, self.scratch.clone()).await
+        spool::create_scratch(&self.labels, self.spec, self.scratch.clone()).await
     }
 }
 

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use crate::environment::{
     CreateRequest, Environment, Failure, FailureKind, Image, ImageRequest, Provider,
 };
+use crate::executor::teardown;
 use crate::supervise::{self, Task};
-use crate::work::trial::teardown;
 
 /// Longest that creating and starting an environment may take. Docker needs a fifth of a second,
 /// and a minute when sixty start at once.
@@ -129,7 +129,7 @@ impl Place {
                 let message = "the environment is still being created: it is left to the reaper";
                 Some(Failure::new(FailureKind::LeftBehind, message))
             }
-            State::Up(environment) => teardown::teardown(environment.as_ref(), false).await.failure,
+            State::Up(environment) => teardown(environment.as_ref(), false).await.failure,
         };
         Removed { not_there, failure }
     }

@@ -19,15 +19,12 @@ use super::failure;
 use super::place::Place;
 use super::site::At;
 use super::slots::Slot;
-use super::timing::Timing;
 use super::variables::Variables;
 use super::{EvalContext, Repositories};
 use crate::environment::{Environment, Provider};
-use crate::executor::Capture;
+use crate::executor::{Capture, Park, Timing, TrialServices, Waited, Waiter, killed};
 use crate::shortage::Shortage;
 use crate::supervise::panic_message;
-use crate::work::trial::TrialServices;
-use crate::work::trial::park::{Park, Waited, Waiter};
 
 /// Runs one execution of an eval to its end. Must not be dropped before: the environment would stay
 /// until a reaper finds its owner dead.
@@ -312,24 +309,6 @@ impl<'a> Run<'a> {
             self.fail(failure::teardown(&failure, &self.variables.redactor));
         }
         self.timing.leave();
-    }
-}
-
-/// Comes true when an execution must end at once.
-pub async fn killed(mut stop: watch::Receiver<Option<StopLevel>>) {
-    let kill = stop.wait_for(|level| *level >= Some(StopLevel::Kill)).await.is_ok();
-    if !kill {
-        // Nobody can stop it any more.
-        std::future::pending::<()>().await;
-    }
-}
-
-/// Comes true when an execution must not go on.
-pub(super) async fn stopped(mut stop: watch::Receiver<Option<StopLevel>>) {
-    let told = stop.wait_for(Option::is_some).await.is_ok();
-    if !told {
-        // Nobody can stop it any more.
-        std::future::pending::<()>().await;
     }
 }
 

@@ -18,7 +18,7 @@ use super::run::{Halt, Run};
 use super::variables::{self, LOGS, REPOSITORY};
 use super::{EvalFilesError, Mirror, failure, place};
 use crate::environment::{CreateRequest, ImageRequest, ImageSource, Provider, Purpose, Upload};
-use crate::work::trial::TaskPart;
+use crate::executor::TaskPart;
 
 /// Largest idea.
 const IDEA_BYTES: u64 = rollout_protocol::limits::INSTRUCTION_BYTES;

@@ -20,7 +20,7 @@ use rollout_protocol::spec::eval::{EvalSpec, EvalStage};
 use rollout_protocol::template::Unset;
 
 use super::EvalContext;
-use super::cost::COST;
+use crate::executor::cost::COST;
 use crate::secrets::{Redactor, TrialVariables};
 
 /// The checkout.

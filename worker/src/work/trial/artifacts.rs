@@ -6,9 +6,10 @@ use rollout_protocol::blob::MediaType;
 use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus};
 use rollout_protocol::spec::task::{Artifact, TaskFormat};
 
-use super::{CapturedFile, FileRole, TrialContext, within};
+use super::{CapturedFile, FileRole, TrialContext};
 use crate::archive::{self, Cut, Exclude, Kind, Limits, Report, Root, Sanitize};
 use crate::environment::{ByteStream, Environment, Upload};
+use crate::executor::{COPY_LIMIT, within};
 use crate::fs_remove;
 use crate::secrets::Redactor;
 use crate::verifier::{TESTS_DIR, VERIFIER_LOGS};
@@ -168,8 +169,8 @@ impl Artifacts {
         let made = as_made(file);
         self.made.push(made.clone());
         let sanitizing = archive::sanitize(stream, &made, options);
-        let Ok(clean) = tokio::time::timeout(super::COPY_LIMIT, sanitizing).await else {
-            let limit = super::COPY_LIMIT;
+        let Ok(clean) = tokio::time::timeout(COPY_LIMIT, sanitizing).await else {
+            let limit = COPY_LIMIT;
             return Some(Lack::Unread(format!("reading it took longer than {limit:?}")));
         };
         self.charge(&clean.report);
@@ -254,7 +255,7 @@ async fn open(
             .ok_or_else(|| format!("there is no service `{name}` in this environment"))?,
     };
     let reading = from.copy_from(&artifact.source);
-    let opened = within(super::COPY_LIMIT, "reading it", reading).await;
+    let opened = within(COPY_LIMIT, "reading it", reading).await;
     opened.map_err(|failure| failure.chain())
 }
 

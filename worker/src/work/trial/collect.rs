@@ -9,10 +9,10 @@ use rollout_protocol::limits;
 use super::failure::RewardError;
 use super::rewards::{Wanted, judge};
 use super::score::Score;
-use super::{CapturedFile, FileRole, within};
+use super::{CapturedFile, FileRole};
 use crate::archive::{self, ArchivePath, Captured, Cut, Exclude, Limits, Root, Sanitize};
 use crate::environment::{ByteStream, Environment, Failure, FailureKind};
-use crate::executor;
+use crate::executor::{self, COPY_LIMIT, within};
 use crate::secrets::Redactor;
 use crate::shortage::Shortage;
 use crate::verifier::{LOGS, VERIFIER_LOGS};
@@ -154,7 +154,7 @@ fn options(what: What, captures: Vec<(ArchivePath, u64)>, redactor: &Redactor) -
 }
 
 async fn open(environment: &dyn Environment, path: &str) -> Result<Option<ByteStream>, Failure> {
-    within(super::COPY_LIMIT, "reading the logs", environment.copy_from(path)).await
+    within(COPY_LIMIT, "reading the logs", environment.copy_from(path)).await
 }
 
 async fn logs(
@@ -170,8 +170,8 @@ async fn logs(
         return (None, Some((why, Shortage::of(&error))));
     }
     let sanitizing = archive::sanitize(stream, &file, options);
-    let Ok(clean) = tokio::time::timeout(super::COPY_LIMIT, sanitizing).await else {
-        let limit = super::COPY_LIMIT;
+    let Ok(clean) = tokio::time::timeout(COPY_LIMIT, sanitizing).await else {
+        let limit = COPY_LIMIT;
         return (None, Some((format!("{path}: reading them took longer than {limit:?}"), None)));
     };
     *captured = clean.captured;
@@ -212,7 +212,7 @@ async fn reward_alone(environment: &dyn Environment, name: &str, logs: &Path) ->
         redactor: Redactor::default(),
     };
     let sanitizing = archive::sanitize(stream, &file, options);
-    let captured = match tokio::time::timeout(super::COPY_LIMIT, sanitizing).await {
+    let captured = match tokio::time::timeout(COPY_LIMIT, sanitizing).await {
         // Nothing else is in this archive that could be too large.
         Ok(mut clean) => match (clean.captured.pop(), clean.report.cut) {
             (Some(Captured::Unknown), Some(Cut::Bytes(bytes))) => Captured::TooLarge(bytes),

@@ -11,12 +11,12 @@ use rollout_protocol::spec::timeout::seconds;
 
 use super::execute::{self, Script, Unwell};
 use super::failure::{self, ScriptError, SetupError, Stage};
-use super::run::{Run, killed};
+use super::run::Run;
 use super::site::Site;
 use super::{health, setup, variables};
 use crate::agents::{self, Plan};
 use crate::environment::{CreateRequest, Exit, Provider, Purpose};
-use crate::executor::{Capture, Normal};
+use crate::executor::{Capture, Normal, killed};
 use crate::supervise::panic_message;
 
 /// How far the phases up to verification came.

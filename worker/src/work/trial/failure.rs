@@ -14,9 +14,9 @@ use rollout_protocol::error::{
 use rollout_protocol::phase::Phase;
 
 use super::artifacts::Lack;
-use super::files::FilesError;
 use crate::archive::ArchiveError;
 use crate::environment::{Failure, FailureKind as Kind};
+use crate::executor::FilesError;
 use crate::secrets::Redactor;
 use crate::shortage::Shortage;
 

@@ -10,15 +10,14 @@ use super::artifacts::Taken;
 use super::course::Halt;
 use super::execute::{self, Script};
 use super::failure::{self, ScriptError, SetupError, Stage};
-use super::files::{FilesError, TaskPart};
 use super::outputs::prefix;
 use super::run::Run;
 use super::variables::Variables;
-use super::{health, setup, within};
+use super::{health, setup};
 use crate::agents::{self, bash, shell};
 use crate::archive::{self, Limits};
 use crate::environment::{Command, Upload};
-use crate::executor::{self, End, Normal};
+use crate::executor::{self, COPY_LIMIT, End, FilesError, Normal, TaskPart, within};
 use crate::verifier::{TESTS_DIR, fresh_logs};
 
 /// A script among the files for the working directory that makes the step ready and goes.
@@ -65,7 +64,7 @@ impl Run<'_> {
         }
         if !uploads.is_empty() {
             let placing = self.main.up().copy_to(uploads);
-            let placed = within(super::COPY_LIMIT, "placing the step's files", placing).await;
+            let placed = within(COPY_LIMIT, "placing the step's files", placing).await;
             placed.map_err(SetupError::Place)?;
         }
         Ok(has_setup)

@@ -3,22 +3,19 @@
 //! [`run`] drives the phases: setup, install, execute, verify, collect, teardown; a task with steps
 //! executes and verifies each of them. Each phase takes its inputs and gives its outcome or its own
 //! kind of error; `failure` turns those into errors of the record, one table per phase. A `site` is
-//! one environment: the agent's, or one of the verifier's own. `files` keeps tasks' files on this
-//! host.
+//! one environment: the agent's, or one of the verifier's own.
 
 mod apart;
 mod artifacts;
-mod bases;
 mod blame;
 mod collect;
 mod course;
 mod execute;
 mod failure;
-mod files;
 mod health;
 mod keep;
 mod outputs;
-pub(crate) mod park;
+mod preserve;
 mod record;
 mod rewards;
 mod run;
@@ -26,8 +23,6 @@ mod score;
 mod setup;
 mod site;
 mod step;
-pub(crate) mod teardown;
-mod timing;
 mod variables;
 mod verify;
 
@@ -36,54 +31,27 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use rollout_protocol::blob::MediaType;
-use rollout_protocol::dependency::Dependency;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::TrialRecord;
 use rollout_protocol::spec::agent::AgentSpec;
-use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::settings::TrialSettings;
 use rollout_protocol::spec::task::{StepSpec, TaskSpec};
 use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::watch;
 
-use crate::disk::DiskWatch;
-use crate::environment::{Failure, FailureKind, Labels, Provider};
+use crate::environment::Labels;
+use crate::executor::{PhaseSink, Slot};
 use crate::rate_limit::Pacing;
-use crate::secrets::TrialVariables;
-use crate::spool::ScratchMark;
-use crate::supervise;
+use crate::spool;
 
 pub(crate) use self::failure::{ending, shortage_code};
-pub use self::files::{FilesError, TaskFiles, TaskPart};
 pub use self::run::run;
-
-/// Longest that placing files into an environment or reading its logs may take. A file takes a
-/// third of a millisecond to place, and a task may have 200,000.
-const COPY_LIMIT: Duration = Duration::from_secs(600);
-
-/// What every execution on a worker shares.
-#[derive(Debug)]
-pub struct TrialServices {
-    /// The providers of this worker.
-    pub providers: BTreeMap<ProviderKind, Arc<dyn Provider>>,
-    /// Files of tasks, from the store.
-    pub files: TaskFiles,
-    /// Variables that the operator exported to trials.
-    pub variables: TrialVariables,
-    /// The disks of this worker.
-    pub disks: Arc<DiskWatch>,
-    /// Name of this host.
-    pub host: String,
-}
 
 /// What one execution needs to know.
 #[derive(Debug, Clone)]
@@ -128,58 +96,8 @@ impl TrialContext {
     /// # Errors
     /// The system's, about the scratch directory.
     pub async fn create_scratch(&self) -> std::io::Result<()> {
-        create_scratch(&self.labels, self.spec, self.scratch.clone()).await
+        spool::create_scratch(&self.labels, self.spec, self.scratch.clone()).await
     }
-}
-
-/// Creates the scratch directory of an execution with its mark in it.
-pub(crate) async fn create_scratch(
-    labels: &Labels,
-    spec: Digest,
-    scratch: PathBuf,
-) -> std::io::Result<()> {
-    let mark = ScratchMark {
-        run: labels.run,
-        item: labels.item,
-        try_id: labels.try_id,
-        exec: labels.exec,
-        spec,
-        worker: labels.worker.clone(),
-    };
-    supervise::blocking(move || mark.create(&scratch)).await
-}
-
-/// Is told where an execution is. Must not block.
-pub trait PhaseSink: Send + Sync + fmt::Debug {
-    /// A phase began.
-    fn entered(&self, phase: Phase);
-
-    /// It waits for a service that gives no answer, or does not wait any more.
-    fn parked(&self, on: Option<Dependency>) {
-        let _unheard = on;
-    }
-}
-
-/// The slot that an execution occupies at its worker.
-#[async_trait]
-pub trait Slot: Send + Sync + fmt::Debug {
-    /// Gives the slot to others while the execution waits without an environment, if the worker
-    /// has room for one more that waits.
-    fn leave(&self);
-
-    /// Has a slot again.
-    async fn take(&self);
-}
-
-/// The slot of an execution that has nobody to share with.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct OwnSlot;
-
-#[async_trait]
-impl Slot for OwnSlot {
-    fn leave(&self) {}
-
-    async fn take(&self) {}
 }
 
 /// What an execution left when its environment is gone.
@@ -271,18 +189,4 @@ pub enum FileRole {
         /// Its index among those of the record.
         index: usize,
     },
-}
-
-/// Gives up on an answer after `limit`.
-async fn within<T>(
-    limit: Duration,
-    what: &str,
-    work: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    match tokio::time::timeout(limit, work).await {
-        Ok(result) => result,
-        Err(_) => {
-            Err(Failure::new(FailureKind::TimedOut, format!("{what} took longer than {limit:?}")))
-        }
-    }
 }

@@ -9,26 +9,24 @@ use rollout_protocol::dependency::Dependency;
 use rollout_protocol::error::{ErrorClass, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::EnvironmentRecord;
-use rollout_protocol::wire::control::StopLevel;
-use tokio::sync::{SemaphorePermit, watch};
+use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 
 use super::artifacts::Artifacts;
 use super::collect::{self, Collected, Logs, What};
 use super::course::{Course, Halt};
 use super::failure;
-use super::files::TaskPart;
 use super::outputs::Outputs;
-use super::park::{Park, Waited, Waiter};
 use super::record::Ended;
 use super::rewards::Wanted;
 use super::score::Score;
 use super::site::Site;
 use super::step::StepRun;
-use super::teardown::{self, Torn};
-use super::timing::Timing;
-use super::{CapturedFile, Finished, TrialContext, TrialServices, setup};
+use super::{CapturedFile, Finished, TrialContext, preserve, setup};
 use crate::environment::{Failure, Provider};
+use crate::executor::{
+    Park, TaskPart, Timing, Torn, TrialServices, Waited, Waiter, killed, stopped,
+};
 use crate::secrets::Redactor;
 use crate::supervise::panic_message;
 
@@ -360,7 +358,7 @@ impl<'a> Run<'a> {
         let verifier = &self.ctx.settings.verifier;
         let policy = self.ctx.settings.environment.preserve_env;
         let verdict = self.verdict(0.0);
-        let keep = !stopped && teardown::should_preserve(policy, &verdict, verifier.disable);
+        let keep = !stopped && preserve::should_preserve(policy, &verdict, verifier.disable);
         let redactor = &self.redactor;
         let mut torn = vec![remove(&mut self.main, keep, redactor, park).await];
         if let Some(site) = self.apart.as_deref_mut() {
@@ -417,22 +415,4 @@ async fn remove(
 /// Whether an error is of the trial itself, not of the end of its environment.
 pub(super) fn is_of_trial(error: &TrialError) -> bool {
     error.kind != ErrorType::EnvironmentTeardownFailed
-}
-
-/// Comes true when the execution must end at once.
-pub(super) async fn killed(stop: watch::Receiver<Option<StopLevel>>) {
-    reached(stop, StopLevel::Kill).await;
-}
-
-/// Comes true when the execution must end, be it at the next opportunity.
-pub(super) async fn stopped(stop: watch::Receiver<Option<StopLevel>>) {
-    reached(stop, StopLevel::Drain).await;
-}
-
-async fn reached(mut stop: watch::Receiver<Option<StopLevel>>, wanted: StopLevel) {
-    let reached = stop.wait_for(|level| *level >= Some(wanted)).await.is_ok();
-    if !reached {
-        // Nobody can stop it any more.
-        std::future::pending::<()>().await;
-    }
 }

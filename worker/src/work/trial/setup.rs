@@ -15,14 +15,14 @@ use rollout_protocol::spec::timeout::seconds;
 
 use super::artifacts::ARTIFACTS_DIR;
 use super::failure::{self, SetupError};
-use super::files::{TaskFiles, TaskPart};
-use super::{TrialContext, TrialServices, variables};
+use super::{TrialContext, variables};
 use crate::agents::{self, MCP_FILE, Plan};
 use crate::dependency;
 use crate::environment::{
     ComposeFile, CreateRequest, Failure, FailureKind, Image, ImageRequest, ImageSource, Provider,
     Purpose, Upload,
 };
+use crate::executor::{TaskFiles, TaskPart, TrialServices};
 
 /// How much later than the provider we give up on an image: it knows more about what went wrong.
 const GRACE: Duration = Duration::from_secs(10);

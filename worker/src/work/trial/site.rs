@@ -13,9 +13,8 @@ use rollout_protocol::spec::task::NetworkPolicy;
 use tokio::time::Instant;
 
 use super::failure::{self, SetupError};
-use super::teardown::{self, Torn};
-use super::within;
 use crate::environment::{CreateRequest, Environment, Failure, FailureKind, Provider};
+use crate::executor::{Torn, teardown, within};
 use crate::secrets::Redactor;
 use crate::supervise::{self, Panicked, Task};
 
@@ -187,9 +186,7 @@ impl Site {
                 let failure = Some(Failure::new(FailureKind::LeftBehind, message));
                 Torn { preserved: None, failure }
             }
-            Place::Up(environment) => {
-                teardown::teardown(environment.as_ref(), keep && !self.tainted).await
-            }
+            Place::Up(environment) => teardown(environment.as_ref(), keep && !self.tainted).await,
         };
         if let Some(record) = &mut self.record {
             record.preserved.clone_from(&torn.preserved);

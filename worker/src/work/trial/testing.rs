@@ -19,10 +19,11 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer;
 use tokio::sync::watch;
 
-use super::{Finished, OwnSlot, PhaseSink, TaskFiles, TrialContext, TrialServices};
+use super::{Finished, TrialContext};
 use crate::archive::{Keep, Limits, pack};
 use crate::environment::fake::FakeProvider;
 use crate::environment::{Labels, Owner, Provider};
+use crate::executor::{OwnSlot, PhaseSink, TaskFiles, TrialServices};
 use crate::rate_limit::Pacing;
 use crate::secrets::TrialVariables;
 use crate::store::{BlobStore, MemoryStore};

@@ -8,12 +8,11 @@ use rollout_protocol::spec::timeout::seconds;
 use super::TrialContext;
 use super::execute::{Script, Unwell, script};
 use super::failure::ScriptError;
-use super::files::TaskFiles;
 use super::setup;
 use super::variables::Variables;
 use crate::agents::bash;
 use crate::environment::{Environment, Exit, Upload};
-use crate::executor::{Capture, Normal};
+use crate::executor::{COPY_LIMIT, Capture, Normal, TaskFiles, within};
 use crate::verifier::{TEST_SCRIPT, TESTS_DIR, fresh_logs};
 
 /// Places `uploads` and then a step's tests, and runs them.
@@ -35,8 +34,7 @@ pub(super) async fn verify(
         let tar = part.path().to_owned();
         uploads.push(Upload::Archive { path: TESTS_DIR.to_owned(), tar });
     }
-    let placed =
-        super::within(super::COPY_LIMIT, "placing the tests", environment.copy_to(uploads));
+    let placed = within(COPY_LIMIT, "placing the tests", environment.copy_to(uploads));
     placed.await.map_err(ScriptError::Place)?;
     drop(tests);
     let tests = Script {

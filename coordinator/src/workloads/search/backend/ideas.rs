@@ -11,11 +11,11 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::environment::{Owner, Provider};
+use rollout_worker::executor::{TaskFiles, TrialServices};
 use rollout_worker::host::{HostOwners, WorkerDir};
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
-use rollout_worker::work::trial::{TaskFiles, TrialServices};
 use tokio::sync::watch;
 
 use crate::config::TreeFile;

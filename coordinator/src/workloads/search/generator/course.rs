@@ -14,10 +14,11 @@ use rollout_worker::environment::{
     Command, CreateRequest, Environment, Image, ImageRequest, ImageSource, Provider, Purpose,
     Upload,
 };
+use rollout_worker::executor::cost;
 use rollout_worker::executor::{self, Capture, End, Normal, Ran};
 use rollout_worker::fs_remove;
 use rollout_worker::supervise::panic_message;
-use rollout_worker::work::eval::{self, NotThere, Place, cost};
+use rollout_worker::work::eval::{self, NotThere, Place};
 use tokio::sync::watch;
 
 use super::variables::{self, REPOSITORY, SCRIPT, Variables};
@@ -56,7 +57,7 @@ impl<'a> Course<'a> {
         let stop = self.stop.clone();
         let ended = tokio::select! {
             biased;
-            () = eval::killed(stop) => return Err(IdeasFault::Stopped),
+            () = executor::killed(stop) => return Err(IdeasFault::Stopped),
             ended = AssertUnwindSafe(self.steps()).catch_unwind() => ended,
         };
         ended.unwrap_or_else(|panic| Err(self.defect(&panic_message(panic.as_ref()))))

@@ -33,8 +33,8 @@ use rollout_protocol::digest::Hasher;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::environment::{Labels, Owner};
+use rollout_worker::executor::TrialServices;
 use rollout_worker::fs_remove;
-use rollout_worker::work::trial::TrialServices;
 use tokio::sync::watch;
 
 use self::course::Course;

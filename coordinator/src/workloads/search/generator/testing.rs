@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_worker::environment::Provider;
 use rollout_worker::environment::fake::FakeProvider;
+use rollout_worker::executor::TaskFiles;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::MemoryStore;
-use rollout_worker::work::trial::{TaskFiles, testing};
+use rollout_worker::work::trial::testing;
 
 use super::*;
 use crate::config::{Problems, TreeOptions, TreeOverrides, read_tree};

@@ -8,8 +8,8 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
 use rollout_worker::archive::{self, ArchivePath, Keep, Limits, Packed};
 use rollout_worker::environment::{ImageSource, Upload};
+use rollout_worker::executor::cost;
 use rollout_worker::supervise;
-use rollout_worker::work::eval::cost;
 
 use super::variables::{COMMANDS, CONTEXT, IDEAS, LOGS, PACK, REPOSITORY, SCRIPT};
 use super::{Generator, IdeasFault, tame};

@@ -15,8 +15,8 @@
 use std::collections::BTreeMap;
 
 use rollout_protocol::template::{Template, Unset};
+use rollout_worker::executor::cost::COST;
 use rollout_worker::secrets::{Redactor, TrialVariables};
-use rollout_worker::work::eval::cost::COST;
 
 use crate::workloads::search::driver::IdeasOrder;
 

@@ -81,7 +81,7 @@ impl Eval {
             stop: self.rig.stop.subscribe(),
             phases: self.rig.phases.clone(),
             tickets: self.tickets.clone(),
-            slot: Arc::new(crate::work::trial::OwnSlot),
+            slot: Arc::new(crate::executor::OwnSlot),
             max_park: self.rig.max_park,
         };
         let draft = super::super::run(ctx, &self.rig.services(), &self.world.repositories).await;

@@ -22,7 +22,7 @@ impl Moment {
 
 /// The times of one execution.
 #[derive(Debug)]
-pub(super) struct Timing {
+pub(crate) struct Timing {
     began: Moment,
     current: Phase,
     phases: [Option<Span>; 4],
@@ -56,17 +56,17 @@ fn index(phase: Phase) -> Option<usize> {
 }
 
 impl Timing {
-    pub(super) fn begin() -> Self {
+    pub(crate) fn begin() -> Self {
         Self { began: Moment::now(), current: Phase::Queued, phases: [None; 4] }
     }
 
     /// The phase that was entered last.
-    pub(super) fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> Phase {
         self.current
     }
 
     /// Ends the present phase and begins another.
-    pub(super) fn enter(&mut self, phase: Phase) {
+    pub(crate) fn enter(&mut self, phase: Phase) {
         let now = Moment::now();
         self.leave_at(now);
         self.current = phase;
@@ -83,7 +83,7 @@ impl Timing {
     }
 
     /// Ends the present phase.
-    pub(super) fn leave(&mut self) {
+    pub(crate) fn leave(&mut self) {
         self.leave_at(Moment::now());
     }
 
@@ -96,18 +96,18 @@ impl Timing {
     }
 
     /// From here on [`Timing::latest`] speaks of a new step.
-    pub(super) fn begin_step(&mut self) {
+    pub(crate) fn begin_step(&mut self) {
         self.phases.iter_mut().flatten().for_each(|span| span.fresh = false);
     }
 
     /// When a phase began and ended in the present step.
-    pub(super) fn latest(&self, phase: Phase) -> Option<(Timestamp, Option<Timestamp>)> {
+    pub(crate) fn latest(&self, phase: Phase) -> Option<(Timestamp, Option<Timestamp>)> {
         let span = self.phases[index(phase)?].filter(|span| span.fresh)?;
         Some((span.began.at, span.ended.map(|ended| ended.at)))
     }
 
     /// The times up to now.
-    pub(super) fn finish(&mut self) -> (Durations, Timestamps) {
+    pub(crate) fn finish(&mut self) -> (Durations, Timestamps) {
         let now = Moment::now();
         self.leave_at(now);
         let duration =

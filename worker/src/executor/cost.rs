@@ -1,7 +1,7 @@
 //! What a command says that it cost: a decimal number in a file that is its own. A command that
 //! says nothing reports nothing; one that writes something else has done no worse than that.
 
-use super::course::COPY_LIMIT;
+use super::context::COPY_LIMIT;
 use crate::archive::{self, Captured};
 use crate::environment::{Environment, Upload};
 

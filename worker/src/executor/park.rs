@@ -12,8 +12,9 @@ use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::run::stopped;
-use super::{PhaseSink, Slot, TaskFiles};
+use super::context::{PhaseSink, Slot};
+use super::files::TaskFiles;
+use super::stop::stopped;
 use crate::dependency::Dependency;
 
 /// Shortest and longest time between two attempts where attempts are the only questions.

@@ -91,7 +91,7 @@ pub enum FilesError {
 
 impl FilesError {
     /// Whether the store gave no answer.
-    pub(super) fn is_no_answer(&self) -> bool {
+    pub(crate) fn is_no_answer(&self) -> bool {
         matches!(self, Self::Store { source, .. } if source.is_no_answer())
     }
 

@@ -1,0 +1,82 @@
+//! The surroundings of an execution: the services of its worker, its slot, and its audience.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rollout_protocol::dependency::Dependency;
+use rollout_protocol::phase::Phase;
+use rollout_protocol::spec::environment::ProviderKind;
+
+use super::files::TaskFiles;
+use crate::disk::DiskWatch;
+use crate::environment::{Failure, FailureKind, Provider};
+use crate::secrets::TrialVariables;
+
+/// Longest that placing files into an environment or reading its files may take. A file takes a
+/// third of a millisecond to place, and a task may have 200,000.
+pub(crate) const COPY_LIMIT: Duration = Duration::from_secs(600);
+
+/// The services that every execution on a worker shares.
+#[derive(Debug)]
+pub struct TrialServices {
+    /// The providers of this worker.
+    pub providers: BTreeMap<ProviderKind, Arc<dyn Provider>>,
+    /// Files of tasks, from the store.
+    pub files: TaskFiles,
+    /// Variables that the operator exported to trials.
+    pub variables: TrialVariables,
+    /// The disks of this worker.
+    pub disks: Arc<DiskWatch>,
+    /// Name of this host.
+    pub host: String,
+}
+
+/// Is told where an execution is. Must not block.
+pub trait PhaseSink: Send + Sync + fmt::Debug {
+    /// A phase began.
+    fn entered(&self, phase: Phase);
+
+    /// The execution waits for a service that gives no answer, or does not wait any more.
+    fn parked(&self, on: Option<Dependency>) {
+        let _unheard = on;
+    }
+}
+
+/// The slot that an execution occupies at its worker.
+#[async_trait]
+pub trait Slot: Send + Sync + fmt::Debug {
+    /// Gives the slot to others while the execution waits without an environment, if the worker
+    /// has room for one more that waits.
+    fn leave(&self);
+
+    /// Has a slot again.
+    async fn take(&self);
+}
+
+/// The slot of an execution that shares it with no other.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OwnSlot;
+
+#[async_trait]
+impl Slot for OwnSlot {
+    fn leave(&self) {}
+
+    async fn take(&self) {}
+}
+
+/// Gives up on an answer after `limit`.
+pub(crate) async fn within<T>(
+    limit: Duration,
+    what: &str,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    match tokio::time::timeout(limit, work).await {
+        Ok(result) => result,
+        Err(_) => {
+            Err(Failure::new(FailureKind::TimedOut, format!("{what} took longer than {limit:?}")))
+        }
+    }
+}
