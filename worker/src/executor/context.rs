@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rollout_protocol::dependency::Dependency;
+use rollout_protocol::id::RunId;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::environment::ProviderKind;
 
+use super::errors::SetupError;
 use super::files::TaskFiles;
 use crate::disk::DiskWatch;
 use crate::environment::{Failure, FailureKind, Provider};
@@ -32,6 +34,20 @@ pub struct TrialServices {
     pub disks: Arc<DiskWatch>,
     /// Name of this host.
     pub host: String,
+}
+
+impl TrialServices {
+    /// The provider of a kind, which uses the base images that a run has chosen.
+    pub(crate) fn provider(
+        &self,
+        kind: ProviderKind,
+        run: RunId,
+    ) -> Result<Arc<dyn Provider>, SetupError> {
+        let provider = self.providers.get(&kind).cloned();
+        let provider = provider.ok_or_else(|| SetupError::NoProvider(kind.to_string()))?;
+        provider.keep_bases(run, self.files.base_digests(run));
+        Ok(provider)
+    }
 }
 
 /// Is told where an execution is. Must not block.

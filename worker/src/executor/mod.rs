@@ -3,17 +3,22 @@
 //!
 //! * `context`: the services of a worker, and those who are told of an execution;
 //! * `files`: files of tasks on this host; `bases`: digests of base images that a run has chosen;
+//! * `environment`: one environment from its request to its removal; `teardown`: its end;
+//! * `image`: the source and the preparation of its image;
+//! * `errors`: the error table;
 //! * `script` and `capture`: one script, its time limit, and its output;
 //! * `cost`: the cost that a command reports;
 //! * `timing`: times of the phases;
-//! * `park`: waiting for a service that gives no answer; `stop`: waiting for a stop;
-//! * `teardown`: the end of an environment.
+//! * `park`: waiting for a service that gives no answer; `stop`: waiting for a stop.
 
 mod bases;
 mod capture;
 mod context;
 pub mod cost;
+mod environment;
+pub(crate) mod errors;
 mod files;
+mod image;
 mod park;
 mod script;
 mod stop;
@@ -23,9 +28,11 @@ mod timing;
 pub use self::capture::{Capture, Captured, last_words, tail};
 pub(crate) use self::context::{COPY_LIMIT, within};
 pub use self::context::{OwnSlot, PhaseSink, Slot, TrialServices};
+pub use self::environment::{ManagedEnvironment, NotCreated, Removed};
 pub use self::files::{FilesError, TaskFiles, TaskPart};
+pub use self::image::prepare_image;
+pub(crate) use self::image::{BUILD_LOG, BuildLog, WantedImage};
 pub(crate) use self::park::{Park, Waited, Waiter};
 pub use self::script::{End, Normal, Ran, kill, run};
 pub use self::stop::{killed, stopped};
-pub(crate) use self::teardown::{Torn, teardown};
 pub(crate) use self::timing::Timing;

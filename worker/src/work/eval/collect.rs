@@ -3,19 +3,18 @@
 
 use std::path::PathBuf;
 
-use rollout_protocol::error::ErrorCode as Code;
 use rollout_protocol::limits;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::EvalEnd;
 use rollout_protocol::spec::eval::EvalStage;
 
-use super::failure;
 use super::run::Run;
 use super::site::At;
 use super::variables::{self, LOGS};
 use crate::archive::{self, ArchivePath, Captured, Exclude, Limits, Root, Sanitize};
 use crate::environment::Environment;
 use crate::executor::COPY_LIMIT;
+use crate::executor::errors::{self, ResultError, SetupError};
 use crate::secrets::Redactor;
 
 /// What was collected.
@@ -60,11 +59,11 @@ impl Run<'_> {
         }
         self.enter(Phase::Collection);
         let redactor = self.variables.redactor.clone();
-        if self.tainted
-            && let Err(error) = self.up().stop().await
+        if self.place.tainted
+            && let Err(error) = self.place.stop().await
         {
             let why = format!("processes may still write: {}", error.chain());
-            self.later.push(failure::not_collected(&why, &redactor));
+            self.later.push(errors::not_collected(&why, &redactor));
             return;
         }
         match self.at {
@@ -99,15 +98,14 @@ impl Run<'_> {
     }
 
     fn lost(&mut self, why: Option<String>) {
-        let lost = |why: String| failure::not_collected(&why, &self.variables.redactor);
+        let lost = |why: String| errors::not_collected(&why, &self.variables.redactor);
         self.later.extend(why.map(lost));
     }
 
     async fn results(&mut self, captured: Captured, why: Option<String>, redactor: &Redactor) {
         let file = &self.ctx.eval.results_file;
-        let wrong = |why: &str| {
-            failure::no_results(Code::REWARD_INVALID, &format!("{file}: {why}"), redactor)
-        };
+        let wrong =
+            |why: &str| ResultError::Invalid.into_error(&format!("{file}: {why}"), redactor);
         let error = match captured {
             Captured::Found(bytes) => {
                 let to = self.ctx.scratch.join("results.csv");
@@ -116,12 +114,12 @@ impl Run<'_> {
                         (self.collected.results, self.end) = (Some(to), EvalEnd::Completed);
                         return;
                     }
-                    Err(error) => failure::disk(&error),
+                    Err(error) => SetupError::Disk(error).into_error(redactor),
                 }
             }
             Captured::Missing => {
                 let why = format!("the sweep left no {file}");
-                failure::no_results(Code::REWARD_MISSING, &why, redactor)
+                ResultError::Missing.into_error(&why, redactor)
             }
             Captured::NotRegular | Captured::HardLink => wrong("it is not a regular file"),
             Captured::TooLarge(bytes) => wrong(&format!(
@@ -130,7 +128,7 @@ impl Run<'_> {
             )),
             Captured::Unknown => {
                 let why = why.unwrap_or_else(|| "the output could not be read".to_owned());
-                failure::unreadable(&why, redactor)
+                ResultError::Unreadable.into_error(&why, redactor)
             }
         };
         self.fail(error);

@@ -13,12 +13,13 @@ use tokio::time::Instant;
 
 use super::candidate::Outcome;
 use super::checkout::Checkout;
-use super::failure::{self, CommandError};
+use super::failure;
 use super::run::{Halt, Run};
 use super::variables::{self, REPOSITORY};
 use crate::dependency::Dependency;
-use crate::environment::{Command, Failure, FailureKind, Upload};
-use crate::executor::{self, COPY_LIMIT, Capture, End, Normal, cost, stopped};
+use crate::environment::{Command, Upload};
+use crate::executor::errors::{self, ScriptError};
+use crate::executor::{self, COPY_LIMIT, Capture, End, Normal, cost, stopped, within};
 
 /// How long a command may run.
 #[derive(Debug, Clone, Copy)]
@@ -29,8 +30,10 @@ struct Limit {
 }
 
 impl Limit {
-    const fn error(self) -> CommandError {
-        CommandError::TimedOut { whose: self.whose, limit: self.whole }
+    const fn error(self) -> ScriptError {
+        // The rest of the eval's time is no part of the message, so that equal evals have equal
+        // ones.
+        ScriptError::TimedOut { whose: Some(self.whose), limit: self.whole }
     }
 }
 
@@ -66,7 +69,7 @@ impl Run<'_> {
         let ran = self.run_command(stage, command).await;
         // Otherwise it may be running still, as long as there is its environment.
         let is_over = |command: &CommandRecord| command.exit_code.is_some() || command.timed_out;
-        if !self.tainted && self.commands[before..].iter().all(is_over) {
+        if !self.place.tainted && self.commands[before..].iter().all(is_over) {
             self.ctx.tickets.end(stage);
         }
         ran
@@ -102,11 +105,13 @@ impl Run<'_> {
         }
         let bytes = command.script.clone().into();
         uploads.push(Upload::File { path: script.clone(), bytes, executable: true });
-        let placing = tokio::time::timeout(COPY_LIMIT, self.up().copy_to(uploads)).await;
-        let late = || Failure::new(FailureKind::TimedOut, "placing a command took too long");
-        let placed = placing.unwrap_or_else(|_| Err(late()));
+        let placing = self.up().copy_to(uploads);
+        let placed = within(COPY_LIMIT, "placing a command", placing).await;
         let redactor = self.variables.redactor.clone();
-        placed.map_err(|error| CommandError::Exec(error).into_error(stage, &redactor))?;
+        placed.map_err(|failure| {
+            let error = ScriptError::Place { what: "the command", failure };
+            failure::command(error, stage, &redactor)
+        })?;
         let limit = self.limit(command);
         let capture = self.capture(stage);
         let arguments = variables::arguments(&self.ctx.eval, stage);
@@ -127,26 +132,26 @@ impl Run<'_> {
         let ended_at = Timestamp::now();
         self.commands.push(CommandRecord { stage, started_at, ended_at, exit_code, timed_out });
         if let Some(left) = ran.left {
-            self.tainted = true;
-            self.later.push(failure::processes_left(&left, self.timing.phase(), &redactor));
+            self.place.tainted = true;
+            self.later.push(errors::processes_left(&left, self.timing.phase(), &redactor));
         }
         self.cost(stage, &ran.end).await;
         let error = match ran.end {
             End::Exited(exit) if exit.code == 0 => return Ok(()),
-            End::Exited(exit) => CommandError::Exit {
+            End::Exited(exit) => ScriptError::Exit {
                 code: exit.code,
                 oom_killed: exit.code == 137 && self.up().oom_killed().await,
                 last_words: executor::last_words(&capture),
             },
             End::TimedOut => limit.error(),
-            End::Failed(failure) => CommandError::Exec(failure),
+            End::Failed(failure) => ScriptError::Exec(failure),
         };
-        Err(error.into_error(stage, &redactor).into())
+        Err(failure::command(error, stage, &redactor).into())
     }
 
     /// Adds what a command reports that it cost, however it ended.
     async fn cost(&mut self, stage: EvalStage, end: &End) {
-        if self.tainted || matches!(end, End::Failed(_)) {
+        if self.place.tainted || matches!(end, End::Failed(_)) {
             return;
         }
         match cost::reported(self.up()).await {
@@ -154,7 +159,7 @@ impl Run<'_> {
             Ok(Some(cost)) => self.reported = Some(self.reported.unwrap_or(0.0) + cost),
             Err(why) => {
                 let why = format!("what {} reports that it cost: {why}", stage.as_str());
-                self.later.push(failure::not_collected(&why, &self.variables.redactor));
+                self.later.push(errors::not_collected(&why, &self.variables.redactor));
             }
         }
     }
@@ -188,15 +193,14 @@ impl Run<'_> {
         self.go_on()?;
         let redactor = self.variables.redactor.clone();
         if let Some(left) = executor::kill(self.up()).await {
-            self.tainted = true;
-            let error = CommandError::Left(left);
-            return Err(error.into_error(EvalStage::Implement, &redactor).into());
+            self.place.tainted = true;
+            let error = ScriptError::Left(left);
+            return Err(failure::command(error, EvalStage::Implement, &redactor).into());
         }
-        let reading = tokio::time::timeout(COPY_LIMIT, self.up().copy_from(REPOSITORY)).await;
-        let late = || Failure::new(FailureKind::TimedOut, "reading the checkout took too long");
-        let stream = reading.unwrap_or_else(|_| Err(late()));
-        let stream = stream.map_err(|error| {
-            CommandError::Exec(error).into_error(EvalStage::Implement, &redactor)
+        let reading = self.up().copy_from(REPOSITORY);
+        let stream = within(COPY_LIMIT, "reading the checkout", reading).await;
+        let stream = stream.map_err(|failure| {
+            failure::command(ScriptError::Exec(failure), EvalStage::Implement, &redactor)
         })?;
         let Some(stream) = stream else {
             return Err(failure::no_checkout().into());

@@ -10,9 +10,10 @@ use rollout_protocol::spec::eval::Bundle;
 use rollout_protocol::version::RUN_FORMAT;
 use serde::{Deserialize, Serialize};
 
+use super::EvalContext;
 use super::collect::Taken;
 use super::run::Run;
-use super::{EvalContext, failure};
+use crate::executor::{BUILD_LOG, errors};
 use crate::store::{BlobStore, Content, StoreError};
 
 /// A record whose files are not stored yet.
@@ -162,7 +163,7 @@ pub(super) fn draft(mut run: Run<'_>) -> EvalDraft {
     if run.end == EvalEnd::Failed && run.first.is_none() {
         let (phase, redactor) = (run.timing.phase(), &run.variables.redactor);
         let why = "it ended without results and without an error";
-        run.first = Some(failure::panicked(why, phase, redactor));
+        run.first = Some(errors::panicked(why, phase, redactor));
     }
     let record = EvalRecord {
         format: RUN_FORMAT,
@@ -210,10 +211,14 @@ fn files(run: &mut Run<'_>) -> Vec<EvalFile> {
             }
             Err(error) => {
                 let why = format!("output of {stage} is lost: {error}");
-                run.later.push(failure::not_collected(&why, &run.variables.redactor));
+                run.later.push(errors::not_collected(&why, &run.variables.redactor));
             }
         }
     }
+    files.extend(run.build.kept().map(|(file, total_bytes)| {
+        let role = EvalRole::Output { path: BUILD_LOG.to_owned(), total_bytes, truncated: false };
+        EvalFile { file, media_type: MediaType::Text, role }
+    }));
     let archive = |taken: Taken, role: fn(Counts) -> EvalRole| {
         let Taken { file, entries, skipped, truncated } = taken;
         let role = role(Counts { entries, skipped, truncated });

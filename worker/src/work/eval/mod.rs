@@ -32,7 +32,6 @@ mod disk;
 mod draft;
 mod failure;
 mod mirror;
-mod place;
 mod run;
 mod site;
 mod slots;
@@ -63,7 +62,6 @@ pub use self::checkout::Checkout;
 pub use self::collect::{Reading, Taken, read_directory};
 pub use self::draft::{Counts, EvalDraft, EvalFile, EvalRole};
 pub use self::mirror::{Mirror, Mirrors};
-pub use self::place::{NotThere, Place, Removed, prepare};
 pub use self::run::run;
 pub use self::slots::{Slot, Slots};
 

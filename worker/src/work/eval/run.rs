@@ -16,13 +16,15 @@ use super::candidate::Candidate;
 use super::collect::Collected;
 use super::draft::{self, EvalDraft};
 use super::failure;
-use super::place::Place;
 use super::site::At;
 use super::slots::Slot;
 use super::variables::Variables;
 use super::{EvalContext, Repositories};
 use crate::environment::{Environment, Provider};
-use crate::executor::{Capture, Park, Timing, TrialServices, Waited, Waiter, killed};
+use crate::executor::{
+    BuildLog, Capture, ManagedEnvironment, Park, Timing, TrialServices, Waited, Waiter, errors,
+    killed,
+};
 use crate::shortage::Shortage;
 use crate::supervise::panic_message;
 
@@ -82,7 +84,7 @@ async fn attempt(
     let killed = run.course().await;
     let mut waited = Waited::TooLong;
     if let Some(error) = run.first.clone().filter(|_| !killed)
-        && let Some(on) = park.cause(&error, run.environment.is_some()).await
+        && let Some(on) = park.cause(&error, run.had_environment()).await
     {
         waited = park.wait(on, !run.place.is_empty()).await;
         match waited {
@@ -140,7 +142,9 @@ pub(super) struct Run<'a> {
     /// What commands reported that they cost, together.
     pub(super) reported: Option<f64>,
     pub(super) slot: Option<Slot>,
-    pub(super) place: Place,
+    pub(super) place: ManagedEnvironment,
+    /// The log of an image build.
+    pub(super) build: BuildLog,
     /// Whose place it is.
     pub(super) at: At,
     /// What environments before the present one cost.
@@ -151,8 +155,6 @@ pub(super) struct Run<'a> {
     pub(super) began: Instant,
     /// When all commands must have ended.
     pub(super) deadline: Option<Instant>,
-    /// Processes may still be alive: nothing more runs, nothing is read.
-    pub(super) tainted: bool,
     /// The sweep ended well.
     pub(super) swept: bool,
 }
@@ -179,14 +181,14 @@ impl<'a> Run<'a> {
             collected: Collected::default(),
             reported: None,
             slot: None,
-            place: Place::default(),
+            place: ManagedEnvironment::default(),
+            build: BuildLog::new(&ctx.scratch),
             at: At::Shared,
             spent: 0.0,
             environment: None,
             sweep_environment: None,
             began: Instant::now(),
             deadline: None,
-            tainted: false,
             swept: false,
         }
     }
@@ -220,7 +222,7 @@ impl<'a> Run<'a> {
             Some(Ok(Err(Halt::Failed(error)))) => self.fail(error.in_phase(phase)),
             Some(Err(panic)) => {
                 let message = panic_message(panic.as_ref());
-                self.fail(failure::panicked(&message, phase, &self.variables.redactor));
+                self.fail(errors::panicked(&message, phase, &self.variables.redactor));
             }
         }
         ended_is_kill(&self.ctx.stop)
@@ -237,7 +239,7 @@ impl<'a> Run<'a> {
         match ended {
             Some(Err(panic)) => {
                 let (message, phase) = (panic_message(panic.as_ref()), self.timing.phase());
-                self.fail(failure::panicked(&message, phase, &self.variables.redactor));
+                self.fail(errors::panicked(&message, phase, &self.variables.redactor));
             }
             None if self.end == EvalEnd::Failed && self.first.is_none() => {
                 self.end = EvalEnd::Stopped;
@@ -252,8 +254,13 @@ impl<'a> Run<'a> {
         if self.ctx.stop.borrow().is_some() { Err(Halt::Drained) } else { Ok(()) }
     }
 
+    /// Whether there was an environment at any time.
+    fn had_environment(&self) -> bool {
+        self.at != At::Shared || self.place.was_created()
+    }
+
     pub(super) fn up(&self) -> &dyn Environment {
-        self.place.up().expect("setup ended well")
+        self.place.present()
     }
 
     /// Gives the checkout's place back.
@@ -302,11 +309,10 @@ impl<'a> Run<'a> {
         }
         self.enter(Phase::Teardown);
         let removed = self.place.remove().await;
-        if let Some(why) = removed.not_there {
-            self.later.push(failure::not_there(why, &self.variables.redactor));
-        }
+        let redactor = &self.variables.redactor;
+        self.later.extend(removed.not_created.map(|why| why.into_error(redactor)));
         if let Some(failure) = removed.failure {
-            self.fail(failure::teardown(&failure, &self.variables.redactor));
+            self.fail(errors::teardown(&failure, &self.variables.redactor));
         }
         self.timing.leave();
     }

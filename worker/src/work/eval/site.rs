@@ -5,20 +5,19 @@ use std::sync::Arc;
 
 use rollout_protocol::error::TrialError;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::EnvironmentRecord;
-use rollout_protocol::spec::environment::{EnvironmentSpec, ProviderKind};
+use rollout_protocol::spec::environment::EnvironmentSpec;
 use rollout_protocol::spec::eval::EvalSpec;
 use rollout_protocol::spec::task::TaskEnvironment;
-use rollout_protocol::spec::timeout::seconds;
 use tokio::time::Instant;
 
 use super::checkout::Checkout;
-use super::place::Place;
 use super::run::{Halt, Run};
 use super::variables::{self, LOGS, REPOSITORY};
-use super::{EvalFilesError, Mirror, failure, place};
-use crate::environment::{CreateRequest, ImageRequest, ImageSource, Provider, Purpose, Upload};
-use crate::executor::TaskPart;
+use super::{EvalFilesError, Mirror, failure};
+use crate::environment::{CreateRequest, Provider, Purpose, Upload};
+use crate::executor::errors::SetupError;
+use crate::executor::{ManagedEnvironment, TaskPart, WantedImage};
+use crate::secrets::Redactor;
 
 /// Largest idea.
 const IDEA_BYTES: u64 = rollout_protocol::limits::INSTRUCTION_BYTES;
@@ -61,18 +60,21 @@ impl<'a> Run<'a> {
     pub(super) async fn setup(&mut self) -> Result<Checkout, Halt> {
         let (ctx, repositories): (&'a _, &'a _) = (self.ctx, self.repositories);
         let expanded = variables::expand(&self.services.variables, ctx);
-        self.variables = expanded.map_err(|unset| failure::unset(&unset))?;
+        self.variables =
+            expanded.map_err(|unset| SetupError::Unset(unset).into_error(&Redactor::default()))?;
         let eval = &ctx.eval;
         failure::supported(eval)?;
         let (shared, apart) = (Site::shared(eval), Site::apart(eval));
         // Nothing is begun that cannot be brought to its end here.
         apart.map(|site| self.provider(site)).transpose()?;
         let provider = self.provider(shared)?;
-        ctx.create_scratch().await.map_err(|error| failure::disk(&error))?;
+        let scratch = ctx.create_scratch().await.map_err(SetupError::Disk);
+        scratch.map_err(|error| error.into_error(&self.variables.redactor))?;
         let mirror = repositories.mirrors.get(&eval.repository).await;
         let mirror = mirror.map_err(|error| failure::files(&error, &self.variables.redactor))?;
         let (checkout, uploads) = self.checkout(&mirror, eval.repository.commit()).await?;
-        self.environment = Some(self.make(shared, provider, uploads).await?);
+        self.make(shared, provider, uploads).await?;
+        self.environment.clone_from(&self.place.record);
         Ok(checkout)
     }
 
@@ -93,7 +95,8 @@ impl<'a> Run<'a> {
         let commit = candidate.commit.clone();
         let (_checkout, uploads) = self.checkout(&mirror, &commit).await?;
         let provider = self.provider(site)?;
-        self.sweep_environment = Some(self.make(site, provider, uploads).await?);
+        self.make(site, provider, uploads).await?;
+        self.sweep_environment.clone_from(&self.place.record);
         self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(began.elapsed()));
         Ok(())
     }
@@ -110,7 +113,7 @@ impl<'a> Run<'a> {
             return Err(failure::in_the_way(&failure, &self.variables.redactor));
         }
         self.spent += self.cost_of_place();
-        (self.place, self.at) = (Place::default(), At::Apart);
+        (self.place, self.at) = (ManagedEnvironment::default(), At::Apart);
         Ok(())
     }
 
@@ -121,15 +124,12 @@ impl<'a> Run<'a> {
             At::Shared | At::Leaving => Site::shared(eval),
             At::Apart => Site::apart(eval).expect("only such evals come here"),
         };
-        let lived = self.place.created().map(|created| created.elapsed().as_secs_f64());
-        let cost = |seconds| site.settings.rates.cost(&site.environment.resources, seconds);
-        lived.map_or(0.0, cost)
+        self.place.cost(&site.settings.rates)
     }
 
     fn provider(&self, site: Site<'_>) -> Result<Arc<dyn Provider>, TrialError> {
-        let kind: ProviderKind = site.settings.provider.kind();
-        let provider = self.services.providers.get(&kind);
-        provider.cloned().ok_or_else(|| failure::no_provider(kind))
+        let provider = self.services.provider(site.settings.provider.kind(), self.ctx.labels.run);
+        provider.map_err(|error| error.into_error(&self.variables.redactor))
     }
 
     async fn checkout(
@@ -147,69 +147,33 @@ impl<'a> Run<'a> {
         work.await.map_err(|error| failure::files(&error, &self.variables.redactor))
     }
 
-    /// Where the image comes from; the part must live as long as the source is used.
-    async fn source(&self, site: Site<'_>) -> Result<(ImageSource, Option<TaskPart>), TrialError> {
-        let files = &self.services.files;
-        let sandbox = site.settings.provider.kind() == ProviderKind::Process;
-        let context = site.environment.context.as_ref();
-        let build = site.settings.force_build || (sandbox && context.is_some());
-        if let Some(image) = site.environment.docker_image.as_ref().filter(|_| !build) {
-            return Ok((ImageSource::Named(image.clone()), None));
-        }
-        let (digest, part) = match context {
-            Some(blob) => (blob.digest, files.directory("the build context", blob).await),
-            None => (rollout_protocol::digest::Digest::of(b""), files.empty_directory().await),
-        };
-        let part = part.map_err(|error| failure::task_files(&error))?;
-        Ok((ImageSource::Context { digest, dir: part.path().to_owned() }, Some(part)))
-    }
-
-    /// Makes an environment with a checkout.
+    /// Makes an environment with the files of a checkout in it.
     async fn make(
         &mut self,
         site: Site<'_>,
         provider: Arc<dyn Provider>,
         checkout: Vec<Upload>,
-    ) -> Result<EnvironmentRecord, TrialError> {
-        let (source, _part) = self.source(site).await?;
-        let request = self.request(site, provider.as_ref(), source, checkout).await?;
-        let (image, kind) = (request.image.clone(), provider.kind());
+    ) -> Result<(), TrialError> {
+        let asked = self.request(site, provider.as_ref(), checkout).await;
+        // The part must live as long as the source of the image is used.
+        let (request, _part) = asked.map_err(|error| error.into_error(&self.variables.redactor))?;
         let created = self.place.create(provider, request).await;
-        created.map_err(|why| failure::not_there(why, &self.variables.redactor))?;
-        let environment = self.up();
-        Ok(EnvironmentRecord {
-            provider: kind.to_string(),
-            id: environment.id().to_owned(),
-            image: image.reference,
-            image_made: image.made,
-            image_build: image.build,
-            limits: environment.limits(),
-            preserved: None,
-        })
+        created.map_err(|why| why.into_error(&self.variables.redactor))
     }
 
     async fn request(
-        &self,
+        &mut self,
         site: Site<'_>,
         provider: &dyn Provider,
-        source: ImageSource,
         checkout: Vec<Upload>,
-    ) -> Result<CreateRequest, TrialError> {
+    ) -> Result<(CreateRequest, Option<TaskPart>), SetupError> {
         let (ctx, environment, settings) = (self.ctx, site.environment, site.settings);
-        let asked = ImageRequest {
-            source: source.clone(),
-            force_build: settings.force_build,
-            timeout: seconds(environment.build_sec),
-            log: None,
-            settings: settings.provider.clone(),
-            labels: ctx.labels.clone(),
-        };
-        let run = ctx.labels.run;
-        provider.keep_bases(run, self.services.files.base_digests(run));
-        let image = place::prepare(provider, asked).await;
-        let image = image.map_err(|error| failure::image(&error, &self.variables.redactor))?;
-        let idea = self.services.files.bytes("the idea", &ctx.eval.idea, IDEA_BYTES).await;
-        let bytes = idea.map_err(|error| failure::task_files(&error))?;
+        let files = &self.services.files;
+        let wanted = WantedImage { environment, settings };
+        let (source, part) = wanted.source(files).await?;
+        let image = wanted.prepare(provider, &source, &ctx.labels, &mut self.build).await?;
+        let idea = files.bytes("the idea", &ctx.eval.idea, IDEA_BYTES).await;
+        let bytes = idea.map_err(SetupError::Files)?;
         let mut uploads = vec![Upload::Dir { path: LOGS.to_owned() }];
         uploads.extend(checkout);
         let path = variables::IDEA.to_owned();
@@ -218,7 +182,7 @@ impl<'a> Run<'a> {
             At::Shared | At::Leaving => &self.variables.environment,
             At::Apart => &self.variables.sweep_environment,
         };
-        Ok(CreateRequest {
+        let request = CreateRequest {
             image,
             source,
             resources: environment.resources,
@@ -230,6 +194,7 @@ impl<'a> Run<'a> {
             settings: settings.provider.clone(),
             labels: ctx.labels.clone(),
             purpose: site.purpose,
-        })
+        };
+        Ok((request, part))
     }
 }

@@ -9,11 +9,11 @@ use rollout_protocol::spec::task::{StepSpec, TaskEnvironment};
 
 use super::artifacts::Taken;
 use super::course::Halt;
-use super::failure::{self, ScriptError, SetupError, Stage};
 use super::run::Run;
 use super::score::Score;
 use super::{health, setup, variables, verify};
 use crate::environment::{CreateRequest, Provider, Purpose};
+use crate::executor::errors::{self, ScriptError, SetupError, Stage};
 
 impl Run<'_> {
     /// Verifies a step in an environment that is made for it.
@@ -46,11 +46,11 @@ impl Run<'_> {
         let (provider, request) = ready.map_err(|error| self.not_set_up(error))?;
         self.may_start().await?;
         let site = self.apart.insert(Box::default());
-        let created = site.create(provider, request, &self.redactor).await;
-        created.map_err(|error| error.in_phase(Phase::Verification))?;
+        let created = site.create(provider, request).await;
+        created.map_err(|why| why.into_error(&self.redactor).in_phase(Phase::Verification))?;
         if let Some(check) = &own.healthcheck {
             let capture = || self.outputs.aside(&self.redactor);
-            let ready = health::ready(site.up(), check, capture).await;
+            let ready = health::ready(site.present(), check, capture).await;
             ready.map_err(|error| self.not_set_up(error))?;
         }
         Ok(())
@@ -63,12 +63,7 @@ impl Run<'_> {
     ) -> Result<(Arc<dyn Provider>, CreateRequest), SetupError> {
         let (ctx, services) = (self.ctx, self.services);
         let provider = setup::provider(ctx, services)?;
-        let (source, part) = setup::source(own, &ctx.settings, &services.files).await?;
-        self.parts.extend(part);
-        self.outputs.building = true;
-        let log = self.outputs.build_log();
-        let image = setup::image(ctx, own, provider.as_ref(), &source, log).await?;
-        self.outputs.building = false;
+        let (source, image) = self.image(own, provider.as_ref()).await?;
         let mut uploads = setup::directories(ctx);
         setup::instruction(ctx, &services.files, step, &mut uploads).await?;
         let (purpose, image) = (Purpose::Verifier, (source, image));
@@ -86,7 +81,7 @@ impl Run<'_> {
         let capture = self.capture(Stage::Verify, step);
         let env = variables::verifier(self.ctx, &self.services.variables, step);
         let site = self.apart.as_deref().expect("it was created");
-        let (place, files) = ((site.up(), step), &self.services.files);
+        let (place, files) = ((site.present(), step), &self.services.files);
         let ended = verify::verify(self.ctx, files, place, taken.uploads, env, capture).await;
         self.test_exit = self.judge(Stage::Verify, ended)?.code;
         Ok(())
@@ -103,10 +98,10 @@ impl Run<'_> {
     /// Removes the verifier's environment and notes what it was and cost.
     pub(super) async fn retire(&mut self) {
         let Some(site) = self.apart.as_deref_mut() else { return };
-        let (torn, late) = site.teardown(false, &self.redactor).await;
-        self.later.extend(late);
-        if let Some(failure) = torn.failure {
-            self.later.push(failure::teardown(&failure, &self.redactor));
+        let removed = site.remove().await;
+        self.later.extend(removed.not_created.map(|why| why.into_error(&self.redactor)));
+        if let Some(failure) = removed.failure {
+            self.later.push(errors::teardown(&failure, &self.redactor));
         }
         self.spent += self.cost_of(self.apart.as_deref());
         self.apart_record = self.apart.take().and_then(|site| site.record);

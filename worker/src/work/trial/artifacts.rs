@@ -9,6 +9,7 @@ use rollout_protocol::spec::task::{Artifact, TaskFormat};
 use super::{CapturedFile, FileRole, TrialContext};
 use crate::archive::{self, Cut, Exclude, Kind, Limits, Report, Root, Sanitize};
 use crate::environment::{ByteStream, Environment, Upload};
+use crate::executor::errors::Lack;
 use crate::executor::{COPY_LIMIT, within};
 use crate::fs_remove;
 use crate::secrets::Redactor;
@@ -37,15 +38,6 @@ pub(super) struct Taken {
     pub(super) uploads: Vec<Upload>,
     /// Why some of it is missing or not whole.
     pub(super) lack: Option<Lack>,
-}
-
-/// Why an artifact is missing or not whole although it was there.
-#[derive(Debug)]
-pub(super) enum Lack {
-    /// There is more than may be kept.
-    TooLarge(String),
-    /// It could not be read.
-    Unread(String),
 }
 
 /// Whether a step has anything to be kept.

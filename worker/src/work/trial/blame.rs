@@ -41,7 +41,7 @@ impl Run<'_> {
     /// How one of the environments exceeds its own limit.
     async fn over_storage(&self) -> Option<String> {
         for site in [Some(&self.main), self.apart.as_deref()].into_iter().flatten() {
-            if let Some(environment) = site.environment()
+            if let Some(environment) = site.up()
                 && let Err(excess) = environment.check_storage().await
             {
                 return Some(excess.message);

@@ -6,17 +6,16 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use rollout_protocol::error::{ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::spec::task::{AfterAgentError, StepSpec};
+use rollout_protocol::spec::task::{AfterAgentError, StepSpec, TaskEnvironment};
 use rollout_protocol::spec::timeout::seconds;
 
 use super::execute::{self, Script, Unwell};
-use super::failure::{self, ScriptError, SetupError, Stage};
 use super::run::Run;
-use super::site::Site;
 use super::{health, setup, variables};
 use crate::agents::{self, Plan};
-use crate::environment::{CreateRequest, Exit, Provider, Purpose};
-use crate::executor::{Capture, Normal, killed};
+use crate::environment::{CreateRequest, Exit, Image, ImageSource, Provider, Purpose};
+use crate::executor::errors::{self, ScriptError, SetupError, Stage};
+use crate::executor::{Capture, ManagedEnvironment, Normal, WantedImage, killed};
 use crate::supervise::panic_message;
 
 /// How far the phases up to verification came.
@@ -69,7 +68,7 @@ impl Run<'_> {
     }
 
     pub(super) fn panicked(&mut self, message: &str) {
-        let error = failure::panicked(message, self.timing.phase(), &self.redactor);
+        let error = errors::panicked(message, self.timing.phase(), &self.redactor);
         self.fail(error);
     }
 
@@ -117,11 +116,12 @@ impl Run<'_> {
         let ready = self.ready(plan).await;
         let (provider, request) = ready.map_err(|error| error.into_error(&self.redactor))?;
         self.may_start().await?;
-        self.main.create(provider, request, &self.redactor).await?;
+        let created = self.main.create(provider, request).await;
+        created.map_err(|why| why.into_error(&self.redactor))?;
         self.ctx.phases.parked(None);
         if let Some(check) = &self.ctx.task.environment.healthcheck {
             let capture = || self.outputs.aside(&self.redactor);
-            let ready = Box::pin(health::ready(self.main.up(), check, capture)).await;
+            let ready = Box::pin(health::ready(self.main.present(), check, capture)).await;
             ready.map_err(|error| error.into_error(&self.redactor))?;
         }
         Ok(())
@@ -137,17 +137,26 @@ impl Run<'_> {
         if !provider.is_in_memory() {
             ctx.create_scratch().await.map_err(SetupError::Disk)?;
         }
-        let (source, part) = setup::source(task, &ctx.settings, &services.files).await?;
-        self.parts.extend(part);
-        self.outputs.building = true;
-        let log = self.outputs.build_log();
-        let image = setup::image(ctx, task, provider.as_ref(), &source, log).await?;
-        self.outputs.building = false;
+        let (source, image) = self.image(task, provider.as_ref()).await?;
         let uploads = setup::uploads(ctx, services, plan, &mut self.parts).await?;
         self.fetch_tests().await?;
         let (purpose, image) = (Purpose::Agent, (source, image));
         let request = setup::request(ctx, services, task, purpose, image, uploads, &mut self.parts);
         Ok((provider, request.await?))
+    }
+
+    /// Makes the image of an environment present.
+    pub(super) async fn image(
+        &mut self,
+        environment: &TaskEnvironment,
+        provider: &dyn Provider,
+    ) -> Result<(ImageSource, Image), SetupError> {
+        let wanted = WantedImage { environment, settings: &self.ctx.settings.environment };
+        let (source, part) = wanted.source(&self.services.files).await?;
+        self.parts.extend(part);
+        let log = &mut self.outputs.build;
+        let image = wanted.prepare(provider, &source, &self.ctx.labels, log).await?;
+        Ok((source, image))
     }
 
     /// Fetches the tests before the agent begins: a store that is away later costs no agent's work.
@@ -193,13 +202,13 @@ impl Run<'_> {
     async fn script(&mut self, stage: Stage, script: Option<Script>) -> Result<(), Halt> {
         let Some(script) = script else { return Ok(()) };
         let capture = self.outputs.capture(stage, None, &self.redactor);
-        let ended = execute::agent_script(self.main.up(), script, capture).await;
+        let ended = execute::agent_script(self.main.present(), script, capture).await;
         self.judge(stage, ended)?;
         Ok(())
     }
 
     /// The environment in which scripts run at present.
-    pub(super) fn site(&mut self) -> &mut Site {
+    pub(super) fn site(&mut self) -> &mut ManagedEnvironment {
         self.apart.as_deref_mut().unwrap_or(&mut self.main)
     }
 
@@ -218,7 +227,7 @@ impl Run<'_> {
         self.site().tainted |= tainted;
         if let Some(failure) = left {
             let phase = self.timing.phase();
-            self.later.push(failure::processes_left(&failure, phase, &self.redactor));
+            self.later.push(errors::processes_left(&failure, phase, &self.redactor));
         }
         Err(error.into_error(stage, &self.redactor))
     }

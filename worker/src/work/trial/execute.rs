@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::failure::ScriptError;
 use super::variables::Variables;
 use crate::environment::{Command, Environment, Exit, Failure};
+use crate::executor::errors::ScriptError;
 use crate::executor::{self, Capture, End, Normal};
 
 /// A script and how it runs.
@@ -71,7 +71,7 @@ pub(super) async fn script(
             oom_killed: exit.code == 137 && environment.oom_killed().await,
             last_words: executor::last_words(&capture),
         },
-        End::TimedOut => ScriptError::TimedOut { limit },
+        End::TimedOut => ScriptError::TimedOut { limit, whose: None },
         End::Failed(failure) => ScriptError::Exec(failure),
     };
     Err(Unwell { error, left: ran.left })

@@ -8,9 +8,9 @@ use rollout_protocol::spec::task::Healthcheck;
 use rollout_protocol::spec::timeout::seconds;
 use tokio::time::Instant;
 
-use super::failure::SetupError;
 use crate::agents::shell;
 use crate::environment::{Command, Environment, FailureKind};
+use crate::executor::errors::SetupError;
 use crate::executor::{self, Capture, End, Normal, last_words};
 
 /// Runs the check until it ends with code 0. Its failures count once its start period is over; so

@@ -9,7 +9,7 @@ use rollout_protocol::spec::timeout::seconds;
 use super::artifacts::Taken;
 use super::course::Halt;
 use super::execute::{self, Script};
-use super::failure::{self, ScriptError, SetupError, Stage};
+use super::failure;
 use super::outputs::prefix;
 use super::run::Run;
 use super::variables::Variables;
@@ -17,6 +17,7 @@ use super::{health, setup};
 use crate::agents::{self, bash, shell};
 use crate::archive::{self, Limits};
 use crate::environment::{Command, Upload};
+use crate::executor::errors::{ScriptError, SetupError, Stage};
 use crate::executor::{self, COPY_LIMIT, End, FilesError, Normal, TaskPart, within};
 use crate::verifier::{TESTS_DIR, fresh_logs};
 
@@ -36,7 +37,7 @@ impl Run<'_> {
         }
         if let Some(check) = &step.healthcheck {
             let capture = || self.outputs.aside(&self.redactor);
-            let ready = health::ready(self.main.up(), check, capture).await;
+            let ready = health::ready(self.main.present(), check, capture).await;
             ready.map_err(|error| error.into_error(&self.redactor))?;
         }
         Ok(())
@@ -58,12 +59,12 @@ impl Run<'_> {
         if let Some(blob) = &step.files.workdir {
             let part = files.archive("the step's files", blob).await.map_err(SetupError::Files)?;
             has_setup = holds_setup(&part).await?;
-            let path = self.main.up().workdir().to_owned();
+            let path = self.main.present().workdir().to_owned();
             uploads.push(Upload::Merge { path, tar: part.path().to_owned() });
             parts.push(part);
         }
         if !uploads.is_empty() {
-            let placing = self.main.up().copy_to(uploads);
+            let placing = self.main.present().copy_to(uploads);
             let placed = within(COPY_LIMIT, "placing the step's files", placing).await;
             placed.map_err(SetupError::Place)?;
         }
@@ -82,14 +83,14 @@ impl Run<'_> {
             normal,
             spares: false,
         };
-        let path = format!("{}/{SETUP}", self.main.up().workdir().trim_end_matches('/'));
+        let path = format!("{}/{SETUP}", self.main.present().workdir().trim_end_matches('/'));
         let capture = self.capture(Stage::Prepare, step);
         let running = script(bash(path), Normal::Zero);
-        let ended = execute::script(self.main.up(), running, capture).await;
+        let ended = execute::script(self.main.present(), running, capture).await;
         self.judge(Stage::Prepare, ended)?;
         let capture = self.outputs.aside(&self.redactor);
         let removing = script(shell(format!("rm -f {SETUP}")), Normal::Zero);
-        let ended = execute::script(self.main.up(), removing, capture).await;
+        let ended = execute::script(self.main.present(), removing, capture).await;
         self.judge(Stage::Prepare, ended).map(drop)
     }
 
@@ -102,11 +103,11 @@ impl Run<'_> {
         }
         if last
             && step.verifier.environment.is_some()
-            && let Some(left) = executor::kill(self.main.up()).await
+            && let Some(left) = executor::kill(self.main.present()).await
         {
             return Err(self.left(left));
         }
-        let (environment, prefix) = (self.main.up(), prefix(step.name.as_deref()));
+        let (environment, prefix) = (self.main.present(), prefix(step.name.as_deref()));
         let to = (self.outputs.scratch(), prefix.as_str());
         let (artifacts, wanted) = (&mut self.artifacts, &step.artifacts);
         Ok(artifacts.take(self.ctx, environment, wanted, to, &self.redactor).await)
@@ -122,7 +123,7 @@ impl Run<'_> {
     /// that takes too long ends the trial without a reward.
     async fn hook(&mut self, hook: &CollectHook) -> Result<(), TrialError> {
         let (capture, limit) = (self.outputs.aside(&self.redactor), seconds(hook.timeout_sec));
-        let environment = self.main.up();
+        let environment = self.main.present();
         let (place, argv) = match &hook.service {
             None => (Some(environment), shell(hook.command.clone())),
             // A service's image need not have `bash`.

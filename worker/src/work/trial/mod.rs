@@ -2,8 +2,7 @@
 //!
 //! [`run`] drives the phases: setup, install, execute, verify, collect, teardown; a task with steps
 //! executes and verifies each of them. Each phase takes its inputs and gives its outcome or its own
-//! kind of error; `failure` turns those into errors of the record, one table per phase. A `site` is
-//! one environment: the agent's, or one of the verifier's own.
+//! kind of error, which the table of the executor turns into errors of the record.
 
 mod apart;
 mod artifacts;
@@ -21,7 +20,6 @@ mod rewards;
 mod run;
 mod score;
 mod setup;
-mod site;
 mod step;
 mod variables;
 mod verify;
@@ -50,7 +48,6 @@ use crate::executor::{PhaseSink, Slot};
 use crate::rate_limit::Pacing;
 use crate::spool;
 
-pub(crate) use self::failure::{ending, shortage_code};
 pub use self::run::run;
 
 /// What one execution needs to know.

@@ -7,14 +7,11 @@ use std::sync::Arc;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::limits;
 
-use super::failure::Stage;
 use super::{CapturedFile, FileRole};
-use crate::executor::{self, Capture, Captured};
+use crate::executor::errors::Stage;
+use crate::executor::{self, BUILD_LOG, BuildLog, Capture, Captured};
 use crate::secrets::Redactor;
 use crate::shortage::Shortage;
-
-/// Where the log of a failed image build goes, below the trial's directory.
-const BUILD_LOG: &str = "setup/build.log";
 
 /// Where the files of a step go, below the trial's directory: to a directory of its own, with a
 /// slash at the end, when it has a name.
@@ -29,8 +26,8 @@ pub(super) struct Outputs {
     /// With the directory that each goes to.
     captures: Vec<(Stage, Cow<'static, str>, Arc<Capture>)>,
     finished: Vec<(Stage, Cow<'static, str>, [Captured; 2])>,
-    /// An image is being made: if that is the end, the provider may have left a log.
-    pub(super) building: bool,
+    /// The log of an image build.
+    pub(super) build: BuildLog,
 }
 
 /// Everything that was captured.
@@ -45,15 +42,12 @@ pub(super) struct Kept {
 
 impl Outputs {
     pub(super) fn new(scratch: PathBuf) -> Self {
-        Self { scratch, captures: Vec::new(), finished: Vec::new(), building: false }
+        let build = BuildLog::new(&scratch);
+        Self { scratch, captures: Vec::new(), finished: Vec::new(), build }
     }
 
     pub(super) fn scratch(&self) -> &Path {
         &self.scratch
-    }
-
-    pub(super) fn build_log(&self) -> PathBuf {
-        self.scratch.join(BUILD_LOG)
     }
 
     /// Begins to capture a stage's script, of a step that may have a name.
@@ -109,15 +103,10 @@ impl Outputs {
                 ));
             }
         }
-        kept.files.extend(self.built());
+        let built = self.build.kept();
+        kept.files
+            .extend(built.map(|(file, bytes)| text(file, BUILD_LOG.to_owned(), bytes, false)));
         kept
-    }
-
-    /// The build log, when a provider wrote one.
-    fn built(&self) -> Option<CapturedFile> {
-        let file = self.building.then(|| self.build_log())?;
-        let found = std::fs::symlink_metadata(&file).ok()?;
-        found.is_file().then(|| text(file, BUILD_LOG.to_owned(), found.len(), false))
     }
 }
 

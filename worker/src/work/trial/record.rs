@@ -5,11 +5,12 @@ use rollout_protocol::record::{Outcome, Rewards, TrialRecord, Verdict};
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::version::RUN_FORMAT;
 
+use super::Draft;
 use super::collect::Logs;
 use super::run::{Run, is_of_trial};
 use super::score::Score;
 use super::step::StepRun;
-use super::{Draft, failure};
+use crate::executor::errors;
 
 /// What ended an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +45,7 @@ impl Run<'_> {
     pub(super) fn draft(mut self, ended: Ended) -> Draft {
         let kept = self.outputs.finish();
         for (why, shortage) in kept.failures {
-            self.later.push(failure::output_lost(&why, shortage, &self.redactor));
+            self.later.push(errors::output_lost(&why, shortage, &self.redactor));
         }
         let (durations, timestamps) = self.timing.finish();
         let sites = [Some(&self.main), self.apart.as_deref()];
@@ -61,7 +62,7 @@ impl Run<'_> {
         } else if verdict.outcome == Outcome::Failed && verdict.error.is_none() {
             let phase = Phase::Verification;
             let why = "it ended without a reward and without an error";
-            verdict.error = Some(failure::panicked(why, phase, &self.redactor));
+            verdict.error = Some(errors::panicked(why, phase, &self.redactor));
         }
         let (ctx, labels) = (self.ctx, &self.ctx.labels);
         let mut files = kept.files;

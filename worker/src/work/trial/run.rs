@@ -15,17 +15,16 @@ use tokio::time::Instant;
 use super::artifacts::Artifacts;
 use super::collect::{self, Collected, Logs, What};
 use super::course::{Course, Halt};
-use super::failure;
 use super::outputs::Outputs;
 use super::record::Ended;
 use super::rewards::Wanted;
 use super::score::Score;
-use super::site::Site;
 use super::step::StepRun;
 use super::{CapturedFile, Finished, TrialContext, preserve, setup};
 use crate::environment::{Failure, Provider};
 use crate::executor::{
-    Park, TaskPart, Timing, Torn, TrialServices, Waited, Waiter, killed, stopped,
+    ManagedEnvironment, Park, Removed, TaskPart, Timing, TrialServices, Waited, Waiter, errors,
+    killed, stopped,
 };
 use crate::secrets::Redactor;
 use crate::supervise::panic_message;
@@ -96,7 +95,7 @@ async fn attempt(
             Silence::Stopped => (stopped, killed) = (true, park.is_down()),
         }
     }
-    if !killed && run.main.environment().is_some() {
+    if !killed && run.main.up().is_some() {
         park.steady().await;
         killed = run.collection().await;
         stopped |= killed;
@@ -161,9 +160,9 @@ pub(super) struct Run<'a> {
     /// Everything that went wrong after it or beside it.
     pub(super) later: Vec<TrialError>,
     /// The agent's environment.
-    pub(super) main: Site,
+    pub(super) main: ManagedEnvironment,
     /// The verifier's own, while there is one.
-    pub(super) apart: Option<Box<Site>>,
+    pub(super) apart: Option<Box<ManagedEnvironment>>,
     /// The last one of the verifier's own that is gone, and what those cost.
     pub(super) apart_record: Option<EnvironmentRecord>,
     pub(super) spent: f64,
@@ -193,7 +192,7 @@ impl<'a> Run<'a> {
             first: None,
             survived: None,
             later: Vec::new(),
-            main: Site::default(),
+            main: ManagedEnvironment::default(),
             apart: None,
             apart_record: None,
             spent: 0.0,
@@ -243,12 +242,13 @@ impl<'a> Run<'a> {
     /// Leaves nothing of the attempt.
     async fn undo(&mut self) {
         for site in std::iter::once(&mut self.main).chain(self.apart.as_deref_mut()) {
-            let (torn, late) = site.teardown(false, &self.redactor).await;
-            if let Some(failure) = torn.failure {
+            let removed = site.remove().await;
+            if let Some(failure) = removed.failure {
                 tracing::warn!("an environment is left for later: {}", failure.chain());
             }
-            if let Some(late) = late {
-                tracing::debug!("an environment that never came: {late}");
+            if let Some(why) = removed.not_created {
+                let error = why.into_error(&self.redactor);
+                tracing::debug!("an environment that never came: {error}");
             }
         }
         // What cannot be removed is written over, or in the way with an error of its own.
@@ -277,7 +277,7 @@ impl<'a> Run<'a> {
 
     /// Collects what there is. Whether a kill ended it.
     async fn collection(&mut self) -> bool {
-        if self.main.environment().is_none() {
+        if self.main.up().is_none() {
             return false;
         }
         self.enter(Phase::Collection);
@@ -291,7 +291,7 @@ impl<'a> Run<'a> {
             Ok(Ok(collected)) => self.take(collected).await,
             Ok(Err(failure)) => {
                 let why = format!("/logs: processes may still write: {}", failure.chain());
-                self.later.push(failure::not_collected(&why, &self.redactor));
+                self.later.push(errors::not_collected(&why, &self.redactor));
             }
             Err(panic) => self.panicked(&panic_message(panic.as_ref())),
         }
@@ -307,7 +307,7 @@ impl<'a> Run<'a> {
         let wanted = Wanted::of(self.ctx.task.format, &self.ctx.settings.verifier);
         let wanted = self.verified.then_some(&wanted);
         let file = self.outputs.scratch().join("logs.tar");
-        Ok(collect::collect(self.main.up(), what, file, &self.redactor, wanted).await)
+        Ok(collect::collect(self.main.present(), what, file, &self.redactor, wanted).await)
     }
 
     async fn take(&mut self, collected: Collected) {
@@ -330,7 +330,7 @@ impl<'a> Run<'a> {
             (logs, apart) => logs.or(apart),
         };
         for (why, shortage) in failures {
-            self.later.push(failure::output_lost(&why, shortage, &self.redactor));
+            self.later.push(errors::output_lost(&why, shortage, &self.redactor));
         }
     }
 
@@ -359,20 +359,19 @@ impl<'a> Run<'a> {
         let policy = self.ctx.settings.environment.preserve_env;
         let verdict = self.verdict(0.0);
         let keep = !stopped && preserve::should_preserve(policy, &verdict, verifier.disable);
-        let redactor = &self.redactor;
-        let mut torn = vec![remove(&mut self.main, keep, redactor, park).await];
+        let mut removed = vec![remove(&mut self.main, keep, park).await];
         if let Some(site) = self.apart.as_deref_mut() {
-            torn.push(remove(site, keep, redactor, park).await);
+            removed.push(remove(site, keep, park).await);
         }
-        for torn in torn {
-            self.torn(torn, stopped);
+        for removed in removed {
+            self.removed(removed, stopped);
         }
     }
 
-    fn torn(&mut self, (torn, late): (Torn, Option<TrialError>), stopped: bool) {
-        self.later.extend(late);
-        if let Some(failure) = &torn.failure {
-            let error = failure::teardown(failure, &self.redactor);
+    fn removed(&mut self, removed: Removed, stopped: bool) {
+        self.later.extend(removed.not_created.map(|why| why.into_error(&self.redactor)));
+        if let Some(failure) = &removed.failure {
+            let error = errors::teardown(failure, &self.redactor);
             if stopped {
                 self.later.push(error);
             } else {
@@ -382,10 +381,9 @@ impl<'a> Run<'a> {
     }
 
     /// What the life of an environment cost.
-    pub(super) fn cost_of(&self, site: Option<&Site>) -> f64 {
+    pub(super) fn cost_of(&self, environment: Option<&ManagedEnvironment>) -> f64 {
         let rates = &self.ctx.settings.environment.rates;
-        let used = site.and_then(Site::used);
-        used.map_or(0.0, |(resources, lived)| rates.cost(&resources, lived.as_secs_f64()))
+        environment.map_or(0.0, |environment| environment.cost(rates))
     }
 
     /// Everything that is known, as a record.
@@ -396,20 +394,15 @@ impl<'a> Run<'a> {
 }
 
 /// Keeps or removes one environment, once more after an outage of what it lives in.
-async fn remove(
-    site: &mut Site,
-    keep: bool,
-    redactor: &Redactor,
-    park: &mut Park<'_>,
-) -> (Torn, Option<TrialError>) {
+async fn remove(environment: &mut ManagedEnvironment, keep: bool, park: &mut Park<'_>) -> Removed {
     park.steady().await;
-    let torn = site.teardown(keep, redactor).await;
-    if torn.0.failure.is_none() || !park.engine_was_away().await {
-        return torn;
+    let removed = environment.tear_down(keep).await;
+    if removed.failure.is_none() || !park.engine_was_away().await {
+        return removed;
     }
     park.steady().await;
-    let again = site.teardown(keep, redactor).await;
-    (again.0, torn.1.or(again.1))
+    let again = environment.tear_down(keep).await;
+    Removed { not_created: removed.not_created.or(again.not_created), ..again }
 }
 
 /// Whether an error is of the trial itself, not of the end of its environment.

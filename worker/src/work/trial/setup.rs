@@ -1,31 +1,21 @@
 //! Environment setup: the image, the environment, and the first files in it.
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use rollout_protocol::digest::Digest;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::limits;
 use rollout_protocol::spec::agent::AgentKind;
-use rollout_protocol::spec::environment::ProviderKind;
-use rollout_protocol::spec::settings::TrialSettings;
 use rollout_protocol::spec::task::{StepSpec, TaskEnvironment, TaskFormat};
-use rollout_protocol::spec::timeout::seconds;
 
 use super::artifacts::ARTIFACTS_DIR;
-use super::failure::{self, SetupError};
+use super::failure;
 use super::{TrialContext, variables};
 use crate::agents::{self, MCP_FILE, Plan};
-use crate::dependency;
 use crate::environment::{
-    ComposeFile, CreateRequest, Failure, FailureKind, Image, ImageRequest, ImageSource, Provider,
-    Purpose, Upload,
+    ComposeFile, CreateRequest, Image, ImageSource, Provider, Purpose, Upload,
 };
+use crate::executor::errors::SetupError;
 use crate::executor::{TaskFiles, TaskPart, TrialServices};
-
-/// How much later than the provider we give up on an image: it knows more about what went wrong.
-const GRACE: Duration = Duration::from_secs(10);
 
 /// What an agent does with the first step; or why the trial is settled without any environment.
 pub(super) fn plan(ctx: &TrialContext) -> Result<Plan, TrialError> {
@@ -56,59 +46,6 @@ pub(super) fn plan(ctx: &TrialContext) -> Result<Plan, TrialError> {
 /// Whether the tests of a step are in the image of its verifier's own environment.
 pub(super) const fn has_tests(step: &StepSpec) -> bool {
     step.verifier.environment.is_some() && step.files.tests.is_none()
-}
-
-/// Whether an environment's image is named rather than built.
-fn is_named(environment: &TaskEnvironment, settings: &TrialSettings) -> bool {
-    // A sandbox cannot have an image; it honours the Dockerfile that says what is in it.
-    let sandbox = settings.environment.provider.kind() == ProviderKind::Process;
-    let build = settings.environment.force_build || sandbox;
-    environment.docker_image.is_some() && !(build && environment.context.is_some())
-}
-
-/// Where the image comes from; the part must live as long as the source is used.
-pub(super) async fn source(
-    environment: &TaskEnvironment,
-    settings: &TrialSettings,
-    files: &TaskFiles,
-) -> Result<(ImageSource, Option<TaskPart>), SetupError> {
-    if let Some(image) = &environment.docker_image
-        && is_named(environment, settings)
-    {
-        return Ok((ImageSource::Named(image.clone()), None));
-    }
-    let (digest, part) = match &environment.context {
-        Some(blob) => (blob.digest, files.directory("the build context", blob).await),
-        None => (Digest::of(b""), files.empty_directory().await),
-    };
-    let part = part.map_err(SetupError::Files)?;
-    Ok((ImageSource::Context { digest, dir: part.path().to_owned() }, Some(part)))
-}
-
-/// Makes the image present.
-pub(super) async fn image(
-    ctx: &TrialContext,
-    environment: &TaskEnvironment,
-    provider: &dyn Provider,
-    source: &ImageSource,
-    log: PathBuf,
-) -> Result<Image, SetupError> {
-    let limit = seconds(environment.build_sec);
-    let named = matches!(source, ImageSource::Named(_));
-    let request = ImageRequest {
-        source: source.clone(),
-        force_build: ctx.settings.environment.force_build,
-        timeout: limit,
-        log: Some(log),
-        settings: ctx.settings.environment.provider.clone(),
-        labels: ctx.labels.clone(),
-    };
-    let failed = |failure| SetupError::Image { named, limit, failure };
-    let (dependency, limit_here) = (provider.dependency(), limit.saturating_add(GRACE));
-    match dependency::within(dependency, limit_here, provider.prepare(request)).await {
-        Some(image) => image.map_err(failed),
-        None => Err(failed(Failure::new(FailureKind::TimedOut, "no answer in time"))),
-    }
 }
 
 /// The file that describes services, in its unpacked build context.
@@ -221,9 +158,5 @@ pub(super) fn provider(
     ctx: &TrialContext,
     services: &TrialServices,
 ) -> Result<Arc<dyn Provider>, SetupError> {
-    let kind = ctx.settings.environment.provider.kind();
-    let provider = services.providers.get(&kind);
-    let provider = provider.cloned().ok_or_else(|| SetupError::NoProvider(kind.to_string()))?;
-    provider.keep_bases(ctx.labels.run, services.files.base_digests(ctx.labels.run));
-    Ok(provider)
+    services.provider(ctx.settings.environment.provider.kind(), ctx.labels.run)
 }

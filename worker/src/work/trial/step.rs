@@ -12,12 +12,13 @@ use super::artifacts::{self, Taken};
 use super::collect::{self, Logs, What};
 use super::course::Halt;
 use super::execute::{self, Unwell};
-use super::failure::{RewardError, ScriptError, Stage};
+use super::failure::RewardError;
 use super::rewards::Wanted;
 use super::run::Run;
 use super::score::Score;
 use super::{variables, verify};
 use crate::executor;
+use crate::executor::errors::{self, ScriptError, Stage};
 
 /// A step with a name that ran, or began to.
 #[derive(Debug)]
@@ -119,7 +120,7 @@ impl Run<'_> {
         let Some(script) = self.agent_script(step, execute, limit) else { return Ok(None) };
         self.reach(step.agent.network.as_ref(), Stage::Execute).await?;
         let capture = self.capture(Stage::Execute, step);
-        let ended = execute::agent_script(self.main.up(), script, capture).await;
+        let ended = execute::agent_script(self.main.present(), script, capture).await;
         drop(turn);
         self.timing.leave();
         match self.judge(Stage::Execute, ended) {
@@ -146,7 +147,7 @@ impl Run<'_> {
     /// Runs the tests in the agent's environment.
     async fn verify(&mut self, step: &StepSpec) -> Result<(), TrialError> {
         if self.ctx.settings.verifier.kill_agent_processes
-            && let Some(failure) = executor::kill(self.main.up()).await
+            && let Some(failure) = executor::kill(self.main.present()).await
         {
             let left = Unwell::from(ScriptError::Left(failure));
             return self.judge(Stage::Verify, Err(left)).map(drop);
@@ -154,7 +155,7 @@ impl Run<'_> {
         self.reach(step.verifier.network.as_ref(), Stage::Verify).await?;
         let capture = self.capture(Stage::Verify, step);
         let env = variables::verifier(self.ctx, &self.services.variables, step);
-        let place = (self.main.up(), step);
+        let place = (self.main.present(), step);
         let files = &self.services.files;
         let ended = verify::verify(self.ctx, files, place, Vec::new(), env, capture).await;
         self.test_exit = self.judge(Stage::Verify, ended)?.code;
@@ -176,14 +177,14 @@ impl Run<'_> {
         let wanted = verified.is_ok().then_some(&wanted);
         let file = self.outputs.scratch().join(format!("verifier-{}.tar", self.steps.len()));
         let site = self.apart.as_deref().unwrap_or(&self.main);
-        let (environment, redactor) = (site.up(), &self.redactor);
+        let (environment, redactor) = (site.present(), &self.redactor);
         if site.tainted {
             // Whoever is left could still write: the logs are not worth a risk.
             return verified.map(|()| Score::default());
         }
         let collected = collect::collect(environment, What::Verifier, file, redactor, wanted).await;
         if let Some((why, shortage)) = collected.failure {
-            self.later.push(super::failure::output_lost(&why, shortage, redactor));
+            self.later.push(errors::output_lost(&why, shortage, redactor));
         }
         if let Some(logs) = collected.logs {
             self.keep_logs(logs);

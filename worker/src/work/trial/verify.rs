@@ -7,11 +7,11 @@ use rollout_protocol::spec::timeout::seconds;
 
 use super::TrialContext;
 use super::execute::{Script, Unwell, script};
-use super::failure::ScriptError;
 use super::setup;
 use super::variables::Variables;
 use crate::agents::bash;
 use crate::environment::{Environment, Exit, Upload};
+use crate::executor::errors::ScriptError;
 use crate::executor::{COPY_LIMIT, Capture, Normal, TaskFiles, within};
 use crate::verifier::{TEST_SCRIPT, TESTS_DIR, fresh_logs};
 
@@ -35,7 +35,7 @@ pub(super) async fn verify(
         uploads.push(Upload::Archive { path: TESTS_DIR.to_owned(), tar });
     }
     let placed = within(COPY_LIMIT, "placing the tests", environment.copy_to(uploads));
-    placed.await.map_err(ScriptError::Place)?;
+    placed.await.map_err(|failure| ScriptError::Place { what: "the tests", failure })?;
     drop(tests);
     let tests = Script {
         argv: bash(TEST_SCRIPT.to_owned()),

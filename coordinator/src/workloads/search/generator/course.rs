@@ -14,11 +14,11 @@ use rollout_worker::environment::{
     Command, CreateRequest, Environment, Image, ImageRequest, ImageSource, Provider, Purpose,
     Upload,
 };
-use rollout_worker::executor::cost;
-use rollout_worker::executor::{self, Capture, End, Normal, Ran};
+use rollout_worker::executor::{
+    self, Capture, End, ManagedEnvironment as Place, Normal, NotCreated as NotThere, Ran, cost,
+};
 use rollout_worker::fs_remove;
 use rollout_worker::supervise::panic_message;
-use rollout_worker::work::eval::{self, NotThere, Place};
 use tokio::sync::watch;
 
 use super::variables::{self, REPOSITORY, SCRIPT, Variables};
@@ -136,7 +136,7 @@ impl<'a> Course<'a> {
             settings: settings.clone(),
             labels: labels.clone(),
         };
-        let prepared = eval::prepare(provider.as_ref(), asked).await;
+        let prepared = executor::prepare_image(provider.as_ref(), asked).await;
         let redactor = &self.variables.redactor;
         let failed = |failure| IdeasFault::environment("preparing its image", &failure, redactor);
         let image: Image = prepared.map_err(failed)?;

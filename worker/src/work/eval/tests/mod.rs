@@ -1,5 +1,6 @@
 mod apart;
 mod commits;
+mod errors;
 mod mirrors;
 mod runs;
 mod sizes;

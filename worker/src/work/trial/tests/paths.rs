@@ -13,6 +13,7 @@ use super::super::testing::Rig;
 use super::{brief, error, log_names, logs, output, outputs, run, secondary, verdict};
 use crate::environment::fake::{At, Call, Effect};
 use crate::environment::{FailureKind, ImageSource};
+use crate::executor::WantedImage;
 use crate::secrets::TrialVariables;
 
 #[tokio::test]
@@ -244,9 +245,9 @@ async fn images_are_named_or_built() {
             rig.task.environment.context = Some(context);
         }
         let services = rig.services();
-        let source =
-            super::super::setup::source(&rig.task.environment, &rig.settings, &services.files)
-                .await;
+        let settings = &rig.settings.environment;
+        let wanted = WantedImage { environment: &rig.task.environment, settings };
+        let source = wanted.source(&services.files).await;
         let (source, part) = source.expect("a source");
         if let ImageSource::Context { dir, .. } = &source {
             assert_eq!(dir.join("Dockerfile").exists(), environment);
@@ -267,9 +268,9 @@ async fn a_sandbox_prefers_the_dockerfile_to_the_image() {
             rig.task.environment.context = Some(rig.packed("Dockerfile", "FROM scratch").await);
         }
         let services = rig.services();
-        let source =
-            super::super::setup::source(&rig.task.environment, &rig.settings, &services.files)
-                .await;
+        let settings = &rig.settings.environment;
+        let wanted = WantedImage { environment: &rig.task.environment, settings };
+        let source = wanted.source(&services.files).await;
         let (source, _part) = source.expect("a source");
         assert_eq!(matches!(source, ImageSource::Context { .. }), dockerfile);
     }

@@ -1,0 +1,229 @@
+//! One environment of an execution, from its request to its end: whatever happens to the execution
+//! meanwhile, it is known that the environment is coming, is there, or is gone.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use rollout_protocol::record::EnvironmentRecord;
+use rollout_protocol::spec::environment::Rates;
+use rollout_protocol::spec::resources::Resources;
+use rollout_protocol::spec::task::NetworkPolicy;
+use tokio::time::Instant;
+
+use super::context::within;
+use super::teardown;
+use crate::environment::{CreateRequest, Environment, Failure, FailureKind, Provider};
+use crate::supervise::{self, Panicked, Task};
+
+/// Longest that creating and starting an environment may take. Docker needs a fifth of a second,
+/// and a minute when sixty start at once.
+const START_LIMIT: Duration = Duration::from_secs(600);
+
+/// How much longer an environment that came too late is waited for, to be removed.
+const LATE_LIMIT: Duration = Duration::from_secs(60);
+
+/// Longest a stop of an environment with unkillable processes may take.
+const STOP_LIMIT: Duration = Duration::from_secs(60);
+
+/// Longest a change of the network that an environment may reach may take: a few system calls, or
+/// the start of a process beside it.
+const NETWORK_LIMIT: Duration = Duration::from_secs(60);
+
+/// Where an environment is.
+#[derive(Default)]
+enum State {
+    #[default]
+    None,
+    /// On its way: it must be waited for and removed, whatever happens meanwhile.
+    Creating(Task<Result<Box<dyn Environment>, Failure>>),
+    Up(Box<dyn Environment>),
+}
+
+/// An environment, or the place for one. It does not go by itself: whatever happened,
+/// [`ManagedEnvironment::remove`] has to be called.
+#[derive(Default)]
+pub struct ManagedEnvironment {
+    state: State,
+    /// When it came into being.
+    created: Option<Instant>,
+    /// When it was stopped.
+    stopped: Option<Instant>,
+    resources: Resources,
+    /// The network that it may reach at present, as far as that is known.
+    network: Option<NetworkPolicy>,
+    /// Its part of the execution's record.
+    pub(crate) record: Option<EnvironmentRecord>,
+    /// Processes may still be alive: nothing more runs, nothing is read.
+    pub(crate) tainted: bool,
+}
+
+/// Why an environment was not created.
+#[derive(Debug)]
+pub enum NotCreated {
+    /// The provider's answer, or none in time.
+    Failed(Failure),
+    /// The provider has a defect, and said this.
+    Panicked(String),
+}
+
+/// The end of an environment.
+#[derive(Debug, Default)]
+pub struct Removed {
+    /// Why an environment that was still on its way did not come.
+    pub not_created: Option<NotCreated>,
+    /// Why something may be left.
+    pub failure: Option<Failure>,
+}
+
+impl ManagedEnvironment {
+    /// Creates the environment and waits for it. May be given up at any moment.
+    ///
+    /// # Errors
+    /// [`NotCreated`].
+    pub async fn create(
+        &mut self,
+        provider: Arc<dyn Provider>,
+        request: CreateRequest,
+    ) -> Result<(), NotCreated> {
+        let image = request.image.clone();
+        self.resources = request.resources;
+        self.network = Some(request.network.clone());
+        let (kind, in_memory) = (provider.kind(), provider.is_in_memory());
+        let mut creating = Box::pin(async move { provider.create(request).await });
+        // Only a creation that waits needs a task, to be waited for whatever happens meanwhile.
+        match in_memory.then(|| creating.as_mut().now_or_never()).flatten() {
+            Some(created) => self.arrived(Ok(created))?,
+            None => {
+                let task = supervise::spawn("environment creation", creating);
+                self.state = State::Creating(task);
+                self.arrive(START_LIMIT).await?;
+            }
+        }
+        if let (State::Up(environment), false) = (&self.state, in_memory) {
+            self.record = Some(EnvironmentRecord {
+                provider: kind.to_string(),
+                id: environment.id().to_owned(),
+                image: image.reference,
+                image_made: image.made,
+                image_build: image.build,
+                limits: environment.limits(),
+                preserved: None,
+            });
+        }
+        Ok(())
+    }
+
+    /// Waits for the environment that is being created, if there is one.
+    async fn arrive(&mut self, limit: Duration) -> Result<(), NotCreated> {
+        let State::Creating(creating) = &mut self.state else { return Ok(()) };
+        match tokio::time::timeout(limit, creating).await {
+            Ok(ended) => self.arrived(ended),
+            Err(_) => {
+                let message = format!("the environment was not there after {limit:?}");
+                Err(NotCreated::Failed(Failure::new(FailureKind::TimedOut, message)))
+            }
+        }
+    }
+
+    fn arrived(
+        &mut self,
+        ended: Result<Result<Box<dyn Environment>, Failure>, Panicked>,
+    ) -> Result<(), NotCreated> {
+        self.state = State::None;
+        match ended {
+            Ok(Ok(environment)) => {
+                self.created = Some(Instant::now());
+                self.state = State::Up(environment);
+                Ok(())
+            }
+            Ok(Err(failure)) => Err(NotCreated::Failed(failure)),
+            Err(panicked) => Err(NotCreated::Panicked(panicked.message)),
+        }
+    }
+
+    /// The environment, if it is there.
+    pub fn up(&self) -> Option<&dyn Environment> {
+        match &self.state {
+            State::Up(environment) => Some(environment.as_ref()),
+            State::None | State::Creating(_) => None,
+        }
+    }
+
+    /// The environment, which is there.
+    pub(crate) fn present(&self) -> &dyn Environment {
+        self.up().expect("it was created")
+    }
+
+    /// Whether it ever was there.
+    pub(crate) fn was_created(&self) -> bool {
+        self.created.is_some()
+    }
+
+    /// Whether there is nothing to keep or remove.
+    pub fn is_empty(&self) -> bool {
+        matches!(self.state, State::None)
+    }
+
+    /// The cost of the time in which it took a host's resources.
+    pub(crate) fn cost(&self, rates: &Rates) -> f64 {
+        let Some(created) = self.created else { return 0.0 };
+        let stopped = self.stopped.unwrap_or_else(Instant::now);
+        let lived = stopped.saturating_duration_since(created);
+        rates.cost(&self.resources, lived.as_secs_f64())
+    }
+
+    /// Sets the network that it may reach, unless that is so already.
+    pub(crate) async fn reach(&mut self, policy: &NetworkPolicy) -> Result<(), Failure> {
+        if self.network.as_ref() == Some(policy) {
+            return Ok(());
+        }
+        // Unknown until it is done.
+        self.network = None;
+        let action = "changing what the environment may reach";
+        within(NETWORK_LIMIT, action, self.present().set_network(policy)).await?;
+        self.network = Some(policy.clone());
+        Ok(())
+    }
+
+    /// Ends everything that runs in it; files stay readable.
+    pub(crate) async fn stop(&mut self) -> Result<(), Failure> {
+        let stopping = self.present().stop();
+        within(STOP_LIMIT, "stopping the environment", stopping).await?;
+        self.stopped = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Removes the environment, also one that is still on its way.
+    pub async fn remove(&mut self) -> Removed {
+        self.tear_down(false).await
+    }
+
+    /// Keeps or removes the environment, also one that is still on its way. It is not kept while
+    /// processes may still be alive in it.
+    pub(crate) async fn tear_down(&mut self, keep: bool) -> Removed {
+        let not_created = self.arrive(LATE_LIMIT).await.err();
+        let (preserved, failure) = match &self.state {
+            State::None => (None, None),
+            State::Creating(_) => {
+                let message = "the environment is still being created: it is left to the reaper";
+                (None, Some(Failure::new(FailureKind::LeftBehind, message)))
+            }
+            State::Up(environment) => {
+                let torn = teardown::teardown(environment.as_ref(), keep && !self.tainted).await;
+                (torn.preserved, torn.failure)
+            }
+        };
+        if let Some(record) = &mut self.record {
+            record.preserved = preserved;
+        }
+        Removed { not_created, failure }
+    }
+}
+
+impl fmt::Debug for ManagedEnvironment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ManagedEnvironment").field(&self.up()).finish()
+    }
+}

@@ -1,0 +1,144 @@
+//! The error table: from a failure in an environment to the error that stands in the record, for
+//! every kind of work.
+//!
+//! An environment that disappears under a script is the infrastructure's failure: it gets the type
+//! of the phase, class `infrastructure`, code `environment_lost`, may be retried and never scores.
+//! Errors that have no type of their own among the seventeen (collection, processes that survive
+//! every attempt to end them) are `internal_error` with a code that says more.
+
+mod result;
+mod script;
+mod setup;
+
+use rollout_protocol::error::{
+    ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
+};
+use rollout_protocol::phase::Phase;
+
+use super::files::FilesError;
+use crate::archive::ArchiveError;
+use crate::environment::{Failure, FailureKind as Kind};
+use crate::secrets::Redactor;
+use crate::shortage::Shortage;
+
+pub(crate) use self::result::ResultError;
+pub(crate) use self::script::{Lack, ScriptError, Stage, Subject};
+pub(crate) use self::setup::SetupError;
+
+/// Type, code, class and retry class of an error.
+type Reason = (Type, Code, Class, Retry);
+
+const OURS: Class = Class::Infrastructure;
+/// As [`TrialError::unsupported`]: seen in the environment, not in the plan.
+const UNSUPPORTED: Reason =
+    (Type::TaskInvalid, Code::UNSUPPORTED_BY_ENVIRONMENT, Class::Task, Retry::Permanent);
+const BUG: Reason = (Type::InternalError, Code::BUG, OURS, Retry::Permanent);
+
+/// An error whose message shows no secrets.
+fn error((kind, code, class, retry): Reason, message: &str, redactor: &Redactor) -> TrialError {
+    TrialError::new(kind, code, class, retry, redactor.text(message))
+}
+
+fn place(failed: Type, kind: Kind) -> Reason {
+    match kind {
+        Kind::Unsupported => UNSUPPORTED,
+        Kind::Refused | Kind::NotPermitted => (failed, Code::REFUSED, OURS, Retry::Permanent),
+        // What fills the environment's storage before the tests come is the agent's doing.
+        Kind::StorageExceeded => (failed, Code::STORAGE_EXCEEDED, Class::Agent, Retry::Permanent),
+        // So is a file or link of its own where files have to be placed.
+        Kind::Unusable => (failed, Code::REFUSED, Class::Agent, Retry::Permanent),
+        Kind::Gone => lost(failed),
+        Kind::Unreachable => (failed, Code::UNREACHABLE, OURS, Retry::Transient),
+        Kind::DiskFull => (failed, Code::DISK_FULL, OURS, Retry::Transient),
+        Kind::Exhausted => (failed, Code::HOST_EXHAUSTED, OURS, Retry::Transient),
+        Kind::Resources | Kind::NotStarted | Kind::TimedOut | Kind::Service | Kind::LeftBehind => {
+            (failed, Code::PROVIDER_ERROR, OURS, Retry::Transient)
+        }
+        Kind::Bug => BUG,
+    }
+}
+
+fn lost(failed: Type) -> Reason {
+    (failed, Code::ENVIRONMENT_LOST, OURS, Retry::Transient)
+}
+
+/// The code for what the host ran out of.
+pub(crate) fn shortage_code(shortage: Option<Shortage>) -> Option<Code> {
+    shortage.map(|shortage| match shortage {
+        Shortage::Disk => Code::DISK_FULL,
+        Shortage::Host => Code::HOST_EXHAUSTED,
+    })
+}
+
+impl FilesError {
+    fn as_reason(&self, failed: Type) -> Reason {
+        self.code().map_or(BUG, |(code, retry)| (failed, code, OURS, retry))
+    }
+
+    /// Code and retry class; `None` for a defect.
+    fn code(&self) -> Option<(Code, Retry)> {
+        if let Some(code) = shortage_code(Shortage::of_cause(self)) {
+            return Some((code, Retry::Transient));
+        }
+        Some(match self {
+            Self::Store { source, .. } if source.is_transient() => {
+                (Code::STORE_FAILED, Retry::Transient)
+            }
+            Self::Store { .. } => (Code::STORE_FAILED, Retry::Permanent),
+            Self::Unpack { source: ArchiveError::Io { .. }, .. } | Self::Disk { .. } => {
+                (Code::PROVIDER_ERROR, Retry::Transient)
+            }
+            Self::Unpack { .. } => return None,
+        })
+    }
+}
+
+/// `/logs` or captured output that could not be kept, or not whole.
+pub(crate) fn not_collected(why: &str, redactor: &Redactor) -> TrialError {
+    let reason = (Type::InternalError, Code::COLLECTION_FAILED, OURS, Retry::Permanent);
+    error(reason, why, redactor).in_phase(Phase::Collection)
+}
+
+/// The same, by what the host ran out of.
+pub(crate) fn output_lost(
+    why: &str,
+    shortage: Option<Shortage>,
+    redactor: &Redactor,
+) -> TrialError {
+    let error = not_collected(why, redactor);
+    let code = shortage_code(shortage).unwrap_or_else(|| error.code.clone());
+    TrialError { code, ..error }
+}
+
+/// Processes that may still be alive.
+pub(crate) fn processes_left(failure: &Failure, phase: Phase, redactor: &Redactor) -> TrialError {
+    let reason = (Type::InternalError, Code::PROCESSES_LEFT, OURS, Retry::Permanent);
+    error(reason, &failure.chain(), redactor).in_phase(phase)
+}
+
+/// A panic of ours.
+pub(crate) fn panicked(message: &str, phase: Phase, redactor: &Redactor) -> TrialError {
+    error(BUG, &format!("a defect in phase {phase}: {message}"), redactor).in_phase(phase)
+}
+
+/// An environment that could not be stopped, kept or removed. Never a reason to try again: the
+/// work itself is over.
+pub(crate) fn teardown(failure: &Failure, redactor: &Redactor) -> TrialError {
+    let code = match failure.kind {
+        Kind::Refused => Code::REFUSED,
+        Kind::Unsupported => Code::UNSUPPORTED_BY_ENVIRONMENT,
+        Kind::NotPermitted => Code::NOT_PERMITTED,
+        Kind::Unreachable => Code::UNREACHABLE,
+        Kind::TimedOut => Code::TIMED_OUT,
+        Kind::DiskFull => Code::DISK_FULL,
+        Kind::Exhausted => Code::HOST_EXHAUSTED,
+        Kind::StorageExceeded => Code::STORAGE_EXCEEDED,
+        Kind::Gone => Code::ENVIRONMENT_LOST,
+        Kind::Resources | Kind::NotStarted | Kind::Unusable | Kind::Service | Kind::LeftBehind => {
+            Code::PROVIDER_ERROR
+        }
+        Kind::Bug => Code::BUG,
+    };
+    let reason = (Type::EnvironmentTeardownFailed, code, OURS, Retry::Permanent);
+    error(reason, &failure.chain(), redactor)
+}

@@ -1,0 +1,37 @@
+//! Errors of a verifier that ended well and left no result.
+
+use rollout_protocol::error::{
+    ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
+};
+use rollout_protocol::phase::Phase;
+
+use super::{OURS, error};
+use crate::secrets::Redactor;
+
+/// Why there is no result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ResultError {
+    /// Its file is not there.
+    Missing,
+    /// Its file holds something else.
+    Invalid,
+    /// Its file could not be read.
+    Unreadable,
+}
+
+impl ResultError {
+    /// The error, with a message that says more.
+    pub(crate) fn into_error(self, message: &str, redactor: &Redactor) -> TrialError {
+        let theirs = |kind, code| (kind, code, Class::Verifier, Retry::Permanent);
+        let reason = match self {
+            Self::Missing => theirs(Type::VerifierRewardMissing, Code::REWARD_MISSING),
+            Self::Invalid => theirs(Type::VerifierRewardInvalid, Code::REWARD_INVALID),
+            Self::Unreadable => {
+                let reason =
+                    (Type::VerifierFailed, Code::COLLECTION_FAILED, OURS, Retry::Transient);
+                return error(reason, message, redactor).in_phase(Phase::Collection);
+            }
+        };
+        error(reason, message, redactor)
+    }
+}

@@ -1,0 +1,206 @@
+//! Errors of scripts: of the agent's, and of those that verify its work.
+
+use std::time::Duration;
+
+use rollout_protocol::error::{
+    ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
+};
+
+use super::{BUG, OURS, Reason, UNSUPPORTED, error, lost, place};
+use crate::environment::{Failure, FailureKind as Kind};
+use crate::executor::files::FilesError;
+use crate::secrets::Redactor;
+
+/// Whose script runs: it decides the types and the class of its errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// A step's own setup.
+    Prepare,
+    Install,
+    Execute,
+    Verify,
+}
+
+impl Stage {
+    const fn failed(self) -> Type {
+        match self {
+            Self::Prepare => Type::EnvironmentStartFailed,
+            Self::Install => Type::AgentInstallFailed,
+            Self::Execute => Type::AgentExecutionFailed,
+            Self::Verify => Type::VerifierFailed,
+        }
+    }
+
+    const fn late(self) -> Type {
+        match self {
+            Self::Prepare => Type::EnvironmentStartFailed,
+            Self::Install => Type::AgentInstallTimeout,
+            Self::Execute => Type::AgentExecutionTimeout,
+            Self::Verify => Type::VerifierTimeout,
+        }
+    }
+
+    const fn class(self) -> Class {
+        match self {
+            Self::Prepare => Class::Task,
+            Self::Install | Self::Execute => Class::Agent,
+            Self::Verify => Class::Verifier,
+        }
+    }
+
+    const fn script(self) -> &'static str {
+        match self {
+            Self::Prepare => "the step's setup script",
+            Self::Install => "the install script",
+            Self::Execute => "the execute script",
+            Self::Verify => "the test script",
+        }
+    }
+
+    /// Directory of the script's output below the trial's.
+    pub(crate) const fn directory(self) -> &'static str {
+        match self {
+            Self::Prepare | Self::Install => "setup",
+            Self::Execute => "command",
+            Self::Verify => "logs/verifier",
+        }
+    }
+}
+
+/// A script as messages name it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Subject<'a> {
+    /// Stands in front of every message.
+    pub(crate) prefix: &'a str,
+    /// The script.
+    pub(crate) script: &'a str,
+}
+
+/// Why a script did not end well.
+#[derive(Debug)]
+pub(crate) enum ScriptError {
+    /// It ended with a code other than 0; its last words on standard error.
+    Exit { code: i32, oom_killed: bool, last_words: String },
+    /// It reached a limit, its own unless `whose` says otherwise.
+    TimedOut { limit: Duration, whose: Option<&'static str> },
+    /// It could not be run, or its end is not known.
+    Exec(Failure),
+    /// Files that it needs could not be placed.
+    Place { what: &'static str, failure: Failure },
+    /// The task's files are not at hand.
+    Files(FilesError),
+    /// Processes that an earlier script left running could not be ended.
+    Left(Failure),
+    /// The network that it may reach could not be set.
+    Network(Failure),
+    /// The work to be verified is not whole.
+    Lacking(Lack),
+}
+
+/// Why a part of the work to be verified is missing or not whole although it was there.
+#[derive(Debug)]
+pub(crate) enum Lack {
+    /// There is more than may be kept.
+    TooLarge(String),
+    /// It could not be read.
+    Unread(String),
+}
+
+impl ScriptError {
+    /// The error of a stage's script.
+    pub(crate) fn into_error(self, stage: Stage, redactor: &Redactor) -> TrialError {
+        self.into_error_of(stage, Subject { prefix: "", script: stage.script() }, redactor)
+    }
+
+    /// The error of a script that has a name of its own.
+    pub(crate) fn into_error_of(
+        self,
+        stage: Stage,
+        subject: Subject<'_>,
+        redactor: &Redactor,
+    ) -> TrialError {
+        let message = format!("{}{}", subject.prefix, self.message(subject.script));
+        error(self.reason(stage), &message, redactor)
+    }
+
+    fn reason(&self, stage: Stage) -> Reason {
+        let (failed, class) = (stage.failed(), stage.class());
+        match self {
+            Self::Exit { code, oom_killed, .. } => {
+                (failed, ending(*code, *oom_killed).0, class, Retry::Permanent)
+            }
+            Self::TimedOut { .. } => (stage.late(), Code::TIMED_OUT, class, Retry::Permanent),
+            Self::Exec(failure) => exec(stage, failure.kind),
+            Self::Place { failure, .. } => place(failed, failure.kind),
+            Self::Files(files) => files.as_reason(failed),
+            Self::Left(_) => (failed, Code::PROCESSES_LEFT, OURS, Retry::Transient),
+            Self::Network(failure) => match failure.kind {
+                // Never run it with more than it may have: that the provider cannot do it is
+                // between the task and the job.
+                Kind::Refused => (failed, Code::REFUSED, Class::Task, Retry::Permanent),
+                Kind::Unsupported => UNSUPPORTED,
+                Kind::NotPermitted => (failed, Code::NOT_PERMITTED, OURS, Retry::Permanent),
+                kind => place(failed, kind),
+            },
+            Self::Lacking(Lack::TooLarge(_)) => {
+                (failed, Code::STORAGE_EXCEEDED, Class::Agent, Retry::Permanent)
+            }
+            Self::Lacking(Lack::Unread(_)) => {
+                (failed, Code::COLLECTION_FAILED, OURS, Retry::Transient)
+            }
+        }
+    }
+
+    fn message(&self, script: &str) -> String {
+        match self {
+            Self::Exit { code, oom_killed, last_words } => {
+                let (_, how) = ending(*code, *oom_killed);
+                let said = if last_words.is_empty() { "" } else { ": " };
+                format!("{script} ended with code {code}{how}{said}{last_words}")
+            }
+            Self::TimedOut { limit, whose: None } => format!("{script} was ended after {limit:?}"),
+            Self::TimedOut { limit, whose: Some(whose) } => {
+                format!("{script} was ended at {whose} time limit of {limit:?}")
+            }
+            Self::Exec(failure) => format!("{script}: {}", failure.chain()),
+            Self::Place { what, failure } => format!("placing {what}: {}", failure.chain()),
+            Self::Files(files) => files.chain(),
+            Self::Left(failure) => format!("ending the agent's processes: {}", failure.chain()),
+            Self::Network(failure) => format!("what {script} may reach: {}", failure.chain()),
+            Self::Lacking(Lack::TooLarge(why) | Lack::Unread(why)) => {
+                format!("what is to be verified: {why}")
+            }
+        }
+    }
+}
+
+/// The meaning of a code other than 0, and how a message tells it behind the code.
+fn ending(code: i32, oom_killed: bool) -> (Code, String) {
+    match code {
+        137 if oom_killed => (Code::OOM_KILLED, " (out of memory)".to_owned()),
+        129..=192 => (Code::KILLED_BY_SIGNAL, format!(" (signal {})", code - 128)),
+        _ => (Code::NON_ZERO_EXIT, String::new()),
+    }
+}
+
+fn exec(stage: Stage, kind: Kind) -> Reason {
+    let (failed, class) = (stage.failed(), stage.class());
+    match kind {
+        Kind::NotStarted | Kind::Unusable => {
+            (failed, Code::EXEC_NOT_STARTED, class, Retry::Permanent)
+        }
+        Kind::Refused => (failed, Code::REFUSED, class, Retry::Permanent),
+        Kind::Unsupported => UNSUPPORTED,
+        Kind::StorageExceeded => (failed, Code::STORAGE_EXCEEDED, class, Retry::Permanent),
+        Kind::Gone => lost(failed),
+        Kind::Unreachable => (failed, Code::UNREACHABLE, OURS, Retry::Transient),
+        Kind::NotPermitted => (failed, Code::NOT_PERMITTED, OURS, Retry::Permanent),
+        Kind::DiskFull => (failed, Code::DISK_FULL, OURS, Retry::Transient),
+        Kind::Exhausted => (failed, Code::HOST_EXHAUSTED, OURS, Retry::Transient),
+        // The environment is there: what lacks is the host's, and only just now.
+        Kind::Resources | Kind::TimedOut | Kind::Service | Kind::LeftBehind => {
+            (failed, Code::PROVIDER_ERROR, OURS, Retry::Transient)
+        }
+        Kind::Bug => BUG,
+    }
+}

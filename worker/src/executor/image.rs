@@ -1,0 +1,118 @@
+//! Images of environments: their source, their preparation, and the log of a build that failed.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rollout_protocol::digest::Digest;
+use rollout_protocol::spec::environment::{EnvironmentSpec, ProviderKind};
+use rollout_protocol::spec::task::TaskEnvironment;
+use rollout_protocol::spec::timeout::seconds;
+
+use super::errors::SetupError;
+use super::files::{TaskFiles, TaskPart};
+use crate::dependency;
+use crate::environment::{
+    Failure, FailureKind, Image, ImageRequest, ImageSource, Labels, Provider,
+};
+
+/// How much later than the provider we give up on an image: it knows more about what went wrong.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Where the log of a failed image build goes, below the directory of the execution's outputs.
+pub(crate) const BUILD_LOG: &str = "setup/build.log";
+
+/// The log of an image build. It is kept when the build is the end of the execution.
+#[derive(Debug)]
+pub(crate) struct BuildLog {
+    file: PathBuf,
+    building: bool,
+}
+
+impl BuildLog {
+    /// The log of builds of an execution.
+    pub(crate) fn new(scratch: &Path) -> Self {
+        Self { file: scratch.join(BUILD_LOG), building: false }
+    }
+
+    /// The file of a build that did not end well and its bytes, when the provider wrote one.
+    pub(crate) fn kept(&self) -> Option<(PathBuf, u64)> {
+        let file = self.building.then(|| self.file.clone())?;
+        let found = std::fs::symlink_metadata(&file).ok()?;
+        found.is_file().then(|| (file, found.len()))
+    }
+}
+
+/// An environment whose image is wanted: the task's part and the job's.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WantedImage<'a> {
+    /// What the task says of it.
+    pub(crate) environment: &'a TaskEnvironment,
+    /// What the job says of it.
+    pub(crate) settings: &'a EnvironmentSpec,
+}
+
+impl WantedImage<'_> {
+    /// Whether the image is named rather than built.
+    fn is_named(&self) -> bool {
+        // A sandbox cannot have an image; it honours the Dockerfile that says what is in it.
+        let sandbox = self.settings.provider.kind() == ProviderKind::Process;
+        let build = self.settings.force_build || sandbox;
+        self.environment.docker_image.is_some() && !(build && self.environment.context.is_some())
+    }
+
+    /// The source of the image; the part must live as long as the source is used.
+    pub(crate) async fn source(
+        &self,
+        files: &TaskFiles,
+    ) -> Result<(ImageSource, Option<TaskPart>), SetupError> {
+        if let Some(image) = self.environment.docker_image.as_ref().filter(|_| self.is_named()) {
+            return Ok((ImageSource::Named(image.clone()), None));
+        }
+        let (digest, part) = match &self.environment.context {
+            Some(blob) => (blob.digest, files.directory("the build context", blob).await),
+            None => (Digest::of(b""), files.empty_directory().await),
+        };
+        let part = part.map_err(SetupError::Files)?;
+        Ok((ImageSource::Context { digest, dir: part.path().to_owned() }, Some(part)))
+    }
+
+    /// Makes the image present.
+    pub(crate) async fn prepare(
+        &self,
+        provider: &dyn Provider,
+        source: &ImageSource,
+        labels: &Labels,
+        log: &mut BuildLog,
+    ) -> Result<Image, SetupError> {
+        let limit = seconds(self.environment.build_sec);
+        let named = matches!(source, ImageSource::Named(_));
+        let request = ImageRequest {
+            source: source.clone(),
+            force_build: self.settings.force_build,
+            timeout: limit,
+            log: Some(log.file.clone()),
+            settings: self.settings.provider.clone(),
+            labels: labels.clone(),
+        };
+        log.building = true;
+        let image = prepare_image(provider, request).await;
+        let image = image.map_err(|failure| SetupError::Image { named, limit, failure })?;
+        log.building = false;
+        Ok(image)
+    }
+}
+
+/// Makes an image present, and gives up on a provider that does not answer. The limit does not
+/// count the time in which the provider's engine gave no answer.
+///
+/// # Errors
+/// [`Failure`].
+pub async fn prepare_image(
+    provider: &dyn Provider,
+    request: ImageRequest,
+) -> Result<Image, Failure> {
+    let limit = request.timeout.saturating_add(GRACE);
+    let prepared =
+        dependency::within(provider.dependency(), limit, provider.prepare(request)).await;
+    prepared.unwrap_or_else(|| Err(Failure::new(FailureKind::TimedOut, "no answer in time")))
+}

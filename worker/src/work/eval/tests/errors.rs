@@ -1,0 +1,87 @@
+//! Errors of evals, which are those of the executor's table.
+
+use rollout_protocol::blob::BlobRef;
+use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass};
+use rollout_protocol::record::EvalEnd;
+
+use super::runs::{Eval, command};
+use crate::environment::FailureKind;
+use crate::environment::fake::{At, Call, Effect};
+
+/// An eval whose image is built from an empty build context.
+async fn built() -> Eval {
+    let mut eval = Eval::new().await;
+    let context: BlobRef = eval.rig.packed("Dockerfile", "FROM scratch").await;
+    eval.spec.environment.docker_image = None;
+    eval.spec.environment.context = Some(context);
+    eval
+}
+
+#[tokio::test]
+async fn image_errors_are_those_of_trials() {
+    use ErrorType::{EnvironmentBuildFailed, EnvironmentBuildTimeout, EnvironmentImagePullFailed};
+    let (pull, build) = (EnvironmentImagePullFailed, EnvironmentBuildFailed);
+    for (is_named, kind, expected, code) in [
+        (true, FailureKind::Refused, pull, ErrorCode::REFUSED),
+        (true, FailureKind::Unreachable, pull, ErrorCode::UNREACHABLE),
+        (true, FailureKind::TimedOut, pull, ErrorCode::TIMED_OUT),
+        (false, FailureKind::Refused, build, ErrorCode::REFUSED),
+        (false, FailureKind::TimedOut, EnvironmentBuildTimeout, ErrorCode::TIMED_OUT),
+        (false, FailureKind::NotStarted, build, ErrorCode::PROVIDER_ERROR),
+    ] {
+        let mut eval = if is_named { Eval::new().await } else { built().await };
+        eval.rig.provider.fault(At::Nth(Call::Prepare, 0), Effect::Fail(kind));
+        let record = eval.run().await;
+        let error = record.error.expect("an error");
+        assert_eq!((record.end, error.kind, error.code), (EvalEnd::Failed, expected, code));
+    }
+}
+
+#[tokio::test]
+async fn build_log_after_a_failed_build_is_kept() {
+    for fails in [true, false] {
+        let mut eval = built().await;
+        // The scripted provider writes no log: this one stands for the provider's.
+        let log = eval.world.dir.path().join("scratch-1/setup/build.log");
+        std::fs::create_dir_all(log.parent().expect("a directory")).expect("created");
+        std::fs::write(&log, "no space left").expect("written");
+        if fails {
+            let effect = Effect::Fail(FailureKind::Refused);
+            eval.rig.provider.fault(At::Nth(Call::Prepare, 0), effect);
+        }
+        let record = eval.run().await;
+        let kept = record.outputs.iter().find(|output| output.path == "setup/build.log");
+        assert_eq!(kept.map(|output| output.total_bytes), fails.then_some(13), "{record:?}");
+    }
+}
+
+#[tokio::test]
+async fn command_that_does_not_start_fails_as_its_stage_does() {
+    use ErrorType::{AgentExecutionFailed, VerifierFailed};
+    for (nth, expected, class) in [
+        (0, AgentExecutionFailed, ErrorClass::Agent),
+        (1, VerifierFailed, ErrorClass::Verifier),
+        (3, VerifierFailed, ErrorClass::Verifier),
+    ] {
+        let mut eval = Eval::new().await;
+        let effect = Effect::Fail(FailureKind::NotStarted);
+        eval.rig.provider.fault(At::Nth(Call::Exec, nth), effect);
+        let error = eval.run().await.error.expect("an error");
+        assert_eq!((error.kind, error.class), (expected, class));
+        assert_eq!((error.code, error.retry), (ErrorCode::EXEC_NOT_STARTED, RetryClass::Permanent));
+    }
+}
+
+#[tokio::test]
+async fn message_of_a_command_begins_with_its_name() {
+    let mut eval = Eval::new().await;
+    eval.spec.commands.review = Some(command("echo no >&2; exit 3"));
+    let message = eval.run().await.error.expect("an error").message;
+    let review = "review: the review did not approve the change: it ended with code 3: no";
+    assert_eq!(message, review);
+    let mut slow = command("sleep 1000");
+    slow.timeout_sec = Some(0.3);
+    eval.spec.commands.implement = slow;
+    let message = eval.run().await.error.expect("an error").message;
+    assert_eq!(message, "implement: the command was ended at its time limit of 300ms");
+}
