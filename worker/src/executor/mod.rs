@@ -7,12 +7,15 @@
 //! * `image`: the source and the preparation of its image;
 //! * `errors`: the error table;
 //! * `script` and `capture`: one script, its time limit, and its output;
+//! * `collect`: directories of an environment as clean archives;
 //! * `cost`: the cost that a command reports;
 //! * `timing`: times of the phases;
-//! * `park`: waiting for a service that gives no answer; `stop`: waiting for a stop.
+//! * `attempt`: attempts of one execution until one has an outcome; `park`: waiting for a service that gives no answer; `stop`: waiting for a stop.
 
+mod attempt;
 mod bases;
 mod capture;
+mod collect;
 mod context;
 pub mod cost;
 mod environment;
@@ -25,7 +28,10 @@ mod stop;
 mod teardown;
 mod timing;
 
+pub(crate) use self::attempt::attempts;
 pub use self::capture::{Capture, Captured, last_words, tail};
+pub use self::collect::{CleanArchive, Reading, read_directory};
+pub(crate) use self::collect::{Lost, open, read};
 pub(crate) use self::context::{COPY_LIMIT, within};
 pub use self::context::{OwnSlot, PhaseSink, Slot, TrialServices};
 pub use self::environment::{ManagedEnvironment, NotCreated, Removed};

@@ -11,44 +11,20 @@ use rollout_protocol::spec::eval::EvalStage;
 use super::run::Run;
 use super::site::At;
 use super::variables::{self, LOGS};
-use crate::archive::{self, ArchivePath, Captured, Exclude, Limits, Root, Sanitize};
-use crate::environment::Environment;
-use crate::executor::COPY_LIMIT;
+use crate::archive::{ArchivePath, Captured, Limits};
 use crate::executor::errors::{self, ResultError, SetupError};
+use crate::executor::{CleanArchive, read_directory};
 use crate::secrets::Redactor;
+use crate::shortage::Shortage;
 
 /// What was collected.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
-    pub(super) logs: Option<Taken>,
+    pub(super) logs: Option<CleanArchive>,
     /// Of the sweep's own environment.
-    pub(super) sweep_logs: Option<Taken>,
-    pub(super) output: Option<Taken>,
+    pub(super) sweep_logs: Option<CleanArchive>,
+    pub(super) output: Option<CleanArchive>,
     pub(super) results: Option<PathBuf>,
-}
-
-/// A clean archive.
-#[derive(Debug)]
-pub struct Taken {
-    /// Where it is.
-    pub file: PathBuf,
-    /// Regular files and directories in it.
-    pub entries: u64,
-    /// Entries that were left out.
-    pub skipped: u64,
-    /// Whether a limit or a fault ended the reading early.
-    pub truncated: bool,
-}
-
-/// One directory of an environment and what was wanted of it.
-#[derive(Debug)]
-pub struct Reading {
-    /// What was in it; nothing when there is no such directory, or it could not be read.
-    pub taken: Option<Taken>,
-    /// The file that was wanted.
-    pub captured: Captured,
-    /// Why it could not be read, or not to its end.
-    pub failure: Option<String>,
 }
 
 impl Run<'_> {
@@ -77,10 +53,10 @@ impl Run<'_> {
     }
 
     /// Collects `/logs` into a file of the scratch directory.
-    pub(super) async fn logs(&mut self, name: &str) -> Option<Taken> {
+    pub(super) async fn logs(&mut self, name: &str) -> Option<CleanArchive> {
         let (to, redactor) = (self.ctx.scratch.join(name), &self.variables.redactor);
         let logs = read_directory(self.up(), LOGS, to, Limits::LOGS, None, redactor).await;
-        self.lost(logs.failure);
+        self.lost(logs.failure, logs.shortage);
         logs.taken
     }
 
@@ -90,15 +66,16 @@ impl Run<'_> {
         let wanted = ArchivePath::clean(self.ctx.eval.results_file.as_bytes());
         let wanted = wanted.ok().flatten().map(|path| (path, limits::RESULTS_BYTES));
         let output = read_directory(self.up(), &path, to, Limits::LOGS, wanted, redactor).await;
-        self.lost(output.failure.clone());
+        self.lost(output.failure.clone(), output.shortage);
         self.collected.output = output.taken;
         if self.swept {
-            self.results(output.captured, output.failure, redactor).await;
+            let captured = output.captured.into_iter().next().unwrap_or(Captured::Unknown);
+            self.results(captured, output.failure, redactor).await;
         }
     }
 
-    fn lost(&mut self, why: Option<String>) {
-        let lost = |why: String| errors::not_collected(&why, &self.variables.redactor);
+    fn lost(&mut self, why: Option<String>, shortage: Option<Shortage>) {
+        let lost = |why: String| errors::output_lost(&why, shortage, &self.variables.redactor);
         self.later.extend(why.map(lost));
     }
 
@@ -141,56 +118,4 @@ fn masked(bytes: &[u8], redactor: &Redactor) -> Vec<u8> {
     masking.push(bytes, &mut clean);
     masking.finish(&mut clean);
     clean
-}
-
-/// Reads a directory of an environment into a clean archive at `to`, which must not exist, without
-/// the directory's own name; a file of it may be wanted in memory, too.
-pub async fn read_directory(
-    environment: &dyn Environment,
-    path: &str,
-    to: PathBuf,
-    limits: Limits,
-    capture: Option<(ArchivePath, u64)>,
-    redactor: &Redactor,
-) -> Reading {
-    let work = async {
-        let stream = match environment.copy_from(path).await {
-            Ok(Some(stream)) => stream,
-            Ok(None) => {
-                return Reading { taken: None, captured: Captured::Missing, failure: None };
-            }
-            Err(error) => return nothing(format!("{path}: {}", error.chain())),
-        };
-        let options = Sanitize {
-            limits,
-            root: Root::Dropped,
-            exclude: Exclude::default(),
-            faithful: false,
-            captures: capture.into_iter().collect(),
-            redactor: redactor.clone(),
-        };
-        let clean = archive::sanitize(stream, &to, options).await;
-        let (report, captured) = (clean.report, clean.captured.into_iter().next());
-        let captured = captured.unwrap_or(Captured::Unknown);
-        let cut = report.cut.as_ref().map(|cut| format!("{path} is not whole: {cut}"));
-        match clean.archive {
-            Ok(packed) => {
-                let (entries, skipped) = (packed.entries, report.skipped.total());
-                let taken = Taken { file: to, entries, skipped, truncated: report.cut.is_some() };
-                Reading { taken: Some(taken), captured, failure: cut }
-            }
-            Err(error) => {
-                let failure = Some(format!("{path}: {error}"));
-                Reading { taken: None, captured, failure }
-            }
-        }
-    };
-    match tokio::time::timeout(COPY_LIMIT, work).await {
-        Ok(reading) => reading,
-        Err(_) => nothing(format!("{path}: reading it took longer than {COPY_LIMIT:?}")),
-    }
-}
-
-fn nothing(why: String) -> Reading {
-    Reading { taken: None, captured: Captured::Unknown, failure: Some(why) }
 }

@@ -11,9 +11,8 @@ use rollout_protocol::version::RUN_FORMAT;
 use serde::{Deserialize, Serialize};
 
 use super::EvalContext;
-use super::collect::Taken;
 use super::run::Run;
-use crate::executor::{BUILD_LOG, errors};
+use crate::executor::{BUILD_LOG, CleanArchive, errors};
 use crate::store::{BlobStore, Content, StoreError};
 
 /// A record whose files are not stored yet.
@@ -219,8 +218,8 @@ fn files(run: &mut Run<'_>) -> Vec<EvalFile> {
         let role = EvalRole::Output { path: BUILD_LOG.to_owned(), total_bytes, truncated: false };
         EvalFile { file, media_type: MediaType::Text, role }
     }));
-    let archive = |taken: Taken, role: fn(Counts) -> EvalRole| {
-        let Taken { file, entries, skipped, truncated } = taken;
+    let archive = |taken: CleanArchive, role: fn(Counts) -> EvalRole| {
+        let CleanArchive { file, entries, skipped, truncated } = taken;
         let role = role(Counts { entries, skipped, truncated });
         EvalFile { file, media_type: MediaType::Tar, role }
     };

@@ -59,7 +59,6 @@ use crate::store::{BlobStore, StoreError};
 
 pub use self::candidate::{Candidate, Outcome, TakenOut};
 pub use self::checkout::Checkout;
-pub use self::collect::{Reading, Taken, read_directory};
 pub use self::draft::{Counts, EvalDraft, EvalFile, EvalRole};
 pub use self::mirror::{Mirror, Mirrors};
 pub use self::run::run;

@@ -4,7 +4,6 @@
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt as _;
-use rollout_protocol::dependency::Dependency;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Changes, CommandRecord, EnvironmentRecord, EvalEnd};
@@ -20,10 +19,10 @@ use super::site::At;
 use super::slots::Slot;
 use super::variables::Variables;
 use super::{EvalContext, Repositories};
-use crate::environment::{Environment, Provider};
+use crate::environment::Environment;
 use crate::executor::{
-    BuildLog, Capture, ManagedEnvironment, Park, Timing, TrialServices, Waited, Waiter, errors,
-    killed,
+    BuildLog, Capture, ManagedEnvironment, Park, Timing, TrialServices, Waited, Waiter, attempts,
+    errors, killed,
 };
 use crate::shortage::Shortage;
 use crate::supervise::panic_message;
@@ -37,7 +36,6 @@ pub async fn run(
 ) -> EvalDraft {
     let kind = ctx.eval.settings.provider.kind();
     let provider = services.providers.get(&kind).cloned();
-    let engine = provider.as_deref().and_then(Provider::dependency);
     let who = Waiter {
         phases: &*ctx.phases,
         stop: &ctx.stop,
@@ -45,27 +43,8 @@ pub async fn run(
         max_park: ctx.max_park,
         files: &services.files,
     };
-    let mut park = Park::new(who, engine);
-    // Calls that hang are parked, too: they have no answer yet.
-    let tell = |down: bool| ctx.phases.parked(down.then_some(Dependency::ContainerEngine));
-    loop {
-        let attempt = attempt(&ctx, services, repositories, &mut park);
-        let draft = match engine {
-            None => attempt.await,
-            Some(engine) => tokio::select! {
-                biased;
-                draft = Box::pin(attempt) => draft,
-                never = engine.watch(tell) => match never {},
-            },
-        };
-        if let Some(draft) = draft {
-            ctx.phases.parked(None);
-            return draft;
-        }
-        if let Some(provider) = &provider {
-            provider.remove_leftovers().await;
-        }
-    }
+    attempts(who, provider.as_deref(), |park| Box::pin(attempt(&ctx, services, repositories, park)))
+        .await
 }
 
 /// Runs the execution once; nothing when it met a service that gave no answer, waited for it, and

@@ -11,10 +11,9 @@ use super::rewards::{Wanted, judge};
 use super::score::Score;
 use super::{CapturedFile, FileRole};
 use crate::archive::{self, ArchivePath, Captured, Cut, Exclude, Limits, Root, Sanitize};
-use crate::environment::{ByteStream, Environment, Failure, FailureKind};
-use crate::executor::{self, COPY_LIMIT, within};
+use crate::environment::Environment;
+use crate::executor::{self, COPY_LIMIT, CleanArchive, Lost};
 use crate::secrets::Redactor;
-use crate::shortage::Shortage;
 use crate::verifier::{LOGS, VERIFIER_LOGS};
 
 /// What to collect.
@@ -28,60 +27,29 @@ pub(super) enum What {
     Verifier,
 }
 
-/// An archive of logs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Logs {
-    pub(super) file: PathBuf,
-    pub(super) entries: u64,
-    pub(super) skipped: u64,
-    pub(super) truncated: bool,
-}
-
-/// Why something is missing, and what this host ran out of then.
-pub(super) type Lost = (String, Option<Shortage>);
-
 /// What was collected.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
     /// The archive.
-    pub(super) logs: Option<Logs>,
+    pub(super) logs: Option<CleanArchive>,
     /// What the verifier's numbers are, when they were asked for.
     pub(super) score: Option<Result<Score, RewardError>>,
     /// Why the archive is missing or not whole.
     pub(super) failure: Option<Lost>,
 }
 
-impl Logs {
-    /// As the trial's own logs.
-    pub(super) fn of_trial(self) -> CapturedFile {
-        let Self { file, entries, skipped, truncated } = self;
-        let role = FileRole::Logs { entries, skipped, truncated };
-        CapturedFile { file, media_type: MediaType::Tar, role }
-    }
+/// The logs of the trial, for its record.
+pub(super) fn trial_logs(logs: CleanArchive) -> CapturedFile {
+    let CleanArchive { file, entries, skipped, truncated } = logs;
+    let role = FileRole::Logs { entries, skipped, truncated };
+    CapturedFile { file, media_type: MediaType::Tar, role }
+}
 
-    /// As the logs of a step's verifier.
-    pub(super) fn of_step(self, step: usize) -> CapturedFile {
-        let Self { file, entries, skipped, truncated } = self;
-        let role = FileRole::StepLogs { step, entries, skipped, truncated };
-        CapturedFile { file, media_type: MediaType::Tar, role }
-    }
-
-    /// Both in one archive; the first alone when the disk does not take it.
-    pub(super) async fn and(self, other: Self) -> (Self, Option<Lost>) {
-        let file = self.file.with_extension("joined.tar");
-        match archive::join(vec![self.file.clone(), other.file], &file).await {
-            Ok(()) => {
-                let joined = Self {
-                    file,
-                    entries: self.entries + other.entries,
-                    skipped: self.skipped + other.skipped,
-                    truncated: self.truncated || other.truncated,
-                };
-                (joined, None)
-            }
-            Err(error) => (self, Some(lost(LOGS, &error))),
-        }
-    }
+/// The logs of a step's verifier, for the trial's record.
+pub(super) fn step_logs(logs: CleanArchive, step: usize) -> CapturedFile {
+    let CleanArchive { file, entries, skipped, truncated } = logs;
+    let role = FileRole::StepLogs { step, entries, skipped, truncated };
+    CapturedFile { file, media_type: MediaType::Tar, role }
 }
 
 /// Collects logs into a file, and the verifier's numbers where it ended well.
@@ -113,21 +81,12 @@ async fn once(
     wanted: Option<&Wanted<'_>>,
 ) -> Collected {
     let path = if matches!(what, What::Verifier) { VERIFIER_LOGS } else { LOGS };
-    let mut collected = Collected::default();
     let captures = wanted.map_or_else(Vec::new, Wanted::captures);
-    let mut captured = vec![Captured::Unknown; captures.len()];
-    match open(environment, path).await {
-        Ok(None) => captured.fill(Captured::Missing),
-        Ok(Some(stream)) => {
-            let options = options(what, captures, redactor);
-            let found = logs(stream, path, file.clone(), options, &mut captured).await;
-            (collected.logs, collected.failure) = found;
-        }
-        Err(failure) => {
-            let full = (failure.kind == FailureKind::DiskFull).then_some(Shortage::Disk);
-            collected.failure = Some((format!("{path}: {}", failure.chain()), full));
-        }
-    }
+    let options = options(what, captures, redactor);
+    let reading = executor::read(environment, path, file.clone(), options).await;
+    let mut captured = reading.captured;
+    let failure = reading.failure.map(|why| (why, reading.shortage));
+    let mut collected = Collected { logs: reading.taken, score: None, failure };
     if let Some(wanted) = wanted {
         for (captured, name) in captured.iter_mut().zip(wanted.files) {
             // An archive has the content of a file with several names only at the first of them;
@@ -153,46 +112,9 @@ fn options(what: What, captures: Vec<(ArchivePath, u64)>, redactor: &Redactor) -
     Sanitize { limits, root, exclude, faithful: false, captures, redactor: redactor.clone() }
 }
 
-async fn open(environment: &dyn Environment, path: &str) -> Result<Option<ByteStream>, Failure> {
-    within(COPY_LIMIT, "reading the logs", environment.copy_from(path)).await
-}
-
-async fn logs(
-    stream: ByteStream,
-    path: &str,
-    file: PathBuf,
-    options: Sanitize,
-    captured: &mut Vec<Captured>,
-) -> (Option<Logs>, Option<Lost>) {
-    let directory = file.parent().expect("it is below the scratch directory");
-    if let Err(error) = tokio::fs::create_dir_all(directory).await {
-        let why = format!("{path}: {}: {error}", directory.display());
-        return (None, Some((why, Shortage::of(&error))));
-    }
-    let sanitizing = archive::sanitize(stream, &file, options);
-    let Ok(clean) = tokio::time::timeout(COPY_LIMIT, sanitizing).await else {
-        let limit = COPY_LIMIT;
-        return (None, Some((format!("{path}: reading them took longer than {limit:?}"), None)));
-    };
-    *captured = clean.captured;
-    let report = clean.report;
-    let failure = report.cut.as_ref().map(|cut| (format!("{path} is not whole: {cut}"), None));
-    match clean.archive {
-        Ok(packed) => {
-            let (skipped, truncated) = (report.skipped.total(), report.cut.is_some());
-            (Some(Logs { file, entries: packed.entries, skipped, truncated }), failure)
-        }
-        Err(error) => (None, Some(lost(path, &error))),
-    }
-}
-
-fn lost(path: &str, error: &(dyn std::error::Error + 'static)) -> Lost {
-    (format!("{path}: {}", crate::backoff::chain(error)), Shortage::of_cause(error))
-}
-
 /// Reads a reward file by itself: reading the logs ended before it came, or gave only its name.
 async fn reward_alone(environment: &dyn Environment, name: &str, logs: &Path) -> Captured {
-    let stream = match open(environment, &format!("{VERIFIER_LOGS}/{name}")).await {
+    let stream = match executor::open(environment, &format!("{VERIFIER_LOGS}/{name}")).await {
         Ok(Some(stream)) => stream,
         Ok(None) => return Captured::Missing,
         Err(_) => return Captured::Unknown,

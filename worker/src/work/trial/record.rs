@@ -6,7 +6,7 @@ use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::version::RUN_FORMAT;
 
 use super::Draft;
-use super::collect::Logs;
+use super::collect::trial_logs;
 use super::run::{Run, is_of_trial};
 use super::score::Score;
 use super::step::StepRun;
@@ -66,7 +66,7 @@ impl Run<'_> {
         }
         let (ctx, labels) = (self.ctx, &self.ctx.labels);
         let mut files = kept.files;
-        files.extend(self.logs.map(Logs::of_trial));
+        files.extend(self.logs.map(trial_logs));
         files.extend(self.step_logs);
         files.extend(self.artifacts.files);
         let record = TrialRecord {

@@ -5,7 +5,6 @@
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt as _;
-use rollout_protocol::dependency::Dependency;
 use rollout_protocol::error::{ErrorClass, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::EnvironmentRecord;
@@ -13,7 +12,7 @@ use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 
 use super::artifacts::Artifacts;
-use super::collect::{self, Collected, Logs, What};
+use super::collect::{self, Collected, What};
 use super::course::{Course, Halt};
 use super::outputs::Outputs;
 use super::record::Ended;
@@ -21,19 +20,19 @@ use super::rewards::Wanted;
 use super::score::Score;
 use super::step::StepRun;
 use super::{CapturedFile, Finished, TrialContext, preserve, setup};
-use crate::environment::{Failure, Provider};
+use crate::environment::Failure;
 use crate::executor::{
-    ManagedEnvironment, Park, Removed, TaskPart, Timing, TrialServices, Waited, Waiter, errors,
-    killed, stopped,
+    CleanArchive, ManagedEnvironment, Park, Removed, TaskPart, Timing, TrialServices, Waited,
+    Waiter, attempts, errors, killed, stopped,
 };
 use crate::secrets::Redactor;
 use crate::supervise::panic_message;
+use crate::verifier::LOGS;
 
 /// Runs one execution of a trial to its end. Must not be dropped before: the environment would stay
 /// until a reaper finds its owner dead.
 pub async fn run(ctx: TrialContext, services: &TrialServices) -> Finished {
     let provider = setup::provider(&ctx, services).ok();
-    let engine = provider.as_deref().and_then(Provider::dependency);
     let who = Waiter {
         phases: &*ctx.phases,
         stop: &ctx.stop,
@@ -41,27 +40,7 @@ pub async fn run(ctx: TrialContext, services: &TrialServices) -> Finished {
         max_park: ctx.max_park,
         files: &services.files,
     };
-    let mut park = Park::new(who, engine);
-    // Calls that hang are parked, too: they have no answer yet.
-    let tell = |down: bool| ctx.phases.parked(down.then_some(Dependency::ContainerEngine));
-    loop {
-        let attempt = attempt(&ctx, services, &mut park);
-        let finished = match engine {
-            None => attempt.await,
-            Some(engine) => tokio::select! {
-                biased;
-                finished = Box::pin(attempt) => finished,
-                never = engine.watch(tell) => match never {},
-            },
-        };
-        if let Some(finished) = finished {
-            ctx.phases.parked(None);
-            return finished;
-        }
-        if let Some(provider) = &provider {
-            provider.remove_leftovers().await;
-        }
-    }
+    attempts(who, provider.as_deref(), |park| Box::pin(attempt(&ctx, services, park))).await
 }
 
 /// Runs the execution once; nothing when it met a service that gave no answer, waited for it, and
@@ -141,9 +120,9 @@ pub(super) struct Run<'a> {
     pub(super) redactor: Redactor,
     pub(super) outputs: Outputs,
     /// The logs of the trial.
-    pub(super) logs: Option<Logs>,
+    pub(super) logs: Option<CleanArchive>,
     /// Those of the verifier's own environment.
-    pub(super) apart_logs: Option<Logs>,
+    pub(super) apart_logs: Option<CleanArchive>,
     /// Those of the steps' verifiers.
     pub(super) step_logs: Vec<CapturedFile>,
     pub(super) artifacts: Artifacts,
@@ -323,7 +302,7 @@ impl<'a> Run<'a> {
         failures.extend(collected.failure);
         self.logs = match (collected.logs, self.apart_logs.take()) {
             (Some(logs), Some(apart)) => {
-                let (logs, failure) = logs.and(apart).await;
+                let (logs, failure) = logs.and(apart, LOGS).await;
                 failures.extend(failure);
                 Some(logs)
             }

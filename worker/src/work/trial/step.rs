@@ -9,7 +9,7 @@ use rollout_protocol::spec::task::{AfterAgentError, NetworkPolicy, StepSpec};
 use rollout_protocol::spec::timeout::seconds;
 
 use super::artifacts::{self, Taken};
-use super::collect::{self, Logs, What};
+use super::collect::{self, What, step_logs};
 use super::course::Halt;
 use super::execute::{self, Unwell};
 use super::failure::RewardError;
@@ -17,8 +17,8 @@ use super::rewards::Wanted;
 use super::run::Run;
 use super::score::Score;
 use super::{variables, verify};
-use crate::executor;
 use crate::executor::errors::{self, ScriptError, Stage};
+use crate::executor::{self, CleanArchive};
 
 /// A step with a name that ran, or began to.
 #[derive(Debug)]
@@ -194,10 +194,10 @@ impl Run<'_> {
         score.map_err(|error| self.no_reward(error))
     }
 
-    fn keep_logs(&mut self, logs: Logs) {
+    fn keep_logs(&mut self, logs: CleanArchive) {
         match self.steps.len() {
             0 => self.apart_logs = Some(logs),
-            steps => self.step_logs.push(logs.of_step(steps - 1)),
+            steps => self.step_logs.push(step_logs(logs, steps - 1)),
         }
     }
 

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::name;
 use rollout_worker::archive::{self, Limits};
 use rollout_worker::environment::Environment;
+use rollout_worker::executor;
 use rollout_worker::secrets::Redactor;
 use rollout_worker::supervise;
-use rollout_worker::work::eval;
 
 use super::IdeasFault;
 use super::variables::{IDEAS, LOGS};
@@ -34,7 +34,7 @@ pub(super) async fn ideas(
 ) -> Result<Taken, IdeasFault> {
     let (tar, dir) = (work.join("ideas.tar"), work.join("ideas"));
     let read =
-        eval::read_directory(environment, IDEAS, tar.clone(), EVERYTHING, None, redactor).await;
+        executor::read_directory(environment, IDEAS, tar.clone(), EVERYTHING, None, redactor).await;
     if let Some(why) = read.failure {
         return Err(IdeasFault::Unreadable(redactor.text(&why)));
     }
@@ -57,7 +57,8 @@ pub(super) async fn logs(
 ) -> Result<(), String> {
     let tar = work.join("logs.tar");
     let read =
-        eval::read_directory(environment, LOGS, tar.clone(), Limits::LOGS, None, redactor).await;
+        executor::read_directory(environment, LOGS, tar.clone(), Limits::LOGS, None, redactor)
+            .await;
     if read.taken.is_some_and(|taken| taken.entries > 0) {
         unpack(&tar, &to.join("logs"), Limits::LOGS).await.map_err(|error| error.to_string())?;
     }

@@ -1,0 +1,147 @@
+//! Directories of an environment as clean archives on this host's disk.
+
+use std::path::PathBuf;
+
+use super::context::{COPY_LIMIT, within};
+use crate::archive::{self, ArchivePath, Captured, Exclude, Limits, Root, Sanitize};
+use crate::environment::{ByteStream, Environment, Failure, FailureKind};
+use crate::secrets::Redactor;
+use crate::shortage::Shortage;
+
+/// A clean archive of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CleanArchive {
+    /// Where it is.
+    pub file: PathBuf,
+    /// Regular files and directories in it.
+    pub entries: u64,
+    /// Entries that were left out.
+    pub skipped: u64,
+    /// Whether a limit or a fault ended the reading early.
+    pub truncated: bool,
+}
+
+/// Why something is missing, and the resource that this host ran out of then.
+pub(crate) type Lost = (String, Option<Shortage>);
+
+/// A directory of an environment that was read.
+#[derive(Debug)]
+pub struct Reading {
+    /// Its archive; nothing when there is no such directory, or it could not be read.
+    pub taken: Option<CleanArchive>,
+    /// The files that were wanted, in their order.
+    pub captured: Vec<Captured>,
+    /// Why it could not be read, or not to its end.
+    pub failure: Option<String>,
+    /// The resource that this host ran out of then.
+    pub shortage: Option<Shortage>,
+}
+
+impl Reading {
+    fn lost(&mut self, (why, shortage): Lost) {
+        (self.failure, self.shortage) = (Some(why), shortage);
+    }
+}
+
+impl CleanArchive {
+    /// Both in one archive; the first alone when the disk does not take it.
+    pub(crate) async fn and(self, other: Self, path: &str) -> (Self, Option<Lost>) {
+        let file = self.file.with_extension("joined.tar");
+        match archive::join(vec![self.file.clone(), other.file], &file).await {
+            Ok(()) => {
+                let joined = Self {
+                    file,
+                    entries: self.entries + other.entries,
+                    skipped: self.skipped + other.skipped,
+                    truncated: self.truncated || other.truncated,
+                };
+                (joined, None)
+            }
+            Err(error) => (self, Some(lost(path, &error))),
+        }
+    }
+}
+
+/// Reads a directory of an environment into a clean archive at `to`, which must not exist, without
+/// the directory's own name; a file of it may be wanted in memory, too.
+pub async fn read_directory(
+    environment: &dyn Environment,
+    path: &str,
+    to: PathBuf,
+    limits: Limits,
+    capture: Option<(ArchivePath, u64)>,
+    redactor: &Redactor,
+) -> Reading {
+    let options = Sanitize {
+        limits,
+        root: Root::Dropped,
+        exclude: Exclude::default(),
+        faithful: false,
+        captures: capture.into_iter().collect(),
+        redactor: redactor.clone(),
+    };
+    read(environment, path, to, options).await
+}
+
+/// Opens a file or directory of an environment for reading; nothing when there is none.
+pub(crate) async fn open(
+    environment: &dyn Environment,
+    path: &str,
+) -> Result<Option<ByteStream>, Failure> {
+    within(COPY_LIMIT, "opening it", environment.copy_from(path)).await
+}
+
+/// Reads a directory of an environment into a clean archive at `to`.
+pub(crate) async fn read(
+    environment: &dyn Environment,
+    path: &str,
+    to: PathBuf,
+    options: Sanitize,
+) -> Reading {
+    let captured = vec![Captured::Unknown; options.captures.len()];
+    let mut reading = Reading { taken: None, captured, failure: None, shortage: None };
+    match open(environment, path).await {
+        Ok(None) => reading.captured.fill(Captured::Missing),
+        Ok(Some(stream)) => clean(stream, path, to, options, &mut reading).await,
+        Err(failure) => {
+            let full = (failure.kind == FailureKind::DiskFull).then_some(Shortage::Disk);
+            reading.lost((format!("{path}: {}", failure.chain()), full));
+        }
+    }
+    reading
+}
+
+async fn clean(
+    stream: ByteStream,
+    path: &str,
+    file: PathBuf,
+    options: Sanitize,
+    reading: &mut Reading,
+) {
+    if let Some(directory) = file.parent()
+        && let Err(error) = tokio::fs::create_dir_all(directory).await
+    {
+        let why = format!("{path}: {}: {error}", directory.display());
+        return reading.lost((why, Shortage::of(&error)));
+    }
+    let sanitizing = archive::sanitize(stream, &file, options);
+    let Ok(clean) = tokio::time::timeout(COPY_LIMIT, sanitizing).await else {
+        let why = format!("{path}: reading it took longer than {COPY_LIMIT:?}");
+        return reading.lost((why, None));
+    };
+    reading.captured = clean.captured;
+    let report = clean.report;
+    match clean.archive {
+        Ok(packed) => {
+            let (skipped, truncated) = (report.skipped.total(), report.cut.is_some());
+            let entries = packed.entries;
+            reading.failure = report.cut.map(|cut| format!("{path} is not whole: {cut}"));
+            reading.taken = Some(CleanArchive { file, entries, skipped, truncated });
+        }
+        Err(error) => reading.lost(lost(path, &error)),
+    }
+}
+
+fn lost(path: &str, error: &(dyn std::error::Error + 'static)) -> Lost {
+    (format!("{path}: {}", crate::backoff::chain(error)), Shortage::of_cause(error))
+}
