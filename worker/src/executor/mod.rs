@@ -5,12 +5,14 @@
 //! * `files`: files of tasks on this host; `bases`: digests of base images that a run has chosen;
 //! * `environment`: one environment from its request to its removal; `teardown`: its end;
 //! * `image`: the source and the preparation of its image;
+//! * `draft`: the outcome of an execution before its files are stored;
 //! * `errors`: the error table;
 //! * `script` and `capture`: one script, its time limit, and its output;
 //! * `collect`: directories of an environment as clean archives;
 //! * `cost`: the cost that a command reports;
 //! * `timing`: times of the phases;
-//! * `attempt`: attempts of one execution until one has an outcome; `park`: waiting for a service that gives no answer; `stop`: waiting for a stop.
+//! * `attempt`: attempts of one execution until one has an outcome;
+//! * `park`: waiting for a service that gives no answer; `stop`: waiting for a stop.
 
 mod attempt;
 mod bases;
@@ -18,6 +20,7 @@ mod capture;
 mod collect;
 mod context;
 pub mod cost;
+mod draft;
 mod environment;
 pub(crate) mod errors;
 mod files;
@@ -34,6 +37,7 @@ pub use self::collect::{CleanArchive, Reading, read_directory};
 pub(crate) use self::collect::{Lost, open, read};
 pub(crate) use self::context::{COPY_LIMIT, within};
 pub use self::context::{OwnSlot, PhaseSink, Slot, TrialServices};
+pub use self::draft::{Draft, DraftFile};
 pub use self::environment::{ManagedEnvironment, NotCreated, Removed};
 pub use self::files::{FilesError, TaskFiles, TaskPart};
 pub use self::image::prepare_image;

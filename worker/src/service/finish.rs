@@ -13,7 +13,7 @@ use super::Shared;
 use super::execute::Ended;
 use super::execution::Execution;
 use super::report::Outgoing;
-use crate::spool::{Draft, Ending, publish};
+use crate::spool::{Ending, publish};
 use crate::work::trial::{self, Finished};
 
 /// What an execution left.
@@ -88,11 +88,11 @@ fn left(execution: &Execution, ended: Ended) -> Left {
             Left::Words(bare(draft))
         }
         Ended::Finished(Finished::Verdict(draft)) => {
-            Left::Record(Ending { draft: Draft::Trial(draft), stopped: None, marker })
+            Left::Record(Ending { draft: draft.into(), stopped: None, marker })
         }
         Ended::Finished(Finished::Stopped { phase, draft }) => match draft {
             Some(draft) if !draft.is_bare() => {
-                let draft = Draft::Trial(draft);
+                let draft = draft.into();
                 Left::Record(Ending { draft, stopped: Some(phase), marker: false })
             }
             _ => Left::Words(stopped(phase)),
@@ -100,7 +100,7 @@ fn left(execution: &Execution, ended: Ended) -> Left {
         Ended::Eval(draft) => {
             let stopped = (draft.record.end == EvalEnd::Stopped).then(|| execution.phase());
             let marker = marker && stopped.is_none();
-            Left::Record(Ending { draft: Draft::Eval(draft), stopped, marker })
+            Left::Record(Ending { draft: draft.into(), stopped, marker })
         }
         Ended::Failed(error) => Left::Words(failed(execution, error)),
     }

@@ -1,59 +1,35 @@
 //! Drafts of any kind of execution.
 
-use std::path::PathBuf;
-
-use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::blob::BlobRef;
 use rollout_protocol::record::{ExecutionRecord, LogsRecord, Output, TrialRecord};
 use serde::{Deserialize, Serialize};
 
-use crate::work::eval::{EvalDraft, EvalFile, EvalRole};
-use crate::work::trial::{self, CapturedFile, FileRole};
+use crate::executor;
+use crate::work::eval::{EvalDraft, EvalRole};
+use crate::work::trial::{self, FileRole};
 
-/// What an execution left: a record, and files that are not stored yet.
-#[derive(Debug, Clone)]
-pub(crate) enum Draft {
-    /// Of a trial.
-    Trial(trial::Draft),
-    /// Of an eval.
-    Eval(EvalDraft),
-}
+/// The outcome of an execution of any kind.
+pub(crate) type Draft = executor::Draft<ExecutionRecord, Role>;
 
 /// What a file becomes in its record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "of", rename_all = "snake_case")]
-pub(super) enum Role {
+pub(crate) enum Role {
     /// In a trial's.
     Trial(FileRole),
     /// In an eval's.
     Eval(EvalRole),
 }
 
-/// A file that waits to be moved into an entry.
-pub(super) struct Loose {
-    pub(super) file: PathBuf,
-    pub(super) media_type: MediaType,
-    pub(super) role: Role,
+impl From<trial::Draft> for Draft {
+    fn from(draft: trial::Draft) -> Self {
+        draft.map(|record| ExecutionRecord::Trial(Box::new(record)), Role::Trial)
+    }
 }
 
-impl Draft {
-    /// The record and its files.
-    pub(super) fn into_parts(self) -> (ExecutionRecord, Vec<Loose>) {
-        match self {
-            Self::Trial(trial::Draft { record, files }) => {
-                let loose = |CapturedFile { file, media_type, role }| {
-                    let role = Role::Trial(role);
-                    Loose { file, media_type, role }
-                };
-                (ExecutionRecord::Trial(Box::new(record)), files.into_iter().map(loose).collect())
-            }
-            Self::Eval(EvalDraft { record, files }) => {
-                let loose = |EvalFile { file, media_type, role }| {
-                    let role = Role::Eval(role);
-                    Loose { file, media_type, role }
-                };
-                (ExecutionRecord::Eval(Box::new(record)), files.into_iter().map(loose).collect())
-            }
-        }
+impl From<EvalDraft> for Draft {
+    fn from(draft: EvalDraft) -> Self {
+        draft.map(|record| ExecutionRecord::Eval(Box::new(record)), Role::Eval)
     }
 }
 

@@ -10,10 +10,10 @@ use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::version::RUN_FORMAT;
 
-use super::draft::Loose;
 use super::entry::{self, Ending, Entry, EntryFile, Kept};
 use super::{SCRATCH, SPOOL, discard};
 use crate::digest_line;
+use crate::executor::{Draft, DraftFile};
 
 /// Bytes of a file that are read at once.
 const CHUNK: usize = 64 * 1024;
@@ -40,14 +40,14 @@ pub(super) fn keep(worker_dir: &Path, ending: Ending) -> io::Result<Kept> {
 /// What will be kept, and how.
 pub(super) fn plan(worker_dir: &Path, ending: Ending) -> io::Result<(Kept, Vec<Step>)> {
     let Ending { draft, stopped, marker } = ending;
-    let (record, files) = draft.into_parts();
+    let Draft { record, files } = draft;
     let (.., exec) = record.ids();
     let exec = exec.to_string();
     let spool = worker_dir.join(SPOOL);
     let dir = spool.join(&exec);
     let mut entry = Entry { format: RUN_FORMAT, record, stopped, marker, files: Vec::new() };
     let mut steps = vec![Step::CreateDir(dir.clone())];
-    for Loose { file, media_type, role } in files {
+    for DraftFile { file, media_type, role } in files {
         let to = dir.join(entry.files.len().to_string());
         if !file.exists() && !to.exists() {
             entry.record.add_error(vanished(&file));

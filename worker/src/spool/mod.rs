@@ -27,7 +27,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rollout_protocol::id::ExecId;
 
-pub(crate) use self::draft::Draft;
 pub(crate) use self::entry::{Ending, Kept};
 pub(crate) use self::publish::publish;
 pub use self::publish::{failed_report, report_of};

@@ -23,11 +23,11 @@ use tokio::sync::{broadcast, watch};
 use super::keep::plan;
 use super::*;
 use crate::environment::{Labels, Owner};
-use crate::executor::{OwnSlot, PhaseSink};
+use crate::executor::{DraftFile, OwnSlot, PhaseSink};
 use crate::queue::traits::{Contact, Delivery, QueueError, Refused, Room, Token, WorkSource};
 use crate::store::{BlobStore as _, get_json};
 use crate::testing::{FaultyStore, Sample, draft};
-use crate::work::trial::{CapturedFile, FileRole, TrialContext};
+use crate::work::trial::{FileRole, TrialContext};
 
 const REASON: LostReason = LostReason::WorkerDied;
 
@@ -146,13 +146,11 @@ impl Scene {
         let scratch = &self.context.scratch;
         let mut draft = draft(&self.context);
         let role = FileRole::Output { path: "a.txt".into(), total_bytes: 16, truncated: false };
-        let output =
-            CapturedFile { file: scratch.join("a.txt"), media_type: MediaType::Text, role };
+        let output = DraftFile { file: scratch.join("a.txt"), media_type: MediaType::Text, role };
         let role = FileRole::Logs { entries: 1, skipped: 2, truncated: false };
-        let logs =
-            CapturedFile { file: scratch.join("logs.tar"), media_type: MediaType::Tar, role };
+        let logs = DraftFile { file: scratch.join("logs.tar"), media_type: MediaType::Tar, role };
         draft.files = vec![output, logs];
-        Ending { draft: Draft::Trial(draft), stopped: None, marker: true }
+        Ending { draft: draft.into(), stopped: None, marker: true }
     }
 
     async fn recover(&self) -> Recovered {
@@ -335,4 +333,17 @@ async fn a_vanished_file_takes_no_verdict_with_it() {
     let record: TrialRecord = serde_json::from_slice(&bytes).unwrap();
     assert_eq!((record.outputs.len(), record.secondary_errors.len()), (0, 1));
     assert!(record.logs.is_some());
+}
+
+#[test]
+fn files_of_entries_keep_their_json() {
+    for text in [
+        r#"{"media_type":"text/plain","of":"trial","role":"output","path":"a.txt","total_bytes":16,"truncated":false}"#,
+        r#"{"media_type":"application/x-tar","of":"trial","role":"artifact","index":2}"#,
+        r#"{"media_type":"application/x-tar","of":"eval","role":"logs","entries":1,"skipped":2,"truncated":true}"#,
+        r#"{"media_type":"application/octet-stream","of":"eval","role":"candidate","commit":"a","parent":"b"}"#,
+    ] {
+        let file: super::entry::EntryFile = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&file).unwrap(), text);
+    }
 }

@@ -16,11 +16,12 @@ use tempfile::TempDir;
 
 use super::super::*;
 use super::cable::Cable;
+use crate::executor::DraftFile;
 use crate::queue::embedded::EmbeddedQueue;
 use crate::queue::embedded::model::ModelConfig;
 use crate::queue::traits::{Dispatch, Position};
 use crate::testing::{FaultyStore, Sample, draft};
-use crate::work::trial::{CapturedFile, FileRole};
+use crate::work::trial::FileRole;
 
 pub(super) const LEASE: Duration = Duration::from_secs(60);
 pub(super) const FIRST: TryId = TryId::first(1);
@@ -82,7 +83,7 @@ impl Scripted {
                 left.record.verifier_stdout = Some("seen".into());
                 let role =
                     FileRole::Output { path: "out.txt".into(), total_bytes: 15, truncated: false };
-                left.files.push(CapturedFile { file, media_type: MediaType::Text, role });
+                left.files.push(DraftFile { file, media_type: MediaType::Text, role });
             }
         }
         Finished::Verdict(left)

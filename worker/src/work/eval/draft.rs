@@ -1,7 +1,5 @@
 //! From an execution that is over to its record.
 
-use std::path::PathBuf;
-
 use rollout_protocol::Timestamp;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::error::TrialError;
@@ -12,28 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use super::EvalContext;
 use super::run::Run;
-use crate::executor::{BUILD_LOG, CleanArchive, errors};
+use crate::executor::{BUILD_LOG, CleanArchive, Draft, DraftFile, errors};
 use crate::store::{BlobStore, Content, StoreError};
 
-/// A record whose files are not stored yet.
-#[derive(Debug, Clone, PartialEq)]
-pub struct EvalDraft {
-    /// The record; what its files become is empty until they are stored.
-    pub record: EvalRecord,
-    /// The files, in the execution's scratch directory.
-    pub files: Vec<EvalFile>,
-}
-
-/// A file that waits to be stored.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EvalFile {
-    /// Where it is.
-    pub file: PathBuf,
-    /// What it is.
-    pub media_type: MediaType,
-    /// What it becomes in the record.
-    pub role: EvalRole,
-}
+/// The record of an eval, whose files are not stored yet.
+pub type EvalDraft = Draft<EvalRecord, EvalRole>;
 
 /// What a file becomes in the record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -193,10 +174,10 @@ pub(super) fn draft(mut run: Run<'_>) -> EvalDraft {
         sweep_logs: None,
         sweep_output: None,
     };
-    EvalDraft { record, files }
+    Draft { record, files }
 }
 
-fn files(run: &mut Run<'_>) -> Vec<EvalFile> {
+fn files(run: &mut Run<'_>) -> Vec<DraftFile<EvalRole>> {
     let mut files = Vec::new();
     for (stage, capture) in std::mem::take(&mut run.captures) {
         match capture.finish() {
@@ -205,7 +186,11 @@ fn files(run: &mut Run<'_>) -> Vec<EvalFile> {
                     let path = format!("{stage}/{name}");
                     let (total_bytes, truncated) = (captured.total_bytes, captured.truncated);
                     let role = EvalRole::Output { path, total_bytes, truncated };
-                    files.push(EvalFile { file: captured.file, media_type: MediaType::Text, role });
+                    files.push(DraftFile {
+                        file: captured.file,
+                        media_type: MediaType::Text,
+                        role,
+                    });
                 }
             }
             Err(error) => {
@@ -216,26 +201,26 @@ fn files(run: &mut Run<'_>) -> Vec<EvalFile> {
     }
     files.extend(run.build.kept().map(|(file, total_bytes)| {
         let role = EvalRole::Output { path: BUILD_LOG.to_owned(), total_bytes, truncated: false };
-        EvalFile { file, media_type: MediaType::Text, role }
+        DraftFile { file, media_type: MediaType::Text, role }
     }));
     let archive = |taken: CleanArchive, role: fn(Counts) -> EvalRole| {
         let CleanArchive { file, entries, skipped, truncated } = taken;
         let role = role(Counts { entries, skipped, truncated });
-        EvalFile { file, media_type: MediaType::Tar, role }
+        DraftFile { file, media_type: MediaType::Tar, role }
     };
     files.extend(run.collected.logs.take().map(|taken| archive(taken, EvalRole::Logs)));
     let sweep_logs = run.collected.sweep_logs.take();
     files.extend(sweep_logs.map(|taken| archive(taken, EvalRole::SweepLogs)));
     files.extend(run.collected.output.take().map(|taken| archive(taken, EvalRole::SweepOutput)));
     let results = run.collected.results.take();
-    files.extend(results.map(|file| EvalFile {
+    files.extend(results.map(|file| DraftFile {
         file,
         media_type: MediaType::Text,
         role: EvalRole::Results,
     }));
     files.extend(run.candidate.take().map(|candidate| {
         let role = EvalRole::Candidate { commit: candidate.commit, parent: candidate.parent };
-        EvalFile { file: candidate.file, media_type: MediaType::Bytes, role }
+        DraftFile { file: candidate.file, media_type: MediaType::Bytes, role }
     }));
     files
 }

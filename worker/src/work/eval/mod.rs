@@ -59,7 +59,7 @@ use crate::store::{BlobStore, StoreError};
 
 pub use self::candidate::{Candidate, Outcome, TakenOut};
 pub use self::checkout::Checkout;
-pub use self::draft::{Counts, EvalDraft, EvalFile, EvalRole};
+pub use self::draft::{Counts, EvalDraft, EvalRole};
 pub use self::mirror::{Mirror, Mirrors};
 pub use self::run::run;
 pub use self::slots::{Slot, Slots};

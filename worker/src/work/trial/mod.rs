@@ -33,7 +33,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollout_protocol::blob::MediaType;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::TrialRecord;
@@ -44,7 +43,7 @@ use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::watch;
 
 use crate::environment::Labels;
-use crate::executor::{PhaseSink, Slot};
+use crate::executor::{self, PhaseSink, Slot};
 use crate::rate_limit::Pacing;
 use crate::spool;
 
@@ -111,14 +110,8 @@ pub enum Finished {
     },
 }
 
-/// A record whose files are not stored yet.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Draft {
-    /// The record; its `outputs` and `logs` are empty until the files are stored.
-    pub record: TrialRecord,
-    /// The files, in the execution's scratch directory.
-    pub files: Vec<CapturedFile>,
-}
+/// The record of a trial, whose files are not stored yet.
+pub type Draft = executor::Draft<TrialRecord, FileRole>;
 
 impl Draft {
     /// Whether the record has nothing that its report does not say: then the report is the record.
@@ -135,17 +128,6 @@ impl Draft {
             && record.steps.is_empty()
             && record.verifier_environment.is_none()
     }
-}
-
-/// A file that waits to be stored.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct CapturedFile {
-    /// Where it is.
-    pub file: PathBuf,
-    /// What it is.
-    pub media_type: MediaType,
-    /// What it becomes in the record.
-    pub role: FileRole,
 }
 
 /// What a captured file becomes in the record.

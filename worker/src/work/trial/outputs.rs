@@ -7,9 +7,9 @@ use std::sync::Arc;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::limits;
 
-use super::{CapturedFile, FileRole};
+use super::FileRole;
 use crate::executor::errors::Stage;
-use crate::executor::{self, BUILD_LOG, BuildLog, Capture, Captured};
+use crate::executor::{self, BUILD_LOG, BuildLog, Capture, Captured, DraftFile};
 use crate::secrets::Redactor;
 use crate::shortage::Shortage;
 
@@ -33,7 +33,7 @@ pub(super) struct Outputs {
 /// Everything that was captured.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    pub(super) files: Vec<CapturedFile>,
+    pub(super) files: Vec<DraftFile<FileRole>>,
     pub(super) verifier_stdout: Option<String>,
     pub(super) verifier_stderr: Option<String>,
     /// Why some of it is missing.
@@ -114,7 +114,7 @@ fn capture(dir: &Path, redactor: &Redactor) -> Arc<Capture> {
     Arc::new(Capture::new(dir.join("stdout.txt"), dir.join("stderr.txt"), redactor))
 }
 
-fn text(file: PathBuf, path: String, total_bytes: u64, truncated: bool) -> CapturedFile {
+fn text(file: PathBuf, path: String, total_bytes: u64, truncated: bool) -> DraftFile<FileRole> {
     let role = FileRole::Output { path, total_bytes, truncated };
-    CapturedFile { file, media_type: MediaType::Text, role }
+    DraftFile { file, media_type: MediaType::Text, role }
 }

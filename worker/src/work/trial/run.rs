@@ -19,11 +19,11 @@ use super::record::Ended;
 use super::rewards::Wanted;
 use super::score::Score;
 use super::step::StepRun;
-use super::{CapturedFile, Finished, TrialContext, preserve, setup};
+use super::{FileRole, Finished, TrialContext, preserve, setup};
 use crate::environment::Failure;
 use crate::executor::{
-    CleanArchive, ManagedEnvironment, Park, Removed, TaskPart, Timing, TrialServices, Waited,
-    Waiter, attempts, errors, killed, stopped,
+    CleanArchive, DraftFile, ManagedEnvironment, Park, Removed, TaskPart, Timing, TrialServices,
+    Waited, Waiter, attempts, errors, killed, stopped,
 };
 use crate::secrets::Redactor;
 use crate::supervise::panic_message;
@@ -124,7 +124,7 @@ pub(super) struct Run<'a> {
     /// Those of the verifier's own environment.
     pub(super) apart_logs: Option<CleanArchive>,
     /// Those of the steps' verifiers.
-    pub(super) step_logs: Vec<CapturedFile>,
+    pub(super) step_logs: Vec<DraftFile<FileRole>>,
     pub(super) artifacts: Artifacts,
     /// What verification came to.
     pub(super) score: Option<Score>,
