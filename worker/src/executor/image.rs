@@ -38,7 +38,7 @@ impl BuildLog {
     pub(crate) fn kept(&self) -> Option<(PathBuf, u64)> {
         let file = self.building.then(|| self.file.clone())?;
         let found = std::fs::symlink_metadata(&file).ok()?;
-        found.is_file().then(|| (file, found.len()))
+        found.is_file().then_some((file, found.len()))
     }
 }
 

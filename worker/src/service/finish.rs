@@ -17,7 +17,6 @@ use crate::spool::{Ending, publish};
 use crate::work::trial::{self, Finished};
 
 /// What an execution left.
-#[expect(clippy::large_enum_variant, reason = "lives on the stack")]
 enum Left {
     /// Nothing that its report does not say.
     Words(Body),
