@@ -9,10 +9,10 @@ use super::error::CliError;
 use super::output::Printer;
 use super::run::KNOWN_PARTS;
 use crate::config::{Job, Provenance};
-use crate::events::escape;
-use crate::events::terminal::table;
-use crate::plan::{self, DryRun, FormatView, ImageView, Prepared, TaskView};
-use crate::sources::datasets::{KnownParts, Sink};
+use crate::events::sinks::terminal::table;
+use crate::plan::{self, DryRun, ImageView, Prepared, TaskView};
+use crate::results::escape;
+use crate::sources::datasets::{self, FormatView, KnownParts, Sink};
 
 /// Makes the plan without storing anything, and prints it.
 pub(super) async fn show(
@@ -25,7 +25,7 @@ pub(super) async fn show(
         .map_err(|error| CliError::failure("cannot create a temporary directory", &error))?;
     let known = Some(Arc::new(KnownParts::new(job.jobs_dir.join(".rollout").join(KNOWN_PARTS))));
     let sink = Sink { store: None, scratch: scratch.path().to_owned(), known };
-    let formats = plan::formats(&datasets);
+    let formats = datasets::formats(&datasets);
     let (plan, tasks) = plan::build(&job, datasets, &sink).await?;
     let shown = plan::dry_run(&job, &plan, &tasks, &formats, warnings);
     let text = if json {

@@ -13,8 +13,8 @@ use crate::config::ConfigErrors;
 use crate::engine::journal::JournalError;
 use crate::engine::{LockError, OpenError, RunError};
 use crate::events::ReportError;
-use crate::events::files::TreeError;
 use crate::plan::BuildError;
+use crate::results::files::TreeError;
 use crate::sources::datasets::BundleError;
 
 /// Why a command failed.

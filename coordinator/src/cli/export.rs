@@ -10,8 +10,9 @@ use rollout_worker::store::fs::FsStore;
 use super::error::CliError;
 use super::output::Printer;
 use super::place;
-use crate::events::escape;
-use crate::results::export::{self, ExportError, Exported, Format, Request};
+use crate::launch::export;
+use crate::results::escape;
+use crate::results::export::{ExportError, Exported, Format, Request};
 
 /// Write the results of a run in the form of another tool
 ///
@@ -83,7 +84,7 @@ impl From<ExportError> for CliError {
             ExportError::NoRun { .. } | ExportError::Exists(_) | ExportError::NeedsPlace => {
                 Self::of(ExitCode::Usage, what, &error)
             }
-            ExportError::Run(_) | ExportError::Document { .. } | ExportError::Plan(_) => {
+            ExportError::Header(_) | ExportError::Document { .. } | ExportError::Plan(_) => {
                 Self::of(ExitCode::RunDamaged, what, &error)
             }
             _ => Self::failure(what, &error),

@@ -17,7 +17,7 @@ use super::args::GcArgs;
 use super::error::CliError;
 use super::image_locks;
 use super::output::Printer;
-use crate::events::escape;
+use crate::results::escape;
 
 /// Runs the command.
 pub(super) async fn run(args: &GcArgs, printer: &Printer) -> Result<ExitCode, CliError> {

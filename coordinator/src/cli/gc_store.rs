@@ -13,8 +13,8 @@ use super::args::GcArgs;
 use super::error::CliError;
 use super::output::Printer;
 use super::place;
-use crate::events::escape;
-use crate::events::files::store;
+use crate::results::escape;
+use crate::results::files::store;
 
 /// Everything that a store consists of. Its identity goes first: the rest is no store.
 const PARTS: &[&str] = &["store.json", "blobs", "docs", "damaged", "tmp"];

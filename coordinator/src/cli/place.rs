@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::error::CliError;
-use crate::events::files::store::{self, NoStore, StoreNote};
+use crate::results::files::store::{self, NoStore, StoreNote};
 
 /// The directory of a store: a path, or `file://` and an absolute path.
 pub(super) fn directory(text: &str) -> Result<PathBuf, CliError> {

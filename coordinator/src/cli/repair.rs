@@ -13,7 +13,7 @@ use super::output::Printer;
 use super::place;
 use crate::engine::LockError;
 use crate::engine::journal::{Damage, Layout};
-use crate::events::escape;
+use crate::results::escape;
 use crate::workloads::repair::{self, RepairError, Repaired, Request};
 
 /// Names that are printed of a list.

@@ -12,7 +12,7 @@ use super::error::CliError;
 use super::output::Printer;
 use super::run;
 use crate::engine::Reopen;
-use crate::events::files::layout;
+use crate::results::files::layout;
 
 /// Options of `rollout run` whose values may be secrets: they are not written down.
 const SECRET: [&str; 5] = ["--agent-env", "--ae", "--verifier-env", "--ve", "--nats"];

@@ -21,15 +21,17 @@ use super::retry::Invocation;
 use super::{SANDBOX, dry_run, env_file, exit, image_locks, logging, place};
 use crate::config::{self, ConfigWarning, Job, LogLevel, Options};
 use crate::engine::Taking;
-use crate::events::files::store::{StoreNote, find as find_store};
-use crate::events::terminal::{Screen, summary};
-use crate::events::{DatasetFacts, Report, Reporter, RunFacts, Sinks, TasksFacts};
+use crate::events::sinks::terminal::{Screen, summary};
+use crate::events::{Report, Reporter, RunFacts, Sinks};
 use crate::launch::embedded::Sitting;
+use crate::launch::facts::dataset_facts;
 use crate::launch::host::HostPaths;
 use crate::launch::local::LocalJob;
 use crate::launch::signals;
 use crate::plan::{self, JobPlan, Prepared};
+use crate::results::files::store::{StoreNote, find as find_store};
 use crate::results::metrics::AgentTotal;
+use crate::results::report::{DatasetFacts, TasksFacts};
 use crate::sources::datasets::{Dataset, KnownParts, Sink};
 
 /// Where it is noted, beside the blobs, what was packed.
@@ -69,7 +71,7 @@ async fn start(
         None => own.join("blobs"),
     };
     let store: Arc<dyn BlobStore> = Arc::new(FsStore::open(&blobs).await?);
-    let read = DatasetFacts::of(&job, &datasets);
+    let read = dataset_facts(&job, &datasets);
     let plan = make_plan(&job, datasets, Arc::clone(&store), own.join("planning")).await?;
     let run_dir = job.run_dir();
     let sinks = Sinks {

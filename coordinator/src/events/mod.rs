@@ -5,17 +5,9 @@
 //! batches on, shared, not copied. Files and JSON lines hold the
 //! run back when they cannot follow; the terminal never does.
 
-mod datasets;
-pub mod escape;
-pub mod files;
-pub mod job;
-mod json_lines;
-mod ledger;
+mod fan_out;
 mod problem;
-mod reporter;
-pub mod terminal;
-#[cfg(test)]
-pub(crate) mod testing;
+pub mod sinks;
 #[cfg(test)]
 mod tests;
 
@@ -25,18 +17,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rollout_protocol::event::RunEvent;
+use rollout_protocol::spec::metric::MetricKind;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Panicked, Task};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-pub use self::datasets::{DatasetFacts, TaskFacts, TasksFacts};
-use self::files::{FileError, Unwritten};
-use self::job::JobResult;
-pub use self::ledger::FailureGroup;
-use self::reporter::Fanout;
-use self::terminal::{Screen, Style};
-use crate::results::metrics::{AgentTotal, MetricKind, Tally};
+use self::fan_out::Fanout;
+pub use self::sinks::files::Unwritten;
+use self::sinks::terminal::{Screen, Style};
+use crate::results::files::FileError;
+use crate::results::metrics::{AgentTotal, Tally};
+use crate::results::report::{DatasetFacts, FailureGroup, JobResult, TasksFacts};
 
 /// Batches that wait for the reporter; more hold the engine back.
 const WAITING_BATCHES: usize = 16;

@@ -8,13 +8,14 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorType};
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::record::Verdict;
+use rollout_protocol::spec::metric::MetricKind;
 use rollout_worker::store::fs::FsStore;
 use serde_json::{Value, json};
 
-use super::testing::{
+use super::*;
+use crate::results::testing::{
     ended, error, event, failed, passed, settled, settlement, started, trial, with_record,
 };
-use super::*;
 
 /// Standard output for tests.
 #[derive(Clone, Default)]

@@ -28,7 +28,8 @@ use crate::engine::{Patience, RunEntry, RunState};
 use crate::launch::embedded::Sitting;
 use crate::launch::host::{ALL_PROVIDERS, Home, HostPaths, adopt_dead, provider, reap};
 use crate::launch::nats::ClusterJob;
-use crate::plan::{JobPlan, Lanes};
+use crate::plan::JobPlan;
+use crate::workloads::job::Lanes;
 
 /// A server that was connected to before anything else was done.
 pub(in crate::cli) struct Elsewhere {

@@ -1,22 +1,4 @@
-//! Results as files: `config.json`, `result.json`, and a directory per settled trial.
-//!
-//! Nothing here is the truth: records and blobs are. So a file that cannot be written is reported
-//! and costs no result, and what is missing when a run goes on is written again.
-//!
-//! * A trial's directory appears whole or not at all: it is made in `.tmp` beside its place, made
-//!   durable, then moved.
-//! * The entries themselves become durable together, before the job's `result.json` is written.
-
-mod artifacts;
-pub(crate) mod content;
-pub(crate) mod durable;
-pub(crate) mod error_text;
-pub mod layout;
-pub mod store;
-#[cfg(test)]
-mod tests;
-mod tree;
-mod trial_result;
+//! Writes the directories of trials as they settle.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,15 +12,11 @@ use rollout_protocol::spec::trial::TrialName;
 use rollout_worker::backoff::Outage;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Panicked, Task};
-use serde::Serialize;
 use tokio::sync::mpsc;
 
-pub use durable::FileError;
-pub use tree::TreeError;
-use tree::Trees;
-
-use super::TasksFacts;
-use super::problem::Problems;
+use crate::events::problem::Problems;
+use crate::results::files::{FileError, TreeError, Trees};
+use crate::results::report::TasksFacts;
 
 /// Trial directories made at once: enough for their syncs to overlap, few enough that reading
 /// their blobs does not disturb the run.
@@ -62,14 +40,14 @@ pub struct Unwritten {
 
 /// Writes trial directories as trials settle.
 #[derive(Debug)]
-pub(super) struct TrialFiles {
+pub(in crate::events) struct TrialFiles {
     batches: mpsc::Sender<Arc<Vec<RunEvent>>>,
     task: Task<Result<Unwritten, FileError>>,
 }
 
 impl TrialFiles {
     /// Begins with the trials of `run`, whose directory exists and is ours.
-    pub(super) fn start(
+    pub(in crate::events) fn start(
         run: RunId,
         run_dir: &Path,
         store: Arc<dyn BlobStore>,
@@ -90,13 +68,13 @@ impl TrialFiles {
     }
 
     /// Hands over a batch; waits while too many wait already.
-    pub(super) async fn send(&self, batch: Arc<Vec<RunEvent>>) {
+    pub(in crate::events) async fn send(&self, batch: Arc<Vec<RunEvent>>) {
         // A closed channel means that the task failed: `finish` says why.
         let _closed = self.batches.send(batch).await;
     }
 
     /// Waits until everything handed over is written and durable.
-    pub(super) async fn finish(self) -> Result<Result<Unwritten, FileError>, Panicked> {
+    pub(in crate::events) async fn finish(self) -> Result<Result<Unwritten, FileError>, Panicked> {
         drop(self.batches);
         self.task.await
     }
@@ -185,12 +163,4 @@ async fn missing(trees: Arc<Trees>, batch: Arc<Vec<RunEvent>>) -> Vec<Arc<Settle
         .await;
     }
     settled.into_iter().map(|(_, settlement)| settlement).collect()
-}
-
-/// Replaces a JSON document of the run directory, durably.
-///
-/// # Errors
-/// [`FileError`]; the former document is still there then.
-pub fn write_document(run_dir: &Path, name: &str, value: &impl Serialize) -> Result<(), FileError> {
-    durable::replace_json(&run_dir.join(name), value)
 }

@@ -9,7 +9,7 @@ use rollout_worker::supervise;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::job::JobResult;
+use crate::results::report::JobResult;
 
 /// Batches that wait to be written; more hold the run back.
 const WAITING_BATCHES: usize = 16;
@@ -30,26 +30,26 @@ struct ResultLine<'a> {
 
 /// Writes events on a thread of its own: the reader at the other end may be slow.
 #[derive(Debug)]
-pub(super) struct JsonLines {
+pub(in crate::events) struct JsonLines {
     lines: mpsc::Sender<Lines>,
     thread: JoinHandle<io::Result<()>>,
 }
 
 impl JsonLines {
-    pub(super) fn start(out: Box<dyn Write + Send>) -> io::Result<Self> {
+    pub(in crate::events) fn start(out: Box<dyn Write + Send>) -> io::Result<Self> {
         let (lines, receiver) = mpsc::channel(WAITING_BATCHES);
         let thread = supervise::thread("json lines", move || write_all(receiver, out))?;
         Ok(Self { lines, thread })
     }
 
     /// Hands over a batch; waits while too many wait already.
-    pub(super) async fn send(&self, batch: Arc<Vec<RunEvent>>) {
+    pub(in crate::events) async fn send(&self, batch: Arc<Vec<RunEvent>>) {
         // A closed channel means that writing failed: `finish` says why.
         let _closed = self.lines.send(Lines::Events(batch)).await;
     }
 
     /// Writes the last line, if there is a result, and everything before it.
-    pub(super) async fn finish(self, result: Option<Arc<JobResult>>) -> io::Result<()> {
+    pub(in crate::events) async fn finish(self, result: Option<Arc<JobResult>>) -> io::Result<()> {
         if let Some(result) = result {
             let _closed = self.lines.send(Lines::Result(result)).await;
         }

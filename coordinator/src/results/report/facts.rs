@@ -2,14 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use rollout_protocol::spec::agent::AgentKind;
 use rollout_protocol::spec::task::TaskFormat;
 use serde::Serialize;
 
-use super::escape;
-use crate::config::{About, Job};
-use crate::plan::JobPlan;
-use crate::sources::datasets::{Dataset, Task};
+use crate::plan::{About, JobPlan};
+use crate::results::escape;
 
 /// Unsupported tasks that the header names; the others are counted.
 const NAMED: usize = 3;
@@ -66,34 +63,6 @@ impl TasksFacts {
 }
 
 impl DatasetFacts {
-    /// The datasets of a job.
-    pub fn of(job: &Job, datasets: &[Dataset]) -> Vec<Self> {
-        let kinds = job.agents.iter().map(|agent| &agent.spec.kind);
-        let scripts = kinds.into_iter().any(|kind| matches!(kind, AgentKind::Script { .. }));
-        let unsupported = |task: &&Task| {
-            let of_scripts = task.script_fault.as_ref().filter(|_| scripts);
-            let mut faults = task.fault.iter().chain(of_scripts);
-            faults.any(|fault| fault.is_unsupported())
-        };
-        let facts = |dataset: &Dataset| {
-            let tasks = || dataset.tasks.iter();
-            let mut formats = BTreeMap::new();
-            for task in tasks() {
-                *formats.entry(task.file.format.format.as_str()).or_insert(0) += 1;
-            }
-            Self {
-                dataset_name: dataset.name.clone(),
-                version: dataset.version.clone(),
-                description: dataset.description.clone(),
-                tasks: dataset.tasks.len(),
-                formats,
-                guessed: tasks().filter(|task| task.file.format.reason.is_guess()).count(),
-                unsupported: tasks().filter(unsupported).map(|task| task.name.clone()).collect(),
-            }
-        };
-        datasets.iter().map(facts).collect()
-    }
-
     /// The dataset in the header of a run.
     pub fn line(&self) -> String {
         let count = |count: usize| match count {

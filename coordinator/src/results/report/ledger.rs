@@ -11,7 +11,7 @@ use crate::results::metrics::{AgentTotal, Failure, Scored, Stats};
 
 /// The settled trials of a run.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     rows: Vec<Row>,
     names: Names,
 }
@@ -58,7 +58,7 @@ pub struct FailureGroup {
 
 impl Ledger {
     /// Adds a settled trial.
-    pub(super) fn add(&mut self, ordinal: u64, settlement: &Settlement) {
+    pub(crate) fn add(&mut self, ordinal: u64, settlement: &Settlement) {
         let trial = &settlement.trial;
         let rewards = settlement.verdict.rewards.iter();
         let numbers = rewards.map(|(key, number)| (self.names.intern(key), *number)).collect();
@@ -75,7 +75,7 @@ impl Ledger {
     }
 
     /// Puts the rows into the plan's order.
-    pub(super) fn sort(&mut self) {
+    pub(crate) fn sort(&mut self) {
         self.rows.sort_unstable_by_key(|row| row.ordinal);
     }
 
@@ -94,7 +94,7 @@ impl Ledger {
     }
 
     /// Totals, folded in the order of the rows.
-    pub(super) fn stats(&self, agents: &[AgentTotal]) -> Stats {
+    pub(crate) fn stats(&self, agents: &[AgentTotal]) -> Stats {
         let mut stats = Stats::new(agents);
         for entry in self.entries() {
             stats.add(entry.agent, entry.scored, entry.numbers());
@@ -103,7 +103,7 @@ impl Ledger {
     }
 
     /// Failed trials by error type and party, the most frequent first.
-    pub(super) fn failures(&self) -> Vec<FailureGroup> {
+    pub(crate) fn failures(&self) -> Vec<FailureGroup> {
         let mut groups: Vec<FailureGroup> = Vec::new();
         for entry in self.entries().filter(|e| e.scored.outcome == Outcome::Failed) {
             let (Some(kind), Some(failure)) = (entry.error, entry.scored.failure) else { continue };

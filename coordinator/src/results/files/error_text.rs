@@ -6,7 +6,7 @@ use rollout_protocol::error::{ErrorClass, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Execution, Output, Settlement, TrialRecord};
 
-use crate::events::escape;
+use crate::results::escape;
 
 /// The text, or nothing when nothing went wrong.
 pub(crate) fn render(settlement: &Settlement, record: Option<&TrialRecord>) -> Option<String> {

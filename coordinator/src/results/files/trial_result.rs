@@ -9,8 +9,8 @@ use rollout_protocol::record::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::events::TaskFacts;
 use crate::results::metrics::total_cost;
+use crate::results::report::TaskFacts;
 
 /// What the file says.
 #[derive(Debug, Serialize)]

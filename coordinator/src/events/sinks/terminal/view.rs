@@ -8,14 +8,15 @@ use rollout_protocol::event::{EventKind, RunEvent, TakeoverReason};
 use rollout_protocol::id::{ExecId, ItemId};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Outcome, Settlement};
+use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::wire::control::StopLevel;
 
 use super::format;
 use super::score;
 use super::style::Style;
-use crate::events::escape;
-use crate::results::metrics::{AgentTotal, MetricKind, Stats};
+use crate::results::escape;
+use crate::results::metrics::{AgentTotal, Stats};
 
 /// Jobs of at most this many trials get a line for every settled trial.
 const SMALL_JOB: u64 = 200;

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use rollout_protocol::spec::metric::MetricKind;
+
 use super::format::{bar, duration, fit, number, plural, rate};
 use super::score;
 use super::view::{Running, View};
-use crate::events::escape;
-use crate::results::metrics::MetricKind;
+use crate::results::escape;
 
 /// Running trials shown at most.
 const RUNNING_LINES: usize = 12;
@@ -81,7 +82,7 @@ fn totals(view: &View, now: Instant) -> Vec<String> {
         // Failures have no reward: they are in the mean only, as 0.
         let value = match kind {
             MetricKind::Mean => headline.mean_reward,
-            MetricKind::Sum | MetricKind::Min | MetricKind::Max => kind.of(&tally.rewards),
+            MetricKind::Sum | MetricKind::Min | MetricKind::Max => tally.rewards.metric(*kind),
         };
         if let Some(value) = value {
             parts.push(format!("{kind} {}", number(value)));

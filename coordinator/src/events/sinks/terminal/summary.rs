@@ -7,9 +7,10 @@ use super::format::{duration, number, number_or_dash, percent, plural};
 use super::score;
 use super::style::Style;
 use super::table;
-use crate::events::files::layout;
-use crate::events::job::{AgentSummary, InOrder, JobResult, KeyFigures};
-use crate::events::{Report, escape};
+use crate::events::Report;
+use crate::results::escape;
+use crate::results::files::layout;
+use crate::results::report::{AgentSummary, InOrder, JobResult, KeyFigures};
 
 /// Renders the result. `run_dir` is where its files are.
 pub fn render(report: &Report, result: &JobResult, run_dir: &Path, style: Style) -> String {

@@ -3,8 +3,8 @@
 use rollout_protocol::record::Verdict;
 
 use super::format::{number, number_or_dash, percent, plural};
-use crate::events::job::{JobResult, Scored};
 use crate::results::metrics::Failures;
+use crate::results::report::{JobResult, Scored};
 
 /// Rewards of one trial shown at most.
 const REWARDS: usize = 8;

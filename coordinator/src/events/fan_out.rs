@@ -8,13 +8,13 @@ use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 
-use super::files::{self, FileError, TrialFiles, Unwritten, layout};
-use super::job::{Frame, JobResult};
-use super::json_lines::JsonLines;
-use super::ledger::Ledger;
 use super::problem::Problems;
-use super::terminal::Terminal;
-use super::{DatasetFacts, Materialize, Report, ReportError, RunFacts, Sinks};
+use super::sinks::files::{TrialFiles, Unwritten};
+use super::sinks::json::JsonLines;
+use super::sinks::terminal::Terminal;
+use super::{Materialize, Report, ReportError, RunFacts, Sinks};
+use crate::results::files::{self, FileError, layout};
+use crate::results::report::{DatasetFacts, Frame, JobResult, Ledger};
 
 /// The reporter's state.
 pub(super) struct Fanout {

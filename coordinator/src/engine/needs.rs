@@ -1,16 +1,12 @@
-//! What trials need of a worker. Trials with equal needs travel in one lane: whether some worker
-//! could ever run them is decided once for all of them.
+//! Needs of items: properties that a worker must have to run them. Items with equal needs travel in
+//! one lane, so the engine decides once per lane whether some worker could ever run its items.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 
 use rollout_protocol::spec::environment::ProviderKind;
-use rollout_protocol::spec::resources::Resources;
-use rollout_protocol::template::Template;
 use rollout_protocol::wire::hello::Hello;
 use rollout_protocol::wire::offer::SizeClass;
-
-use super::{JobPlan, PlannedTrial};
 
 /// What a trial needs of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -139,66 +135,9 @@ impl fmt::Display for Needs {
     }
 }
 
-/// The lanes of a plan.
-#[derive(Debug, Clone)]
-pub struct Lanes {
-    needs: Vec<Needs>,
-    /// Lane of each agent and task, agent by agent.
-    of: Vec<u16>,
-    tasks: usize,
-}
-
-impl Lanes {
-    /// The lanes of a plan. Of more than 65,536 different needs the last ones share a lane.
-    pub fn new(plan: &JobPlan) -> Self {
-        let provider = plan.settings().environment.provider.kind();
-        let verifier = &plan.settings().verifier;
-        let judging = required(verifier.env.values().filter(|_| !verifier.disable));
-        let agents: Vec<_> = plan
-            .agents()
-            .iter()
-            .map(|agent| &required(agent.spec.env.values()) | &judging)
-            .collect();
-        let mut index: BTreeMap<Needs, u16> = BTreeMap::new();
-        let mut needs = Vec::new();
-        let mut of = Vec::with_capacity(agents.len() * plan.tasks().len());
-        for variables in &agents {
-            for task in plan.tasks() {
-                let Resources { cpus, memory_mb, .. } = task.resources;
-                let variables = variables | &task.variables;
-                let (class, also) = (task.class, None);
-                let need = Needs { class, cpus, memory_mb, provider, also, variables };
-                let lane = *index.entry(need).or_insert_with_key(|need| {
-                    needs.push(need.clone());
-                    u16::try_from(needs.len() - 1).unwrap_or(u16::MAX)
-                });
-                of.push(lane);
-            }
-        }
-        Self { needs, of, tasks: plan.tasks().len() }
-    }
-
-    /// The lane of a trial.
-    pub fn of(&self, trial: &PlannedTrial) -> u16 {
-        self.of[trial.agent * self.tasks + trial.task]
-    }
-
-    /// What the trials of each lane need.
-    pub fn needs(&self) -> &[Needs] {
-        &self.needs
-    }
-}
-
-/// Variables without a default that templates refer to.
-pub(super) fn required<'a>(templates: impl Iterator<Item = &'a Template>) -> BTreeSet<String> {
-    templates
-        .flat_map(Template::variables)
-        .filter_map(|(name, has_default)| (!has_default).then_some(name))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use rollout_protocol::spec::resources::Resources;
     use rollout_protocol::wire::hello::{Budget, Capacity};
 
     use super::*;

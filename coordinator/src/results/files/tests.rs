@@ -17,7 +17,7 @@ use tokio_util::bytes::Bytes;
 
 use super::layout::trial_dir;
 use super::tree::{TreeError, Trees};
-use crate::events::testing::{error, failed, passed, record, run, settlement, trial, with_record};
+use crate::results::testing::{error, failed, passed, record, run, settlement, trial, with_record};
 
 struct Place {
     dir: tempfile::TempDir,
@@ -359,7 +359,7 @@ async fn artifacts_stay_in_their_directory() {
     let place = place().await;
     for bad in ["logs/agent/x", "artifacts", "steps/artifacts/x", "artifacts/../../x"] {
         let settled = settlement(trial("a", "bad", 1), 1, passed(1.0));
-        let mut record = crate::events::testing::record(&settled);
+        let mut record = crate::results::testing::record(&settled);
         record.artifacts = vec![place.artifact("/x", bad, &[("only", "")]).await];
         let error = place.write(settled, &record).await.expect_err(bad);
         assert!(matches!(error, TreeError::OutputPath(_)), "{bad}: {error}");

@@ -1,5 +1,7 @@
 //! A job's plan as the engine asks for it.
 
+mod lanes;
+
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
@@ -10,8 +12,10 @@ use rollout_protocol::wire::offer::{Offer, Pacing, Work};
 
 use crate::engine::core::NewItem;
 use crate::engine::journal::Layout;
-use crate::engine::{Planner, RunError};
-use crate::plan::{JobPlan, Lanes, Needs, PlanDocument, PlanError, PlannedTrial};
+use crate::engine::{Needs, Planner, RunError};
+use crate::plan::{JobPlan, PlanDocument, PlanError, PlannedTrial};
+
+pub use lanes::Lanes;
 
 /// Hands out the trials of a job in the order of dispatch.
 #[derive(Debug)]
@@ -127,4 +131,16 @@ pub(crate) fn former_plan(layout: &Layout) -> Result<Option<JobPlan>, RunError> 
         PlanError::Newer { found, known } => RunError::Newer { path: path.clone(), found, known },
         error => damaged(error.to_string()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::PLAN_FILE;
+
+    #[test]
+    fn planned_formats_are_read_from_the_plan_of_the_run() {
+        let layout = Layout::new("/jobs/run");
+        assert_eq!(layout.plan(), layout.root().join(PLAN_FILE));
+    }
 }

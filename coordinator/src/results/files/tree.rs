@@ -21,7 +21,7 @@ use super::durable::{self, FileError};
 use super::error_text;
 use super::layout::{self, STAGING};
 use super::trial_result::{Owner, TrialResult};
-use crate::events::TasksFacts;
+use crate::results::report::TasksFacts;
 
 /// Why the files of a trial could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +104,7 @@ impl TreeError {
 
 /// Writes the directories of a run's trials.
 #[derive(Debug)]
-pub(super) struct Trees {
+pub(crate) struct Trees {
     run: RunId,
     run_dir: PathBuf,
     store: Arc<dyn BlobStore>,
@@ -117,7 +117,7 @@ pub(super) struct Trees {
 
 impl Trees {
     /// Prepares a run directory: removes what an interrupted sitting left.
-    pub(super) fn open(
+    pub(crate) fn open(
         run: RunId,
         run_dir: &Path,
         store: Arc<dyn BlobStore>,
@@ -133,7 +133,7 @@ impl Trees {
     }
 
     /// Makes all new entries durable and removes the place where directories were made.
-    pub(super) fn close(&self) -> Result<(), FileError> {
+    pub(crate) fn close(&self) -> Result<(), FileError> {
         let touched =
             std::mem::take(&mut *self.touched.lock().unwrap_or_else(PoisonError::into_inner));
         for dir in &touched {
@@ -147,7 +147,7 @@ impl Trees {
 
     /// Writes the directory of a settled trial, unless it is there already. Returns what could not
     /// be written because its content is damaged or gone: the result stands all the same.
-    pub(super) async fn write(
+    pub(crate) async fn write(
         self: &Arc<Self>,
         settlement: Arc<Settlement>,
     ) -> Result<Vec<TreeError>, TreeError> {
@@ -198,7 +198,7 @@ impl Trees {
     }
 
     /// Whether the files of exactly this settlement are there, with a result that can be read.
-    pub(super) fn is_written(&self, settlement: &Settlement) -> bool {
+    pub(crate) fn is_written(&self, settlement: &Settlement) -> bool {
         let path = layout::trial_dir(&self.run_dir, &settlement.trial).join(layout::RESULT);
         let Ok(bytes) = fs::read(path) else { return false };
         serde_json::from_slice::<Owner>(&bytes).is_ok_and(|owner| owner.has(self.run, settlement))

@@ -1,10 +1,8 @@
-//! The metrics a job can ask for.
+//! Metrics over rewards that a job can ask for.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-
-use super::tally::Rewards;
 
 /// One number made of the rewards of completed trials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -31,16 +29,6 @@ impl MetricKind {
             Self::Min => "min",
             Self::Max => "max",
             Self::Mean => "mean",
-        }
-    }
-
-    /// The metric's value; nothing when no trial completed.
-    pub fn of(self, rewards: &Rewards) -> Option<f64> {
-        match self {
-            Self::Sum => rewards.sum(),
-            Self::Min => rewards.min(),
-            Self::Max => rewards.max(),
-            Self::Mean => rewards.mean(),
         }
     }
 }

@@ -1,10 +1,12 @@
-//! Scoring profiles: which columns count how much. Two are built in.
+//! Scoring profiles: which columns of a sweep count how much. Two are built in.
 
-use std::path::{Path, PathBuf};
+mod built_in;
+mod file;
 
 use rollout_protocol::digest::Digest;
-use rollout_protocol::limits::CONFIG_FILE_BYTES;
 use serde::{Deserialize, Serialize};
+
+pub use file::ProfileError;
 
 /// What makes one sweep better than another.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -114,39 +116,16 @@ pub struct Grades {
     pub mixed: f64,
 }
 
-/// Why there is no profile.
-#[derive(Debug, thiserror::Error)]
-pub enum ProfileError {
-    /// Neither a built-in name nor a file.
-    #[error("`{name}` is neither a file nor one of the built-in profiles {}", Profile::BUILT_IN.join(", "))]
-    Unknown {
-        /// What was asked for.
-        name: String,
-    },
-    /// The file cannot be read.
-    #[error("reading {path}")]
-    Read {
-        /// File.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The file is no profile.
-    #[error("{path} is no profile: {reason}")]
-    Parse {
-        /// File.
-        path: PathBuf,
-        /// Where and why.
-        reason: String,
-    },
+/// Why text is no profile.
+#[derive(Debug)]
+pub(super) enum ParseError {
+    /// The text is not a profile's: where and why.
+    Syntax(String),
     /// Values that make no sense.
-    #[error("the profile `{name}`")]
     Invalid {
-        /// Its name.
+        /// The name that it says.
         name: String,
-        /// Which.
-        #[source]
+        /// Which value.
         source: InvalidProfile,
     },
 }
@@ -162,44 +141,17 @@ pub struct InvalidProfile {
 }
 
 impl Profile {
-    /// Names of the built-in profiles.
-    pub const BUILT_IN: &[&str] = &["returns", "sharpe"];
-
-    /// The built-in profile with a name.
-    pub fn built_in(name: &str) -> Option<Self> {
-        match name {
-            "returns" => Some(returns()),
-            "sharpe" => Some(sharpe()),
-            _ => None,
-        }
-    }
-
-    /// The built-in profile of that name, or the one in that YAML or JSON file.
+    /// The profile in YAML or JSON text, checked.
     ///
     /// # Errors
-    /// [`ProfileError`].
-    pub fn named(name: &str) -> Result<Self, ProfileError> {
-        if let Some(profile) = Self::built_in(name) {
-            return Ok(profile);
+    /// [`ParseError`].
+    pub(super) fn parse(text: &str) -> Result<Self, ParseError> {
+        let profile: Self =
+            serde_saphyr::from_str(text).map_err(|error| ParseError::Syntax(error.to_string()))?;
+        match profile.check() {
+            Ok(()) => Ok(profile),
+            Err(source) => Err(ParseError::Invalid { name: profile.name, source }),
         }
-        let path = Path::new(name);
-        let read = |source| ProfileError::Read { path: path.to_owned(), source };
-        let size = match std::fs::metadata(path) {
-            Ok(metadata) => metadata.len(),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(ProfileError::Unknown { name: name.to_owned() });
-            }
-            Err(error) => return Err(read(error)),
-        };
-        let parse = |reason: String| ProfileError::Parse { path: path.to_owned(), reason };
-        if size > CONFIG_FILE_BYTES {
-            return Err(parse(format!("it has more than {CONFIG_FILE_BYTES} bytes")));
-        }
-        let text = std::fs::read_to_string(path).map_err(read)?;
-        let profile: Self = serde_saphyr::from_str(&text).map_err(|e| parse(e.to_string()))?;
-        let invalid = |source| ProfileError::Invalid { name: profile.name.clone(), source };
-        profile.check().map_err(invalid)?;
-        Ok(profile)
     }
 
     /// The columns that count: the primary metric, then the metrics of the score, each once.
@@ -286,65 +238,24 @@ const fn max_rel_drop() -> f64 {
     0.05
 }
 
-fn built_in(name: &str, primary: &str, metrics: &[(&str, bool, f64)], risk: &[&str]) -> Profile {
-    let direction = |higher: bool| if higher { Direction::Higher } else { Direction::Lower };
-    let guarded = |column: &str, max_rel_drop| Guarded {
-        column: column.to_owned(),
-        direction: Direction::Higher,
-        max_rel_drop,
-    };
-    let metric = |(column, higher, weight): &(&str, bool, f64)| Metric {
-        column: (*column).to_owned(),
-        direction: direction(*higher),
-        weight: *weight,
-    };
-    Profile {
-        name: name.to_owned(),
-        id_column: id_column(),
-        status_column: status_column(),
-        ok_values: ok_values(),
-        primary: guarded(primary, max_rel_drop()),
-        metrics: metrics.iter().map(metric).collect(),
-        risk: risk.iter().map(|column| guarded(column, 0.10)).collect(),
-        clamp: clamp(),
-        eps: eps(),
-        explore: Explore::default(),
-        grades: Grades::default(),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile(name: &str) -> Profile {
+        Profile::built_in(name).expect("built in")
     }
-}
 
-/// Returns per trade outside the sample first, then growth, ratios and significance.
-fn returns() -> Profile {
-    let metrics = [
-        ("mean_topN_avg_return_per_trade_pct_oos", true, 3.0),
-        ("core_topN_cagr", true, 2.0),
-        ("core_topN_sharpe", true, 1.5),
-        ("core_topN_sortino", true, 1.5),
-        ("core_topN_calmar", true, 1.5),
-        ("rel_equity_ratio_end", true, 1.5),
-        ("rel_equity_ratio_cagr", true, 1.0),
-        ("rel_pct_outperform", true, 1.0),
-        ("rel_pct_underperform", false, 1.0),
-        ("core_topN_volatility", false, 0.75),
-        ("core_topN_max_drawdown", true, 1.0),
-        ("core_topN_cvar_05", true, 0.75),
-        ("sig_t_stat", true, 0.5),
-        ("sig_t_p_value", false, 0.5),
-        ("sig_bootstrap_prob_mean_gt0", true, 0.5),
-    ];
-    let risk = ["core_topN_max_drawdown", "core_topN_cvar_05"];
-    built_in("returns", "mean_topN_avg_return_per_trade_pct_oos", &metrics, &risk)
-}
-
-/// The Sharpe ratio first, returns and the other ratios beside it.
-fn sharpe() -> Profile {
-    let metrics = [
-        ("core_topN_sharpe", true, 1.5),
-        ("mean_topN_avg_return_per_trade_pct_oos", true, 1.0),
-        ("mean_topN_avg_return_per_trade_pct", true, 1.0),
-        ("core_topN_sortino", true, 1.0),
-        ("core_topN_calmar", true, 1.0),
-        ("core_topN_max_drawdown", true, 1.0),
-    ];
-    built_in("sharpe", "core_topN_sharpe", &metrics, &["core_topN_max_drawdown"])
+    #[test]
+    fn profiles_are_checked() {
+        assert!(Profile::BUILT_IN.iter().all(|name| profile(name).check().is_ok()));
+        assert_ne!(profile("returns").digest().ok(), profile("sharpe").digest().ok());
+        let mut wrong = profile("returns");
+        wrong.metrics[3].weight = -1.0;
+        assert_eq!(wrong.check().expect_err("a weight").key, "metrics[3].weight");
+        let mut wrong = profile("returns");
+        wrong.grades.mixed = 1.0;
+        assert_eq!(wrong.check().expect_err("an order").key, "grades");
+        assert!(matches!(Profile::named("no-such"), Err(ProfileError::Unknown { .. })));
+    }
 }

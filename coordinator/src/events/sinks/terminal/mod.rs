@@ -21,13 +21,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rollout_protocol::event::RunEvent;
+use rollout_protocol::spec::metric::MetricKind;
 use rollout_worker::supervise;
 
 pub use screen::Screen;
 pub use style::Style;
 use view::View;
 
-use crate::results::metrics::{AgentTotal, MetricKind};
+use crate::results::metrics::AgentTotal;
 
 /// Time between two looks at the state.
 const TICK: Duration = Duration::from_millis(100);
@@ -43,7 +44,7 @@ const DEFAULT_SIZE: (u16, u16) = (24, 80);
 
 /// Shows the progress of a run.
 #[derive(Debug)]
-pub(super) struct Terminal {
+pub(in crate::events) struct Terminal {
     view: Arc<Mutex<View>>,
     /// Dropped to end the thread.
     ended: mpsc::Sender<()>,
@@ -52,7 +53,7 @@ pub(super) struct Terminal {
 
 impl Terminal {
     /// Starts drawing. The lines of `header` follow the one that says that the run started.
-    pub(super) fn start(
+    pub(in crate::events) fn start(
         screen: Screen,
         style: Style,
         agents: &[AgentTotal],
@@ -69,7 +70,7 @@ impl Terminal {
     }
 
     /// Takes in events.
-    pub(super) fn apply(&self, events: &[RunEvent]) {
+    pub(in crate::events) fn apply(&self, events: &[RunEvent]) {
         let now = Instant::now();
         let mut view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
         for event in events {
@@ -78,7 +79,7 @@ impl Terminal {
     }
 
     /// Shows what is left to show and clears the live region.
-    pub(super) async fn finish(self) {
+    pub(in crate::events) async fn finish(self) {
         drop(self.ended);
         let joined = supervise::blocking(move || self.thread.join()).await;
         if let Err(panic) = joined {

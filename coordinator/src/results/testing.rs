@@ -26,15 +26,15 @@ pub(crate) fn trial(agent: &str, task: &str, attempt: u32) -> TrialName {
     TrialName { agent: agent.into(), dataset: "data".into(), task: task.into(), attempt }
 }
 
-pub(super) fn error(kind: ErrorType, class: ErrorClass, message: &str) -> TrialError {
+pub(crate) fn error(kind: ErrorType, class: ErrorClass, message: &str) -> TrialError {
     TrialError::new(kind, ErrorCode::NON_ZERO_EXIT, class, RetryClass::Permanent, message)
 }
 
-pub(super) fn passed(reward: f64) -> Verdict {
+pub(crate) fn passed(reward: f64) -> Verdict {
     Verdict::completed(reward)
 }
 
-pub(super) fn failed(error: TrialError) -> Verdict {
+pub(crate) fn failed(error: TrialError) -> Verdict {
     Verdict::failed(error)
 }
 
@@ -80,30 +80,30 @@ pub(crate) fn record(settlement: &Settlement) -> TrialRecord {
     }
 }
 
-pub(super) fn with_record(mut settlement: Settlement, blob: BlobRef) -> Settlement {
+pub(crate) fn with_record(mut settlement: Settlement, blob: BlobRef) -> Settlement {
     settlement.by.as_mut().expect("settled by an execution").record = Some(blob);
     settlement
 }
 
-pub(super) fn event(second: i64, kind: EventKind) -> RunEvent {
+pub(crate) fn event(second: i64, kind: EventKind) -> RunEvent {
     RunEvent { at: at(second), kind }
 }
 
-pub(super) fn started(total: u64) -> RunEvent {
+pub(crate) fn started(total: u64) -> RunEvent {
     let job = "a job".to_owned();
     event(0, EventKind::RunStarted { run: run(), job, epoch: 1, total, started_at: at(0) })
 }
 
-pub(super) fn ended(second: i64, owed: u64) -> RunEvent {
+pub(crate) fn ended(second: i64, owed: u64) -> RunEvent {
     event(second, EventKind::RunEnded { cancelled: owed > 0, owed })
 }
 
-pub(super) fn settled(ordinal: u64, settlement: Settlement) -> RunEvent {
+pub(crate) fn settled(ordinal: u64, settlement: Settlement) -> RunEvent {
     let settlement = Arc::new(settlement);
     event(5, EventKind::TrialSettled { ordinal, replayed: false, settlement })
 }
 
-pub(super) fn phase(trial: TrialName, phase: Phase) -> RunEvent {
+pub(crate) fn phase(trial: TrialName, phase: Phase) -> RunEvent {
     event(
         2,
         EventKind::TrialPhase {

@@ -5,17 +5,17 @@ use rollout_protocol::error::{ErrorClass, ErrorType};
 use rollout_protocol::event::EventKind;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::Verdict;
+use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::wire::control::StopLevel;
 
 use super::view::View;
 use super::{Style, frame, summary};
-use crate::events::job::{Frame, JobResult};
-use crate::events::ledger::Ledger;
-use crate::events::testing::{
+use crate::events::{Report, Unwritten};
+use crate::results::metrics::{AgentTotal, Tally};
+use crate::results::report::{Frame, JobResult, Ledger};
+use crate::results::testing::{
     at, ended, error, event, failed, passed, phase, run, settled, settlement, started, trial,
 };
-use crate::events::{Report, files::Unwritten};
-use crate::results::metrics::{AgentTotal, MetricKind, Tally};
 
 fn agents(total: u64) -> Vec<AgentTotal> {
     vec![AgentTotal { name: "cpe".into(), total }]

@@ -7,12 +7,13 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::{Outcome, REWARD_KEY};
+use rollout_protocol::spec::metric::MetricKind;
 use serde::{Serialize, Serializer};
 
-use super::DatasetFacts;
+use super::facts::DatasetFacts;
 use super::ledger::Ledger;
 use crate::results::metrics::{
-    AgentTally, AgentTotal, Failure, Failures, KeyRewards, MetricKind, Rewards, Score, Stats, Tally,
+    AgentTally, AgentTotal, Failure, Failures, KeyRewards, Rewards, Score, Stats, Tally,
 };
 
 /// The result of a job. The counts add up: total = completed + failed + cancelled + unverified +
@@ -218,17 +219,17 @@ impl<T: Serialize> Serialize for InOrder<T> {
 
 /// What events say about the run as a whole.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Frame {
-    pub(super) run: RunId,
-    pub(super) job: String,
-    pub(super) started_at: Timestamp,
-    pub(super) ended_at: Timestamp,
-    pub(super) cancelled: bool,
+pub(crate) struct Frame {
+    pub(crate) run: RunId,
+    pub(crate) job: String,
+    pub(crate) started_at: Timestamp,
+    pub(crate) ended_at: Timestamp,
+    pub(crate) cancelled: bool,
 }
 
 impl JobResult {
     /// The result of the trials in `ledger`, which is sorted.
-    pub(super) fn new(
+    pub(crate) fn new(
         frame: Frame,
         agents: &[AgentTotal],
         kinds: &[MetricKind],
@@ -363,7 +364,7 @@ impl From<super::ledger::Entry<'_>> for TrialSummary {
 }
 
 fn metrics(kinds: &[MetricKind], rewards: &Rewards) -> InOrder<Option<f64>> {
-    kinds.iter().map(|kind| (kind.as_str().to_owned(), kind.of(rewards))).collect()
+    kinds.iter().map(|kind| (kind.as_str().to_owned(), rewards.metric(*kind))).collect()
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]

@@ -1,0 +1,5 @@
+//! The outputs that a run's events go to.
+
+pub(super) mod files;
+pub(super) mod json;
+pub mod terminal;
