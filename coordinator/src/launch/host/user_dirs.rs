@@ -1,4 +1,4 @@
-//! Where builds of images are locked, and where fetched tasks are kept.
+//! Directories of a user that all runs share: locks of image builds and fetched tasks.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,15 +7,12 @@ use crate::config::env_vars;
 
 /// The directory of the locks of image builds: one for all runs of this user, because the engine's
 /// images are shared, too. Without one that can be written to, `otherwise`.
-pub(super) fn directory(
-    variable: impl Fn(&str) -> Option<OsString>,
-    otherwise: PathBuf,
-) -> PathBuf {
+pub fn image_locks(variable: impl Fn(&str) -> Option<OsString>, otherwise: PathBuf) -> PathBuf {
     cache(variable).map(|cache| cache.join("locks")).filter(|p| can_hold(p)).unwrap_or(otherwise)
 }
 
 /// Where what is fetched is kept, for all runs of this user; none where nothing can be written.
-pub(super) fn fetched(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+pub fn fetched_tasks(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     cache(variable).filter(|path| can_hold(path))
 }
 
@@ -56,7 +53,7 @@ mod tests {
                 let value = if name == "HOME" { home } else { cache };
                 value.map(|path| path.clone().into_os_string())
             };
-            assert_eq!(directory(variable, at("job")), expected, "{cache:?} {home:?}");
+            assert_eq!(image_locks(variable, at("job")), expected, "{cache:?} {home:?}");
         }
     }
 }

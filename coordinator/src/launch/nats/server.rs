@@ -1,86 +1,82 @@
-//! `rollout run --nats`: the trials run on workers elsewhere.
+//! A server that coordinates a run with workers of other processes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use rollout_protocol::event::RunEvent;
-use rollout_protocol::exit::ExitCode;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::environment::Owner;
 use rollout_worker::host::HostOwners;
-use rollout_worker::queue::nats::{BindError, Name, Nats};
+use rollout_worker::queue::nats::{BindError, Name, Nats, NatsOptions};
 use rollout_worker::queue::traits::{Board, Dispatch, WorkSource};
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::mpsc;
 
-use super::patience::patiently;
-use super::{NatsArgs, POOL};
-use crate::cli::args::RunArgs;
-use crate::cli::error::CliError;
-use crate::cli::image_locks;
-use crate::cli::run::sandbox_helper;
-use crate::config::Job;
+use super::ClusterJob;
+use super::retry::retry;
 use crate::engine::core::Bounds;
 use crate::engine::journal::Layout;
 use crate::engine::{Patience, RunEntry, RunState};
+use crate::launch::LaunchError;
 use crate::launch::embedded::Sitting;
-use crate::launch::host::{ALL_PROVIDERS, Home, HostPaths, adopt_dead, provider, reap};
-use crate::launch::nats::ClusterJob;
-use crate::plan::JobPlan;
+use crate::launch::host::{
+    ALL_PROVIDERS, Home, HostPaths, adopt_dead, image_locks, provider, reap, sandbox_helper,
+};
+use crate::launch::run::Session;
 use crate::workloads::job::Lanes;
 
-/// A server that was connected to before anything else was done.
-pub(in crate::cli) struct Elsewhere {
-    nats: Nats,
-    pool: Name,
+/// A server and a pool of its workers.
+#[derive(Debug)]
+pub struct Remote {
+    /// How to reach the server.
+    pub options: NatsOptions,
+    /// The pool.
+    pub pool: Name,
+    /// How long items that no worker could run wait for one that can before they fail.
+    pub unplaceable_timeout: Duration,
 }
 
-/// What a coordinator needs of its server.
-pub(in crate::cli) struct Ready {
-    pub(in crate::cli) dispatch: Arc<dyn Dispatch>,
-    pub(in crate::cli) board: Arc<dyn Board>,
-    pub(in crate::cli) pool: String,
+/// A server that was connected to before anything else was done.
+pub struct Server {
+    nats: Nats,
+    pool: Name,
+    bounds: Bounds,
+}
+
+/// Parts that a coordinator needs of its server.
+pub struct Ready {
+    /// The queue.
+    pub dispatch: Arc<dyn Dispatch>,
+    /// Where coordinators say which runs they own.
+    pub board: Arc<dyn Board>,
+    /// Pool of the workers.
+    pub pool: String,
+    /// Waits.
+    pub bounds: Bounds,
     _adopting: Task<()>,
 }
 
-impl Elsewhere {
-    /// Connects, if the command line names a server.
+impl Server {
+    /// Connects.
     ///
     /// # Errors
-    /// [`CliError`].
-    pub(in crate::cli) async fn connect(
-        nats: &NatsArgs,
-        pool: Option<&str>,
-    ) -> Result<Option<Self>, CliError> {
-        let Some(url) = &nats.url else { return Ok(None) };
-        let pool = pool.unwrap_or(POOL);
-        let pool: Name = pool
-            .parse()
-            .map_err(|error| CliError::config(format!("the pool `{pool}` is no name"), &error))?;
-        let options = nats.access.options(url)?;
-        let nats = patiently(async || Ok(Nats::connect(options.clone()).await?)).await?;
-        Ok(Some(Self { nats, pool }))
+    /// [`LaunchError::Server`].
+    pub async fn connect(remote: Remote) -> Result<Self, LaunchError> {
+        let Remote { options, pool, unplaceable_timeout } = remote;
+        let bounds = Bounds { lease: options.lease, unplaceable_timeout, ..Bounds::default() };
+        let nats = retry(async || Ok(Nats::connect(options.clone()).await?)).await?;
+        Ok(Self { nats, pool, bounds })
     }
 
-    /// Runs a sitting of the job to its end.
-    ///
-    /// # Errors
-    /// [`CliError`].
-    pub(in crate::cli) async fn run(
-        self,
-        args: &RunArgs,
-        job: Job,
-        plan: JobPlan,
-        store: Arc<dyn BlobStore>,
-        events: mpsc::Sender<Vec<RunEvent>>,
-        mut stops: mpsc::Receiver<StopLevel>,
-    ) -> Result<Sitting, CliError> {
+    /// Runs a session of a job to its end.
+    pub(in crate::launch) async fn run(self, session: Session) -> Result<Sitting, LaunchError> {
+        let Session { job, plan, store, events, mut stops, patience, reopen } = session;
         let classes = Lanes::new(&plan).needs().iter().map(|needs| needs.class).collect();
-        let own = job.jobs_dir.join(".rollout");
+        let state = job.jobs_dir.join(".rollout");
         let layout = Layout::new(job.run_dir());
-        let ready = self.prepare(classes, &store, own, layout, &mut stops).await?;
+        let ready = self.prepare(classes, &store, state, layout, &mut stops).await?;
         let job = ClusterJob {
             job,
             plan,
@@ -89,38 +85,34 @@ impl Elsewhere {
             board: Arc::clone(&ready.board),
             pool: ready.pool.clone(),
             // Workers go on while their coordinator is stopped or hangs: another one may, too.
-            patience: Patience { hung: true, ..args.patience() },
-            bounds: Bounds {
-                lease: args.nats.access.lease,
-                unplaceable_timeout: args.unplaceable_timeout,
-                ..Bounds::default()
-            },
+            patience: Patience { hung: true, ..patience },
+            bounds: ready.bounds,
             events,
             stops,
-            reopen: args.reopen.clone(),
+            reopen,
         };
         Ok(job.run().await?)
     }
 
     /// Prepares the server for items of these size classes, and takes over what dead processes left
-    /// on this host; `own` is for users without a home.
+    /// on this host; `state` is for users without a home.
     ///
     /// # Errors
-    /// [`CliError`].
-    pub(in crate::cli) async fn prepare(
+    /// [`LaunchError`].
+    pub async fn prepare(
         self,
         mut classes: Vec<SizeClass>,
         store: &Arc<dyn BlobStore>,
-        own: PathBuf,
+        state: PathBuf,
         layout: Layout,
         stops: &mut mpsc::Receiver<StopLevel>,
-    ) -> Result<Ready, CliError> {
-        let Self { nats, pool } = self;
+    ) -> Result<Ready, LaunchError> {
+        let Self { nats, pool, bounds } = self;
         classes.push(SizeClass::SOLO);
         classes.sort_unstable();
         classes.dedup();
         let board: Arc<dyn Board> = Arc::new(nats.board());
-        let prepare = patiently(async || {
+        let prepare = retry(async || {
             let dispatch = nats.dispatch(&pool, &classes).await?;
             bind(&nats, &*board, &pool, store.identity()).await?;
             let source = nats.source(&pool, store.identity()).await?;
@@ -128,12 +120,10 @@ impl Elsewhere {
         });
         let (dispatch, source) = tokio::select! {
             prepared = prepare => prepared?,
-            Some(_) = stops.recv() => {
-                return Err(CliError::new(ExitCode::Cancelled, "nothing was begun"));
-            }
+            Some(_) = stops.recv() => return Err(LaunchError::Interrupted),
         };
-        let adopting = adopt(&nats, source, own, &layout, Arc::clone(store))?;
-        Ok(Ready { dispatch, board, pool: pool.to_string(), _adopting: adopting })
+        let adopting = adopt(&nats, source, state, &layout, Arc::clone(store))?;
+        Ok(Ready { dispatch, board, pool: pool.to_string(), bounds, _adopting: adopting })
     }
 }
 
@@ -145,12 +135,12 @@ fn adopt(
     own: PathBuf,
     layout: &Layout,
     store: Arc<dyn BlobStore>,
-) -> Result<Task<()>, CliError> {
+) -> Result<Task<()>, LaunchError> {
     let variable = |name: &str| std::env::var_os(name);
     let home = Home::of_user(variable).unwrap_or_else(|| Home::at(own));
     let host = HostPaths {
-        image_locks: image_locks::directory(variable, home.locks()),
-        sandbox_helper: sandbox_helper()?,
+        image_locks: image_locks(variable, home.locks()),
+        sandbox_helper: sandbox_helper().map_err(LaunchError::Program)?,
     };
     let mut providers = Vec::new();
     for (kind, sandboxes) in ALL_PROVIDERS

@@ -8,8 +8,6 @@ use rollout_worker::queue::traits::{Board, Dispatch};
 use rollout_worker::store::BlobStore;
 use tokio::sync::mpsc;
 
-use super::embedded::Sitting;
-use super::local::explain;
 use crate::config::Job;
 use crate::engine::core::Bounds;
 use crate::engine::journal::Layout;
@@ -17,6 +15,8 @@ use crate::engine::reconcile::{self, Distributed};
 use crate::engine::{
     self, Keeper, Opening, Patience, Reopen, RunError, RunFacts, RunState, Shared, Taking, file,
 };
+use crate::launch::embedded::Sitting;
+use crate::launch::local::explain;
 use crate::plan::{JobPlan, PlanDocument};
 use crate::workloads::job::{JobPlanner, former_plan};
 
