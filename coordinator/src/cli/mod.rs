@@ -15,6 +15,7 @@ mod gc;
 #[cfg(feature = "docker")]
 mod gc_docker;
 mod gc_store;
+mod invocation;
 mod job_args;
 mod keys;
 mod logging;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::supervise;
 
-use super::args::RunArgs;
+use super::args::{RunArgs, with_run};
 use super::error::CliError;
+use super::invocation::Invocation;
 use super::output::Printer;
-use super::retry::Invocation;
 use super::{dry_run, env_file, exit, logging, store_url};
 use crate::config::{ConfigWarning, LogLevel, Options};
 use crate::events::Report;
@@ -81,7 +81,8 @@ fn tell(report: &Report, run_dir: &Path, json: bool, printer: &Printer) -> Resul
 
 /// How the run was started, so that it can be repeated. A repetition changes nothing of it.
 fn invocation(args: &RunArgs) -> Option<serde_json::Value> {
-    let invocation = Invocation::of(std::env::args_os()).filter(|_| args.reopen.is_none())?;
+    let invocation = Invocation::of(with_run(std::env::args_os().collect()))
+        .filter(|_| args.reopen.is_none())?;
     serde_json::to_value(invocation).ok()
 }
 
