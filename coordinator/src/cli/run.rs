@@ -12,8 +12,8 @@ use super::invocation::Invocation;
 use super::output::Printer;
 use super::{dry_run, env_file, exit, logging, store_url};
 use crate::config::{ConfigWarning, LogLevel, Options};
-use crate::events::Report;
 use crate::events::sinks::terminal::{Screen, summary};
+use crate::events::{Report, StartSink, sinks};
 use crate::launch::host;
 use crate::launch::run::{self as launch, RunOutcome, RunRequest, Stops};
 use crate::plan::{self, Prepared};
@@ -50,8 +50,7 @@ async fn start(
         store: store_url::parse_optional(args.store.as_deref())?,
         materialize: args.materialize,
         invocation: invocation(args),
-        json: args.json.then(|| printer.json()),
-        terminal: (!printer.is_quiet()).then_some((screen, printer.err)),
+        sinks: sinks(args, screen, printer),
         patience: args.patience(),
         reopen: args.reopen.clone(),
         stops: Stops::Signals,
@@ -59,6 +58,13 @@ async fn start(
     let RunOutcome { run_dir, cancelled, report } = Box::pin(launch::run(request)).await?;
     tell(&report, &run_dir, args.json, printer)?;
     Ok(exit::of_run(cancelled, &report.tally, args.fail_under))
+}
+
+/// The outputs that the command line asks for.
+fn sinks(args: &RunArgs, screen: Screen, printer: &Printer) -> Vec<StartSink> {
+    let terminal = (!printer.is_quiet()).then(|| sinks::terminal(screen, printer.err));
+    let json = args.json.then(|| sinks::json(printer.json()));
+    terminal.into_iter().chain(json).collect()
 }
 
 /// The end of a run for people.

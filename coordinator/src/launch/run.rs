@@ -1,6 +1,5 @@
 //! A run of a job, assembled from store, plan, outputs and workers.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -19,8 +18,7 @@ use super::nats::{Remote, Server};
 use super::{LaunchError, planning, signals, store as run_store};
 use crate::config::{self, Job};
 use crate::engine::{Patience, Reopen, Taking};
-use crate::events::sinks::terminal::{Screen, Style};
-use crate::events::{Materialize, Report, Reporter, RunFacts, Sinks};
+use crate::events::{Materialize, Report, Reporter, RunFacts, Sinks, StartSink};
 use crate::plan::JobPlan;
 use crate::results::metrics::AgentTotal;
 use crate::results::report::{DatasetFacts, TasksFacts};
@@ -38,10 +36,8 @@ pub struct RunRequest {
     pub materialize: Materialize,
     /// How the run was started, for `invocation.json`; the file stays as it is when absent.
     pub invocation: Option<serde_json::Value>,
-    /// Lines of JSON.
-    pub json: Option<Box<dyn Write + Send>>,
-    /// Progress for people.
-    pub terminal: Option<(Screen, Style)>,
+    /// Outputs beside the files of the run directory.
+    pub sinks: Vec<StartSink>,
     /// How the run is taken from an owner that may be dead.
     pub patience: Patience,
     /// Settled trials that run again.
@@ -78,7 +74,7 @@ pub struct RunOutcome {
 /// # Errors
 /// [`LaunchError`]. What is settled stays settled.
 pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
-    let RunRequest { job, datasets, materialize, invocation, json, terminal, .. } = request;
+    let RunRequest { job, datasets, materialize, invocation, sinks, .. } = request;
     let RunRequest { patience, reopen, stops, .. } = request;
     #[cfg(feature = "nats")]
     let remote = match request.remote {
@@ -96,7 +92,7 @@ pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
         invocation,
         ..facts(&job, &plan, read)
     };
-    let sinks = Sinks { store: Arc::clone(&store), json, terminal };
+    let sinks = sinks.into_iter().fold(Sinks::new(Arc::clone(&store)), Sinks::with);
     let (events, reporter) = Reporter::start(facts, sinks).map_err(LaunchError::Outputs)?;
     let (stops, _listening) = stops.listen().map_err(LaunchError::Signals)?;
     let session = Session { job, plan, store, events, stops, patience, reopen };

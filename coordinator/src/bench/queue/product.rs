@@ -90,7 +90,7 @@ pub(super) async fn run(
 
     let layout = Layout::new(directory.join("run"));
     let facts = noop::facts(layout.root().to_owned(), queue.items, Materialize::None);
-    let sinks = Sinks { store: store.clone(), json: None, terminal: None };
+    let sinks = Sinks::new(store.clone());
     std::fs::create_dir_all(layout.root())?;
     let (events, reporter) = Reporter::start(facts, sinks).map_err(BenchError::from)?;
     let (before, start) = (meter.read(), Instant::now());

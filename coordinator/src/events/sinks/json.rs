@@ -4,11 +4,13 @@ use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use rollout_protocol::event::RunEvent;
+use async_trait::async_trait;
 use rollout_worker::supervise;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
+use crate::events::ReportError;
+use crate::events::sink::{Batch, EventSink, Told};
 use crate::results::report::JobResult;
 
 /// Batches that wait to be written; more hold the run back.
@@ -16,7 +18,7 @@ const WAITING_BATCHES: usize = 16;
 
 /// Something to write.
 enum Lines {
-    Events(Arc<Vec<RunEvent>>),
+    Events(Batch),
     Result(Arc<JobResult>),
 }
 
@@ -30,33 +32,36 @@ struct ResultLine<'a> {
 
 /// Writes events on a thread of its own: the reader at the other end may be slow.
 #[derive(Debug)]
-pub(in crate::events) struct JsonLines {
+pub(super) struct JsonLines {
     lines: mpsc::Sender<Lines>,
     thread: JoinHandle<io::Result<()>>,
 }
 
 impl JsonLines {
-    pub(in crate::events) fn start(out: Box<dyn Write + Send>) -> io::Result<Self> {
+    pub(super) fn start(out: Box<dyn Write + Send>) -> io::Result<Self> {
         let (lines, receiver) = mpsc::channel(WAITING_BATCHES);
         let thread = supervise::thread("json lines", move || write_all(receiver, out))?;
         Ok(Self { lines, thread })
     }
+}
 
-    /// Hands over a batch; waits while too many wait already.
-    pub(in crate::events) async fn send(&self, batch: Arc<Vec<RunEvent>>) {
+#[async_trait]
+impl EventSink for JsonLines {
+    async fn take(&mut self, batch: &Batch) {
         // A closed channel means that writing failed: `finish` says why.
-        let _closed = self.lines.send(Lines::Events(batch)).await;
+        let _closed = self.lines.send(Lines::Events(Arc::clone(batch))).await;
     }
 
-    /// Writes the last line, if there is a result, and everything before it.
-    pub(in crate::events) async fn finish(self, result: Option<Arc<JobResult>>) -> io::Result<()> {
+    async fn finish(self: Box<Self>, result: Option<Arc<JobResult>>) -> Result<Told, ReportError> {
+        let Self { lines, thread } = *self;
         if let Some(result) = result {
-            let _closed = self.lines.send(Lines::Result(result)).await;
+            let _closed = lines.send(Lines::Result(result)).await;
         }
-        drop(self.lines);
-        supervise::blocking(move || self.thread.join())
-            .await
-            .unwrap_or_else(|panic| Err(io::Error::other(supervise::panic_message(panic.as_ref()))))
+        drop(lines);
+        let written = supervise::blocking(move || thread.join()).await.unwrap_or_else(|panic| {
+            Err(io::Error::other(supervise::panic_message(panic.as_ref())))
+        });
+        written.map(|()| Told::default()).map_err(ReportError::Json)
     }
 }
 

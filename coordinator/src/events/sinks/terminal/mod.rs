@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rollout_protocol::event::RunEvent;
+use async_trait::async_trait;
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_worker::supervise;
 
@@ -28,7 +28,10 @@ pub use screen::Screen;
 pub use style::Style;
 use view::View;
 
+use crate::events::ReportError;
+use crate::events::sink::{Batch, EventSink, Told};
 use crate::results::metrics::AgentTotal;
+use crate::results::report::JobResult;
 
 /// Time between two looks at the state.
 const TICK: Duration = Duration::from_millis(100);
@@ -44,7 +47,7 @@ const DEFAULT_SIZE: (u16, u16) = (24, 80);
 
 /// Shows the progress of a run.
 #[derive(Debug)]
-pub(in crate::events) struct Terminal {
+pub(super) struct Terminal {
     view: Arc<Mutex<View>>,
     /// Dropped to end the thread.
     ended: mpsc::Sender<()>,
@@ -53,7 +56,7 @@ pub(in crate::events) struct Terminal {
 
 impl Terminal {
     /// Starts drawing. The lines of `header` follow the one that says that the run started.
-    pub(in crate::events) fn start(
+    pub(super) fn start(
         screen: Screen,
         style: Style,
         agents: &[AgentTotal],
@@ -68,24 +71,28 @@ impl Terminal {
         let thread = supervise::thread("terminal", move || draw(&screen, &shown, &end))?;
         Ok(Self { view, ended, thread })
     }
+}
 
-    /// Takes in events.
-    pub(in crate::events) fn apply(&self, events: &[RunEvent]) {
+#[async_trait]
+impl EventSink for Terminal {
+    async fn take(&mut self, batch: &Batch) {
         let now = Instant::now();
         let mut view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
-        for event in events {
+        for event in batch.iter() {
             view.apply(event, now);
         }
     }
 
     /// Shows what is left to show and clears the live region.
-    pub(in crate::events) async fn finish(self) {
-        drop(self.ended);
-        let joined = supervise::blocking(move || self.thread.join()).await;
+    async fn finish(self: Box<Self>, _result: Option<Arc<JobResult>>) -> Result<Told, ReportError> {
+        let Self { ended, thread, .. } = *self;
+        drop(ended);
+        let joined = supervise::blocking(move || thread.join()).await;
         if let Err(panic) = joined {
             let message = supervise::panic_message(panic.as_ref());
             tracing::error!(message, "drawing the progress panicked");
         }
+        Ok(Told::default())
     }
 }
 

@@ -40,14 +40,14 @@ pub struct Unwritten {
 
 /// Writes trial directories as trials settle.
 #[derive(Debug)]
-pub(in crate::events) struct TrialFiles {
+pub(super) struct TrialFiles {
     batches: mpsc::Sender<Arc<Vec<RunEvent>>>,
     task: Task<Result<Unwritten, FileError>>,
 }
 
 impl TrialFiles {
     /// Begins with the trials of `run`, whose directory exists and is ours.
-    pub(in crate::events) fn start(
+    pub(super) fn start(
         run: RunId,
         run_dir: &Path,
         store: Arc<dyn BlobStore>,
@@ -68,13 +68,13 @@ impl TrialFiles {
     }
 
     /// Hands over a batch; waits while too many wait already.
-    pub(in crate::events) async fn send(&self, batch: Arc<Vec<RunEvent>>) {
+    pub(super) async fn send(&self, batch: Arc<Vec<RunEvent>>) {
         // A closed channel means that the task failed: `finish` says why.
         let _closed = self.batches.send(batch).await;
     }
 
     /// Waits until everything handed over is written and durable.
-    pub(in crate::events) async fn finish(self) -> Result<Result<Unwritten, FileError>, Panicked> {
+    pub(super) async fn finish(self) -> Result<Result<Unwritten, FileError>, Panicked> {
         drop(self.batches);
         self.task.await
     }
