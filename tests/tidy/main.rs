@@ -5,6 +5,7 @@
 mod dependencies;
 mod documentation;
 mod files;
+mod layers;
 mod mask;
 mod purity;
 mod registration;

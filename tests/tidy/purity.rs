@@ -13,6 +13,7 @@ const PURE: &[&str] = &[
     "coordinator/src/plan",
     "coordinator/src/results/metrics",
     "coordinator/src/workloads/search/policy",
+    "coordinator/src/workloads/search/score",
 ];
 
 const IMPURE: &str = r"\b(Instant|SystemTime|rand::|tokio::|(Timestamp|Zoned)::now|std::(fs|net|env|thread|process)\b)|\buse std::\{[^}]*\b(fs|net|env|thread|process)\b";

@@ -67,7 +67,7 @@ pub async fn dispatch(
     let layout = Layout::new(directory.join("run"));
     std::fs::create_dir_all(layout.root())?;
     let facts = noop::facts(layout.root().to_owned(), what.items, what.materialize);
-    let sinks = Sinks { store: Arc::clone(&store), json: None, terminal: None };
+    let sinks = Sinks::new(Arc::clone(&store));
     let (events, reporter) = Reporter::start(facts, sinks)?;
 
     let (cpu, start) = (usage::cpu(), Instant::now());

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap::{ArgGroup, Args, CommandFactory as _, Parser, Subcommand};
 use rollout_protocol::limits::LOCK_STALE;
 #[cfg(feature = "nats")]
 use rollout_protocol::spec::environment::ProviderKind;
@@ -35,7 +35,7 @@ pub(super) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     Run(Box<RunArgs>),
-    Retry(super::retry::RetryArgs),
+    Retry(RetryArgs),
     Gc(GcArgs),
     #[cfg(feature = "nats")]
     Worker(Box<WorkerArgs>),
@@ -341,6 +341,34 @@ impl Cli {
             | Command::Bench(_) => false,
         }
     }
+}
+
+/// Run settled trials of a run again, under the run's own options
+///
+/// What they came to before is kept as a superseded execution. Everything else of the run stays as
+/// it is, and trials that are still owed run, too. Needs the job file where it was.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("which").required(true))]
+pub(super) struct RetryArgs {
+    /// The run's directory
+    #[arg(value_name = "RUN_DIR")]
+    pub(super) run_dir: PathBuf,
+
+    /// All trials that failed
+    #[arg(long, group = "which")]
+    pub(super) failed: bool,
+
+    /// Trials that failed by the infrastructure's fault
+    #[arg(long, group = "which")]
+    pub(super) infra: bool,
+
+    /// This trial, whatever it came to: `agent/dataset/task__attempt`, or its item; can be repeated
+    #[arg(long, value_name = "KEY", group = "which")]
+    pub(super) trial: Vec<String>,
+
+    /// Options of `rollout run` beside those that the run was started with
+    #[arg(last = true, value_name = "OPTION")]
+    pub(super) options: Vec<String>,
 }
 
 impl RunArgs {

@@ -10,7 +10,7 @@ use rollout_worker::supervise;
 
 use super::error::CliError;
 use super::output::Printer;
-use crate::events::escape;
+use crate::results::escape;
 use crate::sources::check::{self, Asked, Explained, Report, TaskReport};
 
 /// Look at a task, or at all tasks of a directory, without running anything

@@ -1,18 +1,16 @@
 //! `rollout run --dry-run`: the plan, and nothing else.
 
-use std::sync::Arc;
-
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::spec::timeout::Timeouts;
 
 use super::error::CliError;
 use super::output::Printer;
-use super::run::KNOWN_PARTS;
 use crate::config::{Job, Provenance};
-use crate::events::escape;
-use crate::events::terminal::table;
-use crate::plan::{self, DryRun, FormatView, ImageView, Prepared, TaskView};
-use crate::sources::datasets::{KnownParts, Sink};
+use crate::events::sinks::terminal::table;
+use crate::launch::planning::known_parts;
+use crate::plan::{self, DryRun, ImageView, Prepared, TaskView};
+use crate::results::escape;
+use crate::sources::datasets::{self, FormatView, Sink};
 
 /// Makes the plan without storing anything, and prints it.
 pub(super) async fn show(
@@ -23,9 +21,9 @@ pub(super) async fn show(
     let Prepared { job, datasets, warnings } = prepared;
     let scratch = tempfile::tempdir()
         .map_err(|error| CliError::failure("cannot create a temporary directory", &error))?;
-    let known = Some(Arc::new(KnownParts::new(job.jobs_dir.join(".rollout").join(KNOWN_PARTS))));
+    let known = Some(known_parts(&job.jobs_dir.join(".rollout")));
     let sink = Sink { store: None, scratch: scratch.path().to_owned(), known };
-    let formats = plan::formats(&datasets);
+    let formats = datasets::formats(&datasets);
     let (plan, tasks) = plan::build(&job, datasets, &sink).await?;
     let shown = plan::dry_run(&job, &plan, &tasks, &formats, warnings);
     let text = if json {

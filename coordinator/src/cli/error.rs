@@ -13,8 +13,9 @@ use crate::config::ConfigErrors;
 use crate::engine::journal::JournalError;
 use crate::engine::{LockError, OpenError, RunError};
 use crate::events::ReportError;
-use crate::events::files::TreeError;
+use crate::launch::LaunchError;
 use crate::plan::BuildError;
+use crate::results::files::TreeError;
 use crate::sources::datasets::BundleError;
 
 /// Why a command failed.
@@ -195,6 +196,26 @@ impl From<RunError> for CliError {
     }
 }
 
+impl From<LaunchError> for CliError {
+    fn from(error: LaunchError) -> Self {
+        match error {
+            LaunchError::NoStore(error) => error.into(),
+            LaunchError::Store(error) => error.into(),
+            LaunchError::Plan(error) => error.into(),
+            LaunchError::Directory(error) => error.into(),
+            LaunchError::Outputs(ref cause)
+            | LaunchError::Signals(ref cause)
+            | LaunchError::Program(ref cause) => Self::failure(error.to_string(), cause),
+            #[cfg(feature = "nats")]
+            LaunchError::Server(error) => error.into(),
+            LaunchError::Interrupted => Self::new(ExitCode::Cancelled, error.to_string()),
+            LaunchError::Run(error) => error.into(),
+            LaunchError::Search(error) => error.into(),
+            LaunchError::Report(error) => error.into(),
+        }
+    }
+}
+
 impl From<OpenError> for CliError {
     fn from(error: OpenError) -> Self {
         let what = "the run cannot be started";
@@ -243,6 +264,18 @@ mod nats {
     use rollout_worker::queue::traits::QueueError;
 
     use super::{CliError, ExitCode};
+    use crate::launch::nats::ServerError;
+
+    impl From<ServerError> for CliError {
+        fn from(error: ServerError) -> Self {
+            match error {
+                ServerError::Connect(error) => error.into(),
+                ServerError::Setup(error) => error.into(),
+                ServerError::Bind(error) => error.into(),
+                ServerError::Queue(error) => error.into(),
+            }
+        }
+    }
 
     impl From<OptionsError> for CliError {
         fn from(error: OptionsError) -> Self {

@@ -1,17 +1,17 @@
 //! `rollout export`.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::store::fs::FsStore;
+use rollout_worker::store;
 
 use super::error::CliError;
 use super::output::Printer;
-use super::place;
-use crate::events::escape;
-use crate::results::export::{self, ExportError, Exported, Format, Request};
+use super::store_url;
+use crate::launch::export;
+use crate::results::escape;
+use crate::results::export::{ExportError, Exported, Format, Request};
 
 /// Write the results of a run in the form of another tool
 ///
@@ -41,10 +41,10 @@ const NEEDS_PLACE: [(&str, &str); 2] = [("format", "harbor"), ("format", "parque
 
 /// Runs the command.
 pub(super) async fn run(args: ExportArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    let blobs = place::of_run(args.store.as_deref(), &args.run_dir)?;
-    let store = Arc::new(FsStore::open(blobs).await?);
+    let blobs = store_url::of_run(args.store.as_deref(), &args.run_dir)?;
+    let store = store::open(&blobs).await?;
     let ExportArgs { run_dir, format, out, .. } = args;
-    let hint = place::store_hint(&run_dir);
+    let hint = store_url::store_hint(&run_dir);
     let exported = export::export(&Request { run_dir, store, format, out }).await;
     let exported = exported.map_err(|error| match &error {
         ExportError::Trial { .. } => CliError::from(error).hint(&hint),
@@ -83,7 +83,7 @@ impl From<ExportError> for CliError {
             ExportError::NoRun { .. } | ExportError::Exists(_) | ExportError::NeedsPlace => {
                 Self::of(ExitCode::Usage, what, &error)
             }
-            ExportError::Run(_) | ExportError::Document { .. } | ExportError::Plan(_) => {
+            ExportError::Header(_) | ExportError::Document { .. } | ExportError::Plan(_) => {
                 Self::of(ExitCode::RunDamaged, what, &error)
             }
             _ => Self::failure(what, &error),

@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 
 use super::args::GcArgs;
 use super::error::CliError;
-use super::image_locks;
 use super::output::Printer;
-use crate::events::escape;
+use crate::launch::host::image_locks;
+use crate::results::escape;
 
 /// Runs the command.
 pub(super) async fn run(args: &GcArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    let locks = image_locks::directory(|name| std::env::var_os(name), std::env::temp_dir());
+    let locks = image_locks(|name| std::env::var_os(name), std::env::temp_dir());
     let provider = DockerProvider::new(DockerOptions::new(locks));
     let (mut text, mut document) = (String::new(), json!({"dry_run": args.dry_run}));
     let mut failed = Vec::new();

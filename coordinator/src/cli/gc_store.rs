@@ -5,16 +5,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::store::fs::FsStore;
+use rollout_worker::store::open;
 use rollout_worker::supervise;
 use serde_json::json;
 
 use super::args::GcArgs;
 use super::error::CliError;
 use super::output::Printer;
-use super::place;
-use crate::events::escape;
-use crate::events::files::store;
+use super::store_url;
+use crate::results::escape;
+use crate::results::files::store;
 
 /// Everything that a store consists of. Its identity goes first: the rest is no store.
 const PARTS: &[&str] = &["store.json", "blobs", "docs", "damaged", "tmp"];
@@ -25,16 +25,17 @@ pub(super) async fn run(
     args: &GcArgs,
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
-    let directory = place::directory(named)?;
+    let url = store_url::parse(named)?;
+    let directory = url.directory().to_owned();
     if store::identity_of(&directory).is_none() {
         let what = format!("there is no blob store in {}", directory.display());
         return Err(CliError::usage(what));
     }
     // What dead processes left is removed by it.
-    let opened = FsStore::open(&directory).await?;
+    let opened = open(&url).await?;
     let mut users = beside(&directory);
     let mut gone = Vec::new();
-    for (run, path) in store::runs_of(&opened).await? {
+    for (run, path) in store::runs_of(&*opened).await? {
         if is_run(&path) {
             users.push(path);
         } else {

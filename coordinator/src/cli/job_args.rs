@@ -184,7 +184,7 @@ impl JobArgs {
         let path =
             |dir: &String| Setting::dataset(&format!("-p {dir}"), GivenDataset::Path(dir.clone()));
         let repository = |url: &String| {
-            let shown = crate::sources::registry::without_secrets(url);
+            let shown = crate::config::without_secrets(url);
             Setting::dataset(&format!("--repo {shown}"), GivenDataset::Repository(url.clone()))
         };
         let registered = |text: &String| {

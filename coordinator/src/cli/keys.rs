@@ -6,7 +6,7 @@ use rollout_protocol::exit::ExitCode;
 use super::error::CliError;
 use super::output::Printer;
 use crate::config::reference::{JOB, Reference, TASK, TREE};
-use crate::events::terminal::table;
+use crate::events::sinks::terminal::table;
 
 /// Print every key of a kind of file, with its type, default and meaning
 #[derive(Debug, Args)]

@@ -6,7 +6,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::config::{LogLevel, env_vars};
-use crate::events::terminal::{Screen, Style};
+use crate::events::sinks::terminal::{Screen, Style};
 
 /// Starts logging at `level`, or as the environment says.
 pub(super) fn start(level: LogLevel, screen: Screen, style: Style) {

@@ -15,15 +15,15 @@ mod gc;
 #[cfg(feature = "docker")]
 mod gc_docker;
 mod gc_store;
-mod image_locks;
+mod invocation;
 mod job_args;
 mod keys;
 mod logging;
 mod output;
-mod place;
 mod repair;
 mod retry;
 mod run;
+mod store_url;
 mod task_init;
 #[cfg(test)]
 mod tests;
@@ -46,9 +46,8 @@ use error::CliError;
 use output::Printer;
 
 use crate::launch::host::Decorate;
-
-/// First argument of the program as the supervisor of a sandbox: not for people, so not in the help.
-const SANDBOX: &str = "__sandbox";
+#[cfg(feature = "process")]
+use crate::launch::host::SANDBOX;
 
 /// Runs the program with the arguments of the process.
 pub fn main() -> ProcessExit {

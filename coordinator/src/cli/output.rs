@@ -7,8 +7,8 @@ use rollout_protocol::exit::ExitCode;
 
 use super::error::CliError;
 use crate::config::env_vars;
-use crate::events::escape;
-use crate::events::terminal::{Screen, Style};
+use crate::events::sinks::terminal::{Screen, Style};
+use crate::results::escape;
 
 /// Prints for one command.
 #[derive(Debug, Clone, Copy)]

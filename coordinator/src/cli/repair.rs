@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::store::BlobStore;
-use rollout_worker::store::fs::FsStore;
+use rollout_worker::store::{self, BlobStore};
 
 use super::error::CliError;
 use super::output::Printer;
-use super::place;
+use super::store_url;
 use crate::engine::LockError;
 use crate::engine::journal::{Damage, Layout};
-use crate::events::escape;
+use crate::results::escape;
 use crate::workloads::repair::{self, RepairError, Repaired, Request};
 
 /// Names that are printed of a list.
@@ -46,12 +45,12 @@ pub(super) async fn run(args: RepairArgs, printer: &Printer) -> Result<ExitCode,
     let search = Layout::of_search(&args.run_dir);
     let is_search = search.manifest().exists() || args.run_dir.join("node_ideas").is_dir();
     let layout = if is_search { search } else { Layout::new(&args.run_dir) };
-    let blobs = match place::of_run(args.store.as_deref(), &args.run_dir) {
+    let blobs = match store_url::of_run(args.store.as_deref(), &args.run_dir) {
         Err(error) if args.store.is_some() => return Err(error),
         found => found,
     };
     let (store, absent): (Option<Arc<dyn BlobStore>>, _) = match blobs {
-        Ok(blobs) => (Some(Arc::new(FsStore::open(blobs).await?)), None),
+        Ok(blobs) => (Some(store::open(&blobs).await?), None),
         Err(absent) => (None, Some(absent)),
     };
     let dry_run = args.dry_run;

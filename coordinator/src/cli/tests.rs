@@ -7,7 +7,7 @@ use rollout_protocol::record::Outcome;
 use super::args::{self, Cli, Command, RunArgs};
 use super::error::CliError;
 use super::{exit, output};
-use crate::events::terminal::Style;
+use crate::events::sinks::terminal::Style;
 use crate::results::metrics::{Failure, Scored, Tally};
 
 fn parse(words: &[&str]) -> Result<RunArgs, clap::Error> {

@@ -12,15 +12,17 @@ use rollout_worker::queue::nats::{ConnectError, Name, Nats, NatsOptions, NatsSou
 use rollout_worker::queue::traits::QueueError;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::Why;
-use rollout_worker::store::BlobStore;
-use rollout_worker::store::fs::FsStore;
+use rollout_worker::store;
 use tokio::time::Instant;
 
 use super::args::WorkerArgs;
 use super::error::CliError;
 use super::output::Printer;
-use super::{image_locks, logging, place, run};
-use crate::launch::host::{ALL_PROVIDERS, Decorate, Home, HostPaths, WorkerProcess};
+use super::{logging, store_url};
+use crate::launch::LaunchError;
+use crate::launch::host::{
+    ALL_PROVIDERS, Decorate, Home, HostPaths, WorkerProcess, image_locks, sandbox_helper,
+};
 use crate::launch::signals;
 
 /// Variables with this beginning are the worker's own, and never those of trials.
@@ -42,7 +44,7 @@ pub(super) async fn run(
     let home = home(args.dir.clone())?;
     let (mut stops, _listening) = signals::listen()
         .map_err(|error| CliError::failure("cannot listen for signals", &error))?;
-    let store: Arc<dyn BlobStore> = Arc::new(FsStore::open(place::directory(&args.store)?).await?);
+    let store = store::open(&store_url::parse(&args.store)?).await?;
     let namespace = options.namespace.clone();
     let lease = options.lease;
     let connecting = connect(options, &pool, store.identity(), args.max_offline);
@@ -56,8 +58,8 @@ pub(super) async fn run(
         workers: home.workers(namespace.as_str(), store.identity()),
         store,
         host: HostPaths {
-            image_locks: image_locks::directory(|name| std::env::var_os(name), home.locks()),
-            sandbox_helper: run::sandbox_helper()?,
+            image_locks: image_locks(|name| std::env::var_os(name), home.locks()),
+            sandbox_helper: sandbox_helper().map_err(LaunchError::Program)?,
         },
         sandboxes: home.sandboxes(),
         pool: pool.to_string(),

@@ -4,6 +4,7 @@ use rollout_protocol::spec::agent::AgentKind;
 use rollout_protocol::spec::environment::ProviderSpec;
 use serde_json::{Map, Value, json};
 
+use super::address::without_secrets;
 use super::elements::agents::Agent;
 use super::elements::datasets::{
     DatasetRef, DatasetSource, RegistryRef, Selection, TaskRef, TaskSource,
@@ -11,7 +12,6 @@ use super::elements::datasets::{
 use super::elements::environment::PRESERVE;
 use super::elements::verifier::{AFTER_AGENT_ERROR, TEST_EXIT};
 use super::resolve::Job;
-use crate::sources::registry::without_secrets;
 
 /// The job in the form of a job file, defaults filled in. Environment values are unexpanded: no
 /// value of a variable of the host is in it, and no password of an address.

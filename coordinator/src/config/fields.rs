@@ -8,10 +8,8 @@ use std::path::{Path, PathBuf};
 
 use super::overlay::Setting;
 use super::problem::{ConfigError, ConfigWarning, ErrorKind, Problems, nearest};
+use super::spot::Spot;
 use super::tree::{Node, Value, flag_index, quoted};
-
-/// The file that faults of options are found in.
-pub(crate) const COMMAND_LINE: &str = "command line";
 
 /// What keys without a meaning are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,41 +29,6 @@ pub(crate) struct Reader<'a> {
     /// Every key that was asked for, whether it was there or not.
     #[cfg(test)]
     taken: RefCell<std::collections::BTreeSet<String>>,
-}
-
-/// A place in a file, kept with a value that later passes may find fault with.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spot {
-    /// Key path.
-    pub key: String,
-    /// Line, from 1, where it is known.
-    pub line: Option<usize>,
-}
-
-impl Spot {
-    /// Whether it is an option of the command line.
-    pub(super) fn is_typed(&self) -> bool {
-        self.line.is_none() && self.key.starts_with('-')
-    }
-
-    /// A fault at this place of `file`.
-    pub fn error(
-        &self,
-        file: &Path,
-        kind: ErrorKind,
-        found: impl Into<String>,
-        expected: impl Into<String>,
-    ) -> ConfigError {
-        ConfigError {
-            file: if self.is_typed() { COMMAND_LINE.into() } else { file.to_owned() },
-            line: self.line,
-            key: self.key.clone(),
-            kind,
-            found: found.into(),
-            expected: expected.into(),
-            hint: None,
-        }
-    }
 }
 
 impl<'a> Reader<'a> {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::limits::TRIALS_PER_RUN;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::environment::EnvironmentSpec;
+use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::spec::task::Artifact;
 use rollout_protocol::wire::offer::Pacing;
 use serde::{Deserialize, Serialize};
@@ -19,13 +20,13 @@ use super::elements::verifier::VerifierFile;
 use super::elements::{
     agents, artifacts, datasets, environment, metrics, names, retry, timeouts, variables, verifier,
 };
-use super::fields::{COMMAND_LINE, Field, Fields, Reader, Spot, UnknownKeys};
+use super::fields::{Field, Fields, Reader, UnknownKeys};
 use super::overlay::{self, Setting};
 use super::problem::{ErrorKind, Problems};
 use super::provenance::{self, Provenance};
+use super::spot::{COMMAND_LINE, Spot};
 use super::tree::{Node, Value, flag_line};
 use super::{read, yaml};
-use crate::results::metrics::MetricKind;
 
 /// Path of the instruction inside environments unless the job says otherwise.
 const INSTRUCTION_PATH: &str = "/tmp/instruction.md";

@@ -5,6 +5,7 @@
 //!
 //! Nothing behind this module sees YAML or TOML, or a value that was not checked.
 
+mod address;
 mod document;
 mod elements;
 pub mod env_vars;
@@ -13,10 +14,12 @@ mod given;
 mod job_file;
 mod overlay;
 mod problem;
+mod profile;
 mod provenance;
 mod read;
 pub mod reference;
 mod resolve;
+mod spot;
 mod task;
 mod tree;
 mod tree_file;
@@ -25,6 +28,7 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use address::without_secrets;
 pub use document::document;
 pub use elements::agents::{Agent, AgentFile};
 pub use elements::datasets::{
@@ -37,20 +41,23 @@ pub use elements::resources::ResourceOverrides;
 pub use elements::timeouts::{TaskTimeouts, TimeoutRules};
 pub use elements::variables::Variable;
 pub use elements::verifier::{RuleOverrides, VerifierFile};
-pub use fields::Spot;
 pub use job_file::{JobFile, LogLevel};
 pub use overlay::{GivenDataset, Setting};
 pub(crate) use problem::nearest;
 pub use problem::{ConfigError, ConfigErrors, ConfigWarning, ErrorKind, Problems};
+pub use profile::{
+    Direction, Explore, Grades, Guarded, InvalidProfile, Metric, Profile, ProfileError,
+};
 pub use provenance::Provenance;
 #[cfg(feature = "process")]
 pub(crate) use read::text as read_text;
 pub use resolve::{Job, Options, job_of_settings, read_job};
+pub use spot::Spot;
 pub use task::{
     About, Demand, DemandKind, FormatChoice, FormatHints, FormatReason, PlannedFormat, TaskFile,
     read_task,
 };
 pub use tree_file::{
-    Budgets, Command, Commands, Limits, Place, SearchSettings, TreeFile, TreeOptions,
-    TreeOverrides, differences, read_tree, tree_document,
+    ArtifactPolicy, Budgets, Command, Commands, ContextStrategy, DedupeScope, Limits, Place,
+    SearchSettings, TreeFile, TreeOptions, TreeOverrides, differences, read_tree, tree_document,
 };

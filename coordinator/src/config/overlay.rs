@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use super::elements::agents::BUILT_IN;
-use super::fields::{COMMAND_LINE, Spot};
 use super::problem::{ErrorKind, Problems, nearest};
+use super::spot::{COMMAND_LINE, Spot};
 use super::tree::{Entry, Node, Value, flag_line, plain};
 use super::yaml;
 

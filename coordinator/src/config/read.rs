@@ -5,8 +5,8 @@ use std::path::Path;
 
 use rollout_protocol::limits::CONFIG_FILE_BYTES;
 
-use super::fields::Spot;
 use super::problem::{ErrorKind, Problems};
+use super::spot::Spot;
 
 /// The text of `file`; a fault is recorded when there is none.
 pub(crate) fn text(file: &Path, problems: &mut Problems) -> Option<String> {

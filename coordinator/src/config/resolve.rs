@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Zoned;
 use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
 use rollout_protocol::wire::offer::Pacing;
 use rollout_worker::secrets::TrialVariables;
@@ -15,13 +16,12 @@ use super::elements::resources::ResourceOverrides;
 use super::elements::timeouts::TimeoutRules;
 use super::elements::variables;
 use super::elements::verifier::RuleOverrides;
-use super::fields::COMMAND_LINE;
 use super::given;
 use super::job_file::{self, JobFile, LogLevel, Written};
 use super::overlay::Setting;
 use super::problem::{ErrorKind, Problems};
 use super::provenance::Provenance;
-use crate::results::metrics::MetricKind;
+use super::spot::COMMAND_LINE;
 
 /// A job, fully resolved except for the content of its datasets.
 #[derive(Debug, Clone, PartialEq)]

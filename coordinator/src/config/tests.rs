@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use jiff::civil::date;
 use proptest::prelude::*;
 use rollout_protocol::spec::environment::{DockerNetwork, PreservePolicy, ProviderSpec};
+use rollout_protocol::spec::metric::MetricKind;
 use serde_json::json;
 
 use super::*;
-use crate::results::metrics::MetricKind;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/config").join(name)

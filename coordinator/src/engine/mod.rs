@@ -12,6 +12,7 @@ pub(crate) mod file;
 pub mod journal;
 mod lock;
 mod manifest;
+mod needs;
 mod open;
 mod planner;
 pub mod reconcile;
@@ -25,6 +26,7 @@ pub use lock::{
     Taking,
 };
 pub use manifest::{JournalHead, Manifest, RecordsFile, RunState};
+pub use needs::{Needs, Unfit};
 pub use open::{OpenError, OpenRun, Opening, begin};
 pub use planner::Planner;
 pub use reopen::Reopen;

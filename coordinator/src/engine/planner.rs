@@ -9,9 +9,9 @@ use rollout_protocol::wire::command::Selection;
 use rollout_protocol::wire::offer::Offer;
 use tokio::sync::Notify;
 
+use crate::engine::Needs;
 use crate::engine::concurrency::Tickets;
 use crate::engine::core::{NewItem, Settled};
-use crate::plan::Needs;
 
 /// Knows what is owed and how to ask for it.
 pub trait Planner: Send {

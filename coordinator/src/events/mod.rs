@@ -1,42 +1,33 @@
-//! What a run tells the outside: a terminal, lines of JSON, files. All of them consume one stream
-//! of events and never ask the engine.
+//! Outputs of a run: files, a terminal, lines of JSON. All of them consume one stream of events and
+//! never ask the engine.
 //!
 //! The engine hands over batches; the [`Reporter`]'s task keeps the ledger of results and passes the
-//! batches on, shared, not copied. Files and JSON lines hold the
-//! run back when they cannot follow; the terminal never does.
+//! batches on to the [`EventSink`]s that were registered, shared, not copied. Files and JSON lines
+//! hold the run back when they cannot follow; the terminal never does.
 
-mod datasets;
-pub mod escape;
-pub mod files;
-pub mod job;
-mod json_lines;
-mod ledger;
+mod fan_out;
 mod problem;
-mod reporter;
-pub mod terminal;
-#[cfg(test)]
-pub(crate) mod testing;
+mod sink;
+pub mod sinks;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use rollout_protocol::event::RunEvent;
-use rollout_worker::store::BlobStore;
+use rollout_protocol::spec::metric::MetricKind;
 use rollout_worker::supervise::{self, Panicked, Task};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-pub use self::datasets::{DatasetFacts, TaskFacts, TasksFacts};
-use self::files::{FileError, Unwritten};
-use self::job::JobResult;
-pub use self::ledger::FailureGroup;
-use self::reporter::Fanout;
-use self::terminal::{Screen, Style};
-use crate::results::metrics::{AgentTotal, MetricKind, Tally};
+use self::fan_out::FanOut;
+pub use self::sink::{Batch, EventSink, SinkContext, Sinks, StartSink, Told};
+pub use self::sinks::files::Unwritten;
+use crate::results::files::FileError;
+use crate::results::metrics::{AgentTotal, Tally};
+use crate::results::report::{DatasetFacts, FailureGroup, JobResult, TasksFacts};
 
 /// Batches that wait for the reporter; more hold the engine back.
 const WAITING_BATCHES: usize = 16;
@@ -75,22 +66,6 @@ pub struct RunFacts {
     pub invocation: Option<serde_json::Value>,
 }
 
-/// Where a run is told.
-pub struct Sinks {
-    /// Where records, outputs and logs are read from.
-    pub store: Arc<dyn BlobStore>,
-    /// Lines of JSON.
-    pub json: Option<Box<dyn Write + Send>>,
-    /// Progress for people.
-    pub terminal: Option<(Screen, Style)>,
-}
-
-impl fmt::Debug for Sinks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sinks").field("store", &self.store).finish_non_exhaustive()
-    }
-}
-
 /// What the reporter knows when the run is over.
 #[derive(Debug)]
 pub struct Report {
@@ -102,7 +77,7 @@ pub struct Report {
     pub failures: Vec<FailureGroup>,
     /// Whether trials have directories.
     pub has_trial_files: bool,
-    /// Trials whose files could not be written. Their results are kept; the next sitting writes
+    /// Trials whose files could not be written. Their results are kept; the next session writes
     /// the files.
     pub unwritten: Unwritten,
 }
@@ -137,12 +112,12 @@ impl Reporter {
     /// When the system has no thread left.
     pub fn start(facts: RunFacts, sinks: Sinks) -> io::Result<(mpsc::Sender<Vec<RunEvent>>, Self)> {
         let (batches, mut receiver) = mpsc::channel(WAITING_BATCHES);
-        let mut fanout = Fanout::start(facts, sinks)?;
+        let mut fan_out = FanOut::start(facts, sinks)?;
         let task = supervise::spawn("reporter", async move {
             while let Some(batch) = receiver.recv().await {
-                fanout.take(batch).await;
+                fan_out.take(batch).await;
             }
-            fanout.finish().await
+            fan_out.finish().await
         });
         Ok((batches, Self { task }))
     }

@@ -5,18 +5,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rollout_protocol::spec::trial::TrialName;
 use rollout_worker::backoff;
 
-use super::escape;
+use crate::results::escape;
 
 /// Trials whose trouble is told one by one; a full disk would fill the screen otherwise.
 const TOLD: u64 = 3;
 
 /// Warnings that wait to be told. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Problems(Arc<Mutex<Vec<String>>>);
+pub(in crate::events) struct Problems(Arc<Mutex<Vec<String>>>);
 
 impl Problems {
     /// The files of a trial could not be written; `before` counts those before it.
-    pub(super) fn files_of_trial(
+    pub(in crate::events) fn files_of_trial(
         &self,
         before: u64,
         trial: &TrialName,
@@ -37,7 +37,7 @@ impl Problems {
     }
 
     /// Files of a trial are damaged where they are kept, and were left out.
-    pub(super) fn files_left_out(
+    pub(in crate::events) fn files_left_out(
         &self,
         trial: &TrialName,
         error: &(dyn std::error::Error + 'static),
@@ -58,7 +58,7 @@ impl Problems {
     }
 
     /// The warnings that came since the last call.
-    pub(super) fn take(&self) -> Vec<String> {
+    pub(in crate::events) fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

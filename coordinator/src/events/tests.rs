@@ -8,13 +8,15 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorType};
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::record::Verdict;
+use rollout_protocol::spec::metric::MetricKind;
+use rollout_worker::store::BlobStore;
 use rollout_worker::store::fs::FsStore;
 use serde_json::{Value, json};
 
-use super::testing::{
+use super::*;
+use crate::results::testing::{
     ended, error, event, failed, passed, settled, settlement, started, trial, with_record,
 };
-use super::*;
 
 /// Standard output for tests.
 #[derive(Clone, Default)]
@@ -44,16 +46,11 @@ impl Out {
     }
 }
 
-async fn tell(
-    dir: &Path,
-    materialize: Materialize,
-    out: &Out,
-    batches: Vec<Vec<RunEvent>>,
-) -> Result<Report, ReportError> {
+fn facts(dir: &Path, materialize: Materialize) -> RunFacts {
     let run_dir = dir.join("run");
     fs::create_dir_all(&run_dir).expect("a directory");
     let agents = [("a", 2), ("b", 3)];
-    let facts = RunFacts {
+    RunFacts {
         run_dir,
         agents: agents.map(|(name, total)| AgentTotal { name: name.into(), total }).to_vec(),
         metrics: vec![MetricKind::Mean],
@@ -63,9 +60,26 @@ async fn tell(
         datasets: vec![DatasetFacts { dataset_name: "data".into(), ..DatasetFacts::default() }],
         tasks: Arc::default(),
         invocation: None,
-    };
+    }
+}
+
+async fn tell(
+    dir: &Path,
+    materialize: Materialize,
+    out: &Out,
+    batches: Vec<Vec<RunEvent>>,
+) -> Result<Report, ReportError> {
+    let facts = facts(dir, materialize);
     let store = FsStore::open(dir.join("store")).await.expect("a store");
-    let sinks = Sinks { store: Arc::new(store), json: Some(Box::new(out.clone())), terminal: None };
+    let sinks = Sinks::new(Arc::new(store)).with(sinks::json(Box::new(out.clone())));
+    tell_sinks(facts, sinks, batches).await
+}
+
+async fn tell_sinks(
+    facts: RunFacts,
+    sinks: Sinks,
+    batches: Vec<Vec<RunEvent>>,
+) -> Result<Report, ReportError> {
     let (events, reporter) = Reporter::start(facts, sinks).expect("started");
     for batch in batches {
         events.send(batch).await.expect("the reporter listens");
@@ -308,4 +322,66 @@ async fn several_numbers_are_followed_key_by_key() {
     assert_eq!(job["errors"], json!({"agent_execution_timeout": 1, "verifier_failed": 1}));
     assert_eq!(job["results"][1]["rewards"], json!({"a": 1.0, "b": 0.5}));
     assert_eq!(job["results"][3].get("rewards"), None);
+}
+
+/// Names of what a sink was told, in order.
+#[derive(Debug, Clone, Default)]
+struct Recorder {
+    told: Arc<Mutex<Vec<String>>>,
+    fails: bool,
+}
+
+impl Recorder {
+    fn start(&self) -> StartSink {
+        let sink = self.clone();
+        Box::new(move |_| Ok(Box::new(sink)))
+    }
+
+    fn note(&self, told: impl Into<String>) {
+        self.told.lock().expect("not poisoned").push(told.into());
+    }
+}
+
+#[async_trait::async_trait]
+impl EventSink for Recorder {
+    async fn take(&mut self, batch: &Batch) {
+        self.note(format!("batch of {}", batch.len()));
+    }
+
+    async fn warn(&mut self, warnings: &Batch) {
+        self.note(format!("{} warnings", warnings.len()));
+    }
+
+    async fn drain(&mut self) {
+        self.note("drain");
+    }
+
+    async fn finish(self: Box<Self>, result: Option<Arc<JobResult>>) -> Result<Told, ReportError> {
+        self.note(if result.is_some() { "result" } else { "no result" });
+        if self.fails {
+            return Err(ReportError::Json(io::Error::other("full")));
+        }
+        Ok(Told::default())
+    }
+}
+
+#[tokio::test]
+async fn registered_sinks_are_told_batches_warnings_and_the_result_in_order() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store: Arc<dyn BlobStore> =
+        Arc::new(FsStore::open(dir.path().join("store")).await.expect("a store"));
+    let absent = BlobRef { digest: Digest::of(b"?"), size_bytes: 1, media_type: None };
+    let lost = with_record(settlement(trial("a", "one", 1), 1, passed(1.0)), absent);
+    let batches = vec![vec![started(5), settled(0, lost)], vec![ended(9, 4)]];
+    let (failing, last) = (Recorder { fails: true, ..Recorder::default() }, Recorder::default());
+    let sinks = Sinks::new(store).with(failing.start()).with(last.start());
+    let told = tell_sinks(facts(dir.path(), Materialize::Full), sinks, batches).await;
+    assert!(matches!(told, Err(ReportError::Json(_))), "{told:?}");
+    for recorder in [failing, last] {
+        let mut told = recorder.told.lock().expect("not poisoned").clone();
+        // The files warn when they have tried, at the latest before the result is told.
+        let warning = told.iter().position(|told| told == "1 warnings").expect("a warning");
+        told.remove(warning);
+        assert_eq!(told, ["batch of 2", "batch of 1", "drain", "result"]);
+    }
 }

@@ -1,7 +1,18 @@
 //! Assembling runs: queue, workers, store, signals and outputs around an engine and its workload.
+//! A caller gives a typed request, such as [`run::RunRequest`], and gets a typed outcome.
 
 pub mod embedded;
+mod error;
+pub mod export;
+pub mod facts;
 pub mod host;
 pub mod local;
+#[cfg(feature = "nats")]
 pub mod nats;
+pub mod planning;
+pub mod run;
+pub mod search;
 pub mod signals;
+pub mod store;
+
+pub use error::LaunchError;

@@ -6,7 +6,7 @@ use rollout_protocol::spec::task::TaskSpec;
 use rollout_protocol::wire::offer::SizeClass;
 use serde::Serialize;
 
-use super::{JobPlan, PlanError, PlannedTask, lanes};
+use super::{JobPlan, PlanError, PlannedTask, required};
 use crate::config::{ConfigErrors, ErrorKind, Job, Problems, Spot};
 use crate::sources::datasets::{BundleError, Dataset, Sink, bundle};
 
@@ -48,7 +48,7 @@ pub async fn build(
             rules: task.rules,
             class: SizeClass::of(&task.spec.environment.resources),
             resources: task.spec.environment.resources,
-            variables: lanes::required(task.spec.templates()),
+            variables: required(task.spec.templates()),
             format: Some(task.spec.format),
             about: task.about,
         });

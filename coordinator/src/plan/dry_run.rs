@@ -3,14 +3,14 @@
 use rollout_protocol::digest::Digest;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::resources::Resources;
-use rollout_protocol::spec::task::{NetworkPolicy, TaskFormat, TaskSpec};
+use rollout_protocol::spec::task::{NetworkPolicy, TaskSpec};
 use rollout_protocol::spec::timeout::Timeouts;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::JobPlan;
-use crate::config::{self, ConfigWarning, FormatChoice, Job, Provenance};
-use crate::sources::datasets::{Dataset, Task};
+use crate::config::{self, ConfigWarning, Job, Provenance};
+use crate::sources::datasets::FormatView;
 
 /// A job as it would run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -78,15 +78,6 @@ pub struct TaskView {
     pub fault: Option<String>,
 }
 
-/// The format that a task is read in.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct FormatView {
-    /// The format.
-    pub name: TaskFormat,
-    /// Why this one.
-    pub reason: String,
-}
-
 /// Where the image of a task comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "source", rename_all = "snake_case")]
@@ -103,16 +94,6 @@ pub enum ImageView {
     },
     /// None: the task runs on the host's own files.
     Host,
-}
-
-/// The formats of the tasks of all datasets, in their order, which is that of their plan.
-pub fn formats(datasets: &[Dataset]) -> Vec<FormatView> {
-    let tasks = datasets.iter().flat_map(|dataset| &dataset.tasks);
-    let view = |task: &Task| {
-        let FormatChoice { format, reason } = &task.file.format;
-        FormatView { name: *format, reason: reason.to_string() }
-    };
-    tasks.map(view).collect()
 }
 
 /// What would run. `tasks` are those of the plan and `formats` theirs, in its order.

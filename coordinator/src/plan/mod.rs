@@ -13,8 +13,8 @@ mod build;
 mod compare;
 mod document;
 mod dry_run;
-mod lanes;
 mod read;
+mod variables;
 
 #[cfg(test)]
 mod tests;
@@ -32,14 +32,16 @@ use rollout_protocol::spec::trial::{TrialName, TrialRef};
 use rollout_protocol::wire::offer::SizeClass;
 use serde::{Deserialize, Serialize};
 
-use crate::config::About;
-
+pub use crate::config::About;
 pub use build::{BuildError, build};
 pub use compare::{Change, PlanChange, Subject, compare};
 pub use document::PlanDocument;
-pub use dry_run::{Counts, DryRun, FormatView, ImageView, TaskView, dry_run, formats};
-pub use lanes::{Lanes, Needs};
+pub use dry_run::{Counts, DryRun, ImageView, TaskView, dry_run};
 pub use read::{Prepared, read};
+pub(crate) use variables::required;
+
+/// Name of the plan document in a run directory.
+pub const PLAN_FILE: &str = "plan.json";
 
 /// The plan of a job.
 #[derive(Debug, Clone)]

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::PLAN_FILE;
 use crate::config::{
     ConfigErrors, ConfigWarning, Job, Options, Problems, job_of_settings, read_job,
 };
@@ -30,7 +31,7 @@ pub fn read(file: Option<&Path>, options: &Options<'_>) -> Result<Prepared, Conf
         None => job_of_settings(options, &mut problems),
     };
     let prepared = job.map(|mut job| {
-        let planned = datasets::planned(&job.run_dir());
+        let planned = datasets::planned(&job.run_dir().join(PLAN_FILE));
         let datasets = datasets::load(&job, options, &planned, &mut problems);
         if options.trust_tasks {
             let files = datasets.iter().flat_map(|dataset| &dataset.tasks).map(|task| &task.file);

@@ -12,6 +12,7 @@ use rollout_protocol::template::Template;
 use rollout_protocol::wire::offer::SizeClass;
 
 use super::*;
+use crate::sources::datasets::formats;
 
 fn settings() -> TrialSettings {
     TrialSettings {

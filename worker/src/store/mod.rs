@@ -14,6 +14,7 @@ pub mod faulty;
 pub mod fs;
 mod json;
 mod memory;
+mod url;
 mod verify;
 
 use std::fmt;
@@ -31,6 +32,7 @@ use crate::shortage::Shortage;
 pub use self::fs::FsStore;
 pub use self::json::{get_json, put_json};
 pub use self::memory::MemoryStore;
+pub use self::url::{BadStoreUrl, StoreUrl, open};
 
 /// Stores blobs.
 #[async_trait]

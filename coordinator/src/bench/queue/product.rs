@@ -13,7 +13,7 @@ use rollout_worker::host::WorkerDir;
 use rollout_worker::queue::nats::{Name, Nats, NatsDispatch, NatsOptions};
 use rollout_worker::queue::traits::Dispatch as _;
 use rollout_worker::service::{self, Profile, Shutdown, WorkerConfig};
-use rollout_worker::store::{BlobStore as _, FsStore};
+use rollout_worker::store::{self, BlobStore};
 use rollout_worker::supervise;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
@@ -79,7 +79,7 @@ pub(super) async fn run(
         store: directory.join("blobs"),
         directory: directory.join("workers"),
     };
-    let store = Arc::new(FsStore::open(&part.store).await.map_err(BenchError::from)?);
+    let store = store::open(&part.store.clone().into()).await.map_err(BenchError::from)?;
     let plan = Arc::new(noop::plan(queue.items, &*store).await?);
     let nats = part.connect().await?;
     let pool: Name = POOL.parse()?;
@@ -90,7 +90,7 @@ pub(super) async fn run(
 
     let layout = Layout::new(directory.join("run"));
     let facts = noop::facts(layout.root().to_owned(), queue.items, Materialize::None);
-    let sinks = Sinks { store: store.clone(), json: None, terminal: None };
+    let sinks = Sinks::new(store.clone());
     std::fs::create_dir_all(layout.root())?;
     let (events, reporter) = Reporter::start(facts, sinks).map_err(BenchError::from)?;
     let (before, start) = (meter.read(), Instant::now());
@@ -126,7 +126,7 @@ pub(super) async fn run(
 async fn sit(
     nats: &Nats,
     dispatch: Arc<NatsDispatch>,
-    store: Arc<FsStore>,
+    store: Arc<dyn BlobStore>,
     opening: Opening,
     planner: JobPlanner,
     events: mpsc::Sender<Vec<RunEvent>>,
@@ -199,7 +199,7 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) async fn connect(part: Part) -> Result<Self, Fault> {
         let nats = part.connect().await?;
-        let store = Arc::new(FsStore::open(&part.store).await.map_err(BenchError::from)?);
+        let store = store::open(&part.store.clone().into()).await.map_err(BenchError::from)?;
         let source = nats.source(&POOL.parse()?, store.identity()).await?;
         std::fs::create_dir_all(&part.directory)?;
         let dir = WorkerDir::create(&part.directory).map_err(std::io::Error::other)?;

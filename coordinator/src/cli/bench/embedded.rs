@@ -1,9 +1,7 @@
 //! `rollout bench dispatch` in one process.
 
-use std::sync::Arc;
-
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::store::fs::FsStore;
+use rollout_worker::store;
 
 use super::{directory, json};
 use crate::bench::dispatch::{self, Dispatch, Measured};
@@ -16,7 +14,7 @@ pub(super) async fn dispatch(args: &DispatchArgs, printer: &Printer) -> Result<E
     let materialize = if args.materialize { Materialize::Full } else { Materialize::None };
     for window in &args.window {
         let directory = directory(args)?;
-        let store = Arc::new(FsStore::open(&directory.path().join("blobs")).await?);
+        let store = store::open(&directory.path().join("blobs").into()).await?;
         let what = Dispatch { items: args.items, window: *window, materialize };
         let measured = dispatch::dispatch(what, store, directory.path())
             .await

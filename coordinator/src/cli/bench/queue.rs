@@ -7,7 +7,7 @@ use crate::bench::queue::{self, Compared, Cpu, Fault, Queue};
 use crate::cli::args::DispatchArgs;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
-use crate::events::terminal::table;
+use crate::events::sinks::terminal::table;
 use crate::launch::signals;
 
 pub(super) async fn dispatch(

@@ -7,7 +7,7 @@ use rollout_worker::queue::nats::{Limits, Survey};
 use super::NeededNats;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
-use crate::events::escape;
+use crate::results::escape;
 
 /// Show what a NATS server is and lacks for runs
 ///

@@ -3,15 +3,12 @@
 mod cancel;
 mod doctor;
 mod nats;
-mod patience;
-mod run;
 mod setup;
 mod workers;
 
 pub(super) use self::cancel::{CancelArgs, cancel};
 pub(super) use self::doctor::{DoctorArgs, doctor};
 pub(super) use self::nats::{NatsArgs, NeededNats};
-pub(super) use self::run::Elsewhere;
 pub(super) use self::setup::{SetupArgs, setup};
 pub(super) use self::workers::{WorkersArgs, workers};
 

@@ -6,9 +6,11 @@ use std::time::Duration;
 use clap::Args;
 use rollout_worker::queue::nats::{Credentials, Name, Nats, NatsOptions, Secret, Tls};
 
+use super::POOL;
 use crate::cli::error::CliError;
 use crate::cli::values::duration;
 use crate::config::env_vars;
+use crate::launch::nats::Remote;
 
 /// Longest file with a secret.
 const SECRET_BYTES: u64 = 64 * 1024;
@@ -35,6 +37,26 @@ pub(in crate::cli) struct NeededNats {
 
     #[command(flatten)]
     pub(in crate::cli) access: Access,
+}
+
+impl NatsArgs {
+    /// The server and its pool, if the command line names a server.
+    ///
+    /// # Errors
+    /// What is wrong with the options.
+    pub(in crate::cli) fn remote(
+        &self,
+        pool: Option<&str>,
+        unplaceable_timeout: Duration,
+    ) -> Result<Option<Remote>, CliError> {
+        let Some(url) = &self.url else { return Ok(None) };
+        let pool = pool.unwrap_or(POOL);
+        let pool: Name = pool
+            .parse()
+            .map_err(|error| CliError::config(format!("the pool `{pool}` is no name"), &error))?;
+        let options = self.access.options(url)?;
+        Ok(Some(Remote { options, pool, unplaceable_timeout }))
+    }
 }
 
 /// Who one is there, and what is used of it.
@@ -119,7 +141,7 @@ impl Access {
     ///
     /// # Errors
     /// What is wrong with the options.
-    pub(super) fn options(&self, url: &str) -> Result<NatsOptions, CliError> {
+    fn options(&self, url: &str) -> Result<NatsOptions, CliError> {
         self.options_with(url, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
 

@@ -4,13 +4,12 @@ use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::queue::nats::Name;
-use rollout_worker::store::BlobStore as _;
-use rollout_worker::store::fs::FsStore;
+use rollout_worker::store;
 
 use super::{NeededNats, POOL};
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
-use crate::cli::place;
+use crate::cli::store_url;
 
 /// Make what is missing on a NATS server: streams, buckets, a pool's consumers
 ///
@@ -43,7 +42,7 @@ pub(in crate::cli) async fn setup(
     nats.prepare(&args.pool, &[SizeClass::default(), SizeClass::SOLO]).await?;
     let mut text = format!("pool {} is set up on {}\n", args.pool, nats.options().address());
     if let Some(store) = &args.store {
-        let store = FsStore::open(place::directory(store)?).await?;
+        let store = store::open(&store_url::parse(store)?).await?;
         nats.bind_pool(&args.pool, store.identity(), args.rebind).await?;
         text.push_str(&format!("it uses the blob store {}\n", store.identity()));
     }

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use super::NeededNats;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
-use crate::events::escape;
-use crate::events::terminal::table;
+use crate::events::sinks::terminal::table;
+use crate::results::escape;
 
 /// Show the workers of a NATS server, and what each of them runs
 #[derive(Debug, Args)]

@@ -2,25 +2,23 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_worker::environment::Owner;
 use rollout_worker::host::HostOwners;
-use rollout_worker::store::BlobStore;
-use rollout_worker::store::fs::FsStore;
+use rollout_worker::store;
 use rollout_worker::supervise;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
-use crate::cli::place;
-use crate::cli::run::host_paths;
+use crate::cli::store_url;
 use crate::engine::{Patience, RunLock, Taking};
-use crate::events::escape;
-use crate::launch::host::{ALL_PROVIDERS, provider, reap};
+use crate::launch::LaunchError;
+use crate::launch::host::{ALL_PROVIDERS, HostPaths, provider, reap};
+use crate::results::escape;
 use crate::workloads::search::backend::Kept;
 use crate::workloads::search::driver::{Directory, Tidied, TreeError, tidy};
 use crate::workloads::search::repository::Repository;
@@ -53,11 +51,8 @@ pub(in crate::cli) async fn gc(args: GcArgs, printer: &Printer) -> Result<ExitCo
     let (lock, taken) = taken.map_err(TreeError::from)?;
     let mut tidied = Tidied::default();
     if !manifest.run_config.dry_run {
-        let blobs = match &args.store {
-            Some(store) => place::directory(store)?,
-            None => own.join("blobs"),
-        };
-        let store: Arc<dyn BlobStore> = Arc::new(FsStore::open(blobs).await?);
+        let named = store_url::parse_optional(args.store.as_deref())?;
+        let store = store::open(&named.unwrap_or_else(|| own.join("blobs").into())).await?;
         let opened = Repository::open(&run_dir, &manifest.tree_run_id, store).await;
         let repository =
             opened.map_err(|error| CliError::failure("cannot open the repository", &error))?;
@@ -66,7 +61,7 @@ pub(in crate::cli) async fn gc(args: GcArgs, printer: &Printer) -> Result<ExitCo
         let mut kept = Kept { handle, repository };
         tidied = supervise::blocking(move || tidy(&tree, &mut kept, &fence)).await?;
     }
-    let host = host_paths(&own)?;
+    let host = HostPaths::of_process(&own).map_err(LaunchError::Program)?;
     let mut providers = Vec::new();
     for kind in ALL_PROVIDERS {
         providers.push(provider(*kind, &host, directory.layout().sandboxes())?);

@@ -92,13 +92,13 @@ pub(in crate::cli) struct RunArgs {
 impl RunArgs {
     /// Whether evals run on workers elsewhere.
     #[cfg(feature = "nats")]
-    fn evals_elsewhere(&self) -> bool {
+    pub(super) fn evals_elsewhere(&self) -> bool {
         self.elsewhere.is_given()
     }
 
     /// Whether evals run on workers elsewhere.
     #[cfg(not(feature = "nats"))]
-    const fn evals_elsewhere(&self) -> bool {
+    pub(super) const fn evals_elsewhere(&self) -> bool {
         false
     }
 }

@@ -10,11 +10,10 @@ use serde_json::{Value, json};
 
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
-use crate::events::escape;
-use crate::events::terminal::table;
-use crate::workloads::search::score::{
-    Comparison, Delta, Profile, SweepSummary, compare, summarize,
-};
+use crate::config::Profile;
+use crate::events::sinks::terminal::table;
+use crate::results::escape;
+use crate::workloads::search::score::{Comparison, Delta, SweepSummary, compare, summarize};
 
 /// Compare the results of two sweeps as a search does
 #[derive(Debug, Args)]

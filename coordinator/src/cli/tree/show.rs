@@ -8,8 +8,8 @@ use rollout_protocol::exit::ExitCode;
 use super::with_search;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
-use crate::events::escape;
-use crate::events::terminal::table;
+use crate::events::sinks::terminal::table;
+use crate::results::escape;
 use crate::workloads::search::manifest::Manifest;
 use crate::workloads::search::report::{BestStep, Overview, Relative, TriedIdea};
 

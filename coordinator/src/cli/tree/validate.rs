@@ -8,7 +8,7 @@ use rollout_protocol::exit::ExitCode;
 use super::with_search;
 use crate::cli::error::CliError;
 use crate::cli::output::Printer;
-use crate::events::escape;
+use crate::results::escape;
 use crate::workloads::search::repository::Look;
 use crate::workloads::search::validate::{Repository, Validation, check};
 

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use rollout_protocol::name::fold;
 use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
 
-use super::super::fields::{Field, Spot};
+use super::super::fields::Field;
 use super::super::problem::ErrorKind;
+use super::super::spot::Spot;
 use super::names;
 use super::timeouts::{TimeoutRules, read_optional};
 use super::variables::{self, Variable};

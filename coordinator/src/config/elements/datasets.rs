@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use rollout_protocol::spec::task::TaskFormat;
 
-use super::super::fields::{Field, Fields, Spot};
+use super::super::fields::{Field, Fields};
 use super::super::problem::ErrorKind;
+use super::super::spot::Spot;
 use super::names;
 
 /// Tasks that a job can select of one dataset.

@@ -1,7 +1,8 @@
 //! `metrics`: which figures over rewards are shown.
 
+use rollout_protocol::spec::metric::MetricKind;
+
 use super::super::fields::Field;
-use crate::results::metrics::MetricKind;
 
 /// The figures, each once, in the order of the file.
 pub(crate) fn read(field: &Field<'_>) -> Vec<MetricKind> {

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rollout_protocol::template::{Template, is_variable_name};
 
-use super::super::fields::{Field, Spot};
+use super::super::fields::Field;
 use super::super::problem::ErrorKind;
+use super::super::spot::Spot;
 
 /// Set by Rollout for every script.
 pub(crate) const TASK_INSTRUCTION: &str = "ROLLOUT_TASK_INSTRUCTION";

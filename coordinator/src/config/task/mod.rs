@@ -24,9 +24,10 @@ use rollout_protocol::template::Template;
 
 use super::elements::artifacts;
 use super::elements::variables::{self, Variable};
-use super::fields::{Field, Fields, Reader, Spot, UnknownKeys};
+use super::fields::{Field, Fields, Reader, UnknownKeys};
 use super::problem::{ErrorKind, Problems};
 use super::read;
+use super::spot::Spot;
 pub(super) use environment::docker_image;
 use format::Defaults;
 

@@ -17,13 +17,13 @@ use rollout_protocol::retry::RetryPolicy;
 use super::elements::{names, retry};
 use super::fields::{Field, Fields, Reader, UnknownKeys};
 use super::problem::{ErrorKind, Problems};
+use super::profile::Profile;
 use super::{job_file, read};
-use crate::workloads::search::score::Profile;
 
 pub use commands::{Command, Commands, Place};
 pub use document::{differences, document as tree_document};
 pub use options::{TreeOptions, TreeOverrides};
-pub use search::SearchSettings;
+pub use search::{ArtifactPolicy, ContextStrategy, DedupeScope, SearchSettings};
 
 /// Largest number of anything that is at once or in a row: far above any use, so that a slip of a
 /// key is seen.

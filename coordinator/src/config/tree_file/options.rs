@@ -6,8 +6,8 @@ use jiff::Zoned;
 use rollout_protocol::name;
 
 use super::super::elements::names;
-use super::super::fields::Spot;
 use super::super::problem::{ConfigError, ErrorKind, Problems};
+use super::super::spot::Spot;
 use super::TreeFile;
 use super::commands::IDEAS;
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::super::fields::{Field, Fields};
 use super::super::problem::ErrorKind;
-use crate::workloads::search::score::{Direction, Explore, Grades, Guarded, Metric, Profile};
+use super::super::profile::{Direction, Explore, Grades, Guarded, Metric, Profile};
 
 const DIRECTIONS: &[(&str, Direction)] =
     &[("higher", Direction::Higher), ("lower", Direction::Lower)];

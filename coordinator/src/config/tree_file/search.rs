@@ -1,8 +1,9 @@
 //! How wide and deep a search goes, and what is promoted.
 
+use serde::{Deserialize, Serialize};
+
 use super::super::fields::Fields;
 use super::{MOST, count};
-use crate::workloads::search::manifest::{ArtifactPolicy, ContextStrategy, DedupeScope};
 
 /// Where artifacts are kept.
 pub(super) const POLICIES: &[(&str, ArtifactPolicy)] = &[
@@ -59,6 +60,45 @@ pub struct SearchSettings {
     pub dedupe_scope: DedupeScope,
     /// What the generator of ideas is shown.
     pub ideas_context_strategy: ContextStrategy,
+}
+
+/// Among which ideas one may not be repeated.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DedupeScope {
+    /// Any idea may be repeated.
+    None,
+    /// Those of the same node.
+    Node,
+    /// And those that were tried on its ancestors.
+    #[default]
+    NodePlusAncestors,
+    /// And those of every other node.
+    Global,
+}
+
+/// Where artifacts are kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ArtifactPolicy {
+    /// Copied below the run's directory.
+    #[default]
+    CopyToRunRoot,
+    /// Where they were made.
+    ExternalPaths,
+}
+
+/// What the generator of ideas is shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ContextStrategy {
+    /// Nothing but the directories that the user names.
+    GlobalPriorIdeas,
+    /// The node's own ideas.
+    NodeOnly,
+    /// And those of its ancestors, from the root on.
+    #[default]
+    NodePlusAncestors,
 }
 
 /// The settings; absent ones have their defaults.

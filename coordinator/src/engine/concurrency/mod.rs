@@ -12,7 +12,6 @@
 mod table;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use rollout_protocol::id::{ExecId, ItemId};
 use rollout_protocol::spec::eval::EvalStage;
@@ -24,7 +23,6 @@ use tokio::time::Instant;
 pub use self::table::Caps;
 pub(super) use self::table::Standing;
 use self::table::Table;
-use crate::config::Limits;
 
 /// The tickets of a search.
 #[derive(Debug)]
@@ -44,18 +42,6 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         self.0.table().ideas_end();
         self.0.news.notify_one();
-    }
-}
-
-impl Caps {
-    /// What a search's file says.
-    pub fn of_search(limits: &Limits) -> Self {
-        let interval = limits.starts_per_minute.filter(|starts| *starts > 0);
-        Self {
-            llm: limits.inflight,
-            sweeps: limits.sweeps,
-            interval: interval.map(|starts| Duration::from_secs(60) / starts),
-        }
     }
 }
 

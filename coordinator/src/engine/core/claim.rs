@@ -17,20 +17,9 @@ use super::elsewhere::Elsewhere;
 use super::handle::Output;
 use super::input::Now;
 use super::merge;
+use super::question::Question;
 use super::record::Record;
 use super::row::{Known, Row, State};
-
-/// A claim that waits for its answer.
-#[derive(Debug)]
-pub(super) struct Question {
-    /// The names under which it was asked.
-    ids: Vec<u64>,
-    claim: Claim,
-    /// When it was asked last.
-    asked: u64,
-    /// When it is worth another thought.
-    due: u64,
-}
 
 /// What a claim comes to.
 enum Verdict {

@@ -10,7 +10,7 @@ use rollout_protocol::limits;
 use rollout_protocol::wire::offer::SizeClass;
 
 use super::Bounds;
-use super::claim::Question;
+use super::question::Question;
 use super::row::Row;
 
 /// How long after the beginning of a watch a hello shows what a worker held then, milliseconds: it is

@@ -31,6 +31,7 @@ mod input;
 mod merge;
 mod offer;
 mod place;
+mod question;
 mod ready;
 mod reclaim;
 mod reconcile;

@@ -7,7 +7,7 @@ use rollout_protocol::wire::hello::Hello;
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::queue::traits::Room;
 
-use crate::plan::Needs;
+use crate::engine::Needs;
 
 /// Fewest and most offers of a class that wait unstarted: enough that a worker never idles for one
 /// turn of the loop, few enough that runs and classes share a pool.

@@ -12,8 +12,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::capacity::{self, Capacity};
+use crate::engine::Needs;
 use crate::engine::event_loop::News;
-use crate::plan::Needs;
 
 /// How often hellos are looked at.
 const EVERY: Duration = Duration::from_secs(1);

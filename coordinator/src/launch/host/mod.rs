@@ -3,8 +3,10 @@
 
 mod adopt;
 mod home;
+mod process;
 mod prospect;
 mod providers;
+mod user_dirs;
 mod worker;
 
 use std::ffi::OsString;
@@ -14,7 +16,9 @@ use rollout_worker::descriptors;
 
 pub use self::adopt::{Estate, adopt_dead, reap};
 pub use self::home::Home;
+pub use self::process::{SANDBOX, environment, sandbox_helper};
 pub use self::providers::{ALL as ALL_PROVIDERS, answer, provider, runner};
+pub use self::user_dirs::{fetched_tasks, image_locks};
 pub use self::worker::{Decorate, WorkerProcess};
 
 /// Bytes of finished executions that wait on disk beyond which no more are begun.

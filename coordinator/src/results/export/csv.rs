@@ -7,11 +7,11 @@ use super::ExportError;
 use super::columns::{COLUMNS, Cell, Column, Kind, Row};
 use super::output::Output;
 use super::source::{Source, Trial};
-use crate::events::escape;
+use crate::results::escape;
 
 /// Writes the names of the columns and every trial.
 pub(super) async fn write(source: &mut Source, output: &mut Output) -> Result<(), ExportError> {
-    let (run, job) = (source.manifest.run, source.manifest.job.clone());
+    let (run, job) = (source.header.run, source.header.job.clone());
     let keys = source.keys();
     let mut line = Line::default();
     for column in columns() {

@@ -9,7 +9,7 @@ use super::source::Source;
 
 /// Writes every trial.
 pub(super) async fn write(source: &mut Source, output: &mut Output) -> Result<(), ExportError> {
-    let (run, job) = (source.manifest.run, source.manifest.job.clone());
+    let (run, job) = (source.header.run, source.header.job.clone());
     let mut line = Vec::new();
     for index in 0..source.len() {
         let trial = source.trial(index).await?;

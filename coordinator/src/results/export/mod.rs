@@ -22,11 +22,12 @@ mod tests;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rollout_protocol::Timestamp;
+use rollout_protocol::id::RunId;
 use rollout_worker::store::BlobStore;
 
-use crate::engine::RunError;
-use crate::events::files::{FileError, TreeError};
 use crate::plan::PlanError;
+use crate::results::files::{FileError, TreeError};
 use output::Output;
 use source::Source;
 
@@ -65,6 +66,23 @@ pub struct Request {
     pub out: Option<PathBuf>,
 }
 
+/// The header of a run's state, as far as exports show it.
+#[derive(Debug, Clone)]
+pub struct Header {
+    /// Run.
+    pub run: RunId,
+    /// Name of the job.
+    pub job: String,
+    /// Start of the run.
+    pub created_at: Timestamp,
+    /// Last change of the run's state.
+    pub updated_at: Timestamp,
+    /// Whether all trials are settled.
+    pub is_completed: bool,
+    /// Trials with a terminal record.
+    pub settled: u64,
+}
+
 /// What was exported.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Exported {
@@ -91,9 +109,9 @@ pub enum ExportError {
         /// What a run has.
         what: &'static str,
     },
-    /// The manifest cannot be read.
+    /// The header of the run's state cannot be read.
     #[error(transparent)]
-    Run(#[from] RunError),
+    Header(Box<dyn std::error::Error + Send + Sync>),
     /// A file operation failed.
     #[error(transparent)]
     File(#[from] FileError),
@@ -130,12 +148,12 @@ pub enum ExportError {
     Parquet(#[from] ::parquet::errors::ParquetError),
 }
 
-/// Exports a run.
+/// Exports a run with that header.
 ///
 /// # Errors
 /// [`ExportError`]; nothing is at the place of the output then that was not there before.
-pub async fn export(request: &Request) -> Result<Exported, ExportError> {
-    let mut source = Source::open(&request.run_dir, Arc::clone(&request.store))?;
+pub async fn export(request: &Request, header: Header) -> Result<Exported, ExportError> {
+    let mut source = Source::open(&request.run_dir, header, Arc::clone(&request.store))?;
     let path = match request.format {
         Format::Harbor => {
             let jobs = request.out.as_deref().ok_or(ExportError::NeedsPlace)?;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use super::ExportError;
-use crate::events::files::FileError;
-use crate::events::files::durable::{readable_by_all, sync_dir};
+use crate::results::files::FileError;
+use crate::results::files::durable::{readable_by_all, sync_dir};
 
 /// Bytes gathered before they are written.
 const BUFFER_BYTES: usize = 64 * 1024;

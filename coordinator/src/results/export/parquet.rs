@@ -25,7 +25,7 @@ const GROUP_BYTES: usize = 16 * 1024 * 1024;
 
 /// Writes every trial.
 pub(super) async fn write(source: &mut Source, output: &mut Output) -> Result<(), ExportError> {
-    let (run, job) = (source.manifest.run, source.manifest.job.clone());
+    let (run, job) = (source.header.run, source.header.job.clone());
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_created_by(concat!("rollout ", env!("CARGO_PKG_VERSION")).to_owned())

@@ -11,11 +11,10 @@ use rollout_worker::store::BlobStore;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::ExportError;
-use crate::engine::Manifest;
+use super::{ExportError, Header};
 use crate::engine::journal::Layout;
-use crate::events::files::{FileError, content};
 use crate::plan::{JobPlan, PlanDocument, PlannedTask};
+use crate::results::files::{FileError, content};
 
 /// Keys of rewards that are remembered, for forms that have a column for each.
 const KEYS: usize = 256;
@@ -24,7 +23,7 @@ const KEYS: usize = 256;
 #[derive(Debug)]
 pub(super) struct Source {
     /// The header of the run's state.
-    pub(super) manifest: Manifest,
+    pub(super) header: Header,
     /// The plan.
     pub(super) plan: JobPlan,
     /// `config.json`; nothing when it is missing.
@@ -59,15 +58,18 @@ pub(super) struct Trial {
 
 impl Source {
     /// Reads a run directory and where its trials stand.
-    pub(super) fn open(run_dir: &Path, store: Arc<dyn BlobStore>) -> Result<Self, ExportError> {
+    pub(super) fn open(
+        run_dir: &Path,
+        header: Header,
+        store: Arc<dyn BlobStore>,
+    ) -> Result<Self, ExportError> {
         let layout = Layout::new(run_dir);
         let no = |what| ExportError::NoRun { path: run_dir.to_owned(), what };
-        let manifest = Manifest::read(&layout)?.ok_or(no("manifest.json"))?;
         let plan: PlanDocument = document(&layout.plan())?.ok_or(no("plan.json"))?;
         let plan = JobPlan::try_from(plan)?;
         let config = document(&layout.config())?.unwrap_or_default();
         let mut source = Self {
-            manifest,
+            header,
             plan,
             config,
             store,
@@ -123,7 +125,7 @@ impl Source {
 
     /// Settled trials whose records are not there yet.
     pub(super) fn behind(&self) -> u64 {
-        self.manifest.settled.saturating_sub(self.len() + self.unplanned)
+        self.header.settled.saturating_sub(self.len() + self.unplanned)
     }
 
     /// Trials in the records that the plan does not have.

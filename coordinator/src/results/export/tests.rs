@@ -23,8 +23,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::config::About;
-use crate::events::testing::{self, at, record};
 use crate::plan::{JobPlan, PlanDocument, PlannedTask};
+use crate::results::testing::{self, at, record};
 
 const AGENTS: [&str; 2] = ["oracle", "=cmd"];
 const TASKS: [&str; 2] = ["a,b", "two"];
@@ -136,7 +136,7 @@ impl Run {
     async fn export(&self, format: Format, out: &Path) -> Result<Exported, ExportError> {
         let store: Arc<dyn BlobStore> = self.store.clone();
         let (run_dir, out) = (self.path(), Some(out.to_owned()));
-        export(&Request { run_dir, store, format, out }).await
+        crate::launch::export::export(&Request { run_dir, store, format, out }).await
     }
 
     /// An archive of one file in the store.

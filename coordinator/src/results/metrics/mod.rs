@@ -16,7 +16,6 @@
 
 mod failure;
 mod keys;
-mod kind;
 mod score;
 mod stats;
 mod sum;
@@ -26,7 +25,6 @@ mod tests;
 
 pub use failure::{Failure, Failures};
 pub use keys::KeyRewards;
-pub use kind::MetricKind;
 pub use score::{Score, Threshold};
 pub use stats::{AgentTally, AgentTotal, Stats};
 pub use sum::Sum;

@@ -28,6 +28,13 @@ pub enum Threshold {
     Undecided,
 }
 
+impl Tally {
+    /// The headline figures.
+    pub fn score(&self) -> Score {
+        Score::of(self)
+    }
+}
+
 impl Score {
     /// The headline of `tally`.
     pub fn of(tally: &Tally) -> Self {

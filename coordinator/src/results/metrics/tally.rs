@@ -1,9 +1,9 @@
 //! Counts and sums over settled trials.
 
 use rollout_protocol::record::{Execution, ExecutionEnd, Outcome, Settlement};
+use rollout_protocol::spec::metric::MetricKind;
 
 use super::failure::{Failure, Failures};
-use super::score::Score;
 use super::sum::Sum;
 
 /// What one settled trial adds to the totals.
@@ -123,6 +123,16 @@ impl Rewards {
     pub fn mean(&self) -> Option<f64> {
         self.sum().map(|sum| sum / self.count as f64)
     }
+
+    /// The value of a metric; nothing when there is no reward.
+    pub fn metric(&self, kind: MetricKind) -> Option<f64> {
+        match kind {
+            MetricKind::Sum => self.sum(),
+            MetricKind::Min => self.min(),
+            MetricKind::Max => self.max(),
+            MetricKind::Mean => self.mean(),
+        }
+    }
 }
 
 /// Totals over some trials: of a run, or of one agent.
@@ -184,11 +194,6 @@ impl Tally {
     /// Share of completed trials that passed; nothing when none completed.
     pub fn pass_rate(&self) -> Option<f64> {
         (self.completed > 0).then(|| self.passed as f64 / self.completed as f64)
-    }
-
-    /// The headline figures.
-    pub fn score(&self) -> Score {
-        Score::of(self)
     }
 
     /// What all executions cost.

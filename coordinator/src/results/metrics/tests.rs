@@ -8,6 +8,7 @@ use rollout_protocol::id::{ExecId, TryId};
 use rollout_protocol::record::{
     Execution, ExecutionEnd, LostReason, Outcome, Rewards, Settlement, Verdict,
 };
+use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::spec::trial::TrialName;
 
 use super::*;
@@ -229,7 +230,7 @@ proptest! {
                 (MetricKind::Mean, some(sum / rewards.len() as f64)),
             ];
             for (kind, value) in expected {
-                prop_assert!(close(kind.of(&tally.rewards), value), "{kind}");
+                prop_assert!(close(tally.rewards.metric(kind), value), "{kind}");
             }
             let plain = Plain::of(&mine);
             let completed = count(Outcome::Completed);
@@ -266,7 +267,7 @@ proptest! {
     ) {
         let (a, b) = (fold(&[], &settlements), fold(&[], &shuffled));
         for kind in MetricKind::ALL {
-            let (x, y) = (kind.of(&a.overall().rewards), kind.of(&b.overall().rewards));
+            let (x, y) = (a.overall().rewards.metric(*kind), b.overall().rewards.metric(*kind));
             prop_assert_eq!(x.is_some(), y.is_some());
             if let (Some(x), Some(y)) = (x, y) {
                 prop_assert!((x - y).abs() <= 1e-12 * (1.0 + x.abs()), "{}: {} {}", kind, x, y);
@@ -286,7 +287,7 @@ fn nothing_completed_says_nothing() {
     let score = stats.overall().score();
     assert_eq!((score.trials, score.pass_rate(), score.mean_reward), (0, None, None));
     for kind in MetricKind::ALL {
-        assert_eq!(kind.of(&stats.overall().rewards), None);
+        assert_eq!(stats.overall().rewards.metric(*kind), None);
     }
 }
 

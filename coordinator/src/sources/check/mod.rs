@@ -18,8 +18,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::config::{ConfigError, ConfigWarning, ErrorKind, Job, Options, Problems, read_job};
-use crate::plan::FormatView;
-use crate::sources::datasets::{self, PlannedFormats, Task};
+use crate::sources::datasets::{self, FormatView, PlannedFormats, Task};
 
 /// What is looked at.
 #[derive(Debug, Clone)]

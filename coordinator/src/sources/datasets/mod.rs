@@ -13,6 +13,7 @@ mod bundle;
 mod capability;
 mod discover;
 mod fingerprint;
+mod format_view;
 mod git;
 mod harborignore;
 mod instruction;
@@ -37,6 +38,7 @@ use rollout_protocol::error::TrialError;
 use crate::config::{PlannedFormat, TaskFile};
 
 pub use bundle::{BundleError, Bundled, Sink, bundle};
+pub use format_view::{FormatView, formats};
 pub use known::KnownParts;
 pub use load::load;
 pub use planned::planned;

@@ -7,7 +7,6 @@ use serde::Deserialize;
 
 use super::PlannedFormats;
 use crate::config::PlannedFormat;
-use crate::engine::journal::Layout;
 
 /// The part of a plan that says formats.
 #[derive(Deserialize)]
@@ -23,10 +22,10 @@ struct Task {
     format: Option<TaskFormat>,
 }
 
-/// The formats that the plan in a run directory records; none without a plan. A plan that cannot be
+/// The formats that a plan document records; none when the file is missing. A plan that cannot be
 /// read is found again by those who resume the run, and refused there.
-pub fn planned(run_dir: &Path) -> PlannedFormats {
-    let bytes = std::fs::read(Layout::new(run_dir).plan()).unwrap_or_default();
+pub fn planned(plan: &Path) -> PlannedFormats {
+    let bytes = std::fs::read(plan).unwrap_or_default();
     let Ok(plan) = serde_json::from_slice::<Plan>(&bytes) else { return PlannedFormats::new() };
     let format = |task: Task| {
         let format = task.format.map_or(PlannedFormat::ByKeys, PlannedFormat::Recorded);

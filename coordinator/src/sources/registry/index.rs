@@ -10,9 +10,8 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::spec::task::TaskFormat;
 use serde::{Deserialize, Deserializer};
 
-use super::origin::without_secrets;
 use super::{http, version};
-use crate::config::{RegistryRef, nearest};
+use crate::config::{RegistryRef, nearest, without_secrets};
 
 /// Largest registry that is read: about a million tasks.
 const REGISTRY_BYTES: u64 = 256 * 1024 * 1024;

@@ -27,7 +27,6 @@ use std::path::PathBuf;
 
 pub use fetch::{Answers, Fetched, FetchedDirectory, Request, What, fetch};
 pub use index::{DatasetEntry, Index, IndexError, TaskEntry, Text, read};
-pub(crate) use origin::without_secrets;
 pub use origin::{Origin, Revision};
 
 /// Why something could not be taken from a repository.

@@ -2,6 +2,8 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use crate::config::without_secrets;
+
 /// A repository.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Origin {
@@ -75,16 +77,6 @@ pub(super) fn is_commit(text: &str) -> bool {
 fn is_remote(written: &str) -> bool {
     let colon = written.find(':');
     written.contains("://") || colon.is_some_and(|colon| !written[..colon].contains('/'))
-}
-
-/// The address without user and password.
-pub(crate) fn without_secrets(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    let authority = rest.split('/').next().unwrap_or(rest);
-    match authority.rfind('@') {
-        Some(at) if scheme != "ssh" => format!("{scheme}://{}", &rest[at + 1..]),
-        _ => url.to_owned(),
-    }
 }
 
 /// The path without `.` and `..`: two ways to write it are one repository.

@@ -26,7 +26,7 @@ use super::replica::{Out, Replica};
 use crate::engine::core::{NamedItem, Opened, Record};
 use crate::engine::journal::Layout;
 use crate::engine::{Manifest, RecordsFile};
-use crate::events::files::layout::RESULT;
+use crate::results::files::layout::RESULT;
 
 /// Directories below a run directory that lead to a trial's: agent, dataset, trial.
 const DEPTH: usize = 4;

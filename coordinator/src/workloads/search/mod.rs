@@ -6,6 +6,7 @@ pub mod driver;
 pub mod generator;
 pub mod idea;
 pub mod ids;
+mod limits;
 pub mod manifest;
 pub mod policy;
 pub mod report;

@@ -24,9 +24,9 @@ use rollout_worker::work::eval::{EvalContext, EvalDraft};
 use rollout_worker::work::trial::{Finished, TrialContext};
 
 use super::*;
+use crate::engine::Needs;
 use crate::engine::concurrency::{Caps, Tickets};
 use crate::engine::core::NewItem;
-use crate::plan::Needs;
 
 const STAGES: [EvalStage; 4] =
     [EvalStage::Implement, EvalStage::Tests, EvalStage::Review, EvalStage::Sweep];

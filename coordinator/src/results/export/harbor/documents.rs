@@ -5,16 +5,15 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
-use rollout_protocol::record::{Outcome, Settlement, StepRecord, Timestamps, TrialRecord, Verdict};
+use rollout_protocol::record::{Outcome, StepRecord, Timestamps, TrialRecord, Verdict};
 use rollout_protocol::spec::environment::ProviderKind;
+use rollout_protocol::spec::metric::MetricKind;
 use serde_json::{Map, Value, json};
 
-use super::errors::{CANCELLED, exception_type};
+use super::errors::{exception, exception_type};
 use super::names;
 use super::stats::Stats;
-use crate::engine::RunState;
 use crate::results::export::source::{Source, Trial};
-use crate::results::metrics::MetricKind;
 
 /// What all documents of a job share.
 pub(super) struct Job {
@@ -34,12 +33,12 @@ pub(super) struct Job {
 impl Job {
     /// The job of a run, in the directory of jobs `jobs`.
     pub(super) fn new(source: &Source, jobs: &Path) -> Self {
-        let (manifest, plan) = (&source.manifest, &source.plan);
+        let (header, plan) = (&source.header, &source.plan);
         let settings = plan.settings();
         Self {
-            run: manifest.run,
-            id: names::job_id(manifest.run),
-            name: manifest.job.clone(),
+            run: header.run,
+            id: names::job_id(header.run),
+            name: header.job.clone(),
             jobs: jobs.to_owned(),
             provider: settings.environment.provider.kind(),
             verify: !settings.verifier.disable,
@@ -47,7 +46,7 @@ impl Job {
             agents: plan.agents().iter().map(|agent| agent.spec.name.clone()).collect(),
             n_attempts: plan.n_attempts(),
             config: source.config.clone(),
-            created_at: manifest.created_at,
+            created_at: header.created_at,
         }
     }
 
@@ -172,12 +171,12 @@ impl Job {
 
     /// `result.json` of the job.
     pub(super) fn result(&self, source: &Source, stats: &Stats) -> Value {
-        let manifest = &source.manifest;
-        let finished = (manifest.state == RunState::Completed).then(|| time(manifest.updated_at));
+        let header = &source.header;
+        let finished = header.is_completed.then(|| time(header.updated_at));
         json!({
             "id": self.id,
-            "started_at": time(manifest.created_at),
-            "updated_at": time(manifest.updated_at),
+            "started_at": time(header.created_at),
+            "updated_at": time(header.updated_at),
             "finished_at": finished,
             "n_total_trials": source.plan.len(),
             "stats": stats.document(source.plan.len(), &self.metrics()),
@@ -292,13 +291,6 @@ fn dataset(dataset: &Value) -> Option<Value> {
 /// The task's name as Harbor has it: that of its file, else that of its directory.
 fn task_name(trial: &Trial) -> &str {
     trial.task.about.name.as_deref().unwrap_or(&trial.settlement.trial.task)
-}
-
-/// The exception of a trial, by name.
-pub(super) fn exception(settlement: &Settlement) -> Option<&'static str> {
-    let verdict = &settlement.verdict;
-    let raised = verdict.error.as_ref().and_then(|error| exception_type(error.kind));
-    raised.or((verdict.outcome == Outcome::Cancelled).then_some(CANCELLED))
 }
 
 fn message(verdict: &Verdict) -> &str {

@@ -1,6 +1,7 @@
 //! Our error types as Harbor's exceptions.
 
 use rollout_protocol::error::ErrorType;
+use rollout_protocol::record::{Outcome, Settlement};
 
 /// The name of the exception that Harbor raises for what happened, nothing for what it raises none
 /// for. Where Harbor has no name of its own, it is the one that its code raises in that place.
@@ -31,3 +32,10 @@ pub(in crate::results::export) const fn exception_type(kind: ErrorType) -> Optio
 
 /// The exception of a trial that was ended by command.
 pub(super) const CANCELLED: &str = "CancelledError";
+
+/// The exception of a trial, by name.
+pub(super) fn exception(settlement: &Settlement) -> Option<&'static str> {
+    let verdict = &settlement.verdict;
+    let raised = verdict.error.as_ref().and_then(|error| exception_type(error.kind));
+    raised.or((verdict.outcome == Outcome::Cancelled).then_some(CANCELLED))
+}

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::record::TrialRecord;
 use serde_json::json;
 
-use crate::events::files::FileError;
-use crate::events::files::durable::write_json;
+use crate::results::files::FileError;
+use crate::results::files::durable::write_json;
 
 /// Where things of a trial, or of one of its steps, go.
 const MOVES: [(&str, &str); 6] = [

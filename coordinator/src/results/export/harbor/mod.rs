@@ -35,8 +35,8 @@ use tempfile::TempDir;
 use super::ExportError;
 use super::output::parent;
 use super::source::{Source, Trial};
-use crate::events::files::durable::{sync_dir, sync_tree, write_json};
-use crate::events::files::{FileError, TreeError, content, error_text};
+use crate::results::files::durable::{sync_dir, sync_tree, write_json};
+use crate::results::files::{FileError, TreeError, content, error_text};
 use documents::Job;
 use stats::Stats;
 

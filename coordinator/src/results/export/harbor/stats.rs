@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use rollout_protocol::error::ErrorClass;
 use rollout_protocol::record::{Outcome, Settlement};
+use rollout_protocol::spec::metric::MetricKind;
 use serde_json::{Map, Value, json};
 
-use super::documents::exception;
+use super::errors::exception;
 use crate::results::export::source::Trial;
-use crate::results::metrics::{KeyRewards, MetricKind, Scored};
+use crate::results::metrics::{KeyRewards, Scored};
 
 /// The figures of a job.
 #[derive(Default)]
@@ -119,7 +120,7 @@ impl Eval {
             let values = self.keys.iter().map(|(key, rewards)| {
                 let name = if lone { kind.as_str() } else { key };
                 let missing = self.trials.saturating_sub(rewards.count());
-                (name.to_owned(), json!(kind.of(&rewards.with_zeros(missing))))
+                (name.to_owned(), json!(rewards.with_zeros(missing).metric(*kind)))
             });
             Value::Object(values.collect())
         });

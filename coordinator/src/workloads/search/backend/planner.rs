@@ -12,10 +12,9 @@ use tokio::sync::Notify;
 
 use super::asked::{Asked, Try};
 use super::former::Former;
-use crate::engine::Planner;
 use crate::engine::concurrency::Tickets;
 use crate::engine::core::{NewItem, Settled};
-use crate::plan::Needs;
+use crate::engine::{Needs, Planner};
 use crate::workloads::search::driver::Directory;
 
 /// Hands out tries of evals as the search asks for them. All need the same of a worker.

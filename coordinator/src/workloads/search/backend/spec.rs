@@ -17,7 +17,7 @@ use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
 
 use crate::config::{Command as TreeCommand, Place as TreePlace, TreeFile};
-use crate::plan::Needs;
+use crate::engine::Needs;
 use crate::workloads::search::driver::EvalOrder;
 
 /// What all evals of a search have in common.

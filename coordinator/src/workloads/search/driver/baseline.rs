@@ -8,8 +8,8 @@ use rollout_worker::backoff::chain;
 
 use super::scoring::named;
 use super::{Directory, TreeError};
-use crate::config::TreeFile;
-use crate::workloads::search::score::{Gaps, Profile, SweepSummary, summarize};
+use crate::config::{Profile, TreeFile};
+use crate::workloads::search::score::{Gaps, SweepSummary, summarize};
 
 /// Checks the baseline of a search that has not begun, before anything is made. Gives what is odd
 /// about it, a line each. A search that is there has a baseline of its own, which is not looked at

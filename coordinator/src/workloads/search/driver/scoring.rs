@@ -4,9 +4,10 @@ use std::fs::File;
 use std::path::Path;
 
 use super::Sweep;
+use crate::config::Profile;
 use crate::workloads::search::manifest::View;
 use crate::workloads::search::score::{
-    Comparison, Completeness, Profile, SweepError, SweepSummary, compare, summarize,
+    Comparison, Completeness, SweepError, SweepSummary, compare, summarize,
 };
 
 /// A candidate's results against the parent's and the root's.

@@ -11,8 +11,9 @@ use rollout_protocol::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::ids::{EvalId, NodeId};
-use super::score::Profile;
+use crate::config::Profile;
 
+pub use crate::config::{ArtifactPolicy, ContextStrategy, DedupeScope};
 pub use eval::{Basis, Decision, Eval, EvalError, EvalStatus, Reason, View};
 pub use node::{Dedupe, IdeaFile, Node, NodeStatus, SkippedIdea};
 pub use state::{Cleanup, CleanupKind, Event, EventKind, Spent, State, StopReason};
@@ -101,45 +102,6 @@ pub struct RunConfig {
     pub scoring_profile: Profile,
     /// Digest of it.
     pub scoring_profile_digest: rollout_protocol::digest::Digest,
-}
-
-/// Among which ideas one may not be repeated.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DedupeScope {
-    /// Any idea may be repeated.
-    None,
-    /// Those of the same node.
-    Node,
-    /// And those that were tried on its ancestors.
-    #[default]
-    NodePlusAncestors,
-    /// And those of every other node.
-    Global,
-}
-
-/// Where artifacts are kept.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ArtifactPolicy {
-    /// Copied below the run's directory.
-    #[default]
-    CopyToRunRoot,
-    /// Where they were made.
-    ExternalPaths,
-}
-
-/// What the generator of ideas is shown.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ContextStrategy {
-    /// Nothing but the directories that the user names.
-    GlobalPriorIdeas,
-    /// The node's own ideas.
-    NodeOnly,
-    /// And those of its ancestors, from the root on.
-    #[default]
-    NodePlusAncestors,
 }
 
 /// Where a search began.

@@ -8,7 +8,8 @@ use super::super::manifest::{
     ArtifactPolicy, ContextStrategy, Dedupe, DedupeScope, Eval, EvalStatus, Manifest, Node,
     NodeStatus, Provenance, Root, RunConfig, State, VERSION, View,
 };
-use super::super::score::{Completeness, Grade, Profile, Recommendation};
+use super::super::score::{Completeness, Grade, Recommendation};
+use crate::config::Profile;
 
 fn provenance(path: &str) -> Provenance {
     Provenance {

@@ -8,7 +8,7 @@ use super::outcome::outcome;
 use super::overview::Counts;
 use super::relative::{Relative, signed};
 use super::{idea_name, legend, number, why, word};
-use crate::events::escape;
+use crate::results::escape;
 
 /// The summary as Markdown.
 pub fn summary(manifest: &Manifest) -> String {

@@ -5,8 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::profile::{Guarded, Profile};
 use super::summary::SweepSummary;
+use crate::config::{Guarded, Profile};
 
 /// The reason that stands for a fall of the primary metric beyond its bound.
 const PRIMARY_REGRESSED: &str = "primary_metric_regressed";

@@ -7,14 +7,10 @@
 
 mod compare;
 mod completeness;
-mod profile;
 mod summary;
 #[cfg(test)]
 mod tests;
 
 pub use compare::{Comparison, Delta, Grade, Recommendation, compare};
 pub use completeness::{Completeness, Gaps};
-pub use profile::{
-    Direction, Explore, Grades, Guarded, InvalidProfile, Metric, Profile, ProfileError,
-};
 pub use summary::{SweepError, SweepSummary, summarize};

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
 
 use super::completeness::{Completeness, Counter, Gaps};
-use super::profile::Profile;
+use crate::config::Profile;
 
 /// Columns of a sweep: far above any, so that a file of one endless line is an error.
 const COLUMNS: usize = 4096;

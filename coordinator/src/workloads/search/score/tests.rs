@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::config::{Direction, Profile};
 
 const HEADER: &str = "config_id,status,mean_topN_avg_return_per_trade_pct_oos,core_topN_cagr,\
                       core_topN_sharpe,core_topN_max_drawdown,core_topN_cvar_05";
@@ -169,19 +170,6 @@ fn completeness_is_strict() {
     let limited = read(status, Some(2));
     assert_eq!((limited.completeness, limited.missing_columns), (None, vec!["config_id".into()]));
     assert_eq!(read("config_id,x\n0,1\n", None).missing_columns, ["status"]);
-}
-
-#[test]
-fn profiles_are_checked() {
-    assert!(Profile::BUILT_IN.iter().all(|name| profile(name).check().is_ok()));
-    assert_ne!(profile("returns").digest().ok(), profile("sharpe").digest().ok());
-    let mut wrong = profile("returns");
-    wrong.metrics[3].weight = -1.0;
-    assert_eq!(wrong.check().expect_err("a weight").key, "metrics[3].weight");
-    let mut wrong = profile("returns");
-    wrong.grades.mixed = 1.0;
-    assert_eq!(wrong.check().expect_err("an order").key, "grades");
-    assert!(matches!(Profile::named("no-such"), Err(ProfileError::Unknown { .. })));
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::workloads::search::score::{Comparison, Delta, Direction, Profile};
+use crate::config::{Direction, Profile};
+use crate::workloads::search::score::{Comparison, Delta};
 
 /// Metrics of one kind.
 const MOST: usize = 10;

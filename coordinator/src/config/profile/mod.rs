@@ -1,0 +1,261 @@
+//! Scoring profiles: which columns of a sweep count how much. Two are built in.
+
+mod built_in;
+mod file;
+
+use rollout_protocol::digest::Digest;
+use serde::{Deserialize, Serialize};
+
+pub use file::ProfileError;
+
+/// What makes one sweep better than another.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// Name, for people.
+    pub name: String,
+    /// Column with the number of a row's configuration, from 0.
+    #[serde(default = "id_column")]
+    pub id_column: String,
+    /// Column that says whether a configuration succeeded.
+    #[serde(default = "status_column")]
+    pub status_column: String,
+    /// Words for success in it, whatever their case.
+    #[serde(default = "ok_values")]
+    pub ok_values: Vec<String>,
+    /// The metric that must not get worse.
+    pub primary: Guarded,
+    /// The metrics of the score.
+    pub metrics: Vec<Metric>,
+    /// Metrics whose fall forbids to explore further.
+    #[serde(default)]
+    pub risk: Vec<Guarded>,
+    /// Largest relative improvement of one metric that counts, in either direction.
+    #[serde(default = "clamp")]
+    pub clamp: f64,
+    /// What is not larger counts as nothing when it is divided by.
+    #[serde(default = "eps")]
+    pub eps: f64,
+    /// When to explore further.
+    #[serde(default)]
+    pub explore: Explore,
+    /// Scores at which grades begin.
+    #[serde(default)]
+    pub grades: Grades,
+}
+
+/// A metric and how much it may fall.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Guarded {
+    /// Column.
+    pub column: String,
+    /// Which way is better.
+    #[serde(default)]
+    pub direction: Direction,
+    /// Largest fall, relative to the baseline.
+    #[serde(default = "max_rel_drop")]
+    pub max_rel_drop: f64,
+}
+
+/// A metric of the score.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Metric {
+    /// Column.
+    pub column: String,
+    /// Which way is better.
+    #[serde(default)]
+    pub direction: Direction,
+    /// How much it counts.
+    pub weight: f64,
+}
+
+/// Which way is better.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// More.
+    #[default]
+    Higher,
+    /// Less.
+    Lower,
+}
+
+impl Direction {
+    /// How much better `candidate` is than `baseline`.
+    pub fn improvement(self, baseline: f64, candidate: f64) -> f64 {
+        match self {
+            Self::Higher => candidate - baseline,
+            Self::Lower => baseline - candidate,
+        }
+    }
+}
+
+/// When to explore further: at a score, or when enough metrics improved.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Explore {
+    /// Least score.
+    pub min_score: f64,
+    /// Least number of metrics that improved …
+    pub min_positive: u32,
+    /// … and how many more than got worse.
+    pub min_margin: u32,
+}
+
+/// Scores at which grades begin.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Grades {
+    /// Strong.
+    pub strong: f64,
+    /// Promising.
+    pub promising: f64,
+    /// Mixed; below it, weak.
+    pub mixed: f64,
+}
+
+/// Why text is no profile.
+#[derive(Debug)]
+pub(super) enum ParseError {
+    /// The text is not a profile's: where and why.
+    Syntax(String),
+    /// Values that make no sense.
+    Invalid {
+        /// The name that it says.
+        name: String,
+        /// Which value.
+        source: InvalidProfile,
+    },
+}
+
+/// A value of a profile that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: expected {expected}")]
+pub struct InvalidProfile {
+    /// The key.
+    pub key: String,
+    /// What would make sense.
+    pub expected: &'static str,
+}
+
+impl Profile {
+    /// The profile in YAML or JSON text, checked.
+    ///
+    /// # Errors
+    /// [`ParseError`].
+    pub(super) fn parse(text: &str) -> Result<Self, ParseError> {
+        let profile: Self =
+            serde_saphyr::from_str(text).map_err(|error| ParseError::Syntax(error.to_string()))?;
+        match profile.check() {
+            Ok(()) => Ok(profile),
+            Err(source) => Err(ParseError::Invalid { name: profile.name, source }),
+        }
+    }
+
+    /// The columns that count: the primary metric, then the metrics of the score, each once.
+    pub fn columns(&self) -> Vec<&str> {
+        let primary = self.primary.column.as_str();
+        let metrics = self.metrics.iter().map(|metric| metric.column.as_str());
+        std::iter::once(primary).chain(metrics.filter(|name| *name != primary)).collect()
+    }
+
+    /// The digest of what it says.
+    ///
+    /// # Errors
+    /// Never, for a profile that was checked.
+    pub fn digest(&self) -> Result<Digest, serde_json::Error> {
+        Digest::of_json(self)
+    }
+
+    /// Whether its values make sense.
+    ///
+    /// # Errors
+    /// The first that does not.
+    pub fn check(&self) -> Result<(), InvalidProfile> {
+        let check = |good: bool, key: &str, expected| {
+            let fault = || InvalidProfile { key: key.to_owned(), expected };
+            if good { Ok(()) } else { Err(fault()) }
+        };
+        check(!self.ok_values.is_empty(), "ok_values", "at least one word")?;
+        check(!self.metrics.is_empty(), "metrics", "at least one metric")?;
+        let positive = |value: f64| value.is_finite() && value > 0.0;
+        check(positive(self.clamp), "clamp", "a number above 0")?;
+        check(positive(self.eps), "eps", "a number above 0")?;
+        let mut columns = std::collections::BTreeSet::new();
+        for (index, metric) in self.metrics.iter().enumerate() {
+            let key = format!("metrics[{index}]");
+            check(positive(metric.weight), &format!("{key}.weight"), "a number above 0")?;
+            check(columns.insert(&metric.column), &format!("{key}.column"), "every column once")?;
+        }
+        let guarded = self.risk.iter().enumerate().map(|(n, risk)| (format!("risk[{n}]"), risk));
+        for (key, guarded) in guarded.chain([("primary".to_owned(), &self.primary)]) {
+            let drop = guarded.max_rel_drop;
+            let good = drop.is_finite() && drop >= 0.0;
+            check(good, &format!("{key}.max_rel_drop"), "a number of 0 or more")?;
+        }
+        let Grades { strong, promising, mixed } = self.grades;
+        let ordered = strong >= promising && promising >= mixed;
+        check(ordered, "grades", "strong, promising and mixed in falling order")?;
+        check(self.explore.min_score.is_finite(), "explore.min_score", "a number")
+    }
+}
+
+impl Default for Explore {
+    fn default() -> Self {
+        Self { min_score: 0.03, min_positive: 2, min_margin: 2 }
+    }
+}
+
+impl Default for Grades {
+    fn default() -> Self {
+        Self { strong: 0.10, promising: 0.03, mixed: -0.02 }
+    }
+}
+
+fn id_column() -> String {
+    "config_id".to_owned()
+}
+
+fn status_column() -> String {
+    "status".to_owned()
+}
+
+fn ok_values() -> Vec<String> {
+    vec!["ok".to_owned()]
+}
+
+const fn clamp() -> f64 {
+    2.0
+}
+
+const fn eps() -> f64 {
+    1e-12
+}
+
+const fn max_rel_drop() -> f64 {
+    0.05
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile(name: &str) -> Profile {
+        Profile::built_in(name).expect("built in")
+    }
+
+    #[test]
+    fn profiles_are_checked() {
+        assert!(Profile::BUILT_IN.iter().all(|name| profile(name).check().is_ok()));
+        assert_ne!(profile("returns").digest().ok(), profile("sharpe").digest().ok());
+        let mut wrong = profile("returns");
+        wrong.metrics[3].weight = -1.0;
+        assert_eq!(wrong.check().expect_err("a weight").key, "metrics[3].weight");
+        let mut wrong = profile("returns");
+        wrong.grades.mixed = 1.0;
+        assert_eq!(wrong.check().expect_err("an order").key, "grades");
+        assert!(matches!(Profile::named("no-such"), Err(ProfileError::Unknown { .. })));
+    }
+}

@@ -1,0 +1,132 @@
+//! The files of the run directory: configuration, result, and a directory per settled trial.
+
+mod trials;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rollout_protocol::event::{EventKind, RunEvent};
+use rollout_protocol::id::RunId;
+use rollout_worker::store::BlobStore;
+use rollout_worker::supervise::{self, Panicked};
+
+use self::trials::TrialFiles;
+pub use self::trials::Unwritten;
+use crate::events::problem::Problems;
+use crate::events::sink::{Batch, EventSink, SinkContext, Told};
+use crate::events::{Materialize, ReportError, RunFacts};
+use crate::results::files::{self, FileError, layout};
+use crate::results::report::JobResult;
+
+/// Writes the files. It holds the run back when it cannot follow.
+pub(in crate::events) struct RunFiles {
+    facts: RunFacts,
+    store: Arc<dyn BlobStore>,
+    problems: Problems,
+    /// The run, once it started.
+    run: Option<RunId>,
+    /// Whether `config.json` and `store.json` were written, and how that went.
+    config: Option<Result<(), FileError>>,
+    trials: Option<TrialFiles>,
+    /// How the directories of trials went, once they are complete.
+    written: Option<Result<Result<Unwritten, FileError>, Panicked>>,
+}
+
+impl RunFiles {
+    pub(in crate::events) fn new(context: &SinkContext<'_>) -> Self {
+        Self {
+            facts: context.facts.clone(),
+            store: Arc::clone(context.store),
+            problems: context.problems.clone(),
+            run: None,
+            config: None,
+            trials: None,
+            written: None,
+        }
+    }
+
+    /// The run directory is ours from the first event on, not before.
+    fn open_trials(&mut self, run: RunId) {
+        self.run = Some(run);
+        if self.facts.materialize == Materialize::Full {
+            self.trials = Some(TrialFiles::start(
+                run,
+                &self.facts.run_dir,
+                Arc::clone(&self.store),
+                Arc::clone(&self.facts.tasks),
+                self.problems.clone(),
+            ));
+        }
+    }
+
+    async fn write_config(&mut self) {
+        let (run_dir, config) = (self.facts.run_dir.clone(), self.facts.config.take());
+        let invocation = self.facts.invocation.take();
+        let written = supervise::blocking(move || {
+            if let Some(invocation) = invocation {
+                files::write_document(&run_dir, layout::INVOCATION, &invocation)?;
+            }
+            files::write_document(&run_dir, layout::CONFIG, &config)
+        });
+        let mut written = written.await;
+        if let (Some(blobs), Some(run), Ok(())) = (&self.facts.blobs, self.run, &written) {
+            written = files::store::note(&self.facts.run_dir, run, &*self.store, blobs).await;
+        }
+        self.config = Some(written);
+    }
+}
+
+#[async_trait]
+impl EventSink for RunFiles {
+    async fn take(&mut self, batch: &Batch) {
+        for event in batch.iter() {
+            if let EventKind::RunStarted { run, .. } = event.kind {
+                self.open_trials(run);
+            }
+        }
+        if self.config.is_none() && batch.iter().any(is_live) {
+            self.write_config().await;
+        }
+        if let Some(trials) = &self.trials {
+            trials.send(Arc::clone(batch)).await;
+        }
+    }
+
+    async fn warn(&mut self, _warnings: &Batch) {}
+
+    async fn drain(&mut self) {
+        if let Some(trials) = self.trials.take() {
+            self.written = Some(trials.finish().await);
+        }
+    }
+
+    async fn finish(self: Box<Self>, result: Option<Arc<JobResult>>) -> Result<Told, ReportError> {
+        let Self { facts, config, written: trials, .. } = *self;
+        let run_dir = facts.run_dir;
+        let written = match result {
+            Some(result) => {
+                supervise::blocking(move || {
+                    files::write_document(&run_dir, layout::RESULT, &*result)
+                })
+                .await
+            }
+            None => Ok(()),
+        };
+        config.unwrap_or(Ok(()))?;
+        let trial_files = match trials {
+            Some(trials) => Some(trials??),
+            None => None,
+        };
+        written?;
+        Ok(Told { trial_files })
+    }
+}
+
+/// Whether an event shows that the run goes on. A run that is refused because it was made under
+/// another configuration is replayed first, and must keep its own `config.json`.
+fn is_live(event: &RunEvent) -> bool {
+    !matches!(
+        event.kind,
+        EventKind::RunStarted { .. } | EventKind::TrialSettled { replayed: true, .. }
+    )
+}

@@ -1,0 +1,166 @@
+//! Writes the directories of trials as they settle.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::{StreamExt as _, stream};
+use rollout_protocol::event::{EventKind, RunEvent};
+use rollout_protocol::id::RunId;
+use rollout_protocol::record::Settlement;
+use rollout_protocol::spec::trial::TrialName;
+use rollout_worker::backoff::Outage;
+use rollout_worker::store::BlobStore;
+use rollout_worker::supervise::{self, Panicked, Task};
+use tokio::sync::mpsc;
+
+use crate::events::problem::Problems;
+use crate::results::files::{FileError, TreeError, Trees};
+use crate::results::report::TasksFacts;
+
+/// Trial directories made at once: enough for their syncs to overlap, few enough that reading
+/// their blobs does not disturb the run.
+const AT_ONCE: usize = 16;
+
+/// How long the files of a trial wait for a store that gives no answer. Later starts of the run
+/// write what is missing then.
+const STORE_PATIENCE: Duration = Duration::from_secs(300);
+
+/// Batches of events that wait for the files; more hold the run back.
+const WAITING_BATCHES: usize = 16;
+
+/// What the files of a run's trials came to.
+#[derive(Debug, Default)]
+pub struct Unwritten {
+    /// Trials whose files could not be written.
+    pub count: u64,
+    /// The first of them.
+    pub first: Option<(TrialName, TreeError)>,
+}
+
+/// Writes trial directories as trials settle.
+#[derive(Debug)]
+pub(super) struct TrialFiles {
+    batches: mpsc::Sender<Arc<Vec<RunEvent>>>,
+    task: Task<Result<Unwritten, FileError>>,
+}
+
+impl TrialFiles {
+    /// Begins with the trials of `run`, whose directory exists and is ours.
+    pub(super) fn start(
+        run: RunId,
+        run_dir: &Path,
+        store: Arc<dyn BlobStore>,
+        tasks: Arc<TasksFacts>,
+        problems: Problems,
+    ) -> Self {
+        let (batches, receiver) = mpsc::channel(WAITING_BATCHES);
+        let run_dir = run_dir.to_owned();
+        let task = supervise::spawn("trial files", async move {
+            let trees =
+                supervise::blocking(move || Trees::open(run, &run_dir, store, tasks).map(Arc::new))
+                    .await?;
+            let unwritten = write_all(&trees, receiver, &problems).await;
+            supervise::blocking(move || trees.close()).await?;
+            Ok(unwritten)
+        });
+        Self { batches, task }
+    }
+
+    /// Hands over a batch; waits while too many wait already.
+    pub(super) async fn send(&self, batch: Arc<Vec<RunEvent>>) {
+        // A closed channel means that the task failed: `finish` says why.
+        let _closed = self.batches.send(batch).await;
+    }
+
+    /// Waits until everything handed over is written and durable.
+    pub(super) async fn finish(self) -> Result<Result<Unwritten, FileError>, Panicked> {
+        drop(self.batches);
+        self.task.await
+    }
+}
+
+async fn write_all(
+    trees: &Arc<Trees>,
+    receiver: mpsc::Receiver<Arc<Vec<RunEvent>>>,
+    problems: &Problems,
+) -> Unwritten {
+    let mut unwritten = Unwritten::default();
+    let outage = Outage::new("reading results from the blob store");
+    let outage = &outage;
+    let batches = stream::unfold(receiver, |mut receiver| async {
+        receiver.recv().await.map(|batch| (batch, receiver))
+    });
+    let written = batches
+        .then(|batch| {
+            let trees = Arc::clone(trees);
+            async move { stream::iter(missing(trees, batch).await) }
+        })
+        .flatten()
+        .map(|settlement| async move {
+            let trial = settlement.trial.clone();
+            (trial, written(trees, settlement, outage).await)
+        })
+        .buffer_unordered(AT_ONCE);
+    let mut written = std::pin::pin!(written);
+    while let Some((trial, result)) = written.next().await {
+        let error = match result {
+            Ok(lost) => {
+                if let Some(first) = lost.first() {
+                    problems.files_left_out(&trial, first);
+                }
+                continue;
+            }
+            Err(error) => error,
+        };
+        problems.files_of_trial(unwritten.count, &trial, &error);
+        unwritten.count += 1;
+        unwritten.first.get_or_insert((trial, error));
+    }
+    unwritten
+}
+
+/// Writes the files of a settled trial, while the store is away once it is back.
+async fn written(
+    trees: &Arc<Trees>,
+    settlement: Arc<Settlement>,
+    outage: &Outage,
+) -> Result<Vec<TreeError>, TreeError> {
+    let (began, mut patience) = (Instant::now(), outage.patience());
+    loop {
+        match trees.write(Arc::clone(&settlement)).await {
+            Err(TreeError::Store { source, .. })
+                if source.is_no_answer() && began.elapsed() < STORE_PATIENCE =>
+            {
+                patience.failed(&source).await;
+            }
+            result => {
+                if result.is_ok() {
+                    patience.works();
+                }
+                return result;
+            }
+        }
+    }
+}
+
+/// The settlements of a batch whose files are to be written: all new ones, and those of former
+/// sittings whose result file is missing or damaged.
+async fn missing(trees: Arc<Trees>, batch: Arc<Vec<RunEvent>>) -> Vec<Arc<Settlement>> {
+    let mut settled: Vec<(bool, Arc<Settlement>)> = (batch.iter())
+        .filter_map(|event| match &event.kind {
+            EventKind::TrialSettled { replayed, settlement, .. } => {
+                Some((*replayed, Arc::clone(settlement)))
+            }
+            _ => None,
+        })
+        .collect();
+    if settled.iter().any(|(replayed, _)| *replayed) {
+        settled = supervise::blocking(move || {
+            settled.retain(|(replayed, settled)| !replayed || !trees.is_written(settled));
+            settled
+        })
+        .await;
+    }
+    settled.into_iter().map(|(_, settlement)| settlement).collect()
+}

@@ -1,0 +1,98 @@
+//! Events as lines of JSON, for programs. The last line is the result of the job.
+
+use std::io::{self, BufWriter, Write};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use async_trait::async_trait;
+use rollout_worker::supervise;
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+use crate::events::ReportError;
+use crate::events::sink::{Batch, EventSink, Told};
+use crate::results::report::JobResult;
+
+/// Batches that wait to be written; more hold the run back.
+const WAITING_BATCHES: usize = 16;
+
+/// Something to write.
+enum Lines {
+    Events(Batch),
+    Result(Arc<JobResult>),
+}
+
+/// The last line.
+#[derive(Serialize)]
+struct ResultLine<'a> {
+    event: &'static str,
+    #[serde(flatten)]
+    result: &'a JobResult,
+}
+
+/// Writes events on a thread of its own: the reader at the other end may be slow.
+#[derive(Debug)]
+pub(super) struct JsonLines {
+    lines: mpsc::Sender<Lines>,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+impl JsonLines {
+    pub(super) fn start(out: Box<dyn Write + Send>) -> io::Result<Self> {
+        let (lines, receiver) = mpsc::channel(WAITING_BATCHES);
+        let thread = supervise::thread("json lines", move || write_all(receiver, out))?;
+        Ok(Self { lines, thread })
+    }
+}
+
+#[async_trait]
+impl EventSink for JsonLines {
+    async fn take(&mut self, batch: &Batch) {
+        // A closed channel means that writing failed: `finish` says why.
+        let _closed = self.lines.send(Lines::Events(Arc::clone(batch))).await;
+    }
+
+    async fn finish(self: Box<Self>, result: Option<Arc<JobResult>>) -> Result<Told, ReportError> {
+        let Self { lines, thread } = *self;
+        if let Some(result) = result {
+            let _closed = lines.send(Lines::Result(result)).await;
+        }
+        drop(lines);
+        let written = supervise::blocking(move || thread.join()).await.unwrap_or_else(|panic| {
+            Err(io::Error::other(supervise::panic_message(panic.as_ref())))
+        });
+        written.map(|()| Told::default()).map_err(ReportError::Json)
+    }
+}
+
+/// Writes until everything is written or the reader is gone, which is its right.
+fn write_all(mut receiver: mpsc::Receiver<Lines>, out: Box<dyn Write + Send>) -> io::Result<()> {
+    let mut out = BufWriter::with_capacity(64 * 1024, out);
+    let mut write = || -> io::Result<()> {
+        while let Some(lines) = receiver.blocking_recv() {
+            match lines {
+                Lines::Events(events) => {
+                    for event in events.iter() {
+                        line(&mut out, event)?;
+                    }
+                }
+                Lines::Result(result) => {
+                    line(&mut out, &ResultLine { event: "result", result: &result })?;
+                }
+            }
+            if receiver.is_empty() {
+                out.flush()?;
+            }
+        }
+        out.flush()
+    };
+    match write() {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+fn line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, value)?;
+    out.write_all(b"\n")
+}

@@ -1,0 +1,134 @@
+//! The progress of a run as lines of text: pure.
+
+use std::time::{Duration, Instant};
+
+use rollout_protocol::spec::metric::MetricKind;
+
+use super::format::{bar, duration, fit, number, plural, rate};
+use super::score;
+use super::view::{Running, View};
+use crate::results::escape;
+
+/// Running trials shown at most.
+const RUNNING_LINES: usize = 12;
+
+/// Columns of the bar.
+const BAR: usize = 24;
+
+/// The live region: a bar with counts, the totals so far, and a line per running trial. No line is
+/// wider than `width`; no more lines than `height` allows.
+pub(super) fn live(view: &View, now: Instant, width: usize, height: usize) -> Vec<String> {
+    let (done, total) = (view.stats.overall().settled(), view.stats.total());
+    let mut lines = vec![
+        format!("{} {} {done}/{total}  {}", view.job, bar(done, total, BAR), counts(view)),
+        format!("  {}", totals(view, now).join(" · ")),
+    ];
+    let mut running: Vec<&Running> = view.running.values().collect();
+    running.sort_by(|a, b| a.since.cmp(&b.since).then_with(|| order(a).cmp(&order(b))));
+    let room = RUNNING_LINES.min(height.saturating_sub(lines.len() + 2));
+    let hidden = running.len().saturating_sub(room);
+    lines.extend(running.iter().take(room).map(|running| running_line(running, now)));
+    if hidden > 0 && room > 0 {
+        lines.push(format!("  and {hidden} more"));
+    }
+    lines.iter().map(|line| fit(line, width)).collect()
+}
+
+/// The progress in one line, for outputs that are not terminals.
+pub(super) fn plain(view: &View, now: Instant) -> String {
+    let (done, total) = (view.stats.overall().settled(), view.stats.total());
+    let mut line = format!("{done}/{}: {}", plural(total, "trial"), counts(view));
+    for part in totals(view, now) {
+        line.push_str("; ");
+        line.push_str(&part);
+    }
+    line
+}
+
+fn order(running: &Running) -> (&str, &str, &str, u32) {
+    let trial = &running.trial;
+    (&trial.agent, &trial.dataset, &trial.task, trial.attempt)
+}
+
+/// Counts by outcome; those that are 0 are left out, except the completed ones.
+fn counts(view: &View) -> String {
+    let tally = view.stats.overall();
+    let counts = [
+        (tally.completed, "completed"),
+        (tally.failed, "failed"),
+        (tally.cancelled, "cancelled"),
+        (tally.unverified, "unverified"),
+        (view.running.len() as u64, "running"),
+    ];
+    let text = |count: u64, word: &str| match word {
+        "failed" => score::failed(count, &tally.failures),
+        _ => format!("{count} {word}"),
+    };
+    let shown: Vec<String> = (counts.iter().enumerate())
+        .filter(|(at, (count, _))| *at == 0 && tally.unverified == 0 || *count > 0)
+        .map(|(_, (count, word))| text(*count, word))
+        .collect();
+    shown.join(", ")
+}
+
+fn totals(view: &View, now: Instant) -> Vec<String> {
+    let tally = view.stats.overall();
+    let mut parts = Vec::new();
+    let headline = tally.score();
+    if headline.trials > 0 {
+        parts.push(score::passed(headline.passed, headline.trials, headline.pass_rate()));
+    }
+    for kind in &view.kinds {
+        // Failures have no reward: they are in the mean only, as 0.
+        let value = match kind {
+            MetricKind::Mean => headline.mean_reward,
+            MetricKind::Sum | MetricKind::Min | MetricKind::Max => tally.rewards.metric(*kind),
+        };
+        if let Some(value) = value {
+            parts.push(format!("{kind} {}", number(value)));
+        }
+    }
+    if tally.cost() > 0.0 {
+        parts.push(format!("cost {}", number(tally.cost())));
+    }
+    if view.retries > 0 {
+        parts.push(if view.retries == 1 {
+            "1 retry".to_owned()
+        } else {
+            format!("{} retries", view.retries)
+        });
+    }
+    let elapsed = view.elapsed(now);
+    parts.extend(rate(view.settled_now, elapsed));
+    parts.push(duration(elapsed));
+    if view.stopping.is_some() {
+        parts.push("stopping".to_owned());
+    } else {
+        parts.extend(left(view, elapsed).map(|left| format!("about {} left", duration(left))));
+    }
+    parts
+}
+
+/// Time left if it goes on as in this sitting so far.
+fn left(view: &View, elapsed: Duration) -> Option<Duration> {
+    let owed = view.stats.owed();
+    if owed == 0 || view.settled_now == 0 {
+        return None;
+    }
+    let seconds = elapsed.as_secs_f64() * owed as f64 / view.settled_now as f64;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+fn running_line(running: &Running, now: Instant) -> String {
+    let time = duration(now.saturating_duration_since(running.since));
+    let again = match running.try_number {
+        0 | 1 => String::new(),
+        n => format!(" (try {n})"),
+    };
+    let trial = running.trial.to_string();
+    let (state, on) = match running.parked {
+        Some(on) => ("parked", format!(" (waits for {on})")),
+        None => (running.phase.as_str(), String::new()),
+    };
+    format!("  {state:<17} {time:>7}  {}{again}{on}", escape::line(&trial))
+}

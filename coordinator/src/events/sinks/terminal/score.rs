@@ -1,0 +1,95 @@
+//! Verdicts, failures and headlines as text.
+
+use rollout_protocol::record::Verdict;
+
+use super::format::{number, number_or_dash, percent, plural};
+use crate::results::metrics::Failures;
+use crate::results::report::{JobResult, Scored};
+
+/// Rewards of one trial shown at most.
+const REWARDS: usize = 8;
+
+/// The reward or rewards of a trial, and why it has none or is no pass.
+pub(super) fn verdict(verdict: &Verdict) -> String {
+    let mut parts = Vec::new();
+    if let Some(reward) = verdict.reward {
+        parts.push(format!("reward {}", number(reward)));
+    }
+    if !verdict.rewards.is_empty() {
+        parts.push(rewards(verdict));
+    }
+    if !verdict.unverified_steps.is_empty() {
+        let steps = verdict.unverified_steps.join(", ");
+        parts.push(format!("not passed: not verified: step {steps}"));
+    }
+    parts.extend(verdict.error.as_ref().map(ToString::to_string));
+    parts.join("; ")
+}
+
+fn rewards(verdict: &Verdict) -> String {
+    let shown = verdict.rewards.iter().take(REWARDS);
+    let mut shown: Vec<String> =
+        shown.map(|(key, reward)| format!("{key} {}", number(*reward))).collect();
+    let hidden = verdict.rewards.len() - shown.len();
+    if hidden > 0 {
+        shown.push(format!("{hidden} more"));
+    }
+    format!("rewards: {}", shown.join(", "))
+}
+
+/// `3 failed`, with those that do not count.
+pub(super) fn failed(count: u64, failures: &Failures) -> String {
+    let kinds =
+        [(failures.infrastructure, "infrastructure"), (failures.unsupported, "unsupported")];
+    let kinds: Vec<String> = (kinds.iter().filter(|(count, _)| *count > 0))
+        .map(|(count, word)| format!("{count} {word}"))
+        .collect();
+    if kinds.is_empty() {
+        return format!("{count} failed");
+    }
+    format!("{count} failed ({})", kinds.join(", "))
+}
+
+/// `passed 3 of 4 (75%)`.
+pub(super) fn passed(passed: u64, trials: u64, rate: Option<f64>) -> String {
+    match rate {
+        Some(_) => format!("passed {passed} of {trials} ({})", percent(rate)),
+        None => "passed 0 of 0".to_owned(),
+    }
+}
+
+/// The headline of a run: the score, the same over completed trials where that differs, and the
+/// trials that do not count.
+pub(super) fn headline(result: &JobResult) -> Vec<String> {
+    let Scored { trials, passed: count, pass_rate, mean_reward } = result.headline.scored;
+    let mean = |mean| format!("mean reward {}", number_or_dash(mean));
+    let mut lines = vec![format!("{}, {}", passed(count, trials, pass_rate), mean(mean_reward))];
+    if trials != result.completed_trials {
+        lines.push(format!(
+            "of the {} completed: {} passed, {}",
+            result.completed_trials,
+            percent(result.pass_rate),
+            mean(result.mean_reward)
+        ));
+    }
+    let failures = &result.headline.failures;
+    let infrastructure = plural(failures.infrastructure, "infrastructure failure");
+    let uncounted: Vec<String> = [
+        (failures.infrastructure, infrastructure),
+        (failures.unsupported, format!("{} unsupported", failures.unsupported)),
+        (result.unverified_trials, format!("{} unverified", result.unverified_trials)),
+        (result.cancelled_trials, format!("{} cancelled", result.cancelled_trials)),
+        (result.skipped_trials, format!("{} skipped", result.skipped_trials)),
+    ]
+    .into_iter()
+    .filter_map(|(count, text)| (count > 0).then_some(text))
+    .collect();
+    if !uncounted.is_empty() {
+        lines.push(format!(
+            "not counted, of {}: {}",
+            plural(result.total_trials, "trial"),
+            uncounted.join(", ")
+        ));
+    }
+    lines
+}

@@ -1,0 +1,170 @@
+//! The end of a run as text: a table of agents, the metrics, failures by type.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::format::{duration, number, number_or_dash, percent, plural};
+use super::score;
+use super::style::Style;
+use super::table;
+use crate::events::Report;
+use crate::results::escape;
+use crate::results::files::layout;
+use crate::results::report::{AgentSummary, InOrder, JobResult, KeyFigures};
+
+/// Renders the result. `run_dir` is where its files are.
+pub fn render(report: &Report, result: &JobResult, run_dir: &Path, style: Style) -> String {
+    let mut text = String::new();
+    let mut line = |content: String| {
+        text.push_str(content.trim_end());
+        text.push('\n');
+    };
+    line(style.strong(&counts(result)));
+    for score in score::headline(result) {
+        line(score);
+    }
+    line(String::new());
+    line(agents(result));
+    if !result.metrics.overall.0.is_empty() {
+        line(String::new());
+        line(metrics(result));
+    }
+    if !result.metrics.rewards.0.is_empty() {
+        line(String::new());
+        line(keys(result));
+    }
+    if !report.failures.is_empty() {
+        line(String::new());
+        line("Failures".to_owned());
+        line(failures(report, run_dir, report.has_trial_files));
+    }
+    line(String::new());
+    let path = run_dir.join(layout::RESULT).to_string_lossy().into_owned();
+    line(format!("Results: {}", escape::line(&path)));
+    text
+}
+
+fn counts(result: &JobResult) -> String {
+    let time = Duration::try_from_secs_f64(result.total_duration_sec).unwrap_or_default();
+    let beside = [
+        (result.completed_with_error_trials, "with an error"),
+        (result.headline.completed_with_unverified_step_trials, "with an unverified step"),
+    ];
+    let beside: Vec<String> = (beside.iter().filter(|(count, _)| *count > 0))
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    let beside =
+        if beside.is_empty() { String::new() } else { format!(" ({})", beside.join(", ")) };
+    let mut counts = vec![format!("{} completed{beside}", result.completed_trials)];
+    if result.failed_trials > 0 {
+        counts.push(score::failed(result.failed_trials, &result.headline.failures));
+    }
+    for (count, word) in [
+        (result.cancelled_trials, "cancelled"),
+        (result.unverified_trials, "unverified"),
+        (result.skipped_trials, "skipped"),
+    ] {
+        if count > 0 {
+            counts.push(format!("{count} {word}"));
+        }
+    }
+    let how = if result.cancelled { "stopped after" } else { "done in" };
+    let job = escape::line(&result.job_name);
+    format!(
+        "{job}: {how} {}: {}: {}",
+        duration(time),
+        plural(result.total_trials, "trial"),
+        counts.join(", ")
+    )
+}
+
+/// A column of the table of agents: title, whether it is shown, and its value. Of the failed trials
+/// those that do not count have columns of their own.
+type Column = (&'static str, bool, fn(&AgentSummary) -> String);
+
+fn agents(result: &JobResult) -> String {
+    let failures = &result.headline.failures;
+    let differs = result.headline.scored.trials != result.completed_trials;
+    let columns: [Column; 14] = [
+        ("trials", true, |a| a.total_trials.to_string()),
+        ("completed", true, |a| a.completed_trials.to_string()),
+        ("failed", true, |a| a.failed_trials.to_string()),
+        ("infrastructure", failures.infrastructure > 0, |a| {
+            a.headline.failures.infrastructure.to_string()
+        }),
+        ("unsupported", failures.unsupported > 0, |a| a.headline.failures.unsupported.to_string()),
+        ("cancelled", result.cancelled_trials > 0, |a| a.cancelled_trials.to_string()),
+        ("unverified", result.unverified_trials > 0, |a| a.unverified_trials.to_string()),
+        ("skipped", result.skipped_trials > 0, |a| a.skipped_trials.to_string()),
+        ("passed", true, |a| format!("{}/{}", a.headline.scored.passed, a.headline.scored.trials)),
+        ("pass rate", true, |a| percent(a.headline.scored.pass_rate)),
+        ("mean reward", true, |a| number_or_dash(a.headline.scored.mean_reward)),
+        ("completed: pass rate", differs, |a| percent(a.pass_rate)),
+        ("mean", differs, |a| number_or_dash(a.mean_reward)),
+        ("cost", result.total_cost > 0.0, |a| number(a.total_cost)),
+    ];
+    let shown: Vec<&Column> = columns.iter().filter(|(_, shown, _)| *shown).collect();
+    let header: Vec<&str> =
+        std::iter::once("agent").chain(shown.iter().map(|(title, ..)| *title)).collect();
+    let rows = result.agents.0.iter().map(|(name, agent)| {
+        std::iter::once(escape::line(name).into_owned())
+            .chain(shown.iter().map(|(.., value)| value(agent)))
+            .collect()
+    });
+    table::aligned(&header, rows.collect(), 1)
+}
+
+fn metrics(result: &JobResult) -> String {
+    let values = |metrics: &InOrder<Option<f64>>| -> Vec<String> {
+        metrics.0.iter().map(|(_, value)| number_or_dash(*value)).collect()
+    };
+    let kinds = result.metrics.overall.0.iter().map(|(kind, _)| kind.as_str());
+    let header: Vec<&str> = std::iter::once("reward of completed").chain(kinds).collect();
+    let row = |name: String, metrics| std::iter::once(name).chain(values(metrics)).collect();
+    let mut rows: Vec<Vec<String>> = (result.metrics.agents.0.iter())
+        .map(|(name, metrics)| row(escape::line(name).into_owned(), metrics))
+        .collect();
+    if rows.len() != 1 {
+        rows.push(row("all agents".to_owned(), &result.metrics.overall));
+    }
+    table::aligned(&header, rows, 1)
+}
+
+/// The metrics of each key of verifiers that give several numbers.
+fn keys(result: &JobResult) -> String {
+    let keys = &result.metrics.rewards.0;
+    let kinds = keys.iter().take(1).flat_map(|(_, key)| &key.overall.values.0);
+    let kinds = kinds.map(|(kind, _)| kind.as_str());
+    let header: Vec<&str> = ["reward key", "agent", "trials"].into_iter().chain(kinds).collect();
+    let row = |key: &str, agent: &str, figures: &KeyFigures| -> Vec<String> {
+        let values = figures.values.0.iter().map(|(_, value)| number_or_dash(*value));
+        [escape::line(key).into_owned(), escape::line(agent).into_owned()]
+            .into_iter()
+            .chain([figures.trials.to_string()])
+            .chain(values)
+            .collect()
+    };
+    let mut rows = Vec::new();
+    for (key, metrics) in keys {
+        rows.extend(metrics.agents.0.iter().map(|(agent, figures)| row(key, agent, figures)));
+        if metrics.agents.0.len() != 1 {
+            rows.push(row(key, "all agents", &metrics.overall));
+        }
+    }
+    table::aligned(&header, rows, 2)
+}
+
+fn failures(report: &Report, run_dir: &Path, has_files: bool) -> String {
+    let rows = report.failures.iter().map(|group| {
+        let example = if has_files {
+            let path = layout::trial_dir(run_dir, &group.example).join(layout::ERROR);
+            path.to_string_lossy().into_owned()
+        } else {
+            group.example.to_string()
+        };
+        let example = escape::line(&example).into_owned();
+        let (kind, failure) = (group.kind.as_str(), group.failure.as_str());
+        vec![group.count.to_string(), kind.to_owned(), failure.to_owned(), example]
+    });
+    table::aligned(&[], rows.collect(), 4)
+}

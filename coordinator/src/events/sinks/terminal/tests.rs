@@ -1,0 +1,243 @@
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rollout_protocol::error::{ErrorClass, ErrorType};
+use rollout_protocol::event::EventKind;
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::Verdict;
+use rollout_protocol::spec::metric::MetricKind;
+use rollout_protocol::wire::control::StopLevel;
+
+use super::view::View;
+use super::{Style, frame, summary};
+use crate::events::{Report, Unwritten};
+use crate::results::metrics::{AgentTotal, Tally};
+use crate::results::report::{Frame, JobResult, Ledger};
+use crate::results::testing::{
+    at, ended, error, event, failed, passed, phase, run, settled, settlement, started, trial,
+};
+
+fn agents(total: u64) -> Vec<AgentTotal> {
+    vec![AgentTotal { name: "cpe".into(), total }]
+}
+
+fn timeout() -> Verdict {
+    failed(error(ErrorType::AgentExecutionTimeout, ErrorClass::Agent, "600 s\x1b[2J exceeded"))
+}
+
+/// A view of ten trials: two settled, one running, after 30 seconds.
+fn view(now: Instant) -> View {
+    let mut view = View::new(&agents(10), &[MetricKind::Mean], Style::PLAIN);
+    view.apply(&started(10), now);
+    view.apply(&settled(0, settlement(trial("cpe", "one", 1), 1, passed(1.0))), now);
+    view.apply(&settled(1, settlement(trial("cpe", "two", 1), 2, timeout())), now);
+    view.apply(&phase(trial("cpe", "th\x1bree", 1), Phase::AgentExecution), now);
+    view
+}
+
+#[test]
+fn the_live_region_shows_counts_totals_and_running_trials() {
+    let now = Instant::now();
+    let lines = frame::live(&view(now), now + Duration::from_secs(30), 100, 24);
+    assert_eq!(
+        lines,
+        [
+            "a job ████░░░░░░░░░░░░░░░░░░░░ 2/10  1 completed, 1 failed, 1 running",
+            "  passed 1 of 2 (50%) · mean 0.5 · 4.0/min · 30s · about 2m 00s left",
+            "  agent_execution       30s  cpe/data/th\\x1bree__1",
+        ]
+    );
+    let narrow = frame::live(&view(now), now, 20, 24);
+    assert!(narrow.iter().all(|line| console::measure_text_width(line) <= 20), "{narrow:?}");
+    assert_eq!(
+        frame::plain(&view(now), now + Duration::from_secs(30)),
+        "2/10 trials: 1 completed, 1 failed, 1 running; passed 1 of 2 (50%); mean 0.5; 4.0/min; \
+         30s; about 2m 00s left"
+    );
+}
+
+#[test]
+fn many_running_trials_are_summed_up() {
+    let now = Instant::now();
+    let mut view = View::new(&agents(100), &[], Style::PLAIN);
+    view.apply(&started(100), now);
+    for n in 1..=30 {
+        view.apply(&phase(trial("cpe", "t", n), Phase::Verification), now);
+    }
+    let tall = frame::live(&view, now, 100, 50);
+    assert_eq!((tall.len(), tall.last().map(String::as_str)), (15, Some("  and 18 more")));
+    assert_eq!(frame::live(&view, now, 100, 10).len(), 9);
+    assert_eq!(frame::live(&view, now, 100, 3).len(), 2);
+}
+
+#[test]
+fn lines_tell_what_happened_and_are_escaped() {
+    let now = Instant::now();
+    let mut view = view(now);
+    view.apply(&event(6, EventKind::RunStopping { level: StopLevel::Drain }), now);
+    view.apply(&event(6, EventKind::Warning { message: "disk\nfull".into() }), now);
+    let lines = view.take_lines();
+    assert_eq!(
+        lines[..3],
+        [
+            "a job: 10 trials",
+            "completed  cpe/data/one__1  reward 1 (2.5s)",
+            "failed     cpe/data/two__1  agent_execution_timeout: 600 s\\x1b[2J exceeded (2.5s)",
+        ]
+    );
+    assert!(lines[3].starts_with("stopping: "), "{}", lines[3]);
+    assert_eq!(lines[4], "warning: disk\\nfull");
+    assert_eq!(view.take_lines(), [""; 0]);
+}
+
+#[test]
+fn large_jobs_tell_failures_only_and_not_all_of_them() {
+    let now = Instant::now();
+    let mut view = View::new(&agents(10_000), &[], Style::PLAIN);
+    view.apply(&started(10_000), now);
+    for n in 1..=300 {
+        let verdict = if n % 2 == 0 { passed(1.0) } else { timeout() };
+        view.apply(&settled(n, settlement(trial("cpe", "t", n as u32), 1, verdict)), now);
+    }
+    let lines = view.take_lines();
+    assert_eq!(lines.len(), 1 + 50 + 1);
+    assert!(lines[1..51].iter().all(|line| line.starts_with("failed")));
+}
+
+#[test]
+fn the_live_region_forgets_trials_that_end() {
+    let now = Instant::now();
+    let mut view = view(now);
+    view.apply(&settled(2, settlement(trial("cpe", "th\x1bree", 1), 1, passed(0.0))), now);
+    assert!(view.running.is_empty());
+    view.apply(&ended(60, 7), now);
+    assert_eq!(view.stats.owed(), 7);
+}
+
+#[test]
+fn the_summary_has_agents_metrics_and_failures() {
+    let mut ledger = Ledger::default();
+    let cancelled = Verdict::cancelled(0.25);
+    let verdicts = [
+        ("oracle", "one", passed(1.0)),
+        ("oracle", "two", passed(0.5)),
+        ("cpe", "one", timeout()),
+        ("cpe", "two", timeout()),
+        ("cpe", "three", cancelled),
+    ];
+    for (ordinal, (agent, task, verdict)) in verdicts.into_iter().enumerate() {
+        ledger.add(ordinal as u64, &settlement(trial(agent, task, 1), 1, verdict));
+    }
+    let agents =
+        [("oracle", 2), ("cpe", 4)].map(|(name, total)| AgentTotal { name: name.into(), total });
+    let frame = Frame {
+        run: run(),
+        job: "a\x1bjob".into(),
+        started_at: at(0),
+        ended_at: at(90),
+        cancelled: true,
+    };
+    let result = JobResult::new(frame, &agents, &[MetricKind::Mean, MetricKind::Max], &ledger);
+    let report = Report {
+        result: None,
+        tally: Tally::default(),
+        failures: ledger.failures(),
+        has_trial_files: true,
+        unwritten: Unwritten::default(),
+    };
+    let text = summary::render(&report, &result, Path::new("jobs/j"), Style::PLAIN);
+    let expected = "\
+a\\x1bjob: stopped after 1m 30s: 6 trials: 2 completed, 2 failed, 1 cancelled, 1 skipped
+passed 1 of 4 (25%), mean reward 0.375
+of the 2 completed: 50% passed, mean reward 0.75
+not counted, of 6 trials: 1 cancelled, 1 skipped
+
+agent   trials  completed  failed  cancelled  skipped  passed  pass rate  mean reward  completed: pass rate  mean  cost
+oracle       2          2       0          0        0     1/2        50%         0.75                   50%  0.75     0
+cpe          4          0       2          1        1     0/2         0%            0                     -     -  0.25
+
+reward of completed  mean  max
+oracle               0.75    1
+cpe                     -    -
+all agents           0.75    1
+
+Failures
+2  agent_execution_timeout  agent  jobs/j/cpe/data/one__1/error.txt
+
+Results: jobs/j/result.json
+";
+    assert_eq!(text, expected);
+    let coloured = summary::render(&report, &result, Path::new("jobs/j"), Style { colours: true });
+    assert!(coloured.contains("\x1b[1ma\\x1bjob"), "{coloured}");
+}
+
+fn summary_of(verdicts: Vec<Verdict>) -> String {
+    let mut ledger = Ledger::default();
+    let total = verdicts.len() as u64;
+    for (ordinal, verdict) in verdicts.into_iter().enumerate() {
+        let name = trial("cpe", "t", ordinal as u32 + 1);
+        ledger.add(ordinal as u64, &settlement(name, 1, verdict));
+    }
+    let frame =
+        Frame { run: run(), job: "j".into(), started_at: at(0), ended_at: at(3), cancelled: false };
+    let result = JobResult::new(frame, &agents(total), &[], &ledger);
+    let report = Report {
+        result: None,
+        tally: Tally::default(),
+        failures: ledger.failures(),
+        has_trial_files: false,
+        unwritten: Unwritten::default(),
+    };
+    summary::render(&report, &result, Path::new("jobs/j"), Style::PLAIN)
+}
+
+#[test]
+fn summary_with_failures_never_says_that_everything_passed() {
+    let broken = error(ErrorType::InternalError, ErrorClass::Infrastructure, "no disk");
+    let mut verdicts = vec![passed(1.0); 14];
+    verdicts.extend([timeout(), timeout(), failed(broken), Verdict::cancelled(0.0)]);
+    let text = summary_of(verdicts);
+    let expected = "\
+j: done in 3.0s: 18 trials: 14 completed, 3 failed (1 infrastructure), 1 cancelled
+passed 14 of 16 (87.5%), mean reward 0.875
+of the 14 completed: 100% passed, mean reward 1
+not counted, of 18 trials: 1 infrastructure failure, 1 cancelled
+
+agent  trials  completed  failed  infrastructure  cancelled  passed  pass rate  mean reward  completed: pass rate  mean
+cpe        18         14       3               1          1   14/16      87.5%        0.875                  100%     1
+
+Failures
+2  agent_execution_timeout  agent           cpe/data/t__15
+1  internal_error           infrastructure  cpe/data/t__17
+
+Results: jobs/j/result.json
+";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn summary_without_failures_has_one_pass_rate() {
+    let text = summary_of(vec![passed(1.0), passed(0.0)]);
+    assert!(text.contains("passed 1 of 2 (50%), mean reward 0.5\n\nagent"), "{text}");
+    assert!(!text.contains("completed:"), "{text}");
+}
+
+#[test]
+fn trial_with_several_rewards_or_an_unverified_step_says_so() {
+    let now = Instant::now();
+    let mut view = View::new(&agents(10), &[], Style::PLAIN);
+    let rewards = [("speed", 0.5), ("\x1bsize", 1.0)];
+    let rewards = rewards.map(|(key, reward)| (key.to_owned(), reward)).into();
+    let several = Verdict { reward: None, rewards, ..passed(0.0) };
+    view.apply(&settled(0, settlement(trial("cpe", "one", 1), 1, several)), now);
+    let unverified = Verdict { unverified_steps: vec!["two".into()], ..passed(1.0) };
+    view.apply(&settled(1, settlement(trial("cpe", "two", 1), 2, unverified)), now);
+    assert_eq!(
+        view.take_lines(),
+        [
+            "completed  cpe/data/one__1  rewards: \\x1bsize 1, speed 0.5 (2.5s)",
+            "completed  cpe/data/two__1  reward 1; not passed: not verified: step two (2.5s)",
+        ]
+    );
+    assert_eq!(view.stats.overall().score().passed, 0);
+}

@@ -1,0 +1,54 @@
+//! Reasons why a run could not be launched, or not go on.
+
+use std::io;
+
+use rollout_worker::host::WorkerDirError;
+use rollout_worker::store::StoreError;
+
+use crate::engine::RunError;
+use crate::events::ReportError;
+use crate::plan::BuildError;
+use crate::results::files::store::NoStore;
+use crate::workloads::search::driver::TreeError;
+
+/// Why a run or a search could not be launched, or not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// The store that the run was begun with is gone.
+    #[error(transparent)]
+    NoStore(#[from] NoStore),
+    /// The blob store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The plan cannot be made.
+    #[error(transparent)]
+    Plan(#[from] BuildError),
+    /// A working directory cannot be used.
+    #[error(transparent)]
+    Directory(#[from] WorkerDirError),
+    /// The outputs cannot be started.
+    #[error("cannot start the outputs")]
+    Outputs(#[source] io::Error),
+    /// The handlers of signals cannot be installed.
+    #[error("cannot listen for signals")]
+    Signals(#[source] io::Error),
+    /// The program's own file cannot be found.
+    #[error("cannot find the program's own file")]
+    Program(#[source] io::Error),
+    /// The server cannot be used.
+    #[cfg(feature = "nats")]
+    #[error(transparent)]
+    Server(#[from] super::nats::ServerError),
+    /// A signal came before anything was begun.
+    #[error("nothing was begun")]
+    Interrupted,
+    /// The run could not begin or go on.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The search could not begin or go on.
+    #[error(transparent)]
+    Search(#[from] TreeError),
+    /// An output of the run failed.
+    #[error(transparent)]
+    Report(#[from] ReportError),
+}

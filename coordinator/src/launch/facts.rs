@@ -1,0 +1,37 @@
+//! Facts of a job's datasets, for the header and the results of its run.
+
+use std::collections::BTreeMap;
+
+use rollout_protocol::spec::agent::AgentKind;
+
+use crate::config::Job;
+use crate::results::report::DatasetFacts;
+use crate::sources::datasets::{Dataset, Task};
+
+/// The datasets of a job and how their tasks were read.
+pub fn dataset_facts(job: &Job, datasets: &[Dataset]) -> Vec<DatasetFacts> {
+    let kinds = job.agents.iter().map(|agent| &agent.spec.kind);
+    let scripts = kinds.into_iter().any(|kind| matches!(kind, AgentKind::Script { .. }));
+    let unsupported = |task: &&Task| {
+        let of_scripts = task.script_fault.as_ref().filter(|_| scripts);
+        let mut faults = task.fault.iter().chain(of_scripts);
+        faults.any(|fault| fault.is_unsupported())
+    };
+    let facts = |dataset: &Dataset| {
+        let tasks = || dataset.tasks.iter();
+        let mut formats = BTreeMap::new();
+        for task in tasks() {
+            *formats.entry(task.file.format.format.as_str()).or_insert(0) += 1;
+        }
+        DatasetFacts {
+            dataset_name: dataset.name.clone(),
+            version: dataset.version.clone(),
+            description: dataset.description.clone(),
+            tasks: dataset.tasks.len(),
+            formats,
+            guessed: tasks().filter(|task| task.file.format.reason.is_guess()).count(),
+            unsupported: tasks().filter(unsupported).map(|task| task.name.clone()).collect(),
+        }
+    };
+    datasets.iter().map(facts).collect()
+}

@@ -1,0 +1,36 @@
+//! This process: its program and its variables.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+
+use super::{HostPaths, image_locks};
+
+/// First argument of the program as the supervisor of a sandbox: not for people, so not in the help.
+pub const SANDBOX: &str = "__sandbox";
+
+/// The program and first argument that start the supervisor of a sandbox.
+///
+/// # Errors
+/// When the program's own file cannot be found.
+pub fn sandbox_helper() -> io::Result<Vec<OsString>> {
+    Ok(vec![std::env::current_exe()?.into(), SANDBOX.into()])
+}
+
+/// The variables of this process that are text.
+pub fn environment() -> Vec<(String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
+impl HostPaths {
+    /// The paths of runs of this process; `state` is for users without a cache.
+    ///
+    /// # Errors
+    /// When the program's own file cannot be found.
+    pub fn of_process(state: &Path) -> io::Result<Self> {
+        let image_locks = image_locks(|name| std::env::var_os(name), state.join("locks"));
+        Ok(Self { image_locks, sandbox_helper: sandbox_helper()? })
+    }
+}

@@ -1,0 +1,102 @@
+//! A job whose trials run on workers elsewhere.
+
+use std::sync::Arc;
+
+use rollout_protocol::event::RunEvent;
+use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::queue::traits::{Board, Dispatch};
+use rollout_worker::store::BlobStore;
+use tokio::sync::mpsc;
+
+use crate::config::Job;
+use crate::engine::core::Bounds;
+use crate::engine::journal::Layout;
+use crate::engine::reconcile::{self, Distributed};
+use crate::engine::{
+    self, Keeper, Opening, Patience, Reopen, RunError, RunFacts, RunState, Shared, Taking, file,
+};
+use crate::launch::embedded::Sitting;
+use crate::launch::local::explain;
+use crate::plan::{JobPlan, PlanDocument};
+use crate::workloads::job::{JobPlanner, former_plan};
+
+/// A job to be run by workers elsewhere.
+pub struct ClusterJob {
+    /// The job.
+    pub job: Job,
+    /// Its plan; the documents it names are in the store.
+    pub plan: JobPlan,
+    /// Where blobs are, for coordinator and workers.
+    pub store: Arc<dyn BlobStore>,
+    /// The queue.
+    pub dispatch: Arc<dyn Dispatch>,
+    /// Where other coordinators ask who owns the run.
+    pub board: Arc<dyn Board>,
+    /// Pool of the workers.
+    pub pool: String,
+    /// How patiently the run is taken from an owner that may be dead.
+    pub patience: Patience,
+    /// Waits.
+    pub bounds: Bounds,
+    /// Where events go.
+    pub events: mpsc::Sender<Vec<RunEvent>>,
+    /// Stops asked for by the user.
+    pub stops: mpsc::Receiver<StopLevel>,
+    /// Settled trials that run again.
+    pub reopen: Option<Reopen>,
+}
+
+impl ClusterJob {
+    /// Runs a sitting of the job to its end.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    pub async fn run(self) -> Result<Sitting, RunError> {
+        let Self { job, mut plan, store, dispatch, board, pool, patience, .. } = self;
+        let Self { bounds, events, mut stops, reopen, .. } = self;
+        let layout = Layout::new(job.run_dir());
+        let former = former_plan(&layout)?;
+        if let Some(former) = &former {
+            plan.adopt(former);
+        }
+        let plan = Arc::new(plan);
+        let facts = RunFacts {
+            job: job.name.clone(),
+            pool: pool.clone(),
+            store: store.identity().to_owned(),
+        };
+        let opening = Opening {
+            layout: layout.clone(),
+            job: job.name.clone(),
+            plan: plan.digest(),
+            permits: job.n_concurrent_trials as usize,
+            retry: job.retry,
+            taking: Taking { patience, shared: Some(Shared { board, facts }) },
+            bounds,
+            reopen,
+        };
+        let planner = JobPlanner::new(Arc::clone(&plan)).paced(job.pacing());
+        let opened = engine::begin(opening, planner, events.clone(), &mut stops).await;
+        let (run, lock, planner) =
+            opened.map_err(|error| explain(error, former.as_ref(), &plan))?;
+        file::write_json(&layout.plan(), &PlanDocument::from(&*plan))?;
+
+        let news = reconcile::news();
+        let _attending = lock.attend(run.id(), Arc::clone(&dispatch), news.0.clone());
+        let keeper = lock.keeper().unwrap_or_else(|| Keeper::Queue(Arc::clone(&dispatch)));
+        let lease = bounds.lease;
+        let distributed =
+            Distributed { run, planner, dispatch, store, pool, lease, keeper, events, stops, news };
+        let ended = match reconcile::run(distributed).await {
+            Ok(ended) => ended,
+            Err(error) => {
+                // Nobody elsewhere has to wait for this process; the error says what is wrong.
+                let _lost = lock.release(Some(RunState::Stopped)).await;
+                return Err(error);
+            }
+        };
+        let state = if ended.owed == 0 { RunState::Completed } else { RunState::Stopped };
+        lock.release(Some(state)).await.map_err(RunError::LockLost)?;
+        Ok(Sitting { ended, lock })
+    }
+}

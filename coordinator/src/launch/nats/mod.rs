@@ -1,0 +1,10 @@
+//! Runs whose work is done by workers of other processes, over NATS.
+
+mod error;
+pub mod job;
+mod retry;
+mod server;
+
+pub use error::ServerError;
+pub use job::ClusterJob;
+pub use server::{Ready, Remote, Server};

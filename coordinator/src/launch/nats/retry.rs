@@ -1,0 +1,44 @@
+//! Repeated attempts to reach a server that is out of reach for a moment.
+
+use std::error::Error;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::ServerError;
+
+/// How long the beginning of a run waits: a server that is being restarted is back by then.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Time between two attempts.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Tries until an attempt succeeds, fails for good, or the time is over.
+pub(super) async fn retry<T>(
+    attempt: impl AsyncFn() -> Result<T, ServerError>,
+) -> Result<T, ServerError> {
+    let begun = Instant::now();
+    let mut told = false;
+    loop {
+        match attempt().await {
+            Ok(value) => return Ok(value),
+            Err(error) if !error.is_passing() || begun.elapsed() >= PATIENCE => return Err(error),
+            Err(error) => {
+                if !std::mem::replace(&mut told, true) {
+                    tracing::warn!("{}; trying again for {PATIENCE:?}", with_causes(&error));
+                }
+            }
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+fn with_causes(error: &ServerError) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text = format!("{text}: {cause}");
+        next = cause.source();
+    }
+    text
+}

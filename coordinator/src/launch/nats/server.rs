@@ -1,0 +1,177 @@
+//! A server that coordinates a run with workers of other processes.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::offer::SizeClass;
+use rollout_worker::environment::Owner;
+use rollout_worker::host::HostOwners;
+use rollout_worker::queue::nats::{BindError, Name, Nats, NatsOptions};
+use rollout_worker::queue::traits::{Board, Dispatch, WorkSource};
+use rollout_worker::store::BlobStore;
+use rollout_worker::supervise::{self, Task};
+use tokio::sync::mpsc;
+
+use super::ClusterJob;
+use super::retry::retry;
+use crate::engine::core::Bounds;
+use crate::engine::journal::Layout;
+use crate::engine::{Patience, RunEntry, RunState};
+use crate::launch::LaunchError;
+use crate::launch::embedded::Sitting;
+use crate::launch::host::{
+    ALL_PROVIDERS, Home, HostPaths, adopt_dead, image_locks, provider, reap, sandbox_helper,
+};
+use crate::launch::run::Session;
+use crate::workloads::job::Lanes;
+
+/// A server and a pool of its workers.
+#[derive(Debug)]
+pub struct Remote {
+    /// How to reach the server.
+    pub options: NatsOptions,
+    /// The pool.
+    pub pool: Name,
+    /// How long items that no worker could run wait for one that can before they fail.
+    pub unplaceable_timeout: Duration,
+}
+
+/// A server that was connected to before anything else was done.
+pub struct Server {
+    nats: Nats,
+    pool: Name,
+    bounds: Bounds,
+}
+
+/// Parts that a coordinator needs of its server.
+pub struct Ready {
+    /// The queue.
+    pub dispatch: Arc<dyn Dispatch>,
+    /// Where coordinators say which runs they own.
+    pub board: Arc<dyn Board>,
+    /// Pool of the workers.
+    pub pool: String,
+    /// Waits.
+    pub bounds: Bounds,
+    _adopting: Task<()>,
+}
+
+impl Server {
+    /// Connects.
+    ///
+    /// # Errors
+    /// [`LaunchError::Server`].
+    pub async fn connect(remote: Remote) -> Result<Self, LaunchError> {
+        let Remote { options, pool, unplaceable_timeout } = remote;
+        let bounds = Bounds { lease: options.lease, unplaceable_timeout, ..Bounds::default() };
+        let nats = retry(async || Ok(Nats::connect(options.clone()).await?)).await?;
+        Ok(Self { nats, pool, bounds })
+    }
+
+    /// Runs a session of a job to its end.
+    pub(in crate::launch) async fn run(self, session: Session) -> Result<Sitting, LaunchError> {
+        let Session { job, plan, store, events, mut stops, patience, reopen } = session;
+        let classes = Lanes::new(&plan).needs().iter().map(|needs| needs.class).collect();
+        let state = job.jobs_dir.join(".rollout");
+        let layout = Layout::new(job.run_dir());
+        let ready = self.prepare(classes, &store, state, layout, &mut stops).await?;
+        let job = ClusterJob {
+            job,
+            plan,
+            store,
+            dispatch: Arc::clone(&ready.dispatch),
+            board: Arc::clone(&ready.board),
+            pool: ready.pool.clone(),
+            // Workers go on while their coordinator is stopped or hangs: another one may, too.
+            patience: Patience { hung: true, ..patience },
+            bounds: ready.bounds,
+            events,
+            stops,
+            reopen,
+        };
+        Ok(job.run().await?)
+    }
+
+    /// Prepares the server for items of these size classes, and takes over what dead processes left
+    /// on this host; `state` is for users without a home.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    pub async fn prepare(
+        self,
+        mut classes: Vec<SizeClass>,
+        store: &Arc<dyn BlobStore>,
+        state: PathBuf,
+        layout: Layout,
+        stops: &mut mpsc::Receiver<StopLevel>,
+    ) -> Result<Ready, LaunchError> {
+        let Self { nats, pool, bounds } = self;
+        classes.push(SizeClass::SOLO);
+        classes.sort_unstable();
+        classes.dedup();
+        let board: Arc<dyn Board> = Arc::new(nats.board());
+        let prepare = retry(async || {
+            let dispatch = nats.dispatch(&pool, &classes).await?;
+            bind(&nats, &*board, &pool, store.identity()).await?;
+            let source = nats.source(&pool, store.identity()).await?;
+            Ok((Arc::new(dispatch), Arc::new(source)))
+        });
+        let (dispatch, source) = tokio::select! {
+            prepared = prepare => prepared?,
+            Some(_) = stops.recv() => return Err(LaunchError::Interrupted),
+        };
+        let adopting = adopt(&nats, source, state, &layout, Arc::clone(store))?;
+        Ok(Ready { dispatch, board, pool: pool.to_string(), bounds, _adopting: adopting })
+    }
+}
+
+/// Takes over what dead processes left on this host, beside the run: workers of the deployment, and
+/// a sitting of the run that had its worker in itself.
+fn adopt(
+    nats: &Nats,
+    source: Arc<dyn WorkSource>,
+    own: PathBuf,
+    layout: &Layout,
+    store: Arc<dyn BlobStore>,
+) -> Result<Task<()>, LaunchError> {
+    let variable = |name: &str| std::env::var_os(name);
+    let home = Home::of_user(variable).unwrap_or_else(|| Home::at(own));
+    let host = HostPaths {
+        image_locks: image_locks(variable, home.locks()),
+        sandbox_helper: sandbox_helper().map_err(LaunchError::Program)?,
+    };
+    let mut providers = Vec::new();
+    for (kind, sandboxes) in ALL_PROVIDERS
+        .iter()
+        .flat_map(|kind| [(*kind, home.sandboxes()), (*kind, layout.sandboxes())])
+    {
+        providers.push(provider(kind, &host, sandboxes)?);
+    }
+    let namespace = nats.options().namespace.to_string();
+    let bases = [layout.workers(), home.workers(&namespace, store.identity())];
+    let owners = Arc::new(HostOwners::new(Owner::current(layout.root().to_owned())));
+    Ok(supervise::spawn("adoption", async move {
+        for base in bases.into_iter().filter(|base| base.is_dir()) {
+            let (owners, store) = (Arc::clone(&owners), Arc::clone(&store));
+            adopt_dead(base, owners, &providers, store, Arc::clone(&source)).await;
+        }
+        reap(&providers, &owners).await;
+    }))
+}
+
+/// Binds the pool to the run's blob store; to another one than before only if no run of the pool
+/// says that it goes on with that.
+async fn bind(nats: &Nats, board: &dyn Board, pool: &Name, store: &str) -> Result<(), BindError> {
+    match nats.bind_pool(pool, store, false).await {
+        Err(BindError::Elsewhere { .. }) => {}
+        bound => return bound,
+    }
+    let runs = board.all().await?;
+    let entries = runs.iter().filter_map(|(_, entry)| RunEntry::parse(&entry.value));
+    let in_use = entries
+        .filter(|entry| entry.pool == pool.as_str() && entry.store != store)
+        .any(|entry| entry.state == RunState::Running);
+    nats.bind_pool(pool, store, !in_use).await
+}

@@ -1,0 +1,47 @@
+//! Planning a job: bundling its tasks into the blob store.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rollout_worker::host::WorkerDir;
+use rollout_worker::store::BlobStore;
+use rollout_worker::supervise;
+
+use super::LaunchError;
+use crate::config::Job;
+use crate::plan::{self, JobPlan};
+use crate::sources::datasets::{Dataset, KnownParts, Sink};
+
+/// Where it is noted, beside the blobs, what was packed.
+const KNOWN_PARTS: &str = "bundles";
+
+/// Parts of tasks that were packed before; `state` is the directory of all jobs' state.
+pub fn known_parts(state: &Path) -> Arc<KnownParts> {
+    Arc::new(KnownParts::new(state.join(KNOWN_PARTS)))
+}
+
+/// Bundles the tasks, with archives on their way in a directory of this process below `state`.
+pub(super) async fn plan(
+    job: &Job,
+    datasets: Vec<Dataset>,
+    store: Arc<dyn BlobStore>,
+    state: &Path,
+) -> Result<JobPlan, LaunchError> {
+    let base: PathBuf = state.join("planning");
+    let at = base.clone();
+    let mine = supervise::blocking(move || {
+        for left_by_a_dead_process in WorkerDir::adoptable(&at)? {
+            left_by_a_dead_process.remove()?;
+        }
+        WorkerDir::create(&at)
+    })
+    .await?;
+    let scratch = mine.scratch();
+    let known = Some(known_parts(state));
+    let built = plan::build(job, datasets, &Sink { store: Some(store), scratch, known }).await;
+    supervise::blocking(move || mine.remove()).await?;
+    // Another process may be planning there.
+    let _in_use = std::fs::remove_dir(base);
+    let (plan, _) = built?;
+    Ok(plan)
+}

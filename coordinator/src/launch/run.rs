@@ -1,0 +1,160 @@
+//! A run of a job, assembled from store, plan, outputs and workers.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rollout_protocol::event::RunEvent;
+use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::store::{self, BlobStore, StoreUrl};
+use rollout_worker::supervise::Task;
+use tokio::sync::mpsc;
+
+use super::embedded::Sitting;
+use super::facts::dataset_facts;
+use super::host::{HostPaths, environment};
+use super::local::LocalJob;
+#[cfg(feature = "nats")]
+use super::nats::{Remote, Server};
+use super::{LaunchError, planning, signals, store as run_store};
+use crate::config::{self, Job};
+use crate::engine::{Patience, Reopen, Taking};
+use crate::events::{Materialize, Report, Reporter, RunFacts, Sinks, StartSink};
+use crate::plan::JobPlan;
+use crate::results::metrics::AgentTotal;
+use crate::results::report::{DatasetFacts, TasksFacts};
+use crate::sources::datasets::Dataset;
+
+/// A job to run.
+pub struct RunRequest {
+    /// The job.
+    pub job: Job,
+    /// Its datasets, in its order.
+    pub datasets: Vec<Dataset>,
+    /// The blob store; by default that of the run's first session, or one beside the runs.
+    pub store: Option<StoreUrl>,
+    /// Which results become files.
+    pub materialize: Materialize,
+    /// How the run was started, for `invocation.json`; the file stays as it is when absent.
+    pub invocation: Option<serde_json::Value>,
+    /// Outputs beside the files of the run directory.
+    pub sinks: Vec<StartSink>,
+    /// How the run is taken from an owner that may be dead.
+    pub patience: Patience,
+    /// Settled trials that run again.
+    pub reopen: Option<Reopen>,
+    /// The server whose workers run the trials; without one they run in this process.
+    #[cfg(feature = "nats")]
+    pub remote: Option<Remote>,
+    /// Where stops come from.
+    pub stops: Stops,
+}
+
+/// Where stops of a run come from.
+#[derive(Debug)]
+pub enum Stops {
+    /// Signals to this process, from the moment on that the run begins.
+    Signals,
+    /// A channel.
+    Channel(mpsc::Receiver<StopLevel>),
+}
+
+/// A run that ended, or was stopped in order.
+#[derive(Debug)]
+pub struct RunOutcome {
+    /// The run's directory.
+    pub run_dir: PathBuf,
+    /// Whether it was stopped.
+    pub cancelled: bool,
+    /// The results.
+    pub report: Report,
+}
+
+/// Runs a job until it has ended or is stopped.
+///
+/// # Errors
+/// [`LaunchError`]. What is settled stays settled.
+pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
+    let RunRequest { job, datasets, materialize, invocation, sinks, .. } = request;
+    let RunRequest { patience, reopen, stops, .. } = request;
+    #[cfg(feature = "nats")]
+    let remote = match request.remote {
+        Some(remote) => Some(Server::connect(remote).await?),
+        None => None,
+    };
+    let (run_dir, state) = (job.run_dir(), job.jobs_dir.join(".rollout"));
+    let url = run_store::of_start(request.store, &run_dir, state.join("blobs"))?;
+    let store = store::open(&url).await?;
+    let read = dataset_facts(&job, &datasets);
+    let plan = planning::plan(&job, datasets, Arc::clone(&store), &state).await?;
+    let facts = RunFacts {
+        materialize,
+        blobs: Some(url.directory().to_owned()),
+        invocation,
+        ..facts(&job, &plan, read)
+    };
+    let sinks = sinks.into_iter().fold(Sinks::new(Arc::clone(&store)), Sinks::with);
+    let (events, reporter) = Reporter::start(facts, sinks).map_err(LaunchError::Outputs)?;
+    let (stops, _listening) = stops.listen().map_err(LaunchError::Signals)?;
+    let session = Session { job, plan, store, events, stops, patience, reopen };
+    #[cfg(feature = "nats")]
+    let ran = match remote {
+        Some(server) => Box::pin(server.run(session)).await,
+        None => session.run_here().await,
+    };
+    #[cfg(not(feature = "nats"))]
+    let ran = session.run_here().await;
+    let report = reporter.finish().await;
+    let (Sitting { ended, lock }, report) = (ran?, report?);
+    drop(lock);
+    Ok(RunOutcome { run_dir, cancelled: ended.cancelled, report })
+}
+
+/// A job whose outputs listen, ready to run.
+pub(super) struct Session {
+    pub(super) job: Job,
+    pub(super) plan: JobPlan,
+    pub(super) store: Arc<dyn BlobStore>,
+    pub(super) events: mpsc::Sender<Vec<RunEvent>>,
+    pub(super) stops: mpsc::Receiver<StopLevel>,
+    pub(super) patience: Patience,
+    pub(super) reopen: Option<Reopen>,
+}
+
+impl Session {
+    /// Runs it in this process.
+    async fn run_here(self) -> Result<Sitting, LaunchError> {
+        let Self { job, plan, store, events, stops, patience, reopen } = self;
+        let state = job.jobs_dir.join(".rollout");
+        let host = HostPaths::of_process(&state).map_err(LaunchError::Program)?;
+        let (environment, taking) = (environment(), Taking { patience, shared: None });
+        let local = LocalJob { job, plan, store, host, environment, events, stops, taking, reopen };
+        Ok(local.run().await?)
+    }
+}
+
+impl Stops {
+    /// The stops, as long as the task lives.
+    fn listen(self) -> std::io::Result<(mpsc::Receiver<StopLevel>, Option<Task<()>>)> {
+        match self {
+            Self::Signals => signals::listen().map(|(stops, task)| (stops, Some(task))),
+            Self::Channel(stops) => Ok((stops, None)),
+        }
+    }
+}
+
+/// The facts of a plan; those of the request are to be filled in.
+fn facts(job: &Job, plan: &JobPlan, datasets: Vec<DatasetFacts>) -> RunFacts {
+    let each = plan.tasks().len() as u64 * u64::from(plan.n_attempts());
+    let agents = plan.agents().iter().map(|agent| agent.spec.name.clone());
+    RunFacts {
+        run_dir: job.run_dir(),
+        agents: agents.map(|name| AgentTotal { name, total: each }).collect(),
+        metrics: job.metrics.clone(),
+        materialize: Materialize::default(),
+        config: config::document(job),
+        blobs: None,
+        datasets,
+        tasks: Arc::new(TasksFacts::of(plan)),
+        invocation: None,
+    }
+}

@@ -1,0 +1,129 @@
+//! A search, assembled from store, repository and workers, or simulated.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rollout_protocol::wire::control::StopLevel;
+use rollout_worker::store::{self, StoreUrl};
+use rollout_worker::supervise;
+use tokio::sync::mpsc;
+
+use super::LaunchError;
+use super::host::{HostPaths, environment};
+#[cfg(feature = "nats")]
+use super::nats::{Remote, Server};
+use crate::engine::{Patience, Taking};
+#[cfg(feature = "nats")]
+use crate::workloads::search::backend::{Cluster, Plan};
+use crate::workloads::search::backend::{Local, Progress};
+#[cfg(feature = "nats")]
+use crate::workloads::search::driver::Directory;
+use crate::workloads::search::driver::simulated::Player;
+use crate::workloads::search::driver::{Opening, TreeError, begin};
+use crate::workloads::search::manifest::Manifest;
+
+/// A search to run.
+pub struct SearchRequest {
+    /// The search, and how it is opened.
+    pub opening: Opening,
+    /// The blob store; by default one beside the searches.
+    pub store: Option<StoreUrl>,
+    /// How the search is taken from an owner that may be dead.
+    pub patience: Patience,
+    /// Whether evals that the infrastructure could not run count as failed.
+    pub fail_unable: bool,
+    /// The server whose workers run the evals; without one they run in this process.
+    #[cfg(feature = "nats")]
+    pub remote: Option<Remote>,
+    /// Stops asked for by the user.
+    pub stops: mpsc::Receiver<StopLevel>,
+    /// Where progress is told.
+    pub progress: mpsc::UnboundedSender<Progress>,
+}
+
+/// Runs a search until it has ended or is stopped.
+///
+/// # Errors
+/// [`LaunchError`]. What is decided and measured stays.
+pub async fn run(
+    #[cfg_attr(not(feature = "nats"), expect(unused_mut, reason = "a server is taken out"))]
+    mut request: SearchRequest,
+) -> Result<Manifest, LaunchError> {
+    let state = request.opening.tree.runs_root.join(".rollout");
+    let url = request.store.clone().unwrap_or_else(|| state.join("blobs").into());
+    let store = store::open(&url).await?;
+    let host = HostPaths::of_process(&state).map_err(LaunchError::Program)?;
+    let environment = environment();
+    #[cfg(feature = "nats")]
+    if let Some(remote) = request.remote.take() {
+        return Box::pin(run_remote(remote, request, store, host, environment)).await;
+    }
+    let SearchRequest { opening, patience, fail_unable, stops, progress, .. } = request;
+    let taking = Taking { patience, shared: None };
+    let local = Local { opening, taking, store, host, environment, fail_unable, stops, progress };
+    Ok(Box::pin(local.run()).await?)
+}
+
+#[cfg(feature = "nats")]
+async fn run_remote(
+    remote: Remote,
+    request: SearchRequest,
+    store: Arc<dyn store::BlobStore>,
+    host: HostPaths,
+    environment: Vec<(String, String)>,
+) -> Result<Manifest, LaunchError> {
+    let SearchRequest { opening, patience, fail_unable, mut stops, progress, .. } = request;
+    let server = Server::connect(remote).await?;
+    let plan = Plan::new(&opening.tree, Arc::clone(&store)).await.map_err(TreeError::from)?;
+    let state = opening.tree.runs_root.join(".rollout");
+    let layout = Directory::new(opening.tree.run_dir()).layout().clone();
+    let classes = vec![plan.needs().class];
+    let ready = server.prepare(classes, &store, state, layout, &mut stops).await?;
+    let cluster = Cluster {
+        opening,
+        plan,
+        // Workers go on while their coordinator is stopped or hangs: another one may, too.
+        patience: Patience { hung: true, ..patience },
+        store,
+        dispatch: Arc::clone(&ready.dispatch),
+        board: Arc::clone(&ready.board),
+        pool: ready.pool.clone(),
+        bounds: ready.bounds,
+        host,
+        environment,
+        fail_unable,
+        stops,
+        progress,
+    };
+    Ok(cluster.run().await?)
+}
+
+/// Simulates commands and repository of a search. Equal searches leave equal files.
+///
+/// # Errors
+/// [`TreeError`].
+pub async fn simulate(
+    opening: Opening,
+    patience: Patience,
+    mut stops: mpsc::Receiver<StopLevel>,
+) -> Result<Manifest, TreeError> {
+    let player = Player::new(opening.tree.run_dir(), &opening.tree);
+    let stop = Arc::new(AtomicBool::new(false));
+    let taking = Taking { patience, shared: None };
+    let opened = begin(opening, &taking, player, Arc::clone(&stop), &mut stops).await;
+    let (mut sitting, lock) = opened?;
+    let listening = supervise::spawn("stop", async move {
+        if stops.recv().await.is_some() {
+            stop.store(true, Ordering::Relaxed);
+        }
+    });
+    let ran = supervise::blocking(move || -> Result<Manifest, TreeError> {
+        sitting.run()?;
+        Ok(sitting.manifest().clone())
+    })
+    .await;
+    drop(listening);
+    // Nothing is on a board, so there is nothing that could be lost by now.
+    drop(lock.release(None).await);
+    ran
+}

@@ -1,0 +1,302 @@
+//! The directory of one trial: made beside its place, complete and durable, then moved there.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rollout_protocol::id::RunId;
+use rollout_protocol::name::{self, BadName};
+use rollout_protocol::record::{Settlement, TrialRecord};
+use rollout_protocol::spec::trial::TrialName;
+use rollout_worker::archive::{self, ArchiveError};
+use rollout_worker::backoff::chain;
+use rollout_worker::store::{BlobStore, StoreError};
+use rollout_worker::supervise;
+use tempfile::TempDir;
+
+use super::content;
+use super::durable::{self, FileError};
+use super::error_text;
+use super::layout::{self, STAGING};
+use super::trial_result::{Owner, TrialResult};
+use crate::results::report::TasksFacts;
+
+/// Why the files of a trial could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum TreeError {
+    /// A file operation failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A blob could not be read.
+    #[error("cannot read {what}")]
+    Store {
+        /// What the blob is.
+        what: String,
+        /// The store's error.
+        #[source]
+        source: StoreError,
+    },
+    /// An archive could not be unpacked.
+    #[error("cannot unpack {what}")]
+    Unpack {
+        /// What is in it.
+        what: String,
+        /// Why not.
+        #[source]
+        source: ArchiveError,
+    },
+    /// An archive is not whole.
+    #[error("the archive of {what} is damaged: {cut}")]
+    ArchiveCut {
+        /// What is in it.
+        what: String,
+        /// Where it ends.
+        cut: archive::Cut,
+    },
+    /// The record is not a record.
+    #[error("the record {digest} cannot be understood")]
+    Record {
+        /// The blob.
+        digest: rollout_protocol::digest::Digest,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The record is another execution's.
+    #[error("the record {0} belongs to another execution")]
+    OtherRecord(rollout_protocol::digest::Digest),
+    /// A name that cannot be a path component.
+    #[error("the name `{name}` {bad}")]
+    Name {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        bad: BadName,
+    },
+    /// A captured file with a path that leads elsewhere.
+    #[error("the record names a captured file `{0}`")]
+    OutputPath(String),
+}
+
+impl TreeError {
+    /// Whether the store does not have a blob.
+    pub(crate) fn is_missing(&self) -> bool {
+        matches!(self, Self::Store { source: StoreError::Missing { .. }, .. })
+    }
+
+    /// Whether a content is damaged or gone for good: to try again changes nothing.
+    pub(super) fn is_lost(&self) -> bool {
+        match self {
+            Self::Store { source, .. } => {
+                matches!(source, StoreError::Missing { .. } | StoreError::Corrupt { .. })
+            }
+            Self::Unpack { source, .. } => matches!(source, ArchiveError::Untrusted { .. }),
+            Self::ArchiveCut { cut, .. } => {
+                matches!(cut, archive::Cut::Malformed(_) | archive::Cut::Ended)
+            }
+            Self::Record { .. } => true,
+            Self::File(_) | Self::OtherRecord(_) | Self::Name { .. } | Self::OutputPath(_) => false,
+        }
+    }
+}
+
+/// Writes the directories of a run's trials.
+#[derive(Debug)]
+pub(crate) struct Trees {
+    run: RunId,
+    run_dir: PathBuf,
+    store: Arc<dyn BlobStore>,
+    tasks: Arc<TasksFacts>,
+    /// Where directories are made: a sitting's own, for a former one may not know that it is over.
+    staging: PathBuf,
+    /// Directories with new entries that are not durable yet.
+    touched: Mutex<BTreeSet<PathBuf>>,
+}
+
+impl Trees {
+    /// Prepares a run directory: removes what an interrupted sitting left.
+    pub(crate) fn open(
+        run: RunId,
+        run_dir: &Path,
+        store: Arc<dyn BlobStore>,
+        tasks: Arc<TasksFacts>,
+    ) -> Result<Self, FileError> {
+        let base = run_dir.join(STAGING);
+        durable::remove(&base)?;
+        fs::create_dir(&base).map_err(FileError::at("create", &base))?;
+        let own =
+            tempfile::tempdir_in(&base).map_err(FileError::at("create a directory in", &base));
+        let (staging, run_dir) = (own?.keep(), run_dir.to_owned());
+        Ok(Self { run, run_dir, store, tasks, staging, touched: Mutex::default() })
+    }
+
+    /// Makes all new entries durable and removes the place where directories were made.
+    pub(crate) fn close(&self) -> Result<(), FileError> {
+        let touched =
+            std::mem::take(&mut *self.touched.lock().unwrap_or_else(PoisonError::into_inner));
+        for dir in &touched {
+            durable::sync_dir(dir)?;
+        }
+        durable::remove(&self.staging)?;
+        // Another sitting may be using it.
+        let _in_use = fs::remove_dir(self.run_dir.join(STAGING));
+        Ok(())
+    }
+
+    /// Writes the directory of a settled trial, unless it is there already. Returns what could not
+    /// be written because its content is damaged or gone: the result stands all the same.
+    pub(crate) async fn write(
+        self: &Arc<Self>,
+        settlement: Arc<Settlement>,
+    ) -> Result<Vec<TreeError>, TreeError> {
+        check_names(&settlement.trial)?;
+        let by = settlement.by.as_ref();
+        let Some(blob) = by.and_then(|by| by.record.as_ref()) else {
+            return self
+                .blocking(move |trees| {
+                    if !trees.is_written(&settlement) {
+                        let staging = trees.stage(&settlement.trial)?;
+                        trees.finish(staging, &settlement, None, &[])?;
+                    }
+                    Ok(Vec::new())
+                })
+                .await;
+        };
+        let (settled, trees) = (Arc::clone(&settlement), Arc::clone(self));
+        let staging = self.blocking(move |trees| {
+            if trees.is_written(&settled) {
+                Ok(None)
+            } else {
+                trees.stage(&settled.trial).map(Some)
+            }
+        });
+        let Some(staging) = staging.await? else { return Ok(Vec::new()) };
+        let (record, lost) = match content::record(&*self.store, blob, &settlement).await {
+            Ok(record) => {
+                let lost = content::write(&*self.store, &record, staging.path()).await?;
+                (Some(record), lost)
+            }
+            // A store without the record may be another one.
+            Err(error) if error.is_lost() && !error.is_missing() => (None, vec![error]),
+            Err(error) => return Err(error),
+        };
+        supervise::blocking(move || {
+            trees.finish(staging, &settlement, record.as_ref(), &lost)?;
+            Ok(lost)
+        })
+        .await
+    }
+
+    async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T, TreeError> + Send + 'static,
+    ) -> Result<T, TreeError> {
+        let trees = Arc::clone(self);
+        supervise::blocking(move || work(&trees)).await
+    }
+
+    /// Whether the files of exactly this settlement are there, with a result that can be read.
+    pub(crate) fn is_written(&self, settlement: &Settlement) -> bool {
+        let path = layout::trial_dir(&self.run_dir, &settlement.trial).join(layout::RESULT);
+        let Ok(bytes) = fs::read(path) else { return false };
+        serde_json::from_slice::<Owner>(&bytes).is_ok_and(|owner| owner.has(self.run, settlement))
+    }
+
+    fn stage(&self, trial: &TrialName) -> Result<TempDir, TreeError> {
+        let within = &self.staging;
+        let dir = tempfile::Builder::new()
+            .prefix(&format!("{}-", trial.item().short()))
+            .permissions(fs::Permissions::from_mode(0o755))
+            .tempdir_in(within)
+            .map_err(FileError::at("create a directory in", within))?;
+        Ok(dir)
+    }
+
+    /// Adds the result, makes everything durable, and moves the directory to its place.
+    fn finish(
+        &self,
+        staging: TempDir,
+        settlement: &Settlement,
+        record: Option<&TrialRecord>,
+        lost: &[TreeError],
+    ) -> Result<(), TreeError> {
+        let result = staging.path().join(layout::RESULT);
+        durable::remove(&result)?;
+        let task = self.tasks.find(&settlement.trial.dataset, &settlement.trial.task);
+        let content = TrialResult::new(self.run, settlement, record, task);
+        File::create_new(&result)
+            .and_then(|file| durable::write_json(file, &content))
+            .map_err(FileError::at("write", &result))?;
+        let error = staging.path().join(layout::ERROR);
+        durable::remove(&error)?;
+        if let Some(text) = error_text::render(settlement, record) {
+            fs::write(&error, text).map_err(FileError::at("write", &error))?;
+        }
+        if !lost.is_empty() {
+            let missing = staging.path().join(layout::MISSING);
+            durable::remove(&missing)?;
+            let lines = lost.iter().map(|error| format!("* {}\n", chain(error)));
+            let text = "Files of this trial are left out, its result stands:\n".to_owned();
+            let text = text + &lines.collect::<String>();
+            fs::write(&missing, text).map_err(FileError::at("write", &missing))?;
+        }
+        durable::sync_tree(staging.path())?;
+        let place = layout::trial_dir(&self.run_dir, &settlement.trial);
+        self.make_parents(&place)?;
+        // Files of another execution make place; a crash between the two leaves none, and the
+        // next sitting writes them again.
+        let former = staging.path().with_extension("former");
+        if place.exists() {
+            fs::rename(&place, &former).map_err(FileError::at("move away", &place))?;
+        }
+        let staging = staging.keep();
+        fs::rename(&staging, &place).map_err(FileError::at("move a directory to", &place))?;
+        durable::remove(&former)?;
+        Ok(())
+    }
+
+    fn make_parents(&self, place: &Path) -> Result<(), FileError> {
+        let parent = place.parent().expect("trials are below their run's directory");
+        let known =
+            |dir: &Path| self.touched.lock().unwrap_or_else(PoisonError::into_inner).contains(dir);
+        if known(parent) {
+            return Ok(());
+        }
+        fs::create_dir_all(parent).map_err(FileError::at("create", parent))?;
+        let up_to_run = parent.ancestors().take_while(|dir| dir.starts_with(&self.run_dir));
+        let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
+        touched.extend(up_to_run.map(Path::to_owned));
+        Ok(())
+    }
+}
+
+fn check_names(trial: &TrialName) -> Result<(), TreeError> {
+    for name in [&trial.agent, &trial.dataset, &trial.task] {
+        name::check(name).map_err(|bad| TreeError::Name { name: name.clone(), bad })?;
+    }
+    Ok(())
+}
+
+/// Makes the directories that lead to `relative` below `root`, and removes what stands there
+/// instead of them or in place of `target` itself.
+pub(super) fn clear_the_way(root: &Path, relative: &Path, target: &Path) -> Result<(), FileError> {
+    make_directories(root, relative.parent().unwrap_or(Path::new("")))?;
+    durable::remove(target)
+}
+
+/// Makes the directory `relative` below `root` with those that lead to it, and removes what stands
+/// there instead of them. Links are removed, never followed.
+pub(super) fn make_directories(root: &Path, relative: &Path) -> Result<(), FileError> {
+    let mut dir = root.to_owned();
+    for component in relative {
+        dir.push(component);
+        if fs::symlink_metadata(&dir).is_ok_and(|found| found.is_dir()) {
+            continue;
+        }
+        durable::remove(&dir)?;
+        fs::create_dir(&dir).map_err(FileError::at("create", &dir))?;
+    }
+    Ok(())
+}

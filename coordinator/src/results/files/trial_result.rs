@@ -1,0 +1,142 @@
+//! `result.json` of a trial.
+
+use rollout_protocol::blob::BlobRef;
+use rollout_protocol::error::TrialError;
+use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
+use rollout_protocol::record::{
+    ArtifactRecord, Durations, EnvironmentRecord, Execution, LogsRecord, Outcome, Output, Rewards,
+    Settlement, StepRecord, Timestamps, TrialRecord,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::results::metrics::total_cost;
+use crate::results::report::TaskFacts;
+
+/// What the file says.
+#[derive(Debug, Serialize)]
+pub(super) struct TrialResult<'a> {
+    task_name: &'a str,
+    dataset_name: &'a str,
+    agent_name: &'a str,
+    attempt: u32,
+    task_git_commit_id: Option<&'a str>,
+    /// The task's format, and what its file says for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<&'a TaskFacts>,
+    reward: Option<f64>,
+    /// The verifier's numbers by their keys, when it gave several.
+    #[serde(skip_serializing_if = "Rewards::is_empty")]
+    rewards: &'a Rewards,
+    /// Whether the reward is 1 and every step was verified.
+    passed: bool,
+    /// Steps that ran and could not be verified.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    unverified_steps: &'a [String],
+    /// Of all executions of the trial.
+    cost: f64,
+    /// With outcome `completed` it stands beside the reward.
+    error: Option<&'a TrialError>,
+    durations: Durations,
+    timestamps: Timestamps,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verifier_stdout: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verifier_stderr: Option<&'a str>,
+    outcome: Outcome,
+    run: RunId,
+    item: ItemId,
+    #[serde(rename = "try")]
+    try_id: Option<TryId>,
+    exec: Option<ExecId>,
+    worker: Option<&'a WorkerId>,
+    host: Option<&'a str>,
+    environment: Option<&'a EnvironmentRecord>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verifier_environment: Option<&'a EnvironmentRecord>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    steps: &'a [StepRecord],
+    secondary_errors: &'a [TrialError],
+    outputs: &'a [Output],
+    logs: Option<&'a LogsRecord>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    artifacts: &'a [ArtifactRecord],
+    superseded: &'a [Execution],
+    record: Option<&'a BlobRef>,
+}
+
+impl<'a> TrialResult<'a> {
+    /// The result of a settled trial; `record` is the record blob when there is one.
+    pub(super) fn new(
+        run: RunId,
+        settlement: &'a Settlement,
+        record: Option<&'a TrialRecord>,
+        task: Option<&'a TaskFacts>,
+    ) -> Self {
+        let by = settlement.by.as_ref();
+        let trial = &settlement.trial;
+        let durations = record.map(|r| &r.durations).or(by.and_then(|by| by.durations.as_ref()));
+        let timestamps = record.map(|r| &r.timestamps).or(by.and_then(|by| by.timestamps.as_ref()));
+        Self {
+            task_name: &trial.task,
+            dataset_name: &trial.dataset,
+            agent_name: &trial.agent,
+            attempt: trial.attempt,
+            task_git_commit_id: settlement.task_commit(record),
+            task,
+            reward: settlement.verdict.reward,
+            rewards: &settlement.verdict.rewards,
+            passed: settlement.verdict.passed(),
+            unverified_steps: &settlement.verdict.unverified_steps,
+            cost: total_cost(settlement),
+            error: settlement.verdict.error.as_ref(),
+            durations: durations.cloned().unwrap_or_default(),
+            timestamps: timestamps
+                .cloned()
+                .unwrap_or_else(|| Timestamps::instant(settlement.settled_at)),
+            verifier_stdout: record.and_then(|r| r.verifier_stdout.as_deref()),
+            verifier_stderr: record.and_then(|r| r.verifier_stderr.as_deref()),
+            outcome: settlement.verdict.outcome,
+            run,
+            item: settlement.item,
+            try_id: by.map(|by| by.try_id),
+            exec: by.map(|by| by.exec),
+            worker: by.map(|by| &by.worker),
+            host: record.map(|r| r.host.as_str()),
+            environment: record.and_then(|r| r.environment.as_ref()),
+            verifier_environment: record.and_then(|r| r.verifier_environment.as_ref()),
+            steps: record.map_or(&[], |r| &r.steps),
+            secondary_errors: record.map_or(&[], |r| &r.secondary_errors),
+            outputs: record.map_or(&[], |r| &r.outputs),
+            logs: record.and_then(|r| r.logs.as_ref()),
+            artifacts: record.map_or(&[], |r| &r.artifacts),
+            superseded: &settlement.superseded,
+            record: by.and_then(|by| by.record.as_ref()),
+        }
+    }
+}
+
+/// The part of the file that tells whose result it is, and which.
+#[derive(Debug, Deserialize)]
+pub(super) struct Owner {
+    run: RunId,
+    item: ItemId,
+    exec: Option<ExecId>,
+    outcome: Outcome,
+    reward: Option<f64>,
+}
+
+impl Owner {
+    /// Whether the file holds the result of a settlement.
+    pub(super) fn has(&self, run: RunId, settlement: &Settlement) -> bool {
+        let Self { item, exec, outcome, reward, .. } = *self;
+        let verdict = &settlement.verdict;
+        let equal = |a: f64, b: f64| (a - b).abs() <= f64::EPSILON * a.abs().max(b.abs());
+        let same_reward = match (reward, verdict.reward) {
+            (Some(a), Some(b)) => equal(a, b),
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        let by = settlement.by.as_ref().map(|by| by.exec);
+        same_reward
+            && (self.run, item, exec, outcome) == (run, settlement.item, by, verdict.outcome)
+    }
+}

@@ -1,0 +1,130 @@
+//! Datasets of a run and the formats of their tasks, for the header and the results.
+
+use std::collections::{BTreeMap, HashMap};
+
+use rollout_protocol::spec::task::TaskFormat;
+use serde::Serialize;
+
+use crate::plan::{About, JobPlan};
+use crate::results::escape;
+
+/// Unsupported tasks that the header names; the others are counted.
+const NAMED: usize = 3;
+
+/// A dataset of a run, and how its tasks were read.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct DatasetFacts {
+    /// Its name in the results.
+    pub dataset_name: String,
+    /// Its version.
+    pub version: Option<String>,
+    /// Description in the registry.
+    pub description: Option<String>,
+    /// Number of its tasks that the run has.
+    pub tasks: usize,
+    /// Tasks by the format that they were read in.
+    pub formats: BTreeMap<&'static str, usize>,
+    /// Tasks whose format neither the job nor their own file says.
+    pub guessed: usize,
+    /// Tasks that an agent of the run cannot be run on in its environment.
+    pub unsupported: Vec<String>,
+}
+
+/// Facts of a task file, and the format that it was read in.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct TaskFacts {
+    /// The format.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub format: Option<TaskFormat>,
+    /// Facts for people.
+    #[serde(flatten)]
+    pub about: About,
+}
+
+/// The tasks of a run, by dataset and name.
+#[derive(Debug, Clone, Default)]
+pub struct TasksFacts(HashMap<String, HashMap<String, TaskFacts>>);
+
+impl TasksFacts {
+    /// The tasks of a plan.
+    pub fn of(plan: &JobPlan) -> Self {
+        let mut datasets: HashMap<String, HashMap<String, TaskFacts>> = HashMap::new();
+        for task in plan.tasks() {
+            let facts = TaskFacts { format: task.format, about: task.about.clone() };
+            datasets.entry(task.dataset.clone()).or_default().insert(task.name.clone(), facts);
+        }
+        Self(datasets)
+    }
+
+    /// The facts of a task.
+    pub fn find(&self, dataset: &str, task: &str) -> Option<&TaskFacts> {
+        self.0.get(dataset)?.get(task)
+    }
+}
+
+impl DatasetFacts {
+    /// The dataset in the header of a run.
+    pub fn line(&self) -> String {
+        let count = |count: usize| match count {
+            1 => "1 task".to_owned(),
+            _ => format!("{count} tasks"),
+        };
+        let formats: Vec<String> = match &self.formats {
+            all if all.len() == 1 => all.keys().map(|format| (*format).to_owned()).collect(),
+            several => several.iter().map(|(format, n)| format!("{n} {format}")).collect(),
+        };
+        let version = match &self.version {
+            Some(version) if !self.dataset_name.ends_with(&format!("@{version}")) => {
+                format!(" {version}")
+            }
+            _ => String::new(),
+        };
+        let mut line = format!(
+            "dataset {}{version}: {}, format {}",
+            self.dataset_name,
+            count(self.tasks),
+            formats.join(" and ")
+        );
+        if self.guessed > 0 {
+            line += &format!(" ({} guessed; `--format` says it)", self.guessed);
+        }
+        if !self.unsupported.is_empty() {
+            let more = self.unsupported.len().saturating_sub(NAMED);
+            let mut names = self.unsupported.iter().take(NAMED).cloned().collect::<Vec<_>>();
+            if more > 0 {
+                names.push(format!("{more} more"));
+            }
+            let count = self.unsupported.len();
+            line += &format!("; {count} unsupported by the environment: {}", names.join(", "));
+        }
+        escape::line(&line).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_says_formats_guesses_and_what_is_unsupported() {
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        let mut facts = DatasetFacts {
+            dataset_name: "bench".into(),
+            version: Some("2.0".into()),
+            tasks: 1,
+            formats: BTreeMap::from([("harbor", 1)]),
+            ..DatasetFacts::default()
+        };
+        assert_eq!(facts.line(), "dataset bench 2.0: 1 task, format harbor");
+        facts.dataset_name = "bench@2.0".into();
+        facts.tasks = 9;
+        facts.formats = BTreeMap::from([("harbor", 8), ("rollout", 1)]);
+        facts.guessed = 2;
+        facts.unsupported = names(&["a", "b", "c", "d", "e"]);
+        assert_eq!(
+            facts.line(),
+            "dataset bench@2.0: 9 tasks, format 8 harbor and 1 rollout (2 guessed; `--format` says \
+             it); 5 unsupported by the environment: a, b, c, 2 more"
+        );
+    }
+}

@@ -1,0 +1,378 @@
+//! The result of a job, as it stands in `result.json` and in the last line of `--json`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::error::ErrorType;
+use rollout_protocol::id::RunId;
+use rollout_protocol::record::{Outcome, REWARD_KEY};
+use rollout_protocol::spec::metric::MetricKind;
+use serde::{Serialize, Serializer};
+
+use super::facts::DatasetFacts;
+use super::ledger::Ledger;
+use crate::results::metrics::{
+    AgentTally, AgentTotal, Failure, Failures, KeyRewards, Rewards, Score, Stats, Tally,
+};
+
+/// The result of a job. The counts add up: total = completed + failed + cancelled + unverified +
+/// skipped.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct JobResult {
+    /// Name of the job.
+    pub job_name: String,
+    /// The run.
+    pub run: RunId,
+    /// Whether the run was stopped before everything was settled.
+    pub cancelled: bool,
+    /// Trials of the plan.
+    pub total_trials: u64,
+    /// The verifier ran and produced a reward.
+    pub completed_trials: u64,
+    /// An error prevented a reward.
+    pub failed_trials: u64,
+    /// Still owed when the run was stopped.
+    pub skipped_trials: u64,
+    /// Ended by the user's command.
+    pub cancelled_trials: u64,
+    /// Ran to the end; the verifier is disabled.
+    pub unverified_trials: u64,
+    /// Of the completed ones, those with an error beside the reward: of the agent, where its task is
+    /// verified all the same, or of the teardown.
+    pub completed_with_error_trials: u64,
+    /// Share of completed trials that passed; nothing when none completed.
+    pub pass_rate: Option<f64>,
+    /// Average reward of completed trials; nothing when none completed.
+    pub mean_reward: Option<f64>,
+    /// The headline, the failures told apart.
+    #[serde(flatten)]
+    pub headline: Headline,
+    /// Cost of every execution that reported one.
+    pub total_cost: f64,
+    /// From the start of the first sitting to the end of the last.
+    pub total_duration_sec: f64,
+    /// Start of the first sitting.
+    pub started_at: Timestamp,
+    /// End of the last sitting.
+    pub ended_at: Timestamp,
+    /// Executions that failed by the infrastructure's fault and were tried again.
+    pub retries: u64,
+    /// Executions that ended without a verdict.
+    pub lost_executions: u64,
+    /// Trials by the type of their error, completed ones included.
+    pub errors: BTreeMap<ErrorType, u64>,
+    /// The metrics the job asks for.
+    pub metrics: Metrics,
+    /// Per agent, in the plan's order.
+    pub agents: InOrder<AgentSummary>,
+    /// The datasets, and how their tasks were read.
+    pub datasets: Vec<DatasetFacts>,
+    /// Settled trials, in the plan's order.
+    pub results: Vec<TrialSummary>,
+}
+
+/// Values of the metrics that the job asks for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Metrics {
+    /// Over all trials.
+    pub overall: InOrder<Option<f64>>,
+    /// Per agent.
+    pub agents: InOrder<InOrder<Option<f64>>>,
+    /// Per key of verifiers that give several numbers; nothing when none does.
+    #[serde(skip_serializing_if = "InOrder::is_empty")]
+    pub rewards: InOrder<KeyMetrics>,
+    /// Numbers that are not in `rewards` because there are too many keys.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub rewards_left_out: u64,
+}
+
+/// Values of the metrics for one key.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct KeyMetrics {
+    /// Over all trials.
+    pub overall: KeyFigures,
+    /// Per agent.
+    pub agents: InOrder<KeyFigures>,
+}
+
+/// Figures over the completed trials that have a key. Those without it do not count: they are not
+/// taken for 0.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct KeyFigures {
+    /// How many they are.
+    pub trials: u64,
+    /// The metrics the job asks for; the mean when it asks for none.
+    #[serde(flatten)]
+    pub values: InOrder<Option<f64>>,
+}
+
+/// The totals of one agent.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AgentSummary {
+    /// Trials of the plan.
+    pub total_trials: u64,
+    /// The verifier ran and produced a reward.
+    pub completed_trials: u64,
+    /// An error prevented a reward.
+    pub failed_trials: u64,
+    /// Still owed when the run was stopped.
+    pub skipped_trials: u64,
+    /// Ended by the user's command.
+    pub cancelled_trials: u64,
+    /// Ran to the end; the verifier is disabled.
+    pub unverified_trials: u64,
+    /// Of the completed ones, those with an error beside the reward.
+    pub completed_with_error_trials: u64,
+    /// Share of completed trials that passed; nothing when none completed.
+    pub pass_rate: Option<f64>,
+    /// Average reward of completed trials; nothing when none completed.
+    pub mean_reward: Option<f64>,
+    /// The headline, the failures told apart.
+    #[serde(flatten)]
+    pub headline: Headline,
+    /// Cost of every execution that reported one.
+    pub total_cost: f64,
+}
+
+/// The headline of a run or an agent, and the counts that it is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Headline {
+    /// Completed with reward 1, every step verified.
+    pub passed_trials: u64,
+    /// Of the completed ones, those with a step that could not be verified: they did not pass.
+    pub completed_with_unverified_step_trials: u64,
+    /// The failed ones by whose failure it is.
+    pub failures: Failures,
+    /// Passed trials and mean reward over all trials that say something about the agent.
+    pub scored: Scored,
+}
+
+/// Figures over completed trials and the failures of agents, verifiers and tasks. A failure counts
+/// as not passed, with reward 0. Infrastructure failures, unsupported, unverified, cancelled and
+/// skipped trials do not count.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Scored {
+    /// Trials that count.
+    pub trials: u64,
+    /// Of these, passed ones.
+    pub passed: u64,
+    /// Share of these that passed; nothing when no trial counts.
+    pub pass_rate: Option<f64>,
+    /// Mean reward of these; nothing when no trial counts, or when verifiers name no reward.
+    pub mean_reward: Option<f64>,
+}
+
+/// One settled trial.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TrialSummary {
+    /// Task.
+    pub task_name: Arc<str>,
+    /// Dataset.
+    pub dataset_name: Arc<str>,
+    /// Agent.
+    pub agent_name: Arc<str>,
+    /// Attempt, from 1.
+    pub attempt: u32,
+    /// Whether the reward is 1 and every step was verified.
+    pub passed: bool,
+    /// Reward; nothing without a verdict.
+    pub reward: Option<f64>,
+    /// The verifier's numbers by their keys, when it gave several.
+    #[serde(skip_serializing_if = "InOrder::is_empty")]
+    pub rewards: InOrder<f64>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Type of its error.
+    pub error_type: Option<ErrorType>,
+    /// Whose failure it is, when it failed.
+    pub failure: Option<Failure>,
+}
+
+/// A mapping written in the order it was made in.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InOrder<T>(pub Vec<(String, T)>);
+
+impl<T> Default for InOrder<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> InOrder<T> {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<T> FromIterator<(String, T)> for InOrder<T> {
+    fn from_iter<I: IntoIterator<Item = (String, T)>>(iter: I) -> Self {
+        Self(iter.into_iter().collect())
+    }
+}
+
+impl<T: Serialize> Serialize for InOrder<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+/// What events say about the run as a whole.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Frame {
+    pub(crate) run: RunId,
+    pub(crate) job: String,
+    pub(crate) started_at: Timestamp,
+    pub(crate) ended_at: Timestamp,
+    pub(crate) cancelled: bool,
+}
+
+impl JobResult {
+    /// The result of the trials in `ledger`, which is sorted.
+    pub(crate) fn new(
+        frame: Frame,
+        agents: &[AgentTotal],
+        kinds: &[MetricKind],
+        ledger: &Ledger,
+    ) -> Self {
+        let stats = ledger.stats(agents);
+        let overall = stats.overall();
+        let mut errors = BTreeMap::new();
+        for kind in ledger.entries().filter_map(|entry| entry.error) {
+            *errors.entry(kind).or_insert(0) += 1;
+        }
+        Self {
+            job_name: frame.job,
+            run: frame.run,
+            cancelled: frame.cancelled,
+            total_trials: stats.total(),
+            completed_trials: overall.completed,
+            failed_trials: overall.failed,
+            skipped_trials: stats.owed(),
+            cancelled_trials: overall.cancelled,
+            unverified_trials: overall.unverified,
+            completed_with_error_trials: overall.with_error,
+            pass_rate: overall.pass_rate(),
+            mean_reward: overall.rewards.mean(),
+            headline: Headline::new(overall),
+            total_cost: overall.cost(),
+            total_duration_sec: seconds_between(frame.started_at, frame.ended_at),
+            started_at: frame.started_at,
+            ended_at: frame.ended_at,
+            retries: overall.retries,
+            lost_executions: overall.lost,
+            errors,
+            metrics: Metrics::new(kinds, &stats),
+            agents: stats.agents().iter().map(|a| (a.name.clone(), AgentSummary::new(a))).collect(),
+            datasets: Vec::new(),
+            results: ledger.entries().map(TrialSummary::from).collect(),
+        }
+    }
+}
+
+impl Metrics {
+    fn new(kinds: &[MetricKind], stats: &Stats) -> Self {
+        // One number without a key is what the other figures are about already.
+        let several = stats.keys().iter().any(|(key, _)| key != REWARD_KEY);
+        let keys = stats.keys().iter().filter(|_| several);
+        Self {
+            overall: metrics(kinds, &stats.overall().rewards),
+            agents: (stats.agents().iter())
+                .map(|agent| (agent.name.clone(), metrics(kinds, &agent.tally.rewards)))
+                .collect(),
+            rewards: keys
+                .map(|(key, overall)| (key.to_owned(), KeyMetrics::new(kinds, key, overall, stats)))
+                .collect(),
+            rewards_left_out: stats.keys().left_out(),
+        }
+    }
+}
+
+impl KeyMetrics {
+    fn new(kinds: &[MetricKind], key: &str, overall: &Rewards, stats: &Stats) -> Self {
+        let kinds = if kinds.is_empty() { &[MetricKind::Mean] } else { kinds };
+        let figures = |rewards: &Rewards| KeyFigures {
+            trials: rewards.count(),
+            values: metrics(kinds, rewards),
+        };
+        let of_agent = |keys: &KeyRewards| keys.get(key).copied().unwrap_or_default();
+        Self {
+            overall: figures(overall),
+            agents: (stats.agents().iter())
+                .map(|agent| (agent.name.clone(), figures(&of_agent(&agent.keys))))
+                .collect(),
+        }
+    }
+}
+
+impl AgentSummary {
+    fn new(agent: &AgentTally) -> Self {
+        let tally = &agent.tally;
+        Self {
+            total_trials: agent.total,
+            completed_trials: tally.completed,
+            failed_trials: tally.failed,
+            skipped_trials: agent.owed(),
+            cancelled_trials: tally.cancelled,
+            unverified_trials: tally.unverified,
+            completed_with_error_trials: tally.with_error,
+            pass_rate: tally.pass_rate(),
+            mean_reward: tally.rewards.mean(),
+            headline: Headline::new(tally),
+            total_cost: tally.cost(),
+        }
+    }
+}
+
+impl Headline {
+    fn new(tally: &Tally) -> Self {
+        Self {
+            passed_trials: tally.passed,
+            completed_with_unverified_step_trials: tally.steps_unverified,
+            failures: tally.failures,
+            scored: tally.score().into(),
+        }
+    }
+}
+
+impl From<Score> for Scored {
+    fn from(score: Score) -> Self {
+        Self {
+            trials: score.trials,
+            passed: score.passed,
+            pass_rate: score.pass_rate(),
+            mean_reward: score.mean_reward,
+        }
+    }
+}
+
+impl From<super::ledger::Entry<'_>> for TrialSummary {
+    fn from(entry: super::ledger::Entry<'_>) -> Self {
+        Self {
+            task_name: Arc::clone(entry.task),
+            dataset_name: Arc::clone(entry.dataset),
+            agent_name: Arc::clone(entry.agent),
+            attempt: entry.attempt,
+            passed: entry.scored.passed,
+            reward: entry.scored.reward,
+            rewards: entry.rewards().map(|(key, number)| (key.to_string(), number)).collect(),
+            outcome: entry.scored.outcome,
+            error_type: entry.error,
+            failure: entry.scored.failure,
+        }
+    }
+}
+
+fn metrics(kinds: &[MetricKind], rewards: &Rewards) -> InOrder<Option<f64>> {
+    kinds.iter().map(|kind| (kind.as_str().to_owned(), rewards.metric(*kind))).collect()
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]
+const fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+/// Seconds from `start` to `end`; 0 when the clock was set back between them.
+pub(super) fn seconds_between(start: Timestamp, end: Timestamp) -> f64 {
+    end.duration_since(start).as_secs_f64().max(0.0)
+}

@@ -1,0 +1,169 @@
+//! One small row per settled trial: what the job's result is made of.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rollout_protocol::error::ErrorType;
+use rollout_protocol::record::{Outcome, REWARD_KEY, Settlement};
+use rollout_protocol::spec::trial::TrialName;
+
+use crate::results::metrics::{AgentTotal, Failure, Scored, Stats};
+
+/// The settled trials of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    rows: Vec<Row>,
+    names: Names,
+}
+
+/// One settled trial.
+#[derive(Debug, Clone)]
+struct Row {
+    ordinal: u64,
+    agent: u32,
+    dataset: u32,
+    task: u32,
+    attempt: u32,
+    scored: Scored,
+    /// The numbers of a verifier that gave several: index of the key, number.
+    numbers: Box<[(u32, f64)]>,
+    error: Option<ErrorType>,
+}
+
+/// A settled trial as readers see it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry<'a> {
+    pub(super) agent: &'a Arc<str>,
+    pub(super) dataset: &'a Arc<str>,
+    pub(super) task: &'a Arc<str>,
+    pub(super) attempt: u32,
+    pub(super) scored: &'a Scored,
+    pub(super) error: Option<ErrorType>,
+    numbers: &'a [(u32, f64)],
+    names: &'a Names,
+}
+
+/// Failed trials with the same error type that are the failure of the same party.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailureGroup {
+    /// The type.
+    pub kind: ErrorType,
+    /// Whose failure it is.
+    pub failure: Failure,
+    /// How many.
+    pub count: u64,
+    /// The first of them in the plan's order.
+    pub example: TrialName,
+}
+
+impl Ledger {
+    /// Adds a settled trial.
+    pub(crate) fn add(&mut self, ordinal: u64, settlement: &Settlement) {
+        let trial = &settlement.trial;
+        let rewards = settlement.verdict.rewards.iter();
+        let numbers = rewards.map(|(key, number)| (self.names.intern(key), *number)).collect();
+        self.rows.push(Row {
+            ordinal,
+            agent: self.names.intern(&trial.agent),
+            dataset: self.names.intern(&trial.dataset),
+            task: self.names.intern(&trial.task),
+            attempt: trial.attempt,
+            scored: Scored::of(settlement),
+            numbers,
+            error: settlement.verdict.error.as_ref().map(|error| error.kind),
+        });
+    }
+
+    /// Puts the rows into the plan's order.
+    pub(crate) fn sort(&mut self) {
+        self.rows.sort_unstable_by_key(|row| row.ordinal);
+    }
+
+    /// The trials, in the plan's order once sorted.
+    pub(super) fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+        self.rows.iter().map(|row| Entry {
+            agent: self.names.get(row.agent),
+            dataset: self.names.get(row.dataset),
+            task: self.names.get(row.task),
+            attempt: row.attempt,
+            scored: &row.scored,
+            error: row.error,
+            numbers: &row.numbers,
+            names: &self.names,
+        })
+    }
+
+    /// Totals, folded in the order of the rows.
+    pub(crate) fn stats(&self, agents: &[AgentTotal]) -> Stats {
+        let mut stats = Stats::new(agents);
+        for entry in self.entries() {
+            stats.add(entry.agent, entry.scored, entry.numbers());
+        }
+        stats
+    }
+
+    /// Failed trials by error type and party, the most frequent first.
+    pub(crate) fn failures(&self) -> Vec<FailureGroup> {
+        let mut groups: Vec<FailureGroup> = Vec::new();
+        for entry in self.entries().filter(|e| e.scored.outcome == Outcome::Failed) {
+            let (Some(kind), Some(failure)) = (entry.error, entry.scored.failure) else { continue };
+            let same = |group: &&mut FailureGroup| (group.kind, group.failure) == (kind, failure);
+            match groups.iter_mut().find(same) {
+                Some(group) => group.count += 1,
+                None => {
+                    groups.push(FailureGroup { kind, failure, count: 1, example: entry.name() });
+                }
+            }
+        }
+        groups.sort_by_key(|group| (std::cmp::Reverse(group.count), group.kind, group.failure));
+        groups
+    }
+}
+
+impl<'a> Entry<'a> {
+    /// The numbers of a verifier that gave several, by their keys.
+    pub(super) fn rewards(&self) -> impl Iterator<Item = (&'a Arc<str>, f64)> + use<'a> {
+        let names = self.names;
+        self.numbers.iter().map(move |(key, number)| (names.get(*key), *number))
+    }
+
+    /// The verifier's numbers by their keys, whether one or several.
+    fn numbers(&self) -> impl Iterator<Item = (&'a str, f64)> + use<'a> {
+        let lone = self.scored.reward.filter(|_| self.numbers.is_empty());
+        let several = self.rewards().map(|(key, number)| (&**key, number));
+        lone.map(|reward| (REWARD_KEY, reward)).into_iter().chain(several)
+    }
+
+    fn name(&self) -> TrialName {
+        TrialName {
+            agent: self.agent.to_string(),
+            dataset: self.dataset.to_string(),
+            task: self.task.to_string(),
+            attempt: self.attempt,
+        }
+    }
+}
+
+/// Names, each kept once: a plan has far fewer names than trials.
+#[derive(Debug, Default)]
+struct Names {
+    list: Vec<Arc<str>>,
+    index: HashMap<Arc<str>, u32>,
+}
+
+impl Names {
+    fn intern(&mut self, name: &str) -> u32 {
+        if let Some(at) = self.index.get(name) {
+            return *at;
+        }
+        let at = u32::try_from(self.list.len()).expect("a run has fewer names than 2^32");
+        let name: Arc<str> = name.into();
+        self.list.push(Arc::clone(&name));
+        self.index.insert(name, at);
+        at
+    }
+
+    fn get(&self, at: u32) -> &Arc<str> {
+        &self.list[at as usize]
+    }
+}

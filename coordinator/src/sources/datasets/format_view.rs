@@ -1,0 +1,26 @@
+//! Formats of tasks, for people.
+
+use rollout_protocol::spec::task::TaskFormat;
+use serde::Serialize;
+
+use super::{Dataset, Task};
+use crate::config::FormatChoice;
+
+/// The format that a task is read in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FormatView {
+    /// The format.
+    pub name: TaskFormat,
+    /// Why this one.
+    pub reason: String,
+}
+
+/// The formats of the tasks of all datasets, in their order, which is that of their plan.
+pub fn formats(datasets: &[Dataset]) -> Vec<FormatView> {
+    let tasks = datasets.iter().flat_map(|dataset| &dataset.tasks);
+    let view = |task: &Task| {
+        let FormatChoice { format, reason } = &task.file.format;
+        FormatView { name: *format, reason: reason.to_string() }
+    };
+    tasks.map(view).collect()
+}

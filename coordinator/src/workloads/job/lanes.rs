@@ -1,0 +1,58 @@
+//! Lanes of a job: its trials grouped by what they need of a worker.
+
+use std::collections::BTreeMap;
+
+use rollout_protocol::spec::resources::Resources;
+
+use crate::engine::Needs;
+use crate::plan::{JobPlan, PlannedTrial, required};
+
+/// The lanes of a plan.
+#[derive(Debug, Clone)]
+pub struct Lanes {
+    needs: Vec<Needs>,
+    /// Lane of each agent and task, agent by agent.
+    of: Vec<u16>,
+    tasks: usize,
+}
+
+impl Lanes {
+    /// The lanes of a plan. Of more than 65,536 different needs the last ones share a lane.
+    pub fn new(plan: &JobPlan) -> Self {
+        let provider = plan.settings().environment.provider.kind();
+        let verifier = &plan.settings().verifier;
+        let judging = required(verifier.env.values().filter(|_| !verifier.disable));
+        let agents: Vec<_> = plan
+            .agents()
+            .iter()
+            .map(|agent| &required(agent.spec.env.values()) | &judging)
+            .collect();
+        let mut index: BTreeMap<Needs, u16> = BTreeMap::new();
+        let mut needs = Vec::new();
+        let mut of = Vec::with_capacity(agents.len() * plan.tasks().len());
+        for variables in &agents {
+            for task in plan.tasks() {
+                let Resources { cpus, memory_mb, .. } = task.resources;
+                let variables = variables | &task.variables;
+                let (class, also) = (task.class, None);
+                let need = Needs { class, cpus, memory_mb, provider, also, variables };
+                let lane = *index.entry(need).or_insert_with_key(|need| {
+                    needs.push(need.clone());
+                    u16::try_from(needs.len() - 1).unwrap_or(u16::MAX)
+                });
+                of.push(lane);
+            }
+        }
+        Self { needs, of, tasks: plan.tasks().len() }
+    }
+
+    /// The lane of a trial.
+    pub fn of(&self, trial: &PlannedTrial) -> u16 {
+        self.of[trial.agent * self.tasks + trial.task]
+    }
+
+    /// What the trials of each lane need.
+    pub fn needs(&self) -> &[Needs] {
+        &self.needs
+    }
+}

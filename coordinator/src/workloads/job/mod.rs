@@ -1,0 +1,146 @@
+//! A job's plan as the engine asks for it.
+
+mod lanes;
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use rollout_protocol::id::{ItemId, RunId, TryId};
+use rollout_protocol::spec::trial::TrialName;
+use rollout_protocol::wire::command::Selection;
+use rollout_protocol::wire::offer::{Offer, Pacing, Work};
+
+use crate::engine::core::NewItem;
+use crate::engine::journal::Layout;
+use crate::engine::{Needs, Planner, RunError};
+use crate::plan::{JobPlan, PlanDocument, PlanError, PlannedTrial};
+
+pub use lanes::Lanes;
+
+/// Hands out the trials of a job in the order of dispatch.
+#[derive(Debug)]
+pub struct JobPlanner {
+    plan: Arc<JobPlan>,
+    handed_out: u64,
+    /// Ordinals by key. Made only for runs that are resumed: keys cannot be turned back into names.
+    ordinals: OnceLock<HashMap<ItemId, u64>>,
+    lanes: Lanes,
+    pacing: Pacing,
+}
+
+impl JobPlanner {
+    /// A planner that has handed out nothing yet.
+    pub fn new(plan: Arc<JobPlan>) -> Self {
+        let lanes = Lanes::new(&plan);
+        let pacing = Pacing::default();
+        Self { plan, handed_out: 0, ordinals: OnceLock::new(), lanes, pacing }
+    }
+
+    /// Workers may go about its trials no faster than this.
+    #[must_use]
+    pub fn paced(self, pacing: Pacing) -> Self {
+        Self { pacing, ..self }
+    }
+
+    fn trial(&self, ordinal: u64) -> PlannedTrial {
+        self.plan.trial(ordinal).expect("only ordinals of the plan are asked for")
+    }
+
+    fn new_item(&self, trial: &PlannedTrial) -> NewItem {
+        NewItem {
+            item: trial.item,
+            ordinal: trial.ordinal,
+            spec: trial.trial_ref.digest(),
+            class: self.plan.tasks()[trial.task].class,
+            lane: self.lanes.of(trial),
+        }
+    }
+}
+
+impl Planner for JobPlanner {
+    fn total(&self) -> u64 {
+        self.plan.len()
+    }
+
+    fn next(&mut self, max: usize) -> Vec<NewItem> {
+        let begin = self.handed_out;
+        let end = self.plan.len().min(begin + max as u64);
+        self.handed_out = end;
+        let ordinals = (begin..end).filter_map(|k| self.plan.dispatched(k));
+        ordinals.map(|ordinal| self.new_item(&self.trial(ordinal))).collect()
+    }
+
+    fn find(&self, item: &ItemId) -> Option<NewItem> {
+        let ordinals =
+            self.ordinals.get_or_init(|| self.plan.trials().map(|t| (t.item, t.ordinal)).collect());
+        ordinals.get(item).map(|ordinal| self.new_item(&self.trial(*ordinal)))
+    }
+
+    fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer {
+        let PlannedTrial { trial_ref, task, .. } = self.trial(ordinal);
+        Offer {
+            run,
+            item,
+            try_id,
+            spec: trial_ref.digest(),
+            class: self.plan.tasks()[task].class,
+            work: Work::Trial(trial_ref),
+            pacing: self.pacing,
+        }
+    }
+
+    fn lanes(&self) -> &[Needs] {
+        self.lanes.needs()
+    }
+
+    fn select(&self, selection: &Selection) -> Vec<NewItem> {
+        let wanted = |trial: &PlannedTrial| {
+            let of = |asked: &Option<String>, name: &str| asked.as_ref().is_none_or(|a| a == name);
+            let TrialName { agent, dataset, task, attempt } = &trial.name;
+            of(&selection.agent, agent)
+                && of(&selection.dataset, dataset)
+                && of(&selection.task, task)
+                && selection.attempt.is_none_or(|asked| asked == *attempt)
+        };
+        let trials = self.plan.trials().filter(wanted);
+        trials.map(|trial| self.new_item(&trial)).collect()
+    }
+
+    fn name(&self, ordinal: u64) -> TrialName {
+        self.trial(ordinal).name
+    }
+
+    fn commit(&self, ordinal: u64) -> Option<String> {
+        self.plan.tasks()[self.trial(ordinal).task].git_commit_id.clone()
+    }
+}
+
+/// The plan of the last sitting.
+pub(crate) fn former_plan(layout: &Layout) -> Result<Option<JobPlan>, RunError> {
+    let path = layout.plan();
+    let failed = |source| RunError::File { action: "read", path: path.clone(), source };
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    let damaged = |reason| RunError::Damaged { path: path.clone(), reason };
+    let document: PlanDocument =
+        serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+    JobPlan::try_from(document).map(Some).map_err(|error| match error {
+        PlanError::Newer { found, known } => RunError::Newer { path: path.clone(), found, known },
+        error => damaged(error.to_string()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::PLAN_FILE;
+
+    #[test]
+    fn planned_formats_are_read_from_the_plan_of_the_run() {
+        let layout = Layout::new("/jobs/run");
+        assert_eq!(layout.plan(), layout.root().join(PLAN_FILE));
+    }
+}

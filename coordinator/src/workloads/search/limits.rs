@@ -1,0 +1,18 @@
+//! Limits of concurrency that a search's file sets.
+
+use std::time::Duration;
+
+use crate::config::Limits;
+use crate::engine::concurrency::Caps;
+
+impl Caps {
+    /// What a search's file says.
+    pub fn of_search(limits: &Limits) -> Self {
+        let interval = limits.starts_per_minute.filter(|starts| *starts > 0);
+        Self {
+            llm: limits.inflight,
+            sweeps: limits.sweeps,
+            interval: interval.map(|starts| Duration::from_secs(60) / starts),
+        }
+    }
+}

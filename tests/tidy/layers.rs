@@ -1,0 +1,266 @@
+//! Which modules of a crate may import which: the layers inside the coordinator and the worker.
+
+use std::collections::BTreeSet;
+
+use crate::files::Source;
+use crate::{Violation, assert_none, files};
+
+/// A module with the other modules that it may import from. The most specific rule for a file
+/// counts; a module may always import from itself.
+type Rule = (&'static str, &'static [&'static str]);
+
+/// The coordinator's modules, lowest first. A rule names modules of earlier rules only, so modules
+/// form no circle.
+const COORDINATOR: &[Rule] = &[
+    ("config", &[]),
+    ("sources", &["config"]),
+    ("plan", &["config", "sources"]),
+    ("engine::core", &[]),
+    ("engine", &["engine::core"]),
+    ("results", &["plan", "engine::journal"]),
+    ("events", &["results"]),
+    ("workloads", &["config", "sources", "plan", "engine", "results"]),
+    ("launch", &["config", "sources", "plan", "engine", "results", "events", "workloads"]),
+    ("bench", &["config", "sources", "plan", "engine", "results", "events", "workloads", "launch"]),
+    (
+        "cli",
+        &[
+            "config",
+            "sources",
+            "plan",
+            "engine",
+            "results",
+            "events",
+            "workloads",
+            "launch",
+            "bench",
+        ],
+    ),
+    ("bin", &["cli"]),
+];
+
+/// Imports that no rule allows: path of the files, module imported from, reason.
+const EXCEPTIONS: &[(&str, &str, &str)] = &[(
+    "coordinator/src/workloads/search/backend/",
+    "launch",
+    "a search starts the workers and providers of its evals by itself",
+)];
+
+/// The worker's modules, lowest layer first. A module imports from its own layer and lower ones.
+const WORKER: &[&[&str]] = &[
+    &[
+        "backoff",
+        "dependency",
+        "descriptors",
+        "digest_line",
+        "fs_remove",
+        "glob",
+        "rate_limit",
+        "secrets",
+        "shortage",
+        "supervise",
+    ],
+    &["archive", "git", "queue", "store"],
+    &["environment", "host"],
+    &["agents", "disk", "executor", "verifier"],
+    &["spool", "work"],
+    &["service"],
+];
+
+/// Modules for tests, which may use everything.
+const TESTING: &[&str] = &["testing", "contract"];
+
+/// The module of a source file below `root`, such as `engine::core`; none for other files, test
+/// code and the crate's root.
+fn module(source: &Source, root: &str) -> Option<String> {
+    let path = source.path.strip_prefix(root)?.strip_suffix(".rs")?;
+    let path = path.strip_suffix("/mod").unwrap_or(path);
+    let is_testing = path.split('/').any(|part| TESTING.contains(&part));
+    (path != "lib" && !source.is_test() && !is_testing).then(|| path.replace('/', "::"))
+}
+
+/// Whether `path` is `module` or inside it.
+fn is_in(path: &str, module: &str) -> bool {
+    path.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+}
+
+/// The imports of production code from its own crate, as paths from the crate's root, with lines.
+fn imports(source: &Source, module: &str) -> Vec<(usize, String)> {
+    let code = source.production_code();
+    let mut found = Vec::new();
+    for start in ["crate::", "super::"] {
+        for (at, _) in code.match_indices(start) {
+            let before = &code[..at];
+            if before.ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':') {
+                continue;
+            }
+            let mut rest = &code[at..];
+            let mut base: Vec<&str> = Vec::new();
+            if let Some(after) = rest.strip_prefix("crate::") {
+                rest = after;
+            } else {
+                base.extend(module.split("::"));
+                while let Some(after) = rest.strip_prefix("super::") {
+                    base.pop();
+                    rest = after;
+                }
+            }
+            let line = before.matches('\n').count() + 1;
+            let mut paths = Vec::new();
+            expand(&base.join("::"), rest, &mut paths);
+            found.extend(paths.into_iter().map(|path| (line, path)));
+        }
+    }
+    found
+}
+
+/// Adds the paths of a use tree that begins at `text` below `base`; the length of the tree.
+fn expand(base: &str, text: &str, paths: &mut Vec<String>) -> usize {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut base = base.to_owned();
+    let mut at = 0;
+    loop {
+        let rest = &text[at..];
+        if rest.starts_with('{') {
+            at += 1;
+            while at < text.len() && !text[at..].starts_with('}') {
+                let skipped =
+                    text[at..].len() - text[at..].trim_start_matches([' ', '\n', ',']).len();
+                at += skipped;
+                if skipped == 0 || !text[at..].starts_with('}') {
+                    at += expand(&base, &text[at..], paths).max(1);
+                }
+            }
+            return at + 1;
+        }
+        let length = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
+        let word = &rest[..length];
+        at += length;
+        if !word.is_empty() && word != "self" {
+            base = if base.is_empty() { word.to_owned() } else { format!("{base}::{word}") };
+        }
+        let Some(after) = text[at..].strip_prefix("::") else { break };
+        at = text.len() - after.len();
+    }
+    paths.push(base);
+    // A renamed import ends before the comma or the brace.
+    at + text[at..].find([',', '}', ';', '\n']).unwrap_or(0)
+}
+
+/// The imports of a source that `rules` do not allow, exceptions included.
+fn forbidden(source: &Source, root: &str, rules: &[Rule]) -> Vec<(String, Violation)> {
+    let Some(module) = module(source, root) else { return Vec::new() };
+    let rule = rules.iter().filter(|(name, _)| is_in(&module, name)).max_by_key(|r| r.0.len());
+    let Some((own, allowed)) = rule else {
+        let what = format!("the module `{module}` is in no layer");
+        return vec![(String::new(), Violation::new(&source.path, 0, what))];
+    };
+    let is_known = |path: &str| rules.iter().any(|(name, _)| is_in(path, name));
+    let is_allowed =
+        |path: &str| is_in(path, own) || allowed.iter().any(|allowed| is_in(path, allowed));
+    imports(source, &module)
+        .into_iter()
+        .filter(|(_, path)| is_known(path) && !is_allowed(path))
+        .map(|(line, path)| {
+            let what = format!("`{own}` must not import `{path}`");
+            (path, Violation::new(&source.path, line, what))
+        })
+        .collect()
+}
+
+/// Violations without the exceptions, and exceptions that nothing needs any more.
+fn coordinator(sources: &[&Source], exceptions: &[(&str, &str, &str)]) -> Vec<Violation> {
+    let mut used = BTreeSet::new();
+    let mut violations = Vec::new();
+    for source in sources {
+        for (path, violation) in forbidden(source, "coordinator/src/", COORDINATOR) {
+            let exception = exceptions.iter().position(|(files, module, _)| {
+                source.path.starts_with(files) && is_in(&path, module)
+            });
+            match exception {
+                Some(exception) => drop(used.insert(exception)),
+                None => violations.push(violation),
+            }
+        }
+    }
+    let idle = exceptions.iter().enumerate().filter(|(index, _)| !used.contains(index));
+    violations.extend(idle.map(|(_, (files, module, _))| {
+        Violation::new(files, 0, format!("the exception for `{module}` is not needed any more"))
+    }));
+    violations
+}
+
+/// Imports of the worker's modules from higher layers.
+fn worker(source: &Source) -> Vec<Violation> {
+    let Some(module) = module(source, "worker/src/") else { return Vec::new() };
+    let layer = |path: &str| {
+        let top = path.split("::").next().unwrap_or(path);
+        WORKER.iter().position(|modules| modules.contains(&top))
+    };
+    let Some(own) = layer(&module) else {
+        let what = format!("the module `{module}` is in no layer");
+        return vec![Violation::new(&source.path, 0, what)];
+    };
+    imports(source, &module)
+        .into_iter()
+        .filter(|(_, path)| layer(path).is_some_and(|other| other > own))
+        .map(|(line, path)| {
+            Violation::new(&source.path, line, format!("`{module}` must not import `{path}`"))
+        })
+        .collect()
+}
+
+#[test]
+fn imports_of_the_coordinator_follow_its_layers() {
+    let sources: Vec<_> = files::rust().collect();
+    assert_none(&coordinator(&sources, EXCEPTIONS));
+}
+
+#[test]
+fn imports_of_the_worker_follow_its_layers() {
+    assert_none(&files::rust().flat_map(worker).collect::<Vec<_>>());
+}
+
+#[test]
+fn layers_form_no_circle() {
+    for (index, (module, allowed)) in COORDINATOR.iter().enumerate() {
+        for other in *allowed {
+            let is_earlier = |rule: &Rule| is_in(other, rule.0) || is_in(rule.0, other);
+            assert!(COORDINATOR[..index].iter().any(is_earlier), "{module} -> {other}");
+        }
+    }
+}
+
+#[test]
+fn catches_violations() {
+    let at = |path, text| Source::new(path, text);
+    let count = |path, text| coordinator(&[&at(path, text)], &[]).len();
+    let core = "coordinator/src/engine/core/claim.rs";
+    let config = "coordinator/src/config/fields.rs";
+    assert_eq!(count(config, "use crate::engine::Planner;"), 1);
+    assert_eq!(count(config, "let x = crate::{engine::core::{A, B as C}, plan};"), 3);
+    assert_eq!(count(config, "use super::{problem, tree};\nuse crate::config::Job;"), 0);
+    assert_eq!(count(config, "use super::super::plan::{\n    JobPlan,\n};"), 1);
+    assert_eq!(count(config, "// crate::engine\nlet s = \"crate::engine\";"), 0);
+    assert_eq!(count(config, "fn f() {}\n#[cfg(test)]\nmod tests { use crate::cli; }"), 0);
+    assert_eq!(count("coordinator/src/config/tests.rs", "use crate::cli;"), 0);
+    assert_eq!(count(core, "use super::super::journal::Layout;\nuse super::row::Row;"), 1);
+    assert_eq!(count("coordinator/src/engine/open.rs", "use super::core::Core;"), 0);
+    assert_eq!(
+        count(
+            "coordinator/src/results/export/source.rs",
+            "use crate::engine::{\n    journal::Layout, Manifest};"
+        ),
+        1
+    );
+    assert_eq!(count("coordinator/src/unknown/mod.rs", ""), 1);
+    let backend =
+        at("coordinator/src/workloads/search/backend/here.rs", "use crate::launch::host;");
+    assert_eq!(coordinator(&[&backend], EXCEPTIONS), []);
+    assert_eq!(coordinator(&[], EXCEPTIONS).len(), 1, "an exception that nothing needs");
+
+    assert_eq!(worker(&at("worker/src/spool/mod.rs", "use crate::service::Worker;")).len(), 1);
+    assert_eq!(worker(&at("worker/src/service/mod.rs", "use crate::{spool, work::trial};")), []);
+    assert_eq!(worker(&at("worker/src/spool/testing/x.rs", "use crate::service::Worker;")), []);
+    assert_eq!(worker(&at("worker/src/unknown.rs", "")).len(), 1);
+}
