@@ -187,7 +187,6 @@ async fn network_that_the_environment_does_not_have_is_unsupported_in_its_phase(
     let phases = [Phase::AgentExecution, Phase::Verification];
     for (nth, phase) in phases.into_iter().enumerate() {
         let mut rig = Rig::new().await;
-        rig.harbor();
         rig.task.steps[0].agent.network = Some(NetworkPolicy::NoNetwork);
         let effect = Effect::Fail(FailureKind::Unsupported);
         rig.provider.fault(At::Nth(Call::SetNetwork, nth), effect);

@@ -187,14 +187,23 @@ async fn a_drain_ends_between_steps() {
 }
 
 #[tokio::test]
-async fn steps_without_what_they_need_get_no_environment() {
-    for part in ["tests", "solution"] {
-        let mut rig = rig(&[1.0, 1.0]).await;
-        let files = &mut rig.task.steps[1].files;
-        *(if part == "tests" { &mut files.tests } else { &mut files.solution }) = None;
-        let draft = run(&rig).await;
-        assert_eq!(error(&draft).kind, ErrorType::TaskInvalid);
-        assert!(error(&draft).message.contains("`two`"), "{:?}", error(&draft));
-        assert_eq!(rig.provider.calls(), []);
-    }
+async fn step_that_the_oracle_has_no_solution_for_is_verified() {
+    let mut rig = rig(&[1.0, 0.5]).await;
+    rig.task.steps[1].files.solution = None;
+    let draft = run(&rig).await;
+    let rewards: Vec<_> = draft.record.steps.iter().map(|step| step.reward).collect();
+    assert_eq!(rewards, [Some(1.0), Some(0.5)]);
+    assert_eq!(output(&draft, "steps/one/command/stdout.txt"), "did\n");
+    let of_the_second = |path: &&str| path.starts_with("steps/two/command");
+    assert!(!outputs(&draft).iter().any(of_the_second), "{:?}", outputs(&draft));
+}
+
+#[tokio::test]
+async fn step_without_tests_gets_no_environment() {
+    let mut rig = rig(&[1.0, 1.0]).await;
+    rig.task.steps[1].files.tests = None;
+    let draft = run(&rig).await;
+    assert_eq!(error(&draft).kind, ErrorType::TaskInvalid);
+    assert!(error(&draft).message.contains("`two`"), "{:?}", error(&draft));
+    assert_eq!(rig.provider.calls(), []);
 }
