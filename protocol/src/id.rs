@@ -144,6 +144,22 @@ impl ItemId {
         Self::first_half(hasher)
     }
 
+    /// The key of the command that writes ideas for a node, under the spec with this digest. `round`
+    /// counts how often the ideas of the node were discarded. A command that failed is run again in a
+    /// later session of the run as the next `attempt`, from 1.
+    pub fn of_ideas(tree: &str, node: u32, round: u32, attempt: u32, spec: &Digest) -> Self {
+        let mut hasher = Sha256::new();
+        for part in ["ideas", tree] {
+            hasher.update((part.len() as u64).to_be_bytes());
+            hasher.update(part.as_bytes());
+        }
+        for number in [node, round, attempt] {
+            hasher.update(number.to_be_bytes());
+        }
+        hasher.update(spec.as_bytes());
+        Self::first_half(hasher)
+    }
+
     fn first_half(hasher: Sha256) -> Self {
         let digest = hasher.finalize();
         let mut bytes = [0u8; 16];

@@ -3,6 +3,7 @@
 
 mod eval;
 mod execution;
+mod ideas;
 
 use std::collections::BTreeMap;
 
@@ -18,6 +19,7 @@ use crate::spec::trial::TrialName;
 
 pub use eval::{Changes, CommandRecord, EvalEnd, EvalRecord};
 pub use execution::ExecutionRecord;
+pub use ideas::{IdeasEnd, IdeasRecord};
 
 /// How an item ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

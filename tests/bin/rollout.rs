@@ -10,6 +10,7 @@ use rollout_protocol::phase::Phase;
 use rollout_worker::executor::PhaseSink;
 use rollout_worker::service::Runner;
 use rollout_worker::work::eval::{EvalContext, EvalDraft};
+use rollout_worker::work::ideas::{IdeasContext, IdeasDraft};
 use rollout_worker::work::trial::{Finished, TrialContext};
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -40,6 +41,10 @@ impl Runner for Deadly {
 
     async fn eval(&self, context: EvalContext) -> EvalDraft {
         self.runner.eval(context).await
+    }
+
+    async fn ideas(&self, context: IdeasContext) -> IdeasDraft {
+        self.runner.ideas(context).await
     }
 }
 

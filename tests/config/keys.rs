@@ -369,7 +369,7 @@ fn seen(project: &Project, fragment: &str) -> Result<Value, ConfigErrors> {
     let prepared = plan::read(Some(&file), &Options::new(&|_| true))?;
     let scratch = tempfile::tempdir().expect("a directory");
     let sink = Sink { store: None, scratch: scratch.path().to_owned(), known: None };
-    let formats = plan::formats(&prepared.datasets);
+    let formats = rollout_coordinator::sources::datasets::formats(&prepared.datasets);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let built = plan::build(&prepared.job, prepared.datasets, &sink);
     let (plan, tasks) = runtime.expect("a runtime").block_on(built).expect("a plan");

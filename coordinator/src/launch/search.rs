@@ -52,12 +52,12 @@ pub async fn run(
     let state = request.opening.tree.runs_root.join(".rollout");
     let url = request.store.clone().unwrap_or_else(|| state.join("blobs").into());
     let store = store::open(&url).await?;
-    let host = HostPaths::of_process(&state).map_err(LaunchError::Program)?;
-    let environment = environment();
     #[cfg(feature = "nats")]
     if let Some(remote) = request.remote.take() {
-        return Box::pin(run_remote(remote, request, store, host, environment)).await;
+        return Box::pin(run_remote(remote, request, store)).await;
     }
+    let host = HostPaths::of_process(&state).map_err(LaunchError::Program)?;
+    let environment = environment();
     let SearchRequest { opening, patience, fail_unable, stops, progress, .. } = request;
     let taking = Taking { patience, shared: None };
     let local = Local { opening, taking, store, host, environment, fail_unable, stops, progress };
@@ -69,15 +69,13 @@ async fn run_remote(
     remote: Remote,
     request: SearchRequest,
     store: Arc<dyn store::BlobStore>,
-    host: HostPaths,
-    environment: Vec<(String, String)>,
 ) -> Result<Manifest, LaunchError> {
     let SearchRequest { opening, patience, fail_unable, mut stops, progress, .. } = request;
     let server = Server::connect(remote).await?;
     let plan = Plan::new(&opening.tree, Arc::clone(&store)).await.map_err(TreeError::from)?;
     let state = opening.tree.runs_root.join(".rollout");
     let layout = Directory::new(opening.tree.run_dir()).layout().clone();
-    let classes = vec![plan.needs().class];
+    let classes = plan.needs().map(|needs| needs.class).into();
     let ready = server.prepare(classes, &store, state, layout, &mut stops).await?;
     let cluster = Cluster {
         opening,
@@ -89,8 +87,6 @@ async fn run_remote(
         board: Arc::clone(&ready.board),
         pool: ready.pool.clone(),
         bounds: ready.bounds,
-        host,
-        environment,
         fail_unable,
         stops,
         progress,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Durations, EvalRecord, Timestamps, TrialRecord, Verdict};
+use super::{Durations, EvalRecord, IdeasRecord, Timestamps, TrialRecord, Verdict};
 use crate::error::TrialError;
 use crate::id::{ExecId, ItemId, RunId, TryId};
 use crate::wire::report::{Body, Report};
@@ -13,6 +13,8 @@ use crate::wire::report::{Body, Report};
 pub enum ExecutionRecord {
     /// Of an eval.
     Eval(Box<EvalRecord>),
+    /// Of a command that writes ideas.
+    Ideas(Box<IdeasRecord>),
     /// Of a trial.
     Trial(Box<TrialRecord>),
 }
@@ -22,6 +24,7 @@ impl ExecutionRecord {
     pub fn ids(&self) -> (RunId, ItemId, TryId, ExecId) {
         match self {
             Self::Eval(record) => (record.run, record.item, record.try_id, record.exec),
+            Self::Ideas(record) => (record.run, record.item, record.try_id, record.exec),
             Self::Trial(record) => (record.run, record.item, record.try_id, record.exec),
         }
     }
@@ -30,6 +33,7 @@ impl ExecutionRecord {
     pub fn verdict(&self) -> Verdict {
         match self {
             Self::Eval(record) => record.verdict(),
+            Self::Ideas(record) => record.verdict(),
             Self::Trial(record) => record.verdict.clone(),
         }
     }
@@ -38,6 +42,7 @@ impl ExecutionRecord {
     pub fn durations(&self) -> &Durations {
         match self {
             Self::Eval(record) => &record.durations,
+            Self::Ideas(record) => &record.durations,
             Self::Trial(record) => &record.durations,
         }
     }
@@ -46,6 +51,7 @@ impl ExecutionRecord {
     pub fn timestamps(&self) -> &Timestamps {
         match self {
             Self::Eval(record) => &record.timestamps,
+            Self::Ideas(record) => &record.timestamps,
             Self::Trial(record) => &record.timestamps,
         }
     }
@@ -54,6 +60,7 @@ impl ExecutionRecord {
     pub fn add_error(&mut self, error: TrialError) {
         match self {
             Self::Eval(record) => record.secondary_errors.push(error),
+            Self::Ideas(record) => record.secondary_errors.push(error),
             Self::Trial(record) => record.secondary_errors.push(error),
         }
     }
@@ -63,6 +70,7 @@ impl ExecutionRecord {
         let (run, item, try_id, exec) = self.ids();
         let (spec, worker) = match self {
             Self::Eval(record) => (record.spec, record.worker.clone()),
+            Self::Ideas(record) => (record.spec, record.worker.clone()),
             Self::Trial(record) => (record.spec, record.worker.clone()),
         };
         Report { run, item, try_id, exec, spec, worker, body }

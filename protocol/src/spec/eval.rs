@@ -129,7 +129,7 @@ pub struct EvalCommand {
     pub env: BTreeMap<String, Template>,
 }
 
-/// The commands of an eval.
+/// The commands of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EvalStage {
@@ -141,6 +141,8 @@ pub enum EvalStage {
     Review,
     /// Measures it.
     Sweep,
+    /// Writes ideas for a node, before there is any eval of them.
+    Ideas,
 }
 
 /// A kind of command of which a search may have only so many at once, over all workers.
@@ -157,7 +159,7 @@ impl EvalStage {
     /// The kind of its command, if there is a limit for such.
     pub const fn kind(self) -> Option<CommandKind> {
         match self {
-            Self::Implement | Self::Review => Some(CommandKind::Llm),
+            Self::Implement | Self::Review | Self::Ideas => Some(CommandKind::Llm),
             Self::Tests => None,
             Self::Sweep => Some(CommandKind::Sweep),
         }
@@ -170,6 +172,7 @@ impl EvalStage {
             Self::Tests => "tests",
             Self::Review => "review",
             Self::Sweep => "sweep",
+            Self::Ideas => "ideas",
         }
     }
 }

@@ -78,6 +78,10 @@ pub enum Work {
     /// An eval: one idea tried on one commit. The offer's spec is the digest of its
     /// [`EvalSpec`](crate::spec::eval::EvalSpec) document.
     Eval,
+    /// A command that writes ideas for a node of a search. The offer's spec is the digest of its
+    /// [`IdeasSpec`](crate::spec::ideas::IdeasSpec) document. Workers of versions that do not know
+    /// this kind leave the offer to others.
+    Ideas,
 }
 
 /// A size class: powers of four of the larger of the cpu and the memory share, where a share is one

@@ -18,6 +18,7 @@ use super::{Shared, finish};
 use crate::environment::Labels;
 use crate::supervise::panic_message;
 use crate::work::eval::{EvalContext, EvalDraft};
+use crate::work::ideas::{IdeasContext, IdeasDraft};
 use crate::work::trial::{Finished, TrialContext};
 
 /// How an execution ended.
@@ -27,6 +28,8 @@ pub(super) enum Ended {
     Finished(Finished),
     /// By itself, or by a stop, as an eval.
     Eval(EvalDraft),
+    /// By itself, or by a stop, as a command that writes ideas.
+    Ideas(IdeasDraft),
     /// Without anything that the runner could have said.
     Failed(TrialError),
 }
@@ -57,6 +60,7 @@ async fn run(shared: &Arc<Shared>, execution: &Arc<Execution>) -> Ended {
     match execution.offer.work {
         Work::Trial(trial) => run_trial(shared, execution, trial).await,
         Work::Eval => run_eval(shared, execution).await,
+        Work::Ideas => run_ideas(shared, execution).await,
     }
 }
 
@@ -109,6 +113,29 @@ async fn run_eval(shared: &Arc<Shared>, execution: &Arc<Execution>) -> Ended {
         max_park: execution.offer.pacing.max_park(),
     };
     Ended::Eval(shared.runner.eval(context).await)
+}
+
+async fn run_ideas(shared: &Arc<Shared>, execution: &Arc<Execution>) -> Ended {
+    let spec = execution.offer.spec;
+    let ideas = tokio::select! {
+        fetched = shared.documents.ideas(spec, &shared.store_outage) => match fetched {
+            Ok(ideas) => ideas,
+            Err(error) => return Ended::Failed(error),
+        },
+        () = execution.stopped() => return unbegun(),
+    };
+    let context = IdeasContext {
+        labels: labels(shared, execution),
+        spec,
+        ideas,
+        scratch: shared.spool.scratch(execution.exec),
+        stop: execution.stops(),
+        phases: execution.clone(),
+        tickets: Arc::new(Holder { shared: shared.clone(), execution: execution.clone() }),
+        slot: Arc::new(Seated { shared: shared.clone(), execution: execution.clone() }),
+        max_park: execution.offer.pacing.max_park(),
+    };
+    Ended::Ideas(shared.runner.ideas(context).await)
 }
 
 fn unbegun() -> Ended {

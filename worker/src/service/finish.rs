@@ -6,7 +6,7 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::limits;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{Durations, EvalEnd, LostReason, Timestamps, Verdict};
+use rollout_protocol::record::{Durations, EvalEnd, IdeasEnd, LostReason, Timestamps, Verdict};
 use rollout_protocol::wire::report::{Body, ResultBody};
 
 use super::Shared;
@@ -98,6 +98,11 @@ fn left(execution: &Execution, ended: Ended) -> Left {
         },
         Ended::Eval(draft) => {
             let stopped = (draft.record.end == EvalEnd::Stopped).then(|| execution.phase());
+            let marker = marker && stopped.is_none();
+            Left::Record(Ending { draft: draft.into(), stopped, marker })
+        }
+        Ended::Ideas(draft) => {
+            let stopped = (draft.record.end == IdeasEnd::Stopped).then(|| execution.phase());
             let marker = marker && stopped.is_none();
             Left::Record(Ending { draft: draft.into(), stopped, marker })
         }

@@ -68,6 +68,7 @@ use crate::spool::Spool;
 use crate::store::BlobStore;
 use crate::supervise::{self, Task};
 use crate::work::eval::{self, EvalContext, EvalDraft, Repositories};
+use crate::work::ideas::{self, IdeasContext, IdeasDraft};
 use crate::work::trial::{self, Finished, TrialContext};
 
 /// How long the last hello may take.
@@ -94,14 +95,22 @@ pub trait Runner: Send + Sync + fmt::Debug {
         );
         EvalDraft::failed(&context, "", error)
     }
+
+    /// Runs one execution of a command that writes ideas until its environment is gone. May panic;
+    /// must heed `context.stop`. The default fails: such a runner does not know this kind of work.
+    async fn ideas(&self, context: IdeasContext) -> IdeasDraft {
+        let message = "this worker writes no ideas";
+        let error = TrialError::transient(ErrorType::InternalError, ErrorCode::BUG, message);
+        IdeasDraft::failed(&context, error)
+    }
 }
 
-/// Runs trials and evals.
+/// Runs every kind of work.
 #[derive(Debug)]
 pub struct LocalRunner {
-    /// What both need.
+    /// Shared by all kinds of work.
     pub services: TrialServices,
-    /// What evals need besides.
+    /// Repositories of evals and ideas.
     pub repositories: Repositories,
 }
 
@@ -113,6 +122,10 @@ impl Runner for LocalRunner {
 
     async fn eval(&self, context: EvalContext) -> EvalDraft {
         eval::run(context, &self.services, &self.repositories).await
+    }
+
+    async fn ideas(&self, context: IdeasContext) -> IdeasDraft {
+        ideas::run(context, &self.services, &self.repositories).await
     }
 
     fn disks(&self) -> Arc<DiskWatch> {

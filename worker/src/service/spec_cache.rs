@@ -8,6 +8,7 @@ use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, Tria
 use rollout_protocol::limits;
 use rollout_protocol::spec::agent::AgentSpec;
 use rollout_protocol::spec::eval::EvalSpec;
+use rollout_protocol::spec::ideas::IdeasSpec;
 use rollout_protocol::spec::settings::TrialSettings;
 use rollout_protocol::spec::task::TaskSpec;
 use rollout_protocol::spec::trial::TrialRef;
@@ -32,6 +33,7 @@ pub(super) struct Documents {
     agents: Cache<AgentSpec>,
     tasks: Cache<TaskSpec>,
     evals: Cache<EvalSpec>,
+    ideas: Cache<IdeasSpec>,
 }
 
 impl Documents {
@@ -42,6 +44,7 @@ impl Documents {
             agents: Cache::new(),
             tasks: Cache::new(),
             evals: Cache::new(),
+            ideas: Cache::new(),
         }
     }
 
@@ -81,6 +84,18 @@ impl Documents {
         outage: &Outage,
     ) -> Result<Arc<EvalSpec>, TrialError> {
         self.evals.get(&*self.store, outage, spec).await
+    }
+
+    /// The spec of ideas with this digest, for as long as the store needs to give it.
+    ///
+    /// # Errors
+    /// The error to report when the store does not have it.
+    pub(super) async fn ideas(
+        &self,
+        spec: Digest,
+        outage: &Outage,
+    ) -> Result<Arc<IdeasSpec>, TrialError> {
+        self.ideas.get(&*self.store, outage, spec).await
     }
 }
 

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::executor;
 use crate::work::eval::{EvalDraft, EvalRole};
+use crate::work::ideas::{IdeasDraft, IdeasRole};
 use crate::work::trial::{self, FileRole};
 
 /// The outcome of an execution of any kind.
@@ -19,6 +20,8 @@ pub(crate) enum Role {
     Trial(FileRole),
     /// In an eval's.
     Eval(EvalRole),
+    /// In the record of a command that writes ideas.
+    Ideas(IdeasRole),
 }
 
 impl From<trial::Draft> for Draft {
@@ -33,15 +36,21 @@ impl From<EvalDraft> for Draft {
     }
 }
 
+impl From<IdeasDraft> for Draft {
+    fn from(draft: IdeasDraft) -> Self {
+        draft.map(|record| ExecutionRecord::Ideas(Box::new(record)), Role::Ideas)
+    }
+}
+
 impl Role {
     /// Puts the stored file where it belongs in the record.
     pub(super) fn put(self, record: &mut ExecutionRecord, blob: BlobRef) {
         match (self, record) {
             (Self::Trial(role), ExecutionRecord::Trial(record)) => put(role, record, blob),
             (Self::Eval(role), ExecutionRecord::Eval(record)) => role.put(record, blob),
-            // Only a damaged entry has both kinds; its record stays as it is.
-            (Self::Trial(_), ExecutionRecord::Eval(_))
-            | (Self::Eval(_), ExecutionRecord::Trial(_)) => {}
+            (Self::Ideas(role), ExecutionRecord::Ideas(record)) => role.put(record, blob),
+            // Only a damaged entry has two kinds; its record stays as it is.
+            (Self::Trial(_) | Self::Eval(_) | Self::Ideas(_), _) => {}
         }
     }
 }

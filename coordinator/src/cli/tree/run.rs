@@ -90,15 +90,15 @@ pub(in crate::cli) struct RunArgs {
 }
 
 impl RunArgs {
-    /// Whether evals run on workers elsewhere.
+    /// Whether commands run on workers of a server.
     #[cfg(feature = "nats")]
-    pub(super) fn evals_elsewhere(&self) -> bool {
+    pub(super) fn is_remote(&self) -> bool {
         self.elsewhere.is_given()
     }
 
-    /// Whether evals run on workers elsewhere.
+    /// Whether commands run on workers of a server.
     #[cfg(not(feature = "nats"))]
-    pub(super) const fn evals_elsewhere(&self) -> bool {
+    pub(super) const fn is_remote(&self) -> bool {
         false
     }
 }
@@ -165,7 +165,7 @@ fn prepare(args: &RunArgs) -> Result<(TreeFile, Vec<ConfigWarning>), CliError> {
     let is_set = |name: &str| args.dry_run || std::env::var(name).is_ok();
     let options = TreeOptions {
         overrides: args.keys.overrides(),
-        evals_elsewhere: args.evals_elsewhere(),
+        is_remote: args.is_remote(),
         ..TreeOptions::new(&is_set)
     };
     let mut problems = Problems::default();

@@ -70,7 +70,7 @@ fn tell(printer: Printer) -> (mpsc::UnboundedSender<Progress>, supervise::Task<(
 
 fn patience(args: &RunArgs) -> Patience {
     let stale = args.lock_stale_seconds.map(|seconds| Duration::from_secs(seconds.into()));
-    let default = if args.evals_elsewhere() && !args.dry_run { LOCK_STALE } else { STALE };
+    let default = if args.is_remote() && !args.dry_run { LOCK_STALE } else { STALE };
     Patience {
         stale: stale.unwrap_or(default),
         force: args.force,

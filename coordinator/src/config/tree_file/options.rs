@@ -9,7 +9,6 @@ use super::super::elements::names;
 use super::super::problem::{ConfigError, ErrorKind, Problems};
 use super::super::spot::Spot;
 use super::TreeFile;
-use super::commands::IDEAS;
 
 /// What the command line and the host say about a search.
 pub struct TreeOptions<'a> {
@@ -19,9 +18,9 @@ pub struct TreeOptions<'a> {
     pub now: Zoned,
     /// Whether a variable is set here. Its value is never asked for.
     pub is_set: &'a dyn Fn(&str) -> bool,
-    /// Whether evals run elsewhere: workers say themselves which variables they have, and only
-    /// those of the command `ideas` have to be set here.
-    pub evals_elsewhere: bool,
+    /// Whether commands run on workers of a server: they announce their variables themselves, and
+    /// none has to be set here.
+    pub is_remote: bool,
 }
 
 /// What replaces keys of the file; the fields have the names of the keys.
@@ -69,12 +68,7 @@ macro_rules! replace {
 impl<'a> TreeOptions<'a> {
     /// No replacements, the present time, the variables that `is_set` says, and evals here.
     pub fn new(is_set: &'a dyn Fn(&str) -> bool) -> Self {
-        Self {
-            overrides: TreeOverrides::default(),
-            now: Zoned::now(),
-            is_set,
-            evals_elsewhere: false,
-        }
+        Self { overrides: TreeOverrides::default(), now: Zoned::now(), is_set, is_remote: false }
     }
 
     pub(super) fn apply(&self, tree: &mut TreeFile, problems: &mut Problems) {
@@ -110,11 +104,13 @@ impl<'a> TreeOptions<'a> {
         }
     }
 
-    /// Every variable that a command which runs here refers to without a default is set.
+    /// Every variable that a command of this host refers to without a default is set.
     pub(super) fn check_variables(&self, tree: &TreeFile, problems: &mut Problems) {
+        if self.is_remote {
+            return;
+        }
         let all = tree.commands.named();
-        let here = all.filter(|(name, _)| !self.evals_elsewhere || *name == IDEAS);
-        for variable in here.flat_map(|(_, command)| command.env.values()) {
+        for variable in all.flat_map(|(_, command)| command.env.values()) {
             for (name, has_default) in variable.template.variables() {
                 if has_default || (self.is_set)(&name) {
                     continue;

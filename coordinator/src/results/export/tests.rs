@@ -192,7 +192,7 @@ async fn run() -> Run {
 #[tokio::test]
 async fn rows_are_as_they_always_were() {
     let run = run().await;
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/export/golden");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/results/export/golden");
     for (format, file) in [(Format::Jsonl, "rows.jsonl"), (Format::Csv, "rows.csv")] {
         let out = run.path().join(file);
         let exported = run.export(format, &out).await.expect("exported");

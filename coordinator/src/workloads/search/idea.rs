@@ -7,12 +7,6 @@ use rollout_protocol::digest::Digest;
 use super::ids::NodeId;
 use super::manifest::{Dedupe, DedupeScope, IdeaFile, Manifest, SkippedIdea};
 
-/// Ideas of one node: far above what anybody tries.
-pub(super) const IDEAS_OF_A_NODE: usize = 1000;
-
-/// Bytes of one idea.
-pub(super) const IDEA_BYTES: u64 = 256 * 1024;
-
 /// The idea without what makes no difference: blank lines, white space around lines, the sign of a
 /// bullet, upper case, and what ends a line.
 pub fn normalized(text: &str) -> String {
@@ -23,22 +17,6 @@ pub fn normalized(text: &str) -> String {
         None => line.to_owned(),
     });
     lines.collect::<Vec<_>>().join("\n").to_lowercase()
-}
-
-/// Why a content is no text, if it is none: an idea is shown to people and to models.
-pub fn not_text(content: &[u8]) -> Option<String> {
-    let text = match std::str::from_utf8(content) {
-        Ok(text) => text,
-        Err(error) => {
-            let at = error.valid_up_to();
-            return Some(format!("it is not text: byte {at} is not UTF-8"));
-        }
-    };
-    let harmless = ['\t', '\n', '\r', '\u{c}', '\u{1b}'];
-    let odd = text.char_indices().find(|(_, c)| c.is_control() && !harmless.contains(c));
-    odd.map(|(at, c)| {
-        format!("it is not text: byte {at} is the control character {:#04x}", c as u32)
-    })
 }
 
 /// The file of an idea, by its content.
@@ -108,24 +86,6 @@ fn known(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn content_that_is_not_text_is_told_with_its_place() {
-        for (content, at) in [
-            (&b"\xff\xfeidea"[..], "byte 0 is not UTF-8"),
-            (b"idea \xc3", "byte 5 is not UTF-8"),
-            (b"an\0idea", "byte 2 is the control character 0x00"),
-            (b"\x7fELF", "byte 0 is the control character 0x7f"),
-        ] {
-            let why = not_text(content).unwrap_or_default();
-            assert!(why.ends_with(at), "{why}");
-        }
-        for text in
-            ["", "- An idea\r\n\twith a tab", "\u{feff}caf\u{e9} \u{1f980}", "\u{1b}[1mbold"]
-        {
-            assert_eq!(not_text(text.as_bytes()), None, "{text}");
-        }
-    }
 
     #[test]
     fn what_makes_no_difference() {

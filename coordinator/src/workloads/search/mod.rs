@@ -3,7 +3,6 @@
 
 pub mod backend;
 pub mod driver;
-pub mod generator;
 pub mod idea;
 pub mod ids;
 mod limits;

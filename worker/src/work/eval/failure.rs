@@ -15,9 +15,13 @@ const OURS: Class = Class::Infrastructure;
 
 /// The error of a command that did not end well: the idea's is the agent's, every other one the
 /// verifier's.
-pub(super) fn command(error: ScriptError, stage: EvalStage, redactor: &Redactor) -> TrialError {
+pub(in crate::work) fn command(
+    error: ScriptError,
+    stage: EvalStage,
+    redactor: &Redactor,
+) -> TrialError {
     let whose = match stage {
-        EvalStage::Implement => Stage::Execute,
+        EvalStage::Implement | EvalStage::Ideas => Stage::Execute,
         EvalStage::Tests | EvalStage::Review | EvalStage::Sweep => Stage::Verify,
     };
     let script = match (stage, &error) {
@@ -82,7 +86,7 @@ pub(super) fn supported(eval: &EvalSpec) -> Result<(), TrialError> {
 }
 
 /// The repository, the checkout, the commit.
-pub(super) fn files(error: &EvalFilesError, redactor: &Redactor) -> TrialError {
+pub(in crate::work) fn files(error: &EvalFilesError, redactor: &Redactor) -> TrialError {
     let message = redactor.text(&error.chain());
     let kind = Type::AgentExecutionFailed;
     match error {

@@ -30,7 +30,7 @@ mod compare;
 mod course;
 mod disk;
 mod draft;
-mod failure;
+pub(in crate::work) mod failure;
 mod mirror;
 mod run;
 mod site;

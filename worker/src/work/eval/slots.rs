@@ -109,7 +109,7 @@ impl Slot {
     }
 
     /// The checkout of a commit is complete in it.
-    pub(super) fn has(&mut self, commit: &str) {
+    pub(in crate::work) fn has(&mut self, commit: &str) {
         self.commit = Some(commit.to_owned());
     }
 

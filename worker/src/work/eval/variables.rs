@@ -87,6 +87,8 @@ pub(super) fn expand(known: &TrialVariables, ctx: &EvalContext) -> Result<Variab
             EvalStage::Tests => commands.tests.as_ref(),
             EvalStage::Review => commands.review.as_ref(),
             EvalStage::Sweep => Some(&commands.sweep),
+            // It runs before there is an eval.
+            EvalStage::Ideas => None,
         };
         let Some(command) = command else { continue };
         let mut env = BTreeMap::new();

@@ -10,15 +10,26 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use crate::engine::core::Settled;
 
-/// One try of an eval, as the run's commands tell it from others.
+/// Kinds of work of a search. The number of a kind is its lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WorkKind {
+    /// One try of an eval.
+    Eval,
+    /// The command that writes ideas for a node.
+    Ideas,
+}
+
+/// One piece of work, as the run's commands tell it from others.
 #[derive(Debug, Clone)]
 pub(super) struct Try {
+    /// Its kind.
+    pub(super) kind: WorkKind,
     /// Its key.
     pub(super) item: ItemId,
     /// Digest of what it runs under.
     pub(super) spec: Digest,
-    /// Whose it is. In the run's events and records an eval has the name of a trial: the search is
-    /// its dataset, the node its agent, the eval its task.
+    /// Its name. In the run's events and records it has the name of a trial: the search is its
+    /// dataset, the node its agent, the eval its task; the task of ideas is `ideas`.
     pub(super) name: TrialName,
 }
 
@@ -201,7 +212,8 @@ mod tests {
             task: format!("{n:04}"),
             attempt: 1,
         };
-        Try { item: ItemId::of_eval("search", n, (0, 0), 1, &spec), spec, name }
+        let kind = WorkKind::Eval;
+        Try { kind, item: ItemId::of_eval("search", n, (0, 0), 1, &spec), spec, name }
     }
 
     fn settled(item: ItemId) -> Settled {

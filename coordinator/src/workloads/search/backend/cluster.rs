@@ -8,7 +8,7 @@ use rollout_worker::store::BlobStore;
 use tokio::sync::{mpsc, oneshot};
 
 use super::asked::Asked;
-use super::here::{self, drain};
+use super::here::drain;
 use super::search::{Ours, Search, opening, outcome};
 use super::stops::Stops;
 use super::{EvalPlanner, Plan, Progress};
@@ -18,7 +18,6 @@ use crate::engine::reconcile::{self, Distributed};
 use crate::engine::{
     self, Ended, Keeper, Patience, RunError, RunFacts, RunLock, RunState, Shared, Taking,
 };
-use crate::launch::host::HostPaths;
 use crate::workloads::search::driver::{Directory, Opening, TreeError};
 use crate::workloads::search::manifest::Manifest;
 
@@ -40,10 +39,6 @@ pub struct Cluster {
     pub pool: String,
     /// Waits.
     pub bounds: Bounds,
-    /// What is of this host and outlives the run.
-    pub host: HostPaths,
-    /// Values of the variables that the command of ideas names: it runs here.
-    pub environment: Vec<(String, String)>,
     /// Whether evals that the infrastructure could not run count as failed.
     pub fail_unable: bool,
     /// Stops asked for by the user.
@@ -74,7 +69,7 @@ impl Cluster {
         let sitting = Sitting {
             opening: opening(&tree, taking, self.bounds),
             planner: EvalPlanner::new(Arc::clone(&asked), self.plan.needs(), directory.clone())
-                .limited(tickets.clone())
+                .limited(tickets)
                 .parking(tree.max_park_sec),
             dispatch: self.dispatch,
             store: Arc::clone(&self.store),
@@ -90,7 +85,7 @@ impl Cluster {
             });
             let ran = ran.await;
             over.over();
-            halting.search(StopLevel::Kill);
+            halting.search();
             ran
         };
         let search = Search {
@@ -102,10 +97,6 @@ impl Cluster {
             told,
             fail_unable: self.fail_unable,
             stops,
-            host: self.host,
-            variables: here::variables([&tree.commands.ideas], self.environment),
-            tickets,
-            clears_up: true,
             progress: self.progress,
         };
         let (ran, searched) = tokio::join!(Box::pin(engine), Box::pin(search.run(given)));

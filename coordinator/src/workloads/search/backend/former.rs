@@ -6,12 +6,16 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::spec::trial::TrialName;
 
+use super::asked::WorkKind;
 use crate::workloads::search::ids::{EvalId, NodeId};
 use crate::workloads::search::manifest::{EventKind, Manifest};
 
 /// Sittings that could not make a try for which its name is still found. Further ones are only not
 /// among the records of the run.
 const UNABLE: u32 = 8;
+
+/// Task in the name of a command that writes ideas.
+pub(super) const IDEAS: &str = "ideas";
 
 /// The evals of a search, by which settled items are recognized.
 #[derive(Debug, Default)]
@@ -21,6 +25,8 @@ pub(super) struct Former {
     /// How often results were thrown away, at most.
     rounds: u32,
     evals: Vec<(EvalId, NodeId)>,
+    /// Nodes, and how often their ideas were discarded.
+    nodes: Vec<(NodeId, u32)>,
     /// Where the last item was found. They come about in the order of the evals.
     cursor: Mutex<usize>,
 }
@@ -38,12 +44,35 @@ impl Former {
             attempts: manifest.run_config.eval_retries.saturating_add(1),
             rounds: u32::try_from(rounds).unwrap_or(u32::MAX),
             evals: evals.collect(),
+            nodes: manifest.nodes.keys().map(|id| (*id, manifest.discarded(*id))).collect(),
             cursor: Mutex::new(0),
         }
     }
 
-    /// The name of a try, by its key and what it ran under.
-    pub(super) fn name(&self, item: &ItemId, spec: &Digest) -> Option<TrialName> {
+    /// Kind and name of a piece of work, by its key and the digest of its spec.
+    pub(super) fn name(&self, item: &ItemId, spec: &Digest) -> Option<(WorkKind, TrialName)> {
+        let ideas = || Some((WorkKind::Ideas, self.ideas(item, spec)?));
+        self.eval(item, spec).map(|name| (WorkKind::Eval, name)).or_else(ideas)
+    }
+
+    fn ideas(&self, item: &ItemId, spec: &Digest) -> Option<TrialName> {
+        let attempts = self.nodes.iter().flat_map(|(node, rounds)| {
+            let rounds = 0..=*rounds;
+            rounds.flat_map(move |n| (1..=UNABLE).map(move |attempt| (*node, n, attempt)))
+        });
+        let is_it = |(node, round, attempt): &(NodeId, u32, u32)| {
+            ItemId::of_ideas(&self.tree, node.0, *round, *attempt, spec) == *item
+        };
+        let (node, _, attempt) = attempts.into_iter().find(is_it)?;
+        Some(TrialName {
+            agent: node.to_string(),
+            dataset: self.tree.clone(),
+            task: IDEAS.to_owned(),
+            attempt,
+        })
+    }
+
+    fn eval(&self, item: &ItemId, spec: &Digest) -> Option<TrialName> {
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
         let len = self.evals.len();
         let nearest = (0..len).flat_map(|away| {
@@ -87,6 +116,7 @@ mod tests {
             attempts: 2,
             rounds: 1,
             evals: (0..5).map(|n| (EvalId(n), NodeId(n / 2))).collect(),
+            nodes: vec![(NodeId(0), 0), (NodeId(2), 1)],
             cursor: Mutex::new(0),
         };
         let spec = Digest::of(b"spec");
@@ -94,7 +124,8 @@ mod tests {
             [(3, (0, 0), 1), (0, (1, 0), 2), (4, (0, 3), 2), (3, (1, 1), 1)]
         {
             let item = ItemId::of_eval("search", eval, rounds, attempt, &spec);
-            let name = former.name(&item, &spec).expect("it is one of them");
+            let (kind, name) = former.name(&item, &spec).expect("it is one of them");
+            assert_eq!(kind, WorkKind::Eval);
             let expected = format!("{:04}/search/{eval:04}__{attempt}", eval / 2);
             assert_eq!(name.to_string(), expected);
         }
@@ -102,5 +133,10 @@ mod tests {
             let item = ItemId::of_eval("search", eval, rounds, attempt, &spec);
             assert_eq!(former.name(&item, &spec), None);
         }
+        let item = ItemId::of_ideas("search", 2, 1, 3, &spec);
+        let (kind, name) = former.name(&item, &spec).expect("it is one of them");
+        assert_eq!((kind, name.to_string()), (WorkKind::Ideas, "0002/search/ideas__3".to_owned()));
+        let item = ItemId::of_ideas("search", 0, 1, 1, &spec);
+        assert_eq!(former.name(&item, &spec), None);
     }
 }

@@ -69,7 +69,7 @@ impl Local {
         let engine = embedded::run(Embedded {
             opening: opening(&tree, taking, Bounds::default()),
             planner: EvalPlanner::new(Arc::clone(&asked), plan.needs(), directory.clone())
-                .limited(tickets.clone())
+                .limited(tickets)
                 .parking(tree.max_park_sec),
             store: Arc::clone(&store),
             slots: tree.search.max_parallel_evals,
@@ -81,13 +81,7 @@ impl Local {
                 let _gone = give.send(Ours::of(run));
                 Ok(())
             }),
-            equip: Box::new(equip(
-                &tree,
-                directory.layout(),
-                host.clone(),
-                Arc::clone(&store),
-                variables.clone(),
-            )),
+            equip: Box::new(equip(&tree, directory.layout(), host, Arc::clone(&store), variables)),
         });
         let engine = end_together(engine, Arc::clone(&asked), stops.clone());
         let search = Search {
@@ -99,10 +93,6 @@ impl Local {
             told,
             fail_unable,
             stops,
-            host,
-            variables,
-            tickets,
-            clears_up: false,
             progress,
         };
         let (ran, searched) = tokio::join!(Box::pin(engine), Box::pin(search.run(given)));
@@ -134,7 +124,7 @@ async fn end_together<T>(engine: impl Future<Output = T>, asked: Arc<Asked>, sto
         }
     };
     asked.over();
-    stops.search(StopLevel::Kill);
+    stops.search();
     ran
 }
 

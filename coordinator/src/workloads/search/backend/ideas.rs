@@ -1,286 +1,297 @@
-//! Ideas for several nodes at once, by commands that run in this process.
+//! Commands for ideas as items of the search's run: their inputs, and their ideas as files.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures_util::{StreamExt as _, stream};
-use rollout_protocol::id::RunId;
-use rollout_protocol::retry::RetryPolicy;
-use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::environment::{Owner, Provider};
-use rollout_worker::executor::{TaskFiles, TrialServices};
-use rollout_worker::host::{HostOwners, WorkerDir};
-use rollout_worker::secrets::TrialVariables;
-use rollout_worker::store::BlobStore;
-use rollout_worker::supervise;
-use tokio::sync::watch;
+use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::ItemId;
+use rollout_protocol::limits;
+use rollout_protocol::record::{IdeasRecord, Outcome};
+use rollout_protocol::spec::ideas::{
+    EarlierIdeas, IdeasSpec, MAX_IDEA_BYTES, MAX_IDEAS, fault_of_idea,
+};
+use rollout_protocol::spec::trial::TrialName;
+use rollout_worker::archive::{self, ArchiveError, ArchivePath, Keep, Limits};
+use rollout_worker::store::{BlobStore, StoreError, get_json, put_json};
+use rollout_worker::{fs_remove, supervise};
 
-use crate::config::TreeFile;
-use crate::engine::concurrency::{Ticket, Tickets};
-use crate::engine::journal::Layout;
-use crate::engine::{RunError, host_name};
-use crate::launch::host::{self, HostPaths};
-use crate::workloads::search::driver::{COST_FILE, IdeasOrder, TreeError, WorkError};
-use crate::workloads::search::generator::{Generator, Holder, IdeasError};
+use super::asked::{Told, Try, WorkKind};
+use super::former::IDEAS;
+use super::results::{self, ResultsError};
+use super::shop::{Shop, of, patiently};
+use crate::engine::core::Settled;
+use crate::workloads::search::driver::{COST_FILE, IdeasOrder, TreeError, WorkError, usable};
 use crate::workloads::search::ids::NodeId;
 
-/// What the command for ideas needs of this host.
-pub(super) struct Desk {
-    pub(super) host: HostPaths,
-    pub(super) store: Arc<dyn BlobStore>,
-    pub(super) variables: TrialVariables,
-    /// Without which no command may run, if there are limits.
-    pub(super) tickets: Option<Arc<Tickets>>,
-    /// Whether what dead processes left is removed first.
-    pub(super) clears_up: bool,
-    pub(super) stop: watch::Receiver<Option<StopLevel>>,
+/// Bounds of a directory of earlier ideas, and of the ideas of a node.
+const IDEAS_OF_A_NODE: Limits =
+    Limits { entries: MAX_IDEAS as u64, bytes: MAX_IDEAS as u64 * MAX_IDEA_BYTES };
+
+/// Bounds of the files that describe a node: a few files of bounded size.
+const PACK: Limits = Limits { entries: 100, bytes: limits::RESULTS_BYTES };
+
+/// Why inputs of a command are not stored, or its ideas are not taken.
+#[derive(Debug, thiserror::Error)]
+enum IdeasError {
+    #[error("the blob store")]
+    Store(#[from] StoreError),
+    #[error("cannot pack or unpack {}", path.display())]
+    Archive {
+        path: PathBuf,
+        #[source]
+        source: ArchiveError,
+    },
+    #[error("cannot {action} {}", path.display())]
+    Disk {
+        action: &'static str,
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error(transparent)]
+    Results(#[from] ResultsError),
 }
 
-/// Has ideas written.
-pub(super) struct Ideas {
-    generator: Generator,
-    /// Commands at once: as many as evals, whose host this may be, too.
-    at_once: usize,
-    tickets: Option<Arc<Tickets>>,
-    stop: watch::Receiver<Option<StopLevel>>,
+fn disk(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> IdeasError {
+    let path = path.to_owned();
+    move |source| IdeasError::Disk { action, path, source }
 }
 
-impl Desk {
-    /// Makes a directory by which others can tell that this process is dead, and what has ideas
-    /// written with it. The directory is to be removed when nobody needs them any more.
-    ///
-    /// # Errors
-    /// [`RunError`].
-    pub(super) async fn open(
-        self,
-        tree: &TreeFile,
-        layout: &Layout,
-        run: RunId,
-    ) -> Result<(Ideas, WorkerDir), RunError> {
-        let Self { host, store, variables, tickets, clears_up, stop } = self;
-        let kind = tree.commands.ideas.place.provider.kind();
-        let provider = host::provider(kind, &host, layout.sandboxes())?;
-        let base = layout.workers();
-        if clears_up {
-            clear_up(&base, Arc::clone(&provider)).await;
-        }
-        let (dir, files) = supervise::blocking(move || {
-            let failed = |source| RunError::File { action: "create", path: base.clone(), source };
-            fs::create_dir_all(&base).map_err(failed)?;
-            let dir = WorkerDir::create(&base).map_err(|e| failed(std::io::Error::other(e)))?;
-            let files = TaskFiles::open(&dir.path().join("cache"), store).map_err(failed)?;
-            Ok::<_, RunError>((dir, files))
-        })
-        .await?;
-        let providers = BTreeMap::from([(kind, provider)]);
-        let disks = Arc::default();
-        let services = TrialServices { providers, files, variables, disks, host: host_name() };
-        let owner = Owner::current(dir.path().to_owned());
-        let holder = Holder { run, worker: dir.id().clone(), owner };
-        let generator = Generator::new(tree, Arc::new(services), holder);
-        let at_once = tree.search.max_parallel_evals.max(1) as usize;
-        Ok((Ideas { generator, at_once, tickets, stop }, dir))
-    }
+/// A command for ideas that is asked for.
+pub(super) struct AskedIdeas {
+    item: ItemId,
+    order: IdeasOrder,
 }
 
-/// Removes environments of dead processes and their directories, but for those that a worker left.
-async fn clear_up(base: &Path, provider: Arc<dyn Provider>) {
-    let from = base.to_owned();
-    let former = supervise::blocking(move || WorkerDir::adoptable(&from)).await;
-    let former = former.unwrap_or_else(|error| {
-        tracing::warn!("cannot look for what dead processes left: {error}");
-        Vec::new()
-    });
-    let owners = HostOwners::new(Owner::current(base.to_owned()));
-    former.iter().for_each(|dir| owners.adopt(dir));
-    host::reap(&[provider], &owners).await;
-    supervise::blocking(move || {
-        for dir in former.into_iter().filter(|dir| !dir.holds_work()) {
-            let path = dir.path().display().to_string();
-            if let Err(error) = dir.remove() {
-                tracing::warn!("cannot remove {path}: {error}");
-            }
-        }
-    })
-    .await;
-}
-
-impl Ideas {
-    /// Has ideas written for all nodes; `done` hears of each that has them. When one fails, the
-    /// others are ended: what is there by then stays.
-    ///
-    /// # Errors
-    /// The first.
-    pub(super) async fn write(
-        &self,
+impl Shop {
+    /// Has ideas written for all nodes; `done` hears of each node that has them.
+    pub(super) fn write_ideas(
+        &mut self,
         orders: Vec<IdeasOrder>,
         done: &mut dyn FnMut(NodeId) -> Result<(), TreeError>,
     ) -> Result<(), TreeError> {
-        let (end, ending) = watch::channel(*self.stop.borrow());
-        let written = orders.into_iter().map(|order| self.write_one(order, ending.clone()));
-        let mut written = std::pin::pin!(stream::iter(written).buffer_unordered(self.at_once));
-        let (mut first, mut stop) = (Ok(()), self.stop.clone());
-        loop {
-            let next = tokio::select! {
-                next = written.next() => next,
-                Ok(()) = stop.changed() => {
-                    end.send_replace(*stop.borrow_and_update());
-                    continue;
-                }
+        let asked = orders.into_iter().map(|order| self.ask_ideas(order));
+        let mut asked = asked.collect::<Result<Vec<_>, _>>()?;
+        self.asked.waits();
+        while !asked.is_empty() {
+            let item = match self.handle.block_on(self.told.recv()) {
+                Some(Told::Settled(item)) => item,
+                Some(Told::Over) | None => return Err(WorkError::Stopped.into()),
             };
-            let Some(next) = next else { return first };
-            let ended = next.and_then(&mut *done);
-            if first.is_ok() && ended.is_err() {
-                first = ended;
-                // A generator must come to its end: its environment has to go.
-                end.send_replace(Some(StopLevel::Kill));
-            }
+            let Some(at) = asked.iter().position(|asked| asked.item == item) else {
+                // An eval is settled meanwhile: it is heard of when evals are waited for.
+                self.heard.push_back(item);
+                continue;
+            };
+            let AskedIdeas { order, .. } = asked.swap_remove(at);
+            self.conclude_ideas(&item, &order)?;
+            done(order.node.node_id)?;
         }
+        Ok(())
     }
 
-    async fn write_one(
-        &self,
-        order: IdeasOrder,
-        stop: watch::Receiver<Option<StopLevel>>,
-    ) -> Result<NodeId, TreeError> {
+    fn ask_ideas(&mut self, order: IdeasOrder) -> Result<AskedIdeas, WorkError> {
         let node = order.node.node_id;
-        let cost = self.generate(&order, stop).await?;
-        if cost > 0.0 {
-            let file = order.into.join(COST_FILE);
-            let written = tokio::fs::write(&file, cost.to_string()).await;
-            written.map_err(|source| TreeError::File { action: "write", path: file, source })?;
-        }
-        Ok(node)
+        let failed = "cannot prepare a command for ideas";
+        let commit = order.node.commit.clone();
+        let repository = self.repository()?.spec(&commit).map_err(of(failed))?;
+        let (store, handle) = (Arc::clone(&self.store), self.handle.clone());
+        let inputs = handle.block_on(patiently_inputs(&store, &order));
+        let (earlier, pack) = inputs.map_err(of(failed))?;
+        let spec: IdeasSpec = self.plan.spec_of_ideas(&order, repository, earlier, pack);
+        let stored = handle.block_on(patiently(async || put_json(&*store, &spec).await));
+        let spec = stored.map_err(of(failed))?.digest;
+        let (item, attempt) = self.item_of_ideas(&order, &spec);
+        let name = TrialName {
+            agent: node.to_string(),
+            dataset: self.tree.name.clone(),
+            task: IDEAS.to_owned(),
+            attempt,
+        };
+        self.asked.ask(Try { kind: WorkKind::Ideas, item, spec, name });
+        Ok(AskedIdeas { item, order })
     }
 
-    /// Runs the command; again when its environment failed, as evals are tried again.
-    async fn generate(
-        &self,
-        order: &IdeasOrder,
-        mut stop: watch::Receiver<Option<StopLevel>>,
-    ) -> Result<f64, WorkError> {
-        let (policy, mut failed) = (RetryPolicy::default(), 0);
+    /// The key of a command, and its attempt: a command that failed in a former session of the run is
+    /// run again.
+    fn item_of_ideas(&self, order: &IdeasOrder, spec: &Digest) -> (ItemId, u32) {
+        let (tree, node) = (&self.tree.name, order.node.node_id.0);
+        let mut attempt = 1;
         loop {
-            let ticket = self.ticket(stop.clone()).await?;
-            let error = match self.generator.generate(order, stop.clone()).await {
-                Ok(cost) => return Ok(cost),
-                Err(error) => error,
-            };
-            drop(ticket);
-            failed += 1;
-            let Some(wait) = wait(&policy, failed, &error) else { return Err(error.into()) };
-            tracing::warn!("{}; it is tried again", error.chain());
-            tokio::select! {
-                () = tokio::time::sleep(wait) => {}
-                _ = stop.wait_for(Option::is_some) => return Err(WorkError::Stopped),
+            let item = ItemId::of_ideas(tree, node, order.round, attempt, spec);
+            let settled = self.asked.settlement(&item);
+            if settled.is_none_or(|settled| settled.verdict.outcome == Outcome::Completed) {
+                return (item, attempt);
             }
+            attempt += 1;
         }
     }
 
-    /// Waits until the command may run.
-    async fn ticket(
-        &self,
-        mut stop: watch::Receiver<Option<StopLevel>>,
-    ) -> Result<Option<Ticket>, WorkError> {
-        if stop.borrow().is_some() {
-            return Err(WorkError::Stopped);
+    /// Writes the ideas and logs of a command that ended.
+    fn conclude_ideas(&self, item: &ItemId, order: &IdeasOrder) -> Result<(), WorkError> {
+        let node = order.node.node_id;
+        let what = format!("the command `ideas` for node {node}");
+        let settled = self.asked.settlement(item).ok_or(WorkError::Stopped)?;
+        let record = self.record_of_ideas(&settled)?;
+        let logs = self.tree.run_dir().join("logs").join("ideas").join(node.to_string());
+        let store = &*self.store;
+        if let Some(record) = &record {
+            let written = self.handle.block_on(write_logs(store, record, &logs));
+            written.map_err(of("cannot write the logs of a command for ideas"))?;
         }
-        let Some(tickets) = &self.tickets else { return Ok(None) };
-        tokio::select! {
-            ticket = tickets.llm() => Ok(Some(ticket)),
-            _ = stop.wait_for(Option::is_some) => Err(WorkError::Stopped),
+        if settled.verdict.outcome != Outcome::Completed {
+            let error = settled.verdict.error.as_ref();
+            let reason = error.map_or("it ended without ideas", |error| &error.message).to_owned();
+            return Err(WorkError::Failed { what, reason });
         }
+        let none = || WorkError::Failed {
+            what: what.clone(),
+            reason: "its record is not in the blob store".to_owned(),
+        };
+        let record = record.ok_or_else(none)?;
+        if !record.left_out.is_empty() {
+            let count = record.left_out.len();
+            tracing::warn!("{count} things among the ideas of node {node} are left out");
+        }
+        let taken = self.handle.block_on(take(store, &record, order));
+        taken.map_err(of("cannot take ideas"))
+    }
+
+    fn record_of_ideas(&self, settled: &Settled) -> Result<Option<IdeasRecord>, WorkError> {
+        let Some(blob) = settled.by.as_ref().and_then(|by| by.record.as_ref()) else {
+            return Ok(None);
+        };
+        let store = &*self.store;
+        let reading = patiently(async || get_json::<IdeasRecord>(store, &blob.digest).await);
+        let record = self.handle.block_on(reading).map_err(of("cannot read a record of ideas"))?;
+        Ok((record.item == settled.item).then_some(record))
     }
 }
 
-/// How long is waited before a command is run again that failed so often; nothing when it is not.
-fn wait(policy: &RetryPolicy, failed: u32, error: &IdeasError) -> Option<Duration> {
-    let wait = policy.delay(failed, rand::random());
-    wait.filter(|_| error.fault.is_transient())
+/// Stores the inputs of a command: earlier ideas, and the files that describe the node.
+async fn patiently_inputs(
+    store: &Arc<dyn BlobStore>,
+    order: &IdeasOrder,
+) -> Result<(Vec<EarlierIdeas>, BlobRef), IdeasError> {
+    let mut earlier = Vec::new();
+    for (at, dir) in order.context.iter().enumerate() {
+        let from = dir.clone();
+        // The search counts these as shown: a directory of the user may hold anything.
+        let shown: BTreeSet<String> =
+            supervise::blocking(move || usable(&from).into_keys().collect()).await;
+        let keep = move |path: &Path| path.to_str().is_some_and(|name| shown.contains(name));
+        let archive = packed(store, dir, IDEAS_OF_A_NODE, keep).await?;
+        earlier.push(EarlierIdeas { name: format!("{at:02}-{}", plain(dir)), archive });
+    }
+    let at = order.pack.clone();
+    let pack = packed(store, &order.pack, PACK, move |path| is_visible_file(&at, path)).await?;
+    Ok((earlier, pack))
 }
 
-#[cfg(test)]
-mod tests {
-    use rollout_worker::environment::FailureKind;
-    use rollout_worker::environment::fake::{At, Call, Effect};
-
-    use super::*;
-    use crate::workloads::search::generator::testing::Bench;
-
-    fn ideas(bench: &Bench, script: &str, at_once: usize) -> Ideas {
-        let generator = bench.generator(&bench.tree(script));
-        Ideas { generator, at_once, tickets: None, stop: bench.stop.subscribe() }
-    }
-
-    async fn written(bench: &Bench, script: &str) -> Result<(), TreeError> {
-        ideas(bench, script, 1).write(vec![bench.order()], &mut |_| Ok(())).await
-    }
-
-    fn creations(bench: &Bench) -> usize {
-        bench.provider.calls().iter().filter(|call| **call == Call::Create).count()
-    }
-
-    #[tokio::test]
-    async fn a_failed_environment_is_tried_again_and_a_failed_command_is_not() {
-        let (bench, down) = (Bench::new(), Effect::Fail(FailureKind::Unreachable));
-        bench.provider.fault(At::Nth(Call::Create, 0), down);
-        written(&bench, "echo x > /ideas/a.md").await.expect("written by the second try");
-        assert_eq!((creations(&bench), bench.ideas().len()), (2, 1));
-        let bench = Bench::new();
-        written(&bench, "echo x > /ideas/a.md; exit 3").await.expect_err("it failed");
-        assert_eq!(creations(&bench), 1);
-        bench.provider.fault(At::Every(Call::Create), down);
-        let error = written(&bench, "echo").await.expect_err("down for good");
-        assert!(matches!(error, TreeError::Work(WorkError::Failed { .. })), "{error:?}");
-        assert_eq!(creations(&bench), 4, "no more tries than evals have");
-    }
-
-    #[tokio::test]
-    async fn a_stop_ends_the_waiting_for_another_try() {
-        let bench = Bench::new();
-        bench.provider.fault(At::Every(Call::Create), Effect::Fail(FailureKind::Service));
-        let stopping = async {
-            while creations(&bench) == 0 {
-                tokio::task::yield_now().await;
-            }
-            bench.stop.send_replace(Some(StopLevel::Drain));
+/// Stores the files directly below a directory that `keep` names. Equal files give equal archives.
+async fn packed(
+    store: &Arc<dyn BlobStore>,
+    dir: &Path,
+    bounds: Limits,
+    keep: impl Fn(&Path) -> bool + Send + 'static,
+) -> Result<BlobRef, IdeasError> {
+    let scratch = tempfile::tempdir().map_err(disk("create a directory for", dir))?;
+    let (from, tar) = (dir.to_owned(), scratch.path().join("files.tar"));
+    let to = tar.clone();
+    let work = move || {
+        let keep = |path: &Path, is_dir: bool| match !is_dir && keep(path) {
+            true => Keep::Yes,
+            false => Keep::No,
         };
-        let (ended, ()) = tokio::join!(written(&bench, "echo"), stopping);
-        assert!(matches!(ended, Err(TreeError::Work(WorkError::Stopped))), "{ended:?}");
-        assert!(creations(&bench) < 3);
-    }
+        archive::pack(&from, &to, bounds, &keep)
+    };
+    let packed = supervise::blocking(work).await;
+    packed.map_err(|source| IdeasError::Archive { path: dir.to_owned(), source })?;
+    Ok(patiently(async || store.put_file(&tar, MediaType::Tar).await).await?)
+}
 
-    #[tokio::test]
-    async fn no_more_commands_run_at_once_than_evals_may() {
-        let bench = Bench::new();
-        let orders = (0..5).map(|n| {
-            let mut order = bench.order();
-            order.node.node_id = NodeId(n);
-            order.into.set_file_name(format!(".new-{n}"));
-            fs::create_dir_all(&order.into).expect("made");
-            order
-        });
-        let (orders, mut most, mut done) = (orders.collect(), 0, Vec::new());
-        let ideas = ideas(&bench, "echo x > /ideas/a.md; sleep 0.05", 2);
-        let mut note = |node| {
-            done.push(node);
-            Ok(())
-        };
-        {
-            let mut writing = std::pin::pin!(ideas.write(orders, &mut note));
-            let written = loop {
-                let there = bench.provider.existing().len();
-                most = most.max(there);
-                tokio::select! {
-                    written = &mut writing => break written,
-                    () = tokio::task::yield_now() => {}
-                }
-            };
-            written.expect("written");
+fn is_visible_file(dir: &Path, path: &Path) -> bool {
+    let is_hidden = path.as_os_str().as_bytes().starts_with(b".");
+    !is_hidden && dir.join(path).symlink_metadata().is_ok_and(|found| found.is_file())
+}
+
+/// The name of a directory in an environment, made of one on this host.
+fn plain(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
+    name.chars().take(60).map(plain).collect()
+}
+
+/// Writes output and logs of a command; those of an earlier attempt are replaced.
+async fn write_logs(
+    store: &dyn BlobStore,
+    record: &IdeasRecord,
+    dir: &Path,
+) -> Result<(), IdeasError> {
+    fs_remove::remove(dir).await.map_err(disk("remove", dir))?;
+    tokio::fs::create_dir_all(dir).await.map_err(disk("create", dir))?;
+    for output in &record.outputs {
+        // The path is a worker's word: only a plain path is written to.
+        let Ok(Some(path)) = ArchivePath::clean(output.path.as_bytes()) else { continue };
+        let fetched = results::fetch(store, &output.blob, &dir.join(path.as_path())).await;
+        results::best_effort(fetched)?;
+    }
+    if let Some(logs) = &record.logs {
+        let to = dir.join("logs");
+        results::best_effort(results::unpack(store, "the logs", &logs.archive, &to).await)?;
+    }
+    if !record.left_out.is_empty() {
+        let (path, text) = (dir.join("left_out.txt"), record.left_out.join("\n") + "\n");
+        tokio::fs::write(&path, text).await.map_err(disk("write", &path))?;
+    }
+    Ok(())
+}
+
+/// Writes the ideas of a command, and its cost, into the directory of its order.
+async fn take(
+    store: &dyn BlobStore,
+    record: &IdeasRecord,
+    order: &IdeasOrder,
+) -> Result<(), IdeasError> {
+    let Some(ideas) = &record.ideas else { return Ok(()) };
+    let into = &order.into;
+    let work = into.with_file_name(format!(".work-{}", order.node.node_id));
+    fs_remove::remove(&work).await.map_err(disk("remove", &work))?;
+    let source = patiently(async || store.get(&ideas.archive.digest).await).await?;
+    let unpacked = archive::extract(source, &work, IDEAS_OF_A_NODE).await;
+    unpacked.map_err(|source| IdeasError::Archive { path: work.clone(), source })?;
+    if let Some(cost) = record.reported_cost.filter(|cost| *cost > 0.0) {
+        let file = into.join(COST_FILE);
+        tokio::fs::write(&file, cost.to_string()).await.map_err(disk("write", &file))?;
+    }
+    let (from, to) = (work.clone(), into.clone());
+    supervise::blocking(move || move_ideas(&from, &to)).await?;
+    fs_remove::remove(&work).await.map_err(disk("remove", &work))
+}
+
+/// Moves ideas to the directory of their order. The worker has checked them, and they are checked
+/// again: its word decides nothing here.
+fn move_ideas(from: &Path, into: &Path) -> Result<(), IdeasError> {
+    for entry in fs::read_dir(from).map_err(disk("list", from))? {
+        let path = entry.map_err(disk("list", from))?.path();
+        let found = path.symlink_metadata().map_err(disk("inspect", &path))?;
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        if !found.is_file() || found.len() > MAX_IDEA_BYTES {
+            continue;
         }
-        assert_eq!((most, done.len()), (2, 5));
+        let content = fs::read(&path).map_err(disk("read", &path))?;
+        if fault_of_idea(name, &content).is_some() {
+            continue;
+        }
+        let synced = File::open(&path).and_then(|file| file.sync_all());
+        synced.map_err(disk("sync", &path))?;
+        let to = into.join(name);
+        fs::rename(&path, &to).map_err(disk("write", &to))?;
     }
+    let synced = File::open(into).and_then(|into| into.sync_all());
+    synced.map_err(disk("sync", into))
 }

@@ -10,18 +10,20 @@ use rollout_protocol::wire::command::Selection;
 use rollout_protocol::wire::offer::{Offer, Pacing, SizeClass, Work};
 use tokio::sync::Notify;
 
-use super::asked::{Asked, Try};
+use super::asked::{Asked, Try, WorkKind};
 use super::former::Former;
 use crate::engine::concurrency::Tickets;
 use crate::engine::core::{NewItem, Settled};
 use crate::engine::{Needs, Planner};
 use crate::workloads::search::driver::Directory;
 
-/// Hands out tries of evals as the search asks for them. All need the same of a worker.
+/// Hands out tries of evals and commands for ideas as the search asks for them. All work of one kind
+/// has the same demands on a worker.
 #[derive(Debug)]
 pub struct EvalPlanner {
     asked: Arc<Asked>,
-    needs: [Needs; 1],
+    /// By the number of the kind.
+    needs: [Needs; 2],
     directory: Directory,
     former: OnceLock<Former>,
     tickets: Option<Arc<Tickets>>,
@@ -30,10 +32,10 @@ pub struct EvalPlanner {
 }
 
 impl EvalPlanner {
-    /// Hands out what is asked for there.
-    pub fn new(asked: Arc<Asked>, needs: Needs, directory: Directory) -> Self {
+    /// Hands out the work that is asked for there. `needs` are the demands of evals and of ideas.
+    pub fn new(asked: Arc<Asked>, needs: [Needs; 2], directory: Directory) -> Self {
         let (former, tickets) = (OnceLock::new(), None);
-        Self { asked, needs: [needs], directory, former, tickets, max_park_sec: None }
+        Self { asked, needs, directory, former, tickets, max_park_sec: None }
     }
 
     /// Has evals wait so long for a service that gives no answer.
@@ -61,14 +63,13 @@ impl EvalPlanner {
         })
     }
 
-    fn class(&self) -> SizeClass {
-        let [needs] = &self.needs;
-        needs.class
+    fn class(&self, kind: WorkKind) -> SizeClass {
+        self.needs[kind as usize].class
     }
 
     fn new_item(&self, ordinal: u64, wanted: &Try) -> NewItem {
-        let (item, spec, class) = (wanted.item, wanted.spec, self.class());
-        NewItem { item, ordinal, spec, class, lane: 0 }
+        let (item, spec, class) = (wanted.item, wanted.spec, self.class(wanted.kind));
+        NewItem { item, ordinal, spec, class, lane: wanted.kind as u16 }
     }
 
     fn at(&self, ordinal: u64) -> Try {
@@ -92,12 +93,16 @@ impl Planner for EvalPlanner {
     }
 
     fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer {
-        let spec = self.at(ordinal).spec;
+        let Try { kind, spec, .. } = self.at(ordinal);
         let tickets = self.tickets.as_ref().map(|tickets| tickets.asked_for());
         let tickets = tickets.unwrap_or_default();
         let pacing = Pacing { tickets, max_park_sec: self.max_park_sec, ..Pacing::default() };
-        let class = self.class();
-        Offer { run, item, try_id, spec, class, work: Work::Eval, pacing }
+        let class = self.class(kind);
+        let work = match kind {
+            WorkKind::Eval => Work::Eval,
+            WorkKind::Ideas => Work::Ideas,
+        };
+        Offer { run, item, try_id, spec, class, work, pacing }
     }
 
     fn lanes(&self) -> &[Needs] {
@@ -129,9 +134,9 @@ impl Planner for EvalPlanner {
     /// run's records name everything that it ever settled.
     fn settled(&self, settled: &Settled, spec: Option<Digest>) {
         if let (None, Some(spec)) = (self.asked.find(&settled.item), spec)
-            && let Some(name) = self.former().name(&settled.item, &spec)
+            && let Some((kind, name)) = self.former().name(&settled.item, &spec)
         {
-            self.asked.adopt(Try { item: settled.item, spec, name });
+            self.asked.adopt(Try { kind, item: settled.item, spec, name });
         }
         self.asked.settled(settled);
     }

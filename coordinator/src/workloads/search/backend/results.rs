@@ -125,12 +125,12 @@ pub(super) async fn write(
 }
 
 /// Nothing depends on what commands printed: what the store has lost is not there, and that is all.
-fn best_effort(written: Result<(), ResultsError>) -> Result<(), ResultsError> {
+pub(super) fn best_effort(written: Result<(), ResultsError>) -> Result<(), ResultsError> {
     match written {
         Err(error @ (ResultsError::Store { .. } | ResultsError::Archive { .. }))
             if !error.is_transient() =>
         {
-            tracing::warn!("something that an eval left is not to be had: {}", chain(&error));
+            tracing::warn!("cannot fetch an output: {}", chain(&error));
             Ok(())
         }
         written => written,
@@ -141,7 +141,11 @@ async fn make(dir: &Path) -> Result<(), ResultsError> {
     tokio::fs::create_dir_all(dir).await.map_err(ResultsError::disk("creating", dir))
 }
 
-async fn fetch(store: &dyn BlobStore, blob: &BlobRef, to: &Path) -> Result<(), ResultsError> {
+pub(super) async fn fetch(
+    store: &dyn BlobStore,
+    blob: &BlobRef,
+    to: &Path,
+) -> Result<(), ResultsError> {
     if let Some(parent) = to.parent() {
         make(parent).await?;
     }
@@ -150,7 +154,7 @@ async fn fetch(store: &dyn BlobStore, blob: &BlobRef, to: &Path) -> Result<(), R
 }
 
 /// Unpacks an archive; one that is cut gives what it has.
-async fn unpack(
+pub(super) async fn unpack(
     store: &dyn BlobStore,
     what: &'static str,
     archive: &BlobRef,

@@ -1,30 +1,24 @@
 //! The half of a sitting that thinks: the search, on a thread of its own, beside the engine that
 //! runs what it asks for.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use rollout_protocol::digest::Digest;
-use rollout_protocol::id::RunId;
 use rollout_protocol::retry::RetryPolicy;
-use rollout_worker::host::WorkerDir;
-use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use super::asked::{Asked, Told};
-use super::ideas::Desk;
 use super::shop::Shop;
 use super::stops::Stops;
 use super::{Plan, Progress};
 use crate::config::{TreeFile, tree_document};
-use crate::engine::concurrency::Tickets;
 use crate::engine::core::Bounds;
 use crate::engine::journal::Layout;
 use crate::engine::{self, OpenRun, RunError, Taking};
-use crate::launch::host::HostPaths;
 use crate::workloads::search::driver::{Directory, Opening, Owned, TreeError, WorkError, open};
 use crate::workloads::search::manifest::Manifest;
 
@@ -39,28 +33,17 @@ pub(super) struct Search {
     /// Whether evals that the infrastructure could not run count as failed.
     pub(super) fail_unable: bool,
     pub(super) stops: Stops,
-    pub(super) host: HostPaths,
-    /// Those that commands which run here may see.
-    pub(super) variables: TrialVariables,
-    /// Without which no command for ideas may run, if there are limits.
-    pub(super) tickets: Option<Arc<Tickets>>,
-    /// What commands for ideas of dead processes left here is removed first: there is no worker in
-    /// this process that would.
-    pub(super) clears_up: bool,
     pub(super) progress: mpsc::UnboundedSender<Progress>,
 }
 
 /// A run that is this process's.
-pub(super) struct Ours {
-    run: RunId,
-    owned: Owned,
-}
+pub(super) struct Ours(Owned);
 
 impl Ours {
     /// What a run tells of itself.
     pub(super) fn of(run: &OpenRun) -> Self {
         let former = run.takeover().map(|takeover| takeover.former.clone());
-        Self { run: run.id(), owned: Owned { fence: run.fence(), former } }
+        Self(Owned { fence: run.fence(), former })
     }
 }
 
@@ -100,11 +83,8 @@ impl Search {
 
     async fn think(self, ours: Ours) -> Result<Manifest, TreeError> {
         let Self { opening, directory, plan, store, asked, told, .. } = self;
-        let Self { stops, host, variables, tickets, clears_up, progress, fail_unable, .. } = self;
+        let Self { stops, progress, fail_unable, .. } = self;
         let layout = directory.layout().clone();
-        let (at, stop) = (Arc::clone(&store), stops.level());
-        let desk = Desk { host, store: at, variables, tickets, clears_up, stop };
-        let (ideas, home) = desk.open(&opening.tree, &layout, ours.run).await?;
         let shop = Shop {
             handle: Handle::current(),
             tree: opening.tree.clone(),
@@ -116,25 +96,21 @@ impl Search {
             tries: HashMap::new(),
             unable: Vec::new(),
             fail_unable,
-            ideas,
+            heard: VecDeque::new(),
             progress,
         };
         supervise::blocking(move || {
-            let searched = open(directory, &opening, ours.owned, shop, stops.flag)
+            let searched = open(directory, &opening, ours.0, shop, stops.flag)
                 .and_then(|mut sitting| sitting.run().map(|_| sitting.manifest().clone()));
-            leave(home, &layout);
+            leave(&layout);
             searched
         })
         .await
     }
 }
 
-/// Removes the directory of idea commands, and those that are empty without it.
-fn leave(home: WorkerDir, layout: &Layout) {
-    let path = home.path().display().to_string();
-    if let Err(error) = home.remove() {
-        tracing::warn!("cannot remove {path}: {error}");
-    }
+/// Removes directories of workers that are empty.
+fn leave(layout: &Layout) {
     for dir in [layout.workers(), layout.sandboxes(), layout.work()] {
         // Others may still use it: whoever comes last removes it.
         let _in_use = std::fs::remove_dir(dir);

@@ -1,6 +1,6 @@
 //! The workshop of a search for real: git, and evals as items of the search's run.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::error::Error;
 use std::sync::Arc;
 
@@ -14,8 +14,7 @@ use rollout_worker::store::{BlobStore, StoreError, get_json, put_json};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use super::asked::{Asked, Told, Try};
-use super::ideas::Ideas;
+use super::asked::{Asked, Told, Try, WorkKind};
 use super::kept::{kept, removed};
 use super::outcome::Tries;
 use super::{Plan, Progress, outcome, results};
@@ -45,7 +44,8 @@ pub(super) struct Shop {
     pub(super) unable: Vec<String>,
     /// Whether those count as failed.
     pub(super) fail_unable: bool,
-    pub(super) ideas: Ideas,
+    /// Evals that were settled while ideas were waited for.
+    pub(super) heard: VecDeque<ItemId>,
     pub(super) progress: mpsc::UnboundedSender<Progress>,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Asking {
 }
 
 impl Shop {
-    fn repository(&mut self) -> Result<&Repository, WorkError> {
+    pub(super) fn repository(&mut self) -> Result<&Repository, WorkError> {
         if self.repository.is_none() {
             let (run, store) = (self.tree.run_dir(), Arc::clone(&self.store));
             let opening = Repository::open(&run, &self.tree.name, store);
@@ -88,7 +88,7 @@ impl Shop {
             attempt,
         };
         self.tries.insert(item, Asking { order, attempt, before });
-        self.asked.ask(Try { item, spec, name });
+        self.asked.ask(Try { kind: WorkKind::Eval, item, spec, name });
         Ok(())
     }
 
@@ -243,8 +243,7 @@ impl Workshop for Shop {
         for order in &orders {
             self.tell(Progress::IdeasBegin { node: order.node.node_id });
         }
-        self.asked.waits();
-        self.handle.block_on(self.ideas.write(orders, done))
+        self.write_ideas(orders, done)
     }
 
     fn begin(&mut self, order: EvalOrder) -> Result<(), WorkError> {
@@ -257,6 +256,12 @@ impl Workshop for Shop {
 
     fn ended(&mut self) -> Result<EvalId, WorkError> {
         loop {
+            if let Some(item) = self.heard.pop_front() {
+                if let Some(eval) = self.conclude(item)? {
+                    return Ok(eval);
+                }
+                continue;
+            }
             let told = match self.told.try_recv() {
                 Ok(told) => Some(told),
                 // Only now: what follows from former settlements, another try of an eval for one, is
@@ -299,7 +304,9 @@ async fn imported(
 }
 
 /// Does it until it is done or can never be.
-async fn patiently<T>(work: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+pub(super) async fn patiently<T>(
+    work: impl AsyncFn() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
     let outage = Outage::new("the blob store");
     let mut patience = outage.patience();
     loop {

@@ -9,6 +9,7 @@ use rollout_protocol::spec::environment::{EnvironmentSpec, PreservePolicy, Rates
 use rollout_protocol::spec::eval::{
     EvalCommand, EvalCommands, EvalName, EvalSpec, RepositorySpec, SweepEnvironment,
 };
+use rollout_protocol::spec::ideas::{EarlierIdeas, IdeasName, IdeasSpec};
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::wire::offer::SizeClass;
@@ -18,7 +19,7 @@ use rollout_worker::supervise;
 
 use crate::config::{Command as TreeCommand, Place as TreePlace, TreeFile};
 use crate::engine::Needs;
-use crate::workloads::search::driver::EvalOrder;
+use crate::workloads::search::driver::{EvalOrder, IdeasOrder};
 
 /// What all evals of a search have in common.
 #[derive(Debug, Clone)]
@@ -31,6 +32,15 @@ pub struct Plan {
     results_file: String,
     timeout_sec: Option<f64>,
     sweep_config_limit: Option<u64>,
+    ideas: IdeasCommand,
+}
+
+/// The command that writes ideas, and its environment.
+#[derive(Debug, Clone)]
+struct IdeasCommand {
+    command: EvalCommand,
+    environment: TaskEnvironment,
+    settings: EnvironmentSpec,
 }
 
 /// Why a search has no plan.
@@ -73,7 +83,14 @@ impl Plan {
                 Some(Box::new(SweepEnvironment { environment, settings: settings(own) }))
             }
         };
+        let place_of_ideas = &commands.ideas.place;
+        let ideas = IdeasCommand {
+            command: command(&commands.ideas),
+            environment: environment(tree, place_of_ideas, Arc::clone(&store)).await?,
+            settings: settings(place_of_ideas),
+        };
         Ok(Self {
+            ideas,
             tree: tree.name.clone(),
             commands: EvalCommands {
                 implement: command(&commands.implement),
@@ -90,8 +107,25 @@ impl Plan {
         })
     }
 
-    /// What evals need of a worker.
-    pub fn needs(&self) -> Needs {
+    /// The demands of evals and of commands for ideas on a worker.
+    pub fn needs(&self) -> [Needs; 2] {
+        [self.needs_of_evals(), self.needs_of_ideas()]
+    }
+
+    fn needs_of_ideas(&self) -> Needs {
+        let IdeasCommand { command, environment, settings } = &self.ideas;
+        let resources = &environment.resources;
+        Needs {
+            class: SizeClass::of(resources),
+            cpus: resources.cpus,
+            memory_mb: resources.memory_mb,
+            provider: settings.provider.kind(),
+            also: None,
+            variables: required([command].into_iter()),
+        }
+    }
+
+    fn needs_of_evals(&self) -> Needs {
         let own = self.sweep_environment.as_deref();
         // One environment at a time: the larger figures are enough.
         let resources = own.map_or(self.environment.resources, |own| {
@@ -101,22 +135,34 @@ impl Plan {
             (self.settings.provider.kind(), own.map(|o| o.settings.provider.kind()));
         let EvalCommands { implement, tests, review, sweep } = &self.commands;
         let commands = [Some(implement), tests.as_ref(), review.as_ref(), Some(sweep)];
-        let templates = commands.into_iter().flatten().flat_map(|command| command.env.values());
-        let named = templates.flat_map(|template| template.variables());
-        let needed = named.filter(|(_, has_default)| !has_default).map(|(name, _)| name);
         Needs {
             class: SizeClass::of(&resources),
             cpus: resources.cpus,
             memory_mb: resources.memory_mb,
             provider,
             also: own.filter(|kind| *kind != provider),
-            variables: needed.collect::<BTreeSet<_>>(),
+            variables: required(commands.into_iter().flatten()),
         }
     }
 
     /// Path of the results below a try's directory.
     pub(super) fn results_file(&self) -> &str {
         &self.results_file
+    }
+
+    /// The spec of the command that writes ideas for a node.
+    pub(super) fn spec_of_ideas(
+        &self,
+        order: &IdeasOrder,
+        repository: RepositorySpec,
+        earlier: Vec<EarlierIdeas>,
+        pack: BlobRef,
+    ) -> IdeasSpec {
+        let IdeasCommand { command, environment, settings } = self.ideas.clone();
+        let (tree, node) = (self.tree.clone(), order.node.node_id.to_string());
+        let name = IdeasName { tree, node };
+        let count = order.count;
+        IdeasSpec { name, repository, command, environment, settings, count, earlier, pack }
     }
 
     /// What an eval runs under.
@@ -152,6 +198,13 @@ impl Plan {
             env: BTreeMap::new(),
         }
     }
+}
+
+/// Variables without a default that commands refer to.
+fn required<'a>(commands: impl Iterator<Item = &'a EvalCommand>) -> BTreeSet<String> {
+    let templates = commands.flat_map(|command| command.env.values());
+    let named = templates.flat_map(|template| template.variables());
+    named.filter(|(_, has_default)| !has_default).map(|(name, _)| name).collect()
 }
 
 async fn environment(

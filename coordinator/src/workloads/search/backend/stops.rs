@@ -5,15 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::supervise::{self, Task};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 /// Tells the parts of a search to stop.
 #[derive(Debug, Clone)]
 pub(super) struct Stops {
     /// Read by the search between two blocks.
     pub(super) flag: Arc<AtomicBool>,
-    /// Waited for by commands that run in this process.
-    level: Arc<watch::Sender<Option<StopLevel>>>,
     /// Read by the engine.
     engine: mpsc::Sender<StopLevel>,
 }
@@ -24,32 +22,25 @@ impl Stops {
         mut asked: mpsc::Receiver<StopLevel>,
     ) -> (Self, mpsc::Receiver<StopLevel>, Task<()>) {
         let (engine, stops) = mpsc::channel(4);
-        let level = Arc::new(watch::Sender::new(None));
-        let this = Self { flag: Arc::default(), level, engine };
+        let this = Self { flag: Arc::default(), engine };
         let passing = this.clone();
         let task = supervise::spawn("stops of the search", async move {
             while let Some(level) = asked.recv().await {
-                passing.search(level);
+                passing.search();
                 passing.engine(level).await;
             }
         });
         (this, stops, task)
     }
 
-    /// Tells the search, and commands that run for it here.
-    pub(super) fn search(&self, level: StopLevel) {
+    /// Tells the search.
+    pub(super) fn search(&self) {
         self.flag.store(true, Ordering::Relaxed);
-        self.level.send_modify(|present| *present = (*present).max(Some(level)));
     }
 
     /// Tells the engine.
     pub(super) async fn engine(&self, level: StopLevel) {
         // An engine that has ended needs not be told.
         let _gone = self.engine.send(level).await;
-    }
-
-    /// For commands that run for the search here.
-    pub(super) fn level(&self) -> watch::Receiver<Option<StopLevel>> {
-        self.level.subscribe()
     }
 }

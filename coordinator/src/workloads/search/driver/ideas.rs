@@ -5,9 +5,11 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
+use rollout_protocol::spec::ideas::{MAX_IDEA_BYTES, MAX_IDEAS, not_text};
+
 use super::directory::{remove_all, sync};
 use super::{Directory, IdeasOrder, TreeError};
-use crate::workloads::search::idea::{self, IDEA_BYTES, IDEAS_OF_A_NODE};
+use crate::workloads::search::idea;
 use crate::workloads::search::ids::NodeId;
 use crate::workloads::search::manifest::{ContextStrategy, IdeaFile, Manifest};
 
@@ -74,7 +76,8 @@ pub(super) fn order(
     fs::create_dir_all(&into).map_err(TreeError::io("create", &into))?;
     let count = manifest.run_config.ideas_per_node;
     let pack = directory.context(node);
-    Ok(IdeasOrder { node: manifest.node(node).clone(), into, count, context, pack })
+    let round = manifest.discarded(node);
+    Ok(IdeasOrder { node: manifest.node(node).clone(), into, count, context, pack, round })
 }
 
 /// Accepts what a generator wrote: from now on the node has its ideas.
@@ -89,7 +92,7 @@ pub(super) fn accept(directory: &Directory, node: NodeId) -> Result<(), TreeErro
         let name = path.trim_start_matches('/');
         let file = from.join(name);
         let content = fs::read(&file).map_err(TreeError::io("read", &file))?;
-        if let Some(why) = idea::not_text(&content) {
+        if let Some(why) = not_text(&content) {
             return Err(TreeError::Ideas { node, reason: format!("{name}: {why}") });
         }
     }
@@ -112,11 +115,11 @@ pub(super) fn read(path: &Path, name: &str, node: NodeId) -> Result<Vec<IdeaFile
         if !metadata.is_file() || file.starts_with('.') {
             continue;
         }
-        if metadata.len() > IDEA_BYTES {
-            return Err(unusable(format!("{file} has more than {IDEA_BYTES} bytes")));
+        if metadata.len() > MAX_IDEA_BYTES {
+            return Err(unusable(format!("{file} has more than {MAX_IDEA_BYTES} bytes")));
         }
-        if found.len() == IDEAS_OF_A_NODE {
-            return Err(unusable(format!("there are more than {IDEAS_OF_A_NODE} files")));
+        if found.len() == MAX_IDEAS {
+            return Err(unusable(format!("there are more than {MAX_IDEAS} files")));
         }
         let content = fs::read(entry.path()).map_err(TreeError::io("read", &entry.path()))?;
         found.push(idea::file(format!("{name}/{file}"), &content));
@@ -154,7 +157,7 @@ pub fn usable(path: &Path) -> BTreeMap<String, Vec<u8>> {
         if file.starts_with('.') {
             continue;
         }
-        if found.len() == IDEAS_OF_A_NODE {
+        if found.len() == MAX_IDEAS {
             left_out(&format!("{file}, and what follows it,"), "there are too many files");
             break;
         }
@@ -177,12 +180,12 @@ fn user(path: &Path) -> Result<Option<Vec<u8>>, String> {
     }
     let mut content = Vec::new();
     let read =
-        File::open(path).and_then(|file| file.take(IDEA_BYTES + 1).read_to_end(&mut content));
+        File::open(path).and_then(|file| file.take(MAX_IDEA_BYTES + 1).read_to_end(&mut content));
     read.map_err(|error| error.to_string())?;
-    if content.len() as u64 > IDEA_BYTES {
-        return Err(format!("it has more than {IDEA_BYTES} bytes"));
+    if content.len() as u64 > MAX_IDEA_BYTES {
+        return Err(format!("it has more than {MAX_IDEA_BYTES} bytes"));
     }
-    if let Some(why) = idea::not_text(&content) {
+    if let Some(why) = not_text(&content) {
         return Err(why);
     }
     Ok(Some(content))

@@ -6,7 +6,7 @@
 //! the owner of the run lock writes the manifest; whoever runs an eval leaves `eval_result.json` in
 //! its directory, from where it is merged, once.
 //!
-//! A [`Workshop`] is what a search needs of the world: commands and a repository. [`play`] has one
+//! A [`Workshop`] is what a search needs of the world: commands and a repository. [`simulated`] has one
 //! that plays them.
 
 mod baseline;

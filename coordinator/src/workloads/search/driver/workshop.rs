@@ -92,6 +92,8 @@ pub struct IdeasOrder {
     pub context: Vec<PathBuf>,
     /// The directory with what is known of the node.
     pub pack: PathBuf,
+    /// How often ideas of the node were discarded.
+    pub round: u32,
 }
 
 /// An eval that is to be run.

@@ -146,6 +146,15 @@ impl Manifest {
         self.nodes.get(&id).expect("every node that is referred to is there")
     }
 
+    /// How often ideas of a node were discarded.
+    pub fn discarded(&self, node: NodeId) -> u32 {
+        let of_node = |event: &&Event| match &event.kind {
+            EventKind::IdeasDiscarded { nodes } => nodes.contains(&node),
+            _ => false,
+        };
+        u32::try_from(self.events.iter().filter(of_node).count()).unwrap_or(u32::MAX)
+    }
+
     /// The node and its ancestors, from the root on.
     pub fn path_to(&self, id: NodeId) -> Vec<NodeId> {
         let mut path = vec![id];

@@ -1,0 +1,97 @@
+//! The record of one execution of a command that writes ideas.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    CommandRecord, Durations, EnvironmentRecord, LogsRecord, Outcome, Output, Rewards, Timestamps,
+    Verdict,
+};
+use crate::digest::Digest;
+use crate::error::TrialError;
+use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
+use crate::spec::ideas::IdeasName;
+
+/// The record of one execution of a command that writes ideas.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct IdeasRecord {
+    /// [`crate::version::RUN_FORMAT`].
+    pub format: u32,
+    /// Run.
+    pub run: RunId,
+    /// Item.
+    pub item: ItemId,
+    /// Try.
+    #[serde(rename = "try")]
+    pub try_id: TryId,
+    /// Execution.
+    pub exec: ExecId,
+    /// Worker.
+    pub worker: WorkerId,
+    /// Host of the worker.
+    pub host: String,
+    /// The node.
+    pub name: IdeasName,
+    /// Digest of its [`IdeasSpec`](crate::spec::ideas::IdeasSpec).
+    pub spec: Digest,
+    /// How it ended.
+    pub end: IdeasEnd,
+    /// The first cause of failure; with any end but `failed` one of the teardown.
+    #[serde(default)]
+    pub error: Option<TrialError>,
+    /// Errors after the first, and errors of collection and teardown, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secondary_errors: Vec<TrialError>,
+    /// The command, if it ran.
+    #[serde(default)]
+    pub command: Option<CommandRecord>,
+    /// The ideas as one clean archive of files.
+    pub ideas: Option<LogsRecord>,
+    /// Files that are not ideas, each with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
+    /// Cost of its environment, in the user's currency.
+    #[serde(default, deserialize_with = "crate::cost::read")]
+    pub cost: f64,
+    /// Cost that the command reported, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reported_cost: Option<f64>,
+    /// Durations.
+    pub durations: Durations,
+    /// Times.
+    pub timestamps: Timestamps,
+    /// The environment, if there was one.
+    #[serde(default)]
+    pub environment: Option<EnvironmentRecord>,
+    /// Output of the command and of the image build, by path below the directory of the node's logs.
+    #[serde(default)]
+    pub outputs: Vec<Output>,
+    /// `/logs` of the environment as one clean archive, without the first component.
+    #[serde(default)]
+    pub logs: Option<LogsRecord>,
+}
+
+impl IdeasRecord {
+    /// The record as the engine counts it. Ideas have no reward.
+    pub fn verdict(&self) -> Verdict {
+        let outcome = match self.end {
+            IdeasEnd::Written => Outcome::Completed,
+            IdeasEnd::Failed => Outcome::Failed,
+            IdeasEnd::Stopped => Outcome::Cancelled,
+        };
+        let (cost, error) = (self.cost, self.error.clone());
+        let (rewards, unverified_steps) = (Rewards::new(), Vec::new());
+        Verdict { outcome, reward: None, rewards, cost, error, unverified_steps }
+    }
+}
+
+/// How a command that writes ideas ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IdeasEnd {
+    /// With at least one idea.
+    Written,
+    /// Without ideas.
+    Failed,
+    /// It was stopped before its end, and stays owed.
+    Stopped,
+}

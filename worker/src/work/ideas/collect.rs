@@ -1,0 +1,139 @@
+//! Reading ideas and logs out of an environment in which nothing runs any more. All of it is
+//! hostile.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rollout_protocol::limits;
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::IdeasEnd;
+use rollout_protocol::spec::ideas::{MAX_IDEA_BYTES, MAX_IDEAS, fault_of_idea};
+
+use super::failure;
+use super::run::{Halt, Run};
+use super::variables::{IDEAS, LOGS};
+use crate::archive::{self, ArchiveError, Keep, Limits};
+use crate::backoff::chain;
+use crate::executor::{self, CleanArchive, errors, read_directory};
+use crate::supervise;
+
+/// Bounds of the directory of ideas. Beyond them its content is unknown.
+const EVERYTHING: Limits = Limits { entries: MAX_IDEAS as u64, bytes: limits::RESULTS_BYTES };
+
+/// Ideas on this host's disk.
+struct Sorted {
+    /// Files that are ideas.
+    count: usize,
+    /// Files that are not, each with the reason.
+    left_out: Vec<String>,
+    /// An archive of the ideas.
+    tar: PathBuf,
+}
+
+/// Why ideas cannot be sorted.
+#[derive(Debug, thiserror::Error)]
+enum SortError {
+    #[error("cannot read the ideas")]
+    Disk(#[from] io::Error),
+    #[error("cannot pack the ideas")]
+    Archive(#[from] ArchiveError),
+}
+
+impl Run<'_> {
+    /// Keeps `/logs`; there may be nothing.
+    pub(super) async fn collect_logs(&mut self) {
+        if self.place.tainted || self.place.up().is_none() {
+            return;
+        }
+        self.enter(Phase::Collection);
+        let to = self.ctx.scratch.join("logs.tar");
+        let redactor = &self.variables.redactor;
+        let read = read_directory(self.up(), LOGS, to, Limits::LOGS, None, redactor).await;
+        let lost = read.failure.map(|why| errors::not_collected(&why, redactor));
+        self.later.extend(lost);
+        self.logs = read.taken.filter(|taken| taken.entries > 0);
+        self.timing.leave();
+    }
+
+    /// Takes the ideas of a command that ended well.
+    pub(super) async fn collect_ideas(&mut self) -> Result<(), Halt> {
+        let raw = self.ctx.scratch.join("everything.tar");
+        let redactor = self.variables.redactor.clone();
+        let read = read_directory(self.up(), IDEAS, raw, EVERYTHING, None, &redactor).await;
+        if let Some(why) = read.failure {
+            return Err(failure::unreadable(&why, read.taken.is_some(), &redactor).into());
+        }
+        let mut skipped = 0;
+        let sorted = match read.taken {
+            Some(taken) => {
+                skipped = taken.skipped;
+                let sorted = self.sorted(&taken.file).await;
+                Some(sorted.map_err(|error| failure::unsorted(&chain(&error), &redactor))?)
+            }
+            None => None,
+        };
+        if skipped > 0 {
+            let what = "links, special files or unusable names";
+            self.left_out.push(format!("{skipped} {what}"));
+        }
+        let count = sorted.as_ref().map_or(0, |sorted| sorted.count);
+        if let Some(Sorted { left_out, tar, .. }) = sorted {
+            self.left_out.extend(left_out);
+            let entries = count as u64;
+            let ideas = CleanArchive { file: tar, entries, skipped, truncated: false };
+            self.ideas = (count > 0).then_some(ideas);
+        }
+        if count == 0 {
+            let last_words = self.capture.as_deref().map(executor::last_words).unwrap_or_default();
+            return Err(failure::no_ideas(self.left_out.len(), &last_words, &redactor).into());
+        }
+        self.end = IdeasEnd::Written;
+        Ok(())
+    }
+
+    async fn sorted(&self, raw: &Path) -> Result<Sorted, SortError> {
+        let (dir, tar) = (self.ctx.scratch.join("ideas"), self.ctx.scratch.join("ideas.tar"));
+        let file = tokio::fs::File::open(raw).await?;
+        archive::extract_trusted(file, &dir, EVERYTHING).await?;
+        supervise::blocking(move || sort(&dir, tar)).await
+    }
+}
+
+/// Packs the ideas among the files of a directory.
+fn sort(dir: &Path, tar: PathBuf) -> Result<Sorted, SortError> {
+    let mut names = fs::read_dir(dir)?
+        .map(|entry| entry.map(|entry| entry.file_name()))
+        .collect::<Result<Vec<_>, _>>()?;
+    names.sort();
+    let (mut good, mut left_out) = (Vec::new(), Vec::new());
+    for name in names {
+        let path = dir.join(&name);
+        match fault(&path)? {
+            Some(why) => left_out.push(format!("{name:?}: {why}")),
+            None => good.push(path),
+        }
+    }
+    let keep = |path: &Path, _: bool| match good.iter().any(|idea| idea == &dir.join(path)) {
+        true => Keep::Yes,
+        false => Keep::No,
+    };
+    archive::pack(dir, &tar, EVERYTHING, &keep)?;
+    Ok(Sorted { count: good.len(), left_out, tar })
+}
+
+/// Why a path is not an idea.
+fn fault(path: &Path) -> io::Result<Option<String>> {
+    let found = path.symlink_metadata()?;
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+        return Ok(Some("its name is not UTF-8".to_owned()));
+    };
+    if !found.is_file() {
+        return Ok(Some("it is not a regular file".to_owned()));
+    }
+    if found.len() > MAX_IDEA_BYTES {
+        let bytes = found.len();
+        return Ok(Some(format!("it has {bytes} bytes, at most {MAX_IDEA_BYTES} are accepted")));
+    }
+    Ok(fault_of_idea(name, &fs::read(path)?))
+}

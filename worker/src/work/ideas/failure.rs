@@ -1,0 +1,42 @@
+//! Errors that only commands for ideas have.
+
+use rollout_protocol::error::{
+    ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
+};
+use rollout_protocol::name::BadName;
+
+use crate::secrets::Redactor;
+
+/// A directory of earlier ideas whose name leads elsewhere.
+pub(super) fn bad_name(why: &BadName) -> TrialError {
+    let message = format!("the name of a directory of earlier ideas {why}");
+    TrialError::new(Type::TaskInvalid, Code::REFUSED, Class::Task, Retry::Permanent, message)
+}
+
+/// A command that wrote no idea; how many files are not ideas, and its last words.
+pub(super) fn no_ideas(left_out: usize, last_words: &str, redactor: &Redactor) -> TrialError {
+    let beside = match left_out {
+        0 => String::new(),
+        _ => format!("; left out: {left_out}, as left_out.txt says"),
+    };
+    let said = if last_words.is_empty() { "" } else { ": " };
+    let message = redactor.text(&format!("it wrote no idea{beside}{said}{last_words}"));
+    let kind = Type::AgentExecutionFailed;
+    TrialError::new(kind, Code::REWARD_MISSING, Class::Agent, Retry::Permanent, message)
+}
+
+/// Ideas that could not be read to their end; `is_cut` when a limit ended the reading.
+pub(super) fn unreadable(why: &str, is_cut: bool, redactor: &Redactor) -> TrialError {
+    let (kind, code) = (Type::AgentExecutionFailed, Code::COLLECTION_FAILED);
+    let message = redactor.text(&format!("cannot take the ideas: {why}"));
+    match is_cut {
+        true => TrialError::new(kind, code, Class::Agent, Retry::Permanent, message),
+        false => TrialError::transient(kind, code, message),
+    }
+}
+
+/// Ideas that could not be unpacked or packed on this host.
+pub(super) fn unsorted(why: &str, redactor: &Redactor) -> TrialError {
+    let message = redactor.text(why);
+    TrialError::transient(Type::InternalError, Code::COLLECTION_FAILED, message)
+}

@@ -1,0 +1,112 @@
+//! Inputs and environment of a command that writes ideas.
+
+use rollout_protocol::error::TrialError;
+use rollout_protocol::name;
+
+use super::failure;
+use super::run::Run;
+use super::variables::{self, COMMANDS, IDEAS, LOGS, PACK, REPOSITORY, SCRIPT};
+use crate::environment::{CreateRequest, Provider, Purpose, Upload};
+use crate::executor::errors::SetupError;
+use crate::executor::{FilesError, TaskPart, WantedImage, cost};
+use crate::work::eval::{self, Checkout, EvalFilesError};
+
+impl Run<'_> {
+    /// Brings everything to this host and makes the environment.
+    pub(super) async fn setup(&mut self) -> Result<(), TrialError> {
+        let (ctx, services) = (self.ctx, self.services);
+        let ideas = &ctx.ideas;
+        let typed = |error: SetupError, run: &Self| error.into_error(&run.variables.redactor);
+        let expanded = variables::expand(&services.variables, ideas);
+        self.variables = expanded.map_err(|unset| typed(SetupError::Unset(unset), self))?;
+        let provider = services.provider(ideas.settings.provider.kind(), ctx.labels.run);
+        let provider = provider.map_err(|error| typed(error, self))?;
+        let made = ctx.create_scratch().await;
+        made.map_err(|error| typed(SetupError::Disk(error), self))?;
+        // The parts must live as long as the request that names them.
+        let mut parts = Vec::new();
+        let uploads = self.uploads(&mut parts).await?;
+        let request = self.request(provider.as_ref(), uploads, &mut parts).await;
+        let request = request.map_err(|error| typed(error, self))?;
+        let created = self.place.create(provider, request).await;
+        created.map_err(|why| why.into_error(&self.variables.redactor))
+    }
+
+    /// Everything that is in the environment before the command begins.
+    async fn uploads(&mut self, parts: &mut Vec<TaskPart>) -> Result<Vec<Upload>, TrialError> {
+        let (ideas, files) = (&self.ctx.ideas, &self.services.files);
+        let mut uploads = vec![Upload::Dir { path: LOGS.to_owned() }, self.checkout().await?];
+        for earlier in &ideas.earlier {
+            // The coordinator names the directories; nothing is placed outside theirs.
+            name::check_component(&earlier.name).map_err(|why| failure::bad_name(&why))?;
+            let part = files.archive("earlier ideas", &earlier.archive).await;
+            let part = part.map_err(|error| self.not_at_hand(error))?;
+            let path = variables::earlier(&earlier.name);
+            uploads.push(Upload::Archive { path, tar: part.path().to_owned() });
+            parts.push(part);
+        }
+        let pack = files.archive("the files that describe the node", &ideas.pack).await;
+        let pack = pack.map_err(|error| self.not_at_hand(error))?;
+        uploads.push(Upload::Archive { path: PACK.to_owned(), tar: pack.path().to_owned() });
+        parts.push(pack);
+        let script = ideas.command.script.clone().into();
+        uploads.extend([
+            Upload::FreshDir { path: IDEAS.to_owned() },
+            cost::room(),
+            Upload::FreshDir { path: COMMANDS.to_owned() },
+            Upload::File { path: SCRIPT.to_owned(), bytes: script, executable: true },
+        ]);
+        Ok(uploads)
+    }
+
+    /// The error of a file that is not at hand.
+    fn not_at_hand(&self, error: FilesError) -> TrialError {
+        SetupError::Files(error).into_error(&self.variables.redactor)
+    }
+
+    /// The files of the node's commit, without a repository.
+    async fn checkout(&mut self) -> Result<Upload, TrialError> {
+        let (repositories, commits) = (self.repositories, &self.ctx.ideas.repository);
+        let commit = commits.commit();
+        let work = async {
+            let mirror = repositories.mirrors.get(commits).await?;
+            let slot = self.slot.insert(repositories.slots.take(commit).await?);
+            let checkout = Checkout::new(&mirror, commit, slot).await?;
+            let uploads = checkout.uploads(REPOSITORY).await?;
+            slot.has(commit);
+            Ok::<_, EvalFilesError>(uploads)
+        };
+        let uploads = work.await;
+        let uploads =
+            uploads.map_err(|error| eval::failure::files(&error, &self.variables.redactor))?;
+        let files = uploads.into_iter().next().expect("a checkout has files");
+        Ok(files)
+    }
+
+    async fn request(
+        &mut self,
+        provider: &dyn Provider,
+        uploads: Vec<Upload>,
+        parts: &mut Vec<TaskPart>,
+    ) -> Result<CreateRequest, SetupError> {
+        let ctx = self.ctx;
+        let (environment, settings) = (&ctx.ideas.environment, &ctx.ideas.settings);
+        let wanted = WantedImage { environment, settings };
+        let (source, part) = wanted.source(&self.services.files).await?;
+        parts.extend(part);
+        let image = wanted.prepare(provider, &source, &ctx.labels, &mut self.build).await?;
+        Ok(CreateRequest {
+            image,
+            source,
+            resources: environment.resources,
+            env: self.variables.environment.clone(),
+            workdir: environment.workdir.clone(),
+            network: environment.network.clone(),
+            compose: None,
+            uploads,
+            settings: settings.provider.clone(),
+            labels: ctx.labels.clone(),
+            purpose: Purpose::Agent,
+        })
+    }
+}

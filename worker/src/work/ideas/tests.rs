@@ -1,0 +1,282 @@
+use std::collections::BTreeMap;
+use std::io::Cursor;
+
+use rollout_protocol::blob::MediaType;
+use rollout_protocol::error::ErrorClass;
+use rollout_protocol::record::{IdeasEnd, IdeasRecord};
+use rollout_protocol::spec::eval::{EvalCommand, RepositorySpec};
+use rollout_protocol::spec::ideas::{EarlierIdeas, IdeasName};
+use rollout_protocol::spec::task::TaskEnvironment;
+use rollout_protocol::template::Template;
+use tar::EntryType;
+
+use super::*;
+use crate::archive::{self, Keep, Limits};
+use crate::environment::fake::{At, Call, Effect, raw_entry, raw_entry_with_mode};
+use crate::environment::{ByteStream, FailureKind};
+use crate::executor::OwnSlot;
+use crate::git::testing::UsersRepository;
+use crate::secrets::TrialVariables;
+use crate::store::{BlobStore as _, MemoryStore};
+use crate::work::eval::Repositories;
+use crate::work::trial::testing::{Rig, labels, settings};
+
+/// A command that writes ideas, over the scripted provider.
+struct Bench {
+    store: Arc<MemoryStore>,
+    repositories: Repositories,
+    rig: Rig,
+    spec: IdeasSpec,
+    dir: tempfile::TempDir,
+    executions: u32,
+    _user: UsersRepository,
+}
+
+async fn packed(store: &MemoryStore, files: &[(&str, &str)]) -> rollout_protocol::blob::BlobRef {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (from, tar) = (dir.path().join("files"), dir.path().join("files.tar"));
+    std::fs::create_dir(&from).expect("made");
+    for (name, text) in files {
+        std::fs::write(from.join(name), text).expect("written");
+    }
+    archive::pack(&from, &tar, Limits::BUNDLE, &|_, _| Keep::Yes).expect("packed");
+    store.put_file(&tar, MediaType::Tar).await.expect("stored")
+}
+
+impl Bench {
+    async fn new(script: &str) -> Self {
+        let (dir, store) = (tempfile::tempdir().expect("a directory"), Arc::default());
+        let store: Arc<MemoryStore> = store;
+        let repositories = Repositories::open(dir.path(), store.clone(), 1 << 30).expect("opened");
+        let user = UsersRepository::default();
+        user.write("value", "1\n");
+        std::os::unix::fs::symlink("/etc/passwd", user.path().join("outside")).expect("linked");
+        let root = user.stored(&user.commit("root"), store.as_ref()).await;
+        let mut rig = Rig::new().await;
+        rig.store = store.clone();
+        let env = BTreeMap::from([("KEY".to_owned(), Template::new("${KEY:-none}"))]);
+        let archive = packed(&store, &[("one.md", "- One")]).await;
+        let spec = IdeasSpec {
+            name: IdeasName { tree: "run".into(), node: "0000".into() },
+            repository: RepositorySpec { root, chain: Vec::new() },
+            command: EvalCommand { script: script.to_owned(), timeout_sec: Some(60.0), env },
+            environment: TaskEnvironment {
+                docker_image: Some("image".into()),
+                ..TaskEnvironment::default()
+            },
+            settings: settings().environment,
+            count: 3,
+            earlier: vec![EarlierIdeas { name: "00-prior".into(), archive }],
+            pack: packed(&store, &[("history.md", "# History\n")]).await,
+        };
+        Self { store, repositories, rig, spec, dir, executions: 0, _user: user }
+    }
+
+    async fn run(&mut self) -> IdeasRecord {
+        self.executions += 1;
+        let context = IdeasContext {
+            labels: labels(),
+            spec: Digest::of(b"spec"),
+            ideas: Arc::new(self.spec.clone()),
+            scratch: self.dir.path().join(format!("scratch-{}", self.executions)),
+            stop: self.rig.stop.subscribe(),
+            phases: self.rig.phases.clone(),
+            tickets: Arc::new(()),
+            slot: Arc::new(OwnSlot),
+            max_park: self.rig.max_park,
+        };
+        let draft = super::run(context, &self.rig.services(), &self.repositories).await;
+        assert_eq!(self.rig.provider.leaked(), Vec::<String>::new(), "{draft:?}");
+        draft.store(self.store.as_ref()).await.expect("stored")
+    }
+
+    /// Files of an archive of the record, by path.
+    async fn files(
+        &self,
+        archive: Option<&rollout_protocol::record::LogsRecord>,
+    ) -> BTreeMap<String, String> {
+        let Some(archive) = archive else { return BTreeMap::new() };
+        let bytes = self.store.get_bytes(&archive.archive.digest, 1 << 24).await.expect("stored");
+        let mut tar = tar::Archive::new(Cursor::new(bytes));
+        let entries = tar.entries().expect("an archive");
+        let read = |entry: std::io::Result<tar::Entry<'_, _>>| {
+            let mut entry = entry.expect("an entry");
+            let mut text = String::new();
+            std::io::Read::read_to_string(&mut entry, &mut text).expect("text");
+            (entry.path().expect("a path").display().to_string(), text)
+        };
+        entries.map(read).collect()
+    }
+
+    async fn output(&self, record: &IdeasRecord, path: &str) -> String {
+        let Some(output) = record.outputs.iter().find(|output| output.path == path) else {
+            return String::new();
+        };
+        let bytes = self.store.get_bytes(&output.blob.digest, 1 << 20).await.expect("stored");
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Gives an archive for `/ideas`.
+    fn archived(&self, members: &[Vec<u8>]) {
+        let bytes = [members.concat(), vec![0; 1024]].concat();
+        self.rig.provider.hostile(Arc::new(move |path: &str| {
+            let stream: ByteStream = Box::new(Cursor::new(bytes.clone()));
+            (path == variables::IDEAS).then_some(Some(stream))
+        }));
+    }
+}
+
+fn message(record: &IdeasRecord) -> &str {
+    assert_eq!(record.end, IdeasEnd::Failed);
+    &record.error.as_ref().expect("an error").message
+}
+
+#[tokio::test]
+async fn command_gets_its_inputs_and_its_ideas_are_kept() {
+    let script = "test -d $ROLLOUT_REPOSITORY; test -f value; cat value\n\
+        echo $ROLLOUT_CONTEXT_IDEAS_DIRS; cat /context/00-prior/one.md\n\
+        cat $ROLLOUT_CONTEXT_PACK_DIR/history.md\n\
+        echo \"$ROLLOUT_TREE $ROLLOUT_NODE_ID $ROLLOUT_STAGE $ROLLOUT_IDEAS_COUNT $KEY\"\n\
+        echo '- Faster' > $ROLLOUT_IDEAS_DIR/a.md; echo 'Slower' > /ideas/b.md\n\
+        echo note > $ROLLOUT_LOGS_DIR/note; echo 0.5 > $ROLLOUT_COST_FILE\n\
+        background watcher";
+    let mut bench = Bench::new(script).await;
+    let record = bench.run().await;
+    assert_eq!((record.end, &record.error), (IdeasEnd::Written, &None));
+    assert_eq!((record.secondary_errors.len(), record.reported_cost), (0, Some(0.5)));
+    let ideas = bench.files(record.ideas.as_ref()).await;
+    let wanted = [("a.md", "- Faster\n"), ("b.md", "Slower\n")];
+    assert_eq!(ideas, wanted.map(|(name, text)| (name.to_owned(), text.to_owned())).into());
+    let printed = "1\n/context/00-prior\n- One# History\nrun 0000 ideas 3 none\n";
+    assert_eq!(bench.output(&record, "stdout.txt").await, printed);
+    assert_eq!(bench.files(record.logs.as_ref()).await["note"], "note\n");
+    assert_eq!(record.command.as_ref().and_then(|command| command.exit_code), Some(0));
+    assert_eq!(bench.rig.provider.existing(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn repository_and_links_that_lead_outside_are_not_given() {
+    for absent in ["/repository/.git", "/repository/outside"] {
+        let mut bench = Bench::new(&format!("echo x > /ideas/a.md; test -e {absent}")).await;
+        assert!(message(&bench.run().await).contains("code 1"), "{absent}");
+    }
+}
+
+#[tokio::test]
+async fn failed_and_late_commands_say_so_with_their_last_words() {
+    let mut bench = Bench::new("echo x > /ideas/a.md; echo no quota >&2; exit 3").await;
+    let record = bench.run().await;
+    assert_eq!(message(&record), "ideas: the command ended with code 3: no quota");
+    assert_eq!(record.error.as_ref().map(|error| error.class), Some(ErrorClass::Agent));
+    assert!(record.ideas.is_none());
+    bench.spec.command.script = "echo x > /ideas/a.md; sleep 1000".to_owned();
+    bench.spec.command.timeout_sec = Some(0.2);
+    assert!(message(&bench.run().await).contains("time limit of 200ms"));
+    bench.spec.command.script = "echo thinking >&2".to_owned();
+    assert_eq!(message(&bench.run().await), "it wrote no idea: thinking");
+    bench.spec.command.env.insert("KEY".into(), Template::new("${NOT_SET}"));
+    assert!(message(&bench.run().await).contains("NOT_SET"));
+}
+
+#[tokio::test]
+async fn files_that_are_not_ideas_are_left_out() {
+    use EntryType::{Directory, Fifo, Regular, Symlink};
+    let mut bench = Bench::new("echo").await;
+    let large = vec![b'x'; 300 * 1024];
+    let entry = |name: &str, kind, link: &str, content: &[u8]| {
+        raw_entry(name.as_bytes(), kind, link.as_bytes(), content)
+    };
+    bench.archived(&[
+        entry("ideas/", Directory, "", b""),
+        entry("ideas/link.md", Symlink, "/etc/passwd", b""),
+        entry("ideas/pipe.md", Fifo, "", b""),
+        entry("ideas/../../up.md", Regular, "", b"- Up"),
+        entry("ideas/below/", Directory, "", b""),
+        entry("ideas/below/deep.md", Regular, "", b"- Deep"),
+        entry("ideas/.hidden.md", Regular, "", b"- Hidden"),
+        entry("ideas/bad\u{7}name.md", Regular, "", b"- Bell"),
+        raw_entry(b"ideas/\xff.md", Regular, b"", b"- Bytes"),
+        entry("ideas/blank.md", Regular, "", b" \n"),
+        entry("ideas/large.md", Regular, "", &large),
+        raw_entry_with_mode(b"ideas/good.md", Regular, b"", b"- Good", 0o777),
+    ]);
+    let record = bench.run().await;
+    let ideas = bench.files(record.ideas.as_ref()).await;
+    assert_eq!(ideas.into_keys().collect::<Vec<_>>(), ["good.md"]);
+    let told = record.left_out.join("\n");
+    for name in ["below", ".hidden.md", "bad", "blank.md", "large.md", "3 links, special"] {
+        assert!(told.contains(name), "{name} not in {told}");
+    }
+    assert!(!told.contains("good.md"));
+}
+
+#[tokio::test]
+async fn directory_beyond_its_bounds_has_no_ideas() {
+    let mut bench = Bench::new("echo").await;
+    let file = |n: u32| raw_entry(format!("ideas/{n}").as_bytes(), EntryType::Regular, b"", b"x");
+    bench.archived(&(0..1100).map(file).collect::<Vec<_>>());
+    assert!(message(&bench.run().await).contains("1000 entries"));
+    // The directory itself was replaced.
+    bench.archived(&[raw_entry(b"ideas", EntryType::Symlink, b"/etc", b"")]);
+    let record = bench.run().await;
+    assert!(message(&record).contains("it wrote no idea"), "{record:?}");
+}
+
+#[tokio::test]
+async fn secrets_are_not_kept() {
+    let script = "echo $KEY; echo \"- $KEY\" > /ideas/a.md; echo $KEY > /logs/key; exit 0";
+    let mut bench = Bench::new(script).await;
+    bench.rig.variables = TrialVariables::new([("KEY".into(), "hunter2-hunter2".into())]);
+    let record = bench.run().await;
+    let kept = bench.files(record.ideas.as_ref()).await["a.md"].clone()
+        + &bench.output(&record, "stdout.txt").await
+        + &bench.files(record.logs.as_ref()).await["key"];
+    assert!(!kept.contains("hunter2") && kept.contains("[redacted:KEY]"), "{kept}");
+    bench.spec.command.script = "echo $KEY >&2; exit 1".to_owned();
+    assert!(!message(&bench.run().await).contains("hunter2"));
+}
+
+#[tokio::test]
+async fn stop_ends_the_command_and_leaves_no_environment() {
+    let mut bench = Bench::new("echo x > /ideas/a.md; sleep 1000").await;
+    bench.rig.stop.send_replace(Some(StopLevel::Drain));
+    assert_eq!(bench.run().await.end, IdeasEnd::Stopped);
+    assert_eq!(bench.rig.provider.calls(), []);
+    bench.rig.stop.send_replace(None);
+    let (provider, stop) = (bench.rig.provider.clone(), bench.rig.stop.clone());
+    let killing = async {
+        while provider.busy().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        stop.send_replace(Some(StopLevel::Kill));
+    };
+    let (record, ()) = tokio::join!(bench.run(), killing);
+    assert_eq!((record.end, record.ideas), (IdeasEnd::Stopped, None));
+    assert_eq!(bench.rig.provider.existing(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn failed_call_ends_the_execution_and_leaves_no_environment() {
+    let script = "echo x > /ideas/a.md; echo 1 > $ROLLOUT_COST_FILE; echo y > /logs/y";
+    let calls = {
+        let mut bench = Bench::new(script).await;
+        bench.run().await;
+        bench.rig.provider.calls()
+    };
+    for (at, call) in calls.iter().enumerate() {
+        for effect in [Effect::Fail(FailureKind::Service), Effect::Panic] {
+            let mut bench = Bench::new(script).await;
+            bench.rig.max_park = Duration::ZERO;
+            bench.rig.provider.fault(At::Any(at), effect);
+            let record = bench.run().await;
+            let what = format!("call {at}, {call:?}: {effect:?}: {record:?}");
+            match record.end {
+                // Cost and logs are not ideas; removals are tried again.
+                IdeasEnd::Written => {
+                    assert!(matches!(call, Call::CopyFrom | Call::Destroy), "{what}");
+                }
+                _ => assert!(record.error.is_some() && record.ideas.is_none(), "{what}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Paths of a command that writes ideas, and the variables that name them.
+//!
+//! | Variable | Meaning |
+//! | --- | --- |
+//! | `ROLLOUT_TREE`, `ROLLOUT_NODE_ID` | the search and the node |
+//! | `ROLLOUT_STAGE` | `ideas` |
+//! | `ROLLOUT_REPOSITORY` | the files of the node's commit, without a `.git`; the working directory |
+//! | `ROLLOUT_IDEAS_DIR` | empty directory for ideas, a file each |
+//! | `ROLLOUT_IDEAS_COUNT` | number of ideas that are tried, besides those that repeat others |
+//! | `ROLLOUT_CONTEXT_IDEAS_DIRS` | directories of earlier ideas, in order, separated by `:` |
+//! | `ROLLOUT_CONTEXT_PACK_DIR` | files that describe the node: changes, results, failed ideas |
+//! | `ROLLOUT_LOGS_DIR` | kept as the command's logs |
+//! | `ROLLOUT_COST_FILE` | file for the cost of the command: a number, in the unit of the budget |
+
+use std::collections::BTreeMap;
+
+use rollout_protocol::spec::ideas::IdeasSpec;
+use rollout_protocol::template::Unset;
+
+use crate::executor::cost::COST;
+use crate::secrets::{Redactor, TrialVariables};
+
+/// The files of the node's commit.
+pub const REPOSITORY: &str = "/repository";
+
+/// Directory for ideas.
+pub const IDEAS: &str = "/ideas";
+
+/// Directories of earlier ideas, and the one of the files that describe the node.
+pub const CONTEXT: &str = "/context";
+
+/// Files that describe the node.
+pub const PACK: &str = "/context/pack";
+
+/// Kept as the command's logs.
+pub const LOGS: &str = "/logs";
+
+/// Directory of the script.
+pub(super) const COMMANDS: &str = "/commands";
+
+/// The script.
+pub(super) const SCRIPT: &str = "/commands/ideas.sh";
+
+/// Expanded variables, and their secrets.
+#[derive(Debug, Default)]
+pub(super) struct Variables {
+    /// Of the environment.
+    pub(super) environment: BTreeMap<String, String>,
+    /// Of the command.
+    pub(super) command: BTreeMap<String, String>,
+    pub(super) redactor: Redactor,
+}
+
+/// The path of a directory of earlier ideas in the environment.
+pub(super) fn earlier(name: &str) -> String {
+    format!("{CONTEXT}/{name}")
+}
+
+/// Expands the variables of the command and its environment.
+pub(super) fn expand(known: &TrialVariables, ideas: &IdeasSpec) -> Result<Variables, Unset> {
+    let (mut environment, mut command) = (BTreeMap::new(), BTreeMap::new());
+    known.add(&ideas.environment.env, &mut environment)?;
+    known.add(&ideas.command.env, &mut command)?;
+    let directories: Vec<String> = ideas.earlier.iter().map(|dir| earlier(&dir.name)).collect();
+    let own = [
+        ("ROLLOUT_TREE", ideas.name.tree.clone()),
+        ("ROLLOUT_NODE_ID", ideas.name.node.clone()),
+        ("ROLLOUT_STAGE", "ideas".to_owned()),
+        ("ROLLOUT_REPOSITORY", REPOSITORY.to_owned()),
+        ("ROLLOUT_IDEAS_DIR", IDEAS.to_owned()),
+        ("ROLLOUT_IDEAS_COUNT", ideas.count.to_string()),
+        ("ROLLOUT_CONTEXT_IDEAS_DIRS", directories.join(":")),
+        ("ROLLOUT_CONTEXT_PACK_DIR", PACK.to_owned()),
+        ("ROLLOUT_LOGS_DIR", LOGS.to_owned()),
+        ("ROLLOUT_COST_FILE", COST.to_owned()),
+    ];
+    command.extend(own.map(|(name, value)| (name.to_owned(), value)));
+    let templates = ideas.environment.env.values().chain(ideas.command.env.values());
+    let redactor = known.redactor(templates)?;
+    Ok(Variables { environment, command, redactor })
+}
