@@ -179,6 +179,8 @@ impl Drop for DirectoryLock {
             drop(beating.join());
         }
         self.held.remove();
+        // Closing is not enough: a child that was just forked has the file until it executes.
+        let _closed_anyway = self.held.file.unlock();
     }
 }
 

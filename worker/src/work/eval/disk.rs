@@ -15,7 +15,7 @@ pub(super) const LOCK: &str = "lock";
 /// A directory that belongs to this process while this lives.
 #[derive(Debug)]
 pub(super) struct Lock {
-    _file: File,
+    file: File,
 }
 
 impl Lock {
@@ -25,13 +25,20 @@ impl Lock {
         let path = dir.join(LOCK);
         let file = File::options().create(true).truncate(false).write(true).open(&path)?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { _file: file }),
+            Ok(()) => Ok(Self { file }),
             Err(error) if error == rustix::io::Errno::WOULDBLOCK => {
                 let text = format!("another process has {}", dir.display());
                 Err(io::Error::new(io::ErrorKind::ResourceBusy, text))
             }
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing is not enough: a child that was just forked has the file until it executes.
+        let _closed_anyway = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
 

@@ -244,7 +244,7 @@ impl<'a> Run<'a> {
                 let last_words = executor::last_words(&capture);
                 (ScriptError::Exit { code: exit.code, oom_killed, last_words }, left)
             }
-            End::TimedOut => (ScriptError::TimedOut { limit, whose: None }, left),
+            End::TimedOut => (ScriptError::TimedOut { limit, whose: Some("its") }, left),
             End::Failed(failure) => (ScriptError::Exec(failure), left),
         };
         if let Some(left) = left {

@@ -171,7 +171,10 @@ async fn failed_and_late_commands_say_so_with_their_last_words() {
     assert!(record.ideas.is_none());
     bench.spec.command.script = "echo x > /ideas/a.md; sleep 1000".to_owned();
     bench.spec.command.timeout_sec = Some(0.2);
-    assert!(message(&bench.run().await).contains("time limit of 200ms"));
+    assert_eq!(
+        message(&bench.run().await),
+        "ideas: the command was ended at its time limit of 200ms"
+    );
     bench.spec.command.script = "echo thinking >&2".to_owned();
     assert_eq!(message(&bench.run().await), "it wrote no idea: thinking");
     bench.spec.command.env.insert("KEY".into(), Template::new("${NOT_SET}"));
