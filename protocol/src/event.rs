@@ -9,9 +9,10 @@ use crate::Timestamp;
 use crate::dependency::Dependency;
 use crate::error::TrialError;
 use crate::id::{ExecId, ItemId, RunId, TryId};
+use crate::item_name::ItemName;
 use crate::phase::Phase;
 use crate::record::Settlement;
-use crate::spec::trial::TrialName;
+use crate::search::SearchEvent;
 use crate::wire::control::StopLevel;
 
 /// One event.
@@ -24,7 +25,7 @@ pub struct RunEvent {
     pub kind: EventKind,
 }
 
-/// Kinds of events.
+/// Kinds of events. Those about items are called after trials, whatever the items are.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum EventKind {
@@ -53,8 +54,9 @@ pub enum EventKind {
     TrialPhase {
         /// Item.
         item: ItemId,
-        /// The trial's name.
-        trial: TrialName,
+        /// Its name.
+        #[serde(flatten)]
+        name: ItemName,
         /// Try.
         #[serde(rename = "try")]
         try_id: TryId,
@@ -67,8 +69,9 @@ pub enum EventKind {
     TrialParked {
         /// Item.
         item: ItemId,
-        /// The trial's name.
-        trial: TrialName,
+        /// Its name.
+        #[serde(flatten)]
+        name: ItemName,
         /// Try.
         #[serde(rename = "try")]
         try_id: TryId,
@@ -81,8 +84,9 @@ pub enum EventKind {
     TrialUnparked {
         /// Item.
         item: ItemId,
-        /// The trial's name.
-        trial: TrialName,
+        /// Its name.
+        #[serde(flatten)]
+        name: ItemName,
         /// Try.
         #[serde(rename = "try")]
         try_id: TryId,
@@ -93,8 +97,9 @@ pub enum EventKind {
     TrialRetry {
         /// Item.
         item: ItemId,
-        /// The trial's name.
-        trial: TrialName,
+        /// Its name.
+        #[serde(flatten)]
+        name: ItemName,
         /// Try that failed.
         #[serde(rename = "try")]
         try_id: TryId,
@@ -109,8 +114,9 @@ pub enum EventKind {
     TrialLost {
         /// Item.
         item: ItemId,
-        /// The trial's name.
-        trial: TrialName,
+        /// Its name.
+        #[serde(flatten)]
+        name: ItemName,
         /// Try.
         #[serde(rename = "try")]
         try_id: TryId,
@@ -122,8 +128,9 @@ pub enum EventKind {
     ExecutionEnded {
         /// Item.
         item: ItemId,
-        /// The trial's name.
-        trial: TrialName,
+        /// Its name.
+        #[serde(flatten)]
+        name: ItemName,
         /// Try.
         #[serde(rename = "try")]
         try_id: TryId,
@@ -156,6 +163,9 @@ pub enum EventKind {
         /// Trials without a record.
         owed: u64,
     },
+    /// Progress of a search.
+    #[serde(untagged)]
+    Search(SearchEvent),
 }
 
 /// Why a run was taken over from its owner.

@@ -14,6 +14,7 @@ use crate::blob::BlobRef;
 use crate::digest::Digest;
 use crate::error::TrialError;
 use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
+use crate::item_name::ItemName;
 use crate::phase::Phase;
 use crate::spec::trial::TrialName;
 
@@ -423,8 +424,9 @@ pub struct LogsRecord {
 pub struct Settlement {
     /// Item.
     pub item: ItemId,
-    /// The trial's name.
-    pub trial: TrialName,
+    /// Its name.
+    #[serde(flatten)]
+    pub name: ItemName,
     /// The execution that settled it; absent when none did (a cancelled item that never ran).
     #[serde(default)]
     pub by: Option<Execution>,
@@ -441,6 +443,11 @@ pub struct Settlement {
 }
 
 impl Settlement {
+    /// The name of the trial; nothing when another item was settled.
+    pub const fn trial(&self) -> Option<&TrialName> {
+        self.name.trial()
+    }
+
     /// Commit of the task's repository: as the execution ran it, else as the plan knows it.
     pub fn task_commit<'a>(&'a self, record: Option<&'a TrialRecord>) -> Option<&'a str> {
         let ran = record.and_then(|record| record.task_git_commit_id.as_deref());

@@ -61,7 +61,8 @@ pub fn differences(load: &Load, results: &Results) -> Vec<String> {
     }
     let mut lines: BTreeMap<String, usize> = BTreeMap::new();
     for settlement in settlements(results) {
-        *lines.entry(settlement.trial.task).or_default() += 1;
+        let trial = settlement.trial().expect("a trial");
+        *lines.entry(trial.task.clone()).or_default() += 1;
     }
     let trials = results.trials();
     let trials: BTreeMap<_, _> =

@@ -77,9 +77,10 @@ fn nameless(settled: Settled) -> Value {
     let nobody = String::new();
     let trial =
         TrialName { agent: nobody.clone(), dataset: nobody.clone(), task: nobody, attempt: 1 };
+    let name = trial.into();
     let task_git_commit_id = None;
     let settlement =
-        Settlement { item, trial, by, verdict, superseded, settled_at: at, task_git_commit_id };
+        Settlement { item, name, by, verdict, superseded, settled_at: at, task_git_commit_id };
     without_name(serde_json::to_value(settlement).expect("text keys"))
 }
 
@@ -87,8 +88,9 @@ fn without_name(mut record: Value) -> Value {
     let fields = record.as_object_mut().expect("an object");
     // This and the name are the plan's.
     fields.remove("task_git_commit_id");
-    let trial = fields.remove("trial");
-    assert!(trial.is_some(), "a record without a trial: {record:#}");
+    let names = ["trial", "eval", "ideas"].map(|kind| fields.remove(kind));
+    let count = names.iter().flatten().count();
+    assert_eq!(count, 1, "a record with {count} names: {record:#}");
     record
 }
 

@@ -1,7 +1,5 @@
 //! Which modules of a crate may import which: the layers inside the coordinator and the worker.
 
-use std::collections::BTreeSet;
-
 use crate::files::Source;
 use crate::{Violation, assert_none, files};
 
@@ -38,13 +36,6 @@ const COORDINATOR: &[Rule] = &[
     ),
     ("bin", &["cli"]),
 ];
-
-/// Imports that no rule allows: path of the files, module imported from, reason.
-const EXCEPTIONS: &[(&str, &str, &str)] = &[(
-    "coordinator/src/workloads/search/backend/",
-    "launch",
-    "a search starts the workers and providers of its evals by itself",
-)];
 
 /// The worker's modules, lowest layer first. A module imports from its own layer and lower ones.
 const WORKER: &[&[&str]] = &[
@@ -147,13 +138,14 @@ fn expand(base: &str, text: &str, paths: &mut Vec<String>) -> usize {
     at + text[at..].find([',', '}', ';', '\n']).unwrap_or(0)
 }
 
-/// The imports of a source that `rules` do not allow, exceptions included.
-fn forbidden(source: &Source, root: &str, rules: &[Rule]) -> Vec<(String, Violation)> {
-    let Some(module) = module(source, root) else { return Vec::new() };
+/// The imports of a source of the coordinator that its rules do not allow.
+fn coordinator(source: &Source) -> Vec<Violation> {
+    let Some(module) = module(source, "coordinator/src/") else { return Vec::new() };
+    let rules = COORDINATOR;
     let rule = rules.iter().filter(|(name, _)| is_in(&module, name)).max_by_key(|r| r.0.len());
     let Some((own, allowed)) = rule else {
         let what = format!("the module `{module}` is in no layer");
-        return vec![(String::new(), Violation::new(&source.path, 0, what))];
+        return vec![Violation::new(&source.path, 0, what)];
     };
     let is_known = |path: &str| rules.iter().any(|(name, _)| is_in(path, name));
     let is_allowed =
@@ -163,31 +155,9 @@ fn forbidden(source: &Source, root: &str, rules: &[Rule]) -> Vec<(String, Violat
         .filter(|(_, path)| is_known(path) && !is_allowed(path))
         .map(|(line, path)| {
             let what = format!("`{own}` must not import `{path}`");
-            (path, Violation::new(&source.path, line, what))
+            Violation::new(&source.path, line, what)
         })
         .collect()
-}
-
-/// Violations without the exceptions, and exceptions that nothing needs any more.
-fn coordinator(sources: &[&Source], exceptions: &[(&str, &str, &str)]) -> Vec<Violation> {
-    let mut used = BTreeSet::new();
-    let mut violations = Vec::new();
-    for source in sources {
-        for (path, violation) in forbidden(source, "coordinator/src/", COORDINATOR) {
-            let exception = exceptions.iter().position(|(files, module, _)| {
-                source.path.starts_with(files) && is_in(&path, module)
-            });
-            match exception {
-                Some(exception) => drop(used.insert(exception)),
-                None => violations.push(violation),
-            }
-        }
-    }
-    let idle = exceptions.iter().enumerate().filter(|(index, _)| !used.contains(index));
-    violations.extend(idle.map(|(_, (files, module, _))| {
-        Violation::new(files, 0, format!("the exception for `{module}` is not needed any more"))
-    }));
-    violations
 }
 
 /// Imports of the worker's modules from higher layers.
@@ -212,8 +182,7 @@ fn worker(source: &Source) -> Vec<Violation> {
 
 #[test]
 fn imports_of_the_coordinator_follow_its_layers() {
-    let sources: Vec<_> = files::rust().collect();
-    assert_none(&coordinator(&sources, EXCEPTIONS));
+    assert_none(&files::rust().flat_map(coordinator).collect::<Vec<_>>());
 }
 
 #[test]
@@ -234,7 +203,7 @@ fn layers_form_no_circle() {
 #[test]
 fn catches_violations() {
     let at = |path, text| Source::new(path, text);
-    let count = |path, text| coordinator(&[&at(path, text)], &[]).len();
+    let count = |path, text| coordinator(&at(path, text)).len();
     let core = "coordinator/src/engine/core/claim.rs";
     let config = "coordinator/src/config/fields.rs";
     assert_eq!(count(config, "use crate::engine::Planner;"), 1);
@@ -254,10 +223,7 @@ fn catches_violations() {
         1
     );
     assert_eq!(count("coordinator/src/unknown/mod.rs", ""), 1);
-    let backend =
-        at("coordinator/src/workloads/search/backend/here.rs", "use crate::launch::host;");
-    assert_eq!(coordinator(&[&backend], EXCEPTIONS), []);
-    assert_eq!(coordinator(&[], EXCEPTIONS).len(), 1, "an exception that nothing needs");
+    assert_eq!(count("coordinator/src/workloads/search/x.rs", "use crate::launch::host;"), 1);
 
     assert_eq!(worker(&at("worker/src/spool/mod.rs", "use crate::service::Worker;")).len(), 1);
     assert_eq!(worker(&at("worker/src/service/mod.rs", "use crate::{spool, work::trial};")), []);

@@ -5,6 +5,7 @@ mod apart;
 mod baseline;
 mod dry_run;
 mod endings;
+mod events;
 mod example;
 mod fates;
 mod ideas;

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::{BenchError, floor, noop, usage};
 use crate::engine::journal::Layout;
-use crate::events::{Materialize, Reporter, Sinks};
+use crate::events::{Materialize, Reporter};
 use crate::launch::embedded::{self, Embedded, Equipment};
 use crate::plan::JobPlan;
 use crate::workloads::job::JobPlanner;
@@ -67,8 +67,7 @@ pub async fn dispatch(
     let layout = Layout::new(directory.join("run"));
     std::fs::create_dir_all(layout.root())?;
     let facts = noop::facts(layout.root().to_owned(), what.items, what.materialize);
-    let sinks = Sinks::new(Arc::clone(&store));
-    let (events, reporter) = Reporter::start(facts, sinks)?;
+    let (events, reporter) = Reporter::start(facts, Arc::clone(&store), Vec::new())?;
 
     let (cpu, start) = (usage::cpu(), Instant::now());
     let sitting = embedded::run(run(what, &plan, store, layout.clone(), events)).await?;
@@ -104,7 +103,6 @@ fn run(
     layout: Layout,
     events: mpsc::Sender<Vec<rollout_protocol::event::RunEvent>>,
 ) -> Embedded<JobPlanner> {
-    let (_hints, hints) = mpsc::channel(1);
     let (_stops, stops) = mpsc::channel(1);
     let blobs = Arc::clone(&store);
     Embedded {
@@ -113,7 +111,6 @@ fn run(
         store,
         slots: what.window,
         events,
-        hints,
         stops,
         opened: Box::new(|_| Ok(())),
         equip: Box::new(move |dir| {

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::path::Path;
 
 use rollout_protocol::exit::ExitCode;
-use rollout_protocol::spec::trial::TrialName;
+use rollout_protocol::item_name::ItemName;
 use rollout_worker::host::WorkerDirError;
 use rollout_worker::store::StoreError;
 
@@ -63,7 +63,7 @@ impl CliError {
     }
 
     /// The files of some trials could not be written.
-    pub(super) fn unwritten(count: u64, trial: &TrialName, error: &TreeError) -> Self {
+    pub(super) fn unwritten(count: u64, trial: &ItemName, error: &TreeError) -> Self {
         let what = format!("the files of {count} trials could not be written, first {trial}");
         Self::failure(what, error).hint(
             "their results are kept; the same command writes the files when the cause is gone",

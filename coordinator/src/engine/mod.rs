@@ -19,7 +19,9 @@ pub mod reconcile;
 mod records;
 mod reopen;
 
-pub use event_loop::{Ended, Engine, Keeper, News, Outlet, Sources, Standing, Workers};
+pub use event_loop::{
+    Ended, Engine, Keeper, LiveExecution, News, Outlet, Sources, Standing, Workers,
+};
 pub(crate) use lock::host_name;
 pub use lock::{
     Fence, FileId, LockError, LockOwner, Lost, Patience, RunEntry, RunFacts, RunLock, Shared,

@@ -8,6 +8,7 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::{ItemId, RunId};
+use rollout_protocol::item_name::ItemName;
 use rollout_protocol::record::Settlement;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::version::RUN_FORMAT;
@@ -424,15 +425,15 @@ impl<'a> Replaying<'a> {
 
     fn settled(&mut self, settled: Settled) {
         let Some(planned) = self.planner.find(&settled.item) else { return };
-        let trial = self.planner.name(planned.ordinal);
-        let Some(settled) = self.superseded.take(settled, &trial) else { return };
+        let name = self.planner.name(planned.ordinal);
+        let Some(settled) = self.superseded.take(settled, &name) else { return };
         if self.core.settled_spec(&settled.item) != Some(planned.spec) {
-            self.changed.push(trial.to_string());
+            self.changed.push(name.to_string());
             return;
         }
         let at = settled.at;
         let commit = self.planner.commit(planned.ordinal);
-        let settlement = Arc::new(settlement(settled, trial, commit));
+        let settlement = Arc::new(settlement(settled, name, commit));
         self.batch.push(RunEvent {
             at,
             kind: EventKind::TrialSettled { ordinal: planned.ordinal, replayed: true, settlement },
@@ -459,11 +460,11 @@ impl<'a> Replaying<'a> {
 /// The terminal record of a settled item.
 pub(super) fn settlement(
     settled: Settled,
-    trial: rollout_protocol::spec::trial::TrialName,
+    name: ItemName,
     task_git_commit_id: Option<String>,
 ) -> Settlement {
     let Settled { item, by, verdict, superseded, at, .. } = settled;
-    Settlement { item, trial, by, verdict, superseded, settled_at: at, task_git_commit_id }
+    Settlement { item, name, by, verdict, superseded, settled_at: at, task_git_commit_id }
 }
 
 fn send(events: &mpsc::Sender<Vec<RunEvent>>, batch: Vec<RunEvent>) {

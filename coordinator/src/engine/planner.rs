@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ItemId, RunId, TryId};
-use rollout_protocol::spec::trial::TrialName;
+use rollout_protocol::item_name::ItemName;
 use rollout_protocol::wire::command::Selection;
 use rollout_protocol::wire::offer::Offer;
 use tokio::sync::Notify;
@@ -34,7 +34,7 @@ pub trait Planner: Send {
     fn select(&self, selection: &Selection) -> Vec<NewItem>;
 
     /// The name of the item at a position of the plan.
-    fn name(&self, ordinal: u64) -> TrialName;
+    fn name(&self, ordinal: u64) -> ItemName;
 
     /// Commit of the repository that the item's task is from, where there is one.
     fn commit(&self, ordinal: u64) -> Option<String> {

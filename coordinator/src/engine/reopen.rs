@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use rollout_protocol::error::ErrorClass;
 use rollout_protocol::id::ItemId;
+use rollout_protocol::item_name::ItemName;
 use rollout_protocol::record::{Execution, Outcome};
-use rollout_protocol::spec::trial::TrialName;
 
 use crate::engine::core::Settled;
 
@@ -22,7 +22,7 @@ pub enum Reopen {
 
 impl Reopen {
     /// Whether a settlement is one of them.
-    pub(super) fn selects(&self, settled: &Settled, trial: &TrialName) -> bool {
+    pub(super) fn selects(&self, settled: &Settled, name: &ItemName) -> bool {
         let failed = settled.verdict.outcome == Outcome::Failed;
         match self {
             Self::Failed => failed,
@@ -31,7 +31,7 @@ impl Reopen {
                 failed && error.is_some_and(|error| error.class == ErrorClass::Infrastructure)
             }
             Self::Trials(keys) => {
-                let (name, item) = (trial.to_string(), settled.item.to_string());
+                let (name, item) = (name.to_string(), settled.item.to_string());
                 keys.iter().any(|key| *key == name || *key == item)
             }
         }
@@ -59,15 +59,15 @@ impl Superseded {
     }
 
     /// Takes a settlement that does not count any more; otherwise gives it back.
-    pub(super) fn take(&mut self, settled: Settled, trial: &TrialName) -> Option<Settled> {
+    pub(super) fn take(&mut self, settled: Settled, name: &ItemName) -> Option<Settled> {
         let later = self.pending.get(&settled.item).is_some_and(|times| *times > 0);
-        let now = !later && self.wanted.as_ref().is_some_and(|w| w.selects(&settled, trial));
+        let now = !later && self.wanted.as_ref().is_some_and(|w| w.selects(&settled, name));
         if !later && !now {
             return Some(settled);
         }
         if now {
             self.chosen.push(settled.item);
-            self.named.extend([trial.to_string(), settled.item.to_string()]);
+            self.named.extend([name.to_string(), settled.item.to_string()]);
         }
         let mut executions = settled.superseded;
         executions.extend(settled.by);

@@ -6,7 +6,9 @@
 //! hold the run back when they cannot follow; the terminal never does.
 
 mod fan_out;
+mod job;
 mod problem;
+mod search;
 mod sink;
 pub mod sinks;
 #[cfg(test)]
@@ -18,12 +20,15 @@ use std::sync::Arc;
 
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::spec::metric::MetricKind;
+use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Panicked, Task};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use self::fan_out::FanOut;
-pub use self::sink::{Batch, EventSink, SinkContext, Sinks, StartSink, Told};
+use self::job::JobFold;
+pub use self::search::SearchReporter;
+pub use self::sink::{Batch, EventSink, RunResult, StartSink, Told, Workload};
 pub use self::sinks::files::Unwritten;
 use crate::results::files::FileError;
 use crate::results::metrics::{AgentTotal, Tally};
@@ -96,28 +101,34 @@ pub enum ReportError {
     Panicked(#[from] Panicked),
 }
 
-/// Tells a run to its sinks.
+/// Tells a job to its sinks.
 #[derive(Debug)]
 pub struct Reporter {
     task: Task<Result<Report, ReportError>>,
 }
 
 impl Reporter {
-    /// Starts the task and threads of the outputs. Events go to the sender, in their order, in
+    /// Starts the task and threads of the outputs: the files of the run directory, with records,
+    /// outputs and logs from `store`, and `sinks`. Events go to the sender, in their order, in
     /// batches; a send waits while the outputs cannot follow. The reporter ends when every sender
     /// is gone. A send that fails means that the reporter is gone: the run's records do not depend
     /// on it, and [`finish`](Self::finish) says what happened.
     ///
     /// # Errors
     /// When the system has no thread left.
-    pub fn start(facts: RunFacts, sinks: Sinks) -> io::Result<(mpsc::Sender<Vec<RunEvent>>, Self)> {
+    pub fn start(
+        facts: RunFacts,
+        store: Arc<dyn BlobStore>,
+        sinks: Vec<StartSink>,
+    ) -> io::Result<(mpsc::Sender<Vec<RunEvent>>, Self)> {
         let (batches, mut receiver) = mpsc::channel(WAITING_BATCHES);
-        let mut fan_out = FanOut::start(facts, sinks)?;
+        let fan_out = FanOut::of_job(&facts, store, sinks)?;
+        let mut job = JobFold::new(facts, fan_out);
         let task = supervise::spawn("reporter", async move {
             while let Some(batch) = receiver.recv().await {
-                fan_out.take(batch).await;
+                job.take(batch).await;
             }
-            fan_out.finish().await
+            job.finish().await
         });
         Ok((batches, Self { task }))
     }

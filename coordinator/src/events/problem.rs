@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rollout_protocol::spec::trial::TrialName;
+use rollout_protocol::item_name::ItemName;
 use rollout_worker::backoff;
 
 use crate::results::escape;
@@ -19,7 +19,7 @@ impl Problems {
     pub(in crate::events) fn files_of_trial(
         &self,
         before: u64,
-        trial: &TrialName,
+        trial: &ItemName,
         error: &(dyn std::error::Error + 'static),
     ) {
         let trial = trial.to_string();
@@ -39,7 +39,7 @@ impl Problems {
     /// Files of a trial are damaged where they are kept, and were left out.
     pub(in crate::events) fn files_left_out(
         &self,
-        trial: &TrialName,
+        trial: &ItemName,
         error: &(dyn std::error::Error + 'static),
     ) {
         let trial = trial.to_string();

@@ -1,15 +1,12 @@
-//! The interface of outputs, and their registration with the fan-out.
+//! The interface of outputs, and how they are started.
 
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use rollout_protocol::event::RunEvent;
-use rollout_worker::store::BlobStore;
 
-use super::problem::Problems;
-use super::sinks::files::{RunFiles, Unwritten};
+use super::sinks::files::Unwritten;
 use super::{ReportError, RunFacts};
 use crate::results::report::JobResult;
 
@@ -38,7 +35,25 @@ pub trait EventSink: Send {
     async fn drain(&mut self) {}
 
     /// Tells the result, if the run ended, and closes the output.
-    async fn finish(self: Box<Self>, result: Option<Arc<JobResult>>) -> Result<Told, ReportError>;
+    async fn finish(self: Box<Self>, result: Option<RunResult>) -> Result<Told, ReportError>;
+}
+
+/// The result of a run.
+#[derive(Debug, Clone)]
+pub enum RunResult {
+    /// Of a job.
+    Job(Arc<JobResult>),
+    /// Of a search: its overview as a JSON object.
+    Search(Arc<serde_json::Value>),
+}
+
+/// The workload of a run.
+#[derive(Debug, Clone, Copy)]
+pub enum Workload<'a> {
+    /// A job, and facts about it.
+    Job(&'a RunFacts),
+    /// A search. Its events say everything about it.
+    Search,
 }
 
 /// Facts of a sink for the report of the run.
@@ -48,43 +63,5 @@ pub struct Told {
     pub trial_files: Option<Unwritten>,
 }
 
-/// The run that a sink is started for.
-#[derive(Debug)]
-pub struct SinkContext<'a> {
-    /// Facts of the run.
-    pub facts: &'a RunFacts,
-    /// Where records, outputs and logs are read from.
-    pub store: &'a Arc<dyn BlobStore>,
-    pub(super) problems: &'a Problems,
-}
-
-/// Starts a sink for a run.
-pub type StartSink = Box<dyn FnOnce(&SinkContext<'_>) -> io::Result<Box<dyn EventSink>> + Send>;
-
-/// The sinks of a run, in the order in which they hear of events.
-pub struct Sinks {
-    pub(super) store: Arc<dyn BlobStore>,
-    pub(super) registered: Vec<StartSink>,
-}
-
-impl Sinks {
-    /// The files of the run directory, which every run has, with records, outputs and logs from
-    /// `store`.
-    pub fn new(store: Arc<dyn BlobStore>) -> Self {
-        let files: StartSink = Box::new(|context| Ok(Box::new(RunFiles::new(context))));
-        Self { store, registered: vec![files] }
-    }
-
-    /// The same with another sink after them.
-    #[must_use]
-    pub fn with(mut self, sink: StartSink) -> Self {
-        self.registered.push(sink);
-        self
-    }
-}
-
-impl fmt::Debug for Sinks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sinks").field("store", &self.store).finish_non_exhaustive()
-    }
-}
+/// Starts a sink for a run of a workload.
+pub type StartSink = Box<dyn FnOnce(Workload<'_>) -> io::Result<Box<dyn EventSink>> + Send>;

@@ -71,16 +71,17 @@ async fn tell(
 ) -> Result<Report, ReportError> {
     let facts = facts(dir, materialize);
     let store = FsStore::open(dir.join("store")).await.expect("a store");
-    let sinks = Sinks::new(Arc::new(store)).with(sinks::json(Box::new(out.clone())));
-    tell_sinks(facts, sinks, batches).await
+    let sinks = vec![sinks::json(Box::new(out.clone()))];
+    tell_sinks(facts, Arc::new(store), sinks, batches).await
 }
 
 async fn tell_sinks(
     facts: RunFacts,
-    sinks: Sinks,
+    store: Arc<dyn BlobStore>,
+    sinks: Vec<StartSink>,
     batches: Vec<Vec<RunEvent>>,
 ) -> Result<Report, ReportError> {
-    let (events, reporter) = Reporter::start(facts, sinks).expect("started");
+    let (events, reporter) = Reporter::start(facts, store, sinks).expect("started");
     for batch in batches {
         events.send(batch).await.expect("the reporter listens");
     }
@@ -356,7 +357,7 @@ impl EventSink for Recorder {
         self.note("drain");
     }
 
-    async fn finish(self: Box<Self>, result: Option<Arc<JobResult>>) -> Result<Told, ReportError> {
+    async fn finish(self: Box<Self>, result: Option<RunResult>) -> Result<Told, ReportError> {
         self.note(if result.is_some() { "result" } else { "no result" });
         if self.fails {
             return Err(ReportError::Json(io::Error::other("full")));
@@ -374,8 +375,8 @@ async fn registered_sinks_are_told_batches_warnings_and_the_result_in_order() {
     let lost = with_record(settlement(trial("a", "one", 1), 1, passed(1.0)), absent);
     let batches = vec![vec![started(5), settled(0, lost)], vec![ended(9, 4)]];
     let (failing, last) = (Recorder { fails: true, ..Recorder::default() }, Recorder::default());
-    let sinks = Sinks::new(store).with(failing.start()).with(last.start());
-    let told = tell_sinks(facts(dir.path(), Materialize::Full), sinks, batches).await;
+    let sinks = vec![failing.start(), last.start()];
+    let told = tell_sinks(facts(dir.path(), Materialize::Full), store, sinks, batches).await;
     assert!(matches!(told, Err(ReportError::Json(_))), "{told:?}");
     for recorder in [failing, last] {
         let mut told = recorder.told.lock().expect("not poisoned").clone();

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollout_protocol::event::{EventKind, RunEvent};
+use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::control::StopLevel;
@@ -24,6 +24,7 @@ use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::hints::Hinting;
 use crate::engine::journal::Layout;
 use crate::engine::{
     self, Ended, Engine, Keeper, News, OpenRun, Opening, Outlet, Planner, RunError, RunLock,
@@ -36,6 +37,9 @@ const REPORTS_AT_ONCE: usize = 4096;
 
 /// Batches of reports that wait for the engine.
 const REPORT_BATCHES: usize = 4;
+
+/// Hints that wait for the engine; more are dropped.
+const HINTS: usize = 256;
 
 /// News that wait for the engine.
 const NEWS: usize = 64;
@@ -55,8 +59,6 @@ pub struct Embedded<P> {
     pub slots: u32,
     /// Where events go.
     pub events: mpsc::Sender<Vec<RunEvent>>,
-    /// Hints for the event stream.
-    pub hints: mpsc::Receiver<EventKind>,
     /// Stops asked for by the user.
     pub stops: mpsc::Receiver<StopLevel>,
     /// Called when the run is ours, before anything is offered.
@@ -95,8 +97,7 @@ pub struct Equipment {
 /// # Errors
 /// [`RunError`] when it could not begin or go on. What is settled stays settled.
 pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Sitting, RunError> {
-    let Embedded { opening, planner, store, slots, events, hints, mut stops, opened, equip } =
-        embedded;
+    let Embedded { opening, planner, store, slots, events, mut stops, opened, equip } = embedded;
     let (run, lock, planner) = engine::begin(opening, planner, events.clone(), &mut stops).await?;
     opened(&run)?;
     let (queue, id) = (Arc::new(EmbeddedQueue::default()), run.id());
@@ -107,6 +108,8 @@ pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Sitting,
         Ok::<_, RunError>((dirs, equipment))
     })
     .await?;
+    let (hints_in, hints) = mpsc::channel(HINTS);
+    let runner = Arc::new(Hinting::new(runner, hints_in));
     let owners = Arc::new(dirs.owners());
     let (clean, reaped) = oneshot::channel();
     let reaping = reap(providers, Arc::clone(&owners), clean);

@@ -2,21 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use async_trait::async_trait;
-use rollout_protocol::dependency::Dependency;
-use rollout_protocol::event::{EventKind, RunEvent};
-use rollout_protocol::phase::Phase;
-use rollout_protocol::spec::trial::TrialName;
+use rollout_protocol::event::RunEvent;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::disk::DiskWatch;
-use rollout_worker::environment::Labels;
-use rollout_worker::executor::PhaseSink;
 use rollout_worker::secrets::TrialVariables;
-use rollout_worker::service::{LocalRunner, Runner};
 use rollout_worker::store::BlobStore;
-use rollout_worker::work::trial::{Finished, TrialContext};
 use tokio::sync::mpsc;
 
 use super::embedded::{self, Embedded, Equipment, Sitting};
@@ -27,9 +18,6 @@ use crate::engine::{self, Manifest, OpenError, Opening, Reopen, RunError, RunSta
 use crate::launch::host::{self, HostPaths};
 use crate::plan::{self, JobPlan, PlanDocument};
 use crate::workloads::job::{JobPlanner, former_plan};
-
-/// Hints that wait for the engine; more are dropped.
-const HINTS: usize = 256;
 
 /// A job to be run in this process.
 pub struct LocalJob {
@@ -80,9 +68,8 @@ impl LocalJob {
             bounds: Bounds::default(),
             reopen,
         };
-        let (hints_in, hints) = mpsc::channel(HINTS);
         let variables = variables(&job, environment);
-        let equip = equip(&job, &layout, host, Arc::clone(&store), variables, hints_in);
+        let equip = equip(&job, &layout, host, Arc::clone(&store), variables);
         let document = PlanDocument::from(&*plan);
         let ran = embedded::run(Embedded {
             opening,
@@ -90,7 +77,6 @@ impl LocalJob {
             store,
             slots: job.n_concurrent_trials,
             events,
-            hints,
             stops,
             opened: Box::new(move |run| file::write_json(&run.layout().plan(), &document)),
             equip: Box::new(equip),
@@ -134,82 +120,13 @@ fn equip(
     paths: HostPaths,
     store: Arc<dyn BlobStore>,
     variables: TrialVariables,
-    hints: mpsc::Sender<EventKind>,
 ) -> impl FnOnce(&Path) -> Result<Equipment, RunError> + Send + use<> {
     let kind = job.settings.environment.provider.kind();
     let layout = layout.clone();
     move |worker_dir: &Path| {
         let provider = host::provider(kind, &paths, layout.sandboxes())?;
         let providers = BTreeMap::from([(kind, Arc::clone(&provider))]);
-        let inner = host::runner(providers, worker_dir, store, variables, engine::host_name())?;
-        let runner = Arc::new(Hinting { inner, hints });
-        Ok(Equipment { runner, providers: vec![provider] })
-    }
-}
-
-/// Runs executions of trials, and tells the event stream where they are.
-#[derive(Debug)]
-struct Hinting {
-    inner: LocalRunner,
-    hints: mpsc::Sender<EventKind>,
-}
-
-#[async_trait]
-impl Runner for Hinting {
-    async fn run(&self, mut context: TrialContext) -> Finished {
-        context.phases = Arc::new(Hints {
-            inner: Arc::clone(&context.phases),
-            labels: context.labels.clone(),
-            trial: TrialName {
-                agent: context.agent.name.clone(),
-                dataset: context.task.dataset.clone(),
-                task: context.task.name.clone(),
-                attempt: context.attempt,
-            },
-            hints: self.hints.clone(),
-            parked: Mutex::default(),
-        });
-        self.inner.run(context).await
-    }
-
-    fn disks(&self) -> Arc<DiskWatch> {
-        self.inner.disks()
-    }
-}
-
-#[derive(Debug)]
-struct Hints {
-    inner: Arc<dyn PhaseSink>,
-    labels: Labels,
-    trial: TrialName,
-    hints: mpsc::Sender<EventKind>,
-    parked: Mutex<Option<Dependency>>,
-}
-
-impl PhaseSink for Hints {
-    fn entered(&self, phase: Phase) {
-        self.inner.entered(phase);
-        let Labels { item, try_id, exec, .. } = self.labels;
-        let trial = self.trial.clone();
-        // Only a hint: lost when the engine is busy.
-        let _full = self.hints.try_send(EventKind::TrialPhase { item, trial, try_id, exec, phase });
-    }
-
-    fn parked(&self, on: Option<Dependency>) {
-        self.inner.parked(on);
-        let changed = {
-            let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *parked, on) != on
-        };
-        if !changed {
-            return;
-        }
-        let Labels { item, try_id, exec, .. } = self.labels;
-        let trial = self.trial.clone();
-        let kind = match on {
-            Some(dependency) => EventKind::TrialParked { item, trial, try_id, exec, dependency },
-            None => EventKind::TrialUnparked { item, trial, try_id, exec },
-        };
-        let _full = self.hints.try_send(kind);
+        let runner = host::runner(providers, worker_dir, store, variables, engine::host_name())?;
+        Ok(Equipment { runner: Arc::new(runner), providers: vec![provider] })
     }
 }

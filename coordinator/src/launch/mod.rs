@@ -5,6 +5,7 @@ pub mod embedded;
 mod error;
 pub mod export;
 pub mod facts;
+mod hints;
 pub mod host;
 pub mod local;
 #[cfg(feature = "nats")]

@@ -18,7 +18,7 @@ use super::nats::{Remote, Server};
 use super::{LaunchError, planning, signals, store as run_store};
 use crate::config::{self, Job};
 use crate::engine::{Patience, Reopen, Taking};
-use crate::events::{Materialize, Report, Reporter, RunFacts, Sinks, StartSink};
+use crate::events::{Materialize, Report, Reporter, RunFacts, StartSink};
 use crate::plan::JobPlan;
 use crate::results::metrics::AgentTotal;
 use crate::results::report::{DatasetFacts, TasksFacts};
@@ -92,8 +92,8 @@ pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
         invocation,
         ..facts(&job, &plan, read)
     };
-    let sinks = sinks.into_iter().fold(Sinks::new(Arc::clone(&store)), Sinks::with);
-    let (events, reporter) = Reporter::start(facts, sinks).map_err(LaunchError::Outputs)?;
+    let started = Reporter::start(facts, Arc::clone(&store), sinks);
+    let (events, reporter) = started.map_err(LaunchError::Outputs)?;
     let (stops, _listening) = stops.listen().map_err(LaunchError::Signals)?;
     let session = Session { job, plan, store, events, stops, patience, reopen };
     #[cfg(feature = "nats")]

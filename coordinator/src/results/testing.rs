@@ -51,7 +51,7 @@ pub(crate) fn settlement(trial: TrialName, exec: u8, verdict: Verdict) -> Settle
     };
     Settlement {
         item: trial.item(),
-        trial,
+        name: trial.into(),
         by: Some(execution),
         verdict,
         superseded: Vec::new(),
@@ -76,7 +76,11 @@ pub(crate) fn record(settlement: &Settlement) -> TrialRecord {
             verifier_ended_at: Some(at(3)),
             ..Timestamps::instant(at(1))
         },
-        ..testing::record(settlement.trial.clone(), settlement.verdict.clone(), at(1))
+        ..testing::record(
+            settlement.trial().expect("a trial").clone(),
+            settlement.verdict.clone(),
+            at(1),
+        )
     }
 }
 
@@ -108,7 +112,7 @@ pub(crate) fn phase(trial: TrialName, phase: Phase) -> RunEvent {
         2,
         EventKind::TrialPhase {
             item: trial.item(),
-            trial,
+            name: trial.into(),
             try_id: TryId::first(1),
             exec: ExecId::from_bytes([9; 16]),
             phase,

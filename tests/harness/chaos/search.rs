@@ -60,7 +60,7 @@ impl Scene {
         let [expected, settlements] =
             [undisturbed, disturbed].map(|run| audit::settlements(&Results::new(run)));
         let names = |all: &[Settlement]| {
-            all.iter().map(|settlement| settlement.trial.to_string()).collect::<Vec<_>>()
+            all.iter().map(|settlement| settlement.name.to_string()).collect::<Vec<_>>()
         };
         let [mut expected, mut recorded] = [names(&expected), names(&settlements)];
         expected.sort();
@@ -78,7 +78,7 @@ impl Scene {
         if report.repeated > report.exposed {
             report.problems.push("more was repeated than was running at the kills".to_owned());
         }
-        let unknown = settlements.iter().filter(|s| s.by.is_none()).map(|s| s.trial.to_string());
+        let unknown = settlements.iter().filter(|s| s.by.is_none()).map(|s| s.name.to_string());
         report.problems.extend(unknown.map(|name| format!("{name} was settled by nothing")));
         audit::executions(&settlements)
     }

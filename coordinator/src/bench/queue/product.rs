@@ -27,7 +27,7 @@ use crate::engine::reconcile::{self, Distributed};
 use crate::engine::{
     self, Ended, Opening, Planner as _, RunError, RunLock, RunState, Shared, Taking,
 };
-use crate::events::{Materialize, Reporter, Sinks};
+use crate::events::{Materialize, Reporter};
 use crate::workloads::job::JobPlanner;
 
 /// Pool of the run and its worker.
@@ -90,9 +90,9 @@ pub(super) async fn run(
 
     let layout = Layout::new(directory.join("run"));
     let facts = noop::facts(layout.root().to_owned(), queue.items, Materialize::None);
-    let sinks = Sinks::new(store.clone());
     std::fs::create_dir_all(layout.root())?;
-    let (events, reporter) = Reporter::start(facts, sinks).map_err(BenchError::from)?;
+    let (events, reporter) =
+        Reporter::start(facts, store.clone(), Vec::new()).map_err(BenchError::from)?;
     let (before, start) = (meter.read(), Instant::now());
     let opening = noop::opening(layout.clone(), &plan, window);
     let planner = JobPlanner::new(plan.clone());

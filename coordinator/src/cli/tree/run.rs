@@ -69,9 +69,9 @@ pub(in crate::cli) struct RunArgs {
     #[arg(long)]
     pub(super) force: bool,
 
-    /// Print the search as one JSON document when it has ended
+    /// Print events as lines of JSON; the last line is the search when it has ended
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 
     /// Show errors only
     #[arg(long, short)]
@@ -124,7 +124,8 @@ pub(in crate::cli) async fn run(
     }
     let level = if args.verbose { LogLevel::Debug } else { LogLevel::Info };
     let level = if args.quiet { LogLevel::Error } else { level };
-    logging::start(level, printer.screen(), printer.err);
+    let screen = printer.screen();
+    logging::start(level, screen.clone(), printer.err);
     let run_dir = tree.run_dir();
     if begun {
         let directory = Directory::new(&run_dir);
@@ -135,10 +136,10 @@ pub(in crate::cli) async fn run(
     if !is_named {
         printer.hint(&format!("the name of this search is {name}: `--tree-run-id` takes it"));
     }
-    let sat = sit::sit(tree, &args, printer).await;
+    let sat = sit::sit(tree, &args, screen, printer).await;
     let manifest = sat.map_err(|error| if is_named { error } else { error.of_unnamed(&name) })?;
-    printer.data(&show::text(&manifest, args.json)?)?;
     if !args.json {
+        printer.data(&show::text(&manifest, false)?)?;
         let page = run_dir.join("tree.html");
         printer.hint(&format!("{} has the tree as a drawing", page.display()));
     }

@@ -3,8 +3,6 @@
 use std::time::Duration;
 
 use rollout_protocol::limits::LOCK_STALE;
-use rollout_worker::supervise;
-use tokio::sync::mpsc;
 
 use super::run::RunArgs;
 use crate::cli::error::CliError;
@@ -12,9 +10,10 @@ use crate::cli::output::Printer;
 use crate::cli::store_url;
 use crate::config::TreeFile;
 use crate::engine::Patience;
+use crate::events::sinks::terminal::Screen;
+use crate::events::{StartSink, sinks};
 use crate::launch::search::{self, SearchRequest};
 use crate::launch::signals;
-use crate::workloads::search::backend::Progress;
 use crate::workloads::search::driver::{Clock, Opening};
 use crate::workloads::search::manifest::Manifest;
 
@@ -25,6 +24,7 @@ const STALE: Duration = Duration::from_secs(600);
 pub(super) async fn sit(
     tree: TreeFile,
     args: &RunArgs,
+    screen: Screen,
     printer: &Printer,
 ) -> Result<Manifest, CliError> {
     let listening = signals::listen();
@@ -38,10 +38,6 @@ pub(super) async fn sit(
         force_regenerate_ideas: args.force_regenerate_ideas,
         clock: if args.dry_run { Clock::Counted } else { Clock::System },
     };
-    if args.dry_run {
-        return Ok(search::simulate(opening, patience(args), stops).await?);
-    }
-    let (progress, _telling) = tell(*printer);
     let request = SearchRequest {
         opening,
         store: store_url::parse_optional(args.store.as_deref())?,
@@ -50,22 +46,17 @@ pub(super) async fn sit(
         #[cfg(feature = "nats")]
         remote: args.elsewhere.remote()?,
         stops,
-        progress,
+        sinks: sinks(args, screen, printer),
     };
     Ok(Box::pin(search::run(request)).await?)
 }
 
-/// Prints what happens.
-fn tell(printer: Printer) -> (mpsc::UnboundedSender<Progress>, supervise::Task<()>) {
-    let (progress, mut told) = mpsc::unbounded_channel::<Progress>();
-    let task = supervise::spawn("progress", async move {
-        while let Some(progress) = told.recv().await {
-            if !printer.is_quiet() {
-                tracing::info!("{progress}");
-            }
-        }
-    });
-    (progress, task)
+/// The outputs that the command line asks for.
+fn sinks(args: &RunArgs, screen: Screen, printer: &Printer) -> Vec<StartSink> {
+    let shown = !printer.is_quiet() && !args.dry_run;
+    let terminal = shown.then(|| sinks::terminal(screen, printer.err));
+    let json = args.json.then(|| sinks::json(printer.json()));
+    terminal.into_iter().chain(json).collect()
 }
 
 fn patience(args: &RunArgs) -> Patience {

@@ -46,8 +46,8 @@ impl<P: Planner> Engine<P> {
                 }
                 Effect::Lost { item, ordinal, try_id, exec } => {
                     self.live.end(&item, &exec);
-                    let trial = self.planner.name(ordinal);
-                    events.push(EventKind::TrialLost { item, trial, try_id, exec });
+                    let name = self.planner.name(ordinal);
+                    events.push(EventKind::TrialLost { item, name, try_id, exec });
                 }
                 Effect::LookForResults { item } => out.lookups.push(item),
                 Effect::StopExecution { exec, level } => {
@@ -77,15 +77,15 @@ impl<P: Planner> Engine<P> {
 
     fn settled(&self, settled: Settled) -> Option<EventKind> {
         let ordinal = settled.ordinal?;
-        let trial = self.planner.name(ordinal);
+        let name = self.planner.name(ordinal);
         let commit = self.planner.commit(ordinal);
-        let settlement = Arc::new(settlement(settled, trial, commit));
+        let settlement = Arc::new(settlement(settled, name, commit));
         Some(EventKind::TrialSettled { ordinal, replayed: false, settlement })
     }
 
     fn retry(&self, retry: Retry) -> EventKind {
         let Retry { item, ordinal, try_id, exec, error, wait_ms } = retry;
-        let trial = self.planner.name(ordinal);
-        EventKind::TrialRetry { item, trial, try_id, exec, error, wait_ms }
+        let name = self.planner.name(ordinal);
+        EventKind::TrialRetry { item, name, try_id, exec, error, wait_ms }
     }
 }

@@ -18,36 +18,40 @@ pub(super) struct LiveExecutions {
 
 /// An execution that is shown as running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct LiveExecution {
-    pub(super) item: ItemId,
-    pub(super) try_id: TryId,
-    pub(super) exec: ExecId,
-    pub(super) phase: Phase,
-    /// What it waits for, as its worker says.
-    pub(super) parked: Option<Dependency>,
+pub struct LiveExecution {
+    /// Item.
+    pub item: ItemId,
+    /// Try.
+    pub try_id: TryId,
+    /// Execution.
+    pub exec: ExecId,
+    /// Phase that it is in.
+    pub phase: Phase,
+    /// Service that it waits for, as its worker says.
+    pub parked: Option<Dependency>,
+}
+
+/// Differences between an execution and how it was shown before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Change {
+    phase: bool,
+    parked: bool,
 }
 
 impl LiveExecutions {
-    /// Takes in an execution that runs. Whether it, or its phase, is new.
-    fn show(&mut self, seen: LiveExecution) -> bool {
+    /// Takes in an execution that runs, and says what is new about it.
+    fn show(&mut self, seen: LiveExecution) -> Change {
         let executions = self.items.entry(seen.item).or_default();
         match executions.iter_mut().find(|known| known.exec == seen.exec) {
-            Some(known) if *known == seen => false,
             Some(known) => {
-                *known = seen;
-                true
+                let former = std::mem::replace(known, seen);
+                Change { phase: former.phase != seen.phase, parked: former.parked != seen.parked }
             }
             None => {
                 executions.push(seen);
-                true
+                Change { phase: true, parked: seen.parked.is_some() }
             }
         }
-    }
-
-    /// What an execution waits for, as far as it was shown.
-    fn parked(&self, item: &ItemId, exec: &ExecId) -> Option<Dependency> {
-        let known = self.items.get(item)?.iter().find(|known| known.exec == *exec)?;
-        known.parked
     }
 
     /// An event ended this execution.
@@ -80,55 +84,51 @@ impl LiveExecutions {
 impl<P: Planner> Engine<P> {
     /// A hint of a worker in this process. One that is late is dropped: the execution that it is
     /// about has ended.
-    pub(super) async fn on_hint(&mut self, hint: EventKind) {
-        match hint {
-            EventKind::TrialPhase { item, try_id, exec, phase, .. } => {
-                let seen = LiveExecution { item, try_id, exec, phase, parked: None };
-                if !self.is_running(&seen) || !self.live.show(seen) {
-                    return;
-                }
-            }
-            EventKind::TrialParked { item, try_id, exec, .. }
-            | EventKind::TrialUnparked { item, try_id, exec, .. } => {
-                let now = self.monotonic_ms();
-                if !self.run.core.is_running(now, &item, try_id, &exec) {
-                    return;
-                }
-            }
-            _ => {}
+    pub(super) async fn on_hint(&mut self, seen: LiveExecution) {
+        let events = self.show(seen);
+        if !events.is_empty() {
+            self.emit(events).await;
         }
-        self.emit(vec![hint]).await;
     }
 
     /// The events that follow from the executions that workers show: those that run in another
     /// phase than before, and the ends of those that no longer run.
     pub(super) fn moved(&mut self, shown: impl Iterator<Item = LiveExecution>) -> Vec<EventKind> {
-        let mut events = Vec::new();
-        for seen in shown {
-            let LiveExecution { item, try_id, exec, phase, parked } = seen;
-            let former = self.live.parked(&item, &exec);
-            if !self.is_running(&seen) || !self.live.show(seen) {
-                continue;
-            }
-            let Some(ordinal) = self.run.core.ordinal(&item) else { continue };
-            let trial = self.planner.name(ordinal);
-            events.push(EventKind::TrialPhase { item, trial: trial.clone(), try_id, exec, phase });
-            events.extend(match parked {
-                same if same == former => None,
-                Some(dependency) => {
-                    Some(EventKind::TrialParked { item, trial, try_id, exec, dependency })
-                }
-                None => Some(EventKind::TrialUnparked { item, trial, try_id, exec }),
-            });
-        }
+        let mut events: Vec<EventKind> = shown.flat_map(|seen| self.show(seen)).collect();
         let (core, now) = (&self.run.core, self.monotonic_ms());
         let ended =
             self.live.end_others(|live| core.is_running(now, &live.item, live.try_id, &live.exec));
         for LiveExecution { item, try_id, exec, .. } in ended {
             if let Some(ordinal) = core.ordinal(&item) {
-                let trial = self.planner.name(ordinal);
-                events.push(EventKind::ExecutionEnded { item, trial, try_id, exec });
+                let name = self.planner.name(ordinal);
+                events.push(EventKind::ExecutionEnded { item, name, try_id, exec });
             }
+        }
+        events
+    }
+
+    /// The events that follow from one execution that a worker shows.
+    fn show(&mut self, seen: LiveExecution) -> Vec<EventKind> {
+        let LiveExecution { item, try_id, exec, phase, parked } = seen;
+        let mut events = Vec::new();
+        if !self.is_running(&seen) {
+            return events;
+        }
+        let change = self.live.show(seen);
+        let Some(ordinal) = self.run.core.ordinal(&item).filter(|_| change.phase || change.parked)
+        else {
+            return events;
+        };
+        let name = self.planner.name(ordinal);
+        if change.phase {
+            let name = name.clone();
+            events.push(EventKind::TrialPhase { item, name, try_id, exec, phase });
+        }
+        if change.parked {
+            events.push(match parked {
+                Some(dependency) => EventKind::TrialParked { item, name, try_id, exec, dependency },
+                None => EventKind::TrialUnparked { item, name, try_id, exec },
+            });
         }
         events
     }
@@ -152,9 +152,15 @@ mod tests {
         let mut live = LiveExecutions::default();
         let [setup, agent] =
             [Phase::EnvironmentSetup, Phase::AgentExecution].map(|phase| execution(1, 1, phase));
-        assert!(live.show(setup) && !live.show(setup) && live.show(agent));
+        let change = |phase, parked| Change { phase, parked };
+        assert_eq!(live.show(setup), change(true, false));
+        assert_eq!(live.show(setup), change(false, false));
+        assert_eq!(live.show(agent), change(true, false));
+        let parked = LiveExecution { parked: Some(Dependency::ContainerEngine), ..agent };
+        assert_eq!(live.show(parked), change(false, true));
+        assert_eq!(live.show(agent), change(false, true));
         live.end(&agent.item, &agent.exec);
-        assert!(live.show(agent), "it is shown again");
+        assert_eq!(live.show(agent), change(true, false), "it is shown again");
     }
 
     #[test]
@@ -162,7 +168,7 @@ mod tests {
         let mut live = LiveExecutions::default();
         let all = [(1, 1), (1, 2), (2, 3), (3, 4), (4, 5)];
         let all = all.map(|(item, exec)| execution(item, exec, Phase::AgentExecution));
-        all.iter().for_each(|seen| assert!(live.show(*seen)));
+        all.iter().for_each(|seen| assert!(live.show(*seen).phase));
         live.settle(&all[2].item);
         live.end(&all[3].item, &all[3].exec);
         let runs = |known: &LiveExecution| known.exec == all[1].exec;

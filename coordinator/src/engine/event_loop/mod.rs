@@ -22,6 +22,7 @@ use rollout_worker::queue::traits::{Position, ReadTo, ReportBatch};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+pub use self::live::LiveExecution;
 use self::live::LiveExecutions;
 pub use self::outlet::Outlet;
 use self::sources::Turn;

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use rollout_protocol::event::EventKind;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::report::Report;
 use rollout_worker::queue::traits::{Listed, PendingClaim, PendingCommand, ReportBatch, SeenHello};
 use tokio::sync::{mpsc, oneshot};
 
+use super::LiveExecution;
 use crate::engine::RunError;
 use crate::engine::reconcile::Capacity;
 
@@ -21,8 +21,9 @@ pub struct Sources {
     pub news: mpsc::Receiver<News>,
     /// Stops asked for by the user.
     pub stops: mpsc::Receiver<StopLevel>,
-    /// Hints for the event stream.
-    pub hints: mpsc::Receiver<EventKind>,
+    /// Executions of a worker in this process that entered a phase, wait for a service or continue.
+    /// Only hints for the event stream.
+    pub hints: mpsc::Receiver<LiveExecution>,
     /// How the sitting begins and how a stop ends.
     pub workers: Workers,
 }

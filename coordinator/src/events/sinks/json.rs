@@ -1,4 +1,4 @@
-//! Events as lines of JSON, for programs. The last line is the result of the job.
+//! Events as lines of JSON, for programs. The last line is the result of the run.
 
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
@@ -10,8 +10,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::events::ReportError;
-use crate::events::sink::{Batch, EventSink, Told};
-use crate::results::report::JobResult;
+use crate::events::sink::{Batch, EventSink, RunResult, Told};
 
 /// Batches that wait to be written; more hold the run back.
 const WAITING_BATCHES: usize = 16;
@@ -19,15 +18,15 @@ const WAITING_BATCHES: usize = 16;
 /// Something to write.
 enum Lines {
     Events(Batch),
-    Result(Arc<JobResult>),
+    Result(RunResult),
 }
 
 /// The last line.
 #[derive(Serialize)]
-struct ResultLine<'a> {
+struct ResultLine<'a, T> {
     event: &'static str,
     #[serde(flatten)]
-    result: &'a JobResult,
+    result: &'a T,
 }
 
 /// Writes events on a thread of its own: the reader at the other end may be slow.
@@ -52,7 +51,7 @@ impl EventSink for JsonLines {
         let _closed = self.lines.send(Lines::Events(Arc::clone(batch))).await;
     }
 
-    async fn finish(self: Box<Self>, result: Option<Arc<JobResult>>) -> Result<Told, ReportError> {
+    async fn finish(self: Box<Self>, result: Option<RunResult>) -> Result<Told, ReportError> {
         let Self { lines, thread } = *self;
         if let Some(result) = result {
             let _closed = lines.send(Lines::Result(result)).await;
@@ -77,7 +76,11 @@ fn write_all(mut receiver: mpsc::Receiver<Lines>, out: Box<dyn Write + Send>) ->
                     }
                 }
                 Lines::Result(result) => {
-                    line(&mut out, &ResultLine { event: "result", result: &result })?;
+                    let event = "result";
+                    match &result {
+                        RunResult::Job(result) => line(&mut out, &ResultLine { event, result })?,
+                        RunResult::Search(result) => line(&mut out, &ResultLine { event, result })?,
+                    }
                 }
             }
             if receiver.is_empty() {

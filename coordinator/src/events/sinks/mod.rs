@@ -8,7 +8,7 @@ use std::io::Write;
 
 use self::json::JsonLines;
 use self::terminal::{Screen, Style, Terminal};
-use super::sink::StartSink;
+use super::sink::{StartSink, Workload};
 use crate::results::report::DatasetFacts;
 
 /// Lines of JSON, for programs.
@@ -18,10 +18,14 @@ pub fn json(out: Box<dyn Write + Send>) -> StartSink {
 
 /// Progress for people.
 pub fn terminal(screen: Screen, style: Style) -> StartSink {
-    Box::new(move |context| {
-        let facts = context.facts;
-        let header = facts.datasets.iter().map(DatasetFacts::line).collect();
-        let terminal = Terminal::start(screen, style, &facts.agents, &facts.metrics, header)?;
+    Box::new(move |workload| {
+        let terminal = match workload {
+            Workload::Job(facts) => {
+                let header = facts.datasets.iter().map(DatasetFacts::line).collect();
+                Terminal::of_job(screen, style, facts, header)?
+            }
+            Workload::Search => Terminal::of_search(screen, style)?,
+        };
         Ok(Box::new(terminal))
     })
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rollout_protocol::record::{Settlement, TrialRecord};
+use rollout_protocol::spec::trial::TrialName;
 use rollout_worker::store::BlobStore;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -48,6 +49,8 @@ struct Place {
 /// A settled trial.
 #[derive(Debug)]
 pub(super) struct Trial {
+    /// Its name.
+    pub(super) name: TrialName,
     /// Its terminal record.
     pub(super) settlement: Settlement,
     /// The record of the execution that settled it, when there is one.
@@ -101,7 +104,7 @@ impl Source {
         let number = u32::try_from(self.files.len()).expect("few files");
         let (mut offset, mut line) = (0, Vec::new());
         while let Some(settlement) = next_line(&mut reader, &path, &mut line)? {
-            match self.plan.ordinal(&settlement.trial) {
+            match settlement.trial().and_then(|trial| self.plan.ordinal(trial)) {
                 Some(ordinal) => self.places.push(Place { ordinal, file: number, offset }),
                 None => self.unplanned += 1,
             }
@@ -156,14 +159,14 @@ impl Source {
             Some(blob) => {
                 let record = content::record(&*self.store, blob, &settlement).await;
                 Some(record.map_err(|source| ExportError::Trial {
-                    trial: settlement.trial.to_string(),
+                    trial: settlement.name.to_string(),
                     source: Box::new(source),
                 })?)
             }
         };
         let planned = self.plan.trial(place.ordinal).expect("it was found in the plan");
         let task = self.plan.tasks()[planned.task].clone();
-        Ok(Trial { settlement, record, task })
+        Ok(Trial { name: planned.name, settlement, record, task })
     }
 }
 

@@ -384,7 +384,7 @@ async fn trial_with_damaged_content_keeps_its_result_and_names_what_is_left_out(
     damaged.artifacts = vec![artifact];
     let lost = place.write(settled.clone(), &damaged).await.expect("the rest is written");
     assert_eq!(lost.len(), 2, "{lost:?}");
-    let dir = trial_dir(&place.run_dir(), &settled.trial);
+    let dir = trial_dir(&place.run_dir(), settled.trial().expect("a trial"));
     assert_eq!(fs::read(dir.join("command/stdout.txt")).expect("whole"), b"whole");
     let text = fs::read_to_string(dir.join("missing.txt")).expect("named");
     assert!(text.contains("the logs") && text.contains("artifacts/tmp/x"), "{text}");
@@ -398,6 +398,6 @@ async fn trial_with_damaged_content_keeps_its_result_and_names_what_is_left_out(
     let unreadable = place.put(b"no record").await;
     let lost = place.trees.write(Arc::new(with_record(other.clone(), unreadable))).await;
     assert_eq!(lost.expect("the result is written").len(), 1);
-    let dir = trial_dir(&place.run_dir(), &other.trial);
+    let dir = trial_dir(&place.run_dir(), other.trial().expect("a trial"));
     assert_eq!(result(&dir)["reward"], 0.5);
 }

@@ -145,32 +145,31 @@ impl Trees {
         Ok(())
     }
 
-    /// Writes the directory of a settled trial, unless it is there already. Returns what could not
+    /// Writes the directory of a settled trial, unless it is there already. Other items have none. Returns what could not
     /// be written because its content is damaged or gone: the result stands all the same.
     pub(crate) async fn write(
         self: &Arc<Self>,
         settlement: Arc<Settlement>,
     ) -> Result<Vec<TreeError>, TreeError> {
-        check_names(&settlement.trial)?;
+        let Some(trial) = settlement.trial() else { return Ok(Vec::new()) };
+        check_names(trial)?;
+        let trial = trial.clone();
         let by = settlement.by.as_ref();
         let Some(blob) = by.and_then(|by| by.record.as_ref()) else {
             return self
                 .blocking(move |trees| {
                     if !trees.is_written(&settlement) {
-                        let staging = trees.stage(&settlement.trial)?;
-                        trees.finish(staging, &settlement, None, &[])?;
+                        let staging = trees.stage(&trial)?;
+                        trees.finish(staging, &trial, &settlement, None, &[])?;
                     }
                     Ok(Vec::new())
                 })
                 .await;
         };
         let (settled, trees) = (Arc::clone(&settlement), Arc::clone(self));
+        let staged = trial.clone();
         let staging = self.blocking(move |trees| {
-            if trees.is_written(&settled) {
-                Ok(None)
-            } else {
-                trees.stage(&settled.trial).map(Some)
-            }
+            if trees.is_written(&settled) { Ok(None) } else { trees.stage(&staged).map(Some) }
         });
         let Some(staging) = staging.await? else { return Ok(Vec::new()) };
         let (record, lost) = match content::record(&*self.store, blob, &settlement).await {
@@ -183,7 +182,7 @@ impl Trees {
             Err(error) => return Err(error),
         };
         supervise::blocking(move || {
-            trees.finish(staging, &settlement, record.as_ref(), &lost)?;
+            trees.finish(staging, &trial, &settlement, record.as_ref(), &lost)?;
             Ok(lost)
         })
         .await
@@ -199,7 +198,8 @@ impl Trees {
 
     /// Whether the files of exactly this settlement are there, with a result that can be read.
     pub(crate) fn is_written(&self, settlement: &Settlement) -> bool {
-        let path = layout::trial_dir(&self.run_dir, &settlement.trial).join(layout::RESULT);
+        let Some(trial) = settlement.trial() else { return false };
+        let path = layout::trial_dir(&self.run_dir, trial).join(layout::RESULT);
         let Ok(bytes) = fs::read(path) else { return false };
         serde_json::from_slice::<Owner>(&bytes).is_ok_and(|owner| owner.has(self.run, settlement))
     }
@@ -218,14 +218,15 @@ impl Trees {
     fn finish(
         &self,
         staging: TempDir,
+        trial: &TrialName,
         settlement: &Settlement,
         record: Option<&TrialRecord>,
         lost: &[TreeError],
     ) -> Result<(), TreeError> {
         let result = staging.path().join(layout::RESULT);
         durable::remove(&result)?;
-        let task = self.tasks.find(&settlement.trial.dataset, &settlement.trial.task);
-        let content = TrialResult::new(self.run, settlement, record, task);
+        let task = self.tasks.find(&trial.dataset, &trial.task);
+        let content = TrialResult::new(self.run, trial, settlement, record, task);
         File::create_new(&result)
             .and_then(|file| durable::write_json(file, &content))
             .map_err(FileError::at("write", &result))?;
@@ -243,7 +244,7 @@ impl Trees {
             fs::write(&missing, text).map_err(FileError::at("write", &missing))?;
         }
         durable::sync_tree(staging.path())?;
-        let place = layout::trial_dir(&self.run_dir, &settlement.trial);
+        let place = layout::trial_dir(&self.run_dir, trial);
         self.make_parents(&place)?;
         // Files of another execution make place; a crash between the two leaves none, and the
         // next sitting writes them again.

@@ -7,6 +7,7 @@ use rollout_protocol::record::{
     ArtifactRecord, Durations, EnvironmentRecord, Execution, LogsRecord, Outcome, Output, Rewards,
     Settlement, StepRecord, Timestamps, TrialRecord,
 };
+use rollout_protocol::spec::trial::TrialName;
 use serde::{Deserialize, Serialize};
 
 use crate::results::metrics::total_cost;
@@ -65,15 +66,15 @@ pub(super) struct TrialResult<'a> {
 }
 
 impl<'a> TrialResult<'a> {
-    /// The result of a settled trial; `record` is the record blob when there is one.
+    /// The result of `trial`, which is settled; `record` is the record blob when there is one.
     pub(super) fn new(
         run: RunId,
+        trial: &'a TrialName,
         settlement: &'a Settlement,
         record: Option<&'a TrialRecord>,
         task: Option<&'a TaskFacts>,
     ) -> Self {
         let by = settlement.by.as_ref();
-        let trial = &settlement.trial;
         let durations = record.map(|r| &r.durations).or(by.and_then(|by| by.durations.as_ref()));
         let timestamps = record.map(|r| &r.timestamps).or(by.and_then(|by| by.timestamps.as_ref()));
         Self {

@@ -59,9 +59,11 @@ impl Stats {
 
     /// Takes in an event. Events that settle nothing change nothing.
     pub fn apply(&mut self, event: &RunEvent) {
-        if let EventKind::TrialSettled { settlement, .. } = &event.kind {
+        if let EventKind::TrialSettled { settlement, .. } = &event.kind
+            && let Some(trial) = settlement.trial()
+        {
             let verdict = &settlement.verdict;
-            self.add(&settlement.trial.agent, &Scored::of(settlement), verdict.numbers());
+            self.add(&trial.agent, &Scored::of(settlement), verdict.numbers());
         }
     }
 

@@ -88,7 +88,7 @@ fn settlement() -> impl Strategy<Value = Settlement> {
         };
         Settlement {
             item: trial.item(),
-            trial,
+            name: trial.into(),
             by: None,
             verdict,
             superseded: ends.into_iter().map(execution).collect(),
@@ -198,7 +198,7 @@ proptest! {
     ) {
         let names: Vec<String> = (0..3).map(|n| format!("agent-{n}")).collect();
         let of = |name: &str| -> Vec<&Settlement> {
-            settlements.iter().filter(|s| s.trial.agent == name).collect()
+            settlements.iter().filter(|s| s.trial().is_some_and(|trial| trial.agent == name)).collect()
         };
         let totals: Vec<AgentTotal> = names
             .iter()
@@ -299,7 +299,7 @@ fn failures_of_agents_lower_the_headline_and_infrastructure_failures_do_not() {
             TrialName { agent: "a".into(), dataset: "d".into(), task: "t".into(), attempt: 1 };
         let settlement = Settlement {
             item: trial.item(),
-            trial,
+            name: trial.into(),
             by: None,
             verdict,
             superseded: Vec::new(),

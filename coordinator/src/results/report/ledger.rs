@@ -57,9 +57,9 @@ pub struct FailureGroup {
 }
 
 impl Ledger {
-    /// Adds a settled trial.
+    /// Adds a settled trial. Other items have no place in a job's result.
     pub(crate) fn add(&mut self, ordinal: u64, settlement: &Settlement) {
-        let trial = &settlement.trial;
+        let Some(trial) = settlement.trial() else { return };
         let rewards = settlement.verdict.rewards.iter();
         let numbers = rewards.map(|(key, number)| (self.names.intern(key), *number)).collect();
         self.rows.push(Row {

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use rollout_protocol::id::{ItemId, RunId, TryId};
+use rollout_protocol::item_name::ItemName;
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::wire::command::Selection;
 use rollout_protocol::wire::offer::{Offer, Pacing, Work};
@@ -106,8 +107,8 @@ impl Planner for JobPlanner {
         trials.map(|trial| self.new_item(&trial)).collect()
     }
 
-    fn name(&self, ordinal: u64) -> TrialName {
-        self.trial(ordinal).name
+    fn name(&self, ordinal: u64) -> ItemName {
+        self.trial(ordinal).name.into()
     }
 
     fn commit(&self, ordinal: u64) -> Option<String> {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use rollout_protocol::digest::Digest;
 
-use super::ids::NodeId;
 use super::manifest::{Dedupe, DedupeScope, IdeaFile, Manifest, SkippedIdea};
+use rollout_protocol::search::NodeId;
 
 /// The idea without what makes no difference: blank lines, white space around lines, the sign of a
 /// bullet, upper case, and what ends a line.

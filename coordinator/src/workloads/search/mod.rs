@@ -4,7 +4,6 @@
 pub mod backend;
 pub mod driver;
 pub mod idea;
-pub mod ids;
 mod limits;
 pub mod manifest;
 pub mod policy;

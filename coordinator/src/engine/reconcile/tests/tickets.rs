@@ -8,6 +8,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::{ItemId, TryId};
+use rollout_protocol::item_name::ItemName;
 use rollout_protocol::record::EvalEnd;
 use rollout_protocol::spec::environment::{
     DockerSettings, EnvironmentSpec, PreservePolicy, ProviderSpec, Rates,
@@ -16,7 +17,6 @@ use rollout_protocol::spec::eval::{
     Bundle, CommandKind, EvalCommand, EvalCommands, EvalName, EvalSpec, EvalStage, RepositorySpec,
 };
 use rollout_protocol::spec::task::TaskEnvironment;
-use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::wire::command::Selection;
 use rollout_protocol::wire::offer::{Offer, Pacing, Work};
 use rollout_worker::store::put_json;
@@ -68,7 +68,7 @@ impl Planner for Evals {
         self.job.select(selection)
     }
 
-    fn name(&self, ordinal: u64) -> TrialName {
+    fn name(&self, ordinal: u64) -> ItemName {
         self.job.name(ordinal)
     }
 

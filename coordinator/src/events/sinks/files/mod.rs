@@ -13,10 +13,9 @@ use rollout_worker::supervise::{self, Panicked};
 use self::trials::TrialFiles;
 pub use self::trials::Unwritten;
 use crate::events::problem::Problems;
-use crate::events::sink::{Batch, EventSink, SinkContext, Told};
+use crate::events::sink::{Batch, EventSink, RunResult, Told};
 use crate::events::{Materialize, ReportError, RunFacts};
 use crate::results::files::{self, FileError, layout};
-use crate::results::report::JobResult;
 
 /// Writes the files. It holds the run back when it cannot follow.
 pub(in crate::events) struct RunFiles {
@@ -33,16 +32,12 @@ pub(in crate::events) struct RunFiles {
 }
 
 impl RunFiles {
-    pub(in crate::events) fn new(context: &SinkContext<'_>) -> Self {
-        Self {
-            facts: context.facts.clone(),
-            store: Arc::clone(context.store),
-            problems: context.problems.clone(),
-            run: None,
-            config: None,
-            trials: None,
-            written: None,
-        }
+    pub(in crate::events) fn new(
+        facts: RunFacts,
+        store: Arc<dyn BlobStore>,
+        problems: Problems,
+    ) -> Self {
+        Self { facts, store, problems, run: None, config: None, trials: None, written: None }
     }
 
     /// The run directory is ours from the first event on, not before.
@@ -100,17 +95,17 @@ impl EventSink for RunFiles {
         }
     }
 
-    async fn finish(self: Box<Self>, result: Option<Arc<JobResult>>) -> Result<Told, ReportError> {
+    async fn finish(self: Box<Self>, result: Option<RunResult>) -> Result<Told, ReportError> {
         let Self { facts, config, written: trials, .. } = *self;
         let run_dir = facts.run_dir;
         let written = match result {
-            Some(result) => {
+            Some(RunResult::Job(result)) => {
                 supervise::blocking(move || {
                     files::write_document(&run_dir, layout::RESULT, &*result)
                 })
                 .await
             }
-            None => Ok(()),
+            Some(RunResult::Search(_)) | None => Ok(()),
         };
         config.unwrap_or(Ok(()))?;
         let trial_files = match trials {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use futures_util::{StreamExt as _, stream};
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::RunId;
+use rollout_protocol::item_name::ItemName;
 use rollout_protocol::record::Settlement;
-use rollout_protocol::spec::trial::TrialName;
 use rollout_worker::backoff::Outage;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Panicked, Task};
@@ -35,7 +35,7 @@ pub struct Unwritten {
     /// Trials whose files could not be written.
     pub count: u64,
     /// The first of them.
-    pub first: Option<(TrialName, TreeError)>,
+    pub first: Option<(ItemName, TreeError)>,
 }
 
 /// Writes trial directories as trials settle.
@@ -98,24 +98,24 @@ async fn write_all(
         })
         .flatten()
         .map(|settlement| async move {
-            let trial = settlement.trial.clone();
-            (trial, written(trees, settlement, outage).await)
+            let name = settlement.name.clone();
+            (name, written(trees, settlement, outage).await)
         })
         .buffer_unordered(AT_ONCE);
     let mut written = std::pin::pin!(written);
-    while let Some((trial, result)) = written.next().await {
+    while let Some((name, result)) = written.next().await {
         let error = match result {
             Ok(lost) => {
                 if let Some(first) = lost.first() {
-                    problems.files_left_out(&trial, first);
+                    problems.files_left_out(&name, first);
                 }
                 continue;
             }
             Err(error) => error,
         };
-        problems.files_of_trial(unwritten.count, &trial, &error);
+        problems.files_of_trial(unwritten.count, &name, &error);
         unwritten.count += 1;
-        unwritten.first.get_or_insert((trial, error));
+        unwritten.first.get_or_insert((name, error));
     }
     unwritten
 }

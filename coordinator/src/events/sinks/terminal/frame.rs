@@ -2,18 +2,20 @@
 
 use std::time::{Duration, Instant};
 
+use rollout_protocol::item_name::{EvalName, IdeasName, ItemName};
 use rollout_protocol::spec::metric::MetricKind;
 
 use super::format::{bar, duration, fit, number, plural, rate};
+use super::run_view::{RunView, Running};
 use super::score;
-use super::view::{Running, View};
+use super::view::View;
 use crate::results::escape;
 
 /// Running trials shown at most.
 const RUNNING_LINES: usize = 12;
 
 /// Columns of the bar.
-const BAR: usize = 24;
+pub(super) const BAR: usize = 24;
 
 /// The live region: a bar with counts, the totals so far, and a line per running trial. No line is
 /// wider than `width`; no more lines than `height` allows.
@@ -23,15 +25,24 @@ pub(super) fn live(view: &View, now: Instant, width: usize, height: usize) -> Ve
         format!("{} {} {done}/{total}  {}", view.job, bar(done, total, BAR), counts(view)),
         format!("  {}", totals(view, now).join(" · ")),
     ];
-    let mut running: Vec<&Running> = view.running.values().collect();
-    running.sort_by(|a, b| a.since.cmp(&b.since).then_with(|| order(a).cmp(&order(b))));
-    let room = RUNNING_LINES.min(height.saturating_sub(lines.len() + 2));
+    lines.extend(running(&view.run, now, height.saturating_sub(lines.len() + 2)));
+    lines.iter().map(|line| fit(line, width)).collect()
+}
+
+/// A line per running execution, the oldest first, in at most `room` lines and one that counts the
+/// others.
+pub(super) fn running(run: &RunView, now: Instant, room: usize) -> Vec<String> {
+    let mut running: Vec<(&Running, String)> =
+        run.running.values().map(|running| (running, label(&running.name))).collect();
+    running.sort_by(|a, b| a.0.since.cmp(&b.0.since).then_with(|| a.1.cmp(&b.1)));
+    let room = RUNNING_LINES.min(room);
     let hidden = running.len().saturating_sub(room);
-    lines.extend(running.iter().take(room).map(|running| running_line(running, now)));
+    let shown = running.iter().take(room);
+    let mut lines: Vec<String> = shown.map(|(running, name)| line_of(running, name, now)).collect();
     if hidden > 0 && room > 0 {
         lines.push(format!("  and {hidden} more"));
     }
-    lines.iter().map(|line| fit(line, width)).collect()
+    lines
 }
 
 /// The progress in one line, for outputs that are not terminals.
@@ -45,11 +56,6 @@ pub(super) fn plain(view: &View, now: Instant) -> String {
     line
 }
 
-fn order(running: &Running) -> (&str, &str, &str, u32) {
-    let trial = &running.trial;
-    (&trial.agent, &trial.dataset, &trial.task, trial.attempt)
-}
-
 /// Counts by outcome; those that are 0 are left out, except the completed ones.
 fn counts(view: &View) -> String {
     let tally = view.stats.overall();
@@ -58,7 +64,7 @@ fn counts(view: &View) -> String {
         (tally.failed, "failed"),
         (tally.cancelled, "cancelled"),
         (tally.unverified, "unverified"),
-        (view.running.len() as u64, "running"),
+        (view.run.running.len() as u64, "running"),
     ];
     let text = |count: u64, word: &str| match word {
         "failed" => score::failed(count, &tally.failures),
@@ -91,17 +97,17 @@ fn totals(view: &View, now: Instant) -> Vec<String> {
     if tally.cost() > 0.0 {
         parts.push(format!("cost {}", number(tally.cost())));
     }
-    if view.retries > 0 {
-        parts.push(if view.retries == 1 {
+    if view.run.retries > 0 {
+        parts.push(if view.run.retries == 1 {
             "1 retry".to_owned()
         } else {
-            format!("{} retries", view.retries)
+            format!("{} retries", view.run.retries)
         });
     }
-    let elapsed = view.elapsed(now);
+    let elapsed = view.run.elapsed(now);
     parts.extend(rate(view.settled_now, elapsed));
     parts.push(duration(elapsed));
-    if view.stopping.is_some() {
+    if view.run.stopping.is_some() {
         parts.push("stopping".to_owned());
     } else {
         parts.extend(left(view, elapsed).map(|left| format!("about {} left", duration(left))));
@@ -119,16 +125,32 @@ fn left(view: &View, elapsed: Duration) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-fn running_line(running: &Running, now: Instant) -> String {
+/// The name of an item in a run that is known.
+pub(super) fn label(name: &ItemName) -> String {
+    let again = |attempt: u32| match attempt {
+        0 | 1 => String::new(),
+        n => format!(", attempt {n}"),
+    };
+    match name {
+        ItemName::Trial(trial) => trial.to_string(),
+        ItemName::Eval(EvalName { node, eval, attempt, .. }) => {
+            format!("eval {eval} of node {node}{}", again(*attempt))
+        }
+        ItemName::Ideas(IdeasName { node, attempt, .. }) => {
+            format!("ideas of node {node}{}", again(*attempt))
+        }
+    }
+}
+
+fn line_of(running: &Running, name: &str, now: Instant) -> String {
     let time = duration(now.saturating_duration_since(running.since));
     let again = match running.try_number {
         0 | 1 => String::new(),
         n => format!(" (try {n})"),
     };
-    let trial = running.trial.to_string();
     let (state, on) = match running.parked {
         Some(on) => ("parked", format!(" (waits for {on})")),
         None => (running.phase.as_str(), String::new()),
     };
-    format!("  {state:<17} {time:>7}  {}{again}{on}", escape::line(&trial))
+    format!("  {state:<17} {time:>7}  {}{again}{on}", escape::line(name))
 }

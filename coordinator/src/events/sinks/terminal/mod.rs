@@ -5,8 +5,10 @@
 
 mod format;
 mod frame;
+mod run_view;
 mod score;
 mod screen;
+mod search_view;
 mod style;
 pub mod summary;
 pub mod table;
@@ -14,6 +16,7 @@ pub mod table;
 mod tests;
 mod view;
 
+use std::fmt;
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,55 +24,75 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use rollout_protocol::spec::metric::MetricKind;
+use rollout_protocol::event::RunEvent;
 use rollout_worker::supervise;
 
 pub use screen::Screen;
+use search_view::SearchView;
 pub use style::Style;
 use view::View;
 
-use crate::events::ReportError;
-use crate::events::sink::{Batch, EventSink, Told};
-use crate::results::metrics::AgentTotal;
-use crate::results::report::JobResult;
+use crate::events::sink::{Batch, EventSink, RunResult, Told};
+use crate::events::{ReportError, RunFacts};
 
 /// Time between two looks at the state.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Time between two progress lines where there is no live region.
-const LINE_EVERY: Duration = Duration::from_secs(10);
-
-/// The same for jobs that have a line per trial: a sign of life only.
-const LINE_EVERY_IF_SMALL: Duration = Duration::from_secs(60);
-
 /// Size of a terminal that does not tell.
 const DEFAULT_SIZE: (u16, u16) = (24, 80);
+
+/// Progress as it is shown, folded from events.
+trait Picture: Send + fmt::Debug {
+    /// Takes in an event.
+    fn apply(&mut self, event: &RunEvent, now: Instant);
+
+    /// The lines that wait to be shown, oldest first.
+    fn take_lines(&mut self) -> Vec<String>;
+
+    /// Whether the run began: there is nothing to draw before.
+    fn has_begun(&self) -> bool;
+
+    /// Time between two progress lines where there is no live region.
+    fn line_every(&self) -> Duration;
+
+    /// The live region. No line is wider than `width`; no more lines than `height` allows.
+    fn live(&self, now: Instant, width: usize, height: usize) -> Vec<String>;
+
+    /// The progress in one line, for outputs that are not terminals.
+    fn plain(&self, now: Instant) -> String;
+}
 
 /// Shows the progress of a run.
 #[derive(Debug)]
 pub(super) struct Terminal {
-    view: Arc<Mutex<View>>,
+    picture: Arc<Mutex<Box<dyn Picture>>>,
     /// Dropped to end the thread.
     ended: mpsc::Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl Terminal {
-    /// Starts drawing. The lines of `header` follow the one that says that the run started.
-    pub(super) fn start(
+    /// Starts drawing a job. The lines of `header` follow the one that says that the run started.
+    pub(super) fn of_job(
         screen: Screen,
         style: Style,
-        agents: &[AgentTotal],
-        kinds: &[MetricKind],
+        facts: &RunFacts,
         header: Vec<String>,
     ) -> io::Result<Self> {
-        let mut view = View::new(agents, kinds, style);
-        view.header = header;
-        let view = Arc::new(Mutex::new(view));
+        Self::start(screen, Box::new(View::new(&facts.agents, &facts.metrics, style, header)))
+    }
+
+    /// Starts drawing a search.
+    pub(super) fn of_search(screen: Screen, style: Style) -> io::Result<Self> {
+        Self::start(screen, Box::new(SearchView::new(style)))
+    }
+
+    fn start(screen: Screen, picture: Box<dyn Picture>) -> io::Result<Self> {
+        let picture = Arc::new(Mutex::new(picture));
         let (ended, end) = mpsc::channel();
-        let shown = Arc::clone(&view);
+        let shown = Arc::clone(&picture);
         let thread = supervise::thread("terminal", move || draw(&screen, &shown, &end))?;
-        Ok(Self { view, ended, thread })
+        Ok(Self { picture, ended, thread })
     }
 }
 
@@ -77,14 +100,14 @@ impl Terminal {
 impl EventSink for Terminal {
     async fn take(&mut self, batch: &Batch) {
         let now = Instant::now();
-        let mut view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut picture = self.picture.lock().unwrap_or_else(PoisonError::into_inner);
         for event in batch.iter() {
-            view.apply(event, now);
+            picture.apply(event, now);
         }
     }
 
     /// Shows what is left to show and clears the live region.
-    async fn finish(self: Box<Self>, _result: Option<Arc<JobResult>>) -> Result<Told, ReportError> {
+    async fn finish(self: Box<Self>, _result: Option<RunResult>) -> Result<Told, ReportError> {
         let Self { ended, thread, .. } = *self;
         drop(ended);
         let joined = supervise::blocking(move || thread.join()).await;
@@ -96,24 +119,22 @@ impl EventSink for Terminal {
     }
 }
 
-fn draw(screen: &Screen, view: &Mutex<View>, end: &mpsc::Receiver<()>) {
+fn draw(screen: &Screen, picture: &Mutex<Box<dyn Picture>>, end: &mpsc::Receiver<()>) {
     let region = screen.region();
     let mut told = Instant::now();
-    let mut started = false;
     loop {
         let ended = end.recv_timeout(TICK) == Err(RecvTimeoutError::Disconnected);
         let now = Instant::now();
         let (lines, live, progress) = {
-            let mut view = view.lock().unwrap_or_else(PoisonError::into_inner);
-            let lines = view.take_lines();
-            started |= !view.job.is_empty();
-            let every = if view.is_small() { LINE_EVERY_IF_SMALL } else { LINE_EVERY };
-            let due = started && region.is_none() && !ended && now.duration_since(told) >= every;
-            let live = (started && region.is_some() && !ended).then(|| {
+            let mut picture = picture.lock().unwrap_or_else(PoisonError::into_inner);
+            let (lines, begun) = (picture.take_lines(), picture.has_begun());
+            let waited = now.duration_since(told) >= picture.line_every();
+            let due = begun && region.is_none() && !ended && waited;
+            let live = (begun && region.is_some() && !ended).then(|| {
                 let (rows, columns) = size();
-                frame::live(&view, now, usize::from(columns), usize::from(rows))
+                picture.live(now, usize::from(columns), usize::from(rows))
             });
-            (lines, live, due.then(|| frame::plain(&view, now)))
+            (lines, live, due.then(|| picture.plain(now)))
         };
         if !lines.is_empty() || progress.is_some() {
             if progress.is_some() {

@@ -9,7 +9,7 @@ use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::wire::control::StopLevel;
 
 use super::view::View;
-use super::{Style, frame, summary};
+use super::{Picture as _, Style, frame, summary};
 use crate::events::{Report, Unwritten};
 use crate::results::metrics::{AgentTotal, Tally};
 use crate::results::report::{Frame, JobResult, Ledger};
@@ -27,7 +27,7 @@ fn timeout() -> Verdict {
 
 /// A view of ten trials: two settled, one running, after 30 seconds.
 fn view(now: Instant) -> View {
-    let mut view = View::new(&agents(10), &[MetricKind::Mean], Style::PLAIN);
+    let mut view = View::new(&agents(10), &[MetricKind::Mean], Style::PLAIN, Vec::new());
     view.apply(&started(10), now);
     view.apply(&settled(0, settlement(trial("cpe", "one", 1), 1, passed(1.0))), now);
     view.apply(&settled(1, settlement(trial("cpe", "two", 1), 2, timeout())), now);
@@ -59,7 +59,7 @@ fn the_live_region_shows_counts_totals_and_running_trials() {
 #[test]
 fn many_running_trials_are_summed_up() {
     let now = Instant::now();
-    let mut view = View::new(&agents(100), &[], Style::PLAIN);
+    let mut view = View::new(&agents(100), &[], Style::PLAIN, Vec::new());
     view.apply(&started(100), now);
     for n in 1..=30 {
         view.apply(&phase(trial("cpe", "t", n), Phase::Verification), now);
@@ -93,7 +93,7 @@ fn lines_tell_what_happened_and_are_escaped() {
 #[test]
 fn large_jobs_tell_failures_only_and_not_all_of_them() {
     let now = Instant::now();
-    let mut view = View::new(&agents(10_000), &[], Style::PLAIN);
+    let mut view = View::new(&agents(10_000), &[], Style::PLAIN, Vec::new());
     view.apply(&started(10_000), now);
     for n in 1..=300 {
         let verdict = if n % 2 == 0 { passed(1.0) } else { timeout() };
@@ -109,7 +109,7 @@ fn the_live_region_forgets_trials_that_end() {
     let now = Instant::now();
     let mut view = view(now);
     view.apply(&settled(2, settlement(trial("cpe", "th\x1bree", 1), 1, passed(0.0))), now);
-    assert!(view.running.is_empty());
+    assert!(view.run.running.is_empty());
     view.apply(&ended(60, 7), now);
     assert_eq!(view.stats.owed(), 7);
 }
@@ -225,7 +225,7 @@ fn summary_without_failures_has_one_pass_rate() {
 #[test]
 fn trial_with_several_rewards_or_an_unverified_step_says_so() {
     let now = Instant::now();
-    let mut view = View::new(&agents(10), &[], Style::PLAIN);
+    let mut view = View::new(&agents(10), &[], Style::PLAIN, Vec::new());
     let rewards = [("speed", 0.5), ("\x1bsize", 1.0)];
     let rewards = rewards.map(|(key, reward)| (key.to_owned(), reward)).into();
     let several = Verdict { reward: None, rewards, ..passed(0.0) };

@@ -79,7 +79,7 @@ impl Job {
 
     /// `config.json` of a trial.
     pub(super) fn trial_config(&self, trial: &Trial, name: &str) -> Value {
-        let of = &trial.settlement.trial;
+        let of = &trial.name;
         json!({
             "task": {"path": self.task_path(trial), "source": of.dataset},
             "trial_name": name,
@@ -95,7 +95,7 @@ impl Job {
 
     /// `lock.json` of a trial.
     pub(super) fn lock(&self, trial: &Trial) -> Value {
-        let of = &trial.settlement.trial;
+        let of = &trial.name;
         let mut verifier = self.verifier();
         verifier["environment_mode"] = json!(environment_mode(trial.record.as_ref()));
         json!({
@@ -129,7 +129,7 @@ impl Job {
     /// `result.json` of a trial; `details` is what went wrong, for people.
     pub(super) fn trial_result(&self, trial: &Trial, name: &str, details: Option<&str>) -> Value {
         let (settlement, record) = (&trial.settlement, trial.record.as_ref());
-        let (of, verdict) = (&settlement.trial, &settlement.verdict);
+        let (of, verdict) = (&trial.name, &settlement.verdict);
         let by = settlement.by.as_ref();
         let times = record.map(|r| &r.timestamps).or(by.and_then(|by| by.timestamps.as_ref()));
         let steps = record.map(|r| &r.steps[..]).filter(|steps| !steps.is_empty());
@@ -200,7 +200,7 @@ impl Job {
         json!({
             "run": self.run,
             "item": settlement.item,
-            "attempt": settlement.trial.attempt,
+            "attempt": trial.name.attempt,
             "outcome": settlement.verdict.outcome,
             "reward": settlement.verdict.reward,
             "cost": crate::results::metrics::total_cost(settlement),
@@ -210,7 +210,7 @@ impl Job {
             "host": trial.record.as_ref().map(|record| &record.host),
             "superseded": settlement.superseded.len(),
             "task": {
-                "name": settlement.trial.task,
+                "name": trial.name.task,
                 "format": trial.task.format,
                 "source": trial.task.about.source,
                 "metadata": trial.task.about.metadata,
@@ -264,7 +264,7 @@ impl Job {
 
     /// The task's directory, as far as the configuration tells.
     fn task_path(&self, trial: &Trial) -> PathBuf {
-        let of = &trial.settlement.trial;
+        let of = &trial.name;
         let mut datasets = self.config["datasets"].as_array().into_iter().flatten();
         let path = datasets.find_map(|dataset| {
             let path = Path::new(dataset["path"].as_str()?);
@@ -290,7 +290,7 @@ fn dataset(dataset: &Value) -> Option<Value> {
 
 /// The task's name as Harbor has it: that of its file, else that of its directory.
 fn task_name(trial: &Trial) -> &str {
-    trial.task.about.name.as_deref().unwrap_or(&trial.settlement.trial.task)
+    trial.task.about.name.as_deref().unwrap_or(&trial.name.task)
 }
 
 fn message(verdict: &Verdict) -> &str {
@@ -360,7 +360,7 @@ fn checksum(digest: Digest) -> String {
 pub(super) fn trial_log(trial: &Trial) -> String {
     let settlement = &trial.settlement;
     let outcome = settlement.verdict.outcome.as_str();
-    let mut log = format!("{} {} {outcome}\n", time(settlement.settled_at), settlement.trial);
+    let mut log = format!("{} {} {outcome}\n", time(settlement.settled_at), settlement.name);
     for superseded in &settlement.superseded {
         log.push_str(&format!(
             "superseded: execution {} by {}\n",

@@ -60,7 +60,7 @@ pub(super) async fn write(source: &mut Source, jobs: &Path) -> Result<PathBuf, E
     let mut locks = Locks::create(at.join("lock.json"), &job)?;
     for index in 0..source.len() {
         let trial = source.trial(index).await?;
-        let name = names::free_trial_name(&trial.settlement.trial, &at);
+        let name = names::free_trial_name(&trial.name, &at);
         write_trial(source, &job, &trial, &name, &at.join(&name)).await?;
         locks.add(&job.lock(&trial))?;
         stats.add(&trial, &name);
@@ -81,7 +81,7 @@ async fn write_trial(
 ) -> Result<(), ExportError> {
     fs::create_dir(at).map_err(FileError::at("create", at))?;
     let failed = |error: TreeError| ExportError::Trial {
-        trial: trial.settlement.trial.to_string(),
+        trial: trial.name.to_string(),
         source: Box::new(error),
     };
     if let Some(record) = &trial.record {

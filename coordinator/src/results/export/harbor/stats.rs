@@ -44,7 +44,7 @@ impl Stats {
         self.trials += 1;
         self.retries += u64::from(Scored::of(settlement).retries);
         self.cancelled += u64::from(settlement.verdict.outcome == Outcome::Cancelled);
-        let key = format!("{}__{}", settlement.trial.agent, settlement.trial.dataset);
+        let key = format!("{}__{}", trial.name.agent, trial.name.dataset);
         let eval = self.evals.entry(key).or_default();
         eval.trials += 1;
         if settlement.verdict.outcome == Outcome::Completed {
@@ -60,7 +60,7 @@ impl Stats {
             eval.errored += 1;
             eval.exceptions.entry(exception.to_owned()).or_default().push(name.to_owned());
         }
-        eval.count(settlement);
+        eval.count(&trial.name.task, settlement);
     }
 
     /// `stats` of the job's result, of a plan of so many trials.
@@ -85,8 +85,8 @@ impl Stats {
 }
 
 impl Eval {
-    /// Counts a trial for pass@k, unless it says nothing about its agent.
-    fn count(&mut self, settlement: &Settlement) {
+    /// Counts a trial of `task` for pass@k, unless it says nothing about its agent.
+    fn count(&mut self, task: &str, settlement: &Settlement) {
         let verdict = &settlement.verdict;
         let numbers: Vec<f64> = verdict.numbers().map(|(_, number)| number).collect();
         let passed = match (verdict.outcome, &numbers[..]) {
@@ -104,7 +104,7 @@ impl Eval {
             }
             (Outcome::Cancelled | Outcome::Unverified, _) => return,
         };
-        let task = self.tasks.entry(settlement.trial.task.clone()).or_default();
+        let task = self.tasks.entry(task.to_owned()).or_default();
         task.0 += 1;
         task.1 += u64::from(passed);
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::ItemId;
-use rollout_protocol::spec::trial::TrialName;
+use rollout_protocol::item_name::ItemName;
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::engine::core::Settled;
@@ -28,14 +28,13 @@ pub(super) struct Try {
     pub(super) item: ItemId,
     /// Digest of what it runs under.
     pub(super) spec: Digest,
-    /// Its name. In the run's events and records it has the name of a trial: the search is its
-    /// dataset, the node its agent, the eval its task; the task of ideas is `ideas`.
-    pub(super) name: TrialName,
+    /// Its name.
+    pub(super) name: ItemName,
 }
 
 /// What a search asks for and its run hands out.
 #[derive(Debug)]
-pub struct Asked {
+pub(crate) struct Asked {
     state: Mutex<State>,
     /// Rings when there is more to hand out, or will be no more.
     pub(super) growth: Arc<Notify>,
@@ -48,7 +47,7 @@ pub struct Asked {
 
 /// What the run tells the search.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(crate) enum Told {
     /// A try that was asked for is settled.
     Settled(ItemId),
     /// The run has ended: nothing will be settled any more.
@@ -67,7 +66,7 @@ struct State {
 
 impl Asked {
     /// Nothing asked for yet; and where the search hears of what is settled.
-    pub(super) fn new() -> (Arc<Self>, mpsc::UnboundedReceiver<Told>) {
+    pub(crate) fn new() -> (Arc<Self>, mpsc::UnboundedReceiver<Told>) {
         let (ended, told) = mpsc::unbounded_channel();
         let (state, growth) = (Mutex::default(), Arc::default());
         let [waits, abandoned] = [false; 2].map(watch::Sender::new);
@@ -82,7 +81,7 @@ impl Asked {
     /// Comes true when the search has asked for what former sittings began, or has ended: whatever
     /// else the run still knows of is wanted by nobody.
     #[cfg(feature = "nats")]
-    pub(super) async fn has_asked(&self) {
+    pub(crate) async fn has_asked(&self) {
         let mut waits = self.waits.subscribe();
         let waits = waits.wait_for(|waits| *waits).await;
         drop(waits.expect("the sender is here"));
@@ -128,12 +127,12 @@ impl Asked {
 
     /// Whether the search ended with an error.
     #[cfg(feature = "nats")]
-    pub(super) fn is_abandoned(&self) -> bool {
+    pub(crate) fn is_abandoned(&self) -> bool {
         *self.abandoned.borrow()
     }
 
     /// Comes true when the search ends with an error.
-    pub(super) async fn abandoned(&self) {
+    pub(crate) async fn abandoned(&self) {
         let mut abandoned = self.abandoned.subscribe();
         let told = abandoned.wait_for(|abandoned| *abandoned).await;
         drop(told.expect("the sender is here"));
@@ -147,7 +146,7 @@ impl Asked {
     }
 
     /// The run has ended.
-    pub(super) fn over(&self) {
+    pub(crate) fn over(&self) {
         self.tell(Told::Over);
     }
 
@@ -200,18 +199,16 @@ impl Asked {
 #[cfg(test)]
 mod tests {
     use rollout_protocol::Timestamp;
+    use rollout_protocol::item_name::EvalName;
     use rollout_protocol::record::Verdict;
+    use rollout_protocol::search::{EvalId, NodeId};
 
     use super::*;
 
     fn one(n: u32) -> Try {
         let spec = Digest::of(b"spec");
-        let name = TrialName {
-            agent: "0000".to_owned(),
-            dataset: "search".to_owned(),
-            task: format!("{n:04}"),
-            attempt: 1,
-        };
+        let (search, node) = ("search".to_owned(), NodeId::default());
+        let name = ItemName::Eval(EvalName { search, node, eval: EvalId(n), attempt: 1 });
         let kind = WorkKind::Eval;
         Try { kind, item: ItemId::of_eval("search", n, (0, 0), 1, &spec), spec, name }
     }

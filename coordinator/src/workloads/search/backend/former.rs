@@ -4,18 +4,15 @@ use std::sync::{Mutex, PoisonError};
 
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::ItemId;
-use rollout_protocol::spec::trial::TrialName;
+use rollout_protocol::item_name::{EvalName, IdeasName, ItemName};
 
 use super::asked::WorkKind;
-use crate::workloads::search::ids::{EvalId, NodeId};
 use crate::workloads::search::manifest::{EventKind, Manifest};
+use rollout_protocol::search::{EvalId, NodeId};
 
 /// Sittings that could not make a try for which its name is still found. Further ones are only not
 /// among the records of the run.
 const UNABLE: u32 = 8;
-
-/// Task in the name of a command that writes ideas.
-pub(super) const IDEAS: &str = "ideas";
 
 /// The evals of a search, by which settled items are recognized.
 #[derive(Debug, Default)]
@@ -50,12 +47,14 @@ impl Former {
     }
 
     /// Kind and name of a piece of work, by its key and the digest of its spec.
-    pub(super) fn name(&self, item: &ItemId, spec: &Digest) -> Option<(WorkKind, TrialName)> {
-        let ideas = || Some((WorkKind::Ideas, self.ideas(item, spec)?));
-        self.eval(item, spec).map(|name| (WorkKind::Eval, name)).or_else(ideas)
+    pub(super) fn name(&self, item: &ItemId, spec: &Digest) -> Option<(WorkKind, ItemName)> {
+        if let Some(name) = self.eval(item, spec) {
+            return Some((WorkKind::Eval, ItemName::Eval(name)));
+        }
+        Some((WorkKind::Ideas, ItemName::Ideas(self.ideas(item, spec)?)))
     }
 
-    fn ideas(&self, item: &ItemId, spec: &Digest) -> Option<TrialName> {
+    fn ideas(&self, item: &ItemId, spec: &Digest) -> Option<IdeasName> {
         let attempts = self.nodes.iter().flat_map(|(node, rounds)| {
             let rounds = 0..=*rounds;
             rounds.flat_map(move |n| (1..=UNABLE).map(move |attempt| (*node, n, attempt)))
@@ -64,15 +63,10 @@ impl Former {
             ItemId::of_ideas(&self.tree, node.0, *round, *attempt, spec) == *item
         };
         let (node, _, attempt) = attempts.into_iter().find(is_it)?;
-        Some(TrialName {
-            agent: node.to_string(),
-            dataset: self.tree.clone(),
-            task: IDEAS.to_owned(),
-            attempt,
-        })
+        Some(IdeasName { search: self.tree.clone(), node, attempt })
     }
 
-    fn eval(&self, item: &ItemId, spec: &Digest) -> Option<TrialName> {
+    fn eval(&self, item: &ItemId, spec: &Digest) -> Option<EvalName> {
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
         let len = self.evals.len();
         let nearest = (0..len).flat_map(|away| {
@@ -83,12 +77,7 @@ impl Former {
             let (eval, node) = self.evals[at];
             if let Some(attempt) = self.attempt(eval, item, spec) {
                 *cursor = at;
-                return Some(TrialName {
-                    agent: node.to_string(),
-                    dataset: self.tree.clone(),
-                    task: eval.to_string(),
-                    attempt,
-                });
+                return Some(EvalName { search: self.tree.clone(), node, eval, attempt });
             }
         }
         None
@@ -126,7 +115,7 @@ mod tests {
             let item = ItemId::of_eval("search", eval, rounds, attempt, &spec);
             let (kind, name) = former.name(&item, &spec).expect("it is one of them");
             assert_eq!(kind, WorkKind::Eval);
-            let expected = format!("{:04}/search/{eval:04}__{attempt}", eval / 2);
+            let expected = format!("search/node-{:04}/eval-{eval:04}__{attempt}", eval / 2);
             assert_eq!(name.to_string(), expected);
         }
         for (eval, rounds, attempt) in [(5, (0, 0), 1), (0, (2, 0), 1), (0, (0, 0), 3)] {
@@ -135,7 +124,10 @@ mod tests {
         }
         let item = ItemId::of_ideas("search", 2, 1, 3, &spec);
         let (kind, name) = former.name(&item, &spec).expect("it is one of them");
-        assert_eq!((kind, name.to_string()), (WorkKind::Ideas, "0002/search/ideas__3".to_owned()));
+        assert_eq!(
+            (kind, name.to_string()),
+            (WorkKind::Ideas, "search/node-0002/ideas__3".to_owned())
+        );
         let item = ItemId::of_ideas("search", 0, 1, 1, &spec);
         assert_eq!(former.name(&item, &spec), None);
     }

@@ -9,23 +9,22 @@ use std::sync::Arc;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::ItemId;
+use rollout_protocol::item_name::{IdeasName, ItemName};
 use rollout_protocol::limits;
 use rollout_protocol::record::{IdeasRecord, Outcome};
 use rollout_protocol::spec::ideas::{
     EarlierIdeas, IdeasSpec, MAX_IDEA_BYTES, MAX_IDEAS, fault_of_idea,
 };
-use rollout_protocol::spec::trial::TrialName;
 use rollout_worker::archive::{self, ArchiveError, ArchivePath, Keep, Limits};
 use rollout_worker::store::{BlobStore, StoreError, get_json, put_json};
 use rollout_worker::{fs_remove, supervise};
 
 use super::asked::{Told, Try, WorkKind};
-use super::former::IDEAS;
 use super::results::{self, ResultsError};
 use super::shop::{Shop, of, patiently};
 use crate::engine::core::Settled;
 use crate::workloads::search::driver::{COST_FILE, IdeasOrder, TreeError, WorkError, usable};
-use crate::workloads::search::ids::NodeId;
+use rollout_protocol::search::NodeId;
 
 /// Bounds of a directory of earlier ideas, and of the ideas of a node.
 const IDEAS_OF_A_NODE: Limits =
@@ -106,12 +105,8 @@ impl Shop {
         let stored = handle.block_on(patiently(async || put_json(&*store, &spec).await));
         let spec = stored.map_err(of(failed))?.digest;
         let (item, attempt) = self.item_of_ideas(&order, &spec);
-        let name = TrialName {
-            agent: node.to_string(),
-            dataset: self.tree.name.clone(),
-            task: IDEAS.to_owned(),
-            attempt,
-        };
+        let search = self.tree.name.clone();
+        let name = ItemName::Ideas(IdeasName { search, node, attempt });
         self.asked.ask(Try { kind: WorkKind::Ideas, item, spec, name });
         Ok(AskedIdeas { item, order })
     }

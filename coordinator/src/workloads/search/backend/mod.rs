@@ -15,25 +15,21 @@
 //! and hears at once of those that were settled before.
 
 mod asked;
-#[cfg(feature = "nats")]
-mod cluster;
+mod events;
 mod former;
-mod here;
 mod ideas;
 mod kept;
 mod outcome;
 mod planner;
-mod progress;
 mod results;
 mod search;
 mod shop;
 mod spec;
 mod stops;
 
-#[cfg(feature = "nats")]
-pub use cluster::Cluster;
-pub use here::Local;
+pub(crate) use asked::Asked;
 pub use kept::Kept;
 pub use planner::EvalPlanner;
-pub use progress::Progress;
+pub(crate) use search::{Owner, Search, opening, outcome};
 pub use spec::{Plan, PlanError};
+pub(crate) use stops::Stops;

@@ -4,8 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ItemId, RunId, TryId};
+use rollout_protocol::item_name::ItemName;
 use rollout_protocol::retry::RetryPolicy;
-use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::wire::command::Selection;
 use rollout_protocol::wire::offer::{Offer, Pacing, SizeClass, Work};
 use tokio::sync::Notify;
@@ -33,7 +33,7 @@ pub struct EvalPlanner {
 
 impl EvalPlanner {
     /// Hands out the work that is asked for there. `needs` are the demands of evals and of ideas.
-    pub fn new(asked: Arc<Asked>, needs: [Needs; 2], directory: Directory) -> Self {
+    pub(crate) fn new(asked: Arc<Asked>, needs: [Needs; 2], directory: Directory) -> Self {
         let (former, tickets) = (OnceLock::new(), None);
         Self { asked, needs, directory, former, tickets, max_park_sec: None }
     }
@@ -114,7 +114,7 @@ impl Planner for EvalPlanner {
         Vec::new()
     }
 
-    fn name(&self, ordinal: u64) -> TrialName {
+    fn name(&self, ordinal: u64) -> ItemName {
         self.at(ordinal).name
     }
 

@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use rollout_protocol::digest::Digest;
+use rollout_protocol::event::RunEvent;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
@@ -14,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::asked::{Asked, Told};
 use super::shop::Shop;
 use super::stops::Stops;
-use super::{Plan, Progress};
+use super::{Plan, events};
 use crate::config::{TreeFile, tree_document};
 use crate::engine::core::Bounds;
 use crate::engine::journal::Layout;
@@ -23,32 +24,32 @@ use crate::workloads::search::driver::{Directory, Opening, Owned, TreeError, Wor
 use crate::workloads::search::manifest::Manifest;
 
 /// A search that is about to begin.
-pub(super) struct Search {
-    pub(super) opening: Opening,
-    pub(super) directory: Directory,
-    pub(super) plan: Plan,
-    pub(super) store: Arc<dyn BlobStore>,
-    pub(super) asked: Arc<Asked>,
-    pub(super) told: mpsc::UnboundedReceiver<Told>,
+pub(crate) struct Search {
+    pub(crate) opening: Opening,
+    pub(crate) directory: Directory,
+    pub(crate) plan: Plan,
+    pub(crate) store: Arc<dyn BlobStore>,
+    pub(crate) asked: Arc<Asked>,
+    pub(crate) told: mpsc::UnboundedReceiver<Told>,
     /// Whether evals that the infrastructure could not run count as failed.
-    pub(super) fail_unable: bool,
-    pub(super) stops: Stops,
-    pub(super) progress: mpsc::UnboundedSender<Progress>,
+    pub(crate) fail_unable: bool,
+    pub(crate) stops: Stops,
+    pub(crate) events: mpsc::Sender<Vec<RunEvent>>,
 }
 
 /// A run that is this process's.
-pub(super) struct Ours(Owned);
+pub(crate) struct Owner(Owned);
 
-impl Ours {
+impl Owner {
     /// What a run tells of itself.
-    pub(super) fn of(run: &OpenRun) -> Self {
+    pub(crate) fn of(run: &OpenRun) -> Self {
         let former = run.takeover().map(|takeover| takeover.former.clone());
         Self(Owned { fence: run.fence(), former })
     }
 }
 
 /// How the run of a search is opened.
-pub(super) fn opening(tree: &TreeFile, taking: Taking, bounds: Bounds) -> engine::Opening {
+pub(crate) fn opening(tree: &TreeFile, taking: Taking, bounds: Bounds) -> engine::Opening {
     let settings = tree_document(tree).to_string();
     engine::Opening {
         layout: Directory::new(tree.run_dir()).layout().clone(),
@@ -67,7 +68,7 @@ impl Search {
     ///
     /// # Errors
     /// [`TreeError`]; what is written down stays.
-    pub(super) async fn run(self, ours: oneshot::Receiver<Ours>) -> Result<Manifest, TreeError> {
+    pub(crate) async fn run(self, ours: oneshot::Receiver<Owner>) -> Result<Manifest, TreeError> {
         let asked = Arc::clone(&self.asked);
         let searched = match ours.await {
             Ok(ours) => self.think(ours).await,
@@ -81,9 +82,9 @@ impl Search {
         searched
     }
 
-    async fn think(self, ours: Ours) -> Result<Manifest, TreeError> {
+    async fn think(self, ours: Owner) -> Result<Manifest, TreeError> {
         let Self { opening, directory, plan, store, asked, told, .. } = self;
-        let Self { stops, progress, fail_unable, .. } = self;
+        let Self { stops, events: sender, fail_unable, .. } = self;
         let layout = directory.layout().clone();
         let shop = Shop {
             handle: Handle::current(),
@@ -97,11 +98,14 @@ impl Search {
             unable: Vec::new(),
             fail_unable,
             heard: VecDeque::new(),
-            progress,
+            events: sender.clone(),
         };
         supervise::blocking(move || {
-            let searched = open(directory, &opening, ours.0, shop, stops.flag)
-                .and_then(|mut sitting| sitting.run().map(|_| sitting.manifest().clone()));
+            let searched =
+                open(directory, &opening, ours.0, shop, stops.flag).and_then(|mut sitting| {
+                    events::tell(&sender, events::started(sitting.manifest()));
+                    sitting.run().map(|_| sitting.manifest().clone())
+                });
             leave(&layout);
             searched
         })
@@ -118,7 +122,7 @@ fn leave(layout: &Layout) {
 }
 
 /// What came of both halves: the first cause counts.
-pub(super) fn outcome<T>(
+pub(crate) fn outcome<T>(
     ran: Result<T, RunError>,
     searched: Result<Manifest, TreeError>,
 ) -> Result<(T, Manifest), TreeError> {

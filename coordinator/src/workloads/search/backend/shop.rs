@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::digest::Digest;
+use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::ItemId;
+use rollout_protocol::item_name::{EvalName, ItemName};
 use rollout_protocol::record::EvalRecord;
-use rollout_protocol::spec::trial::TrialName;
 use rollout_worker::backoff::{Outage, chain};
 use rollout_worker::store::{BlobStore, StoreError, get_json, put_json};
 use tokio::runtime::Handle;
@@ -17,15 +18,15 @@ use tokio::sync::mpsc;
 use super::asked::{Asked, Told, Try, WorkKind};
 use super::kept::{kept, removed};
 use super::outcome::Tries;
-use super::{Plan, Progress, outcome, results};
+use super::{Plan, events, outcome, results};
 use crate::config::TreeFile;
 use crate::engine::core::Settled;
 use crate::workloads::search::driver::{
-    EvalOrder, IdeasOrder, Keeper, Left, TreeError, Wanted, WorkError, Workshop,
+    EvalOrder, EvalResult, IdeasOrder, Keeper, Left, TreeError, Wanted, WorkError, Workshop,
 };
-use crate::workloads::search::ids::{EvalId, NodeId};
 use crate::workloads::search::manifest::{Cleanup, Manifest};
 use crate::workloads::search::repository::{Repository, RepositoryError, UsersRepository};
+use rollout_protocol::search::{NodeId, SearchEvent};
 
 /// A workshop whose evals are run by workers.
 pub(super) struct Shop {
@@ -46,7 +47,7 @@ pub(super) struct Shop {
     pub(super) fail_unable: bool,
     /// Evals that were settled while ideas were waited for.
     pub(super) heard: VecDeque<ItemId>,
-    pub(super) progress: mpsc::UnboundedSender<Progress>,
+    pub(super) events: mpsc::Sender<Vec<RunEvent>>,
 }
 
 /// A try that was asked for.
@@ -81,12 +82,12 @@ impl Shop {
         let spec = spec.map_err(of(failed))?.digest;
         let eval = &order.eval;
         let item = self.item(&order, attempt, &spec);
-        let name = TrialName {
-            agent: eval.parent_node_id.to_string(),
-            dataset: self.tree.name.clone(),
-            task: eval.eval_id.to_string(),
+        let name = ItemName::Eval(EvalName {
+            search: self.tree.name.clone(),
+            node: eval.parent_node_id,
+            eval: eval.eval_id,
             attempt,
-        };
+        });
         self.tries.insert(item, Asking { order, attempt, before });
         self.asked.ask(Try { kind: WorkKind::Eval, item, spec, name });
         Ok(())
@@ -109,7 +110,7 @@ impl Shop {
     }
 
     /// What a settled try means: the end of its eval, or another try.
-    fn conclude(&mut self, item: ItemId) -> Result<Option<EvalId>, WorkError> {
+    fn conclude(&mut self, item: ItemId) -> Result<Option<EvalResult>, WorkError> {
         let settled = self.asked.settlement(&item);
         let (Some(Asking { order, attempt, before }), Some(settled)) =
             (self.tries.remove(&item), settled)
@@ -148,8 +149,8 @@ impl Shop {
             }
         }
         result.write(&order.root).map_err(of("cannot write an eval's result"))?;
-        self.tell(Progress::EvalEnds(Box::new(result)));
-        Ok(Some(order.eval.eval_id))
+        self.tell(vec![events::ended(&result)]);
+        Ok(Some(result))
     }
 
     fn record(&self, settled: &Settled) -> Result<Option<EvalRecord>, WorkError> {
@@ -182,9 +183,8 @@ impl Shop {
         self.handle.block_on(writing).map_err(of("cannot write an eval's files"))
     }
 
-    fn tell(&self, progress: Progress) {
-        // Nobody has to listen.
-        let _unheard = self.progress.send(progress);
+    fn tell(&self, told: Vec<SearchEvent>) {
+        events::tell(&self.events, told);
     }
 }
 
@@ -230,9 +230,7 @@ impl Workshop for Shop {
     }
 
     fn changed(&mut self, manifest: &Manifest) {
-        for progress in Progress::of(manifest) {
-            self.tell(progress);
-        }
+        self.tell(events::of_block(manifest));
     }
 
     fn ideas(
@@ -240,9 +238,8 @@ impl Workshop for Shop {
         orders: Vec<IdeasOrder>,
         done: &mut dyn FnMut(NodeId) -> Result<(), TreeError>,
     ) -> Result<(), TreeError> {
-        for order in &orders {
-            self.tell(Progress::IdeasBegin { node: order.node.node_id });
-        }
+        let begun = |order: &IdeasOrder| SearchEvent::IdeasStarted { node: order.node.node_id };
+        self.tell(orders.iter().map(begun).collect());
         self.write_ideas(orders, done)
     }
 
@@ -250,15 +247,15 @@ impl Workshop for Shop {
         let (eval, node) = (order.eval.eval_id, order.eval.parent_node_id);
         let idea = order.eval.idea_path.clone();
         self.ask(order, 1, Tries::default())?;
-        self.tell(Progress::EvalBegins { eval, node, idea });
+        self.tell(vec![SearchEvent::EvalStarted { eval, node, idea }]);
         Ok(())
     }
 
-    fn ended(&mut self) -> Result<EvalId, WorkError> {
+    fn ended(&mut self) -> Result<EvalResult, WorkError> {
         loop {
             if let Some(item) = self.heard.pop_front() {
-                if let Some(eval) = self.conclude(item)? {
-                    return Ok(eval);
+                if let Some(result) = self.conclude(item)? {
+                    return Ok(result);
                 }
                 continue;
             }
@@ -277,8 +274,8 @@ impl Workshop for Shop {
             };
             match told {
                 Some(Told::Settled(item)) => {
-                    if let Some(eval) = self.conclude(item)? {
-                        return Ok(eval);
+                    if let Some(result) = self.conclude(item)? {
+                        return Ok(result);
                     }
                 }
                 Some(Told::Over) | None => return Err(WorkError::Stopped),

@@ -9,16 +9,16 @@ use tokio::sync::mpsc;
 
 /// Tells the parts of a search to stop.
 #[derive(Debug, Clone)]
-pub(super) struct Stops {
+pub(crate) struct Stops {
     /// Read by the search between two blocks.
-    pub(super) flag: Arc<AtomicBool>,
+    pub(crate) flag: Arc<AtomicBool>,
     /// Read by the engine.
     engine: mpsc::Sender<StopLevel>,
 }
 
 impl Stops {
     /// Passes on what a user asks for. Gives what the engine reads, too.
-    pub(super) fn fork(
+    pub(crate) fn fork(
         mut asked: mpsc::Receiver<StopLevel>,
     ) -> (Self, mpsc::Receiver<StopLevel>, Task<()>) {
         let (engine, stops) = mpsc::channel(4);
@@ -34,12 +34,12 @@ impl Stops {
     }
 
     /// Tells the search.
-    pub(super) fn search(&self) {
+    pub(crate) fn search(&self) {
         self.flag.store(true, Ordering::Relaxed);
     }
 
     /// Tells the engine.
-    pub(super) async fn engine(&self, level: StopLevel) {
+    pub(crate) async fn engine(&self, level: StopLevel) {
         // An engine that has ended needs not be told.
         let _gone = self.engine.send(level).await;
     }

@@ -16,11 +16,11 @@ use super::{
 };
 use crate::config::{TreeFile, tree_document};
 use crate::engine::{Fence, Lost, RunLock, Taking};
-use crate::workloads::search::ids::NodeId;
 use crate::workloads::search::manifest::{
     Dedupe, Event, EventKind, Manifest, Node, NodeStatus, Root, RunConfig, State, VERSION,
 };
 use crate::workloads::search::policy;
+use rollout_protocol::search::NodeId;
 
 /// Where the root's results are kept.
 const BASELINE: &str = "artifacts/root_baseline.csv";

@@ -9,10 +9,10 @@ use rollout_protocol::digest::Hasher;
 use super::TreeError;
 use crate::engine::journal::Layout;
 use crate::engine::{Fence, file};
-use crate::workloads::search::ids::{EvalId, NodeId};
 use crate::workloads::search::manifest::{Manifest, Provenance, VERSION};
 use crate::workloads::search::policy::decide::Artifacts;
 use crate::workloads::search::report::REPORTS;
+use rollout_protocol::search::{EvalId, NodeId};
 
 /// Bytes of a manifest: far above any search.
 const MANIFEST_BYTES: u64 = 1 << 30;

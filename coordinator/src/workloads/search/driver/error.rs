@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::engine::{LockError, Lost, OpenError, RunError};
 use crate::workloads::search::backend::PlanError;
-use crate::workloads::search::ids::NodeId;
+use rollout_protocol::search::NodeId;
 
 /// Why a search could not go on. What is written down stays; the same command goes on with it.
 #[derive(Debug, thiserror::Error)]

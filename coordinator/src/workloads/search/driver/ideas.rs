@@ -10,8 +10,8 @@ use rollout_protocol::spec::ideas::{MAX_IDEA_BYTES, MAX_IDEAS, not_text};
 use super::directory::{remove_all, sync};
 use super::{Directory, IdeasOrder, TreeError};
 use crate::workloads::search::idea;
-use crate::workloads::search::ids::NodeId;
 use crate::workloads::search::manifest::{ContextStrategy, IdeaFile, Manifest};
+use rollout_protocol::search::NodeId;
 
 /// File beside a node's ideas with what it cost to have them written, if that is known. Hidden files
 /// are no ideas.

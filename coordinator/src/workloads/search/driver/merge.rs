@@ -6,11 +6,11 @@ use rollout_worker::backoff::chain;
 
 use super::{Directory, EvalResult, Sweep, TreeError, Workshop, scoring};
 use crate::engine::file;
-use crate::workloads::search::ids::EvalId;
 use crate::workloads::search::manifest::{
     ArtifactPolicy, Eval, EvalError, EvalStatus, Manifest, Provenance,
 };
 use crate::workloads::search::{policy, steady};
+use rollout_protocol::search::EvalId;
 
 /// Takes in the result of an eval. Whatever is wrong with its results is said by the eval.
 pub(super) fn merge(

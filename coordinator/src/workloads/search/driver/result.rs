@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::TreeError;
 use crate::engine::file;
-use crate::workloads::search::ids::{EvalId, NodeId};
 use crate::workloads::search::manifest::{EvalError, EvalStatus, Manifest};
+use rollout_protocol::search::{EvalId, NodeId};
 
 /// Name of the file.
 pub(super) const FILE: &str = "eval_result.json";

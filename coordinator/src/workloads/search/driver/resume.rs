@@ -8,9 +8,9 @@ use super::directory::{OLD, remove_all, sync};
 use super::{Directory, EvalResult, TreeError, ideas as written, rewind};
 use crate::config::differences;
 use crate::engine::Fence;
-use crate::workloads::search::ids::{EvalId, NodeId};
 use crate::workloads::search::manifest::{Eval, EvalStatus, Event, EventKind, Manifest, Node};
 use crate::workloads::search::policy;
+use rollout_protocol::search::{EvalId, NodeId};
 
 /// The search that is there, under the configuration of now: what decides what comes of it has to
 /// be the same, the rest is taken over.

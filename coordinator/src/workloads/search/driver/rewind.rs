@@ -1,7 +1,7 @@
 //! The last depth of a search that has ended, taken back: its evals are to be run again.
 
-use crate::workloads::search::ids::NodeId;
 use crate::workloads::search::manifest::{Manifest, NodeStatus};
+use rollout_protocol::search::NodeId;
 
 /// Makes the last depth of an ended search the one under way again, with nothing decided about its
 /// evals. Gives the nodes that had come of them: they are none any more, and their numbers are given

@@ -12,9 +12,9 @@ use super::{
     ideas, merge, pack,
 };
 use crate::engine::Fence;
-use crate::workloads::search::ids::{EvalId, NodeId};
 use crate::workloads::search::manifest::{EvalStatus, Manifest, StopReason};
 use crate::workloads::search::policy::{self, Needs, Step};
+use rollout_protocol::search::{EvalId, NodeId};
 
 /// A search that this process owns.
 ///
@@ -155,16 +155,16 @@ impl<W: Workshop> Sitting<W> {
     /// Begins an eval, or takes in the result of one.
     fn evals(&mut self, owed: &[EvalId]) -> Result<(), TreeError> {
         if let Some(id) = self.unmerged.pop_first() {
-            return self.merge(id);
+            return self.merge_former(id);
         }
         let most = self.manifest.run_config.max_parallel_evals as usize;
         let next = owed.iter().find(|id| !self.running.contains(id)).copied();
         match next.filter(|_| self.running.len() < most) {
             Some(id) => self.begin(id),
             None => {
-                let id = self.workshop.ended()?;
-                self.running.remove(&id);
-                self.merge(id)
+                let result = self.workshop.ended()?;
+                self.running.remove(&result.eval_id);
+                self.merge(result)
             }
         }
     }
@@ -195,14 +195,19 @@ impl<W: Workshop> Sitting<W> {
         Ok(())
     }
 
-    fn merge(&mut self, id: EvalId) -> Result<(), TreeError> {
-        self.fence.check()?;
+    /// Merges a result that a former owner left.
+    fn merge_former(&mut self, id: EvalId) -> Result<(), TreeError> {
         let root = self.directory.eval(id);
         let result = EvalResult::read(&root, &self.manifest, id)?;
         let Some(result) = result else {
             let reason = "there is no result of this eval".to_owned();
             return Err(TreeError::Damaged { path: root.join(super::result::FILE), reason });
         };
+        self.merge(result)
+    }
+
+    fn merge(&mut self, result: EvalResult) -> Result<(), TreeError> {
+        self.fence.check()?;
         merge::merge(&self.directory, &mut self.manifest, &self.workshop, result)?;
         self.persist(self.now())
     }

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::scoring::{Scores, score};
-use super::{Directory, TreeError, WorkError};
-use crate::workloads::search::ids::{EvalId, NodeId};
+use super::{Directory, EvalResult, TreeError, WorkError};
 use crate::workloads::search::manifest::{Cleanup, CleanupKind, Eval, EvalStatus, Manifest, Node};
 use crate::workloads::search::policy;
 use crate::workloads::search::score::SweepError;
+use rollout_protocol::search::{EvalId, NodeId};
 
 /// Keeps a repository for a search.
 pub trait Keeper {
@@ -61,11 +61,12 @@ pub trait Workshop: Keeper {
     /// [`WorkError`].
     fn begin(&mut self, order: EvalOrder) -> Result<(), WorkError>;
 
-    /// Waits for an eval that was begun; its `eval_result.json` is there.
+    /// Waits for an eval that was begun, and gives its result, which is durable: `eval_result.json`
+    /// is there.
     ///
     /// # Errors
     /// [`WorkError`].
-    fn ended(&mut self) -> Result<EvalId, WorkError>;
+    fn ended(&mut self) -> Result<EvalResult, WorkError>;
 
     /// Hears of every block of the search itself that was written down.
     fn changed(&mut self, _manifest: &Manifest) {}

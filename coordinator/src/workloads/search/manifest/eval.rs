@@ -5,9 +5,9 @@ use std::fmt;
 use rollout_protocol::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::super::ids::{EvalId, NodeId};
 use super::super::score::{Completeness, Recommendation};
 use super::Provenance;
+use rollout_protocol::search::{EvalId, EvalStatus, NodeId};
 
 /// One idea tried on one node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -62,29 +62,6 @@ pub struct Eval {
     pub root_relative: Option<View>,
     /// What was decided; nothing before all evals of its depth are settled.
     pub decision: Option<Decision>,
-}
-
-/// How an eval ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EvalStatus {
-    /// Planned.
-    Queued,
-    /// Under way.
-    Running,
-    /// With results.
-    Completed,
-    /// The idea changed nothing.
-    NoChanges,
-    /// Without results.
-    Failed,
-}
-
-impl EvalStatus {
-    /// Whether it ended.
-    pub const fn is_settled(self) -> bool {
-        matches!(self, Self::Completed | Self::NoChanges | Self::Failed)
-    }
 }
 
 /// Why an eval failed.

@@ -10,13 +10,15 @@ use std::collections::BTreeMap;
 use rollout_protocol::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::ids::{EvalId, NodeId};
 use crate::config::Profile;
+use rollout_protocol::search::{EvalId, NodeId};
 
 pub use crate::config::{ArtifactPolicy, ContextStrategy, DedupeScope};
-pub use eval::{Basis, Decision, Eval, EvalError, EvalStatus, Reason, View};
+pub use rollout_protocol::search::{EvalStatus, StopReason};
+
+pub use eval::{Basis, Decision, Eval, EvalError, Reason, View};
 pub use node::{Dedupe, IdeaFile, Node, NodeStatus, SkippedIdea};
-pub use state::{Cleanup, CleanupKind, Event, EventKind, Spent, State, StopReason};
+pub use state::{Cleanup, CleanupKind, Event, EventKind, Spent, State};
 
 /// The version that is written.
 pub const VERSION: u32 = 3;

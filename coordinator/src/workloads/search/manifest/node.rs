@@ -3,8 +3,8 @@
 use rollout_protocol::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::super::ids::{EvalId, NodeId};
 use super::{KeptFile, Provenance};
+use rollout_protocol::search::{EvalId, NodeId};
 
 /// A commit that ideas are tried on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

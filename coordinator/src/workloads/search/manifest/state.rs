@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rollout_protocol::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::super::ids::NodeId;
+use rollout_protocol::search::{NodeId, StopReason};
 
 /// How far a search has come.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -42,20 +42,6 @@ pub struct Spent {
     pub seconds: f64,
     /// What commands said that they cost.
     pub cost: f64,
-}
-
-/// Why a search ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StopReason {
-    /// It is as deep as it may be.
-    MaxDepthReached,
-    /// It tried as many ideas as it may.
-    MaxTotalIdeaEvalsReached,
-    /// Its time or money is spent.
-    BudgetSpent,
-    /// Nothing was promoted.
-    EmptyFrontier,
 }
 
 /// Something to be removed later.
@@ -109,12 +95,12 @@ pub enum EventKind {
         /// The node.
         node: NodeId,
         /// The eval.
-        eval: super::super::ids::EvalId,
+        eval: rollout_protocol::search::EvalId,
     },
     /// Results of the depth under way, or of the last one, were thrown away, on request.
     EvalsRequeued {
         /// The evals.
-        evals: Vec<super::super::ids::EvalId>,
+        evals: Vec<rollout_protocol::search::EvalId>,
         /// Nodes that had come of them, when the search had ended.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         withdrawn: Vec<NodeId>,

@@ -21,8 +21,8 @@ mod tests;
 use rollout_protocol::Timestamp;
 
 use self::decide::Artifacts;
-use super::ids::{EvalId, NodeId};
 use super::manifest::{Eval, IdeaFile, Manifest, NodeStatus, StopReason};
+use rollout_protocol::search::{EvalId, NodeId};
 
 pub(super) use plan::experiment_dir;
 pub use refs::{candidate_ref, forget, refs, worktrees};

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use rollout_protocol::Timestamp;
 
 use super::super::idea;
-use super::super::ids::{EvalId, NodeId};
 use super::super::manifest::{Eval, EvalStatus, IdeaFile, Manifest, StopReason};
+use rollout_protocol::search::{EvalId, NodeId};
 
 /// The nodes of the frontier that have no ideas yet.
 pub(super) fn without_ideas(manifest: &Manifest) -> Vec<NodeId> {

@@ -2,12 +2,12 @@
 
 use rollout_protocol::Timestamp;
 
-use super::super::ids::{EvalId, NodeId};
 use super::super::manifest::{
     Dedupe, Event, EventKind, Manifest, Node, NodeStatus, Spent, StopReason,
 };
 use super::decide::{self, Artifacts};
 use super::plan;
+use rollout_protocol::search::{EvalId, NodeId};
 
 /// Decides about the depth whose evals are all settled, and begins the next.
 pub(super) fn promote(manifest: &mut Manifest, now: Timestamp, artifacts: &dyn Artifacts) {

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::ids::EvalId;
 use super::super::manifest::{EvalStatus, Manifest, Node, NodeStatus};
+use rollout_protocol::search::EvalId;
 
 /// The reference that keeps what an eval came to.
 pub fn candidate_ref(manifest: &Manifest, eval: EvalId) -> String {

@@ -3,13 +3,13 @@
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 
-use super::super::ids::{EvalId, NodeId};
 use super::super::manifest::{
     ArtifactPolicy, ContextStrategy, Dedupe, DedupeScope, Eval, EvalStatus, Manifest, Node,
     NodeStatus, Provenance, Root, RunConfig, State, VERSION, View,
 };
 use super::super::score::{Completeness, Grade, Recommendation};
 use crate::config::Profile;
+use rollout_protocol::search::{EvalId, NodeId};
 
 fn provenance(path: &str) -> Provenance {
     Provenance {

@@ -1,7 +1,7 @@
 //! The best node and the way to it.
 
-use super::super::ids::NodeId;
 use super::super::manifest::{Eval, Manifest};
+use rollout_protocol::search::NodeId;
 
 /// The eval that a node was promoted from.
 pub(super) fn promoted_from(manifest: &Manifest, node: NodeId) -> Option<&Eval> {

@@ -4,12 +4,12 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::super::ids::{EvalId, NodeId};
 use super::super::manifest::{ContextStrategy, Eval, EvalError, EvalStatus, Manifest, StopReason};
 use super::best::{best_path, promoted_from, standing};
 use super::outcome::outcome;
 use super::relative::Relative;
 use super::{idea_name, why};
+use rollout_protocol::search::{EvalId, NodeId};
 
 /// A search in brief.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::super::ids::{EvalId, NodeId};
 use super::super::manifest::{Eval, Manifest};
 use super::best::{best_path, promoted_from, standing};
 use super::outcome::outcome;
 use super::relative::{Relative, signed};
 use super::{idea_name, number, why};
+use rollout_protocol::search::{EvalId, NodeId};
 
 /// Distance between neighbours at the bottom of the tree.
 const ACROSS: f64 = 46.0;

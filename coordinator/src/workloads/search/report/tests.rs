@@ -1,7 +1,7 @@
-use super::super::ids::{EvalId, NodeId};
 use super::super::manifest::{EvalStatus, Manifest};
 use super::super::policy::testing::finished;
 use super::*;
+use rollout_protocol::search::{EvalId, NodeId};
 
 #[test]
 fn equal_manifests_give_equal_reports() {

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use super::FaultKind::Decision;
 use super::Findings;
 use crate::workloads::search::driver::Directory;
-use crate::workloads::search::ids::EvalId;
 use crate::workloads::search::manifest::{Manifest, Reason};
 use crate::workloads::search::policy::decide::{Artifacts, decide};
+use rollout_protocol::search::EvalId;
 
 /// Files are as they were when it was decided: what is missing now is a fault of its own.
 struct AsItWas<'a> {

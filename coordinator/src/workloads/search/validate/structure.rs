@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::FaultKind::{Frontier, Structure};
 use super::Findings;
-use crate::workloads::search::ids::NodeId;
 use crate::workloads::search::manifest::{Manifest, Node, NodeStatus};
+use rollout_protocol::search::NodeId;
 
 pub(super) fn check(manifest: &Manifest, findings: &mut Findings) {
     counters(manifest, findings);

@@ -1,7 +1,7 @@
 use super::*;
 use crate::workloads::search::driver::simulated::finished;
-use crate::workloads::search::ids::{EvalId, NodeId};
 use crate::workloads::search::manifest::{NodeStatus, Reason};
+use rollout_protocol::search::{EvalId, NodeId};
 
 /// What makes a search wrong.
 type Change = fn(&mut Manifest);

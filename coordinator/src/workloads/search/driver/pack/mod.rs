@@ -24,8 +24,8 @@ use serde_json::json;
 
 use super::directory::{remove_all, sync};
 use super::{Directory, TreeError, Workshop};
-use crate::workloads::search::ids::NodeId;
 use crate::workloads::search::manifest::{Eval, KeptFile, Manifest};
+use rollout_protocol::search::NodeId;
 
 /// Bytes of one file when it is read again: far above what is ever written.
 const BYTES: u64 = 64 * 1024 * 1024;

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use rollout_protocol::limits::shorten;
 
 use super::super::Directory;
-use crate::workloads::search::ids::NodeId;
 use crate::workloads::search::manifest::{Eval, Manifest, View};
+use rollout_protocol::search::NodeId;
 
 /// Longest title of an idea.
 const TITLE_BYTES: usize = 160;

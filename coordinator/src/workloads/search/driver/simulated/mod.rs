@@ -17,9 +17,9 @@ use super::{
     EvalOrder, EvalResult, IdeasOrder, Keeper, Left, Scores, Sweep, TreeError, Wanted, WorkError,
     Workshop,
 };
-use crate::workloads::search::ids::{EvalId, NodeId};
 use crate::workloads::search::manifest::{Cleanup, CleanupKind, EvalError, EvalStatus, RunConfig};
 use crate::workloads::search::score::SweepError;
+use rollout_protocol::search::{EvalId, NodeId};
 
 /// Checkouts of these evals cannot be removed at first …
 const STUBBORN: u32 = 3;
@@ -57,7 +57,7 @@ impl Player {
     }
 
     /// Leaves what comes of an eval in its directory.
-    fn leave(&self, order: &EvalOrder) -> Result<(), TreeError> {
+    fn leave(&self, order: &EvalOrder) -> Result<EvalResult, TreeError> {
         let (id, played) = (order.eval.eval_id, part(order.eval.eval_id));
         // The first try of some is one too few.
         let attempt = if id.0 % 10 == 6 && order.retries > 0 { 2 } else { 1 };
@@ -71,7 +71,9 @@ impl Player {
                 fs::write(&file, text).map_err(TreeError::io("write", &file))?;
             }
         }
-        self.result(order, &played, attempt).write(&order.root)
+        let result = self.result(order, &played, attempt);
+        result.write(&order.root)?;
+        Ok(result)
     }
 
     fn result(&self, order: &EvalOrder, played: &Part, attempt: u32) -> EvalResult {
@@ -227,12 +229,14 @@ impl Workshop for Player {
     }
 
     /// Several that run end together, and are told of in an order of their own.
-    fn ended(&mut self) -> Result<EvalId, WorkError> {
-        for order in self.running.values() {
-            self.leave(order).map_err(|error| WorkError::Failed {
-                what: format!("cannot play eval {}", order.eval.eval_id),
+    fn ended(&mut self) -> Result<EvalResult, WorkError> {
+        let mut results = BTreeMap::new();
+        for (id, order) in &self.running {
+            let left = self.leave(order).map_err(|error| WorkError::Failed {
+                what: format!("cannot play eval {id}"),
                 reason: error.to_string(),
             })?;
+            results.insert(*id, left);
         }
         let first = self.running.keys().min_by_key(|id| Digest::of(&id.0.to_be_bytes())).copied();
         let none = || WorkError::Failed {
@@ -241,7 +245,7 @@ impl Workshop for Player {
         };
         let id = first.ok_or_else(none)?;
         self.running.remove(&id);
-        Ok(id)
+        results.remove(&id).ok_or_else(none)
     }
 
     fn score(&self, sweep: &Sweep<'_>) -> Result<Scores, SweepError> {

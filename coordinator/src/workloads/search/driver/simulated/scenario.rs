@@ -15,9 +15,9 @@
 //! | 9 | better, without the primary metric |
 
 use super::super::Scores;
-use crate::workloads::search::ids::EvalId;
 use crate::workloads::search::manifest::View;
 use crate::workloads::search::score::{Completeness, Grade, Recommendation};
+use rollout_protocol::search::EvalId;
 
 /// What comes of an eval.
 #[derive(Debug, Clone, Copy)]

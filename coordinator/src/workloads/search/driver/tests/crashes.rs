@@ -62,7 +62,7 @@ impl Workshop for Counting {
     fn ideas(
         &mut self,
         orders: Vec<IdeasOrder>,
-        done: &mut dyn FnMut(crate::workloads::search::ids::NodeId) -> Result<(), TreeError>,
+        done: &mut dyn FnMut(rollout_protocol::search::NodeId) -> Result<(), TreeError>,
     ) -> Result<(), TreeError> {
         self.player.ideas(orders, done)
     }
@@ -72,7 +72,7 @@ impl Workshop for Counting {
         self.player.begin(order)
     }
 
-    fn ended(&mut self) -> Result<crate::workloads::search::ids::EvalId, WorkError> {
+    fn ended(&mut self) -> Result<EvalResult, WorkError> {
         self.player.ended()
     }
 

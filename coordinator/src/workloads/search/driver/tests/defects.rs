@@ -1,8 +1,8 @@
 //! Defects that searches of this kind are known to have, each with the test that would show it.
 
 use super::*;
-use crate::workloads::search::ids::NodeId;
 use crate::workloads::search::manifest::{EvalStatus, EventKind, NodeStatus, Reason};
+use rollout_protocol::search::NodeId;
 
 #[tokio::test]
 async fn nodes_are_expanded_only_when_their_evals_are_settled() {

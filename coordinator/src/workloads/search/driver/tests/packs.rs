@@ -1,8 +1,8 @@
 //! What generators of ideas are told.
 
 use super::*;
-use crate::workloads::search::ids::NodeId;
 use crate::workloads::search::manifest::Node;
+use rollout_protocol::search::NodeId;
 
 fn files(node: &Node) -> Vec<&str> {
     let names = node.context_pack_files.iter().map(|file| file.path.rsplit_once('/'));

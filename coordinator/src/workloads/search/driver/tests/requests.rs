@@ -1,8 +1,8 @@
 //! What a user asks of a search that is there.
 
 use super::*;
-use crate::workloads::search::ids::{EvalId, NodeId};
 use crate::workloads::search::manifest::{EvalStatus, EventKind, NodeStatus};
+use rollout_protocol::search::{EvalId, NodeId};
 
 #[tokio::test]
 async fn a_search_is_gone_on_with_under_its_own_configuration_only() {

@@ -1,9 +1,9 @@
 //! Results as sweeps write them, scored.
 
 use super::*;
-use crate::workloads::search::ids::EvalId;
 use crate::workloads::search::manifest::{Reason, RunConfig};
 use crate::workloads::search::policy::testing::{begun, completed};
+use rollout_protocol::search::EvalId;
 
 /// Scores, and has nothing else to do.
 struct Scorer;
@@ -34,7 +34,7 @@ impl Workshop for Scorer {
     fn ideas(
         &mut self,
         _: Vec<IdeasOrder>,
-        _: &mut dyn FnMut(crate::workloads::search::ids::NodeId) -> Result<(), TreeError>,
+        _: &mut dyn FnMut(rollout_protocol::search::NodeId) -> Result<(), TreeError>,
     ) -> Result<(), TreeError> {
         unreachable!("nothing is written")
     }
@@ -43,7 +43,7 @@ impl Workshop for Scorer {
         unreachable!("nothing is run")
     }
 
-    fn ended(&mut self) -> Result<EvalId, WorkError> {
+    fn ended(&mut self) -> Result<EvalResult, WorkError> {
         unreachable!("nothing is run")
     }
 }

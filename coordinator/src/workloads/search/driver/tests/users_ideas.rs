@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
 use super::*;
-use crate::workloads::search::ids::NodeId;
+use rollout_protocol::search::NodeId;
 
 #[tokio::test]
 async fn what_is_odd_among_the_ideas_of_the_user_is_left_out() {

@@ -11,8 +11,8 @@ mod tests;
 
 use rollout_protocol::Timestamp;
 
-use crate::workloads::search::ids::EvalId;
 use crate::workloads::search::manifest::{Basis, Decision, Manifest, Reason};
+use rollout_protocol::search::EvalId;
 
 pub(in crate::workloads::search) use gate::ARTIFACTS;
 pub use gate::{Artifacts, gate};
@@ -62,11 +62,7 @@ pub fn decide(manifest: &mut Manifest, depth: u32, artifacts: &dyn Artifacts) ->
 }
 
 /// Notes that an eval became a node.
-pub fn promoted(
-    decision: &mut Decision,
-    node: crate::workloads::search::ids::NodeId,
-    at: Timestamp,
-) {
+pub fn promoted(decision: &mut Decision, node: rollout_protocol::search::NodeId, at: Timestamp) {
     decision.promoted_to_node_id = Some(node);
     decision.promoted_at = Some(at);
 }

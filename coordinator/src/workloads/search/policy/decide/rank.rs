@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 
-use crate::workloads::search::ids::EvalId;
 use crate::workloads::search::manifest::Eval;
+use rollout_protocol::search::EvalId;
 
 /// What a candidate is ranked by.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,7 +1,7 @@
 use super::super::testing::{begun, completed};
 use super::*;
-use crate::workloads::search::ids::NodeId;
 use crate::workloads::search::manifest::{Eval, EvalStatus};
+use rollout_protocol::search::NodeId;
 
 struct Except(&'static str);
 

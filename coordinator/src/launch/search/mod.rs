@@ -1,30 +1,39 @@
-//! A search, assembled from store, repository and workers, or simulated.
+//! A search, assembled from store, repository, workers and outputs, or simulated.
+
+mod local;
+#[cfg(feature = "nats")]
+mod remote;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rollout_protocol::event::RunEvent;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::store::{self, StoreUrl};
+use rollout_worker::store::{self, BlobStore, StoreUrl};
 use rollout_worker::supervise;
 use tokio::sync::mpsc;
 
+use self::local::Local;
+#[cfg(feature = "nats")]
+use self::remote::Cluster;
 use super::LaunchError;
 use super::host::{HostPaths, environment};
 #[cfg(feature = "nats")]
 use super::nats::{Remote, Server};
 use crate::engine::{Patience, Taking};
+use crate::events::{SearchReporter, StartSink};
 #[cfg(feature = "nats")]
-use crate::workloads::search::backend::{Cluster, Plan};
-use crate::workloads::search::backend::{Local, Progress};
+use crate::workloads::search::backend::Plan;
 #[cfg(feature = "nats")]
 use crate::workloads::search::driver::Directory;
 use crate::workloads::search::driver::simulated::Player;
 use crate::workloads::search::driver::{Opening, TreeError, begin};
 use crate::workloads::search::manifest::Manifest;
+use crate::workloads::search::report::Overview;
 
 /// A search to run.
 pub struct SearchRequest {
-    /// The search, and how it is opened.
+    /// The search, and how it is opened. With its `dry_run` commands and repository are simulated.
     pub opening: Opening,
     /// The blob store; by default one beside the searches.
     pub store: Option<StoreUrl>,
@@ -37,30 +46,49 @@ pub struct SearchRequest {
     pub remote: Option<Remote>,
     /// Stops asked for by the user.
     pub stops: mpsc::Receiver<StopLevel>,
-    /// Where progress is told.
-    pub progress: mpsc::UnboundedSender<Progress>,
+    /// Outputs of its progress.
+    pub sinks: Vec<StartSink>,
 }
 
 /// Runs a search until it has ended or is stopped.
 ///
 /// # Errors
 /// [`LaunchError`]. What is decided and measured stays.
-pub async fn run(
+pub async fn run(mut request: SearchRequest) -> Result<Manifest, LaunchError> {
+    let sinks = std::mem::take(&mut request.sinks);
+    let (events, reporter) = SearchReporter::start(sinks).map_err(LaunchError::Outputs)?;
+    let ran = if request.opening.dry_run {
+        drop(events);
+        let SearchRequest { opening, patience, stops, .. } = request;
+        simulate(opening, patience, stops).await.map_err(LaunchError::from)
+    } else {
+        Box::pin(run_for_real(request, events)).await
+    };
+    let overview = ran.as_ref().ok().map(|manifest| serde_json::to_value(Overview::of(manifest)));
+    let overview = overview.transpose().map_err(|error| LaunchError::Outputs(error.into()))?;
+    let told = reporter.finish(overview).await;
+    let manifest = ran?;
+    told?;
+    Ok(manifest)
+}
+
+async fn run_for_real(
     #[cfg_attr(not(feature = "nats"), expect(unused_mut, reason = "a server is taken out"))]
     mut request: SearchRequest,
+    events: mpsc::Sender<Vec<RunEvent>>,
 ) -> Result<Manifest, LaunchError> {
     let state = request.opening.tree.runs_root.join(".rollout");
     let url = request.store.clone().unwrap_or_else(|| state.join("blobs").into());
     let store = store::open(&url).await?;
     #[cfg(feature = "nats")]
     if let Some(remote) = request.remote.take() {
-        return Box::pin(run_remote(remote, request, store)).await;
+        return Box::pin(run_remote(remote, request, store, events)).await;
     }
     let host = HostPaths::of_process(&state).map_err(LaunchError::Program)?;
     let environment = environment();
-    let SearchRequest { opening, patience, fail_unable, stops, progress, .. } = request;
+    let SearchRequest { opening, patience, fail_unable, stops, .. } = request;
     let taking = Taking { patience, shared: None };
-    let local = Local { opening, taking, store, host, environment, fail_unable, stops, progress };
+    let local = Local { opening, taking, store, host, environment, fail_unable, stops, events };
     Ok(Box::pin(local.run()).await?)
 }
 
@@ -68,9 +96,10 @@ pub async fn run(
 async fn run_remote(
     remote: Remote,
     request: SearchRequest,
-    store: Arc<dyn store::BlobStore>,
+    store: Arc<dyn BlobStore>,
+    events: mpsc::Sender<Vec<RunEvent>>,
 ) -> Result<Manifest, LaunchError> {
-    let SearchRequest { opening, patience, fail_unable, mut stops, progress, .. } = request;
+    let SearchRequest { opening, patience, fail_unable, mut stops, .. } = request;
     let server = Server::connect(remote).await?;
     let plan = Plan::new(&opening.tree, Arc::clone(&store)).await.map_err(TreeError::from)?;
     let state = opening.tree.runs_root.join(".rollout");
@@ -89,7 +118,7 @@ async fn run_remote(
         bounds: ready.bounds,
         fail_unable,
         stops,
-        progress,
+        events,
     };
     Ok(cluster.run().await?)
 }
@@ -98,7 +127,7 @@ async fn run_remote(
 ///
 /// # Errors
 /// [`TreeError`].
-pub async fn simulate(
+async fn simulate(
     opening: Opening,
     patience: Patience,
     mut stops: mpsc::Receiver<StopLevel>,

@@ -1,50 +1,49 @@
-//! A search whose evals run on workers elsewhere.
+//! A search whose evals run on the workers of a server.
 
 use std::sync::Arc;
 
+use rollout_protocol::event::RunEvent;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::queue::traits::{Board, Dispatch};
 use rollout_worker::store::BlobStore;
 use tokio::sync::{mpsc, oneshot};
 
-use super::asked::Asked;
-use super::here::drain;
-use super::search::{Ours, Search, opening, outcome};
-use super::stops::Stops;
-use super::{EvalPlanner, Plan, Progress};
 use crate::engine::concurrency::{Caps, Tickets};
 use crate::engine::core::Bounds;
 use crate::engine::reconcile::{self, Distributed};
 use crate::engine::{
     self, Ended, Keeper, Patience, RunError, RunFacts, RunLock, RunState, Shared, Taking,
 };
+use crate::workloads::search::backend::{
+    Asked, EvalPlanner, Owner, Plan, Search, Stops, opening, outcome,
+};
 use crate::workloads::search::driver::{Directory, Opening, TreeError};
 use crate::workloads::search::manifest::Manifest;
 
 /// A search to be run by workers elsewhere.
-pub struct Cluster {
+pub(super) struct Cluster {
     /// The search.
-    pub opening: Opening,
+    pub(super) opening: Opening,
     /// What its evals run under.
-    pub plan: Plan,
+    pub(super) plan: Plan,
     /// How patiently it is taken from an owner that may be dead.
-    pub patience: Patience,
+    pub(super) patience: Patience,
     /// Where blobs are, for coordinator and workers.
-    pub store: Arc<dyn BlobStore>,
+    pub(super) store: Arc<dyn BlobStore>,
     /// The queue.
-    pub dispatch: Arc<dyn Dispatch>,
+    pub(super) dispatch: Arc<dyn Dispatch>,
     /// Where other coordinators ask who owns the run.
-    pub board: Arc<dyn Board>,
+    pub(super) board: Arc<dyn Board>,
     /// Pool of the workers.
-    pub pool: String,
+    pub(super) pool: String,
     /// Waits.
-    pub bounds: Bounds,
+    pub(super) bounds: Bounds,
     /// Whether evals that the infrastructure could not run count as failed.
-    pub fail_unable: bool,
+    pub(super) fail_unable: bool,
     /// Stops asked for by the user.
-    pub stops: mpsc::Receiver<StopLevel>,
-    /// Told what happens.
-    pub progress: mpsc::UnboundedSender<Progress>,
+    pub(super) stops: mpsc::Receiver<StopLevel>,
+    /// Where events go.
+    pub(super) events: mpsc::Sender<Vec<RunEvent>>,
 }
 
 impl Cluster {
@@ -52,7 +51,7 @@ impl Cluster {
     ///
     /// # Errors
     /// [`TreeError`]; what is written down stays.
-    pub async fn run(self) -> Result<Manifest, TreeError> {
+    pub(super) async fn run(self) -> Result<Manifest, TreeError> {
         let tree = self.opening.tree.clone();
         let (asked, told) = Asked::new();
         let directory = Directory::new(tree.run_dir());
@@ -76,12 +75,13 @@ impl Cluster {
             pool: self.pool,
             stops: engine_stops,
             asked: Arc::clone(&asked),
+            events: self.events.clone(),
         };
         let (over, halting) = (Arc::clone(&asked), stops.clone());
         let engine = async move {
             let ran = sitting.run(|run| {
                 // A search that is gone has told its own error.
-                let _gone = give.send(Ours::of(run));
+                let _gone = give.send(Owner::of(run));
             });
             let ran = ran.await;
             over.over();
@@ -97,7 +97,7 @@ impl Cluster {
             told,
             fail_unable: self.fail_unable,
             stops,
-            progress: self.progress,
+            events: self.events,
         };
         let (ran, searched) = tokio::join!(Box::pin(engine), Box::pin(search.run(given)));
         let (lock, manifest) = outcome(ran, searched)?;
@@ -115,12 +115,12 @@ struct Sitting {
     pool: String,
     stops: mpsc::Receiver<StopLevel>,
     asked: Arc<Asked>,
+    events: mpsc::Sender<Vec<RunEvent>>,
 }
 
 impl Sitting {
     async fn run(mut self, is_ours: impl FnOnce(&engine::OpenRun)) -> Result<RunLock, RunError> {
-        let (events, _draining) = drain();
-        let lease = self.opening.bounds.lease;
+        let (events, lease) = (self.events, self.opening.bounds.lease);
         let (run, lock, planner) =
             engine::begin(self.opening, self.planner, events.clone(), &mut self.stops).await?;
         is_ours(&run);

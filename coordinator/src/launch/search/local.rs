@@ -9,13 +9,8 @@ use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::BlobStore;
-use rollout_worker::supervise;
 use tokio::sync::{mpsc, oneshot};
 
-use super::asked::Asked;
-use super::search::{Ours, Search, opening, outcome};
-use super::stops::Stops;
-use super::{EvalPlanner, Plan, Progress};
 use crate::config::{Command, TreeFile};
 use crate::engine::concurrency::{Caps, Tickets};
 use crate::engine::core::Bounds;
@@ -23,27 +18,30 @@ use crate::engine::journal::Layout;
 use crate::engine::{RunError, Taking, host_name};
 use crate::launch::embedded::{self, Embedded, Equipment};
 use crate::launch::host::{self, HostPaths};
+use crate::workloads::search::backend::{
+    Asked, EvalPlanner, Owner, Plan, Search, Stops, opening, outcome,
+};
 use crate::workloads::search::driver::{Directory, Opening, TreeError};
 use crate::workloads::search::manifest::Manifest;
 
 /// A search to be run in this process.
-pub struct Local {
+pub(super) struct Local {
     /// The search.
-    pub opening: Opening,
+    pub(super) opening: Opening,
     /// How its directory is taken.
-    pub taking: Taking,
+    pub(super) taking: Taking,
     /// Where blobs are.
-    pub store: Arc<dyn BlobStore>,
+    pub(super) store: Arc<dyn BlobStore>,
     /// What is of the host and outlives the run.
-    pub host: HostPaths,
+    pub(super) host: HostPaths,
     /// Values of the variables that commands name.
-    pub environment: Vec<(String, String)>,
+    pub(super) environment: Vec<(String, String)>,
     /// Whether evals that the infrastructure could not run count as failed.
-    pub fail_unable: bool,
+    pub(super) fail_unable: bool,
     /// Stops asked for by the user.
-    pub stops: mpsc::Receiver<StopLevel>,
-    /// Told what happens.
-    pub progress: mpsc::UnboundedSender<Progress>,
+    pub(super) stops: mpsc::Receiver<StopLevel>,
+    /// Where events go.
+    pub(super) events: mpsc::Sender<Vec<RunEvent>>,
 }
 
 impl Local {
@@ -51,10 +49,10 @@ impl Local {
     ///
     /// # Errors
     /// [`TreeError`]; what is written down stays.
-    pub async fn run(self) -> Result<Manifest, TreeError> {
+    pub(super) async fn run(self) -> Result<Manifest, TreeError> {
         self.engines_answer().await?;
         let Self { opening: search, taking, store, host, environment, fail_unable, .. } = self;
-        let Self { stops, progress, .. } = self;
+        let Self { stops, events, .. } = self;
         let tree = search.tree.clone();
         let directory = Directory::new(tree.run_dir());
         let plan = Plan::new(&tree, Arc::clone(&store)).await?;
@@ -62,8 +60,6 @@ impl Local {
         let commands = tree.commands.named().map(|(_, command)| command);
         let variables = variables(commands, environment);
         let (stops, engine_stops, _passing) = Stops::fork(stops);
-        let (events, _draining) = drain();
-        let (_no_hints, hints) = mpsc::channel(1);
         let (give, given) = oneshot::channel();
         let tickets = Tickets::new(Caps::of_search(&tree.limits));
         let engine = embedded::run(Embedded {
@@ -73,12 +69,11 @@ impl Local {
                 .parking(tree.max_park_sec),
             store: Arc::clone(&store),
             slots: tree.search.max_parallel_evals,
-            events,
-            hints,
+            events: events.clone(),
             stops: engine_stops,
             opened: Box::new(move |run| {
                 // A search that is gone has told its own error.
-                let _gone = give.send(Ours::of(run));
+                let _gone = give.send(Owner::of(run));
                 Ok(())
             }),
             equip: Box::new(equip(&tree, directory.layout(), host, Arc::clone(&store), variables)),
@@ -93,7 +88,7 @@ impl Local {
             told,
             fail_unable,
             stops,
-            progress,
+            events,
         };
         let (ran, searched) = tokio::join!(Box::pin(engine), Box::pin(search.run(given)));
         let (sitting, manifest) = outcome(ran, searched)?;
@@ -128,21 +123,8 @@ async fn end_together<T>(engine: impl Future<Output = T>, asked: Arc<Asked>, sto
     ran
 }
 
-/// Reads events that no output of a search shows: what it tells is in its own files.
-pub(super) fn drain() -> (mpsc::Sender<Vec<RunEvent>>, supervise::Task<()>) {
-    let (events, mut read) = mpsc::channel::<Vec<RunEvent>>(64);
-    let task = supervise::spawn("events", async move {
-        while let Some(events) = read.recv().await {
-            for event in events {
-                tracing::trace!("{:?}", event.kind);
-            }
-        }
-    });
-    (events, task)
-}
-
 /// The variables that commands may see: those that they name.
-pub(super) fn variables<'a>(
+fn variables<'a>(
     commands: impl IntoIterator<Item = &'a Command>,
     environment: Vec<(String, String)>,
 ) -> TrialVariables {

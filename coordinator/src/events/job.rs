@@ -1,0 +1,97 @@
+//! The result of a job, folded from its events.
+
+use std::sync::Arc;
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::event::{EventKind, RunEvent};
+
+use super::fan_out::FanOut;
+use super::{Report, ReportError, RunFacts, RunResult};
+use crate::results::report::{Frame, JobResult, Ledger};
+
+/// A job's sinks and the ledger of its results.
+pub(super) struct JobFold {
+    facts: RunFacts,
+    ledger: Ledger,
+    /// Of the run, once it started; with the end once it ended.
+    frame: Option<Frame>,
+    ended: bool,
+    last_settled: Option<Timestamp>,
+    fan_out: FanOut,
+}
+
+impl JobFold {
+    pub(super) fn new(facts: RunFacts, fan_out: FanOut) -> Self {
+        let ledger = Ledger::default();
+        Self { facts, ledger, frame: None, ended: false, last_settled: None, fan_out }
+    }
+
+    /// Takes in events.
+    pub(super) async fn take(&mut self, batch: Vec<RunEvent>) {
+        for event in &batch {
+            self.note(event);
+        }
+        self.fan_out.take(batch).await;
+    }
+
+    /// Notes the parts of the result.
+    fn note(&mut self, event: &RunEvent) {
+        match &event.kind {
+            EventKind::RunStarted { run, job, started_at, .. } => {
+                self.frame = Some(Frame {
+                    run: *run,
+                    job: job.clone(),
+                    started_at: *started_at,
+                    ended_at: event.at,
+                    cancelled: false,
+                });
+            }
+            EventKind::TrialSettled { ordinal, settlement, .. } => {
+                self.ledger.add(*ordinal, settlement);
+                self.last_settled = self.last_settled.max(Some(settlement.settled_at));
+            }
+            EventKind::RunEnded { cancelled, owed } => {
+                self.ended = true;
+                // A run that has nothing to do any more does not grow longer by asking again.
+                let complete = self.last_settled.filter(|_| *owed == 0);
+                if let Some(frame) = &mut self.frame {
+                    frame.ended_at = complete.unwrap_or(event.at);
+                    frame.cancelled = *cancelled;
+                }
+            }
+            EventKind::LockTakeover { .. }
+            | EventKind::TrialPhase { .. }
+            | EventKind::TrialParked { .. }
+            | EventKind::TrialUnparked { .. }
+            | EventKind::TrialRetry { .. }
+            | EventKind::TrialLost { .. }
+            | EventKind::ExecutionEnded { .. }
+            | EventKind::RunStopping { .. }
+            | EventKind::Warning { .. }
+            | EventKind::Search(_) => {}
+        }
+    }
+
+    /// Waits for the sinks, makes the job's result, and closes every sink.
+    pub(super) async fn finish(mut self) -> Result<Report, ReportError> {
+        self.fan_out.drain().await;
+        let result = self.result();
+        let told = self.fan_out.finish(result.clone().map(RunResult::Job)).await?;
+        let trial_files = told.into_iter().find_map(|told| told.trial_files);
+        let tally = *self.ledger.stats(&self.facts.agents).overall();
+        let failures = self.ledger.failures();
+        let has_trial_files = trial_files.is_some();
+        let unwritten = trial_files.unwrap_or_default();
+        Ok(Report { result, tally, failures, has_trial_files, unwritten })
+    }
+
+    /// The job's result, if the run ended.
+    fn result(&mut self) -> Option<Arc<JobResult>> {
+        self.ledger.sort();
+        let frame = self.frame.take().filter(|_| self.ended)?;
+        let facts = &self.facts;
+        let mut result = JobResult::new(frame, &facts.agents, &facts.metrics, &self.ledger);
+        result.datasets.clone_from(&facts.datasets);
+        Some(Arc::new(result))
+    }
+}

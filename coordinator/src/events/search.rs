@@ -1,0 +1,48 @@
+//! Outputs of a search.
+
+use std::io;
+use std::sync::Arc;
+
+use rollout_protocol::event::RunEvent;
+use rollout_worker::supervise::{self, Task};
+use tokio::sync::mpsc;
+
+use super::fan_out::FanOut;
+use super::{ReportError, RunResult, StartSink, WAITING_BATCHES};
+
+/// Tells a search to its sinks.
+#[derive(Debug)]
+pub struct SearchReporter {
+    task: Task<FanOut>,
+}
+
+impl SearchReporter {
+    /// Starts the outputs. Events go to the sender as those of a job do. The reporter ends when
+    /// every sender is gone.
+    ///
+    /// # Errors
+    /// When the system has no thread left.
+    pub fn start(sinks: Vec<StartSink>) -> io::Result<(mpsc::Sender<Vec<RunEvent>>, Self)> {
+        let (batches, mut receiver) = mpsc::channel(WAITING_BATCHES);
+        let mut fan_out = FanOut::of_search(sinks)?;
+        let task = supervise::spawn("reporter", async move {
+            while let Some(batch) = receiver.recv().await {
+                fan_out.take(batch).await;
+            }
+            fan_out.drain().await;
+            fan_out
+        });
+        Ok((batches, Self { task }))
+    }
+
+    /// Waits until every sender is gone and everything is told; `overview` is the search's, if it
+    /// ended.
+    ///
+    /// # Errors
+    /// The first output that failed.
+    pub async fn finish(self, overview: Option<serde_json::Value>) -> Result<(), ReportError> {
+        let fan_out = self.task.await?;
+        let result = overview.map(|overview| RunResult::Search(Arc::new(overview)));
+        fan_out.finish(result).await.map(drop)
+    }
+}

@@ -1,0 +1,228 @@
+//! State of a run that jobs and searches show alike: running executions, stops, warnings, lines.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use rollout_protocol::dependency::Dependency;
+use rollout_protocol::event::{EventKind, RunEvent, TakeoverReason};
+use rollout_protocol::id::{ExecId, ItemId};
+use rollout_protocol::item_name::ItemName;
+use rollout_protocol::phase::Phase;
+use rollout_protocol::wire::control::StopLevel;
+
+use super::format;
+use super::style::Style;
+use crate::results::escape;
+
+/// Lines that wait to be shown; more are counted only.
+const WAITING_LINES: usize = 500;
+
+/// The shared part of the state.
+#[derive(Debug)]
+pub(super) struct RunView {
+    /// Executions that run.
+    pub(super) running: BTreeMap<(ItemId, ExecId), Running>,
+    pub(super) stopping: Option<StopLevel>,
+    /// Executions tried again in this session.
+    pub(super) retries: u64,
+    pub(super) style: Style,
+    /// The word for the things that run.
+    noun: &'static str,
+    began: Option<Instant>,
+    lines: VecDeque<String>,
+    lines_left_out: u64,
+}
+
+/// A running execution.
+#[derive(Debug, Clone)]
+pub(super) struct Running {
+    pub(super) name: ItemName,
+    pub(super) try_number: u32,
+    pub(super) phase: Phase,
+    /// Start of the execution, as seen here.
+    pub(super) since: Instant,
+    /// The service that it waits for.
+    pub(super) parked: Option<Dependency>,
+}
+
+impl RunView {
+    pub(super) fn new(style: Style, noun: &'static str) -> Self {
+        Self {
+            running: BTreeMap::new(),
+            stopping: None,
+            retries: 0,
+            style,
+            noun,
+            began: None,
+            lines: VecDeque::new(),
+            lines_left_out: 0,
+        }
+    }
+
+    /// The session began.
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.began = Some(now);
+    }
+
+    /// Whether the session began.
+    pub(super) fn has_begun(&self) -> bool {
+        self.began.is_some()
+    }
+
+    /// Time since the session began.
+    pub(super) fn elapsed(&self, now: Instant) -> Duration {
+        self.began.map_or(Duration::ZERO, |began| now.saturating_duration_since(began))
+    }
+
+    /// The lines that wait to be shown, oldest first.
+    pub(super) fn take_lines(&mut self) -> Vec<String> {
+        let mut lines: Vec<String> = self.lines.drain(..).collect();
+        if self.lines_left_out > 0 {
+            lines.push(format!("… {} left out", format::plural(self.lines_left_out, "line")));
+            self.lines_left_out = 0;
+        }
+        lines
+    }
+
+    /// Takes in an event that jobs and searches show alike. Those of single items have lines of
+    /// their own.
+    pub(super) fn apply(&mut self, event: &RunEvent, now: Instant) {
+        match &event.kind {
+            EventKind::LockTakeover { former, reason } => {
+                let why = match reason {
+                    TakeoverReason::Dead => "which is dead",
+                    TakeoverReason::Silent => "which said nothing any more",
+                    TakeoverReason::Forced => "as you asked for",
+                };
+                self.line(format!("took the run over from {}, {why}", escape::line(former)));
+            }
+            EventKind::TrialPhase { item, name, try_id, exec, phase } => {
+                let running = self.running.entry((*item, *exec)).or_insert_with(|| Running {
+                    name: name.clone(),
+                    try_number: try_id.n,
+                    phase: *phase,
+                    since: now,
+                    parked: None,
+                });
+                running.phase = *phase;
+            }
+            EventKind::ExecutionEnded { item, exec, .. }
+            | EventKind::TrialLost { item, exec, .. } => {
+                self.running.remove(&(*item, *exec));
+            }
+            EventKind::TrialRetry { item, exec, .. } => {
+                self.running.remove(&(*item, *exec));
+                self.retries += 1;
+            }
+            EventKind::TrialParked { item, name, try_id, exec, dependency, .. } => {
+                self.parked((*item, *exec), name, try_id.n, *dependency, now);
+            }
+            EventKind::TrialUnparked { item, exec, .. } => self.unparked(&(*item, *exec)),
+            EventKind::TrialSettled { settlement, .. } => self.settle(settlement.item),
+            EventKind::RunStopping { level } => self.stop(*level),
+            EventKind::Warning { message } => {
+                let message = escape::line(message);
+                self.line(format!("{} {message}", self.style.odd("warning:")));
+            }
+            EventKind::RunEnded { .. } => self.running.clear(),
+            EventKind::RunStarted { .. } | EventKind::Search(_) => {}
+        }
+    }
+
+    /// The words of a lost execution, and of one whose next try comes later.
+    pub(super) fn word_of(&self, event: &EventKind) -> Option<(&'static str, String)> {
+        match event {
+            EventKind::TrialRetry { error, wait_ms, .. } => {
+                let wait = format::duration(Duration::from_millis(*wait_ms));
+                Some(("retry", format!("{error}; again in {wait}")))
+            }
+            EventKind::TrialLost { .. } => Some(match self.stopping {
+                Some(_) => ("stopped", "before it had a verdict; it is still owed".to_owned()),
+                None => ("lost", "its execution ended without a verdict".to_owned()),
+            }),
+            _ => None,
+        }
+    }
+
+    /// An execution waits for a service; said once, for the first one.
+    fn parked(
+        &mut self,
+        key: (ItemId, ExecId),
+        name: &ItemName,
+        try_number: u32,
+        dependency: Dependency,
+        now: Instant,
+    ) {
+        if !self.waits_for(dependency) {
+            let word = self.style.odd("parked");
+            self.line(format!(
+                "{word} {dependency} gives no answer; what needs it waits, its clocks stand still"
+            ));
+        }
+        let running = self.running.entry(key).or_insert_with(|| Running {
+            name: name.clone(),
+            try_number,
+            phase: Phase::EnvironmentSetup,
+            since: now,
+            parked: None,
+        });
+        running.parked = Some(dependency);
+    }
+
+    fn waits_for(&self, dependency: Dependency) -> bool {
+        self.running.values().any(|running| running.parked == Some(dependency))
+    }
+
+    /// An execution does not wait any more; said once, for the last one.
+    fn unparked(&mut self, key: &(ItemId, ExecId)) {
+        let waited = self.running.get_mut(key).and_then(|running| running.parked.take());
+        if let Some(dependency) = waited.filter(|dependency| !self.waits_for(*dependency)) {
+            self.line(format!(
+                "{} nothing waits for {dependency} any more",
+                self.style.odd("parked")
+            ));
+        }
+    }
+
+    /// Takes out every execution of an item.
+    fn settle(&mut self, item: ItemId) {
+        let of_item = |exec| (item, ExecId::from_bytes([exec; 16]));
+        let ended: Vec<_> =
+            self.running.range(of_item(0)..=of_item(u8::MAX)).map(|(key, _)| *key).collect();
+        for key in ended {
+            self.running.remove(&key);
+        }
+    }
+
+    fn stop(&mut self, level: StopLevel) {
+        self.stopping = Some(level);
+        let noun = self.noun;
+        self.line(match level {
+            StopLevel::Drain => format!(
+                "stopping: running {noun} finish their phase, the rest is left for later; \
+                 interrupt again to end them at once"
+            ),
+            StopLevel::Kill => format!("stopping at once: running {noun} are ended"),
+        });
+    }
+
+    /// A line about one item.
+    pub(super) fn item_line(&mut self, word: &str, item: &str, text: &str) {
+        let padded = format!("{word:<10}");
+        let word = match word {
+            "completed" => self.style.good(&padded),
+            "failed" => self.style.bad(&padded),
+            _ => self.style.odd(&padded),
+        };
+        self.line(format!("{word} {}  {}", escape::line(item), escape::line(text)));
+    }
+
+    /// A line of its own.
+    pub(super) fn line(&mut self, line: String) {
+        if self.lines.len() < WAITING_LINES {
+            self.lines.push_back(line);
+        } else {
+            self.lines_left_out += 1;
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Hints of a worker in this process: where its executions are.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use rollout_protocol::dependency::Dependency;
+use rollout_protocol::phase::Phase;
+use rollout_worker::disk::DiskWatch;
+use rollout_worker::environment::Labels;
+use rollout_worker::executor::PhaseSink;
+use rollout_worker::service::Runner;
+use rollout_worker::work::eval::{EvalContext, EvalDraft};
+use rollout_worker::work::ideas::{IdeasContext, IdeasDraft};
+use rollout_worker::work::trial::{Finished, TrialContext};
+use tokio::sync::mpsc;
+
+use crate::engine::LiveExecution;
+
+/// Runs executions, and tells the engine in which phase they are.
+#[derive(Debug)]
+pub(super) struct Hinting {
+    inner: Arc<dyn Runner>,
+    hints: mpsc::Sender<LiveExecution>,
+}
+
+impl Hinting {
+    pub(super) fn new(inner: Arc<dyn Runner>, hints: mpsc::Sender<LiveExecution>) -> Self {
+        Self { inner, hints }
+    }
+
+    fn phases(&self, inner: &Arc<dyn PhaseSink>, labels: &Labels) -> Arc<dyn PhaseSink> {
+        let Labels { item, try_id, exec, .. } = *labels;
+        let phase = Phase::EnvironmentSetup;
+        let seen = Mutex::new(LiveExecution { item, try_id, exec, phase, parked: None });
+        Arc::new(Hints { inner: Arc::clone(inner), seen, hints: self.hints.clone() })
+    }
+}
+
+#[async_trait]
+impl Runner for Hinting {
+    async fn run(&self, mut context: TrialContext) -> Finished {
+        context.phases = self.phases(&context.phases, &context.labels);
+        self.inner.run(context).await
+    }
+
+    async fn eval(&self, mut context: EvalContext) -> EvalDraft {
+        context.phases = self.phases(&context.phases, &context.labels);
+        self.inner.eval(context).await
+    }
+
+    async fn ideas(&self, mut context: IdeasContext) -> IdeasDraft {
+        context.phases = self.phases(&context.phases, &context.labels);
+        self.inner.ideas(context).await
+    }
+
+    fn disks(&self) -> Arc<DiskWatch> {
+        self.inner.disks()
+    }
+}
+
+/// Passes phases of one execution on, and tells them the engine.
+#[derive(Debug)]
+struct Hints {
+    inner: Arc<dyn PhaseSink>,
+    seen: Mutex<LiveExecution>,
+    hints: mpsc::Sender<LiveExecution>,
+}
+
+impl Hints {
+    fn tell(&self, change: impl FnOnce(&mut LiveExecution)) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut seen);
+        // Only a hint: lost when the engine is busy.
+        let _full = self.hints.try_send(*seen);
+    }
+}
+
+impl PhaseSink for Hints {
+    fn entered(&self, phase: Phase) {
+        self.inner.entered(phase);
+        self.tell(|seen| seen.phase = phase);
+    }
+
+    fn parked(&self, on: Option<Dependency>) {
+        self.inner.parked(on);
+        self.tell(|seen| seen.parked = on);
+    }
+}
