@@ -71,10 +71,9 @@ impl Outputs {
         capture(&self.scratch.join("aside"), redactor)
     }
 
-    /// Whether the disk had no room for something that was captured. Ends the captures.
-    pub(super) fn met_full_disk(&self) -> bool {
-        let full = |error| Shortage::of(&error) == Some(Shortage::Disk);
-        self.captures.iter().any(|(_, _, capture)| capture.finish().is_err_and(full))
+    /// The output that is being captured.
+    pub(super) fn captures(&self) -> Vec<&Capture> {
+        self.captures.iter().map(|(_, _, capture)| capture.as_ref()).collect()
     }
 
     /// The files of everything that was captured; scripts that still run are cut off.
