@@ -8,15 +8,16 @@ use async_trait::async_trait;
 use rollout_protocol::dependency::Dependency;
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::phase::Phase;
+use rollout_protocol::record::TrialRecord;
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_worker::disk::DiskWatch;
 use rollout_worker::environment::Labels;
-use rollout_worker::executor::PhaseSink;
+use rollout_worker::executor::{Finished, PhaseSink};
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::{LocalRunner, Runner};
 use rollout_worker::store::BlobStore;
-use rollout_worker::work::trial::{Finished, TrialContext};
+use rollout_worker::work::trial::TrialContext;
 use tokio::sync::mpsc;
 
 use super::embedded::{self, Embedded, Equipment, Sitting};
@@ -156,7 +157,7 @@ struct Hinting {
 
 #[async_trait]
 impl Runner for Hinting {
-    async fn run(&self, mut context: TrialContext) -> Finished {
+    async fn run(&self, mut context: TrialContext) -> Finished<TrialRecord> {
         context.phases = Arc::new(Hints {
             inner: Arc::clone(&context.phases),
             labels: context.labels.clone(),

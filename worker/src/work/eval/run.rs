@@ -6,21 +6,21 @@ use std::panic::AssertUnwindSafe;
 use futures_util::FutureExt as _;
 use rollout_protocol::error::{ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{Changes, CommandRecord, EnvironmentRecord, EvalEnd};
+use rollout_protocol::record::{Changes, CommandRecord, EnvironmentRecord, EvalEnd, EvalRecord};
 use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::candidate::Candidate;
 use super::collect::Collected;
-use super::draft::{self, EvalDraft};
+use super::record;
 use super::site::At;
 use super::slots::Slot;
 use super::variables::Variables;
 use super::{EvalContext, Repositories};
 use crate::environment::Environment;
 use crate::executor::{
-    BuildLog, Capture, FullDisk, ManagedEnvironment, Park, Timing, Traces, TrialServices,
+    BuildLog, Capture, Finished, FullDisk, ManagedEnvironment, Park, Timing, Traces, TrialServices,
     Waited, Waiter, attempts, errors, killed, stands_anyway,
 };
 use crate::supervise::panic_message;
@@ -31,7 +31,7 @@ pub async fn run(
     ctx: EvalContext,
     services: &TrialServices,
     repositories: &Repositories,
-) -> EvalDraft {
+) -> Finished<EvalRecord> {
     let kind = ctx.eval.settings.provider.kind();
     let provider = services.providers.get(&kind).cloned();
     let who = Waiter {
@@ -52,11 +52,11 @@ async fn attempt(
     services: &TrialServices,
     repositories: &Repositories,
     park: &mut Park<'_>,
-) -> Option<EvalDraft> {
+) -> Option<Finished<EvalRecord>> {
     let mut run = Run::new(ctx, services, repositories);
     if park.begin().await == Waited::Stopped {
         run.end = EvalEnd::Stopped;
-        return Some(draft::draft(run));
+        return Some(record::finished(run));
     }
     let killed = run.course().await;
     let mut waited = Waited::TooLong;
@@ -83,7 +83,7 @@ async fn attempt(
         let _left = tokio::fs::remove_dir_all(&ctx.scratch).await;
         return None;
     }
-    Some(draft::draft(run))
+    Some(record::finished(run))
 }
 
 /// Why an execution does not go on.

@@ -9,19 +9,19 @@ use futures_util::FutureExt as _;
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::{ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{CommandRecord, IdeasEnd};
+use rollout_protocol::record::{CommandRecord, IdeasEnd, IdeasRecord};
 use rollout_protocol::spec::eval::EvalStage;
 use rollout_protocol::spec::timeout::seconds;
 use rollout_protocol::wire::control::StopLevel;
 use tokio::time::Instant;
 
 use super::IdeasContext;
-use super::draft::{self, IdeasDraft};
+use super::record;
 use super::variables::{REPOSITORY, SCRIPT, Variables};
 use crate::environment::{Command, Environment};
 use crate::executor::errors::{self, ScriptError};
 use crate::executor::{
-    self, BuildLog, Capture, CleanArchive, End, FullDisk, ManagedEnvironment, Normal,
+    self, BuildLog, Capture, CleanArchive, End, Finished, FullDisk, ManagedEnvironment, Normal,
     Park, Ran, ScriptLimit, Timing, Traces, TrialServices, Waited, Waiter, attempts, cost, killed,
     stands_anyway, stopped,
 };
@@ -38,7 +38,7 @@ pub async fn run(
     ctx: IdeasContext,
     services: &TrialServices,
     repositories: &Repositories,
-) -> IdeasDraft {
+) -> Finished<IdeasRecord> {
     let kind = ctx.ideas.settings.provider.kind();
     let provider = services.providers.get(&kind).cloned();
     let who = Waiter {
@@ -59,11 +59,11 @@ async fn attempt(
     services: &TrialServices,
     repositories: &Repositories,
     park: &mut Park<'_>,
-) -> Option<IdeasDraft> {
+) -> Option<Finished<IdeasRecord>> {
     let mut run = Run::new(ctx, services, repositories);
     if park.begin().await == Waited::Stopped {
         run.end = IdeasEnd::Stopped;
-        return Some(draft::draft(run));
+        return Some(record::finished(run));
     }
     run.guarded().await;
     let is_killed = *ctx.stop.borrow() >= Some(StopLevel::Kill);
@@ -90,7 +90,7 @@ async fn attempt(
         let _left = tokio::fs::remove_dir_all(&ctx.scratch).await;
         return None;
     }
-    Some(draft::draft(run))
+    Some(record::finished(run))
 }
 
 /// Why an execution does not go on.

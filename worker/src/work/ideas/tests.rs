@@ -85,9 +85,9 @@ impl Bench {
             slot: Arc::new(OwnSlot),
             max_park: self.rig.max_park,
         };
-        let draft = super::run(context, &self.rig.services(), &self.repositories).await;
-        assert_eq!(self.rig.provider.leaked(), Vec::<String>::new(), "{draft:?}");
-        draft.store(self.store.as_ref()).await.expect("stored")
+        let finished = super::run(context, &self.rig.services(), &self.repositories).await;
+        assert_eq!(self.rig.provider.leaked(), Vec::<String>::new(), "{finished:?}");
+        finished.store(self.store.as_ref()).await.expect("stored")
     }
 
     /// Files of an archive of the record, by path.
