@@ -140,7 +140,7 @@ fn equip(
     let kind = job.settings.environment.provider.kind();
     let layout = layout.clone();
     move |worker_dir: &Path| {
-        let provider = host::provider(kind, &paths, layout.sandboxes())?;
+        let provider = host::provider(kind, &paths, &layout.sandboxes())?;
         let providers = BTreeMap::from([(kind, Arc::clone(&provider))]);
         let inner = host::runner(providers, worker_dir, store, variables, engine::host_name())?;
         let runner = Arc::new(Hinting { inner, hints });
