@@ -154,7 +154,8 @@ impl Run<'_> {
         }
         self.reach(step.verifier.network.as_ref(), Stage::Verify).await?;
         let capture = self.capture(Stage::Verify, step);
-        let env = variables::verifier(self.ctx, &self.services.variables, step);
+        let mut env = variables::verifier(self.ctx, &self.services.variables, step);
+        env.extend(self.main.sidecar_env());
         let place = (self.main.present(), step);
         let files = &self.services.files;
         let ended = verify::verify(self.ctx, files, place, Vec::new(), env, capture).await;

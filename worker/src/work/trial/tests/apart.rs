@@ -218,3 +218,26 @@ async fn artifacts_never_lie_among_the_tests() {
     let placed = rig.provider.requests().into_iter().flat_map(|(request, _)| request.uploads);
     assert!(!placed.into_iter().any(|upload| matches!(upload, Upload::Merge { .. })));
 }
+
+#[tokio::test]
+async fn each_environment_has_the_services_of_its_own_description() {
+    let mut rig = rig().await;
+    let mut contexts = Vec::new();
+    for name in ["agent.yaml", "verifier.yaml"] {
+        contexts.push((name, rig.packed(name, "services: {}").await));
+    }
+    let own = rig.task.steps[0].verifier.environment.as_deref_mut().expect("it has one");
+    for (environment, (name, context)) in [&mut rig.task.environment, own].into_iter().zip(contexts)
+    {
+        environment.compose = Some(name.to_owned());
+        environment.context = Some(context);
+    }
+    let finished = run(&rig).await;
+    assert_eq!(finished.record.verdict.error, None);
+    let requests = rig.provider.requests().into_iter();
+    let files = requests.filter_map(|(request, _)| Some(request.compose?.file));
+    assert_eq!(
+        files.collect::<Vec<_>>(),
+        ["agent.yaml", "verifier.yaml"].map(std::path::PathBuf::from)
+    );
+}
