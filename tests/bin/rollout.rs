@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use rollout_protocol::phase::Phase;
-use rollout_worker::executor::PhaseSink;
+use rollout_protocol::record::{EvalRecord, IdeasRecord, TrialRecord};
+use rollout_worker::executor::{Finished, PhaseSink};
 use rollout_worker::service::Runner;
-use rollout_worker::work::eval::{EvalContext, EvalDraft};
-use rollout_worker::work::ideas::{IdeasContext, IdeasDraft};
-use rollout_worker::work::trial::{Finished, TrialContext};
+use rollout_worker::work::eval::EvalContext;
+use rollout_worker::work::ideas::IdeasContext;
+use rollout_worker::work::trial::TrialContext;
 use rustix::process::{Signal, getpid, kill_process};
 
 /// Names the task.
@@ -32,18 +33,18 @@ struct Deadly {
 
 #[async_trait]
 impl Runner for Deadly {
-    async fn run(&self, mut context: TrialContext) -> Finished {
+    async fn run(&self, mut context: TrialContext) -> Finished<TrialRecord> {
         if *context.task.name == *self.task {
             context.phases = Arc::new(Trigger);
         }
         self.runner.run(context).await
     }
 
-    async fn eval(&self, context: EvalContext) -> EvalDraft {
+    async fn eval(&self, context: EvalContext) -> Finished<EvalRecord> {
         self.runner.eval(context).await
     }
 
-    async fn ideas(&self, context: IdeasContext) -> IdeasDraft {
+    async fn ideas(&self, context: IdeasContext) -> Finished<IdeasRecord> {
         self.runner.ideas(context).await
     }
 }

@@ -143,11 +143,11 @@ impl Bench {
             slot: Arc::new(OwnSlot),
             max_park: Duration::ZERO,
         };
-        let draft = ideas::run(context, &services, &repositories.expect("opened")).await;
+        let finished = ideas::run(context, &services, &repositories.expect("opened")).await;
         let left = std::fs::read_dir(self.path("sandboxes")).map_or(0, Iterator::count);
-        assert_eq!(left, 0, "sandboxes after {draft:?}");
-        assert_eq!(processes::with_mark(&self.mark()).len(), 0, "{draft:?}");
-        draft.store(self.store.as_ref()).await.expect("stored")
+        assert_eq!(left, 0, "sandboxes after {finished:?}");
+        assert_eq!(processes::with_mark(&self.mark()).len(), 0, "{finished:?}");
+        finished.store(self.store.as_ref()).await.expect("stored")
     }
 
     /// Files of an archive of a record, by name.

@@ -11,23 +11,25 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use rollout_protocol::id::TryId;
+use rollout_protocol::record::TrialRecord;
 use rollout_protocol::wire::hello::Budget;
 use rollout_worker::environment::Owner;
+use rollout_worker::executor::Finished;
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::embedded::model::{Model, ModelConfig};
 use rollout_worker::queue::traits::{Dispatch, Incarnation};
 use rollout_worker::service::{Profile, Runner, Shutdown, Worker, WorkerConfig};
 use rollout_worker::supervise;
-use rollout_worker::testing::{FaultyStore, Sample, draft};
-use rollout_worker::work::trial::{Finished, TrialContext};
+use rollout_worker::testing::{FaultyStore, Sample, passed};
+use rollout_worker::work::trial::TrialContext;
 
 #[derive(Debug)]
 struct Noop;
 
 #[async_trait]
 impl Runner for Noop {
-    async fn run(&self, context: TrialContext) -> Finished {
-        Finished::Verdict(draft(&context))
+    async fn run(&self, context: TrialContext) -> Finished<TrialRecord> {
+        passed(&context)
     }
 }
 

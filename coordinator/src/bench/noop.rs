@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::digest::Digest;
+use rollout_protocol::record::TrialRecord;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
 use rollout_protocol::spec::environment::{
@@ -16,11 +17,11 @@ use rollout_protocol::spec::environment::{
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
 use rollout_protocol::spec::task::TaskSpec;
 use rollout_protocol::wire::offer::SizeClass;
-use rollout_worker::executor::{TaskFiles, TrialServices};
+use rollout_worker::executor::{Finished, TaskFiles, TrialServices};
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::Runner;
 use rollout_worker::store::BlobStore;
-use rollout_worker::work::trial::{self, Finished, TrialContext};
+use rollout_worker::work::trial::{self, TrialContext};
 use serde::Serialize;
 
 use super::BenchError;
@@ -134,7 +135,7 @@ struct NullRunner(TrialServices);
 
 #[async_trait]
 impl Runner for NullRunner {
-    async fn run(&self, context: TrialContext) -> Finished {
+    async fn run(&self, context: TrialContext) -> Finished<TrialRecord> {
         trial::run(context, &self.0).await
     }
 }

@@ -6,6 +6,7 @@ use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::task::{NetworkPolicy, TaskFormat};
+use rollout_worker::environment::descriptor;
 use rollout_worker::supervise;
 
 use super::error::CliError;
@@ -66,11 +67,8 @@ fn format(text: &str) -> Result<FormatChoice, String> {
 }
 
 fn provider(text: &str) -> Result<ProviderKind, String> {
-    match text {
-        "docker" => Ok(ProviderKind::Docker),
-        "process" => Ok(ProviderKind::Process),
-        _ => Err("expected docker or process".to_owned()),
-    }
+    let found = descriptor::named(text).map(|descriptor| descriptor.kind);
+    found.ok_or_else(|| format!("expected {}", descriptor::names()))
 }
 
 /// What was found, as text. Of many tasks only those with findings are told.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::hello::Budget;
+use rollout_worker::environment::descriptor;
 use rollout_worker::queue::nats::{ConnectError, Name, Nats, NatsOptions, NatsSource};
 use rollout_worker::queue::traits::QueueError;
 use rollout_worker::secrets::TrialVariables;
@@ -20,9 +21,7 @@ use super::error::CliError;
 use super::output::Printer;
 use super::{logging, store_url};
 use crate::launch::LaunchError;
-use crate::launch::host::{
-    ALL_PROVIDERS, Decorate, Home, HostPaths, WorkerProcess, image_locks, sandbox_helper,
-};
+use crate::launch::host::{Decorate, Home, HostPaths, WorkerProcess, image_locks, sandbox_helper};
 use crate::launch::signals;
 
 /// Variables with this beginning are the worker's own, and never those of trials.
@@ -91,7 +90,9 @@ fn home(chosen: Option<PathBuf>) -> Result<Home, CliError> {
 }
 
 fn providers(chosen: &[ProviderKind]) -> BTreeSet<ProviderKind> {
-    let chosen = if chosen.is_empty() { ALL_PROVIDERS } else { chosen };
+    if chosen.is_empty() {
+        return descriptor::built().map(|descriptor| descriptor.kind).collect();
+    }
     chosen.iter().copied().collect()
 }
 

@@ -1,9 +1,9 @@
 //! Values of a worker's options: places for trials, memory, providers.
 
 use rollout_protocol::spec::environment::ProviderKind;
+use rollout_worker::environment::descriptor;
 
 use crate::config::quantity;
-use crate::launch::host::ALL_PROVIDERS;
 
 /// A size class holds what needs at most 2 GiB per share, so that less holds nothing.
 const LEAST_MEMORY_MB: u64 = 2048;
@@ -19,9 +19,9 @@ pub(super) fn memory(text: &str) -> Result<u64, String> {
 
 /// A kind of environment that this program was built with.
 pub(super) fn provider(text: &str) -> Result<ProviderKind, String> {
-    let known = || ALL_PROVIDERS.iter();
-    known().find(|kind| kind.to_string() == text).copied().ok_or_else(|| {
-        let names: Vec<_> = known().map(|kind| format!("`{kind}`")).collect();
+    let found = descriptor::built().find(|descriptor| descriptor.name == text);
+    found.map(|descriptor| descriptor.kind).ok_or_else(|| {
+        let names: Vec<_> = descriptor::built().map(|found| format!("`{}`", found.name)).collect();
         format!("expected {}", names.join(" or "))
     })
 }

@@ -1,7 +1,7 @@
 //! `config.json`: the job as it was resolved, as one JSON document.
 
 use rollout_protocol::spec::agent::AgentKind;
-use rollout_protocol::spec::environment::ProviderSpec;
+use rollout_worker::environment::descriptor;
 use serde_json::{Map, Value, json};
 
 use super::address::without_secrets;
@@ -98,10 +98,8 @@ fn task(task: &TaskRef) -> Value {
 
 fn environment(job: &Job) -> Value {
     let environment = &job.settings.environment;
-    let (kind, settings) = match &environment.provider {
-        ProviderSpec::Docker(settings) => ("docker", json!(settings)),
-        ProviderSpec::Process(settings) => ("process", json!(settings)),
-    };
+    let kind = environment.provider.kind();
+    let settings = Value::Object(descriptor::settings_of(&environment.provider));
     let mut config = settings;
     if let (Value::Object(config), Value::Object(rates)) = (&mut config, json!(environment.rates)) {
         config.extend(rates);

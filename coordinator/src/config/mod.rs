@@ -49,7 +49,6 @@ pub use profile::{
     Direction, Explore, Grades, Guarded, InvalidProfile, Metric, Profile, ProfileError,
 };
 pub use provenance::Provenance;
-#[cfg(feature = "process")]
 pub(crate) use read::text as read_text;
 pub use resolve::{Job, Options, job_of_settings, read_job};
 pub use spot::Spot;

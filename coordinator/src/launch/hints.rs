@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use rollout_protocol::dependency::Dependency;
 use rollout_protocol::phase::Phase;
+use rollout_protocol::record::{EvalRecord, IdeasRecord, TrialRecord};
 use rollout_worker::disk::DiskWatch;
 use rollout_worker::environment::Labels;
-use rollout_worker::executor::PhaseSink;
+use rollout_worker::executor::{Finished, PhaseSink};
 use rollout_worker::service::Runner;
-use rollout_worker::work::eval::{EvalContext, EvalDraft};
-use rollout_worker::work::ideas::{IdeasContext, IdeasDraft};
-use rollout_worker::work::trial::{Finished, TrialContext};
+use rollout_worker::work::eval::EvalContext;
+use rollout_worker::work::ideas::IdeasContext;
+use rollout_worker::work::trial::TrialContext;
 use tokio::sync::mpsc;
 
 use crate::engine::LiveExecution;
@@ -38,17 +39,17 @@ impl Hinting {
 
 #[async_trait]
 impl Runner for Hinting {
-    async fn run(&self, mut context: TrialContext) -> Finished {
+    async fn run(&self, mut context: TrialContext) -> Finished<TrialRecord> {
         context.phases = self.phases(&context.phases, &context.labels);
         self.inner.run(context).await
     }
 
-    async fn eval(&self, mut context: EvalContext) -> EvalDraft {
+    async fn eval(&self, mut context: EvalContext) -> Finished<EvalRecord> {
         context.phases = self.phases(&context.phases, &context.labels);
         self.inner.eval(context).await
     }
 
-    async fn ideas(&self, mut context: IdeasContext) -> IdeasDraft {
+    async fn ideas(&self, mut context: IdeasContext) -> Finished<IdeasRecord> {
         context.phases = self.phases(&context.phases, &context.labels);
         self.inner.ideas(context).await
     }

@@ -124,7 +124,7 @@ fn equip(
     let kind = job.settings.environment.provider.kind();
     let layout = layout.clone();
     move |worker_dir: &Path| {
-        let provider = host::provider(kind, &paths, layout.sandboxes())?;
+        let provider = host::provider(kind, &paths, &layout.sandboxes())?;
         let providers = BTreeMap::from([(kind, Arc::clone(&provider))]);
         let runner = host::runner(providers, worker_dir, store, variables, engine::host_name())?;
         Ok(Equipment { runner: Arc::new(runner), providers: vec![provider] })

@@ -1,10 +1,10 @@
 //! What `--dry-run` shows: everything that was decided, before anything runs.
 
 use rollout_protocol::digest::Digest;
-use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::{NetworkPolicy, TaskSpec};
 use rollout_protocol::spec::timeout::Timeouts;
+use rollout_worker::environment::descriptor;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -131,12 +131,13 @@ pub fn dry_run(
 
 fn task_view(job: &Job, spec: &TaskSpec, format: &FormatView, digest: Digest) -> TaskView {
     let environment = &job.settings.environment;
-    let image = match (environment.provider.kind(), &spec.environment.docker_image) {
-        (ProviderKind::Process, _) => ImageView::Host,
-        (ProviderKind::Docker, Some(reference)) if !environment.force_build => {
+    let images = descriptor::of(environment.provider.kind()).capabilities.images;
+    let image = match &spec.environment.docker_image {
+        _ if !images.is_there() => ImageView::Host,
+        Some(reference) if !environment.force_build => {
             ImageView::Named { reference: reference.clone() }
         }
-        (ProviderKind::Docker, _) => {
+        _ => {
             ImageView::Build { context: spec.environment.context.as_ref().map(|blob| blob.digest) }
         }
     };

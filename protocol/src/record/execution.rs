@@ -19,6 +19,24 @@ pub enum ExecutionRecord {
     Trial(Box<TrialRecord>),
 }
 
+impl From<TrialRecord> for ExecutionRecord {
+    fn from(record: TrialRecord) -> Self {
+        Self::Trial(Box::new(record))
+    }
+}
+
+impl From<EvalRecord> for ExecutionRecord {
+    fn from(record: EvalRecord) -> Self {
+        Self::Eval(Box::new(record))
+    }
+}
+
+impl From<IdeasRecord> for ExecutionRecord {
+    fn from(record: IdeasRecord) -> Self {
+        Self::Ideas(Box::new(record))
+    }
+}
+
 impl ExecutionRecord {
     /// Run, item, try and execution.
     pub fn ids(&self) -> (RunId, ItemId, TryId, ExecId) {

@@ -45,6 +45,14 @@ impl ProviderSpec {
             Self::Process(_) => ProviderKind::Process,
         }
     }
+
+    /// Whether tasks run although their Dockerfile has instructions that cannot be honoured.
+    pub const fn ignores_dockerfile(&self) -> bool {
+        match self {
+            Self::Docker(_) => false,
+            Self::Process(settings) => settings.ignore_dockerfile,
+        }
+    }
 }
 
 impl fmt::Display for ProviderKind {

@@ -15,6 +15,7 @@
 pub mod context;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
+pub mod descriptor;
 #[cfg(feature = "docker")]
 pub mod docker;
 pub mod dockerfile;

@@ -1,6 +1,7 @@
 //! One environment of an execution, from its request to its end: whatever happens to the execution
 //! meanwhile, it is known that the environment is coming, is there, or is gone.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use rollout_protocol::spec::task::NetworkPolicy;
 use tokio::time::Instant;
 
 use super::context::within;
+use super::sidecars::{Sidecar, Sidecars};
 use super::teardown;
 use crate::environment::{CreateRequest, Environment, Failure, FailureKind, Provider};
 use crate::supervise::{self, Panicked, Task};
@@ -46,6 +48,8 @@ enum State {
 #[derive(Default)]
 pub struct ManagedEnvironment {
     state: State,
+    /// The services beside it.
+    sidecars: Sidecars,
     /// When it came into being.
     created: Option<Instant>,
     /// When it was stopped.
@@ -83,6 +87,41 @@ impl ManagedEnvironment {
     /// # Errors
     /// [`NotCreated`].
     pub async fn create(
+        &mut self,
+        provider: Arc<dyn Provider>,
+        request: CreateRequest,
+    ) -> Result<(), NotCreated> {
+        self.create_beside(provider, request, Vec::new()).await
+    }
+
+    /// Starts services, creates the environment beside them, and waits until all of it is ready. May
+    /// be given up at any moment.
+    ///
+    /// # Errors
+    /// [`NotCreated`].
+    pub async fn create_beside(
+        &mut self,
+        provider: Arc<dyn Provider>,
+        mut request: CreateRequest,
+        services: Vec<Box<dyn Sidecar>>,
+    ) -> Result<(), NotCreated> {
+        let created = match self.sidecars.start(services, &mut request).await {
+            Ok(()) => self.create_alone(provider, request).await,
+            Err(failure) => Err(NotCreated::Failed(failure)),
+        };
+        if let State::Up(environment) = &self.state {
+            created?;
+            return self.sidecars.ready(&**environment).await.map_err(NotCreated::Failed);
+        }
+        if matches!(self.state, State::None)
+            && let Some(failure) = self.sidecars.stop().await
+        {
+            tracing::warn!("a service is left for later: {}", failure.chain());
+        }
+        created
+    }
+
+    async fn create_alone(
         &mut self,
         provider: Arc<dyn Provider>,
         request: CreateRequest,
@@ -163,7 +202,12 @@ impl ManagedEnvironment {
 
     /// Whether there is nothing to keep or remove.
     pub fn is_empty(&self) -> bool {
-        matches!(self.state, State::None)
+        matches!(self.state, State::None) && self.sidecars.is_empty()
+    }
+
+    /// Variables of scripts that use the services beside it.
+    pub(crate) fn sidecar_env(&self) -> BTreeMap<String, String> {
+        self.sidecars.env()
     }
 
     /// The cost of the time in which it took a host's resources.
@@ -218,6 +262,7 @@ impl ManagedEnvironment {
         if let Some(record) = &mut self.record {
             record.preserved = preserved;
         }
+        let failure = failure.or(self.sidecars.stop().await);
         Removed { not_created, failure }
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rollout_protocol::digest::Digest;
-use rollout_protocol::spec::environment::{EnvironmentSpec, ProviderKind};
+use rollout_protocol::spec::environment::EnvironmentSpec;
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::spec::timeout::seconds;
 
@@ -12,7 +12,7 @@ use super::errors::SetupError;
 use super::files::{TaskFiles, TaskPart};
 use crate::dependency;
 use crate::environment::{
-    Failure, FailureKind, Image, ImageRequest, ImageSource, Labels, Provider,
+    Failure, FailureKind, Image, ImageRequest, ImageSource, Labels, Provider, descriptor,
 };
 
 /// How much later than the provider we give up on an image: it knows more about what went wrong.
@@ -54,9 +54,10 @@ pub(crate) struct WantedImage<'a> {
 impl WantedImage<'_> {
     /// Whether the image is named rather than built.
     fn is_named(&self) -> bool {
-        // A sandbox cannot have an image; it honours the Dockerfile that says what is in it.
-        let sandbox = self.settings.provider.kind() == ProviderKind::Process;
-        let build = self.settings.force_build || sandbox;
+        // Without images, an environment honours the Dockerfile that says what is in it.
+        let kind = self.settings.provider.kind();
+        let has_images = descriptor::of(kind).capabilities.images.is_there();
+        let build = self.settings.force_build || !has_images;
         self.environment.docker_image.is_some() && !(build && self.environment.context.is_some())
     }
 

@@ -1,10 +1,16 @@
-//! Runs one script to its end or to its time limit, after which nothing it started is alive.
+//! One script, run to its end or to its time limit, after which nothing it started is alive; and the
+//! meaning of its end.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use rollout_protocol::Timestamp;
+use rollout_protocol::record::CommandRecord;
+use rollout_protocol::spec::eval::EvalStage;
 use tokio::sync::Notify;
 
+use super::capture::{Capture, last_words};
+use super::errors::ScriptError;
 use crate::dependency;
 use crate::environment::{Command, Environment, Exit, Failure, FailureKind, Output};
 
@@ -42,6 +48,48 @@ pub enum Normal {
     Zero,
     /// Any code.
     AnyCode,
+}
+
+/// The time limit of a script, as its error tells it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ScriptLimit {
+    /// The limit.
+    pub(crate) limit: Duration,
+    /// Whose limit it is, unless that is obvious.
+    pub(crate) whose: Option<&'static str>,
+}
+
+impl End {
+    /// The exit of a script that ended well; otherwise the error. `normal` tells which codes are no
+    /// failure.
+    pub(crate) async fn judged(
+        self,
+        environment: &dyn Environment,
+        capture: &Capture,
+        ScriptLimit { limit, whose }: ScriptLimit,
+        normal: Normal,
+    ) -> Result<Exit, ScriptError> {
+        match self {
+            Self::Exited(exit) if exit.code == 0 || normal == Normal::AnyCode => Ok(exit),
+            Self::Exited(exit) => Err(ScriptError::Exit {
+                code: exit.code,
+                oom_killed: exit.code == 137 && environment.oom_killed().await,
+                last_words: last_words(capture),
+            }),
+            Self::TimedOut => Err(ScriptError::TimedOut { limit, whose }),
+            Self::Failed(failure) => Err(ScriptError::Exec(failure)),
+        }
+    }
+
+    /// The record of a command that began at `started_at` and has just ended.
+    pub(crate) fn record(&self, stage: EvalStage, started_at: Timestamp) -> CommandRecord {
+        let (exit_code, timed_out) = match self {
+            Self::Exited(exit) => (Some(exit.code), false),
+            Self::TimedOut => (None, true),
+            Self::Failed(_) => (None, false),
+        };
+        CommandRecord { stage, started_at, ended_at: Timestamp::now(), exit_code, timed_out }
+    }
 }
 
 /// Runs a command. Unless it ends normally, everything that runs in the environment is ended before

@@ -4,19 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_protocol::limits;
-use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::claim::{Answer, Claim};
 use rollout_protocol::wire::marker::Marker;
 use rollout_protocol::wire::report::Body;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Shared;
-use super::execute::{Ended, drive, execute};
+use super::execute::{Unrecorded, drive, execute};
 use super::execution::Execution;
 use super::finish::finish;
 use super::report::Outgoing;
 use super::slots::Seat;
-use crate::work::trial::Finished;
 
 /// How long an unanswered claim waits before it is said again.
 pub(super) const PAUSE: Duration = Duration::from_millis(500);
@@ -87,8 +85,7 @@ async fn run(shared: Arc<Shared>, execution: Arc<Execution>, place: Place) {
 
 /// It was told to run and will not: its coordinator has to know, because it expects a report.
 async fn not_run(shared: &Shared, execution: Arc<Execution>) {
-    let stopped = Finished::Stopped { phase: Phase::Queued, draft: None };
-    finish(shared, execution, Ended::Finished(stopped)).await;
+    finish(shared, execution, Err(Unrecorded::Stopped)).await;
 }
 
 /// Asks for as long as one lease, with a seat for the first seconds of it.

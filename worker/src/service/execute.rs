@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
-use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::trial::TrialRef;
 use rollout_protocol::wire::offer::Work;
 
@@ -16,29 +15,29 @@ use super::slots::Seat;
 use super::stage_permits::Holder;
 use super::{Shared, finish};
 use crate::environment::Labels;
+use crate::executor::Finished;
 use crate::supervise::panic_message;
-use crate::work::eval::{EvalContext, EvalDraft};
-use crate::work::ideas::{IdeasContext, IdeasDraft};
-use crate::work::trial::{Finished, TrialContext};
+use crate::work::eval::EvalContext;
+use crate::work::ideas::IdeasContext;
+use crate::work::trial::TrialContext;
 
-/// How an execution ended.
+/// Why an execution has no record.
 #[derive(Debug)]
-pub(super) enum Ended {
-    /// By itself, or by a stop.
-    Finished(Finished),
-    /// By itself, or by a stop, as an eval.
-    Eval(EvalDraft),
-    /// By itself, or by a stop, as a command that writes ideas.
-    Ideas(IdeasDraft),
-    /// Without anything that the runner could have said.
+pub(super) enum Unrecorded {
+    /// It was stopped before the runner had it.
+    Stopped,
+    /// Something failed around the runner, or the runner has a defect.
     Failed(TrialError),
 }
 
 /// Runs an execution until its environment is gone.
-pub(super) async fn execute(shared: Arc<Shared>, execution: Arc<Execution>) -> Ended {
+pub(super) async fn execute(
+    shared: Arc<Shared>,
+    execution: Arc<Execution>,
+) -> Result<Finished, Unrecorded> {
     match AssertUnwindSafe(run(&shared, &execution)).catch_unwind().await {
         Ok(ended) => ended,
-        Err(panic) => Ended::Failed(defect(&execution, &panic_message(panic.as_ref()))),
+        Err(panic) => Err(Unrecorded::Failed(defect(&execution, &panic_message(panic.as_ref())))),
     }
 }
 
@@ -47,7 +46,7 @@ pub(super) async fn drive(
     shared: Arc<Shared>,
     execution: Arc<Execution>,
     seat: Seat,
-    running: Pin<Box<impl Future<Output = Ended> + Send>>,
+    running: Pin<Box<impl Future<Output = Result<Finished, Unrecorded>> + Send>>,
 ) {
     execution.place.sit(seat);
     let ended = running.await;
@@ -56,7 +55,7 @@ pub(super) async fn drive(
     finish::finish(&shared, execution, ended).await;
 }
 
-async fn run(shared: &Arc<Shared>, execution: &Arc<Execution>) -> Ended {
+async fn run(shared: &Arc<Shared>, execution: &Arc<Execution>) -> Result<Finished, Unrecorded> {
     match execution.offer.work {
         Work::Trial(trial) => run_trial(shared, execution, trial).await,
         Work::Eval => run_eval(shared, execution).await,
@@ -64,15 +63,19 @@ async fn run(shared: &Arc<Shared>, execution: &Arc<Execution>) -> Ended {
     }
 }
 
-async fn run_trial(shared: &Arc<Shared>, execution: &Arc<Execution>, trial: TrialRef) -> Ended {
+async fn run_trial(
+    shared: &Arc<Shared>,
+    execution: &Arc<Execution>,
+    trial: TrialRef,
+) -> Result<Finished, Unrecorded> {
     let documents = match shared.documents.cached(&trial) {
         Some(documents) => documents,
         None => tokio::select! {
             fetched = shared.documents.get(&trial, &shared.store_outage) => match fetched {
                 Ok(documents) => documents,
-                Err(error) => return Ended::Failed(error),
+                Err(error) => return Err(Unrecorded::Failed(error)),
             },
-            () = execution.stopped() => return unbegun(),
+            () = execution.stopped() => return Err(Unrecorded::Stopped),
         },
     };
     let context = TrialContext {
@@ -89,17 +92,20 @@ async fn run_trial(shared: &Arc<Shared>, execution: &Arc<Execution>, trial: Tria
         slot: Arc::new(Seated { shared: shared.clone(), execution: execution.clone() }),
         max_park: execution.offer.pacing.max_park(),
     };
-    Ended::Finished(shared.runner.run(context).await)
+    Ok(shared.runner.run(context).await.of_any_kind())
 }
 
-async fn run_eval(shared: &Arc<Shared>, execution: &Arc<Execution>) -> Ended {
+async fn run_eval(
+    shared: &Arc<Shared>,
+    execution: &Arc<Execution>,
+) -> Result<Finished, Unrecorded> {
     let spec = execution.offer.spec;
     let eval = tokio::select! {
         fetched = shared.documents.eval(spec, &shared.store_outage) => match fetched {
             Ok(eval) => eval,
-            Err(error) => return Ended::Failed(error),
+            Err(error) => return Err(Unrecorded::Failed(error)),
         },
-        () = execution.stopped() => return unbegun(),
+        () = execution.stopped() => return Err(Unrecorded::Stopped),
     };
     let context = EvalContext {
         labels: labels(shared, execution),
@@ -112,17 +118,20 @@ async fn run_eval(shared: &Arc<Shared>, execution: &Arc<Execution>) -> Ended {
         slot: Arc::new(Seated { shared: shared.clone(), execution: execution.clone() }),
         max_park: execution.offer.pacing.max_park(),
     };
-    Ended::Eval(shared.runner.eval(context).await)
+    Ok(shared.runner.eval(context).await.of_any_kind())
 }
 
-async fn run_ideas(shared: &Arc<Shared>, execution: &Arc<Execution>) -> Ended {
+async fn run_ideas(
+    shared: &Arc<Shared>,
+    execution: &Arc<Execution>,
+) -> Result<Finished, Unrecorded> {
     let spec = execution.offer.spec;
     let ideas = tokio::select! {
         fetched = shared.documents.ideas(spec, &shared.store_outage) => match fetched {
             Ok(ideas) => ideas,
-            Err(error) => return Ended::Failed(error),
+            Err(error) => return Err(Unrecorded::Failed(error)),
         },
-        () = execution.stopped() => return unbegun(),
+        () = execution.stopped() => return Err(Unrecorded::Stopped),
     };
     let context = IdeasContext {
         labels: labels(shared, execution),
@@ -135,11 +144,7 @@ async fn run_ideas(shared: &Arc<Shared>, execution: &Arc<Execution>) -> Ended {
         slot: Arc::new(Seated { shared: shared.clone(), execution: execution.clone() }),
         max_park: execution.offer.pacing.max_park(),
     };
-    Ended::Ideas(shared.runner.ideas(context).await)
-}
-
-fn unbegun() -> Ended {
-    Ended::Finished(Finished::Stopped { phase: Phase::Queued, draft: None })
+    Ok(shared.runner.ideas(context).await.of_any_kind())
 }
 
 fn labels(shared: &Shared, execution: &Execution) -> Labels {

@@ -6,23 +6,15 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::limits;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{Durations, EvalEnd, IdeasEnd, LostReason, Timestamps, Verdict};
+use rollout_protocol::record::{Durations, LostReason, Timestamps, Verdict};
 use rollout_protocol::wire::report::{Body, ResultBody};
 
 use super::Shared;
-use super::execute::Ended;
+use super::execute::Unrecorded;
 use super::execution::Execution;
 use super::report::Outgoing;
-use crate::spool::{Ending, publish};
-use crate::work::trial::{self, Finished};
-
-/// What an execution left.
-enum Left {
-    /// Nothing that its report does not say.
-    Words(Body),
-    /// A record, and perhaps files.
-    Record(Ending),
-}
+use crate::executor::Finished;
+use crate::spool::publish;
 
 /// What follows an execution that ended at once.
 pub(super) enum Next<F> {
@@ -36,29 +28,33 @@ pub(super) enum Next<F> {
 pub(super) fn at_once(
     shared: &Arc<Shared>,
     execution: Arc<Execution>,
-    ended: Ended,
+    ended: Result<Finished, Unrecorded>,
 ) -> Next<impl Future<Output = ()> + Send + use<>> {
-    match left(&execution, ended) {
-        Left::Words(body) => {
+    match report_alone(&execution, ended) {
+        Ok(body) => {
             let report = execution.report(&shared.config.worker, body);
             Next::Report(Outgoing::last(report, execution, None))
         }
-        Left::Record(ending) => {
+        Err(finished) => {
             let shared = shared.clone();
-            Next::Task(async move { record(&shared, execution, ending).await })
+            Next::Task(async move { spool(&shared, execution, finished).await })
         }
     }
 }
 
 /// Finishes an execution: returns when its report is acknowledged and nothing of it is left here.
-pub(super) async fn finish(shared: &Shared, execution: Arc<Execution>, ended: Ended) {
-    match left(&execution, ended) {
-        Left::Words(body) => words(shared, execution, body).await,
-        Left::Record(ending) => record(shared, execution, ending).await,
+pub(super) async fn finish(
+    shared: &Shared,
+    execution: Arc<Execution>,
+    ended: Result<Finished, Unrecorded>,
+) {
+    match report_alone(&execution, ended) {
+        Ok(body) => say(shared, execution, body).await,
+        Err(finished) => spool(shared, execution, finished).await,
     }
 }
 
-async fn words(shared: &Shared, execution: Arc<Execution>, body: Body) {
+async fn say(shared: &Shared, execution: Arc<Execution>, body: Body) {
     let exec = execution.exec;
     let report = execution.report(&shared.config.worker, body);
     shared.outbox.say(report, execution).await;
@@ -66,58 +62,49 @@ async fn words(shared: &Shared, execution: Arc<Execution>, body: Body) {
     shared.spool.clear_scratch(exec).await;
 }
 
-async fn record(shared: &Shared, execution: Arc<Execution>, ending: Ending) {
+async fn spool(shared: &Shared, execution: Arc<Execution>, finished: Finished) {
+    let marker = has_marker(&execution, &finished);
     let mut patience = shared.spool_outage.patience();
-    let kept = loop {
-        match shared.spool.keep(&ending).await {
-            Ok(kept) => break kept,
+    let entry = loop {
+        match shared.spool.keep(&finished, marker).await {
+            Ok(entry) => break entry,
             Err(error) => patience.failed(&error).await,
         }
     };
     patience.works();
-    let report = publish(&*shared.store, &shared.store_outage, &kept).await;
+    let report = publish(&*shared.store, &shared.store_outage, &entry).await;
     shared.outbox.say(report, execution).await;
-    shared.spool.forget(kept).await;
+    shared.spool.forget(entry).await;
 }
 
-fn left(execution: &Execution, ended: Ended) -> Left {
-    let marker = execution.began.elapsed() > limits::BRIEF;
-    match ended {
-        Ended::Finished(Finished::Verdict(draft)) if draft.is_bare() && !marker => {
-            Left::Words(bare(draft))
-        }
-        Ended::Finished(Finished::Verdict(draft)) => {
-            Left::Record(Ending { draft: draft.into(), stopped: None, marker })
-        }
-        Ended::Finished(Finished::Stopped { phase, draft }) => match draft {
-            Some(draft) if !draft.is_bare() => {
-                let draft = draft.into();
-                Left::Record(Ending { draft, stopped: Some(phase), marker: false })
-            }
-            _ => Left::Words(stopped(phase)),
-        },
-        Ended::Eval(draft) => {
-            let stopped = (draft.record.end == EvalEnd::Stopped).then(|| execution.phase());
-            let marker = marker && stopped.is_none();
-            Left::Record(Ending { draft: draft.into(), stopped, marker })
-        }
-        Ended::Ideas(draft) => {
-            let stopped = (draft.record.end == IdeasEnd::Stopped).then(|| execution.phase());
-            let marker = marker && stopped.is_none();
-            Left::Record(Ending { draft: draft.into(), stopped, marker })
-        }
-        Ended::Failed(error) => Left::Words(failed(execution, error)),
+/// Whether a result marker is written for an execution: it took long and has a verdict.
+fn has_marker(execution: &Execution, finished: &Finished) -> bool {
+    finished.stopped.is_none() && execution.began.elapsed() > limits::BRIEF
+}
+
+/// The body of a report that says everything of an execution; otherwise the execution, which has
+/// to be spooled.
+fn report_alone(
+    execution: &Execution,
+    ended: Result<Finished, Unrecorded>,
+) -> Result<Body, Finished> {
+    let finished = match ended {
+        Ok(finished) => finished,
+        Err(Unrecorded::Stopped) => return Ok(stopped(Phase::Queued)),
+        Err(Unrecorded::Failed(error)) => return Ok(failed(execution, error)),
+    };
+    if !finished.is_bare() || has_marker(execution, &finished) {
+        return Err(finished);
     }
-}
-
-fn bare(draft: trial::Draft) -> Body {
-    let record = draft.record;
-    Body::Result(Box::new(ResultBody {
-        verdict: record.verdict,
-        durations: record.durations,
-        timestamps: record.timestamps,
-        record: None,
-    }))
+    Ok(match finished.stopped {
+        Some(phase) => stopped(phase),
+        None => Body::Result(Box::new(ResultBody {
+            verdict: finished.record.verdict(),
+            durations: finished.record.durations().clone(),
+            timestamps: finished.record.timestamps().clone(),
+            record: None,
+        })),
+    })
 }
 
 fn stopped(phase: Phase) -> Body {

@@ -48,6 +48,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::{ExecId, WorkerId};
+use rollout_protocol::record::{EvalRecord, IdeasRecord, TrialRecord};
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::hello::{Budget, Capacity, Running};
@@ -62,14 +63,14 @@ use self::spec_cache::Documents;
 use crate::backoff::Outage;
 use crate::disk::DiskWatch;
 use crate::environment::Owner;
-use crate::executor::TrialServices;
+use crate::executor::{Finished, TrialServices};
 use crate::queue::traits::WorkSource;
 use crate::spool::Spool;
 use crate::store::BlobStore;
 use crate::supervise::{self, Task};
-use crate::work::eval::{self, EvalContext, EvalDraft, Repositories};
-use crate::work::ideas::{self, IdeasContext, IdeasDraft};
-use crate::work::trial::{self, Finished, TrialContext};
+use crate::work::eval::{self, EvalContext, Repositories};
+use crate::work::ideas::{self, IdeasContext};
+use crate::work::trial::{self, TrialContext};
 
 /// How long the last hello may take.
 const LAST_HELLO: Duration = Duration::from_secs(2);
@@ -78,7 +79,7 @@ const LAST_HELLO: Duration = Duration::from_secs(2);
 #[async_trait]
 pub trait Runner: Send + Sync + fmt::Debug {
     /// Runs one execution until its environment is gone. May panic; must heed `context.stop`.
-    async fn run(&self, context: TrialContext) -> Finished;
+    async fn run(&self, context: TrialContext) -> Finished<TrialRecord>;
 
     /// The disks that its executions depend on.
     fn disks(&self) -> Arc<DiskWatch> {
@@ -87,21 +88,21 @@ pub trait Runner: Send + Sync + fmt::Debug {
 
     /// Runs one execution of an eval until its environment is gone. May panic; must heed
     /// `context.stop`. A runner of trials alone says so.
-    async fn eval(&self, context: EvalContext) -> EvalDraft {
+    async fn eval(&self, context: EvalContext) -> Finished<EvalRecord> {
         let error = TrialError::transient(
             ErrorType::InternalError,
             ErrorCode::BUG,
             "this worker runs trials only",
         );
-        EvalDraft::failed(&context, "", error)
+        Finished::<EvalRecord>::failed(&context, "", error)
     }
 
     /// Runs one execution of a command that writes ideas until its environment is gone. May panic;
     /// must heed `context.stop`. The default fails: such a runner does not know this kind of work.
-    async fn ideas(&self, context: IdeasContext) -> IdeasDraft {
+    async fn ideas(&self, context: IdeasContext) -> Finished<IdeasRecord> {
         let message = "this worker writes no ideas";
         let error = TrialError::transient(ErrorType::InternalError, ErrorCode::BUG, message);
-        IdeasDraft::failed(&context, error)
+        Finished::<IdeasRecord>::failed(&context, error)
     }
 }
 
@@ -116,15 +117,15 @@ pub struct LocalRunner {
 
 #[async_trait]
 impl Runner for LocalRunner {
-    async fn run(&self, context: TrialContext) -> Finished {
+    async fn run(&self, context: TrialContext) -> Finished<TrialRecord> {
         trial::run(context, &self.services).await
     }
 
-    async fn eval(&self, context: EvalContext) -> EvalDraft {
+    async fn eval(&self, context: EvalContext) -> Finished<EvalRecord> {
         eval::run(context, &self.services, &self.repositories).await
     }
 
-    async fn ideas(&self, context: IdeasContext) -> IdeasDraft {
+    async fn ideas(&self, context: IdeasContext) -> Finished<IdeasRecord> {
         ideas::run(context, &self.services, &self.repositories).await
     }
 

@@ -12,66 +12,81 @@ use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::hello::Running;
 use serde::{Deserialize, Serialize};
 
-use super::draft::{Draft, Role};
 use crate::digest_line;
+use crate::executor::{FileRole, RecordWithFiles as _};
 
 /// Name of the file that makes an entry whole.
 pub(super) const FILE: &str = "entry.json";
 
-/// How an execution ended that left more than a report.
-#[derive(Debug, Clone)]
-pub(crate) struct Ending {
-    /// What it left.
-    pub(crate) draft: Draft,
-    /// Where a stop ended it, if it has no verdict.
-    pub(crate) stopped: Option<Phase>,
-    /// Whether a result marker is written.
-    pub(crate) marker: bool,
-}
-
-/// What an entry says.
+/// One finished execution that lies in the spool until its report is acknowledged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Entry {
+pub(crate) struct SpoolEntry {
     /// [`RUN_FORMAT`].
     pub(super) format: u32,
     pub(super) record: ExecutionRecord,
+    /// Where a stop ended the execution, if it has no verdict.
     pub(super) stopped: Option<Phase>,
+    /// Whether a result marker is written.
     pub(super) marker: bool,
     /// In the order of their file names, which are their indices.
-    pub(super) files: Vec<EntryFile>,
+    pub(super) files: Vec<SpoolFile>,
+    /// Directory of the entry.
+    #[serde(skip)]
+    pub(super) dir: PathBuf,
+    /// Bytes of the entry and its files.
+    #[serde(skip)]
+    pub(super) bytes: u64,
 }
 
 /// A file of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct EntryFile {
+pub(super) struct SpoolFile {
     pub(super) media_type: MediaType,
     /// Digest of its content; entries of former versions have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) digest: Option<Digest>,
+    /// Kind of the record, for workers of former versions.
+    of: RecordKind,
     #[serde(flatten)]
-    pub(super) role: Role,
+    pub(super) role: FileRole,
 }
 
-/// A spooled execution.
-#[derive(Debug)]
-pub(crate) struct Kept {
-    pub(super) dir: PathBuf,
-    pub(super) entry: Entry,
-    pub(super) bytes: u64,
+/// A kind of record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RecordKind {
+    Trial,
+    Eval,
+    Ideas,
 }
 
-impl Entry {
+impl SpoolFile {
+    /// A file with a part in `record`.
+    pub(super) fn new(
+        record: &ExecutionRecord,
+        media_type: MediaType,
+        role: FileRole,
+        digest: Digest,
+    ) -> Self {
+        let of = match record {
+            ExecutionRecord::Trial(_) => RecordKind::Trial,
+            ExecutionRecord::Eval(_) => RecordKind::Eval,
+            ExecutionRecord::Ideas(_) => RecordKind::Ideas,
+        };
+        Self { media_type, digest: Some(digest), of, role }
+    }
+}
+
+impl SpoolEntry {
     /// The record with its files, which are stored as `blobs`.
     pub(super) fn record_with(&self, blobs: Vec<BlobRef>) -> ExecutionRecord {
         let mut record = self.record.clone();
         for (file, blob) in self.files.iter().zip(blobs) {
-            file.role.clone().put(&mut record, blob);
+            record.put(file.role.clone(), blob);
         }
         record
     }
-}
 
-impl Kept {
     /// Where file `index` is.
     pub(super) fn file(&self, index: usize) -> PathBuf {
         self.dir.join(index.to_string())
@@ -79,16 +94,16 @@ impl Kept {
 
     /// The first file whose stored content is not what was written, and the content's digest.
     pub(super) fn changed(&self, blobs: &[BlobRef]) -> Option<(PathBuf, Digest)> {
-        let files = self.entry.files.iter().zip(blobs).enumerate();
+        let files = self.files.iter().zip(blobs).enumerate();
         let changed =
-            |file: &EntryFile, blob: &BlobRef| file.digest.is_some_and(|d| d != blob.digest);
+            |file: &SpoolFile, blob: &BlobRef| file.digest.is_some_and(|d| d != blob.digest);
         let mut changed = files.filter(|(_, (file, blob))| changed(file, blob));
         changed.next().map(|(index, (_, blob))| (self.file(index), blob.digest))
     }
 
     /// How a hello shows it.
     pub(super) fn line(&self) -> Running {
-        let (run, item, try_id, exec) = self.entry.record.ids();
+        let (run, item, try_id, exec) = self.record.ids();
         let phase = Phase::Teardown;
         Running { run, item, try_id, exec, phase, claiming: false, stage: None, parked: None }
     }
@@ -104,11 +119,12 @@ impl Kept {
             Err(error) => return Err(error),
         };
         let text = digest_line::check(&bytes).map_err(io::Error::other)?;
-        let entry: Entry = serde_json::from_slice(text)?;
+        let mut entry: Self = serde_json::from_slice(text)?;
         if entry.format > RUN_FORMAT {
             let text = format!("its format {} is newer than {RUN_FORMAT}", entry.format);
             return Err(io::Error::other(text));
         }
-        Ok(Some(Self { dir: dir.to_owned(), entry, bytes: 0 }))
+        dir.clone_into(&mut entry.dir);
+        Ok(Some(entry))
     }
 }

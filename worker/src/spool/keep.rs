@@ -10,10 +10,10 @@ use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::version::RUN_FORMAT;
 
-use super::entry::{self, Ending, Entry, EntryFile, Kept};
+use super::entry::{self, SpoolEntry, SpoolFile};
 use super::{SCRATCH, SPOOL, discard};
 use crate::digest_line;
-use crate::executor::{Draft, DraftFile};
+use crate::executor::{Finished, RecordFile};
 
 /// Bytes of a file that are read at once.
 const CHUNK: usize = 64 * 1024;
@@ -28,34 +28,45 @@ pub(super) enum Step {
     Discard(PathBuf),
 }
 
-pub(super) fn keep(worker_dir: &Path, ending: Ending) -> io::Result<Kept> {
-    let (mut kept, steps) = plan(worker_dir, ending)?;
+pub(super) fn keep(worker_dir: &Path, finished: Finished, marker: bool) -> io::Result<SpoolEntry> {
+    let (mut entry, steps) = plan(worker_dir, finished, marker)?;
     for step in steps {
         step.perform()?;
     }
-    kept.bytes = size(&kept)?;
-    Ok(kept)
+    entry.bytes = size(&entry)?;
+    Ok(entry)
 }
 
 /// What will be kept, and how.
-pub(super) fn plan(worker_dir: &Path, ending: Ending) -> io::Result<(Kept, Vec<Step>)> {
-    let Ending { draft, stopped, marker } = ending;
-    let Draft { record, files } = draft;
+pub(super) fn plan(
+    worker_dir: &Path,
+    finished: Finished,
+    marker: bool,
+) -> io::Result<(SpoolEntry, Vec<Step>)> {
+    let Finished { record, files, stopped } = finished;
     let (.., exec) = record.ids();
     let exec = exec.to_string();
     let spool = worker_dir.join(SPOOL);
     let dir = spool.join(&exec);
-    let mut entry = Entry { format: RUN_FORMAT, record, stopped, marker, files: Vec::new() };
     let mut steps = vec![Step::CreateDir(dir.clone())];
-    for DraftFile { file, media_type, role } in files {
+    let mut entry = SpoolEntry {
+        format: RUN_FORMAT,
+        record,
+        stopped,
+        marker,
+        files: Vec::new(),
+        dir: dir.clone(),
+        bytes: 0,
+    };
+    for RecordFile { file, media_type, role } in files {
         let to = dir.join(entry.files.len().to_string());
         if !file.exists() && !to.exists() {
             entry.record.add_error(vanished(&file));
             continue;
         }
-        let digest = Some(digest(if file.exists() { &file } else { &to })?);
+        let digest = digest(if file.exists() { &file } else { &to })?;
         steps.extend([Step::Move { from: file, to: to.clone() }, Step::Sync(to)]);
-        entry.files.push(EntryFile { media_type, digest, role });
+        entry.files.push(SpoolFile::new(&entry.record, media_type, role, digest));
     }
     let (unready, whole) = (dir.join("entry.json.new"), dir.join(entry::FILE));
     let bytes = digest_line::append(serde_json::to_vec(&entry)?);
@@ -63,11 +74,11 @@ pub(super) fn plan(worker_dir: &Path, ending: Ending) -> io::Result<(Kept, Vec<S
         Step::Write { path: unready.clone(), bytes },
         Step::Sync(unready.clone()),
         Step::Move { from: unready, to: whole },
-        Step::Sync(dir.clone()),
+        Step::Sync(dir),
         Step::Sync(spool),
         Step::Discard(worker_dir.join(SCRATCH).join(&exec)),
     ]);
-    Ok((Kept { dir, entry, bytes: 0 }, steps))
+    Ok((entry, steps))
 }
 
 impl Step {
@@ -101,10 +112,10 @@ fn digest(path: &Path) -> io::Result<Digest> {
     }
 }
 
-fn size(kept: &Kept) -> io::Result<u64> {
-    let mut bytes = fs::metadata(kept.dir.join(entry::FILE))?.len();
-    for index in 0..kept.entry.files.len() {
-        bytes += fs::metadata(kept.file(index))?.len();
+fn size(entry: &SpoolEntry) -> io::Result<u64> {
+    let mut bytes = fs::metadata(entry.dir.join(entry::FILE))?.len();
+    for index in 0..entry.files.len() {
+        bytes += fs::metadata(entry.file(index))?.len();
     }
     Ok(bytes)
 }

@@ -10,7 +10,6 @@
 //! its report. Storing and reporting twice is harmless: blobs are named by their content, reports
 //! by their execution.
 
-mod draft;
 mod entry;
 mod keep;
 mod publish;
@@ -27,13 +26,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rollout_protocol::id::ExecId;
 
-pub(crate) use self::entry::{Ending, Kept};
+pub(crate) use self::entry::SpoolEntry;
 pub(crate) use self::publish::publish;
 pub use self::publish::{failed_report, report_of};
 pub(crate) use self::recover::unsayable;
 pub use self::recover::{RecoverError, Recovered, Recovery, recover};
 pub use self::scratch::ScratchMark;
 pub(crate) use self::scratch::create_scratch;
+use crate::executor::Finished;
 use crate::supervise;
 
 /// Name of the directory of spooled executions in a worker directory.
@@ -63,17 +63,19 @@ impl Spool {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Makes a finished execution durable and removes its scratch directory. May be tried again.
-    pub(crate) async fn keep(&self, ending: &Ending) -> io::Result<Kept> {
-        let (worker_dir, ending) = (self.worker_dir.clone(), ending.clone());
-        let kept = supervise::blocking(move || keep::keep(&worker_dir, ending)).await?;
-        self.bytes.fetch_add(kept.bytes, Ordering::Relaxed);
-        Ok(kept)
+    /// Makes a finished execution durable and removes its scratch directory; `marker` tells whether a
+    /// result marker is written later. May be tried again.
+    pub(crate) async fn keep(&self, finished: &Finished, marker: bool) -> io::Result<SpoolEntry> {
+        let (worker_dir, finished) = (self.worker_dir.clone(), finished.clone());
+        let keep = move || keep::keep(&worker_dir, finished, marker);
+        let entry = supervise::blocking(keep).await?;
+        self.bytes.fetch_add(entry.bytes, Ordering::Relaxed);
+        Ok(entry)
     }
 
     /// Forgets an execution whose report is acknowledged.
-    pub(crate) async fn forget(&self, kept: Kept) {
-        let Kept { dir, bytes, .. } = kept;
+    pub(crate) async fn forget(&self, entry: SpoolEntry) {
+        let SpoolEntry { dir, bytes, .. } = entry;
         supervise::blocking(move || discard(&dir)).await;
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }

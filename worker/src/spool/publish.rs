@@ -9,34 +9,36 @@ use rollout_protocol::record::{Durations, ExecutionRecord, LostReason, Timestamp
 use rollout_protocol::wire::marker::Marker;
 use rollout_protocol::wire::report::{Body, Report, ResultBody};
 
-use super::entry::Kept;
+use super::entry::SpoolEntry;
 use crate::backoff::{Outage, chain};
 use crate::store::{BlobStore, Content, StoreError, put_json};
 
 /// Stores a spooled execution, for as long as the store needs, and returns its report. What the
 /// store will never take is reported as a failure of the infrastructure.
-pub(crate) async fn publish(store: &dyn BlobStore, outage: &Outage, kept: &Kept) -> Report {
+pub(crate) async fn publish(store: &dyn BlobStore, outage: &Outage, entry: &SpoolEntry) -> Report {
     let mut patience = outage.patience();
     loop {
-        match store_once(store, kept).await {
+        match store_once(store, entry).await {
             Ok(report) => {
                 patience.works();
                 return report;
             }
             Err(error) if error.is_transient() => patience.failed(&error).await,
-            Err(error) => return unstorable(kept, &chain(&error)),
+            Err(error) => return unstorable(entry, &chain(&error)),
         }
     }
 }
 
-async fn store_once(store: &dyn BlobStore, kept: &Kept) -> Result<Report, StoreError> {
-    let entry = &kept.entry;
+async fn store_once(store: &dyn BlobStore, entry: &SpoolEntry) -> Result<Report, StoreError> {
     let files = entry.files.iter().enumerate();
-    let contents = files.map(|(index, file)| Content::File(kept.file(index), file.media_type));
+    let contents = files.map(|(index, file)| Content::File(entry.file(index), file.media_type));
     let blobs = store.put_many(contents.collect()).await?;
-    if let Some((file, found)) = kept.changed(&blobs) {
+    if let Some((file, found)) = entry.changed(&blobs) {
         let file = file.display();
-        return Ok(unstorable(kept, &format!("{file} changed on disk, its digest is {found} now")));
+        return Ok(unstorable(
+            entry,
+            &format!("{file} changed on disk, its digest is {found} now"),
+        ));
     }
     let record = entry.record_with(blobs);
     let blob = put_json(store, &record).await?;
@@ -66,15 +68,15 @@ async fn put_marker(
     Ok(())
 }
 
-fn unstorable(kept: &Kept, reason: &str) -> Report {
-    let record = &kept.entry.record;
+fn unstorable(entry: &SpoolEntry, reason: &str) -> Report {
+    let record = &entry.record;
     let message = format!("the result could not be stored: {reason}");
     let (.., exec) = record.ids();
     tracing::error!("execution {exec}: {message}");
     let error = TrialError::transient(ErrorType::InternalError, ErrorCode::STORE_FAILED, message)
         .in_phase(Phase::Collection);
     let (durations, timestamps) = (record.durations().clone(), record.timestamps().clone());
-    if let Some(phase) = kept.entry.stopped {
+    if let Some(phase) = entry.stopped {
         // It has no verdict, and gets none.
         let (reason, phase, cost) = (LostReason::Stopped, Some(phase), record.verdict().cost);
         return record.report(Body::Lost { reason, phase, record: None, cost });

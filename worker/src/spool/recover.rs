@@ -12,7 +12,7 @@ use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::hello::Running;
 use rollout_protocol::wire::report::Report;
 
-use super::entry::Kept;
+use super::entry::SpoolEntry;
 use super::publish::{failed_report, publish};
 use super::{SCRATCH, SPOOL, ScratchMark, discard};
 use crate::backoff::Outage;
@@ -66,7 +66,7 @@ pub async fn recover(
 /// and removes the directory when nothing is left in it.
 #[derive(Debug, Default)]
 pub struct Recovery {
-    kept: Vec<Kept>,
+    entries: Vec<SpoolEntry>,
     lost: Vec<(ScratchMark, PathBuf)>,
     /// What nobody needs to hear of.
     litter: Vec<PathBuf>,
@@ -85,7 +85,7 @@ impl Recovery {
 
     /// Its finished executions, for hellos: they are not to be run again.
     pub fn finished(&self) -> Vec<Running> {
-        self.kept.iter().map(|kept| kept.line()).collect()
+        self.entries.iter().map(SpoolEntry::line).collect()
     }
 
     /// Reports the unfinished executions lost for `reason`, which are waited for, then stores and
@@ -102,15 +102,15 @@ impl Recovery {
         mut said: impl FnMut(ExecId),
     ) -> Recovered {
         let counts =
-            Recovered { published: self.kept.len(), lost: self.lost.len(), left: self.left };
+            Recovered { published: self.entries.len(), lost: self.lost.len(), left: self.left };
         remove(self.litter).await;
         let (lost, dirs): (Vec<_>, Vec<_>) =
             self.lost.into_iter().map(|(mark, dir)| (mark.lost(reason), dir)).unzip();
         report(source, lost).await;
         remove(dirs).await;
         let outage = &Outage::new("the blob store");
-        let publishing: Vec<_> = (self.kept.into_iter())
-            .map(|kept| async move { (publish(store, outage, &kept).await, kept.dir) })
+        let publishing: Vec<_> = (self.entries.into_iter())
+            .map(|entry| async move { (publish(store, outage, &entry).await, entry.dir) })
             .collect();
         let stored = stream::iter(publishing).buffer_unordered(AT_ONCE);
         let mut stored = std::pin::pin!(stored.ready_chunks(REPORTS_AT_ONCE));
@@ -129,14 +129,14 @@ impl Recovery {
         let wanted = |of: RunId| run.is_none_or(|run| run == of);
         let mut finished: Vec<ExecId> = Vec::new();
         for dir in directories(&worker_dir.join(SPOOL))? {
-            match Kept::read(&dir) {
+            match SpoolEntry::read(&dir) {
                 // Its scratch directory is still there, and tells whose it was.
                 Ok(None) => found.litter.push(dir),
-                Ok(Some(kept)) => {
-                    let (run, _, _, exec) = kept.entry.record.ids();
+                Ok(Some(entry)) => {
+                    let (run, _, _, exec) = entry.record.ids();
                     finished.push(exec);
                     if wanted(run) {
-                        found.kept.push(kept);
+                        found.entries.push(entry);
                     } else {
                         found.left += 1;
                     }

@@ -23,11 +23,11 @@ use tokio::sync::{broadcast, watch};
 use super::keep::plan;
 use super::*;
 use crate::environment::{Labels, Owner};
-use crate::executor::{DraftFile, OwnSlot, PhaseSink};
+use crate::executor::{Counts, FileRole, OwnSlot, PhaseSink, RecordFile};
 use crate::queue::traits::{Contact, Delivery, QueueError, Refused, Room, Token, WorkSource};
 use crate::store::{BlobStore as _, get_json};
-use crate::testing::{FaultyStore, Sample, draft};
-use crate::work::trial::{FileRole, TrialContext};
+use crate::testing::{FaultyStore, Sample, passed};
+use crate::work::trial::TrialContext;
 
 const REASON: LostReason = LostReason::WorkerDied;
 
@@ -142,15 +142,15 @@ impl Scene {
         Self { dir, store, queue: Arc::default(), context }
     }
 
-    fn ending(&self) -> Ending {
+    fn finished(&self) -> Finished {
         let scratch = &self.context.scratch;
-        let mut draft = draft(&self.context);
+        let mut finished = passed(&self.context);
         let role = FileRole::Output { path: "a.txt".into(), total_bytes: 16, truncated: false };
-        let output = DraftFile { file: scratch.join("a.txt"), media_type: MediaType::Text, role };
-        let role = FileRole::Logs { entries: 1, skipped: 2, truncated: false };
-        let logs = DraftFile { file: scratch.join("logs.tar"), media_type: MediaType::Tar, role };
-        draft.files = vec![output, logs];
-        Ending { draft: draft.into(), stopped: None, marker: true }
+        let output = RecordFile { file: scratch.join("a.txt"), media_type: MediaType::Text, role };
+        let role = FileRole::Logs(Counts { entries: 1, skipped: 2, truncated: false });
+        let logs = RecordFile { file: scratch.join("logs.tar"), media_type: MediaType::Tar, role };
+        finished.files = vec![output, logs];
+        finished.of_any_kind()
     }
 
     async fn recover(&self) -> Recovered {
@@ -189,12 +189,12 @@ impl Scene {
 async fn a_death_between_any_two_steps_loses_no_finished_record() {
     let steps = {
         let scene = Scene::new().await;
-        plan(scene.dir.path(), scene.ending()).unwrap().1.len()
+        plan(scene.dir.path(), scene.finished(), true).unwrap().1.len()
     };
     let (mut published, mut lost) = (0, 0);
     for done in 0..=steps {
         let scene = Scene::new().await;
-        let (_, planned) = plan(scene.dir.path(), scene.ending()).unwrap();
+        let (_, planned) = plan(scene.dir.path(), scene.finished(), true).unwrap();
         planned.iter().take(done).for_each(|step| step.perform().unwrap());
         let recovered = scene.recover().await;
         let heard = scene.queue.heard();
@@ -219,13 +219,13 @@ async fn a_death_between_any_two_steps_loses_no_finished_record() {
 #[tokio::test]
 async fn a_live_worker_goes_on_after_a_failure_at_any_step() {
     let scene = Scene::new().await;
-    let steps = plan(scene.dir.path(), scene.ending()).unwrap().1.len();
+    let steps = plan(scene.dir.path(), scene.finished(), true).unwrap().1.len();
     for failed_after in 0..steps {
         let scene = Scene::new().await;
-        let (_, planned) = plan(scene.dir.path(), scene.ending()).unwrap();
+        let (_, planned) = plan(scene.dir.path(), scene.finished(), true).unwrap();
         planned.iter().take(failed_after).for_each(|step| step.perform().unwrap());
         let spool = Spool::new(scene.dir.path().to_owned());
-        let kept = spool.keep(&scene.ending()).await.unwrap();
+        let kept = spool.keep(&scene.finished(), true).await.unwrap();
         assert!(spool.bytes() > 30, "{}", spool.bytes());
         let outage = crate::backoff::Outage::new("store");
         scene.assert_published(&publish(&*scene.store, &outage, &kept).await).await;
@@ -239,7 +239,7 @@ async fn a_live_worker_goes_on_after_a_failure_at_any_step() {
 async fn a_death_at_any_call_of_the_store_only_repeats() {
     for calls in 0..6 {
         let scene = Scene::new().await;
-        Spool::new(scene.dir.path().to_owned()).keep(&scene.ending()).await.unwrap();
+        Spool::new(scene.dir.path().to_owned()).keep(&scene.finished(), true).await.unwrap();
         scene.store.fail_after(Some(calls));
         let dies = tokio::time::timeout(Duration::from_secs(60), scene.recover()).await;
         scene.store.fail_after(None);
@@ -256,7 +256,7 @@ async fn a_death_at_any_call_of_the_store_only_repeats() {
 async fn spooled_file_that_changed_on_disk_fails_its_try_and_is_in_no_record() {
     for file in ["0", "1"] {
         let scene = Scene::new().await;
-        Spool::new(scene.dir.path().to_owned()).keep(&scene.ending()).await.unwrap();
+        Spool::new(scene.dir.path().to_owned()).keep(&scene.finished(), true).await.unwrap();
         let exec = scene.context.labels.exec.to_string();
         let path = scene.dir.path().join("spool").join(exec).join(file);
         let mut bytes = fs::read(&path).unwrap();
@@ -276,7 +276,7 @@ async fn spooled_file_that_changed_on_disk_fails_its_try_and_is_in_no_record() {
 #[tokio::test]
 async fn spooled_entry_with_any_changed_byte_is_not_published() {
     let scene = Scene::new().await;
-    Spool::new(scene.dir.path().to_owned()).keep(&scene.ending()).await.unwrap();
+    Spool::new(scene.dir.path().to_owned()).keep(&scene.finished(), true).await.unwrap();
     let exec = scene.context.labels.exec.to_string();
     let path = scene.dir.path().join("spool").join(exec).join("entry.json");
     let whole = fs::read(&path).unwrap();
@@ -305,7 +305,7 @@ async fn a_full_queue_is_asked_again() {
 #[tokio::test]
 async fn other_runs_and_newer_formats_are_left_alone() {
     let scene = Scene::new().await;
-    let kept = Spool::new(scene.dir.path().to_owned()).keep(&scene.ending()).await.unwrap();
+    let kept = Spool::new(scene.dir.path().to_owned()).keep(&scene.finished(), true).await.unwrap();
     let other = Some(RunId::from_bytes([99; 16]));
     let (store, queue) = (scene.store.clone(), scene.queue.clone());
     let recovered = recover(scene.dir.path(), other, REASON, store, queue).await.unwrap();
@@ -324,7 +324,7 @@ async fn other_runs_and_newer_formats_are_left_alone() {
 async fn a_vanished_file_takes_no_verdict_with_it() {
     let scene = Scene::new().await;
     fs::remove_file(scene.context.scratch.join("a.txt")).unwrap();
-    Spool::new(scene.dir.path().to_owned()).keep(&scene.ending()).await.unwrap();
+    Spool::new(scene.dir.path().to_owned()).keep(&scene.finished(), true).await.unwrap();
     scene.recover().await;
     let Body::Result(body) = &scene.queue.heard()[0].body else { panic!("a result") };
     assert_eq!(body.verdict.reward, Some(1.0));
@@ -343,7 +343,7 @@ fn files_of_entries_keep_their_json() {
         r#"{"media_type":"application/x-tar","of":"eval","role":"logs","entries":1,"skipped":2,"truncated":true}"#,
         r#"{"media_type":"application/octet-stream","of":"eval","role":"candidate","commit":"a","parent":"b"}"#,
     ] {
-        let file: super::entry::EntryFile = serde_json::from_str(text).unwrap();
+        let file: super::entry::SpoolFile = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&file).unwrap(), text);
     }
 }

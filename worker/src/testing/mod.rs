@@ -3,5 +3,5 @@
 mod sample;
 mod store;
 
-pub use self::sample::{Sample, draft, record};
+pub use self::sample::{Sample, passed, record};
 pub use self::store::FaultyStore;

@@ -17,7 +17,8 @@ use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::offer::{Offer, Pacing, SizeClass, Work};
 
 use super::FaultyStore;
-use crate::work::trial::{Draft, TrialContext};
+use crate::executor::Finished;
+use crate::work::trial::TrialContext;
 
 /// A run whose trials are attempts of one agent at one task.
 #[derive(Debug, Clone, Copy)]
@@ -106,7 +107,7 @@ pub fn record(trial: TrialName, verdict: Verdict, at: Timestamp) -> TrialRecord 
 }
 
 /// A passed trial that left nothing.
-pub fn draft(context: &TrialContext) -> Draft {
+pub fn passed(context: &TrialContext) -> Finished<TrialRecord> {
     let TrialContext { labels, spec, agent, task, attempt, .. } = context;
     let trial = TrialName {
         agent: agent.name.clone(),
@@ -124,5 +125,5 @@ pub fn draft(context: &TrialContext) -> Draft {
         spec: *spec,
         ..record(trial, Verdict::completed(1.0), Timestamp::now())
     };
-    Draft { record, files: Vec::new() }
+    Finished { record, files: Vec::new(), stopped: None }
 }

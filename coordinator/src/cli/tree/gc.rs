@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
-use rollout_worker::environment::Owner;
+use rollout_worker::environment::{Owner, descriptor};
 use rollout_worker::host::HostOwners;
 use rollout_worker::store;
 use rollout_worker::supervise;
@@ -17,7 +17,7 @@ use crate::cli::output::Printer;
 use crate::cli::store_url;
 use crate::engine::{Patience, RunLock, Taking};
 use crate::launch::LaunchError;
-use crate::launch::host::{ALL_PROVIDERS, HostPaths, provider, reap};
+use crate::launch::host::{HostPaths, provider, reap};
 use crate::results::escape;
 use crate::workloads::search::backend::Kept;
 use crate::workloads::search::driver::{Directory, Tidied, TreeError, tidy};
@@ -63,8 +63,8 @@ pub(in crate::cli) async fn gc(args: GcArgs, printer: &Printer) -> Result<ExitCo
     }
     let host = HostPaths::of_process(&own).map_err(LaunchError::Program)?;
     let mut providers = Vec::new();
-    for kind in ALL_PROVIDERS {
-        providers.push(provider(*kind, &host, directory.layout().sandboxes())?);
+    for descriptor in descriptor::built() {
+        providers.push(provider(descriptor.kind, &host, &directory.layout().sandboxes())?);
     }
     reap(&providers, &HostOwners::new(Owner::current(run_dir))).await;
     drop(lock.release(None).await);

@@ -1,17 +1,14 @@
 //! `environment`: provider, its settings, prices, what happens afterwards.
 
 use rollout_protocol::spec::environment::{
-    DockerNetwork, DockerSettings, EnvironmentSpec, PreservePolicy, ProcessNetwork,
-    ProcessSettings, ProviderKind, ProviderSpec, Rates,
+    EnvironmentSpec, PreservePolicy, ProviderKind, ProviderSpec, Rates,
 };
+use rollout_worker::environment::descriptor::{self, Setting, SettingValues};
+use serde_json::{Map, Value};
 
 use super::super::fields::{Field, Fields, Scalar};
 use super::super::problem::ErrorKind;
 use super::resources::{ResourceOverrides, read_overrides};
-
-/// Providers of this version.
-const PROVIDERS: &[(&str, ProviderKind)] =
-    &[("docker", ProviderKind::Docker), ("process", ProviderKind::Process)];
 
 /// Words of the format for providers that this version does not have.
 const NOT_YET: &[&str] = &["k8s", "kubernetes", "modal", "apple", "fly"];
@@ -40,7 +37,7 @@ pub(crate) struct EnvironmentFile {
 /// The environment.
 pub(crate) fn read(field: &Field<'_>) -> EnvironmentFile {
     let mut spec = EnvironmentSpec {
-        provider: ProviderSpec::Docker(DockerSettings::default()),
+        provider: default_provider(),
         force_build: false,
         preserve_env: PreservePolicy::Never,
         rates: Rates::default(),
@@ -63,53 +60,48 @@ pub(crate) fn read(field: &Field<'_>) -> EnvironmentFile {
     EnvironmentFile { spec, resources, starts_per_minute }
 }
 
+/// The provider of an environment that names none.
+pub(crate) fn default_provider() -> ProviderSpec {
+    descriptor::of(descriptor::DEFAULT).default_spec()
+}
+
 /// The provider's word; docker when absent. Nothing when it is wrong: then nothing is known about `provider_config` either.
 pub(crate) fn provider(field: &Field<'_>) -> Option<ProviderKind> {
     if !field.is_present() {
-        return Some(ProviderKind::Docker);
+        return Some(descriptor::DEFAULT);
     }
     let word = field.name()?;
     if NOT_YET.contains(&word.as_str()) {
         let found = format!("`{word}`, which is not available yet");
-        field.reject(ErrorKind::Unavailable, found, "docker or process");
+        field.reject(ErrorKind::Unavailable, found, descriptor::names());
         return None;
     }
-    field.word(PROVIDERS)
+    let words: Vec<_> = descriptor::public().map(|found| (found.name, found.kind)).collect();
+    field.word(&words)
 }
 
 /// The settings of a provider, and prices.
 pub(crate) fn provider_config(kind: ProviderKind, field: &Field<'_>) -> (ProviderSpec, Rates) {
+    let descriptor = descriptor::of(kind);
     let Some(mut config) = field.mapping() else {
-        let spec = match kind {
-            ProviderKind::Docker => ProviderSpec::Docker(DockerSettings::default()),
-            ProviderKind::Process => ProviderSpec::Process(ProcessSettings::default()),
+        return (descriptor.default_spec(), Rates::default());
+    };
+    let mut settings = Map::new();
+    for Setting { key, values } in descriptor.settings {
+        let field = config.take(key);
+        let value = match values {
+            SettingValues::Words(words) => {
+                let words: Vec<_> = words.iter().map(|word| (*word, *word)).collect();
+                field.word(&words).map(Value::from)
+            }
+            SettingValues::Text => field.name().map(Value::from),
+            SettingValues::Flag => field.bool().map(Value::from),
         };
-        return (spec, Rates::default());
-    };
-    let spec = match kind {
-        ProviderKind::Docker => ProviderSpec::Docker(docker(&mut config)),
-        ProviderKind::Process => ProviderSpec::Process(process(&mut config)),
-    };
+        settings.extend(value.map(|value| ((*key).to_owned(), value)));
+    }
     let rates = rates(&mut config);
     config.finish();
-    (spec, rates)
-}
-
-fn docker(config: &mut Fields<'_>) -> DockerSettings {
-    let networks = [("bridge", DockerNetwork::Bridge), ("none", DockerNetwork::None)];
-    DockerSettings {
-        network: config.take("network").word(&networks).unwrap_or_default(),
-        platform: config.take("platform").name(),
-        runtime: config.take("runtime").name(),
-    }
-}
-
-fn process(config: &mut Fields<'_>) -> ProcessSettings {
-    let networks = [("host", ProcessNetwork::Host), ("none", ProcessNetwork::None)];
-    ProcessSettings {
-        network: config.take("network").word(&networks).unwrap_or_default(),
-        ignore_dockerfile: config.take("ignore_dockerfile").bool().unwrap_or(false),
-    }
+    (descriptor.spec(settings), rates)
 }
 
 fn rates(config: &mut Fields<'_>) -> Rates {
@@ -139,6 +131,8 @@ fn preserve(fields: &mut Fields<'_>) -> PreservePolicy {
 
 #[cfg(test)]
 mod tests {
+    use rollout_protocol::spec::environment::{DockerSettings, ProcessNetwork, ProcessSettings};
+
     use super::super::testing::read_field;
     use super::*;
 

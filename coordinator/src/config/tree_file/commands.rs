@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use rollout_protocol::spec::environment::{DockerSettings, ProviderKind, ProviderSpec};
+use rollout_protocol::spec::environment::ProviderSpec;
 use rollout_protocol::spec::resources::Resources;
+use rollout_worker::environment::descriptor::{self, Support};
 
 use super::super::elements::variables::{self, Variable};
 use super::super::elements::{environment, resources};
@@ -151,7 +152,7 @@ fn command(field: &Field<'_>, default: &Place, shared: Option<&Place>) -> Option
 /// An environment: Docker unless it says otherwise.
 pub(super) fn place(field: &Field<'_>) -> Place {
     let mut place = Place {
-        provider: ProviderSpec::Docker(DockerSettings::default()),
+        provider: environment::default_provider(),
         docker_image: None,
         context: None,
         resources: Resources::default(),
@@ -167,17 +168,18 @@ pub(super) fn place(field: &Field<'_>) -> Place {
     place.context = context.path();
     place.resources = resources::read_place(&mut fields);
     fields.finish();
-    match (kind, image.is_present(), context.is_present()) {
+    let images = kind.map(|kind| descriptor::of(kind).capabilities.images);
+    match (images, image.is_present(), context.is_present()) {
         (_, true, true) => {
             context.reject(ErrorKind::Conflict, "also `docker_image`", "only one of the two");
         }
-        (Some(ProviderKind::Process), true, false) => {
-            image.reject(ErrorKind::Conflict, "an image", "none: processes have no image");
+        (Some(Support::No(why)), true, false) => {
+            image.reject(ErrorKind::Conflict, "an image", format!("none: {why}"));
         }
-        (Some(ProviderKind::Process), false, true) => {
-            context.reject(ErrorKind::Conflict, "a Dockerfile", "none: processes have no image");
+        (Some(Support::No(why)), false, true) => {
+            context.reject(ErrorKind::Conflict, "a Dockerfile", format!("none: {why}"));
         }
-        (Some(ProviderKind::Docker), false, false) => field.reject(
+        (Some(Support::Yes), false, false) => field.reject(
             ErrorKind::MissingKey,
             "neither `docker_image` nor `context`",
             "the image that commands run in, or the directory of its Dockerfile",

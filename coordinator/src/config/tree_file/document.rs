@@ -1,7 +1,7 @@
 //! A search as one JSON document, and what another differs in.
 
-use rollout_protocol::spec::environment::ProviderSpec;
 use rollout_protocol::spec::resources::Resources;
+use rollout_worker::environment::descriptor;
 use serde_json::{Map, Value, json};
 
 use super::super::document::word;
@@ -108,10 +108,8 @@ fn command(command: &Command) -> Value {
 }
 
 fn place(place: &Place) -> Value {
-    let (kind, settings) = match &place.provider {
-        ProviderSpec::Docker(settings) => ("docker", json!(settings)),
-        ProviderSpec::Process(settings) => ("process", json!(settings)),
-    };
+    let kind = place.provider.kind();
+    let settings = Value::Object(descriptor::settings_of(&place.provider));
     let (figures, usual) = (&place.resources, Resources::default());
     // What is as usual is not written: searches that began when it could not be said go on.
     let other = |figure: u64, usual: u64| json!((figure != usual).then_some(figure));

@@ -17,7 +17,7 @@ use rollout_worker::descriptors;
 pub use self::adopt::{Estate, adopt_dead, reap};
 pub use self::home::Home;
 pub use self::process::{SANDBOX, environment, sandbox_helper};
-pub use self::providers::{ALL as ALL_PROVIDERS, answer, provider, runner};
+pub use self::providers::{answer, provider, runner};
 pub use self::user_dirs::{fetched_tasks, image_locks};
 pub use self::worker::{Decorate, WorkerProcess};
 

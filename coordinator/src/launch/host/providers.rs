@@ -1,13 +1,14 @@
 //! Providers of environments, as this program was built.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_worker::disk::{DiskWatch, Use};
 use rollout_worker::environment::Provider;
+use rollout_worker::environment::descriptor::{self, ProviderPaths};
 use rollout_worker::executor::{TaskFiles, TrialServices};
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::LocalRunner;
@@ -17,53 +18,19 @@ use rollout_worker::work::eval::Repositories;
 use super::HostPaths;
 use crate::engine::RunError;
 
-/// Every provider that this program was built with.
-pub const ALL: &[ProviderKind] = &[
-    #[cfg(feature = "docker")]
-    ProviderKind::Docker,
-    #[cfg(feature = "process")]
-    ProviderKind::Process,
-];
-
 /// A provider, whose sandboxes live in `sandboxes` if it makes any.
 ///
 /// # Errors
 /// [`RunError::NotBuilt`].
-#[cfg_attr(
-    not(feature = "process"),
-    expect(
-        unused_variables,
-        clippy::needless_pass_by_value,
-        reason = "other providers keep nothing on the host's disk"
-    )
-)]
 pub fn provider(
     kind: ProviderKind,
     host: &HostPaths,
-    sandboxes: PathBuf,
+    sandboxes: &Path,
 ) -> Result<Arc<dyn Provider>, RunError> {
-    match kind {
-        #[cfg(feature = "docker")]
-        ProviderKind::Docker => {
-            use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
-            Ok(Arc::new(DockerProvider::new(DockerOptions::new(&host.image_locks))))
-        }
-        #[cfg(not(feature = "docker"))]
-        ProviderKind::Docker => Err(RunError::NotBuilt(kind)),
-        #[cfg(feature = "process")]
-        ProviderKind::Process => {
-            use rollout_worker::environment::process::{
-                DEFAULT_PIDS, ProcessConfig, ProcessProvider,
-            };
-            Ok(Arc::new(ProcessProvider::new(ProcessConfig {
-                base: sandboxes,
-                helper: host.sandbox_helper.clone(),
-                pids: DEFAULT_PIDS,
-            })))
-        }
-        #[cfg(not(feature = "process"))]
-        ProviderKind::Process => Err(RunError::NotBuilt(kind)),
-    }
+    let HostPaths { image_locks, sandbox_helper } = host;
+    let paths = ProviderPaths { image_locks, sandboxes, sandbox_helper };
+    let make = descriptor::of(kind).make.ok_or(RunError::NotBuilt(kind))?;
+    Ok(make(&paths))
 }
 
 /// How long a provider may take to say why it cannot be used.
@@ -80,7 +47,7 @@ pub async fn answer(
     sandboxes: &Path,
 ) -> Result<(), RunError> {
     for kind in kinds {
-        let provider = provider(kind, host, sandboxes.to_owned())?;
+        let provider = provider(kind, host, sandboxes)?;
         let Some(service) = provider.dependency() else { continue };
         if service.check().await {
             continue;

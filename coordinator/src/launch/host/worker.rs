@@ -115,8 +115,7 @@ impl WorkerProcess {
     }
 
     fn providers(&self) -> Result<Providers, RunError> {
-        let made =
-            |kind: &ProviderKind| Ok((*kind, provider(*kind, &self.host, self.sandboxes.clone())?));
+        let made = |kind: &ProviderKind| Ok((*kind, provider(*kind, &self.host, &self.sandboxes)?));
         self.providers.iter().map(made).collect()
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer::SizeClass;
-use rollout_worker::environment::Owner;
+use rollout_worker::environment::{Owner, descriptor};
 use rollout_worker::host::HostOwners;
 use rollout_worker::queue::nats::{BindError, Name, Nats, NatsOptions};
 use rollout_worker::queue::traits::{Board, Dispatch, WorkSource};
@@ -22,7 +22,7 @@ use crate::engine::{Patience, RunEntry, RunState};
 use crate::launch::LaunchError;
 use crate::launch::embedded::Sitting;
 use crate::launch::host::{
-    ALL_PROVIDERS, Home, HostPaths, adopt_dead, image_locks, provider, reap, sandbox_helper,
+    Home, HostPaths, adopt_dead, image_locks, provider, reap, sandbox_helper,
 };
 use crate::launch::run::Session;
 use crate::workloads::job::Lanes;
@@ -143,11 +143,10 @@ fn adopt(
         sandbox_helper: sandbox_helper().map_err(LaunchError::Program)?,
     };
     let mut providers = Vec::new();
-    for (kind, sandboxes) in ALL_PROVIDERS
-        .iter()
-        .flat_map(|kind| [(*kind, home.sandboxes()), (*kind, layout.sandboxes())])
-    {
-        providers.push(provider(kind, &host, sandboxes)?);
+    for descriptor in descriptor::built() {
+        for sandboxes in [home.sandboxes(), layout.sandboxes()] {
+            providers.push(provider(descriptor.kind, &host, &sandboxes)?);
+        }
     }
     let namespace = nats.options().namespace.to_string();
     let bases = [layout.workers(), home.workers(&namespace, store.identity())];

@@ -151,7 +151,7 @@ fn equip(
     let sandboxes = layout.sandboxes();
     move |worker_dir: &Path| {
         let providers = kinds.into_iter().map(|kind| {
-            let provider = host::provider(kind, &paths, sandboxes.clone())?;
+            let provider = host::provider(kind, &paths, &sandboxes)?;
             Ok::<_, RunError>((kind, provider))
         });
         let providers = providers.collect::<Result<BTreeMap<_, _>, _>>()?;

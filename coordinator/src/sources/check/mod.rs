@@ -14,6 +14,7 @@ use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::{NetworkPolicy, TaskFormat};
 use rollout_protocol::spec::timeout::Timeouts;
+use rollout_worker::environment::descriptor;
 use serde::Serialize;
 use serde_json::json;
 
@@ -173,10 +174,10 @@ fn owner<'a>(tasks: &'a mut Vec<TaskReport>, file: &Path) -> Option<&'a mut Task
 
 fn explain(job: &Job, task: &Task) -> Explained {
     let spec = datasets::specification(job, "tasks".to_owned(), task);
+    let kind = job.settings.environment.provider.kind();
+    let images = descriptor::of(kind).capabilities.images;
     let image = match (&spec.environment.docker_image, &task.parts.context) {
-        _ if job.settings.environment.provider.kind() == ProviderKind::Process => {
-            "none: the host's own files".to_owned()
-        }
+        _ if !images.is_there() => "none: the host's own files".to_owned(),
         (Some(image), _) => format!("{image}, pulled if absent"),
         (None, Some(context)) => format!("built from {}/Dockerfile", context.display()),
         (None, None) => "none".to_owned(),

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::error::TrialError;
 use rollout_protocol::spec::agent::AgentKind;
-use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
+use rollout_protocol::spec::environment::ProviderKind;
+use rollout_worker::environment::ComposeFile;
+use rollout_worker::environment::descriptor::{self, Descriptor, Support};
 
 use super::discover::TASK_FILE;
 use super::{Parts, layout};
@@ -28,6 +30,12 @@ pub(super) struct Judged<'a> {
     pub(super) dir: &'a Path,
     pub(super) file: &'a TaskFile,
     pub(super) parts: &'a Parts,
+}
+
+impl Judged<'_> {
+    fn descriptor(&self) -> &'static Descriptor {
+        descriptor::of(self.job.settings.environment.provider.kind())
+    }
 }
 
 /// Demands of a task that the job's environment cannot honour.
@@ -92,16 +100,15 @@ pub(super) fn check(task: &Judged<'_>, problems: &mut Problems) -> Unsupported {
         }
     }
     trajectories(task, &mut found.for_scripts);
-    match provider {
-        ProviderSpec::Process(settings) => {
-            services(task).for_each(|at| refuse_services(&at, &mut found.always));
-            if !settings.ignore_dockerfile {
-                check_images(task, &mut found.always, problems);
-            }
+    let descriptor = task.descriptor();
+    for at in services(task) {
+        match descriptor.capabilities.services {
+            Support::No(why) => refuse_services(&at, descriptor, why, &mut found.always),
+            Support::Yes => check_services(&at, descriptor, &mut found.always),
         }
-        ProviderSpec::Docker(_) => {
-            services(task).for_each(|at| check_services(&at, &mut found.always));
-        }
+    }
+    if !descriptor.capabilities.images.is_there() && !provider.ignores_dockerfile() {
+        check_images(task, &mut found.always, problems);
     }
     found
 }
@@ -118,13 +125,15 @@ fn services(task: &Judged<'_>) -> impl Iterator<Item = (PathBuf, String)> {
     files.into_iter().map(in_task).collect::<Vec<_>>().into_iter()
 }
 
-/// What a file with services may not make its program read.
-#[cfg(feature = "docker")]
-fn check_services((dir, file): &(PathBuf, String), found: &mut Vec<ConfigError>) {
-    use rollout_worker::environment::{ComposeFile, docker};
-
-    let compose = ComposeFile { dir: dir.clone(), file: file.into() };
-    if let Err(failure) = docker::check_compose(&compose) {
+/// Refuses files with services that make their program read what it may not. Where this program
+/// cannot tell, the worker refuses the trials.
+fn check_services(
+    (dir, file): &(PathBuf, String),
+    descriptor: &Descriptor,
+    found: &mut Vec<ConfigError>,
+) {
+    let Some(check) = descriptor.check_services else { return };
+    if let Err(failure) = check(&ComposeFile { dir: dir.clone(), file: file.into() }) {
         let spot = Spot { key: String::new(), line: None };
         let expected = "services of the task's own environment directory";
         let at = dir.join(file);
@@ -132,29 +141,24 @@ fn check_services((dir, file): &(PathBuf, String), found: &mut Vec<ConfigError>)
     }
 }
 
-/// Without the provider nothing can be said of it; its worker refuses the trials.
-#[cfg(not(feature = "docker"))]
-fn check_services(_: &(PathBuf, String), _: &mut Vec<ConfigError>) {}
-
 /// Why a provider does not have what is asked for.
 fn why_not(provider: ProviderKind, demand: &Demand, parts: &Parts) -> Option<String> {
-    let is_process = provider == ProviderKind::Process;
+    let capabilities = &descriptor::of(provider).capabilities;
     let has_services = parts.compose.is_some();
     match &demand.kind {
-        DemandKind::User(user) => is_process.then(|| {
-            format!("the user `{user}`; everything in a process sandbox runs as its root")
-        }),
-        DemandKind::NetworkOfPhase if is_process => {
-            Some("another network than the environment's; a process sandbox keeps one".into())
+        DemandKind::User(user) => {
+            capabilities.users.lack().map(|why| format!("the user `{user}`; {why}"))
         }
-        DemandKind::NetworkOfPhase => has_services.then(|| {
-            "another network than the environment's; services share it all the time".into()
-        }),
+        DemandKind::NetworkOfPhase => {
+            let shared = has_services.then_some("services share it all the time");
+            let why = capabilities.phase_networks.lack().or(shared);
+            why.map(|why| format!("another network than the environment's; {why}"))
+        }
         DemandKind::Allowlist => {
             Some("an allowlist of hosts, which this environment cannot enforce".into())
         }
         DemandKind::Gpus => {
-            is_process.then(|| "graphics processors; a process sandbox has none".into())
+            capabilities.gpus.lack().map(|why| format!("graphics processors; {why}"))
         }
         DemandKind::GpuTypes(types) => Some(format!(
             "graphics processors of the type {}; this environment cannot choose one",
@@ -189,10 +193,15 @@ pub(crate) fn trajectory_files(dir: &Path, file: &TaskFile) -> Vec<PathBuf> {
     files.filter(|file| file.is_file()).collect()
 }
 
-fn refuse_services((dir, file): &(PathBuf, String), found: &mut Vec<ConfigError>) {
+fn refuse_services(
+    (dir, file): &(PathBuf, String),
+    descriptor: &Descriptor,
+    why: &str,
+    found: &mut Vec<ConfigError>,
+) {
     let spot = Spot { key: String::new(), line: None };
-    let text = "services beside the environment; a process sandbox has none";
-    let expected = expected(ProviderKind::Process);
+    let text = format!("services beside the environment; {why}");
+    let expected = expected(descriptor.kind);
     found.push(spot.error(&dir.join(file), ErrorKind::Unsupported, text, expected));
 }
 
@@ -225,30 +234,33 @@ fn check_image(
 ) {
     let dockerfile = task.dir.join(dir).join("Dockerfile");
     if dockerfile.is_file() {
-        check_instructions(&dockerfile, found, problems);
+        check_instructions(&dockerfile, task.descriptor(), found, problems);
     } else if named {
         let spot = Spot { key: key.to_owned(), line: None };
         let text = "an image without a Dockerfile that says what is in it";
-        found.push(refused(&spot, &task.dir.join(TASK_FILE), text));
+        found.push(refused(task.descriptor(), &spot, &task.dir.join(TASK_FILE), text));
     }
 }
 
-/// Without the provider nothing can be said of its instructions; its worker refuses the trials.
-#[cfg(not(feature = "process"))]
-fn check_instructions(_: &Path, _: &mut Vec<ConfigError>, _: &mut Problems) {}
-
-#[cfg(feature = "process")]
-fn check_instructions(file: &Path, found: &mut Vec<ConfigError>, problems: &mut Problems) {
+/// Refuses instructions that cannot be honoured. Where this program cannot tell, the worker refuses
+/// the trials.
+fn check_instructions(
+    file: &Path,
+    descriptor: &Descriptor,
+    found: &mut Vec<ConfigError>,
+    problems: &mut Problems,
+) {
+    let Some(check) = descriptor.check_dockerfile else { return };
     let Some(text) = crate::config::read_text(file, problems) else { return };
-    for unsupported in rollout_worker::environment::process::dockerfile::check(&text) {
+    for unsupported in check(&text) {
         let text = format!("an instruction that it cannot honour: {}", unsupported.reason);
         let spot = Spot { key: unsupported.instruction, line: Some(unsupported.line) };
-        found.push(refused(&spot, file, &text));
+        found.push(refused(descriptor, &spot, file, &text));
     }
 }
 
-fn refused(spot: &Spot, file: &Path, found: &str) -> ConfigError {
-    let expected = "what the process environment can honour";
+fn refused(descriptor: &Descriptor, spot: &Spot, file: &Path, found: &str) -> ConfigError {
+    let expected = format!("what the {} environment can honour", descriptor.name);
     let hint = "use `environment.type: docker`, or set `ignore_dockerfile: true` in \
                 `environment.provider_config` to run on the host's own files";
     ConfigError {

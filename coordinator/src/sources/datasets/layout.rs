@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::task::{StepSpec, TaskFormat};
+use rollout_worker::environment::descriptor;
 
 use super::{INSTRUCTION, Parts, StepParts};
 use crate::config::{Job, TaskFile};
@@ -34,7 +34,7 @@ impl<'a> Layout<'a> {
     pub(super) fn parts(&self) -> Parts {
         let compose = self.compose(Path::new(ENVIRONMENT));
         let wanted = self.builds(self.file.environment.docker_image.as_ref())
-            || self.is_process()
+            || !self.has_images()
             || compose.is_some();
         let mut parts = Parts {
             context: self.existing(ENVIRONMENT.into()).filter(|_| wanted),
@@ -68,7 +68,7 @@ impl<'a> Layout<'a> {
             let named = image.is_some() && *image != self.file.environment.docker_image;
             let compose = context.as_deref().and_then(|dir| self.compose(dir));
             let built = context.as_deref().is_some_and(|dir| self.has(&dir.join("Dockerfile")))
-                && (!named || self.builds(image.as_ref()) || self.is_process());
+                && (!named || self.builds(image.as_ref()) || !self.has_images());
             if built || compose.is_some() {
                 parts.verifier_context = context;
                 parts.verifier_compose = compose;
@@ -123,11 +123,13 @@ impl<'a> Layout<'a> {
     /// Whether an image is built where one may be named.
     fn builds(&self, image: Option<&String>) -> bool {
         let environment = &self.job.settings.environment;
-        !self.is_process() && (image.is_none() || environment.force_build)
+        self.has_images() && (image.is_none() || environment.force_build)
     }
 
-    fn is_process(&self) -> bool {
-        self.job.settings.environment.provider.kind() == ProviderKind::Process
+    /// Whether environments are made of images.
+    fn has_images(&self) -> bool {
+        let kind = self.job.settings.environment.provider.kind();
+        descriptor::of(kind).capabilities.images.is_there()
     }
 
     /// The file with services in a directory.

@@ -34,12 +34,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use rollout_protocol::record::LimitsHeld;
-use rollout_protocol::spec::environment::{DockerSettings, ProviderKind, ProviderSpec};
+use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
 use rollout_protocol::spec::task::NetworkPolicy;
 use tokio::sync::watch;
 
 use self::environment::FakeEnvironment;
 pub use self::files::{FileTree, Node, raw_entry, raw_entry_with_mode};
+use super::descriptor::{Capabilities, DOCKER_SETTINGS, Descriptor, HarborName, Support};
 use super::{
     ByteStream, CreateRequest, DeadOwners, Environment, Failure, FailureKind, Image, ImageRequest,
     ImageSource, Owner, Provider, Reaped,
@@ -158,6 +159,25 @@ enum Life {
     Gone,
 }
 
+/// Passes for the provider of containers. Files and options cannot name it.
+pub static DESCRIPTOR: Descriptor = Descriptor {
+    kind: ProviderKind::Docker,
+    name: "scripted",
+    is_public: false,
+    harbor: HarborName::Class("rollout:Scripted"),
+    settings: DOCKER_SETTINGS,
+    capabilities: Capabilities {
+        images: Support::Yes,
+        users: Support::Yes,
+        phase_networks: Support::Yes,
+        gpus: Support::Yes,
+        services: Support::Yes,
+    },
+    make: Some(|_| Arc::new(FakeProvider::default())),
+    check_services: None,
+    check_dockerfile: None,
+};
+
 impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("State").field("calls", &self.calls).finish_non_exhaustive()
@@ -166,7 +186,7 @@ impl fmt::Debug for State {
 
 impl Default for FakeProvider {
     fn default() -> Self {
-        Self::new(ProviderKind::Docker)
+        Self::new(DESCRIPTOR.kind)
     }
 }
 
@@ -204,7 +224,7 @@ impl FakeProvider {
 
     /// Settings that name this provider.
     pub fn settings() -> ProviderSpec {
-        ProviderSpec::Docker(DockerSettings::default())
+        DESCRIPTOR.default_spec()
     }
 
     /// Adds a fault.

@@ -8,7 +8,6 @@ use rollout_protocol::blob::MediaType;
 use rollout_protocol::id::{ExecId, TryId};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::claim::{Answer, Claim};
-use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::hello::{Hello, Running};
 use rollout_protocol::wire::offer::{Offer, SizeClass};
 use rollout_protocol::wire::report::{Body, Report, ResultBody};
@@ -16,12 +15,11 @@ use tempfile::TempDir;
 
 use super::super::*;
 use super::cable::Cable;
-use crate::executor::DraftFile;
+use crate::executor::{FileRole, RecordFile};
 use crate::queue::embedded::EmbeddedQueue;
 use crate::queue::embedded::model::ModelConfig;
 use crate::queue::traits::{Dispatch, Position};
-use crate::testing::{FaultyStore, Sample, draft};
-use crate::work::trial::FileRole;
+use crate::testing::{FaultyStore, Sample, passed};
 
 pub(super) const LEASE: Duration = Duration::from_secs(60);
 pub(super) const FIRST: TryId = TryId::first(1);
@@ -48,10 +46,10 @@ pub(super) struct Scripted {
 
 #[async_trait]
 impl Runner for Scripted {
-    async fn run(&self, context: TrialContext) -> Finished {
+    async fn run(&self, context: TrialContext) -> Finished<TrialRecord> {
         self.begun.lock().unwrap().push((context.attempt, context.labels.exec));
         let act = self.acts.lock().unwrap().get(&context.attempt).copied();
-        let Some(act) = act else { return Finished::Verdict(draft(&context)) };
+        let Some(act) = act else { return passed(&context) };
         let running = self.running.fetch_add(1, Ordering::Relaxed) + 1;
         self.most.fetch_max(running, Ordering::Relaxed);
         context.phases.entered(Phase::AgentExecution);
@@ -62,8 +60,8 @@ impl Runner for Scripted {
 }
 
 impl Scripted {
-    async fn act(&self, act: Act, mut context: TrialContext) -> Finished {
-        let mut left = draft(&context);
+    async fn act(&self, act: Act, mut context: TrialContext) -> Finished<TrialRecord> {
+        let mut finished = passed(&context);
         match act {
             Act::Sleep(duration) => tokio::time::sleep(duration).await,
             Act::Panic => {
@@ -71,22 +69,21 @@ impl Scripted {
                 panic!("as scripted");
             }
             Act::UntilStopped => {
-                let level = *context.stop.wait_for(Option::is_some).await.unwrap();
-                let draft = (level == Some(StopLevel::Drain)).then_some(left);
-                return Finished::Stopped { phase: Phase::AgentExecution, draft };
+                let _level = context.stop.wait_for(Option::is_some).await.unwrap();
+                finished.stopped = Some(Phase::AgentExecution);
             }
             Act::Produce(duration) => {
                 context.create_scratch().await.unwrap();
                 let file = context.scratch.join("out.txt");
                 std::fs::write(&file, "a captured line").unwrap();
                 tokio::time::sleep(duration).await;
-                left.record.verifier_stdout = Some("seen".into());
+                finished.record.verifier_stdout = Some("seen".into());
                 let role =
                     FileRole::Output { path: "out.txt".into(), total_bytes: 15, truncated: false };
-                left.files.push(DraftFile { file, media_type: MediaType::Text, role });
+                finished.files.push(RecordFile { file, media_type: MediaType::Text, role });
             }
         }
-        Finished::Verdict(left)
+        finished
     }
 }
 

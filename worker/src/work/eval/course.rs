@@ -19,22 +19,14 @@ use super::variables::{self, REPOSITORY};
 use crate::dependency::Dependency;
 use crate::environment::{Command, Upload};
 use crate::executor::errors::{self, ScriptError};
-use crate::executor::{self, COPY_LIMIT, Capture, End, Normal, cost, stopped, within};
+use crate::executor::{self, COPY_LIMIT, Capture, End, Normal, ScriptLimit, cost, stopped, within};
 
 /// How long a command may run.
 #[derive(Debug, Clone, Copy)]
 struct Limit {
     left: Duration,
-    whose: &'static str,
-    whole: Duration,
-}
-
-impl Limit {
-    const fn error(self) -> ScriptError {
-        // The rest of the eval's time is no part of the message, so that equal evals have equal
-        // ones.
-        ScriptError::TimedOut { whose: Some(self.whose), limit: self.whole }
-    }
+    /// The rest of the eval's time is no part of messages, so that equal evals have equal ones.
+    told: ScriptLimit,
 }
 
 impl Run<'_> {
@@ -124,29 +116,14 @@ impl Run<'_> {
         // The clock of the whole eval stands still with that of its command.
         let away = self.downtime().saturating_sub(down_before);
         self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(away));
-        let (exit_code, timed_out) = match &ran.end {
-            End::Exited(exit) => (Some(exit.code), false),
-            End::TimedOut => (None, true),
-            End::Failed(_) => (None, false),
-        };
-        let ended_at = Timestamp::now();
-        self.commands.push(CommandRecord { stage, started_at, ended_at, exit_code, timed_out });
+        self.commands.push(ran.end.record(stage, started_at));
         if let Some(left) = ran.left {
             self.place.tainted = true;
             self.later.push(errors::processes_left(&left, self.timing.phase(), &redactor));
         }
         self.cost(stage, &ran.end).await;
-        let error = match ran.end {
-            End::Exited(exit) if exit.code == 0 => return Ok(()),
-            End::Exited(exit) => ScriptError::Exit {
-                code: exit.code,
-                oom_killed: exit.code == 137 && self.up().oom_killed().await,
-                last_words: executor::last_words(&capture),
-            },
-            End::TimedOut => limit.error(),
-            End::Failed(failure) => ScriptError::Exec(failure),
-        };
-        Err(failure::command(error, stage, &redactor).into())
+        let ended = ran.end.judged(self.up(), &capture, limit.told, Normal::Zero).await;
+        ended.map(drop).map_err(|error| failure::command(error, stage, &redactor).into())
     }
 
     /// Adds what a command reports that it cost, however it ended.
@@ -173,10 +150,11 @@ impl Run<'_> {
     fn limit(&self, command: &EvalCommand) -> Limit {
         let own = command.timeout_sec.map_or(Duration::MAX, seconds);
         let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        match (left, self.ctx.eval.timeout_sec.map(seconds)) {
-            (Some(left), Some(whole)) if left < own => Limit { left, whose: "the eval's", whole },
-            _ => Limit { left: own, whose: "its", whole: own },
-        }
+        let (left, limit, whose) = match (left, self.ctx.eval.timeout_sec.map(seconds)) {
+            (Some(left), Some(whole)) if left < own => (left, whole, "the eval's"),
+            _ => (own, own, "its"),
+        };
+        Limit { left, told: ScriptLimit { limit, whose: Some(whose) } }
     }
 
     fn capture(&mut self, stage: EvalStage) -> Arc<Capture> {

@@ -39,29 +39,6 @@ pub(super) fn in_the_way(failure: &Failure, redactor: &Redactor) -> TrialError {
     TrialError { retry: Retry::Transient, ..errors::teardown(failure, redactor) }
 }
 
-/// What ended an eval while a disk was full: the disk, or the excess of the eval itself.
-pub(super) fn disk_was_full(
-    former: Option<&TrialError>,
-    excess: Option<String>,
-    full: &str,
-    redactor: &Redactor,
-) -> TrialError {
-    let kind = former.map_or(Type::AgentExecutionFailed, |error| error.kind);
-    let phase = former.map_or(kind.phase(), |error| error.phase);
-    let error = match excess {
-        Some(excess) => {
-            let (code, retry) = (Code::STORAGE_EXCEEDED, Retry::Permanent);
-            TrialError::new(kind, code, Class::Agent, retry, redactor.text(&excess))
-        }
-        None => {
-            let said = former.map_or("it changed nothing", |error| error.message.as_str());
-            let message = redactor.text(&format!("{full} while the eval ran: {said}"));
-            TrialError::transient(kind, Code::DISK_FULL, message)
-        }
-    };
-    error.in_phase(phase)
-}
-
 fn disk_code(source: &std::io::Error) -> Code {
     shortage_code(Shortage::of(source)).unwrap_or(Code::PROVIDER_ERROR)
 }

@@ -14,8 +14,8 @@
 //! # For whoever runs evals
 //! * A worker opens [`Repositories`] once, in a directory of its own, beside its
 //!   [`TrialServices`](crate::executor::TrialServices), and calls [`run`] per execution. The answer is
-//!   an [`EvalDraft`]; [`EvalDraft::store`] stores its files and gives the record. The scratch
-//!   directory can go after that.
+//!   a [`Finished`](crate::executor::Finished), whose `store` stores the files and gives the record.
+//!   The scratch directory can go after that.
 //! * [`EvalRecord::verdict`](rollout_protocol::record::EvalRecord::verdict) is what the engine
 //!   counts. `stopped` means that the eval stays owed.
 //! * Commands find everything by the variables of [`variables`]. The sweep's output directory is
@@ -29,9 +29,9 @@ mod collect;
 mod compare;
 mod course;
 mod disk;
-mod draft;
 pub(in crate::work) mod failure;
 mod mirror;
+mod record;
 mod run;
 mod site;
 mod slots;
@@ -59,7 +59,6 @@ use crate::store::{BlobStore, StoreError};
 
 pub use self::candidate::{Candidate, Outcome, TakenOut};
 pub use self::checkout::Checkout;
-pub use self::draft::{Counts, EvalDraft, EvalRole};
 pub use self::mirror::{Mirror, Mirrors};
 pub use self::run::run;
 pub use self::slots::{Slot, Slots};

@@ -4,27 +4,25 @@
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt as _;
-use rollout_protocol::error::TrialError;
+use rollout_protocol::error::{ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{Changes, CommandRecord, EnvironmentRecord, EvalEnd};
+use rollout_protocol::record::{Changes, CommandRecord, EnvironmentRecord, EvalEnd, EvalRecord};
 use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::candidate::Candidate;
 use super::collect::Collected;
-use super::draft::{self, EvalDraft};
-use super::failure;
+use super::record;
 use super::site::At;
 use super::slots::Slot;
 use super::variables::Variables;
 use super::{EvalContext, Repositories};
 use crate::environment::Environment;
 use crate::executor::{
-    BuildLog, Capture, ManagedEnvironment, Park, Timing, TrialServices, Waited, Waiter, attempts,
-    errors, killed,
+    BuildLog, Capture, Finished, FullDisk, ManagedEnvironment, Park, Timing, Traces, TrialServices,
+    Waited, Waiter, attempts, errors, killed, stands_anyway,
 };
-use crate::shortage::Shortage;
 use crate::supervise::panic_message;
 
 /// Runs one execution of an eval to its end. Must not be dropped before: the environment would stay
@@ -33,7 +31,7 @@ pub async fn run(
     ctx: EvalContext,
     services: &TrialServices,
     repositories: &Repositories,
-) -> EvalDraft {
+) -> Finished<EvalRecord> {
     let kind = ctx.eval.settings.provider.kind();
     let provider = services.providers.get(&kind).cloned();
     let who = Waiter {
@@ -54,11 +52,11 @@ async fn attempt(
     services: &TrialServices,
     repositories: &Repositories,
     park: &mut Park<'_>,
-) -> Option<EvalDraft> {
+) -> Option<Finished<EvalRecord>> {
     let mut run = Run::new(ctx, services, repositories);
     if park.begin().await == Waited::Stopped {
         run.end = EvalEnd::Stopped;
-        return Some(draft::draft(run));
+        return Some(record::finished(run));
     }
     let killed = run.course().await;
     let mut waited = Waited::TooLong;
@@ -85,7 +83,7 @@ async fn attempt(
         let _left = tokio::fs::remove_dir_all(&ctx.scratch).await;
         return None;
     }
-    Some(draft::draft(run))
+    Some(record::finished(run))
 }
 
 /// Why an execution does not go on.
@@ -255,30 +253,24 @@ impl<'a> Run<'a> {
     /// An eval that came to nothing while a disk of this host was full says nothing about its idea,
     /// unless it filled the disk itself beyond its own limit.
     async fn blame_disk(&mut self) {
-        let retried = self.first.as_ref().is_some_and(TrialError::is_retryable);
-        if !matches!(self.end, EvalEnd::Failed | EvalEnd::NoChanges) || retried {
+        let came_to_nothing = matches!(self.end, EvalEnd::Failed | EvalEnd::NoChanges);
+        if !came_to_nothing || self.first.as_ref().is_some_and(stands_anyway) {
             return;
         }
-        let seen = self.services.disks.full_since(self.began).await;
-        let Some(full) = seen.or_else(|| self.met_full_disk()) else { return };
-        let excess = match self.place.up() {
-            Some(environment) => {
-                environment.check_storage().await.err().map(|excess| excess.message)
-            }
-            None => None,
+        let traces = Traces {
+            began: self.began,
+            captures: self.captures.iter().map(|(_, capture)| capture.as_ref()).collect(),
+            errors: &self.later,
+            environments: self.place.up().into_iter().collect(),
         };
+        let Some(disk) = FullDisk::met(&self.services.disks, traces).await else { return };
         let former = self.first.take();
-        let redactor = &self.variables.redactor;
-        self.first = Some(failure::disk_was_full(former.as_ref(), excess, &full, redactor));
+        let (otherwise, redactor) = (ErrorType::AgentExecutionFailed, &self.variables.redactor);
+        let without_cause = ": it changed nothing";
+        let error = disk.into_error("eval", former.as_ref(), otherwise, without_cause, redactor);
+        self.first = Some(error);
         self.later.splice(0..0, former);
         self.end = EvalEnd::Failed;
-    }
-
-    /// The full disk that the output of a command met, maybe between two looks at it.
-    fn met_full_disk(&self) -> Option<String> {
-        let full = |error| Shortage::of(&error) == Some(Shortage::Disk);
-        let met = self.captures.iter().any(|(_, capture)| capture.finish().is_err_and(full));
-        met.then(|| "a disk of this host was full".to_owned())
     }
 
     /// Removes the environment, also one that is still on its way.

@@ -50,8 +50,8 @@ impl Run<'_> {
         let to = self.ctx.scratch.join("logs.tar");
         let redactor = &self.variables.redactor;
         let read = read_directory(self.up(), LOGS, to, Limits::LOGS, None, redactor).await;
-        let lost = read.failure.map(|why| errors::not_collected(&why, redactor));
-        self.later.extend(lost);
+        let lost = |why: String| errors::output_lost(&why, read.shortage, redactor);
+        self.later.extend(read.failure.map(lost));
         self.logs = read.taken.filter(|taken| taken.entries > 0);
         self.timing.leave();
     }

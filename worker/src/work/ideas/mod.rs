@@ -9,12 +9,12 @@
 //!
 //! Regular files directly below `/ideas` are ideas, as
 //! [`fault_of_idea`](rollout_protocol::spec::ideas::fault_of_idea) defines them. Everything else there
-//! is left out, and the record says why. The answer is an [`IdeasDraft`]; the scratch directory of the
-//! execution has its files. A command finds its inputs by the variables of [`variables`].
+//! is left out, and the record says why. The answer is a [`Finished`](crate::executor::Finished);
+//! the scratch directory of the execution has its files. A command finds its inputs by the variables of [`variables`].
 
 mod collect;
-mod draft;
 mod failure;
+mod record;
 mod run;
 mod setup;
 #[cfg(test)]
@@ -34,7 +34,6 @@ use super::eval::Tickets;
 use crate::environment::Labels;
 use crate::executor::{PhaseSink, Slot};
 
-pub use self::draft::{IdeasDraft, IdeasRole};
 pub use self::run::run;
 
 /// The inputs of one execution.

@@ -7,21 +7,23 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use rollout_protocol::Timestamp;
-use rollout_protocol::error::TrialError;
+use rollout_protocol::error::{ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{CommandRecord, IdeasEnd};
+use rollout_protocol::record::{CommandRecord, IdeasEnd, IdeasRecord};
 use rollout_protocol::spec::eval::EvalStage;
 use rollout_protocol::spec::timeout::seconds;
 use rollout_protocol::wire::control::StopLevel;
+use tokio::time::Instant;
 
 use super::IdeasContext;
-use super::draft::{self, IdeasDraft};
+use super::record;
 use super::variables::{REPOSITORY, SCRIPT, Variables};
 use crate::environment::{Command, Environment};
 use crate::executor::errors::{self, ScriptError};
 use crate::executor::{
-    self, BuildLog, Capture, CleanArchive, End, ManagedEnvironment, Normal, Park, Ran, Timing,
-    TrialServices, Waited, Waiter, attempts, cost, killed, stopped,
+    self, BuildLog, Capture, CleanArchive, End, Finished, FullDisk, ManagedEnvironment, Normal,
+    Park, Ran, ScriptLimit, Timing, Traces, TrialServices, Waited, Waiter, attempts, cost, killed,
+    stands_anyway, stopped,
 };
 use crate::spool;
 use crate::supervise::panic_message;
@@ -36,7 +38,7 @@ pub async fn run(
     ctx: IdeasContext,
     services: &TrialServices,
     repositories: &Repositories,
-) -> IdeasDraft {
+) -> Finished<IdeasRecord> {
     let kind = ctx.ideas.settings.provider.kind();
     let provider = services.providers.get(&kind).cloned();
     let who = Waiter {
@@ -57,11 +59,11 @@ async fn attempt(
     services: &TrialServices,
     repositories: &Repositories,
     park: &mut Park<'_>,
-) -> Option<IdeasDraft> {
+) -> Option<Finished<IdeasRecord>> {
     let mut run = Run::new(ctx, services, repositories);
     if park.begin().await == Waited::Stopped {
         run.end = IdeasEnd::Stopped;
-        return Some(draft::draft(run));
+        return Some(record::finished(run));
     }
     run.guarded().await;
     let is_killed = *ctx.stop.borrow() >= Some(StopLevel::Kill);
@@ -76,6 +78,10 @@ async fn attempt(
             Waited::Back => {}
         }
     }
+    if !is_killed && waited == Waited::TooLong {
+        park.steady().await;
+        run.blame_disk().await;
+    }
     park.steady().await;
     run.teardown().await;
     run.give_back_slot().await;
@@ -84,7 +90,7 @@ async fn attempt(
         let _left = tokio::fs::remove_dir_all(&ctx.scratch).await;
         return None;
     }
-    Some(draft::draft(run))
+    Some(record::finished(run))
 }
 
 /// Why an execution does not go on.
@@ -119,6 +125,8 @@ pub(super) struct Run<'a> {
     pub(super) place: ManagedEnvironment,
     /// The log of the image build.
     pub(super) build: BuildLog,
+    /// When it began.
+    began: Instant,
 }
 
 impl<'a> Run<'a> {
@@ -145,6 +153,7 @@ impl<'a> Run<'a> {
             slot: None,
             place: ManagedEnvironment::default(),
             build: BuildLog::new(&ctx.scratch),
+            began: Instant::now(),
         }
     }
 
@@ -229,40 +238,21 @@ impl<'a> Run<'a> {
         };
         let started_at = Timestamp::now();
         let ran = executor::run(self.up(), command, limit, capture.clone(), Normal::Zero).await;
-        self.note_command(started_at, &ran);
+        self.command = Some(ran.end.record(STAGE, started_at));
         self.note_cost(&ran).await;
         let Ran { end, left } = ran;
-        let (error, left) = match end {
-            End::Exited(exit) if exit.code == 0 => {
-                // A process in the background could still change the ideas.
-                let Some(left) = executor::kill(self.up()).await.or(left) else { return Ok(()) };
-                self.place.tainted = true;
-                return Err(failure::command(ScriptError::Left(left), STAGE, &redactor).into());
-            }
-            End::Exited(exit) => {
-                let oom_killed = exit.code == 137 && self.up().oom_killed().await;
-                let last_words = executor::last_words(&capture);
-                (ScriptError::Exit { code: exit.code, oom_killed, last_words }, left)
-            }
-            End::TimedOut => (ScriptError::TimedOut { limit, whose: Some("its") }, left),
-            End::Failed(failure) => (ScriptError::Exec(failure), left),
+        let limit = ScriptLimit { limit, whose: Some("its") };
+        let Err(error) = end.judged(self.up(), &capture, limit, Normal::Zero).await else {
+            // A process in the background could still change the ideas.
+            let Some(left) = executor::kill(self.up()).await.or(left) else { return Ok(()) };
+            self.place.tainted = true;
+            return Err(failure::command(ScriptError::Left(left), STAGE, &redactor).into());
         };
         if let Some(left) = left {
             self.place.tainted = true;
             self.later.push(errors::processes_left(&left, self.timing.phase(), &redactor));
         }
         Err(failure::command(error, STAGE, &redactor).into())
-    }
-
-    fn note_command(&mut self, started_at: Timestamp, ran: &Ran) {
-        let (exit_code, timed_out) = match &ran.end {
-            End::Exited(exit) => (Some(exit.code), false),
-            End::TimedOut => (None, true),
-            End::Failed(_) => (None, false),
-        };
-        let ended_at = Timestamp::now();
-        let stage = STAGE;
-        self.command = Some(CommandRecord { stage, started_at, ended_at, exit_code, timed_out });
     }
 
     /// Notes the cost that the command reported, however it ended.
@@ -277,6 +267,25 @@ impl<'a> Run<'a> {
                 self.later.push(errors::not_collected(&why, &self.variables.redactor));
             }
         }
+    }
+
+    /// A command that wrote no idea while a disk of this host was full says nothing about its agent,
+    /// unless it filled the disk itself beyond its own limit.
+    async fn blame_disk(&mut self) {
+        if self.end != IdeasEnd::Failed || self.first.as_ref().is_some_and(stands_anyway) {
+            return;
+        }
+        let traces = Traces {
+            began: self.began,
+            captures: self.capture.as_deref().into_iter().collect(),
+            errors: &self.later,
+            environments: self.place.up().into_iter().collect(),
+        };
+        let Some(disk) = FullDisk::met(&self.services.disks, traces).await else { return };
+        let former = self.first.take();
+        let (otherwise, redactor) = (ErrorType::AgentExecutionFailed, &self.variables.redactor);
+        self.first = Some(disk.into_error("command", former.as_ref(), otherwise, "", redactor));
+        self.later.splice(0..0, former);
     }
 
     /// Removes the environment, also one that is still being created.

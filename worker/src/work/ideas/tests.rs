@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::io::Cursor;
 
 use rollout_protocol::blob::MediaType;
-use rollout_protocol::error::ErrorClass;
+use rollout_protocol::error::{ErrorClass, ErrorCode};
 use rollout_protocol::record::{IdeasEnd, IdeasRecord};
 use rollout_protocol::spec::eval::{EvalCommand, RepositorySpec};
 use rollout_protocol::spec::ideas::{EarlierIdeas, IdeasName};
@@ -85,9 +85,9 @@ impl Bench {
             slot: Arc::new(OwnSlot),
             max_park: self.rig.max_park,
         };
-        let draft = super::run(context, &self.rig.services(), &self.repositories).await;
-        assert_eq!(self.rig.provider.leaked(), Vec::<String>::new(), "{draft:?}");
-        draft.store(self.store.as_ref()).await.expect("stored")
+        let finished = super::run(context, &self.rig.services(), &self.repositories).await;
+        assert_eq!(self.rig.provider.leaked(), Vec::<String>::new(), "{finished:?}");
+        finished.store(self.store.as_ref()).await.expect("stored")
     }
 
     /// Files of an archive of the record, by path.
@@ -279,6 +279,30 @@ async fn failed_call_ends_the_execution_and_leaves_no_environment() {
                     assert!(matches!(call, Call::CopyFrom | Call::Destroy), "{what}");
                 }
                 _ => assert!(record.error.is_some() && record.ideas.is_none(), "{what}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn output_that_met_a_full_disk_excuses_a_command_that_wrote_no_idea() {
+    for (rest, end) in [("exit 3", IdeasEnd::Failed), ("echo x > /ideas/a.md", IdeasEnd::Written)] {
+        let mut bench = Bench::new(&format!("echo much; {rest}")).await;
+        let scratch = bench.dir.path().join("scratch-1");
+        std::fs::create_dir_all(&scratch).expect("made");
+        std::os::unix::fs::symlink("/dev/full", scratch.join("stdout.txt")).expect("linked");
+        let record = bench.run().await;
+        assert_eq!(record.end, end, "{record:?}");
+        let error = record.error.as_ref();
+        match end {
+            IdeasEnd::Written => assert_eq!(error, None),
+            _ => {
+                let error = error.expect("an error");
+                assert_eq!((&error.code, error.is_retryable()), (&ErrorCode::DISK_FULL, true));
+                assert_eq!(error.class, ErrorClass::Infrastructure);
+                let said = "a disk of this host was full while the command ran: ideas: the command";
+                assert!(error.message.starts_with(said), "{}", error.message);
+                assert_eq!(record.secondary_errors[0].class, ErrorClass::Agent);
             }
         }
     }

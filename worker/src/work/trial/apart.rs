@@ -1,8 +1,6 @@
 //! Verification in an environment of its own, which gets nothing from the agent's but the
 //! artifacts: whatever the agent did to its environment, it did nothing to this one.
 
-use std::sync::Arc;
-
 use rollout_protocol::error::TrialError;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::task::{StepSpec, TaskEnvironment};
@@ -11,8 +9,9 @@ use super::artifacts::Taken;
 use super::course::Halt;
 use super::run::Run;
 use super::score::Score;
+use super::setup::Prepared;
 use super::{health, setup, variables, verify};
-use crate::environment::{CreateRequest, Provider, Purpose};
+use crate::environment::Purpose;
 use crate::executor::errors::{self, ScriptError, SetupError, Stage};
 
 impl Run<'_> {
@@ -43,10 +42,11 @@ impl Run<'_> {
     /// Creates the verifier's environment and waits until it is ready.
     async fn set_up_apart(&mut self, own: &TaskEnvironment, step: &StepSpec) -> Result<(), Halt> {
         let ready = self.ready_apart(own, step).await;
-        let (provider, request) = ready.map_err(|error| self.not_set_up(error))?;
+        let Prepared { provider, request, services } =
+            ready.map_err(|error| self.not_set_up(error))?;
         self.may_start().await?;
         let site = self.apart.insert(Box::default());
-        let created = site.create(provider, request).await;
+        let created = site.create_beside(provider, request, services).await;
         created.map_err(|why| why.into_error(&self.redactor).in_phase(Phase::Verification))?;
         if let Some(check) = &own.healthcheck {
             let capture = || self.outputs.aside(&self.redactor);
@@ -60,16 +60,16 @@ impl Run<'_> {
         &mut self,
         own: &TaskEnvironment,
         step: &StepSpec,
-    ) -> Result<(Arc<dyn Provider>, CreateRequest), SetupError> {
+    ) -> Result<Prepared, SetupError> {
         let (ctx, services) = (self.ctx, self.services);
         let provider = setup::provider(ctx, services)?;
         let (source, image) = self.image(own, provider.as_ref()).await?;
         let mut uploads = setup::directories(ctx);
         setup::instruction(ctx, &services.files, step, &mut uploads).await?;
         let (purpose, image) = (Purpose::Verifier, (source, image));
-        let parts = &mut self.parts;
-        let request = setup::request(ctx, services, own, purpose, image, uploads, parts).await?;
-        Ok((provider, request))
+        let request = setup::request(ctx, services, own, purpose, image, uploads);
+        let services = setup::sidecars(own, &services.files).await?;
+        Ok(Prepared { provider, request, services })
     }
 
     /// Brings the artifacts to where they were, then the tests, and runs them.
@@ -79,8 +79,9 @@ impl Run<'_> {
             reached.map_err(|failure| self.unverified(ScriptError::Network(failure)))?;
         }
         let capture = self.capture(Stage::Verify, step);
-        let env = variables::verifier(self.ctx, &self.services.variables, step);
+        let mut env = variables::verifier(self.ctx, &self.services.variables, step);
         let site = self.apart.as_deref().expect("it was created");
+        env.extend(site.sidecar_env());
         let (place, files) = ((site.present(), step), &self.services.files);
         let ended = verify::verify(self.ctx, files, place, taken.uploads, env, capture).await;
         self.test_exit = self.judge(Stage::Verify, ended)?.code;

@@ -6,11 +6,11 @@ use rollout_protocol::blob::MediaType;
 use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus};
 use rollout_protocol::spec::task::{Artifact, TaskFormat};
 
-use super::{FileRole, TrialContext};
+use super::TrialContext;
 use crate::archive::{self, Cut, Exclude, Kind, Limits, Report, Root, Sanitize};
 use crate::environment::{ByteStream, Environment, Upload};
 use crate::executor::errors::Lack;
-use crate::executor::{COPY_LIMIT, DraftFile, within};
+use crate::executor::{COPY_LIMIT, FileRole, RecordFile, within};
 use crate::fs_remove;
 use crate::secrets::Redactor;
 use crate::verifier::{TESTS_DIR, VERIFIER_LOGS};
@@ -28,7 +28,7 @@ pub(super) struct Artifacts {
     /// What the agent made, unmasked, for a verifier.
     made: Vec<PathBuf>,
     pub(super) records: Vec<ArtifactRecord>,
-    pub(super) files: Vec<DraftFile<FileRole>>,
+    pub(super) files: Vec<RecordFile>,
 }
 
 /// What was taken of one step, to be brought elsewhere.
@@ -94,7 +94,7 @@ impl Artifacts {
         if record.status == ArtifactStatus::Ok || (part && file.exists()) {
             taken.uploads.extend(upload(&record.source, record.kind, &as_made(&file)));
             let role = FileRole::Artifact { index: self.records.len() };
-            self.files.push(DraftFile { file, media_type: MediaType::Tar, role });
+            self.files.push(RecordFile { file, media_type: MediaType::Tar, role });
         } else if record.status == ArtifactStatus::Empty {
             taken.uploads.push(Upload::Dir { path: record.source.clone() });
         }

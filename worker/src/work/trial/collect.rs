@@ -3,16 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
-use rollout_protocol::blob::MediaType;
 use rollout_protocol::limits;
 
-use super::FileRole;
 use super::failure::RewardError;
 use super::rewards::{Wanted, judge};
 use super::score::Score;
 use crate::archive::{self, ArchivePath, Captured, Cut, Exclude, Limits, Root, Sanitize};
 use crate::environment::Environment;
-use crate::executor::{self, COPY_LIMIT, CleanArchive, DraftFile, Lost};
+use crate::executor::{self, COPY_LIMIT, CleanArchive, Lost};
 use crate::secrets::Redactor;
 use crate::verifier::{LOGS, VERIFIER_LOGS};
 
@@ -36,20 +34,6 @@ pub(super) struct Collected {
     pub(super) score: Option<Result<Score, RewardError>>,
     /// Why the archive is missing or not whole.
     pub(super) failure: Option<Lost>,
-}
-
-/// The logs of the trial, for its record.
-pub(super) fn trial_logs(logs: CleanArchive) -> DraftFile<FileRole> {
-    let CleanArchive { file, entries, skipped, truncated } = logs;
-    let role = FileRole::Logs { entries, skipped, truncated };
-    DraftFile { file, media_type: MediaType::Tar, role }
-}
-
-/// The logs of a step's verifier, for the trial's record.
-pub(super) fn step_logs(logs: CleanArchive, step: usize) -> DraftFile<FileRole> {
-    let CleanArchive { file, entries, skipped, truncated } = logs;
-    let role = FileRole::StepLogs { step, entries, skipped, truncated };
-    DraftFile { file, media_type: MediaType::Tar, role }
 }
 
 /// Collects logs into a file, and the verifier's numbers where it ended well.

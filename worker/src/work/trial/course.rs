@@ -11,9 +11,11 @@ use rollout_protocol::spec::timeout::seconds;
 
 use super::execute::{self, Script, Unwell};
 use super::run::Run;
+use super::setup::Prepared;
+use super::variables::Variables;
 use super::{health, setup, variables};
 use crate::agents::{self, Plan};
-use crate::environment::{CreateRequest, Exit, Image, ImageSource, Provider, Purpose};
+use crate::environment::{Exit, Image, ImageSource, Provider, Purpose};
 use crate::executor::errors::{self, ScriptError, SetupError, Stage};
 use crate::executor::{Capture, ManagedEnvironment, Normal, WantedImage, killed};
 use crate::supervise::panic_message;
@@ -114,9 +116,10 @@ impl Run<'_> {
         self.redactor =
             redactor.map_err(|unset| SetupError::Unset(unset).into_error(&self.redactor))?;
         let ready = self.ready(plan).await;
-        let (provider, request) = ready.map_err(|error| error.into_error(&self.redactor))?;
+        let Prepared { provider, request, services } =
+            ready.map_err(|error| error.into_error(&self.redactor))?;
         self.may_start().await?;
-        let created = self.main.create(provider, request).await;
+        let created = self.main.create_beside(provider, request, services).await;
         created.map_err(|why| why.into_error(&self.redactor))?;
         self.ctx.phases.parked(None);
         if let Some(check) = &self.ctx.task.environment.healthcheck {
@@ -128,10 +131,7 @@ impl Run<'_> {
     }
 
     /// Prepares everything that the agent's environment is created from.
-    async fn ready(
-        &mut self,
-        plan: &Plan,
-    ) -> Result<(Arc<dyn Provider>, CreateRequest), SetupError> {
+    async fn ready(&mut self, plan: &Plan) -> Result<Prepared, SetupError> {
         let (ctx, services) = (self.ctx, self.services);
         let (task, provider) = (&ctx.task.environment, setup::provider(ctx, services)?);
         if !provider.is_in_memory() {
@@ -141,8 +141,9 @@ impl Run<'_> {
         let uploads = setup::uploads(ctx, services, plan, &mut self.parts).await?;
         self.fetch_tests().await?;
         let (purpose, image) = (Purpose::Agent, (source, image));
-        let request = setup::request(ctx, services, task, purpose, image, uploads, &mut self.parts);
-        Ok((provider, request.await?))
+        let request = setup::request(ctx, services, task, purpose, image, uploads);
+        let services = setup::sidecars(task, &services.files).await?;
+        Ok(Prepared { provider, request, services })
     }
 
     /// Makes the image of an environment present.
@@ -188,7 +189,7 @@ impl Run<'_> {
     ) -> Option<Script> {
         let env = |argv| Script {
             argv,
-            env: variables::agent(self.ctx, &self.services.variables, step),
+            env: self.agent_env(step),
             user: step.agent.user.clone(),
             limit,
             normal: Normal::Zero,
@@ -196,6 +197,13 @@ impl Run<'_> {
             spares: self.ctx.task.rules.after_agent_error == AfterAgentError::Verify,
         };
         argv.map(env)
+    }
+
+    /// The variables of the agent's scripts. Those of services win: only they know where they are.
+    fn agent_env(&self, step: &StepSpec) -> Variables {
+        let mut env = variables::agent(self.ctx, &self.services.variables, step);
+        env.extend(self.main.sidecar_env());
+        env
     }
 
     /// Runs the agent's install script.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::variables::Variables;
 use crate::environment::{Command, Environment, Exit, Failure};
 use crate::executor::errors::ScriptError;
-use crate::executor::{self, Capture, End, Normal};
+use crate::executor::{self, Capture, Normal, ScriptLimit};
 
 /// A script and how it runs.
 #[derive(Debug)]
@@ -64,15 +64,7 @@ pub(super) async fn script(
     let command = Command { argv, env, workdir: None, user };
     let harmless = if spares { Normal::AnyCode } else { normal };
     let ran = executor::run(environment, command, limit, capture.clone(), harmless).await;
-    let error = match ran.end {
-        End::Exited(exit) if exit.code == 0 || normal == Normal::AnyCode => return Ok(exit),
-        End::Exited(exit) => ScriptError::Exit {
-            code: exit.code,
-            oom_killed: exit.code == 137 && environment.oom_killed().await,
-            last_words: executor::last_words(&capture),
-        },
-        End::TimedOut => ScriptError::TimedOut { limit, whose: None },
-        End::Failed(failure) => ScriptError::Exec(failure),
-    };
-    Err(Unwell { error, left: ran.left })
+    let limit = ScriptLimit { limit, whose: None };
+    let ended = ran.end.judged(environment, &capture, limit, normal).await;
+    ended.map_err(|error| Unwell { error, left: ran.left })
 }

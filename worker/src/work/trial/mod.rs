@@ -34,8 +34,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_protocol::digest::Digest;
-use rollout_protocol::phase::Phase;
-use rollout_protocol::record::TrialRecord;
 use rollout_protocol::spec::agent::AgentSpec;
 use rollout_protocol::spec::settings::TrialSettings;
 use rollout_protocol::spec::task::{StepSpec, TaskSpec};
@@ -43,7 +41,7 @@ use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::watch;
 
 use crate::environment::Labels;
-use crate::executor::{self, PhaseSink, Slot};
+use crate::executor::{PhaseSink, Slot};
 use crate::rate_limit::Pacing;
 use crate::spool;
 
@@ -94,78 +92,4 @@ impl TrialContext {
     pub async fn create_scratch(&self) -> std::io::Result<()> {
         spool::create_scratch(&self.labels, self.spec, self.scratch.clone()).await
     }
-}
-
-/// What an execution left when its environment is gone.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Finished {
-    /// It has a verdict.
-    Verdict(Draft),
-    /// It was stopped before it had one; the trial stays owed.
-    Stopped {
-        /// Where it was when the stop ended it.
-        phase: Phase,
-        /// What was saved of it, if there was an environment.
-        draft: Option<Draft>,
-    },
-}
-
-/// The record of a trial, whose files are not stored yet.
-pub type Draft = executor::Draft<TrialRecord, FileRole>;
-
-impl Draft {
-    /// Whether the record has nothing that its report does not say: then the report is the record.
-    pub fn is_bare(&self) -> bool {
-        let record = &self.record;
-        self.files.is_empty()
-            && record.environment.is_none()
-            && record.secondary_errors.is_empty()
-            && record.outputs.is_empty()
-            && record.logs.is_none()
-            && record.verifier_stdout.is_none()
-            && record.verifier_stderr.is_none()
-            && record.artifacts.is_empty()
-            && record.steps.is_empty()
-            && record.verifier_environment.is_none()
-    }
-}
-
-/// What a captured file becomes in the record.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(tag = "role", rename_all = "snake_case")]
-pub enum FileRole {
-    /// An output.
-    Output {
-        /// Path below the trial's directory.
-        path: String,
-        /// Bytes that were written, kept or not.
-        total_bytes: u64,
-        /// Whether the middle was left out.
-        truncated: bool,
-    },
-    /// The archive of `/logs`.
-    Logs {
-        /// Regular files and directories in it.
-        entries: u64,
-        /// Entries that were left out.
-        skipped: u64,
-        /// Whether a limit ended the collection early.
-        truncated: bool,
-    },
-    /// The archive of `/logs/verifier` of a step.
-    StepLogs {
-        /// Index of the step among those of the record.
-        step: usize,
-        /// Regular files and directories in it.
-        entries: u64,
-        /// Entries that were left out.
-        skipped: u64,
-        /// Whether a limit ended the collection early.
-        truncated: bool,
-    },
-    /// The archive of an artifact.
-    Artifact {
-        /// Its index among those of the record.
-        index: usize,
-    },
 }

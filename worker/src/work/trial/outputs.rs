@@ -4,12 +4,10 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rollout_protocol::blob::MediaType;
 use rollout_protocol::limits;
 
-use super::FileRole;
 use crate::executor::errors::Stage;
-use crate::executor::{self, BUILD_LOG, BuildLog, Capture, Captured, DraftFile};
+use crate::executor::{self, BUILD_LOG, BuildLog, Capture, Captured, RecordFile};
 use crate::secrets::Redactor;
 use crate::shortage::Shortage;
 
@@ -33,7 +31,7 @@ pub(super) struct Outputs {
 /// Everything that was captured.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    pub(super) files: Vec<DraftFile<FileRole>>,
+    pub(super) files: Vec<RecordFile>,
     pub(super) verifier_stdout: Option<String>,
     pub(super) verifier_stderr: Option<String>,
     /// Why some of it is missing.
@@ -71,10 +69,9 @@ impl Outputs {
         capture(&self.scratch.join("aside"), redactor)
     }
 
-    /// Whether the disk had no room for something that was captured. Ends the captures.
-    pub(super) fn met_full_disk(&self) -> bool {
-        let full = |error| Shortage::of(&error) == Some(Shortage::Disk);
-        self.captures.iter().any(|(_, _, capture)| capture.finish().is_err_and(full))
+    /// The output that is being captured.
+    pub(super) fn captures(&self) -> Vec<&Capture> {
+        self.captures.iter().map(|(_, _, capture)| capture.as_ref()).collect()
     }
 
     /// The files of everything that was captured; scripts that still run are cut off.
@@ -94,27 +91,16 @@ impl Outputs {
                 kept.verifier_stdout = executor::tail(stdout, limits::INLINE_OUTPUT_BYTES).ok();
                 kept.verifier_stderr = executor::tail(stderr, limits::INLINE_OUTPUT_BYTES).ok();
             }
-            for (captured, name) in [(stdout, "stdout.txt"), (stderr, "stderr.txt")] {
-                kept.files.push(text(
-                    captured.file.clone(),
-                    format!("{directory}/{name}"),
-                    captured.total_bytes,
-                    captured.truncated,
-                ));
-            }
+            let streams = [stdout.clone(), stderr.clone()];
+            kept.files.extend(RecordFile::captured(streams, &format!("{directory}/")));
         }
         let built = self.build.kept();
-        kept.files
-            .extend(built.map(|(file, bytes)| text(file, BUILD_LOG.to_owned(), bytes, false)));
+        let log = |(file, bytes)| RecordFile::text(file, BUILD_LOG.to_owned(), bytes, false);
+        kept.files.extend(built.map(log));
         kept
     }
 }
 
 fn capture(dir: &Path, redactor: &Redactor) -> Arc<Capture> {
     Arc::new(Capture::new(dir.join("stdout.txt"), dir.join("stderr.txt"), redactor))
-}
-
-fn text(file: PathBuf, path: String, total_bytes: u64, truncated: bool) -> DraftFile<FileRole> {
-    let role = FileRole::Output { path, total_bytes, truncated };
-    DraftFile { file, media_type: MediaType::Text, role }
 }

@@ -5,21 +5,10 @@ use rollout_protocol::record::{Outcome, Rewards, TrialRecord, Verdict};
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::version::RUN_FORMAT;
 
-use super::Draft;
-use super::collect::trial_logs;
 use super::run::{Run, is_of_trial};
 use super::score::Score;
 use super::step::StepRun;
-use crate::executor::errors;
-
-/// What ended an execution.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
-    /// Its own end.
-    Itself,
-    /// A stop.
-    Stopped,
-}
+use crate::executor::{FileRole, Finished, RecordFile, errors};
 
 impl Run<'_> {
     /// What the execution came to so far.
@@ -41,8 +30,8 @@ impl Run<'_> {
         Verdict { outcome, reward, rewards, cost, error: self.first.clone(), unverified_steps }
     }
 
-    /// The record and its files.
-    pub(super) fn draft(mut self, ended: Ended) -> Draft {
+    /// The record and its files; `stopped` tells where a stop ended the execution.
+    pub(super) fn finished(mut self, stopped: Option<Phase>) -> Finished<TrialRecord> {
         let kept = self.outputs.finish();
         for (why, shortage) in kept.failures {
             self.later.push(errors::output_lost(&why, shortage, &self.redactor));
@@ -51,7 +40,7 @@ impl Run<'_> {
         let sites = [Some(&self.main), self.apart.as_deref()];
         let cost = self.spent + sites.map(|site| self.cost_of(site)).iter().sum::<f64>();
         let mut verdict = self.verdict(cost);
-        if ended == Ended::Stopped {
+        if stopped.is_some() {
             verdict = Verdict {
                 outcome: Outcome::Cancelled,
                 reward: None,
@@ -66,9 +55,14 @@ impl Run<'_> {
         }
         let (ctx, labels) = (self.ctx, &self.ctx.labels);
         let mut files = kept.files;
-        files.extend(self.logs.map(trial_logs));
+        files.extend(self.logs.map(|logs| RecordFile::archive(logs, FileRole::Logs)));
         files.extend(self.step_logs);
         files.extend(self.artifacts.files);
+        if stopped.is_some() && !self.main.was_created() {
+            // The trial runs again, and without an environment there is nothing to keep.
+            files.clear();
+            self.later.clear();
+        }
         let record = TrialRecord {
             format: RUN_FORMAT,
             run: labels.run,
@@ -98,6 +92,6 @@ impl Run<'_> {
             steps: self.steps.into_iter().map(StepRun::into_record).collect(),
             verifier_environment: self.apart.map_or(self.apart_record, |site| site.record),
         };
-        Draft { record, files }
+        Finished { record, files, stopped }
     }
 }

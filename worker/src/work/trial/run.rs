@@ -7,7 +7,7 @@ use std::panic::AssertUnwindSafe;
 use futures_util::FutureExt as _;
 use rollout_protocol::error::{ErrorClass, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::EnvironmentRecord;
+use rollout_protocol::record::{EnvironmentRecord, TrialRecord};
 use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 
@@ -15,15 +15,14 @@ use super::artifacts::Artifacts;
 use super::collect::{self, Collected, What};
 use super::course::{Course, Halt};
 use super::outputs::Outputs;
-use super::record::Ended;
 use super::rewards::Wanted;
 use super::score::Score;
 use super::step::StepRun;
-use super::{FileRole, Finished, TrialContext, preserve, setup};
+use super::{TrialContext, preserve, setup};
 use crate::environment::Failure;
 use crate::executor::{
-    CleanArchive, DraftFile, ManagedEnvironment, Park, Removed, TaskPart, Timing, TrialServices,
-    Waited, Waiter, attempts, errors, killed, stopped,
+    CleanArchive, Finished, ManagedEnvironment, Park, RecordFile, Removed, TaskPart, Timing,
+    TrialServices, Waited, Waiter, attempts, errors, killed, stopped,
 };
 use crate::secrets::Redactor;
 use crate::supervise::panic_message;
@@ -31,7 +30,7 @@ use crate::verifier::LOGS;
 
 /// Runs one execution of a trial to its end. Must not be dropped before: the environment would stay
 /// until a reaper finds its owner dead.
-pub async fn run(ctx: TrialContext, services: &TrialServices) -> Finished {
+pub async fn run(ctx: TrialContext, services: &TrialServices) -> Finished<TrialRecord> {
     let provider = setup::provider(&ctx, services).ok();
     let who = Waiter {
         phases: &*ctx.phases,
@@ -49,17 +48,17 @@ async fn attempt(
     ctx: &TrialContext,
     services: &TrialServices,
     park: &mut Park<'_>,
-) -> Option<Finished> {
+) -> Option<Finished<TrialRecord>> {
     let mut run = Run::new(ctx, services);
     let plan = match setup::plan(ctx) {
         Ok(plan) => plan,
         Err(error) => {
             run.fail(error);
-            return Some(Finished::Verdict(run.finish(None)));
+            return Some(run.finished(None));
         }
     };
     if park.begin().await == Waited::Stopped {
-        return Some(Finished::Stopped { phase: Phase::Queued, draft: None });
+        return Some(run.finished(Some(Phase::Queued)));
     }
     let (mut stopped, mut killed) = match run.course(plan).await {
         Course::Ran => (false, false),
@@ -92,13 +91,7 @@ async fn attempt(
         run.blame_disk().await;
     }
     run.teardown(stopped, park).await;
-    let had_environment = run.main.was_created();
-    let draft = run.finish(stopped.then_some(phase));
-    Some(if stopped {
-        Finished::Stopped { phase, draft: had_environment.then_some(draft) }
-    } else {
-        Finished::Verdict(draft)
-    })
+    Some(run.finished(stopped.then_some(phase)))
 }
 
 /// What became of an attempt that may have failed because a service gave no answer.
@@ -124,7 +117,7 @@ pub(super) struct Run<'a> {
     /// Those of the verifier's own environment.
     pub(super) apart_logs: Option<CleanArchive>,
     /// Those of the steps' verifiers.
-    pub(super) step_logs: Vec<DraftFile<FileRole>>,
+    pub(super) step_logs: Vec<RecordFile>,
     pub(super) artifacts: Artifacts,
     /// What verification came to.
     pub(super) score: Option<Score>,
@@ -363,12 +356,6 @@ impl<'a> Run<'a> {
     pub(super) fn cost_of(&self, environment: Option<&ManagedEnvironment>) -> f64 {
         let rates = &self.ctx.settings.environment.rates;
         environment.map_or(0.0, |environment| environment.cost(rates))
-    }
-
-    /// Everything that is known, as a record.
-    fn finish(self, stopped: Option<Phase>) -> super::Draft {
-        let ended = if stopped.is_some() { Ended::Stopped } else { Ended::Itself };
-        self.draft(ended)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::limits;
 use rollout_protocol::spec::agent::AgentKind;
@@ -12,10 +13,10 @@ use super::failure;
 use super::{TrialContext, variables};
 use crate::agents::{self, MCP_FILE, Plan};
 use crate::environment::{
-    ComposeFile, CreateRequest, Image, ImageSource, Provider, Purpose, Upload,
+    ComposeFile, CreateRequest, Failure, Image, ImageSource, Provider, Purpose, Upload,
 };
 use crate::executor::errors::SetupError;
-use crate::executor::{TaskFiles, TaskPart, TrialServices};
+use crate::executor::{Sidecar, TaskFiles, TaskPart, TrialServices};
 
 /// What an agent does with the first step; or why the trial is settled without any environment.
 pub(super) fn plan(ctx: &TrialContext) -> Result<Plan, TrialError> {
@@ -48,44 +49,70 @@ pub(super) const fn has_tests(step: &StepSpec) -> bool {
     step.verifier.environment.is_some() && step.files.tests.is_none()
 }
 
-/// The file that describes services, in its unpacked build context.
-async fn compose(
-    environment: &TaskEnvironment,
-    files: &TaskFiles,
-    parts: &mut Vec<TaskPart>,
-) -> Result<Option<ComposeFile>, SetupError> {
-    let (Some(file), Some(blob)) = (&environment.compose, &environment.context) else {
-        return Ok(None);
-    };
-    let part = files.directory("the build context", blob).await.map_err(SetupError::Files)?;
-    let dir = part.path().to_owned();
-    parts.push(part);
-    Ok(Some(ComposeFile { dir, file: file.into() }))
+/// Everything that an environment is created from.
+pub(super) struct Prepared {
+    pub(super) provider: Arc<dyn Provider>,
+    pub(super) request: CreateRequest,
+    /// The services beside it.
+    pub(super) services: Vec<Box<dyn Sidecar>>,
 }
 
-/// Puts together what an environment is created with; `parts` must live as long as it.
-pub(super) async fn request(
+/// Services that a task describes for Docker Compose. The provider runs them: they start and end
+/// with the environment, and it is ready when they are.
+#[derive(Debug)]
+struct ComposeServices {
+    file: ComposeFile,
+    /// The unpacked build context with the file, which stays while this lives.
+    _context: TaskPart,
+}
+
+#[async_trait]
+impl Sidecar for ComposeServices {
+    fn name(&self) -> &str {
+        "compose"
+    }
+
+    async fn start(&mut self, request: &mut CreateRequest) -> Result<(), Failure> {
+        request.compose = Some(self.file.clone());
+        Ok(())
+    }
+}
+
+/// The services beside an environment.
+pub(super) async fn sidecars(
+    environment: &TaskEnvironment,
+    files: &TaskFiles,
+) -> Result<Vec<Box<dyn Sidecar>>, SetupError> {
+    let (Some(file), Some(blob)) = (&environment.compose, &environment.context) else {
+        return Ok(Vec::new());
+    };
+    let part = files.directory("the build context", blob).await.map_err(SetupError::Files)?;
+    let file = ComposeFile { dir: part.path().to_owned(), file: file.into() };
+    Ok(vec![Box::new(ComposeServices { file, _context: part })])
+}
+
+/// Puts together what an environment is created with.
+pub(super) fn request(
     ctx: &TrialContext,
     services: &TrialServices,
     environment: &TaskEnvironment,
     purpose: Purpose,
     (source, image): (ImageSource, Image),
     uploads: Vec<Upload>,
-    parts: &mut Vec<TaskPart>,
-) -> Result<CreateRequest, SetupError> {
-    Ok(CreateRequest {
+) -> CreateRequest {
+    CreateRequest {
         image,
         source,
         resources: environment.resources,
         env: variables::container(&services.variables, environment),
         workdir: environment.workdir.clone(),
         network: environment.network.clone(),
-        compose: compose(environment, &services.files, parts).await?,
+        compose: None,
         uploads,
         settings: ctx.settings.environment.provider.clone(),
         labels: ctx.labels.clone(),
         purpose,
-    })
+    }
 }
 
 /// Directories for what scripts leave, open to every user.

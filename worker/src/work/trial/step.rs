@@ -9,7 +9,7 @@ use rollout_protocol::spec::task::{AfterAgentError, NetworkPolicy, StepSpec};
 use rollout_protocol::spec::timeout::seconds;
 
 use super::artifacts::{self, Taken};
-use super::collect::{self, What, step_logs};
+use super::collect::{self, What};
 use super::course::Halt;
 use super::execute::{self, Unwell};
 use super::failure::RewardError;
@@ -18,7 +18,7 @@ use super::run::Run;
 use super::score::Score;
 use super::{variables, verify};
 use crate::executor::errors::{self, ScriptError, Stage};
-use crate::executor::{self, CleanArchive};
+use crate::executor::{self, CleanArchive, FileRole, RecordFile};
 
 /// A step with a name that ran, or began to.
 #[derive(Debug)]
@@ -154,7 +154,8 @@ impl Run<'_> {
         }
         self.reach(step.verifier.network.as_ref(), Stage::Verify).await?;
         let capture = self.capture(Stage::Verify, step);
-        let env = variables::verifier(self.ctx, &self.services.variables, step);
+        let mut env = variables::verifier(self.ctx, &self.services.variables, step);
+        env.extend(self.main.sidecar_env());
         let place = (self.main.present(), step);
         let files = &self.services.files;
         let ended = verify::verify(self.ctx, files, place, Vec::new(), env, capture).await;
@@ -197,7 +198,10 @@ impl Run<'_> {
     fn keep_logs(&mut self, logs: CleanArchive) {
         match self.steps.len() {
             0 => self.apart_logs = Some(logs),
-            steps => self.step_logs.push(step_logs(logs, steps - 1)),
+            steps => {
+                let role = |counts| FileRole::StepLogs { step: steps - 1, counts };
+                self.step_logs.push(RecordFile::archive(logs, role));
+            }
         }
     }
 

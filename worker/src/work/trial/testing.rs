@@ -11,6 +11,7 @@ use rollout_protocol::dependency::Dependency;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::phase::Phase;
+use rollout_protocol::record::TrialRecord;
 use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
 use rollout_protocol::spec::environment::{EnvironmentSpec, PreservePolicy, Rates};
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
@@ -19,11 +20,11 @@ use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer;
 use tokio::sync::watch;
 
-use super::{Finished, TrialContext};
+use super::TrialContext;
 use crate::archive::{Keep, Limits, pack};
 use crate::environment::fake::FakeProvider;
 use crate::environment::{Labels, Owner, Provider};
-use crate::executor::{OwnSlot, PhaseSink, TaskFiles, TrialServices};
+use crate::executor::{Finished, OwnSlot, PhaseSink, TaskFiles, TrialServices};
 use crate::rate_limit::Pacing;
 use crate::secrets::TrialVariables;
 use crate::store::{BlobStore, MemoryStore};
@@ -233,7 +234,7 @@ impl Rig {
     }
 
     /// Runs the trial.
-    pub async fn run(&self) -> Finished {
+    pub async fn run(&self) -> Finished<TrialRecord> {
         super::run(self.context(), &self.services()).await
     }
 }

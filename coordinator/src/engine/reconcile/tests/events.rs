@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 use rollout_protocol::id::{ExecId, ItemId};
-use rollout_worker::work::trial::{Finished, TrialContext};
+use rollout_protocol::record::TrialRecord;
+use rollout_worker::executor::Finished;
+use rollout_worker::work::trial::TrialContext;
 
 use super::*;
 
@@ -14,7 +16,7 @@ struct Slow(LocalRunner);
 
 #[async_trait]
 impl Runner for Slow {
-    async fn run(&self, context: TrialContext) -> Finished {
+    async fn run(&self, context: TrialContext) -> Finished<TrialRecord> {
         tokio::time::sleep(Duration::from_millis(150)).await;
         self.0.run(context).await
     }

@@ -9,7 +9,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::{ItemId, TryId};
 use rollout_protocol::item_name::ItemName;
-use rollout_protocol::record::EvalEnd;
+use rollout_protocol::record::{EvalEnd, EvalRecord, TrialRecord};
 use rollout_protocol::spec::environment::{
     DockerSettings, EnvironmentSpec, PreservePolicy, ProviderSpec, Rates,
 };
@@ -19,9 +19,10 @@ use rollout_protocol::spec::eval::{
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::wire::command::Selection;
 use rollout_protocol::wire::offer::{Offer, Pacing, Work};
+use rollout_worker::executor::Finished;
 use rollout_worker::store::put_json;
-use rollout_worker::work::eval::{EvalContext, EvalDraft};
-use rollout_worker::work::trial::{Finished, TrialContext};
+use rollout_worker::work::eval::EvalContext;
+use rollout_worker::work::trial::TrialContext;
 
 use super::*;
 use crate::engine::Needs;
@@ -115,20 +116,20 @@ impl Racers {
 
 #[async_trait]
 impl Runner for Racers {
-    async fn run(&self, _: TrialContext) -> Finished {
+    async fn run(&self, _: TrialContext) -> Finished<TrialRecord> {
         unreachable!("only evals are offered")
     }
 
-    async fn eval(&self, context: EvalContext) -> EvalDraft {
+    async fn eval(&self, context: EvalContext) -> Finished<EvalRecord> {
         for stage in STAGES {
             context.tickets.begin(stage).await;
             self.stage(stage).await;
             context.tickets.end(stage);
         }
         let error = TrialError::transient(ErrorType::InternalError, ErrorCode::BUG, "none");
-        let mut draft = EvalDraft::failed(&context, "test", error);
-        (draft.record.end, draft.record.error) = (EvalEnd::NoChanges, None);
-        draft
+        let mut finished = Finished::<EvalRecord>::failed(&context, "test", error);
+        (finished.record.end, finished.record.error) = (EvalEnd::NoChanges, None);
+        finished
     }
 }
 

@@ -8,6 +8,7 @@ use rollout_protocol::id::RunId;
 use rollout_protocol::record::{Outcome, StepRecord, Timestamps, TrialRecord, Verdict};
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::metric::MetricKind;
+use rollout_worker::environment::descriptor::{self, HarborName};
 use serde_json::{Map, Value, json};
 
 use super::errors::{exception, exception_type};
@@ -247,9 +248,9 @@ impl Job {
     /// Harbor has no environment like our sandboxes: it takes the name of a class for what is not
     /// its own.
     fn environment(&self) -> Value {
-        match self.provider {
-            ProviderKind::Docker => json!({"type": "docker"}),
-            ProviderKind::Process => json!({"import_path": "rollout:Process"}),
+        match descriptor::of(self.provider).harbor {
+            HarborName::Type(name) => json!({"type": name}),
+            HarborName::Class(path) => json!({"import_path": path}),
         }
     }
 

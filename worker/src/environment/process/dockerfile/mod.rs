@@ -12,6 +12,7 @@ use std::path::{Component, Path};
 
 pub(super) use copy::matching;
 
+use crate::environment::descriptor::UnsupportedInstruction;
 use crate::environment::dockerfile::words::{self, Variables, expand};
 use crate::environment::dockerfile::{Dockerfile, Instruction, json_list};
 
@@ -41,20 +42,8 @@ const READ_ONLY: [&str; 11] =
 /// … with one exception, where images like to work.
 const WRITABLE: &str = "usr/src";
 
-/// An instruction that cannot be honoured.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("Dockerfile line {line}: {instruction}: {reason}")]
-pub struct Unsupported {
-    /// Line of the instruction, from 1.
-    pub line: usize,
-    /// Its name, in capitals.
-    pub instruction: String,
-    /// Why not.
-    pub reason: String,
-}
-
 /// Everything in a Dockerfile that a process sandbox cannot honour, in order.
-pub fn check(dockerfile: &str) -> Vec<Unsupported> {
+pub fn check(dockerfile: &str) -> Vec<UnsupportedInstruction> {
     Recipe::read(dockerfile).unsupported
 }
 
@@ -68,7 +57,7 @@ pub(super) struct Recipe {
     /// Where commands run.
     pub(super) workdir: String,
     /// What cannot be honoured and is not among the steps.
-    pub(super) unsupported: Vec<Unsupported>,
+    pub(super) unsupported: Vec<UnsupportedInstruction>,
 }
 
 /// A change of the tree.
@@ -110,7 +99,7 @@ impl Recipe {
         reader.escape = file.escape;
         for instruction in &file.instructions {
             if let Err(reason) = reader.instruction(instruction) {
-                reader.recipe.unsupported.push(Unsupported {
+                reader.recipe.unsupported.push(UnsupportedInstruction {
                     line: instruction.line,
                     instruction: instruction.name.clone(),
                     reason,
@@ -118,7 +107,7 @@ impl Recipe {
             }
         }
         if reader.stages == 0 {
-            reader.recipe.unsupported.push(Unsupported {
+            reader.recipe.unsupported.push(UnsupportedInstruction {
                 line: 1,
                 instruction: "FROM".to_owned(),
                 reason: "there is none".to_owned(),

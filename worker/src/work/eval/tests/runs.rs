@@ -84,9 +84,9 @@ impl Eval {
             slot: Arc::new(crate::executor::OwnSlot),
             max_park: self.rig.max_park,
         };
-        let draft = super::super::run(ctx, &self.rig.services(), &self.world.repositories).await;
+        let finished = super::super::run(ctx, &self.rig.services(), &self.world.repositories).await;
         assert_eq!(self.rig.provider.busy(), Vec::<String>::new());
-        draft.store(self.world.store.as_ref()).await.expect("stored")
+        finished.store(self.world.store.as_ref()).await.expect("stored")
     }
 
     pub(super) async fn text(&self, blob: &rollout_protocol::blob::BlobRef) -> String {

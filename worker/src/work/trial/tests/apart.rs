@@ -8,7 +8,6 @@ use rollout_protocol::spec::task::NetworkPolicy;
 use rollout_protocol::template::Template;
 use rollout_protocol::wire::control::StopLevel;
 
-use super::super::Finished;
 use super::super::testing::Rig;
 use super::artifacts::artifact;
 use super::{brief, error, log_names, logs, output, run, verdict};
@@ -45,18 +44,21 @@ async fn only_artifacts_come_into_the_verifiers_environment() {
     own.network = NetworkPolicy::NoNetwork;
     own.env.insert("OWN".into(), Template::new("1"));
     rig.task.environment.env.insert("AGENTS".into(), Template::new("1"));
-    let draft = run(&rig).await;
-    assert_eq!(brief(error(&draft)), "verifier_reward_missing reward_missing verifier permanent");
+    let finished = run(&rig).await;
+    assert_eq!(
+        brief(error(&finished)),
+        "verifier_reward_missing reward_missing verifier permanent"
+    );
     rig.tests(&format!("test -e /logs/artifacts/x; echo $OWN $AGENTS\n{ANSWER}")).await;
-    let draft = run(&rig).await;
-    let record = &draft.record;
+    let finished = run(&rig).await;
+    let record = &finished.record;
     assert_eq!((record.verdict.outcome, record.verdict.reward), (Outcome::Completed, Some(1.0)));
-    assert_eq!(output(&draft, "logs/verifier/stdout.txt"), "1 \n42\n");
+    assert_eq!(output(&finished, "logs/verifier/stdout.txt"), "1 \n42\n");
     assert!(record.verifier_stdout.is_some());
     let images = [&record.environment, &record.verifier_environment];
     let images = images.map(|e| e.as_ref().expect("an environment").image.as_str());
     assert_eq!(images, ["image", "verifier"]);
-    let logs = logs(&draft).expect("logs");
+    let logs = logs(&finished).expect("logs");
     let content = |name: &str| logs.iter().find(|(n, _)| n == name).map(|(_, c)| &c[..]);
     assert_eq!(content("agent/a"), Some(&b"a\n"[..]));
     assert_eq!(content("verifier/reward.txt"), Some(&b"1\n"[..]), "not the agent's");
@@ -122,11 +124,11 @@ async fn both_environments_go_whatever_fails() {
         for effect in kinds {
             let rig = rig().await;
             rig.provider.fault(At::Any(at), effect);
-            let draft = verdict(rig.run().await);
-            let what = format!("{call:?} at {at}: {effect:?}: {:?}", draft.record.verdict);
+            let finished = verdict(rig.run().await);
+            let what = format!("{call:?} at {at}: {effect:?}: {:?}", finished.record.verdict);
             assert_eq!(rig.provider.leaked(), Vec::<String>::new(), "{what}");
             assert_eq!(rig.provider.busy(), Vec::<String>::new(), "{what}");
-            let verdict = &draft.record.verdict;
+            let verdict = &finished.record.verdict;
             let scored = verdict.outcome == Outcome::Completed;
             // The collection of logs and the removal come after the verdict; what is not asked for
             // by name may be missing.
@@ -152,9 +154,8 @@ async fn a_kill_during_verification_removes_both() {
         rig.stop.send_replace(Some(StopLevel::Kill));
     };
     let (finished, ()) = tokio::join!(super::super::run(rig.context(), &services), killing);
-    let Finished::Stopped { phase, draft } = finished else { panic!("a verdict") };
-    assert_eq!(phase, Phase::Verification);
-    assert!(draft.expect("there were environments").record.verifier_environment.is_some());
+    assert_eq!(finished.stopped, Some(Phase::Verification));
+    assert!(finished.record.verifier_environment.is_some());
     assert_eq!(rig.provider.existing(), Vec::<String>::new());
 }
 
@@ -172,8 +173,11 @@ async fn both_cost_and_the_agents_costs_nothing_while_it_is_stopped() {
 async fn what_is_not_whole_is_not_judged() {
     let rig = rig().await;
     rig.provider.fault(At::Nth(Call::CopyFrom, 1), Effect::Fail(FailureKind::Service));
-    let draft = run(&rig).await;
-    assert_eq!(brief(error(&draft)), "verifier_failed collection_failed infrastructure transient");
+    let finished = run(&rig).await;
+    assert_eq!(
+        brief(error(&finished)),
+        "verifier_failed collection_failed infrastructure transient"
+    );
     assert_eq!(rig.provider.requests().len(), 1);
     let mut rig = rig_without_answer().await;
     rig.tests("echo 0 > /logs/verifier/reward.txt").await;
@@ -190,10 +194,10 @@ async fn rig_without_answer() -> Rig {
 async fn a_verifiers_environment_that_does_not_come_is_an_error_of_verification() {
     let rig = rig().await;
     rig.provider.fault(At::Nth(Call::Create, 1), Effect::Fail(FailureKind::Refused));
-    let draft = run(&rig).await;
-    assert_eq!(error(&draft).kind, ErrorType::EnvironmentStartFailed);
-    assert_eq!(error(&draft).phase, Phase::Verification);
-    assert!(log_names(&draft).contains(&"agent/a".to_owned()));
+    let finished = run(&rig).await;
+    assert_eq!(error(&finished).kind, ErrorType::EnvironmentStartFailed);
+    assert_eq!(error(&finished).phase, Phase::Verification);
+    assert!(log_names(&finished).contains(&"agent/a".to_owned()));
     assert_eq!(rig.provider.leaked(), Vec::<String>::new());
 }
 
@@ -209,8 +213,31 @@ async fn artifacts_never_lie_among_the_tests() {
     );
     rig.task.steps[0].artifacts = ["/tests", "/logs/verifier", "/logs"].map(artifact).into();
     rig.tests("test -e /logs/agent; echo 0 > /logs/verifier/other").await;
-    let draft = run(&rig).await;
-    assert_eq!(error(&draft).kind, ErrorType::VerifierRewardMissing);
+    let finished = run(&rig).await;
+    assert_eq!(error(&finished).kind, ErrorType::VerifierRewardMissing);
     let placed = rig.provider.requests().into_iter().flat_map(|(request, _)| request.uploads);
     assert!(!placed.into_iter().any(|upload| matches!(upload, Upload::Merge { .. })));
+}
+
+#[tokio::test]
+async fn each_environment_has_the_services_of_its_own_description() {
+    let mut rig = rig().await;
+    let mut contexts = Vec::new();
+    for name in ["agent.yaml", "verifier.yaml"] {
+        contexts.push((name, rig.packed(name, "services: {}").await));
+    }
+    let own = rig.task.steps[0].verifier.environment.as_deref_mut().expect("it has one");
+    for (environment, (name, context)) in [&mut rig.task.environment, own].into_iter().zip(contexts)
+    {
+        environment.compose = Some(name.to_owned());
+        environment.context = Some(context);
+    }
+    let finished = run(&rig).await;
+    assert_eq!(finished.record.verdict.error, None);
+    let requests = rig.provider.requests().into_iter();
+    let files = requests.filter_map(|(request, _)| Some(request.compose?.file));
+    assert_eq!(
+        files.collect::<Vec<_>>(),
+        ["agent.yaml", "verifier.yaml"].map(std::path::PathBuf::from)
+    );
 }

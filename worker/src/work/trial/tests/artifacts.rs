@@ -1,13 +1,13 @@
 //! Files to keep, and the hooks before they are taken.
 
-use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus};
+use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus, TrialRecord};
 use rollout_protocol::spec::task::{Artifact, CollectHook};
 
 use super::super::testing::Rig;
-use super::super::{Draft, FileRole};
 use super::{archive, run, secondary};
 use crate::environment::FailureKind;
 use crate::environment::fake::{At, Call, Effect};
+use crate::executor::{FileRole, Finished};
 use crate::secrets::TrialVariables;
 
 pub(super) fn artifact(source: &str) -> Artifact {
@@ -20,11 +20,11 @@ fn hook(command: &str, service: Option<&str>) -> CollectHook {
 }
 
 /// Names and contents of what was kept of an artifact.
-pub(super) fn kept(draft: &Draft, source: &str) -> Vec<(String, String)> {
-    let index = draft.record.artifacts.iter().position(|record| record.source == source);
-    let index = index.unwrap_or_else(|| panic!("no {source} in {:?}", draft.record.artifacts));
+pub(super) fn kept(finished: &Finished<TrialRecord>, source: &str) -> Vec<(String, String)> {
+    let index = finished.record.artifacts.iter().position(|record| record.source == source);
+    let index = index.unwrap_or_else(|| panic!("no {source} in {:?}", finished.record.artifacts));
     let wanted = |role: &FileRole| *role == FileRole::Artifact { index };
-    let members = archive(draft, wanted).unwrap_or_default();
+    let members = archive(finished, wanted).unwrap_or_default();
     let text = |bytes| String::from_utf8(bytes).expect("text");
     members.into_iter().map(|(name, content)| (name, text(content))).collect()
 }
@@ -65,9 +65,9 @@ async fn artifacts_are_taken_after_the_agent_and_before_the_verifier() {
         artifact("/app/link"),
         Artifact { service: Some("db".into()), ..artifact("/var/x") },
     ];
-    let draft = run(&rig).await;
-    assert!(draft.record.verdict.passed());
-    let found: Vec<_> = draft.record.artifacts.iter().map(brief).collect();
+    let finished = run(&rig).await;
+    assert!(finished.record.verdict.passed());
+    let found: Vec<_> = finished.record.artifacts.iter().map(brief).collect();
     let expected = [
         ("artifacts/logs/artifacts", Ok, Some(Directory)),
         ("artifacts/app/one.txt", Ok, Some(File)),
@@ -78,11 +78,11 @@ async fn artifacts_are_taken_after_the_agent_and_before_the_verifier() {
         ("artifacts/var/x", Failed, None),
     ];
     assert_eq!(found, expected);
-    assert_eq!(kept(&draft, "/logs/artifacts"), pairs(&[("extra.txt", "x\n")]));
-    assert_eq!(kept(&draft, "/app/one.txt"), pairs(&[("one.txt", "**************\n")]));
-    assert_eq!(kept(&draft, "/app/tree"), pairs(&[("k.txt", "k\n")]));
-    assert!(draft.record.artifacts[6].error.as_deref().is_some_and(|e| e.contains("`db`")));
-    assert_eq!(secondary(&draft.record), Vec::<&str>::new());
+    assert_eq!(kept(&finished, "/logs/artifacts"), pairs(&[("extra.txt", "x\n")]));
+    assert_eq!(kept(&finished, "/app/one.txt"), pairs(&[("one.txt", "**************\n")]));
+    assert_eq!(kept(&finished, "/app/tree"), pairs(&[("k.txt", "k\n")]));
+    assert!(finished.record.artifacts[6].error.as_deref().is_some_and(|e| e.contains("`db`")));
+    assert_eq!(secondary(&finished.record), Vec::<&str>::new());
 }
 
 #[tokio::test]
@@ -102,9 +102,9 @@ async fn artifacts_of_an_agent_that_failed_are_kept() {
     let mut rig = Rig::new().await;
     rig.settings.artifacts = vec![artifact("/app/x")];
     rig.scripts(None, Some("echo x > /app/x; exit 1"));
-    let draft = run(&rig).await;
-    assert_eq!(draft.record.verdict.reward, None);
-    assert_eq!(kept(&draft, "/app/x"), pairs(&[("x", "x\n")]));
+    let finished = run(&rig).await;
+    assert_eq!(finished.record.verdict.reward, None);
+    assert_eq!(kept(&finished, "/app/x"), pairs(&[("x", "x\n")]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -120,12 +120,13 @@ async fn hooks_run_where_they_shall_and_their_failures_are_secondary() {
     ];
     rig.task.steps[0].artifacts =
         vec![artifact("/app/a"), Artifact { service: Some("db".into()), ..artifact("/b") }];
-    let draft = run(&rig).await;
-    assert!(draft.record.verdict.passed());
-    assert_eq!(kept(&draft, "/app/a"), pairs(&[("a", "a\n")]));
-    assert_eq!(kept(&draft, "/b"), pairs(&[("b", "b\n")]));
-    let failed: Vec<_> = draft.record.secondary_errors.iter().map(|e| e.message.as_str()).collect();
-    assert_eq!(secondary(&draft.record), ["collection_failed"; 3], "{failed:?}");
+    let finished = run(&rig).await;
+    assert!(finished.record.verdict.passed());
+    assert_eq!(kept(&finished, "/app/a"), pairs(&[("a", "a\n")]));
+    assert_eq!(kept(&finished, "/b"), pairs(&[("b", "b\n")]));
+    let failed: Vec<_> =
+        finished.record.secondary_errors.iter().map(|e| e.message.as_str()).collect();
+    assert_eq!(secondary(&finished.record), ["collection_failed"; 3], "{failed:?}");
     assert!(failed[1].contains("code 4") && failed[2].contains("no such service"), "{failed:?}");
 }
 
@@ -134,9 +135,9 @@ async fn a_hook_that_takes_too_long_leaves_nothing_to_judge() {
     let mut rig = Rig::new().await;
     rig.scripts(None, Some("background server"));
     rig.task.steps[0].verifier.collect = vec![hook("sleep 100", None)];
-    let draft = run(&rig).await;
-    assert_eq!(draft.record.verdict.reward, None);
-    let error = draft.record.verdict.error.as_ref().expect("an error");
+    let finished = run(&rig).await;
+    assert_eq!(finished.record.verdict.reward, None);
+    let error = finished.record.verdict.error.as_ref().expect("an error");
     assert!(error.message.contains("10s"), "{error}");
 }
 
@@ -147,8 +148,8 @@ async fn artifact_is_kept_without_secrets_and_what_the_agent_made_goes() {
     rig.variables = crate::secrets::TrialVariables::new([("TOKEN".into(), "s3cret-value".into())]);
     rig.agent.env.insert("TOKEN".into(), rollout_protocol::template::Template::new("${TOKEN}"));
     rig.scripts(None, Some("echo s3cret-value > /app/x"));
-    let draft = run(&rig).await;
-    let text = kept(&draft, "/app/x").into_iter().map(|(_, text)| text).collect::<String>();
+    let finished = run(&rig).await;
+    let text = kept(&finished, "/app/x").into_iter().map(|(_, text)| text).collect::<String>();
     assert!(!text.contains("s3cret") && text.len() == "s3cret-value\n".len(), "{text:?}");
     // No verifier elsewhere needs what the agent made.
     let made = rig.dir.path().join("scratch/artifacts/0.made.tar");
@@ -161,8 +162,8 @@ async fn an_artifact_that_cannot_be_read_is_no_error_of_the_trial() {
     rig.settings.artifacts = vec![artifact("/app/x"), artifact("/app/y")];
     rig.scripts(None, Some("echo x > /app/x; echo y > /app/y"));
     rig.provider.fault(At::Nth(Call::CopyFrom, 0), Effect::Fail(FailureKind::Service));
-    let draft = run(&rig).await;
-    assert!(draft.record.verdict.passed());
-    let statuses = draft.record.artifacts.iter().map(|record| record.status);
+    let finished = run(&rig).await;
+    assert!(finished.record.verdict.passed());
+    let statuses = finished.record.artifacts.iter().map(|record| record.status);
     assert!(statuses.eq([ArtifactStatus::Failed, ArtifactStatus::Ok]));
 }

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use rollout_protocol::error::{ErrorClass, ErrorType};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::Outcome;
+use rollout_protocol::record::{Outcome, TrialRecord};
 
+use super::super::TrialContext;
 use super::super::testing::Rig;
-use super::super::{Draft, TrialContext};
 use super::{brief, error, logs, run, secondary, verdict};
 use crate::environment::FailureKind;
 use crate::environment::fake::{At, Call, Effect};
+use crate::executor::Finished;
 
 const KINDS: [FailureKind; 15] = [
     FailureKind::Refused,
@@ -49,7 +50,7 @@ async fn rig() -> Rig {
 }
 
 /// What holds whatever happened in one call.
-fn check(rig: &Rig, at: usize, effect: Effect, draft: &Draft) {
+fn check(rig: &Rig, at: usize, effect: Effect, finished: &Finished<TrialRecord>) {
     let (call, phase) = CALLS[at];
     let what = format!("{call:?} in {phase}: {effect:?}");
     assert_eq!(rig.provider.calls()[at], call, "{what}");
@@ -59,8 +60,8 @@ fn check(rig: &Rig, at: usize, effect: Effect, draft: &Draft) {
     let leaked = phase == Phase::Teardown && hopeless.contains(&effect);
     assert_eq!(rig.provider.leaked().len(), usize::from(leaked), "{what}");
     assert_eq!(rig.provider.busy(), Vec::<String>::new(), "{what}");
-    let verdict = &draft.record.verdict;
-    let all: Vec<_> = verdict.error.iter().chain(&draft.record.secondary_errors).collect();
+    let verdict = &finished.record.verdict;
+    let all: Vec<_> = verdict.error.iter().chain(&finished.record.secondary_errors).collect();
     match phase {
         // The reward comes with a second call, or the removal with a second try.
         Phase::Collection | Phase::Teardown if effect != Effect::Panic => {
@@ -69,11 +70,11 @@ fn check(rig: &Rig, at: usize, effect: Effect, draft: &Draft) {
         Phase::Teardown => assert_eq!(verdict.outcome, Outcome::Completed, "{what}: {all:?}"),
         _ => {
             assert_eq!((verdict.outcome, verdict.reward), (Outcome::Failed, None), "{what}");
-            let first = error(draft);
+            let first = error(finished);
             assert_eq!(first.phase, phase, "{what}: {first:?}");
         }
     }
-    let collected = logs(draft).is_some();
+    let collected = logs(finished).is_some();
     let possible = at >= 2 && call != Call::CopyFrom;
     assert_eq!(collected, possible, "{what}: {all:?}");
 }
@@ -84,8 +85,8 @@ async fn every_call_fails_in_turn() {
         for effect in KINDS.map(Effect::Fail).into_iter().chain([Effect::Panic, Effect::Hang]) {
             let rig = rig().await;
             rig.provider.fault(At::Any(at), effect);
-            let draft = verdict(rig.run().await);
-            check(&rig, at, effect, &draft);
+            let finished = verdict(rig.run().await);
+            check(&rig, at, effect, &finished);
         }
     }
 }
@@ -97,8 +98,8 @@ async fn every_call_works_but_its_answer_is_a_failure() {
             let rig = rig().await;
             let effect = Effect::FailAfterwards(kind);
             rig.provider.fault(At::Any(at), effect);
-            let draft = verdict(rig.run().await);
-            check(&rig, at, effect, &draft);
+            let finished = verdict(rig.run().await);
+            check(&rig, at, effect, &finished);
         }
     }
 }
@@ -213,8 +214,8 @@ async fn failures_have_their_types() {
         for (kind, expected) in KINDS.into_iter().zip(errors) {
             let rig = rig().await;
             rig.provider.fault(At::Any(call), Effect::Fail(kind));
-            let draft = run(&rig).await;
-            assert_eq!(brief(error(&draft)), expected, "call {call}: {kind:?}");
+            let finished = run(&rig).await;
+            assert_eq!(brief(error(&finished)), expected, "call {call}: {kind:?}");
         }
     }
 }
@@ -240,11 +241,11 @@ async fn a_build_has_its_own_types() {
 async fn a_reward_that_cannot_be_read_is_no_verdict_on_the_agent() {
     let rig = rig().await;
     rig.provider.fault(At::Every(Call::CopyFrom), Effect::Fail(FailureKind::Service));
-    let draft = run(&rig).await;
+    let finished = run(&rig).await;
     let expected = "verifier_failed collection_failed infrastructure transient";
-    assert_eq!(brief(error(&draft)), expected);
-    assert!(error(&draft).is_retryable());
-    assert_eq!(secondary(&draft.record), ["collection_failed"]);
+    assert_eq!(brief(error(&finished)), expected);
+    assert!(error(&finished).is_retryable());
+    assert_eq!(secondary(&finished.record), ["collection_failed"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -254,10 +255,11 @@ async fn the_first_cause_stays_the_first() {
     for call in [Call::CopyFrom, Call::Destroy] {
         rig.provider.fault(At::Every(call), Effect::Fail(FailureKind::Unreachable));
     }
-    let draft = verdict(rig.run().await);
-    assert_eq!(error(&draft).kind, ErrorType::AgentExecutionFailed);
-    assert_eq!(error(&draft).class, ErrorClass::Agent);
-    let beside: Vec<_> = draft.record.secondary_errors.iter().map(|e| (e.kind, e.phase)).collect();
+    let finished = verdict(rig.run().await);
+    assert_eq!(error(&finished).kind, ErrorType::AgentExecutionFailed);
+    assert_eq!(error(&finished).class, ErrorClass::Agent);
+    let beside: Vec<_> =
+        finished.record.secondary_errors.iter().map(|e| (e.kind, e.phase)).collect();
     let expected = [
         (ErrorType::InternalError, Phase::Collection),
         (ErrorType::EnvironmentTeardownFailed, Phase::Teardown),
@@ -278,10 +280,10 @@ async fn processes_that_cannot_be_killed_are_stopped_before_anything_is_read() {
         if !stoppable {
             rig.provider.fault(At::Every(Call::Stop), Effect::Hang);
         }
-        let draft = run(&rig).await;
-        assert_eq!(error(&draft).kind, ErrorType::AgentExecutionFailed);
-        assert_eq!(secondary(&draft.record), codes);
-        assert_eq!(logs(&draft).is_some(), stoppable);
+        let finished = run(&rig).await;
+        assert_eq!(error(&finished).kind, ErrorType::AgentExecutionFailed);
+        assert_eq!(secondary(&finished.record), codes);
+        assert_eq!(logs(&finished).is_some(), stoppable);
         assert_eq!(rig.provider.existing(), Vec::<String>::new(), "not kept");
     }
 }
@@ -302,12 +304,12 @@ async fn what_cannot_be_killed_before_verification_is_stopped_before_anything_is
         if !stoppable {
             rig.provider.fault(At::Every(Call::Stop), Effect::Hang);
         }
-        let draft = run(&rig).await;
+        let finished = run(&rig).await;
         let expected = "verifier_failed processes_left infrastructure transient";
-        assert_eq!(brief(error(&draft)), expected);
+        assert_eq!(brief(error(&finished)), expected);
         let codes: &[&str] = if stoppable { &[] } else { &["collection_failed"] };
-        assert_eq!(secondary(&draft.record), codes);
-        assert_eq!(logs(&draft).is_some(), stoppable);
+        assert_eq!(secondary(&finished.record), codes);
+        assert_eq!(logs(&finished).is_some(), stoppable);
         assert_eq!(rig.provider.existing(), Vec::<String>::new(), "not kept");
         let calls = rig.provider.calls();
         let place = |wanted| calls.iter().position(|call| *call == wanted);
@@ -322,21 +324,21 @@ async fn what_cannot_be_killed_before_verification_is_stopped_before_anything_is
 async fn an_environment_that_comes_too_late_is_removed() {
     let rig = rig().await;
     rig.provider.fault(At::Every(Call::Create), Effect::Hang);
-    let draft = run(&rig).await;
+    let finished = run(&rig).await;
     let expected = "environment_start_failed timed_out infrastructure transient";
-    assert_eq!(brief(error(&draft)), expected);
-    assert!(draft.record.secondary_errors.iter().any(|e| e.phase == Phase::Teardown));
+    assert_eq!(brief(error(&finished)), expected);
+    assert!(finished.record.secondary_errors.iter().any(|e| e.phase == Phase::Teardown));
 }
 
 #[tokio::test]
 async fn a_panic_under_a_script_is_an_error_and_its_output_is_kept() {
     let mut rig = rig().await;
     rig.scripts(None, Some("echo before; panic"));
-    let draft = run(&rig).await;
-    assert_eq!(brief(error(&draft)), "internal_error bug infrastructure permanent");
-    assert_eq!(error(&draft).phase, Phase::AgentExecution);
-    assert_eq!(super::output(&draft, "command/stdout.txt"), "before\n");
-    assert!(logs(&draft).is_some());
+    let finished = run(&rig).await;
+    assert_eq!(brief(error(&finished)), "internal_error bug infrastructure permanent");
+    assert_eq!(error(&finished).phase, Phase::AgentExecution);
+    assert_eq!(super::output(&finished, "command/stdout.txt"), "before\n");
+    assert!(logs(&finished).is_some());
 }
 
 #[tokio::test]
@@ -347,12 +349,12 @@ async fn a_store_that_fails_is_our_failure() {
         rollout_protocol::blob::MediaType::Tar,
     );
     rig.task.steps[0].files.tests = Some(never.clone());
-    let draft = run(&rig).await;
-    assert_eq!(brief(error(&draft)), "verifier_failed store_failed infrastructure permanent");
+    let finished = run(&rig).await;
+    assert_eq!(brief(error(&finished)), "verifier_failed store_failed infrastructure permanent");
     rig.task.steps[0].files.instruction = Some(never);
-    let draft = run(&rig).await;
+    let finished = run(&rig).await;
     let expected = "environment_start_failed store_failed infrastructure permanent";
-    assert_eq!(brief(error(&draft)), expected);
+    assert_eq!(brief(error(&finished)), expected);
 }
 
 #[tokio::test]
@@ -366,13 +368,13 @@ async fn output_that_met_a_full_disk_excuses_a_trial_that_did_not_pass() {
         std::os::unix::fs::symlink("/dev/full", directory.join("stdout.txt")).expect("a link");
         rig.scripts(None, Some("echo b"));
         let context = TrialContext { agent: Arc::new(rig.agent.clone()), ..context };
-        let draft = verdict(super::super::run(context, &rig.services()).await);
-        assert_eq!(draft.record.verdict.reward, expected);
+        let finished = verdict(super::super::run(context, &rig.services()).await);
+        assert_eq!(finished.record.verdict.reward, expected);
         if expected.is_none() {
-            let found = brief(error(&draft));
+            let found = brief(error(&finished));
             assert_eq!(found, "verifier_failed disk_full infrastructure transient");
         }
-        assert_eq!(secondary(&draft.record), ["disk_full"]);
+        assert_eq!(secondary(&finished.record), ["disk_full"]);
         assert_eq!(rig.provider.leaked(), Vec::<String>::new());
     }
 }

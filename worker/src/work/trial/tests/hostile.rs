@@ -10,15 +10,16 @@ use data_encoding::{BASE64, HEXLOWER};
 use futures_util::stream;
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::limits;
+use rollout_protocol::record::TrialRecord;
 use rollout_protocol::template::Template;
 use tar::EntryType;
 use tokio_util::io::StreamReader;
 
 use super::super::testing::Rig;
-use super::super::{Draft, FileRole};
 use super::{error, log_names, logs, output, run, secondary};
 use crate::environment::ByteStream;
 use crate::environment::fake::{Hostile, raw_entry};
+use crate::executor::{Counts, FileRole, Finished};
 use crate::secrets::TrialVariables;
 
 /// Gives `/logs` as `tar` says.
@@ -42,9 +43,11 @@ where
     })
 }
 
-fn role(draft: &Draft) -> (u64, u64, bool) {
-    let logs = draft.files.iter().find_map(|file| match file.role {
-        FileRole::Logs { entries, skipped, truncated } => Some((entries, skipped, truncated)),
+fn role(finished: &Finished<TrialRecord>) -> (u64, u64, bool) {
+    let logs = finished.files.iter().find_map(|file| match file.role {
+        FileRole::Logs(Counts { entries, skipped, truncated }) => {
+            Some((entries, skipped, truncated))
+        }
         _ => None,
     });
     logs.expect("logs")
@@ -77,13 +80,13 @@ async fn names_links_and_devices_of_a_hostile_archive() {
     ];
     let rig = Rig::new().await;
     rig.provider.hostile(hostile_logs(tar.concat()));
-    let draft = run(&rig).await;
-    assert!(draft.record.verdict.passed());
+    let finished = run(&rig).await;
+    assert!(finished.record.verdict.passed());
     assert!(!Path::new("/tmp/rollout-escaped").exists());
-    let names = log_names(&draft);
+    let names = log_names(&finished);
     assert!(names.contains(&"agent/good.txt".to_owned()));
     assert!(names.iter().all(|name| !name.contains("..") && !name.starts_with('/')), "{names:?}");
-    let (_, skipped, truncated) = role(&draft);
+    let (_, skipped, truncated) = role(&finished);
     assert!(skipped >= 9 && !truncated, "{skipped}");
 }
 
@@ -97,12 +100,12 @@ async fn a_million_files_are_bounded_and_the_reward_is_read_all_the_same() {
         })
     }));
     let began = Instant::now();
-    let draft = run(&rig).await;
+    let finished = run(&rig).await;
     assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
-    assert_eq!(draft.record.verdict.reward, Some(1.0), "read in a call of its own");
-    let (entries, _, truncated) = role(&draft);
+    assert_eq!(finished.record.verdict.reward, Some(1.0), "read in a call of its own");
+    let (entries, _, truncated) = role(&finished);
     assert!(entries <= limits::LOGS_ENTRIES && truncated);
-    assert_eq!(secondary(&draft.record), ["collection_failed"]);
+    assert_eq!(secondary(&finished.record), ["collection_failed"]);
 }
 
 #[tokio::test]
@@ -121,10 +124,10 @@ async fn a_sparse_giant_is_cut_at_its_header() {
         let before = raw_entry(b"logs/agent/a.txt", EntryType::Regular, b"", b"a");
         [before.into(), giant().into()].into_iter().chain(std::iter::repeat(zeros.clone()))
     }));
-    let draft = run(&rig).await;
-    assert!(draft.record.verdict.passed());
-    assert_eq!(log_names(&draft), ["agent/a.txt"]);
-    assert!(role(&draft).2);
+    let finished = run(&rig).await;
+    assert!(finished.record.verdict.passed());
+    assert_eq!(log_names(&finished), ["agent/a.txt"]);
+    assert!(role(&finished).2);
 }
 
 #[tokio::test]
@@ -143,9 +146,14 @@ async fn a_reward_file_of_a_gigabyte_is_no_reward() {
         let pieces = stream::iter(pieces.map(Ok::<_, std::io::Error>));
         Some(Some(Box::new(StreamReader::new(pieces)) as ByteStream))
     }));
-    let draft = run(&rig).await;
-    assert_eq!(error(&draft).kind, ErrorType::VerifierRewardInvalid, "{}", error(&draft).message);
-    assert_eq!(draft.record.verdict.reward, None);
+    let finished = run(&rig).await;
+    assert_eq!(
+        error(&finished).kind,
+        ErrorType::VerifierRewardInvalid,
+        "{}",
+        error(&finished).message
+    );
+    assert_eq!(finished.record.verdict.reward, None);
 }
 
 #[tokio::test]
@@ -166,32 +174,32 @@ async fn a_reward_with_a_second_name_is_read_by_itself() {
     let rig = Rig::new().await;
     let file = raw_entry(b"reward.txt", EntryType::Regular, b"", b"0.5");
     rig.provider.hostile(tar([file, vec![0; 1024]].concat()));
-    let draft = run(&rig).await;
-    assert_eq!(draft.record.verdict.reward, Some(0.5), "{:?}", draft.record.verdict.error);
-    assert_eq!(log_names(&draft), ["agent/score"]);
+    let finished = run(&rig).await;
+    assert_eq!(finished.record.verdict.reward, Some(0.5), "{:?}", finished.record.verdict.error);
+    assert_eq!(log_names(&finished), ["agent/score"]);
 
     // Whoever lies twice is not asked a third time.
     let link = raw_entry(b"reward.txt", EntryType::Link, b"/etc/passwd", b"");
     rig.provider.hostile(tar([link, vec![0; 1024]].concat()));
-    let draft = run(&rig).await;
-    assert_eq!(error(&draft).kind, ErrorType::VerifierRewardInvalid);
+    let finished = run(&rig).await;
+    assert_eq!(error(&finished).kind, ErrorType::VerifierRewardInvalid);
 
     // An answer that makes no sense is no verdict on the tests.
     rig.provider.hostile(tar(b"no archive".to_vec()));
-    let draft = run(&rig).await;
-    assert_eq!(error(&draft).code.as_str(), "collection_failed");
-    assert!(error(&draft).message.contains("hard link"), "{}", error(&draft).message);
+    let finished = run(&rig).await;
+    assert_eq!(error(&finished).code.as_str(), "collection_failed");
+    assert!(error(&finished).message.contains("hard link"), "{}", error(&finished).message);
 }
 
 #[tokio::test]
 async fn a_flood_of_output_is_bounded() {
     let mut rig = Rig::new().await;
     rig.scripts(None, Some("echo first; flood 300000000; echo last"));
-    let draft = run(&rig).await;
-    let text = output(&draft, "command/stdout.txt");
+    let finished = run(&rig).await;
+    let text = output(&finished, "command/stdout.txt");
     assert!((text.len() as u64) < limits::CAPTURE_HEAD_BYTES + limits::CAPTURE_TAIL_BYTES + 100);
     assert!(text.starts_with("first\n") && text.ends_with("last\n"));
-    let output = draft.files.iter().find_map(|file| match &file.role {
+    let output = finished.files.iter().find_map(|file| match &file.role {
         FileRole::Output { path, total_bytes, truncated } if path == "command/stdout.txt" => {
             Some((*total_bytes, *truncated))
         }
@@ -235,16 +243,21 @@ async fn secrets_are_found_nowhere() {
     rig.tests(&format!("{reward}; echo checking $KEY; echo $KEY >&2; exit 1")).await;
     // What the test itself says is not what the trial lets out.
     let scripts = (rig.agent.kind.clone(), rig.task.steps[0].files.tests.clone());
-    let draft = run(&rig).await;
+    let finished = run(&rig).await;
     drop(scripts);
-    assert!(error(&draft).message.contains("[redacted:API_KEY]"), "{}", error(&draft).message);
-    assert_eq!(output(&draft, "setup/stdout.txt"), "[redacted:API_KEY]\n");
-    assert_eq!(output(&draft, "command/stdout.txt"), "[redacted:API_KEY]\n");
-    let long = logs(&draft).expect("logs").into_iter().find(|(name, _)| name == "agent/long.txt");
+    assert!(
+        error(&finished).message.contains("[redacted:API_KEY]"),
+        "{}",
+        error(&finished).message
+    );
+    assert_eq!(output(&finished, "setup/stdout.txt"), "[redacted:API_KEY]\n");
+    assert_eq!(output(&finished, "command/stdout.txt"), "[redacted:API_KEY]\n");
+    let long =
+        logs(&finished).expect("logs").into_iter().find(|(name, _)| name == "agent/long.txt");
     let (_, long) = long.expect("the file");
     assert_eq!(long.len(), 65_530 + SECRET.len() + 1, "lengths stay");
 
-    let mut all = serde_json::to_vec(&draft.record).expect("a record");
+    let mut all = serde_json::to_vec(&finished.record).expect("a record");
     everything(&rig.dir.path().join("scratch"), &mut all);
     for (form, needle) in [("plain", SECRET), ("base64", &base64[8..30]), ("hex", &hex)] {
         let found = all.windows(needle.len()).any(|window| window == needle.as_bytes());
@@ -260,9 +273,9 @@ async fn a_reward_file_gives_no_part_of_a_secret_away() {
         rig.variables = TrialVariables::new([("API_KEY".to_owned(), secret.to_owned())]);
         rig.task.environment.env.insert("KEY".into(), Template::new("${API_KEY}"));
         rig.tests("echo $KEY > /logs/verifier/reward.txt").await;
-        let draft = run(&rig).await;
-        assert_eq!(error(&draft).kind, ErrorType::VerifierRewardInvalid);
-        let message = &error(&draft).message;
+        let finished = run(&rig).await;
+        assert_eq!(error(&finished).kind, ErrorType::VerifierRewardInvalid);
+        let message = &error(&finished).message;
         assert!(message.ends_with("`[redacted:API_KEY]` is not one number"), "{message}");
     }
 }

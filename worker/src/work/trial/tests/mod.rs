@@ -16,26 +16,29 @@ use rollout_protocol::error::TrialError;
 use rollout_protocol::record::TrialRecord;
 
 use super::testing::Rig;
-use super::{Draft, FileRole, Finished};
+use crate::executor::{FileRole, Finished};
 
-/// The draft of a trial that has a verdict.
-fn verdict(finished: Finished) -> Draft {
-    match finished {
-        Finished::Verdict(draft) => draft,
-        Finished::Stopped { phase, .. } => panic!("stopped in {phase}"),
-    }
+/// A trial that has a verdict.
+fn verdict(finished: Finished<TrialRecord>) -> Finished<TrialRecord> {
+    assert_eq!(finished.stopped, None, "{finished:?}");
+    finished
+}
+
+/// Whether the report of a trial can say everything of it.
+fn is_bare(finished: &Finished<TrialRecord>) -> bool {
+    finished.clone().of_any_kind().is_bare()
 }
 
 /// Runs a trial that has a verdict, and checks that nothing is left of its environment.
-async fn run(rig: &Rig) -> Draft {
-    let draft = verdict(rig.run().await);
+async fn run(rig: &Rig) -> Finished<TrialRecord> {
+    let finished = verdict(rig.run().await);
     assert_eq!(rig.provider.leaked(), Vec::<String>::new());
     assert_eq!(rig.provider.busy(), Vec::<String>::new());
-    draft
+    finished
 }
 
-fn error(draft: &Draft) -> &TrialError {
-    draft.record.verdict.error.as_ref().expect("an error")
+fn error(finished: &Finished<TrialRecord>) -> &TrialError {
+    finished.record.verdict.error.as_ref().expect("an error")
 }
 
 /// An error in short: type, code, class and retry class.
@@ -49,19 +52,19 @@ fn brief(error: &TrialError) -> String {
 }
 
 /// Text of a captured output.
-fn output(draft: &Draft, wanted: &str) -> String {
-    let found = draft.files.iter().find(|file| match &file.role {
+fn output(finished: &Finished<TrialRecord>, wanted: &str) -> String {
+    let found = finished.files.iter().find(|file| match &file.role {
         FileRole::Output { path, .. } => path == wanted,
         _ => false,
     });
-    let Some(file) = found else { panic!("no {wanted} in {:?}", draft.files) };
+    let Some(file) = found else { panic!("no {wanted} in {:?}", finished.files) };
     std::fs::read_to_string(&file.file).expect("text")
 }
 
 /// Paths of the captured outputs.
-fn outputs(draft: &Draft) -> Vec<&str> {
+fn outputs(finished: &Finished<TrialRecord>) -> Vec<&str> {
     let mut paths = Vec::new();
-    for file in &draft.files {
+    for file in &finished.files {
         if let FileRole::Output { path, .. } = &file.role {
             paths.push(path.as_str());
         }
@@ -70,13 +73,16 @@ fn outputs(draft: &Draft) -> Vec<&str> {
 }
 
 /// Names and contents of the collected logs.
-fn logs(draft: &Draft) -> Option<Vec<(String, Vec<u8>)>> {
-    archive(draft, |role| matches!(role, FileRole::Logs { .. }))
+fn logs(finished: &Finished<TrialRecord>) -> Option<Vec<(String, Vec<u8>)>> {
+    archive(finished, |role| matches!(role, FileRole::Logs { .. }))
 }
 
-/// Names and contents of an archive among a draft's files.
-fn archive(draft: &Draft, wanted: impl Fn(&FileRole) -> bool) -> Option<Vec<(String, Vec<u8>)>> {
-    let file = draft.files.iter().find(|file| wanted(&file.role))?;
+/// Names and contents of an archive among a trial's files.
+fn archive(
+    finished: &Finished<TrialRecord>,
+    wanted: impl Fn(&FileRole) -> bool,
+) -> Option<Vec<(String, Vec<u8>)>> {
+    let file = finished.files.iter().find(|file| wanted(&file.role))?;
     let tar = std::fs::File::open(&file.file).expect("the archive");
     let mut found = Vec::new();
     for entry in tar::Archive::new(tar).entries().expect("a tar archive") {
@@ -89,8 +95,8 @@ fn archive(draft: &Draft, wanted: impl Fn(&FileRole) -> bool) -> Option<Vec<(Str
     Some(found)
 }
 
-fn log_names(draft: &Draft) -> Vec<String> {
-    logs(draft).into_iter().flatten().map(|(name, _)| name).collect()
+fn log_names(finished: &Finished<TrialRecord>) -> Vec<String> {
+    logs(finished).into_iter().flatten().map(|(name, _)| name).collect()
 }
 
 /// Codes of the errors beside the first.

@@ -11,9 +11,8 @@ use rollout_protocol::record::Outcome;
 use rollout_protocol::wire::control::StopLevel;
 use tokio::time::Instant;
 
-use super::super::Finished;
 use super::super::testing::Rig;
-use super::verdict;
+use super::{is_bare, verdict};
 use crate::dependency::{Dependency, Probe};
 use crate::environment::FailureKind;
 use crate::environment::fake::{At, Call, Effect};
@@ -57,8 +56,8 @@ async fn pull_without_answer_is_parked_until_it_works() {
         let effect = Effect::Fail(FailureKind::Unreachable);
         rig.provider.fault(At::Nth(Call::Prepare, nth), effect);
     }
-    let draft = verdict(rig.run().await);
-    assert_eq!(draft.record.verdict.reward, Some(1.0), "{:?}", draft.record.verdict);
+    let finished = verdict(rig.run().await);
+    assert_eq!(finished.record.verdict.reward, Some(1.0), "{:?}", finished.record.verdict);
     assert_eq!(rig.phases.parked(), [Some(Kind::ImageRegistry), None]);
     assert_eq!(rig.provider.leaked(), Vec::<String>::new());
 }
@@ -70,8 +69,8 @@ async fn pull_of_a_service_image_without_answer_waits_for_the_registry() {
     for nth in 0..3 {
         rig.provider.fault(At::Nth(Call::Create, nth), Effect::Fail(FailureKind::Unreachable));
     }
-    let draft = verdict(rig.run().await);
-    assert_eq!(draft.record.verdict.reward, Some(1.0), "{:?}", draft.record.verdict);
+    let finished = verdict(rig.run().await);
+    assert_eq!(finished.record.verdict.reward, Some(1.0), "{:?}", finished.record.verdict);
     assert_eq!(rig.phases.parked(), [Some(Kind::ImageRegistry), None]);
     assert_eq!(dependency.outages(), 0);
 }
@@ -81,8 +80,8 @@ async fn pull_that_is_refused_fails_at_once() {
     let rig = rig().await;
     rig.provider.fault(At::Nth(Call::Prepare, 0), Effect::Fail(FailureKind::Refused));
     let began = Instant::now();
-    let draft = verdict(rig.run().await);
-    let error = draft.record.verdict.error.expect("it failed");
+    let finished = verdict(rig.run().await);
+    let error = finished.record.verdict.error.expect("it failed");
     assert_eq!(error.code, ErrorCode::REFUSED);
     assert_eq!(began.elapsed(), Duration::ZERO);
     assert_eq!(rig.phases.parked(), []);
@@ -93,8 +92,8 @@ async fn silence_beyond_max_park_fails_with_type_of_phase() {
     let rig = rig().await;
     rig.provider.fault(At::Every(Call::Prepare), Effect::Fail(FailureKind::Unreachable));
     let began = Instant::now();
-    let draft = verdict(rig.run().await);
-    let error = draft.record.verdict.error.expect("it failed");
+    let finished = verdict(rig.run().await);
+    let error = finished.record.verdict.error.expect("it failed");
     assert_eq!(error.kind, ErrorType::EnvironmentImagePullFailed);
     assert_eq!((&error.code, error.class), (&ErrorCode::UNREACHABLE, ErrorClass::Infrastructure));
     assert!(error.is_retryable() && error.message.contains("gave no answer for 900s"), "{error}");
@@ -112,11 +111,11 @@ async fn agent_that_died_with_engine_runs_again() {
         engine.away.store(false, Ordering::Relaxed);
         std::future::pending::<()>().await;
     };
-    let draft = tokio::select! {
+    let finished = tokio::select! {
         finished = rig.run() => verdict(finished),
         () = back => unreachable!("it never ends"),
     };
-    assert_eq!(draft.record.verdict.reward, Some(1.0), "{:?}", draft.record.verdict);
+    assert_eq!(finished.record.verdict.reward, Some(1.0), "{:?}", finished.record.verdict);
     assert_eq!(dependency.outages(), 1);
     assert_eq!(rig.phases.parked(), [Some(Kind::ContainerEngine), None]);
     assert_eq!(count(&rig, Call::Create), 2);
@@ -128,8 +127,8 @@ async fn agent_that_fails_by_itself_is_no_outage() {
     let mut rig = rig().await;
     with_engine(&mut rig);
     rig.scripts(None, Some("exit 3"));
-    let draft = verdict(rig.run().await);
-    let error = draft.record.verdict.error.expect("it failed");
+    let finished = verdict(rig.run().await);
+    let error = finished.record.verdict.error.expect("it failed");
     assert_eq!((error.kind, error.class), (ErrorType::AgentExecutionFailed, ErrorClass::Agent));
     assert_eq!(count(&rig, Call::Create), 1);
 }
@@ -151,11 +150,11 @@ async fn engine_away_at_teardown_keeps_reward_and_leaves_nothing() {
         engine.away.store(false, Ordering::Relaxed);
         std::future::pending::<()>().await;
     };
-    let draft = tokio::select! {
+    let finished = tokio::select! {
         finished = rig.run() => verdict(finished),
         () = outage => unreachable!("it never ends"),
     };
-    let found = draft.record.verdict;
+    let found = finished.record.verdict;
     assert_eq!((found.outcome, found.reward), (Outcome::Completed, Some(1.0)));
     assert_eq!(found.error, None);
     assert_eq!(rig.provider.leaked(), Vec::<String>::new());
@@ -175,6 +174,6 @@ async fn parked_execution_heeds_a_stop() {
         finished = rig.run() => finished,
         () = stop => unreachable!("it never ends"),
     };
-    assert!(matches!(finished, Finished::Stopped { draft: None, .. }), "{finished:?}");
+    assert!(finished.stopped.is_some() && is_bare(&finished));
     assert!(began.elapsed() < Duration::from_secs(60));
 }

@@ -10,7 +10,7 @@ use rollout_protocol::spec::environment::{PreservePolicy, ProcessSettings, Provi
 use rollout_protocol::template::Template;
 
 use super::super::testing::Rig;
-use super::{brief, error, log_names, logs, output, outputs, run, secondary, verdict};
+use super::{brief, error, is_bare, log_names, logs, output, outputs, run, secondary, verdict};
 use crate::environment::fake::{At, Call, Effect};
 use crate::environment::{FailureKind, ImageSource};
 use crate::executor::WantedImage;
@@ -24,7 +24,7 @@ async fn a_good_trial_is_a_short_list_of_calls() {
         Some("echo trace > /logs/agent/trace.txt; echo oops >&2"),
     );
     rig.tests("echo checking; echo 0.5 > /logs/verifier/reward.txt").await;
-    let draft = run(&rig).await;
+    let finished = run(&rig).await;
     let calls = [
         Call::Prepare,
         Call::Create,
@@ -36,20 +36,20 @@ async fn a_good_trial_is_a_short_list_of_calls() {
         Call::Destroy,
     ];
     assert_eq!(rig.provider.calls(), calls);
-    let record = &draft.record;
+    let record = &finished.record;
     assert_eq!((record.verdict.outcome, record.verdict.reward), (Outcome::Completed, Some(0.5)));
     assert_eq!((&record.verdict.error, &record.secondary_errors), (&None, &Vec::new()));
-    assert_eq!(output(&draft, "setup/stdout.txt"), "/app\ndo it");
-    assert_eq!(output(&draft, "command/stderr.txt"), "oops\n");
-    assert_eq!(output(&draft, "logs/verifier/stdout.txt"), "checking\n");
+    assert_eq!(output(&finished, "setup/stdout.txt"), "/app\ndo it");
+    assert_eq!(output(&finished, "command/stderr.txt"), "oops\n");
+    assert_eq!(output(&finished, "logs/verifier/stdout.txt"), "checking\n");
     assert_eq!(record.verifier_stdout.as_deref(), Some("checking\n"));
     assert_eq!(record.verifier_stderr.as_deref(), Some(""));
-    let logs = logs(&draft).expect("logs");
+    let logs = logs(&finished).expect("logs");
     assert!(logs.contains(&("agent/trace.txt".into(), b"trace\n".to_vec())), "{logs:?}");
     assert!(logs.contains(&("verifier/reward.txt".into(), b"0.5\n".to_vec())), "{logs:?}");
     let environment = record.environment.as_ref().expect("an environment");
     assert_eq!((environment.image.as_str(), environment.image_made), ("image", true));
-    assert!(!draft.is_bare());
+    assert!(!is_bare(&finished));
 }
 
 #[tokio::test]
@@ -89,18 +89,18 @@ async fn the_oracle_runs_the_solution() {
     let mut rig = Rig::new().await;
     rig.oracle("echo answer > /app/answer.txt; echo solved").await;
     rig.tests("cat /app/answer.txt; echo 1 > /logs/verifier/reward.txt").await;
-    let draft = run(&rig).await;
-    assert!(draft.record.verdict.passed());
-    assert_eq!(output(&draft, "command/stdout.txt"), "solved\n");
-    assert!(!outputs(&draft).iter().any(|path| path.starts_with("setup/")));
+    let finished = run(&rig).await;
+    assert!(finished.record.verdict.passed());
+    assert_eq!(output(&finished, "command/stdout.txt"), "solved\n");
+    assert!(!outputs(&finished).iter().any(|path| path.starts_with("setup/")));
 }
 
 #[tokio::test]
 async fn tests_are_not_there_before_verification() {
     let mut rig = Rig::new().await;
     rig.scripts(None, Some("test -e /tests; echo seen"));
-    let draft = run(&rig).await;
-    assert_eq!(brief(error(&draft)), "agent_execution_failed non_zero_exit agent permanent");
+    let finished = run(&rig).await;
+    assert_eq!(brief(error(&finished)), "agent_execution_failed non_zero_exit agent permanent");
     assert!(!rig.provider.calls().contains(&Call::CopyTo));
 }
 
@@ -109,9 +109,9 @@ async fn what_the_agent_left_in_the_verifiers_logs_is_gone() {
     let mut rig = Rig::new().await;
     rig.scripts(None, Some("echo 1 > /logs/verifier/reward.txt; echo x > /logs/verifier/x.txt"));
     rig.tests("echo nothing").await;
-    let draft = run(&rig).await;
-    assert_eq!(error(&draft).kind, ErrorType::VerifierRewardMissing);
-    assert!(!log_names(&draft).iter().any(|name| name.ends_with("x.txt")));
+    let finished = run(&rig).await;
+    assert_eq!(error(&finished).kind, ErrorType::VerifierRewardMissing);
+    assert!(!log_names(&finished).iter().any(|name| name.ends_with("x.txt")));
 }
 
 #[tokio::test]
@@ -138,17 +138,17 @@ async fn failing_scripts_have_their_own_errors() {
                     rig.tests(&script).await;
                 }
             }
-            let draft = run(&rig).await;
+            let finished = run(&rig).await;
             let mut expected = format!("{kind} {error_text} {retry}");
             if stage == "verify" {
                 expected = expected.replace(" agent ", " verifier ");
             }
-            assert_eq!(brief(error(&draft)), expected, "{stage}: {script}");
-            assert!(error(&draft).message.contains(message), "{}", error(&draft).message);
-            let verdict = &draft.record.verdict;
+            assert_eq!(brief(error(&finished)), expected, "{stage}: {script}");
+            assert!(error(&finished).message.contains(message), "{}", error(&finished).message);
+            let verdict = &finished.record.verdict;
             assert_eq!((verdict.outcome, verdict.reward), (Outcome::Failed, None));
-            assert_eq!(logs(&draft).is_some(), script != "vanish", "{stage}: {script}");
-            let ran = |dir: &str| outputs(&draft).iter().any(|path| path.starts_with(dir));
+            assert_eq!(logs(&finished).is_some(), script != "vanish", "{stage}: {script}");
+            let ran = |dir: &str| outputs(&finished).iter().any(|path| path.starts_with(dir));
             assert_eq!(ran("command/"), stage != "install");
             assert_eq!(ran("logs/verifier/"), stage == "verify");
         }
@@ -169,14 +169,14 @@ async fn scripts_that_are_too_slow_are_killed_before_anything_is_read() {
             "execute" => rig.scripts(None, Some(script)),
             _ => rig.tests(script).await,
         }
-        let draft = run(&rig).await;
-        assert_eq!(error(&draft).kind, kind);
-        assert_eq!(error(&draft).code.as_str(), "timed_out");
+        let finished = run(&rig).await;
+        assert_eq!(error(&finished).kind, kind);
+        assert_eq!(error(&finished).code.as_str(), "timed_out");
         let calls = rig.provider.calls();
         let at = |call| calls.iter().position(|c| *c == call).expect("called");
         assert!(at(Call::Kill) < at(Call::CopyFrom), "{calls:?}");
-        assert!(logs(&draft).is_some());
-        let seconds = draft.record.durations.total_sec;
+        assert!(logs(&finished).is_some());
+        let seconds = finished.record.durations.total_sec;
         assert!((60.0..70.0).contains(&seconds), "{seconds}");
     }
 }
@@ -198,14 +198,14 @@ async fn without_a_verifier_trials_end_unverified() {
     let mut rig = Rig::new().await;
     rig.settings.verifier.disable = true;
     rig.task.steps[0].files.tests = None;
-    let draft = run(&rig).await;
-    let verdict = &draft.record.verdict;
+    let finished = run(&rig).await;
+    let verdict = &finished.record.verdict;
     assert_eq!(
         (verdict.outcome, verdict.reward, &verdict.error),
         (Outcome::Unverified, None, &None)
     );
-    assert_eq!(draft.record.durations.verifier_sec, None);
-    assert!(logs(&draft).is_some());
+    assert_eq!(finished.record.durations.verifier_sec, None);
+    assert!(logs(&finished).is_some());
 }
 
 #[tokio::test]
@@ -222,9 +222,9 @@ async fn tasks_that_cannot_run_get_no_environment() {
             "oracle" => rig.agent.kind = AgentKind::Oracle,
             _ => rig.task.steps[0].files.tests = None,
         }
-        let draft = run(&rig).await;
-        assert_eq!(error(&draft).kind, kind);
-        assert!(draft.is_bare());
+        let finished = run(&rig).await;
+        assert_eq!(error(&finished).kind, kind);
+        assert!(is_bare(&finished));
         assert_eq!((rig.provider.calls(), rig.phases.entered()), (Vec::new(), Vec::new()));
     }
 }
@@ -306,12 +306,12 @@ async fn variables_reach_the_scripts_they_are_for() {
 async fn a_variable_that_is_not_exported_is_an_error_before_any_environment() {
     let mut rig = Rig::new().await;
     rig.agent.env.insert("A".into(), Template::new("${NOT_EXPORTED}"));
-    let draft = run(&rig).await;
+    let finished = run(&rig).await;
     assert_eq!(
-        brief(error(&draft)),
+        brief(error(&finished)),
         "environment_start_failed variable_unset infrastructure transient"
     );
-    assert!(error(&draft).message.contains("NOT_EXPORTED"));
+    assert!(error(&finished).message.contains("NOT_EXPORTED"));
     assert_eq!(rig.provider.calls(), []);
 }
 
@@ -344,10 +344,10 @@ async fn environments_are_kept_by_policy() {
         let mut rig = Rig::new().await;
         rig.settings.environment.preserve_env = policy;
         rig.tests(&format!("echo {reward} > /logs/verifier/reward.txt")).await;
-        let draft = verdict(rig.run().await);
+        let finished = verdict(rig.run().await);
         assert_eq!(rig.provider.preserved().len(), usize::from(kept), "{policy:?} {reward}");
         assert_eq!(rig.provider.leaked(), Vec::<String>::new());
-        let way_in = draft.record.environment.expect("an environment").preserved;
+        let way_in = finished.record.environment.expect("an environment").preserved;
         assert_eq!(way_in.is_some(), kept);
         assert_eq!(rig.provider.calls().contains(&Call::Stop), kept);
     }
@@ -358,9 +358,9 @@ async fn what_cannot_be_kept_is_removed() {
     let mut rig = Rig::new().await;
     rig.settings.environment.preserve_env = PreservePolicy::Always;
     rig.provider.fault(At::Every(Call::Preserve), Effect::Fail(FailureKind::Service));
-    let draft = run(&rig).await;
-    assert_eq!(draft.record.verdict.outcome, Outcome::Completed);
-    assert_eq!(error(&draft).kind, ErrorType::EnvironmentTeardownFailed);
+    let finished = run(&rig).await;
+    assert_eq!(finished.record.verdict.outcome, Outcome::Completed);
+    assert_eq!(error(&finished).kind, ErrorType::EnvironmentTeardownFailed);
     assert_eq!(rig.provider.existing(), Vec::<String>::new());
 }
 
@@ -373,15 +373,15 @@ async fn an_environment_that_cannot_be_removed_does_not_change_the_reward() {
         let mut rig = Rig::new().await;
         rig.scripts(None, Some(script));
         rig.provider.fault(At::Every(Call::Destroy), Effect::Fail(FailureKind::Service));
-        let draft = verdict(rig.run().await);
-        assert_eq!(error(&draft).kind, first);
-        let verdict = &draft.record.verdict;
+        let finished = verdict(rig.run().await);
+        assert_eq!(error(&finished).kind, first);
+        let verdict = &finished.record.verdict;
         let teardown = first == ErrorType::EnvironmentTeardownFailed;
         assert_eq!(verdict.outcome == Outcome::Completed, teardown);
         assert_eq!(verdict.reward, teardown.then_some(1.0));
-        assert!(!error(&draft).is_retryable());
+        assert!(!error(&finished).is_retryable());
         let later = if teardown { vec![] } else { vec!["provider_error"] };
-        assert_eq!(secondary(&draft.record), later);
+        assert_eq!(secondary(&finished.record), later);
         let tries = rig.provider.calls().iter().filter(|call| **call == Call::Destroy).count();
         assert_eq!((tries, rig.provider.leaked().len()), (3, 1));
     }
@@ -395,9 +395,9 @@ async fn a_trial_that_does_nothing_leaves_nothing_to_store() {
     rig.agent.kind = AgentKind::Nop;
     rig.settings.verifier.disable = true;
     rig.task.steps[0].files = Default::default();
-    let draft = run(&rig).await;
-    assert_eq!(draft.record.verdict.outcome, Outcome::Unverified);
-    assert!(draft.is_bare(), "{draft:?}");
+    let finished = run(&rig).await;
+    assert_eq!(finished.record.verdict.outcome, Outcome::Unverified);
+    assert!(is_bare(&finished), "{finished:?}");
     assert!(!rig.dir.path().join("scratch").exists());
 }
 

@@ -11,7 +11,6 @@ use rollout_protocol::template::Template;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer;
 
-use super::super::Finished;
 use super::super::testing::Rig;
 use super::{brief, error, output, run};
 use crate::environment::FailureKind;
@@ -40,11 +39,11 @@ async fn each_script_has_its_variables_and_its_user() {
     rig.task.environment.workdir = Some("/srv/work".into());
     rig.settings.verifier.env.insert("B".into(), Template::new("job"));
     rig.tests("pwd; echo $KEY; echo 1 > /logs/verifier/reward.txt").await;
-    let draft = run(&rig).await;
-    assert!(draft.record.verdict.passed());
-    let shown = output(&draft, "command/stdout.txt");
+    let finished = run(&rig).await;
+    assert!(finished.record.verdict.passed());
+    let shown = output(&finished, "command/stdout.txt");
     assert!(shown.ends_with("[redacted:SECRET] x\n") && !shown.contains("hunter2"), "{shown}");
-    assert_eq!(output(&draft, "logs/verifier/stdout.txt"), "/srv/work\n\n");
+    assert_eq!(output(&finished, "logs/verifier/stdout.txt"), "/srv/work\n\n");
     let commands = rig.provider.commands();
     let [agent, verifier] = &commands[..] else { panic!("{commands:?}") };
     let expected = ["A=x", "ALL=x", "DEBIAN_FRONTEND=noninteractive", "KEY=hunter2hunter2"];
@@ -72,8 +71,8 @@ async fn a_variable_of_any_phase_must_be_exported() {
             _ => &mut rig.task.steps[0].solution_env,
         };
         env.insert("A".into(), Template::new("${ABSENT}"));
-        let draft = run(&rig).await;
-        assert_eq!(error(&draft).code.as_str(), "variable_unset", "{place}");
+        let finished = run(&rig).await;
+        assert_eq!(error(&finished).code.as_str(), "variable_unset", "{place}");
         assert_eq!(rig.provider.calls(), []);
     }
     let mut rig = Rig::new().await;
@@ -93,8 +92,8 @@ async fn script_agents_are_told_of_tools_and_skills() {
     ];
     rig.task.skills_dir = Some("/skills".into());
     rig.scripts(None, Some("cat $ROLLOUT_MCP_CONFIG; echo $ROLLOUT_SKILLS_DIR"));
-    let draft = run(&rig).await;
-    let shown = output(&draft, "command/stdout.txt");
+    let finished = run(&rig).await;
+    let shown = output(&finished, "command/stdout.txt");
     let expected = "{\"mcpServers\":{\"files\":{\"args\":[\"-x\"],\"command\":\"mcp\",\
         \"type\":\"stdio\"},\"web\":{\"headers\":{\"Authorization\":\"Bearer [redacted:TOKEN]\"},\
         \"type\":\"http\",\"url\":\"http://x/\"}}}/skills\n";
@@ -143,14 +142,14 @@ async fn an_environment_is_used_when_it_is_healthy() {
         let mut rig = Rig::new().await;
         let check = Healthcheck { start_period_sec: period, ..check(command) };
         rig.task.environment.healthcheck = Some(check);
-        let draft = run(&rig).await;
-        assert_eq!(brief(error(&draft)), "environment_start_failed unhealthy task permanent");
-        let message = &error(&draft).message;
+        let finished = run(&rig).await;
+        assert_eq!(brief(error(&finished)), "environment_start_failed unhealthy task permanent");
+        let message = &error(&finished).message;
         assert!(message.contains("healthcheck failed 3 times"), "{message}");
         assert_eq!(message.ends_with("code 7: no"), command.contains("no"), "{message}");
-        let took = draft.record.durations.total_sec;
+        let took = finished.record.durations.total_sec;
         assert!((f64::from(seconds)..f64::from(seconds) + 1.5).contains(&took), "{command} {took}");
-        assert_eq!(draft.record.durations.agent_setup_sec, None);
+        assert_eq!(finished.record.durations.agent_setup_sec, None);
     }
     let mut rig = Rig::new().await;
     rig.provider.image_file("/ready", "");
@@ -190,8 +189,8 @@ async fn network_that_the_environment_does_not_have_is_unsupported_in_its_phase(
         rig.task.steps[0].agent.network = Some(NetworkPolicy::NoNetwork);
         let effect = Effect::Fail(FailureKind::Unsupported);
         rig.provider.fault(At::Nth(Call::SetNetwork, nth), effect);
-        let draft = run(&rig).await;
-        let error = error(&draft);
+        let finished = run(&rig).await;
+        let error = error(&finished);
         assert_eq!(brief(error), "task_invalid unsupported_by_environment task permanent");
         assert_eq!((error.is_unsupported(), error.phase), (true, phase));
     }
@@ -208,9 +207,9 @@ async fn a_network_that_cannot_be_had_fails_its_phase() {
             rig.harbor();
             rig.task.steps[0].agent.network = Some(NetworkPolicy::NoNetwork);
             rig.provider.fault(At::Nth(Call::SetNetwork, nth), Effect::Fail(kind));
-            let draft = run(&rig).await;
-            assert_eq!(brief(error(&draft)), format!("{expected} {reason}"));
-            assert_eq!(draft.record.verdict.outcome, Outcome::Failed);
+            let finished = run(&rig).await;
+            assert_eq!(brief(error(&finished)), format!("{expected} {reason}"));
+            assert_eq!(finished.record.verdict.outcome, Outcome::Failed);
             let ran = rig.provider.commands().len();
             assert_eq!(ran, 1 + nth, "nothing runs with more than it may have");
         }
@@ -267,7 +266,7 @@ async fn waiting_for_a_turn_counts_for_nobody_and_can_be_stopped() {
             rig.stop.send_replace(Some(level));
         };
         let (finished, ()) = tokio::join!(super::super::run(waiting, &services), stop);
-        assert!(matches!(finished, Finished::Stopped { .. }));
+        assert!(finished.stopped.is_some());
         rig.stop.send_replace(None);
         drop(turn);
     }

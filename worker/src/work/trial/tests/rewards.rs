@@ -29,14 +29,14 @@ async fn rewards_and_their_errors() {
     ] {
         let mut rig = Rig::new().await;
         rig.tests(&script).await;
-        let draft = run(&rig).await;
-        let verdict = &draft.record.verdict;
+        let finished = run(&rig).await;
+        let verdict = &finished.record.verdict;
         match expected {
             Ok(reward) => {
                 assert_eq!((verdict.outcome, verdict.reward), (Outcome::Completed, Some(reward)));
             }
             Err(reason) => {
-                assert_eq!(brief(error(&draft)), reason, "{script:.80}");
+                assert_eq!(brief(error(&finished)), reason, "{script:.80}");
                 assert_eq!((verdict.outcome, verdict.reward), (Outcome::Failed, None));
             }
         }

@@ -90,8 +90,8 @@ async fn solution_is_where_either_format_has_it() {
             rig.harbor();
         }
         rig.oracle("cat /oracle/solve.sh; cat /solution/solve.sh").await;
-        let draft = run(&rig).await;
-        assert!(draft.record.verdict.passed(), "{:?}", draft.record.verdict);
+        let finished = run(&rig).await;
+        assert!(finished.record.verdict.passed(), "{:?}", finished.record.verdict);
         let command = rig.provider.commands().remove(0);
         assert_eq!(command.argv, ["bash".to_owned(), format!("{own}/solve.sh")]);
     }
@@ -102,8 +102,8 @@ async fn task_that_only_scripts_cannot_run_is_run_by_the_oracle() {
     let fault = TrialError::unsupported("a conversation to begin with");
     let mut rig = Rig::new().await;
     rig.task.script_fault = Some(fault.clone());
-    let draft = run(&rig).await;
-    assert_eq!(draft.record.verdict.error, Some(fault));
+    let finished = run(&rig).await;
+    assert_eq!(finished.record.verdict.error, Some(fault));
     assert!(rig.provider.calls().is_empty(), "no environment was made");
     rig.oracle("echo").await;
     assert!(run(&rig).await.record.verdict.passed());
@@ -125,12 +125,16 @@ async fn an_exit_code_may_mean_nothing_but_a_limit_does() {
         let mut rig = Rig::new().await;
         rig.task.rules.test_exit = TestExit::Ignored;
         rig.tests(&tests).await;
-        let draft = run(&rig).await;
-        let verdict = &draft.record.verdict;
+        let finished = run(&rig).await;
+        let verdict = &finished.record.verdict;
         assert_eq!(verdict.error.as_ref().map(brief).as_deref(), expected, "{tests}");
         assert_eq!(verdict.passed(), expected.is_none(), "{tests}");
         if tests == "exit 3" {
-            assert!(error(&draft).message.contains("ended with code 3"), "{:?}", error(&draft));
+            assert!(
+                error(&finished).message.contains("ended with code 3"),
+                "{:?}",
+                error(&finished)
+            );
         }
     }
 }
@@ -144,10 +148,10 @@ async fn an_agent_that_failed_may_be_verified_all_the_same() {
         rig.task.rules.after_agent_error = AfterAgentError::Verify;
         rig.scripts(None, Some(&format!("background writer; {script}")));
         rig.tests("echo 0.5 > /logs/verifier/reward.txt").await;
-        let draft = run(&rig).await;
-        let verdict = &draft.record.verdict;
+        let finished = run(&rig).await;
+        let verdict = &finished.record.verdict;
         assert_eq!((verdict.outcome, verdict.reward), (Outcome::Completed, Some(0.5)));
-        assert_eq!(error(&draft).code.as_str(), code);
+        assert_eq!(error(&finished).code.as_str(), code);
         let calls = rig.provider.calls();
         let at = |call| calls.iter().position(|c| *c == call).expect("called");
         // A service that it started may be what is verified, unless it had to be ended.
@@ -156,7 +160,7 @@ async fn an_agent_that_failed_may_be_verified_all_the_same() {
         } else {
             assert!(!calls.contains(&Call::Kill), "{calls:?}");
         }
-        assert_eq!(secondary(&draft.record), Vec::<&str>::new());
+        assert_eq!(secondary(&finished.record), Vec::<&str>::new());
     }
 }
 
@@ -170,9 +174,12 @@ async fn what_is_not_the_agents_own_failure_ends_the_trial() {
         let mut rig = Rig::new().await;
         rig.harbor();
         rig.scripts(install, execute);
-        let draft = run(&rig).await;
-        assert_eq!((draft.record.verdict.outcome, error(&draft).kind), (Outcome::Failed, kind));
-        assert!(!outputs(&draft).iter().any(|path| path.starts_with("logs/verifier")));
+        let finished = run(&rig).await;
+        assert_eq!(
+            (finished.record.verdict.outcome, error(&finished).kind),
+            (Outcome::Failed, kind)
+        );
+        assert!(!outputs(&finished).iter().any(|path| path.starts_with("logs/verifier")));
     }
 }
 
@@ -182,14 +189,14 @@ async fn after_an_agents_error_the_verifiers_comes_second_unless_it_is_ours() {
     rig.harbor();
     rig.scripts(None, Some("exit 3"));
     rig.tests("echo nothing").await;
-    let draft = run(&rig).await;
-    assert_eq!(draft.record.verdict.outcome, Outcome::Failed);
-    assert_eq!(error(&draft).kind, ErrorType::AgentExecutionFailed);
-    assert_eq!(secondary(&draft.record), ["reward_missing"]);
+    let finished = run(&rig).await;
+    assert_eq!(finished.record.verdict.outcome, Outcome::Failed);
+    assert_eq!(error(&finished).kind, ErrorType::AgentExecutionFailed);
+    assert_eq!(secondary(&finished.record), ["reward_missing"]);
 
     rig.provider.fault(At::Nth(Call::CopyTo, 1), Effect::Fail(FailureKind::Unreachable));
-    let draft = run(&rig).await;
-    assert_eq!(brief(error(&draft)), "verifier_failed unreachable infrastructure transient");
-    assert_eq!(secondary(&draft.record), ["non_zero_exit"]);
-    assert!(error(&draft).is_retryable());
+    let finished = run(&rig).await;
+    assert_eq!(brief(error(&finished)), "verifier_failed unreachable infrastructure transient");
+    assert_eq!(secondary(&finished.record), ["non_zero_exit"]);
+    assert!(error(&finished).is_retryable());
 }

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use rollout_protocol::error::ErrorType;
-use rollout_protocol::record::{Outcome, Rewards};
+use rollout_protocol::record::{Outcome, Rewards, TrialRecord};
 use rollout_protocol::spec::task::{AfterAgentError, Healthcheck, StepStrategy};
 use rollout_protocol::wire::control::StopLevel;
 
 use super::super::testing::Rig;
-use super::super::{Draft, FileRole, Finished};
 use super::artifacts::{artifact, kept};
 use super::{archive, brief, error, log_names, output, outputs, run};
 use crate::environment::FailureKind;
 use crate::environment::fake::{At, Call, Effect};
+use crate::executor::{FileRole, Finished};
 
 fn reward(number: f64) -> String {
     format!("echo {number} > /logs/verifier/reward.txt")
@@ -29,10 +29,10 @@ async fn rig(rewards: &[f64]) -> Rig {
     rig
 }
 
-fn step_logs(draft: &Draft, index: usize) -> Vec<String> {
+fn step_logs(finished: &Finished<TrialRecord>, index: usize) -> Vec<String> {
     let wanted =
         |role: &FileRole| matches!(role, FileRole::StepLogs { step, .. } if *step == index);
-    let found = archive(draft, wanted).expect("logs");
+    let found = archive(finished, wanted).expect("logs");
     found.into_iter().map(|(name, _)| name).collect()
 }
 
@@ -45,24 +45,32 @@ async fn steps_follow_each_other_in_one_environment() {
     let again = format!("cat /logs/verifier/x; {}", reward(1.0));
     rig.steps(&[("one", first, &tests), ("two", second, &again)]).await;
     rig.task.steps[0].artifacts = vec![artifact("/app/first")];
-    let draft = run(&rig).await;
-    let record = &draft.record;
+    let finished = run(&rig).await;
+    let record = &finished.record;
     // The tests of the second step fail at what the first left, and its agent at its tests.
     assert_eq!((record.verdict.outcome, record.verdict.reward), (Outcome::Completed, Some(0.5)));
     let kinds: Vec<_> = record.steps.iter().map(|s| s.error.as_ref().map(brief)).collect();
     let failed = "agent_execution_failed non_zero_exit agent permanent".to_owned();
     assert_eq!(kinds, [None, Some(failed)]);
     assert_eq!(record.steps[0].reward, Some(0.5));
-    assert_eq!(error(&draft).kind, ErrorType::AgentExecutionFailed);
-    assert!(error(&draft).message.contains("code 1"), "the tests are gone: {:?}", error(&draft));
+    assert_eq!(error(&finished).kind, ErrorType::AgentExecutionFailed);
+    assert!(
+        error(&finished).message.contains("code 1"),
+        "the tests are gone: {:?}",
+        error(&finished)
+    );
     assert_eq!(super::secondary(record), ["reward_missing"]);
-    assert_eq!(output(&draft, "steps/one/command/stdout.txt"), "one");
-    assert_eq!(output(&draft, "steps/two/command/stdout.txt"), "two1\n");
-    assert!(outputs(&draft).iter().all(|path| path.starts_with("steps/")), "{:?}", outputs(&draft));
-    assert!(step_logs(&draft, 0).contains(&"verifier/x".to_owned()));
-    assert_eq!(log_names(&draft), ["agent/", "artifacts/"]);
+    assert_eq!(output(&finished, "steps/one/command/stdout.txt"), "one");
+    assert_eq!(output(&finished, "steps/two/command/stdout.txt"), "two1\n");
+    assert!(
+        outputs(&finished).iter().all(|path| path.starts_with("steps/")),
+        "{:?}",
+        outputs(&finished)
+    );
+    assert!(step_logs(&finished, 0).contains(&"verifier/x".to_owned()));
+    assert_eq!(log_names(&finished), ["agent/", "artifacts/"]);
     assert_eq!(record.artifacts[0].path, "steps/one/artifacts/app/first");
-    assert_eq!(kept(&draft, "/app/first"), [("first".to_owned(), "1\n".to_owned())]);
+    assert_eq!(kept(&finished, "/app/first"), [("first".to_owned(), "1\n".to_owned())]);
     assert_eq!(rig.provider.requests().len(), 1);
     let times = &record.steps;
     assert!(times[0].verifier_ended_at <= times[1].agent_execution_started_at);
@@ -85,12 +93,12 @@ async fn rewards_of_steps_become_the_tasks() {
         let mut rig = rig(rewards).await;
         rig.task.strategy = strategy;
         rig.task.steps[0].min_reward = min.map(least).unwrap_or_default();
-        let draft = run(&rig).await;
-        let verdict = &draft.record.verdict;
+        let finished = run(&rig).await;
+        let verdict = &finished.record.verdict;
         assert!((verdict.reward.expect("a reward") - expected).abs() < 1e-9, "{verdict:?}");
         assert_eq!((verdict.outcome, &verdict.error), (Outcome::Completed, &None));
         assert_eq!((verdict.passed(), verdict.unverified_steps.len()), (expected == 1.0, 0));
-        assert_eq!((&verdict.rewards, draft.record.steps.len()), (&Rewards::new(), ran));
+        assert_eq!((&verdict.rewards, finished.record.steps.len()), (&Rewards::new(), ran));
     }
 }
 
@@ -108,16 +116,16 @@ async fn a_step_that_cannot_be_verified_is_the_last() {
         } else {
             rig.provider.fault(At::Nth(Call::Exec, 3), Effect::Fail(FailureKind::Gone));
         }
-        let draft = run(&rig).await;
-        let verdict = &draft.record.verdict;
+        let finished = run(&rig).await;
+        let verdict = &finished.record.verdict;
         assert_eq!(verdict.reward, expected, "{fault} {rule:?}");
-        assert!(verdict.error.is_some() && draft.record.steps.len() == 2);
-        assert_eq!(draft.record.steps[1].error, verdict.error);
+        assert!(verdict.error.is_some() && finished.record.steps.len() == 2);
+        assert_eq!(finished.record.steps[1].error, verdict.error);
         // The reward is that of the first step: it makes no pass.
         assert!(!verdict.passed());
         let unverified: &[&str] = if expected.is_some() { &["two"] } else { &[] };
         assert_eq!(verdict.unverified_steps, unverified);
-        assert_eq!(error(&draft).is_retryable(), fault == "environment");
+        assert_eq!(error(&finished).is_retryable(), fault == "environment");
     }
 }
 
@@ -138,18 +146,18 @@ async fn a_step_has_files_in_the_working_directory_and_a_setup() {
         start_interval_sec: 1.0,
         retries: 1,
     });
-    let draft = run(&rig).await;
-    assert_eq!(output(&draft, "steps/one/command/stdout.txt"), "d\nm\n");
-    assert_eq!(output(&draft, "steps/one/setup/stdout.txt"), "setting up\n");
-    assert_eq!(draft.record.steps[0].error, None);
-    let seen = draft.record.steps[1].error.as_ref().expect("an error");
+    let finished = run(&rig).await;
+    assert_eq!(output(&finished, "steps/one/command/stdout.txt"), "d\nm\n");
+    assert_eq!(output(&finished, "steps/one/setup/stdout.txt"), "setting up\n");
+    assert_eq!(finished.record.steps[0].error, None);
+    let seen = finished.record.steps[1].error.as_ref().expect("an error");
     assert_eq!(seen.code.as_str(), "non_zero_exit", "the setup script is gone");
 
     let broken = [("setup.sh", "exit 9")];
     rig.task.steps[0].files.workdir = Some(rig.packed_files(&broken).await);
-    let draft = run(&rig).await;
-    assert_eq!(brief(error(&draft)), "environment_start_failed non_zero_exit task permanent");
-    assert!(error(&draft).message.contains("setup script ended with code 9"));
+    let finished = run(&rig).await;
+    assert_eq!(brief(error(&finished)), "environment_start_failed non_zero_exit task permanent");
+    assert!(error(&finished).message.contains("setup script ended with code 9"));
 }
 
 #[tokio::test]
@@ -166,12 +174,15 @@ async fn each_step_may_be_verified_elsewhere() {
     for (step, path) in rig.task.steps.iter_mut().zip(["/app/1", "/app/2"]) {
         step.artifacts = vec![artifact(path)];
     }
-    let draft = run(&rig).await;
-    assert_eq!((draft.record.verdict.reward, &draft.record.verdict.error), (Some(1.5), &None));
-    assert_eq!(output(&draft, "steps/two/logs/verifier/stdout.txt"), "2\n");
-    assert!(step_logs(&draft, 1).contains(&"verifier/reward.txt".to_owned()));
+    let finished = run(&rig).await;
+    assert_eq!(
+        (finished.record.verdict.reward, &finished.record.verdict.error),
+        (Some(1.5), &None)
+    );
+    assert_eq!(output(&finished, "steps/two/logs/verifier/stdout.txt"), "2\n");
+    assert!(step_logs(&finished, 1).contains(&"verifier/reward.txt".to_owned()));
     assert_eq!(rig.provider.requests().len(), 3);
-    let last = draft.record.verifier_environment.expect("one");
+    let last = finished.record.verifier_environment.expect("one");
     assert_eq!(last.id, "fake-3");
 }
 
@@ -179,8 +190,8 @@ async fn each_step_may_be_verified_elsewhere() {
 async fn a_drain_ends_between_steps() {
     let rig = rig(&[1.0, 1.0]).await;
     rig.stop_in(rollout_protocol::phase::Phase::Verification, StopLevel::Drain);
-    let Finished::Stopped { draft, .. } = rig.run().await else { panic!("a verdict") };
-    let record = draft.expect("there was an environment").record;
+    let Finished { record, stopped, .. } = rig.run().await;
+    assert!(stopped.is_some() && record.environment.is_some());
     assert_eq!((record.verdict.outcome, record.verdict.reward), (Outcome::Cancelled, None));
     assert_eq!(record.steps.len(), 2, "the second began");
     assert_eq!(rig.provider.existing(), Vec::<String>::new());
@@ -190,20 +201,20 @@ async fn a_drain_ends_between_steps() {
 async fn step_that_the_oracle_has_no_solution_for_is_verified() {
     let mut rig = rig(&[1.0, 0.5]).await;
     rig.task.steps[1].files.solution = None;
-    let draft = run(&rig).await;
-    let rewards: Vec<_> = draft.record.steps.iter().map(|step| step.reward).collect();
+    let finished = run(&rig).await;
+    let rewards: Vec<_> = finished.record.steps.iter().map(|step| step.reward).collect();
     assert_eq!(rewards, [Some(1.0), Some(0.5)]);
-    assert_eq!(output(&draft, "steps/one/command/stdout.txt"), "did\n");
+    assert_eq!(output(&finished, "steps/one/command/stdout.txt"), "did\n");
     let of_the_second = |path: &&str| path.starts_with("steps/two/command");
-    assert!(!outputs(&draft).iter().any(of_the_second), "{:?}", outputs(&draft));
+    assert!(!outputs(&finished).iter().any(of_the_second), "{:?}", outputs(&finished));
 }
 
 #[tokio::test]
 async fn step_without_tests_gets_no_environment() {
     let mut rig = rig(&[1.0, 1.0]).await;
     rig.task.steps[1].files.tests = None;
-    let draft = run(&rig).await;
-    assert_eq!(error(&draft).kind, ErrorType::TaskInvalid);
-    assert!(error(&draft).message.contains("`two`"), "{:?}", error(&draft));
+    let finished = run(&rig).await;
+    assert_eq!(error(&finished).kind, ErrorType::TaskInvalid);
+    assert!(error(&finished).message.contains("`two`"), "{:?}", error(&finished));
     assert_eq!(rig.provider.calls(), []);
 }

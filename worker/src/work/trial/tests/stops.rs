@@ -2,26 +2,24 @@
 
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::Outcome;
+use rollout_protocol::record::{Outcome, TrialRecord};
 use rollout_protocol::spec::environment::PreservePolicy;
 use rollout_protocol::wire::control::StopLevel;
 
 use super::super::testing::Rig;
-use super::super::{Draft, Finished};
-use super::{error, logs, outputs, run};
+use super::{error, is_bare, logs, outputs, run};
 use crate::environment::fake::{At, Call, Effect};
+use crate::executor::Finished;
 
 const PHASES: [Phase; 4] =
     [Phase::EnvironmentSetup, Phase::AgentSetup, Phase::AgentExecution, Phase::Verification];
 
-async fn stopped(rig: &Rig) -> (Phase, Option<Draft>) {
+async fn stopped(rig: &Rig) -> (Phase, Finished<TrialRecord>) {
     let finished = rig.run().await;
     assert_eq!(rig.provider.existing(), Vec::<String>::new());
     assert_eq!(rig.provider.busy(), Vec::<String>::new());
-    match finished {
-        Finished::Stopped { phase, draft } => (phase, draft),
-        Finished::Verdict(draft) => panic!("a verdict: {:?}", draft.record.verdict),
-    }
+    let phase = finished.stopped.unwrap_or_else(|| panic!("a verdict: {finished:?}"));
+    (phase, finished)
 }
 
 #[tokio::test]
@@ -31,14 +29,14 @@ async fn a_drain_finishes_the_phase_collects_and_tears_down() {
         rig.settings.environment.preserve_env = PreservePolicy::Always;
         rig.scripts(Some("echo a"), Some("echo b"));
         rig.stop_in(*phase, StopLevel::Drain);
-        let (at, draft) = stopped(&rig).await;
-        let draft = draft.expect("there was an environment");
+        let (at, finished) = stopped(&rig).await;
+        assert!(finished.record.environment.is_some());
         assert_eq!(at, *phase);
-        assert!(logs(&draft).is_some());
-        assert_eq!(draft.record.verdict.outcome, Outcome::Cancelled);
-        assert_eq!(draft.record.verdict.error, None);
+        assert!(logs(&finished).is_some());
+        assert_eq!(finished.record.verdict.outcome, Outcome::Cancelled);
+        assert_eq!(finished.record.verdict.error, None);
         let ran = PHASES.iter().filter(|p| *p <= phase && **p > Phase::EnvironmentSetup).count();
-        assert_eq!(outputs(&draft).len(), ran * 2);
+        assert_eq!(outputs(&finished).len(), ran * 2);
     }
 }
 
@@ -86,18 +84,17 @@ async fn a_kill_ends_a_script_at_once() {
         };
         let (finished, killed_at) = tokio::join!(running, killing);
         assert!(killed_at.elapsed().as_secs() < 1);
-        let Finished::Stopped { phase: at, draft } = finished else { panic!("a verdict") };
-        assert_eq!(at, phase);
+        assert_eq!(finished.stopped, Some(phase));
         assert_eq!(rig.provider.existing(), Vec::<String>::new());
         assert_eq!(rig.provider.busy(), Vec::<String>::new());
         assert!(!rig.provider.calls().contains(&Call::CopyFrom));
-        let draft = draft.expect("there was an environment");
+        assert!(finished.record.environment.is_some());
         let directory = match script {
             "install" => "setup/stdout.txt",
             "execute" => "command/stdout.txt",
             _ => "logs/verifier/stdout.txt",
         };
-        assert_eq!(super::output(&draft, directory), "begun\n");
+        assert_eq!(super::output(&finished, directory), "begun\n");
     }
 }
 
@@ -106,7 +103,8 @@ async fn a_stop_before_the_beginning_begins_nothing() {
     for level in [StopLevel::Drain, StopLevel::Kill] {
         let rig = Rig::new().await;
         rig.stop.send_replace(Some(level));
-        assert_eq!(stopped(&rig).await, (Phase::Queued, None));
+        let (phase, finished) = stopped(&rig).await;
+        assert_eq!((phase, is_bare(&finished)), (Phase::Queued, true));
         assert_eq!(rig.provider.calls(), []);
     }
 }
@@ -130,8 +128,7 @@ async fn a_kill_ends_every_call_that_hangs() {
             rig.stop.send_replace(Some(StopLevel::Kill));
         };
         let (finished, ()) = tokio::join!(running, killing);
-        let Finished::Stopped { phase: at, .. } = finished else { panic!("{call:?}: a verdict") };
-        assert_eq!(at, phase, "{call:?}");
+        assert_eq!(finished.stopped, Some(phase), "{call:?}");
         assert_eq!(rig.provider.existing(), Vec::<String>::new());
     }
 }

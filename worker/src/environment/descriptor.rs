@@ -1,0 +1,324 @@
+//! Kinds of environment providers: one descriptor for each, in one table. Everything that depends on
+//! the kind is looked up here.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Arc;
+
+use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
+use serde_json::{Map, Value};
+
+use super::{ComposeFile, Failure, Provider};
+
+/// The kind of a job that names none.
+pub const DEFAULT: ProviderKind = ProviderKind::Docker;
+
+/// Key of a provider's name among its settings, as they are stored.
+const TYPE: &str = "type";
+
+/// A kind of provider.
+#[derive(Debug, Clone, Copy)]
+pub struct Descriptor {
+    /// The kind.
+    pub kind: ProviderKind,
+    /// Its name in files, options and messages.
+    pub name: &'static str,
+    /// Whether files and options may name it.
+    pub is_public: bool,
+    /// Its name in configurations of Harbor.
+    pub harbor: HarborName,
+    /// Its settings.
+    pub settings: &'static [Setting],
+    /// Abilities of its environments.
+    pub capabilities: Capabilities,
+    /// Makes a provider; `None` when this program was built without it.
+    pub make: Option<MakeProvider>,
+    /// Checks a description of services; `None` when this program cannot tell.
+    pub check_services: Option<CheckServices>,
+    /// Lists the instructions of a Dockerfile that its environments cannot honour; `None` when this
+    /// program cannot tell.
+    pub check_dockerfile: Option<CheckDockerfile>,
+}
+
+/// Makes a provider.
+pub type MakeProvider = fn(&ProviderPaths<'_>) -> Arc<dyn Provider>;
+
+/// Checks a description of services.
+pub type CheckServices = fn(&ComposeFile) -> Result<(), Failure>;
+
+/// Lists the instructions of a Dockerfile that cannot be honoured.
+pub type CheckDockerfile = fn(&str) -> Vec<UnsupportedInstruction>;
+
+/// The name of a provider in configurations of Harbor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HarborName {
+    /// A type of its own.
+    Type(&'static str),
+    /// The path of a class.
+    Class(&'static str),
+}
+
+/// A setting of a provider. It is absent by default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setting {
+    /// Its key.
+    pub key: &'static str,
+    /// Its values.
+    pub values: SettingValues,
+}
+
+/// Values of a setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SettingValues {
+    /// One of some words.
+    Words(&'static [&'static str]),
+    /// Any text.
+    Text,
+    /// True or false.
+    Flag,
+}
+
+/// Whether environments have an ability.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Support {
+    /// They have it.
+    Yes,
+    /// They do not, for this reason.
+    No(&'static str),
+}
+
+/// Abilities of environments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capabilities {
+    /// They are made of images.
+    pub images: Support,
+    /// Commands run as any user.
+    pub users: Support,
+    /// The network changes between phases.
+    pub phase_networks: Support,
+    /// Graphics processors.
+    pub gpus: Support,
+    /// Services beside the environment.
+    pub services: Support,
+}
+
+/// Places of a host and its programs that providers use.
+#[derive(Debug, Clone, Copy)]
+pub struct ProviderPaths<'a> {
+    /// Locks by which the processes of this host build an image once.
+    pub image_locks: &'a Path,
+    /// Directory of sandboxes.
+    pub sandboxes: &'a Path,
+    /// Program and first arguments of the supervisor of sandboxes.
+    pub sandbox_helper: &'a [OsString],
+}
+
+/// An instruction of a Dockerfile that cannot be honoured.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("Dockerfile line {line}: {instruction}: {reason}")]
+pub struct UnsupportedInstruction {
+    /// Line of the instruction, from 1.
+    pub line: usize,
+    /// Its name, in capitals.
+    pub instruction: String,
+    /// The reason.
+    pub reason: String,
+}
+
+/// Every descriptor. Of several with one kind, the first describes the kind.
+static DESCRIPTORS: &[&Descriptor] = &[
+    &DOCKER,
+    &PROCESS,
+    #[cfg(any(test, feature = "testing"))]
+    &super::fake::DESCRIPTOR,
+];
+
+/// Settings of containers.
+pub(super) const DOCKER_SETTINGS: &[Setting] = &[
+    Setting { key: "network", values: SettingValues::Words(&["bridge", "none"]) },
+    Setting { key: "platform", values: SettingValues::Text },
+    Setting { key: "runtime", values: SettingValues::Text },
+];
+
+static DOCKER: Descriptor = Descriptor {
+    kind: ProviderKind::Docker,
+    name: "docker",
+    is_public: true,
+    harbor: HarborName::Type("docker"),
+    settings: DOCKER_SETTINGS,
+    capabilities: Capabilities {
+        images: Support::Yes,
+        users: Support::Yes,
+        phase_networks: Support::Yes,
+        gpus: Support::Yes,
+        services: Support::Yes,
+    },
+    #[cfg(feature = "docker")]
+    make: Some(|paths| {
+        use super::docker::{DockerOptions, DockerProvider};
+        Arc::new(DockerProvider::new(DockerOptions::new(paths.image_locks)))
+    }),
+    #[cfg(not(feature = "docker"))]
+    make: None,
+    #[cfg(feature = "docker")]
+    check_services: Some(super::docker::check_compose),
+    #[cfg(not(feature = "docker"))]
+    check_services: None,
+    check_dockerfile: None,
+};
+
+static PROCESS: Descriptor = Descriptor {
+    kind: ProviderKind::Process,
+    name: "process",
+    is_public: true,
+    harbor: HarborName::Class("rollout:Process"),
+    settings: &[
+        Setting { key: "network", values: SettingValues::Words(&["host", "none"]) },
+        Setting { key: "ignore_dockerfile", values: SettingValues::Flag },
+    ],
+    capabilities: Capabilities {
+        images: Support::No("processes have no image"),
+        users: Support::No("everything in a process sandbox runs as its root"),
+        phase_networks: Support::No("a process sandbox keeps one"),
+        gpus: Support::No("a process sandbox has none"),
+        services: Support::No("a process sandbox has none"),
+    },
+    #[cfg(feature = "process")]
+    make: Some(|paths| {
+        use super::process::{DEFAULT_PIDS, ProcessConfig, ProcessProvider};
+        Arc::new(ProcessProvider::new(ProcessConfig {
+            base: paths.sandboxes.to_owned(),
+            helper: paths.sandbox_helper.to_vec(),
+            pids: DEFAULT_PIDS,
+        }))
+    }),
+    #[cfg(not(feature = "process"))]
+    make: None,
+    check_services: None,
+    #[cfg(feature = "process")]
+    check_dockerfile: Some(super::process::dockerfile::check),
+    #[cfg(not(feature = "process"))]
+    check_dockerfile: None,
+};
+
+/// The kinds that files and options may name.
+pub fn public() -> impl Iterator<Item = &'static Descriptor> {
+    DESCRIPTORS.iter().copied().filter(|descriptor| descriptor.is_public)
+}
+
+/// The kinds that this program was built with, and that files and options may name.
+pub fn built() -> impl Iterator<Item = &'static Descriptor> {
+    public().filter(|descriptor| descriptor.make.is_some())
+}
+
+/// The descriptor of a kind.
+pub fn of(kind: ProviderKind) -> &'static Descriptor {
+    let found = DESCRIPTORS.iter().find(|descriptor| descriptor.kind == kind);
+    found.expect("every kind has a descriptor")
+}
+
+/// The kind that files and options call `name`.
+pub fn named(name: &str) -> Option<&'static Descriptor> {
+    public().find(|descriptor| descriptor.name == name)
+}
+
+/// The names of kinds in a sentence: `docker or process`.
+pub fn names() -> String {
+    let names: Vec<_> = public().map(|descriptor| descriptor.name).collect();
+    names.join(" or ")
+}
+
+/// The settings of a provider that were given and those that have a default, by key.
+pub fn settings_of(spec: &ProviderSpec) -> Map<String, Value> {
+    let document = serde_json::to_value(spec).expect("settings have only text keys");
+    let Value::Object(mut settings) = document else { unreachable!("a spec is an object") };
+    settings.remove(TYPE);
+    settings
+}
+
+impl Descriptor {
+    /// The provider with `settings`, whose keys and values are those of [`Descriptor::settings`].
+    ///
+    /// # Panics
+    /// When they are not.
+    pub fn spec(&self, mut settings: Map<String, Value>) -> ProviderSpec {
+        settings.insert(TYPE.to_owned(), Value::String(self.kind.to_string()));
+        let spec = serde_json::from_value(Value::Object(settings));
+        spec.expect("the table describes the settings of every provider")
+    }
+
+    /// The provider with the settings that it has by default.
+    pub fn default_spec(&self) -> ProviderSpec {
+        self.spec(Map::new())
+    }
+}
+
+impl Support {
+    /// Whether it is there.
+    pub const fn is_there(self) -> bool {
+        matches!(self, Self::Yes)
+    }
+
+    /// The reason why it is not there.
+    pub const fn lack(self) -> Option<&'static str> {
+        match self {
+            Self::Yes => None,
+            Self::No(why) => Some(why),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_kinds_are_those_of_the_protocol() {
+        for descriptor in public() {
+            assert_eq!(descriptor.name, descriptor.kind.to_string());
+            assert_eq!(of(descriptor.kind).name, descriptor.name);
+            assert_eq!(named(descriptor.name).map(|found| found.kind), Some(descriptor.kind));
+            assert_eq!(descriptor.default_spec().kind(), descriptor.kind);
+        }
+        assert_eq!(names(), "docker or process");
+        assert!(named(super::super::fake::DESCRIPTOR.name).is_none(), "users cannot name it");
+    }
+
+    #[test]
+    fn every_setting_and_word_is_one_of_the_spec() {
+        for descriptor in DESCRIPTORS {
+            for setting in descriptor.settings {
+                let values: Vec<Value> = match setting.values {
+                    SettingValues::Words(words) => {
+                        words.iter().map(|word| (*word).into()).collect()
+                    }
+                    SettingValues::Text => vec!["text".into()],
+                    SettingValues::Flag => vec![true.into(), false.into()],
+                };
+                for value in values {
+                    let given = Map::from_iter([(setting.key.to_owned(), value.clone())]);
+                    let spec = descriptor.spec(given);
+                    assert_eq!(settings_of(&spec).get(setting.key), Some(&value), "{spec:?}");
+                }
+            }
+            let spec = descriptor.default_spec();
+            for key in settings_of(&spec).keys() {
+                assert!(descriptor.settings.iter().any(|setting| setting.key == key), "{key}");
+            }
+        }
+    }
+
+    #[test]
+    fn provider_of_every_descriptor_is_of_its_kind() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let paths = ProviderPaths {
+            image_locks: dir.path(),
+            sandboxes: dir.path(),
+            sandbox_helper: &["true".into()],
+        };
+        for descriptor in DESCRIPTORS {
+            let Some(make) = descriptor.make else { continue };
+            assert_eq!(make(&paths).kind(), descriptor.kind, "{}", descriptor.name);
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The answer of the executor: the record of an execution, and the files that become part of it.
+
+use std::path::PathBuf;
+
+use rollout_protocol::blob::{BlobRef, MediaType};
+use rollout_protocol::phase::Phase;
+use rollout_protocol::record::{
+    EvalRecord, ExecutionRecord, IdeasRecord, LogsRecord, Output, TrialRecord,
+};
+use rollout_protocol::spec::eval::Bundle;
+use serde::{Deserialize, Serialize};
+
+use super::capture::Captured;
+use super::collect::CleanArchive;
+use crate::store::{BlobStore, Content, StoreError};
+
+/// An execution that is over and has a record. Its environment is gone.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finished<R = ExecutionRecord> {
+    /// The record; it lacks its files until they are stored.
+    pub record: R,
+    /// The files, in the execution's scratch directory.
+    pub files: Vec<RecordFile>,
+    /// Where a stop ended the execution, which has no verdict then: its item stays pending.
+    pub stopped: Option<Phase>,
+}
+
+/// A file that waits to be stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordFile {
+    /// Where it is.
+    pub file: PathBuf,
+    /// Its media type.
+    pub media_type: MediaType,
+    /// Its part in the record.
+    pub role: FileRole,
+}
+
+/// The part of a file in its record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "role", rename_all = "snake_case")]
+pub enum FileRole {
+    /// Output of a script, or of the image build.
+    Output {
+        /// Path below the directory of the item's logs.
+        path: String,
+        /// Bytes that were written, kept or not.
+        total_bytes: u64,
+        /// Whether the middle was left out.
+        truncated: bool,
+    },
+    /// The archive of `/logs`.
+    Logs(Counts),
+    /// The archive of `/logs/verifier` of a trial's step.
+    StepLogs {
+        /// Index of the step among those of the record.
+        step: usize,
+        /// Size of the archive.
+        #[serde(flatten)]
+        counts: Counts,
+    },
+    /// The archive of a trial's artifact.
+    Artifact {
+        /// Its index among those of the record.
+        index: usize,
+    },
+    /// The archive of `/logs` of the sweep's own environment.
+    SweepLogs(Counts),
+    /// The archive of the sweep's output.
+    SweepOutput(Counts),
+    /// The results of an eval.
+    Results,
+    /// The commit that the idea of an eval became.
+    Candidate {
+        /// The commit.
+        commit: String,
+        /// Its parent.
+        parent: String,
+    },
+    /// The archive of the ideas.
+    Ideas(Counts),
+}
+
+/// Size of a clean archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Regular files and directories in it.
+    pub entries: u64,
+    /// Entries that were left out.
+    pub skipped: u64,
+    /// Whether a limit ended the collection early.
+    pub truncated: bool,
+}
+
+/// A record that files become part of.
+pub trait RecordWithFiles: Clone + Into<ExecutionRecord> {
+    /// Puts a stored file at its place. A file that has none in this kind of record is left out.
+    fn put(&mut self, role: FileRole, blob: BlobRef);
+}
+
+impl<R: RecordWithFiles> Finished<R> {
+    /// The same as the answer of an execution of any kind.
+    pub(crate) fn of_any_kind(self) -> Finished {
+        let Self { record, files, stopped } = self;
+        Finished { record: record.into(), files, stopped }
+    }
+
+    /// Stores the files and gives the whole record. May be tried again.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn store(&self, store: &dyn BlobStore) -> Result<R, StoreError> {
+        let contents =
+            self.files.iter().map(|file| Content::File(file.file.clone(), file.media_type));
+        let blobs = store.put_many(contents.collect()).await?;
+        let mut record = self.record.clone();
+        for (file, blob) in self.files.iter().zip(blobs) {
+            record.put(file.role.clone(), blob);
+        }
+        Ok(record)
+    }
+}
+
+impl Finished {
+    /// Whether its report can say everything: then the report is the record.
+    pub(crate) fn is_bare(&self) -> bool {
+        match &self.record {
+            ExecutionRecord::Trial(record) => self.files.is_empty() && is_bare(record),
+            ExecutionRecord::Eval(_) | ExecutionRecord::Ideas(_) => false,
+        }
+    }
+}
+
+fn is_bare(record: &TrialRecord) -> bool {
+    record.environment.is_none()
+        && record.secondary_errors.is_empty()
+        && record.outputs.is_empty()
+        && record.logs.is_none()
+        && record.verifier_stdout.is_none()
+        && record.verifier_stderr.is_none()
+        && record.artifacts.is_empty()
+        && record.steps.is_empty()
+        && record.verifier_environment.is_none()
+}
+
+impl RecordFile {
+    /// A text file that goes to `path` below the directory of the item's logs.
+    pub(crate) fn text(file: PathBuf, path: String, total_bytes: u64, truncated: bool) -> Self {
+        let role = FileRole::Output { path, total_bytes, truncated };
+        Self { file, media_type: MediaType::Text, role }
+    }
+
+    /// Captured output, which goes to files whose paths begin with `prefix`.
+    pub(crate) fn captured(streams: [Captured; 2], prefix: &str) -> [Self; 2] {
+        let [stdout, stderr] = streams;
+        [(stdout, "stdout.txt"), (stderr, "stderr.txt")].map(|(captured, name)| {
+            let Captured { file, total_bytes, truncated } = captured;
+            Self::text(file, format!("{prefix}{name}"), total_bytes, truncated)
+        })
+    }
+
+    /// An archive.
+    pub(crate) fn archive(archive: CleanArchive, role: impl FnOnce(Counts) -> FileRole) -> Self {
+        let CleanArchive { file, entries, skipped, truncated } = archive;
+        let role = role(Counts { entries, skipped, truncated });
+        Self { file, media_type: MediaType::Tar, role }
+    }
+}
+
+impl Counts {
+    fn logs(self, archive: BlobRef) -> LogsRecord {
+        let Self { entries, skipped, truncated } = self;
+        LogsRecord { archive, entries, skipped, truncated }
+    }
+}
+
+impl RecordWithFiles for TrialRecord {
+    fn put(&mut self, role: FileRole, blob: BlobRef) {
+        match role {
+            FileRole::Output { path, total_bytes, truncated } => {
+                self.outputs.push(Output { path, blob, total_bytes, truncated });
+            }
+            FileRole::Logs(counts) => self.logs = Some(counts.logs(blob)),
+            FileRole::StepLogs { step, counts } => {
+                if let Some(step) = self.steps.get_mut(step) {
+                    step.logs = Some(counts.logs(blob));
+                }
+            }
+            FileRole::Artifact { index } => {
+                if let Some(artifact) = self.artifacts.get_mut(index) {
+                    artifact.archive = Some(blob);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl RecordWithFiles for EvalRecord {
+    fn put(&mut self, role: FileRole, blob: BlobRef) {
+        match role {
+            FileRole::Output { path, total_bytes, truncated } => {
+                self.outputs.push(Output { path, blob, total_bytes, truncated });
+            }
+            FileRole::Logs(counts) => self.logs = Some(counts.logs(blob)),
+            FileRole::SweepLogs(counts) => self.sweep_logs = Some(Box::new(counts.logs(blob))),
+            FileRole::SweepOutput(counts) => self.sweep_output = Some(counts.logs(blob)),
+            FileRole::Results => self.results = Some(blob),
+            FileRole::Candidate { commit, parent } => {
+                self.candidate = Some(Bundle { commit, parent: Some(parent), blob });
+            }
+            _ => {}
+        }
+    }
+}
+
+impl RecordWithFiles for IdeasRecord {
+    fn put(&mut self, role: FileRole, blob: BlobRef) {
+        match role {
+            FileRole::Output { path, total_bytes, truncated } => {
+                self.outputs.push(Output { path, blob, total_bytes, truncated });
+            }
+            FileRole::Ideas(counts) => self.ideas = Some(counts.logs(blob)),
+            FileRole::Logs(counts) => self.logs = Some(counts.logs(blob)),
+            _ => {}
+        }
+    }
+}
+
+impl RecordWithFiles for ExecutionRecord {
+    fn put(&mut self, role: FileRole, blob: BlobRef) {
+        match self {
+            Self::Trial(record) => record.put(role, blob),
+            Self::Eval(record) => record.put(role, blob),
+            Self::Ideas(record) => record.put(role, blob),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Full disks of this host: an execution that met one says nothing about its agent, unless the
+//! execution itself filled the disk beyond its own limit.
+
+use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
+use tokio::time::Instant;
+
+use super::capture::Capture;
+use crate::disk::DiskWatch;
+use crate::environment::Environment;
+use crate::secrets::Redactor;
+use crate::shortage::Shortage;
+
+/// The traces that a full disk leaves in an execution.
+pub(crate) struct Traces<'a> {
+    /// When the execution began.
+    pub(crate) began: Instant,
+    /// Output that was captured. Looking at it ends the captures.
+    pub(crate) captures: Vec<&'a Capture>,
+    /// Errors of the execution beside the first.
+    pub(crate) errors: &'a [TrialError],
+    /// The environments that are there to be measured.
+    pub(crate) environments: Vec<&'a dyn Environment>,
+}
+
+/// A disk of this host that was full while an execution ran.
+#[derive(Debug)]
+pub(crate) struct FullDisk {
+    /// The disk, as messages name it.
+    disk: String,
+    /// How the execution exceeds its own limit, if it does.
+    excess: Option<String>,
+}
+
+/// Whether an error stands although a disk was full: it is retried, or tells of the storage itself.
+pub(crate) fn stands_anyway(error: &TrialError) -> bool {
+    error.is_retryable() || error.code == ErrorCode::STORAGE_EXCEEDED
+}
+
+impl FullDisk {
+    /// The full disk that an execution met, if it met one.
+    pub(crate) async fn met(disks: &DiskWatch, traces: Traces<'_>) -> Option<Self> {
+        let seen = disks.full_since(traces.began).await;
+        let disk = seen.or_else(|| {
+            // Its own output may have met one between two looks at the disks.
+            let met = traces.lost_something();
+            met.then(|| "a disk of this host was full".to_owned())
+        })?;
+        let mut excess = None;
+        for environment in traces.environments {
+            if let Err(failure) = environment.check_storage().await {
+                excess = Some(failure.message);
+                break;
+            }
+        }
+        Some(Self { disk, excess })
+    }
+
+    /// Whether the execution itself filled the disk beyond its own limit.
+    pub(crate) const fn is_own_doing(&self) -> bool {
+        self.excess.is_some()
+    }
+
+    /// The error of an execution of a kind of `work` that failed with `cause`, or without an error;
+    /// then it has the type `otherwise`, and the message ends with `without_cause`.
+    pub(crate) fn into_error(
+        self,
+        work: &str,
+        cause: Option<&TrialError>,
+        otherwise: ErrorType,
+        without_cause: &str,
+        redactor: &Redactor,
+    ) -> TrialError {
+        let kind = cause.map_or(otherwise, |error| error.kind);
+        let phase = cause.map_or(kind.phase(), |error| error.phase);
+        let error = match self.excess {
+            Some(excess) => TrialError::new(
+                kind,
+                ErrorCode::STORAGE_EXCEEDED,
+                ErrorClass::Agent,
+                RetryClass::Permanent,
+                redactor.text(&excess),
+            ),
+            None => {
+                let rest = cause.map_or_else(
+                    || without_cause.to_owned(),
+                    |error| format!(": {}", error.message),
+                );
+                let message = format!("{} while the {work} ran{rest}", self.disk);
+                TrialError::transient(kind, ErrorCode::DISK_FULL, redactor.text(&message))
+            }
+        };
+        error.in_phase(phase)
+    }
+}
+
+impl Traces<'_> {
+    /// Whether something of the execution was lost because a disk had no room for it.
+    fn lost_something(&self) -> bool {
+        let full = |error| Shortage::of(&error) == Some(Shortage::Disk);
+        self.errors.iter().any(|error| error.code == ErrorCode::DISK_FULL)
+            || self.captures.iter().any(|capture| capture.finish().is_err_and(full))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_disk_is_an_excuse_unless_the_execution_exceeds_its_limit() {
+        let redactor = Redactor::default();
+        let error = |excess: Option<&str>, cause: Option<&TrialError>| {
+            let full =
+                FullDisk { disk: "/ was full".to_owned(), excess: excess.map(str::to_owned) };
+            full.into_error(
+                "eval",
+                cause,
+                ErrorType::AgentExecutionFailed,
+                ": no change",
+                &redactor,
+            )
+        };
+        let late = TrialError::transient(ErrorType::VerifierTimeout, ErrorCode::TIMED_OUT, "late");
+        let excuse = error(None, Some(&late));
+        assert_eq!(
+            (excuse.kind, &excuse.code),
+            (ErrorType::VerifierTimeout, &ErrorCode::DISK_FULL)
+        );
+        assert_eq!(excuse.message, "/ was full while the eval ran: late");
+        assert!(excuse.is_retryable());
+        assert_eq!(error(None, None).message, "/ was full while the eval ran: no change");
+        let charge = error(Some("it has too much"), None);
+        assert_eq!((charge.class, charge.is_retryable()), (ErrorClass::Agent, false));
+        assert_eq!(
+            (charge.code, charge.message.as_str()),
+            (ErrorCode::STORAGE_EXCEEDED, "it has too much")
+        );
+    }
+}

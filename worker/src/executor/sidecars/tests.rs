@@ -1,0 +1,205 @@
+use std::sync::{Arc, Mutex};
+
+use rollout_protocol::spec::task::NetworkPolicy;
+
+use super::*;
+use crate::environment::fake::{Call, FakeProvider};
+use crate::environment::{Image, ImageSource, Purpose};
+use crate::executor::ManagedEnvironment;
+use crate::work::trial::testing::labels;
+
+/// A call of a service, and the environments that exist then.
+type Heard = (String, usize);
+
+/// What a service does instead of working.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Start,
+    Ready,
+    Hang,
+    StopOnce,
+    PanicAtStop,
+}
+
+/// A service that notes its calls.
+#[derive(Debug)]
+struct Noted {
+    name: &'static str,
+    fault: Option<Fault>,
+    provider: FakeProvider,
+    heard: Arc<Mutex<Vec<Heard>>>,
+}
+
+impl Noted {
+    fn called(&self, call: &str) {
+        let existing = self.provider.existing().len();
+        self.heard.lock().expect("not poisoned").push((format!("{call} {}", self.name), existing));
+    }
+
+    fn fail(&mut self, at: Fault) -> Result<(), Failure> {
+        match self.fault {
+            Some(fault) if fault == at => Err(Failure::new(FailureKind::Service, "as told")),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[async_trait]
+impl Sidecar for Noted {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn start(&mut self, request: &mut CreateRequest) -> Result<(), Failure> {
+        self.called("start");
+        request.env.insert(self.name.to_uppercase(), "known".to_owned());
+        self.fail(Fault::Start)
+    }
+
+    async fn ready(&mut self, environment: &dyn Environment) -> Result<(), Failure> {
+        assert!(!environment.id().is_empty());
+        self.called("ready");
+        if self.fault == Some(Fault::Hang) {
+            std::future::pending::<()>().await;
+        }
+        self.fail(Fault::Ready)
+    }
+
+    fn env(&self) -> BTreeMap<String, String> {
+        ["LAST", self.name].map(|name| (name.to_owned(), self.name.to_owned())).into()
+    }
+
+    async fn stop(&mut self) -> Result<(), Failure> {
+        self.called("stop");
+        assert!(self.fault != Some(Fault::PanicAtStop), "as told");
+        let stopped = self.fail(Fault::StopOnce);
+        self.fault = None;
+        stopped
+    }
+}
+
+/// An environment with the services `a` and `b`.
+struct Scene {
+    provider: FakeProvider,
+    heard: Arc<Mutex<Vec<Heard>>>,
+    site: ManagedEnvironment,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (provider, heard) = (FakeProvider::default(), Arc::default());
+        Self { provider, heard, site: ManagedEnvironment::default() }
+    }
+
+    /// Creates the environment; `b` has a fault.
+    async fn create(&mut self, fault: Option<Fault>) -> bool {
+        let service = |name, fault| -> Box<dyn Sidecar> {
+            let (provider, heard) = (self.provider.clone(), Arc::clone(&self.heard));
+            Box::new(Noted { name, fault, provider, heard })
+        };
+        let services = vec![service("a", None), service("b", fault)];
+        let request = CreateRequest {
+            image: Image::found("image"),
+            source: ImageSource::Named("image".to_owned()),
+            resources: Default::default(),
+            env: BTreeMap::new(),
+            workdir: None,
+            network: NetworkPolicy::Public,
+            compose: None,
+            uploads: Vec::new(),
+            settings: FakeProvider::settings(),
+            labels: labels(),
+            purpose: Purpose::Agent,
+        };
+        let provider = Arc::new(self.provider.clone());
+        self.site.create_beside(provider, request, services).await.is_ok()
+    }
+
+    /// The calls since the last question, with the number of environments that existed.
+    fn heard(&self) -> Vec<Heard> {
+        std::mem::take(&mut *self.heard.lock().expect("not poisoned"))
+    }
+}
+
+fn calls(calls: &[(&str, usize)]) -> Vec<Heard> {
+    calls.iter().map(|(call, existing)| ((*call).to_owned(), *existing)).collect()
+}
+
+#[tokio::test]
+async fn services_start_before_their_environment_and_stop_after_it() {
+    let mut scene = Scene::new();
+    assert!(scene.create(None).await);
+    let begun = [("start a", 0), ("start b", 0), ("ready a", 1), ("ready b", 1)];
+    assert_eq!(scene.heard(), calls(&begun));
+    let (request, _) = scene.provider.requests().remove(0);
+    assert_eq!(request.env.into_keys().collect::<Vec<_>>(), ["A", "B"]);
+    let env = [("LAST", "b"), ("a", "a"), ("b", "b")];
+    let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    assert_eq!(scene.site.sidecar_env(), env.into());
+    assert!(scene.site.remove().await.failure.is_none());
+    assert_eq!(scene.heard(), calls(&[("stop b", 0), ("stop a", 0)]));
+    assert!(scene.site.sidecar_env().is_empty());
+}
+
+#[tokio::test]
+async fn service_that_does_not_start_leaves_no_environment_and_no_service() {
+    let mut scene = Scene::new();
+    assert!(!scene.create(Some(Fault::Start)).await);
+    let ended = [("start a", 0), ("start b", 0), ("stop b", 0), ("stop a", 0)];
+    assert_eq!(scene.heard(), calls(&ended));
+    assert!(!scene.provider.calls().contains(&Call::Create));
+    assert!(scene.site.is_empty());
+}
+
+#[tokio::test]
+async fn environment_that_is_not_created_leaves_no_service() {
+    use crate::environment::fake::{At, Effect};
+    let mut scene = Scene::new();
+    scene.provider.fault(At::Every(Call::Create), Effect::Fail(FailureKind::Service));
+    assert!(!scene.create(None).await);
+    assert_eq!(scene.heard()[2..], calls(&[("stop b", 0), ("stop a", 0)]));
+    assert!(scene.site.is_empty());
+}
+
+#[tokio::test]
+async fn service_that_is_not_ready_stops_when_its_environment_is_gone() {
+    let mut scene = Scene::new();
+    assert!(!scene.create(Some(Fault::Ready)).await);
+    assert!(scene.site.up().is_some());
+    drop(scene.heard());
+    assert!(scene.site.remove().await.failure.is_none());
+    assert_eq!(scene.heard(), calls(&[("stop b", 0), ("stop a", 0)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn creation_that_is_given_up_leaves_its_services_to_the_removal() {
+    let mut scene = Scene::new();
+    let creating = scene.create(Some(Fault::Hang));
+    assert!(tokio::time::timeout(Duration::from_secs(1), creating).await.is_err());
+    drop(scene.heard());
+    assert!(!scene.site.is_empty());
+    assert!(scene.site.remove().await.failure.is_none());
+    assert_eq!(scene.heard(), calls(&[("stop b", 0), ("stop a", 0)]));
+    assert_eq!(scene.provider.existing(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn service_that_may_be_left_is_stopped_again() {
+    let mut scene = Scene::new();
+    assert!(scene.create(Some(Fault::StopOnce)).await);
+    drop(scene.heard());
+    assert!(scene.site.remove().await.failure.is_some());
+    assert_eq!(scene.heard(), calls(&[("stop b", 0), ("stop a", 0)]));
+    assert!(scene.site.remove().await.failure.is_none());
+    assert_eq!(scene.heard(), calls(&[("stop b", 0)]));
+}
+
+#[tokio::test]
+async fn panic_of_a_service_stops_the_others() {
+    let mut scene = Scene::new();
+    assert!(scene.create(Some(Fault::PanicAtStop)).await);
+    drop(scene.heard());
+    let failure = scene.site.remove().await.failure.expect("a failure");
+    assert_eq!(failure.kind, FailureKind::Bug);
+    assert_eq!(scene.heard(), calls(&[("stop b", 0), ("stop a", 0)]));
+}

@@ -1,0 +1,123 @@
+//! From an execution that is over to its record.
+
+use rollout_protocol::Timestamp;
+use rollout_protocol::blob::MediaType;
+use rollout_protocol::error::TrialError;
+use rollout_protocol::record::{Durations, EvalEnd, EvalRecord, Timestamps};
+use rollout_protocol::version::RUN_FORMAT;
+
+use super::EvalContext;
+use super::collect::Collected;
+use super::run::Run;
+use crate::executor::{BUILD_LOG, FileRole, Finished, RecordFile, errors};
+
+impl Finished<EvalRecord> {
+    /// An execution of which there is nothing to say but that it failed, on `host`.
+    pub fn failed(ctx: &EvalContext, host: &str, error: TrialError) -> Self {
+        let now = Timestamp::now();
+        let labels = &ctx.labels;
+        let record = EvalRecord {
+            format: RUN_FORMAT,
+            run: labels.run,
+            item: labels.item,
+            try_id: labels.try_id,
+            exec: labels.exec,
+            worker: labels.worker.clone(),
+            host: host.to_owned(),
+            name: ctx.eval.name.clone(),
+            spec: ctx.spec,
+            parent: ctx.eval.repository.commit().to_owned(),
+            end: EvalEnd::Failed,
+            error: Some(error),
+            secondary_errors: Vec::new(),
+            commands: Vec::new(),
+            candidate: None,
+            changes: None,
+            results: None,
+            cost: 0.0,
+            reported_cost: None,
+            durations: Durations::default(),
+            timestamps: Timestamps::instant(now),
+            environment: None,
+            sweep_environment: None,
+            outputs: Vec::new(),
+            logs: None,
+            sweep_logs: None,
+            sweep_output: None,
+        };
+        Self { record, files: Vec::new(), stopped: None }
+    }
+}
+
+/// The record of an execution and its files.
+pub(super) fn finished(mut run: Run<'_>) -> Finished<EvalRecord> {
+    let stopped = (run.end == EvalEnd::Stopped).then(|| run.timing.phase());
+    let files = files(&mut run);
+    let (durations, timestamps) = run.timing.finish();
+    let (ctx, eval, labels) = (run.ctx, &run.ctx.eval, &run.ctx.labels);
+    let cost = run.spent + run.cost_of_place();
+    if run.end == EvalEnd::Failed && run.first.is_none() {
+        let (phase, redactor) = (run.timing.phase(), &run.variables.redactor);
+        let why = "it ended without results and without an error";
+        run.first = Some(errors::panicked(why, phase, redactor));
+    }
+    let record = EvalRecord {
+        format: RUN_FORMAT,
+        run: labels.run,
+        item: labels.item,
+        try_id: labels.try_id,
+        exec: labels.exec,
+        worker: labels.worker.clone(),
+        host: run.services.host.clone(),
+        name: eval.name.clone(),
+        spec: ctx.spec,
+        parent: eval.repository.commit().to_owned(),
+        end: run.end,
+        error: run.first,
+        secondary_errors: run.later,
+        commands: run.commands,
+        candidate: None,
+        changes: run.changes,
+        results: None,
+        cost,
+        reported_cost: run.reported,
+        durations,
+        timestamps,
+        environment: run.environment,
+        sweep_environment: run.sweep_environment.map(Box::new),
+        outputs: Vec::new(),
+        logs: None,
+        sweep_logs: None,
+        sweep_output: None,
+    };
+    Finished { record, files, stopped }
+}
+
+fn files(run: &mut Run<'_>) -> Vec<RecordFile> {
+    let mut files = Vec::new();
+    for (stage, capture) in std::mem::take(&mut run.captures) {
+        match capture.finish() {
+            Ok(captured) => files.extend(RecordFile::captured(captured, &format!("{stage}/"))),
+            Err(error) => {
+                let why = format!("output of {stage} is lost: {error}");
+                run.later.push(errors::not_collected(&why, &run.variables.redactor));
+            }
+        }
+    }
+    let log = |(file, bytes)| RecordFile::text(file, BUILD_LOG.to_owned(), bytes, false);
+    files.extend(run.build.kept().map(log));
+    let Collected { logs, sweep_logs, output, results } = std::mem::take(&mut run.collected);
+    files.extend(logs.map(|taken| RecordFile::archive(taken, FileRole::Logs)));
+    files.extend(sweep_logs.map(|taken| RecordFile::archive(taken, FileRole::SweepLogs)));
+    files.extend(output.map(|taken| RecordFile::archive(taken, FileRole::SweepOutput)));
+    files.extend(results.map(|file| RecordFile {
+        file,
+        media_type: MediaType::Text,
+        role: FileRole::Results,
+    }));
+    files.extend(run.candidate.take().map(|candidate| {
+        let role = FileRole::Candidate { commit: candidate.commit, parent: candidate.parent };
+        RecordFile { file: candidate.file, media_type: MediaType::Bytes, role }
+    }));
+    files
+}
