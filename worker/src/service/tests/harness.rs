@@ -11,6 +11,7 @@ use rollout_protocol::wire::claim::{Answer, Claim};
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::hello::{Hello, Running};
 use rollout_protocol::wire::offer::{Offer, SizeClass};
+use rollout_protocol::wire::position::Position;
 use rollout_protocol::wire::report::{Body, Report, ResultBody};
 use tempfile::TempDir;
 
@@ -19,7 +20,7 @@ use super::cable::Cable;
 use crate::executor::DraftFile;
 use crate::queue::embedded::EmbeddedQueue;
 use crate::queue::embedded::model::ModelConfig;
-use crate::queue::traits::{Dispatch, Position};
+use crate::queue::traits::Dispatch;
 use crate::testing::{FaultyStore, Sample, draft};
 use crate::work::trial::FileRole;
 

@@ -198,7 +198,7 @@ async fn a_wiped_queue_hears_what_was_not_journalled() {
     let scene = Scene::new();
     scene.offer([1]).await;
     let read = scene.queue.reports(scene.sample.run, None, 1, LONG).await.unwrap().reports;
-    scene.queue.disturb(|model| model.wipe(crate::queue::traits::Incarnation(7)));
+    scene.queue.disturb(|model| model.wipe(rollout_protocol::wire::position::Incarnation(7)));
     let again = scene.queue.reports(scene.sample.run, None, 1, LONG).await.unwrap().reports;
     assert_eq!(read[0].report, again[0].report);
 }
