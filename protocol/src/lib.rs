@@ -20,6 +20,7 @@ pub mod record;
 pub mod retry;
 pub mod spec;
 pub mod template;
+mod text_form;
 pub mod version;
 pub mod wire;
 

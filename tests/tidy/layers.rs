@@ -60,12 +60,19 @@ const WORKER: &[&[&str]] = &[
         "shortage",
         "supervise",
     ],
-    &["archive", "git", "queue", "store"],
-    &["environment", "host"],
+    &["archive", "git", "host", "queue", "store"],
+    &["environment"],
     &["agents", "disk", "executor", "verifier"],
     &["spool", "work"],
     &["service"],
 ];
+
+/// Modules at the top of a crate that import one another: root, modules, reason.
+const CIRCLES: &[(&str, [&str; 2], &str)] = &[(
+    "worker/src/",
+    ["spool", "work"],
+    "a recipe keeps its result in the spool, which knows the results of every recipe",
+)];
 
 /// Modules for tests, which may use everything.
 const TESTING: &[&str] = &["testing", "contract"];
@@ -210,6 +217,62 @@ fn worker(source: &Source) -> Vec<Violation> {
         .collect()
 }
 
+/// The imports between modules at the top of a crate.
+fn edges(sources: &[&Source], root: &str) -> BTreeSet<(String, String)> {
+    let top = |path: &str| path.split("::").next().unwrap_or(path).to_owned();
+    let modules: Vec<_> =
+        sources.iter().filter_map(|source| Some((*source, module(source, root)?))).collect();
+    let tops: BTreeSet<_> = modules.iter().map(|(_, module)| top(module)).collect();
+    let edge = |(source, module): &(&Source, String)| {
+        let imports = imports(source, module).into_iter();
+        let edges = imports.map(|(_, path)| (top(module), top(&path)));
+        edges.filter(|(own, other)| own != other && tops.contains(other)).collect::<Vec<_>>()
+    };
+    modules.iter().flat_map(edge).collect()
+}
+
+/// Modules at the top of a crate that import one another, over others or not, and allowed circles
+/// that are none any more.
+fn circles(sources: &[&Source], root: &str, allowed: &[(&str, [&str; 2], &str)]) -> Vec<Violation> {
+    let edges = edges(sources, root);
+    let reaches = |from: &str, to: &str| {
+        let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
+        while let Some(at) = open.pop() {
+            for (_, next) in edges.iter().filter(|(own, _)| own == at) {
+                if next == to {
+                    return true;
+                }
+                if seen.insert(next.as_str()) {
+                    open.push(next);
+                }
+            }
+        }
+        false
+    };
+    let allowed: Vec<_> = allowed.iter().filter(|(at, ..)| *at == root).map(|c| c.1).collect();
+    let is_allowed = |a: &str, b: &str| allowed.contains(&[a, b]) || allowed.contains(&[b, a]);
+    let found = edges.iter().filter(|(a, b)| !is_allowed(a, b) && reaches(b, a));
+    let mut violations: Vec<_> = found
+        .map(|(a, b)| Violation::new(root, 0, format!("`{a}` and `{b}` import one another")))
+        .collect();
+    let idle = allowed.iter().filter(|[a, b]| !reaches(a, b) || !reaches(b, a));
+    violations.extend(
+        idle.map(|[a, b]| {
+            Violation::new(root, 0, format!("`{a}` and `{b}` are no circle any more"))
+        }),
+    );
+    violations
+}
+
+#[test]
+fn modules_at_the_top_form_no_circle() {
+    let sources: Vec<_> = files::rust().collect();
+    // Rules of the coordinator form none, see below.
+    for root in ["protocol/src/", "worker/src/"] {
+        assert_none(&circles(&sources, root, CIRCLES));
+    }
+}
+
 #[test]
 fn imports_of_the_coordinator_follow_its_layers() {
     let sources: Vec<_> = files::rust().collect();
@@ -233,8 +296,8 @@ fn layers_form_no_circle() {
 
 #[test]
 fn catches_violations() {
-    let at = |path, text| Source::new(path, text);
-    let count = |path, text| coordinator(&[&at(path, text)], &[]).len();
+    let at = |path: &str, text: &str| Source::new(path, text);
+    let count = |path: &str, text: &str| coordinator(&[&at(path, text)], &[]).len();
     let core = "coordinator/src/engine/core/claim.rs";
     let config = "coordinator/src/config/fields.rs";
     assert_eq!(count(config, "use crate::engine::Planner;"), 1);
@@ -258,6 +321,13 @@ fn catches_violations() {
         at("coordinator/src/workloads/search/backend/here.rs", "use crate::launch::host;");
     assert_eq!(coordinator(&[&backend], EXCEPTIONS), []);
     assert_eq!(coordinator(&[], EXCEPTIONS).len(), 1, "an exception that nothing needs");
+
+    let [a, b, c] = [("a", "use crate::b;"), ("b/x", "use crate::c::X;"), ("c", "use super::a;")]
+        .map(|(name, text)| at(&format!("worker/src/{name}.rs"), text));
+    let root = "worker/src/";
+    assert_eq!(circles(&[&a, &b], root, &[]), []);
+    assert_eq!(circles(&[&a, &b, &c], root, &[]).len(), 3);
+    assert_eq!(circles(&[&a, &b], root, &[(root, ["a", "b"], "none")]).len(), 1);
 
     assert_eq!(worker(&at("worker/src/spool/mod.rs", "use crate::service::Worker;")).len(), 1);
     assert_eq!(worker(&at("worker/src/service/mod.rs", "use crate::{spool, work::trial};")), []);
