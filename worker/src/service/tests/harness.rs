@@ -134,7 +134,7 @@ impl Scene {
         let dir = TempDir::new().unwrap();
         std::fs::create_dir(dir.path().join("scratch")).unwrap();
         let store = Arc::new(FaultyStore::default());
-        let sample = Sample::store(&store);
+        let sample = Sample::store(store.inner());
         let config = ModelConfig {
             lease: LEASE,
             reports_per_run: setup.reports_per_run,
