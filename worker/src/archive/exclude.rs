@@ -1,6 +1,6 @@
 //! Patterns of what is left out of an archive, as `tar --exclude` understands them.
 
-use globset::{Candidate, GlobBuilder, GlobMatcher};
+use globset::{Candidate, GlobBuilder, GlobSet, GlobSetBuilder};
 
 use crate::glob;
 
@@ -9,35 +9,39 @@ use crate::glob;
 /// below an excluded directory is excluded with it. One that begins with `/` is held against whole
 /// paths only.
 #[derive(Debug, Clone, Default)]
-pub struct Exclude(Vec<GlobMatcher>);
+pub struct Exclude(Vec<GlobSet>);
 
 impl Exclude {
-    /// These patterns. Blank ones mean nothing, nor does a class like `[z-a]`.
+    /// These patterns. Blank ones mean nothing, nor do those with a class like `[z-a]` and those of
+    /// hundreds of kilobytes.
     pub fn new<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Self {
         let clean = |pattern: &'a str| pattern.trim_start_matches("./").trim_end_matches('/');
         let patterns = patterns.into_iter().map(clean).filter(|pattern| !pattern.is_empty());
-        Self(patterns.flat_map(globs).filter_map(|glob| matcher(&glob)).collect())
+        Self(patterns.filter_map(globs).collect())
     }
 
     /// Whether a relative path is left out.
     pub(super) fn holds(&self, path: &[u8]) -> bool {
         let path = Candidate::from_bytes(path);
-        self.0.iter().any(|glob| glob.is_match_candidate(&path))
+        self.0.iter().any(|globs| globs.is_match_candidate(&path))
     }
 }
 
 /// A pattern for the path itself and for what is below it, and the same further down unless it
 /// begins with `/`.
-fn globs(pattern: &str) -> Vec<String> {
+fn globs(pattern: &str) -> Option<GlobSet> {
     let is_whole = pattern.starts_with('/');
     let glob = glob::for_globset(pattern.strip_prefix('/').unwrap_or(pattern), false);
     let starts: &[&str] = if is_whole { &[""] } else { &["", "**/"] };
-    starts.iter().flat_map(|s| [format!("{s}{glob}"), format!("{s}{glob}/**")]).collect()
-}
-
-fn matcher(glob: &str) -> Option<GlobMatcher> {
-    let glob = GlobBuilder::new(glob).backslash_escape(true).allow_unclosed_class(true).build();
-    Some(glob.ok()?.compile_matcher())
+    let mut globs = GlobSetBuilder::new();
+    for start in starts {
+        for end in ["", "/**"] {
+            let glob = format!("{start}{glob}{end}");
+            let mut glob = GlobBuilder::new(&glob);
+            globs.add(glob.backslash_escape(true).allow_unclosed_class(true).build().ok()?);
+        }
+    }
+    globs.build().ok()
 }
 
 #[cfg(test)]
@@ -81,6 +85,7 @@ mod tests {
             assert_eq!(patterns.holds(path.as_bytes()), excluded, "{pattern} {path}");
         }
         assert!(Exclude::new(["a?\\?"]).holds(b"ab?") && !Exclude::default().holds(b"x"));
+        assert!(Exclude::new(["?".repeat(400_000).as_str(), "a"]).holds(b"a"));
         assert!(Exclude::new(["a??"]).holds(b"ab\xff") && Exclude::new(["a*"]).holds(b"a\xff"));
     }
 }

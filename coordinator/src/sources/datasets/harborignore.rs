@@ -29,10 +29,10 @@ impl Harborignore {
     /// The patterns for the files of `part` of the task in `dir`. Absent files have none.
     ///
     /// # Errors
-    /// When a file cannot be read.
+    /// When a file cannot be read, or has more patterns than can be held.
     pub(super) fn read(dir: &Path, part: &Path) -> io::Result<Self> {
-        let task = parse(&text(&dir.join(FILE_NAME))?);
-        let inner = parse(&text(&dir.join(part).join(FILE_NAME))?);
+        let task = parse(&text(&dir.join(FILE_NAME))?)?;
+        let inner = parse(&text(&dir.join(part).join(FILE_NAME))?)?;
         Ok(Self { task, part: inner, prefix: format!("{}/", part.display()) })
     }
 
@@ -54,7 +54,7 @@ fn text(file: &Path) -> io::Result<String> {
 }
 
 /// The patterns of a file. A line that is no pattern matches nothing, as in git.
-fn parse(text: &str) -> Gitignore {
+fn parse(text: &str) -> io::Result<Gitignore> {
     let mut builder = GitignoreBuilder::new("");
     for line in text.trim_start_matches('\u{feff}').lines() {
         let line = glob::for_globset(line, true);
@@ -62,7 +62,7 @@ fn parse(text: &str) -> Gitignore {
             tracing::debug!(line, %error, "no pattern");
         }
     }
-    builder.build().unwrap_or_else(|_| Gitignore::empty())
+    builder.build().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 #[cfg(test)]
@@ -72,7 +72,7 @@ mod tests {
     fn excluded(text: &str, path: &str, is_dir: bool) -> bool {
         let ignore = Harborignore {
             task: Gitignore::empty(),
-            part: parse(text),
+            part: parse(text).expect("patterns"),
             prefix: "tests/".to_owned(),
         };
         // As whoever walks sees it: a directory that stays out is not gone into.
@@ -121,6 +121,12 @@ mod tests {
         ] {
             assert_eq!(excluded(text, path, false), expected, "{text:?} on {path:?}");
         }
+    }
+
+    #[test]
+    fn patterns_that_are_too_large_are_an_error_and_not_left_out() {
+        let text = format!("a\n{}\n", "?".repeat(900_000));
+        assert_eq!(parse(&text).expect_err("too large").kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]
