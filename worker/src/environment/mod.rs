@@ -21,6 +21,7 @@ pub mod dockerfile;
 pub mod dockerignore;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
+pub mod null;
 #[cfg(feature = "process")]
 pub mod process;
 
