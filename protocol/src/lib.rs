@@ -22,6 +22,7 @@ pub mod retry;
 pub mod search;
 pub mod spec;
 pub mod template;
+mod text_form;
 pub mod version;
 pub mod wire;
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use rollout_coordinator::config::reference::JOB;
+use rollout_coordinator::config::JOB_REFERENCE;
 use rollout_coordinator::config::{ConfigErrors, Options};
 use rollout_coordinator::plan::{self, PlanDocument};
 use rollout_coordinator::sources::datasets::Sink;
@@ -402,7 +402,7 @@ fn every_key_is_seen_in_the_plan() {
 fn no_key_is_left_out() {
     let covered: BTreeSet<&str> =
         ROWS.iter().map(|(key, ..)| *key).chain(RUN.iter().chain(FETCHED).copied()).collect();
-    let keys: Vec<&str> = JOB.keys.iter().map(|entry| entry.key).collect();
+    let keys: Vec<&str> = JOB_REFERENCE.keys.iter().map(|entry| entry.key.as_str()).collect();
     let is_table = |key: &str| {
         let below = |suffix: &str| format!("{key}{suffix}");
         keys.iter().any(|k| k.starts_with(&below(".")) || k.starts_with(&below("[]")))

@@ -1,13 +1,15 @@
 //! The reference of configuration in the coordinator's README is what the program says.
 
-use rollout_coordinator::config::reference::{JOB, TASK, TREE};
+use rollout_coordinator::config::{JOB_REFERENCE, TASK_REFERENCE, TREE_REFERENCE};
 use rollout_tests::project::repository;
 
 #[test]
 fn the_readme_has_every_key() {
     let path = repository().join("coordinator/README.md");
     let readme = std::fs::read_to_string(path).expect("the README");
-    for (kind, reference) in [("job", &JOB), ("task", &TASK), ("tree", &TREE)] {
+    for (kind, reference) in
+        [("job", &JOB_REFERENCE), ("task", &TASK_REFERENCE), ("tree", &TREE_REFERENCE)]
+    {
         let begin = format!("<!-- rollout keys {kind} --markdown -->\n");
         let (_, rest) = readme.split_once(&begin).unwrap_or_else(|| panic!("no {begin:?}"));
         let (table, _) = rest.split_once("<!-- end -->").expect("an end");

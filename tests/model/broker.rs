@@ -5,10 +5,11 @@
 use std::collections::BTreeMap;
 
 use rollout_protocol::id::{ItemId, TryId, WorkerId};
+use rollout_protocol::wire::delivery::{Delivery, Listed, Token};
 use rollout_protocol::wire::hello::Hello;
 use rollout_protocol::wire::offer::Offer;
+use rollout_protocol::wire::position::{Incarnation, Position};
 use rollout_protocol::wire::report::Report;
-use rollout_worker::queue::traits::{Delivery, Incarnation, Listed, Position, Token};
 
 use crate::lock::LockValue;
 use crate::names::LEASE;

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use rollout_protocol::id::TryId;
 use rollout_protocol::record::LostReason;
+use rollout_protocol::wire::delivery::{Offered, Token};
 use rollout_protocol::wire::offer::SizeClass;
+use rollout_protocol::wire::position::{Incarnation, Position};
 use rollout_protocol::wire::report::{Body, Report};
 use rollout_worker::queue::embedded::model::{Model, ModelConfig};
-use rollout_worker::queue::traits::{Incarnation, Offered, Position, Token};
 
 use crate::broker::{Broker, Loss};
 use crate::names::{LEASE, RUN, exec, item, lost, offer, spec};
@@ -120,7 +121,7 @@ impl Both {
     }
 
     fn compare(&mut self) {
-        let key = |listed: &rollout_worker::queue::traits::Listed| (listed.item, listed.try_id);
+        let key = |listed: &rollout_protocol::wire::delivery::Listed| (listed.item, listed.try_id);
         let (mut ours, mut theirs) = (self.ours.list(), self.theirs.list(RUN));
         ours.sort_by_key(key);
         theirs.sort_by_key(key);

@@ -9,8 +9,9 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::claim::Claim;
+use rollout_protocol::wire::delivery::Listed;
 use rollout_protocol::wire::offer::SizeClass;
-use rollout_worker::queue::traits::{Listed, Position};
+use rollout_protocol::wire::position::Position;
 
 use crate::names::{RUN, WALL, item, spec};
 use crate::reference::Reference;

@@ -3,9 +3,9 @@
 use rollout_protocol::id::ExecId;
 use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::claim::Answer;
+use rollout_protocol::wire::delivery::Token;
 use rollout_protocol::wire::offer::Offer;
 use rollout_protocol::wire::report::Body;
-use rollout_worker::queue::traits::Token;
 
 use crate::judge::Fact;
 use crate::names::{self, Ending, LEASE, exec, exec_number, item_number};

@@ -1,6 +1,6 @@
 //! What stands in the lock of a run.
 
-use rollout_worker::queue::traits::Position;
+use rollout_protocol::wire::position::Position;
 
 /// The value of the key.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,8 +3,9 @@
 use rollout_coordinator::engine::core::{Effect, Input, Record};
 use rollout_protocol::id::ItemId;
 use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::hello::SeenHello;
+use rollout_protocol::wire::position::{Position, Reported};
 use rollout_protocol::wire::report::Body;
-use rollout_worker::queue::traits::{Position, Reported, SeenHello};
 
 use crate::coordinator::{Coordinator, RENEW};
 use crate::lock::{Head, LockValue};

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use rollout_protocol::id::{ExecId, WorkerId};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::claim::Claim;
+use rollout_protocol::wire::delivery::Token;
 use rollout_protocol::wire::hello::{Budget, Hello, Running};
 use rollout_protocol::wire::offer::Offer;
 use rollout_protocol::wire::report::{Body, Report};
-use rollout_worker::queue::traits::Token;
 
 use crate::names::RUN;
 

@@ -6,12 +6,12 @@ use std::time::Duration;
 use async_nats::jetstream;
 use rollout_protocol::id::TryId;
 use rollout_protocol::wire::claim::Answer;
+use rollout_protocol::wire::delivery::FormerPools;
+use rollout_protocol::wire::position::{Position, Reported};
 use rollout_protocol::wire::report::Report;
 use rollout_worker::queue::contract::{CLASSES, samples};
 use rollout_worker::queue::nats::NatsDispatch;
-use rollout_worker::queue::traits::{
-    Dispatch as _, FormerPools, Position, QueueError, Reported, WorkSource as _,
-};
+use rollout_worker::queue::traits::{Dispatch as _, QueueError, WorkSource as _};
 
 use crate::lab::{Lab, pool, until, with_every_server};
 

@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rollout_protocol::wire::claim::Answer;
+use rollout_protocol::wire::delivery::{Offered, Room};
 use rollout_worker::queue::contract::{CLASSES, samples};
 use rollout_worker::queue::nats::{
     ConnectError, Credentials, Nats, NatsOptions, Secret, SetupError,
 };
-use rollout_worker::queue::traits::{
-    Board as _, Dispatch as _, Offered, QueueError, Room, WorkSource as _,
-};
+use rollout_worker::queue::traits::{Board as _, Dispatch as _, QueueError, WorkSource as _};
 
 use crate::lab::{Lab, PATIENCE, pool, until, with_every_server};
 

@@ -6,12 +6,13 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
 use rollout_protocol::id::RunId;
+use rollout_protocol::wire::delivery::Room;
 use rollout_protocol::wire::offer::Offer;
 use rollout_worker::queue::contract::{CLASSES, samples};
 use rollout_worker::queue::nats::{
     BindError, ConnectError, Nats, NatsDispatch, NatsOptions, NatsSource, SetupError,
 };
-use rollout_worker::queue::traits::{Contact, Dispatch as _, QueueError, Room, WorkSource as _};
+use rollout_worker::queue::traits::{Contact, Dispatch as _, QueueError, WorkSource as _};
 use serde_json::json;
 
 use crate::lab::{Lab, PATIENCE, pool, until, with_every_server};

@@ -1,5 +1,7 @@
 //! Which modules of a crate may import which: the layers inside the coordinator and the worker.
 
+use std::collections::BTreeSet;
+
 use crate::files::Source;
 use crate::{Violation, assert_none, files};
 
@@ -51,8 +53,8 @@ const WORKER: &[&[&str]] = &[
         "shortage",
         "supervise",
     ],
-    &["archive", "git", "queue", "store"],
-    &["environment", "host"],
+    &["archive", "git", "host", "queue", "store"],
+    &["environment"],
     &["agents", "disk", "executor", "verifier"],
     &["spool", "work"],
     &["service"],
@@ -180,6 +182,51 @@ fn worker(source: &Source) -> Vec<Violation> {
         .collect()
 }
 
+/// The imports between modules at the top of a crate.
+fn edges(sources: &[&Source], root: &str) -> BTreeSet<(String, String)> {
+    let top = |path: &str| path.split("::").next().unwrap_or(path).to_owned();
+    let modules: Vec<_> =
+        sources.iter().filter_map(|source| Some((*source, module(source, root)?))).collect();
+    let tops: BTreeSet<_> = modules.iter().map(|(_, module)| top(module)).collect();
+    let edge = |(source, module): &(&Source, String)| {
+        let imports = imports(source, module).into_iter();
+        let edges = imports.map(|(_, path)| (top(module), top(&path)));
+        edges.filter(|(own, other)| own != other && tops.contains(other)).collect::<Vec<_>>()
+    };
+    modules.iter().flat_map(edge).collect()
+}
+
+/// Modules at the top of a crate that import one another, over others or not.
+fn circles(sources: &[&Source], root: &str) -> Vec<Violation> {
+    let edges = edges(sources, root);
+    let reaches = |from: &str, to: &str| {
+        let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
+        while let Some(at) = open.pop() {
+            for (_, next) in edges.iter().filter(|(own, _)| own == at) {
+                if next == to {
+                    return true;
+                }
+                if seen.insert(next.as_str()) {
+                    open.push(next);
+                }
+            }
+        }
+        false
+    };
+    let found = edges.iter().filter(|(a, b)| reaches(b, a));
+    let violation = |a, b| Violation::new(root, 0, format!("`{a}` and `{b}` import one another"));
+    found.map(|(a, b)| violation(a, b)).collect()
+}
+
+#[test]
+fn modules_at_the_top_form_no_circle() {
+    let sources: Vec<_> = files::rust().collect();
+    // Rules of the coordinator form none, see below.
+    for root in ["protocol/src/", "worker/src/"] {
+        assert_none(&circles(&sources, root));
+    }
+}
+
 #[test]
 fn imports_of_the_coordinator_follow_its_layers() {
     assert_none(&files::rust().flat_map(coordinator).collect::<Vec<_>>());
@@ -202,8 +249,8 @@ fn layers_form_no_circle() {
 
 #[test]
 fn catches_violations() {
-    let at = |path, text| Source::new(path, text);
-    let count = |path, text| coordinator(&at(path, text)).len();
+    let at = |path: &str, text: &str| Source::new(path, text);
+    let count = |path: &str, text: &str| coordinator(&at(path, text)).len();
     let core = "coordinator/src/engine/core/claim.rs";
     let config = "coordinator/src/config/fields.rs";
     assert_eq!(count(config, "use crate::engine::Planner;"), 1);
@@ -224,6 +271,12 @@ fn catches_violations() {
     );
     assert_eq!(count("coordinator/src/unknown/mod.rs", ""), 1);
     assert_eq!(count("coordinator/src/workloads/search/x.rs", "use crate::launch::host;"), 1);
+
+    let [a, b, c] = [("a", "use crate::b;"), ("b/x", "use crate::c::X;"), ("c", "use super::a;")]
+        .map(|(name, text)| at(&format!("worker/src/{name}.rs"), text));
+    let root = "worker/src/";
+    assert_eq!(circles(&[&a, &b], root), []);
+    assert_eq!(circles(&[&a, &b, &c], root).len(), 3);
 
     assert_eq!(worker(&at("worker/src/spool/mod.rs", "use crate::service::Worker;")).len(), 1);
     assert_eq!(worker(&at("worker/src/service/mod.rs", "use crate::{spool, work::trial};")), []);

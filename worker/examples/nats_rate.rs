@@ -7,11 +7,13 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use rollout_protocol::id::{ItemId, RunId};
+use rollout_protocol::wire::delivery::{Room, Token};
 use rollout_protocol::wire::offer::{Offer, SizeClass};
+use rollout_protocol::wire::position::Position;
 use rollout_protocol::wire::report::Report;
 use rollout_worker::queue::contract::samples;
 use rollout_worker::queue::nats::{Nats, NatsDispatch, NatsOptions, NatsSource};
-use rollout_worker::queue::traits::{Dispatch as _, Position, Room, Token, WorkSource as _};
+use rollout_worker::queue::traits::{Dispatch as _, WorkSource as _};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const WINDOWS: [usize; 3] = [4, 64, 1024];

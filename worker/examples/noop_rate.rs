@@ -13,14 +13,16 @@ use async_trait::async_trait;
 use rollout_protocol::id::TryId;
 use rollout_protocol::record::TrialRecord;
 use rollout_protocol::wire::hello::Budget;
+use rollout_protocol::wire::position::Incarnation;
 use rollout_worker::environment::Owner;
 use rollout_worker::executor::Finished;
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::embedded::model::{Model, ModelConfig};
-use rollout_worker::queue::traits::{Dispatch, Incarnation};
+use rollout_worker::queue::traits::Dispatch;
 use rollout_worker::service::{Profile, Runner, Shutdown, Worker, WorkerConfig};
+use rollout_worker::store::MemoryStore;
 use rollout_worker::supervise;
-use rollout_worker::testing::{FaultyStore, Sample, passed};
+use rollout_worker::testing::{Sample, passed};
 use rollout_worker::work::trial::TrialContext;
 
 #[derive(Debug)]
@@ -44,7 +46,7 @@ async fn main() {
 
 /// The work stream without anything around it, in batches of 256.
 fn model_alone(items: u32) {
-    let store = FaultyStore::default();
+    let store = MemoryStore::default();
     let sample = Sample::store(&store);
     let mut model = Model::new(Incarnation(1), ModelConfig::default());
     let (began, cpu) = (Instant::now(), cpu());
@@ -67,7 +69,7 @@ fn model_alone(items: u32) {
 
 async fn through_the_worker(items: u32, window: u32) {
     let dir = tempfile::TempDir::new().expect("a temporary directory");
-    let store = Arc::new(FaultyStore::default());
+    let store = Arc::new(MemoryStore::default());
     let sample = Sample::store(&store);
     let queue = Arc::new(EmbeddedQueue::default());
     let config = WorkerConfig {

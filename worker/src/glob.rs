@@ -1,96 +1,151 @@
-//! Patterns of names, as shells have them. What a pattern is held against (a name, a path, each
-//! component of one) is for whoever asks: there are as many rules for that as there are programs.
+//! Patterns of names, as shells, Dockerfiles and `.dockerignore` have them.
+//!
+//! These patterns are about characters, and `globset` is about bytes: its `?` and its classes miss
+//! every name that is not ASCII (a test below shows it). It has no `**` inside of a name either. So
+//! patterns about characters become regular expressions here; those about bytes go to `globset` and
+//! `ignore` with [`for_globset`].
 
-/// What turns a class around: `[^a]` everywhere, `[!a]` in shells and what is made after them.
-pub const SHELL: &[u8] = b"!^";
+use std::iter::Peekable;
+use std::str::Chars;
 
-/// What turns a class around in Go's patterns, which Dockerfiles have.
-pub const GO: &[u8] = b"^";
+use regex::Regex;
 
-/// Whether a pattern matches a text, characters or bytes, from its beginning to its end: `*` for any
-/// number of them, `?` for one, `[a-z]` for one of several, `\x` for `x`. A class that never ends is
-/// its own text. Goes back only to the last `*`: the work is bounded by the product of the lengths.
-pub fn matches<T>(pattern: &[T], text: &[T], negations: &[u8]) -> bool
-where
-    T: Copy + PartialOrd + From<u8>,
-{
-    let (mut p, mut t) = (0, 0);
-    // Where the last `*` stood, and where what it takes ends.
-    let mut star = None;
-    while t < text.len() {
-        if pattern.get(p) == Some(&T::from(b'*')) {
-            star = Some((p, t));
-            p += 1;
-        } else if let Some(length) = one(&pattern[p..], text[t], negations) {
-            (p, t) = (p + length, t + 1);
-        } else if let Some((at, end)) = star {
-            star = Some((at, end + 1));
-            (p, t) = (at + 1, end + 1);
-        } else {
-            return false;
+/// A kind of patterns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// Whole names as shells match them: `*` and `?` match any characters, `[!a]` and `[^a]` all but
+    /// `a`. An unfinished class and a `\` at the end are their own text.
+    Shell,
+    /// [`Dialect::Shell`] as Go has it, where only `[^a]` is negated: parts of paths in Dockerfiles.
+    Go,
+    /// Paths in `.dockerignore`: `*` and `?` stop at `/`, `**` does not, `\` works inside of
+    /// classes, and nothing may be unfinished.
+    Docker,
+}
+
+/// The regular expression that matches whole texts as the pattern does; nothing when the pattern is
+/// not valid.
+pub fn compile(pattern: &str, dialect: Dialect) -> Option<Regex> {
+    Regex::new(&translate(pattern, dialect)?).ok()
+}
+
+fn translate(pattern: &str, dialect: Dialect) -> Option<String> {
+    let docker = dialect == Dialect::Docker;
+    let mut regex = String::from("^(?s:");
+    let mut rest = pattern.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            '*' if docker && rest.next_if_eq(&'*').is_some() => {
+                rest.next_if_eq(&'/');
+                regex.push_str(if rest.peek().is_none() { ".*" } else { "(?:.*/)?" });
+            }
+            '*' => regex.push_str(if docker { "[^/]*" } else { ".*" }),
+            '?' => regex.push_str(if docker { "[^/]" } else { "." }),
+            '\\' => match rest.next() {
+                Some(c) => regex.push_str(&escaped(c)),
+                None if docker => return None,
+                None => regex.push_str(&escaped(c)),
+            },
+            '[' => match class(&mut rest, dialect) {
+                Some(class) => regex.push_str(&class),
+                None if docker => return None,
+                None => regex.push_str(&escaped(c)),
+            },
+            c => regex.push_str(&escaped(c)),
         }
     }
-    pattern[p..].iter().all(|rest| *rest == T::from(b'*'))
+    regex.push_str(")$");
+    Some(regex)
 }
 
-/// [`matches()`] for texts, by their characters.
-pub fn matches_text(pattern: &str, text: &str, negations: &[u8]) -> bool {
-    let [pattern, text]: [Vec<char>; 2] = [pattern, text].map(|text| text.chars().collect());
-    matches(&pattern, &text, negations)
-}
-
-/// The length of the pattern's first element when it matches `it`.
-fn one<T>(pattern: &[T], it: T, negations: &[u8]) -> Option<usize>
-where
-    T: Copy + PartialOrd + From<u8>,
-{
-    let first = *pattern.first()?;
-    if first == T::from(b'?') {
-        return Some(1);
+/// Reads a class behind its `[`. Nothing is read when it does not end.
+fn class(rest: &mut Peekable<Chars<'_>>, dialect: Dialect) -> Option<String> {
+    let docker = dialect == Dialect::Docker;
+    let mut ahead = rest.clone();
+    let is_negation = |c: &char| *c == '^' || (*c == '!' && dialect == Dialect::Shell);
+    let negated = ahead.next_if(is_negation).is_some();
+    // Characters, and whether a `\` was in front of them.
+    let mut members = Vec::new();
+    loop {
+        match ahead.next()? {
+            ']' if !members.is_empty() => break,
+            // Elsewhere a `]` that comes first stands for itself.
+            ']' if docker => return None,
+            '\\' if docker => members.push((ahead.next()?, true)),
+            c => members.push((c, false)),
+        }
     }
-    if first == T::from(b'\\')
-        && let Some(literal) = pattern.get(1)
-    {
-        return (*literal == it).then_some(2);
-    }
-    if first == T::from(b'[')
-        && let Some((length, holds)) = class(&pattern[1..], it, negations)
-    {
-        return holds.then_some(length + 1);
-    }
-    (first == it).then_some(1)
-}
-
-/// The length of a class behind its `[`, and whether it holds `it`; nothing when it never ends.
-fn class<T>(pattern: &[T], it: T, negations: &[u8]) -> Option<(usize, bool)>
-where
-    T: Copy + PartialOrd + From<u8>,
-{
-    let first = pattern.first()?;
-    let negated = negations.iter().any(|sign| T::from(*sign) == *first);
-    let begin = usize::from(negated);
-    // A `]` that comes first stands for itself.
-    let rest = pattern.get(begin + 1..)?;
-    let end = begin + 1 + rest.iter().position(|c| *c == T::from(b']'))?;
-    let (mut members, mut found) = (&pattern[begin..end], false);
-    while let Some((low, after)) = members.split_first() {
-        members = match after {
-            [dash, high, after @ ..] if *dash == T::from(b'-') => {
-                found |= (*low..=*high).contains(&it);
-                after
-            }
-            _ => {
-                found |= *low == it;
-                after
-            }
+    let mut set = String::new();
+    let mut members = members.as_slice();
+    while let Some(((low, _), after)) = members.split_first() {
+        let (high, after) = match after {
+            [('-', false), (high, _), after @ ..] => (high, after),
+            _ => (low, after),
         };
+        members = after;
+        if low <= high {
+            set.push_str(&format!("{}-{}", escaped(*low), escaped(*high)));
+        } else if docker {
+            return None;
+        }
     }
-    Some((end + 1, found != negated))
+    *rest = ahead;
+    Some(match (set.is_empty(), negated) {
+        (true, false) => r"[^\s\S]".to_owned(),
+        (true, true) => ".".to_owned(),
+        (false, negated) => format!("[{}{set}]", if negated { "^" } else { "" }),
+    })
+}
+
+fn escaped(c: char) -> String {
+    regex::escape(c.encode_utf8(&mut [0; 4]))
+}
+
+/// A pattern of bytes as `globset` and `ignore` read it: braces stand for themselves, and so does a
+/// `\` at the end. Several `*` mean one unless `has_double_star`.
+pub fn for_globset(pattern: &str, has_double_star: bool) -> String {
+    let mut glob = String::with_capacity(pattern.len());
+    let mut rest = pattern;
+    while let Some(c) = rest.chars().next() {
+        let length = match c {
+            '\\' if rest.len() == 1 => {
+                glob.push('\\');
+                1
+            }
+            '\\' => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
+            '[' => 1 + class_length(&rest[1..]).unwrap_or(0),
+            '{' | '}' => {
+                glob.push('\\');
+                1
+            }
+            '*' if !has_double_star => {
+                rest = rest.trim_start_matches('*');
+                glob.push('*');
+                continue;
+            }
+            c => c.len_utf8(),
+        };
+        let (part, after) = rest.split_at(length);
+        glob.push_str(part);
+        rest = after;
+    }
+    glob
+}
+
+/// Bytes of a class behind its `[`, to its end.
+fn class_length(after: &str) -> Option<usize> {
+    let negation = usize::from(after.starts_with(['!', '^']));
+    let first = negation + after[negation..].chars().next()?.len_utf8();
+    Some(first + after[first..].find(']')? + 1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn matches(pattern: &str, text: &str, dialect: Dialect) -> bool {
+        compile(pattern, dialect).expect("valid").is_match(text)
+    }
 
     #[test]
     fn patterns() {
@@ -120,17 +175,53 @@ mod tests {
             ("", "", true),
             ("", "a", false),
             ("ä?", "äö", true),
+            ("[ä-ö]", "ö", true),
+            ("[z-a]", "m", false),
+            ("[!z-a]", "m", true),
+            ("[\\]", "\\", true),
+            ("a.c", "abc", false),
+            ("{a,b}", "a", false),
+            ("{a,b}", "{a,b}", true),
+            ("*", "a/b\nc", true),
         ] {
-            assert_eq!(matches_text(pattern, text, SHELL), expected, "{pattern} {text}");
+            assert_eq!(matches(pattern, text, Dialect::Shell), expected, "{pattern} {text}");
         }
-        assert!(matches_text("[!a]", "!", GO) && !matches_text("[!a]", "b", GO));
-        assert!(matches(b"a?\xff", b"ab\xff", SHELL));
+        assert!(matches("[!a]", "!", Dialect::Go) && !matches("[!a]", "b", Dialect::Go));
     }
 
     #[test]
     fn the_work_is_bounded() {
         let long = "a".repeat(5000);
         let pattern = "*a".repeat(50).replace("a*", "a*a*");
-        assert!(!matches_text(&pattern, &format!("{long}b"), SHELL));
+        assert!(!matches(&pattern, &format!("{long}b"), Dialect::Shell));
+    }
+
+    #[test]
+    fn globset_knows_bytes_and_no_double_star_inside_names() {
+        let matches = |pattern: &str, text: &str| {
+            let glob = globset::GlobBuilder::new(pattern).literal_separator(true).build();
+            glob.expect("valid").compile_matcher().is_match(text)
+        };
+        assert!(!matches("ä?", "äö"));
+        assert!(!matches("[ä]", "ä"));
+        assert!(!matches("a**b", "ax/b") && super::tests::matches("a**b", "ax/b", Dialect::Docker));
+    }
+
+    #[test]
+    fn globset_gets_braces_and_stars_as_text() {
+        for (pattern, double_star, glob) in [
+            ("a{b,c}", true, r"a\{b,c\}"),
+            ("[{]{", true, r"[{]\{"),
+            ("[]{]x", true, "[]{]x"),
+            ("[!]{]x", true, "[!]{]x"),
+            ("[{", true, r"[\{"),
+            (r"\{\ä", true, r"\{\ä"),
+            ("a\\", true, r"a\\"),
+            ("a/**/b**", true, "a/**/b**"),
+            ("a/**/b**", false, "a/*/b*"),
+            (r"\**", false, r"\**"),
+        ] {
+            assert_eq!(for_globset(pattern, double_star), glob, "{pattern}");
+        }
     }
 }

@@ -3,12 +3,9 @@
 
 mod floor;
 mod noop;
-mod null;
 mod usage;
 
 pub mod dispatch;
-#[cfg(test)]
-pub(crate) use self::{noop::plan, null::Null};
 #[cfg(feature = "nats")]
 pub mod queue;
 

@@ -1,87 +1,39 @@
 //! Trials that do nothing: their plan, what runs them, and the outputs that take them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use rollout_protocol::blob::MediaType;
-use rollout_protocol::digest::Digest;
 use rollout_protocol::record::TrialRecord;
 use rollout_protocol::retry::RetryPolicy;
-use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
-use rollout_protocol::spec::environment::{
-    EnvironmentSpec, PreservePolicy, ProcessSettings, ProviderKind, ProviderSpec, Rates,
-};
-use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
-use rollout_protocol::spec::task::TaskSpec;
-use rollout_protocol::wire::offer::SizeClass;
+use rollout_protocol::spec::environment::ProviderKind;
+use rollout_worker::environment::null::NullProvider;
 use rollout_worker::executor::{Finished, TaskFiles, TrialServices};
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::Runner;
 use rollout_worker::store::BlobStore;
 use rollout_worker::work::trial::{self, TrialContext};
-use serde::Serialize;
 
 use super::BenchError;
-use super::null::Null;
-use crate::config::About;
 use crate::engine::core::Bounds;
 use crate::engine::journal::Layout;
 use crate::engine::{Opening, RunError, Taking};
 use crate::events::{Materialize, RunFacts};
-use crate::plan::{JobPlan, PlannedTask};
+use crate::plan::{self, JobPlan};
 use crate::results::metrics::AgentTotal;
 
 /// The provider that the trials ask for.
 pub(super) const KIND: ProviderKind = ProviderKind::Process;
 
-/// One agent that does nothing, one task without files, as many attempts as there are items.
-pub(crate) async fn plan(items: u32, store: &dyn BlobStore) -> Result<JobPlan, BenchError> {
-    let settings = TrialSettings {
-        instruction_path: "/tmp/instruction.md".to_owned(),
-        environment: EnvironmentSpec {
-            provider: ProviderSpec::Process(ProcessSettings::default()),
-            force_build: false,
-            preserve_env: PreservePolicy::Never,
-            rates: Rates::default(),
-        },
-        verifier: VerifierSettings { disable: true, ..VerifierSettings::default() },
-        artifacts: Vec::new(),
-    };
-    let agent = AgentSpec {
-        name: "nop".to_owned(),
-        kind: AgentKind::Nop,
-        env: BTreeMap::new(),
-        limits: AgentLimits::default(),
-    };
-    let task = TaskSpec::new("bench", "noop");
-    put(store, &settings).await?;
-    put(store, &agent).await?;
-    let spec = put(store, &task).await?;
-    let planned = PlannedTask {
-        dataset: task.dataset,
-        name: task.name,
-        spec,
-        git_commit_id: None,
-        files: Digest::of(b""),
-        rules: Digest::of(b""),
-        class: SizeClass::default(),
-        resources: task.environment.resources,
-        variables: BTreeSet::new(),
-        format: None,
-        about: About::default(),
-    };
-    Ok(JobPlan::new(settings, vec![agent], vec![planned], items)?)
-}
-
-async fn put<T: Serialize + Sync>(
-    store: &dyn BlobStore,
-    document: &T,
-) -> Result<Digest, BenchError> {
-    let bytes = serde_json::to_vec(document).map_err(std::io::Error::from)?;
-    Ok(store.put_bytes(Bytes::from(bytes), MediaType::Json).await?.digest)
+/// The plan of trials that do nothing, its documents stored.
+pub(super) async fn plan(items: u32, store: &dyn BlobStore) -> Result<JobPlan, BenchError> {
+    let (plan, documents) = plan::noop(items)?;
+    for document in documents {
+        store.put_bytes(document, MediaType::Json).await?;
+    }
+    Ok(plan)
 }
 
 /// A run of the plan in a directory.
@@ -122,7 +74,7 @@ pub(super) fn runner(dir: &Path, store: Arc<dyn BlobStore>) -> Result<Arc<dyn Ru
         source,
     })?;
     Ok(Arc::new(NullRunner(TrialServices {
-        providers: BTreeMap::from([(KIND, Arc::new(Null(KIND)) as _)]),
+        providers: BTreeMap::from([(KIND, Arc::new(NullProvider(KIND)) as _)]),
         files,
         variables: TrialVariables::default(),
         disks: Arc::default(),

@@ -26,14 +26,16 @@ pub(super) async fn run(
     printer: &Printer,
 ) -> Result<ExitCode, CliError> {
     let url = store_url::parse(named)?;
-    let directory = url.directory().to_owned();
-    if store::identity_of(&directory).is_none() {
+    let Some(directory) = url.directory() else {
+        return Err(CliError::usage("a blob store in memory has nothing to remove".to_owned()));
+    };
+    if store::identity_of(directory).is_none() {
         let what = format!("there is no blob store in {}", directory.display());
         return Err(CliError::usage(what));
     }
     // What dead processes left is removed by it.
     let opened = open(&url).await?;
-    let mut users = beside(&directory);
+    let mut users = beside(directory);
     let mut gone = Vec::new();
     for (run, path) in store::runs_of(&*opened).await? {
         if is_run(&path) {
@@ -58,7 +60,7 @@ pub(super) async fn run(
     }
     let dry_run = args.dry_run;
     let would = if dry_run { "would remove" } else { "removed" };
-    let root = directory.clone();
+    let root = directory.to_owned();
     let bytes = supervise::blocking(move || match dry_run {
         true => size(&root),
         false => remove(&root),

@@ -5,7 +5,8 @@ use rollout_protocol::exit::ExitCode;
 
 use super::error::CliError;
 use super::output::Printer;
-use crate::config::reference::{JOB, Reference, TASK, TREE};
+use crate::config::reference::Reference;
+use crate::config::{JOB_REFERENCE, TASK_REFERENCE, TREE_REFERENCE};
 use crate::events::sinks::terminal::table;
 
 /// Print every key of a kind of file, with its type, default and meaning
@@ -35,13 +36,13 @@ enum FileKind {
 
 /// Runs the command.
 pub(super) fn run(args: &KeysArgs, printer: &Printer) -> Result<ExitCode, CliError> {
-    let reference = match args.file {
-        FileKind::Job => &JOB,
-        FileKind::Task => &TASK,
-        FileKind::Tree => &TREE,
+    let reference: &Reference = match args.file {
+        FileKind::Job => &JOB_REFERENCE,
+        FileKind::Task => &TASK_REFERENCE,
+        FileKind::Tree => &TREE_REFERENCE,
     };
     let text = if args.json {
-        let text = serde_json::to_string_pretty(reference.keys)
+        let text = serde_json::to_string_pretty(&reference.keys)
             .map_err(|error| CliError::failure("the keys have no JSON form", &error))?;
         text + "\n"
     } else if args.markdown {
@@ -61,7 +62,7 @@ fn render(reference: &Reference) -> String {
     }
     header.push("meaning");
     let rows = reference.keys.iter().map(|entry| {
-        let mut row = vec![entry.key, entry.kind, entry.default];
+        let mut row = vec![entry.key.as_str(), entry.kind, entry.default];
         if has_formats {
             row.push(entry.format.map_or("both", |format| format.as_str()));
         }

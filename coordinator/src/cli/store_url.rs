@@ -8,9 +8,18 @@ use super::error::CliError;
 use crate::launch::store::{StoreNotFound, find};
 use crate::results::files::store::{NoStore, StoreNote};
 
-/// The store that an option names.
+/// The store that an option names. A store in memory is none for commands: workers are processes of
+/// their own, and what a run stored is read by later commands.
 pub(super) fn parse(text: &str) -> Result<StoreUrl, CliError> {
-    Ok(text.parse::<StoreUrl>()?)
+    match text.parse::<StoreUrl>()? {
+        StoreUrl::Memory => {
+            let what = format!("cannot use `{text}` as the blob store of a command");
+            let hint = "a store in memory ends with its process, so that no worker and no later \
+                        command could read it: give a directory";
+            Err(CliError::usage(what).hint(hint))
+        }
+        url => Ok(url),
+    }
 }
 
 /// The store that an option names, if it does.
@@ -23,7 +32,9 @@ pub(super) fn of_run(named: Option<&str>, run_dir: &Path) -> Result<StoreUrl, Cl
     let named = parse_optional(named)?;
     find(named, run_dir).map_err(|error| match error {
         StoreNotFound::Unknown(error) => error.into(),
-        StoreNotFound::Missing(_) => CliError::usage(error.to_string()).hint(&store_hint(run_dir)),
+        StoreNotFound::Missing(_) | StoreNotFound::InMemory => {
+            CliError::usage(error.to_string()).hint(&store_hint(run_dir))
+        }
     })
 }
 
@@ -48,5 +59,22 @@ impl From<BadStoreUrl> for CliError {
 impl From<NoStore> for CliError {
     fn from(error: NoStore) -> Self {
         Self::usage(error.to_string()).hint(&hint(error.note.as_ref()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_in_memory_is_refused_for_commands() {
+        let error = format!("{:?}", parse("memory:").expect_err("refused"));
+        assert!(error.contains("`memory:`") && error.contains("give a directory"), "{error}");
+        assert!(parse_optional(Some("memory:")).is_err());
+        assert!(of_run(Some("memory:"), Path::new("run")).is_err());
+        assert_eq!(
+            parse("./memory:").expect("a directory"),
+            Path::new("./memory:").to_owned().into()
+        );
     }
 }

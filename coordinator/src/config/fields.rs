@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
+use super::keys::Key;
 use super::overlay::Setting;
 use super::problem::{ConfigError, ConfigWarning, ErrorKind, Problems, nearest};
 use super::spot::Spot;
@@ -99,8 +100,9 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The field `key`, whether it is there or not.
-    pub(crate) fn take(&mut self, key: &'static str) -> Field<'a> {
+    /// The field of a key, whether it is there or not.
+    pub(crate) fn take(&mut self, key: Key) -> Field<'a> {
+        let key = key.name;
         self.known.push(key);
         #[cfg(test)]
         self.reader.taken.borrow_mut().insert(join(&self.path, key));

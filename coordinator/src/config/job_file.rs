@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use rollout_protocol::limits::TRIALS_PER_RUN;
 use rollout_protocol::retry::RetryPolicy;
@@ -24,9 +25,46 @@ use super::fields::{Field, Fields, Reader, UnknownKeys};
 use super::overlay::{self, Setting};
 use super::problem::{ErrorKind, Problems};
 use super::provenance::{self, Provenance};
+use super::reference::Reference;
 use super::spot::{COMMAND_LINE, Spot};
 use super::tree::{Node, Value, flag_line};
 use super::{read, yaml};
+
+keys! {
+    /// The keys of job files.
+    pub(crate) table JobKeys {
+        name: "text", "the local time", "Name of the run and of its directory.";
+        jobs_dir: "path", "jobs", "Parent of the run directory; counts from the current one.";
+        n_attempts: "integer", "1", "Trials of every agent on every task.";
+        n_concurrent_trials: "integer", "1", "Trials that run at once.";
+        n_concurrent_agents: "integer", "no limit",
+            "Agents that execute at once, on each worker; setup and verification go on beside them.",
+            "" => timeouts::MultiplierKeys::ALL;
+        retry: "table", "", "Retry of infrastructure failures.", "retry" => retry::RetryKeys::ALL;
+        log_level: "error|warn|info|debug|trace", "info", "How much is logged.";
+        instruction_path: "absolute path", "/tmp/instruction.md",
+            "Where agents find the instruction; they get it as ROLLOUT_TASK_INSTRUCTION.";
+        environment: "table", "", "Where trials run.",
+            "environment" => environment::EnvironmentKeys::ALL;
+        verifier: "table", "", "How trials are verified.",
+            "verifier" => verifier::VerifierKeys::ALL;
+        artifacts: "list", "none", "Files to keep of every trial: paths, or tables.",
+            "artifacts[]" => artifacts::ArtifactKeys::ALL;
+        metrics: "list", "mean", "Figures shown for every agent.",
+            "metrics[]" => metrics::MetricKeys::ALL;
+        agents: "list", "required", "The agents.", "agents[]" => agents::AgentKeys::ALL;
+        datasets: "list", "required unless `tasks`", "The datasets.",
+            "datasets[]" => datasets::DatasetKeys::ALL;
+        tasks: "list", "none", "Single tasks, together the dataset `tasks`.",
+            "tasks[]" => datasets::TaskRefKeys::ALL;
+        pool: "text", "default", "Pool of workers that runs the job, with a server.";
+        task_env: "list of names", "none", "Variables of the host that task files may use.";
+    }
+}
+
+/// The reference of job files.
+pub static JOB_REFERENCE: LazyLock<Reference> =
+    LazyLock::new(|| Reference::new("job.yaml", JobKeys::ALL, &[]));
 
 /// Path of the instruction inside environments unless the job says otherwise.
 const INSTRUCTION_PATH: &str = "/tmp/instruction.md";
@@ -165,32 +203,32 @@ fn job(fields: &mut Fields<'_>) -> JobFile {
         field.integer(&(1..=most)).and_then(|n| u32::try_from(n).ok())
     };
     let mut timeouts = timeouts::read_multipliers(fields);
-    let environment = environment::read(&fields.take("environment"));
+    let environment = environment::read(&fields.take(JobKeys::environment));
     let EnvironmentFile { spec: environment, resources, starts_per_minute } = environment;
-    let agents_at_once = count(&fields.take("n_concurrent_agents"), CONCURRENT_TRIALS);
-    let tasks = fields.take("tasks");
+    let agents_at_once = count(&fields.take(JobKeys::n_concurrent_agents), CONCURRENT_TRIALS);
+    let tasks = fields.take(JobKeys::tasks);
     let has_tasks = tasks.is_present();
     JobFile {
-        name: names::read(&fields.take("name")),
-        jobs_dir: fields.take("jobs_dir").name().unwrap_or_else(|| "jobs".to_owned()).into(),
-        n_attempts: count(&fields.take("n_attempts"), TRIALS_PER_RUN).unwrap_or(1),
-        n_concurrent_trials: count(&fields.take("n_concurrent_trials"), CONCURRENT_TRIALS)
+        name: names::read(&fields.take(JobKeys::name)),
+        jobs_dir: fields.take(JobKeys::jobs_dir).name().unwrap_or_else(|| "jobs".to_owned()).into(),
+        n_attempts: count(&fields.take(JobKeys::n_attempts), TRIALS_PER_RUN).unwrap_or(1),
+        n_concurrent_trials: count(&fields.take(JobKeys::n_concurrent_trials), CONCURRENT_TRIALS)
             .unwrap_or(1),
         pacing: Pacing { starts_per_minute, agents_at_once, ..Pacing::default() },
-        retry: retry::read(&fields.take("retry")),
-        log_level: fields.take("log_level").word(LogLevel::WORDS).unwrap_or_default(),
-        instruction_path: instruction_path(&fields.take("instruction_path")),
+        retry: retry::read(&fields.take(JobKeys::retry)),
+        log_level: fields.take(JobKeys::log_level).word(LogLevel::WORDS).unwrap_or_default(),
+        instruction_path: instruction_path(&fields.take(JobKeys::instruction_path)),
         environment,
         resources,
-        verifier: verifier::read(&fields.take("verifier"), &mut timeouts),
+        verifier: verifier::read(&fields.take(JobKeys::verifier), &mut timeouts),
         timeouts,
-        artifacts: artifacts::read(&fields.take("artifacts")),
-        metrics: metrics::read(&fields.take("metrics")),
-        agents: agents::read(&fields.take("agents")),
-        datasets: datasets::read(&fields.take("datasets"), has_tasks),
+        artifacts: artifacts::read(&fields.take(JobKeys::artifacts)),
+        metrics: metrics::read(&fields.take(JobKeys::metrics)),
+        agents: agents::read(&fields.take(JobKeys::agents)),
+        datasets: datasets::read(&fields.take(JobKeys::datasets), has_tasks),
         tasks: datasets::read_tasks(&tasks),
-        pool: names::read_pool(&fields.take("pool")),
-        task_env: variables::read_names(&fields.take("task_env")),
+        pool: names::read_pool(&fields.take(JobKeys::pool)),
+        task_env: variables::read_names(&fields.take(JobKeys::task_env)),
     }
 }
 

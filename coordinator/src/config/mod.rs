@@ -5,6 +5,9 @@
 //!
 //! Nothing behind this module sees YAML or TOML, or a value that was not checked.
 
+#[macro_use]
+mod keys;
+
 mod address;
 mod document;
 mod elements;
@@ -41,7 +44,7 @@ pub use elements::resources::ResourceOverrides;
 pub use elements::timeouts::{TaskTimeouts, TimeoutRules};
 pub use elements::variables::Variable;
 pub use elements::verifier::{RuleOverrides, VerifierFile};
-pub use job_file::{JobFile, LogLevel};
+pub use job_file::{JOB_REFERENCE, JobFile, LogLevel};
 pub use overlay::{GivenDataset, Setting};
 pub(crate) use problem::nearest;
 pub use problem::{ConfigError, ConfigErrors, ConfigWarning, ErrorKind, Problems};
@@ -53,10 +56,11 @@ pub(crate) use read::text as read_text;
 pub use resolve::{Job, Options, job_of_settings, read_job};
 pub use spot::Spot;
 pub use task::{
-    About, Demand, DemandKind, FormatChoice, FormatHints, FormatReason, PlannedFormat, TaskFile,
-    read_task,
+    About, Demand, DemandKind, FormatChoice, FormatHints, FormatReason, PlannedFormat,
+    TASK_REFERENCE, TaskFile, read_task,
 };
 pub use tree_file::{
     ArtifactPolicy, Budgets, Command, Commands, ContextStrategy, DedupeScope, Limits, Place,
-    SearchSettings, TreeFile, TreeOptions, TreeOverrides, differences, read_tree, tree_document,
+    SearchSettings, TREE_REFERENCE, TreeFile, TreeOptions, TreeOverrides, differences, read_tree,
+    tree_document,
 };

@@ -13,7 +13,7 @@ use rollout_protocol::record::Settlement;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::queue::traits::FormerPools;
+use rollout_protocol::wire::delivery::FormerPools;
 use rollout_worker::supervise;
 use tokio::sync::mpsc;
 

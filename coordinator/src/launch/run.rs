@@ -1,6 +1,6 @@
 //! A run of a job, assembled from store, plan, outputs and workers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rollout_protocol::event::RunEvent;
@@ -88,7 +88,7 @@ pub async fn run(request: RunRequest) -> Result<RunOutcome, LaunchError> {
     let plan = planning::plan(&job, datasets, Arc::clone(&store), &state).await?;
     let facts = RunFacts {
         materialize,
-        blobs: Some(url.directory().to_owned()),
+        blobs: url.directory().map(Path::to_owned),
         invocation,
         ..facts(&job, &plan, read)
     };

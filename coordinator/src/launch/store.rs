@@ -15,6 +15,9 @@ pub enum StoreNotFound {
     /// There is none at the place that is named.
     #[error("there is no blob store in {}", .0.display())]
     Missing(PathBuf),
+    /// The one that is named is in memory.
+    #[error("a blob store in memory holds nothing of an earlier run")]
+    InMemory,
 }
 
 /// The store of a run that has begun: the one that is named, or the one that the run used.
@@ -23,7 +26,7 @@ pub enum StoreNotFound {
 /// [`StoreNotFound`].
 pub fn find(named: Option<StoreUrl>, run_dir: &Path) -> Result<StoreUrl, StoreNotFound> {
     let Some(named) = named else { return Ok(store::find(run_dir)?.into()) };
-    let directory = named.directory();
+    let directory = named.directory().ok_or(StoreNotFound::InMemory)?;
     if store::identity_of(directory).is_some() {
         return Ok(named);
     }

@@ -13,6 +13,7 @@ mod build;
 mod compare;
 mod document;
 mod dry_run;
+mod noop;
 mod read;
 mod variables;
 
@@ -37,6 +38,7 @@ pub use build::{BuildError, build};
 pub use compare::{Change, PlanChange, Subject, compare};
 pub use document::PlanDocument;
 pub use dry_run::{Counts, DryRun, ImageView, TaskView, dry_run};
+pub(crate) use noop::noop;
 pub use read::{Prepared, read};
 pub(crate) use variables::required;
 

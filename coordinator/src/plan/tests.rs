@@ -271,11 +271,10 @@ fn prepared(dir: &std::path::Path) -> Prepared {
 
 #[tokio::test]
 async fn a_plan_is_built_with_its_documents_and_shown() {
-    use rollout_worker::store::{BlobStore, fs::FsStore};
+    use rollout_worker::store::{StoreUrl, open};
 
     let dir = project();
-    let store = FsStore::open(dir.path().join("blobs")).await.expect("a store");
-    let store: std::sync::Arc<dyn BlobStore> = std::sync::Arc::new(store);
+    let store = open(&StoreUrl::Memory).await.expect("a store");
     let scratch = dir.path().join("scratch");
     std::fs::create_dir(&scratch).expect("made");
     let sink = crate::sources::datasets::Sink {

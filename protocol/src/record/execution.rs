@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use super::{Durations, EvalRecord, IdeasRecord, Timestamps, TrialRecord, Verdict};
 use crate::error::TrialError;
 use crate::id::{ExecId, ItemId, RunId, TryId};
-use crate::wire::report::{Body, Report};
 
 /// The record of one execution. What kind it is shows in what it says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -81,16 +80,5 @@ impl ExecutionRecord {
             Self::Ideas(record) => record.secondary_errors.push(error),
             Self::Trial(record) => record.secondary_errors.push(error),
         }
-    }
-
-    /// The execution's report that says `body`.
-    pub fn report(&self, body: Body) -> Report {
-        let (run, item, try_id, exec) = self.ids();
-        let (spec, worker) = match self {
-            Self::Eval(record) => (record.spec, record.worker.clone()),
-            Self::Ideas(record) => (record.spec, record.worker.clone()),
-            Self::Trial(record) => (record.spec, record.worker.clone()),
-        };
-        Report { run, item, try_id, exec, spec, worker, body }
     }
 }

@@ -1,6 +1,7 @@
 //! Hellos: what a worker says of itself and of all it runs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +73,15 @@ impl Hello {
             executions: Vec::new(),
         }
     }
+}
+
+/// A hello with its age.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenHello {
+    /// The hello.
+    pub hello: Hello,
+    /// Time since it came, by the broker's own clock.
+    pub age: Duration,
 }
 
 /// What the trials of a worker may use together. What is absent has no limit.

@@ -1,13 +1,16 @@
 //! Messages between coordinator and workers.
 //!
 //! Everything a worker says carries the identity (item, try, execution); every offer and result
-//! carries the digest of the spec it was made under. JSON; fields are only added.
+//! carries the digest of the spec it was made under. JSON; fields are only added. [`delivery`] and
+//! [`position`] are the data that queues make of them.
 
 pub mod claim;
 pub mod command;
 pub mod control;
+pub mod delivery;
 pub mod hello;
 pub mod marker;
 pub mod offer;
+pub mod position;
 pub mod report;
 pub mod stage;

@@ -7,7 +7,7 @@ use crate::digest::Digest;
 use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use crate::limits;
 use crate::phase::Phase;
-use crate::record::{Durations, LostReason, Timestamps, Verdict};
+use crate::record::{Durations, ExecutionRecord, LostReason, Timestamps, Verdict};
 
 /// What a report of a result takes, roughly: most are encoded without copying them as they grow.
 const USUAL_BYTES: usize = 1280;
@@ -104,5 +104,18 @@ impl Report {
         let mut bytes = Vec::with_capacity(USUAL_BYTES);
         serde_json::to_writer(&mut bytes, self).expect("a report has only text keys");
         if bytes.len() <= limits::REPORT_BYTES { Ok(bytes) } else { Err(bytes.len()) }
+    }
+}
+
+impl ExecutionRecord {
+    /// The execution's report that says `body`.
+    pub fn report(&self, body: Body) -> Report {
+        let (run, item, try_id, exec) = self.ids();
+        let (spec, worker) = match self {
+            Self::Eval(record) => (record.spec, record.worker.clone()),
+            Self::Ideas(record) => (record.spec, record.worker.clone()),
+            Self::Trial(record) => (record.spec, record.worker.clone()),
+        };
+        Report { run, item, try_id, exec, spec, worker, body }
     }
 }

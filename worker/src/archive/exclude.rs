@@ -1,46 +1,47 @@
 //! Patterns of what is left out of an archive, as `tar --exclude` understands them.
 
+use globset::{Candidate, GlobBuilder, GlobSet, GlobSetBuilder};
+
 use crate::glob;
 
 /// Patterns of names to leave out. `*` and `?` match any characters, `/` included; `[…]` matches
 /// one of several. A pattern is held against a path from any of its components on, and what lies
 /// below an excluded directory is excluded with it. One that begins with `/` is held against whole
 /// paths only.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Exclude(Vec<String>);
+#[derive(Debug, Clone, Default)]
+pub struct Exclude(Vec<GlobSet>);
 
 impl Exclude {
-    /// These patterns. Blank ones mean nothing.
+    /// These patterns. Blank ones mean nothing, nor do those with a class like `[z-a]` and those of
+    /// hundreds of kilobytes.
     pub fn new<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Self {
         let clean = |pattern: &'a str| pattern.trim_start_matches("./").trim_end_matches('/');
         let patterns = patterns.into_iter().map(clean).filter(|pattern| !pattern.is_empty());
-        Self(patterns.map(str::to_owned).collect())
+        Self(patterns.filter_map(globs).collect())
     }
 
     /// Whether a relative path is left out.
     pub(super) fn holds(&self, path: &[u8]) -> bool {
-        self.0.iter().any(|pattern| match pattern.strip_prefix('/') {
-            Some(whole) => ancestors(path).any(|path| matches(whole.as_bytes(), path)),
-            None => tails(path)
-                .any(|tail| ancestors(tail).any(|path| matches(pattern.as_bytes(), path))),
-        })
+        let path = Candidate::from_bytes(path);
+        self.0.iter().any(|globs| globs.is_match_candidate(&path))
     }
 }
 
-/// A path from each of its components on.
-fn tails(path: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let next = |path: &&'_ [u8]| -> Option<usize> { path.iter().position(|byte| *byte == b'/') };
-    std::iter::successors(Some(path), move |path| next(path).map(|at| &path[at + 1..]))
-}
-
-/// A path and the directories above it.
-fn ancestors(path: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let last = |path: &&'_ [u8]| -> Option<usize> { path.iter().rposition(|byte| *byte == b'/') };
-    std::iter::successors(Some(path), move |path| last(path).map(|at| &path[..at]))
-}
-
-fn matches(pattern: &[u8], path: &[u8]) -> bool {
-    glob::matches(pattern, path, glob::SHELL)
+/// A pattern for the path itself and for what is below it, and the same further down unless it
+/// begins with `/`.
+fn globs(pattern: &str) -> Option<GlobSet> {
+    let is_whole = pattern.starts_with('/');
+    let glob = glob::for_globset(pattern.strip_prefix('/').unwrap_or(pattern), false);
+    let starts: &[&str] = if is_whole { &[""] } else { &["", "**/"] };
+    let mut globs = GlobSetBuilder::new();
+    for start in starts {
+        for end in ["", "/**"] {
+            let glob = format!("{start}{glob}{end}");
+            let mut glob = GlobBuilder::new(&glob);
+            globs.add(glob.backslash_escape(true).allow_unclosed_class(true).build().ok()?);
+        }
+    }
+    globs.build().ok()
 }
 
 #[cfg(test)]
@@ -72,10 +73,19 @@ mod tests {
             ("*a*b*c", "xxaxxbxxc", true),
             ("*a*b*c", "xxaxxbxx", false),
             ("", "x", false),
+            ("{a,b}", "a", false),
+            ("{a,b}", "x/{a,b}/c", true),
+            ("a/**/b", "a/b", false),
+            ("a/**/b", "a/x/y/b", true),
+            ("**/a", "a", false),
+            ("\\", "\\", true),
+            ("[z-a]", "m", false),
         ] {
             let patterns = Exclude::new([pattern]);
             assert_eq!(patterns.holds(path.as_bytes()), excluded, "{pattern} {path}");
         }
-        assert!(!Exclude::default().holds(b"x"));
+        assert!(Exclude::new(["a?\\?"]).holds(b"ab?") && !Exclude::default().holds(b"x"));
+        assert!(Exclude::new(["?".repeat(400_000).as_str(), "a"]).holds(b"a"));
+        assert!(Exclude::new(["a??"]).holds(b"ab\xff") && Exclude::new(["a*"]).holds(b"a\xff"));
     }
 }

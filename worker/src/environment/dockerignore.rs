@@ -8,6 +8,8 @@ use std::path::Path;
 
 use regex::Regex;
 
+use crate::glob::{self, Dialect};
+
 /// The file's name, at the root of the context.
 pub const FILE_NAME: &str = ".dockerignore";
 
@@ -156,55 +158,7 @@ fn compile(pattern: &str) -> Option<Matcher> {
     if let Some(rest) = pattern.strip_prefix("**").filter(|rest| plain(rest)) {
         return Some(Matcher::Suffix(rest.to_owned()));
     }
-    translate(pattern).and_then(|text| Regex::new(&text).ok()).map(Matcher::Pattern)
-}
-
-fn translate(pattern: &str) -> Option<String> {
-    let mut regex = String::from("^(?s:");
-    let mut rest = pattern.chars().peekable();
-    while let Some(c) = rest.next() {
-        match c {
-            '*' if rest.next_if_eq(&'*').is_some() => {
-                rest.next_if_eq(&'/');
-                regex.push_str(if rest.peek().is_none() { ".*" } else { "(?:.*/)?" });
-            }
-            '*' => regex.push_str("[^/]*"),
-            '?' => regex.push_str("[^/]"),
-            '\\' => regex.push_str(&escaped(rest.next()?)),
-            '[' => {
-                regex.push('[');
-                class(&mut rest, &mut regex)?;
-            }
-            c => regex.push_str(&escaped(c)),
-        }
-    }
-    regex.push_str(")$");
-    Some(regex)
-}
-
-/// Copies a character class up to its closing bracket.
-fn class(rest: &mut std::iter::Peekable<std::str::Chars<'_>>, regex: &mut String) -> Option<()> {
-    if rest.next_if_eq(&'^').is_some() {
-        regex.push('^');
-    }
-    let mut empty = true;
-    loop {
-        match rest.next()? {
-            ']' if empty => return None,
-            ']' => {
-                regex.push(']');
-                return Some(());
-            }
-            '-' => regex.push('-'),
-            '\\' => regex.push_str(&escaped(rest.next()?)),
-            c => regex.push_str(&escaped(c)),
-        }
-        empty = false;
-    }
-}
-
-fn escaped(c: char) -> String {
-    regex::escape(c.encode_utf8(&mut [0; 4]))
+    glob::compile(pattern, Dialect::Docker).map(Matcher::Pattern)
 }
 
 #[cfg(test)]
@@ -250,6 +204,14 @@ mod tests {
             ("# comment", "# comment", false),
             ("  spaced  ", "spaced", true),
             ("temp+(1)", "temp+(1)", true),
+            ("{a,b}", "a", false),
+            ("?.txt", "ä.txt", true),
+            ("a**b", "ab", true),
+            ("a**b", "ax/b", true),
+            ("a**b", "axb", false),
+            (r"[\]x]", "]", true),
+            (r"[a\-z]", "-", true),
+            (r"[a\-z]", "m", false),
         ];
         for (pattern, path, expected) in cases {
             assert_eq!(excluded(pattern, path), expected, "`{pattern}` on `{path}`");
@@ -275,7 +237,9 @@ mod tests {
 
     #[test]
     fn bad_patterns_name_their_line() {
-        for (text, line) in [("a\n!", 2), ("[", 1), ("a\nb\n[]", 3), ("x\\", 1)] {
+        for (text, line) in
+            [("a\n!", 2), ("[", 1), ("a\nb\n[]", 3), ("x\\", 1), ("[]a]", 1), ("[z-a]", 1)]
+        {
             let error = Dockerignore::parse(text).expect_err("invalid");
             assert_eq!(error.line, line, "{text}");
         }

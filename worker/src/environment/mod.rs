@@ -22,6 +22,7 @@ pub mod dockerfile;
 pub mod dockerignore;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
+pub mod null;
 #[cfg(feature = "process")]
 pub mod process;
 
@@ -43,6 +44,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::AsyncRead;
 
 use crate::dependency::Dependency;
+pub use crate::host::{DeadOwners, Owner};
 use crate::shortage::Shortage;
 
 /// Makes environments.
@@ -348,31 +350,6 @@ pub struct Labels {
     pub worker: WorkerId,
     /// Proof of life of the owning process.
     pub owner: Owner,
-}
-
-/// Identifies the process that owns environments, so that its death can be proven.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Owner {
-    /// Host name; where the machine's identity is known, what stands for it follows after a `/`.
-    pub host: String,
-    /// Boot of the host's kernel.
-    pub boot_id: String,
-    /// Inode of the process's PID namespace: a pid means nothing outside it.
-    pub pid_namespace: u64,
-    /// Process id.
-    pub pid: u32,
-    /// Start time of the process, in clock ticks since boot.
-    pub start_ticks: u64,
-    /// User of the process.
-    pub uid: u32,
-    /// The worker directory whose lock the process holds while it lives.
-    pub lock: PathBuf,
-}
-
-/// Decides whether an owner is proven dead.
-pub trait DeadOwners: Send + Sync {
-    /// True only with proof; doubt is false.
-    fn is_dead(&self, owner: &Owner) -> bool;
 }
 
 /// What a reaper did.

@@ -7,6 +7,7 @@
 //!   PID namespace,
 //! * the lock of the owner's [`WorkerDir`]: the kernel releases it with the process.
 
+mod owner;
 mod process;
 mod worker_dir;
 
@@ -14,45 +15,13 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
 
+pub use self::owner::{DeadOwners, Owner};
 #[cfg(all(feature = "process", target_os = "linux"))]
 pub(crate) use self::process::start_ticks;
 pub use self::worker_dir::{WorkerDir, WorkerDirError};
-use crate::environment::{DeadOwners, Owner};
-
-/// Longest text read as an owner: labels come from outside.
-const LABEL_BYTES: usize = 8 * 1024;
 
 /// Name of the lock in a worker directory.
 const LOCK: &str = "lock";
-
-impl Owner {
-    /// This process, which holds the lock of the worker directory `lock`. What the system does not
-    /// tell stays empty or zero, and proves nothing.
-    pub fn current(lock: PathBuf) -> Self {
-        Self {
-            host: process::host(),
-            boot_id: process::boot_id(),
-            pid_namespace: process::pid_namespace(),
-            pid: std::process::id(),
-            start_ticks: process::own_start_ticks(),
-            uid: rustix::process::getuid().as_raw(),
-            lock,
-        }
-    }
-
-    /// As text for a label: JSON without blanks.
-    ///
-    /// # Errors
-    /// When the path of the lock is not UTF-8.
-    pub fn to_label(&self) -> Result<String, serde_json::Error> {
-        serde_json::to_string(self)
-    }
-
-    /// What [`Owner::to_label`] wrote; `None` for anything else.
-    pub fn from_label(text: &str) -> Option<Self> {
-        if text.len() > LABEL_BYTES { None } else { serde_json::from_str(text).ok() }
-    }
-}
 
 /// Judges owners from the host of this process.
 #[derive(Debug)]

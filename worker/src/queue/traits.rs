@@ -11,21 +11,22 @@
 //! * Publishing an offer is idempotent per (item, try).
 //! * Reports of a run have one total order and stay readable from any position until purged.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
+use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::wire::claim::{Answer, Claim};
 use rollout_protocol::wire::command::{Command, Receipt};
 use rollout_protocol::wire::control::Control;
-use rollout_protocol::wire::hello::Hello;
-use rollout_protocol::wire::offer::{Offer, SizeClass};
-use rollout_protocol::wire::report::{Kind, Report};
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use rollout_protocol::wire::delivery::{
+    Delivery, FormerPools, Listed, Offered, Refused, Room, Token,
+};
+use rollout_protocol::wire::hello::{Hello, SeenHello};
+use rollout_protocol::wire::offer::Offer;
+use rollout_protocol::wire::position::{Incarnation, Position, ReportBatch};
+use rollout_protocol::wire::report::Report;
 use tokio::sync::{broadcast, oneshot, watch};
 
 /// The worker's side of the queue.
@@ -237,177 +238,6 @@ pub struct Entry {
     pub value: Bytes,
 }
 
-/// What a worker has room for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
-    /// Free slots.
-    pub slots: usize,
-    /// Free shares, see [`SizeClass::shares`]; no limit when absent.
-    pub shares: Option<u64>,
-    /// Nothing runs: what has to run alone may be taken.
-    pub idle: bool,
-}
-
-impl Room {
-    /// Room for so many of every class.
-    pub const fn slots(slots: usize) -> Self {
-        Self { slots, shares: None, idle: true }
-    }
-
-    /// How many of a class fit.
-    pub fn of(&self, class: SizeClass) -> usize {
-        if class == SizeClass::SOLO {
-            return usize::from(self.idle && self.slots > 0);
-        }
-        let shares = self.shares.map(|shares| shares / class.shares());
-        let fit = shares.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
-        self.slots.min(fit)
-    }
-
-    /// What is left when so many of a class were taken.
-    #[must_use]
-    pub fn without(self, class: SizeClass, taken: usize) -> Self {
-        if class == SizeClass::SOLO && taken > 0 {
-            return Self { slots: 0, shares: self.shares, idle: false };
-        }
-        let used = class.shares().saturating_mul(taken as u64);
-        Self {
-            slots: self.slots.saturating_sub(taken),
-            shares: self.shares.map(|shares| shares.saturating_sub(used)),
-            idle: self.idle && taken == 0,
-        }
-    }
-}
-
-/// Names one life of a broker: state of another life is lost. Written as 32 hexadecimal digits:
-/// readers of tagged JSON know no integers of 128 bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Incarnation(pub u128);
-
-impl Serialize for Incarnation {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&format_args!("{:032x}", self.0))
-    }
-}
-
-impl<'de> Deserialize<'de> for Incarnation {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-        u128::from_str_radix(&text, 16).map(Self).map_err(D::Error::custom)
-    }
-}
-
-/// Names a delivered message (not a delivery: deliveries are not told apart).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Token {
-    /// Broker life.
-    pub incarnation: Incarnation,
-    /// Sequence of the message in the work stream.
-    pub sequence: u64,
-}
-
-/// An offer handed to a worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Delivery {
-    /// The offer.
-    pub offer: Offer,
-    /// How to acknowledge it.
-    pub token: Token,
-    /// How often it was delivered, this time included.
-    pub delivered: u32,
-}
-
-/// What became of an offer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Offered {
-    /// It is in the queue.
-    Published,
-    /// It was there already.
-    Present,
-}
-
-/// An offer found in the queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Listed {
-    /// Item.
-    pub item: ItemId,
-    /// Try.
-    pub try_id: TryId,
-    /// Whether it was ever delivered.
-    pub delivered: bool,
-}
-
-/// A place in a run's reports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Position {
-    /// Broker life.
-    pub incarnation: Incarnation,
-    /// Sequence.
-    pub sequence: u64,
-    /// The execution whose report has that sequence …
-    pub anchor: ExecId,
-    /// … and which of its reports it is: a broker that lost a tail and used the sequence again is
-    /// noticed by the two. (The end of an execution can take the place of its lost beginning.)
-    #[serde(default)]
-    pub said: Kind,
-}
-
-impl Position {
-    /// The place of a report.
-    pub fn of(incarnation: Incarnation, sequence: u64, report: &Report) -> Self {
-        Self { incarnation, sequence, anchor: report.exec, said: report.body.kind() }
-    }
-
-    /// How far the stream was read when this report was the last one.
-    pub fn read_to(&self) -> ReadTo {
-        ReadTo { incarnation: self.incarnation, sequence: self.sequence }
-    }
-
-    /// Whether a report that has this sequence is the one that had it.
-    pub fn is_of(&self, report: &Report) -> bool {
-        self.anchor == report.exec && self.said == report.body.kind()
-    }
-}
-
-/// A report with its place.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Reported {
-    /// Its place.
-    pub position: Position,
-    /// The report.
-    pub report: Report,
-}
-
-/// Reports that were read at once.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct ReportBatch {
-    /// The reports, in the order of the stream.
-    pub reports: Vec<Reported>,
-    /// How far the stream was read for them; absent when nothing was there. Messages that are no
-    /// reports of the run, or that do not count, are passed over: only this tells of them.
-    pub read_to: Option<ReadTo>,
-}
-
-/// How far a stream was read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReadTo {
-    /// The stream.
-    pub incarnation: Incarnation,
-    /// Sequence of the last message that was read.
-    pub sequence: u64,
-}
-
-impl From<Vec<Reported>> for ReportBatch {
-    /// A batch that nothing was passed over for.
-    fn from(reports: Vec<Reported>) -> Self {
-        let read_to = reports.last().map(|last| last.position.read_to());
-        Self { reports, read_to }
-    }
-}
-
-/// The pools of a run's earlier epochs: a name, or nothing where it is not known.
-pub type FormerPools = BTreeMap<u32, Option<String>>;
-
 /// A claim that waits for its answer.
 #[derive(Debug)]
 pub struct PendingClaim {
@@ -424,31 +254,6 @@ pub struct PendingCommand {
     pub command: Command,
     /// Where the receipt goes. Dropping it is no answer.
     pub reply: oneshot::Sender<Receipt>,
-}
-
-/// A hello with its age.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SeenHello {
-    /// The hello.
-    pub hello: Hello,
-    /// Time since it came, by the broker's own clock.
-    pub age: Duration,
-}
-
-/// Why one message was not taken although the queue works.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// The run has as many messages as it may: try later.
-    #[error("the queue holds as many messages of this run as it may")]
-    Full,
-    /// The message is larger than may be.
-    #[error("the message has {size_bytes} bytes, at most {max_bytes} are taken")]
-    TooLarge {
-        /// Its size.
-        size_bytes: usize,
-        /// The bound.
-        max_bytes: usize,
-    },
 }
 
 /// Why the queue could not do what it was asked for.
@@ -475,28 +280,4 @@ pub enum QueueError {
     /// A position is not of the stream as it is now.
     #[error("the reports were read up to a position that the queue no longer knows")]
     Position,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Debug, PartialEq, Serialize, Deserialize)]
-    #[serde(tag = "kind")]
-    enum Tagged {
-        At { position: Position },
-    }
-
-    #[test]
-    fn positions_are_read_back_from_tagged_records() {
-        let position = Position {
-            incarnation: Incarnation(u128::MAX - 1),
-            sequence: 7,
-            anchor: ExecId::from_bytes([3; 16]),
-            said: Kind::Result,
-        };
-        let text = serde_json::to_string(&Tagged::At { position }).expect("serializable");
-        let back: Tagged = serde_json::from_str(&text).expect("readable");
-        assert_eq!(back, Tagged::At { position });
-    }
 }

@@ -7,6 +7,7 @@ use rollout_protocol::dependency::Dependency;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::delivery::{Delivery, Token};
 use rollout_protocol::wire::hello::Running;
 use rollout_protocol::wire::offer::Offer;
 use rollout_protocol::wire::report::{Body, Report};
@@ -16,7 +17,6 @@ use tokio::time::Instant;
 
 use super::seat::SeatPlace;
 use crate::executor::PhaseSink;
-use crate::queue::traits::{Delivery, Token};
 
 const PHASES: [Phase; 7] = [
     Phase::Queued,

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rollout_protocol::limits;
+use rollout_protocol::wire::delivery::Token;
 use rollout_protocol::wire::hello::Hello;
 use rollout_protocol::wire::report::Body;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -14,7 +15,6 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::Shared;
 use super::execution::Execution;
 use super::report::Outgoing;
-use crate::queue::traits::Token;
 
 /// How often it is looked whether something has to be said. A change is told by then.
 const LOOK: Duration = Duration::from_millis(250);

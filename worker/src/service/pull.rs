@@ -9,12 +9,13 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use rollout_protocol::limits;
+use rollout_protocol::wire::delivery::{Delivery, Token};
+use rollout_protocol::wire::position::Incarnation;
 use tokio::time::Instant;
 
 use super::finish::Next;
 use super::slots::Reservation;
 use super::{Shared, claim, execute, finish};
-use crate::queue::traits::{Delivery, Incarnation, Token};
 use crate::supervise::{self, Task};
 
 /// How long one pull waits for work.

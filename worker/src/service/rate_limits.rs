@@ -38,12 +38,13 @@ impl Paces {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{FaultyStore, Sample};
+    use crate::store::MemoryStore;
+    use crate::testing::Sample;
     use rollout_protocol::id::TryId;
 
     #[tokio::test(start_paused = true)]
     async fn executions_of_a_run_share_a_limiter() {
-        let sample = Sample::store(&FaultyStore::default());
+        let sample = Sample::store(&MemoryStore::default());
         let paces = Paces::default();
         let free = sample.offer(1, TryId::first(1));
         assert!(paces.of(&free).is_none());

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rollout_protocol::id::{ExecId, RunId};
 use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::delivery::Delivery;
 use tokio::sync::Notify;
 
 use super::execution::{Execution, TryKey};
-use crate::queue::traits::Delivery;
 
 #[derive(Debug, Default)]
 pub(super) struct Registry {

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use rollout_protocol::wire::delivery::{Refused, Token};
 use rollout_protocol::wire::report::Report;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::Shared;
 use super::execution::Execution;
-use crate::queue::traits::{Refused, Token};
 use crate::spool::{failed_report, unsayable};
 
 /// Batches under way at the same time: while one waits for its acknowledgement, others travel.

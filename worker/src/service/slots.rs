@@ -2,11 +2,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rollout_protocol::wire::delivery::Room;
 use rollout_protocol::wire::hello::Budget;
 use rollout_protocol::wire::offer::SizeClass;
 use tokio::sync::Notify;
-
-use crate::queue::traits::Room;
 
 /// Memory of one share, MiB; see [`SizeClass`].
 const SHARE_MB: u64 = 2048;

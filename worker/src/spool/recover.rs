@@ -9,6 +9,7 @@ use futures_util::{StreamExt as _, stream};
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::id::{ExecId, RunId};
 use rollout_protocol::record::LostReason;
+use rollout_protocol::wire::delivery::Refused;
 use rollout_protocol::wire::hello::Running;
 use rollout_protocol::wire::report::Report;
 
@@ -16,7 +17,7 @@ use super::entry::SpoolEntry;
 use super::publish::{failed_report, publish};
 use super::{SCRATCH, SPOOL, ScratchMark, discard};
 use crate::backoff::Outage;
-use crate::queue::traits::{Refused, WorkSource};
+use crate::queue::traits::WorkSource;
 use crate::store::BlobStore;
 use crate::supervise;
 

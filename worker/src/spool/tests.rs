@@ -13,6 +13,7 @@ use rollout_protocol::spec::task::TaskSpec;
 use rollout_protocol::spec::trial::TrialRef;
 use rollout_protocol::wire::claim::{Answer, Claim};
 use rollout_protocol::wire::control::Control;
+use rollout_protocol::wire::delivery::{Delivery, Refused, Room, Token};
 use rollout_protocol::wire::hello::Hello;
 use rollout_protocol::wire::offer::Work;
 use rollout_protocol::wire::report::{Body, Report};
@@ -24,7 +25,7 @@ use super::keep::plan;
 use super::*;
 use crate::environment::{Labels, Owner};
 use crate::executor::{Counts, FileRole, OwnSlot, PhaseSink, RecordFile};
-use crate::queue::traits::{Contact, Delivery, QueueError, Refused, Room, Token, WorkSource};
+use crate::queue::traits::{Contact, QueueError, WorkSource};
 use crate::store::{BlobStore as _, get_json};
 use crate::testing::{FaultyStore, Sample, passed};
 use crate::work::trial::TrialContext;
@@ -108,7 +109,7 @@ impl Scene {
         let dir = TempDir::new().unwrap();
         std::fs::create_dir(dir.path().join("scratch")).unwrap();
         let store = Arc::new(FaultyStore::default());
-        let offer = Sample::store(&store).offer(3, TryId::first(1));
+        let offer = Sample::store(store.inner()).offer(3, TryId::first(1));
         let exec = ExecId::from_bytes([7; 16]);
         let worker: WorkerId = "dead".parse().unwrap();
         let Work::Trial(trial) = offer.work else { unreachable!("samples are trials") };
@@ -174,14 +175,14 @@ impl Scene {
         assert_eq!(body.verdict.reward, Some(1.0));
         let blob = body.record.clone().expect("a record");
         let record: TrialRecord = get_json(&*self.store, &blob.digest).await.unwrap();
-        assert_eq!(self.store.text(&record.outputs[0].blob), "content of a.txt");
+        assert_eq!(self.store.inner().text(&record.outputs[0].blob), "content of a.txt");
         let logs = record.logs.expect("logs");
         assert_eq!(
-            (self.store.text(&logs.archive), logs.skipped),
+            (self.store.inner().text(&logs.archive), logs.skipped),
             ("content of logs.tar".into(), 2)
         );
         assert_eq!(record.secondary_errors, []);
-        assert_eq!(self.store.documents().len(), 1, "a marker");
+        assert_eq!(self.store.inner().documents().len(), 1, "a marker");
     }
 }
 
@@ -268,7 +269,7 @@ async fn spooled_file_that_changed_on_disk_fails_its_try_and_is_in_no_record() {
         let error = body.verdict.error.as_ref().expect("an error");
         assert!(error.is_retryable() && error.message.contains("changed on disk"), "{error:?}");
         assert_eq!((body.verdict.reward, &body.record), (None, &None));
-        assert_eq!(scene.store.documents(), Vec::<String>::new());
+        assert_eq!(scene.store.inner().documents(), Vec::<String>::new());
         assert!(scene.is_clean());
     }
 }

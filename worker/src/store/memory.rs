@@ -42,6 +42,26 @@ impl MemoryStore {
         self.lock().blobs.insert(*digest, bytes);
     }
 
+    /// Stores a value as a JSON document, at once.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn put_value<T: serde::Serialize>(&self, value: &T) -> Digest {
+        let bytes = serde_json::to_vec(value).expect("a value with a JSON form");
+        self.put(Bytes::from(bytes), MediaType::Json).digest
+    }
+
+    /// A stored text.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn text(&self, blob: &BlobRef) -> String {
+        let bytes = self.lock().blobs[&blob.digest].clone();
+        String::from_utf8(bytes.to_vec()).expect("text")
+    }
+
+    /// Paths of the named documents.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn documents(&self) -> Vec<String> {
+        self.lock().documents.keys().cloned().collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Content> {
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }

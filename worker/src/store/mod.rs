@@ -9,8 +9,6 @@
 
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
-#[cfg(any(test, feature = "testing"))]
-pub mod faulty;
 pub mod fs;
 mod json;
 mod memory;
@@ -33,6 +31,8 @@ pub use self::fs::FsStore;
 pub use self::json::{get_json, put_json};
 pub use self::memory::MemoryStore;
 pub use self::url::{BadStoreUrl, StoreUrl, open};
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use self::verify::VerifyingReader;
 
 /// Stores blobs.
 #[async_trait]

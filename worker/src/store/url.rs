@@ -4,13 +4,18 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::{BlobStore, FsStore, StoreError};
+use super::{BlobStore, FsStore, MemoryStore, StoreError};
 
-/// The address of a blob store: a path, or `file://` and an absolute path.
+/// The address of a store in memory.
+const MEMORY: &str = "memory:";
+
+/// The address of a blob store: a path, `file://` and an absolute path, or `memory:`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreUrl {
     /// A store in a directory.
     Directory(PathBuf),
+    /// A store in memory, which ends with its last handle.
+    Memory,
 }
 
 /// Text that is no address of a blob store.
@@ -31,6 +36,9 @@ impl FromStr for StoreUrl {
     type Err = BadStoreUrl;
 
     fn from_str(text: &str) -> Result<Self, BadStoreUrl> {
+        if text == MEMORY {
+            return Ok(Self::Memory);
+        }
         let Some((scheme, rest)) = text.split_once("://") else {
             return Ok(Self::Directory(PathBuf::from(text)));
         };
@@ -50,35 +58,53 @@ impl From<PathBuf> for StoreUrl {
 }
 
 impl StoreUrl {
-    /// The directory of the store.
-    pub fn directory(&self) -> &Path {
+    /// The directory of the store, if it is in one.
+    pub fn directory(&self) -> Option<&Path> {
         match self {
-            Self::Directory(directory) => directory,
+            Self::Directory(directory) => Some(directory),
+            Self::Memory => None,
         }
     }
 }
 
-/// Opens a store. A store in a directory is created if it does not exist.
+/// Opens a store. A store in a directory is created if it does not exist; one in memory is always a
+/// new one.
 ///
 /// # Errors
 /// [`StoreError`]; [`StoreError::Unusable`] when a newer version wrote the store.
 pub async fn open(url: &StoreUrl) -> Result<Arc<dyn BlobStore>, StoreError> {
     match url {
         StoreUrl::Directory(directory) => Ok(Arc::new(FsStore::open(directory).await?)),
+        StoreUrl::Memory => Ok(Arc::new(MemoryStore::default())),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rollout_protocol::blob::MediaType;
+
     use super::*;
 
     #[test]
-    fn stores_are_directories() {
-        let good = |text: &str| text.parse::<StoreUrl>().expect(text).directory().to_owned();
-        assert_eq!(good("blobs"), PathBuf::from("blobs"));
-        assert_eq!(good("file:///shared/blobs"), PathBuf::from("/shared/blobs"));
+    fn stores_are_directories_or_in_memory() {
+        let good = |text: &str| text.parse::<StoreUrl>().expect(text);
+        assert_eq!(good("blobs"), PathBuf::from("blobs").into());
+        assert_eq!(good("file:///shared/blobs"), PathBuf::from("/shared/blobs").into());
+        assert_eq!(good("./memory:"), PathBuf::from("./memory:").into());
+        assert_eq!(good("memory:"), StoreUrl::Memory);
+        assert_eq!(good("memory:").directory(), None);
         for bad in ["file://blobs", "s3://bucket/x", "http://x/y"] {
             assert!(bad.parse::<StoreUrl>().is_err(), "{bad}");
         }
+    }
+
+    #[tokio::test]
+    async fn stores_in_memory_share_nothing() {
+        let [one, other] = [open(&StoreUrl::Memory).await, open(&StoreUrl::Memory).await];
+        let (one, other) = (one.expect("a store"), other.expect("a store"));
+        let blob = one.put_bytes("text".into(), MediaType::Text).await.expect("stored");
+        assert!(one.contains(&blob.digest).await.expect("asked"));
+        assert!(!other.contains(&blob.digest).await.expect("asked"));
+        assert_ne!(one.identity(), other.identity());
     }
 }

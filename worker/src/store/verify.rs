@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use super::StoreError;
 
 /// Passes bytes on and fails at the end when they are not what they should be.
-pub(super) struct VerifyingReader<R> {
+pub(crate) struct VerifyingReader<R> {
     inner: R,
     expected: Digest,
     store: String,
@@ -21,7 +21,7 @@ pub(super) struct VerifyingReader<R> {
 }
 
 impl<R> VerifyingReader<R> {
-    pub(super) fn new(
+    pub(crate) fn new(
         inner: R,
         expected: Digest,
         store: &str,

@@ -4,4 +4,4 @@ mod sample;
 mod store;
 
 pub use self::sample::{Sample, passed, record};
-pub use self::store::FaultyStore;
+pub use self::store::{Call, Fault, FaultyStore};

@@ -16,8 +16,8 @@ use rollout_protocol::spec::trial::{TrialName, TrialRef};
 use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::offer::{Offer, Pacing, SizeClass, Work};
 
-use super::FaultyStore;
 use crate::executor::Finished;
+use crate::store::MemoryStore;
 use crate::work::trial::TrialContext;
 
 /// A run whose trials are attempts of one agent at one task.
@@ -30,7 +30,7 @@ pub struct Sample {
 
 impl Sample {
     /// Stores what its trials run under.
-    pub fn store(store: &FaultyStore) -> Self {
+    pub fn store(store: &MemoryStore) -> Self {
         let settings = TrialSettings {
             instruction_path: "/instruction.md".into(),
             environment: EnvironmentSpec {
@@ -50,9 +50,9 @@ impl Sample {
         };
         let task = TaskSpec::new("dataset", "task");
         let trial = TrialRef {
-            settings: store.put(&settings),
-            agent: store.put(&agent),
-            task: store.put(&task),
+            settings: store.put_value(&settings),
+            agent: store.put_value(&agent),
+            task: store.put_value(&task),
             attempt: 0,
         };
         Self { run: RunId::from_bytes([1; 16]), trial }

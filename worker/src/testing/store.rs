@@ -1,133 +1,303 @@
 //! A blob store that fails on command.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::io::{self, Cursor};
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
-use tokio::io::AsyncRead;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-use crate::store::{BlobStore, StoreError};
+use crate::store::{BlobStore, Content, MemoryStore, StoreError, VerifyingReader};
 
-/// A poisoned lock fails the test that poisoned it anyway.
-const WHOLE: &str = "no test panics inside";
-
-/// A blob store in memory that fails on command.
-#[derive(Debug, Default)]
-pub struct FaultyStore {
-    blobs: Mutex<HashMap<Digest, Bytes>>,
-    documents: Mutex<BTreeMap<String, Bytes>>,
-    down: AtomicBool,
-    /// Calls that still succeed, if that is bounded.
-    calls_left: Mutex<Option<usize>>,
-    reads: AtomicUsize,
+/// Kinds of calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Call {
+    /// [`BlobStore::put_bytes`].
+    PutBytes,
+    /// [`BlobStore::put_file`].
+    PutFile,
+    /// [`BlobStore::put_many`], whose contents are calls of their own.
+    PutMany,
+    /// [`BlobStore::contains`].
+    Contains,
+    /// [`BlobStore::get_bytes`].
+    GetBytes,
+    /// [`BlobStore::get_file`].
+    GetFile,
+    /// [`BlobStore::get`].
+    Get,
+    /// [`BlobStore::put_document`].
+    PutDocument,
+    /// [`BlobStore::list_documents`].
+    ListDocuments,
+    /// [`BlobStore::get_document`].
+    GetDocument,
 }
 
-impl FaultyStore {
+/// What happens to a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It does nothing and fails with an error that may pass.
+    Fail,
+    /// It does everything and then fails all the same, like a connection lost before the answer.
+    FailAfter,
+    /// It does nothing and fails because the disk is full.
+    DiskFull,
+    /// It happens after a delay.
+    Delay(Duration),
+    /// What is read is damaged; a stream shows it only at its end. Only for the calls that read a
+    /// blob: with any other call it does nothing.
+    Corrupt,
+}
+
+/// Passes calls on to another store, except where a fault was ordered.
+#[derive(Debug)]
+pub struct FaultyStore<S: ?Sized = MemoryStore> {
+    orders: Mutex<Orders>,
+    inner: Arc<S>,
+}
+
+#[derive(Debug, Default)]
+struct Orders {
+    faults: HashMap<(Call, u32), Fault>,
+    always: HashMap<Call, Fault>,
+    counts: HashMap<Call, u32>,
+    is_down: bool,
+    /// Calls that still succeed, if that is bounded.
+    calls_left: Option<usize>,
+}
+
+impl Default for FaultyStore {
+    /// One in front of a store in memory.
+    fn default() -> Self {
+        Self::new(Arc::default())
+    }
+}
+
+impl<S: ?Sized> FaultyStore<S> {
+    /// Passes everything on to `inner`.
+    pub fn new(inner: Arc<S>) -> Self {
+        Self { orders: Mutex::default(), inner }
+    }
+
+    /// The store behind it, which never fails.
+    pub fn inner(&self) -> &S {
+        &self.inner
+    }
+
     /// Every call fails until it is up again.
-    pub fn set_down(&self, down: bool) {
-        self.down.store(down, Ordering::Relaxed);
+    pub fn set_down(&self, is_down: bool) {
+        self.with(|orders| orders.is_down = is_down);
     }
 
     /// After `calls` more calls every call fails.
     pub fn fail_after(&self, calls: Option<usize>) {
-        *self.calls_left.lock().expect(WHOLE) = calls;
+        self.with(|orders| orders.calls_left = calls);
     }
 
-    /// Blobs read so far.
-    pub fn reads(&self) -> usize {
-        self.reads.load(Ordering::Relaxed)
+    /// Orders a fault for the `n`-th call of a kind; the first one is 1.
+    pub fn order(&self, call: Call, n: u32, fault: Fault) {
+        self.with(|orders| orders.faults.insert((call, n), fault));
     }
 
-    /// Stores a value as a JSON document, working or not.
-    pub fn put<T: serde::Serialize>(&self, value: &T) -> Digest {
-        let bytes = Bytes::from(serde_json::to_vec(value).expect("a value with a JSON form"));
-        let digest = Digest::of(&bytes);
-        self.blobs.lock().expect(WHOLE).insert(digest, bytes);
-        digest
+    /// Orders a fault for every call of a kind that has no other, or ends that.
+    pub fn always(&self, call: Call, fault: Option<Fault>) {
+        self.with(|orders| match fault {
+            Some(fault) => orders.always.insert(call, fault),
+            None => orders.always.remove(&call),
+        });
     }
 
-    /// A stored text.
-    pub fn text(&self, blob: &BlobRef) -> String {
-        let bytes = self.blobs.lock().expect(WHOLE)[&blob.digest].clone();
-        String::from_utf8(bytes.to_vec()).expect("text")
+    /// How often a blob was read.
+    pub fn reads(&self) -> u32 {
+        [Call::GetBytes, Call::GetFile, Call::Get].map(|call| self.count(call)).iter().sum()
     }
 
-    /// Paths of the named documents.
-    pub fn documents(&self) -> Vec<String> {
-        self.documents.lock().expect(WHOLE).keys().cloned().collect()
+    /// How many calls of a kind there were.
+    pub fn count(&self, call: Call) -> u32 {
+        self.with(|orders| orders.counts.get(&call).copied().unwrap_or(0))
     }
 
-    fn call(&self) -> Result<(), StoreError> {
-        let mut left = self.calls_left.lock().expect(WHOLE);
-        let exhausted = left.is_some_and(|left| left == 0);
-        *left = left.map(|left| left.saturating_sub(1));
-        if exhausted || self.down.load(Ordering::Relaxed) {
-            let source = std::io::Error::other("down");
-            return Err(StoreError::Io { action: "reaching", path: "store".into(), source });
+    fn with<T>(&self, act: impl FnOnce(&mut Orders) -> T) -> T {
+        act(&mut self.orders.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Counts a call and begins it. Whether it has to fail at its end, and whether its content is
+    /// to be damaged.
+    async fn begin(&self, call: Call) -> Result<Option<Fault>, StoreError> {
+        let fault = self.with(|orders| orders.next(call));
+        match fault {
+            Some(Fault::Fail) => Err(failure(call)),
+            Some(Fault::DiskFull) => Err(StoreError::DiskFull {
+                path: format!("{call:?}"),
+                source: io::ErrorKind::StorageFull.into(),
+            }),
+            Some(Fault::Delay(delay)) => {
+                tokio::time::sleep(delay).await;
+                Ok(None)
+            }
+            late => Ok(late),
         }
-        Ok(())
     }
 }
 
+impl<S: BlobStore + ?Sized> FaultyStore<S> {
+    fn damaged(&self, digest: &Digest) -> StoreError {
+        StoreError::Corrupt {
+            digest: *digest,
+            found: Digest::of(b"damaged"),
+            store: self.inner.identity().to_owned(),
+        }
+    }
+}
+
+impl Orders {
+    /// Counts a call; what happens to it.
+    fn next(&mut self, call: Call) -> Option<Fault> {
+        let count = self.counts.entry(call).or_default();
+        *count += 1;
+        let ordered = self.faults.remove(&(call, *count));
+        let is_counted = call != Call::PutMany;
+        let exhausted = is_counted && self.calls_left == Some(0);
+        if is_counted {
+            self.calls_left = self.calls_left.map(|left| left.saturating_sub(1));
+        }
+        if exhausted || self.is_down {
+            return Some(Fault::Fail);
+        }
+        ordered.or_else(|| self.always.get(&call).copied())
+    }
+}
+
+fn failure(call: Call) -> StoreError {
+    let source = io::Error::new(io::ErrorKind::ConnectionReset, "as ordered");
+    StoreError::Io { action: "ordered to fail", path: format!("{call:?}"), source }
+}
+
+/// Ends a call that succeeded.
+fn end<T>(call: Call, late: Option<Fault>, value: T) -> Result<T, StoreError> {
+    if late == Some(Fault::FailAfter) { Err(failure(call)) } else { Ok(value) }
+}
+
 #[async_trait]
-impl BlobStore for FaultyStore {
+impl<S: BlobStore + ?Sized> BlobStore for FaultyStore<S> {
     fn identity(&self) -> &str {
-        "memory"
+        self.inner.identity()
     }
 
     async fn put_bytes(&self, bytes: Bytes, media_type: MediaType) -> Result<BlobRef, StoreError> {
-        self.call()?;
-        let blob = BlobRef::of(&bytes, media_type);
-        self.blobs.lock().expect(WHOLE).insert(blob.digest, bytes);
-        Ok(blob)
+        let late = self.begin(Call::PutBytes).await?;
+        end(Call::PutBytes, late, self.inner.put_bytes(bytes, media_type).await?)
     }
 
     async fn put_file(&self, file: &Path, media_type: MediaType) -> Result<BlobRef, StoreError> {
-        let bytes = std::fs::read(file).map_err(|e| StoreError::io("reading", file, e))?;
-        self.put_bytes(Bytes::from(bytes), media_type).await
+        let late = self.begin(Call::PutFile).await?;
+        end(Call::PutFile, late, self.inner.put_file(file, media_type).await?)
+    }
+
+    async fn put_many(&self, contents: Vec<Content>) -> Result<Vec<BlobRef>, StoreError> {
+        let late = self.begin(Call::PutMany).await?;
+        let mut blobs = Vec::with_capacity(contents.len());
+        for content in contents {
+            blobs.push(match content {
+                Content::Bytes(bytes, media_type) => self.put_bytes(bytes, media_type).await?,
+                Content::File(file, media_type) => self.put_file(&file, media_type).await?,
+            });
+        }
+        end(Call::PutMany, late, blobs)
     }
 
     async fn contains(&self, digest: &Digest) -> Result<bool, StoreError> {
-        self.call()?;
-        Ok(self.blobs.lock().expect(WHOLE).contains_key(digest))
+        let late = self.begin(Call::Contains).await?;
+        end(Call::Contains, late, self.inner.contains(digest).await?)
     }
 
-    async fn get_bytes(&self, digest: &Digest, _max_bytes: u64) -> Result<Bytes, StoreError> {
-        self.call()?;
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        let found = self.blobs.lock().expect(WHOLE).get(digest).cloned();
-        found.ok_or_else(|| StoreError::Missing { digest: *digest, store: "memory".into() })
+    async fn get_bytes(&self, digest: &Digest, max_bytes: u64) -> Result<Bytes, StoreError> {
+        let late = self.begin(Call::GetBytes).await?;
+        let bytes = self.inner.get_bytes(digest, max_bytes).await?;
+        if late == Some(Fault::Corrupt) {
+            return Err(self.damaged(digest));
+        }
+        end(Call::GetBytes, late, bytes)
     }
 
     async fn get_file(&self, digest: &Digest, to: &Path) -> Result<(), StoreError> {
-        let bytes = self.get_bytes(digest, u64::MAX).await?;
-        std::fs::write(to, bytes).map_err(|e| StoreError::io("writing", to, e))
+        let late = self.begin(Call::GetFile).await?;
+        if late == Some(Fault::Corrupt) {
+            return Err(self.damaged(digest));
+        }
+        end(Call::GetFile, late, self.inner.get_file(digest, to).await?)
     }
 
     async fn get(&self, digest: &Digest) -> Result<Box<dyn AsyncRead + Send + Unpin>, StoreError> {
-        let bytes = self.get_bytes(digest, u64::MAX).await?;
-        Ok(Box::new(std::io::Cursor::new(bytes)))
+        let late = self.begin(Call::Get).await?;
+        let mut reader = self.inner.get(digest).await?;
+        if late != Some(Fault::Corrupt) {
+            return end(Call::Get, late, reader);
+        }
+        let mut bytes = Vec::new();
+        let read = reader.read_to_end(&mut bytes).await;
+        read.map_err(|source| StoreError::Io { action: "reading", path: String::new(), source })?;
+        match bytes.last_mut() {
+            Some(last) => *last ^= 1,
+            None => bytes.push(0),
+        }
+        let store = self.inner.identity();
+        Ok(Box::new(VerifyingReader::new(Cursor::new(bytes), *digest, store, || ())))
     }
 
     async fn put_document(&self, path: &str, bytes: Bytes) -> Result<bool, StoreError> {
-        self.call()?;
-        crate::store::check_document_path(path)?;
-        let mut documents = self.documents.lock().expect(WHOLE);
-        Ok(documents.insert(path.to_owned(), bytes).is_none())
+        let late = self.begin(Call::PutDocument).await?;
+        end(Call::PutDocument, late, self.inner.put_document(path, bytes).await?)
     }
 
     async fn list_documents(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
-        self.call()?;
-        Ok(self.documents().into_iter().filter(|path| path.starts_with(prefix)).collect())
+        let late = self.begin(Call::ListDocuments).await?;
+        end(Call::ListDocuments, late, self.inner.list_documents(prefix).await?)
     }
 
     async fn get_document(&self, path: &str) -> Result<Option<Bytes>, StoreError> {
-        self.call()?;
-        Ok(self.documents.lock().expect(WHOLE).get(path).cloned())
+        let late = self.begin(Call::GetDocument).await?;
+        end(Call::GetDocument, late, self.inner.get_document(path).await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn faults_hit_the_calls_they_were_ordered_for() {
+        let store = FaultyStore::new(Arc::new(MemoryStore::default()));
+        let put = async |text: &'static str| store.put_bytes(text.into(), MediaType::Text).await;
+        store.order(Call::PutBytes, 2, Fault::Fail);
+        store.order(Call::PutBytes, 3, Fault::FailAfter);
+        store.order(Call::PutBytes, 4, Fault::DiskFull);
+        let blob = put("one").await.unwrap();
+        assert!(put("two").await.unwrap_err().is_transient());
+        assert!(!store.contains(&Digest::of(b"two")).await.unwrap());
+        assert!(put("three").await.unwrap_err().is_transient());
+        assert!(store.contains(&Digest::of(b"three")).await.unwrap());
+        assert!(matches!(put("four").await, Err(StoreError::DiskFull { .. })));
+        put("four").await.unwrap();
+        assert_eq!(store.count(Call::PutBytes), 5);
+
+        store.order(Call::Get, 1, Fault::Corrupt);
+        let mut text = String::new();
+        let mut reader = store.get(&blob.digest).await.unwrap();
+        let error = reader.read_to_string(&mut text).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        store.always(Call::GetBytes, Some(Fault::Corrupt));
+        for _ in 0..2 {
+            let read = store.get_bytes(&blob.digest, 10).await;
+            assert!(matches!(read, Err(StoreError::Corrupt { .. })));
+        }
+        store.always(Call::GetBytes, None);
+        assert_eq!(store.get_bytes(&blob.digest, 10).await.unwrap(), "one");
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
+use rollout_protocol::wire::hello::SeenHello;
 use rollout_worker::queue::nats::Name;
-use rollout_worker::queue::traits::SeenHello;
 use serde_json::{Value, json};
 
 use super::NeededNats;

@@ -12,6 +12,23 @@ use super::names;
 use super::timeouts::{TimeoutRules, read_optional};
 use super::variables::{self, Variable};
 
+keys! {
+    /// The keys of an agent.
+    pub(crate) table AgentKeys {
+        name: "text", "required", "`oracle`, `nop`, or a name of yours.";
+        description: "text", "", "For people.";
+        install: "script", "none", "Bash, run before the attempt.";
+        execute: "script", "none", "Bash, the attempt itself.";
+        env: "table NAME = text", "", "Variables of its scripts; `${NAME:-default}`.";
+        override_timeout_sec: "number", "the tasks'",
+            "Time limit of its execute script, s; 0 is unset.";
+        max_timeout_sec: "number", "none",
+            "Ceiling of its execute script's time limit, s; 0 is unset.";
+        override_setup_timeout_sec: "number", "the tasks'",
+            "Time limit of its install script, s; 0 is unset.";
+    }
+}
+
 /// Names of the agents that need no scripts.
 pub(crate) const BUILT_IN: &[&str] = &["oracle", "nop"];
 
@@ -78,25 +95,25 @@ pub(crate) fn read(field: &Field<'_>) -> Vec<AgentFile> {
 
 fn agent(item: &Field<'_>, seen: &mut HashMap<String, Spot>) -> Option<AgentFile> {
     let mut fields = item.mapping()?;
-    let name_field = fields.take("name");
+    let name_field = fields.take(AgentKeys::name);
     name_field.required(names::EXPECTED);
     let name = names::read(&name_field);
     if let Some(name) = &name {
         unique(name, &name_field, seen);
     }
-    let description = fields.take("description").text();
-    let install = fields.take("install");
-    let execute = fields.take("execute");
+    let description = fields.take(AgentKeys::description).text();
+    let install = fields.take(AgentKeys::install);
+    let execute = fields.take(AgentKeys::execute);
     let kind = match name.as_deref() {
         Some("oracle") => built_in("oracle", AgentKind::Oracle, &[install, execute]),
         Some("nop") => built_in("nop", AgentKind::Nop, &[install, execute]),
         _ => script(item, name.as_deref(), &install, &execute),
     };
-    let env = variables::read(&fields.take("env"));
+    let env = variables::read(&fields.take(AgentKeys::env));
     let limits = AgentLimits {
-        install_sec: read_optional(&fields.take("override_setup_timeout_sec")),
-        execute_sec: read_optional(&fields.take("override_timeout_sec")),
-        execute_max_sec: read_optional(&fields.take("max_timeout_sec")),
+        install_sec: read_optional(&fields.take(AgentKeys::override_setup_timeout_sec)),
+        execute_sec: read_optional(&fields.take(AgentKeys::override_timeout_sec)),
+        execute_max_sec: read_optional(&fields.take(AgentKeys::max_timeout_sec)),
     };
     fields.finish();
     Some(AgentFile { name: name?, description, kind, env, limits })

@@ -4,6 +4,16 @@ use rollout_protocol::spec::task::Artifact;
 
 use super::super::fields::Field;
 
+keys! {
+    /// The keys of an artifact.
+    pub(crate) table ArtifactKeys {
+        source: "absolute path", "required", "What is taken; the entry itself when it is text.";
+        destination: "path", "the source's", "Place below the trial's `artifacts`.";
+        exclude: "list of patterns", "none", "What is left out.";
+        service: "text", "main", "Service that it is taken from.";
+    }
+}
+
 /// The files, in the order they are written: each a path, or a mapping.
 pub(crate) fn read(field: &Field<'_>) -> Vec<Artifact> {
     field.items().unwrap_or_default().iter().filter_map(artifact).collect()
@@ -15,12 +25,12 @@ fn artifact(item: &Field<'_>) -> Option<Artifact> {
         return Some(Artifact { source, destination: None, exclude: Vec::new(), service: None });
     }
     let mut fields = item.mapping()?;
-    let from = fields.take("source");
+    let from = fields.take(ArtifactKeys::source);
     from.required("an absolute path inside the environment");
-    let destination = destination(&fields.take("destination"));
-    let exclude = fields.take("exclude").items().unwrap_or_default();
+    let destination = destination(&fields.take(ArtifactKeys::destination));
+    let exclude = fields.take(ArtifactKeys::exclude).items().unwrap_or_default();
     let exclude = exclude.iter().filter_map(Field::name).collect();
-    let service = fields.take("service").name();
+    let service = fields.take(ArtifactKeys::service).name();
     fields.finish();
     Some(Artifact { source: source(&from)?, destination, exclude, service })
 }

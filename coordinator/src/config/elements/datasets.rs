@@ -9,6 +9,45 @@ use super::super::problem::ErrorKind;
 use super::super::spot::Spot;
 use super::names;
 
+keys! {
+    /// The keys of a dataset.
+    pub(crate) table DatasetKeys {
+        path: "path", "one of path, registry, repo",
+            "Directory of tasks, or of one task; with `repo`, the directory inside it.";
+        registry: "table", "",
+            "Registry that has the dataset: a JSON list of datasets and their tasks.",
+            "registry" => RegistryKeys::ALL;
+        repo: "text", "",
+            "Git repository with tasks, anywhere in it: URL, or URL@ref; a path counts from the file.";
+        reference as "ref": "text", "the head", "Branch, tag or whole commit id of `repo`.";
+        name: "text", "the directory's",
+            "Name of the dataset in the results; with `registry`, the one to look up. With several versions of it, `@` and the version follow.";
+        version: "text", "head, else the highest, else the last",
+            "With `registry`, the version to look up; else for people.";
+        format: "auto|rollout|harbor", "auto",
+            "Format of its tasks; auto tells it from each task's keys, else guesses it from its files and where it comes from.";
+        task_names: "list of patterns", "all",
+            "Only tasks whose name matches one; `*`, `?`, `[a-z]`.";
+        exclude_task_names: "list of patterns", "none", "No tasks whose name matches one.";
+        n_tasks: "integer", "all", "At most so many tasks, the first by name.";
+    }
+
+    /// The keys of `registry`.
+    pub(crate) table RegistryKeys {
+        path: "path", "", "The registry is a file.";
+        url: "text", "", "The registry is at an http, https or file URL.";
+    }
+
+    /// The keys of a single task.
+    pub(crate) table TaskRefKeys {
+        path: "path", "required, or the root of `git_url`",
+            "Directory of the task; with `git_url`, the directory inside the repository.";
+        git_url: "text", "none", "Git repository that has the task.";
+        git_commit_id: "text", "the head", "Whole commit id, branch or tag.";
+        format: "auto|rollout|harbor", "auto", "Format of the task.";
+    }
+}
+
 /// Tasks that a job can select of one dataset.
 const MOST_TASKS: u64 = 1_000_000;
 
@@ -129,15 +168,15 @@ pub(crate) fn read_tasks(field: &Field<'_>) -> Vec<TaskRef> {
 fn dataset(item: &Field<'_>) -> Option<DatasetRef> {
     let mut fields = item.mapping()?;
     let found = source(&mut fields);
-    let name_field = fields.take("name");
+    let name_field = fields.take(DatasetKeys::name);
     let name = names::read(&name_field);
-    let version = fields.take("version").text();
-    let format = format(&mut fields);
+    let version = fields.take(DatasetKeys::version).text();
+    let format = format(&fields.take(DatasetKeys::format));
     let selection = Selection {
-        names: patterns(&fields.take("task_names")),
-        exclude: patterns(&fields.take("exclude_task_names")),
+        names: patterns(&fields.take(DatasetKeys::task_names)),
+        exclude: patterns(&fields.take(DatasetKeys::exclude_task_names)),
         most: fields
-            .take("n_tasks")
+            .take(DatasetKeys::n_tasks)
             .integer(&(1..=MOST_TASKS))
             .and_then(|n| usize::try_from(n).ok()),
     };
@@ -152,10 +191,10 @@ fn dataset(item: &Field<'_>) -> Option<DatasetRef> {
 }
 
 fn source(fields: &mut Fields<'_>) -> Option<(DatasetSource, Spot)> {
-    let path = fields.take("path");
-    let registry = fields.take("registry");
-    let repo = fields.take("repo");
-    let reference = fields.take("ref");
+    let path = fields.take(DatasetKeys::path);
+    let registry = fields.take(DatasetKeys::registry);
+    let repo = fields.take(DatasetKeys::repo);
+    let reference = fields.take(DatasetKeys::reference);
     if !repo.is_present() && reference.is_present() {
         reference.reject(ErrorKind::Conflict, "a `ref` without `repo`", "both or neither");
     }
@@ -182,7 +221,7 @@ fn source(fields: &mut Fields<'_>) -> Option<(DatasetSource, Spot)> {
 
 fn registry(field: &Field<'_>) -> Option<RegistryRef> {
     let mut fields = field.mapping()?;
-    let (path, url) = (fields.take("path"), fields.take("url"));
+    let (path, url) = (fields.take(RegistryKeys::path), fields.take(RegistryKeys::url));
     fields.finish();
     match (path.is_present(), url.is_present()) {
         (true, false) => path.path().map(RegistryRef::Path),
@@ -276,10 +315,10 @@ pub(crate) fn is_inside(path: &str) -> bool {
 
 fn task(item: &Field<'_>) -> Option<TaskRef> {
     let mut fields = item.mapping()?;
-    let path = fields.take("path");
-    let url = fields.take("git_url");
-    let commit = fields.take("git_commit_id");
-    let format = format(&mut fields);
+    let path = fields.take(TaskRefKeys::path);
+    let url = fields.take(TaskRefKeys::git_url);
+    let commit = fields.take(TaskRefKeys::git_commit_id);
+    let format = format(&fields.take(TaskRefKeys::format));
     fields.finish();
     if !url.is_present() {
         if commit.is_present() {
@@ -301,8 +340,8 @@ fn task(item: &Field<'_>) -> Option<TaskRef> {
     Some(TaskRef { source, format, spot: url.spot() })
 }
 
-fn format(fields: &mut Fields<'_>) -> Option<TaskFormat> {
-    fields.take("format").word(FORMATS).flatten()
+fn format(field: &Field<'_>) -> Option<TaskFormat> {
+    field.word(FORMATS).flatten()
 }
 
 fn patterns(field: &Field<'_>) -> Vec<String> {

@@ -7,8 +7,40 @@ use rollout_worker::environment::descriptor::{self, Setting, SettingValues};
 use serde_json::{Map, Value};
 
 use super::super::fields::{Field, Fields, Scalar};
+use super::super::keys::Part;
 use super::super::problem::ErrorKind;
-use super::resources::{ResourceOverrides, read_overrides};
+use super::resources::{OverrideKeys, ResourceOverrides, read_overrides};
+
+keys! {
+    /// The keys of `environment` in job files.
+    pub(crate) table EnvironmentKeys {
+        kind as "type": "docker|process", "docker", "What makes the environments.";
+        force_build: "true|false", "false",
+            "Build images without cache, also of tasks that name one.";
+        preserve_env: "never|always|on_failure|true|false", "never",
+            "Which environments are kept after their trials.";
+        preserve_env_older as "preserveEnv": "true|false", "false",
+            "Older spelling of `preserve_env`.";
+        provider_config: "table", "", "Settings of the provider, and prices.",
+            "provider_config" => ProviderKeys::ALL,
+            "" => OverrideKeys::ALL;
+        max_starts_per_minute: "integer", "no limit",
+            "Environments that each worker begins per minute.";
+    }
+
+    /// The keys of `provider_config`.
+    pub(crate) table ProviderKeys {
+        network: "bridge|none (docker), host|none (process)", "bridge (docker), host (process)",
+            "Network of the environments.";
+        platform: "text", "the engine's", "Docker: such as linux/arm64.";
+        runtime: "text", "the engine's", "Docker: OCI runtime, such as runsc.";
+        ignore_dockerfile: "true|false", "false",
+            "Process: run tasks although their image has what a sandbox lacks.";
+        cpu_hour: "number", "0", "Price of a processor and hour.";
+        gib_hour: "number", "0", "Price of a GiB of memory and hour.";
+        start: "number", "0", "Price of a started environment.";
+    }
+}
 
 /// Words of the format for providers that this version does not have.
 const NOT_YET: &[&str] = &["k8s", "kubernetes", "modal", "apple", "fly"];
@@ -46,15 +78,16 @@ pub(crate) fn read(field: &Field<'_>) -> EnvironmentFile {
         let resources = ResourceOverrides::default();
         return EnvironmentFile { spec, resources, starts_per_minute: None };
     };
-    let kind = provider(&fields.take("type"));
-    let config = fields.take("provider_config");
+    let kind = provider(&fields.take(EnvironmentKeys::kind));
+    let config = fields.take(EnvironmentKeys::provider_config);
     if let Some(kind) = kind {
         (spec.provider, spec.rates) = provider_config(kind, &config);
     }
-    spec.force_build = fields.take("force_build").bool().unwrap_or(false);
+    spec.force_build = fields.take(EnvironmentKeys::force_build).bool().unwrap_or(false);
     spec.preserve_env = preserve(&mut fields);
     let resources = read_overrides(&mut fields);
-    let starts = fields.take("max_starts_per_minute").integer(&(1..=STARTS_PER_MINUTE));
+    let starts =
+        fields.take(EnvironmentKeys::max_starts_per_minute).integer(&(1..=STARTS_PER_MINUTE));
     fields.finish();
     let starts_per_minute = starts.and_then(|n| u32::try_from(n).ok());
     EnvironmentFile { spec, resources, starts_per_minute }
@@ -88,7 +121,8 @@ pub(crate) fn provider_config(kind: ProviderKind, field: &Field<'_>) -> (Provide
     };
     let mut settings = Map::new();
     for Setting { key, values } in descriptor.settings {
-        let field = config.take(key);
+        let declared = Part::find(ProviderKeys::ALL, key);
+        let field = config.take(declared.expect("settings of providers are declared"));
         let value = match values {
             SettingValues::Words(words) => {
                 let words: Vec<_> = words.iter().map(|word| (*word, *word)).collect();
@@ -108,13 +142,17 @@ fn rates(config: &mut Fields<'_>) -> Rates {
     let mut rate = |key| {
         config.take(key).number("a price of 0 or more", |v| (0.0..=1e9).contains(&v)).unwrap_or(0.0)
     };
-    Rates { cpu_hour: rate("cpu_hour"), gib_hour: rate("gib_hour"), start: rate("start") }
+    Rates {
+        cpu_hour: rate(ProviderKeys::cpu_hour),
+        gib_hour: rate(ProviderKeys::gib_hour),
+        start: rate(ProviderKeys::start),
+    }
 }
 
 /// `preserve_env`, or `preserveEnv` as older files spell it.
 fn preserve(fields: &mut Fields<'_>) -> PreservePolicy {
-    let newer = fields.take("preserve_env");
-    let older = fields.take("preserveEnv");
+    let newer = fields.take(EnvironmentKeys::preserve_env);
+    let older = fields.take(EnvironmentKeys::preserve_env_older);
     if newer.is_present() && older.is_present() {
         let found = format!("also `{}`", newer.spot().key);
         older.reject(ErrorKind::Conflict, found, "only one of the two");
@@ -195,6 +233,15 @@ mod tests {
             ("{preserveEnv: always}", "x.preserveEnv", ErrorKind::WrongType),
         ] {
             assert_eq!(faults(text), [(key.to_owned(), kind)], "{text}");
+        }
+    }
+
+    #[test]
+    fn settings_of_every_provider_are_declared() {
+        for found in descriptor::public() {
+            for Setting { key, .. } in found.settings {
+                assert!(Part::find(ProviderKeys::ALL, key).is_some(), "{}: {key}", found.name);
+            }
         }
     }
 }

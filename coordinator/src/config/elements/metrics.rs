@@ -4,13 +4,20 @@ use rollout_protocol::spec::metric::MetricKind;
 
 use super::super::fields::Field;
 
+keys! {
+    /// The keys of a metric.
+    pub(crate) table MetricKeys {
+        kind as "type": "sum|min|max|mean", "required", "Which figure.";
+    }
+}
+
 /// The figures, each once, in the order of the file.
 pub(crate) fn read(field: &Field<'_>) -> Vec<MetricKind> {
     let words: Vec<_> = MetricKind::ALL.iter().map(|kind| (kind.as_str(), *kind)).collect();
     let mut metrics = Vec::new();
     for item in field.items().unwrap_or_default() {
         let Some(mut fields) = item.mapping() else { continue };
-        let kind = fields.take("type");
+        let kind = fields.take(MetricKeys::kind);
         kind.required("one of sum, min, max, mean");
         if let Some(kind) = kind.word(&words).filter(|kind| !metrics.contains(kind)) {
             metrics.push(kind);

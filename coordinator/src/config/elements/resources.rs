@@ -8,6 +8,35 @@ use super::quantity::{
     EXPECTED_CPUS, EXPECTED_MEBIBYTES, LARGEST_CPUS, LARGEST_MIB, cpus, mebibytes, whole_cpus,
 };
 
+keys! {
+    /// Resources that a job puts in place of its tasks'.
+    pub(crate) table OverrideKeys {
+        override_cpus: "number", "the tasks'", "Processors of every environment.";
+        override_memory_mb: "integer", "the tasks'", "Memory of every environment, MiB.";
+        override_memory: "amount", "the tasks'", "The same with a unit, such as 2G.";
+        override_storage_mb: "integer", "the tasks'", "Storage of every environment, MiB.";
+        override_storage: "amount", "the tasks'", "The same with a unit, such as 10G.";
+        override_gpus: "integer", "the tasks'", "Graphics processors of every environment.";
+    }
+
+    /// Resources of a task.
+    pub(crate) table TaskResourceKeys {
+        cpus: "number|text", "rollout: 1, harbor: no ceiling",
+            "Processors; fractions are rounded up.";
+        memory_mb: "integer", "rollout: 2048, harbor: no ceiling", "Memory, MiB.";
+        memory: "text", "none", "Older spelling of `memory_mb`, with a unit: `2G`.";
+        storage_mb: "integer", "rollout: 10240, harbor: no ceiling", "Storage, MiB.";
+        storage: "text", "none", "Older spelling of `storage_mb`, with a unit: `10G`.";
+    }
+
+    /// Resources of the commands of a search.
+    pub(crate) table PlaceResourceKeys {
+        cpus: "number", "1", "Processors; fractions are rounded up.";
+        memory_mb: "integer", "2048", "Memory, MiB.";
+        storage_mb: "integer", "10240", "Storage, MiB.";
+    }
+}
+
 /// Largest number of graphics processors: beyond any host.
 const LARGEST_GPUS: u64 = 1024;
 
@@ -45,12 +74,16 @@ impl ResourceOverrides {
 /// it does not name are ceilings as `unnamed` says.
 pub(crate) fn read_task(environment: &mut Fields<'_>, unnamed: Ceilings) -> Resources {
     let default = Resources::default();
-    let cpus = environment.take("cpus");
+    let cpus = environment.take(TaskResourceKeys::cpus);
     let cpus = read_cpus(&cpus, rounded_up);
-    let memory = [environment.take("memory_mb"), environment.take("memory")];
-    let storage = [environment.take("storage_mb"), environment.take("storage")];
-    let memory_mb = task_amount(&memory, "memory_mb");
-    let storage_mb = task_amount(&storage, "storage_mb");
+    let memory =
+        [environment.take(TaskResourceKeys::memory_mb), environment.take(TaskResourceKeys::memory)];
+    let storage = [
+        environment.take(TaskResourceKeys::storage_mb),
+        environment.take(TaskResourceKeys::storage),
+    ];
+    let memory_mb = task_amount(&memory, TaskResourceKeys::memory_mb.name);
+    let storage_mb = task_amount(&storage, TaskResourceKeys::storage_mb.name);
     Resources {
         cpus: cpus.unwrap_or(default.cpus),
         memory_mb: memory_mb.unwrap_or(default.memory_mb),
@@ -68,12 +101,12 @@ pub(crate) fn read_task(environment: &mut Fields<'_>, unnamed: Ceilings) -> Reso
 /// are ceilings.
 pub(crate) fn read_place(environment: &mut Fields<'_>) -> Resources {
     let default = Resources::default();
-    let cpus = read_cpus(&environment.take("cpus"), rounded_up);
+    let cpus = read_cpus(&environment.take(PlaceResourceKeys::cpus), rounded_up);
     let mut amount = |key| environment.take(key).integer(&(1..=LARGEST_MIB));
     Resources {
         cpus: cpus.unwrap_or(default.cpus),
-        memory_mb: amount("memory_mb").unwrap_or(default.memory_mb),
-        storage_mb: amount("storage_mb").unwrap_or(default.storage_mb),
+        memory_mb: amount(PlaceResourceKeys::memory_mb).unwrap_or(default.memory_mb),
+        storage_mb: amount(PlaceResourceKeys::storage_mb).unwrap_or(default.storage_mb),
         ..default
     }
 }
@@ -99,14 +132,20 @@ fn task_amount([newer, older]: &[Field<'_>; 2], newer_name: &str) -> Option<u64>
 /// `override_cpus`, `override_memory[_mb]`, `override_storage[_mb]` and `override_gpus` of a job
 /// file.
 pub(crate) fn read_overrides(environment: &mut Fields<'_>) -> ResourceOverrides {
-    let cpus = environment.take("override_cpus");
-    let memory = [environment.take("override_memory_mb"), environment.take("override_memory")];
-    let storage = [environment.take("override_storage_mb"), environment.take("override_storage")];
+    let cpus = environment.take(OverrideKeys::override_cpus);
+    let memory = [
+        environment.take(OverrideKeys::override_memory_mb),
+        environment.take(OverrideKeys::override_memory),
+    ];
+    let storage = [
+        environment.take(OverrideKeys::override_storage_mb),
+        environment.take(OverrideKeys::override_storage),
+    ];
     ResourceOverrides {
         cpus: read_cpus(&cpus, |_| {}),
         memory_mb: override_amount(&memory),
         storage_mb: override_amount(&storage),
-        gpus: read_gpus(&environment.take("override_gpus")),
+        gpus: read_gpus(&environment.take(OverrideKeys::override_gpus)),
     }
 }
 

@@ -6,6 +6,22 @@ use rollout_protocol::retry::RetryPolicy;
 use super::super::fields::{Field, Fields};
 use super::super::problem::ErrorKind;
 
+keys! {
+    /// The keys of `retry` in job files.
+    pub(crate) table RetryKeys {
+        max_attempts: "integer", "3", "Tries of a trial altogether, at most 20.";
+        initial_delay_ms: "integer", "1000", "Delay before the second try, ms.";
+        max_delay_ms: "integer", "30000", "Longest delay, ms.";
+        multiplier: "number", "2.0", "Factor from one delay to the next.", "" => ParkKeys::ALL;
+    }
+
+    /// The keys of `retry` in every file.
+    pub(crate) table ParkKeys {
+        max_park_sec: "integer", "900",
+            "Longest wait for an engine, registry or store that gives no answer, s; 0 does not wait.";
+    }
+}
+
 /// Longest wait between two tries, milliseconds: a day.
 const LONGEST_DELAY_MS: u64 = 24 * 3600 * 1000;
 
@@ -17,9 +33,10 @@ pub(crate) fn read(field: &Field<'_>) -> RetryPolicy {
     let default = RetryPolicy::default();
     let Some(mut fields) = field.mapping() else { return default };
     let delay = 0..=LONGEST_DELAY_MS;
-    let max_attempts = fields.take("max_attempts").integer(&(1..=u64::from(TRIES_PER_ITEM)));
-    let initial_delay_ms = fields.take("initial_delay_ms").integer(&delay);
-    let max_delay = fields.take("max_delay_ms");
+    let max_attempts =
+        fields.take(RetryKeys::max_attempts).integer(&(1..=u64::from(TRIES_PER_ITEM)));
+    let initial_delay_ms = fields.take(RetryKeys::initial_delay_ms).integer(&delay);
+    let max_delay = fields.take(RetryKeys::max_delay_ms);
     let initial_delay_ms = initial_delay_ms.unwrap_or(default.initial_delay_ms);
     let policy = RetryPolicy {
         max_attempts: max_attempts
@@ -30,7 +47,7 @@ pub(crate) fn read(field: &Field<'_>) -> RetryPolicy {
             .integer(&delay)
             .unwrap_or(default.max_delay_ms.max(initial_delay_ms)),
         multiplier: fields
-            .take("multiplier")
+            .take(RetryKeys::multiplier)
             .number("a number from 1 to 1000", |v| (1.0..=1000.0).contains(&v))
             .unwrap_or(default.multiplier),
         max_park_sec: max_park_sec(&mut fields),
@@ -46,7 +63,7 @@ pub(crate) fn read(field: &Field<'_>) -> RetryPolicy {
 
 /// Longest wait for a service that gives no answer, seconds.
 pub(crate) fn max_park_sec(fields: &mut Fields<'_>) -> u32 {
-    let sec = fields.take("max_park_sec").integer(&(0..=LONGEST_PARK_SEC));
+    let sec = fields.take(ParkKeys::max_park_sec).integer(&(0..=LONGEST_PARK_SEC));
     let sec = sec.and_then(|sec| u32::try_from(sec).ok());
     sec.unwrap_or_else(|| RetryPolicy::default().max_park_sec)
 }

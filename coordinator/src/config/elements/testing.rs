@@ -3,8 +3,12 @@
 use std::path::Path;
 
 use super::super::fields::{Field, Fields, Reader, UnknownKeys};
+use super::super::keys::Key;
 use super::super::problem::ErrorKind;
 use super::super::yaml;
+
+/// The one key of a snippet.
+const X: Key = Key { name: "x", kind: "any", default: "", meaning: "For a test.", format: None };
 
 /// What reading gave: the value, the faults as (key path, kind), the number of warnings.
 pub(crate) type Outcome<T> = (T, Vec<(String, ErrorKind)>, usize);
@@ -26,5 +30,5 @@ pub(crate) fn read_fields<T>(text: &str, read: impl FnOnce(&mut Fields<'_>) -> T
 
 /// Reads the one field `x` whose YAML text is `text`.
 pub(crate) fn read_field<T>(text: &str, read: impl FnOnce(&Field<'_>) -> T) -> Outcome<T> {
-    read_fields(&format!("x: {text}\n"), |fields| read(&fields.take("x")))
+    read_fields(&format!("x: {text}\n"), |fields| read(&fields.take(X)))
 }

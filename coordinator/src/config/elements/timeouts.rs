@@ -5,6 +5,22 @@ use rollout_protocol::spec::timeout::{Timeouts, verifier_timeout};
 
 use super::super::fields::{Field, Fields};
 
+keys! {
+    /// Factors of time limits.
+    pub(crate) table MultiplierKeys {
+        timeout_multiplier: "number", "1.0",
+            "Factor of every time limit, but for those that have a factor of their own.";
+        environment_build_timeout_multiplier: "number", "timeout_multiplier",
+            "Factor of the time limits of image builds and pulls.";
+        agent_setup_timeout_multiplier: "number", "timeout_multiplier",
+            "Factor of the time limits of install scripts.";
+        agent_timeout_multiplier: "number", "timeout_multiplier",
+            "Factor of the time limits of execute scripts.";
+        verifier_timeout_multiplier: "number", "timeout_multiplier",
+            "Factor of the time limits of test scripts.";
+    }
+}
+
 /// Longest time limit, seconds: 31 years, so that products stay far from infinity.
 pub(crate) const LONGEST_SEC: f64 = 1e9;
 
@@ -132,11 +148,11 @@ pub(crate) fn read_multipliers(job: &mut Fields<'_>) -> TimeoutRules {
     let expected = "a number above 0, at most 1e6";
     let mut factor = |key| job.take(key).number(expected, |v| v > 0.0 && v <= LARGEST_MULTIPLIER);
     TimeoutRules {
-        multiplier: factor("timeout_multiplier").unwrap_or(1.0),
-        build_multiplier: factor("environment_build_timeout_multiplier"),
-        setup_multiplier: factor("agent_setup_timeout_multiplier"),
-        agent_multiplier: factor("agent_timeout_multiplier"),
-        verifier_multiplier: factor("verifier_timeout_multiplier"),
+        multiplier: factor(MultiplierKeys::timeout_multiplier).unwrap_or(1.0),
+        build_multiplier: factor(MultiplierKeys::environment_build_timeout_multiplier),
+        setup_multiplier: factor(MultiplierKeys::agent_setup_timeout_multiplier),
+        agent_multiplier: factor(MultiplierKeys::agent_timeout_multiplier),
+        verifier_multiplier: factor(MultiplierKeys::verifier_timeout_multiplier),
         ..TimeoutRules::default()
     }
 }

@@ -9,6 +9,26 @@ use super::super::fields::Field;
 use super::timeouts::{TimeoutRules, read_optional};
 use super::variables::{self, Variable};
 
+keys! {
+    /// The keys of `verifier` in job files.
+    pub(crate) table VerifierKeys {
+        override_timeout_sec: "number", "the tasks'",
+            "Time limit of every test script, s; 0 is unset.";
+        max_timeout_sec: "number", "none",
+            "Ceiling of the test scripts' time limits, s; 0 is unset.";
+        disable: "true|false", "false", "Run no test script: trials end unverified.";
+        kill_agent_processes: "true|false", "false",
+            "End everything that the agent left running before verification.";
+        reward_key: "text", "reward, or the only one", "Which of several numbers is the reward.";
+        test_exit_code: "by_format|must_be_zero|ignored", "by_format",
+            "What the exit code of test scripts means: Rollout's must be 0, Harbor's is ignored.";
+        after_agent_error: "by_format|end_trial|verify", "by_format",
+            "What follows an agent that fails or times out: Rollout's end, Harbor's are verified.";
+        env: "table NAME = text", "",
+            "Variables of test scripts, over the tasks'; `${NAME:-default}`.";
+    }
+}
+
 /// Words of `test_exit_code`.
 pub(crate) const TEST_EXIT: &[(&str, Option<TestExit>)] = &[
     ("by_format", None),
@@ -56,20 +76,24 @@ pub struct VerifierFile {
 /// The settings, and the time limits added to `timeouts`.
 pub(crate) fn read(field: &Field<'_>, timeouts: &mut TimeoutRules) -> VerifierFile {
     let Some(mut fields) = field.mapping() else { return VerifierFile::default() };
-    timeouts.verifier_override_sec = read_optional(&fields.take("override_timeout_sec"));
-    timeouts.verifier_max_sec = read_optional(&fields.take("max_timeout_sec"));
+    timeouts.verifier_override_sec =
+        read_optional(&fields.take(VerifierKeys::override_timeout_sec));
+    timeouts.verifier_max_sec = read_optional(&fields.take(VerifierKeys::max_timeout_sec));
     let mut switch = |key| fields.take(key).bool().unwrap_or(false);
     let settings = VerifierSettings {
-        disable: switch("disable"),
-        kill_agent_processes: switch("kill_agent_processes"),
-        reward_key: fields.take("reward_key").name(),
+        disable: switch(VerifierKeys::disable),
+        kill_agent_processes: switch(VerifierKeys::kill_agent_processes),
+        reward_key: fields.take(VerifierKeys::reward_key).name(),
         env: BTreeMap::new(),
     };
     let rules = RuleOverrides {
-        test_exit: fields.take("test_exit_code").word(TEST_EXIT).flatten(),
-        after_agent_error: fields.take("after_agent_error").word(AFTER_AGENT_ERROR).flatten(),
+        test_exit: fields.take(VerifierKeys::test_exit_code).word(TEST_EXIT).flatten(),
+        after_agent_error: fields
+            .take(VerifierKeys::after_agent_error)
+            .word(AFTER_AGENT_ERROR)
+            .flatten(),
     };
-    let env = variables::read(&fields.take("env"));
+    let env = variables::read(&fields.take(VerifierKeys::env));
     fields.finish();
     VerifierFile { settings, env, rules }
 }

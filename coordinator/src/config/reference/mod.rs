@@ -1,25 +1,19 @@
-//! The reference of job and task files and files of searches: every key with its type, default and meaning, in one table
-//! for each. A test holds the tables against the readers: a key that is read and not explained, or
-//! explained and not read, fails it.
+//! The reference of job and task files and files of searches: every key with its type, default and
+//! meaning, in one table for each, made of the declarations beside the readers.
 
-mod job;
-mod task;
 #[cfg(test)]
 mod tests;
-mod tree;
 
 use rollout_protocol::spec::task::TaskFormat;
 use serde::Serialize;
 
-pub use job::JOB;
-pub use task::TASK;
-pub use tree::TREE;
+use super::keys::Part;
 
 /// A key of a file. Lists are written `key[]`, names that the user chooses `NAME`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Key {
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct KeyRow {
     /// Where it stands, for instance `agents[].env.NAME`.
-    pub key: &'static str,
+    pub key: String,
     /// What kind of value it takes.
     #[serde(rename = "type")]
     pub kind: &'static str,
@@ -33,17 +27,28 @@ pub struct Key {
 }
 
 /// The keys of one kind of file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference {
     /// The file's usual name.
     pub file: &'static str,
     /// Its keys, in the order in which they are best read.
-    pub keys: &'static [Key],
+    pub keys: Vec<KeyRow>,
     /// Tables that have keys of another table: where they are, and where those keys are explained.
     pub alike: &'static [(&'static str, &'static str)],
 }
 
 impl Reference {
+    /// The reference of a kind of file: its usual name, its table, and tables that are alike.
+    pub(crate) fn new(
+        file: &'static str,
+        table: &[Part],
+        alike: &'static [(&'static str, &'static str)],
+    ) -> Self {
+        let mut keys = Vec::new();
+        add(&mut keys, table, "", None);
+        Self { file, keys, alike }
+    }
+
     /// The place at which a key is explained: the same, or one in a table that is alike.
     pub fn explained_at(&self, key: &str) -> String {
         let alike = self.alike.iter().find_map(|(table, other)| {
@@ -61,7 +66,7 @@ impl Reference {
         let mut text = format!(
             "| Key | Type | Default |{format} Meaning |\n| --- | --- | --- |{rule} --- |\n"
         );
-        for entry in self.keys {
+        for entry in &self.keys {
             let format = entry.format.map_or("both", TaskFormat::as_str);
             let format = if has_formats { format!(" {format} |") } else { String::new() };
             let [kind, default, meaning] =
@@ -72,18 +77,32 @@ impl Reference {
     }
 
     /// The entry of a key, wherever it is explained.
-    pub fn find(&self, key: &str) -> Option<&'static Key> {
+    pub fn find(&self, key: &str) -> Option<&KeyRow> {
         let at = self.explained_at(key);
         self.keys.iter().find(|entry| entry.key == at)
     }
 }
 
-/// An entry of a table.
-const fn key(
-    key: &'static str,
-    kind: &'static str,
-    default: &'static str,
-    meaning: &'static str,
-) -> Key {
-    Key { key, kind, default, meaning, format: None }
+/// Adds the rows of a table at `path`, whose keys come from `format` unless they say another.
+fn add(rows: &mut Vec<KeyRow>, table: &[Part], path: &str, format: Option<TaskFormat>) {
+    let below =
+        |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    for part in table {
+        match *part {
+            Part::Key(key) => rows.push(KeyRow {
+                key: below(key.name),
+                kind: key.kind,
+                default: key.default,
+                meaning: key.meaning,
+                format: key.format.or(format),
+            }),
+            Part::Table("", inner) => add(rows, inner, path, format),
+            Part::Table(name, inner) => {
+                let path = below(name);
+                let key = path.trim_end_matches("[]");
+                let of_key = rows.iter().find(|row| row.key == key).and_then(|row| row.format);
+                add(rows, inner, &path, of_key.or(format));
+            }
+        }
+    }
 }

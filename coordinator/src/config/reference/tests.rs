@@ -3,8 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use serde_json::{Value, json};
+
 use super::*;
-use crate::config::{FormatHints, Options, Problems, TreeOptions, read_job, read_task, read_tree};
+use crate::config::{
+    FormatHints, JOB_REFERENCE, Options, Problems, TASK_REFERENCE, TREE_REFERENCE, TreeOptions,
+    document, read_job, read_task, read_tree, tree_document,
+};
 
 /// Every key that a reader asks for over `documents`, indices of lists left out.
 fn taken(documents: &[&str], read: impl Fn(&Path, &mut Problems)) -> BTreeSet<String> {
@@ -25,13 +30,13 @@ fn without_indices(key: &str) -> String {
 }
 
 fn hold(reference: &Reference, taken: &BTreeSet<String>) {
-    let explained: BTreeSet<&str> = reference.keys.iter().map(|entry| entry.key).collect();
+    let explained: BTreeSet<&str> = reference.keys.iter().map(|entry| entry.key.as_str()).collect();
     assert_eq!(explained.len(), reference.keys.len(), "every key stands once");
     let unexplained: Vec<_> = taken.iter().filter(|key| reference.find(key).is_none()).collect();
     assert_eq!(unexplained, Vec::<&String>::new(), "read, but not in the reference");
     let unread: Vec<_> = explained.iter().filter(|key| !taken.contains(**key)).collect();
     assert_eq!(unread, Vec::<&&str>::new(), "in the reference, but never read");
-    for entry in reference.keys {
+    for entry in &reference.keys {
         assert!(!entry.kind.is_empty() && entry.meaning.ends_with('.'), "{entry:?}");
     }
 }
@@ -50,7 +55,7 @@ fn every_key_of_job_files_is_explained() {
     let taken = taken(JOBS, |file, problems| {
         read_job(file, &Options::new(&is_set), problems);
     });
-    hold(&JOB, &taken);
+    hold(&JOB_REFERENCE, &taken);
 }
 
 const TASKS: &[&str] = &["
@@ -76,7 +81,7 @@ fn every_key_of_task_files_is_explained() {
     let taken = taken(TASKS, |file, problems| {
         read_task(file, FormatHints::default(), problems);
     });
-    hold(&TASK, &taken);
+    hold(&TASK_REFERENCE, &taken);
 }
 
 const TREES: &[&str] = &[
@@ -92,5 +97,108 @@ fn every_key_of_files_of_searches_is_explained() {
     let taken = taken(TREES, |file, problems| {
         read_tree(file, &TreeOptions::new(&is_set), problems);
     });
-    hold(&TREE, &taken);
+    hold(&TREE_REFERENCE, &taken);
+}
+
+/// Sets the key of a document. Tables are made where they are absent, lists have to have an item.
+fn set(document: &mut Value, key: &str, value: Value) {
+    let mut at = document;
+    for part in key.split('.') {
+        let (name, is_list) = part.strip_suffix("[]").map_or((part, false), |name| (name, true));
+        let object = at.as_object_mut().unwrap_or_else(|| panic!("{key}: no table"));
+        at = object.entry(name).or_insert_with(|| json!({}));
+        if is_list {
+            at = at.get_mut(0).unwrap_or_else(|| panic!("{key}: no item"));
+        }
+    }
+    *at = value;
+}
+
+/// The default of a key as a value, where its text is one: numbers and words.
+fn default_of(row: &KeyRow) -> Option<Value> {
+    if row.kind == "true|false" {
+        return row.default.parse().ok().map(Value::Bool);
+    }
+    if ["integer", "number", "seconds", "number|text"].contains(&row.kind) {
+        return serde_json::from_str(row.default).ok();
+    }
+    row.kind.split('|').any(|word| word == row.default).then(|| json!(row.default))
+}
+
+/// Every default that is a value changes nothing when it is written into `base`; how many there are.
+fn defaults_hold(
+    reference: &Reference,
+    base: &Value,
+    read: impl Fn(&Path) -> String,
+    write: impl Fn(&Value) -> String,
+) -> usize {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("file");
+    let outcome = |document: &Value| {
+        std::fs::write(&file, write(document)).expect("written");
+        read(&file)
+    };
+    let expected = outcome(base);
+    let mut count = 0;
+    for row in &reference.keys {
+        let Some(value) = default_of(row) else { continue };
+        let mut document = base.clone();
+        set(&mut document, &row.key, value);
+        assert_eq!(outcome(&document), expected, "{}: {}", row.key, row.default);
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn defaults_of_job_files_are_those_of_the_reference() {
+    let base = json!({
+        "name": "n",
+        "agents": [{ "name": "nop" }],
+        "datasets": [{ "path": "d" }],
+        "tasks": [{ "path": "t" }],
+    });
+    let read = |file: &Path| {
+        let job = read_job(file, &Options::new(&|_| true), &mut Problems::default());
+        document(&job.expect("a job")).to_string()
+    };
+    assert!(defaults_hold(&JOB_REFERENCE, &base, read, Value::to_string) > 20);
+}
+
+#[test]
+fn defaults_of_task_files_are_those_of_the_reference() {
+    let check = json!({ "command": "true" });
+    let base = json!({
+        "schema_version": "1.4",
+        "environment": {
+            "healthcheck": check,
+            "mcp_servers": [{ "name": "m", "url": "http://m" }],
+        },
+        "verifier": { "collect": [{ "command": "true" }] },
+    });
+    let read = |file: &Path| {
+        let task = read_task(file, FormatHints::default(), &mut Problems::default());
+        format!("{:?}", task.expect("a task"))
+    };
+    let write = |document: &Value| toml::to_string(document).expect("TOML");
+    assert!(defaults_hold(&TASK_REFERENCE, &base, read, write) > 12);
+}
+
+#[test]
+fn defaults_of_files_of_searches_are_those_of_the_reference() {
+    let command = json!({ "run": "true" });
+    let base = json!({
+        "tree_run_id": "n",
+        "profile": {
+            "primary": { "column": "p" },
+            "metrics": [{ "column": "m", "weight": 1 }],
+        },
+        "environment": { "docker_image": "i" },
+        "commands": { "ideas": command, "implement": command, "sweep": command },
+    });
+    let read = |file: &Path| {
+        let tree = read_tree(file, &TreeOptions::new(&|_| true), &mut Problems::default());
+        tree_document(&tree.expect("a search")).to_string()
+    };
+    assert!(defaults_hold(&TREE_REFERENCE, &base, read, Value::to_string) > 25);
 }

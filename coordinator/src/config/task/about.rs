@@ -5,6 +5,32 @@ use serde_json::{Map, Value as Json};
 
 use super::super::fields::{Field, Fields};
 
+keys! {
+    /// Facts for people and registries.
+    pub(crate) table AboutKeys {
+        source: "text", "none", "Where the task comes from, for people.";
+        metadata: "table", "empty", "Anything, for people.";
+        task (Harbor): "table", "absent", "What registries know of the task, for people.",
+            "task" => TaskTableKeys::ALL;
+    }
+
+    /// The keys of `task`.
+    pub(crate) table TaskTableKeys {
+        name: "text", "none",
+            "`organization/name`; `task_name` in exports for Harbor, else the directory's name counts.";
+        version: "text", "none", "Version of the task.";
+        description: "text", "none", "What the task is about.";
+        authors: "list", "empty", "Who wrote it.", "authors[]" => AuthorKeys::ALL;
+        keywords: "list of text", "empty", "What to find it by.";
+    }
+
+    /// The keys of an author.
+    pub(crate) table AuthorKeys {
+        name: "text", "none", "Name.";
+        email: "text", "none", "Address.";
+    }
+}
+
 /// Facts of a task file for people and registries.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct About {
@@ -30,27 +56,28 @@ pub struct About {
 
 /// `source`, `[metadata]` and `[task]`.
 pub(super) fn read(fields: &mut Fields<'_>) -> About {
-    let mut about = About { source: fields.take("source").string(), ..About::default() };
-    let metadata = fields.take("metadata");
+    let mut about = About { source: fields.take(AboutKeys::source).string(), ..About::default() };
+    let metadata = fields.take(AboutKeys::metadata);
     if metadata.is_present() {
         about.metadata = metadata.json().unwrap_or_default();
     }
-    let Some(mut fields) = fields.take("task").mapping() else { return about };
-    let name = fields.take("name");
+    let Some(mut fields) = fields.take(AboutKeys::task).mapping() else { return about };
+    let name = fields.take(TaskTableKeys::name);
     if !name.is_present() {
         name.warn("absent: `[task]` should say `name = \"organization/name\"`");
     }
     about.name = name.name();
-    about.version = fields.take("version").text();
-    about.description = fields.take("description").string().filter(|text| !text.is_empty());
-    for author in fields.take("authors").items().unwrap_or_default() {
+    about.version = fields.take(TaskTableKeys::version).text();
+    about.description =
+        fields.take(TaskTableKeys::description).string().filter(|text| !text.is_empty());
+    for author in fields.take(TaskTableKeys::authors).items().unwrap_or_default() {
         if let Some(mut author) = author.mapping() {
-            author.take("name").string();
-            author.take("email").string();
+            author.take(AuthorKeys::name).string();
+            author.take(AuthorKeys::email).string();
             author.finish();
         }
     }
-    let keywords = fields.take("keywords").items().unwrap_or_default();
+    let keywords = fields.take(TaskTableKeys::keywords).items().unwrap_or_default();
     about.keywords = keywords.iter().filter_map(Field::string).collect();
     fields.finish();
     about

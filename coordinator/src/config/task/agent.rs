@@ -4,8 +4,26 @@ use rollout_protocol::spec::task::{AgentPhase, TaskEnvironment};
 
 use super::super::elements::timeouts;
 use super::super::fields::{Field, Fields};
+use super::Reading;
 use super::format::Defaults;
-use super::{Reading, network};
+use super::network::{self, NetworkKeys};
+
+keys! {
+    /// The keys of `agent`.
+    pub(crate) table AgentPhaseKeys {
+        timeout_sec: "seconds", "rollout: 600, harbor: no limit", "Time limit of an attempt.";
+        install_timeout_sec (Rollout): "seconds", "rollout: 300, harbor: 360",
+            "Time limit of the agent's install script.";
+        user (Harbor): "text|integer", "the image's", "User that the agent's scripts run as.";
+        network_mode (Harbor): "public|no-network|allowlist", "the environment's",
+            "What the agent may reach.";
+        allowed_hosts (Harbor): "list of hosts", "empty", "For `allowlist`, as below.";
+    }
+}
+
+/// The keys of what agents may reach.
+const NETWORK: NetworkKeys =
+    NetworkKeys { mode: AgentPhaseKeys::network_mode, hosts: AgentPhaseKeys::allowed_hosts };
 
 /// How agents run, and the time limit of their install scripts.
 pub(super) fn read(
@@ -16,7 +34,8 @@ pub(super) fn read(
     let Defaults { agent_sec, install_sec, .. } = reading.defaults;
     let phase = AgentPhase { timeout_sec: agent_sec, ..AgentPhase::default() };
     let Some(mut fields) = field.mapping() else { return (phase, install_sec) };
-    let install_sec = timeouts::read(&fields.take("install_timeout_sec"), install_sec);
+    let install_sec =
+        timeouts::read(&fields.take(AgentPhaseKeys::install_timeout_sec), install_sec);
     let phase = on_top(&mut fields, phase, environment, reading);
     fields.finish();
     (phase, install_sec)
@@ -41,7 +60,7 @@ fn on_top(
     environment: &TaskEnvironment,
     reading: &mut Reading,
 ) -> AgentPhase {
-    let timeout = fields.take("timeout_sec");
+    let timeout = fields.take(AgentPhaseKeys::timeout_sec);
     let timeout_sec = if timeout.is_present() {
         Some(timeouts::read(&timeout, below.timeout_sec.unwrap_or(timeouts::LONGEST_SEC)))
     } else {
@@ -49,7 +68,7 @@ fn on_top(
     };
     AgentPhase {
         timeout_sec,
-        user: reading.user(&fields.take("user")).or(below.user),
-        network: network::phase(fields, &environment.network, below.network, reading),
+        user: reading.user(&fields.take(AgentPhaseKeys::user)).or(below.user),
+        network: network::phase(fields, NETWORK, &environment.network, below.network, reading),
     }
 }

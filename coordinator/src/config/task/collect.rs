@@ -6,6 +6,16 @@ use super::super::elements::timeouts;
 use super::super::fields::Field;
 use super::Reading;
 
+keys! {
+    /// The keys of a command that makes results ready.
+    pub(crate) table CollectKeys {
+        command: "text", "required", "The command.";
+        service: "text", "main", "Service that it runs in.";
+        timeout_sec: "seconds", "60", "Its time limit.";
+        user: "text|integer", "the image's", "User that it runs as.";
+    }
+}
+
 /// Time limit of a command that has none of its own, seconds.
 const TIMEOUT_SEC: f64 = 60.0;
 
@@ -17,12 +27,12 @@ pub(super) fn read(field: &Field<'_>, reading: &mut Reading) -> Vec<CollectHook>
 
 fn hook(item: &Field<'_>, reading: &mut Reading) -> Option<CollectHook> {
     let mut fields = item.mapping()?;
-    let command = fields.take("command");
+    let command = fields.take(CollectKeys::command);
     command.required("a command");
-    let service = fields.take("service");
+    let service = fields.take(CollectKeys::service);
     let service = reading.service(service.name(), &service);
-    let timeout_sec = timeouts::read(&fields.take("timeout_sec"), TIMEOUT_SEC);
-    let user = reading.user(&fields.take("user"));
+    let timeout_sec = timeouts::read(&fields.take(CollectKeys::timeout_sec), TIMEOUT_SEC);
+    let user = reading.user(&fields.take(CollectKeys::user));
     fields.finish();
     Some(CollectHook { command: command.name()?, service, timeout_sec, user })
 }

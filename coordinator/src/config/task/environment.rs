@@ -4,7 +4,50 @@ use rollout_protocol::spec::task::{McpServer, TaskEnvironment};
 
 use super::super::elements::{resources, timeouts};
 use super::super::fields::{Field, Fields};
-use super::{DemandKind, Reading, healthcheck, mcp, network};
+use super::network::{self, NetworkKeys};
+use super::{DemandKind, Reading, healthcheck, mcp};
+
+keys! {
+    /// The keys of `environment`.
+    pub(crate) table TaskEnvironmentKeys {
+        build_timeout_sec: "seconds", "600", "Time limit of the image's build or pull.";
+        docker_image: "text", "none",
+            "Image to use instead of `environment/Dockerfile`; empty text is none.",
+            "" => resources::TaskResourceKeys::ALL;
+        gpus (Harbor): "integer", "0", "Graphics processors.";
+        gpu_types (Harbor): "list of text", "any",
+            "Types of which one will do, where `gpus` asks for some; unsupported: none can be chosen.";
+        tpu (Harbor): "table", "absent", "Tensor processors; unsupported: there are none.",
+            "tpu" => TpuKeys::ALL;
+        os (Harbor): "linux|windows", "linux", "Operating system; windows is unsupported.";
+        env: "table NAME = text", "empty",
+            "Variables of every script; `${NAME:-default}` takes one of the host that the job's `task_env` lists.";
+        workdir (Harbor): "absolute path", "the image's", "Directory that scripts run in.";
+        network_mode (Harbor): "public|no-network|allowlist", "public",
+            "What the environment may reach; `allowlist` is unsupported where it cannot be enforced.";
+        allowed_hosts (Harbor): "list of hosts", "empty",
+            "For `allowlist`: names, `*.` and a name, addresses, networks.";
+        allow_internet (Harbor): "true|false", "true",
+            "Older spelling of `network_mode`: false is `no-network`.";
+        healthcheck (Harbor): "table", "absent", "How to tell that the environment is ready.",
+            "healthcheck" => healthcheck::HealthcheckKeys::ALL;
+        skills_dir (Harbor): "absolute path", "none", "Skills for agents, in the environment.";
+        mcp_servers (Harbor): "list", "empty", "Servers of tools for agents.",
+            "mcp_servers[]" => mcp::McpKeys::ALL;
+    }
+
+    /// The keys of `tpu`.
+    pub(crate) table TpuKeys {
+        kind as "type": "text", "none", "See `tpu`.";
+        topology: "text", "none", "See `tpu`.";
+    }
+}
+
+/// The keys of what the environment may reach.
+const NETWORK: NetworkKeys = NetworkKeys {
+    mode: TaskEnvironmentKeys::network_mode,
+    hosts: TaskEnvironmentKeys::allowed_hosts,
+};
 
 /// The environment that the agent works in, with what concerns agents only.
 pub(super) struct Main {
@@ -19,8 +62,8 @@ pub(super) fn read_main(field: &Field<'_>, reading: &mut Reading) -> Main {
         return Main { task: absent(reading), mcp_servers: Vec::new(), skills_dir: None };
     };
     let task = read(&mut fields, reading);
-    let mcp_servers = mcp::read(&fields.take("mcp_servers"), reading);
-    let skills_dir = absolute(&fields.take("skills_dir"));
+    let mcp_servers = mcp::read(&fields.take(TaskEnvironmentKeys::mcp_servers), reading);
+    let skills_dir = absolute(&fields.take(TaskEnvironmentKeys::skills_dir));
     fields.finish();
     Main { task, mcp_servers, skills_dir }
 }
@@ -29,7 +72,7 @@ pub(super) fn read_main(field: &Field<'_>, reading: &mut Reading) -> Main {
 pub(super) fn read_own(field: &Field<'_>, reading: &mut Reading) -> Option<TaskEnvironment> {
     let mut fields = field.mapping()?;
     let task = read(&mut fields, reading);
-    for key in ["mcp_servers", "skills_dir"] {
+    for key in [TaskEnvironmentKeys::mcp_servers, TaskEnvironmentKeys::skills_dir] {
         let unused = fields.take(key);
         if unused.is_present() {
             unused.warn("has no effect: no agent runs in a verifier's environment");
@@ -48,24 +91,24 @@ fn absent(reading: &Reading) -> TaskEnvironment {
 }
 
 fn read(fields: &mut Fields<'_>, reading: &mut Reading) -> TaskEnvironment {
-    let build = fields.take("build_timeout_sec");
-    let image = fields.take("docker_image");
+    let build = fields.take(TaskEnvironmentKeys::build_timeout_sec);
+    let image = fields.take(TaskEnvironmentKeys::docker_image);
     // Tools write an empty one where there is none.
     let named = image.string().filter(|image| !image.is_empty());
     let docker_image = named.and_then(|_| docker_image(&image));
     let mut resources = resources::read_task(fields, reading.defaults.ceilings);
-    let gpus = fields.take("gpus");
+    let gpus = fields.take(TaskEnvironmentKeys::gpus);
     resources.gpus = resources::read_gpus(&gpus).unwrap_or(0);
     hardware(fields, &gpus, resources.gpus, reading);
-    let network = network::baseline(fields, reading);
+    let network = network::baseline(fields, NETWORK, TaskEnvironmentKeys::allow_internet, reading);
     TaskEnvironment {
         docker_image,
         build_sec: timeouts::read(&build, reading.defaults.build_sec),
         resources,
-        env: reading.env(&fields.take("env")),
-        workdir: absolute(&fields.take("workdir")),
+        env: reading.env(&fields.take(TaskEnvironmentKeys::env)),
+        workdir: absolute(&fields.take(TaskEnvironmentKeys::workdir)),
         network,
-        healthcheck: healthcheck::read(&fields.take("healthcheck")),
+        healthcheck: healthcheck::read(&fields.take(TaskEnvironmentKeys::healthcheck)),
         ..TaskEnvironment::default()
     }
 }
@@ -73,7 +116,7 @@ fn read(fields: &mut Fields<'_>, reading: &mut Reading) -> TaskEnvironment {
 /// Hardware and systems that few environments have. Types of graphics processors matter only where
 /// some are asked for.
 fn hardware(fields: &mut Fields<'_>, gpus: &Field<'_>, count: u32, reading: &mut Reading) {
-    let types = fields.take("gpu_types");
+    let types = fields.take(TaskEnvironmentKeys::gpu_types);
     let names = types.items().unwrap_or_default();
     let names: Vec<String> = names.iter().filter_map(Field::name).collect();
     if count > 0 {
@@ -82,14 +125,14 @@ fn hardware(fields: &mut Fields<'_>, gpus: &Field<'_>, count: u32, reading: &mut
             reading.demand(DemandKind::GpuTypes(names), &types);
         }
     }
-    let os = fields.take("os");
+    let os = fields.take(TaskEnvironmentKeys::os);
     if os.word(&[("linux", false), ("windows", true)]) == Some(true) {
         reading.demand(DemandKind::Windows, &os);
     }
-    let tpu = fields.take("tpu");
+    let tpu = fields.take(TaskEnvironmentKeys::tpu);
     if let Some(mut keys) = tpu.mapping() {
-        keys.take("type").string();
-        keys.take("topology").string();
+        keys.take(TpuKeys::kind).string();
+        keys.take(TpuKeys::topology).string();
         keys.finish();
         reading.demand(DemandKind::Tpu, &tpu);
     }

@@ -7,9 +7,17 @@ use rollout_protocol::spec::resources::Ceilings;
 use rollout_protocol::spec::task::TaskFormat;
 
 use super::super::fields::Fields;
-use super::super::reference::TASK;
 use super::super::tree::{Node, Value};
+use super::TASK_REFERENCE;
 use super::signs::{self, FileError};
+
+keys! {
+    /// Versions of the formats.
+    pub(crate) table VersionKeys {
+        schema_version (Harbor): "text", "1.4", "Version of the format.";
+        version: "text", "1.0", "Version of the format; Harbor's older word for it, too.";
+    }
+}
 
 /// The format a task file is read in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,7 +140,7 @@ impl fmt::Display for FormatReason {
 }
 
 fn owner(key: &str) -> Option<TaskFormat> {
-    TASK.find(key).and_then(|entry| entry.format)
+    TASK_REFERENCE.find(key).and_then(|entry| entry.format)
 }
 
 /// Paths of all keys, those of lists with `[]`. The user's own tables are not looked into.
@@ -195,8 +203,8 @@ impl Defaults {
 /// `version` or `schema_version`: each format knows the other's word for it.
 pub(super) fn version(choice: &FormatChoice, fields: &mut Fields<'_>) {
     let format = choice.format;
-    let version = fields.take("version");
-    let schema = fields.take("schema_version");
+    let version = fields.take(VersionKeys::version);
+    let schema = fields.take(VersionKeys::schema_version);
     let given = if version.is_present() { &version } else { &schema };
     match given.text() {
         Some(text) if text == "1" || text.starts_with("1.") => {}

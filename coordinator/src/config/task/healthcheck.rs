@@ -5,24 +5,37 @@ use rollout_protocol::spec::task::Healthcheck;
 use super::super::elements::timeouts::LONGEST_SEC;
 use super::super::fields::Field;
 
+keys! {
+    /// The keys of a healthcheck.
+    pub(crate) table HealthcheckKeys {
+        command: "text", "required", "Ends with code 0 when it is.";
+        interval_sec: "seconds", "5", "From one check to the next.";
+        timeout_sec: "seconds", "30", "Time limit of a check.";
+        start_period_sec: "seconds", "0", "How long failures do not count.";
+        start_interval_sec: "seconds", "5",
+            "From one check to the next while failures do not count.";
+        retries: "integer", "3", "Failures in a row that are one.";
+    }
+}
+
 /// Failures in a row that a check may have: far more than anybody waits for.
 const MOST_RETRIES: u64 = 1_000_000;
 
 /// A check; nothing when the table is absent or has no command.
 pub(super) fn read(field: &Field<'_>) -> Option<Healthcheck> {
     let mut fields = field.mapping()?;
-    let command = fields.take("command");
+    let command = fields.take(HealthcheckKeys::command);
     command.required("a command that ends with code 0 when the environment is ready");
     let mut seconds = |key, default: f64, least: f64| {
         let expected = if least > 0.0 { "seconds above 0" } else { "seconds, 0 or more" };
         let value = fields.take(key).number(expected, |v| (least..=LONGEST_SEC).contains(&v));
         value.unwrap_or(default)
     };
-    let interval_sec = seconds("interval_sec", 5.0, 0.0);
-    let timeout_sec = seconds("timeout_sec", 30.0, f64::MIN_POSITIVE);
-    let start_period_sec = seconds("start_period_sec", 0.0, 0.0);
-    let start_interval_sec = seconds("start_interval_sec", 5.0, 0.0);
-    let retries = fields.take("retries").integer(&(1..=MOST_RETRIES));
+    let interval_sec = seconds(HealthcheckKeys::interval_sec, 5.0, 0.0);
+    let timeout_sec = seconds(HealthcheckKeys::timeout_sec, 30.0, f64::MIN_POSITIVE);
+    let start_period_sec = seconds(HealthcheckKeys::start_period_sec, 0.0, 0.0);
+    let start_interval_sec = seconds(HealthcheckKeys::start_interval_sec, 5.0, 0.0);
+    let retries = fields.take(HealthcheckKeys::retries).integer(&(1..=MOST_RETRIES));
     fields.finish();
     Some(Healthcheck {
         command: command.name()?,

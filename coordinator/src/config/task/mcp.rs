@@ -10,6 +10,19 @@ use super::super::fields::{Field, Fields};
 use super::super::problem::ErrorKind;
 use super::Reading;
 
+keys! {
+    /// The keys of a server of tools.
+    pub(crate) table McpKeys {
+        name: "text", "required", "Name.";
+        transport: "stdio|sse|streamable-http|http", "sse", "How it is reached.";
+        url: "text", "required but for stdio", "Address.";
+        command: "text", "required for stdio", "Program.";
+        args: "list of text", "empty", "Its arguments.";
+        headers: "table NAME = text", "empty",
+            "Headers of every request; credentials as `${NAME}` only.";
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Word {
     Stdio,
@@ -36,9 +49,9 @@ pub(super) fn read(field: &Field<'_>, reading: &mut Reading) -> Vec<McpServer> {
 
 fn server(item: &Field<'_>, reading: &mut Reading) -> Option<McpServer> {
     let mut fields = item.mapping()?;
-    let name = fields.take("name");
+    let name = fields.take(McpKeys::name);
     name.required("a name for the server");
-    let word = fields.take("transport");
+    let word = fields.take(McpKeys::transport);
     let word = if word.is_present() { word.word(TRANSPORTS) } else { Some(Word::Sse) };
     let transport = transport(word, &mut fields, reading);
     fields.finish();
@@ -50,8 +63,8 @@ fn transport(
     fields: &mut Fields<'_>,
     reading: &mut Reading,
 ) -> Option<McpTransport> {
-    let (command, args) = (fields.take("command"), fields.take("args"));
-    let (url, headers) = (fields.take("url"), fields.take("headers"));
+    let (command, args) = (fields.take(McpKeys::command), fields.take(McpKeys::args));
+    let (url, headers) = (fields.take(McpKeys::url), fields.take(McpKeys::headers));
     let args = args.items().unwrap_or_default().iter().filter_map(Field::string).collect();
     let headers = read_headers(&headers, reading);
     match word? {

@@ -18,6 +18,7 @@ mod verifier;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use rollout_protocol::spec::task::{Artifact, McpServer, StepSpec, StepStrategy, TaskEnvironment};
 use rollout_protocol::template::Template;
@@ -27,12 +28,51 @@ use super::elements::variables::{self, Variable};
 use super::fields::{Field, Fields, Reader, UnknownKeys};
 use super::problem::{ErrorKind, Problems};
 use super::read;
+use super::reference::Reference;
 use super::spot::Spot;
 pub(super) use environment::docker_image;
 use format::Defaults;
 
 pub use about::About;
 pub use format::{FormatChoice, FormatHints, FormatReason, PlannedFormat};
+
+keys! {
+    /// The keys of task files. Both formats take all of them; a format says which one a key comes from.
+    pub(crate) table TaskKeys {
+        "" => format::VersionKeys::ALL;
+        "" => about::AboutKeys::ALL;
+        agent: "table", "empty", "How agents run.", "agent" => agent::AgentPhaseKeys::ALL;
+        verifier: "table", "empty", "How the result is verified.",
+            "verifier" => verifier::VerifierPhaseKeys::ALL;
+        environment: "table", "empty", "Where the agent works.",
+            "environment" => environment::TaskEnvironmentKeys::ALL;
+        solution (Harbor): "table", "empty", "How the oracle runs the solution.",
+            "solution" => SolutionKeys::ALL;
+        artifacts (Harbor): "list of text or tables", "empty",
+            "Files to keep, and to bring to a separate verifier.",
+            "artifacts[]" => artifacts::ArtifactKeys::ALL,
+            "" => steps::StepsKeys::ALL;
+    }
+
+    /// The keys of `solution`.
+    pub(crate) table SolutionKeys {
+        env: "table NAME = text", "empty", "Variables of `solve.sh`.";
+    }
+}
+
+/// The reference of task files. Both formats take all keys; a format says which one a key comes
+/// from, and so which one a file is in when the job does not say it.
+pub static TASK_REFERENCE: LazyLock<Reference> =
+    LazyLock::new(|| Reference::new("task.toml", TaskKeys::ALL, ALIKE));
+
+const ALIKE: &[(&str, &str)] = &[
+    ("steps[].verifier.environment", "environment"),
+    ("steps[].verifier", "verifier"),
+    ("steps[].agent", "agent"),
+    ("steps[].healthcheck", "environment.healthcheck"),
+    ("steps[].artifacts[]", "artifacts[]"),
+    ("verifier.environment", "environment"),
+];
 
 /// A task file.
 #[derive(Debug, Clone, PartialEq)]
@@ -141,11 +181,13 @@ fn task(format: FormatChoice, fields: &mut Fields<'_>) -> TaskFile {
     let mut reading = Reading { defaults, variables: Vec::new(), demands: Vec::new() };
     format::version(&format, fields);
     let about = about::read(fields);
-    let environment = environment::read_main(&fields.take("environment"), &mut reading);
-    let (agent, install_sec) = agent::read(&fields.take("agent"), &environment.task, &mut reading);
-    let verifier = verifier::read(&fields.take("verifier"), &environment.task, &mut reading);
-    let solution = solution(&fields.take("solution"));
-    let artifacts = reading.artifacts(&fields.take("artifacts"));
+    let environment = environment::read_main(&fields.take(TaskKeys::environment), &mut reading);
+    let (agent, install_sec) =
+        agent::read(&fields.take(TaskKeys::agent), &environment.task, &mut reading);
+    let verifier =
+        verifier::read(&fields.take(TaskKeys::verifier), &environment.task, &mut reading);
+    let solution = solution(&fields.take(TaskKeys::solution));
+    let artifacts = reading.artifacts(&fields.take(TaskKeys::artifacts));
     let common = steps::Common { environment: &environment.task, agent, verifier, artifacts };
     let mut steps = steps::read(fields, common, &mut reading);
     for step in &mut steps.steps {
@@ -168,7 +210,7 @@ fn task(format: FormatChoice, fields: &mut Fields<'_>) -> TaskFile {
 
 fn solution(field: &Field<'_>) -> BTreeMap<String, Variable> {
     let Some(mut fields) = field.mapping() else { return BTreeMap::new() };
-    let env = variables::read(&fields.take("env"));
+    let env = variables::read(&fields.take(SolutionKeys::env));
     fields.finish();
     env
 }

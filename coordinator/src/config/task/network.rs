@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use rollout_protocol::spec::task::NetworkPolicy;
 
 use super::super::fields::{Field, Fields};
+use super::super::keys::Key;
 use super::super::problem::ErrorKind;
 use super::{DemandKind, Reading};
 
@@ -18,11 +19,25 @@ enum Mode {
 const MODES: &[(&str, Mode)] =
     &[("public", Mode::Public), ("no-network", Mode::NoNetwork), ("allowlist", Mode::Allowlist)];
 
+/// The keys of what an environment or a phase may reach.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NetworkKeys {
+    /// `network_mode`.
+    pub(super) mode: Key,
+    /// `allowed_hosts`.
+    pub(super) hosts: Key,
+}
+
 /// The policy of an environment: `network_mode`, `allowed_hosts`, and the older `allow_internet`.
-pub(super) fn baseline(fields: &mut Fields<'_>, reading: &mut Reading) -> NetworkPolicy {
-    let older = fields.take("allow_internet");
+pub(super) fn baseline(
+    fields: &mut Fields<'_>,
+    keys: NetworkKeys,
+    older: Key,
+    reading: &mut Reading,
+) -> NetworkPolicy {
+    let older = fields.take(older);
     let allowed = older.bool();
-    let policy = read(fields, reading);
+    let policy = read(fields, keys, reading);
     if older.is_present() {
         older.warn(if policy.is_some() {
             "ignored because `network_mode` is given"
@@ -37,12 +52,13 @@ pub(super) fn baseline(fields: &mut Fields<'_>, reading: &mut Reading) -> Networ
 /// The policy of a phase, when it differs from the environment's; `below` when the file says none.
 pub(super) fn phase(
     fields: &mut Fields<'_>,
+    keys: NetworkKeys,
     environment: &NetworkPolicy,
     below: Option<NetworkPolicy>,
     reading: &mut Reading,
 ) -> Option<NetworkPolicy> {
-    let mode = fields.take("network_mode");
-    let written = read(fields, reading);
+    let mode = fields.take(keys.mode);
+    let written = read(fields, keys, reading);
     let is_own = written.is_some();
     let policy = written.or(below).filter(|policy| policy != environment)?;
     if is_own {
@@ -51,9 +67,13 @@ pub(super) fn phase(
     Some(policy)
 }
 
-fn read(fields: &mut Fields<'_>, reading: &mut Reading) -> Option<NetworkPolicy> {
-    let field = fields.take("network_mode");
-    let hosts = fields.take("allowed_hosts");
+fn read(
+    fields: &mut Fields<'_>,
+    keys: NetworkKeys,
+    reading: &mut Reading,
+) -> Option<NetworkPolicy> {
+    let field = fields.take(keys.mode);
+    let hosts = fields.take(keys.hosts);
     let mode = field.word(MODES);
     if hosts.is_present() && mode.is_none_or(|mode| mode != Mode::Allowlist) {
         let found = "hosts without `network_mode = \"allowlist\"`";

@@ -13,6 +13,28 @@ use super::super::problem::ErrorKind;
 use super::verifier::Verifier;
 use super::{Reading, agent, healthcheck, verifier};
 
+keys! {
+    /// Steps, and what their rewards come to.
+    pub(crate) table StepsKeys {
+        multi_step_reward_strategy (Harbor): "mean|final", "mean",
+            "What the rewards of several steps come to.";
+        steps (Harbor): "list", "one step", "What is asked, one after the other in one environment.",
+            "steps[]" => StepKeys::ALL;
+    }
+
+    /// The keys of a step.
+    pub(crate) table StepKeys {
+        name: "text", "required", "Its directory below `steps/`.";
+        agent: "table", "as `agent`", "The keys of `agent`, but for the install script's.";
+        verifier: "table", "as `verifier`",
+            "The keys of `verifier`; `env` and `collect` come on top.";
+        min_reward: "number or table KEY = number", "none",
+            "Reward below which later steps are not run; a number is for the key `reward`.";
+        healthcheck: "table", "absent", "The keys of `environment.healthcheck`.";
+        artifacts: "list", "empty", "Files to keep beside those of `artifacts`.";
+    }
+}
+
 /// The key of a reward that is one number.
 const REWARD: &str = "reward";
 
@@ -33,8 +55,8 @@ pub(super) struct Steps {
 /// The steps of a file; one without a name when it has none.
 pub(super) fn read(fields: &mut Fields<'_>, common: Common<'_>, reading: &mut Reading) -> Steps {
     let strategies = [("mean", StepStrategy::Mean), ("final", StepStrategy::Final)];
-    let strategy = fields.take("multi_step_reward_strategy");
-    let items = fields.take("steps").items().unwrap_or_default();
+    let strategy = fields.take(StepsKeys::multi_step_reward_strategy);
+    let items = fields.take(StepsKeys::steps).items().unwrap_or_default();
     if items.is_empty() && strategy.is_present() {
         strategy.warn("has no effect: the task has no steps");
     }
@@ -65,15 +87,16 @@ fn step(
     reading: &mut Reading,
 ) -> Option<StepSpec> {
     let mut fields = item.mapping()?;
-    let name = step_name(&fields.take("name"), names);
+    let name = step_name(&fields.take(StepKeys::name), names);
     let environment = common.environment;
-    let agent = agent::read_step(&fields.take("agent"), &common.agent, environment, reading);
-    let verifier = &fields.take("verifier");
+    let agent =
+        agent::read_step(&fields.take(StepKeys::agent), &common.agent, environment, reading);
+    let verifier = &fields.take(StepKeys::verifier);
     let verifier = verifier::read_step(verifier, &common.verifier, environment, reading);
     let mut artifacts = common.artifacts.clone();
-    artifacts.extend(reading.artifacts(&fields.take("artifacts")));
-    let healthcheck = healthcheck::read(&fields.take("healthcheck"));
-    let min_reward = min_reward(&fields.take("min_reward"));
+    artifacts.extend(reading.artifacts(&fields.take(StepKeys::artifacts)));
+    let healthcheck = healthcheck::read(&fields.take(StepKeys::healthcheck));
+    let min_reward = min_reward(&fields.take(StepKeys::min_reward));
     fields.finish();
     Some(StepSpec {
         name: Some(name?),

@@ -5,7 +5,31 @@ use rollout_protocol::spec::task::{NetworkPolicy, TaskEnvironment, VerifierPhase
 use super::super::elements::timeouts;
 use super::super::fields::{Field, Fields};
 use super::super::problem::ErrorKind;
-use super::{Reading, collect, environment, network};
+use super::network::{self, NetworkKeys};
+use super::{Reading, collect, environment};
+
+keys! {
+    /// The keys of `verifier`.
+    pub(crate) table VerifierPhaseKeys {
+        timeout_sec: "seconds", "600", "Time limit of the test script.";
+        env (Harbor): "table NAME = text", "empty",
+            "Variables of the test script; `${NAME:-default}` takes one of the host that the job's `task_env` lists.";
+        user (Harbor): "text|integer", "the image's", "User that the test script runs as.";
+        network_mode (Harbor): "public|no-network|allowlist", "the environment's",
+            "What the test script may reach.";
+        allowed_hosts (Harbor): "list of hosts", "empty", "For `allowlist`, as below.";
+        environment_mode (Harbor): "shared|separate", "separate with `verifier.environment`, else shared",
+            "Whether the test script runs where the agent did, or in an environment that only the artifacts reach.";
+        environment (Harbor): "table", "as `environment`",
+            "The verifier's own environment, with the keys of `environment`; built from `tests/` unless it names an image.";
+        collect (Harbor): "list", "empty", "Commands that run before the artifacts are taken.",
+            "collect[]" => collect::CollectKeys::ALL;
+    }
+}
+
+/// The keys of what test scripts may reach.
+const NETWORK: NetworkKeys =
+    NetworkKeys { mode: VerifierPhaseKeys::network_mode, hosts: VerifierPhaseKeys::allowed_hosts };
 
 /// Where verifiers run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,13 +85,16 @@ fn on_top(
     let place = separate.then(|| Box::new(environment_of()));
     let baseline: &NetworkPolicy = place.as_ref().map_or(&environment.network, |own| &own.network);
     let mut env = below.phase.env;
-    env.extend(reading.env(&fields.take("env")));
+    env.extend(reading.env(&fields.take(VerifierPhaseKeys::env)));
     let mut hooks = below.phase.collect;
-    hooks.extend(collect::read(&fields.take("collect"), reading));
+    hooks.extend(collect::read(&fields.take(VerifierPhaseKeys::collect), reading));
     let phase = VerifierPhase {
-        timeout_sec: timeouts::read(&fields.take("timeout_sec"), below.phase.timeout_sec),
-        user: reading.user(&fields.take("user")).or(below.phase.user),
-        network: network::phase(fields, baseline, below.phase.network, reading),
+        timeout_sec: timeouts::read(
+            &fields.take(VerifierPhaseKeys::timeout_sec),
+            below.phase.timeout_sec,
+        ),
+        user: reading.user(&fields.take(VerifierPhaseKeys::user)).or(below.phase.user),
+        network: network::phase(fields, NETWORK, baseline, below.phase.network, reading),
         env,
         collect: hooks,
         environment: place,
@@ -81,8 +108,8 @@ fn place(
     below: &Verifier,
     reading: &mut Reading,
 ) -> (Option<Mode>, Option<TaskEnvironment>) {
-    let mode = fields.take("environment_mode");
-    let table = fields.take("environment");
+    let mode = fields.take(VerifierPhaseKeys::environment_mode);
+    let table = fields.take(VerifierPhaseKeys::environment);
     let own = environment::read_own(&table, reading);
     let asked = mode.word(&[("shared", Mode::Shared), ("separate", Mode::Separate)]);
     if asked == Some(Mode::Shared) && table.is_present() {

@@ -13,6 +13,35 @@ use super::super::fields::{Field, Fields};
 use super::super::problem::ErrorKind;
 use super::super::task::docker_image;
 
+keys! {
+    /// The keys of `commands`.
+    pub(crate) table CommandsKeys {
+        ideas: "table", "", "Writes ideas for a node, a file each.";
+        implement: "table", "", "Makes an idea a change of the checkout it runs in.";
+        tests: "table", "", "Whether the change works.";
+        review: "table", "", "Whether it is what the idea meant.";
+        sweep: "table", "", "Measures the change and writes `results_file`.",
+            "ideas" => CommandKeys::ALL;
+    }
+
+    /// The keys of a command.
+    pub(crate) table CommandKeys {
+        run: "text", "", "The script.";
+        timeout_sec: "number", "3600", "Its time limit.";
+        env: "table", "", "Its variables.";
+        environment: "table", "`environment`", "Where it runs.";
+    }
+
+    /// The keys of an environment of commands.
+    pub(crate) table PlaceKeys {
+        kind as "type": "docker|process", "docker", "What makes the environment.";
+        docker_image: "text", "", "Its image.";
+        context: "path", "", "Or the directory of a Dockerfile.";
+        provider_config: "table", "", "Settings of the provider.",
+            "" => resources::PlaceResourceKeys::ALL;
+    }
+}
+
 /// The command that writes ideas.
 pub(super) const IDEAS: &str = "ideas";
 
@@ -102,13 +131,13 @@ pub(super) fn read(field: &Field<'_>, default: &Place) -> Commands {
         field.required("a mapping with `run`");
         command(&field, default, None).unwrap_or_else(nothing)
     };
-    let implement = needed(&mut fields, "implement");
+    let implement = needed(&mut fields, CommandsKeys::implement);
     let shared = Some(&implement.place);
     let commands = Commands {
-        ideas: needed(&mut fields, IDEAS),
-        tests: command(&fields.take("tests"), default, shared),
-        review: command(&fields.take("review"), default, shared),
-        sweep: needed(&mut fields, "sweep"),
+        ideas: needed(&mut fields, CommandsKeys::ideas),
+        tests: command(&fields.take(CommandsKeys::tests), default, shared),
+        review: command(&fields.take(CommandsKeys::review), default, shared),
+        sweep: needed(&mut fields, CommandsKeys::sweep),
         implement,
     };
     fields.finish();
@@ -118,18 +147,18 @@ pub(super) fn read(field: &Field<'_>, default: &Place) -> Commands {
 /// A command, whose environment has to be the `shared` one if there is one.
 fn command(field: &Field<'_>, default: &Place, shared: Option<&Place>) -> Option<Command> {
     let mut fields = field.mapping().filter(|_| field.is_present())?;
-    let run = fields.take("run");
+    let run = fields.take(CommandKeys::run);
     run.required("a script");
     let seconds = "a number of seconds above 0, at most 1e9";
-    let timeout = fields.take("timeout_sec").number(seconds, |v| v > 0.0 && v <= 1e9);
-    let env = fields.take("env");
+    let timeout = fields.take(CommandKeys::timeout_sec).number(seconds, |v| v > 0.0 && v <= 1e9);
+    let env = fields.take(CommandKeys::env);
     for (name, value) in env.entries().unwrap_or_default() {
         if GIVEN.contains(&name) || name.starts_with("ROLLOUT_") {
             let expected = "another name: variables of this name are given to commands";
             value.reject(ErrorKind::BadValue, "this name", expected);
         }
     }
-    let own = fields.take("environment");
+    let own = fields.take(CommandKeys::environment);
     let place = if own.is_present() { place(&own) } else { default.clone() };
     if shared.is_some_and(|shared| *shared != place) {
         let (at, found) = match own.is_present() {
@@ -158,12 +187,12 @@ pub(super) fn place(field: &Field<'_>) -> Place {
         resources: Resources::default(),
     };
     let Some(mut fields) = field.mapping().filter(|_| field.is_present()) else { return place };
-    let kind = environment::provider(&fields.take("type"));
-    let config = fields.take("provider_config");
+    let kind = environment::provider(&fields.take(PlaceKeys::kind));
+    let config = fields.take(PlaceKeys::provider_config);
     if let Some(kind) = kind {
         (place.provider, _) = environment::provider_config(kind, &config);
     }
-    let (image, context) = (fields.take("docker_image"), fields.take("context"));
+    let (image, context) = (fields.take(PlaceKeys::docker_image), fields.take(PlaceKeys::context));
     place.docker_image = docker_image(&image);
     place.context = context.path();
     place.resources = resources::read_place(&mut fields);

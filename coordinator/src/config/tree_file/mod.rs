@@ -11,6 +11,7 @@ mod search;
 mod tests;
 
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use rollout_protocol::retry::RetryPolicy;
 
@@ -18,12 +19,70 @@ use super::elements::{names, retry};
 use super::fields::{Field, Fields, Reader, UnknownKeys};
 use super::problem::{ErrorKind, Problems};
 use super::profile::Profile;
+use super::reference::Reference;
 use super::{job_file, read};
 
 pub use commands::{Command, Commands, Place};
 pub use document::{differences, document as tree_document};
 pub use options::{TreeOptions, TreeOverrides};
 pub use search::{ArtifactPolicy, ContextStrategy, DedupeScope, SearchSettings};
+
+keys! {
+    /// The keys of files of searches.
+    pub(crate) table TreeKeys {
+        tree_run_id: "text", "the local time", "Name of the search and of its directory.";
+        runs_root: "path", "tree_runs", "Parent of that directory; counts from the current one.";
+        repository: "path", ".",
+            "What is searched: a git repository or a directory of one; counts from the file.";
+        root_commit: "text", "HEAD", "Commit, branch or tag to begin with.";
+        root_baseline_csv: "path", "", "Its results; counts from the file.";
+        context_ideas_dirs: "list of paths", "", "Earlier ideas that the generator is shown.",
+            "" => search::SearchKeys::ALL;
+        results_file: "text", "meta_config_sweep_results.csv", "What a sweep writes.";
+        profile: "name, path or table", "returns", "What counts how much.",
+            "profile" => profile::ProfileKeys::ALL;
+        commands: "table", "", "What is run.", "commands" => commands::CommandsKeys::ALL;
+        environment: "table", "", "Where commands run.",
+            "environment" => commands::PlaceKeys::ALL;
+        retry: "table", "", "Retry of infrastructure failures.", "retry" => retry::ParkKeys::ALL;
+        limits: "table", "", "Commands at once, over all workers.", "limits" => LimitKeys::ALL;
+        budgets: "table", "", "What may be spent; time and cost are looked at between depths.",
+            "budgets" => BudgetKeys::ALL;
+        keep_rejected_worktrees: "true|false", "false", "Keep checkouts not promoted.";
+        keep_failed_artifacts: "true|false", "false", "Keep what failed evals wrote.";
+    }
+
+    /// The keys of `limits`.
+    pub(crate) table LimitKeys {
+        sweep_max_parallel: "integer", "", "Sweeps.";
+        llm_max_inflight: "integer", "", "Commands for ideas, implementations and reviews.";
+        llm_rate_limit: "integer", "", "Their starts per minute.";
+    }
+
+    /// The keys of `budgets`.
+    pub(crate) table BudgetKeys {
+        evals: "integer", "", "Another word for `max_total_idea_evals`.";
+        seconds: "number", "", "Seconds that evals take together.";
+        cost: "number", "", "What they cost together, as commands report it.";
+    }
+}
+
+/// The reference of files of searches.
+pub static TREE_REFERENCE: LazyLock<Reference> =
+    LazyLock::new(|| Reference::new("tree.yaml", TreeKeys::ALL, ALIKE));
+
+const ALIKE: &[(&str, &str)] = &[
+    ("commands.ideas.environment", "environment"),
+    ("commands.implement.environment", "environment"),
+    ("commands.tests.environment", "environment"),
+    ("commands.review.environment", "environment"),
+    ("commands.sweep.environment", "environment"),
+    ("commands.implement", "commands.ideas"),
+    ("commands.tests", "commands.ideas"),
+    ("commands.review", "commands.ideas"),
+    ("commands.sweep", "commands.ideas"),
+    ("profile.risk[]", "profile.primary"),
+];
 
 /// Largest number of anything that is at once or in a row: far above any use, so that a slip of a
 /// key is seen.
@@ -135,30 +194,33 @@ pub fn read_tree(
 }
 
 fn tree(file: &Path, fields: &mut Fields<'_>, options: &TreeOptions<'_>) -> TreeFile {
-    let environment = commands::place(&fields.take("environment"));
-    let evals = fields.take("max_total_idea_evals");
+    let environment = commands::place(&fields.take(TreeKeys::environment));
+    let evals = fields.take(search::SearchKeys::max_total_idea_evals);
     let default = environment.clone();
-    let name = names::read(&fields.take("tree_run_id"));
+    let name = names::read(&fields.take(TreeKeys::tree_run_id));
     TreeFile {
         file: file.to_owned(),
         is_named: name.is_some(),
         name: name.unwrap_or_else(|| options.now.strftime("%Y%m%d_%H%M%S").to_string()),
-        runs_root: path(&fields.take("runs_root")).unwrap_or_else(|| "tree_runs".into()),
-        repository: path(&fields.take("repository")).unwrap_or_else(|| ".".into()),
-        root_commit: root_commit(&fields.take("root_commit")),
-        root_baseline_csv: baseline(&fields.take("root_baseline_csv"), base(file)),
-        context_ideas_dirs: directories(&fields.take("context_ideas_dirs"), base(file)),
+        runs_root: path(&fields.take(TreeKeys::runs_root)).unwrap_or_else(|| "tree_runs".into()),
+        repository: path(&fields.take(TreeKeys::repository)).unwrap_or_else(|| ".".into()),
+        root_commit: root_commit(&fields.take(TreeKeys::root_commit)),
+        root_baseline_csv: baseline(&fields.take(TreeKeys::root_baseline_csv), base(file)),
+        context_ideas_dirs: directories(&fields.take(TreeKeys::context_ideas_dirs), base(file)),
         search: search::read(fields),
-        profile: profile::read(&fields.take("profile"), base(file)),
-        results_file: names::read(&fields.take("results_file"))
+        profile: profile::read(&fields.take(TreeKeys::profile), base(file)),
+        results_file: names::read(&fields.take(TreeKeys::results_file))
             .unwrap_or_else(|| "meta_config_sweep_results.csv".to_owned()),
-        commands: commands::read(&fields.take("commands"), &default),
+        commands: commands::read(&fields.take(TreeKeys::commands), &default),
         environment,
-        limits: limits(&fields.take("limits")),
-        max_park_sec: max_park_sec(&fields.take("retry")),
-        budgets: budgets(&fields.take("budgets"), &evals),
-        keep_rejected_worktrees: fields.take("keep_rejected_worktrees").bool().unwrap_or(false),
-        keep_failed_artifacts: fields.take("keep_failed_artifacts").bool().unwrap_or(false),
+        limits: limits(&fields.take(TreeKeys::limits)),
+        max_park_sec: max_park_sec(&fields.take(TreeKeys::retry)),
+        budgets: budgets(&fields.take(TreeKeys::budgets), &evals),
+        keep_rejected_worktrees: fields
+            .take(TreeKeys::keep_rejected_worktrees)
+            .bool()
+            .unwrap_or(false),
+        keep_failed_artifacts: fields.take(TreeKeys::keep_failed_artifacts).bool().unwrap_or(false),
     }
 }
 
@@ -218,9 +280,9 @@ fn limits(field: &Field<'_>) -> Limits {
         return Limits::default();
     };
     let limits = Limits {
-        sweeps: count(&fields.take("sweep_max_parallel"), 1),
-        inflight: count(&fields.take("llm_max_inflight"), 1),
-        starts_per_minute: count(&fields.take("llm_rate_limit"), 1),
+        sweeps: count(&fields.take(LimitKeys::sweep_max_parallel), 1),
+        inflight: count(&fields.take(LimitKeys::llm_max_inflight), 1),
+        starts_per_minute: count(&fields.take(LimitKeys::llm_rate_limit), 1),
     };
     fields.finish();
     limits
@@ -231,7 +293,7 @@ fn budgets(field: &Field<'_>, total: &Field<'_>) -> Budgets {
     let Some(mut fields) = field.mapping().filter(|_| field.is_present()) else {
         return Budgets { evals, ..Budgets::default() };
     };
-    let here = fields.take("evals");
+    let here = fields.take(BudgetKeys::evals);
     if here.is_present() && total.is_present() {
         let found = format!("also `{}`", total.spot().key);
         here.reject(ErrorKind::Conflict, found, "only one of the two");
@@ -239,8 +301,8 @@ fn budgets(field: &Field<'_>, total: &Field<'_>) -> Budgets {
     let amount = |field: &Field<'_>| field.number("a number above 0", |v| v > 0.0 && v <= 1e12);
     let budgets = Budgets {
         evals: count(&here, 0).or(evals),
-        seconds: amount(&fields.take("seconds")),
-        cost: amount(&fields.take("cost")),
+        seconds: amount(&fields.take(BudgetKeys::seconds)),
+        cost: amount(&fields.take(BudgetKeys::cost)),
     };
     fields.finish();
     budgets

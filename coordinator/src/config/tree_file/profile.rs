@@ -6,6 +6,57 @@ use super::super::fields::{Field, Fields};
 use super::super::problem::ErrorKind;
 use super::super::profile::{Direction, Explore, Grades, Guarded, Metric, Profile};
 
+keys! {
+    /// The keys of a profile.
+    pub(crate) table ProfileKeys {
+        name: "text", "inline", "Its name.";
+        id_column: "text", "config_id", "Column with a configuration's number.";
+        status_column: "text", "status", "Column that says whether it succeeded.";
+        ok_values: "list of texts", "ok", "Words for success in it.";
+        primary: "table", "", "The metric that must not get worse.",
+            "primary" => GuardedKeys::ALL;
+        metrics: "list of tables", "", "The metrics of the score.",
+            "metrics[]" => ProfileMetricKeys::ALL;
+        risk: "list of tables", "", "Metrics whose fall forbids to explore further.";
+        clamp: "number", "2.0", "Largest relative improvement that counts.";
+        eps: "number", "1e-12", "What is not larger counts as nothing.";
+        explore: "table", "", "When to explore further.", "explore" => ExploreKeys::ALL;
+        grades: "table", "", "Scores at which grades begin.", "grades" => GradeKeys::ALL;
+    }
+
+    /// The keys of every metric of a profile.
+    pub(crate) table ColumnKeys {
+        column: "text", "", "Its column.";
+        direction: "higher|lower", "higher", "Which way is better.";
+    }
+
+    /// The keys of a metric that must not get worse.
+    pub(crate) table GuardedKeys {
+        "" => ColumnKeys::ALL;
+        max_rel_drop: "number", "0.05", "Largest fall, relative.";
+    }
+
+    /// The keys of a metric of the score.
+    pub(crate) table ProfileMetricKeys {
+        "" => ColumnKeys::ALL;
+        weight: "number", "", "How much it counts.";
+    }
+
+    /// The keys of `explore`.
+    pub(crate) table ExploreKeys {
+        min_score: "number", "0.03", "At this score or above.";
+        min_positive: "integer", "2", "Or with so many metrics improved.";
+        min_margin: "integer", "2", "If they are so many more than got worse.";
+    }
+
+    /// The keys of `grades`.
+    pub(crate) table GradeKeys {
+        strong: "number", "0.10", "Strong.";
+        promising: "number", "0.03", "Promising.";
+        mixed: "number", "-0.02", "Mixed; below it, weak.";
+    }
+}
+
 const DIRECTIONS: &[(&str, Direction)] =
     &[("higher", Direction::Higher), ("lower", Direction::Lower)];
 
@@ -41,16 +92,16 @@ fn inline(field: &Field<'_>) -> Option<Profile> {
     let mut column =
         |key, default: &str| fields.take(key).name().unwrap_or_else(|| default.to_owned());
     let [name, id_column, status_column] = [
-        column("name", "inline"),
-        column("id_column", &model.id_column),
-        column("status_column", &model.status_column),
+        column(ProfileKeys::name, "inline"),
+        column(ProfileKeys::id_column, &model.id_column),
+        column(ProfileKeys::status_column, &model.status_column),
     ];
-    let words = fields.take("ok_values");
+    let words = fields.take(ProfileKeys::ok_values);
     let ok_values = words.is_present().then(|| words.items().unwrap_or_default());
     let number = |field: Field<'_>, default| field.number("a number", |_| true).unwrap_or(default);
-    let primary = fields.take("primary");
+    let primary = fields.take(ProfileKeys::primary);
     primary.required("a mapping with `column`");
-    let metrics = fields.take("metrics");
+    let metrics = fields.take(ProfileKeys::metrics);
     metrics.required("a list of mappings with `column` and `weight`");
     let profile = Profile {
         name,
@@ -60,11 +111,17 @@ fn inline(field: &Field<'_>) -> Option<Profile> {
             .map_or(model.ok_values, |words| words.iter().filter_map(Field::name).collect()),
         primary: guarded(&primary).unwrap_or(model.primary),
         metrics: metrics.items().unwrap_or_default().iter().filter_map(metric).collect(),
-        risk: fields.take("risk").items().unwrap_or_default().iter().filter_map(guarded).collect(),
-        clamp: number(fields.take("clamp"), model.clamp),
-        eps: number(fields.take("eps"), model.eps),
-        explore: explore(&fields.take("explore")),
-        grades: grades(&fields.take("grades")),
+        risk: fields
+            .take(ProfileKeys::risk)
+            .items()
+            .unwrap_or_default()
+            .iter()
+            .filter_map(guarded)
+            .collect(),
+        clamp: number(fields.take(ProfileKeys::clamp), model.clamp),
+        eps: number(fields.take(ProfileKeys::eps), model.eps),
+        explore: explore(&fields.take(ProfileKeys::explore)),
+        grades: grades(&fields.take(ProfileKeys::grades)),
     };
     fields.finish();
     if let Err(fault) = profile.check().map_err(|fault| (fault.key, fault.expected)) {
@@ -74,15 +131,15 @@ fn inline(field: &Field<'_>) -> Option<Profile> {
 }
 
 fn column(fields: &mut Fields<'_>) -> (Option<String>, Direction) {
-    let column = fields.take("column");
+    let column = fields.take(ColumnKeys::column);
     column.required("the name of a column");
-    (column.name(), fields.take("direction").word(DIRECTIONS).unwrap_or_default())
+    (column.name(), fields.take(ColumnKeys::direction).word(DIRECTIONS).unwrap_or_default())
 }
 
 fn guarded(field: &Field<'_>) -> Option<Guarded> {
     let mut fields = field.mapping().filter(|_| field.is_present())?;
     let (column, direction) = column(&mut fields);
-    let drop = fields.take("max_rel_drop").number("a number of 0 or more", |v| v >= 0.0);
+    let drop = fields.take(GuardedKeys::max_rel_drop).number("a number of 0 or more", |v| v >= 0.0);
     fields.finish();
     Some(Guarded { column: column?, direction, max_rel_drop: drop.unwrap_or(0.05) })
 }
@@ -90,7 +147,7 @@ fn guarded(field: &Field<'_>) -> Option<Guarded> {
 fn metric(field: &Field<'_>) -> Option<Metric> {
     let mut fields = field.mapping()?;
     let (column, direction) = column(&mut fields);
-    let weight = fields.take("weight");
+    let weight = fields.take(ProfileMetricKeys::weight);
     weight.required("how much it counts");
     let weight = weight.number("a number above 0", |v| v > 0.0);
     fields.finish();
@@ -105,11 +162,11 @@ fn explore(field: &Field<'_>) -> Explore {
     };
     let explore = Explore {
         min_score: fields
-            .take("min_score")
+            .take(ExploreKeys::min_score)
             .number("a number", |_| true)
             .unwrap_or(default.min_score),
-        min_positive: count(fields.take("min_positive"), default.min_positive),
-        min_margin: count(fields.take("min_margin"), default.min_margin),
+        min_positive: count(fields.take(ExploreKeys::min_positive), default.min_positive),
+        min_margin: count(fields.take(ExploreKeys::min_margin), default.min_margin),
     };
     fields.finish();
     explore
@@ -121,9 +178,9 @@ fn grades(field: &Field<'_>) -> Grades {
     let mut number =
         |key, default| fields.take(key).number("a number", |_| true).unwrap_or(default);
     let grades = Grades {
-        strong: number("strong", default.strong),
-        promising: number("promising", default.promising),
-        mixed: number("mixed", default.mixed),
+        strong: number(GradeKeys::strong, default.strong),
+        promising: number(GradeKeys::promising, default.promising),
+        mixed: number(GradeKeys::mixed, default.mixed),
     };
     fields.finish();
     grades

@@ -5,6 +5,31 @@ use serde::{Deserialize, Serialize};
 use super::super::fields::Fields;
 use super::{MOST, count};
 
+keys! {
+    /// How wide and deep a search goes, and what is promoted.
+    pub(crate) table SearchKeys {
+        ideas_per_node: "integer", "7", "Ideas tried on a node, repeated ones not counted.";
+        max_depth: "integer", "3", "Depth at which the search ends.";
+        beam_width: "integer", "1", "Nodes promoted at a depth.";
+        max_total_idea_evals: "integer", "", "Evals of the whole search.";
+        max_parallel_evals: "integer", "1", "Evals at once.";
+        eval_timeout_seconds: "number", "", "Time limit of an eval.";
+        eval_retries: "integer", "0", "Further tries of an eval whose commands failed.";
+        sweep_config_limit: "integer", "", "Configurations that every sweep runs, all of them.";
+        min_candidate_rows: "integer", "100", "Rows that a sweep must have without that.";
+        min_ok_rate: "number", "1.0", "Share of rows that must have succeeded then.";
+        primary_tolerance: "number", "0.0", "How far the primary metric may fall.";
+        stop_on_empty_frontier: "true|false", "true",
+            "Whether the search ends when nothing was promoted.";
+        artifact_policy: "copy_to_run_root|external_paths", "copy_to_run_root",
+            "Whether results are copied below the directory of the search.";
+        dedupe_scope: "none|node|node_plus_ancestors|global", "node_plus_ancestors",
+            "Among which ideas one may not be repeated.";
+        ideas_context_strategy: "global_prior_ideas|node_only|node_plus_ancestors", "node_plus_ancestors",
+            "Which ideas the generator is shown.";
+    }
+}
+
 /// Where artifacts are kept.
 pub(super) const POLICIES: &[(&str, ArtifactPolicy)] = &[
     ("copy_to_run_root", ArtifactPolicy::CopyToRunRoot),
@@ -105,34 +130,48 @@ pub enum ContextStrategy {
 pub(super) fn read(fields: &mut Fields<'_>) -> SearchSettings {
     let mut number = |key, default| count(&fields.take(key), 1).unwrap_or(default);
     let [ideas_per_node, max_depth, beam_width, max_parallel_evals] = [
-        number("ideas_per_node", 7),
-        number("max_depth", 3),
-        number("beam_width", 1),
-        number("max_parallel_evals", 1),
+        number(SearchKeys::ideas_per_node, 7),
+        number(SearchKeys::max_depth, 3),
+        number(SearchKeys::beam_width, 1),
+        number(SearchKeys::max_parallel_evals, 1),
     ];
-    let retries = fields.take("eval_retries").integer(&(0..=RETRIES));
+    let retries = fields.take(SearchKeys::eval_retries).integer(&(0..=RETRIES));
     let share = |v: f64| (0.0..=1.0).contains(&v);
     SearchSettings {
         ideas_per_node,
         max_depth,
         beam_width,
         max_parallel_evals,
-        sweep_config_limit: fields.take("sweep_config_limit").integer(&(1..=u64::from(u32::MAX))),
+        sweep_config_limit: fields
+            .take(SearchKeys::sweep_config_limit)
+            .integer(&(1..=u64::from(u32::MAX))),
         eval_timeout_seconds: fields
-            .take("eval_timeout_seconds")
+            .take(SearchKeys::eval_timeout_seconds)
             .number("a number of seconds above 0, at most 1e9", |v| v > 0.0 && v <= 1e9),
         eval_retries: retries.and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
-        min_candidate_rows: fields.take("min_candidate_rows").integer(&(0..=MOST)).unwrap_or(100),
-        min_ok_rate: fields.take("min_ok_rate").number("a share from 0 to 1", share).unwrap_or(1.0),
+        min_candidate_rows: fields
+            .take(SearchKeys::min_candidate_rows)
+            .integer(&(0..=MOST))
+            .unwrap_or(100),
+        min_ok_rate: fields
+            .take(SearchKeys::min_ok_rate)
+            .number("a share from 0 to 1", share)
+            .unwrap_or(1.0),
         primary_tolerance: fields
-            .take("primary_tolerance")
+            .take(SearchKeys::primary_tolerance)
             .number("a number of 0 or more", |v| v >= 0.0)
             .unwrap_or(0.0),
-        stop_on_empty_frontier: fields.take("stop_on_empty_frontier").bool().unwrap_or(true),
-        artifact_policy: fields.take("artifact_policy").word(POLICIES).unwrap_or_default(),
-        dedupe_scope: fields.take("dedupe_scope").word(SCOPES).unwrap_or_default(),
+        stop_on_empty_frontier: fields
+            .take(SearchKeys::stop_on_empty_frontier)
+            .bool()
+            .unwrap_or(true),
+        artifact_policy: fields
+            .take(SearchKeys::artifact_policy)
+            .word(POLICIES)
+            .unwrap_or_default(),
+        dedupe_scope: fields.take(SearchKeys::dedupe_scope).word(SCOPES).unwrap_or_default(),
         ideas_context_strategy: fields
-            .take("ideas_context_strategy")
+            .take(SearchKeys::ideas_context_strategy)
             .word(STRATEGIES)
             .unwrap_or_default(),
     }

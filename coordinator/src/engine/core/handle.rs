@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 
 use rollout_protocol::Timestamp;
+use rollout_protocol::wire::position::Reported;
 use rollout_protocol::wire::report::{Body, Report};
-use rollout_worker::queue::traits::Reported;
 
 use super::Core;
 use super::effect::Effect;

@@ -1,8 +1,7 @@
 //! Hellos: what lives, and what is first heard of by them.
 
 use rollout_protocol::id::WorkerId;
-use rollout_protocol::wire::hello::Running;
-use rollout_worker::queue::traits::SeenHello;
+use rollout_protocol::wire::hello::{Running, SeenHello};
 
 use super::Core;
 use super::elsewhere::Shown;

@@ -8,9 +8,11 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId};
 use rollout_protocol::wire::claim::Claim;
 use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::delivery::Listed;
+use rollout_protocol::wire::hello::SeenHello;
 use rollout_protocol::wire::offer::SizeClass;
+use rollout_protocol::wire::position::Reported;
 use rollout_protocol::wire::report::Report;
-use rollout_worker::queue::traits::{Listed, Reported, SeenHello};
 
 use super::record::Unbacked;
 

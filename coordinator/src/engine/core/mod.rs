@@ -65,7 +65,7 @@ use rollout_protocol::limits;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer::SizeClass;
-use rollout_worker::queue::traits::Position;
+use rollout_protocol::wire::position::Position;
 
 /// What a core is told once, at the beginning of a sitting.
 #[derive(Debug, Clone, Copy)]

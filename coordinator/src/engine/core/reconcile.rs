@@ -12,8 +12,8 @@ use std::collections::HashMap;
 
 use rollout_protocol::id::{ExecId, ItemId};
 use rollout_protocol::record::LostReason;
+use rollout_protocol::wire::delivery::Listed;
 use rollout_protocol::wire::report::{Body, Report};
-use rollout_worker::queue::traits::Listed;
 
 use super::Core;
 use super::effect::Effect;

@@ -8,8 +8,8 @@ use rollout_protocol::record::LostReason;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::claim::Claim;
 use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::position::Position;
 use rollout_protocol::wire::report::Report;
-use rollout_worker::queue::traits::Position;
 use serde::{Deserialize, Serialize};
 
 /// One record.

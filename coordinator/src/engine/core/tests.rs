@@ -20,10 +20,11 @@ use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::record::{Durations, LostReason, Outcome, Timestamps, Verdict};
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::claim::{Answer, Claim};
-use rollout_protocol::wire::hello::Running;
+use rollout_protocol::wire::delivery::Listed;
+use rollout_protocol::wire::hello::{Running, SeenHello};
 use rollout_protocol::wire::offer::SizeClass;
+use rollout_protocol::wire::position::{Incarnation, Position, Reported};
 use rollout_protocol::wire::report::{Body, Report, ResultBody};
-use rollout_worker::queue::traits::{Incarnation, Listed, Position, Reported, SeenHello};
 
 use super::row::{Row, State};
 use super::{

@@ -18,7 +18,7 @@ use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::wire::claim::Answer;
 use rollout_protocol::wire::command::Receipt;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::queue::traits::{Position, ReadTo, ReportBatch};
+use rollout_protocol::wire::position::{Position, ReadTo, ReportBatch};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rollout_protocol::event::EventKind;
 use rollout_protocol::wire::command::{Command, Receipt};
-use rollout_protocol::wire::hello::Running;
-use rollout_worker::queue::traits::{PendingClaim, PendingCommand, SeenHello};
+use rollout_protocol::wire::hello::{Running, SeenHello};
+use rollout_worker::queue::traits::{PendingClaim, PendingCommand};
 
 use super::live::LiveExecution;
 use super::{Engine, News};

@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use rollout_protocol::id::ItemId;
 use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::delivery::Listed;
+use rollout_protocol::wire::hello::SeenHello;
+use rollout_protocol::wire::position::ReportBatch;
 use rollout_protocol::wire::report::Report;
-use rollout_worker::queue::traits::{Listed, PendingClaim, PendingCommand, ReportBatch, SeenHello};
+use rollout_worker::queue::traits::{PendingClaim, PendingCommand};
 use tokio::sync::{mpsc, oneshot};
 
 use super::LiveExecution;

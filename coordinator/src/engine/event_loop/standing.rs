@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use rollout_protocol::id::RunId;
-use rollout_worker::queue::traits::{Dispatch, Position, QueueError};
+use rollout_protocol::wire::position::Position;
+use rollout_worker::queue::traits::{Dispatch, QueueError};
 use tokio::sync::watch;
 
 use super::Engine;

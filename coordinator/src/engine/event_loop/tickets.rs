@@ -1,8 +1,8 @@
 //! Handing out tickets.
 
 use rollout_protocol::wire::claim::{Answer, Claim};
+use rollout_protocol::wire::hello::SeenHello;
 use rollout_protocol::wire::stage::{StageMark, StageStep};
-use rollout_worker::queue::traits::SeenHello;
 use tokio::sync::oneshot;
 
 use super::{Engine, Workers};

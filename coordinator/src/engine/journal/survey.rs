@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use rollout_protocol::id::ItemId;
-use rollout_worker::queue::traits::FormerPools;
+use rollout_protocol::wire::delivery::FormerPools;
 
 use super::head::Head;
 use super::segment::Segment;

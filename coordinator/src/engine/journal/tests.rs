@@ -10,8 +10,8 @@ use rollout_protocol::record::{Durations, Timestamps, Verdict};
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::position::{Incarnation, Position};
 use rollout_protocol::wire::report::{Body, Report, ResultBody};
-use rollout_worker::queue::traits::{Incarnation, Position};
 
 use super::frame::HEADER;
 use super::*;

@@ -7,7 +7,8 @@ use futures_util::future::BoxFuture;
 use rollout_protocol::Timestamp;
 use rollout_protocol::event::TakeoverReason;
 use rollout_protocol::id::{OwnerId, RunId};
-use rollout_worker::queue::traits::{Board, Entry, Position, QueueError};
+use rollout_protocol::wire::position::Position;
+use rollout_worker::queue::traits::{Board, Entry, QueueError};
 use tokio::time::{Instant, timeout};
 
 use super::entry::RunEntry;

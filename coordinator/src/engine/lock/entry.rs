@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use rollout_protocol::Timestamp;
-use rollout_worker::queue::traits::Position;
+use rollout_protocol::wire::position::Position;
 use serde::{Deserialize, Serialize};
 
 use super::owner::LockOwner;

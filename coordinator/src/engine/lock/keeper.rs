@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollout_worker::queue::traits::Position;
+use rollout_protocol::wire::position::Position;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;

@@ -36,7 +36,8 @@ use std::time::{Duration, Instant};
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits::LOCK_STALE;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::queue::traits::{Board, Dispatch, Position, QueueError};
+use rollout_protocol::wire::position::Position;
+use rollout_worker::queue::traits::{Board, Dispatch, QueueError};
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, watch};
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use rollout_protocol::wire::delivery::Room;
 use rollout_protocol::wire::hello::Hello;
 use rollout_protocol::wire::offer::SizeClass;
-use rollout_worker::queue::traits::Room;
 
 use crate::engine::Needs;
 

@@ -1,7 +1,8 @@
 //! Knowing that every report up to now was taken in.
 
 use rollout_protocol::id::RunId;
-use rollout_worker::queue::traits::{Dispatch, QueueError, ReadTo};
+use rollout_protocol::wire::position::ReadTo;
+use rollout_worker::queue::traits::{Dispatch, QueueError};
 use tokio::sync::watch;
 
 /// Waits until the core was told every report that the queue had when this was called.

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use rollout_protocol::id::RunId;
+use rollout_protocol::wire::position::ReadTo;
 use rollout_worker::backoff::Outage;
-use rollout_worker::queue::traits::{Dispatch, QueueError, ReadTo};
+use rollout_worker::queue::traits::{Dispatch, QueueError};
 use tokio::sync::{mpsc, watch};
 
 use super::head::caught_up;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_protocol::id::RunId;
+use rollout_protocol::wire::position::{Incarnation, ReadTo};
 use rollout_worker::backoff::Outage;
-use rollout_worker::queue::traits::{Dispatch, Incarnation, QueueError, ReadTo};
+use rollout_worker::queue::traits::{Dispatch, QueueError};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 

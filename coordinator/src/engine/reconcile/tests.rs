@@ -6,28 +6,29 @@ mod tickets;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use rollout_protocol::blob::MediaType;
 use rollout_protocol::event::EventKind;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::hello::Budget;
+use rollout_protocol::wire::position::Incarnation;
 use rollout_worker::environment::Owner;
+use rollout_worker::environment::null::NullProvider;
 use rollout_worker::executor::{TaskFiles, TrialServices};
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::embedded::model::{Model, ModelConfig};
-use rollout_worker::queue::traits::Incarnation;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::service::{self, LocalRunner, Profile, Runner, Shutdown, Worker, WorkerConfig};
-use rollout_worker::store::FsStore;
+use rollout_worker::store::{BlobStore as _, FsStore};
 use rollout_worker::work::eval::Repositories;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::*;
-use crate::bench::{Null, plan};
 use crate::engine::core::Bounds;
 use crate::engine::journal::Layout;
 use crate::engine::{LockError, OpenError, Opening, Taking, open};
-use crate::plan::JobPlan;
+use crate::plan::{JobPlan, noop};
 use crate::workloads::job::JobPlanner;
 
 /// Short, so that what takes a lease does not take a minute.
@@ -48,10 +49,13 @@ impl World {
     async fn new(items: u32) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let store = FsStore::open(&dir.path().join("blobs")).await.expect("a store");
-        let plan = Arc::new(plan(items, &store).await.expect("a plan"));
+        let (plan, documents) = noop(items).expect("a plan");
+        for document in documents {
+            store.put_bytes(document, MediaType::Json).await.expect("stored");
+        }
         let config = ModelConfig { lease: LEASE, ..ModelConfig::default() };
         let queue = Arc::new(EmbeddedQueue::lasting(config));
-        Self { dir, queue, store: Arc::new(store), plan }
+        Self { dir, queue, store: Arc::new(store), plan: Arc::new(plan) }
     }
 
     fn worker(&self, name: &str, slots: u32) -> (watch::Sender<Shutdown>, Task<service::Ended>) {
@@ -63,7 +67,7 @@ impl World {
         let dir = self.dir.path().join(name);
         let kind = ProviderKind::Process;
         let services = TrialServices {
-            providers: BTreeMap::from([(kind, Arc::new(Null(kind)) as _)]),
+            providers: BTreeMap::from([(kind, Arc::new(NullProvider(kind)) as _)]),
             files: TaskFiles::open(&dir.join("cache"), self.store.clone()).expect("a cache"),
             variables: TrialVariables::default(),
             disks: Arc::default(),

@@ -5,6 +5,7 @@
 use std::io;
 use std::path::Path;
 
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rollout_worker::glob;
 
 /// The file's name.
@@ -14,50 +15,32 @@ pub(super) const FILE_NAME: &str = ".harborignore";
 const FILE_BYTES: usize = 1024 * 1024;
 
 /// Patterns for the files of one part of a task.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Harborignore {
-    patterns: Vec<Pattern>,
-    /// The part's path in the task, a slash behind it.
-    part: String,
-}
-
 #[derive(Debug, Clone)]
-struct Pattern {
-    takes_back: bool,
-    directories_only: bool,
-    /// Whether it is matched against the path from the root of the task, not of the part.
-    from_root: bool,
-    /// What the components of a path have to be.
-    components: Vec<String>,
+pub(super) struct Harborignore {
+    /// Patterns of the task's file, held against paths from the root of the task.
+    task: Gitignore,
+    /// Patterns of the part's file, held against paths in the part.
+    part: Gitignore,
+    /// The part's path in the task, a slash behind it.
+    prefix: String,
 }
 
 impl Harborignore {
     /// The patterns for the files of `part` of the task in `dir`. Absent files have none.
     ///
     /// # Errors
-    /// When a file cannot be read.
+    /// When a file cannot be read, or has more patterns than can be held.
     pub(super) fn read(dir: &Path, part: &Path) -> io::Result<Self> {
-        let mut patterns = parse(&text(&dir.join(FILE_NAME))?, true);
-        patterns.extend(parse(&text(&dir.join(part).join(FILE_NAME))?, false));
-        Ok(Self { patterns, part: format!("{}/", part.display()) })
+        let task = parse(&text(&dir.join(FILE_NAME))?)?;
+        let inner = parse(&text(&dir.join(part).join(FILE_NAME))?)?;
+        Ok(Self { task, part: inner, prefix: format!("{}/", part.display()) })
     }
 
     /// Whether `path`, relative to the part, stays out. Whoever walks does not go into directories
     /// that stay out: what is in them is out, too.
     pub(super) fn excludes(&self, path: &str, is_dir: bool) -> bool {
-        let from_root = format!("{}{path}", self.part);
-        let matching = self.patterns.iter().rfind(|pattern| {
-            let path = if pattern.from_root { from_root.as_str() } else { path };
-            (is_dir || !pattern.directories_only) && pattern.matches(path)
-        });
-        matching.is_some_and(|pattern| !pattern.takes_back)
-    }
-}
-
-impl Pattern {
-    fn matches(&self, path: &str) -> bool {
-        let path: Vec<&str> = path.split('/').collect();
-        path_matches(&self.components, &path)
+        let nearer = self.part.matched(path, is_dir);
+        nearer.or(self.task.matched(format!("{}{path}", self.prefix), is_dir)).is_ignore()
     }
 }
 
@@ -70,51 +53,16 @@ fn text(file: &Path) -> io::Result<String> {
     }
 }
 
-fn parse(text: &str, from_root: bool) -> Vec<Pattern> {
-    text.lines().filter_map(|line| pattern(line, from_root)).collect()
-}
-
-fn pattern(line: &str, from_root: bool) -> Option<Pattern> {
-    let line = without_blanks_at_the_end(line.trim_start_matches('\u{feff}'));
-    if line.is_empty() || line.starts_with('#') {
-        return None;
-    }
-    let (takes_back, line) = line.strip_prefix('!').map_or((false, line), |rest| (true, rest));
-    let (directories_only, line) = match line.strip_suffix('/') {
-        Some(rest) => (true, rest),
-        None => (false, line),
-    };
-    let anchored = line.contains('/');
-    let line = line.strip_prefix('/').unwrap_or(line);
-    if line.is_empty() {
-        return None;
-    }
-    let mut components: Vec<String> = line.split('/').map(str::to_owned).collect();
-    if !anchored {
-        components.insert(0, "**".to_owned());
-    }
-    Some(Pattern { takes_back, directories_only, from_root, components })
-}
-
-/// Blanks at the end count only behind a backslash.
-fn without_blanks_at_the_end(line: &str) -> &str {
-    let kept = line.trim_end_matches([' ', '\r']);
-    let escapes = kept.len() - kept.trim_end_matches('\\').len();
-    if escapes % 2 == 1 && kept.len() < line.len() { &line[..=kept.len()] } else { kept }
-}
-
-/// `**` stands for any number of components, at the end for at least one.
-fn path_matches(pattern: &[String], path: &[&str]) -> bool {
-    match pattern.split_first() {
-        None => path.is_empty(),
-        Some((first, [])) if first == "**" => !path.is_empty(),
-        Some((first, rest)) if first == "**" => {
-            (0..path.len()).any(|skipped| path_matches(rest, &path[skipped..]))
+/// The patterns of a file. A line that is no pattern matches nothing, as in git.
+fn parse(text: &str) -> io::Result<Gitignore> {
+    let mut builder = GitignoreBuilder::new("");
+    for line in text.trim_start_matches('\u{feff}').lines() {
+        let line = glob::for_globset(line, true);
+        if let Err(error) = builder.add_line(None, &line) {
+            tracing::debug!(line, %error, "no pattern");
         }
-        Some((first, rest)) => path.split_first().is_some_and(|(name, path)| {
-            glob::matches_text(first, name, glob::SHELL) && path_matches(rest, path)
-        }),
     }
+    builder.build().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 #[cfg(test)]
@@ -122,8 +70,11 @@ mod tests {
     use super::*;
 
     fn excluded(text: &str, path: &str, is_dir: bool) -> bool {
-        let patterns = parse(text, false);
-        let ignore = Harborignore { patterns, part: "tests/".to_owned() };
+        let ignore = Harborignore {
+            task: Gitignore::empty(),
+            part: parse(text).expect("patterns"),
+            prefix: "tests/".to_owned(),
+        };
         // As whoever walks sees it: a directory that stays out is not gone into.
         let parents = path.match_indices('/').map(|(at, _)| &path[..at]);
         parents.into_iter().any(|dir| ignore.excludes(dir, true)) || ignore.excludes(path, is_dir)
@@ -160,10 +111,22 @@ mod tests {
             ("*.log\n!keep.log", "x.log", true),
             ("d/\n!d/keep", "d/keep", true),
             ("d/*\n!d/keep", "d/keep", false),
+            ("{a,b}", "a", false),
+            ("{a,b}", "{a,b}", true),
+            ("ä*", "x/äö", true),
+            ("[z-a]\nb", "b", true),
+            ("!", "a", false),
+            ("/", "a", false),
             ("", "a", false),
         ] {
             assert_eq!(excluded(text, path, false), expected, "{text:?} on {path:?}");
         }
+    }
+
+    #[test]
+    fn patterns_that_are_too_large_are_an_error_and_not_left_out() {
+        let text = format!("a\n{}\n", "?".repeat(900_000));
+        assert_eq!(parse(&text).expect_err("too large").kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Which tasks of a dataset are run.
 
-use rollout_worker::glob;
+use regex::Regex;
+use rollout_worker::glob::{self, Dialect};
 
 use crate::config::Selection;
 
@@ -10,27 +11,38 @@ pub(super) fn select<T>(
     mut tasks: Vec<T>,
     name: impl Fn(&T) -> &str,
 ) -> (Vec<T>, Vec<&str>) {
-    let any = |patterns: &[String], name: &str| patterns.iter().any(|p| matches(p, name));
-    let matched = |pattern: &&String| tasks.iter().any(|task| matches(pattern, name(task)));
-    let unmatched: Vec<&str> = selection
-        .names
+    let (names, exclude) = (compile(&selection.names), compile(&selection.exclude));
+    let any = |patterns: &[Pattern], name: &str| patterns.iter().any(|p| p.matches(name));
+    let unmatched: Vec<&str> = names
         .iter()
-        .chain(&selection.exclude)
-        .filter(|pattern| !matched(pattern))
-        .map(String::as_str)
+        .chain(&exclude)
+        .filter(|pattern| !tasks.iter().any(|task| pattern.matches(name(task))))
+        .map(|pattern| pattern.text)
         .collect();
     tasks.retain(|task| {
         let name = name(task);
-        (selection.names.is_empty() || any(&selection.names, name))
-            && !any(&selection.exclude, name)
+        (names.is_empty() || any(&names, name)) && !any(&exclude, name)
     });
     tasks.sort_by(|a, b| name(a).cmp(name(b)));
     tasks.truncate(selection.most.unwrap_or(usize::MAX));
     (tasks, unmatched)
 }
 
-fn matches(pattern: &str, name: &str) -> bool {
-    glob::matches_text(pattern, name, glob::SHELL)
+struct Pattern<'a> {
+    text: &'a str,
+    /// Nothing when the pattern is too large: it matches no name.
+    regex: Option<Regex>,
+}
+
+impl Pattern<'_> {
+    fn matches(&self, name: &str) -> bool {
+        self.regex.as_ref().is_some_and(|regex| regex.is_match(name))
+    }
+}
+
+fn compile(patterns: &[String]) -> Vec<Pattern<'_>> {
+    let compile = |text: &str| glob::compile(text, Dialect::Shell);
+    patterns.iter().map(|text| Pattern { text, regex: compile(text) }).collect()
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use rollout_protocol::record::{ExecutionRecord, TrialRecord, Verdict};
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::wire::marker::Marker;
-use rollout_worker::queue::traits::{Incarnation, Position};
+use rollout_protocol::wire::position::{Incarnation, Position};
 use rollout_worker::spool::report_of;
 use rollout_worker::store::MemoryStore;
 use rollout_worker::testing;

@@ -1,12 +1,13 @@
 //! Brokers that are killed, and brokers that were replaced.
 
 use bytes::Bytes;
+use rollout_protocol::wire::delivery::{Offered, Room};
 
 use super::{
     Broker, FIRST, item, items, list, offer, publish, pull_all, read, report, run, say, take,
     tokens, until,
 };
-use crate::queue::traits::{Offered, QueueError, Room};
+use crate::queue::traits::QueueError;
 
 /// Nobody's lease survives the broker; offers do. Counts of deliveries may be lost.
 pub(super) async fn a_restart_delivers_everything_in_flight_again(broker: &dyn Broker) {

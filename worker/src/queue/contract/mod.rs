@@ -21,13 +21,13 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::spec::trial::TrialRef;
 use rollout_protocol::wire::command::{Command, Receipt};
+use rollout_protocol::wire::delivery::{Delivery, Listed, Offered, Room, Token};
 use rollout_protocol::wire::offer::{Offer, Pacing, SizeClass, Work};
+use rollout_protocol::wire::position::Position;
 use rollout_protocol::wire::report::{Body, Report};
 
 pub use self::work::a_silent_delivery_comes_again_after_its_lease;
-use crate::queue::traits::{
-    Board, Delivery, Dispatch, Listed, Offered, Position, QueueError, Room, Token, WorkSource,
-};
+use crate::queue::traits::{Board, Dispatch, QueueError, WorkSource};
 
 /// Size classes that a broker under test must have.
 pub const CLASSES: [SizeClass; 3] = [SizeClass(0), SizeClass(1), SizeClass::SOLO];

@@ -1,9 +1,11 @@
 //! Reports and positions in them.
 
 use rollout_protocol::id::ExecId;
+use rollout_protocol::wire::delivery::Refused;
+use rollout_protocol::wire::position::Position;
 
 use super::{Broker, PATIENCE, read, report, run, say, until};
-use crate::queue::traits::{Position, QueueError, Refused};
+use crate::queue::traits::QueueError;
 
 /// Whoever reads from a position sees the same as the one before.
 pub(super) async fn reports_have_one_order_and_can_be_read_twice(broker: &dyn Broker) {

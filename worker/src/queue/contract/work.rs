@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rollout_protocol::wire::delivery::{Offered, Room};
 use rollout_protocol::wire::offer::{Offer, SizeClass};
 use tokio::time::timeout;
 
@@ -9,7 +10,6 @@ use super::{
     Broker, FIRST, PATIENCE, glance, item, items, list, offer, publish, pull_all, run, take,
     tokens, until,
 };
-use crate::queue::traits::{Offered, Room};
 
 /// A try is in the queue once, and again after it was acknowledged only if it is offered again.
 pub(super) async fn publishing_is_idempotent_per_try(broker: &dyn Broker) {

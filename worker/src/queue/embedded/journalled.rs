@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rollout_protocol::id::RunId;
+use rollout_protocol::wire::delivery::Refused;
 use tokio::sync::Notify;
 
-use crate::queue::traits::{QueueError, Refused};
+use crate::queue::traits::QueueError;
 
 #[derive(Debug, Default)]
 pub(super) struct Journalled {

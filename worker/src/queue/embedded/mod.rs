@@ -19,8 +19,12 @@ use async_trait::async_trait;
 use rollout_protocol::id::{ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::wire::claim::{Answer, Claim};
 use rollout_protocol::wire::control::Control;
-use rollout_protocol::wire::hello::Hello;
+use rollout_protocol::wire::delivery::{
+    Delivery, FormerPools, Listed, Offered, Refused, Room, Token,
+};
+use rollout_protocol::wire::hello::{Hello, SeenHello};
 use rollout_protocol::wire::offer::Offer;
+use rollout_protocol::wire::position::{Incarnation, Position, ReportBatch};
 use rollout_protocol::wire::report::Report;
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::{Instant, timeout_at};
@@ -30,8 +34,7 @@ use self::claims::Claims;
 use self::journalled::Journalled;
 use self::model::{Model, ModelConfig};
 use crate::queue::traits::{
-    Contact, Delivery, Dispatch, FormerPools, Incarnation, Listed, Offered, PendingClaim,
-    PendingCommand, Position, QueueError, Refused, ReportBatch, Room, SeenHello, Token, WorkSource,
+    Contact, Dispatch, PendingClaim, PendingCommand, QueueError, WorkSource,
 };
 
 /// Commands that a slow worker may lag behind by. They are hints.

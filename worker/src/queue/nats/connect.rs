@@ -17,8 +17,9 @@ use super::replies::Replies;
 use super::setup::{self, SetupError};
 use super::source::NatsSource;
 use super::{life, snapshot, survey};
-use crate::queue::traits::{Contact, QueueError, SeenHello};
+use crate::queue::traits::{Contact, QueueError};
 use crate::supervise::{self, Task};
+use rollout_protocol::wire::hello::SeenHello;
 use rollout_protocol::wire::offer::SizeClass;
 
 /// The oldest server that is worked with. Older ones lose streams when they are killed, or leave

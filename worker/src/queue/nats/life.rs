@@ -4,13 +4,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rollout_protocol::digest::Digest;
+use rollout_protocol::wire::position::Incarnation;
 use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::fault::Fault;
 use super::link::{Link, PATIENCE, api_request, parse_api};
-use crate::queue::traits::Incarnation;
 
 /// How often the streams are looked at: a stream that was made anew behind a living connection is
 /// noticed within this.

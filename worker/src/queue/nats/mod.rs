@@ -8,9 +8,11 @@
 //! * [`Nats`] is a connection. [`Nats::prepare`] makes what is missing on the server; everything else
 //!   only uses it.
 //! * [`NatsSource`], [`NatsDispatch`] and [`NatsBoard`] are the ports.
-//! * A life of the server (its [`Incarnation`](crate::queue::traits::Incarnation)) is named by the creation
-//!   times of both streams, and changes also when a stream's last sequence went back. It is looked
-//!   at over each new connection before anything is acknowledged, and every two seconds.
+//! * A life of the server (its [`Incarnation`]) is named by the creation times of both streams, and
+//!   changes also when a stream's last sequence went back. It is looked at over each new connection
+//!   before anything is acknowledged, and every two seconds.
+//!
+//! [`Incarnation`]: rollout_protocol::wire::position::Incarnation
 
 mod binding;
 mod board;

@@ -4,13 +4,14 @@ use std::sync::Mutex;
 
 use rollout_protocol::wire::claim::{Answer, Claim};
 use rollout_protocol::wire::control::Control;
+use rollout_protocol::wire::delivery::{Delivery, Refused, Room, Token};
 use rollout_protocol::wire::hello::Hello;
 use rollout_protocol::wire::report::Report;
 use tokio::sync::broadcast;
 
 use super::super::*;
 use crate::queue::embedded::EmbeddedQueue;
-use crate::queue::traits::{Contact, Delivery, QueueError, Refused, Room, Token};
+use crate::queue::traits::{Contact, QueueError};
 
 /// What went over the line.
 #[derive(Debug, Clone, PartialEq)]

@@ -5,12 +5,13 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, TryId};
 use rollout_protocol::limits;
 use rollout_protocol::wire::claim::Answer;
+use rollout_protocol::wire::delivery::Room;
 use rollout_protocol::wire::marker::Marker;
 use rollout_protocol::wire::report::Body;
 
 use super::harness::{FIRST, LEASE, Scene, Setup, result};
 use super::*;
-use crate::queue::traits::{Room, WorkSource};
+use crate::queue::traits::WorkSource;
 
 const LATER: TryId = FIRST.next(1);
 
@@ -108,7 +109,7 @@ async fn after_a_connection_everything_is_suspicious_for_a_while() {
     tokio::time::sleep(LEASE).await;
     scene.offer([2]).await;
     result(&scene.report().await);
-    scene.queue.disturb(|model| model.wipe(crate::queue::traits::Incarnation(3)));
+    scene.queue.disturb(|model| model.wipe(rollout_protocol::wire::position::Incarnation(3)));
     scene.offer([3]).await;
     let claim = scene.answer(Answer::Drop).await;
     assert_eq!(claim.item, scene.sample.item(3), "a new incarnation is a new world");

@@ -10,6 +10,7 @@ use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::claim::{Answer, Claim};
 use rollout_protocol::wire::hello::{Hello, Running};
 use rollout_protocol::wire::offer::{Offer, SizeClass};
+use rollout_protocol::wire::position::Position;
 use rollout_protocol::wire::report::{Body, Report, ResultBody};
 use tempfile::TempDir;
 
@@ -18,7 +19,7 @@ use super::cable::Cable;
 use crate::executor::{FileRole, RecordFile};
 use crate::queue::embedded::EmbeddedQueue;
 use crate::queue::embedded::model::ModelConfig;
-use crate::queue::traits::{Dispatch, Position};
+use crate::queue::traits::Dispatch;
 use crate::testing::{FaultyStore, Sample, passed};
 
 pub(super) const LEASE: Duration = Duration::from_secs(60);
@@ -130,7 +131,7 @@ impl Scene {
         let dir = TempDir::new().unwrap();
         std::fs::create_dir(dir.path().join("scratch")).unwrap();
         let store = Arc::new(FaultyStore::default());
-        let sample = Sample::store(&store);
+        let sample = Sample::store(store.inner());
         let config = ModelConfig {
             lease: LEASE,
             reports_per_run: setup.reports_per_run,

@@ -3,11 +3,12 @@
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::claim::Answer;
+use rollout_protocol::wire::delivery::Room;
 use rollout_protocol::wire::report::Body;
 
 use super::harness::{Act, FIRST, LEASE, Scene, Setup, result};
 use super::*;
-use crate::queue::traits::{Room, WorkSource};
+use crate::queue::traits::WorkSource;
 
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_finishes_says_so_takes_nothing_and_ends_what_runs() {

@@ -59,17 +59,17 @@ async fn what_it_leaves_is_stored_before_it_is_reported() {
     scene.offer([1, 2]).await;
     let brief = scene.report().await;
     let record = result(&brief).record.clone().expect("a record");
-    let record: TrialRecord = serde_json::from_str(&scene.store.text(&record)).unwrap();
+    let record: TrialRecord = serde_json::from_str(&scene.store.inner().text(&record)).unwrap();
     assert_eq!(record.exec, brief.exec);
-    assert_eq!(scene.store.text(&record.outputs[0].blob), "a captured line");
-    assert_eq!(scene.store.documents(), Vec::<String>::new(), "no marker for a brief one");
+    assert_eq!(scene.store.inner().text(&record.outputs[0].blob), "a captured line");
+    assert_eq!(scene.store.inner().documents(), Vec::<String>::new(), "no marker for a brief one");
 
     let started = scene.report().await;
     assert_eq!(started.body, Body::Started);
     let long = scene.report().await;
     assert_eq!(long.exec, started.exec);
     let blob = result(&long).record.clone().expect("a record");
-    let marker = Marker::parse(&scene.store.documents()[0]).expect("a marker");
+    let marker = Marker::parse(&scene.store.inner().documents()[0]).expect("a marker");
     assert_eq!((marker.exec, marker.record), (long.exec, blob.digest));
     scene.until_acknowledged().await;
 }
@@ -198,7 +198,7 @@ async fn a_wiped_queue_hears_what_was_not_journalled() {
     let scene = Scene::new();
     scene.offer([1]).await;
     let read = scene.queue.reports(scene.sample.run, None, 1, LONG).await.unwrap().reports;
-    scene.queue.disturb(|model| model.wipe(crate::queue::traits::Incarnation(7)));
+    scene.queue.disturb(|model| model.wipe(rollout_protocol::wire::position::Incarnation(7)));
     let again = scene.queue.reports(scene.sample.run, None, 1, LONG).await.unwrap().reports;
     assert_eq!(read[0].report, again[0].report);
 }

@@ -1,12 +1,12 @@
 //! What is asked for, and what runs together.
 
+use rollout_protocol::wire::delivery::Room;
 use rollout_protocol::wire::hello::Budget;
 use rollout_protocol::wire::offer::SizeClass;
 
 use super::cable::Said;
 use super::harness::{Act, FIRST, Scene, Setup};
 use super::*;
-use crate::queue::traits::Room;
 
 fn pulls(scene: &Scene) -> Vec<Room> {
     let room = |said| match said {

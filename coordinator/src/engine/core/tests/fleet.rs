@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::wire::hello::{Budget, Hello, Running};
-use rollout_worker::queue::traits::{Listed, SeenHello};
+use rollout_protocol::wire::delivery::Listed;
+use rollout_protocol::wire::hello::{Budget, Hello, Running, SeenHello};
 
 use super::*;
 

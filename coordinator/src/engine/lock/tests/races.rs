@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use rollout_protocol::id::{ExecId, OwnerId, RunId};
+use rollout_protocol::wire::position::{Incarnation, Position};
 use rollout_protocol::wire::report::Kind;
-use rollout_worker::queue::traits::{Incarnation, Position};
 
 use super::super::board::{BoardLock, Look, Looked, Place, RenewError, View};
 use super::super::judge::Watch;

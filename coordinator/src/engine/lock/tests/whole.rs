@@ -11,8 +11,8 @@ use rollout_protocol::id::{ExecId, RunId};
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::position::{Incarnation, Position};
 use rollout_protocol::wire::report::Kind;
-use rollout_worker::queue::traits::{Incarnation, Position};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 

@@ -1,7 +1,9 @@
 //! Which files of a context `COPY` and `ADD` mean.
 
+use regex::Regex;
+
 use crate::environment::context::{ContextEntry, ContextKind};
-use crate::glob;
+use crate::glob::{self, Dialect};
 
 /// Ends of the names of archives that `ADD` would extract.
 const ARCHIVES: [&str; 9] =
@@ -26,9 +28,10 @@ pub(in super::super) fn matching<'a>(
     if source.is_empty() {
         return Some(entries.iter().map(|entry| (entry, entry.path.clone())).collect());
     }
+    let patterns: Vec<_> = source.split('/').map(|part| glob::compile(part, Dialect::Go)).collect();
     let mut found = None;
     for (at, entry) in entries.iter().enumerate() {
-        if !is_match(&source, &entry.path) {
+        if !is_match(&patterns, &entry.path) {
             continue;
         }
         let found: &mut Paths<'a> = found.get_or_insert_default();
@@ -59,14 +62,11 @@ fn clean(source: &str) -> String {
     parts.join("/")
 }
 
-/// Whether `path` matches `pattern`, part by part.
-fn is_match(pattern: &str, path: &str) -> bool {
-    let (mut patterns, mut parts) = (pattern.split('/'), path.split('/'));
-    loop {
-        match (patterns.next(), parts.next()) {
-            (None, None) => return true,
-            (Some(pattern), Some(part)) if glob::matches_text(pattern, part, glob::GO) => {}
-            _ => return false,
-        }
-    }
+/// Whether the parts of `path` match as many patterns, one by one.
+fn is_match(patterns: &[Option<Regex>], path: &str) -> bool {
+    let mut parts = path.split('/');
+    patterns.iter().all(|pattern| match (pattern, parts.next()) {
+        (Some(pattern), Some(part)) => pattern.is_match(part),
+        _ => false,
+    }) && parts.next().is_none()
 }

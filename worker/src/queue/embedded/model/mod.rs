@@ -18,12 +18,12 @@ use std::time::Duration;
 
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::limits;
+use rollout_protocol::wire::delivery::{Delivery, Listed, Offered, Refused, Room, Token};
 use rollout_protocol::wire::offer::Offer;
+use rollout_protocol::wire::position::{Incarnation, Position, Reported};
 use rollout_protocol::wire::report::Report;
 
-use crate::queue::traits::{
-    Delivery, Incarnation, Listed, Offered, Position, QueueError, Refused, Reported, Room, Token,
-};
+use crate::queue::traits::QueueError;
 
 /// Sizes and times of a broker.
 #[derive(Debug, Clone, Copy)]

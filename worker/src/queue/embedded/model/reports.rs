@@ -3,9 +3,11 @@
 use std::collections::{HashMap, VecDeque};
 
 use rollout_protocol::id::RunId;
+use rollout_protocol::wire::delivery::Refused;
+use rollout_protocol::wire::position::Position;
 use rollout_protocol::wire::report::Report;
 
-use crate::queue::traits::{Position, QueueError, Refused};
+use crate::queue::traits::QueueError;
 
 #[derive(Debug)]
 pub(super) struct Stream {

@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use rollout_protocol::id::{ItemId, RunId, TryId};
+use rollout_protocol::wire::delivery::{Listed, Offered};
 use rollout_protocol::wire::offer::{Offer, SizeClass};
-
-use crate::queue::traits::{Listed, Offered};
 
 /// What may be in the stream only once.
 type Subject = (RunId, ItemId, TryId);

@@ -7,13 +7,12 @@ use std::time::Duration;
 use async_nats::Subscriber;
 use futures_util::StreamExt as _;
 use rollout_protocol::id::WorkerId;
-use rollout_protocol::wire::hello::Hello;
+use rollout_protocol::wire::hello::{Hello, SeenHello};
 
 use crate::queue::nats::fault::Fault;
 use crate::queue::nats::flood::Flood;
 use crate::queue::nats::link::Link;
 use crate::queue::nats::{names, snapshot};
-use crate::queue::traits::SeenHello;
 use crate::supervise::{self, Task};
 
 /// A worker that was silent for so long is forgotten, as the server forgets it.

@@ -9,6 +9,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use rollout_protocol::id::RunId;
+use rollout_protocol::wire::delivery::Listed;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -17,7 +18,6 @@ use crate::queue::nats::link::{Link, api_request, parse_api};
 use crate::queue::nats::names;
 use crate::queue::nats::replies::Request;
 use crate::queue::nats::snapshot;
-use crate::queue::traits::Listed;
 
 #[derive(Deserialize)]
 struct Consumer {

@@ -16,7 +16,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::wire::control::Control;
+use rollout_protocol::wire::delivery::{FormerPools, Listed, Offered, Refused};
+use rollout_protocol::wire::hello::SeenHello;
 use rollout_protocol::wire::offer::{Offer, SizeClass};
+use rollout_protocol::wire::position::{Incarnation, Position, ReportBatch};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -30,10 +33,7 @@ use super::connect::Nats;
 use super::link::Link;
 use super::names::Name;
 use super::setup::SetupError;
-use crate::queue::traits::{
-    Contact, Dispatch, FormerPools, Incarnation, Listed, Offered, PendingClaim, PendingCommand,
-    Position, QueueError, Refused, ReportBatch, SeenHello,
-};
+use crate::queue::traits::{Contact, Dispatch, PendingClaim, PendingCommand, QueueError};
 use crate::supervise::{self, Task};
 
 /// Does something, and once more after making what was missing. No function: closures over

@@ -1,6 +1,7 @@
 //! Offers into the stream and out of it.
 
 use rollout_protocol::id::{ItemId, RunId, TryId};
+use rollout_protocol::wire::delivery::{Offered, Refused};
 use rollout_protocol::wire::offer::Offer;
 use serde_json::{Value, json};
 
@@ -9,7 +10,7 @@ use crate::queue::nats::link::{Link, api_request, parse_api};
 use crate::queue::nats::names::{Name, OfferSubject};
 use crate::queue::nats::publish::Published;
 use crate::queue::nats::replies::Request;
-use crate::queue::traits::{Offered, QueueError, Refused};
+use crate::queue::traits::QueueError;
 
 /// Publishes offers unless they are there.
 pub(super) async fn offer(

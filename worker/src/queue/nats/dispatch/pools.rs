@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rollout_protocol::id::{RunId, TryId};
+use rollout_protocol::wire::delivery::FormerPools;
 
 use crate::queue::nats::names::{NO_POOL, Name};
-use crate::queue::traits::FormerPools;
 
 /// The pools of every run that is read.
 #[derive(Debug)]

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rollout_protocol::id::RunId;
+use rollout_protocol::wire::position::Position;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use super::reports::is_there;
 use crate::queue::nats::fault::Fault;
 use crate::queue::nats::link::Link;
-use crate::queue::traits::Position;
 use crate::supervise::{self, Task};
 
 /// Time between two rounds of purges.

@@ -13,6 +13,7 @@ use async_nats::{Message, StatusCode, Subscriber};
 use futures_util::{FutureExt as _, StreamExt as _};
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
+use rollout_protocol::wire::position::{Incarnation, Position, ReadTo, ReportBatch, Reported};
 use rollout_protocol::wire::report::Report;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
@@ -22,7 +23,6 @@ use crate::queue::nats::fault::Fault;
 use crate::queue::nats::flood::Flood;
 use crate::queue::nats::link::Link;
 use crate::queue::nats::meta::Meta;
-use crate::queue::traits::{Incarnation, Position, ReadTo, ReportBatch, Reported};
 
 /// Reports asked for at once.
 const BATCH: usize = 2048;

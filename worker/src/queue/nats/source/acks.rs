@@ -15,9 +15,10 @@ use async_nats::Subject;
 use bytes::Bytes;
 use lru::LruCache;
 use rollout_protocol::id::{ItemId, TryId};
+use rollout_protocol::wire::delivery::Token;
+use rollout_protocol::wire::position::Incarnation;
 
 use crate::queue::nats::link::Link;
-use crate::queue::traits::{Incarnation, Token};
 
 /// Deliveries whose way back is known. Beyond it those are forgotten that nothing was said of for
 /// the longest time; a worker runs far fewer.

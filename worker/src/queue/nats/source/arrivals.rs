@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use async_nats::{Message, Subscriber};
 use futures_util::StreamExt as _;
+use rollout_protocol::wire::delivery::{Delivery, Room, Token};
 use rollout_protocol::wire::offer::{Offer, SizeClass};
+use rollout_protocol::wire::position::Incarnation;
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
@@ -20,7 +22,6 @@ use crate::queue::nats::link::Link;
 use crate::queue::nats::meta::Meta;
 use crate::queue::nats::names::{self, Name};
 use crate::queue::nats::setup::OFFER_BYTES;
-use crate::queue::traits::{Delivery, Incarnation, Room, Token};
 
 /// What nobody took for so long is given back.
 const MOMENT: Duration = Duration::from_millis(500);

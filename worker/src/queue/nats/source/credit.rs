@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
+use rollout_protocol::wire::delivery::Room;
 use rollout_protocol::wire::offer::SizeClass;
-
-use crate::queue::traits::Room;
 
 /// How long a request may wait when there is nothing to divide …
 const ALONE: Duration = Duration::from_secs(5);

@@ -17,6 +17,7 @@ use rollout_protocol::limits;
 use rollout_protocol::wire::claim::{Answer, Claim};
 use rollout_protocol::wire::command::{Command, Receipt};
 use rollout_protocol::wire::control::Control;
+use rollout_protocol::wire::delivery::{Delivery, Refused, Room, Token};
 use rollout_protocol::wire::hello::Hello;
 use rollout_protocol::wire::report::Report;
 use serde::Serialize;
@@ -33,7 +34,7 @@ use super::fault::Fault;
 use super::link::Link;
 use super::names::Name;
 use super::replies::Request;
-use crate::queue::traits::{Contact, Delivery, QueueError, Refused, Room, Token, WorkSource};
+use crate::queue::traits::{Contact, QueueError, WorkSource};
 use crate::supervise::{self, Task};
 
 /// Commands that a slow worker may lag behind by. They are hints.
@@ -110,7 +111,7 @@ impl NatsSource {
     async fn life(
         &self,
         deadline: Instant,
-    ) -> Result<Option<crate::queue::traits::Incarnation>, QueueError> {
+    ) -> Result<Option<rollout_protocol::wire::position::Incarnation>, QueueError> {
         match self.link().present_life().await {
             Ok(life) => Ok(Some(life)),
             Err(fault) if fault.is_missing() => {

@@ -6,17 +6,19 @@ use async_trait::async_trait;
 use rollout_protocol::record::LimitsHeld;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::task::NetworkPolicy;
-use rollout_worker::environment::{
+
+use super::{
     ByteStream, Command, CreateRequest, DeadOwners, Environment, Exit, Failure, Image,
     ImageRequest, Output, Provider, Reaped, Upload,
 };
 
-/// Makes environments that are nothing.
+/// Makes environments that are nothing, in place of the provider of a kind: for measurements of
+/// everything around environments.
 #[derive(Debug)]
-pub(crate) struct Null(pub(crate) ProviderKind);
+pub struct NullProvider(pub ProviderKind);
 
 #[async_trait]
-impl Provider for Null {
+impl Provider for NullProvider {
     fn kind(&self) -> ProviderKind {
         self.0
     }

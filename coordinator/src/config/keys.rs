@@ -1,0 +1,76 @@
+//! Declarations of keys. A key is declared once, beside its reader, with its type, default and
+//! meaning; `keys!` makes of it the constant that the reader takes it by and its row in the
+//! reference. A key that is not declared cannot be read.
+
+use rollout_protocol::spec::task::TaskFormat;
+
+/// A declared key.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Key {
+    /// Its name in its table.
+    pub(crate) name: &'static str,
+    /// Its type, for people.
+    pub(crate) kind: &'static str,
+    /// The value that holds when it is absent, for people.
+    pub(crate) default: &'static str,
+    /// Its meaning.
+    pub(crate) meaning: &'static str,
+    /// The format of tasks that it comes from, when the other does not have it by itself.
+    pub(crate) format: Option<TaskFormat>,
+}
+
+/// A part of a declared table, in the order of the reference.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Part {
+    /// A key.
+    Key(Key),
+    /// The keys of another table, at this path below the table; in the table itself when the path
+    /// is empty.
+    Table(&'static str, &'static [Self]),
+}
+
+impl Part {
+    /// The key of a table that has this name.
+    pub(crate) fn find(table: &[Self], name: &str) -> Option<Key> {
+        table.iter().find_map(|part| match part {
+            Self::Key(key) if key.name == name => Some(*key),
+            _ => None,
+        })
+    }
+}
+
+/// Declares the keys of tables. A key is
+/// `NAME [as "KEY"] [(FORMAT)]: "TYPE", "DEFAULT", "MEANING"[, "PATH" => TABLE]…;`, where `KEY` is
+/// its name in files if that is no name in Rust, and the tables are those whose rows follow it.
+macro_rules! keys {
+    ($($(#[$doc:meta])* $vis:vis table $table:ident { $($first:literal => $top:expr;)*
+        $($name:ident $(as $word:literal)? $(($format:ident))?:
+            $kind:literal, $default:literal, $meaning:literal $(, $path:literal => $inner:expr)*;)*
+    })*) => {$(
+        $(#[$doc])*
+        $vis enum $table {}
+
+        #[expect(non_upper_case_globals, reason = "constants are named as their keys")]
+        impl $table {
+            $($vis const $name: $crate::config::keys::Key = $crate::config::keys::Key {
+                name: [$($word,)? stringify!($name)][0],
+                kind: $kind,
+                default: $default,
+                meaning: $meaning,
+                format: [
+                    $(Some(rollout_protocol::spec::task::TaskFormat::$format),)?
+                    None,
+                ][0],
+            };)*
+
+            /// The table, in the order of the reference.
+            $vis const ALL: &'static [$crate::config::keys::Part] = &[
+                $($crate::config::keys::Part::Table($first, $top),)*
+                $(
+                    $crate::config::keys::Part::Key(Self::$name),
+                    $($crate::config::keys::Part::Table($path, $inner),)*
+                )*
+            ];
+        }
+    )*};
+}

@@ -1,0 +1,60 @@
+//! A plan of trials that do nothing, for measurements and tests.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
+use rollout_protocol::spec::environment::{
+    EnvironmentSpec, PreservePolicy, ProcessSettings, ProviderSpec, Rates,
+};
+use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
+use rollout_protocol::spec::task::TaskSpec;
+use rollout_protocol::wire::offer::SizeClass;
+use serde::Serialize;
+
+use super::{JobPlan, PlanError, PlannedTask};
+use crate::config::About;
+
+/// One agent that does nothing, one task without files, and as many attempts as there are items;
+/// with the documents that the trials are read from by their digests.
+pub(crate) fn noop(items: u32) -> Result<(JobPlan, Vec<Bytes>), PlanError> {
+    let settings = TrialSettings {
+        instruction_path: "/tmp/instruction.md".to_owned(),
+        environment: EnvironmentSpec {
+            provider: ProviderSpec::Process(ProcessSettings::default()),
+            force_build: false,
+            preserve_env: PreservePolicy::Never,
+            rates: Rates::default(),
+        },
+        verifier: VerifierSettings { disable: true, ..VerifierSettings::default() },
+        artifacts: Vec::new(),
+    };
+    let agent = AgentSpec {
+        name: "nop".to_owned(),
+        kind: AgentKind::Nop,
+        env: BTreeMap::new(),
+        limits: AgentLimits::default(),
+    };
+    let task = TaskSpec::new("bench", "noop");
+    let documents = vec![document(&settings), document(&agent), document(&task)];
+    let spec = Digest::of(&documents[2]);
+    let planned = PlannedTask {
+        dataset: task.dataset,
+        name: task.name,
+        spec,
+        git_commit_id: None,
+        files: Digest::of(b""),
+        rules: Digest::of(b""),
+        class: SizeClass::default(),
+        resources: task.environment.resources,
+        variables: BTreeSet::new(),
+        format: None,
+        about: About::default(),
+    };
+    Ok((JobPlan::new(settings, vec![agent], vec![planned], items)?, documents))
+}
+
+fn document<T: Serialize>(value: &T) -> Bytes {
+    Bytes::from(serde_json::to_vec(value).expect("a document has only text keys"))
+}

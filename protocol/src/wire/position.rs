@@ -1,0 +1,117 @@
+//! Positions in a run's reports, and the reports read at them.
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::report::{Kind, Report};
+use crate::id::ExecId;
+
+/// Names one life of a broker: state of another life is lost. Written as 32 hexadecimal digits:
+/// readers of tagged JSON know no integers of 128 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Incarnation(pub u128);
+
+impl Serialize for Incarnation {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{:032x}", self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Incarnation {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        u128::from_str_radix(&text, 16).map(Self).map_err(D::Error::custom)
+    }
+}
+
+/// A place in a run's reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Position {
+    /// Broker life.
+    pub incarnation: Incarnation,
+    /// Sequence.
+    pub sequence: u64,
+    /// The execution whose report has that sequence …
+    pub anchor: ExecId,
+    /// … and which of its reports it is: a broker that lost a tail and used the sequence again is
+    /// noticed by the two. (The end of an execution can take the place of its lost beginning.)
+    #[serde(default)]
+    pub said: Kind,
+}
+
+impl Position {
+    /// The place of a report.
+    pub fn of(incarnation: Incarnation, sequence: u64, report: &Report) -> Self {
+        Self { incarnation, sequence, anchor: report.exec, said: report.body.kind() }
+    }
+
+    /// How far the stream was read when this report was the last one.
+    pub fn read_to(&self) -> ReadTo {
+        ReadTo { incarnation: self.incarnation, sequence: self.sequence }
+    }
+
+    /// Whether a report that has this sequence is the one that had it.
+    pub fn is_of(&self, report: &Report) -> bool {
+        self.anchor == report.exec && self.said == report.body.kind()
+    }
+}
+
+/// A report with its place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reported {
+    /// Its place.
+    pub position: Position,
+    /// The report.
+    pub report: Report,
+}
+
+/// Reports that were read at once.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ReportBatch {
+    /// The reports, in the order of the stream.
+    pub reports: Vec<Reported>,
+    /// How far the stream was read for them; absent when nothing was there. Messages that are no
+    /// reports of the run, or that do not count, are passed over: only this tells of them.
+    pub read_to: Option<ReadTo>,
+}
+
+/// How far a stream was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadTo {
+    /// The stream.
+    pub incarnation: Incarnation,
+    /// Sequence of the last message that was read.
+    pub sequence: u64,
+}
+
+impl From<Vec<Reported>> for ReportBatch {
+    /// A batch that nothing was passed over for.
+    fn from(reports: Vec<Reported>) -> Self {
+        let read_to = reports.last().map(|last| last.position.read_to());
+        Self { reports, read_to }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(tag = "kind")]
+    enum Tagged {
+        At { position: Position },
+    }
+
+    #[test]
+    fn positions_are_read_back_from_tagged_records() {
+        let position = Position {
+            incarnation: Incarnation(u128::MAX - 1),
+            sequence: 7,
+            anchor: ExecId::from_bytes([3; 16]),
+            said: Kind::Result,
+        };
+        let text = serde_json::to_string(&Tagged::At { position }).expect("serializable");
+        let back: Tagged = serde_json::from_str(&text).expect("readable");
+        assert_eq!(back, Tagged::At { position });
+    }
+}

@@ -1,0 +1,64 @@
+//! Owners: which process something belongs to.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::process;
+
+/// Longest text read as an owner: labels come from outside.
+const LABEL_BYTES: usize = 8 * 1024;
+
+/// Identifies the process that owns environments, so that its death can be proven.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Owner {
+    /// Host name; where the machine's identity is known, what stands for it follows after a `/`.
+    pub host: String,
+    /// Boot of the host's kernel.
+    pub boot_id: String,
+    /// Inode of the process's PID namespace: a pid means nothing outside it.
+    pub pid_namespace: u64,
+    /// Process id.
+    pub pid: u32,
+    /// Start time of the process, in clock ticks since boot.
+    pub start_ticks: u64,
+    /// User of the process.
+    pub uid: u32,
+    /// The worker directory whose lock the process holds while it lives.
+    pub lock: PathBuf,
+}
+
+/// Decides whether an owner is proven dead.
+pub trait DeadOwners: Send + Sync {
+    /// True only with proof; doubt is false.
+    fn is_dead(&self, owner: &Owner) -> bool;
+}
+
+impl Owner {
+    /// This process, which holds the lock of the worker directory `lock`. What the system does not
+    /// tell stays empty or zero, and proves nothing.
+    pub fn current(lock: PathBuf) -> Self {
+        Self {
+            host: process::host(),
+            boot_id: process::boot_id(),
+            pid_namespace: process::pid_namespace(),
+            pid: std::process::id(),
+            start_ticks: process::own_start_ticks(),
+            uid: rustix::process::getuid().as_raw(),
+            lock,
+        }
+    }
+
+    /// As text for a label: JSON without blanks.
+    ///
+    /// # Errors
+    /// When the path of the lock is not UTF-8.
+    pub fn to_label(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string(self)
+    }
+
+    /// What [`Owner::to_label`] wrote; `None` for anything else.
+    pub fn from_label(text: &str) -> Option<Self> {
+        if text.len() > LABEL_BYTES { None } else { serde_json::from_str(text).ok() }
+    }
+}
