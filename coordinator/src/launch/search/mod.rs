@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_worker::store::{self, BlobStore, StoreUrl};
+use rollout_worker::store::{self, StoreUrl};
 use rollout_worker::supervise;
 use tokio::sync::mpsc;
 
@@ -96,7 +96,7 @@ async fn run_for_real(
 async fn run_remote(
     remote: Remote,
     request: SearchRequest,
-    store: Arc<dyn BlobStore>,
+    store: Arc<dyn store::BlobStore>,
     events: mpsc::Sender<Vec<RunEvent>>,
 ) -> Result<Manifest, LaunchError> {
     let SearchRequest { opening, patience, fail_unable, mut stops, .. } = request;
