@@ -76,7 +76,9 @@ impl<P: Planner> Engine<P> {
     }
 
     fn settled(&self, settled: Settled) -> Option<EventKind> {
-        let ordinal = settled.ordinal?;
+        // A plan that grows may have the item only since it heard of the settlement.
+        let planned = || Some(self.planner.find(&settled.item)?.ordinal);
+        let ordinal = settled.ordinal.or_else(planned)?;
         let name = self.planner.name(ordinal);
         let commit = self.planner.commit(ordinal);
         let settlement = Arc::new(settlement(settled, name, commit));
