@@ -10,7 +10,8 @@ use rollout_tests::cluster::Cluster;
 use rollout_tests::project::Project;
 use rollout_tests::results::json;
 use rollout_tests::search::{self, Search};
-use rollout_tests::{audit, leftovers, note, results};
+use rollout_tests::{audit, leftovers, note, results, wait};
+use serde_json::Value;
 
 use crate::{DEADLINE, LEASE, LEAVE};
 
@@ -65,4 +66,56 @@ fn a_storm_of_kills_changes_nothing_of_a_search() {
     let Some(report) = chaos::search(&plan, project, &note) else { return };
     note(&report.to_string());
     assert_eq!(report.problems, Vec::<String>::new(), "{plan:?}\n{report}");
+}
+
+#[test]
+fn kills_of_workers_that_write_ideas_change_nothing() {
+    let search = Search::example("tree.yaml")
+        .with("k < 8000", "k < 500")
+        .with("run: bash search/ideas", "run: |\n      sleep 2\n      bash search/ideas");
+    let project = search.write(Project::new(env!("CARGO_BIN_EXE_rollout-under-test")));
+    let Some(cluster) = Cluster::new(project).map(|cluster| cluster.lease(LEASE)) else { return };
+    let alone = cluster.project.rollout(&["tree", "run", &search.file, "--runs-root", "alone"]);
+    let _ended = alone.wait(DEADLINE).expect(ExitCode::Success);
+    let mut workers = ["a", "b"].map(|name| cluster.worker(name, 2).started());
+    let words = ["--runs-root", "cluster", "--json"];
+    let mut coordinator = cluster.search(&search.file).with(&words).started();
+
+    // The first execution of the ideas of each depth dies with its worker.
+    for depth in 0..3 {
+        let mut killed = None;
+        wait::until(DEADLINE, "a worker writes ideas", || {
+            let said = coordinator.run().stdout();
+            let kinds = ["ideas_started", "depth_planned"];
+            let [begun, planned] = kinds.map(|kind| depths(&said, kind));
+            if begun > depth && planned == depth {
+                killed = workers.iter().position(|worker| !worker.executing().is_empty());
+            }
+            killed.is_some()
+        });
+        let worker = &mut workers[killed.expect("it was found")];
+        let _killed = worker.kill();
+        worker.start();
+    }
+    let ended = coordinator.wait(DEADLINE).expect(ExitCode::Success);
+    assert!(ended.stdout.contains("\"event\":\"trial_lost\""), "{}", ended.stdout);
+    let directory = |root| search.directory(&cluster.project, root);
+    let (alone, together) = (directory("alone"), directory("cluster"));
+    assert_eq!(search::differences(&alone, &together), Vec::<String>::new());
+    let settlements = audit::settlements(&results::Results::new(together));
+    let lost = audit::superseded(&settlements).values().sum::<usize>();
+    assert!(lost >= 3, "{lost} executions were lost");
+    let known = audit::executions(&settlements);
+    workers.iter_mut().for_each(|worker| drop(worker.terminate(LEAVE)));
+    let left = leftovers::of_cluster(&cluster, &known, leftovers::SOON);
+    assert_eq!(left, Vec::<String>::new());
+}
+
+/// Depths of which an event was told; those of several nodes count once.
+fn depths(json_lines: &str, kind: &str) -> usize {
+    let lines = json_lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let kinds: Vec<_> = lines.map(|line| line["event"].as_str().unwrap_or("").to_owned()).collect();
+    let told: Vec<_> = kinds.iter().filter(|k| *k == kind || *k == "depth_decided").collect();
+    let groups = told.split(|k| *k == "depth_decided");
+    groups.filter(|group| !group.is_empty()).count()
 }
