@@ -345,8 +345,8 @@ impl Cli {
 
 /// Run settled trials of a run again, under the run's own options
 ///
-/// What they came to before is kept as a superseded execution. Everything else of the run stays as
-/// it is, and trials that are still owed run, too. Needs the job file where it was.
+/// Their former results are kept as superseded executions. Everything else of the run stays as it
+/// is, and pending trials run, too. Needs the job file where it was.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("which").required(true))]
 pub(super) struct RetryArgs {

@@ -43,7 +43,7 @@ impl NatsArgs {
     /// The server and its pool, if the command line names a server.
     ///
     /// # Errors
-    /// What is wrong with the options.
+    /// The options are faulty.
     pub(in crate::cli) fn remote(
         &self,
         pool: Option<&str>,
@@ -114,7 +114,7 @@ impl NeededNats {
     /// Connects.
     ///
     /// # Errors
-    /// What is wrong with the options, or why the server is not to be had.
+    /// The options are faulty, or the server cannot be used.
     pub(in crate::cli) async fn connect(&self) -> Result<Nats, CliError> {
         self.access.connect(&self.url).await
     }
@@ -122,7 +122,7 @@ impl NeededNats {
     /// How to reach the server.
     ///
     /// # Errors
-    /// What is wrong with the options.
+    /// The options are faulty.
     pub(in crate::cli) fn options(&self) -> Result<NatsOptions, CliError> {
         self.access.options(&self.url)
     }
@@ -132,7 +132,7 @@ impl Access {
     /// Connects.
     ///
     /// # Errors
-    /// What is wrong with the options, or why the server is not to be had.
+    /// The options are faulty, or the server cannot be used.
     pub(in crate::cli) async fn connect(&self, url: &str) -> Result<Nats, CliError> {
         Ok(Nats::connect(self.options(url)?).await?)
     }
@@ -140,7 +140,7 @@ impl Access {
     /// How to reach a server.
     ///
     /// # Errors
-    /// What is wrong with the options.
+    /// The options are faulty.
     fn options(&self, url: &str) -> Result<NatsOptions, CliError> {
         self.options_with(url, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }

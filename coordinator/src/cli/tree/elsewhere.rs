@@ -32,7 +32,7 @@ impl ElsewhereArgs {
     /// The server and its pool, if the command line names a server.
     ///
     /// # Errors
-    /// What is wrong with the options.
+    /// The options are faulty.
     pub(super) fn remote(&self) -> Result<Option<Remote>, CliError> {
         self.nats.remote(self.pool.as_deref(), self.unplaceable_timeout)
     }

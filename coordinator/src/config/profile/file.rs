@@ -13,7 +13,7 @@ pub enum ProfileError {
     /// Neither a built-in name nor a file.
     #[error("`{name}` is neither a file nor one of the built-in profiles {}", Profile::BUILT_IN.join(", "))]
     Unknown {
-        /// What was asked for.
+        /// The name as it was given.
         name: String,
     },
     /// The file cannot be read.

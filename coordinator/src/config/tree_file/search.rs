@@ -44,7 +44,7 @@ pub(super) const SCOPES: &[(&str, DedupeScope)] = &[
     ("global", DedupeScope::Global),
 ];
 
-/// What the generator of ideas is shown.
+/// Words of the strategies.
 pub(super) const STRATEGIES: &[(&str, ContextStrategy)] = &[
     ("global_prior_ideas", ContextStrategy::GlobalPriorIdeas),
     ("node_only", ContextStrategy::NodeOnly),
@@ -83,7 +83,7 @@ pub struct SearchSettings {
     pub artifact_policy: ArtifactPolicy,
     /// Among which ideas one may not be repeated.
     pub dedupe_scope: DedupeScope,
-    /// What the generator of ideas is shown.
+    /// Earlier ideas that the command for ideas is shown.
     pub ideas_context_strategy: ContextStrategy,
 }
 
@@ -113,7 +113,7 @@ pub enum ArtifactPolicy {
     ExternalPaths,
 }
 
-/// What the generator of ideas is shown.
+/// Earlier ideas that the command for ideas is shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContextStrategy {

@@ -37,7 +37,7 @@ pub enum What {
     Tasks(String),
 }
 
-/// What was asked for.
+/// A checkout at one commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fetched {
     /// The whole id of the commit.

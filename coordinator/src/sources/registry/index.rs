@@ -96,7 +96,7 @@ pub enum IndexError {
     /// No dataset of the name.
     #[error("the dataset `{name}`, which the registry does not have")]
     UnknownDataset {
-        /// What was asked for.
+        /// The name as it was given.
         name: String,
         /// Those with nearly the same name, or some of all.
         known: Vec<String>,
@@ -108,7 +108,7 @@ pub enum IndexError {
     UnknownVersion {
         /// Dataset.
         name: String,
-        /// What was asked for.
+        /// The name as it was given.
         version: String,
         /// Those that there are.
         known: Vec<String>,

@@ -48,7 +48,7 @@ pub enum FetchError {
     UnknownReference {
         /// Address.
         url: String,
-        /// What was asked for.
+        /// The name as it was given.
         reference: String,
         /// One with nearly the same name.
         near: Option<String>,
@@ -58,7 +58,7 @@ pub enum FetchError {
     MissingCommit {
         /// Address.
         url: String,
-        /// What was asked for.
+        /// The id as it was given.
         commit: String,
     },
     /// The commit has no such directory.
@@ -68,7 +68,7 @@ pub enum FetchError {
         url: String,
         /// Commit.
         commit: String,
-        /// What was asked for.
+        /// The path as it was given.
         path: String,
         /// One with nearly the same name.
         near: Option<String>,

@@ -51,7 +51,7 @@ impl Lanes {
         self.of[trial.agent * self.tasks + trial.task]
     }
 
-    /// What the trials of each lane need.
+    /// Demands of the trials of each lane.
     pub fn needs(&self) -> &[Needs] {
         &self.needs
     }

@@ -6,7 +6,7 @@ use crate::config::Limits;
 use crate::engine::concurrency::Caps;
 
 impl Caps {
-    /// What a search's file says.
+    /// The limits of a search's file.
     pub fn of_search(limits: &Limits) -> Self {
         let interval = limits.starts_per_minute.filter(|starts| *starts > 0);
         Self {

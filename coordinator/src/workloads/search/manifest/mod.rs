@@ -82,7 +82,7 @@ pub struct RunConfig {
     pub dry_run: bool,
     /// Where artifacts are kept.
     pub artifact_policy: ArtifactPolicy,
-    /// What the generator of ideas is shown.
+    /// Earlier ideas that the command for ideas is shown.
     pub ideas_context_strategy: ContextStrategy,
     /// Directory of the nodes' ideas, below the run's.
     pub node_ideas_root_dir: String,
