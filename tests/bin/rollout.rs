@@ -35,7 +35,7 @@ struct Deadly {
 impl Runner for Deadly {
     async fn run(&self, mut context: TrialContext) -> Finished<TrialRecord> {
         if *context.task.name == *self.task {
-            context.phases = Arc::new(Trigger);
+            context.execution.phases = Arc::new(Trigger);
         }
         self.runner.run(context).await
     }

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::run::Run;
 use crate::{note, wait};
@@ -164,11 +164,32 @@ impl Drop for OwnEngine {
         }
         self.terminate();
         let below = self.directory.path().to_string_lossy().into_owned();
+        end_supervisors(&below);
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         for mount in mounts.lines().filter_map(|line| line.split(' ').nth(4)) {
             if mount.starts_with(&below) {
                 let _gone = Command::new("umount").args(["-l", mount]).status();
             }
+        }
+    }
+}
+
+/// Ends the supervisors of containers that an engine in a directory left. One that was killed while it
+/// started or removed a container does not know the supervisor any more, which then never ends.
+fn end_supervisors(directory: &str) {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    for process in processes {
+        let arguments = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let arguments = String::from_utf8_lossy(&arguments);
+        let program = arguments.split('\0').next().and_then(|path| path.rsplit('/').next());
+        let is_supervisor = program.is_some_and(|name| name.starts_with("containerd-shim"));
+        let pid = process.file_name().to_str().and_then(|name| name.parse().ok());
+        if is_supervisor
+            && arguments.contains(directory)
+            && let Some(pid) = pid.and_then(Pid::from_raw)
+        {
+            // It may have ended meanwhile.
+            let _ended = kill_process(pid, Signal::KILL);
         }
     }
 }

@@ -18,7 +18,7 @@ use rollout_tests::{processes, sandbox, wait};
 use rollout_worker::archive::{self, Keep, Limits};
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{Labels, Provider};
-use rollout_worker::executor::{OwnSlot, PhaseSink, TaskFiles, TrialServices};
+use rollout_worker::executor::{ExecutionContext, OwnSlot, PhaseSink, TaskFiles, TrialServices};
 use rollout_worker::git::testing::UsersRepository;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::{BlobStore as _, MemoryStore};
@@ -133,15 +133,17 @@ impl Bench {
         let repositories = Repositories::open(scratch.path(), self.store.clone(), 1 << 30);
         let labels: Labels = sandbox::labels();
         let context = IdeasContext {
-            labels,
-            spec: Digest::of(b"spec"),
+            execution: ExecutionContext {
+                labels,
+                spec: Digest::of(b"spec"),
+                scratch: scratch.path().join("scratch"),
+                stop: self.stop.subscribe(),
+                phases: Arc::new(Untold),
+                slot: Arc::new(OwnSlot),
+                max_park: Duration::ZERO,
+            },
             ideas: Arc::new(self.spec(script, timeout_sec).await),
-            scratch: scratch.path().join("scratch"),
-            stop: self.stop.subscribe(),
-            phases: Arc::new(Untold),
             tickets: Arc::new(()),
-            slot: Arc::new(OwnSlot),
-            max_park: Duration::ZERO,
         };
         let finished = ideas::run(context, &services, &repositories.expect("opened")).await;
         let left = std::fs::read_dir(self.path("sandboxes")).map_or(0, Iterator::count);
