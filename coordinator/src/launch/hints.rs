@@ -8,7 +8,7 @@ use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{EvalRecord, IdeasRecord, TrialRecord};
 use rollout_worker::disk::DiskWatch;
 use rollout_worker::environment::Labels;
-use rollout_worker::executor::{Finished, PhaseSink};
+use rollout_worker::executor::{ExecutionContext, Finished, PhaseSink};
 use rollout_worker::service::Runner;
 use rollout_worker::work::eval::EvalContext;
 use rollout_worker::work::ideas::IdeasContext;
@@ -29,28 +29,30 @@ impl Hinting {
         Self { inner, hints }
     }
 
-    fn phases(&self, inner: &Arc<dyn PhaseSink>, labels: &Labels) -> Arc<dyn PhaseSink> {
-        let Labels { item, try_id, exec, .. } = *labels;
+    /// Listens to the phases of an execution.
+    fn listen(&self, execution: &mut ExecutionContext) {
+        let Labels { item, try_id, exec, .. } = execution.labels;
         let phase = Phase::EnvironmentSetup;
         let seen = Mutex::new(LiveExecution { item, try_id, exec, phase, parked: None });
-        Arc::new(Hints { inner: Arc::clone(inner), seen, hints: self.hints.clone() })
+        let inner = Arc::clone(&execution.phases);
+        execution.phases = Arc::new(Hints { inner, seen, hints: self.hints.clone() });
     }
 }
 
 #[async_trait]
 impl Runner for Hinting {
     async fn run(&self, mut context: TrialContext) -> Finished<TrialRecord> {
-        context.phases = self.phases(&context.phases, &context.labels);
+        self.listen(&mut context.execution);
         self.inner.run(context).await
     }
 
     async fn eval(&self, mut context: EvalContext) -> Finished<EvalRecord> {
-        context.phases = self.phases(&context.phases, &context.labels);
+        self.listen(&mut context.execution);
         self.inner.eval(context).await
     }
 
     async fn ideas(&self, mut context: IdeasContext) -> Finished<IdeasRecord> {
-        context.phases = self.phases(&context.phases, &context.labels);
+        self.listen(&mut context.execution);
         self.inner.ideas(context).await
     }
 

@@ -2,24 +2,61 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use rollout_protocol::dependency::Dependency;
+use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::environment::ProviderKind;
+use rollout_protocol::wire::control::StopLevel;
+use tokio::sync::watch;
 
 use super::errors::SetupError;
 use super::files::TaskFiles;
 use crate::disk::DiskWatch;
-use crate::environment::{Failure, FailureKind, Provider};
+use crate::environment::{Failure, FailureKind, Labels, Provider};
 use crate::secrets::TrialVariables;
+use crate::spool;
 
 /// Longest that placing files into an environment or reading its files may take. A file takes a
 /// third of a millisecond to place, and a task may have 200,000.
 pub(crate) const COPY_LIMIT: Duration = Duration::from_secs(600);
+
+/// The inputs of an execution of any kind of work.
+#[derive(Debug, Clone)]
+pub struct ExecutionContext {
+    /// Identity of the execution.
+    pub labels: Labels,
+    /// Digest of everything it runs under.
+    pub spec: Digest,
+    /// A directory of this execution alone. It does not exist yet: an execution that needs none
+    /// costs none.
+    pub scratch: PathBuf,
+    /// Whether and how hard to stop.
+    pub stop: watch::Receiver<Option<StopLevel>>,
+    /// Told of every phase that begins.
+    pub phases: Arc<dyn PhaseSink>,
+    /// The slot that it occupies.
+    pub slot: Arc<dyn Slot>,
+    /// Longest wait for a service that gives no answer; zero does not wait.
+    pub max_park: Duration,
+}
+
+impl ExecutionContext {
+    /// Creates the scratch directory and notes in it whose it is: when this process dies, its
+    /// adopter reports the execution lost. Must be done before an environment is made, and may be
+    /// done again.
+    ///
+    /// # Errors
+    /// The system's, about the scratch directory.
+    pub async fn create_scratch(&self) -> std::io::Result<()> {
+        spool::create_scratch(&self.labels, self.spec, self.scratch.clone()).await
+    }
+}
 
 /// The services that every execution on a worker shares.
 #[derive(Debug)]

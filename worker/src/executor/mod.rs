@@ -13,7 +13,9 @@
 //! * `collect`: directories of an environment as clean archives;
 //! * `cost`: the cost that a command reports;
 //! * `timing`: times of the phases;
-//! * `attempt`: attempts of one execution until one has an outcome;
+//! * `recipe`: the parts of an attempt that a kind of work has, and those that all kinds have;
+//! * `attempt`: attempts of one execution until one has an answer, each from its phases to its
+//!   teardown;
 //! * `park`: waiting for a service that gives no answer; `stop`: waiting for a stop.
 
 mod attempt;
@@ -29,27 +31,27 @@ mod finished;
 mod full_disk;
 mod image;
 mod park;
+mod recipe;
 mod script;
 mod sidecars;
 mod stop;
 mod teardown;
 mod timing;
 
-pub(crate) use self::attempt::attempts;
+pub(crate) use self::attempt::execute;
 pub use self::capture::{Capture, Captured, last_words, tail};
 pub use self::collect::{CleanArchive, Reading, read_directory};
 pub(crate) use self::collect::{Lost, open, read};
 pub(crate) use self::context::{COPY_LIMIT, within};
-pub use self::context::{OwnSlot, PhaseSink, Slot, TrialServices};
+pub use self::context::{ExecutionContext, OwnSlot, PhaseSink, Slot, TrialServices};
 pub use self::environment::{ManagedEnvironment, NotCreated, Removed};
 pub use self::files::{FilesError, TaskFiles, TaskPart};
 pub use self::finished::{Counts, FileRole, Finished, RecordFile, RecordWithFiles};
-pub(crate) use self::full_disk::{FullDisk, Traces, stands_anyway};
+pub(crate) use self::full_disk::stands_anyway;
 pub use self::image::prepare_image;
 pub(crate) use self::image::{BUILD_LOG, BuildLog, WantedImage};
-pub(crate) use self::park::{Park, Waited, Waiter};
+pub(crate) use self::recipe::{Attempt, Halt, Recipe};
 pub(crate) use self::script::ScriptLimit;
 pub use self::script::{End, Normal, Ran, kill, run};
 pub use self::sidecars::Sidecar;
 pub use self::stop::{killed, stopped};
-pub(crate) use self::timing::Timing;

@@ -8,11 +8,9 @@ use std::time::Duration;
 
 use rollout_protocol::dependency::Dependency as Kind;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
-use rollout_protocol::wire::control::StopLevel;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::context::{PhaseSink, Slot};
+use super::context::ExecutionContext;
 use super::files::TaskFiles;
 use super::stop::stopped;
 use crate::dependency::Dependency;
@@ -43,25 +41,12 @@ pub(crate) enum Waited {
     Stopped,
 }
 
-/// An execution that may have to wait.
-#[derive(Debug, Clone)]
-pub(crate) struct Waiter<'a> {
-    /// Told of every wait.
-    pub(crate) phases: &'a dyn PhaseSink,
-    /// Ends a wait.
-    pub(crate) stop: &'a watch::Receiver<Option<StopLevel>>,
-    /// Left while there is no environment.
-    pub(crate) slot: &'a dyn Slot,
-    /// The longest wait.
-    pub(crate) max_park: Duration,
-    /// Files from the store that may be away.
-    pub(crate) files: &'a TaskFiles,
-}
-
 /// The waits of one execution.
 #[derive(Debug)]
 pub(crate) struct Park<'a> {
-    who: Waiter<'a>,
+    ctx: &'a ExecutionContext,
+    /// Files from the store, which may be away.
+    files: &'a TaskFiles,
     engine: Option<&'a Dependency>,
     /// Outages of the engine when the present attempt began.
     outages: u64,
@@ -73,14 +58,18 @@ pub(crate) struct Park<'a> {
 }
 
 impl<'a> Park<'a> {
-    pub(crate) fn new(who: Waiter<'a>, engine: Option<&'a Dependency>) -> Self {
-        Self { who, engine, outages: 0, since: None, waits: 0, lost: 0 }
+    pub(crate) fn new(
+        ctx: &'a ExecutionContext,
+        files: &'a TaskFiles,
+        engine: Option<&'a Dependency>,
+    ) -> Self {
+        Self { ctx, files, engine, outages: 0, since: None, waits: 0, lost: 0 }
     }
 
     /// Waits until an attempt may begin: while the engine is known to be away, none would succeed.
     pub(crate) async fn begin(&mut self) -> Waited {
         let mut waited = Waited::Back;
-        if self.is_down() && !self.who.max_park.is_zero() {
+        if self.is_down() && !self.ctx.max_park.is_zero() {
             waited = self.wait(Kind::ContainerEngine, false).await;
         }
         self.outages = self.engine.map_or(0, Dependency::outages);
@@ -99,7 +88,7 @@ impl<'a> Park<'a> {
         error: &TrialError,
         had_environment: bool,
     ) -> Option<Kind> {
-        if self.who.max_park.is_zero() || self.lost >= MOST_LOST || !may_be_silence(error) {
+        if self.ctx.max_park.is_zero() || self.lost >= MOST_LOST || !may_be_silence(error) {
             return None;
         }
         let kind = if error.code == ErrorCode::STORE_FAILED {
@@ -129,7 +118,7 @@ impl<'a> Park<'a> {
     /// Waits until the service answers or, where only an attempt can tell, until one is due. Without
     /// an environment the execution leaves its slot meanwhile.
     pub(crate) async fn wait(&mut self, on: Kind, has_environment: bool) -> Waited {
-        let ctx = self.who.clone();
+        let ctx = self.ctx;
         let end = *self.since.get_or_insert_with(Instant::now) + ctx.max_park;
         if Instant::now() >= end {
             return Waited::TooLong;
@@ -163,8 +152,8 @@ impl<'a> Park<'a> {
         if !self.is_down() {
             return;
         }
-        let patience = self.who.max_park;
-        self.who.phases.parked(Some(Kind::ContainerEngine));
+        let patience = self.ctx.max_park;
+        self.ctx.phases.parked(Some(Kind::ContainerEngine));
         let back = async {
             let Some(engine) = self.engine else { return };
             while !engine.check().await {
@@ -174,7 +163,7 @@ impl<'a> Park<'a> {
         let given_up = async {
             tokio::select! {
                 () = tokio::time::sleep(patience) => {}
-                () = stopped(self.who.stop.clone()) => {
+                () = stopped(self.ctx.stop.clone()) => {
                     tokio::time::sleep(STOPPED_PATIENCE.min(patience)).await;
                 }
             }
@@ -183,7 +172,7 @@ impl<'a> Park<'a> {
             () = back => {}
             () = given_up => {}
         }
-        self.who.phases.parked(None);
+        self.ctx.phases.parked(None);
     }
 
     /// Whether the engine gives no answer, as far as is known.
@@ -199,7 +188,7 @@ impl<'a> Park<'a> {
 
     /// What an execution fails with that waited too long.
     pub(crate) fn given_up(&self, on: Kind, mut error: TrialError) -> TrialError {
-        let waited = self.who.max_park;
+        let waited = self.ctx.max_park;
         let message = format!("{}; {on} gave no answer for {waited:?}", error.message);
         error.code = ErrorCode::UNREACHABLE;
         error.class = ErrorClass::Infrastructure;
@@ -227,7 +216,7 @@ impl<'a> Park<'a> {
     async fn answers(&self, on: Kind) -> bool {
         match (on, self.engine) {
             (Kind::ContainerEngine, Some(engine)) => engine.check().await,
-            (Kind::BlobStore, _) => self.who.files.is_answered().await,
+            (Kind::BlobStore, _) => self.files.is_answered().await,
             // The next attempt asks.
             (Kind::ImageRegistry | Kind::ContainerEngine, _) => true,
         }

@@ -15,7 +15,7 @@ use super::slots::Seat;
 use super::stage_permits::Holder;
 use super::{Shared, finish};
 use crate::environment::Labels;
-use crate::executor::Finished;
+use crate::executor::{ExecutionContext, Finished};
 use crate::supervise::panic_message;
 use crate::work::eval::EvalContext;
 use crate::work::ideas::IdeasContext;
@@ -70,27 +70,18 @@ async fn run_trial(
 ) -> Result<Finished, Unrecorded> {
     let documents = match shared.documents.cached(&trial) {
         Some(documents) => documents,
-        None => tokio::select! {
-            fetched = shared.documents.get(&trial, &shared.store_outage) => match fetched {
-                Ok(documents) => documents,
-                Err(error) => return Err(Unrecorded::Failed(error)),
-            },
-            () = execution.stopped() => return Err(Unrecorded::Stopped),
-        },
+        None => {
+            let fetching = shared.documents.get(&trial, &shared.store_outage);
+            unless_stopped(execution, fetching).await?
+        }
     };
     let context = TrialContext {
-        labels: labels(shared, execution),
-        spec: execution.offer.spec,
+        execution: context(shared, execution),
         settings: documents.settings,
         agent: documents.agent,
         task: documents.task,
         attempt: trial.attempt,
-        scratch: shared.spool.scratch(execution.exec),
-        stop: execution.stops(),
-        phases: execution.clone(),
         pacing: shared.paces.of(&execution.offer),
-        slot: Arc::new(Seated { shared: shared.clone(), execution: execution.clone() }),
-        max_park: execution.offer.pacing.max_park(),
     };
     Ok(shared.runner.run(context).await.of_any_kind())
 }
@@ -99,25 +90,10 @@ async fn run_eval(
     shared: &Arc<Shared>,
     execution: &Arc<Execution>,
 ) -> Result<Finished, Unrecorded> {
-    let spec = execution.offer.spec;
-    let eval = tokio::select! {
-        fetched = shared.documents.eval(spec, &shared.store_outage) => match fetched {
-            Ok(eval) => eval,
-            Err(error) => return Err(Unrecorded::Failed(error)),
-        },
-        () = execution.stopped() => return Err(Unrecorded::Stopped),
-    };
-    let context = EvalContext {
-        labels: labels(shared, execution),
-        spec,
-        eval,
-        scratch: shared.spool.scratch(execution.exec),
-        stop: execution.stops(),
-        phases: execution.clone(),
-        tickets: Arc::new(Holder { shared: shared.clone(), execution: execution.clone() }),
-        slot: Arc::new(Seated { shared: shared.clone(), execution: execution.clone() }),
-        max_park: execution.offer.pacing.max_park(),
-    };
+    let fetching = shared.documents.eval(execution.offer.spec, &shared.store_outage);
+    let eval = unless_stopped(execution, fetching).await?;
+    let tickets = Arc::new(Holder { shared: shared.clone(), execution: execution.clone() });
+    let context = EvalContext { execution: context(shared, execution), eval, tickets };
     Ok(shared.runner.eval(context).await.of_any_kind())
 }
 
@@ -125,37 +101,41 @@ async fn run_ideas(
     shared: &Arc<Shared>,
     execution: &Arc<Execution>,
 ) -> Result<Finished, Unrecorded> {
-    let spec = execution.offer.spec;
-    let ideas = tokio::select! {
-        fetched = shared.documents.ideas(spec, &shared.store_outage) => match fetched {
-            Ok(ideas) => ideas,
-            Err(error) => return Err(Unrecorded::Failed(error)),
-        },
-        () = execution.stopped() => return Err(Unrecorded::Stopped),
-    };
-    let context = IdeasContext {
-        labels: labels(shared, execution),
-        spec,
-        ideas,
-        scratch: shared.spool.scratch(execution.exec),
-        stop: execution.stops(),
-        phases: execution.clone(),
-        tickets: Arc::new(Holder { shared: shared.clone(), execution: execution.clone() }),
-        slot: Arc::new(Seated { shared: shared.clone(), execution: execution.clone() }),
-        max_park: execution.offer.pacing.max_park(),
-    };
+    let fetching = shared.documents.ideas(execution.offer.spec, &shared.store_outage);
+    let ideas = unless_stopped(execution, fetching).await?;
+    let tickets = Arc::new(Holder { shared: shared.clone(), execution: execution.clone() });
+    let context = IdeasContext { execution: context(shared, execution), ideas, tickets };
     Ok(shared.runner.ideas(context).await.of_any_kind())
 }
 
-fn labels(shared: &Shared, execution: &Execution) -> Labels {
+/// Waits for the documents of an execution, until it is stopped.
+async fn unless_stopped<T>(
+    execution: &Execution,
+    fetching: impl Future<Output = Result<T, TrialError>>,
+) -> Result<T, Unrecorded> {
+    tokio::select! {
+        fetched = fetching => fetched.map_err(Unrecorded::Failed),
+        () = execution.stopped() => Err(Unrecorded::Stopped),
+    }
+}
+
+fn context(shared: &Arc<Shared>, execution: &Arc<Execution>) -> ExecutionContext {
     let offer = &execution.offer;
-    Labels {
-        run: offer.run,
-        item: offer.item,
-        try_id: offer.try_id,
-        exec: execution.exec,
-        worker: shared.config.worker.clone(),
-        owner: shared.config.owner.clone(),
+    ExecutionContext {
+        labels: Labels {
+            run: offer.run,
+            item: offer.item,
+            try_id: offer.try_id,
+            exec: execution.exec,
+            worker: shared.config.worker.clone(),
+            owner: shared.config.owner.clone(),
+        },
+        spec: offer.spec,
+        scratch: shared.spool.scratch(execution.exec),
+        stop: execution.stops(),
+        phases: execution.clone(),
+        slot: Arc::new(Seated { shared: shared.clone(), execution: execution.clone() }),
+        max_park: offer.pacing.max_park(),
     }
 }
 

@@ -78,7 +78,7 @@ const LAST_HELLO: Duration = Duration::from_secs(2);
 /// Runs what offers ask for.
 #[async_trait]
 pub trait Runner: Send + Sync + fmt::Debug {
-    /// Runs one execution until its environment is gone. May panic; must heed `context.stop`.
+    /// Runs one execution until its environment is gone. May panic; must heed `context.execution.stop`.
     async fn run(&self, context: TrialContext) -> Finished<TrialRecord>;
 
     /// The disks that its executions depend on.
@@ -87,7 +87,7 @@ pub trait Runner: Send + Sync + fmt::Debug {
     }
 
     /// Runs one execution of an eval until its environment is gone. May panic; must heed
-    /// `context.stop`. A runner of trials alone says so.
+    /// `context.execution.stop`. A runner of trials alone says so.
     async fn eval(&self, context: EvalContext) -> Finished<EvalRecord> {
         let error = TrialError::transient(
             ErrorType::InternalError,
@@ -98,7 +98,7 @@ pub trait Runner: Send + Sync + fmt::Debug {
     }
 
     /// Runs one execution of a command that writes ideas until its environment is gone. May panic;
-    /// must heed `context.stop`. The default fails: such a runner does not know this kind of work.
+    /// must heed `context.execution.stop`. The default fails: such a runner does not know this kind of work.
     async fn ideas(&self, context: IdeasContext) -> Finished<IdeasRecord> {
         let message = "this worker writes no ideas";
         let error = TrialError::transient(ErrorType::InternalError, ErrorCode::BUG, message);

@@ -24,7 +24,7 @@ use tokio::sync::{broadcast, watch};
 use super::keep::plan;
 use super::*;
 use crate::environment::{Labels, Owner};
-use crate::executor::{Counts, FileRole, OwnSlot, PhaseSink, RecordFile};
+use crate::executor::{Counts, ExecutionContext, FileRole, OwnSlot, PhaseSink, RecordFile};
 use crate::queue::traits::{Contact, QueueError, WorkSource};
 use crate::store::{BlobStore as _, get_json};
 use crate::testing::{FaultyStore, Sample, passed};
@@ -115,36 +115,34 @@ impl Scene {
         let Work::Trial(trial) = offer.work else { unreachable!("samples are trials") };
         let TrialRef { settings, agent, task, attempt } = trial;
         let owner = Owner::current(dir.path().to_owned());
-        let context = TrialContext {
-            labels: Labels {
-                run: offer.run,
-                item: offer.item,
-                try_id: offer.try_id,
-                exec,
-                worker,
-                owner,
-            },
+        let (run, item, try_id) = (offer.run, offer.item, offer.try_id);
+        let execution = ExecutionContext {
+            labels: Labels { run, item, try_id, exec, worker, owner },
             spec: offer.spec,
+            scratch: Spool::new(dir.path().to_owned()).scratch(exec),
+            stop: watch::channel(None).1,
+            phases: Arc::new(Nobody),
+            slot: Arc::new(OwnSlot),
+            max_park: Duration::ZERO,
+        };
+        let context = TrialContext {
+            execution,
             settings: Arc::new(get_json::<TrialSettings>(&*store, &settings).await.unwrap()),
             agent: Arc::new(get_json::<AgentSpec>(&*store, &agent).await.unwrap()),
             task: Arc::new(get_json::<TaskSpec>(&*store, &task).await.unwrap()),
             attempt,
-            scratch: Spool::new(dir.path().to_owned()).scratch(exec),
-            stop: watch::channel(None).1,
-            phases: Arc::new(Nobody),
             pacing: None,
-            slot: Arc::new(OwnSlot),
-            max_park: std::time::Duration::ZERO,
         };
-        context.create_scratch().await.unwrap();
+        context.execution.create_scratch().await.unwrap();
         for name in ["a.txt", "logs.tar", "litter"] {
-            std::fs::write(context.scratch.join(name), format!("content of {name}")).unwrap();
+            std::fs::write(context.execution.scratch.join(name), format!("content of {name}"))
+                .unwrap();
         }
         Self { dir, store, queue: Arc::default(), context }
     }
 
     fn finished(&self) -> Finished {
-        let scratch = &self.context.scratch;
+        let scratch = &self.context.execution.scratch;
         let mut finished = passed(&self.context);
         let role = FileRole::Output { path: "a.txt".into(), total_bytes: 16, truncated: false };
         let output = RecordFile { file: scratch.join("a.txt"), media_type: MediaType::Text, role };
@@ -170,7 +168,7 @@ impl Scene {
         let Body::Result(body) = &said.body else { panic!("{said:?}") };
         assert_eq!(
             (said.exec, &said.worker),
-            (self.context.labels.exec, &self.context.labels.worker)
+            (self.context.execution.labels.exec, &self.context.execution.labels.worker)
         );
         assert_eq!(body.verdict.reward, Some(1.0));
         let blob = body.record.clone().expect("a record");
@@ -258,7 +256,7 @@ async fn spooled_file_that_changed_on_disk_fails_its_try_and_is_in_no_record() {
     for file in ["0", "1"] {
         let scene = Scene::new().await;
         Spool::new(scene.dir.path().to_owned()).keep(&scene.finished(), true).await.unwrap();
-        let exec = scene.context.labels.exec.to_string();
+        let exec = scene.context.execution.labels.exec.to_string();
         let path = scene.dir.path().join("spool").join(exec).join(file);
         let mut bytes = fs::read(&path).unwrap();
         bytes[3] ^= 1;
@@ -278,7 +276,7 @@ async fn spooled_file_that_changed_on_disk_fails_its_try_and_is_in_no_record() {
 async fn spooled_entry_with_any_changed_byte_is_not_published() {
     let scene = Scene::new().await;
     Spool::new(scene.dir.path().to_owned()).keep(&scene.finished(), true).await.unwrap();
-    let exec = scene.context.labels.exec.to_string();
+    let exec = scene.context.execution.labels.exec.to_string();
     let path = scene.dir.path().join("spool").join(exec).join("entry.json");
     let whole = fs::read(&path).unwrap();
     for at in (0..whole.len() - 1).step_by(11) {
@@ -324,7 +322,7 @@ async fn other_runs_and_newer_formats_are_left_alone() {
 #[tokio::test]
 async fn a_vanished_file_takes_no_verdict_with_it() {
     let scene = Scene::new().await;
-    fs::remove_file(scene.context.scratch.join("a.txt")).unwrap();
+    fs::remove_file(scene.context.execution.scratch.join("a.txt")).unwrap();
     Spool::new(scene.dir.path().to_owned()).keep(&scene.finished(), true).await.unwrap();
     scene.recover().await;
     let Body::Result(body) = &scene.queue.heard()[0].body else { panic!("a result") };

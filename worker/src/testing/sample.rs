@@ -108,7 +108,8 @@ pub fn record(trial: TrialName, verdict: Verdict, at: Timestamp) -> TrialRecord 
 
 /// A passed trial that left nothing.
 pub fn passed(context: &TrialContext) -> Finished<TrialRecord> {
-    let TrialContext { labels, spec, agent, task, attempt, .. } = context;
+    let TrialContext { execution, agent, task, attempt, .. } = context;
+    let labels = &execution.labels;
     let trial = TrialName {
         agent: agent.name.clone(),
         dataset: task.dataset.clone(),
@@ -122,7 +123,7 @@ pub fn passed(context: &TrialContext) -> Finished<TrialRecord> {
         exec: labels.exec,
         worker: labels.worker.clone(),
         host: labels.owner.host.clone(),
-        spec: *spec,
+        spec: execution.spec,
         ..record(trial, Verdict::completed(1.0), Timestamp::now())
     };
     Finished { record, files: Vec::new(), stopped: None }

@@ -48,12 +48,12 @@ pub(super) struct Scripted {
 #[async_trait]
 impl Runner for Scripted {
     async fn run(&self, context: TrialContext) -> Finished<TrialRecord> {
-        self.begun.lock().unwrap().push((context.attempt, context.labels.exec));
+        self.begun.lock().unwrap().push((context.attempt, context.execution.labels.exec));
         let act = self.acts.lock().unwrap().get(&context.attempt).copied();
         let Some(act) = act else { return passed(&context) };
         let running = self.running.fetch_add(1, Ordering::Relaxed) + 1;
         self.most.fetch_max(running, Ordering::Relaxed);
-        context.phases.entered(Phase::AgentExecution);
+        context.execution.phases.entered(Phase::AgentExecution);
         let finished = self.act(act, context).await;
         self.running.fetch_sub(1, Ordering::Relaxed);
         finished
@@ -70,12 +70,12 @@ impl Scripted {
                 panic!("as scripted");
             }
             Act::UntilStopped => {
-                let _level = context.stop.wait_for(Option::is_some).await.unwrap();
+                let _level = context.execution.stop.wait_for(Option::is_some).await.unwrap();
                 finished.stopped = Some(Phase::AgentExecution);
             }
             Act::Produce(duration) => {
-                context.create_scratch().await.unwrap();
-                let file = context.scratch.join("out.txt");
+                context.execution.create_scratch().await.unwrap();
+                let file = context.execution.scratch.join("out.txt");
                 std::fs::write(&file, "a captured line").unwrap();
                 tokio::time::sleep(duration).await;
                 finished.record.verifier_stdout = Some("seen".into());

@@ -4,7 +4,6 @@
 use std::path::PathBuf;
 
 use rollout_protocol::limits;
-use rollout_protocol::phase::Phase;
 use rollout_protocol::record::EvalEnd;
 use rollout_protocol::spec::eval::EvalStage;
 
@@ -30,16 +29,15 @@ pub(super) struct Collected {
 impl Run<'_> {
     /// Collects what there is. Results count only when the sweep ended well.
     pub(super) async fn collection(&mut self) {
-        if self.place.up().is_none() || self.at == At::Leaving {
+        if self.at == At::Leaving {
             return;
         }
-        self.enter(Phase::Collection);
-        let redactor = self.variables.redactor.clone();
-        if self.place.tainted
-            && let Err(error) = self.place.stop().await
+        let redactor = self.attempt.redactor.clone();
+        if self.attempt.environment.tainted
+            && let Err(error) = self.attempt.environment.stop().await
         {
             let why = format!("processes may still write: {}", error.chain());
-            self.later.push(errors::not_collected(&why, &redactor));
+            self.attempt.not_collected(&why);
             return;
         }
         match self.at {
@@ -49,23 +47,24 @@ impl Run<'_> {
         if self.commands.iter().any(|command| command.stage == EvalStage::Sweep) {
             self.output(&redactor).await;
         }
-        self.timing.leave();
     }
 
     /// Collects `/logs` into a file of the scratch directory.
     pub(super) async fn logs(&mut self, name: &str) -> Option<CleanArchive> {
-        let (to, redactor) = (self.ctx.scratch.join(name), &self.variables.redactor);
-        let logs = read_directory(self.up(), LOGS, to, Limits::LOGS, None, redactor).await;
+        let (to, redactor) = (self.ctx.execution.scratch.join(name), &self.attempt.redactor);
+        let logs = read_directory(self.attempt.up(), LOGS, to, Limits::LOGS, None, redactor).await;
         self.lost(logs.failure, logs.shortage);
         logs.taken
     }
 
     /// Collects the sweep's output, and the results in it.
     async fn output(&mut self, redactor: &Redactor) {
-        let (path, to) = (variables::output(self.ctx), self.ctx.scratch.join("output.tar"));
+        let (path, to) =
+            (variables::output(self.ctx), self.ctx.execution.scratch.join("output.tar"));
         let wanted = ArchivePath::clean(self.ctx.eval.results_file.as_bytes());
         let wanted = wanted.ok().flatten().map(|path| (path, limits::RESULTS_BYTES));
-        let output = read_directory(self.up(), &path, to, Limits::LOGS, wanted, redactor).await;
+        let output =
+            read_directory(self.attempt.up(), &path, to, Limits::LOGS, wanted, redactor).await;
         self.lost(output.failure.clone(), output.shortage);
         self.collected.output = output.taken;
         if self.swept {
@@ -75,8 +74,8 @@ impl Run<'_> {
     }
 
     fn lost(&mut self, why: Option<String>, shortage: Option<Shortage>) {
-        let lost = |why: String| errors::output_lost(&why, shortage, &self.variables.redactor);
-        self.later.extend(why.map(lost));
+        let lost = |why: String| errors::output_lost(&why, shortage, &self.attempt.redactor);
+        self.attempt.later.extend(why.map(lost));
     }
 
     async fn results(&mut self, captured: Captured, why: Option<String>, redactor: &Redactor) {
@@ -85,7 +84,7 @@ impl Run<'_> {
             |why: &str| ResultError::Invalid.into_error(&format!("{file}: {why}"), redactor);
         let error = match captured {
             Captured::Found(bytes) => {
-                let to = self.ctx.scratch.join("results.csv");
+                let to = self.ctx.execution.scratch.join("results.csv");
                 match tokio::fs::write(&to, masked(&bytes, redactor)).await {
                     Ok(()) => {
                         (self.collected.results, self.end) = (Some(to), EvalEnd::Completed);
@@ -108,7 +107,7 @@ impl Run<'_> {
                 ResultError::Unreadable.into_error(&why, redactor)
             }
         };
-        self.fail(error);
+        self.attempt.fail(error);
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::CommandRecord;
+use rollout_protocol::record::{CommandRecord, EvalEnd};
 use rollout_protocol::spec::eval::{EvalCommand, EvalStage};
 use rollout_protocol::spec::timeout::seconds;
 use tokio::time::Instant;
@@ -14,12 +14,14 @@ use tokio::time::Instant;
 use super::candidate::Outcome;
 use super::checkout::Checkout;
 use super::failure;
-use super::run::{Halt, Run};
+use super::run::Run;
 use super::variables::{self, REPOSITORY};
 use crate::dependency::Dependency;
 use crate::environment::{Command, Upload};
 use crate::executor::errors::{self, ScriptError};
-use crate::executor::{self, COPY_LIMIT, Capture, End, Normal, ScriptLimit, cost, stopped, within};
+use crate::executor::{
+    self, COPY_LIMIT, Capture, End, Halt, Normal, ScriptLimit, cost, stopped, within,
+};
 
 /// How long a command may run.
 #[derive(Debug, Clone, Copy)]
@@ -30,10 +32,10 @@ struct Limit {
 }
 
 impl Run<'_> {
-    pub(super) async fn phases(&mut self) -> Result<(), Halt> {
+    pub(super) async fn steps(&mut self) -> Result<(), Halt> {
         let eval = self.ctx.eval.clone();
-        self.go_on()?;
-        self.enter(Phase::EnvironmentSetup);
+        self.attempt.go_on()?;
+        self.attempt.enter(Phase::EnvironmentSetup);
         let checkout = self.setup().await?;
         let limit = eval.timeout_sec.map(seconds);
         self.deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
@@ -55,13 +57,13 @@ impl Run<'_> {
         command: Option<&EvalCommand>,
     ) -> Result<(), Halt> {
         let Some(command) = command else { return Ok(()) };
-        self.go_on()?;
+        self.attempt.go_on()?;
         self.ticket(stage).await?;
         let before = self.commands.len();
         let ran = self.run_command(stage, command).await;
         // Otherwise it may be running still, as long as there is its environment.
         let is_over = |command: &CommandRecord| command.exit_code.is_some() || command.timed_out;
-        if !self.place.tainted && self.commands[before..].iter().all(is_over) {
+        if !self.attempt.environment.tainted && self.commands[before..].iter().all(is_over) {
             self.ctx.tickets.end(stage);
         }
         ran
@@ -73,15 +75,15 @@ impl Run<'_> {
         tokio::select! {
             biased;
             () = self.ctx.tickets.begin(stage) => {}
-            () = stopped(self.ctx.stop.clone()) => return Err(Halt::Drained),
+            () = stopped(self.ctx.execution.stop.clone()) => return Err(Halt::Drained),
         }
         self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(asked.elapsed()));
         let phase =
             if stage == EvalStage::Sweep { Phase::Verification } else { Phase::AgentExecution };
-        if self.timing.phase() == phase {
-            self.timing.enter(phase);
+        if self.attempt.timing.phase() == phase {
+            self.attempt.timing.enter(phase);
         } else {
-            self.enter(phase);
+            self.attempt.enter(phase);
         }
         Ok(())
     }
@@ -97,9 +99,9 @@ impl Run<'_> {
         }
         let bytes = command.script.clone().into();
         uploads.push(Upload::File { path: script.clone(), bytes, executable: true });
-        let placing = self.up().copy_to(uploads);
+        let placing = self.attempt.up().copy_to(uploads);
         let placed = within(COPY_LIMIT, "placing a command", placing).await;
-        let redactor = self.variables.redactor.clone();
+        let redactor = self.attempt.redactor.clone();
         placed.map_err(|failure| {
             let error = ScriptError::Place { what: "the command", failure };
             failure::command(error, stage, &redactor)
@@ -112,38 +114,43 @@ impl Run<'_> {
         let command = Command { argv, env, workdir: Some(REPOSITORY.to_owned()), user };
         let (started_at, down_before) = (Timestamp::now(), self.downtime());
         let ran =
-            executor::run(self.up(), command, limit.left, capture.clone(), Normal::Zero).await;
+            executor::run(self.attempt.up(), command, limit.left, capture.clone(), Normal::Zero)
+                .await;
         // The clock of the whole eval stands still with that of its command.
         let away = self.downtime().saturating_sub(down_before);
         self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(away));
         self.commands.push(ran.end.record(stage, started_at));
         if let Some(left) = ran.left {
-            self.place.tainted = true;
-            self.later.push(errors::processes_left(&left, self.timing.phase(), &redactor));
+            self.attempt.environment.tainted = true;
+            self.attempt.later.push(errors::processes_left(
+                &left,
+                self.attempt.timing.phase(),
+                &redactor,
+            ));
         }
         self.cost(stage, &ran.end).await;
-        let ended = ran.end.judged(self.up(), &capture, limit.told, Normal::Zero).await;
+        let ended = ran.end.judged(self.attempt.up(), &capture, limit.told, Normal::Zero).await;
         ended.map(drop).map_err(|error| failure::command(error, stage, &redactor).into())
     }
 
     /// Adds what a command reports that it cost, however it ended.
     async fn cost(&mut self, stage: EvalStage, end: &End) {
-        if self.place.tainted || matches!(end, End::Failed(_)) {
+        if self.attempt.environment.tainted || matches!(end, End::Failed(_)) {
             return;
         }
-        match cost::reported(self.up()).await {
+        match cost::reported(self.attempt.up()).await {
             Ok(None) => {}
             Ok(Some(cost)) => self.reported = Some(self.reported.unwrap_or(0.0) + cost),
             Err(why) => {
                 let why = format!("what {} reports that it cost: {why}", stage.as_str());
-                self.later.push(errors::not_collected(&why, &self.variables.redactor));
+                self.attempt.not_collected(&why);
             }
         }
     }
 
     /// How long the engine of the environment gave no answer so far.
     fn downtime(&self) -> Duration {
-        self.up().dependency().map_or(Duration::ZERO, Dependency::downtime)
+        self.attempt.up().dependency().map_or(Duration::ZERO, Dependency::downtime)
     }
 
     /// The time that a command has: its own, and no more than is left of the eval's.
@@ -158,9 +165,9 @@ impl Run<'_> {
     }
 
     fn capture(&mut self, stage: EvalStage) -> Arc<Capture> {
-        let dir: PathBuf = self.ctx.scratch.join(stage.as_str());
+        let dir: PathBuf = self.ctx.execution.scratch.join(stage.as_str());
         let (stdout, stderr) = (dir.join("stdout.txt"), dir.join("stderr.txt"));
-        let capture = Arc::new(Capture::new(stdout, stderr, &self.variables.redactor));
+        let capture = Arc::new(Capture::new(stdout, stderr, &self.attempt.redactor));
         self.captures.push((stage.as_str(), capture.clone()));
         capture
     }
@@ -168,14 +175,14 @@ impl Run<'_> {
     /// Takes the tree out and makes the commit. Nothing runs any more while the tree is read, so
     /// that what the sweep measures is what is committed.
     async fn candidate(&mut self, checkout: &Checkout) -> Result<(), Halt> {
-        self.go_on()?;
-        let redactor = self.variables.redactor.clone();
-        if let Some(left) = executor::kill(self.up()).await {
-            self.place.tainted = true;
+        self.attempt.go_on()?;
+        let redactor = self.attempt.redactor.clone();
+        if let Some(left) = executor::kill(self.attempt.up()).await {
+            self.attempt.environment.tainted = true;
             let error = ScriptError::Left(left);
             return Err(failure::command(error, EvalStage::Implement, &redactor).into());
         }
-        let reading = self.up().copy_from(REPOSITORY);
+        let reading = self.attempt.up().copy_from(REPOSITORY);
         let stream = within(COPY_LIMIT, "reading the checkout", reading).await;
         let stream = stream.map_err(|failure| {
             failure::command(ScriptError::Exec(failure), EvalStage::Implement, &redactor)
@@ -185,13 +192,13 @@ impl Run<'_> {
         };
         let work = async {
             let tree = checkout.take_out(stream).await?;
-            let to = self.ctx.scratch.join("candidate.bundle");
+            let to = self.ctx.execution.scratch.join("candidate.bundle");
             checkout.commit(&tree, &self.ctx.eval.message, &redactor, &to).await
         };
         match work.await.map_err(|error| failure::files(&error, &redactor))? {
             Outcome::NoChanges(changes) => {
-                self.changes = Some(changes);
-                Err(Halt::NoChanges)
+                (self.changes, self.end) = (Some(changes), EvalEnd::NoChanges);
+                Err(Halt::Complete)
             }
             Outcome::Candidate(candidate) => {
                 self.changes = Some(candidate.changes);

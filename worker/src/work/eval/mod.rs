@@ -45,16 +45,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use rollout_protocol::digest::Digest;
 use rollout_protocol::spec::eval::{EvalSpec, EvalStage};
-use rollout_protocol::wire::control::StopLevel;
-use tokio::sync::watch;
 
 use crate::archive::ArchiveError;
-use crate::environment::Labels;
-use crate::executor::PhaseSink;
+use crate::environment::Upload;
+use crate::executor::ExecutionContext;
 use crate::git::GitError;
-use crate::spool;
 use crate::store::{BlobStore, StoreError};
 
 pub use self::candidate::{Candidate, Outcome, TakenOut};
@@ -82,29 +78,36 @@ impl Repositories {
         let mirrors = Mirrors::open(&dir.join("mirrors"), store, max_bytes)?;
         Ok(Self { mirrors, slots: Slots::open(&dir.join("slots"))? })
     }
+
+    /// Checks out a commit into a slot, which becomes `slot`, and gives what places its files at
+    /// `to` in an environment.
+    ///
+    /// # Errors
+    /// Of the repository and of the local disk.
+    pub(in crate::work) async fn check_out(
+        &self,
+        mirror: &Mirror,
+        commit: &str,
+        slot: &mut Option<Slot>,
+        to: &str,
+    ) -> Result<(Checkout, Vec<Upload>), EvalFilesError> {
+        let slot = slot.insert(self.slots.take(commit).await?);
+        let checkout = Checkout::new(mirror, commit, slot).await?;
+        let uploads = checkout.uploads(to).await?;
+        slot.has(commit);
+        Ok((checkout, uploads))
+    }
 }
 
-/// What one execution needs to know.
+/// The inputs of one execution.
 #[derive(Debug, Clone)]
 pub struct EvalContext {
-    /// Whose execution it is.
-    pub labels: Labels,
-    /// Digest of everything it runs under.
-    pub spec: Digest,
+    /// The execution.
+    pub execution: ExecutionContext,
     /// The eval.
     pub eval: Arc<EvalSpec>,
-    /// A directory of this execution alone, which does not exist yet.
-    pub scratch: PathBuf,
-    /// Whether and how hard to stop.
-    pub stop: watch::Receiver<Option<StopLevel>>,
-    /// Told of every phase that begins.
-    pub phases: Arc<dyn PhaseSink>,
     /// Asked before every command.
     pub tickets: Arc<dyn Tickets>,
-    /// The slot that it occupies.
-    pub slot: Arc<dyn crate::executor::Slot>,
-    /// Longest time in which it waits for a service that gives no answer; zero does not wait.
-    pub max_park: std::time::Duration,
 }
 
 /// Says when commands may begin. Unless something else is said, they may at once.
@@ -120,14 +123,6 @@ pub trait Tickets: Send + Sync + fmt::Debug {
 
 /// No limits.
 impl Tickets for () {}
-
-impl EvalContext {
-    /// Creates the scratch directory and notes in it whose it is: when this process dies, its
-    /// adopter reports the execution lost.
-    async fn create_scratch(&self) -> std::io::Result<()> {
-        spool::create_scratch(&self.labels, self.spec, self.scratch.clone()).await
-    }
-}
 
 /// Why a commit's files are not at hand, or cannot become a commit.
 #[derive(Debug, thiserror::Error)]

@@ -3,6 +3,7 @@
 use rollout_protocol::Timestamp;
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::error::TrialError;
+use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Durations, EvalEnd, EvalRecord, Timestamps};
 use rollout_protocol::version::RUN_FORMAT;
 
@@ -14,81 +15,71 @@ use crate::executor::{BUILD_LOG, FileRole, Finished, RecordFile, errors};
 impl Finished<EvalRecord> {
     /// An execution of which there is nothing to say but that it failed, on `host`.
     pub fn failed(ctx: &EvalContext, host: &str, error: TrialError) -> Self {
-        let now = Timestamp::now();
-        let labels = &ctx.labels;
-        let record = EvalRecord {
-            format: RUN_FORMAT,
-            run: labels.run,
-            item: labels.item,
-            try_id: labels.try_id,
-            exec: labels.exec,
-            worker: labels.worker.clone(),
-            host: host.to_owned(),
-            name: ctx.eval.name.clone(),
-            spec: ctx.spec,
-            parent: ctx.eval.repository.commit().to_owned(),
-            end: EvalEnd::Failed,
-            error: Some(error),
-            secondary_errors: Vec::new(),
-            commands: Vec::new(),
-            candidate: None,
-            changes: None,
-            results: None,
-            cost: 0.0,
-            reported_cost: None,
-            durations: Durations::default(),
-            timestamps: Timestamps::instant(now),
-            environment: None,
-            sweep_environment: None,
-            outputs: Vec::new(),
-            logs: None,
-            sweep_logs: None,
-            sweep_output: None,
-        };
+        let record = EvalRecord { error: Some(error), ..empty(ctx, host) };
         Self { record, files: Vec::new(), stopped: None }
     }
 }
 
-/// The record of an execution and its files.
-pub(super) fn finished(mut run: Run<'_>) -> Finished<EvalRecord> {
-    let stopped = (run.end == EvalEnd::Stopped).then(|| run.timing.phase());
-    let files = files(&mut run);
-    let (durations, timestamps) = run.timing.finish();
-    let (ctx, eval, labels) = (run.ctx, &run.ctx.eval, &run.ctx.labels);
-    let cost = run.spent + run.cost_of_place();
-    if run.end == EvalEnd::Failed && run.first.is_none() {
-        let (phase, redactor) = (run.timing.phase(), &run.variables.redactor);
-        let why = "it ended without results and without an error";
-        run.first = Some(errors::panicked(why, phase, redactor));
-    }
-    let record = EvalRecord {
+/// The record of an execution that failed without a reason.
+fn empty(ctx: &EvalContext, host: &str) -> EvalRecord {
+    let labels = &ctx.execution.labels;
+    EvalRecord {
         format: RUN_FORMAT,
         run: labels.run,
         item: labels.item,
         try_id: labels.try_id,
         exec: labels.exec,
         worker: labels.worker.clone(),
-        host: run.services.host.clone(),
-        name: eval.name.clone(),
-        spec: ctx.spec,
-        parent: eval.repository.commit().to_owned(),
-        end: run.end,
-        error: run.first,
-        secondary_errors: run.later,
-        commands: run.commands,
+        host: host.to_owned(),
+        name: ctx.eval.name.clone(),
+        spec: ctx.execution.spec,
+        parent: ctx.eval.repository.commit().to_owned(),
+        end: EvalEnd::Failed,
+        error: None,
+        secondary_errors: Vec::new(),
+        commands: Vec::new(),
         candidate: None,
-        changes: run.changes,
+        changes: None,
         results: None,
+        cost: 0.0,
+        reported_cost: None,
+        durations: Durations::default(),
+        timestamps: Timestamps::instant(Timestamp::now()),
+        environment: None,
+        sweep_environment: None,
+        outputs: Vec::new(),
+        logs: None,
+        sweep_logs: None,
+        sweep_output: None,
+    }
+}
+
+/// The record of an execution and its files; `stopped` names the phase that a stop ended.
+pub(super) fn finished(mut run: Run<'_>, stopped: Option<Phase>) -> Finished<EvalRecord> {
+    if stopped.is_some() {
+        run.end = EvalEnd::Stopped;
+    }
+    let files = files(&mut run);
+    let (durations, timestamps) = run.attempt.timing.finish();
+    let cost = run.spent + run.cost_of_place();
+    if run.end == EvalEnd::Failed && run.attempt.first.is_none() {
+        let (phase, redactor) = (run.attempt.timing.phase(), &run.attempt.redactor);
+        let why = "it ended without results and without an error";
+        run.attempt.first = Some(errors::panicked(why, phase, redactor));
+    }
+    let record = EvalRecord {
+        end: run.end,
+        error: run.attempt.first,
+        secondary_errors: run.attempt.later,
+        commands: run.commands,
+        changes: run.changes,
         cost,
         reported_cost: run.reported,
         durations,
         timestamps,
         environment: run.environment,
         sweep_environment: run.sweep_environment.map(Box::new),
-        outputs: Vec::new(),
-        logs: None,
-        sweep_logs: None,
-        sweep_output: None,
+        ..empty(run.ctx, &run.services.host)
     };
     Finished { record, files, stopped }
 }
@@ -100,7 +91,7 @@ fn files(run: &mut Run<'_>) -> Vec<RecordFile> {
             Ok(captured) => files.extend(RecordFile::captured(captured, &format!("{stage}/"))),
             Err(error) => {
                 let why = format!("output of {stage} is lost: {error}");
-                run.later.push(errors::not_collected(&why, &run.variables.redactor));
+                run.attempt.not_collected(&why);
             }
         }
     }

@@ -11,12 +11,12 @@ use rollout_protocol::spec::task::TaskEnvironment;
 use tokio::time::Instant;
 
 use super::checkout::Checkout;
-use super::run::{Halt, Run};
+use super::run::Run;
 use super::variables::{self, LOGS, REPOSITORY};
-use super::{EvalFilesError, Mirror, failure};
+use super::{Mirror, failure};
 use crate::environment::{CreateRequest, Provider, Purpose, Upload};
 use crate::executor::errors::SetupError;
-use crate::executor::{ManagedEnvironment, TaskPart, WantedImage};
+use crate::executor::{Halt, ManagedEnvironment, TaskPart, WantedImage};
 use crate::secrets::Redactor;
 
 /// Largest idea.
@@ -60,7 +60,7 @@ impl<'a> Run<'a> {
     pub(super) async fn setup(&mut self) -> Result<Checkout, Halt> {
         let (ctx, repositories): (&'a _, &'a _) = (self.ctx, self.repositories);
         let expanded = variables::expand(&self.services.variables, ctx);
-        self.variables =
+        (self.variables, self.attempt.redactor) =
             expanded.map_err(|unset| SetupError::Unset(unset).into_error(&Redactor::default()))?;
         let eval = &ctx.eval;
         failure::supported(eval)?;
@@ -68,13 +68,13 @@ impl<'a> Run<'a> {
         // Nothing is begun that cannot be brought to its end here.
         apart.map(|site| self.provider(site)).transpose()?;
         let provider = self.provider(shared)?;
-        let scratch = ctx.create_scratch().await.map_err(SetupError::Disk);
-        scratch.map_err(|error| error.into_error(&self.variables.redactor))?;
+        let scratch = ctx.execution.create_scratch().await.map_err(SetupError::Disk);
+        scratch.map_err(|error| error.into_error(&self.attempt.redactor))?;
         let mirror = repositories.mirrors.get(&eval.repository).await;
-        let mirror = mirror.map_err(|error| failure::files(&error, &self.variables.redactor))?;
+        let mirror = mirror.map_err(|error| failure::files(&error, &self.attempt.redactor))?;
         let (checkout, uploads) = self.checkout(&mirror, eval.repository.commit()).await?;
         self.make(shared, provider, uploads).await?;
-        self.environment.clone_from(&self.place.record);
+        self.environment.clone_from(&self.attempt.environment.record);
         Ok(checkout)
     }
 
@@ -84,10 +84,10 @@ impl<'a> Run<'a> {
         let ctx: &'a _ = self.ctx;
         let Some(site) = Site::apart(&ctx.eval) else { return Ok(()) };
         let began = Instant::now();
-        self.go_on()?;
+        self.attempt.go_on()?;
         self.leave().await?;
-        self.go_on()?;
-        self.enter(Phase::EnvironmentSetup);
+        self.attempt.go_on()?;
+        self.attempt.enter(Phase::EnvironmentSetup);
         let mirror = shared.mirror.clone();
         drop(shared);
         self.give_back_slot().await;
@@ -96,7 +96,7 @@ impl<'a> Run<'a> {
         let (_checkout, uploads) = self.checkout(&mirror, &commit).await?;
         let provider = self.provider(site)?;
         self.make(site, provider, uploads).await?;
-        self.sweep_environment.clone_from(&self.place.record);
+        self.sweep_environment.clone_from(&self.attempt.environment.record);
         self.deadline = self.deadline.and_then(|deadline| deadline.checked_add(began.elapsed()));
         Ok(())
     }
@@ -104,16 +104,16 @@ impl<'a> Run<'a> {
     /// Collects and removes the shared environment. When something of it may be left, no other one
     /// is made: there is room for one.
     async fn leave(&mut self) -> Result<(), TrialError> {
-        self.enter(Phase::Collection);
+        self.attempt.enter(Phase::Collection);
         self.at = At::Leaving;
         self.collected.logs = self.logs("logs.tar").await;
-        self.enter(Phase::Teardown);
-        let removed = self.place.remove().await;
+        self.attempt.enter(Phase::Teardown);
+        let removed = self.attempt.environment.remove().await;
         if let Some(failure) = removed.failure {
-            return Err(failure::in_the_way(&failure, &self.variables.redactor));
+            return Err(failure::in_the_way(&failure, &self.attempt.redactor));
         }
         self.spent += self.cost_of_place();
-        (self.place, self.at) = (ManagedEnvironment::default(), At::Apart);
+        (self.attempt.environment, self.at) = (ManagedEnvironment::default(), At::Apart);
         Ok(())
     }
 
@@ -124,12 +124,13 @@ impl<'a> Run<'a> {
             At::Shared | At::Leaving => Site::shared(eval),
             At::Apart => Site::apart(eval).expect("only such evals come here"),
         };
-        self.place.cost(&site.settings.rates)
+        self.attempt.environment.cost(&site.settings.rates)
     }
 
     fn provider(&self, site: Site<'_>) -> Result<Arc<dyn Provider>, TrialError> {
-        let provider = self.services.provider(site.settings.provider.kind(), self.ctx.labels.run);
-        provider.map_err(|error| error.into_error(&self.variables.redactor))
+        let provider =
+            self.services.provider(site.settings.provider.kind(), self.ctx.execution.labels.run);
+        provider.map_err(|error| error.into_error(&self.attempt.redactor))
     }
 
     async fn checkout(
@@ -137,14 +138,8 @@ impl<'a> Run<'a> {
         mirror: &Mirror,
         commit: &str,
     ) -> Result<(Checkout, Vec<Upload>), TrialError> {
-        let work = async {
-            let slot = self.slot.insert(self.repositories.slots.take(commit).await?);
-            let checkout = Checkout::new(mirror, commit, slot).await?;
-            let uploads = checkout.uploads(REPOSITORY).await?;
-            slot.has(commit);
-            Ok::<_, EvalFilesError>((checkout, uploads))
-        };
-        work.await.map_err(|error| failure::files(&error, &self.variables.redactor))
+        let checkout = self.repositories.check_out(mirror, commit, &mut self.slot, REPOSITORY);
+        checkout.await.map_err(|error| failure::files(&error, &self.attempt.redactor))
     }
 
     /// Makes an environment with the files of a checkout in it.
@@ -156,9 +151,9 @@ impl<'a> Run<'a> {
     ) -> Result<(), TrialError> {
         let asked = self.request(site, provider.as_ref(), checkout).await;
         // The part must live as long as the source of the image is used.
-        let (request, _part) = asked.map_err(|error| error.into_error(&self.variables.redactor))?;
-        let created = self.place.create(provider, request).await;
-        created.map_err(|why| why.into_error(&self.variables.redactor))
+        let (request, _part) = asked.map_err(|error| error.into_error(&self.attempt.redactor))?;
+        let created = self.attempt.environment.create(provider, request).await;
+        created.map_err(|why| why.into_error(&self.attempt.redactor))
     }
 
     async fn request(
@@ -171,7 +166,8 @@ impl<'a> Run<'a> {
         let files = &self.services.files;
         let wanted = WantedImage { environment, settings };
         let (source, part) = wanted.source(files).await?;
-        let image = wanted.prepare(provider, &source, &ctx.labels, &mut self.build).await?;
+        let image =
+            wanted.prepare(provider, &source, &ctx.execution.labels, &mut self.build).await?;
         let idea = files.bytes("the idea", &ctx.eval.idea, IDEA_BYTES).await;
         let bytes = idea.map_err(SetupError::Files)?;
         let mut uploads = vec![Upload::Dir { path: LOGS.to_owned() }];
@@ -192,7 +188,7 @@ impl<'a> Run<'a> {
             compose: None,
             uploads,
             settings: settings.provider.clone(),
-            labels: ctx.labels.clone(),
+            labels: ctx.execution.labels.clone(),
             purpose: site.purpose,
         };
         Ok((request, part))

@@ -109,7 +109,7 @@ impl Slot {
     }
 
     /// The checkout of a commit is complete in it.
-    pub(in crate::work) fn has(&mut self, commit: &str) {
+    pub(super) fn has(&mut self, commit: &str) {
         self.commit = Some(commit.to_owned());
     }
 
@@ -133,6 +133,14 @@ impl Slot {
             self.shared.state().ready.insert(self.number, commit);
         }
         Ok(())
+    }
+
+    /// Gives the slot back, cleaned if that is possible.
+    pub(in crate::work) async fn give_back(self) {
+        if let Err(error) = self.clean().await {
+            // It is wiped before its next use.
+            tracing::warn!(error = %error.chain(), "cannot clean a checkout");
+        }
     }
 }
 

@@ -41,7 +41,7 @@ const OUTPUT: &str = "/output";
 const STAGES: [EvalStage; 4] =
     [EvalStage::Implement, EvalStage::Tests, EvalStage::Review, EvalStage::Sweep];
 
-/// Expanded variables, and what must not be seen of them.
+/// Expanded variables.
 #[derive(Debug, Default)]
 pub(super) struct Variables {
     /// Of everything that runs in the environment.
@@ -49,7 +49,6 @@ pub(super) struct Variables {
     /// Of everything that runs in the sweep's own.
     pub(super) sweep_environment: BTreeMap<String, String>,
     stages: BTreeMap<EvalStage, BTreeMap<String, String>>,
-    pub(super) redactor: Redactor,
 }
 
 impl Variables {
@@ -74,11 +73,14 @@ pub(super) fn arguments(eval: &EvalSpec, stage: EvalStage) -> Vec<String> {
 
 /// The sweep's output directory: no two executions share one.
 pub(super) fn output(ctx: &EvalContext) -> String {
-    format!("{OUTPUT}/{}", ctx.labels.exec)
+    format!("{OUTPUT}/{}", ctx.execution.labels.exec)
 }
 
-/// Expands the variables of all commands.
-pub(super) fn expand(known: &TrialVariables, ctx: &EvalContext) -> Result<Variables, Unset> {
+/// Expands the variables of all commands; with them comes what masks their secrets.
+pub(super) fn expand(
+    known: &TrialVariables,
+    ctx: &EvalContext,
+) -> Result<(Variables, Redactor), Unset> {
     let (eval, commands) = (&ctx.eval, &ctx.eval.commands);
     let (mut stages, mut templates) = (BTreeMap::new(), Vec::new());
     for stage in STAGES {
@@ -108,7 +110,7 @@ pub(super) fn expand(known: &TrialVariables, ctx: &EvalContext) -> Result<Variab
     // One redactor knows of every command's secrets.
     templates.extend(eval.env.values().chain(eval.environment.env.values()));
     let redactor = known.redactor(templates.into_iter())?;
-    Ok(Variables { environment, sweep_environment, stages, redactor })
+    Ok((Variables { environment, sweep_environment, stages }, redactor))
 }
 
 /// What says where things are.

@@ -5,13 +5,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rollout_protocol::error::TrialError;
 use rollout_protocol::limits;
-use rollout_protocol::phase::Phase;
 use rollout_protocol::record::IdeasEnd;
 use rollout_protocol::spec::ideas::{MAX_IDEA_BYTES, MAX_IDEAS, fault_of_idea};
 
 use super::failure;
-use super::run::{Halt, Run};
+use super::run::Run;
 use super::variables::{IDEAS, LOGS};
 use crate::archive::{self, ArchiveError, Keep, Limits};
 use crate::backoff::chain;
@@ -43,26 +43,24 @@ enum SortError {
 impl Run<'_> {
     /// Keeps `/logs`; there may be nothing.
     pub(super) async fn collect_logs(&mut self) {
-        if self.place.tainted || self.place.up().is_none() {
+        if self.attempt.environment.tainted {
             return;
         }
-        self.enter(Phase::Collection);
-        let to = self.ctx.scratch.join("logs.tar");
-        let redactor = &self.variables.redactor;
-        let read = read_directory(self.up(), LOGS, to, Limits::LOGS, None, redactor).await;
+        let to = self.ctx.execution.scratch.join("logs.tar");
+        let redactor = &self.attempt.redactor;
+        let read = read_directory(self.attempt.up(), LOGS, to, Limits::LOGS, None, redactor).await;
         let lost = |why: String| errors::output_lost(&why, read.shortage, redactor);
-        self.later.extend(read.failure.map(lost));
+        self.attempt.later.extend(read.failure.map(lost));
         self.logs = read.taken.filter(|taken| taken.entries > 0);
-        self.timing.leave();
     }
 
     /// Takes the ideas of a command that ended well.
-    pub(super) async fn collect_ideas(&mut self) -> Result<(), Halt> {
-        let raw = self.ctx.scratch.join("everything.tar");
-        let redactor = self.variables.redactor.clone();
-        let read = read_directory(self.up(), IDEAS, raw, EVERYTHING, None, &redactor).await;
+    pub(super) async fn collect_ideas(&mut self) -> Result<(), TrialError> {
+        let raw = self.ctx.execution.scratch.join("everything.tar");
+        let redactor = self.attempt.redactor.clone();
+        let read = read_directory(self.attempt.up(), IDEAS, raw, EVERYTHING, None, &redactor).await;
         if let Some(why) = read.failure {
-            return Err(failure::unreadable(&why, read.taken.is_some(), &redactor).into());
+            return Err(failure::unreadable(&why, read.taken.is_some(), &redactor));
         }
         let mut skipped = 0;
         let sorted = match read.taken {
@@ -86,14 +84,17 @@ impl Run<'_> {
         }
         if count == 0 {
             let last_words = self.capture.as_deref().map(executor::last_words).unwrap_or_default();
-            return Err(failure::no_ideas(self.left_out.len(), &last_words, &redactor).into());
+            return Err(failure::no_ideas(self.left_out.len(), &last_words, &redactor));
         }
         self.end = IdeasEnd::Written;
         Ok(())
     }
 
     async fn sorted(&self, raw: &Path) -> Result<Sorted, SortError> {
-        let (dir, tar) = (self.ctx.scratch.join("ideas"), self.ctx.scratch.join("ideas.tar"));
+        let (dir, tar) = (
+            self.ctx.execution.scratch.join("ideas"),
+            self.ctx.execution.scratch.join("ideas.tar"),
+        );
         let file = tokio::fs::File::open(raw).await?;
         archive::extract_trusted(file, &dir, EVERYTHING).await?;
         supervise::blocking(move || sort(&dir, tar)).await

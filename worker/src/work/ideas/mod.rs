@@ -21,40 +21,22 @@ mod setup;
 mod tests;
 pub mod variables;
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use rollout_protocol::digest::Digest;
 use rollout_protocol::spec::ideas::IdeasSpec;
-use rollout_protocol::wire::control::StopLevel;
-use tokio::sync::watch;
 
 use super::eval::Tickets;
-use crate::environment::Labels;
-use crate::executor::{PhaseSink, Slot};
+use crate::executor::ExecutionContext;
 
 pub use self::run::run;
 
 /// The inputs of one execution.
 #[derive(Debug, Clone)]
 pub struct IdeasContext {
-    /// Identity of the execution.
-    pub labels: Labels,
-    /// Digest of the spec.
-    pub spec: Digest,
+    /// The execution.
+    pub execution: ExecutionContext,
     /// The command and its inputs.
     pub ideas: Arc<IdeasSpec>,
-    /// A directory of this execution alone, which does not exist yet.
-    pub scratch: PathBuf,
-    /// Whether and how hard to stop.
-    pub stop: watch::Receiver<Option<StopLevel>>,
-    /// Told of every phase that begins.
-    pub phases: Arc<dyn PhaseSink>,
     /// Asked before the command.
     pub tickets: Arc<dyn Tickets>,
-    /// The slot that it occupies.
-    pub slot: Arc<dyn Slot>,
-    /// Longest time in which it waits for a service that gives no answer; zero does not wait.
-    pub max_park: Duration,
 }

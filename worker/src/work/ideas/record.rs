@@ -2,6 +2,7 @@
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::TrialError;
+use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Durations, IdeasEnd, IdeasRecord, Timestamps};
 use rollout_protocol::version::RUN_FORMAT;
 
@@ -15,70 +16,65 @@ const BUILD_LOG: &str = "build.log";
 impl Finished<IdeasRecord> {
     /// The answer of an execution that failed before anything else is known of it.
     pub fn failed(ctx: &IdeasContext, error: TrialError) -> Self {
-        let labels = &ctx.labels;
-        let record = IdeasRecord {
-            format: RUN_FORMAT,
-            run: labels.run,
-            item: labels.item,
-            try_id: labels.try_id,
-            exec: labels.exec,
-            worker: labels.worker.clone(),
-            host: String::new(),
-            name: ctx.ideas.name.clone(),
-            spec: ctx.spec,
-            end: IdeasEnd::Failed,
-            error: Some(error),
-            secondary_errors: Vec::new(),
-            command: None,
-            ideas: None,
-            left_out: Vec::new(),
-            cost: 0.0,
-            reported_cost: None,
-            durations: Durations::default(),
-            timestamps: Timestamps::instant(Timestamp::now()),
-            environment: None,
-            outputs: Vec::new(),
-            logs: None,
-        };
+        let record = IdeasRecord { error: Some(error), ..empty(ctx, "") };
         Self { record, files: Vec::new(), stopped: None }
     }
 }
 
-/// The record of an execution and its files.
-pub(super) fn finished(mut run: Run<'_>) -> Finished<IdeasRecord> {
-    let stopped = (run.end == IdeasEnd::Stopped).then(|| run.timing.phase());
-    let files = files(&mut run);
-    let (durations, timestamps) = run.timing.finish();
-    let (ctx, ideas, labels) = (run.ctx, &run.ctx.ideas, &run.ctx.labels);
-    let cost = run.place.cost(&ideas.settings.rates);
-    if run.end == IdeasEnd::Failed && run.first.is_none() {
-        let (phase, redactor) = (run.timing.phase(), &run.variables.redactor);
-        let why = "it ended without ideas and without an error";
-        run.first = Some(errors::panicked(why, phase, redactor));
-    }
-    let record = IdeasRecord {
+/// The record of an execution that failed without a reason.
+fn empty(ctx: &IdeasContext, host: &str) -> IdeasRecord {
+    let labels = &ctx.execution.labels;
+    IdeasRecord {
         format: RUN_FORMAT,
         run: labels.run,
         item: labels.item,
         try_id: labels.try_id,
         exec: labels.exec,
         worker: labels.worker.clone(),
-        host: run.services.host.clone(),
-        name: ideas.name.clone(),
-        spec: ctx.spec,
-        end: run.end,
-        error: run.first,
-        secondary_errors: run.later,
-        command: run.command,
+        host: host.to_owned(),
+        name: ctx.ideas.name.clone(),
+        spec: ctx.execution.spec,
+        end: IdeasEnd::Failed,
+        error: None,
+        secondary_errors: Vec::new(),
+        command: None,
         ideas: None,
+        left_out: Vec::new(),
+        cost: 0.0,
+        reported_cost: None,
+        durations: Durations::default(),
+        timestamps: Timestamps::instant(Timestamp::now()),
+        environment: None,
+        outputs: Vec::new(),
+        logs: None,
+    }
+}
+
+/// The record of an execution and its files; `stopped` names the phase that a stop ended.
+pub(super) fn finished(mut run: Run<'_>, stopped: Option<Phase>) -> Finished<IdeasRecord> {
+    if stopped.is_some() {
+        run.end = IdeasEnd::Stopped;
+    }
+    let files = files(&mut run);
+    let (durations, timestamps) = run.attempt.timing.finish();
+    let cost = run.attempt.environment.cost(&run.ctx.ideas.settings.rates);
+    if run.end == IdeasEnd::Failed && run.attempt.first.is_none() {
+        let (phase, redactor) = (run.attempt.timing.phase(), &run.attempt.redactor);
+        let why = "it ended without ideas and without an error";
+        run.attempt.first = Some(errors::panicked(why, phase, redactor));
+    }
+    let record = IdeasRecord {
+        end: run.end,
+        error: run.attempt.first,
+        secondary_errors: run.attempt.later,
+        command: run.command,
         left_out: run.left_out,
         cost,
         reported_cost: run.reported,
         durations,
         timestamps,
-        environment: run.place.record,
-        outputs: Vec::new(),
-        logs: None,
+        environment: run.attempt.environment.record,
+        ..empty(run.ctx, &run.services.host)
     };
     Finished { record, files, stopped }
 }
@@ -89,7 +85,7 @@ fn files(run: &mut Run<'_>) -> Vec<RecordFile> {
         Some(Ok(captured)) => files.extend(RecordFile::captured(captured, "")),
         Some(Err(error)) => {
             let why = format!("output of the command is lost: {error}");
-            run.later.push(errors::not_collected(&why, &run.variables.redactor));
+            run.attempt.not_collected(&why);
         }
         None => {}
     }

@@ -9,27 +9,28 @@ use super::variables::{self, COMMANDS, IDEAS, LOGS, PACK, REPOSITORY, SCRIPT};
 use crate::environment::{CreateRequest, Provider, Purpose, Upload};
 use crate::executor::errors::SetupError;
 use crate::executor::{FilesError, TaskPart, WantedImage, cost};
-use crate::work::eval::{self, Checkout, EvalFilesError};
+use crate::work::eval;
 
 impl Run<'_> {
     /// Brings everything to this host and makes the environment.
     pub(super) async fn setup(&mut self) -> Result<(), TrialError> {
         let (ctx, services) = (self.ctx, self.services);
         let ideas = &ctx.ideas;
-        let typed = |error: SetupError, run: &Self| error.into_error(&run.variables.redactor);
+        let typed = |error: SetupError, run: &Self| error.into_error(&run.attempt.redactor);
         let expanded = variables::expand(&services.variables, ideas);
-        self.variables = expanded.map_err(|unset| typed(SetupError::Unset(unset), self))?;
-        let provider = services.provider(ideas.settings.provider.kind(), ctx.labels.run);
+        (self.variables, self.attempt.redactor) =
+            expanded.map_err(|unset| typed(SetupError::Unset(unset), self))?;
+        let provider = services.provider(ideas.settings.provider.kind(), ctx.execution.labels.run);
         let provider = provider.map_err(|error| typed(error, self))?;
-        let made = ctx.create_scratch().await;
+        let made = ctx.execution.create_scratch().await;
         made.map_err(|error| typed(SetupError::Disk(error), self))?;
         // The parts must live as long as the request that names them.
         let mut parts = Vec::new();
         let uploads = self.uploads(&mut parts).await?;
         let request = self.request(provider.as_ref(), uploads, &mut parts).await;
         let request = request.map_err(|error| typed(error, self))?;
-        let created = self.place.create(provider, request).await;
-        created.map_err(|why| why.into_error(&self.variables.redactor))
+        let created = self.attempt.environment.create(provider, request).await;
+        created.map_err(|why| why.into_error(&self.attempt.redactor))
     }
 
     /// Everything that is in the environment before the command begins.
@@ -61,24 +62,20 @@ impl Run<'_> {
 
     /// The error of a file that is not at hand.
     fn not_at_hand(&self, error: FilesError) -> TrialError {
-        SetupError::Files(error).into_error(&self.variables.redactor)
+        SetupError::Files(error).into_error(&self.attempt.redactor)
     }
 
     /// The files of the node's commit, without a repository.
     async fn checkout(&mut self) -> Result<Upload, TrialError> {
         let (repositories, commits) = (self.repositories, &self.ctx.ideas.repository);
-        let commit = commits.commit();
         let work = async {
             let mirror = repositories.mirrors.get(commits).await?;
-            let slot = self.slot.insert(repositories.slots.take(commit).await?);
-            let checkout = Checkout::new(&mirror, commit, slot).await?;
-            let uploads = checkout.uploads(REPOSITORY).await?;
-            slot.has(commit);
-            Ok::<_, EvalFilesError>(uploads)
+            let slot = &mut self.slot;
+            repositories.check_out(&mirror, commits.commit(), slot, REPOSITORY).await
         };
-        let uploads = work.await;
-        let uploads =
-            uploads.map_err(|error| eval::failure::files(&error, &self.variables.redactor))?;
+        let checkout = work.await;
+        let (_checkout, uploads) =
+            checkout.map_err(|error| eval::failure::files(&error, &self.attempt.redactor))?;
         let files = uploads.into_iter().next().expect("a checkout has files");
         Ok(files)
     }
@@ -94,7 +91,8 @@ impl Run<'_> {
         let wanted = WantedImage { environment, settings };
         let (source, part) = wanted.source(&self.services.files).await?;
         parts.extend(part);
-        let image = wanted.prepare(provider, &source, &ctx.labels, &mut self.build).await?;
+        let image =
+            wanted.prepare(provider, &source, &ctx.execution.labels, &mut self.build).await?;
         Ok(CreateRequest {
             image,
             source,
@@ -105,7 +103,7 @@ impl Run<'_> {
             compose: None,
             uploads,
             settings: settings.provider.clone(),
-            labels: ctx.labels.clone(),
+            labels: ctx.execution.labels.clone(),
             purpose: Purpose::Agent,
         })
     }

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::io::Cursor;
+use std::time::Duration;
 
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::error::{ErrorClass, ErrorCode};
@@ -8,18 +9,18 @@ use rollout_protocol::spec::eval::{EvalCommand, RepositorySpec};
 use rollout_protocol::spec::ideas::{EarlierIdeas, IdeasName};
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::template::Template;
+use rollout_protocol::wire::control::StopLevel;
 use tar::EntryType;
 
 use super::*;
 use crate::archive::{self, Keep, Limits};
 use crate::environment::fake::{At, Call, Effect, raw_entry, raw_entry_with_mode};
 use crate::environment::{ByteStream, FailureKind};
-use crate::executor::OwnSlot;
 use crate::git::testing::UsersRepository;
 use crate::secrets::TrialVariables;
 use crate::store::{BlobStore as _, MemoryStore};
 use crate::work::eval::Repositories;
-use crate::work::trial::testing::{Rig, labels, settings};
+use crate::work::trial::testing::{Rig, settings};
 
 /// A command that writes ideas, over the scripted provider.
 struct Bench {
@@ -74,16 +75,11 @@ impl Bench {
 
     async fn run(&mut self) -> IdeasRecord {
         self.executions += 1;
+        let scratch = self.dir.path().join(format!("scratch-{}", self.executions));
         let context = IdeasContext {
-            labels: labels(),
-            spec: Digest::of(b"spec"),
+            execution: self.rig.execution(scratch),
             ideas: Arc::new(self.spec.clone()),
-            scratch: self.dir.path().join(format!("scratch-{}", self.executions)),
-            stop: self.rig.stop.subscribe(),
-            phases: self.rig.phases.clone(),
             tickets: Arc::new(()),
-            slot: Arc::new(OwnSlot),
-            max_park: self.rig.max_park,
         };
         let finished = super::run(context, &self.rig.services(), &self.repositories).await;
         assert_eq!(self.rig.provider.leaked(), Vec::<String>::new(), "{finished:?}");

@@ -41,14 +41,13 @@ pub(super) const COMMANDS: &str = "/commands";
 /// The script.
 pub(super) const SCRIPT: &str = "/commands/ideas.sh";
 
-/// Expanded variables, and their secrets.
+/// Expanded variables.
 #[derive(Debug, Default)]
 pub(super) struct Variables {
     /// Of the environment.
     pub(super) environment: BTreeMap<String, String>,
     /// Of the command.
     pub(super) command: BTreeMap<String, String>,
-    pub(super) redactor: Redactor,
 }
 
 /// The path of a directory of earlier ideas in the environment.
@@ -56,8 +55,12 @@ pub(super) fn earlier(name: &str) -> String {
     format!("{CONTEXT}/{name}")
 }
 
-/// Expands the variables of the command and its environment.
-pub(super) fn expand(known: &TrialVariables, ideas: &IdeasSpec) -> Result<Variables, Unset> {
+/// Expands the variables of the command and its environment; with them comes what masks their
+/// secrets.
+pub(super) fn expand(
+    known: &TrialVariables,
+    ideas: &IdeasSpec,
+) -> Result<(Variables, Redactor), Unset> {
     let (mut environment, mut command) = (BTreeMap::new(), BTreeMap::new());
     known.add(&ideas.environment.env, &mut environment)?;
     known.add(&ideas.command.env, &mut command)?;
@@ -77,5 +80,5 @@ pub(super) fn expand(known: &TrialVariables, ideas: &IdeasSpec) -> Result<Variab
     command.extend(own.map(|(name, value)| (name.to_owned(), value)));
     let templates = ideas.environment.env.values().chain(ideas.command.env.values());
     let redactor = known.redactor(templates)?;
-    Ok(Variables { environment, command, redactor })
+    Ok((Variables { environment, command }, redactor))
 }

@@ -6,12 +6,12 @@ use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::task::{StepSpec, TaskEnvironment};
 
 use super::artifacts::Taken;
-use super::course::Halt;
 use super::run::Run;
 use super::score::Score;
 use super::setup::Prepared;
 use super::{health, setup, variables, verify};
 use crate::environment::Purpose;
+use crate::executor::Halt;
 use crate::executor::errors::{self, ScriptError, SetupError, Stage};
 
 impl Run<'_> {
@@ -27,7 +27,7 @@ impl Run<'_> {
             return Err(self.unverified(ScriptError::Lacking(lack)).into());
         }
         // Nobody works in the agent's environment any more: its host has the room for this one.
-        if last && let Err(failure) = self.main.stop().await {
+        if last && let Err(failure) = self.attempt.environment.stop().await {
             return Err(self.left(failure).into());
         }
         self.set_up_apart(own, step).await?;
@@ -47,9 +47,10 @@ impl Run<'_> {
         self.may_start().await?;
         let site = self.apart.insert(Box::default());
         let created = site.create_beside(provider, request, services).await;
-        created.map_err(|why| why.into_error(&self.redactor).in_phase(Phase::Verification))?;
+        created
+            .map_err(|why| why.into_error(&self.attempt.redactor).in_phase(Phase::Verification))?;
         if let Some(check) = &own.healthcheck {
-            let capture = || self.outputs.aside(&self.redactor);
+            let capture = || self.outputs.aside(&self.attempt.redactor);
             let ready = health::ready(site.present(), check, capture).await;
             ready.map_err(|error| self.not_set_up(error))?;
         }
@@ -89,20 +90,22 @@ impl Run<'_> {
     }
 
     fn not_set_up(&self, error: SetupError) -> TrialError {
-        error.into_error(&self.redactor).in_phase(Phase::Verification)
+        error.into_error(&self.attempt.redactor).in_phase(Phase::Verification)
     }
 
     fn unverified(&self, error: ScriptError) -> TrialError {
-        error.into_error(Stage::Verify, &self.redactor)
+        error.into_error(Stage::Verify, &self.attempt.redactor)
     }
 
     /// Removes the verifier's environment and notes what it was and cost.
     pub(super) async fn retire(&mut self) {
         let Some(site) = self.apart.as_deref_mut() else { return };
         let removed = site.remove().await;
-        self.later.extend(removed.not_created.map(|why| why.into_error(&self.redactor)));
+        self.attempt
+            .later
+            .extend(removed.not_created.map(|why| why.into_error(&self.attempt.redactor)));
         if let Some(failure) = removed.failure {
-            self.later.push(errors::teardown(&failure, &self.redactor));
+            self.attempt.later.push(errors::teardown(&failure, &self.attempt.redactor));
         }
         self.spent += self.cost_of(self.apart.as_deref());
         self.apart_record = self.apart.take().and_then(|site| site.record);

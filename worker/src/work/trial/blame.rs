@@ -4,7 +4,6 @@ use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::record::Outcome;
 
 use super::run::{Run, is_of_trial};
-use crate::executor::{FullDisk, ManagedEnvironment, Traces};
 
 impl Run<'_> {
     /// Puts the blame for a trial that did not pass where it belongs, when a disk of this host was
@@ -20,14 +19,9 @@ impl Run<'_> {
         if !doubtful || error.is_some_and(|error| error.code == ErrorCode::STORAGE_EXCEEDED) {
             return;
         }
-        let sites = [Some(&self.main), self.apart.as_deref()];
-        let traces = Traces {
-            began: self.began,
-            captures: self.outputs.captures(),
-            errors: &self.later,
-            environments: sites.into_iter().flatten().filter_map(ManagedEnvironment::up).collect(),
-        };
-        let Some(disk) = FullDisk::met(&self.services.disks, traces).await else { return };
+        let (captures, second) = (self.outputs.captures(), self.apart.as_deref());
+        let met = self.attempt.full_disk(self.services, captures, second).await;
+        let Some(disk) = met else { return };
         let otherwise = if !disk.is_own_doing() {
             ErrorType::VerifierFailed
         } else if verdict.outcome == Outcome::Completed {
@@ -40,13 +34,8 @@ impl Run<'_> {
             let reward = score.reward.map_or_else(|| "no reward".into(), |r| r.to_string());
             format!(", so that its reward of {reward} does not count")
         });
-        let (cause, reward) = (self.first.as_ref(), reward.unwrap_or_default());
-        self.replace(disk.into_error("trial", cause, otherwise, &reward, &self.redactor));
-    }
-
-    /// Puts an error before all others.
-    fn replace(&mut self, error: TrialError) {
-        let former = self.first.replace(error);
-        self.later.splice(0..0, former);
+        let (cause, reward) = (self.attempt.first.as_ref(), reward.unwrap_or_default());
+        let error = disk.into_error("trial", cause, otherwise, &reward, &self.attempt.redactor);
+        self.attempt.fail_before_all(error);
     }
 }

@@ -1,9 +1,7 @@
 //! The phases up to the last verification: setup, install, and the task's steps.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use futures_util::FutureExt as _;
 use rollout_protocol::error::{ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::spec::task::{AfterAgentError, StepSpec, TaskEnvironment};
@@ -17,69 +15,17 @@ use super::{health, setup, variables};
 use crate::agents::{self, Plan};
 use crate::environment::{Exit, Image, ImageSource, Provider, Purpose};
 use crate::executor::errors::{self, ScriptError, SetupError, Stage};
-use crate::executor::{Capture, ManagedEnvironment, Normal, WantedImage, killed};
-use crate::supervise::panic_message;
-
-/// How far the phases up to verification came.
-pub(super) enum Course {
-    /// To their end, or to the first error.
-    Ran,
-    /// To the end of a phase that was not the last.
-    Drained,
-    /// As far as they had come.
-    Killed,
-}
-
-/// Why the phases do not go on.
-#[derive(Debug)]
-pub(super) enum Halt {
-    Failed(TrialError),
-    Drained,
-}
-
-impl From<TrialError> for Halt {
-    fn from(error: TrialError) -> Self {
-        Self::Failed(error)
-    }
-}
+use crate::executor::{Capture, Halt, ManagedEnvironment, Normal, WantedImage};
 
 impl Run<'_> {
-    /// Runs the phases up to verification.
-    pub(super) async fn course(&mut self, plan: Plan) -> Course {
-        let stop = self.ctx.stop.clone();
-        let ended = tokio::select! {
-            biased;
-            () = killed(stop) => return Course::Killed,
-            ended = AssertUnwindSafe(self.phases(plan)).catch_unwind() => ended,
-        };
-        let course = match ended {
-            Ok(Ok(())) => Course::Ran,
-            Ok(Err(Halt::Drained)) => Course::Drained,
-            Ok(Err(Halt::Failed(error))) => {
-                let error = self.placed(error);
-                self.fail(error);
-                Course::Ran
-            }
-            Err(panic) => {
-                self.panicked(&panic_message(panic.as_ref()));
-                Course::Ran
-            }
-        };
-        self.timing.leave();
-        course
-    }
-
-    pub(super) fn panicked(&mut self, message: &str) {
-        let error = errors::panicked(message, self.timing.phase(), &self.redactor);
-        self.fail(error);
-    }
-
-    async fn phases(&mut self, mut plan: Plan) -> Result<(), Halt> {
-        self.go_on()?;
-        self.enter(Phase::EnvironmentSetup);
+    /// Runs the phases up to the last verification.
+    pub(super) async fn phases_of_task(&mut self) -> Result<(), Halt> {
+        let mut plan = setup::plan(self.ctx)?;
+        self.attempt.go_on()?;
+        self.attempt.enter(Phase::EnvironmentSetup);
         self.setup(&plan).await?;
-        self.go_on()?;
-        self.enter(Phase::AgentSetup);
+        self.attempt.go_on()?;
+        self.attempt.enter(Phase::AgentSetup);
         let ctx = self.ctx;
         let limit = ctx.agent.limits.install_sec.unwrap_or(ctx.task.install_sec);
         let install = self.agent_script(ctx.step(), plan.install.take(), seconds(limit));
@@ -102,30 +48,25 @@ impl Run<'_> {
     /// Notes where an error happened whose type does not say so.
     pub(super) fn placed(&self, error: TrialError) -> TrialError {
         let anywhere = error.kind == ErrorType::InternalError || error.is_unsupported();
-        if anywhere { error.in_phase(self.timing.phase()) } else { error }
-    }
-
-    /// Between two phases: stops here when the run is drained.
-    pub(super) fn go_on(&mut self) -> Result<(), Halt> {
-        self.timing.leave();
-        if self.ctx.stop.borrow().is_some() { Err(Halt::Drained) } else { Ok(()) }
+        if anywhere { error.in_phase(self.attempt.timing.phase()) } else { error }
     }
 
     async fn setup(&mut self, plan: &Plan) -> Result<(), Halt> {
         let redactor = variables::redactor(self.ctx, &self.services.variables);
-        self.redactor =
-            redactor.map_err(|unset| SetupError::Unset(unset).into_error(&self.redactor))?;
+        self.attempt.redactor = redactor
+            .map_err(|unset| SetupError::Unset(unset).into_error(&self.attempt.redactor))?;
         let ready = self.ready(plan).await;
         let Prepared { provider, request, services } =
-            ready.map_err(|error| error.into_error(&self.redactor))?;
+            ready.map_err(|error| error.into_error(&self.attempt.redactor))?;
         self.may_start().await?;
-        let created = self.main.create_beside(provider, request, services).await;
-        created.map_err(|why| why.into_error(&self.redactor))?;
-        self.ctx.phases.parked(None);
+        let created = self.attempt.environment.create_beside(provider, request, services).await;
+        created.map_err(|why| why.into_error(&self.attempt.redactor))?;
+        self.ctx.execution.phases.parked(None);
         if let Some(check) = &self.ctx.task.environment.healthcheck {
-            let capture = || self.outputs.aside(&self.redactor);
-            let ready = Box::pin(health::ready(self.main.present(), check, capture)).await;
-            ready.map_err(|error| error.into_error(&self.redactor))?;
+            let capture = || self.outputs.aside(&self.attempt.redactor);
+            let ready =
+                Box::pin(health::ready(self.attempt.environment.present(), check, capture)).await;
+            ready.map_err(|error| error.into_error(&self.attempt.redactor))?;
         }
         Ok(())
     }
@@ -135,7 +76,7 @@ impl Run<'_> {
         let (ctx, services) = (self.ctx, self.services);
         let (task, provider) = (&ctx.task.environment, setup::provider(ctx, services)?);
         if !provider.is_in_memory() {
-            ctx.create_scratch().await.map_err(SetupError::Disk)?;
+            ctx.execution.create_scratch().await.map_err(SetupError::Disk)?;
         }
         let (source, image) = self.image(task, provider.as_ref()).await?;
         let uploads = setup::uploads(ctx, services, plan, &mut self.parts).await?;
@@ -156,7 +97,7 @@ impl Run<'_> {
         let (source, part) = wanted.source(&self.services.files).await?;
         self.parts.extend(part);
         let log = &mut self.outputs.build;
-        let image = wanted.prepare(provider, &source, &self.ctx.labels, log).await?;
+        let image = wanted.prepare(provider, &source, &self.ctx.execution.labels, log).await?;
         Ok((source, image))
     }
 
@@ -177,7 +118,7 @@ impl Run<'_> {
     }
 
     pub(super) fn capture(&mut self, stage: Stage, step: &StepSpec) -> Arc<Capture> {
-        self.outputs.capture(stage, step.name.as_deref(), &self.redactor)
+        self.outputs.capture(stage, step.name.as_deref(), &self.attempt.redactor)
     }
 
     /// A script of the agent, if it has one.
@@ -202,22 +143,23 @@ impl Run<'_> {
     /// The variables of the agent's scripts. Those of services win: only they know where they are.
     fn agent_env(&self, step: &StepSpec) -> Variables {
         let mut env = variables::agent(self.ctx, &self.services.variables, step);
-        env.extend(self.main.sidecar_env());
+        env.extend(self.attempt.environment.sidecar_env());
         env
     }
 
     /// Runs the agent's install script.
     async fn script(&mut self, stage: Stage, script: Option<Script>) -> Result<(), Halt> {
         let Some(script) = script else { return Ok(()) };
-        let capture = self.outputs.capture(stage, None, &self.redactor);
-        let ended = execute::agent_script(self.main.present(), script, capture).await;
+        let capture = self.outputs.capture(stage, None, &self.attempt.redactor);
+        let ended =
+            execute::agent_script(self.attempt.environment.present(), script, capture).await;
         self.judge(stage, ended)?;
         Ok(())
     }
 
     /// The environment in which scripts run at present.
     pub(super) fn site(&mut self) -> &mut ManagedEnvironment {
-        self.apart.as_deref_mut().unwrap_or(&mut self.main)
+        self.apart.as_deref_mut().unwrap_or(&mut self.attempt.environment)
     }
 
     /// What the end of a script means.
@@ -234,9 +176,13 @@ impl Run<'_> {
         let tainted = left.is_some() || matches!(error, ScriptError::Left(_));
         self.site().tainted |= tainted;
         if let Some(failure) = left {
-            let phase = self.timing.phase();
-            self.later.push(errors::processes_left(&failure, phase, &self.redactor));
+            let phase = self.attempt.timing.phase();
+            self.attempt.later.push(errors::processes_left(
+                &failure,
+                phase,
+                &self.attempt.redactor,
+            ));
         }
-        Err(error.into_error(stage, &self.redactor))
+        Err(error.into_error(stage, &self.attempt.redactor))
     }
 }

@@ -7,7 +7,6 @@ use rollout_protocol::spec::task::{CollectHook, StepSpec};
 use rollout_protocol::spec::timeout::seconds;
 
 use super::artifacts::Taken;
-use super::course::Halt;
 use super::execute::{self, Script};
 use super::failure;
 use super::outputs::prefix;
@@ -18,7 +17,7 @@ use crate::agents::{self, bash, shell};
 use crate::archive::{self, Limits};
 use crate::environment::{Command, Upload};
 use crate::executor::errors::{ScriptError, SetupError, Stage};
-use crate::executor::{self, COPY_LIMIT, End, FilesError, Normal, TaskPart, within};
+use crate::executor::{self, COPY_LIMIT, End, FilesError, Halt, Normal, TaskPart, within};
 use crate::verifier::{TESTS_DIR, fresh_logs};
 
 /// A script among the files for the working directory that makes the step ready and goes.
@@ -28,17 +27,17 @@ impl Run<'_> {
     /// Makes the environment ready for a step with a name.
     pub(super) async fn prepare(&mut self, index: usize, step: &StepSpec) -> Result<(), Halt> {
         if index > 0 {
-            self.go_on()?;
+            self.attempt.go_on()?;
             self.reach(None, Stage::Prepare).await?;
         }
         let setup = self.step_files(index, step).await;
-        if setup.map_err(|error| error.into_error(&self.redactor))? {
+        if setup.map_err(|error| error.into_error(&self.attempt.redactor))? {
             self.step_setup(step).await?;
         }
         if let Some(check) = &step.healthcheck {
-            let capture = || self.outputs.aside(&self.redactor);
-            let ready = health::ready(self.main.present(), check, capture).await;
-            ready.map_err(|error| error.into_error(&self.redactor))?;
+            let capture = || self.outputs.aside(&self.attempt.redactor);
+            let ready = health::ready(self.attempt.environment.present(), check, capture).await;
+            ready.map_err(|error| error.into_error(&self.attempt.redactor))?;
         }
         Ok(())
     }
@@ -59,12 +58,12 @@ impl Run<'_> {
         if let Some(blob) = &step.files.workdir {
             let part = files.archive("the step's files", blob).await.map_err(SetupError::Files)?;
             has_setup = holds_setup(&part).await?;
-            let path = self.main.present().workdir().to_owned();
+            let path = self.attempt.environment.present().workdir().to_owned();
             uploads.push(Upload::Merge { path, tar: part.path().to_owned() });
             parts.push(part);
         }
         if !uploads.is_empty() {
-            let placing = self.main.present().copy_to(uploads);
+            let placing = self.attempt.environment.present().copy_to(uploads);
             let placed = within(COPY_LIMIT, "placing the step's files", placing).await;
             placed.map_err(SetupError::Place)?;
         }
@@ -83,14 +82,17 @@ impl Run<'_> {
             normal,
             spares: false,
         };
-        let path = format!("{}/{SETUP}", self.main.present().workdir().trim_end_matches('/'));
+        let path = format!(
+            "{}/{SETUP}",
+            self.attempt.environment.present().workdir().trim_end_matches('/')
+        );
         let capture = self.capture(Stage::Prepare, step);
         let running = script(bash(path), Normal::Zero);
-        let ended = execute::script(self.main.present(), running, capture).await;
+        let ended = execute::script(self.attempt.environment.present(), running, capture).await;
         self.judge(Stage::Prepare, ended)?;
-        let capture = self.outputs.aside(&self.redactor);
+        let capture = self.outputs.aside(&self.attempt.redactor);
         let removing = script(shell(format!("rm -f {SETUP}")), Normal::Zero);
-        let ended = execute::script(self.main.present(), removing, capture).await;
+        let ended = execute::script(self.attempt.environment.present(), removing, capture).await;
         self.judge(Stage::Prepare, ended).map(drop)
     }
 
@@ -103,27 +105,29 @@ impl Run<'_> {
         }
         if last
             && step.verifier.environment.is_some()
-            && let Some(left) = executor::kill(self.main.present()).await
+            && let Some(left) = executor::kill(self.attempt.environment.present()).await
         {
             return Err(self.left(left));
         }
-        let (environment, prefix) = (self.main.present(), prefix(step.name.as_deref()));
+        let (environment, prefix) =
+            (self.attempt.environment.present(), prefix(step.name.as_deref()));
         let to = (self.outputs.scratch(), prefix.as_str());
         let (artifacts, wanted) = (&mut self.artifacts, &step.artifacts);
-        Ok(artifacts.take(self.ctx, environment, wanted, to, &self.redactor).await)
+        Ok(artifacts.take(self.ctx, environment, wanted, to, &self.attempt.redactor).await)
     }
 
     /// Processes of the agent may still be alive.
     pub(super) fn left(&mut self, failure: crate::environment::Failure) -> TrialError {
-        self.main.tainted = true;
-        ScriptError::Left(failure).into_error(Stage::Verify, &self.redactor)
+        self.attempt.environment.tainted = true;
+        ScriptError::Left(failure).into_error(Stage::Verify, &self.attempt.redactor)
     }
 
     /// Runs a hook. One that fails is noted: what it should have made is missing or it is not. One
     /// that takes too long ends the trial without a reward.
     async fn hook(&mut self, hook: &CollectHook) -> Result<(), TrialError> {
-        let (capture, limit) = (self.outputs.aside(&self.redactor), seconds(hook.timeout_sec));
-        let environment = self.main.present();
+        let (capture, limit) =
+            (self.outputs.aside(&self.attempt.redactor), seconds(hook.timeout_sec));
+        let environment = self.attempt.environment.present();
         let (place, argv) = match &hook.service {
             None => (Some(environment), shell(hook.command.clone())),
             // A service's image need not have `bash`.
@@ -154,13 +158,17 @@ impl Run<'_> {
                     // Whatever else ran was ended with it: there is nothing left to judge.
                     End::TimedOut => {
                         let why = format!("it was ended after {limit:?}");
-                        return Err(failure::not_ready(&hook.command, &why, &self.redactor));
+                        return Err(failure::not_ready(
+                            &hook.command,
+                            &why,
+                            &self.attempt.redactor,
+                        ));
                     }
                     End::Failed(failure) => failure.chain(),
                 }
             }
         };
-        self.later.push(failure::not_ready(&hook.command, &why, &self.redactor));
+        self.attempt.later.push(failure::not_ready(&hook.command, &why, &self.attempt.redactor));
         Ok(())
     }
 }

@@ -16,7 +16,7 @@ impl Run<'_> {
         let outcome = if self.score.is_some() {
             Outcome::Completed
         } else if self.ctx.settings.verifier.disable
-            && !self.first.as_ref().is_some_and(is_of_trial)
+            && !self.attempt.first.as_ref().is_some_and(is_of_trial)
         {
             Outcome::Unverified
         } else {
@@ -27,17 +27,25 @@ impl Run<'_> {
             Outcome::Completed => self.unverified_steps(),
             Outcome::Failed | Outcome::Cancelled | Outcome::Unverified => Vec::new(),
         };
-        Verdict { outcome, reward, rewards, cost, error: self.first.clone(), unverified_steps }
+        Verdict {
+            outcome,
+            reward,
+            rewards,
+            cost,
+            error: self.attempt.first.clone(),
+            unverified_steps,
+        }
     }
 
     /// The record and its files; `stopped` tells where a stop ended the execution.
-    pub(super) fn finished(mut self, stopped: Option<Phase>) -> Finished<TrialRecord> {
+    pub(super) fn into_finished(mut self, stopped: Option<Phase>) -> Finished<TrialRecord> {
+        self.settle_survived();
         let kept = self.outputs.finish();
         for (why, shortage) in kept.failures {
-            self.later.push(errors::output_lost(&why, shortage, &self.redactor));
+            self.attempt.later.push(errors::output_lost(&why, shortage, &self.attempt.redactor));
         }
-        let (durations, timestamps) = self.timing.finish();
-        let sites = [Some(&self.main), self.apart.as_deref()];
+        let (durations, timestamps) = self.attempt.timing.finish();
+        let sites = [Some(&self.attempt.environment), self.apart.as_deref()];
         let cost = self.spent + sites.map(|site| self.cost_of(site)).iter().sum::<f64>();
         let mut verdict = self.verdict(cost);
         if stopped.is_some() {
@@ -51,17 +59,17 @@ impl Run<'_> {
         } else if verdict.outcome == Outcome::Failed && verdict.error.is_none() {
             let phase = Phase::Verification;
             let why = "it ended without a reward and without an error";
-            verdict.error = Some(errors::panicked(why, phase, &self.redactor));
+            verdict.error = Some(errors::panicked(why, phase, &self.attempt.redactor));
         }
-        let (ctx, labels) = (self.ctx, &self.ctx.labels);
+        let (ctx, labels) = (self.ctx, &self.ctx.execution.labels);
         let mut files = kept.files;
         files.extend(self.logs.map(|logs| RecordFile::archive(logs, FileRole::Logs)));
         files.extend(self.step_logs);
         files.extend(self.artifacts.files);
-        if stopped.is_some() && !self.main.was_created() {
+        if stopped.is_some() && !self.attempt.environment.was_created() {
             // The trial runs again, and without an environment there is nothing to keep.
             files.clear();
-            self.later.clear();
+            self.attempt.later.clear();
         }
         let record = TrialRecord {
             format: RUN_FORMAT,
@@ -77,13 +85,13 @@ impl Run<'_> {
                 task: ctx.task.name.clone(),
                 attempt: ctx.attempt,
             },
-            spec: ctx.spec,
+            spec: ctx.execution.spec,
             task_git_commit_id: ctx.task.git_commit_id.clone(),
             verdict,
-            secondary_errors: self.later,
+            secondary_errors: self.attempt.later,
             durations,
             timestamps,
-            environment: self.main.record,
+            environment: self.attempt.environment.record,
             outputs: Vec::new(),
             logs: None,
             verifier_stdout: kept.verifier_stdout,

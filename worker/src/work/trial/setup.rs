@@ -110,7 +110,7 @@ pub(super) fn request(
         compose: None,
         uploads,
         settings: ctx.settings.environment.provider.clone(),
-        labels: ctx.labels.clone(),
+        labels: ctx.execution.labels.clone(),
         purpose,
     }
 }
@@ -185,5 +185,5 @@ pub(super) fn provider(
     ctx: &TrialContext,
     services: &TrialServices,
 ) -> Result<Arc<dyn Provider>, SetupError> {
-    services.provider(ctx.settings.environment.provider.kind(), ctx.labels.run)
+    services.provider(ctx.settings.environment.provider.kind(), ctx.execution.labels.run)
 }

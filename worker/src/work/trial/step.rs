@@ -10,7 +10,6 @@ use rollout_protocol::spec::timeout::seconds;
 
 use super::artifacts::{self, Taken};
 use super::collect::{self, What};
-use super::course::Halt;
 use super::execute::{self, Unwell};
 use super::failure::RewardError;
 use super::rewards::Wanted;
@@ -18,7 +17,7 @@ use super::run::Run;
 use super::score::Score;
 use super::{variables, verify};
 use crate::executor::errors::{self, ScriptError, Stage};
-use crate::executor::{self, CleanArchive, FileRole, RecordFile};
+use crate::executor::{self, CleanArchive, FileRole, Halt, RecordFile};
 
 /// A step with a name that ran, or began to.
 #[derive(Debug)]
@@ -60,7 +59,7 @@ impl Run<'_> {
         execute: Option<Vec<String>>,
     ) -> Result<bool, Halt> {
         if let Some(name) = &step.name {
-            self.timing.begin_step();
+            self.attempt.timing.begin_step();
             let (name, times) = (name.clone(), [None; 2]);
             self.steps.push(StepRun { name, score: None, error: None, times });
             Box::pin(self.prepare(index, step)).await?;
@@ -77,7 +76,7 @@ impl Run<'_> {
         }
         if let Some(error) = error {
             if ctx.task.rules.after_agent_error == AfterAgentError::EndTrial {
-                self.later.extend(taken.err());
+                self.attempt.later.extend(taken.err());
                 return Err(error.into());
             }
             self.survive(error);
@@ -86,8 +85,8 @@ impl Run<'_> {
         if ctx.settings.verifier.disable {
             return Ok(true);
         }
-        self.go_on()?;
-        self.enter(Phase::Verification);
+        self.attempt.go_on()?;
+        self.attempt.enter(Phase::Verification);
         let score = match step.verifier.environment.as_deref() {
             Some(own) => {
                 let verified = Box::pin(self.verify_apart(step, own, taken, last)).await;
@@ -112,22 +111,25 @@ impl Run<'_> {
         step: &StepSpec,
         execute: Option<Vec<String>>,
     ) -> Result<Option<TrialError>, Halt> {
-        self.go_on()?;
+        self.attempt.go_on()?;
         let turn = self.turn(execute.is_some()).await?;
-        self.enter(Phase::AgentExecution);
+        self.attempt.enter(Phase::AgentExecution);
         let limit = self.ctx.agent.limits.execute(step.agent.timeout_sec);
         let limit = limit.map_or(std::time::Duration::MAX, seconds);
         let Some(script) = self.agent_script(step, execute, limit) else { return Ok(None) };
         self.reach(step.agent.network.as_ref(), Stage::Execute).await?;
         let capture = self.capture(Stage::Execute, step);
-        let ended = execute::agent_script(self.main.present(), script, capture).await;
+        let ended =
+            execute::agent_script(self.attempt.environment.present(), script, capture).await;
         drop(turn);
-        self.timing.leave();
+        self.attempt.timing.leave();
         match self.judge(Stage::Execute, ended) {
             Ok(_) => Ok(None),
             // Nothing can be verified in an environment that its storage limit has ended.
             Err(error) if error.code == ErrorCode::STORAGE_EXCEEDED => Err(error.into()),
-            Err(error) if error.class == ErrorClass::Agent && !self.main.tainted => Ok(Some(error)),
+            Err(error) if error.class == ErrorClass::Agent && !self.attempt.environment.tainted => {
+                Ok(Some(error))
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -140,14 +142,16 @@ impl Run<'_> {
         stage: Stage,
     ) -> Result<(), TrialError> {
         let policy = phase.unwrap_or(&self.ctx.task.environment.network);
-        let reached = self.main.reach(policy).await;
-        reached.map_err(|failure| ScriptError::Network(failure).into_error(stage, &self.redactor))
+        let reached = self.attempt.environment.reach(policy).await;
+        reached.map_err(|failure| {
+            ScriptError::Network(failure).into_error(stage, &self.attempt.redactor)
+        })
     }
 
     /// Runs the tests in the agent's environment.
     async fn verify(&mut self, step: &StepSpec) -> Result<(), TrialError> {
         if self.ctx.settings.verifier.kill_agent_processes
-            && let Some(failure) = executor::kill(self.main.present()).await
+            && let Some(failure) = executor::kill(self.attempt.environment.present()).await
         {
             let left = Unwell::from(ScriptError::Left(failure));
             return self.judge(Stage::Verify, Err(left)).map(drop);
@@ -155,8 +159,8 @@ impl Run<'_> {
         self.reach(step.verifier.network.as_ref(), Stage::Verify).await?;
         let capture = self.capture(Stage::Verify, step);
         let mut env = variables::verifier(self.ctx, &self.services.variables, step);
-        env.extend(self.main.sidecar_env());
-        let place = (self.main.present(), step);
+        env.extend(self.attempt.environment.sidecar_env());
+        let place = (self.attempt.environment.present(), step);
         let files = &self.services.files;
         let ended = verify::verify(self.ctx, files, place, Vec::new(), env, capture).await;
         self.test_exit = self.judge(Stage::Verify, ended)?.code;
@@ -177,15 +181,15 @@ impl Run<'_> {
         let wanted = Wanted::of(self.ctx.task.format, &self.ctx.settings.verifier);
         let wanted = verified.is_ok().then_some(&wanted);
         let file = self.outputs.scratch().join(format!("verifier-{}.tar", self.steps.len()));
-        let site = self.apart.as_deref().unwrap_or(&self.main);
-        let (environment, redactor) = (site.present(), &self.redactor);
+        let site = self.apart.as_deref().unwrap_or(&self.attempt.environment);
+        let (environment, redactor) = (site.present(), &self.attempt.redactor);
         if site.tainted {
             // Whoever is left could still write: the logs are not worth a risk.
             return verified.map(|()| Score::default());
         }
         let collected = collect::collect(environment, What::Verifier, file, redactor, wanted).await;
         if let Some((why, shortage)) = collected.failure {
-            self.later.push(errors::output_lost(&why, shortage, redactor));
+            self.attempt.later.push(errors::output_lost(&why, shortage, redactor));
         }
         if let Some(logs) = collected.logs {
             self.keep_logs(logs);
@@ -212,7 +216,7 @@ impl Run<'_> {
             RewardError::Missing { files, .. } => RewardError::Missing { files, exit },
             other => other,
         };
-        error.into_error(&self.redactor)
+        error.into_error(&self.attempt.redactor)
     }
 
     /// Keeps what a step came to; whether those after it are to be run.
@@ -233,7 +237,7 @@ impl Run<'_> {
         }
         match &self.survived {
             None => self.survived = Some(error),
-            Some(_) => self.later.push(error),
+            Some(_) => self.attempt.later.push(error),
         }
     }
 
@@ -247,8 +251,9 @@ impl Run<'_> {
         if step.name.is_none() {
             return ended;
         }
-        self.timing.leave();
-        let times = [Phase::AgentExecution, Phase::Verification].map(|p| self.timing.latest(p));
+        self.attempt.timing.leave();
+        let times =
+            [Phase::AgentExecution, Phase::Verification].map(|p| self.attempt.timing.latest(p));
         let error = match &ended {
             Err(Halt::Failed(error)) => Some(self.placed(error.clone())),
             _ => None,
@@ -261,7 +266,7 @@ impl Run<'_> {
         if !counts || error.class == ErrorClass::Infrastructure {
             return Err(error.into());
         }
-        self.fail(error);
+        self.attempt.fail(error);
         Ok(false)
     }
 

@@ -2,7 +2,7 @@
 //! trials.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use super::TrialContext;
 use crate::archive::{Keep, Limits, pack};
 use crate::environment::fake::FakeProvider;
 use crate::environment::{Labels, Owner, Provider};
-use crate::executor::{Finished, OwnSlot, PhaseSink, TaskFiles, TrialServices};
+use crate::executor::{ExecutionContext, Finished, OwnSlot, PhaseSink, TaskFiles, TrialServices};
 use crate::rate_limit::Pacing;
 use crate::secrets::TrialVariables;
 use crate::store::{BlobStore, MemoryStore};
@@ -218,16 +218,23 @@ impl Rig {
     pub fn context(&self) -> TrialContext {
         let _former = std::fs::remove_dir_all(self.dir.path().join("scratch"));
         TrialContext {
-            labels: labels(),
-            spec: Digest::of(b"spec"),
+            execution: self.execution(self.dir.path().join("scratch")),
             settings: Arc::new(self.settings.clone()),
             agent: Arc::new(self.agent.clone()),
             task: Arc::new(self.task.clone()),
             attempt: 1,
-            scratch: self.dir.path().join("scratch"),
+            pacing: self.pacing.map(|limits| Arc::new(Pacing::new(limits))),
+        }
+    }
+
+    /// The execution of any kind of work, with this scratch directory.
+    pub fn execution(&self, scratch: PathBuf) -> ExecutionContext {
+        ExecutionContext {
+            labels: labels(),
+            spec: Digest::of(b"spec"),
+            scratch,
             stop: self.stop.subscribe(),
             phases: self.phases.clone(),
-            pacing: self.pacing.map(|limits| Arc::new(Pacing::new(limits))),
             slot: Arc::new(OwnSlot),
             max_park: self.max_park,
         }

@@ -8,6 +8,7 @@ use rollout_protocol::record::{EvalEnd, EvalRecord, LogsRecord};
 use rollout_protocol::spec::environment::{ProcessSettings, ProviderSpec};
 use rollout_protocol::spec::eval::SweepEnvironment;
 use rollout_protocol::template::Template;
+use rollout_protocol::wire::control::StopLevel;
 
 use super::runs::{Eval, command, failed};
 use super::*;

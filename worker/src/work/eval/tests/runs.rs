@@ -9,13 +9,14 @@ use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{EvalEnd, EvalRecord};
 use rollout_protocol::spec::eval::{EvalCommand, EvalCommands, EvalName, RESULTS_FILE};
 use rollout_protocol::spec::task::TaskEnvironment;
+use rollout_protocol::wire::control::StopLevel;
 
 use super::*;
 use crate::dependency::{Dependency, Probe};
 use crate::environment::FailureKind;
 use crate::environment::fake::{At, Call, Effect};
 use crate::secrets::TrialVariables;
-use crate::work::trial::testing::{Phases, Rig, labels, settings};
+use crate::work::trial::testing::{Phases, Rig, settings};
 
 /// An eval over the scripted provider.
 pub(super) struct Eval {
@@ -71,19 +72,11 @@ impl Eval {
     /// Runs one execution and stores what it left.
     pub(super) async fn run(&mut self) -> EvalRecord {
         self.execution += 1;
-        let mut labels = labels();
-        labels.exec = ExecId::from_bytes([self.execution; 16]);
-        let ctx = EvalContext {
-            labels,
-            spec: Digest::of(b"spec"),
-            eval: Arc::new(self.spec.clone()),
-            scratch: self.world.dir.path().join(format!("scratch-{}", self.execution)),
-            stop: self.rig.stop.subscribe(),
-            phases: self.rig.phases.clone(),
-            tickets: self.tickets.clone(),
-            slot: Arc::new(crate::executor::OwnSlot),
-            max_park: self.rig.max_park,
-        };
+        let scratch = self.world.dir.path().join(format!("scratch-{}", self.execution));
+        let mut execution = self.rig.execution(scratch);
+        execution.labels.exec = ExecId::from_bytes([self.execution; 16]);
+        let eval = Arc::new(self.spec.clone());
+        let ctx = EvalContext { execution, eval, tickets: self.tickets.clone() };
         let finished = super::super::run(ctx, &self.rig.services(), &self.world.repositories).await;
         assert_eq!(self.rig.provider.busy(), Vec::<String>::new());
         finished.store(self.world.store.as_ref()).await.expect("stored")

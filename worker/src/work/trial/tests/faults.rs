@@ -363,7 +363,7 @@ async fn output_that_met_a_full_disk_excuses_a_trial_that_did_not_pass() {
         let mut rig = rig().await;
         rig.tests(&format!("echo {reward} > /logs/verifier/reward.txt")).await;
         let context = rig.context();
-        let directory = context.scratch.join("command");
+        let directory = context.execution.scratch.join("command");
         std::fs::create_dir_all(&directory).expect("a directory");
         std::os::unix::fs::symlink("/dev/full", directory.join("stdout.txt")).expect("a link");
         rig.scripts(None, Some("echo b"));

@@ -229,7 +229,7 @@ async fn waiting_for_a_turn_counts_for_nobody_and_can_be_stopped() {
     let services = rig.services();
     let context = |scratch: &str| {
         let mut context = rig.context();
-        context.scratch = rig.dir.path().join(scratch);
+        context.execution.scratch = rig.dir.path().join(scratch);
         context
     };
     // The second environment comes a minute later; the agent's 50 seconds are then long over.

@@ -1,0 +1,183 @@
+//! The parts of an attempt at an execution: those of a kind of work, and those that every kind has.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rollout_protocol::error::TrialError;
+use rollout_protocol::phase::Phase;
+use rollout_protocol::wire::control::StopLevel;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::capture::Capture;
+use super::context::{ExecutionContext, PhaseSink, TrialServices};
+use super::environment::{ManagedEnvironment, Removed};
+use super::errors;
+use super::finished::Finished;
+use super::full_disk::{FullDisk, Traces};
+use super::timing::Timing;
+use crate::environment::Environment;
+use crate::secrets::Redactor;
+use crate::supervise::panic_message;
+
+/// A kind of work: the parts of an attempt that are its own.
+pub(crate) trait Recipe: Sized + Send {
+    /// The record of an execution.
+    type Record: Send;
+
+    /// The state that every kind has.
+    fn attempt(&mut self) -> &mut Attempt;
+
+    /// Runs all phases before the collection.
+    fn phases(&mut self) -> impl Future<Output = Result<(), Halt>> + Send;
+
+    /// Reads outputs from the environment. Called when it is there.
+    fn collect(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// Decides which error counts, when no stop ended the attempt. Environments can be measured.
+    fn settle_errors(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// An error of the phases, with the phase that it happened in.
+    fn in_phase(&mut self, error: TrialError) -> TrialError {
+        let phase = self.attempt().timing.phase();
+        error.in_phase(phase)
+    }
+
+    /// Whether the attempt had an environment at any time.
+    fn had_environment(&mut self) -> bool {
+        self.attempt().environment.was_created()
+    }
+
+    /// A second environment, while there is one.
+    fn second_environment(&mut self) -> Option<&mut ManagedEnvironment> {
+        None
+    }
+
+    /// Whether the environments are kept for a person.
+    fn keeps_environments(&mut self) -> bool {
+        false
+    }
+
+    /// Gives back everything else that the attempt holds on this host.
+    fn release(&mut self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+
+    /// The answer; `stopped` names the phase that a stop ended.
+    fn finished(self, stopped: Option<Phase>) -> Finished<Self::Record>;
+}
+
+/// Why the phases of an attempt do not go on.
+#[derive(Debug)]
+pub(crate) enum Halt {
+    /// An error.
+    Failed(TrialError),
+    /// The run is drained.
+    Drained,
+    /// The rest of the phases has no purpose.
+    Complete,
+}
+
+impl From<TrialError> for Halt {
+    fn from(error: TrialError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// The state of an attempt of every kind.
+pub(crate) struct Attempt {
+    pub(super) stop: watch::Receiver<Option<StopLevel>>,
+    phases: Arc<dyn PhaseSink>,
+    pub(super) scratch: PathBuf,
+    pub(crate) timing: Timing,
+    began: Instant,
+    pub(crate) redactor: Redactor,
+    /// The first cause of failure.
+    pub(crate) first: Option<TrialError>,
+    /// The other errors, in their order.
+    pub(crate) later: Vec<TrialError>,
+    pub(crate) environment: ManagedEnvironment,
+}
+
+impl Attempt {
+    pub(crate) fn new(ctx: &ExecutionContext) -> Self {
+        Self {
+            stop: ctx.stop.clone(),
+            phases: Arc::clone(&ctx.phases),
+            scratch: ctx.scratch.clone(),
+            timing: Timing::begin(),
+            began: Instant::now(),
+            redactor: Redactor::default(),
+            first: None,
+            later: Vec::new(),
+            environment: ManagedEnvironment::default(),
+        }
+    }
+
+    /// Begins a phase.
+    pub(crate) fn enter(&mut self, phase: Phase) {
+        self.timing.enter(phase);
+        self.phases.entered(phase);
+    }
+
+    /// Ends a phase. Whether the next may begin: it may not when the run is drained.
+    pub(crate) fn go_on(&mut self) -> Result<(), Halt> {
+        self.timing.leave();
+        if self.stop.borrow().is_some() { Err(Halt::Drained) } else { Ok(()) }
+    }
+
+    /// The environment, which has to be there.
+    pub(crate) fn up(&self) -> &dyn Environment {
+        self.environment.present()
+    }
+
+    /// Keeps an error: the first is the cause.
+    pub(crate) fn fail(&mut self, error: TrialError) {
+        match self.first {
+            None => self.first = Some(error),
+            Some(_) => self.later.push(error),
+        }
+    }
+
+    /// Puts an error before all others.
+    pub(crate) fn fail_before_all(&mut self, error: TrialError) {
+        let former = self.first.replace(error);
+        self.later.splice(0..0, former);
+    }
+
+    /// Keeps an error that stands beside the cause.
+    pub(crate) fn not_collected(&mut self, why: &str) {
+        self.later.push(errors::not_collected(why, &self.redactor));
+    }
+
+    /// The full disk of this host that the attempt met, if it met one.
+    pub(crate) async fn full_disk(
+        &self,
+        services: &TrialServices,
+        captures: Vec<&Capture>,
+        second: Option<&ManagedEnvironment>,
+    ) -> Option<FullDisk> {
+        let environments = [Some(&self.environment), second].into_iter().flatten();
+        let traces = Traces {
+            began: self.began,
+            captures,
+            errors: &self.later,
+            environments: environments.filter_map(ManagedEnvironment::up).collect(),
+        };
+        FullDisk::met(&services.disks, traces).await
+    }
+
+    /// Keeps a panic as an error.
+    pub(super) fn panicked(&mut self, panic: &(dyn std::any::Any + Send)) {
+        let (message, phase) = (panic_message(panic), self.timing.phase());
+        self.fail(errors::panicked(&message, phase, &self.redactor));
+    }
+
+    /// Notes what became of an environment. A stop is no failure: the work runs again.
+    pub(super) fn removed(&mut self, removed: Removed, stopped: bool) {
+        self.later.extend(removed.not_created.map(|why| why.into_error(&self.redactor)));
+        let Some(failure) = &removed.failure else { return };
+        let error = errors::teardown(failure, &self.redactor);
+        if stopped { self.later.push(error) } else { self.fail(error) }
+    }
+}
