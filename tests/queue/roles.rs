@@ -48,6 +48,19 @@ impl Roles {
         options
     }
 
+    /// The client of the library, with no rules but those of the server.
+    async fn bare(&self, user: &str) -> async_nats::Client {
+        let options = self.options(user);
+        let Credentials::Password { user, password } = options.credentials else { unreachable!() };
+        let connected = async_nats::ConnectOptions::new()
+            .user_and_password(user.clone(), password.expose().to_owned())
+            .custom_inbox_prefix(format!("_INBOX.{user}"))
+            .request_timeout(Some(Duration::from_millis(500)))
+            .connect(&self.lab.url)
+            .await;
+        connected.expect("a user of the server")
+    }
+
     async fn connect(&self, user: &str) -> Nats {
         Nats::connect(self.options(user)).await.expect("a user of the server")
     }
@@ -152,15 +165,7 @@ fn streams_are_safe_from_workers() {
         let coordinator = roles.connect("coordinator").await;
         let dispatch = coordinator.dispatch(&pool("one"), &CLASSES).await.expect("a dispatch");
         dispatch.offer(&[samples::offer(1, 1)]).await.expect("reachable");
-        let options = roles.options("worker-one");
-        let Credentials::Password { user, password } = options.credentials else { unreachable!() };
-        let client = async_nats::ConnectOptions::new()
-            .user_and_password(user.clone(), password.expose().to_owned())
-            .custom_inbox_prefix(format!("_INBOX.{user}"))
-            .request_timeout(Some(Duration::from_millis(500)))
-            .connect(&roles.lab.url)
-            .await
-            .expect("a user of the server");
+        let client = roles.bare("worker-one").await;
         let info = client.request("$JS.API.STREAM.INFO.LAB_WORK", "{}".into()).await;
         assert!(info.is_ok(), "the client works: {info:?}");
         for subject in [
@@ -187,6 +192,48 @@ fn streams_are_safe_from_workers() {
         }
         let listed = dispatch.list(samples::offer(1, 1).run).await.expect("reachable");
         assert_eq!(listed.len(), 1, "all is as it was");
+    });
+}
+
+/// A coordinator answers with its own rights: the asker must not choose what they are used on.
+#[test]
+fn claims_are_answered_at_inboxes_only() {
+    with_every_server(async |program| {
+        let roles = Roles::new(&program);
+        let coordinator = roles.connect("coordinator").await;
+        let dispatch = coordinator.dispatch(&pool("one"), &CLASSES).await.expect("a dispatch");
+        let offer = samples::offer(1, 1);
+        dispatch.offer(&[offer]).await.expect("reachable");
+        let board = coordinator.board();
+        board.write("run", Bytes::from_static(b"state"), None).await.expect("allowed");
+        let claim = serde_json::to_vec(&samples::claim(1, 1)).expect("serializable");
+        let subject = format!("lab.v1.claim.one.{}", offer.run);
+        let client = roles.bare("worker-one").await;
+        let answering = async {
+            loop {
+                let pending = dispatch.next_claim(offer.run).await.expect("allowed");
+                pending.reply.send(Answer::Run).expect("asked");
+            }
+        };
+        let asking = async {
+            until("claims are heard", async || {
+                client.request(subject.clone(), claim.clone().into()).await.is_ok()
+            })
+            .await;
+            for reply in
+                ["$JS.API.STREAM.PURGE.LAB_WORK", "$KV.LAB_RUNS.run", "lab.v1.work.one.c0.x"]
+            {
+                let asked = client.publish_with_reply(subject.clone(), reply, claim.clone().into());
+                asked.await.expect("allowed");
+            }
+            // Claims are answered in their order: those before it were looked at.
+            let last = client.request(subject.clone(), claim.clone().into()).await;
+            assert_eq!(last.expect("answered").payload, "\"run\"");
+        };
+        tokio::select! { () = answering => {}, () = asking => {} }
+        assert_eq!(dispatch.list(offer.run).await.expect("reachable").len(), 1, "no offer is gone");
+        let state = board.read("run").await.expect("allowed").expect("it is there");
+        assert_eq!(state.value, "state");
     });
 }
 

@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
 
 use super::fault::{ApiError, Fault};
+use super::flood::Flood;
 use super::life::Life;
 use super::names::Names;
 use super::options::NatsOptions;
@@ -36,14 +37,15 @@ pub(super) struct Link {
     contact: watch::Sender<Contact>,
     /// The last refusal of something that nobody waits for an answer to.
     refusal: Mutex<Option<String>>,
+    refusals: Flood,
 }
 
 impl Link {
     pub(super) fn new(client: Client, options: NatsOptions, replies: Arc<Replies>) -> Self {
         let names = Names::new(&options.namespace);
         let contact = watch::Sender::new(Contact { up: true, connections: 1 });
-        let (life, refusal) = (Life::default(), Mutex::default());
-        Self { client, options, names, replies, life, contact, refusal }
+        let (life, refusal, refusals) = (Life::default(), Mutex::default(), Flood::default());
+        Self { client, options, names, replies, life, contact, refusal, refusals }
     }
 
     pub(super) fn contact(&self) -> watch::Receiver<Contact> {
@@ -114,7 +116,13 @@ impl Link {
             tracing::debug!("the server's client says: {text}");
             return;
         }
-        tracing::warn!("the server refuses: {text}");
+        match self.refusals.due() {
+            Some(0) => tracing::warn!("the server refuses: {text}"),
+            Some(more) => {
+                tracing::warn!("the server refuses: {text} ({more} more since the last warning)");
+            }
+            None => tracing::debug!("the server refuses: {text}"),
+        }
         if let Some(subject) = text.split('"').nth(1) {
             self.replies.refused(subject, &text);
         }

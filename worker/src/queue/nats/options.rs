@@ -79,9 +79,6 @@ pub struct NatsOptions {
     pub tls: Tls,
     /// How long one attempt to connect may take.
     pub connect_timeout: Duration,
-    /// Subject in front of answers, for servers whose permissions ask for one. Otherwise `_INBOX`,
-    /// for users with a password `_INBOX.<user>`.
-    pub inbox: Option<String>,
     /// How long a delivery may stay unacknowledged and unextended. The same for everybody.
     pub lease: Duration,
     /// Unpurged reports that one run may have.
@@ -137,7 +134,6 @@ impl NatsOptions {
             credentials,
             tls: Tls::default(),
             connect_timeout: CONNECT_TIMEOUT,
-            inbox: None,
             lease: limits::LEASE,
             reports_per_run: limits::REPORTS_PER_RUN,
             report_stream_bytes: None,
@@ -169,13 +165,11 @@ impl NatsOptions {
         &self.servers
     }
 
+    /// The beginning of the subjects of answers. Permissions can name that of a user with a password.
     fn inbox(&self) -> String {
-        match (&self.inbox, &self.credentials) {
-            (Some(inbox), _) => inbox.clone(),
-            (None, Credentials::Password { user, .. }) if is_token(user) => {
-                format!("_INBOX.{user}")
-            }
-            (None, _) => "_INBOX".to_owned(),
+        match &self.credentials {
+            Credentials::Password { user, .. } if is_token(user) => format!("_INBOX.{user}"),
+            _ => "_INBOX".to_owned(),
         }
     }
 

@@ -26,6 +26,9 @@ const ANSWERS: usize = 1024;
 /// Larger questions do not exist.
 const QUESTION_BYTES: usize = 64 * 1024;
 
+/// The beginning of every inbox, whatever prefix a client gives its own.
+const INBOX: &str = "_INBOX.";
+
 type Answer = Pin<Box<dyn Future<Output = (Subject, Bytes)> + Send>>;
 type Line = Arc<tokio::sync::Mutex<SelectAll<Subscriber>>>;
 
@@ -60,32 +63,33 @@ impl Asked {
 
     pub(super) async fn next_claim(&self, run: RunId) -> Result<PendingClaim, QueueError> {
         let names = &self.link.names;
-        loop {
-            let (subject, claim, reply) = self.next::<Claim, _>(&names.claims(run)).await?;
-            let pool = names.parse_claim(&subject, run);
-            if pool.is_some_and(|pool| self.pools.of_run(run).count(pool, claim.try_id)) {
-                return Ok(PendingClaim { claim, reply });
-            }
-            if let Some(more) = self.strange.due() {
+        let is_of_pool = |subject: &str, claim: &Claim| {
+            let pool = names.parse_claim(subject, run);
+            let counts = pool.is_some_and(|pool| self.pools.of_run(run).count(pool, claim.try_id));
+            if !counts && let Some(more) = self.strange.due() {
                 tracing::warn!(
                     "a claim came by `{subject}`, whose pool its try was not offered to: it is left \
                      unanswered ({more} more like it since the last warning)"
                 );
             }
-        }
+            counts
+        };
+        let (claim, reply) = self.next(&names.claims(run), is_of_pool).await?;
+        Ok(PendingClaim { claim, reply })
     }
 
     pub(super) async fn next_command(&self, run: RunId) -> Result<PendingCommand, QueueError> {
         let subject = self.link.names.command(run);
-        let (_, command, reply) = self.next(&[subject]).await?;
+        let (command, reply) = self.next(&[subject], |_, _| true).await?;
         Ok(PendingCommand { command, reply })
     }
 
-    /// The next question of a line that can be read and answered. May be dropped.
+    /// The next question of a line that can be read, is accepted and can be answered. May be dropped.
     async fn next<Q: DeserializeOwned, A: Serialize + Send + 'static>(
         &self,
         subjects: &[String],
-    ) -> Result<(Subject, Q, oneshot::Sender<A>), QueueError> {
+        accepts: impl Fn(&str, &Q) -> bool,
+    ) -> Result<(Q, oneshot::Sender<A>), QueueError> {
         let line = self.line(subjects).await?;
         let mut line = line.lock().await;
         loop {
@@ -93,6 +97,9 @@ impl Asked {
             let message = line.next().await.ok_or_else(gone)?;
             let subject = message.subject.clone();
             let Some((question, reply_to)) = self.read(message) else { continue };
+            if !accepts(&subject, &question) {
+                continue;
+            }
             let (reply, answer) = oneshot::channel::<A>();
             // Nothing is awaited after the question was taken, so that nobody loses it.
             let answer: Answer = Box::pin(async move {
@@ -104,7 +111,7 @@ impl Asked {
                 (reply_to, payload.into())
             });
             if self.answers.try_send(answer).is_ok() {
-                return Ok((subject, question, reply));
+                return Ok((question, reply));
             }
             if let Some(more) = self.unanswered.due() {
                 tracing::warn!(
@@ -137,9 +144,11 @@ impl Asked {
         let why = if payload.len() > QUESTION_BYTES {
             format!("{} bytes are no question", payload.len())
         } else {
-            match serde_json::from_slice(&payload) {
-                Ok(question) => return Some((question, reply?)),
-                Err(error) => format!("not understood: {error}"),
+            match (serde_json::from_slice(&payload), reply) {
+                (Ok(question), Some(reply)) if is_inbox(&reply) => return Some((question, reply)),
+                (Ok(_), Some(reply)) => format!("`{reply}` is no inbox to answer to"),
+                (Ok(_), None) => "it asks for no answer".to_owned(),
+                (Err(error), _) => format!("not understood: {error}"),
             }
         };
         if let Some(more) = self.passed_over.due() {
@@ -147,6 +156,13 @@ impl Asked {
         }
         None
     }
+}
+
+/// Whether a subject is one that clients hear answers at. An answer is published with the rights of the
+/// coordinator, so that the asker must not choose any other subject for it: one of the server's own
+/// could purge a stream, or write the state of a run.
+fn is_inbox(subject: &str) -> bool {
+    subject.starts_with(INBOX)
 }
 
 /// Sends answers as they are given.
