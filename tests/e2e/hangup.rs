@@ -80,7 +80,9 @@ fn closed_terminal_stops_the_run_that_it_showed() {
     let project = slow("process");
     let results = project.results("slow");
     let of_program = project.command(&["run", "job.yaml"]);
-    let line = format!("exec {} run job.yaml", of_program.get_program().to_string_lossy());
+    // Progress is drawn only on a terminal that has a size.
+    let program = of_program.get_program().to_string_lossy();
+    let line = format!("stty cols 100 rows 30; exec {program} run job.yaml");
     let mut command = Command::new("script");
     command.args(["-qec", &line, "/dev/null"]).current_dir(project.path()).env_clear();
     command.envs(of_program.get_envs().filter_map(|(name, value)| Some((name, value?))));

@@ -1,10 +1,11 @@
 //! The one door to the terminal: lines go above the live region, which is drawn again after them.
 
 use std::fmt;
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use console::Term;
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 
 /// Most redraws per second.
 const HZ: u8 = 10;
@@ -20,7 +21,9 @@ pub struct Screen {
 impl Screen {
     /// Shows on standard error, which is a terminal; `out` writes to it too.
     pub fn terminal(out: Box<dyn Write + Send>) -> Self {
-        let live = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(HZ));
+        let terminal = Box::new(Terminal(Term::buffered_stderr()));
+        let target = ProgressDrawTarget::term_like_with_hz(terminal, HZ);
+        let live = MultiProgress::with_draw_target(target);
         Self { live: Some(live), out: Arc::new(Mutex::new(out)) }
     }
 
@@ -53,6 +56,61 @@ impl Screen {
 impl fmt::Debug for Screen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Screen").field("live", &self.live.is_some()).finish_non_exhaustive()
+    }
+}
+
+/// A terminal that may be closed while a run goes on: a failed write is no error, since progress that
+/// cannot be drawn would end the process in a panic and leave environments behind.
+#[derive(Debug)]
+struct Terminal(Term);
+
+impl Terminal {
+    #[expect(clippy::unnecessary_wraps, reason = "the trait's methods give results")]
+    fn draw(drawn: io::Result<()>) -> io::Result<()> {
+        let _closed = drawn;
+        Ok(())
+    }
+}
+
+impl TermLike for Terminal {
+    fn width(&self) -> u16 {
+        self.0.size().1
+    }
+
+    fn height(&self) -> u16 {
+        self.0.size().0
+    }
+
+    fn move_cursor_up(&self, lines: usize) -> io::Result<()> {
+        Self::draw(self.0.move_cursor_up(lines))
+    }
+
+    fn move_cursor_down(&self, lines: usize) -> io::Result<()> {
+        Self::draw(self.0.move_cursor_down(lines))
+    }
+
+    fn move_cursor_right(&self, columns: usize) -> io::Result<()> {
+        Self::draw(self.0.move_cursor_right(columns))
+    }
+
+    fn move_cursor_left(&self, columns: usize) -> io::Result<()> {
+        Self::draw(self.0.move_cursor_left(columns))
+    }
+
+    fn write_line(&self, text: &str) -> io::Result<()> {
+        Self::draw(self.0.write_line(text))
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        Self::draw(self.0.write_str(text))
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        Self::draw(self.0.clear_line())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Self::draw(self.0.flush())
     }
 }
 
