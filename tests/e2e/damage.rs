@@ -146,11 +146,13 @@ fn damaged_documents_are_refused_with_their_name_and_written_again_after_a_repai
 fn result_files_of_trials_that_are_missing_or_damaged_are_written_again() {
     let (project, results, settled) = killed();
     let files: Vec<_> = settled.iter().map(|trial| trial.directory.join("result.json")).collect();
-    let [first, second, third, ..] = &files[..] else { panic!("three trials had settled") };
+    let [first, second, third, fourth, ..] = &files[..] else { panic!("four trials had settled") };
     fs::remove_file(first).expect("removable");
     change(second, |bytes| bytes.truncate(20));
     let text = fs::read_to_string(third).expect("readable");
     fs::write(third, text.replace("\"reward\": 0.5", "\"reward\": 0.7")).expect("writable");
+    let text = fs::read_to_string(fourth).expect("readable");
+    fs::write(fourth, text.replace("\"host\": \"", "\"host\": \"x")).expect("writable");
     assert_resumes(&project, &results, &settled);
     for trial in &settled {
         let now = results.trials().into_iter().find(|now| now.name == trial.name);

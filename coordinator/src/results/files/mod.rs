@@ -17,6 +17,7 @@ pub mod store;
 mod tests;
 mod tree;
 mod trial_result;
+mod whole;
 
 use std::path::Path;
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,6 +22,7 @@ use super::durable::{self, FileError};
 use super::error_text;
 use super::layout::{self, STAGING};
 use super::trial_result::{Owner, TrialResult};
+use super::whole;
 use crate::results::report::TasksFacts;
 
 /// Why the files of a trial could not be written.
@@ -145,8 +147,9 @@ impl Trees {
         Ok(())
     }
 
-    /// Writes the directory of a settled trial, unless it is there already. Other items have none. Returns what could not
-    /// be written because its content is damaged or gone: the result stands all the same.
+    /// Writes the directory of a settled trial, unless it is there already. Other items have none.
+    /// Returns what could not be written because its content is damaged or gone: the result stands
+    /// all the same.
     pub(crate) async fn write(
         self: &Arc<Self>,
         settlement: Arc<Settlement>,
@@ -196,12 +199,13 @@ impl Trees {
         supervise::blocking(move || work(&trees)).await
     }
 
-    /// Whether the files of exactly this settlement are there, with a result that can be read.
+    /// Whether the files of exactly this settlement are there, with the result as it was written.
     pub(crate) fn is_written(&self, settlement: &Settlement) -> bool {
         let Some(trial) = settlement.trial() else { return false };
         let path = layout::trial_dir(&self.run_dir, trial).join(layout::RESULT);
         let Ok(bytes) = fs::read(path) else { return false };
-        serde_json::from_slice::<Owner>(&bytes).is_ok_and(|owner| owner.has(self.run, settlement))
+        let owner = serde_json::from_slice::<Owner>(&bytes);
+        owner.is_ok_and(|owner| owner.has(self.run, settlement)) && whole::is_unchanged(&bytes)
     }
 
     fn stage(&self, trial: &TrialName) -> Result<TempDir, TreeError> {
@@ -227,8 +231,9 @@ impl Trees {
         durable::remove(&result)?;
         let task = self.tasks.find(&trial.dataset, &trial.task);
         let content = TrialResult::new(self.run, trial, settlement, record, task);
-        File::create_new(&result)
-            .and_then(|file| durable::write_json(file, &content))
+        whole::to_vec(&content)
+            .map_err(io::Error::from)
+            .and_then(|text| File::create_new(&result)?.write_all(&text))
             .map_err(FileError::at("write", &result))?;
         let error = staging.path().join(layout::ERROR);
         durable::remove(&error)?;
