@@ -4,6 +4,8 @@
 docker_pid=
 docker_data=
 docker_bridge=
+docker_forwards=no
+readonly docker_forward=(-s 172.29.0.0/16 -d 172.29.0.0/16 -j ACCEPT)
 
 docker_answers() { timeout 10 docker version --format '{{.Server.Version}}' >/dev/null 2>&1; }
 
@@ -56,6 +58,10 @@ docker_network() {
   ip link add name "$docker_bridge" type bridge &&
     ip address add 172.29.255.1/24 dev "$docker_bridge" &&
     ip link set "$docker_bridge" up || return 1
+  # The other engine drops what no rule lets through between containers.
+  if command -v iptables >/dev/null && iptables -I FORWARD "${docker_forward[@]}" 2>/dev/null; then
+    docker_forwards=yes
+  fi
   network=(--bridge "$docker_bridge" --iptables=false
     --default-address-pool base=172.29.0.0/17,size=26)
 }
@@ -68,6 +74,7 @@ docker_stop() {
   if [ -n "$docker_bridge" ] && command -v ip >/dev/null; then
     ip link delete "$docker_bridge" 2>/dev/null
   fi
+  [ "$docker_forwards" = no ] || iptables -D FORWARD "${docker_forward[@]}" 2>/dev/null
   [ -z "$docker_data" ] || rm -rf "$docker_data"
   return 0
 }

@@ -80,7 +80,7 @@ fn images(pruned: &PrunedImages, dry_run: bool, text: &mut String) -> Value {
     }
     let total = |images: &[TaskImage]| images.iter().map(|image| image.bytes).sum::<u64>();
     text.push_str(&format!(
-        "{verb} {} images, {}; {} images stay, {}\n",
+        "{verb} {} images, {}; {} stay, {} (layers that images share count in each)\n",
         pruned.removed.len(),
         megabytes(total(&pruned.removed)),
         pruned.kept.len(),

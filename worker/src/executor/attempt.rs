@@ -83,9 +83,10 @@ async fn attempt<R: Recipe>(
     }
     if ended != Ended::Killed && run.attempt().environment.up().is_some() {
         park.steady().await;
+        let had_failed = run.attempt().first.is_some();
         if collection(&mut run).await == Ended::Killed {
             ended = Ended::Killed;
-        } else if ended == Ended::Ran {
+        } else if ended == Ended::Ran && !had_failed {
             // Outputs that could not be read.
             match silence(&mut run, park).await {
                 Silence::None => {}

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::error::TrialError;
 use rollout_protocol::spec::agent::AgentKind;
 use rollout_protocol::spec::environment::ProviderKind;
-use rollout_worker::environment::ComposeFile;
 use rollout_worker::environment::descriptor::{self, Descriptor, Support};
+use rollout_worker::environment::{ComposeFile, FailureKind};
 
 use super::discover::TASK_FILE;
 use super::{Parts, layout};
@@ -133,12 +133,18 @@ fn check_services(
     found: &mut Vec<ConfigError>,
 ) {
     let Some(check) = descriptor.check_services else { return };
-    if let Err(failure) = check(&ComposeFile { dir: dir.clone(), file: file.into() }) {
-        let spot = Spot { key: String::new(), line: None };
-        let expected = "services of the task's own environment directory";
-        let at = dir.join(file);
-        found.push(spot.error(&at, ErrorKind::Unsupported, failure.chain(), expected));
-    }
+    let Err(failure) = check(&ComposeFile { dir: dir.clone(), file: file.into() }) else { return };
+    let spot = Spot { key: String::new(), line: None };
+    let (kind, expected) = match failure.kind {
+        FailureKind::Unsupported => {
+            (ErrorKind::Unsupported, "services of the task's own environment directory")
+        }
+        _ => (ErrorKind::Syntax, "a compose file"),
+    };
+    // The place says which file it is.
+    let why = failure.chain();
+    let why = why.strip_prefix(&format!("{file}: ")).unwrap_or(&why).to_owned();
+    found.push(spot.error(&dir.join(file), kind, why, expected));
 }
 
 /// Why a provider does not have what is asked for.

@@ -1,6 +1,7 @@
 //! Containers that should be gone, but whose removal failed: their owner lives, so that no reaper
 //! would ever take them.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::client::Client;
@@ -25,7 +26,16 @@ impl Leftover {
     }
 }
 
-/// What is still to be removed.
+impl fmt::Display for Leftover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Container(_, name) => write!(f, "the container {name}"),
+            Self::Project(name) => write!(f, "the services and the container of {name}"),
+        }
+    }
+}
+
+/// Containers and services to remove later.
 #[derive(Debug)]
 pub(super) struct Leftovers {
     client: Arc<Client>,
@@ -41,7 +51,10 @@ impl Leftovers {
     /// Removes it now, or when the engine answers again.
     pub(super) async fn remove(&self, leftover: Leftover) {
         if let Err(failure) = leftover.remove(&self.client).await {
-            tracing::warn!(?leftover, error = failure.chain(), "it is left for later");
+            tracing::warn!(
+                error = failure.chain(),
+                "cannot remove {leftover} now: it is removed later"
+            );
             self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(leftover);
         }
     }

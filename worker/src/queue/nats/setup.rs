@@ -128,7 +128,11 @@ impl Wanted {
     fn check(&self, found: &Settings) -> Result<(), SetupError> {
         match self.differences(found).into_iter().next() {
             None => Ok(()),
-            Some(Difference { setting, wanted, found }) => {
+            Some(Difference { setting, mut wanted, mut found }) => {
+                if matches!(setting.as_str(), "ack_wait" | "max_age") {
+                    wanted.push_str(" ns");
+                    found.push_str(" ns");
+                }
                 Err(SetupError::Differs { name: self.name.clone(), setting, wanted, found })
             }
         }

@@ -45,7 +45,7 @@ impl RewardError {
 
 /// A command that should have made a result ready to be taken.
 pub(super) fn not_ready(command: &str, why: &str, redactor: &Redactor) -> TrialError {
-    let (kind, code) = (Type::InternalError, Code::COLLECTION_FAILED);
+    let (kind, code) = (Type::VerifierFailed, Code::COLLECTION_FAILED);
     let message = redactor.text(&format!("collecting by `{command}`: {why}"));
     TrialError::new(kind, code, Class::Task, Retry::Permanent, message).in_phase(Phase::Collection)
 }

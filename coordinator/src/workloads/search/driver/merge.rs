@@ -89,14 +89,8 @@ fn results(
             if let Some(error) = &eval.error {
                 tracing::warn!("eval {}: {}", eval.eval_id, error.message);
             }
-            let views = (&scores.parent, &scores.root);
-            let document = match &scores.comparisons {
-                Some((parent, root)) => {
-                    serde_json::json!({ "parent_relative": parent, "root_relative": root })
-                }
-                None => serde_json::json!({ "parent_relative": views.0, "root_relative": views.1 }),
-            };
-            file::write_json(&directory.eval(eval.eval_id).join(scoring::FILE), &document)?;
+            let file = directory.eval(eval.eval_id).join(scoring::FILE);
+            file::write_json(&file, &scores.document())?;
             (eval.parent_relative, eval.root_relative) = (scores.parent, scores.root);
         }
         Err(error) => {

@@ -37,6 +37,7 @@ pub use directory::Directory;
 pub use error::{TreeError, WorkError};
 pub use ideas::{COST_FILE, usable};
 pub use result::EvalResult;
+pub(super) use scoring::FILE as SCORES_FILE;
 pub use scoring::{Scores, score};
 pub use sitting::Sitting;
 pub use tidy::{Tidied, tidy};

@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::path::Path;
 
+use serde_json::{Value, json};
+
 use super::Sweep;
 use crate::config::Profile;
 use crate::workloads::search::manifest::View;
@@ -27,8 +29,18 @@ pub struct Scores {
     pub comparisons: Option<(Comparison, Comparison)>,
 }
 
+impl Scores {
+    /// The content of the file with both comparisons.
+    pub(in crate::workloads::search) fn document(&self) -> Value {
+        match &self.comparisons {
+            Some((parent, root)) => json!({ "parent_relative": parent, "root_relative": root }),
+            None => json!({ "parent_relative": self.parent, "root_relative": self.root }),
+        }
+    }
+}
+
 /// Name of the file with both comparisons, below an eval's directory.
-pub(super) const FILE: &str = "score.json";
+pub(in crate::workloads::search) const FILE: &str = "score.json";
 
 /// Scores the results of a sweep.
 ///

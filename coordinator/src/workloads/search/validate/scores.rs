@@ -1,10 +1,13 @@
 //! Whether the scores of evals are what their results say.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
 
 use super::FaultKind::Score;
 use super::Findings;
-use crate::workloads::search::driver::{Directory, Scores, Sweep, score};
+use crate::workloads::search::driver::{Directory, SCORES_FILE, Scores, Sweep, score};
 use crate::workloads::search::manifest::{Eval, EvalStatus, Manifest, View};
 
 /// How far numbers may be apart that are the same, relative to those above 1.
@@ -23,7 +26,14 @@ pub(super) fn check(directory: &Directory, manifest: &Manifest, findings: &mut F
         let sweep = Sweep { manifest, eval: *id, directory, candidate, parent, root };
         scored += 1;
         let wrong = match score(&sweep) {
-            Ok(scores) => differences(eval, &scores),
+            Ok(scores) => {
+                let mut wrong = differences(eval, &scores);
+                let file = directory.eval(*id).join(SCORES_FILE);
+                if !is_written(&file, &scores) {
+                    wrong.push(format!("its {SCORES_FILE} is not what the results say"));
+                }
+                wrong
+            }
             // That is what was said about it, then.
             Err(_) if eval.parent_relative.is_none() && eval.root_relative.is_none() => continue,
             Err(error) => vec![format!("it has scores, but no results: {error}")],
@@ -80,6 +90,31 @@ fn is_same(recorded: Option<&View>, computed: Option<&View>) -> bool {
         && rows(one) == rows(other)
         && is_near(number(one), number(other))
         && is_near(one.primary_delta, other.primary_delta)
+}
+
+/// Whether a file has the comparisons that were made again. A file that is missing or no JSON is a
+/// fault of its own.
+fn is_written(file: &Path, scores: &Scores) -> bool {
+    if scores.comparisons.is_none() {
+        return true;
+    }
+    let found = fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok());
+    found.is_none_or(|found: Value| is_same_value(&found, &scores.document()))
+}
+
+/// Whether two values are the same but for rounding.
+fn is_same_value(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Number(one), Value::Number(other)) => is_near(one.as_f64(), other.as_f64()),
+        (Value::Array(one), Value::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(a, b)| is_same_value(a, b))
+        }
+        (Value::Object(one), Value::Object(other)) => {
+            one.len() == other.len()
+                && one.iter().all(|(key, a)| other.get(key).is_some_and(|b| is_same_value(a, b)))
+        }
+        _ => one == other,
+    }
 }
 
 fn is_near(one: Option<f64>, other: Option<f64>) -> bool {

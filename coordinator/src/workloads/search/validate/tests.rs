@@ -221,6 +221,9 @@ fn scores_that_the_results_do_not_say_are_found() {
             root: &root,
         })
         .expect("scored");
+    let file = search.directory.eval(EvalId(0)).join("score.json");
+    let document = serde_json::to_string(&scores.document()).expect("serializable");
+    std::fs::write(&file, &document).expect("written");
     let first = eval(&mut manifest, 0);
     first.strict_completeness = scores.completeness;
     (first.parent_relative, first.root_relative) = (scores.parent, scores.root);
@@ -233,6 +236,11 @@ fn scores_that_the_results_do_not_say_are_found() {
         found.faults.iter().filter(|fault| of(fault)).count()
     };
     assert_eq!(wrong(|_| {}), 0);
+    let other = document.replace("\"baseline_mean\":3.0", "\"baseline_mean\":3.5");
+    assert_ne!(other, document, "the file has the means");
+    std::fs::write(&file, other).expect("written");
+    assert_eq!(wrong(|_| {}), 1);
+    std::fs::write(&file, document).expect("written");
     assert_eq!(wrong(|manifest| *root_score(manifest) += 1e-15), 0);
     assert_eq!(wrong(|manifest| *root_score(manifest) += 1e-9), 1);
     assert_eq!(wrong(|manifest| eval(manifest, 0).parent_relative = None), 1);
@@ -241,7 +249,8 @@ fn scores_that_the_results_do_not_say_are_found() {
     };
     assert_eq!(wrong(rows), 1);
     write(results, 3.4);
-    assert_eq!(wrong(|_| {}), 2);
+    // The scores against the parent and the root, and the file that has both.
+    assert_eq!(wrong(|_| {}), 3);
 }
 
 #[test]
