@@ -11,9 +11,10 @@ use serde_json::Value;
 
 use crate::{DEADLINE, assert_nothing_left, cluster};
 
-/// What differs between two runs of one job: times, costs, who ran it, names that are new for
-/// every run, and the one thing that was told to be different.
+/// Keys that differ between two runs of one job: times, costs, who ran it, names that are new for
+/// every run, the one that was told to be different, and the digest of all of them.
 const OF_THE_RUN: &[&str] = &[
+    "content",
     "cost",
     "total_cost",
     "durations",
