@@ -81,8 +81,9 @@ async fn a_flood_takes_no_memory() {
     let exit = environment.exec(shell(&script), counted.clone()).await.expect("it ran");
     assert_eq!(exit.code, 3);
     assert_eq!(counted.0.load(Ordering::Relaxed), MEGABYTES * 1_000_000);
-    // Other tests of this process take some too.
-    let grown = peak() - before;
+    // Other tests of this process take some too; the kernel counts in batches, so that a peak may
+    // even fall a little.
+    let grown = peak().saturating_sub(before);
     assert!(grown < 250 * 1024, "the peak grew by {grown} KiB");
     destroy(environment).await;
 }
