@@ -47,7 +47,6 @@ pub use self::context::{ExecutionContext, OwnSlot, PhaseSink, Slot, TrialService
 pub use self::environment::{ManagedEnvironment, NotCreated, Removed};
 pub use self::files::{FilesError, TaskFiles, TaskPart};
 pub use self::finished::{Counts, FileRole, Finished, RecordFile, RecordWithFiles};
-pub(crate) use self::full_disk::stands_anyway;
 pub use self::image::prepare_image;
 pub(crate) use self::image::{BUILD_LOG, BuildLog, WantedImage};
 pub(crate) use self::recipe::{Attempt, Halt, Recipe};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rollout_protocol::error::TrialError;
+use rollout_protocol::error::{ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::control::StopLevel;
 use tokio::sync::watch;
@@ -14,7 +14,7 @@ use super::context::{ExecutionContext, PhaseSink, TrialServices};
 use super::environment::{ManagedEnvironment, Removed};
 use super::errors;
 use super::finished::Finished;
-use super::full_disk::{FullDisk, Traces};
+use super::full_disk::{FullDisk, Traces, stands_anyway};
 use super::timing::Timing;
 use crate::environment::Environment;
 use crate::secrets::Redactor;
@@ -165,6 +165,25 @@ impl Attempt {
             environments: environments.filter_map(ManagedEnvironment::up).collect(),
         };
         FullDisk::met(&services.disks, traces).await
+    }
+
+    /// Puts the error of a full disk before all others, if the attempt met one and came to nothing by an
+    /// error that it may explain. Whether it did; `work` and `without_cause` are words of the message.
+    pub(crate) async fn blame_disk(
+        &mut self,
+        services: &TrialServices,
+        captures: Vec<&Capture>,
+        work: &str,
+        without_cause: &str,
+    ) -> bool {
+        if self.first.as_ref().is_some_and(stands_anyway) {
+            return false;
+        }
+        let Some(disk) = self.full_disk(services, captures, None).await else { return false };
+        let (cause, otherwise) = (self.first.as_ref(), ErrorType::AgentExecutionFailed);
+        let error = disk.into_error(work, cause, otherwise, without_cause, &self.redactor);
+        self.fail_before_all(error);
+        true
     }
 
     /// Keeps a panic as an error.

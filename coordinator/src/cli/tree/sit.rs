@@ -40,11 +40,14 @@ pub(super) async fn sit(
     };
     let request = SearchRequest {
         opening,
-        store: store_url::parse_optional(args.store.as_deref())?,
+        store: match args.dry_run {
+            true => None,
+            false => store_url::parse_optional(args.store.as_deref())?,
+        },
         patience: patience(args),
         fail_unable: args.fail_unable_evals,
         #[cfg(feature = "nats")]
-        remote: args.elsewhere.remote()?,
+        remote: if args.dry_run { None } else { args.elsewhere.remote()? },
         stops,
         sinks: sinks(args, screen, printer),
     };

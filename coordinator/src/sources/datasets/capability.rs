@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use rollout_protocol::error::TrialError;
+use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::spec::agent::AgentKind;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_worker::environment::descriptor::{self, Descriptor, Support};
@@ -38,7 +38,7 @@ impl Judged<'_> {
     }
 }
 
-/// Demands of a task that the job's environment cannot honour.
+/// Demands of a task that the job's environment cannot honour, and files that no environment can.
 #[derive(Debug, Default)]
 pub(super) struct Unsupported {
     /// Whichever agent runs.
@@ -72,6 +72,14 @@ pub(super) fn fault(
         let key = if error.key.is_empty() { String::new() } else { format!(" {}", error.key) };
         format!("{file}{line}{key}: {}", error.found)
     };
+    let is_demand = |error: &&ConfigError| {
+        matches!(error.kind, ErrorKind::Unsupported | ErrorKind::UnsupportedInstruction)
+    };
+    if let Some(broken) = demands.iter().find(|error| !is_demand(error)) {
+        let message = format!("the task {shown} cannot run: {}", demand(broken));
+        let (kind, code) = (ErrorType::TaskInvalid, ErrorCode::REFUSED);
+        return Some(super::task::invalid(kind, code, message));
+    }
     let mut demands: Vec<String> = demands.iter().map(demand).collect();
     if demands.is_empty() {
         return None;

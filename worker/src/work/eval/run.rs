@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use rollout_protocol::error::ErrorType;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Changes, CommandRecord, EnvironmentRecord, EvalEnd, EvalRecord};
 use tokio::time::Instant;
@@ -14,9 +13,7 @@ use super::site::At;
 use super::slots::Slot;
 use super::variables::Variables;
 use super::{EvalContext, Repositories};
-use crate::executor::{
-    self, Attempt, BuildLog, Capture, Finished, Halt, Recipe, TrialServices, stands_anyway,
-};
+use crate::executor::{self, Attempt, BuildLog, Capture, Finished, Halt, Recipe, TrialServices};
 
 /// Runs one execution of an eval to its end. Must not be dropped before: the environment would stay
 /// until a reaper finds its owner dead.
@@ -117,17 +114,14 @@ impl Recipe for Run<'_> {
     /// unless it filled the disk itself beyond its own limit.
     async fn settle_errors(&mut self) {
         let came_to_nothing = matches!(self.end, EvalEnd::Failed | EvalEnd::NoChanges);
-        if !came_to_nothing || self.attempt.first.as_ref().is_some_and(stands_anyway) {
+        if !came_to_nothing {
             return;
         }
         let captures = self.captures.iter().map(|(_, capture)| capture.as_ref()).collect();
-        let met = self.attempt.full_disk(self.services, captures, None).await;
-        let Some(disk) = met else { return };
-        let (cause, redactor) = (self.attempt.first.as_ref(), &self.attempt.redactor);
-        let otherwise = ErrorType::AgentExecutionFailed;
-        let error = disk.into_error("eval", cause, otherwise, ": it changed nothing", redactor);
-        self.attempt.fail_before_all(error);
-        self.end = EvalEnd::Failed;
+        let without_cause = ": it changed nothing";
+        if self.attempt.blame_disk(self.services, captures, "eval", without_cause).await {
+            self.end = EvalEnd::Failed;
+        }
     }
 
     fn had_environment(&mut self) -> bool {

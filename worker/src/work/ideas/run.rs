@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_protocol::Timestamp;
-use rollout_protocol::error::ErrorType;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{CommandRecord, IdeasEnd, IdeasRecord};
 use rollout_protocol::spec::eval::EvalStage;
@@ -17,7 +16,7 @@ use crate::environment::Command;
 use crate::executor::errors::{self, ScriptError};
 use crate::executor::{
     self, Attempt, BuildLog, Capture, CleanArchive, End, Finished, Halt, Normal, Ran, Recipe,
-    ScriptLimit, TrialServices, cost, stands_anyway, stopped,
+    ScriptLimit, TrialServices, cost, stopped,
 };
 use crate::work::eval::{Repositories, Slot, failure};
 
@@ -175,17 +174,10 @@ impl Recipe for Run<'_> {
     /// A command that wrote no idea while a disk of this host was full says nothing about its agent,
     /// unless it filled the disk itself beyond its own limit.
     async fn settle_errors(&mut self) {
-        let stands = self.attempt.first.as_ref().is_some_and(stands_anyway);
-        if self.end != IdeasEnd::Failed || stands {
-            return;
+        if self.end == IdeasEnd::Failed {
+            let captures = self.capture.as_deref().into_iter().collect();
+            self.attempt.blame_disk(self.services, captures, "command", "").await;
         }
-        let captures = self.capture.as_deref().into_iter().collect();
-        let met = self.attempt.full_disk(self.services, captures, None).await;
-        let Some(disk) = met else { return };
-        let (cause, redactor) = (self.attempt.first.as_ref(), &self.attempt.redactor);
-        let otherwise = ErrorType::AgentExecutionFailed;
-        let error = disk.into_error("command", cause, otherwise, "", redactor);
-        self.attempt.fail_before_all(error);
     }
 
     async fn release(&mut self) {

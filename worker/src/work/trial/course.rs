@@ -19,8 +19,7 @@ use crate::executor::{Capture, Halt, ManagedEnvironment, Normal, WantedImage};
 
 impl Run<'_> {
     /// Runs the phases up to the last verification.
-    pub(super) async fn phases_of_task(&mut self) -> Result<(), Halt> {
-        let mut plan = setup::plan(self.ctx)?;
+    pub(super) async fn phases_of_task(&mut self, mut plan: Plan) -> Result<(), Halt> {
         self.attempt.go_on()?;
         self.attempt.enter(Phase::EnvironmentSetup);
         self.setup(&plan).await?;

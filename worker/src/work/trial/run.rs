@@ -11,7 +11,8 @@ use super::outputs::Outputs;
 use super::rewards::Wanted;
 use super::score::Score;
 use super::step::StepRun;
-use super::{TrialContext, preserve};
+use super::{TrialContext, preserve, setup};
+use crate::agents::Plan;
 use crate::environment::Failure;
 use crate::executor::{
     self, Attempt, CleanArchive, Finished, Halt, ManagedEnvironment, Recipe, RecordFile, TaskPart,
@@ -22,8 +23,18 @@ use crate::verifier::LOGS;
 /// Runs one execution of a trial to its end. Must not be dropped before: the environment would stay
 /// until a reaper finds its owner dead.
 pub async fn run(ctx: TrialContext, services: &TrialServices) -> Finished<TrialRecord> {
+    let plan = match setup::plan(&ctx) {
+        Ok(plan) => plan,
+        // It concerns neither an environment nor a service nor a disk.
+        Err(error) => {
+            let mut run = Run::new(&ctx, services, Plan::default());
+            run.attempt.fail(error);
+            return run.into_finished(None);
+        }
+    };
     let kind = ctx.settings.environment.provider.kind();
-    executor::execute(&ctx.execution, services, kind, || Run::new(&ctx, services)).await
+    let recipe = || Run::new(&ctx, services, plan.clone());
+    executor::execute(&ctx.execution, services, kind, recipe).await
 }
 
 /// One execution under way.
@@ -32,6 +43,8 @@ pub(super) struct Run<'a> {
     pub(super) services: &'a TrialServices,
     /// The state of the attempt; its environment is the agent's.
     pub(super) attempt: Attempt,
+    /// The agent's part of the first step.
+    plan: Plan,
     pub(super) outputs: Outputs,
     /// The logs of the trial.
     pub(super) logs: Option<CleanArchive>,
@@ -60,11 +73,12 @@ pub(super) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(ctx: &'a TrialContext, services: &'a TrialServices) -> Self {
+    fn new(ctx: &'a TrialContext, services: &'a TrialServices, plan: Plan) -> Self {
         Self {
             ctx,
             services,
             attempt: Attempt::new(&ctx.execution),
+            plan,
             outputs: Outputs::new(ctx.execution.scratch.clone()),
             logs: None,
             apart_logs: None,
@@ -174,7 +188,8 @@ impl Recipe for Run<'_> {
     }
 
     async fn phases(&mut self) -> Result<(), Halt> {
-        self.phases_of_task().await
+        let plan = std::mem::take(&mut self.plan);
+        self.phases_of_task(plan).await
     }
 
     async fn collect(&mut self) {

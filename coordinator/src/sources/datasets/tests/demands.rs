@@ -104,6 +104,19 @@ fn services_are_honoured_in_either_format() {
 }
 
 #[test]
+fn compose_file_that_is_no_yaml_is_the_tasks_fault() {
+    let project = Project::new(&job("{path: ./set}"));
+    project.task("set/a");
+    project.write("set/a/environment/docker-compose.yaml", "services: {main: {image: [");
+    let (_, datasets, _) = project.load(false).expect("no faults of the job");
+    let fault = datasets[0].tasks[0].fault.as_ref().expect("a fault");
+    assert_eq!((fault.kind, fault.is_unsupported()), (ErrorType::TaskInvalid, false), "{fault}");
+    let file = project.faults(true);
+    let name = "set/a/environment/docker-compose.yaml";
+    assert_eq!(file, expected(&[(name, "", ErrorKind::Syntax)]));
+}
+
+#[test]
 fn formats_of_a_plan_are_used_and_not_guessed_again() {
     let project = Project::new(&job("{path: ./set}"));
     for task in ["set/a", "set/b", "set/c"] {

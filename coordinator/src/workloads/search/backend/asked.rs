@@ -1,6 +1,7 @@
 //! The tries that a search asks its run for, and what came of them.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rollout_protocol::digest::Digest;
@@ -108,7 +109,9 @@ impl Asked {
     pub(super) fn adopt(&self, former: Try) {
         let mut state = self.state();
         let ordinal = state.tries.len() as u64;
-        if state.ordinals.insert(former.item, ordinal).is_none() {
+        // The search may have asked for it meanwhile.
+        if let Entry::Vacant(entry) = state.ordinals.entry(former.item) {
+            entry.insert(ordinal);
             state.tries.push(former);
         }
     }

@@ -229,6 +229,10 @@ impl Workshop for Shop {
         diff.map_err(of("cannot compare commits"))
     }
 
+    fn left(&mut self, result: &EvalResult) {
+        self.tell(vec![events::ended(result)]);
+    }
+
     fn changed(&mut self, manifest: &Manifest) {
         self.tell(events::of_block(manifest));
     }

@@ -203,6 +203,7 @@ impl<W: Workshop> Sitting<W> {
             let reason = "there is no result of this eval".to_owned();
             return Err(TreeError::Damaged { path: root.join(super::result::FILE), reason });
         };
+        self.workshop.left(&result);
         self.merge(result)
     }
 

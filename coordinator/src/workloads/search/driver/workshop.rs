@@ -68,6 +68,9 @@ pub trait Workshop: Keeper {
     /// [`WorkError`].
     fn ended(&mut self) -> Result<EvalResult, WorkError>;
 
+    /// Hears of a result that a former owner left, before it is merged.
+    fn left(&mut self, _result: &EvalResult) {}
+
     /// Hears of every block of the search itself that was written down.
     fn changed(&mut self, _manifest: &Manifest) {}
 

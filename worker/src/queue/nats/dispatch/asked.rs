@@ -162,7 +162,12 @@ impl Asked {
 /// coordinator, so that the asker must not choose any other subject for it: one of the server's own
 /// could purge a stream, or write the state of a run.
 fn is_inbox(subject: &str) -> bool {
-    subject.starts_with(INBOX)
+    // Between clusters, the server puts the way back in front: `_GR_.<cluster>.<server>.`.
+    let here = match subject.strip_prefix("_GR_.") {
+        Some(routed) => routed.splitn(3, '.').nth(2).unwrap_or_default(),
+        None => subject,
+    };
+    here.starts_with(INBOX)
 }
 
 /// Sends answers as they are given.
@@ -179,6 +184,22 @@ async fn answer(link: Arc<Link>, mut incoming: mpsc::Receiver<Answer>) {
                     tracing::debug!("an answer is lost: {fault}");
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_inbox;
+
+    #[test]
+    fn answers_go_to_inboxes_of_this_cluster_or_another_one() {
+        for inbox in ["_INBOX.a", "_INBOX.user.b.c", "_GR_.x.y._INBOX.a.b"] {
+            assert!(is_inbox(inbox), "{inbox}");
+        }
+        for other in ["$JS.API.STREAM.PURGE.X", "$KV.B.k", "_GR_.x.y.$KV.B.k", "_GR_._INBOX.a", ""]
+        {
+            assert!(!is_inbox(other), "{other}");
         }
     }
 }
