@@ -20,7 +20,6 @@ use super::files::TaskFiles;
 use crate::disk::DiskWatch;
 use crate::environment::{Failure, FailureKind, Labels, Provider};
 use crate::secrets::TrialVariables;
-use crate::spool;
 
 /// Longest that placing files into an environment or reading its files may take. A file takes a
 /// third of a millisecond to place, and a task may have 200,000.
@@ -33,8 +32,8 @@ pub struct ExecutionContext {
     pub labels: Labels,
     /// Digest of everything it runs under.
     pub spec: Digest,
-    /// A directory of this execution alone. It does not exist yet: an execution that needs none
-    /// costs none.
+    /// A directory of this execution alone. It does not exist yet: whoever needs it calls
+    /// [`ExecutionContext::create_scratch`], so that an execution that needs none costs none.
     pub scratch: PathBuf,
     /// Whether and how hard to stop.
     pub stop: watch::Receiver<Option<StopLevel>>,
@@ -44,18 +43,6 @@ pub struct ExecutionContext {
     pub slot: Arc<dyn Slot>,
     /// Longest wait for a service that gives no answer; zero does not wait.
     pub max_park: Duration,
-}
-
-impl ExecutionContext {
-    /// Creates the scratch directory and notes in it whose it is: when this process dies, its
-    /// adopter reports the execution lost. Must be done before an environment is made, and may be
-    /// done again.
-    ///
-    /// # Errors
-    /// The system's, about the scratch directory.
-    pub async fn create_scratch(&self) -> std::io::Result<()> {
-        spool::create_scratch(&self.labels, self.spec, self.scratch.clone()).await
-    }
 }
 
 /// The services that every execution on a worker shares.

@@ -32,7 +32,6 @@ pub use self::publish::{failed_report, report_of};
 pub(crate) use self::recover::unsayable;
 pub use self::recover::{RecoverError, Recovered, Recovery, recover};
 pub use self::scratch::ScratchMark;
-pub(crate) use self::scratch::create_scratch;
 use crate::executor::Finished;
 use crate::supervise;
 

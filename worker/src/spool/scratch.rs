@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
@@ -10,7 +10,7 @@ use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::report::{Body, Report};
 use serde::{Deserialize, Serialize};
 
-use crate::environment::Labels;
+use crate::executor::ExecutionContext;
 use crate::supervise;
 
 /// Name of the file with the mark.
@@ -67,19 +67,23 @@ impl ScratchMark {
     }
 }
 
-/// Creates the scratch directory of an execution with its mark in it.
-pub(crate) async fn create_scratch(
-    labels: &Labels,
-    spec: Digest,
-    scratch: PathBuf,
-) -> io::Result<()> {
-    let mark = ScratchMark {
-        run: labels.run,
-        item: labels.item,
-        try_id: labels.try_id,
-        exec: labels.exec,
-        spec,
-        worker: labels.worker.clone(),
-    };
-    supervise::blocking(move || mark.create(&scratch)).await
+impl ExecutionContext {
+    /// Creates the scratch directory and notes in it whose it is: when this process dies, its
+    /// adopter reports the execution lost. Must be done before an environment is made, and may be
+    /// done again.
+    ///
+    /// # Errors
+    /// The system's, about the scratch directory.
+    pub async fn create_scratch(&self) -> io::Result<()> {
+        let (labels, scratch) = (&self.labels, self.scratch.clone());
+        let mark = ScratchMark {
+            run: labels.run,
+            item: labels.item,
+            try_id: labels.try_id,
+            exec: labels.exec,
+            spec: self.spec,
+            worker: labels.worker.clone(),
+        };
+        supervise::blocking(move || mark.create(&scratch)).await
+    }
 }
