@@ -5,7 +5,8 @@ use std::process::Command;
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::docker::Engine;
 use rollout_tests::project::Project;
-use rollout_tests::{processes, wait};
+use rollout_tests::terminal::Terminal;
+use rollout_tests::wait;
 use rustix::process::Signal;
 
 use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
@@ -73,29 +74,18 @@ fn hangup_that_is_ignored_at_the_start_stays_ignored() {
 
 #[test]
 fn closed_terminal_stops_the_run_that_it_showed() {
-    if Command::new("script").arg("--version").output().is_err() {
-        rollout_tests::note("there is no `script`: a closed terminal is not tested");
-        return;
-    }
     let project = slow("process");
     let results = project.results("slow");
-    let of_program = project.command(&["run", "job.yaml"]);
-    // Progress is drawn only on a terminal that has a size.
-    let program = of_program.get_program().to_string_lossy();
-    let line = format!("stty cols 100 rows 30; exec {program} run job.yaml");
-    let mut command = Command::new("script");
-    command.args(["-qec", &line, "/dev/null"]).current_dir(project.path()).env_clear();
-    command.envs(of_program.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let mut terminal = project.start(unignored(&project, &command));
-    wait::until(DEADLINE, "a result", || !results.trials().is_empty());
-    let shown = processes::descendants(terminal.pid());
-    assert!(!shown.is_empty(), "nothing runs in the terminal");
-    terminal.signal(Signal::KILL);
-    drop(terminal.wait(DEADLINE));
-    // Its parent is another one once the terminal is gone.
-    let pids: Vec<u32> = shown.iter().map(|process| process.pid).collect();
-    let goes_on = |process: &processes::Process| pids.contains(&process.pid);
-    wait::until(DEADLINE, "the run to end", || !processes::all().iter().any(goes_on));
+    let mut terminal = Terminal::start(&project.command(&["run", "job.yaml"]));
+    let mut shown = Vec::new();
+    wait::until(DEADLINE, "a result", || {
+        shown.extend(terminal.shown());
+        !results.trials().is_empty()
+    });
+    // Progress is drawn in place: the cursor moves.
+    assert!(shown.contains(&0x1b), "{}", String::from_utf8_lossy(&shown));
+    terminal.close();
+    assert_eq!(terminal.wait(DEADLINE), Some(ExitCode::Cancelled.code().into()));
     assert_eq!(results.job()["cancelled"], true);
     assert_adds_up(&results, 6);
     let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::Success);

@@ -26,6 +26,7 @@ pub mod results;
 pub mod run;
 pub mod sandbox;
 pub mod search;
+pub mod terminal;
 pub mod wait;
 pub mod wire;
 pub mod witness;

@@ -4,6 +4,7 @@
 use std::io::{self, IsTerminal as _, Write};
 
 use rollout_protocol::exit::ExitCode;
+use rustix::io::Errno;
 
 use super::error::CliError;
 use crate::config::env_vars;
@@ -18,6 +19,8 @@ pub(super) struct Printer {
     pub(super) out: Style,
     /// Of standard error.
     pub(super) err: Style,
+    /// When the program started.
+    out_is_terminal: bool,
     err_is_terminal: bool,
 }
 
@@ -27,11 +30,13 @@ impl Printer {
         let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let may = !set(env_vars::NO_COLOR.name) && !dumb;
+        let out_is_terminal = io::stdout().is_terminal();
         let err_is_terminal = io::stderr().is_terminal();
         Self {
             quiet,
-            out: Style { colours: may && io::stdout().is_terminal() },
+            out: Style { colours: may && out_is_terminal },
             err: Style { colours: may && err_is_terminal },
+            out_is_terminal,
             err_is_terminal: err_is_terminal && !dumb,
         }
     }
@@ -59,11 +64,17 @@ impl Printer {
     pub(super) fn data(&self, text: &str) -> Result<(), CliError> {
         let mut out = io::stdout().lock();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error) if !self.has_no_reader(&error) => {
                 Err(CliError::failure("cannot write to standard output", &error))
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether standard output cannot be written because a pipe or a terminal was closed.
+    fn has_no_reader(&self, error: &io::Error) -> bool {
+        let is_closed_terminal = Errno::from_io_error(error) == Some(Errno::IO);
+        error.kind() == io::ErrorKind::BrokenPipe || self.out_is_terminal && is_closed_terminal
     }
 
     /// Warns of something odd.

@@ -1,0 +1,86 @@
+//! A terminal that shows a program, and can be closed.
+
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+
+use crate::wait;
+
+/// A program on a terminal of 100 columns. Dropping it closes the terminal and kills the program.
+#[derive(Debug)]
+pub struct Terminal {
+    screen: Option<OwnedFd>,
+    program: Child,
+}
+
+impl Terminal {
+    /// Starts a program that the terminal controls, with it as all three standard streams.
+    ///
+    /// # Panics
+    /// When there is no terminal, or no program `setsid`.
+    pub fn start(of_program: &Command) -> Self {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let screen = openpt(flags).expect("a terminal");
+        grantpt(&screen).and_then(|()| unlockpt(&screen)).expect("a terminal");
+        let size = Winsize { ws_row: 30, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&screen, size).expect("a terminal has a size");
+        // A program that writes must not wait for the test.
+        fcntl_setfl(&screen, OFlags::NONBLOCK).expect("settable");
+        let line = ioctl_tiocgptpeer(&screen, flags).expect("the other end");
+        let copy = || line.try_clone().expect("a descriptor");
+        // The test may be a leader of a process group: `setsid` starts a child then, and waits for it.
+        let mut command = Command::new("setsid");
+        command.args(["--ctty", "--wait", "env", "--default-signal=HUP"]);
+        command.arg(of_program.get_program()).args(of_program.get_args());
+        command.env_clear().env("TERM", "xterm-256color");
+        command.envs(of_program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.current_dir(of_program.get_current_dir().expect("tests name the directory"));
+        command.stdin(copy()).stdout(copy()).stderr(line);
+        let program = command.spawn().expect("setsid runs");
+        Self { screen: Some(screen), program }
+    }
+
+    /// Everything that was written since the last call.
+    pub fn shown(&self) -> Vec<u8> {
+        let mut shown = Vec::new();
+        let mut part = [0; 4096];
+        while let Some(screen) = &self.screen
+            && let Ok(length @ 1..) = rustix::io::read(screen, &mut part)
+        {
+            shown.extend_from_slice(&part[..length]);
+        }
+        shown
+    }
+
+    /// Closes the terminal.
+    pub fn close(&mut self) {
+        self.screen = None;
+    }
+
+    /// The exit code of the program; nothing when a signal ended it.
+    ///
+    /// # Panics
+    /// When it does not end within `deadline`.
+    #[track_caller]
+    pub fn wait(&mut self, deadline: Duration) -> Option<i32> {
+        let mut ended = None;
+        wait::until(deadline, "the program in the terminal to end", || {
+            let _shown = self.shown();
+            ended = self.program.try_wait().expect("a child can be waited for");
+            ended.is_some()
+        });
+        ended.and_then(|status| status.code())
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _killed = self.program.kill();
+        let _ended = self.program.wait();
+    }
+}
