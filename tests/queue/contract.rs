@@ -89,6 +89,7 @@ impl Broker for Server {
     }
 
     async fn pass(&self, thirds: u32) {
+        // The server has a clock of its own: nothing but time ends a lease.
         tokio::time::sleep(LEASE / 3 * thirds).await;
     }
 }

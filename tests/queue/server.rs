@@ -69,6 +69,7 @@ fn contact_is_lost_and_found() {
         // Said when the server is back.
         source.ack(&[held[0].token]).await.expect("kept");
         let age = hello_ages(&dispatch).await[0];
+        // Time has to pass to see that the age does not grow with it.
         tokio::time::sleep(Duration::from_secs(5)).await;
         let later = hello_ages(&dispatch).await[0];
         assert!(later < age + Duration::from_secs(4), "{age:?}, then {later:?}: it stands still");

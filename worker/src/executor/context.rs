@@ -32,8 +32,8 @@ pub struct ExecutionContext {
     pub labels: Labels,
     /// Digest of everything it runs under.
     pub spec: Digest,
-    /// A directory of this execution alone. It does not exist yet: whoever needs it calls
-    /// [`ExecutionContext::create_scratch`], so that an execution that needs none costs none.
+    /// A directory of this execution alone. [`ExecutionContext::create_scratch`] makes it, so that an
+    /// execution that needs none costs none.
     pub scratch: PathBuf,
     /// Whether and how hard to stop.
     pub stop: watch::Receiver<Option<StopLevel>>,

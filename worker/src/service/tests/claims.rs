@@ -106,6 +106,7 @@ async fn after_a_connection_everything_is_suspicious_for_a_while() {
     scene.answer(Answer::Run).await;
     assert_eq!(scene.report().await.body, Body::Started);
     scene.report().await;
+    // Paused time: it passes at once.
     tokio::time::sleep(LEASE).await;
     scene.offer([2]).await;
     result(&scene.report().await);
@@ -147,6 +148,7 @@ async fn without_an_answer_what_another_worker_shows_is_forgotten() {
     let asked = tokio::time::Instant::now();
     while asked.elapsed() < 3 * LEASE {
         scene.queue.hello(other.clone()).await.unwrap();
+        // Paused time: it passes at once.
         tokio::time::sleep(SECOND).await;
     }
     assert_eq!(scene.begun(), Vec::<u32>::new());

@@ -173,7 +173,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What the life of an environment cost.
+    /// The cost of an environment so far.
     pub(super) fn cost_of(&self, environment: Option<&ManagedEnvironment>) -> f64 {
         let rates = &self.ctx.settings.environment.rates;
         environment.map_or(0.0, |environment| environment.cost(rates))

@@ -17,6 +17,7 @@ struct Slow(LocalRunner);
 #[async_trait]
 impl Runner for Slow {
     async fn run(&self, context: TrialContext) -> Finished<TrialRecord> {
+        // The work of the trial.
         tokio::time::sleep(Duration::from_millis(150)).await;
         self.0.run(context).await
     }

@@ -107,6 +107,7 @@ impl Racers {
         if stage.kind() == Some(CommandKind::Llm) {
             self.starts.lock().expect("not poisoned").push(Instant::now());
         }
+        // The work of the command.
         tokio::time::sleep(Duration::from_millis(10)).await;
         if let Some((now, _)) = counted {
             now.fetch_sub(1, Ordering::SeqCst);
