@@ -73,6 +73,7 @@ pub const CALM: &[(&str, Check)] = checks![
     work::a_waiting_pull_gets_what_is_published,
     work::a_silent_delivery_comes_again_after_its_lease,
     work::progress_keeps_the_lease,
+    work::progress_after_the_lease_keeps_nothing,
     work::refusing_brings_it_back_at_once,
     work::acknowledging_an_earlier_delivery_removes_the_present_one,
     work::a_dropped_pull_loses_nothing,

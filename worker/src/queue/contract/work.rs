@@ -79,6 +79,23 @@ pub(super) async fn progress_keeps_the_lease(broker: &dyn Broker) {
     pull_all(broker, Room::slots(1), &[item(1)]).await;
 }
 
+/// Progress that comes after the end of the lease is too late: the offer is delivered again at once.
+pub(super) async fn progress_after_the_lease_keeps_nothing(broker: &dyn Broker) {
+    publish(broker, &[offer(1, 1, FIRST)]).await;
+    let held = tokens(&take(broker, 1).await);
+    broker.pass(4).await;
+    broker.source().progress(&held).await.expect("reachable");
+    let again = async {
+        let source = broker.source();
+        source.pull(Room::slots(1), PATIENCE).await.expect("reachable")
+    };
+    tokio::select! {
+        biased;
+        again = again => assert_eq!(items(&again), [item(1)]),
+        () = broker.pass(2) => panic!("the lease was extended after its end"),
+    }
+}
+
 /// A surplus delivery goes to whoever asks next.
 pub(super) async fn refusing_brings_it_back_at_once(broker: &dyn Broker) {
     publish(broker, &[offer(1, 1, FIRST), offer(1, 2, FIRST)]).await;

@@ -113,8 +113,10 @@ impl Model {
         self.work.next_expiry()
     }
 
-    /// Extends the leases of what is in flight, whoever holds it.
+    /// Extends the leases of what is in flight, whoever holds it. A lease that is over stays over,
+    /// although no pull has noticed its end: a server ends leases by a clock of its own.
     pub fn progress(&mut self, now: Duration, tokens: &[Token]) {
+        self.work.expire(now);
         for sequence in known(self.incarnation, tokens) {
             self.work.progress(now, sequence);
         }

@@ -135,12 +135,16 @@ impl Oracle {
         flying
     }
 
-    fn pull(&mut self, max: usize) -> Vec<(u64, u32)> {
+    fn expire(&mut self) {
         for (until, sequence) in self.in_flight() {
             if until <= self.now {
                 self.again(sequence);
             }
         }
+    }
+
+    fn pull(&mut self, max: usize) -> Vec<(u64, u32)> {
+        self.expire();
         let mut ready: Vec<(usize, u64)> = (self.kept.iter())
             .filter_map(|k| match k.place {
                 Place::New => Some((usize::MAX, k.sequence)),
@@ -169,6 +173,7 @@ impl Oracle {
             }
             Call::Pull(_) => unreachable!("compared by the caller"),
             Call::Progress(sequence) => {
+                self.expire();
                 let until = self.now + LEASE;
                 if let Some(Kept { place: Place::InFlight(at), .. }) = self.find(sequence) {
                     *at = until;
