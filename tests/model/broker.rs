@@ -1,8 +1,9 @@
-//! A server as its clients see it: one work stream with one consumer, the reports of one run, the
-//! key of the run's lock, and the hellos. What is acknowledged is not fenced; what a crash can take
-//! is a parameter of [`Broker::restart`].
+//! The broker as its clients see it: the product's model of the work stream and the reports, and
+//! around it the connections, the lock of the run, and the hellos. The parameter of
+//! [`Broker::restart`] says what a crash takes.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use rollout_protocol::id::{ItemId, TryId, WorkerId};
 use rollout_protocol::wire::delivery::{Delivery, Listed, Token};
@@ -10,39 +11,30 @@ use rollout_protocol::wire::hello::Hello;
 use rollout_protocol::wire::offer::Offer;
 use rollout_protocol::wire::position::{Incarnation, Position};
 use rollout_protocol::wire::report::Report;
+use rollout_worker::queue::embedded::model::{Model, ModelConfig};
 
 use crate::lock::LockValue;
-use crate::names::LEASE;
+use crate::names::{LEASE, RUN};
 
 /// Acknowledged offers that a crash of the server can bring back.
 const REMEMBERED_ACKS: usize = 4;
+
+/// The world's milliseconds as the model counts time.
+fn at(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
 
 #[derive(Debug)]
 pub(crate) struct Broker {
     pub(crate) up: bool,
     /// Counts the times at which every client was disconnected.
     pub(crate) connections: u64,
-    life: u128,
-    work: Vec<Message>,
-    work_last: u64,
-    acked: Vec<(u64, Offer)>,
-    pub(crate) reports: Vec<(u64, Report)>,
-    pub(crate) reports_last: u64,
-    reports_limit: usize,
+    model: Model,
     /// The lock of the run with its revision.
     pub(crate) lock: Option<(u64, LockValue)>,
     revisions: u64,
-    /// The last word of every worker and when it came; not kept over a restart.
+    /// The last hello of every worker and when it came; not kept over a restart.
     pub(crate) hellos: BTreeMap<WorkerId, (u64, Hello)>,
-}
-
-#[derive(Debug)]
-struct Message {
-    sequence: u64,
-    offer: Offer,
-    delivered: u32,
-    /// When it is delivered again; `None` while it waits for delivery.
-    until: Option<u64>,
 }
 
 /// How much of its memory a server loses when it dies.
@@ -60,16 +52,15 @@ pub(crate) struct Loss {
 
 impl Broker {
     pub(crate) fn new(reports_limit: usize) -> Self {
+        let config = ModelConfig {
+            lease: at(LEASE),
+            reports_per_run: reports_limit,
+            remembered_acks: REMEMBERED_ACKS,
+        };
         Self {
             up: true,
             connections: 1,
-            life: 1,
-            work: Vec::new(),
-            work_last: 0,
-            acked: Vec::new(),
-            reports: Vec::new(),
-            reports_last: 0,
-            reports_limit,
+            model: Model::new(Incarnation(1), config),
             lock: None,
             revisions: 0,
             hellos: BTreeMap::new(),
@@ -77,115 +68,88 @@ impl Broker {
     }
 
     pub(crate) fn life(&self) -> Incarnation {
-        Incarnation(self.life)
+        self.model.incarnation()
     }
 
-    /// Whether it was there already.
-    pub(crate) fn publish(&mut self, offer: Offer) -> bool {
-        let same = |m: &Message| (m.offer.item, m.offer.try_id) == (offer.item, offer.try_id);
-        if self.work.iter().any(same) {
-            return true;
-        }
-        self.work_last += 1;
-        let sequence = self.work_last;
-        self.work.push(Message { sequence, offer, delivered: 0, until: None });
-        false
-    }
-
-    fn expire(&mut self, now: u64) {
-        for message in &mut self.work {
-            if message.until.is_some_and(|until| until <= now) {
-                message.until = None;
-            }
-        }
+    pub(crate) fn publish(&mut self, offer: Offer) {
+        let answers = self.model.offer(&[offer]);
+        assert!(answers[0].is_ok(), "the work stream has no limit: {answers:?}");
     }
 
     /// Sequences that a pull could get.
     pub(crate) fn ready(&mut self, now: u64) -> Vec<u64> {
-        self.expire(now);
-        let ready = self.work.iter().filter(|message| message.until.is_none());
-        ready.map(|message| message.sequence).collect()
+        self.model.ready(at(now))
     }
 
-    /// Delivers one of what is ready: several consumers have no common order.
+    /// Delivers one of the ready offers.
     pub(crate) fn deliver(&mut self, now: u64, sequence: u64) -> Option<Delivery> {
-        let incarnation = self.life();
-        let message = self.work.iter_mut().find(|message| message.sequence == sequence)?;
-        message.delivered += 1;
-        message.until = Some(now + LEASE);
-        let token = Token { incarnation, sequence };
-        Some(Delivery { offer: message.offer, token, delivered: message.delivered })
+        self.model.deliver(at(now), sequence)
     }
 
-    /// Acts on whatever has this sequence now, in flight.
+    /// Extends the lease of the offer that has this sequence now.
     pub(crate) fn progress(&mut self, now: u64, token: Token) {
-        self.expire(now);
-        let sequence = token.sequence;
-        if let Some(message) = self.work.iter_mut().find(|m| m.sequence == sequence)
-            && let Some(until) = &mut message.until
-        {
-            *until = now + LEASE;
-        }
+        let token = self.in_this_life(token);
+        self.model.progress(at(now), &[token]);
     }
 
-    /// Removes whatever has this sequence now; whether anything had.
+    /// Removes the offer that has this sequence now; whether there was one.
     pub(crate) fn ack(&mut self, token: Token) -> bool {
-        let Some(at) = self.work.iter().position(|m| m.sequence == token.sequence) else {
-            return false;
-        };
-        let Message { sequence, offer, .. } = self.work.remove(at);
-        if self.acked.len() == REMEMBERED_ACKS {
-            self.acked.remove(0);
-        }
-        self.acked.push((sequence, offer));
-        true
+        let token = self.in_this_life(token);
+        let found = self.model.has_offer(token.sequence);
+        self.model.ack(&[token]);
+        found
+    }
+
+    /// The token as the server reads it: a message to the server names the sequence and not the
+    /// life, so that only the client can hold back a message for an earlier life.
+    fn in_this_life(&self, token: Token) -> Token {
+        Token { incarnation: self.life(), ..token }
     }
 
     pub(crate) fn withdraw(&mut self, item: ItemId, try_id: TryId) {
-        self.work.retain(|m| (m.offer.item, m.offer.try_id) != (item, try_id));
+        self.model.withdraw(RUN, &[(item, try_id)]);
     }
 
     pub(crate) fn list(&self) -> Vec<Listed> {
-        let listed = |message: &Message| {
-            let Offer { item, try_id, .. } = message.offer;
-            Listed { item, try_id, delivered: message.delivered > 0 }
-        };
-        self.work.iter().map(listed).collect()
+        self.model.list(RUN)
     }
 
-    /// When the next delivery comes again.
-    pub(crate) fn next_expiry(&self, now: u64) -> Option<u64> {
-        let leases = self.work.iter().filter_map(|message| message.until);
-        leases.filter(|until| *until > now).min()
+    /// When the next lease ends that is not over.
+    pub(crate) fn next_expiry(&mut self, now: u64) -> Option<u64> {
+        self.model.expire(at(now));
+        let expiry = self.model.next_expiry()?;
+        Some(u64::try_from(expiry.as_millis()).expect("the world does not get that old"))
     }
 
-    /// Whether there was room.
-    pub(crate) fn report(&mut self, report: Report) -> bool {
-        if self.reports.len() >= self.reports_limit {
-            return false;
-        }
-        self.reports_last += 1;
-        self.reports.push((self.reports_last, report));
-        true
+    /// The sequence of the report, if there was room for it.
+    pub(crate) fn report(&mut self, report: Report) -> Option<u64> {
+        self.model.report(vec![report]).remove(0).ok()
     }
 
-    /// The first report after a sequence.
-    pub(crate) fn report_after(&self, sequence: u64) -> Option<&(u64, Report)> {
-        self.reports.iter().find(|(at, _)| *at > sequence)
+    /// The reports after a sequence.
+    pub(crate) fn reports_after(&self, sequence: u64) -> impl Iterator<Item = (u64, &Report)> {
+        self.model.reports_after(RUN, sequence)
+    }
+
+    /// The sequence of the last report, 0 when there is none.
+    pub(crate) fn reports_head(&self) -> u64 {
+        self.model.reports_head(RUN)
     }
 
     /// Whether a position is a place of this stream as it is now.
     pub(crate) fn knows(&self, position: &Position) -> bool {
-        let here =
-            |(at, report): &(u64, Report)| *at == position.sequence && position.is_of(report);
-        position.incarnation == self.life() && self.reports.iter().any(here)
+        self.model.reports(RUN, Some(*position), 0).is_ok()
     }
 
-    /// Deletes the reports strictly below a sequence.
-    pub(crate) fn purge(&mut self, below: u64) -> Vec<Report> {
-        let kept = self.reports.iter().position(|(at, _)| *at >= below);
-        let kept = kept.unwrap_or(self.reports.len());
-        self.reports.drain(..kept).map(|(_, report)| report).collect()
+    /// Deletes the reports strictly below a position of this life; the deleted ones.
+    pub(crate) fn purge(&mut self, below: Position) -> Vec<Report> {
+        if below.incarnation != self.life() {
+            return Vec::new();
+        }
+        let purged = self.reports_after(0).take_while(|(at, _)| *at < below.sequence);
+        let purged = purged.map(|(_, report)| report.clone()).collect();
+        self.model.purge(RUN, below);
+        purged
     }
 
     /// Writes the lock if its revision is this one; whether it did.
@@ -198,31 +162,21 @@ impl Broker {
         true
     }
 
-    /// It was dead and lives again: all in flight is delivered again at once, hellos are gone.
+    /// The server was dead and is back: all in flight is delivered again at once, hellos are gone.
     pub(crate) fn restart(&mut self, loss: Loss) {
         self.up = true;
         self.connections += 1;
         self.hellos.clear();
         if loss.all {
-            let limit = self.reports_limit;
-            let (life, connections) = (self.life + 1, self.connections);
-            *self = Self { life, connections, ..Self::new(limit) };
+            let next = Incarnation(self.life().0 + 1);
+            self.model.wipe(next);
+            self.lock = None;
+            self.revisions = 0;
             return;
         }
-        for message in &mut self.work {
-            message.until = None;
-        }
-        self.reports_last = self.reports_last.saturating_sub(u64::from(loss.reports));
-        self.reports.retain(|(at, _)| *at <= self.reports_last);
-        self.work_last = self.work_last.saturating_sub(u64::from(loss.work));
-        self.work.retain(|message| message.sequence <= self.work_last);
-        self.acked.retain(|(sequence, _)| *sequence <= self.work_last);
-        for _ in 0..loss.acks {
-            let Some((sequence, offer)) = self.acked.pop() else { break };
-            let same = |m: &Message| (m.offer.item, m.offer.try_id) == (offer.item, offer.try_id);
-            if !self.work.iter().any(same) {
-                self.work.push(Message { sequence, offer, delivered: 0, until: None });
-            }
-        }
+        self.model.restart();
+        self.model.lose_report_tail(loss.reports.into());
+        self.model.lose_work_tail(loss.work.into());
+        self.model.lose_acks(loss.acks.into());
     }
 }

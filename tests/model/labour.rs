@@ -148,7 +148,8 @@ impl World {
         if held.is_none_or(|held| held.asked || held.cleared) || !self.reaches(w) {
             return false;
         }
-        let (claim, head) = (self.workers[w].claim(&self.workers[w].claiming[i]), self.head());
+        let claim = self.workers[w].claim(&self.workers[w].claiming[i]);
+        let head = self.broker.reports_head();
         let connections = self.broker.connections;
         let mut heard = false;
         for coordinator in &mut self.coordinators {
@@ -346,9 +347,7 @@ impl World {
             return false;
         }
         let report = self.workers[w].finished[i].report.clone();
-        if !self.broker.report(report.clone()) {
-            return false;
-        }
+        let Some(sequence) = self.broker.report(report.clone()) else { return false };
         self.note(|| {
             format!(
                 "w{w} reports{}: {}",
@@ -360,7 +359,7 @@ impl World {
             self.judge.keeps(&report.exec);
         }
         if self.setup.embedded {
-            self.workers[w].finished[i].sent = Some(self.broker.reports_last);
+            self.workers[w].finished[i].sent = Some(sequence);
         } else if heard {
             let finished = self.workers[w].finished.remove(i);
             self.workers[w].acks.extend(finished.token);
@@ -374,7 +373,7 @@ impl World {
             return false;
         }
         let report = self.workers[w].beginnings[i].clone();
-        if !self.broker.report(report.clone()) {
+        if self.broker.report(report.clone()).is_none() {
             return false;
         }
         self.workers[w].beginnings.remove(i);
@@ -388,7 +387,7 @@ impl World {
             return false;
         }
         let report = self.workers[w].losses[0].clone();
-        if !self.broker.report(report.clone()) {
+        if self.broker.report(report.clone()).is_none() {
             return false;
         }
         self.workers[w].losses.remove(0);

@@ -5,7 +5,6 @@
 //! `ROLLOUT_MODEL_SEED` repeats one. What breaks is shortened and told.
 
 mod broker;
-mod calibration;
 mod coordinator;
 mod families;
 mod faults;

@@ -23,11 +23,6 @@ impl Coordinator {
 }
 
 impl World {
-    /// The last report of the run.
-    pub(crate) fn head(&self) -> u64 {
-        self.broker.reports.last().map_or(0, |(at, _)| *at)
-    }
-
     /// Whether the coordinator can talk to the server; what a new connection means is done first.
     fn connects(&mut self, c: usize) -> bool {
         let Some(coordinator) = self.coordinators.get_mut(c) else { return false };
@@ -79,7 +74,8 @@ impl World {
             return false;
         }
         let after = self.place(c);
-        let Some((sequence, report)) = self.broker.report_after(after).cloned() else {
+        let next = self.broker.reports_after(after).next();
+        let Some((sequence, report)) = next.map(|(at, report)| (at, report.clone())) else {
             return false;
         };
         let owner = self.coordinators[c].owner;
@@ -93,7 +89,7 @@ impl World {
     /// Whether everything up to a sequence was read.
     fn has_read(&mut self, c: usize, head: u64) -> bool {
         let after = self.place(c);
-        self.broker.report_after(after).is_none_or(|(next, _)| *next > head)
+        self.broker.reports_after(after).next().is_none_or(|(next, _)| next > head)
     }
 
     pub(crate) fn see_hellos(&mut self, c: usize) -> bool {
@@ -144,9 +140,8 @@ impl World {
         let Some((spec, floor, false)) = self.coordinators[c].reference.state(item) else {
             return false;
         };
-        self.broker.reports.iter().any(|(at, report)| {
-            *at > after
-                && report.item == *item
+        self.broker.reports_after(after).any(|(_, report)| {
+            report.item == *item
                 && report.spec == spec
                 && report.try_id >= floor
                 && matches!(&report.body, Body::Result(r) if !names::may_be_retried(&r.verdict))
@@ -189,9 +184,7 @@ impl World {
     /// A queue that does not outlive its process acknowledges only what is journalled.
     fn acknowledge_journalled(&mut self, c: usize) {
         let Some(position) = self.coordinators[c].journalled else { return };
-        if position.incarnation == self.broker.life() {
-            self.broker.purge(position.sequence);
-        }
+        self.broker.purge(position);
         for worker in &mut self.workers {
             let journalled = |sent: Option<u64>| sent.is_some_and(|at| at <= position.sequence);
             for finished in worker.finished.extract_if(.., |f| journalled(f.sent)) {
@@ -400,13 +393,11 @@ impl World {
         let coordinator = &self.coordinators[c];
         let held =
             if self.rules.purges_confirmed { coordinator.confirmed } else { coordinator.cursor };
-        let Some(position) = held.filter(|p| p.incarnation == self.broker.life()) else {
-            return false;
-        };
+        let Some(position) = held else { return false };
         if self.rules.purge_looks && !self.broker.knows(&position) {
             return false;
         }
-        let purged = self.broker.purge(position.sequence);
+        let purged = self.broker.purge(position);
         let any = !purged.is_empty();
         self.judge.purged.extend(purged);
         any

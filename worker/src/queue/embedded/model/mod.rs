@@ -6,9 +6,11 @@
 //!
 //! What the real broker can do to its clients when it is restarted, restored or replaced is here as
 //! methods: [`Model::restart`], [`Model::wipe`], [`Model::lose_report_tail`], [`Model::lose_acks`],
-//! [`Model::lose_work_tail`].
+//! [`Model::lose_work_tail`]. Calls that only a simulation makes are in `simulation`.
 
 mod reports;
+#[cfg(any(test, feature = "testing"))]
+mod simulation;
 mod work;
 
 #[cfg(test)]
@@ -101,11 +103,6 @@ impl Model {
             room = room.without(class, deliveries.len() - before);
         }
         deliveries
-    }
-
-    /// Whether a pull would deliver something now.
-    pub fn has_ready(&self) -> bool {
-        self.work.is_ready()
     }
 
     /// When the next delivery's lease ends.

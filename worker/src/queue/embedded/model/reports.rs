@@ -13,7 +13,7 @@ use crate::queue::traits::QueueError;
 pub(super) struct Stream {
     reports_per_run: usize,
     last_sequence: u64,
-    runs: HashMap<RunId, VecDeque<(u64, Report)>>,
+    pub(super) runs: HashMap<RunId, VecDeque<(u64, Report)>>,
 }
 
 impl Stream {

@@ -1,5 +1,7 @@
 //! The model against a naive oracle: the same calls, the same answers.
 
+mod oracle;
+
 use proptest::prelude::*;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
@@ -9,6 +11,7 @@ use rollout_protocol::spec::trial::TrialRef;
 use rollout_protocol::wire::offer::{Pacing, SizeClass, Work};
 use rollout_protocol::wire::report::{Body, ResultBody};
 
+use self::oracle::{Call, Oracle, call};
 use super::*;
 
 const LEASE: Duration = Duration::from_secs(60);
@@ -51,175 +54,6 @@ fn report(run_number: u8, exec: u8) -> Report {
     }
 }
 
-#[derive(Debug, Clone)]
-enum Call {
-    Offer(u8),
-    Pull(usize),
-    Progress(u64),
-    Ack(u64),
-    Nak(u64),
-    Withdraw(u8),
-    Pass(u64),
-    Restart,
-    LoseAcks(usize),
-    LoseTail(u64),
-}
-
-fn call() -> impl Strategy<Value = Call> {
-    prop_oneof![
-        6 => (0u8..12).prop_map(Call::Offer),
-        6 => (0usize..5).prop_map(Call::Pull),
-        2 => (0u64..20).prop_map(Call::Progress),
-        3 => (0u64..20).prop_map(Call::Ack),
-        2 => (0u64..20).prop_map(Call::Nak),
-        1 => (0u8..12).prop_map(Call::Withdraw),
-        3 => (0u64..50).prop_map(Call::Pass),
-        1 => Just(Call::Restart),
-        1 => (0usize..4).prop_map(Call::LoseAcks),
-        1 => (0u64..4).prop_map(Call::LoseTail),
-    ]
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Place {
-    New,
-    Again(usize),
-    InFlight(Duration),
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Kept {
-    sequence: u64,
-    offer: Offer,
-    delivered: u32,
-    place: Place,
-}
-
-/// The work stream as a list that every call searches from its beginning.
-#[derive(Debug, Default)]
-struct Oracle {
-    now: Duration,
-    last: u64,
-    kept: Vec<Kept>,
-    acked: Vec<(u64, Offer)>,
-    turns: usize,
-}
-
-impl Oracle {
-    fn find(&mut self, sequence: u64) -> Option<&mut Kept> {
-        self.kept.iter_mut().find(|k| k.sequence == sequence)
-    }
-
-    fn present(&self, offer: &Offer) -> bool {
-        self.kept.iter().any(|k| (k.offer.run, k.offer.item) == (offer.run, offer.item))
-    }
-
-    fn add(&mut self, sequence: u64, offer: Offer) {
-        self.kept.push(Kept { sequence, offer, delivered: 0, place: Place::New });
-        self.kept.sort_by_key(|k| k.sequence);
-    }
-
-    fn again(&mut self, sequence: u64) {
-        self.turns += 1;
-        let turn = self.turns;
-        self.find(sequence).expect("known").place = Place::Again(turn);
-    }
-
-    fn in_flight(&self) -> Vec<(Duration, u64)> {
-        let flying = self.kept.iter().filter_map(|k| match k.place {
-            Place::InFlight(until) => Some((until, k.sequence)),
-            Place::New | Place::Again(_) => None,
-        });
-        let mut flying: Vec<_> = flying.collect();
-        flying.sort_unstable();
-        flying
-    }
-
-    fn expire(&mut self) {
-        for (until, sequence) in self.in_flight() {
-            if until <= self.now {
-                self.again(sequence);
-            }
-        }
-    }
-
-    fn pull(&mut self, max: usize) -> Vec<(u64, u32)> {
-        self.expire();
-        let mut ready: Vec<(usize, u64)> = (self.kept.iter())
-            .filter_map(|k| match k.place {
-                Place::New => Some((usize::MAX, k.sequence)),
-                Place::Again(turn) => Some((turn, k.sequence)),
-                Place::InFlight(_) => None,
-            })
-            .collect();
-        ready.sort_unstable();
-        let now = self.now;
-        let taken = ready.into_iter().take(max).map(|(_, sequence)| {
-            let kept = self.kept.iter_mut().find(|k| k.sequence == sequence).expect("known");
-            kept.delivered += 1;
-            kept.place = Place::InFlight(now + LEASE);
-            (sequence, kept.delivered)
-        });
-        taken.collect()
-    }
-
-    fn apply(&mut self, call: &Call) {
-        match *call {
-            Call::Offer(n) => {
-                if !self.present(&offer(n)) {
-                    self.last += 1;
-                    self.add(self.last, offer(n));
-                }
-            }
-            Call::Pull(_) => unreachable!("compared by the caller"),
-            Call::Progress(sequence) => {
-                self.expire();
-                let until = self.now + LEASE;
-                if let Some(Kept { place: Place::InFlight(at), .. }) = self.find(sequence) {
-                    *at = until;
-                }
-            }
-            Call::Ack(sequence) => {
-                if let Some(at) = self.kept.iter().position(|k| k.sequence == sequence) {
-                    self.acked.push((sequence, self.kept.remove(at).offer));
-                    let surplus = self.acked.len().saturating_sub(ACKS);
-                    self.acked.drain(..surplus);
-                }
-            }
-            Call::Nak(sequence) => {
-                if let Some(Kept { place: Place::InFlight(_), .. }) = self.find(sequence) {
-                    self.again(sequence);
-                }
-            }
-            Call::Withdraw(n) => {
-                let gone = offer(n);
-                self.kept.retain(|k| (k.offer.run, k.offer.item) != (gone.run, gone.item));
-            }
-            Call::Pass(seconds) => self.now += Duration::from_secs(seconds),
-            Call::Restart => {
-                let mut flying: Vec<u64> = self.in_flight().into_iter().map(|(_, s)| s).collect();
-                flying.sort_unstable();
-                flying.into_iter().for_each(|sequence| self.again(sequence));
-            }
-            Call::LoseAcks(n) => {
-                for _ in 0..n {
-                    if let Some((sequence, offer)) = self.acked.pop()
-                        && !self.present(&offer)
-                    {
-                        self.add(sequence, offer);
-                    }
-                }
-            }
-            Call::LoseTail(n) => {
-                self.last = self.last.saturating_sub(n);
-                let last = self.last;
-                self.kept.retain(|k| k.sequence <= last);
-                self.acked.retain(|(sequence, _)| *sequence <= last);
-            }
-        }
-    }
-}
-
 fn token(sequence: u64) -> [Token; 1] {
     [Token { incarnation: LIFE, sequence }]
 }
@@ -238,7 +72,7 @@ fn apply(model: &mut Model, now: Duration, call: &Call) {
         Call::Restart => model.restart(),
         Call::LoseAcks(n) => model.lose_acks(n),
         Call::LoseTail(n) => model.lose_work_tail(n),
-        Call::Pull(_) | Call::Pass(_) => {}
+        Call::Pull(_) | Call::Deliver(_) | Call::Pass(_) => {}
     }
 }
 
@@ -247,18 +81,32 @@ proptest! {
     fn work_is_delivered_as_the_oracle_says(calls in prop::collection::vec(call(), 1..120)) {
         let (mut model, mut oracle) = (model(), Oracle::default());
         for call in &calls {
-            if let Call::Pull(max) = call {
-                let pulled = model.pull(oracle.now, *max);
-                let seen: Vec<_> =
-                    pulled.iter().map(|d| (d.token.sequence, d.delivered)).collect();
-                prop_assert_eq!(seen, oracle.pull(*max));
-            } else {
-                apply(&mut model, oracle.now, call);
-                oracle.apply(call);
+            match call {
+                Call::Pull(max) => {
+                    let pulled = model.pull(oracle.now, *max);
+                    let seen: Vec<_> =
+                        pulled.iter().map(|d| (d.token.sequence, d.delivered)).collect();
+                    prop_assert_eq!(seen, oracle.pull(*max));
+                }
+                Call::Deliver(nth) => {
+                    let ready = model.ready(oracle.now);
+                    prop_assert_eq!(&ready, &oracle.ready());
+                    if let Some(&sequence) = ready.get(*nth) {
+                        let expected = (sequence, oracle.deliver(sequence));
+                        let delivery = model.deliver(oracle.now, sequence).expect("it is ready");
+                        prop_assert_eq!((delivery.token.sequence, delivery.delivered), expected);
+                        prop_assert_eq!(model.deliver(oracle.now, sequence), None);
+                    }
+                }
+                call => {
+                    apply(&mut model, oracle.now, call);
+                    oracle.apply(call);
+                }
             }
             let flying = oracle.in_flight();
             prop_assert_eq!(model.next_expiry(), flying.first().map(|(until, _)| *until));
-            prop_assert_eq!(model.has_ready(), flying.len() < oracle.kept.len());
+            let found: Vec<u64> = (0..130).filter(|sequence| model.has_offer(*sequence)).collect();
+            prop_assert_eq!(found, oracle.kept.iter().map(|k| k.sequence).collect::<Vec<_>>());
             for n in 0..2 {
                 let listed: Vec<_> =
                     model.list(run(n)).iter().map(|l| (l.item, l.delivered)).collect();
@@ -326,6 +174,9 @@ proptest! {
                     (there, read) => prop_assert!(false, "{there:?}, but {read:?}"),
                 }
             }
+            let after: Vec<_> = model.reports_after(run(r), n).map(|(s, _)| s).collect();
+            let rest = of_run.iter().map(|(s, _)| *s).filter(|s| *s > n);
+            prop_assert_eq!(after, rest.collect::<Vec<_>>());
             let all = model.reports(run(r), None, usize::MAX).expect("no position");
             let all: Vec<_> = all.into_iter().map(|x| (x.position.sequence, x.report)).collect();
             prop_assert_eq!(all, of_run.into_iter().cloned().collect::<Vec<_>>());

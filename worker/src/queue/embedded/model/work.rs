@@ -14,10 +14,10 @@ type Subject = (RunId, ItemId, TryId);
 pub(super) struct Stream {
     lease: Duration,
     last_sequence: u64,
-    messages: HashMap<u64, Message>,
+    pub(super) messages: HashMap<u64, Message>,
     subjects: HashMap<Subject, u64>,
     /// What a pull delivers of each class, in that order. No class without any.
-    ready: BTreeMap<SizeClass, BTreeMap<Turn, u64>>,
+    pub(super) ready: BTreeMap<SizeClass, BTreeMap<Turn, u64>>,
     /// When what is in flight is delivered again.
     leases: BTreeSet<(Duration, u64)>,
     redeliveries: u64,
@@ -28,13 +28,13 @@ pub(super) struct Stream {
 
 /// Redeliveries come before new offers, each in the order in which they became due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Turn {
+pub(super) enum Turn {
     Again(u64),
     New(u64),
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Message {
+pub(super) struct Message {
     offer: Offer,
     delivered: u32,
     state: State,
@@ -65,10 +65,6 @@ impl Stream {
         }
     }
 
-    pub(super) fn is_ready(&self) -> bool {
-        !self.ready.is_empty()
-    }
-
     /// The classes of which something is ready, the biggest first.
     pub(super) fn classes(&self) -> Vec<SizeClass> {
         self.ready.keys().rev().copied().collect()
@@ -91,15 +87,28 @@ impl Stream {
 
     /// Delivers the next message of a class: its sequence, offer and delivery count.
     pub(super) fn deliver(&mut self, now: Duration, class: SizeClass) -> Option<(u64, Offer, u32)> {
-        let (turn, sequence) = self.ready.get(&class)?.first_key_value()?;
-        let (turn, sequence) = (*turn, *sequence);
-        self.unready(class, turn);
+        let (_, sequence) = self.ready.get(&class)?.first_key_value()?;
+        let sequence = *sequence;
+        let delivery = self.deliver_sequence(now, sequence);
+        let (offer, delivered) = delivery.expect("what is ready exists");
+        Some((sequence, offer, delivered))
+    }
+
+    /// Delivers the message with this sequence if it is ready: its offer and delivery count.
+    pub(super) fn deliver_sequence(
+        &mut self,
+        now: Duration,
+        sequence: u64,
+    ) -> Option<(Offer, u32)> {
+        let message = self.messages.get_mut(&sequence)?;
+        let State::Ready(turn) = message.state else { return None };
         let until = now + self.lease;
-        let message = self.messages.get_mut(&sequence).expect("what is ready exists");
         message.delivered = message.delivered.saturating_add(1);
         message.state = State::InFlight { until };
+        let Message { offer, delivered, .. } = *message;
+        self.unready(offer.class, turn);
         self.leases.insert((until, sequence));
-        Some((sequence, message.offer, message.delivered))
+        Some((offer, delivered))
     }
 
     pub(super) fn expire(&mut self, now: Duration) {

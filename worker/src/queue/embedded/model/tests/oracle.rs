@@ -1,0 +1,184 @@
+//! The work stream as a list that every call searches from its beginning.
+
+use super::*;
+
+#[derive(Debug, Clone)]
+pub(super) enum Call {
+    Offer(u8),
+    Pull(usize),
+    /// One of those that are ready, chosen by a number.
+    Deliver(usize),
+    Progress(u64),
+    Ack(u64),
+    Nak(u64),
+    Withdraw(u8),
+    Pass(u64),
+    Restart,
+    LoseAcks(usize),
+    LoseTail(u64),
+}
+
+pub(super) fn call() -> impl Strategy<Value = Call> {
+    prop_oneof![
+        6 => (0u8..12).prop_map(Call::Offer),
+        6 => (0usize..5).prop_map(Call::Pull),
+        2 => (0usize..4).prop_map(Call::Deliver),
+        2 => (0u64..20).prop_map(Call::Progress),
+        3 => (0u64..20).prop_map(Call::Ack),
+        2 => (0u64..20).prop_map(Call::Nak),
+        1 => (0u8..12).prop_map(Call::Withdraw),
+        3 => (0u64..50).prop_map(Call::Pass),
+        1 => Just(Call::Restart),
+        1 => (0usize..4).prop_map(Call::LoseAcks),
+        1 => (0u64..4).prop_map(Call::LoseTail),
+    ]
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Place {
+    New,
+    Again(usize),
+    InFlight(Duration),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kept {
+    pub(super) sequence: u64,
+    pub(super) offer: Offer,
+    pub(super) delivered: u32,
+    place: Place,
+}
+
+/// A naive work stream.
+#[derive(Debug, Default)]
+pub(super) struct Oracle {
+    pub(super) now: Duration,
+    last: u64,
+    pub(super) kept: Vec<Kept>,
+    acked: Vec<(u64, Offer)>,
+    turns: usize,
+}
+
+impl Oracle {
+    fn find(&mut self, sequence: u64) -> Option<&mut Kept> {
+        self.kept.iter_mut().find(|k| k.sequence == sequence)
+    }
+
+    fn present(&self, offer: &Offer) -> bool {
+        self.kept.iter().any(|k| (k.offer.run, k.offer.item) == (offer.run, offer.item))
+    }
+
+    fn add(&mut self, sequence: u64, offer: Offer) {
+        self.kept.push(Kept { sequence, offer, delivered: 0, place: Place::New });
+        self.kept.sort_by_key(|k| k.sequence);
+    }
+
+    fn again(&mut self, sequence: u64) {
+        self.turns += 1;
+        let turn = self.turns;
+        self.find(sequence).expect("known").place = Place::Again(turn);
+    }
+
+    pub(super) fn in_flight(&self) -> Vec<(Duration, u64)> {
+        let flying = self.kept.iter().filter_map(|k| match k.place {
+            Place::InFlight(until) => Some((until, k.sequence)),
+            Place::New | Place::Again(_) => None,
+        });
+        let mut flying: Vec<_> = flying.collect();
+        flying.sort_unstable();
+        flying
+    }
+
+    fn expire(&mut self) {
+        for (until, sequence) in self.in_flight() {
+            if until <= self.now {
+                self.again(sequence);
+            }
+        }
+    }
+
+    /// The sequences that are ready, in the order of a pull.
+    pub(super) fn ready(&mut self) -> Vec<u64> {
+        self.expire();
+        let mut ready: Vec<(usize, u64)> = (self.kept.iter())
+            .filter_map(|k| match k.place {
+                Place::New => Some((usize::MAX, k.sequence)),
+                Place::Again(turn) => Some((turn, k.sequence)),
+                Place::InFlight(_) => None,
+            })
+            .collect();
+        ready.sort_unstable();
+        ready.into_iter().map(|(_, sequence)| sequence).collect()
+    }
+
+    /// Delivers what is ready; how often it was delivered.
+    pub(super) fn deliver(&mut self, sequence: u64) -> u32 {
+        let now = self.now;
+        let kept = self.find(sequence).expect("known");
+        kept.delivered += 1;
+        kept.place = Place::InFlight(now + LEASE);
+        kept.delivered
+    }
+
+    pub(super) fn pull(&mut self, max: usize) -> Vec<(u64, u32)> {
+        let ready = self.ready();
+        let taken = ready.into_iter().take(max);
+        taken.map(|sequence| (sequence, self.deliver(sequence))).collect()
+    }
+
+    pub(super) fn apply(&mut self, call: &Call) {
+        match *call {
+            Call::Offer(n) => {
+                if !self.present(&offer(n)) {
+                    self.last += 1;
+                    self.add(self.last, offer(n));
+                }
+            }
+            Call::Pull(_) | Call::Deliver(_) => unreachable!("compared by the caller"),
+            Call::Progress(sequence) => {
+                self.expire();
+                let until = self.now + LEASE;
+                if let Some(Kept { place: Place::InFlight(at), .. }) = self.find(sequence) {
+                    *at = until;
+                }
+            }
+            Call::Ack(sequence) => {
+                if let Some(at) = self.kept.iter().position(|k| k.sequence == sequence) {
+                    self.acked.push((sequence, self.kept.remove(at).offer));
+                    let surplus = self.acked.len().saturating_sub(ACKS);
+                    self.acked.drain(..surplus);
+                }
+            }
+            Call::Nak(sequence) => {
+                if let Some(Kept { place: Place::InFlight(_), .. }) = self.find(sequence) {
+                    self.again(sequence);
+                }
+            }
+            Call::Withdraw(n) => {
+                let gone = offer(n);
+                self.kept.retain(|k| (k.offer.run, k.offer.item) != (gone.run, gone.item));
+            }
+            Call::Pass(seconds) => self.now += Duration::from_secs(seconds),
+            Call::Restart => {
+                let mut flying: Vec<u64> = self.in_flight().into_iter().map(|(_, s)| s).collect();
+                flying.sort_unstable();
+                flying.into_iter().for_each(|sequence| self.again(sequence));
+            }
+            Call::LoseAcks(n) => {
+                for _ in 0..n {
+                    if let Some((sequence, offer)) = self.acked.pop()
+                        && !self.present(&offer)
+                    {
+                        self.add(sequence, offer);
+                    }
+                }
+            }
+            Call::LoseTail(n) => {
+                self.last = self.last.saturating_sub(n);
+                let last = self.last;
+                self.kept.retain(|k| k.sequence <= last);
+                self.acked.retain(|(sequence, _)| *sequence <= last);
+            }
+        }
+    }
+}
