@@ -31,13 +31,13 @@ const OF_THE_RUN: &[&str] = &[
 ];
 
 #[test]
-fn on_docker() {
+fn cluster_run_equals_local_run_on_docker() {
     let Some(_engine) = Engine::available() else { return };
     alike("docker", "docker");
 }
 
 #[test]
-fn in_sandboxes() {
+fn cluster_run_equals_local_run_in_sandbox() {
     alike("quickstart", "process");
 }
 

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use crate::{DEADLINE, cluster};
 
 #[test]
-fn product_and_floor_are_measured_and_leave_nothing() {
+fn bench_dispatch_leaves_nothing() {
     let Some(cluster) = cluster() else { return };
     let ended = start(&cluster, "200").wait(DEADLINE).expect(ExitCode::Success);
     let lines: Vec<serde_json::Value> =
@@ -27,7 +27,7 @@ fn product_and_floor_are_measured_and_leave_nothing() {
 }
 
 #[test]
-fn an_interrupted_measurement_leaves_nothing() {
+fn bench_dispatch_interrupted_leaves_nothing() {
     let Some(cluster) = cluster() else { return };
     let mut run = start(&cluster, "1000000");
     let below = || processes::descendants(run.pid());

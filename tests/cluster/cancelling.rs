@@ -21,7 +21,7 @@ fn cancel(cluster: &Cluster, more: &[&str]) -> Ended {
 }
 
 #[test]
-fn a_task_is_cancelled_where_it_runs_and_where_it_waits() {
+fn cancel_of_running_and_waiting_task_settles_both() {
     let Some(cluster) = cluster() else { return };
     let (witness, load) = (Witness::start(), Load::new("cancelled", 4, (6.0, 6.0)));
     load.write(&cluster.project, &witness);
@@ -49,7 +49,7 @@ fn a_task_is_cancelled_where_it_runs_and_where_it_waits() {
 }
 
 #[test]
-fn a_run_is_cancelled_as_a_whole() {
+fn cancel_of_run_settles_every_trial() {
     let Some(cluster) = cluster() else { return };
     let (witness, load) = (Witness::start(), Load::new("cancelled", 6, (60.0, 60.0)));
     load.write(&cluster.project, &witness);
@@ -67,7 +67,7 @@ fn a_run_is_cancelled_as_a_whole() {
 }
 
 #[test]
-fn a_cancel_comes_before_the_start() {
+fn cancel_before_start_runs_nothing() {
     let Some(cluster) = cluster() else { return };
     let (witness, load) = (Witness::start(), Load::new("cancelled", 3, (0.5, 0.5)));
     load.write(&cluster.project, &witness);

@@ -9,7 +9,7 @@ use rollout_tests::witness::Witness;
 use crate::{DEADLINE, LEAVE, assert_nothing_left, assert_undisturbed, cluster};
 
 #[test]
-fn workers_join_and_leave_during_a_run() {
+fn worker_join_and_drain_repeat_nothing() {
     let Some(cluster) = cluster() else { return };
     let (witness, load) = (Witness::start(), Load::new("moving", 24, (1.0, 2.0)));
     load.write(&cluster.project, &witness);
@@ -31,7 +31,7 @@ fn workers_join_and_leave_during_a_run() {
 }
 
 #[test]
-fn a_drain_that_takes_too_long_gives_its_trials_to_others() {
+fn drain_timeout_moves_trials_to_other_worker() {
     let Some(cluster) = cluster() else { return };
     let (witness, load) = (Witness::start(), Load::new("drained", 2, (20.0, 20.0)));
     load.write(&cluster.project, &witness);
@@ -48,7 +48,7 @@ fn a_drain_that_takes_too_long_gives_its_trials_to_others() {
 }
 
 #[test]
-fn a_worker_with_another_store_is_refused_with_the_reason() {
+fn worker_with_other_store_is_refused() {
     let Some(cluster) = cluster() else { return };
     let (witness, load) = (Witness::start(), Load::new("stores", 3, (0.5, 1.0)));
     load.write(&cluster.project, &witness);

@@ -8,7 +8,7 @@ use rollout_tests::witness::Witness;
 use crate::{DEADLINE, assert_nothing_left, assert_undisturbed, cluster};
 
 #[test]
-fn workers_finish_what_they_run_and_the_next_coordinator_merges_it() {
+fn coordinator_kill_keeps_running_trials() {
     let Some(cluster) = cluster() else { return };
     let witness = Witness::start();
     let load = Load { at_once: 8, ..Load::new("half", 24, (1.5, 2.5)) };

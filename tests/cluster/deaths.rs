@@ -33,7 +33,7 @@ fn begun_again(witness: &Witness) -> Instant {
 }
 
 #[test]
-fn its_trials_run_elsewhere_within_the_lease() {
+fn worker_kill_moves_trials_within_lease() {
     let Some(cluster) = cluster() else { return };
     let (witness, load) = (Witness::start(), Load::new("elsewhere", 2, (9.0, 9.0)));
     let (mut dead, mut coordinator) = two_on_one(&cluster, &witness, &load);
@@ -53,7 +53,7 @@ fn its_trials_run_elsewhere_within_the_lease() {
 }
 
 #[test]
-fn a_worker_that_is_started_again_says_at_once_what_died() {
+fn worker_restart_reports_lost_trials_at_once() {
     let Some(cluster) = cluster() else { return };
     let (witness, load) = (Witness::start(), Load::new("restarted", 2, (6.0, 6.0)));
     let (mut worker, mut coordinator) = two_on_one(&cluster, &witness, &load);
@@ -69,7 +69,7 @@ fn a_worker_that_is_started_again_says_at_once_what_died() {
 }
 
 #[test]
-fn a_trial_that_kills_its_worker_is_poisoned_and_harms_no_other() {
+fn trial_that_kills_worker_is_poisoned_alone() {
     let Some(cluster) = cluster() else { return };
     let (witness, load) = (Witness::start(), Load::new("poison", 8, (2.0, 3.0)));
     load.write(&cluster.project, &witness);

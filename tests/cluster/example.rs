@@ -27,7 +27,7 @@ datasets: [{path: tasks}]
 ";
 
 #[test]
-fn a_container_does_not_reach_the_server() {
+fn container_cannot_reach_nats_server() {
     let (Some(_engine), [server, ..]) = (Engine::available(), &nats::programs()[..]) else {
         return;
     };

@@ -6,7 +6,7 @@ use rollout_tests::formats::Formats;
 use crate::{DEADLINE, assert_nothing_left, cluster};
 
 #[test]
-fn come_to_what_the_table_says() {
+fn task_formats_match_table_over_nats() {
     let Some(_engine) = Engine::available() else { return };
     let Some(cluster) = cluster() else { return };
     let except: &[&str] = if docker::has_compose() { &[] } else { &["compose"] };

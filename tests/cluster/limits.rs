@@ -12,7 +12,7 @@ use rollout_tests::witness::Witness;
 use crate::{DEADLINE, LEASE, LEAVE};
 
 #[test]
-fn two_workers_share_the_limits_of_a_search_whose_coordinators_are_killed() {
+fn search_limits_hold_over_workers_and_coordinator_kills() {
     let (llm, sweeps) = (Witness::start(), Witness::start());
     let search = Search::counted(&llm, &sweeps)
         .with("bash search/ideas", "sleep 2\n      bash search/ideas")

@@ -14,7 +14,7 @@ use rollout_tests::witness::Witness;
 use crate::{DEADLINE, assert_nothing_left, assert_undisturbed, cluster};
 
 #[test]
-fn a_second_coordinator_of_a_run_is_turned_away() {
+fn lock_held_refuses_second_coordinator() {
     let Some(cluster) = cluster() else { return };
     let (witness, load) = (Witness::start(), Load::new("owned", 6, (1.0, 2.0)));
     load.write(&cluster.project, &witness);
@@ -30,12 +30,12 @@ fn a_second_coordinator_of_a_run_is_turned_away() {
 }
 
 #[test]
-fn a_stopped_owner_is_taken_over_by_force_and_wakes_harmless() {
+fn lock_forced_takeover_stops_resumed_owner() {
     taken_over("forced", &["--force"]);
 }
 
 #[test]
-fn a_stopped_owner_is_taken_over_after_the_stale_time_and_wakes_harmless() {
+fn lock_stale_takeover_stops_resumed_owner() {
     taken_over("stale", &["--lock-stale-seconds", "3"]);
 }
 
@@ -60,7 +60,7 @@ fn taken_over(name: &str, how: &[&str]) {
 }
 
 #[test]
-fn an_owner_that_wakes_after_the_end_changes_nothing() {
+fn owner_resumed_after_run_end_changes_nothing() {
     let Some(cluster) = cluster() else { return };
     let (witness, load) = (Witness::start(), Load::new("late", 9, (1.0, 2.0)));
     load.write(&cluster.project, &witness);
@@ -85,7 +85,7 @@ fn an_owner_that_wakes_after_the_end_changes_nothing() {
 }
 
 #[test]
-fn a_stale_copy_of_a_run_is_refused() {
+fn run_dir_stale_copy_is_refused() {
     let Some(cluster) = cluster() else { return };
     let (witness, load) = (Witness::start(), Load::new("copied", 18, (1.0, 2.0)));
     load.write(&cluster.project, &witness);

@@ -9,7 +9,7 @@ use rollout_tests::witness::Witness;
 use crate::{DEADLINE, assert_nothing_left, cluster};
 
 #[test]
-fn a_trial_that_no_worker_could_run_is_told_and_holds_up_no_other() {
+fn unplaceable_trial_fails_and_blocks_no_other() {
     let Some(cluster) = cluster() else { return };
     let (witness, load) = (Witness::start(), Load::new("large", 5, (0.5, 1.0)));
     load.write(&cluster.project, &witness);

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::{DEADLINE, LEASE, LEAVE};
 
 #[test]
-fn three_workers_come_to_the_same_as_one_process() {
+fn search_over_three_workers_equals_local_search() {
     let search = Search::example("tree.yaml").with("k < 8000", "k < 1000");
     let project = search.write(Project::new(env!("CARGO_BIN_EXE_rollout-under-test")));
     let Some(cluster) = Cluster::new(project).map(|cluster| cluster.lease(LEASE)) else { return };
@@ -48,7 +48,7 @@ fn three_workers_come_to_the_same_as_one_process() {
 }
 
 #[test]
-fn a_storm_of_kills_changes_nothing_of_a_search() {
+fn search_under_repeated_kills_is_unchanged() {
     let plan = Plan {
         seed: 3,
         disturbed: Duration::from_secs(60),
@@ -69,7 +69,7 @@ fn a_storm_of_kills_changes_nothing_of_a_search() {
 }
 
 #[test]
-fn kills_of_workers_that_write_ideas_change_nothing() {
+fn worker_kill_during_ideas_changes_nothing() {
     let search = Search::example("tree.yaml")
         .with("k < 8000", "k < 500")
         .with("run: bash search/ideas", "run: |\n      sleep 2\n      bash search/ideas");

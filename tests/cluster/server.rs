@@ -8,7 +8,7 @@ use rollout_tests::witness::Witness;
 use crate::{DEADLINE, LEASE, assert_nothing_left, assert_undisturbed, cluster};
 
 #[test]
-fn an_outage_longer_than_the_lease_ends_nothing_and_repeats_nothing() {
+fn server_outage_longer_than_lease_repeats_nothing() {
     let Some(mut cluster) = cluster() else { return };
     let witness = Witness::start();
     let load = Load::new("outage", 8, (14.0, 16.0));
@@ -27,7 +27,7 @@ fn an_outage_longer_than_the_lease_ends_nothing_and_repeats_nothing() {
 }
 
 #[test]
-fn results_that_come_in_an_outage_are_merged_after_it() {
+fn server_outage_results_are_merged_afterwards() {
     let Some(mut cluster) = cluster() else { return };
     let witness = Witness::start();
     let load = Load::new("spooled", 9, (3.0, 5.0));
@@ -45,7 +45,7 @@ fn results_that_come_in_an_outage_are_merged_after_it() {
 }
 
 #[test]
-fn a_server_that_dies_again_and_again_and_loses_its_store_loses_no_result() {
+fn server_store_lost_repeatedly_loses_no_result() {
     let Some(mut cluster) = cluster() else { return };
     let witness = Witness::start();
     let load = Load::new("again", 40, (1.0, 3.0));

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use crate::{DEADLINE, assert_nothing_left, assert_undisturbed, cluster};
 
 #[test]
-fn a_small_run_that_comes_later_is_not_starved_by_a_big_one() {
+fn small_run_beside_big_run_is_not_starved() {
     let Some(cluster) = cluster() else { return };
     let witness = Witness::start();
     let big = Load::new("big", 1, (0.3, 0.3)).with("n_attempts: 10000");

@@ -7,12 +7,12 @@ use rollout_tests::note;
 use rollout_tests::project::Project;
 
 #[test]
-fn a_storm_of_kills_changes_no_result() {
+fn run_under_repeated_kills_has_same_results() {
     storm(&Plan { only_kills: true, ..plan(1) });
 }
 
 #[test]
-fn a_storm_of_everything_changes_no_result() {
+fn run_under_all_faults_has_same_results() {
     storm(&plan(2));
 }
 

@@ -378,7 +378,7 @@ fn seen(project: &Project, fragment: &str) -> Result<Value, ConfigErrors> {
 }
 
 #[test]
-fn every_key_is_seen_in_the_plan() {
+fn config_key_set_shows_in_plan() {
     let project = project();
     let mut wrong = Vec::new();
     for (key, fragment, pointer, expected) in ROWS {
@@ -399,7 +399,7 @@ fn every_key_is_seen_in_the_plan() {
 }
 
 #[test]
-fn no_key_is_left_out() {
+fn config_keys_are_all_covered() {
     let covered: BTreeSet<&str> =
         ROWS.iter().map(|(key, ..)| *key).chain(RUN.iter().chain(FETCHED).copied()).collect();
     let keys: Vec<&str> = JOB_REFERENCE.keys.iter().map(|entry| entry.key.as_str()).collect();
@@ -415,7 +415,7 @@ fn no_key_is_left_out() {
 }
 
 #[test]
-fn keys_are_seen_in_the_results() {
+fn config_key_set_shows_in_results() {
     let project = project().write("job.yaml", JOB_OF_RUN);
     let mut command = project.command(&["run", "job.yaml", "--json"]);
     command.env("WANTED", "yes");

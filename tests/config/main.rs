@@ -40,7 +40,7 @@ fn assert_names_all(what: &str, said: &str, texts: &[String]) {
 }
 
 #[test]
-fn every_fault_of_a_job_file_is_named() {
+fn job_file_with_errors_reports_all() {
     for (name, texts) in Expected::read().invalid_jobs {
         // Whether a dataset is there is looked at when tasks are loaded.
         let texts: Vec<_> = texts.into_iter().filter(|text| text != "no-such-directory").collect();
@@ -50,7 +50,7 @@ fn every_fault_of_a_job_file_is_named() {
 }
 
 #[test]
-fn every_fault_of_a_task_file_is_named() {
+fn task_file_with_errors_reports_all() {
     for (name, texts) in Expected::read().invalid_tasks {
         let file = fixtures().join("tasks/bad-toml").join(&name).join("task.toml");
         assert_names_all(&name, &task_faults(&file), &texts);
@@ -58,7 +58,7 @@ fn every_fault_of_a_task_file_is_named() {
 }
 
 #[test]
-fn fixtures_have_no_faults() {
+fn fixture_configs_are_valid() {
     let values = [
         ("PROVIDER", "docker"),
         ("MARK", "m"),
@@ -87,7 +87,7 @@ fn fixtures_have_no_faults() {
 }
 
 #[test]
-fn examples_have_no_faults() {
+fn example_configs_are_valid() {
     for example in ["quickstart", "docker"] {
         let directory = repository().join("examples").join(example);
         assert_eq!(job_faults(&directory.join("job.yaml")), "", "{example}");

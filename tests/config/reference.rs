@@ -4,7 +4,7 @@ use rollout_coordinator::config::{JOB_REFERENCE, TASK_REFERENCE, TREE_REFERENCE}
 use rollout_tests::project::repository;
 
 #[test]
-fn the_readme_has_every_key() {
+fn config_reference_in_readme_has_every_key() {
     let path = repository().join("coordinator/README.md");
     let readme = std::fs::read_to_string(path).expect("the README");
     for (kind, reference) in

@@ -68,7 +68,7 @@ async fn version(lab: &Lab, image: &Image) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn base_that_changed_is_built_from_by_the_next_run_only() {
+async fn base_image_changed_is_used_by_next_run_only() {
     let Some(lab) = Lab::open().await else { return };
     let Some(registry) = Engine::registry() else { return };
     let base = format!("{registry}/rollout-base-{}:1", std::process::id());
@@ -103,7 +103,7 @@ async fn base_that_changed_is_built_from_by_the_next_run_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn base_of_this_host_counts_by_its_id() {
+async fn base_image_of_host_is_identified_by_id() {
     let Some(lab) = Lab::open().await else { return };
     let name = format!("rollout-local-base-{}:1", std::process::id());
     let source = lab.context(&[("Dockerfile", &format!("FROM {name}\nRUN true\n"))]);
@@ -127,7 +127,7 @@ async fn base_of_this_host_counts_by_its_id() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn base_that_only_another_repository_knows_is_one_of_this_host() {
+async fn base_image_digest_of_other_repository_is_local() {
     let Some(lab) = Lab::open().await else { return };
     let Some(registry) = Engine::registry() else { return };
     let name = format!("rollout-pushed-base-{}:1", std::process::id());
@@ -158,7 +158,7 @@ async fn base_that_only_another_repository_knows_is_one_of_this_host() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn image_built_before_serves_while_the_registry_is_away() {
+async fn base_image_built_before_registry_outage_is_reused() {
     let Some(lab) = Lab::open().await else { return };
     let Some(registry) = Engine::registry() else { return };
     // A door to the registry that can be shut.

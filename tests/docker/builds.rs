@@ -22,7 +22,7 @@ fn builder(image: &Image) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn buildkit_instructions_build() {
+async fn buildkit_instructions_are_supported() {
     let Some(lab) = Lab::open().await else { return };
     let dockerfile = format!(
         "# syntax=127.0.0.1:1/no/frontend:1\nFROM {BASE} AS broken\nRUN exit 7\n\
@@ -52,7 +52,7 @@ async fn buildkit_instructions_build() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dockerfile_gets_nothing_of_the_host() {
+async fn dockerfile_asking_for_host_access_fails() {
     let Some(lab) = Lab::open().await else { return };
     for (instruction, reasons) in [
         ("RUN --mount=type=secret,id=key,required=true cat /run/secrets/key", ["secret", "key"]),
@@ -72,7 +72,7 @@ async fn dockerfile_gets_nothing_of_the_host() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn heredocs_build_or_name_the_remedy() {
+async fn heredoc_builds_or_error_names_remedy() {
     let Some(lab) = Lab::open().await else { return };
     let version = lab.docker.client_version();
     let knows = (version.major_version, version.minor_version) >= (1, 42);
@@ -100,7 +100,7 @@ async fn heredocs_build_or_name_the_remedy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn frontend_of_the_host_that_is_absent_is_said_and_left_out() {
+async fn frontend_absent_is_logged_and_skipped() {
     let Some(lab) = Lab::open().await else { return };
     let mut options = DockerOptions::new(lab.scratch.path().join("locks"));
     options.frontend = Some("127.0.0.1:1/frontend:1".to_owned());
@@ -115,7 +115,7 @@ async fn frontend_of_the_host_that_is_absent_is_said_and_left_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn engine_without_buildkit_builds_with_its_classic_builder() {
+async fn engine_without_buildkit_uses_classic_builder() {
     let Some(lab) = Lab::open().await else { return };
     let proxy = Proxy::lacking("/session", &lab.scratch.path().join("engine.sock"));
     let locks = lab.scratch.path().join("locks");
@@ -142,7 +142,7 @@ async fn engine_without_buildkit_builds_with_its_classic_builder() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_of_equal_size_are_not_mistaken_for_each_other() {
+async fn build_cache_tells_files_of_equal_size_apart() {
     let Some(lab) = Lab::open().await else { return };
     for word in ["one", "two"] {
         let dockerfile = format!("FROM {BASE}\nCOPY file /file\nRUN echo {word} > /said\n");

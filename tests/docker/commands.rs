@@ -9,7 +9,7 @@ use rollout_worker::environment::{Command, FailureKind, Output, Stream};
 use crate::lab::{Lab, Printed, destroy, output, run, shell, until};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_that_keeps_the_output_open_does_not_hold_up_its_command() {
+async fn background_process_with_open_output_does_not_delay_exit() {
     let Some(lab) = Lab::open().await else { return };
     let environment = lab.plain().await;
     let container = environment.as_ref();
@@ -26,7 +26,7 @@ async fn a_service_that_keeps_the_output_open_does_not_hold_up_its_command() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_that_closes_its_output_is_waited_for() {
+async fn command_that_closes_output_is_waited_for() {
     let Some(lab) = Lab::open().await else { return };
     let environment = lab.plain().await;
     let script = "echo first; exec >&- 2>&-; sleep 1; exit 9";
@@ -35,7 +35,7 @@ async fn a_command_that_closes_its_output_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_engines_words_in_a_commands_mouth_are_not_believed() {
+async fn exit_code_126_with_forged_engine_message_is_kept() {
     let Some(lab) = Lab::open().await else { return };
     let environment = lab.plain().await;
     let container = environment.as_ref();
@@ -71,7 +71,7 @@ fn peak() -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_takes_no_memory() {
+async fn output_flood_is_streamed_in_bounded_memory() {
     const MEGABYTES: u64 = 500;
     let Some(lab) = Lab::open().await else { return };
     let environment = lab.plain().await;

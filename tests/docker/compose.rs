@@ -82,7 +82,7 @@ fn with_db(keys: &str, rest: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn services_are_reached_by_name_and_go_with_their_environment() {
+async fn compose_services_are_reachable_and_removed() {
     let Some(lab) = open().await else { return };
     let compose = with_db(
         "    volumes: ['./said.txt:/said', 'data:/data']\n    environment: {WORD: 'a$$b', OF: \
@@ -142,7 +142,7 @@ async fn services_are_reached_by_name_and_go_with_their_environment() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_older_form_and_builds_of_services_work() {
+async fn compose_legacy_variables_and_service_builds_work() {
     let Some(lab) = open().await else { return };
     let compose = "services:\n  main:\n    build: {context: '${CONTEXT_DIR}'}\n    image: \
                    ${MAIN_IMAGE_NAME}\n    command: [sh, -c, sleep infinity]\n    volumes:\n      - \
@@ -185,7 +185,7 @@ async fn the_older_form_and_builds_of_services_work() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_network_services_reach_each_other_and_nothing_else() {
+async fn compose_without_network_reaches_only_services() {
     let Some(lab) = open().await else { return };
     let compose = with_db("    volumes: ['./said.txt:/said:ro']\n", "").replacen(
         "  main:\n",
@@ -224,7 +224,7 @@ async fn without_a_network_services_reach_each_other_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn power_over_the_host_is_refused_before_anything_is_made() {
+async fn compose_with_host_access_is_refused() {
     let Some(lab) = open().await else { return };
     let service = |keys: &str| {
         format!("services:\n  main: {{image: {BASE}}}\n  db:\n    image: {BASE}\n    {keys}\n")
@@ -260,7 +260,7 @@ async fn power_over_the_host_is_refused_before_anything_is_made() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn services_that_do_not_come_up_leave_nothing_and_say_why() {
+async fn compose_service_that_fails_is_explained_and_removed() {
     let Some(lab) = open().await else { return };
     let service = |keys: &str| {
         format!("services:\n  main: {{image: {BASE}}}\n  db:\n    image: {BASE}\n    {keys}\n")
@@ -293,7 +293,7 @@ async fn services_that_do_not_come_up_leave_nothing_and_say_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ports_of_the_host_are_not_taken() {
+async fn compose_ports_are_not_published_on_host() {
     let Some(lab) = open().await else { return };
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let port = listener.local_addr().expect("bound").port();
@@ -316,7 +316,7 @@ impl DeadOwners for Dead {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_owners_services_are_reaped_unless_they_are_kept() {
+async fn compose_services_of_dead_owner_are_reaped_unless_kept() {
     let Some(lab) = open().await else { return };
     let compose = format!(
         "services:\n  main: {{image: {BASE}}}\n  db: {{image: {BASE}, command: [sleep, infinity], \
@@ -352,7 +352,7 @@ async fn a_dead_owners_services_are_reaped_unless_they_are_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_program_services_are_refused() {
+async fn compose_without_program_is_refused() {
     let Some(mut lab) = Lab::open().await else { return };
     let mut options = DockerOptions::new(lab.scratch.path().join("locks"));
     let old = lab.scratch.path().join("docker-compose");
@@ -370,7 +370,7 @@ async fn without_the_program_services_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn services_share_directories_with_their_environment() {
+async fn compose_services_share_log_directories() {
     let Some(lab) = open().await else { return };
     // The image of the service has something of its own where it mounts the directory.
     let compose = "services:\n  main:\n    volumes: \
@@ -437,7 +437,7 @@ async fn services_share_directories_with_their_environment() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn services_have_no_more_than_their_environment() {
+async fn compose_services_stay_within_environment_limits() {
     let Some(mut lab) = open().await else { return };
     lab.resources.cpus = 2;
     let compose = format!(
@@ -467,7 +467,7 @@ async fn services_have_no_more_than_their_environment() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_workers_own_variables_do_not_reach_the_file() {
+async fn compose_file_sees_no_worker_variables() {
     let Some(lab) = open().await else { return };
     let compose = format!(
         "services:\n  main:\n    image: {BASE}\n    environment: {{SEEN: \

@@ -10,7 +10,7 @@ use rollout_worker::environment::{Environment, Failure, FailureKind, Provider as
 use crate::lab::{Lab, destroy, eventually, output, run, try_run, until};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_than_the_host_has_is_a_matter_of_resources() {
+async fn resources_beyond_host_are_resource_errors() {
     let Some(lab) = Lab::open().await else { return };
     for resources in
         [Resources { cpus: 4000, ..lab.resources }, Resources { memory_mb: 4, ..lab.resources }]
@@ -25,7 +25,7 @@ async fn more_than_the_host_has_is_a_matter_of_resources() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_has_its_limits_and_nothing_of_the_host() {
+async fn container_has_limits_and_no_host_access() {
     let Some(mut lab) = Lab::open().await else { return };
     lab.settings.network = DockerNetwork::None;
     let environment = lab.plain().await;
@@ -57,7 +57,7 @@ async fn a_container_has_its_limits_and_nothing_of_the_host() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_image_says_is_kept() {
+async fn image_settings_are_kept() {
     let Some(lab) = Lab::open().await else { return };
     let image = lab
         .build(
@@ -99,7 +99,7 @@ async fn refusal(environment: &dyn Environment) -> Failure {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_entrypoint_that_ends_is_shown_with_its_words() {
+async fn entrypoint_that_exits_is_reported_with_output() {
     let Some(lab) = Lab::open().await else { return };
     let image = lab.build("ENTRYPOINT [\"/bin/sh\", \"-c\", \"echo cannot begin; exit 4\"]").await;
     let request = lab.request(image.clone(), Vec::new());
@@ -119,7 +119,7 @@ async fn an_entrypoint_that_ends_is_shown_with_its_words() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_creation_that_is_given_up_leaves_nothing() {
+async fn create_cancelled_leaves_nothing() {
     let Some(lab) = Lab::open().await else { return };
     for wait in [2, 60, 150] {
         let request = lab.request(lab.base(), Vec::new());
@@ -145,7 +145,7 @@ async fn a_creation_that_is_given_up_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn removing_at_the_same_time_is_fine() {
+async fn destroy_called_concurrently_succeeds() {
     let Some(lab) = Lab::open().await else { return };
     let environment = lab.plain().await;
     output(
@@ -162,7 +162,7 @@ async fn removing_at_the_same_time_is_fine() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_outlive_processes() {
+async fn files_after_container_exit_are_readable() {
     let Some(lab) = Lab::open().await else { return };
     let environment = lab.plain().await;
     // The keep-alive goes too.
@@ -176,7 +176,7 @@ async fn files_outlive_processes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kept_container_can_be_entered_again() {
+async fn preserved_container_can_be_started_again() {
     let Some(lab) = Lab::open().await else { return };
     let environment = lab.plain().await;
     output(environment.as_ref(), "echo kept > /note").await;

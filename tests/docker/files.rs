@@ -12,7 +12,7 @@ fn fresh(path: &str) -> Upload {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn directories_are_made_anew_over_anything() {
+async fn upload_directory_replaces_anything() {
     let Some(lab) = Lab::open().await else { return };
     let image = lab
         .build("RUN mkdir -p /tests/old/deep /data/in && touch /tests/old/deep/f /data/in/f\nVOLUME /data")
@@ -41,7 +41,7 @@ async fn directories_are_made_anew_over_anything() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_archives_are_streamed() {
+async fn upload_of_large_archive_is_streamed() {
     let Some(lab) = Lab::open().await else { return };
     let environment = lab.plain().await;
     let big = vec![7; 64 << 20];
@@ -59,7 +59,7 @@ async fn large_archives_are_streamed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hostile_logs_are_streamed_and_can_be_left() {
+async fn download_of_hostile_logs_is_streamed_and_can_stop() {
     let Some(lab) = Lab::open().await else { return };
     let environment = lab.create(lab.base(), vec![Upload::Dir { path: "/logs".into() }]).await;
     let container = environment.as_ref();
@@ -87,7 +87,7 @@ async fn hostile_logs_are_streamed_and_can_be_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hostile_parent_does_not_lead_out() {
+async fn symlink_as_parent_of_upload_does_not_escape() {
     let Some(lab) = Lab::open().await else { return };
     let environment = lab.plain().await;
     let container = environment.as_ref();

@@ -21,7 +21,7 @@ fn unused(lab: &Lab, image: &Image) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn image_unused_for_long_is_removed_unless_a_container_is_made_of_it() {
+async fn image_gc_removes_unused_unless_container_exists() {
     let Some(lab) = Lab::open().await else { return };
     let (old, busy, new) = (
         lab.build("ENV A=1").await,
@@ -54,7 +54,7 @@ async fn image_unused_for_long_is_removed_unless_a_container_is_made_of_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn image_that_is_found_counts_as_used() {
+async fn image_gc_counts_found_image_as_used() {
     let Some(lab) = Lab::open().await else { return };
     let source = lab.context(&[("Dockerfile", &format!("FROM {}\n", crate::lab::BASE))]);
     let image = lab.provider.prepare(lab.image_request(&source)).await.expect("built");

@@ -13,7 +13,7 @@ const DOCKERFILE: &str = "FROM debian:bookworm-slim\nCOPY . /context\n\
     RUN cat /proc/sys/kernel/random/uuid > /id\n";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_who_ask_at_once_get_one_build() {
+async fn build_requested_concurrently_runs_once() {
     let Some(lab) = Lab::open().await else { return };
     let source = lab.context(&[("Dockerfile", DOCKERFILE)]);
     let ImageSource::Context { digest, .. } = &source else { unreachable!("it is one") };
@@ -40,7 +40,7 @@ async fn fifty_who_ask_at_once_get_one_build() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_dockerignore_names_is_not_sent() {
+async fn dockerignore_entries_are_not_sent() {
     let Some(lab) = Lab::open().await else { return };
     let source = lab.context(&[
         ("Dockerfile", DOCKERFILE),
@@ -63,7 +63,7 @@ async fn what_dockerignore_names_is_not_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_forced_build_happens_once_per_run() {
+async fn build_forced_runs_once_per_run() {
     let Some(lab) = Lab::open().await else { return };
     let source = lab.context(&[("Dockerfile", DOCKERFILE)]);
     let forced = |run: u8| {
@@ -88,7 +88,7 @@ async fn a_forced_build_happens_once_per_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broken_build_tells_everybody_why() {
+async fn build_failure_is_reported_to_every_waiter() {
     let Some(lab) = Lab::open().await else { return };
     let script = "i=0; while [ $i -lt 3000 ]; do echo line-$i; i=$((i+1)); done; \
         echo the-reason >&2; exit 3";
@@ -113,7 +113,7 @@ async fn a_broken_build_tells_everybody_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_build_that_failed_is_not_repeated_for_every_trial() {
+async fn build_failure_is_cached_for_the_run() {
     let Some(lab) = Lab::open().await else { return };
     let log = lab.scratch.path().join("later.log");
     let ask = async |source: &ImageSource, run: u8| {
@@ -144,7 +144,7 @@ async fn a_build_that_failed_is_not_repeated_for_every_trial() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn builds_that_cannot_be_are_refused() {
+async fn build_with_invalid_context_is_refused() {
     type Files<'a> = &'a [(&'a str, &'a str)];
     let cases: [(Files<'_>, FailureKind, &str); 5] = [
         (&[("Dockerfile", "FROM x\nNONSENSE y\n")], FailureKind::Refused, "NONSENSE"),
@@ -175,7 +175,7 @@ async fn builds_that_cannot_be_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_build_that_takes_too_long_ends() {
+async fn build_timeout_ends_build() {
     let Some(lab) = Lab::open().await else { return };
     let marker = format!("sleep 9{}", std::process::id());
     let source = lab.context(&[("Dockerfile", &format!("FROM {BASE}\nRUN {marker}\n"))]);
@@ -190,7 +190,7 @@ async fn a_build_that_takes_too_long_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn named_images_are_found_or_pulled() {
+async fn image_by_name_is_found_or_pulled() {
     let Some(lab) = Lab::open().await else { return };
     let found = lab.image_request(&ImageSource::Named(BASE.to_owned()));
     assert!(!lab.provider.prepare(found).await.expect("present").made);
@@ -201,7 +201,7 @@ async fn named_images_are_found_or_pulled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_is_not_there_is_named() {
+async fn engine_unreachable_is_named_in_error() {
     let scratch = tempfile::tempdir().expect("a directory");
     let check = async |host: String| {
         let options = DockerOptions { host: Some(host), ..DockerOptions::new(scratch.path()) };

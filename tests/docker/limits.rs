@@ -8,7 +8,7 @@ use rollout_worker::environment::FailureKind;
 use crate::lab::{Lab, destroy, output, run, try_run, until};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn running_out_of_memory_is_seen() {
+async fn memory_limit_exceeded_is_reported_as_oom() {
     let Some(mut lab) = Lab::open().await else { return };
     lab.resources.memory_mb = 64;
     let environment = lab.plain().await;
@@ -25,7 +25,7 @@ async fn running_out_of_memory_is_seen() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn writing_too_much_ends_a_container_and_says_so() {
+async fn storage_limit_exceeded_ends_container() {
     let interval = Duration::from_millis(200);
     let Some(mut lab) = Lab::with_storage_interval(interval).await else { return };
     lab.resources.storage_mb = 50;
@@ -49,7 +49,7 @@ async fn writing_too_much_ends_a_container_and_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn storage_is_checked_on_demand_with_volumes_and_only_what_was_written() {
+async fn storage_check_counts_written_bytes_and_volumes() {
     // The watch looks too late.
     let Some(mut lab) = Lab::with_storage_interval(Duration::from_secs(600)).await else { return };
     lab.resources.storage_mb = 50;

@@ -57,7 +57,7 @@ fn drain(stream: &mut TcpStream) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_network_is_taken_away_from_what_runs_and_given_back() {
+async fn network_of_running_container_is_cut_and_restored() {
     let Some(lab) = Lab::open().await else { return };
     let (listener, address) = server(&lab).await;
     let environment = lab.plain().await;
@@ -88,7 +88,7 @@ async fn a_network_is_taken_away_from_what_runs_and_given_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_made_without_a_network_can_be_given_one() {
+async fn network_is_attached_after_start_without() {
     let Some(lab) = Lab::open().await else { return };
     let (_listener, address) = server(&lab).await;
     let image = lab
@@ -112,7 +112,7 @@ async fn a_container_made_without_a_network_can_be_given_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_jobs_network_is_a_ceiling() {
+async fn network_of_job_limits_container() {
     let Some(mut lab) = Lab::open().await else { return };
     lab.settings.network = DockerNetwork::None;
     let environment = lab.plain().await;

@@ -32,7 +32,7 @@ async fn processes(lab: &Lab, environment: &dyn Environment) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stubborn_trees_end() {
+async fn kill_of_stubborn_process_tree_ends_it() {
     let Some(lab) = Lab::open().await else { return };
     let environment = lab.plain().await;
     let container = environment.as_ref();
@@ -51,7 +51,7 @@ async fn stubborn_trees_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_storm_of_forks_at_the_limit_ends() {
+async fn kill_of_fork_bomb_ends_it() {
     let Some(lab) = Lab::open().await else { return };
     let environment = lab.plain().await;
     let container = environment.as_ref();
@@ -70,7 +70,7 @@ async fn a_storm_of_forks_at_the_limit_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shell_that_lies_is_seen_through() {
+async fn kill_with_replaced_shell_ends_processes() {
     let Some(lab) = Lab::open().await else { return };
     let environment = lab.plain().await;
     let container = environment.as_ref();
@@ -108,13 +108,13 @@ async fn kill_without_a_sweep(lab: &Lab) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stopped_sweep_falls_back_to_a_restart() {
+async fn kill_with_stopped_sweep_restarts_container() {
     let Some(lab) = Lab::open().await else { return };
     kill_without_a_sweep(&lab).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sweep_that_cannot_be_checked_falls_back_to_a_restart() {
+async fn kill_with_unverified_sweep_restarts_container() {
     let Some(mut lab) = Lab::open().await else { return };
     // As an engine whose host has no ps answers.
     let proxy = Proxy::refusing("/top", &lab.scratch.path().join("engine.sock"));

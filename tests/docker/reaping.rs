@@ -31,7 +31,7 @@ async fn half_made(lab: &Lab, name: &str, owner: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_what_dead_owners_left_is_removed() {
+async fn reaping_removes_only_objects_of_dead_owners() {
     let Some(lab) = Lab::open().await else { return };
     let boot = format!("reaping-{}", std::process::id());
     let json = |owner: &Owner| serde_json::to_string(owner).expect("plain data");

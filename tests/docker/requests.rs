@@ -17,7 +17,7 @@ async fn as_user(environment: &dyn Environment, user: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn commands_run_as_the_user_that_is_named() {
+async fn user_of_request_runs_commands() {
     let Some(lab) = Lab::open().await else { return };
     let environment = lab.plain().await;
     let container = environment.as_ref();
@@ -35,7 +35,7 @@ async fn commands_run_as_the_user_that_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_request_goes_before_the_image() {
+async fn request_settings_override_image() {
     let Some(lab) = Lab::open().await else { return };
     let image = lab
         .build(
@@ -55,7 +55,7 @@ async fn the_request_goes_before_the_image() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_ceiling_is_not_set() {
+async fn limits_not_requested_are_not_set() {
     let Some(mut lab) = Lab::open().await else { return };
     lab.resources = Resources { ceilings: Ceilings::NONE, cpus: 4000, ..lab.resources };
     let environment = lab.plain().await;
@@ -71,7 +71,7 @@ async fn what_is_no_ceiling_is_not_set() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn graphics_processors_are_given_or_there_is_no_container() {
+async fn gpu_request_is_granted_or_create_fails() {
     let Some(mut lab) = Lab::open().await else { return };
     lab.resources.gpus = 1;
     let request = lab.request(lab.base(), Vec::new());

@@ -11,7 +11,7 @@ use tokio::io::AsyncReadExt as _;
 use crate::lab::{BASE, Lab, output, owner};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn containers_keep_the_contract() {
+async fn docker_provider_passes_contract() {
     let Some(lab) = Lab::open().await else { return };
     let subject = Subject {
         provider: Arc::clone(&lab.provider) as _,
@@ -27,7 +27,7 @@ async fn containers_keep_the_contract() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trial_takes_thirteen_calls() {
+async fn trial_makes_thirteen_engine_calls() {
     let Some(lab) = Lab::open().await else { return };
     // The first container of an engine finds out whether storage can be limited.
     lab.plain().await.destroy().await.expect("destroyed");

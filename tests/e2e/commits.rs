@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::{DEADLINE, assert_adds_up, project};
 
 #[test]
-fn commit_of_the_repository_stands_in_every_result_whatever_became_of_the_trial() {
+fn task_commit_is_in_every_result() {
     let project = project()
         .tasks(["faults/passes", "faults/no-tests", "faults/verifier-failed"], &[])
         .job("faults.yaml", &[("PROVIDER", "process")])

@@ -15,13 +15,13 @@ use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 const MOMENTS: &[u64] = &[40, 900, 2300, 400, 1500];
 
 #[test]
-fn nothing_is_lost_or_repeated_on_docker() {
+fn resume_after_kill_reruns_nothing_on_docker() {
     let Some(_engine) = Engine::available() else { return };
     killed("docker");
 }
 
 #[test]
-fn nothing_is_lost_or_repeated_in_sandboxes() {
+fn resume_after_kill_reruns_nothing_in_sandbox() {
     killed("process");
 }
 

@@ -57,7 +57,7 @@ fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
 }
 
 #[test]
-fn journal_with_a_changed_bit_is_refused_and_repaired_without_loss() {
+fn journal_with_changed_bit_is_refused_and_repaired() {
     let (project, results, settled) = killed();
     let path = journal(&results);
     let whole = fs::read(&path).expect("readable");
@@ -79,7 +79,7 @@ fn journal_with_a_changed_bit_is_refused_and_repaired_without_loss() {
 }
 
 #[test]
-fn results_whose_journal_records_are_lost_are_restored_from_the_store() {
+fn repair_restores_lost_results_from_store() {
     let (project, results, settled) = killed();
     // Everything between the opening and the last 200 bytes.
     change(&journal(&results), |bytes| {
@@ -97,7 +97,7 @@ fn results_whose_journal_records_are_lost_are_restored_from_the_store() {
 }
 
 #[test]
-fn results_that_nothing_proves_are_owed_again() {
+fn repair_reruns_results_without_proof() {
     let (project, results, settled) = killed();
     change(&journal(&results), |bytes| {
         let end = bytes.len() - 200;
@@ -114,7 +114,7 @@ fn results_that_nothing_proves_are_owed_again() {
 }
 
 #[test]
-fn damaged_documents_are_refused_with_their_name_and_written_again_after_a_repair() {
+fn repair_rewrites_damaged_documents() {
     let (project, results, settled) = killed();
     for name in ["manifest.json", "plan.json"] {
         let path = results.path().join(name);
@@ -143,7 +143,7 @@ fn damaged_documents_are_refused_with_their_name_and_written_again_after_a_repai
 }
 
 #[test]
-fn result_files_of_trials_that_are_missing_or_damaged_are_written_again() {
+fn resume_rewrites_missing_or_damaged_result_files() {
     let (project, results, settled) = killed();
     let files: Vec<_> = settled.iter().map(|trial| trial.directory.join("result.json")).collect();
     let [first, second, third, fourth, ..] = &files[..] else { panic!("four trials had settled") };

@@ -14,7 +14,7 @@ pub(crate) fn with_examples() -> Project {
 }
 
 #[test]
-fn quickstart() {
+fn quickstart_example_runs_in_sandbox() {
     let project = with_examples();
     let job = "examples/quickstart/job.yaml";
     let ended = project.rollout(&["run", job]).wait(DEADLINE).expect(ExitCode::Success);
@@ -36,7 +36,7 @@ fn quickstart() {
 }
 
 #[test]
-fn docker() {
+fn docker_example_runs_in_containers() {
     let Some(_engine) = Engine::available() else { return };
     let project = with_examples();
     let job = "examples/docker/job.yaml";
@@ -59,7 +59,7 @@ fn docker() {
 }
 
 #[test]
-fn a_dry_run_plans_and_starts_nothing() {
+fn dry_run_starts_nothing() {
     let project = with_examples();
     let arguments = ["run", "examples/quickstart/job.yaml", "--dry-run", "--json"];
     let ended = project.rollout(&arguments).wait(DEADLINE).expect(ExitCode::Success);
@@ -69,7 +69,7 @@ fn a_dry_run_plans_and_starts_nothing() {
 }
 
 #[test]
-fn without_a_verifier_trials_are_unverified() {
+fn verifier_disabled_leaves_trials_unverified() {
     let project = with_examples();
     let job = std::fs::read_to_string(project.path().join("examples/quickstart/job.yaml"));
     let job = job.expect("the job") + "verifier:\n  disable: true\n";

@@ -14,24 +14,24 @@ use rollout_tests::wait;
 use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 #[test]
-fn tasks_fail_on_docker() {
+fn task_errors_have_expected_type_on_docker() {
     let Some(_engine) = Engine::available() else { return };
     tasks_fail("docker", Engine::registry().as_deref());
 }
 
 #[test]
-fn tasks_fail_in_sandboxes() {
+fn task_errors_have_expected_type_in_sandbox() {
     tasks_fail("process", None);
 }
 
 #[test]
-fn agents_fail_on_docker() {
+fn agent_errors_have_expected_type_on_docker() {
     let Some(_engine) = Engine::available() else { return };
     agents_fail("docker");
 }
 
 #[test]
-fn agents_fail_in_sandboxes() {
+fn agent_errors_have_expected_type_in_sandbox() {
     agents_fail("process");
 }
 
@@ -97,7 +97,7 @@ fn agents_fail(provider: &str) {
 }
 
 #[test]
-fn a_container_that_cannot_be_removed_does_not_cost_the_reward() {
+fn container_not_removable_keeps_reward() {
     let Some(engine) = Engine::available() else { return };
     let project =
         project().tasks(["faults/passes"], &[]).job("faults.yaml", &[("PROVIDER", "docker")]);
@@ -119,7 +119,7 @@ fn a_container_that_cannot_be_removed_does_not_cost_the_reward() {
 }
 
 #[test]
-fn a_task_that_goes_away_after_planning_still_runs() {
+fn task_deleted_after_planning_still_runs() {
     // Planning stores a task's files: what is planned does not change under a run.
     let project = project()
         .tasks(["slow/second"], &[])

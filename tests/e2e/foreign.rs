@@ -26,7 +26,7 @@ fn datasets(result: &Value) -> &Value {
 }
 
 #[test]
-fn task_of_another_benchmark_runs_unchanged_on_docker() {
+fn foreign_task_runs_unchanged_on_docker() {
     let Some(_engine) = Engine::available() else { return };
     if !docker::has_compose() {
         return;
@@ -54,7 +54,7 @@ fn task_of_another_benchmark_runs_unchanged_on_docker() {
 }
 
 #[test]
-fn tasks_that_cannot_run_here_settle_and_the_others_run() {
+fn foreign_task_unsupported_settles_and_others_run() {
     let project = foreign(&["isolated", "plain", "allowlist"]);
     let arguments = ["run", "-p", "tasks", "-a", "oracle", "--name", "j", "-e", "process"];
     let strict = [&arguments[..], &["--strict"]].concat();
@@ -80,7 +80,7 @@ fn tasks_that_cannot_run_here_settle_and_the_others_run() {
 }
 
 #[test]
-fn resume_reads_tasks_in_the_formats_of_the_plan() {
+fn resume_reads_tasks_in_planned_formats() {
     let project = foreign(&["plain"]);
     let arguments = ["run", "-p", "tasks", "-a", "oracle", "--name", "j", "-e", "process"];
     let _first = project.rollout(&arguments).wait(DEADLINE).expect(ExitCode::Success);
@@ -110,7 +110,7 @@ fn resume_reads_tasks_in_the_formats_of_the_plan() {
 }
 
 #[test]
-fn variables_of_a_file_reach_tasks_that_ask_for_them() {
+fn env_file_variables_reach_tasks_that_ask() {
     let project = foreign(&["plain"])
         .write("vars.env", "# of the test\nexport WORD='from the file'\n")
         .write(

@@ -6,14 +6,14 @@ use rollout_tests::formats::Formats;
 use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 #[test]
-fn on_docker() {
+fn task_formats_match_table_on_docker() {
     let Some(_engine) = Engine::available() else { return };
     let except: &[&str] = if docker::has_compose() { &[] } else { &["compose"] };
     come_to_what_the_table_says("docker", except);
 }
 
 #[test]
-fn in_sandboxes() {
+fn task_formats_match_table_in_sandbox() {
     come_to_what_the_table_says("process", &[]);
 }
 

@@ -49,18 +49,18 @@ fn hangs_up(provider: &str) {
 }
 
 #[test]
-fn hangup_drains_a_run_in_sandboxes() {
+fn hangup_drains_run_in_sandbox() {
     hangs_up("process");
 }
 
 #[test]
-fn hangup_drains_a_run_on_docker_and_leaves_no_container() {
+fn hangup_drains_run_on_docker() {
     let Some(_engine) = Engine::available() else { return };
     hangs_up("docker");
 }
 
 #[test]
-fn hangup_that_is_ignored_at_the_start_stays_ignored() {
+fn hangup_ignored_at_start_stays_ignored() {
     let project = slow("process");
     let results = project.results("slow");
     let of_program = project.command(&["run", "job.yaml"]);
@@ -73,7 +73,7 @@ fn hangup_that_is_ignored_at_the_start_stays_ignored() {
 }
 
 #[test]
-fn closed_terminal_stops_the_run_that_it_showed() {
+fn terminal_closed_stops_run() {
     let project = slow("process");
     let results = project.results("slow");
     let mut terminal = Terminal::start(&project.command(&["run", "job.yaml"]));

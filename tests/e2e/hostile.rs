@@ -11,46 +11,46 @@ use rollout_tests::wait;
 use crate::{DEADLINE, assert_nothing_left, project};
 
 #[test]
-fn a_stubborn_agent_is_ended_on_docker() {
+fn agent_timeout_kills_stubborn_agent_on_docker() {
     let Some(_engine) = Engine::available() else { return };
     stubborn("docker");
 }
 
 #[test]
-fn a_stubborn_agent_is_ended_in_a_sandbox() {
+fn agent_timeout_kills_stubborn_agent_in_sandbox() {
     stubborn("process");
 }
 
 #[test]
-fn a_service_lives_as_long_as_its_trial_on_docker() {
+fn background_service_lives_until_trial_ends_on_docker() {
     let Some(_engine) = Engine::available() else { return };
     service("docker");
 }
 
 #[test]
-fn a_service_lives_as_long_as_its_trial_in_a_sandbox() {
+fn background_service_lives_until_trial_ends_in_sandbox() {
     service("process");
 }
 
 #[test]
-fn a_flood_is_bounded_on_docker() {
+fn output_flood_is_truncated_on_docker() {
     let Some(_engine) = Engine::available() else { return };
     flood("docker");
 }
 
 #[test]
-fn a_flood_is_bounded_in_a_sandbox() {
+fn output_flood_is_truncated_in_sandbox() {
     flood("process");
 }
 
 #[test]
-fn a_place_for_logs_that_was_taken_away_is_made_anew_on_docker() {
+fn logs_directory_removed_is_recreated_on_docker() {
     let Some(_engine) = Engine::available() else { return };
     logs("docker");
 }
 
 #[test]
-fn a_place_for_logs_that_was_taken_away_is_made_anew_in_a_sandbox() {
+fn logs_directory_removed_is_recreated_in_sandbox() {
     logs("process");
 }
 

@@ -11,24 +11,24 @@ use rustix::process::Signal;
 use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 #[test]
-fn the_first_drains_and_the_same_command_goes_on_on_docker() {
+fn first_interrupt_drains_and_run_resumes_on_docker() {
     let Some(_engine) = Engine::available() else { return };
     drains("docker");
 }
 
 #[test]
-fn the_first_drains_and_the_same_command_goes_on_in_sandboxes() {
+fn first_interrupt_drains_and_run_resumes_in_sandbox() {
     drains("process");
 }
 
 #[test]
-fn the_second_kills_on_docker() {
+fn second_interrupt_kills_on_docker() {
     let Some(_engine) = Engine::available() else { return };
     kills("docker");
 }
 
 #[test]
-fn the_second_kills_in_sandboxes() {
+fn second_interrupt_kills_in_sandbox() {
     kills("process");
 }
 

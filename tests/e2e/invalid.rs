@@ -17,7 +17,7 @@ fn refused(project: &Project, ended: Ended, texts: &[String]) {
 }
 
 #[test]
-fn a_bad_job_file_starts_nothing() {
+fn job_file_invalid_starts_nothing() {
     for (name, texts) in Expected::read().invalid_jobs {
         let project = project().tasks(["faults/passes"], &[]).job(&name, &[]);
         let ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
@@ -26,7 +26,7 @@ fn a_bad_job_file_starts_nothing() {
 }
 
 #[test]
-fn a_bad_task_file_starts_nothing() {
+fn task_file_invalid_starts_nothing() {
     for (name, texts) in Expected::read().invalid_tasks {
         let project = project()
             .tasks(["faults/passes", &format!("bad-toml/{name}")], &[])
@@ -37,7 +37,7 @@ fn a_bad_task_file_starts_nothing() {
 }
 
 #[test]
-fn strict_run_with_an_unsupported_instruction_starts_nothing() {
+fn strict_run_with_unsupported_instruction_starts_nothing() {
     let project = project()
         .tasks(["faults/build-failed"], &[])
         .job("faults.yaml", &[("PROVIDER", "process")]);
@@ -46,7 +46,7 @@ fn strict_run_with_an_unsupported_instruction_starts_nothing() {
 }
 
 #[test]
-fn an_unset_variable_starts_nothing() {
+fn env_variable_unset_starts_nothing() {
     let project =
         project().tasks(["agents/secret"], &[]).job("secret.yaml", &[("PROVIDER", "process")]);
     let ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);

@@ -13,18 +13,18 @@ use crate::{DEADLINE, assert_nothing_left, project};
 const SECRET: &str = "sk-test/7f3a\"Qz+91&wXeV==end";
 
 #[test]
-fn a_secret_is_kept_nowhere_on_docker() {
+fn secret_is_stored_nowhere_on_docker() {
     let Some(_engine) = Engine::available() else { return };
     secret("docker");
 }
 
 #[test]
-fn a_secret_is_kept_nowhere_in_sandboxes() {
+fn secret_is_stored_nowhere_in_sandbox() {
     secret("process");
 }
 
 #[test]
-fn a_secret_that_is_typed_is_kept_nowhere() {
+fn secret_on_command_line_is_stored_nowhere() {
     let option = format!("--agent-env=SECRET={SECRET}");
     kept_nowhere("process", |command| {
         command.arg(&option);
@@ -78,7 +78,7 @@ fn search(directory: &Path, forms: &[String], found: &mut Vec<String>) {
 }
 
 #[test]
-fn a_sandbox_shows_only_what_a_task_may_see() {
+fn sandbox_shows_only_files_of_task() {
     let project = project().tasks(["agents/nosy"], &[]);
     let values = [("MARK", project.mark()), ("PROJECT", project.path().display().to_string())];
     let values = values.each_ref().map(|(key, value)| (*key, value.as_str()));

@@ -10,7 +10,7 @@ use rollout_tests::project::repository;
 use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 #[test]
-fn sixty_containers_at_once_on_a_stock_engine() {
+fn sixty_containers_at_once_succeed() {
     let Some(engine) = Engine::available() else { return };
     many("docker", 60);
     // No network per trial: an engine has addresses for about thirty.
@@ -21,7 +21,7 @@ fn sixty_containers_at_once_on_a_stock_engine() {
 }
 
 #[test]
-fn many_sandboxes_at_once() {
+fn many_sandboxes_at_once_succeed() {
     many("process", 60);
 }
 

@@ -16,7 +16,7 @@ fn slow() -> Project {
 }
 
 #[test]
-fn the_second_leaves_the_run_to_the_first() {
+fn lock_held_refuses_second_process() {
     let project = slow();
     let results = project.results("slow");
     let first = project.rollout(&["run", "job.yaml"]);
@@ -33,12 +33,12 @@ fn the_second_leaves_the_run_to_the_first() {
 }
 
 #[test]
-fn a_stopped_owner_is_taken_over_by_force_and_finds_out_when_it_wakes() {
+fn lock_forced_takeover_stops_resumed_owner() {
     taken_over(&["run", "job.yaml", "--force"], "as you asked for");
 }
 
 #[test]
-fn a_stopped_owner_is_taken_over_when_it_says_nothing_and_finds_out_when_it_wakes() {
+fn lock_stale_takeover_stops_resumed_owner() {
     let arguments = ["run", "job.yaml", "--lock-stale-seconds", "6"];
     taken_over(&arguments, "which said nothing any more");
 }

@@ -20,7 +20,7 @@ fn export(project: &Project, run_dir: &str) -> String {
 }
 
 #[test]
-fn results_of_a_moved_run_are_found() {
+fn moved_run_results_are_found() {
     let project = finished();
     let path = |name: &str| project.path().join(name);
     let exported = export(&project, "jobs/faults");
@@ -47,7 +47,7 @@ fn results_of_a_moved_run_are_found() {
 }
 
 #[test]
-fn run_that_was_moved_goes_on_with_its_store() {
+fn moved_run_resumes_with_its_store() {
     let project = finished();
     let results = project.results("faults");
     fs::remove_dir_all(results.path().join("note")).expect("removable");
@@ -68,7 +68,7 @@ fn run_that_was_moved_goes_on_with_its_store() {
 }
 
 #[test]
-fn store_is_removed_when_no_run_uses_it() {
+fn store_unused_by_any_run_is_removed() {
     let project = finished();
     let store = project.path().join("jobs/.rollout/blobs");
     let arguments = ["gc", "--store", "jobs/.rollout/blobs"];

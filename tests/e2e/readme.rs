@@ -25,7 +25,7 @@ fn commands() -> Vec<String> {
 }
 
 #[test]
-fn its_commands_do_what_it_says() {
+fn readme_commands_do_what_it_says() {
     let commands = commands();
     assert!(commands.len() >= 3, "{commands:?}");
     for command in commands {
@@ -67,7 +67,7 @@ fn over_nats() {
 
 /// The tests run the program they were built with; `cargo run` must find the same one.
 #[test]
-fn cargo_run_means_rollout() {
+fn cargo_run_starts_rollout() {
     let metadata = std::process::Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
         .current_dir(repository())

@@ -31,7 +31,7 @@ fn needy(port: u16) -> Project {
 }
 
 #[test]
-fn failed_trial_runs_again_and_its_former_record_is_kept() {
+fn retry_of_failed_trial_keeps_previous_record() {
     let port = free_port();
     let project = needy(port);
     let first = project.rollout(&["run", "job.yaml", "--json"]).wait(DEADLINE);
@@ -84,7 +84,7 @@ fn assert_as_before(project: &Project, before: &[Value]) {
 }
 
 #[test]
-fn run_with_a_retried_trial_is_repaired_with_the_retried_verdict() {
+fn repair_after_retry_keeps_retried_verdict() {
     let port = free_port();
     let project = needy(port);
     let _failed = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);

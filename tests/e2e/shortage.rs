@@ -24,7 +24,7 @@ datasets:
 ";
 
 #[test]
-fn few_open_files_bound_concurrency_and_cost_no_reward() {
+fn open_file_limit_bounds_concurrency_and_keeps_rewards() {
     for limit in ["120", "256"] {
         let project = project().tasks(["faults/passes"], &[]).write("job.yaml", DEEP);
         let command = project.limited(&format!("-n {limit}"), &["run", "job.yaml"]);
@@ -43,7 +43,7 @@ fn few_open_files_bound_concurrency_and_cost_no_reward() {
 }
 
 #[test]
-fn programs_of_trials_keep_the_soft_limit_on_open_files() {
+fn open_file_soft_limit_is_kept_for_trials() {
     let job = "name: limit\nenvironment: {type: process}\nagents:\n  - name: asks\n    execute: |\n      \
                ulimit -Sn >/logs/agent/soft; ulimit -Hn >/logs/agent/hard\ndatasets:\n  - path: tasks\n";
     let project = project().tasks(["faults/passes"], &[]).write("job.yaml", job);
@@ -107,7 +107,7 @@ fn run_on_small_disk(project: &Project) -> Option<Ended> {
 }
 
 #[test]
-fn full_disk_is_the_infrastructures_and_costs_no_reward_that_was_earned() {
+fn disk_full_is_infrastructure_error_and_keeps_rewards() {
     let project = task(project(), "answer", 100).write("job.yaml", FULL);
     let Some(ended) = run_on_small_disk(&project) else { return };
     let ended = ended.expect(ExitCode::Infrastructure);
@@ -126,7 +126,7 @@ fn full_disk_is_the_infrastructures_and_costs_no_reward_that_was_earned() {
 }
 
 #[test]
-fn trial_that_fills_a_disk_beyond_its_own_limit_is_charged_itself() {
+fn disk_full_by_trial_beyond_limit_is_its_error() {
     let job = FULL.split("  - name: answers-wrongly").next().expect("a beginning");
     let job = format!("{job}datasets:\n  - path: tasks\n");
     let project = task(project(), "answer", 2).write("job.yaml", &job);

@@ -5,7 +5,7 @@ use rollout_protocol::exit::ExitCode;
 use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 #[test]
-fn fail_under_counts_failed_trials_as_not_passed() {
+fn exit_code_of_fail_under_counts_failed_trials() {
     let project = project()
         .tasks(["faults/passes", "faults/verifier-failed", "faults/reward-missing"], &[])
         .job("faults.yaml", &[("PROVIDER", "process")]);

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_and_the_fixtures_agree() {
+    fn expected_table_matches_fixtures() {
         let expected = Expected::read();
         let names = |below: &str| {
             let entries = fs::read_dir(fixtures().join(below)).expect("a directory");

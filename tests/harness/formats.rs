@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_and_the_tasks_agree() {
+    fn formats_table_matches_tasks() {
         let formats = Formats::read();
         for (dataset, tasks) in &formats.0 {
             let entries = fs::read_dir(fixtures().join("formats").join(dataset)).expect("there");

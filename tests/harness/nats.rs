@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_has_several_lives() {
+    fn nats_server_restarts_and_wipes_store() {
         let directory = tempfile::tempdir().expect("a directory");
         let Some(mut server) = NatsServer::start(directory.path()) else { return };
         server.kill();

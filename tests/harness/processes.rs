@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_by_mark_and_by_ancestor() {
+    fn process_is_found_by_mark_and_by_ancestor() {
         let mark = format!("mark-of-{}", std::process::id());
         let mut shell = Command::new("sh")
             .args(["-c", "cat; :"])

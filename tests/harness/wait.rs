@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_is_polled_up_to_the_deadline() {
+    fn condition_is_polled_until_deadline() {
         let mut looks = 0;
         until(Duration::from_secs(10), "three looks", || {
             looks += 1;

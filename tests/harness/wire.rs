@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_pass_wait_and_stop() {
+    fn tcp_proxy_forwards_stalls_and_cuts() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let wire = Wire::to(listener.local_addr().expect("an address").port());
         let join = || TcpStream::connect((Ipv4Addr::LOCALHOST, wire.port())).expect("the wire");

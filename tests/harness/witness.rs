@@ -140,7 +140,7 @@ mod tests {
     use crate::wait;
 
     #[test]
-    fn it_tells_ends_from_kills() {
+    fn live_counter_tells_exit_from_kill() {
         let witness = Witness::start();
         let agent = |text: &str| {
             let mut agent = TcpStream::connect((Ipv4Addr::LOCALHOST, witness.port())).expect("it");

@@ -73,46 +73,46 @@ fn try_all(family: &Family, percent: u64) {
 }
 
 #[test]
-fn one_process_dies_anywhere() {
+fn embedded_run_with_random_kills_settles() {
     let faults = Faults { most: 4, coordinators: true, users: true, bare: true, ..NOTHING };
     try_all(&Family { embedded: true, ..family("one process", faults) }, 10);
 }
 
 #[test]
-fn nothing_goes_wrong() {
+fn run_without_faults_settles() {
     try_all(&family("nothing", NOTHING), 4);
 }
 
 #[test]
-fn workers_die_and_are_out_of_reach() {
+fn worker_faults_keep_invariants() {
     try_all(&family("workers", Faults { most: 6, workers: true, bare: true, ..NOTHING }), 12);
 }
 
 #[test]
-fn the_server_dies_and_forgets() {
+fn server_crash_with_data_loss_keeps_invariants() {
     let faults = Faults { most: 5, server: true, tails: true, wipes: true, bare: true, ..NOTHING };
     try_all(&family("server", faults), 12);
 }
 
 #[test]
-fn coordinators_die_and_are_succeeded() {
+fn coordinator_takeover_keeps_invariants() {
     let faults = Faults { most: 6, coordinators: true, owners: true, bare: true, ..NOTHING };
     try_all(&family("coordinators", faults), 12);
 }
 
 #[test]
-fn users_change_their_minds() {
+fn user_stop_and_cancel_keep_invariants() {
     let faults = Faults { most: 6, coordinators: true, users: true, workers: true, ..NOTHING };
     try_all(&family("users", faults), 10);
 }
 
 #[test]
-fn anything_goes_wrong() {
+fn all_faults_keep_invariants() {
     try_all(&family("anything", EVERYTHING), 25);
 }
 
 /// Few faults, each of which has time to do its harm.
 #[test]
-fn little_goes_wrong() {
+fn few_faults_keep_invariants() {
     try_all(&family("little", Faults { most: 3, ..EVERYTHING }), 15);
 }

@@ -33,74 +33,74 @@ fn breaks(faults: Faults, without: fn(&mut Rules), how: &str) {
 }
 
 #[test]
-fn suspicion_after_a_connection() {
+fn redelivery_suspicion_removed_breaks_model() {
     breaks(EVERYTHING, |rules| rules.suspicion = false, "runs on sight");
 }
 
 #[test]
-fn forgetting_what_is_held() {
+fn hold_answer_forgetting_removed_breaks_model() {
     breaks(EVERYTHING, |rules| rules.hold_forgets = false, "does not come to rest");
 }
 
 #[test]
-fn looking_at_the_hellos_of_others() {
+fn peer_heartbeat_check_removed_breaks_model() {
     breaks(EVERYTHING, |rules| rules.looks_at_peers = false, "that a hello shows");
 }
 
 #[test]
-fn looking_at_markers_without_an_answer() {
+fn marker_check_removed_breaks_model() {
     breaks(EVERYTHING, |rules| rules.looks_at_markers = false, "although the try has a marker");
 }
 
 #[test]
-fn showing_what_is_finished_and_not_reported() {
+fn finished_in_heartbeat_removed_breaks_model() {
     breaks(EVERYTHING, |rules| rules.hello_lists_finished = false, "which lives");
 }
 
 #[test]
-fn acknowledging_within_the_life_of_the_server() {
+fn ack_incarnation_check_removed_breaks_model() {
     breaks(SERVERS, |rules| rules.acks_check_life = false, "of a former life");
 }
 
 #[test]
-fn leaving_markers() {
+fn result_marker_removed_breaks_model() {
     breaks(SERVERS, |rules| rules.markers = false, "is offered again although");
 }
 
 #[test]
-fn looking_for_results_of_what_is_nowhere() {
+fn result_lookup_removed_breaks_model() {
     breaks(SERVERS, |rules| rules.looks_for_results = false, "is offered again although");
 }
 
 #[test]
-fn looking_whether_the_position_is_what_it_was() {
+fn position_check_on_reconnect_removed_breaks_model() {
     breaks(SERVERS, |rules| rules.anchor = false, "was purged, and the successor lacks it");
 }
 
 #[test]
-fn purging_only_what_the_lock_contains() {
+fn purge_limit_of_lock_removed_breaks_model() {
     let without: fn(&mut Rules) = |rules| rules.purges_confirmed = false;
     breaks(COORDINATORS, without, "was purged, and the successor lacks it");
 }
 
 #[test]
-fn recording_before_acting() {
+fn durable_before_effect_removed_breaks_model() {
     breaks(EVERYTHING, |rules| rules.durable_before_effect = false, "");
 }
 
 #[test]
-fn naming_the_head_in_the_lock() {
+fn journal_head_in_lock_removed_breaks_model() {
     breaks(COORDINATORS, |rules| rules.head_in_lock = false, "taken back");
 }
 
 #[test]
-fn going_round() {
+fn reconcile_removed_breaks_model() {
     breaks(SERVERS, |rules| rules.rounds = false, "not everything settles");
 }
 
 /// A worker that is back a little later than the server is not taken for dead.
 #[test]
-fn telling_of_connections() {
+fn reconnect_notice_removed_repeats_execution() {
     for (tells, runs) in [(true, 1), (false, 2)] {
         let mut story = Story::running(1, &[1, 1]);
         story.rules.tells_reconnects = tells;
@@ -114,7 +114,7 @@ fn telling_of_connections() {
 
 /// A finished record on the disk of a dead worker.
 #[test]
-fn adopting_what_a_dead_worker_left() {
+fn worker_dir_recovery_removed_repeats_execution() {
     let mut story = Story::running(1, &[1]);
     story.rules.adoption = false;
     story.does(&[Step::Finish(0, 0, Ending::Reward, false), Step::KillWorker(0)]);

@@ -10,7 +10,7 @@ use crate::store::Blobs;
 use crate::{DEADLINE, Job, assert_unharmed, events, pass, project, settled};
 
 #[test]
-fn engine_registry_server_and_store_that_are_away_in_turn_cost_no_trial() {
+fn outage_of_each_service_in_turn_costs_no_trial() {
     let Some(mut engine) = OwnEngine::start() else { return };
     let Some(mut cluster) = Cluster::new(project()) else { return };
     let Some(mut registry) = OwnRegistry::start(&cluster.project.path().join("registry")) else {

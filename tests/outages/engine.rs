@@ -23,16 +23,16 @@ fn away(take: impl Fn(&mut OwnEngine), bring: impl Fn(&mut OwnEngine)) {
 }
 
 #[test]
-fn engine_that_stops_and_continues_costs_no_trial() {
+fn engine_paused_and_resumed_costs_no_trial() {
     away(OwnEngine::pause, OwnEngine::resume);
 }
 
 #[test]
-fn engine_that_is_killed_and_started_again_costs_no_trial() {
+fn engine_killed_and_restarted_costs_no_trial() {
     away(OwnEngine::kill, OwnEngine::go);
 }
 
 #[test]
-fn engine_that_ends_in_order_and_is_started_again_costs_no_trial() {
+fn engine_shut_down_and_restarted_costs_no_trial() {
     away(OwnEngine::terminate, OwnEngine::go);
 }

@@ -6,7 +6,7 @@ use rollout_tests::own_registry::OwnRegistry;
 use crate::{DEADLINE, Job, assert_unharmed, events, pass, project, settled, start};
 
 #[test]
-fn registry_that_is_away_costs_no_trial() {
+fn registry_outage_costs_no_trial() {
     let Some(engine) = OwnEngine::start() else { return };
     let project = project();
     let Some(mut registry) = OwnRegistry::start(&project.path().join("registry")) else { return };
@@ -27,7 +27,7 @@ fn registry_that_is_away_costs_no_trial() {
 }
 
 #[test]
-fn image_that_the_registry_does_not_have_fails_at_once() {
+fn image_missing_in_registry_fails_at_once() {
     let Some(engine) = OwnEngine::start() else { return };
     let project = project();
     let Some(registry) = OwnRegistry::start(&project.path().join("registry")) else { return };

@@ -38,7 +38,7 @@ impl Blobs {
 }
 
 #[test]
-fn blob_directory_that_is_away_costs_no_trial() {
+fn store_outage_costs_no_trial() {
     let project = project();
     let job = Job { provider: "process", ..Job::docker() };
     job.write(&project);

@@ -21,7 +21,7 @@ async fn is_refused(options: NatsOptions, secret: &str) {
 }
 
 #[test]
-fn a_token_opens_and_another_does_not() {
+fn token_wrong_is_refused() {
     with_every_server(async |program| {
         let lab = Lab::new(&program, "authorization { token: \"right-token\" }\n");
         let with = |token: &str| {
@@ -36,7 +36,7 @@ fn a_token_opens_and_another_does_not() {
 }
 
 #[test]
-fn an_nkey_opens_and_another_does_not() {
+fn nkey_unknown_is_refused() {
     with_every_server(async |program| {
         let (known, stranger) = (nkeys::KeyPair::new_user(), nkeys::KeyPair::new_user());
         let users = format!("authorization {{ users: [{{ nkey: {} }}] }}\n", known.public_key());
@@ -54,7 +54,7 @@ fn an_nkey_opens_and_another_does_not() {
 }
 
 #[test]
-fn certificates_prove_both_sides() {
+fn tls_certificate_unknown_is_refused() {
     with_every_server(async |program| {
         let files = tempfile::tempdir().expect("a directory");
         let at = |name: &str| files.path().join(name);

@@ -120,6 +120,6 @@ async fn keeps_the_contract(program: &Path) {
 }
 
 #[test]
-fn servers_keep_the_contract() {
+fn nats_queue_passes_contract() {
     with_every_server(async |program| keeps_the_contract(&program).await);
 }

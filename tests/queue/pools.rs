@@ -40,7 +40,7 @@ fn execs(read: &[Reported]) -> Vec<u8> {
 }
 
 #[test]
-fn report_of_a_worker_of_another_pool_does_not_count() {
+fn report_from_other_pool_does_not_count() {
     with_every_server(async |program| {
         let lab = Lab::new(&program, "");
         let nats = lab.connect().await;
@@ -55,7 +55,7 @@ fn report_of_a_worker_of_another_pool_does_not_count() {
 }
 
 #[test]
-fn run_that_changed_its_pool_is_reported_by_the_pool_of_each_try() {
+fn report_after_pool_change_counts_by_pool_of_try() {
     with_every_server(async |program| {
         let lab = Lab::new(&program, "");
         let nats = lab.connect().await;
@@ -84,7 +84,7 @@ fn run_that_changed_its_pool_is_reported_by_the_pool_of_each_try() {
 }
 
 #[test]
-fn worker_of_an_earlier_version_is_heard() {
+fn report_from_earlier_version_is_read() {
     with_every_server(async |program| {
         let lab = Lab::new(&program, "");
         let nats = lab.connect().await;
@@ -121,7 +121,7 @@ fn worker_of_an_earlier_version_is_heard() {
 }
 
 #[test]
-fn claim_of_a_worker_of_another_pool_is_left_unanswered() {
+fn claim_from_other_pool_is_not_answered() {
     with_every_server(async |program| {
         let lab = Lab::new(&program, "");
         let nats = lab.connect().await;
@@ -148,7 +148,7 @@ fn claim_of_a_worker_of_another_pool_is_left_unanswered() {
 }
 
 #[test]
-fn garbage_at_the_end_of_the_reports_holds_nobody_up() {
+fn report_stream_ending_in_garbage_does_not_block() {
     with_every_server(async |program| {
         let lab = Lab::new(&program, "");
         let nats = lab.connect().await;

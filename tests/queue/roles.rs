@@ -73,7 +73,7 @@ fn relative(path: &Path) -> PathBuf {
 }
 
 #[test]
-fn workers_can_work_and_nothing_else() {
+fn worker_role_is_denied_everything_else() {
     with_every_server(async |program| {
         let roles = Roles::new(&program);
         let coordinator = roles.connect("coordinator").await;
@@ -159,7 +159,7 @@ async fn cannot_do_more(dispatch: &rollout_worker::queue::nats::NatsDispatch, wo
 
 /// With the bare client: what the adapter never asks for.
 #[test]
-fn streams_are_safe_from_workers() {
+fn worker_role_cannot_change_streams() {
     with_every_server(async |program| {
         let roles = Roles::new(&program);
         let coordinator = roles.connect("coordinator").await;
@@ -197,7 +197,7 @@ fn streams_are_safe_from_workers() {
 
 /// A coordinator answers with its own rights: the asker must not choose what they are used on.
 #[test]
-fn claims_are_answered_at_inboxes_only() {
+fn claim_reply_outside_inbox_is_denied() {
     with_every_server(async |program| {
         let roles = Roles::new(&program);
         let coordinator = roles.connect("coordinator").await;
@@ -238,7 +238,7 @@ fn claims_are_answered_at_inboxes_only() {
 }
 
 #[test]
-fn strangers_are_refused_and_passwords_are_not_repeated() {
+fn password_wrong_is_refused_and_not_printed() {
     with_every_server(async |program| {
         let roles = Roles::new(&program);
         let mut wrong = roles.options("worker-one");

@@ -37,7 +37,7 @@ fn greeter(version: &str) -> (u16, std::thread::JoinHandle<()>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn old_servers_and_open_doors_are_refused() {
+async fn server_too_old_or_without_credentials_is_refused() {
     let (port, thread) = greeter("2.10.22");
     let options = NatsOptions::parse(&format!("nats://127.0.0.1:{port}")).expect("valid");
     let old = Nats::connect(options).await.expect_err("too old");
@@ -49,7 +49,7 @@ async fn old_servers_and_open_doors_are_refused() {
 }
 
 #[test]
-fn contact_is_lost_and_found() {
+fn connection_lost_reconnects() {
     with_every_server(async |program| {
         let lab = Lab::new(&program, "");
         let nats = lab.connect().await;
@@ -96,7 +96,7 @@ async fn until_done(source: &NatsSource, dispatch: &NatsDispatch, run: RunId) {
 }
 
 #[test]
-fn what_a_killed_server_forgot_is_not_done_twice() {
+fn server_kill_with_lost_state_repeats_nothing() {
     with_every_server(async |program| {
         let lab = Lab::new(&program, "");
         let nats = lab.connect().await;
@@ -121,7 +121,7 @@ async fn hello_ages(dispatch: &NatsDispatch) -> Vec<Duration> {
 }
 
 #[test]
-fn settings_that_differ_are_named() {
+fn stream_settings_that_differ_are_named() {
     with_every_server(async |program| {
         let lab = Lab::new(&program, "");
         let mut options = lab.options();
@@ -149,7 +149,7 @@ fn settings_that_differ_are_named() {
 }
 
 #[test]
-fn a_pool_belongs_to_one_store() {
+fn pool_with_other_store_is_refused() {
     with_every_server(async |program| {
         let lab = Lab::new(&program, "");
         let nats = lab.connect().await;
@@ -175,7 +175,7 @@ fn a_pool_belongs_to_one_store() {
 }
 
 #[test]
-fn garbage_on_the_bus_harms_nobody() {
+fn garbage_messages_are_ignored() {
     with_every_server(async |program| {
         let lab = Lab::new(&program, "");
         let nats = lab.connect().await;

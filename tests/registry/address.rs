@@ -31,7 +31,7 @@ fn ok(body: &str) -> String {
 }
 
 #[test]
-fn a_registry_at_an_address_is_remembered() {
+fn registry_at_url_is_cached_for_outage() {
     let lab = Lab::new();
     let registry = std::fs::read_to_string(lab.path("registry.json")).expect("a registry");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

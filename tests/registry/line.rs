@@ -10,7 +10,7 @@ use crate::lab::{Lab, tasks};
 const DEADLINE: Duration = Duration::from_secs(120);
 
 #[test]
-fn a_job_needs_no_file() {
+fn command_line_without_job_file_describes_job() {
     let lab = Lab::new();
     let dry = |words: &[&str]| {
         let words = [&["run", "--dry-run", "--json", "-e", "process", "-a", "nop"], words].concat();

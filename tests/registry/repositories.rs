@@ -16,7 +16,7 @@ fn owned(names: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn a_repository_is_a_dataset() {
+fn repository_as_dataset_has_its_tasks() {
     let lab = Lab::empty();
     lab.repository("more", &owned(&["one", "two", "three"]), "first");
     lab.git("more", &["tag", "-am", "v1", "v1"]);
@@ -49,7 +49,7 @@ fn a_repository_is_a_dataset() {
 }
 
 #[test]
-fn single_tasks_and_names_that_clash() {
+fn task_names_that_clash_are_refused() {
     let lab = Lab::empty();
     lab.repository("one", &owned(&["a", "b"]), "first");
     lab.repository("two", &owned(&["b", "c"]), "first");
@@ -78,7 +78,7 @@ fn single_tasks_and_names_that_clash() {
 }
 
 #[test]
-fn versions_of_one_dataset_stand_side_by_side() {
+fn dataset_versions_run_side_by_side() {
     let lab = Lab::new();
     let version = |version: &str| {
         format!(
@@ -110,7 +110,7 @@ fn versions_of_one_dataset_stand_side_by_side() {
 }
 
 #[test]
-fn nothing_of_a_repository_is_run_and_no_link_leads_out() {
+fn symlink_and_hooks_of_repository_are_harmless() {
     let lab = Lab::empty();
     let root = lab.path("").display().to_string();
     lab.repository("evil", &owned(&["good"]), "first");
@@ -141,7 +141,7 @@ fn nothing_of_a_repository_is_run_and_no_link_leads_out() {
 }
 
 #[test]
-fn task_with_lfs_pointers_fails_without_git_lfs_and_runs_with_it() {
+fn lfs_pointers_without_git_lfs_fail_task() {
     let lab = Lab::empty();
     lab.repository("large", &owned(&["big", "small"]), "first");
     let script = "grep -qx large /tests/data.txt && echo 1 > /logs/verifier/reward.txt\n";

@@ -15,7 +15,7 @@ const PINNED: &str = "{registry: {path: registry.json}, name: bench, version: '1
 const NEWEST: &str = "{registry: {path: registry.json}, name: bench}";
 
 #[test]
-fn one_clone_for_each_repository_and_commit_and_none_the_second_time() {
+fn clone_happens_once_per_repository_and_commit() {
     let lab = Lab::new();
     lab.job(&format!("{PINNED}, {{registry: {{path: registry.json}}, name: bench, version: '1.0', task_names: [x]}}"));
     assert!(lab.refusal().contains("bench"), "a dataset stands twice");
@@ -53,7 +53,7 @@ fn one_clone_for_each_repository_and_commit_and_none_the_second_time() {
 }
 
 #[test]
-fn two_runs_from_an_empty_cache_are_both_right() {
+fn clone_by_concurrent_runs_is_correct() {
     let lab = Lab::new();
     lab.job(PINNED);
     let runs = [lab.dry_run(), lab.dry_run(), lab.dry_run()];
@@ -65,7 +65,7 @@ fn two_runs_from_an_empty_cache_are_both_right() {
 }
 
 #[test]
-fn a_process_that_is_killed_while_it_fetches_leaves_a_cache_that_works() {
+fn clone_killed_midway_leaves_usable_cache() {
     let lab = Lab::new();
     lab.job(PINNED);
     for moment in ["init", "fetch", "checkout"] {

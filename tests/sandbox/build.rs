@@ -26,7 +26,7 @@ fn write(context: &Path, files: &[(&str, &str)]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_simple_dockerfile_is_honoured() {
+async fn dockerfile_with_simple_instructions_is_applied() {
     let lab = Lab::new();
     let context = lab.scratch.path().join("context");
     let dockerfile = "FROM python:3.12-slim\n\
@@ -59,7 +59,7 @@ async fn a_simple_dockerfile_is_honoured() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_honoured_is_refused_unless_told() {
+async fn dockerfile_unsupported_is_refused_unless_lenient() {
     let lab = Lab::new();
     let context = lab.scratch.path().join("context");
     let dockerfile = "FROM debian\nRUN apt-get install x\nWORKDIR /app\nCOPY a.txt missing* ./\n";
@@ -79,7 +79,7 @@ async fn what_cannot_be_honoured_is_refused_unless_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_is_refused_unless_told() {
+async fn image_in_sandbox_is_refused_unless_lenient() {
     let lab = Lab::new();
     let prepare = |lenient| {
         let settings = ProcessSettings { ignore_dockerfile: lenient, ..ProcessSettings::default() };

@@ -28,7 +28,7 @@ async fn files(environment: &dyn Environment, path: &str) -> Vec<(String, String
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_supervisor_cannot_be_ended_from_inside() {
+async fn supervisor_killed_from_inside_survives() {
     let lab = Lab::new();
     let sandbox = sandbox::create(&lab.provider).await;
     let environment = sandbox.as_ref();
@@ -40,7 +40,7 @@ async fn the_supervisor_cannot_be_ended_from_inside() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_storm_of_forks_is_ended() {
+async fn fork_bomb_is_killed() {
     let lab = Lab::with_pids(200);
     let sandbox = sandbox::create(&lab.provider).await;
     let environment = sandbox.as_ref();
@@ -60,7 +60,7 @@ async fn a_storm_of_forks_is_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_process_table_lets_the_next_command_start() {
+async fn process_limit_reached_lets_next_command_start() {
     let lab = Lab::with_pids(50);
     let sandbox = sandbox::create(&lab.provider).await;
     let environment = sandbox.as_ref();
@@ -74,7 +74,7 @@ async fn a_full_process_table_lets_the_next_command_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_background_process_neither_delays_the_end_nor_dies_of_its_output() {
+async fn background_process_does_not_delay_exit_and_survives() {
     let lab = Lab::new();
     let sandbox = sandbox::create(&lab.provider).await;
     let environment = sandbox.as_ref();
@@ -96,7 +96,7 @@ async fn a_background_process_neither_delays_the_end_nor_dies_of_its_output() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_is_handed_on_in_bounded_memory() {
+async fn output_flood_is_streamed_in_bounded_memory() {
     struct Count(std::sync::atomic::AtomicU64);
     impl rollout_worker::environment::Output for Count {
         fn write(&self, _: Stream, bytes: &[u8]) {
@@ -114,7 +114,7 @@ async fn a_flood_is_handed_on_in_bounded_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn links_lead_nowhere() {
+async fn symlink_to_host_leads_nowhere() {
     let lab = Lab::new();
     let outside = lab.scratch.path().join("outside");
     std::fs::create_dir(&outside).expect("made");
@@ -157,7 +157,7 @@ async fn links_lead_nowhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_are_placed_and_read_while_somebody_swaps_them() {
+async fn symlink_swapped_during_copy_leads_nowhere() {
     let lab = Lab::new();
     let outside = lab.scratch.path().join("outside");
     std::fs::create_dir(&outside).expect("made");
@@ -195,7 +195,7 @@ async fn files_are_placed_and_read_while_somebody_swaps_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trees_of_any_shape_are_read_and_removed() {
+async fn directory_tree_of_any_shape_is_read_and_removed() {
     let lab = Lab::new();
     let sandbox = sandbox::create(&lab.provider).await;
     let environment = sandbox.as_ref();

@@ -7,7 +7,7 @@ use rollout_worker::environment::{Environment, Provider as _};
 use crate::Lab;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_of_the_host_is_visible() {
+async fn host_files_and_processes_are_invisible() {
     let lab = Lab::new();
     let secret = lab.scratch.path().join("dataset");
     std::fs::write(&secret, "answers").expect("written");
@@ -44,7 +44,7 @@ async fn nothing_of_the_host_is_visible() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_hosts_files_cannot_be_changed() {
+async fn host_files_cannot_be_changed() {
     let lab = Lab::new();
     let sandbox = sandbox::create(&lab.provider).await;
     let environment = sandbox.as_ref();
@@ -84,7 +84,7 @@ async fn capabilities(environment: &dyn Environment, process: &str, name: &str) 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replaced_loader_gains_nothing() {
+async fn replaced_loader_gains_no_capabilities() {
     const SYS_ADMIN: u64 = 1 << 21;
     const SYS_PTRACE: u64 = 1 << 19;
     let lab = Lab::new();
@@ -111,7 +111,7 @@ async fn a_replaced_loader_gains_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_hosts_later_mounts_do_not_arrive() {
+async fn host_mount_after_start_is_invisible() {
     let lab = Lab::new();
     let sandbox = sandbox::create(&lab.provider).await;
     let mounts = output(sandbox.as_ref(), "cat /proc/self/mountinfo").await;
@@ -121,7 +121,7 @@ async fn the_hosts_later_mounts_do_not_arrive() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sandbox_is_a_usable_system() {
+async fn sandbox_with_default_settings_is_usable() {
     let lab = Lab::new();
     let sandbox = sandbox::create(&lab.provider).await;
     let environment = sandbox.as_ref();
@@ -164,7 +164,7 @@ fn ignored_here() -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_network_of_its_own_has_loopback_only() {
+async fn network_namespace_has_loopback_only() {
     let lab = Lab::new();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("bound").port();

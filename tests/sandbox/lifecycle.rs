@@ -27,7 +27,7 @@ impl DeadOwners for All {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_worker_leaves_no_process_and_the_rest_is_reaped() {
+async fn worker_killed_leaves_no_process_and_is_reaped() {
     let lab = Lab::new();
     let mark = format!("{}", 100_000_000 + u64::from(std::process::id()));
     let script =
@@ -56,7 +56,7 @@ async fn a_killed_worker_leaves_no_process_and_the_rest_is_reaped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_holds_is_reaped_although_its_owner_lives() {
+async fn sandbox_without_holder_is_reaped_while_owner_lives() {
     let lab = Lab::new();
     let held = sandbox::create(&lab.provider).await;
     drop(sandbox::create(&lab.provider).await);
@@ -77,7 +77,7 @@ async fn what_nobody_holds_is_reaped_although_its_owner_lives() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_sandboxes_live_side_by_side() {
+async fn sandboxes_in_parallel_do_not_interfere() {
     let lab = Lab::new();
     let one = |number: u32| {
         let provider = &lab.provider;
@@ -95,7 +95,7 @@ async fn many_sandboxes_live_side_by_side() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_creation_that_fails_leaves_nothing() {
+async fn failed_create_leaves_nothing() {
     let lab = Lab::new();
     let provider = sandbox::provider(&lab.base(), "/bin/false".as_ref());
     let request = || sandbox::request(ProcessSettings::default(), ROOMY);
@@ -118,7 +118,7 @@ async fn a_creation_that_fails_leaves_nothing() {
 }
 
 #[test]
-fn a_kernel_that_forbids_namespaces_is_explained() {
+fn kernel_without_namespaces_is_explained() {
     let lab = Lab::new();
     // In a user namespace of its own, where no further one is allowed.
     let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"";

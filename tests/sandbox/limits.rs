@@ -14,7 +14,7 @@ async fn create(lab: &Lab, resources: Resources) -> Box<dyn Environment> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn memory_is_limited_and_the_victim_is_not_the_supervisor() {
+async fn memory_limit_kills_command_and_not_supervisor() {
     let lab = Lab::new();
     let sandbox = create(&lab, Resources { memory_mb: 64, ..ROOMY }).await;
     let environment = sandbox.as_ref();
@@ -37,7 +37,7 @@ async fn memory_is_limited_and_the_victim_is_not_the_supervisor() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn storage_is_measured_and_its_excess_ends_the_sandbox() {
+async fn storage_limit_exceeded_ends_sandbox() {
     let lab = Lab::new();
     let sandbox = create(&lab, Resources { storage_mb: 20, ..ROOMY }).await;
     let environment = sandbox.as_ref();
@@ -56,7 +56,7 @@ async fn storage_is_measured_and_its_excess_ends_the_sandbox() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn processors_are_limited_where_that_is_said() {
+async fn cpu_limit_is_applied_where_declared() {
     let lab = Lab::new();
     let sandbox = create(&lab, Resources { cpus: 1, ..ROOMY }).await;
     let environment = sandbox.as_ref();

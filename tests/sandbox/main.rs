@@ -53,7 +53,7 @@ impl Lab {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keeps_the_contract() {
+async fn process_provider_passes_contract() {
     let Lab { provider, scratch } = Lab::new();
     let labels = sandbox::labels();
     let request = sandbox::request(ProcessSettings::default(), sandbox::ROOMY);

@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::helper;
 
 #[test]
-fn reading_with_too_few_open_files_is_an_error_and_never_a_shorter_tree() {
+fn open_file_limit_while_reading_is_error_not_shorter_tree() {
     let scratch = tempfile::tempdir().expect("a directory");
     let base = scratch.path().join("sandboxes");
     let ended = Command::new(helper()).arg("starved").arg(&base).output().expect("it runs");

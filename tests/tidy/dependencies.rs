@@ -67,7 +67,7 @@ fn parts(version: &str) -> Vec<u64> {
 }
 
 #[test]
-fn dependencies_point_one_way() {
+fn crate_dependencies_point_one_way() {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--offline", "--no-deps", "--format-version", "1"])
         .current_dir(files::root())
@@ -86,13 +86,13 @@ fn dependencies_point_one_way() {
 }
 
 #[test]
-fn no_banned_crate() {
+fn banned_crates_are_absent() {
     let read = |name| fs::read_to_string(files::root().join(name)).expect(name);
     assert_none(&banned(&read("Cargo.lock"), &read(".deny.toml")));
 }
 
 #[test]
-fn catches_violations() {
+fn dependency_violations_are_found() {
     let crates = [("rollout-worker", "rollout-coordinator"), ("rollout-new", "serde")];
     let crates = crates.map(|(name, on)| (name.to_owned(), vec![on.to_owned()])).into();
     assert_eq!(direction(&crates).len(), 2);

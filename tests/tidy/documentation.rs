@@ -62,24 +62,24 @@ fn readme() -> &'static Source {
 }
 
 #[test]
-fn codes_and_errors_are_documented() {
+fn exit_codes_and_error_types_are_documented() {
     assert_none(&undocumented(&readme().text));
 }
 
 #[test]
-fn every_dependency_has_a_reason() {
+fn dependencies_have_a_documented_reason() {
     let manifest = std::fs::read_to_string(files::root().join("Cargo.toml")).expect("Cargo.toml");
     assert_none(&unexplained(&manifest, &readme().text));
 }
 
 #[test]
-fn links_lead_somewhere() {
+fn document_links_have_targets() {
     let documents = files::all().iter().filter(|source| source.path.ends_with(".md"));
     assert_none(&documents.flat_map(dead_links).collect::<Vec<_>>());
 }
 
 #[test]
-fn catches_violations() {
+fn documentation_violations_are_found() {
     let all = ExitCode::ALL.len() + ErrorType::ALL.len();
     assert_eq!(undocumented("").len(), all);
     assert_eq!(

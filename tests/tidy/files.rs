@@ -88,7 +88,7 @@ fn collect(root: &Path, directory: &Path, into: &mut Vec<Source>) {
 }
 
 #[test]
-fn the_repository_is_read() {
+fn repository_files_are_collected() {
     assert!(rust().any(|source| source.path == "tests/tidy/files.rs"));
     assert!(all().iter().any(|source| source.path == ".ci/run"), "dotfiles too");
     assert!(!all().iter().any(|source| source.path.starts_with("target/")));

@@ -219,7 +219,7 @@ fn circles(sources: &[&Source], root: &str) -> Vec<Violation> {
 }
 
 #[test]
-fn modules_at_the_top_form_no_circle() {
+fn top_level_modules_form_no_cycle() {
     let sources: Vec<_> = files::rust().collect();
     // Rules of the coordinator form none, see below.
     for root in ["protocol/src/", "worker/src/"] {
@@ -228,17 +228,17 @@ fn modules_at_the_top_form_no_circle() {
 }
 
 #[test]
-fn imports_of_the_coordinator_follow_its_layers() {
+fn coordinator_imports_follow_layers() {
     assert_none(&files::rust().flat_map(coordinator).collect::<Vec<_>>());
 }
 
 #[test]
-fn imports_of_the_worker_follow_its_layers() {
+fn worker_imports_follow_layers() {
     assert_none(&files::rust().flat_map(worker).collect::<Vec<_>>());
 }
 
 #[test]
-fn layers_form_no_circle() {
+fn layer_rules_form_no_cycle() {
     for (index, (module, allowed)) in COORDINATOR.iter().enumerate() {
         for other in *allowed {
             let is_earlier = |rule: &Rule| is_in(other, rule.0) || is_in(rule.0, other);
@@ -248,7 +248,7 @@ fn layers_form_no_circle() {
 }
 
 #[test]
-fn catches_violations() {
+fn layer_violations_are_found() {
     let at = |path: &str, text: &str| Source::new(path, text);
     let count = |path: &str, text: &str| coordinator(&at(path, text)).len();
     let core = "coordinator/src/engine/core/claim.rs";

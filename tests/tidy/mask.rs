@@ -125,7 +125,7 @@ mod tests {
     use super::mask;
 
     #[test]
-    fn layers() {
+    fn mask_separates_code_comments_and_literals() {
         let text = concat!(
             "fn a<'x>(c: &'x str) -> char { '{' } // }\n",
             "let s = \"\\\"{\"; /* { /* { */\n */ let t = r#\"\"{\"#; let u = b'\\'';\n",

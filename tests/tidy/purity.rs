@@ -53,22 +53,22 @@ fn silenced(source: &Source) -> Vec<Violation> {
 }
 
 #[test]
-fn the_core_is_pure() {
+fn core_modules_are_pure() {
     assert_none(&files::rust().flat_map(impure).collect::<Vec<_>>());
 }
 
 #[test]
-fn libraries_do_not_print() {
+fn library_code_does_not_print() {
     assert_none(&files::rust().flat_map(printing).collect::<Vec<_>>());
 }
 
 #[test]
-fn nothing_is_silenced() {
+fn lints_are_not_silenced() {
     assert_none(&files::rust().flat_map(silenced).collect::<Vec<_>>());
 }
 
 #[test]
-fn catches_violations() {
+fn purity_violations_are_found() {
     let at = |path, text| Source::new(path, text);
     let core = "coordinator/src/engine/core/state.rs";
     for text in ["let t = Instant::now();", "use std::{io, fs};", "tokio::spawn(x);", "rand::rng()"]

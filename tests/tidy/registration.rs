@@ -59,7 +59,7 @@ fn absent(sources: &[Source], listed: &BTreeSet<String>) -> Vec<Violation> {
 }
 
 #[test]
-fn every_file_is_compiled() {
+fn source_files_are_all_compiled() {
     let manifest = files::all().iter().find(|source| source.path == "tests/Cargo.toml");
     let listed = listed(&manifest.expect("tests/Cargo.toml").text);
     assert!(listed.contains("tests/tidy/main.rs"), "{listed:?}");
@@ -68,7 +68,7 @@ fn every_file_is_compiled() {
 }
 
 #[test]
-fn catches_violations() {
+fn registration_violations_are_found() {
     let listed = listed("[[test]]\npath = 'e2e/main.rs'\n[[test]]\npath = 'gone/main.rs'\n");
     let sources = [
         Source::new("worker/src/lib.rs", "mod a;\nmod d; // mod c;"),

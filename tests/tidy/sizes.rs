@@ -82,7 +82,7 @@ fn body_end(code: &str) -> Option<usize> {
 }
 
 #[test]
-fn files_are_short() {
+fn source_files_are_short() {
     assert_none(&files::rust().flat_map(long_files).collect::<Vec<_>>());
 }
 
@@ -98,7 +98,7 @@ fn functions_are_short() {
 }
 
 #[test]
-fn catches_violations() {
+fn size_violations_are_found() {
     let lines = |count| "    x();\n".repeat(count);
     let file = |text: String| Source::new("worker/src/x.rs", &text);
     assert_eq!(long_files(&file(lines(601))).len(), 1);

@@ -24,12 +24,12 @@ fn unfinished(source: &Source) -> Vec<Violation> {
 }
 
 #[test]
-fn nothing_is_marked_as_unfinished() {
+fn unfinished_marks_are_absent() {
     assert_none(&files::all().iter().flat_map(unfinished).collect::<Vec<_>>());
 }
 
 #[test]
-fn catches_violations() {
+fn unfinished_marks_are_found() {
     let found = |text| unfinished(&Source::new("README.md", text)).len();
     for text in ["TODO: later", "// FIXME", "a HACK"] {
         assert_eq!(found(text), 1, "{text}");

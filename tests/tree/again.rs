@@ -26,7 +26,7 @@ fn executions(project: &Project) -> BTreeMap<String, (Value, Value)> {
 }
 
 #[test]
-fn rerun_of_an_ended_search_runs_its_last_depth_under_new_keys() {
+fn rerun_of_ended_search_repeats_last_depth() {
     let keys = "sweep_config_limit: 3\nmax_depth: 2\nbeam_width: 1".to_owned();
     let project = Small { keys, ..Small::default() }.write();
     let _ended = project.rollout(&Small::run(&[])).wait(DEADLINE).expect(ExitCode::Success);
@@ -52,7 +52,7 @@ fn rerun_of_an_ended_search_runs_its_last_depth_under_new_keys() {
 }
 
 #[test]
-fn sweep_has_the_limit_of_configurations_as_an_argument() {
+fn sweep_config_limit_is_passed_as_argument() {
     let small = Small::default();
     let sweep = format!("[ \"$*\" = '--sweep-config-limit 3' ] || exit 9\n{}", small.sweep);
     let implement = format!("[ $# = 0 ] || exit 8\n{}", small.implement);
@@ -65,7 +65,7 @@ fn sweep_has_the_limit_of_configurations_as_an_argument() {
 }
 
 #[test]
-fn idea_that_is_not_text_is_not_tried() {
+fn idea_not_utf8_is_not_evaluated() {
     let ideas = "cd \"$ROLLOUT_IDEAS_DIR\"; printf '\\377\\376' > 1.md; printf 'a\\0b' > 2.md\n\
                  echo '- an idea' > 3.md"
         .to_owned();

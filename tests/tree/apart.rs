@@ -74,7 +74,7 @@ fn assert_apart(apart: &Search, providers: [&str; 2], shared: &Path) {
 }
 
 #[test]
-fn a_sweep_has_its_own_environment_when_it_is_to_have_another() {
+fn sweep_with_own_environment_runs_separately() {
     let (together, apart) =
         (search(""), search("    environment: {type: process, memory_mb: 1024}\n"));
     let project = together.write(project());
@@ -86,7 +86,7 @@ fn a_sweep_has_its_own_environment_when_it_is_to_have_another() {
 }
 
 #[test]
-fn an_idea_is_made_in_a_container_and_measured_in_a_sandbox() {
+fn sweep_in_sandbox_measures_idea_from_container() {
     let Some(_engine) = Engine::available() else { return };
     let together = search("");
     let project = together.write(project());

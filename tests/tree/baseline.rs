@@ -17,7 +17,7 @@ fn refused(baseline: &str, says: &[&str]) {
 }
 
 #[test]
-fn baseline_without_the_primary_metric_is_refused_before_the_first_idea() {
+fn baseline_without_primary_metric_is_refused() {
     let columns = "no column `v`, the primary metric of the profile `speed`; the columns are";
     refused("config_id,status,w\n0,ok,1\n1,ok,1\n2,ok,1\n", &[columns]);
     let cells = "config_id,status,v\n0,ok,nan\n1,ok,\n2,ok,inf\n";
@@ -25,7 +25,7 @@ fn baseline_without_the_primary_metric_is_refused_before_the_first_idea() {
 }
 
 #[test]
-fn baseline_that_lacks_configurations_is_refused_with_their_numbers() {
+fn baseline_without_all_configs_is_refused() {
     let rows = "config_id,status,v\n0,ok,1\n0,ok,1\n2,error,1\n7,error,1\n";
     let missing = "no row for 1 of 3 configurations: 1";
     let failed = "without success, 1 of 3 configurations: 2";
@@ -35,14 +35,14 @@ fn baseline_that_lacks_configurations_is_refused_with_their_numbers() {
 }
 
 #[test]
-fn baseline_that_a_search_refuses_is_a_warning_for_a_played_one() {
+fn baseline_invalid_in_dry_run_is_warned_of() {
     let project = Small { baseline: "config_id,status\n".to_owned(), ..Small::default() }.write();
     let played = project.rollout(&Small::run(&["--dry-run"])).wait(DEADLINE);
     let _warned = played.expect(ExitCode::Success).says("a search without `--dry-run` refuses");
 }
 
 #[test]
-fn baseline_without_one_metric_of_the_profile_is_warned_of() {
+fn baseline_without_secondary_metric_is_warned_of() {
     let rows = "config_id,status,v\n0,ok,1\n1,ok,1\n2,ok,1\n".to_owned();
     let project = Small { baseline: rows, ..Small::default() }.write();
     let ended = project.rollout(&Small::run(&[])).wait(DEADLINE).expect(ExitCode::Success);
@@ -50,7 +50,7 @@ fn baseline_without_one_metric_of_the_profile_is_warned_of() {
 }
 
 #[test]
-fn results_without_a_metric_of_the_profile_are_warned_of() {
+fn results_without_profile_metric_are_warned_of() {
     let other = "config_id,status,z\n0,ok,1\n1,ok,1\n2,ok,1\n";
     let project = Small { sweep: results(other), ..Small::default() }.write();
     let ended = project.rollout(&Small::run(&[])).wait(DEADLINE).expect(ExitCode::Success);

@@ -42,7 +42,7 @@ fn read(directory: &Path, name: &str) -> String {
 }
 
 #[test]
-fn equal_searches_leave_equal_bytes_also_with_several_evals_at_once() {
+fn dry_run_repeated_leaves_equal_bytes() {
     let project = search();
     let found = play(&project, &["--runs-root", "one"]);
     assert_eq!(found["stop_reason"], "max_depth_reached");
@@ -66,7 +66,7 @@ fn equal_searches_leave_equal_bytes_also_with_several_evals_at_once() {
 }
 
 #[test]
-fn a_search_can_be_shown_reported_and_validated() {
+fn dry_run_can_be_shown_reported_and_validated() {
     let project = search();
     play(&project, &[]);
     let root = project.path().join("tree_runs/played");
@@ -97,7 +97,7 @@ fn a_search_can_be_shown_reported_and_validated() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused() {
+fn dry_run_with_invalid_request_is_refused() {
     let project = search();
     let ended = |words: &[&str]| project.rollout(words).wait(DEADLINE);
     let _none = ended(&["tree", "show", "nowhere"]).expect(ExitCode::Config).says("no search");

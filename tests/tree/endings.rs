@@ -16,7 +16,7 @@ fn read(project: &Project, name: &str) -> String {
 }
 
 #[test]
-fn search_whose_every_eval_failed_has_a_code_of_its_own_and_says_why() {
+fn exit_code_of_search_with_all_evals_failed_is_distinct() {
     let implement = "echo no such model >&2; exit 3".to_owned();
     let project = Small { implement, ..Small::default() }.write();
     let ended = project.rollout(&Small::run(&[])).wait(DEADLINE).expect(ExitCode::NothingMeasured);
@@ -35,7 +35,7 @@ fn search_whose_every_eval_failed_has_a_code_of_its_own_and_says_why() {
 }
 
 #[test]
-fn search_with_one_eval_that_did_not_fail_has_succeeded() {
+fn exit_code_of_search_with_one_eval_ok_is_success() {
     let implement = "grep -q 1 \"$ROLLOUT_IDEA_FILE\"".to_owned();
     let project = Small { implement, ..Small::default() }.write();
     let ended = project.rollout(&Small::run(&[])).wait(DEADLINE).expect(ExitCode::Success);
@@ -43,7 +43,7 @@ fn search_with_one_eval_that_did_not_fail_has_succeeded() {
 }
 
 #[test]
-fn errors_with_times_leave_equal_reports_and_are_told_to_later_generators() {
+fn error_with_timestamp_leaves_equal_reports() {
     let implement = "cp \"$ROLLOUT_IDEA_FILE\" x.txt\n\
                      if grep -q 2 x.txt; then echo \"1 failed in $(date +%N)ms at $(date)\" >&2; exit 1; fi";
     let keys = "sweep_config_limit: 3\nmax_depth: 2".to_owned();

@@ -19,7 +19,7 @@ fn of_kind<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
 }
 
 #[test]
-fn json_of_a_search_has_its_decisions_the_phases_of_its_items_and_its_result() {
+fn json_events_have_decisions_phases_and_result() {
     let project = Small::default().write();
     let first = lines(&project);
     let [started] = of_kind(&first, "search_started")[..] else { panic!("{first:?}") };

@@ -39,7 +39,7 @@ fn run(search: &Search, project: &Project) {
 }
 
 #[test]
-fn containers_and_sandboxes_promote_the_same() {
+fn example_in_containers_promotes_same_as_in_sandboxes() {
     let Some(_engine) = Engine::available() else { return };
     let [sandboxes, containers] = ["tree.yaml", "docker.yaml"].map(Search::example);
     let project = sandboxes.write(project());

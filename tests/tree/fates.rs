@@ -80,7 +80,7 @@ fn took(experiment: &Path) -> f64 {
 }
 
 #[test]
-fn every_fate_has_its_words_and_every_try_its_directory() {
+fn idea_outcome_has_reason_and_try_has_directory() {
     let project = written(SEARCH);
     let ended = project.rollout(&["tree", "run", "tree.yaml"]).wait(DEADLINE);
     let _well = ended.expect(ExitCode::Success);
@@ -122,7 +122,7 @@ fn every_fate_has_its_words_and_every_try_its_directory() {
 }
 
 #[test]
-fn an_interrupted_search_ends_as_if_nothing_had_happened() {
+fn resume_after_interrupt_ends_like_uninterrupted() {
     let slow = SEARCH.replace("echo row", "sleep 2; echo row");
     let project = written(&slow);
     let words = ["tree", "run", "tree.yaml", "--runs-root", "stopped"];
@@ -179,7 +179,7 @@ fn broken_engine() -> String {
 }
 
 #[test]
-fn what_the_infrastructure_could_not_run_is_nobodys_failure() {
+fn infrastructure_error_is_not_counted_as_idea_failure() {
     let search = SEARCH
         .replace("  ideas:\n", "  ideas:\n    environment: {type: process}\n")
         .replace(
@@ -208,7 +208,7 @@ fn what_the_infrastructure_could_not_run_is_nobodys_failure() {
 }
 
 #[test]
-fn what_was_not_begun_cannot_be_gone_on_with() {
+fn resume_without_search_is_refused() {
     let project = written(SEARCH);
     let refused = project.rollout(&["tree", "resume", "tree.yaml"]).wait(DEADLINE);
     let _told = refused.expect(ExitCode::Config).says("there is no search in");

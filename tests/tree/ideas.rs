@@ -185,7 +185,7 @@ fn message(record: &IdeasRecord) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn command_reads_its_inputs_and_its_ideas_are_taken() {
+async fn ideas_command_reads_inputs_and_returns_ideas() {
     let bench = Bench::new();
     let mark = bench.mark();
     let script = format!(
@@ -212,7 +212,7 @@ async fn command_reads_its_inputs_and_its_ideas_are_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hostile_files_do_no_harm() {
+async fn symlink_and_special_files_in_ideas_are_left_out() {
     let bench = Bench::new();
     let script = "cd $ROLLOUT_IDEAS_DIR\n\
         ln -s /etc/passwd link.md; ln -s /etc linked; mkfifo pipe.md; mkdir -p a/b\n\
@@ -238,7 +238,7 @@ async fn hostile_files_do_no_harm() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn failures_and_time_limits_leave_no_process() {
+async fn ideas_command_failure_or_timeout_leaves_no_process() {
     let bench = Bench::new();
     let mark = bench.mark();
     let sleeper = format!("setsid bash -c 'exec -a {mark} sleep 100000' > /dev/null 2>&1 &");
@@ -252,7 +252,7 @@ async fn failures_and_time_limits_leave_no_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kill_ends_a_command_at_once() {
+async fn kill_of_ideas_command_is_immediate() {
     let bench = Bench::new();
     // The mark alone is in the arguments of those who make the sandbox, too.
     let command = format!("{}-command", bench.mark());
@@ -267,7 +267,7 @@ async fn kill_ends_a_command_at_once() {
 }
 
 #[test]
-fn container_does_as_well() {
+fn ideas_command_in_container_returns_ideas() {
     if Engine::available().is_none() {
         return;
     }

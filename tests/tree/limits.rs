@@ -27,7 +27,7 @@ fn run(search: &Search, project: &Project, kills: &[&Witness]) {
 }
 
 #[test]
-fn sweeps_wait_for_each_other_and_nothing_else_does() {
+fn sweep_max_parallel_limits_only_sweeps() {
     let (llm, sweeps) = (Witness::start(), Witness::start());
     let search = Search::counted(&llm, &sweeps).limited("{sweep_max_parallel: 1}");
     let project = search.write(project());
@@ -37,7 +37,7 @@ fn sweeps_wait_for_each_other_and_nothing_else_does() {
 }
 
 #[test]
-fn commands_that_ask_a_model_begin_one_by_one_and_so_many_a_minute() {
+fn llm_limits_bound_inflight_and_rate() {
     let (llm, sweeps) = (Witness::start(), Witness::start());
     let search = Search::counted(&llm, &sweeps)
         .with("max_depth: 2", "max_depth: 1")

@@ -119,7 +119,7 @@ fn with_key(directory: &Path, found: &mut Vec<String>) {
 }
 
 #[test]
-fn template_asks_a_model_and_keeps_its_key_nowhere() {
+fn model_template_stores_no_api_key() {
     if !Path::new("/usr/bin/python3").exists() {
         note("the template of a search with a model was not run: there is no /usr/bin/python3");
         return;

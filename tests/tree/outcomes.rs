@@ -97,7 +97,7 @@ fn assert_as_told(manifest: &Value) {
 }
 
 #[test]
-fn it_ends_as_its_readme_says_and_again_with_the_same_bytes() {
+fn example_repeated_has_readme_outcomes_and_same_bytes() {
     let project = Search::example("tree.yaml").write(project());
     let one = run(&project, "one");
     assert_as_told(&manifest(&one));
@@ -129,7 +129,7 @@ fn search(name: &str) -> TreeFile {
 }
 
 #[test]
-fn its_two_files_are_the_same_search() {
+fn example_files_describe_same_search() {
     let [here, docker] = ["tree.yaml", "docker.yaml"].map(|name| {
         let mut document = tree_document(&search(name));
         let fields = document.as_object_mut().expect("a mapping");
@@ -145,7 +145,7 @@ fn its_two_files_are_the_same_search() {
 }
 
 #[test]
-fn model_template_measures_as_the_example_does() {
+fn model_template_has_same_sweep_as_example() {
     let [handbook, model] = ["tree.yaml", "model.yaml"].map(search);
     assert_eq!(handbook.commands.sweep, model.commands.sweep);
     assert_eq!(handbook.profile, model.profile);
@@ -153,7 +153,7 @@ fn model_template_measures_as_the_example_does() {
 }
 
 #[test]
-fn its_baseline_is_what_the_sweep_measures_at_the_root() {
+fn example_baseline_equals_sweep_of_root() {
     let (tree, project) = (search("tree.yaml"), project());
     let results = project.path().join("results.csv");
     let mut sweep = Command::new("bash");

@@ -69,7 +69,7 @@ const VECTORS: [(&str, Expected, Expected); 7] = [
 ];
 
 #[test]
-fn the_vectors_of_the_format() {
+fn score_of_reference_vectors_matches() {
     for (candidate, returns, sharpe) in VECTORS {
         let project = rows(candidate);
         for (name, (explore, grade, score, delta)) in [("returns", returns), ("sharpe", sharpe)] {
@@ -90,7 +90,7 @@ fn the_vectors_of_the_format() {
 }
 
 #[test]
-fn files_that_are_no_sweeps_are_refused() {
+fn score_of_invalid_results_file_is_refused() {
     let good = format!("{HEADER}\n{BASELINE}\n");
     for (candidate, word) in
         [("", "empty"), ("\n\n", "empty"), ("config_id,status,config_id\n0,ok,1\n", "twice")]
@@ -106,7 +106,7 @@ fn files_that_are_no_sweeps_are_refused() {
 }
 
 #[test]
-fn odd_rows_and_cells_have_defined_results() {
+fn score_of_odd_rows_and_cells_is_defined() {
     let candidate = |text: &str, options: &[&str]| {
         let baseline = "config_id,status,core_topN_sharpe\n0,ok,1\n1,ok,1\n";
         let mut options = options.to_vec();

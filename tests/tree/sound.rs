@@ -26,7 +26,7 @@ fn assert_validates(project: &Project, code: ExitCode, says: &str) {
 }
 
 #[test]
-fn validate_reads_the_files_that_it_calls_sound() {
+fn validate_of_changed_or_unreadable_file_fails() {
     let project = ran("keep_failed_artifacts: true");
     assert_validates(&project, ExitCode::Success, "files of evals, read to their end");
     let root = Small::directory(&project);
@@ -66,7 +66,7 @@ fn pointers(value: &serde_json::Value, root: &Path, gone: &mut Vec<String>) {
 }
 
 #[test]
-fn manifest_points_to_nothing_that_is_gone() {
+fn manifest_after_cleanup_has_no_missing_paths() {
     for (keys, references) in [("", 0), ("keep_rejected_worktrees: true", 0)] {
         let project = ran(keys);
         let root = Small::directory(&project);

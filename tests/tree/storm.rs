@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use crate::{DEADLINE, project};
 
 #[test]
-fn a_storm_of_kills_changes_nothing() {
+fn search_under_repeated_kills_is_unchanged() {
     let plan = Plan {
         seed: 4,
         disturbed: Duration::from_secs(25),
@@ -33,7 +33,7 @@ fn a_storm_of_kills_changes_nothing() {
 }
 
 #[test]
-fn a_search_has_one_owner_and_a_stopped_one_finds_out_when_it_wakes() {
+fn lock_takeover_of_search_stops_resumed_owner() {
     let witness = Witness::start();
     let search = Search::witnessed(&witness).with("max_depth: 3", "max_depth: 1");
     let project = search.write(project());

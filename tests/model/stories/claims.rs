@@ -7,7 +7,7 @@ use crate::story::Story;
 
 /// A redelivery of what runs elsewhere is forgotten: neither acknowledged nor kept.
 #[test]
-fn a_delivery_of_what_runs_elsewhere_is_forgotten() {
+fn redelivery_of_remote_execution_is_forgotten() {
     let mut story = Story::running(1, &[1, 1]);
     let w = story.runner(0).expect("it runs");
     story.does(&[Step::ServerDies, Step::ServerReturns(Loss::default())]);
@@ -19,7 +19,7 @@ fn a_delivery_of_what_runs_elsewhere_is_forgotten() {
 
 /// A result waits unread when somebody asks: it is read first.
 #[test]
-fn the_reports_are_read_before_a_claim_is_answered() {
+fn claim_with_unread_result_reads_it_first() {
     let mut story = Story::running(1, &[1, 1]);
     let w = story.runner(0).expect("it runs");
     story.does(&[
@@ -38,7 +38,7 @@ fn the_reports_are_read_before_a_claim_is_answered() {
 
 /// Nobody answers for a lease, and the hello of another worker shows the execution.
 #[test]
-fn without_an_answer_the_hellos_decide() {
+fn claim_unanswered_is_decided_by_heartbeats() {
     let mut story = Story::running(1, &[1, 1]);
     let w = story.runner(0).expect("it runs");
     story.does(&[Step::KillCoordinator(0, 0), Step::ServerDies]);
@@ -50,7 +50,7 @@ fn without_an_answer_the_hellos_decide() {
 
 /// Nobody answers for a lease, nobody runs it, and the store has its result.
 #[test]
-fn without_an_answer_a_marker_decides() {
+fn claim_unanswered_is_decided_by_marker() {
     let mut story = Story::running(1, &[1, 1]);
     let w = story.runner(0).expect("it runs");
     story.does(&[Step::Finish(w, 0, Ending::Reward, false), Step::Mark(w, 0)]);
@@ -62,7 +62,7 @@ fn without_an_answer_a_marker_decides() {
 
 /// Nobody answers for a lease, and nothing is known of it: it runs.
 #[test]
-fn without_an_answer_and_without_a_trace_it_runs() {
+fn claim_unanswered_without_trace_runs() {
     let mut story = Story::running(1, &[1, 1]);
     let w = story.runner(0).expect("it runs");
     story.does(&[Step::DestroyWorker(w), Step::KillCoordinator(0, 0)]).pass_seconds(300);
@@ -72,7 +72,7 @@ fn without_an_answer_and_without_a_trace_it_runs() {
 
 /// After its first connection a worker takes nothing for new.
 #[test]
-fn a_worker_that_has_just_connected_asks() {
+fn worker_after_connect_claims_before_run() {
     let mut story = Story::running(1, &[1, 1]);
     story.does(&[Step::ServerDies, Step::KillWorker(0), Step::KillWorker(1)]);
     let lost = Loss { acks: 1, ..Loss::default() };
@@ -83,7 +83,7 @@ fn a_worker_that_has_just_connected_asks() {
 
 /// Two hold the same try, one after the other; one of them runs it.
 #[test]
-fn of_two_that_hold_a_try_one_runs_it() {
+fn try_held_by_two_workers_runs_once() {
     let mut story = Story::of(1, &[1, 1]);
     story.does(&[Step::Sync(0), Step::Perform(0), Step::Send(0), Step::KillCoordinator(0, 0)]);
     for w in 0..2 {

@@ -8,7 +8,7 @@ const ALL: u16 = u16::MAX;
 
 /// Dies between the record of an offer and its publication.
 #[test]
-fn an_offer_that_was_recorded_and_not_published_is_published_later() {
+fn offer_recorded_before_kill_is_published_on_resume() {
     let mut story = Story::of(1, &[1]);
     story.does(&[Step::Sync(0), Step::KillCoordinator(0, 0), Step::StartCoordinator(0, 0)]);
     assert_eq!(story.ends().runs(0), 1);
@@ -16,7 +16,7 @@ fn an_offer_that_was_recorded_and_not_published_is_published_later() {
 
 /// Dies before the record of an offer is durable: nobody has seen it.
 #[test]
-fn an_offer_that_was_not_durable_is_made_anew() {
+fn offer_not_durable_before_kill_is_made_again() {
     for share in [0, 1, ALL / 2, ALL] {
         let mut story = Story::of(2, &[1]);
         story.does(&[Step::KillCoordinator(0, share), Step::StartCoordinator(0, 0)]);
@@ -27,7 +27,7 @@ fn an_offer_that_was_not_durable_is_made_anew() {
 
 /// The answer to a publication is lost: nobody knows that it is there.
 #[test]
-fn a_publication_that_nobody_remembers_is_there_once() {
+fn offer_published_without_ack_is_queued_once() {
     let mut story = Story::of(1, &[1]);
     story.does(&[Step::StopWorker(0), Step::Sync(0), Step::Perform(0), Step::Send(0)]);
     story.does(&[Step::KillCoordinator(0, 0), Step::StartCoordinator(0, 0)]);
@@ -37,7 +37,7 @@ fn a_publication_that_nobody_remembers_is_there_once() {
 
 /// Dies between reading a report and recording it.
 #[test]
-fn a_report_that_was_read_and_not_recorded_is_read_again() {
+fn report_read_but_not_recorded_is_read_again() {
     let mut story = Story::running(1, &[1]);
     story.does(&[
         Step::Finish(0, 0, Ending::Reward, false),
@@ -53,7 +53,7 @@ fn a_report_that_was_read_and_not_recorded_is_read_again() {
 
 /// The records behind the last sync are cut anywhere, in the middle of one, too.
 #[test]
-fn a_journal_cut_at_any_byte_costs_only_reading_again() {
+fn journal_cut_at_any_byte_repeats_no_execution() {
     for share in (0..=ALL).step_by(1_500) {
         let mut story = Story::running(3, &[3]);
         story.does(&[
@@ -75,7 +75,7 @@ fn a_journal_cut_at_any_byte_costs_only_reading_again() {
 
 /// Dies after the sync and before anybody is told: what was read is read twice.
 #[test]
-fn a_recorded_report_that_is_read_twice_counts_once() {
+fn report_read_twice_counts_once() {
     let mut story = Story::running(2, &[2]);
     story.does(&[
         Step::Finish(0, 0, Ending::Reward, false),
@@ -92,7 +92,7 @@ fn a_recorded_report_that_is_read_twice_counts_once() {
 
 /// Dies for a while: the workers go on, and nothing is repeated.
 #[test]
-fn executions_survive_the_death_of_their_coordinator() {
+fn execution_after_coordinator_kill_survives() {
     let mut story = Story::running(2, &[1, 1]);
     story.does(&[Step::KillCoordinator(0, 0)]).finishes(0).pass_seconds(600);
     story.does(&[Step::StartCoordinator(0, 0)]).pass_seconds(90);
@@ -103,7 +103,7 @@ fn executions_survive_the_death_of_their_coordinator() {
 
 /// Dies between the journalled `run` and its answer: the question comes again.
 #[test]
-fn an_answer_that_was_never_sent_is_given_again() {
+fn claim_answer_not_sent_before_kill_is_given_again() {
     let mut story = Story::running(1, &[1, 1]);
     story.does(&[Step::DestroyWorker(0)]);
     let other = 1;
@@ -123,7 +123,7 @@ fn an_answer_that_was_never_sent_is_given_again() {
 
 /// A retry waits when the coordinator dies: it is neither lost nor made twice.
 #[test]
-fn a_retry_that_waits_survives() {
+fn retry_pending_at_kill_runs_once() {
     let mut story = Story::running(1, &[1]);
     story.does(&[Step::Finish(0, 0, Ending::Outage, false)]).pass_seconds(1);
     story.does(&[Step::KillCoordinator(0, 0), Step::StartCoordinator(0, 0)]);
@@ -133,7 +133,7 @@ fn a_retry_that_waits_survives() {
 
 /// Offers of tries that the journal does not know are taken out of the queue.
 #[test]
-fn a_try_that_nobody_recorded_is_withdrawn() {
+fn try_missing_in_journal_is_withdrawn() {
     let mut story = Story::of(1, &[1]);
     story.does(&[Step::StopWorker(0), Step::Sync(0), Step::Perform(0), Step::Send(0)]);
     let try_id = rollout_protocol::id::TryId { epoch: 9, n: 1 };

@@ -6,7 +6,7 @@ use crate::story::Story;
 
 /// The host of the coordinator is gone; another one goes on with a copy of its directory.
 #[test]
-fn a_fresh_copy_goes_on() {
+fn run_dir_fresh_copy_resumes() {
     let mut story = Story::running(2, &[1, 1]);
     story.finishes(0).pass_seconds(15);
     story.does(&[Step::CopyDirectory, Step::KillCoordinator(0, 0)]);
@@ -18,7 +18,7 @@ fn a_fresh_copy_goes_on() {
 
 /// A copy from before the last renewal of the lock is not gone on with.
 #[test]
-fn a_stale_copy_is_refused() {
+fn run_dir_stale_copy_is_refused() {
     let mut story = Story::running(2, &[1, 1]);
     story.does(&[Step::CopyDirectory]).finishes(0).pass_seconds(15);
     story.does(&[Step::KillCoordinator(0, 0)]).pass_seconds(31);
@@ -29,7 +29,7 @@ fn a_stale_copy_is_refused() {
 
 /// A stopped owner is succeeded, wakes up and acts until it looks at the lock.
 #[test]
-fn an_owner_that_wakes_up_changes_nothing() {
+fn owner_resumed_after_takeover_changes_nothing() {
     let mut story = Story::running(2, &[1, 1]);
     story.does(&[Step::StopCoordinator(0)]).pass_seconds(31);
     story.does(&[Step::StartCoordinator(1, 0)]).pass_seconds(5);
@@ -50,7 +50,7 @@ fn an_owner_that_wakes_up_changes_nothing() {
 
 /// What a woken owner purges was purgeable when it last had the lock.
 #[test]
-fn an_owner_that_wakes_up_purges_nothing_that_its_successor_lacks() {
+fn owner_resumed_after_takeover_purges_nothing_needed() {
     let mut story = Story::running(3, &[1, 1, 1]);
     story.pass_seconds(15);
     story.does(&[
@@ -70,7 +70,7 @@ fn an_owner_that_wakes_up_purges_nothing_that_its_successor_lacks() {
 
 /// The server forgets the lock: its owner writes it again.
 #[test]
-fn a_lock_that_the_server_lost_is_taken_again_by_its_owner() {
+fn lock_lost_by_server_is_written_again_by_owner() {
     let mut story = Story::running(1, &[1]);
     let all = crate::broker::Loss { all: true, ..Default::default() };
     story.does(&[Step::CopyDirectory, Step::ServerDies, Step::ServerReturns(all)]);
@@ -83,7 +83,7 @@ fn a_lock_that_the_server_lost_is_taken_again_by_its_owner() {
 
 /// The answer to a renewal is lost: the owner recognizes its own word.
 #[test]
-fn a_renewal_whose_answer_was_lost_is_no_loss() {
+fn lock_renewal_with_lost_answer_keeps_owner() {
     let mut story = Story::running(1, &[1]);
     story.does(&[Step::Renew(0, false)]).pass_seconds(60);
     assert_eq!(story.coordinators.len(), 1);

@@ -13,7 +13,7 @@ fn restarts(story: &mut Story, loss: Loss) -> &mut Story {
 }
 
 #[test]
-fn offers_that_the_server_lost_are_made_again() {
+fn offer_lost_by_server_is_made_again() {
     let mut story = Story::of(1, &[1]);
     story.does(&[Step::Sync(0), Step::Perform(0), Step::Send(0)]);
     restarts(&mut story, Loss { work: 1, ..NOTHING });
@@ -21,7 +21,7 @@ fn offers_that_the_server_lost_are_made_again() {
 }
 
 #[test]
-fn acknowledgements_that_the_server_lost_repeat_nothing() {
+fn ack_lost_by_server_repeats_nothing() {
     let mut story = Story::running(2, &[2]);
     story.finishes(0);
     restarts(&mut story, Loss { acks: 1, ..NOTHING }).pass_seconds(150).ends();
@@ -30,7 +30,7 @@ fn acknowledgements_that_the_server_lost_repeat_nothing() {
 
 /// The offer comes back while nobody has a slot, for longer than anybody is suspicious.
 #[test]
-fn an_offer_that_came_back_is_gone_before_it_is_taken_for_new() {
+fn offer_restored_by_lost_ack_is_withdrawn_in_time() {
     let mut story = Story::running(2, &[2]);
     story.finishes(0);
     story.does(&[Step::ServerDies, Step::StopWorker(0)]);
@@ -43,7 +43,7 @@ fn an_offer_that_came_back_is_gone_before_it_is_taken_for_new() {
 
 /// A report was acknowledged and is lost with the tail of its stream: the store still has it.
 #[test]
-fn a_lost_report_is_found_in_the_store() {
+fn report_lost_by_server_is_found_in_store() {
     let mut story = Story::running(1, &[1]);
     story.does(&[
         Step::Finish(0, 0, Ending::Reward, false),
@@ -58,7 +58,7 @@ fn a_lost_report_is_found_in_the_store() {
 /// The sequences of a lost tail are used again: who goes on behind the old position misses what
 /// stands there now.
 #[test]
-fn reports_at_sequences_that_were_used_before_are_read() {
+fn report_at_reused_sequence_is_read() {
     let mut story = Story::running(3, &[3]);
     story.does(&[Step::Finish(0, 0, Ending::Reward, true), Step::Pass(1_000)]);
     story.does(&[Step::ServerDies]);
@@ -72,7 +72,7 @@ fn reports_at_sequences_that_were_used_before_are_read() {
 
 /// Everything in flight comes again at once, and nothing of it runs twice.
 #[test]
-fn a_restarted_server_repeats_nothing() {
+fn server_restart_repeats_nothing() {
     let mut story = Story::running(3, &[2, 1]);
     restarts(&mut story, NOTHING).pass_seconds(200).ends();
     assert_eq!([0, 1, 2].map(|n| story.runs(n)), [1, 1, 1]);
@@ -80,7 +80,7 @@ fn a_restarted_server_repeats_nothing() {
 
 /// Everything is gone but what runs.
 #[test]
-fn what_runs_survives_a_server_that_lost_everything() {
+fn execution_survives_server_with_total_loss() {
     let mut story = Story::running(3, &[1, 1]);
     restarts(&mut story, EVERYTHING).pass_seconds(200);
     story.finishes(0).finishes(1).ends();
@@ -89,7 +89,7 @@ fn what_runs_survives_a_server_that_lost_everything() {
 
 /// What was reported and not read is lost with everything: the store still has it.
 #[test]
-fn what_was_reported_survives_a_server_that_lost_everything() {
+fn result_survives_server_with_total_loss() {
     let mut story = Story::running(2, &[1, 1]);
     story.does(&[
         Step::Finish(0, 0, Ending::Reward, false),
@@ -103,7 +103,7 @@ fn what_was_reported_survives_a_server_that_lost_everything() {
 
 /// Tokens of the former life do not remove offers of the new one.
 #[test]
-fn acknowledgements_of_a_former_life_remove_nothing() {
+fn ack_of_previous_incarnation_removes_nothing() {
     let mut story = Story::running(2, &[1]);
     story.does(&[
         Step::Finish(0, 0, Ending::Reward, false),
@@ -119,7 +119,7 @@ fn acknowledgements_of_a_former_life_remove_nothing() {
 
 /// Twenty minutes without the server.
 #[test]
-fn an_outage_costs_nothing_that_runs() {
+fn outage_of_20_minutes_repeats_nothing() {
     let mut story = Story::running(2, &[1, 1]);
     story.does(&[Step::ServerDies]);
     story.does(&[Step::Finish(0, 0, Ending::Reward, false)]).pass_seconds(20 * 60);
@@ -131,7 +131,7 @@ fn an_outage_costs_nothing_that_runs() {
 
 /// An hour without the server: what ended is kept, what ran on was ended by its worker.
 #[test]
-fn an_hour_without_the_server_keeps_what_ended() {
+fn outage_of_an_hour_keeps_finished_results() {
     let mut story = Story::running(2, &[1, 1]);
     let w = story.runner(0).expect("it runs");
     story.does(&[Step::ServerDies]);
@@ -142,7 +142,7 @@ fn an_hour_without_the_server_keeps_what_ended() {
 
 /// The server is away, the coordinator dies, everything returns in the wrong order.
 #[test]
-fn a_sitting_that_begins_after_an_outage_waits_before_it_repeats() {
+fn resume_after_outage_waits_before_repeating() {
     let mut story = Story::running(2, &[1, 1]);
     story.does(&[Step::ServerDies, Step::KillCoordinator(0, 0)]).pass_seconds(100);
     story.does(&[Step::CutOff(0), Step::ServerReturns(NOTHING), Step::StartCoordinator(0, 0)]);

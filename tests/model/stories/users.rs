@@ -8,7 +8,7 @@ use crate::story::Story;
 
 /// Stopped and gone on with.
 #[test]
-fn a_stopped_run_goes_on() {
+fn stopped_run_resumes_to_completion() {
     let mut story = Story::running(3, &[1, 1]);
     story.finishes(0);
     story.does(&[Step::Stop(0)]).pass_seconds(30).ends();
@@ -17,7 +17,7 @@ fn a_stopped_run_goes_on() {
 
 /// The spec of an unsettled item changes while an execution of the old one runs.
 #[test]
-fn a_result_of_a_former_spec_does_not_count() {
+fn result_of_previous_spec_does_not_count() {
     let mut story = Story::running(1, &[1]);
     story.does(&[
         Step::KillCoordinator(0, 0),
@@ -33,7 +33,7 @@ fn a_result_of_a_former_spec_does_not_count() {
 
 /// Cancelled while it runs: it settles as cancelled when the execution has ended.
 #[test]
-fn a_cancelled_item_settles_as_cancelled() {
+fn cancel_of_running_item_settles_as_cancelled() {
     let mut story = Story::running(2, &[1, 1]);
     story.does(&[Step::Cancel(0, 0)]).pass_seconds(60);
     assert_eq!(story.outcome(0), Some(Outcome::Cancelled));
@@ -44,7 +44,7 @@ fn a_cancelled_item_settles_as_cancelled() {
 
 /// A result that was recorded before stands.
 #[test]
-fn a_settled_item_cannot_be_cancelled() {
+fn cancel_of_settled_item_changes_nothing() {
     let mut story = Story::running(2, &[1, 1]);
     let w = story.runner(0).expect("it runs");
     story.finishes(w).does(&[Step::Cancel(0, 0)]).pass_seconds(60).ends();
@@ -53,7 +53,7 @@ fn a_settled_item_cannot_be_cancelled() {
 
 /// Cancelled before anybody asked for it.
 #[test]
-fn an_item_that_was_never_offered_can_be_cancelled() {
+fn cancel_of_unoffered_item_settles_as_cancelled() {
     let mut story = Story::running(1, &[1]);
     story.does(&[Step::KillCoordinator(0, 0)]);
     story.setup.items = 2;
@@ -64,7 +64,7 @@ fn an_item_that_was_never_offered_can_be_cancelled() {
 
 /// The coordinator dies right after the promise, before anybody was stopped.
 #[test]
-fn a_promised_cancel_survives_its_coordinator() {
+fn cancel_acknowledged_before_kill_survives() {
     let mut story = Story::running(1, &[1]);
     story.does(&[Step::Cancel(0, 0), Step::Sync(0)]);
     while story.step(Step::Perform(0)) {}

@@ -9,7 +9,7 @@ use crate::story::Story;
 
 /// Dies with a delivery that it had not begun.
 #[test]
-fn a_delivery_that_nobody_began_comes_again() {
+fn delivery_not_started_before_kill_is_redelivered() {
     let mut story = Story::of(1, &[1, 1]);
     story.does(&[Step::Sync(0), Step::Perform(0), Step::Send(0)]);
     // Suspicious, so that it waits for an answer.
@@ -20,7 +20,7 @@ fn a_delivery_that_nobody_began_comes_again() {
 
 /// Dies in the middle and comes back: it says what it lost.
 #[test]
-fn an_execution_that_died_with_its_worker_is_repeated_once() {
+fn execution_killed_with_worker_is_repeated_once() {
     let mut story = Story::running(1, &[1]);
     story.does(&[Step::KillWorker(0), Step::StartWorker(0)]).ends();
     assert_eq!(story.runs(0), 2);
@@ -28,7 +28,7 @@ fn an_execution_that_died_with_its_worker_is_repeated_once() {
 
 /// Dies and never comes back, and its host neither: silence says it.
 #[test]
-fn the_executions_of_a_host_that_is_gone_are_repeated() {
+fn execution_of_lost_host_is_repeated() {
     let mut story = Story::running(2, &[1, 1]);
     let lost = story.runner(0).expect("it runs");
     story.does(&[Step::DestroyWorker(lost)]).pass_seconds(300);
@@ -41,7 +41,7 @@ fn the_executions_of_a_host_that_is_gone_are_repeated() {
 /// Stopped for longer than a lease, environments running on: the redelivery is held elsewhere or
 /// finds out, and the first execution counts.
 #[test]
-fn a_worker_that_was_stopped_for_less_than_its_silence_keeps_its_execution() {
+fn worker_paused_shorter_than_lease_keeps_execution() {
     let mut story = Story::running(1, &[1, 1]);
     let w = story.runner(0).expect("it runs");
     story.does(&[Step::StopWorker(w)]).pass_seconds(8);
@@ -53,7 +53,7 @@ fn a_worker_that_was_stopped_for_less_than_its_silence_keeps_its_execution() {
 /// Stopped for minutes: another one runs, which is newer and wins, or the old one is back first and
 /// its result waits for the newer one.
 #[test]
-fn a_worker_that_comes_back_after_minutes_does_not_overtake_its_successor() {
+fn worker_paused_for_minutes_loses_to_newer_execution() {
     let mut story = Story::running(1, &[1, 1]);
     let w = story.runner(0).expect("it runs");
     story.does(&[Step::StopWorker(w)]).pass_seconds(240);
@@ -69,7 +69,7 @@ fn a_worker_that_comes_back_after_minutes_does_not_overtake_its_successor() {
 
 /// Out of reach for a while, and nobody else has a slot: its execution goes on and counts.
 #[test]
-fn an_execution_out_of_reach_counts_when_nobody_repeated_it() {
+fn execution_offline_and_not_repeated_counts() {
     let mut story = Story::running(1, &[1]);
     story.does(&[Step::CutOff(0)]).pass_seconds(240);
     story.does(&[Step::Finish(0, 0, Ending::Reward, false)]).pass_seconds(60);
@@ -80,7 +80,7 @@ fn an_execution_out_of_reach_counts_when_nobody_repeated_it() {
 
 /// Dies after the end of the environment and before its record is stored.
 #[test]
-fn a_finished_record_on_disk_is_reported_by_the_next_process() {
+fn spool_entry_of_dead_process_is_reported() {
     let mut story = Story::running(1, &[1]);
     story.does(&[Step::Finish(0, 0, Ending::Reward, false), Step::KillWorker(0)]);
     story.does(&[Step::StartWorker(0)]).pass_seconds(1);
@@ -90,7 +90,7 @@ fn a_finished_record_on_disk_is_reported_by_the_next_process() {
 
 /// Dies with the marker stored and the report not said; the next process says it.
 #[test]
-fn a_stored_record_that_was_not_reported_is_reported_by_the_next_process() {
+fn marker_stored_before_kill_is_reported_on_restart() {
     let mut story = Story::running(1, &[1]);
     story.does(&[Step::Finish(0, 0, Ending::Reward, false), Step::Mark(0, 0), Step::KillWorker(0)]);
     story.does(&[Step::StartWorker(0)]).pass_seconds(1);
@@ -100,7 +100,7 @@ fn a_stored_record_that_was_not_reported_is_reported_by_the_next_process() {
 
 /// The report is acknowledged, the work is not: it comes again and is dropped.
 #[test]
-fn an_acknowledgement_that_was_not_sent_repeats_nothing() {
+fn ack_not_sent_before_kill_repeats_nothing() {
     let mut story = Story::running(2, &[2]);
     story.does(&[
         Step::Finish(0, 0, Ending::Reward, false),
@@ -116,7 +116,7 @@ fn an_acknowledgement_that_was_not_sent_repeats_nothing() {
 /// A late acknowledgement of the first delivery removes the offer under the second one; that one
 /// dies, too: the item is nowhere, and is offered again.
 #[test]
-fn an_item_whose_offer_somebody_else_acknowledged_is_offered_again() {
+fn offer_removed_by_late_ack_is_made_again() {
     let mut story = Story::running(1, &[1, 1]);
     let w = story.runner(0).expect("it runs");
     story.does(&[Step::StopWorker(w)]).pass_seconds(240);
@@ -132,7 +132,7 @@ fn an_item_whose_offer_somebody_else_acknowledged_is_offered_again() {
 
 /// Kills every worker that runs it: it ends as poisoned, and no other item does.
 #[test]
-fn an_item_that_kills_its_workers_is_given_up_alone() {
+fn item_that_kills_workers_is_poisoned_alone() {
     let mut story = Story::running(2, &[1, 1]);
     for _ in 0..60 {
         if let Some(w) = story.runner(0) {
@@ -158,7 +158,7 @@ fn an_item_that_kills_its_workers_is_given_up_alone() {
 
 /// Reports that overtake each other, and a beginning after its end.
 #[test]
-fn a_beginning_that_is_told_after_its_end_changes_nothing() {
+fn start_report_after_result_changes_nothing() {
     let mut story = Story::of(1, &[1]);
     story.does(&[Step::Sync(0), Step::Perform(0), Step::Send(0)]);
     story.workers[0].suspicious_until = u64::MAX;
@@ -180,7 +180,7 @@ fn a_beginning_that_is_told_after_its_end_changes_nothing() {
 
 /// A worker alone for too long ends what it runs by itself, and says so later.
 #[test]
-fn a_worker_alone_for_too_long_ends_its_executions() {
+fn worker_offline_too_long_stops_executions() {
     let mut story = Story::running(1, &[1]);
     story.does(&[Step::CutOff(0)]).pass_seconds(31 * 60);
     assert!(story.workers[0].running.is_empty());
