@@ -16,8 +16,8 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use rollout_protocol::spec::resources::Resources;
 
 use crate::product::{IMAGE, SOLUTION, TEST};
-use crate::report::Batch;
-use crate::{Failure, Stops, own_cpu};
+use crate::report::BenchBatch;
+use crate::{BenchError, StopSignals, own_cpu};
 
 /// Calls of one trial: create, put, start, three for the agent, put, three for the tests, get,
 /// remove.
@@ -30,15 +30,15 @@ const LABEL: &str = "dev.rollout.bench";
 const KEEP_ALIVE: &str = "trap \"exit 0\" TERM; while :; do sleep 3600 & wait $!; done";
 
 /// The engine, and the two archives of a trial.
-pub(crate) struct Floor {
+pub(crate) struct EngineFloor {
     docker: Docker,
     before_start: Vec<u8>,
     before_tests: Vec<u8>,
 }
 
-impl Floor {
+impl EngineFloor {
     /// Connects to the engine that the program uses too.
-    pub(crate) async fn connect() -> Result<Self, Failure> {
+    pub(crate) async fn connect() -> Result<Self, BenchError> {
         let docker = Docker::connect_with_defaults()?.negotiate_version().await?;
         let before_start = archive(
             &["logs", "logs/agent", "logs/verifier", "oracle"],
@@ -53,8 +53,8 @@ impl Floor {
         &self,
         number: u32,
         concurrency: u32,
-        stops: &mut Stops,
-    ) -> Result<Batch, Failure> {
+        stops: &mut StopSignals,
+    ) -> Result<BenchBatch, BenchError> {
         let (began, cpu) = (Instant::now(), own_cpu());
         let trials = stream::iter(0..number)
             .map(|_| self.trial())
@@ -62,14 +62,14 @@ impl Floor {
             .try_collect::<Vec<()>>();
         tokio::select! {
             ended = trials => drop(ended?),
-            () = stops.come() => return Err("stopped".into()),
+            () = stops.wait() => return Err("stopped".into()),
         }
         let (wall, cpu) = (began.elapsed().as_secs_f64(), own_cpu() - cpu);
-        Ok(Batch { wall, cpu, trials: number })
+        Ok(BenchBatch { wall, cpu, trials: number })
     }
 
     /// Removes what this process and dead ones left.
-    pub(crate) async fn sweep(&self) -> Result<(), Failure> {
+    pub(crate) async fn sweep(&self) -> Result<(), BenchError> {
         let filters = HashMap::from([("label", vec![LABEL])]);
         let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
         for container in self.docker.list_containers(Some(options)).await? {
@@ -82,7 +82,7 @@ impl Floor {
         Ok(())
     }
 
-    async fn trial(&self) -> Result<(), Failure> {
+    async fn trial(&self) -> Result<(), BenchError> {
         let made = self.docker.create_container(None::<CreateContainerOptions>, body()).await?;
         self.put(&made.id, &self.before_start).await?;
         self.docker.start_container(&made.id, None).await?;
@@ -93,13 +93,13 @@ impl Floor {
         self.remove(&made.id).await
     }
 
-    async fn put(&self, id: &str, archive: &[u8]) -> Result<(), Failure> {
+    async fn put(&self, id: &str, archive: &[u8]) -> Result<(), BenchError> {
         let options = UploadToContainerOptions { path: "/".to_owned(), ..Default::default() };
         let body = bollard::body_full(archive.to_vec().into());
         Ok(self.docker.upload_to_container(id, Some(options), body).await?)
     }
 
-    async fn exec(&self, id: &str, script: &str) -> Result<(), Failure> {
+    async fn exec(&self, id: &str, script: &str) -> Result<(), BenchError> {
         let options = CreateExecOptions {
             attach_stdout: Some(true),
             attach_stderr: Some(true),
@@ -117,7 +117,7 @@ impl Floor {
         }
     }
 
-    async fn get(&self, id: &str, path: &str) -> Result<(), Failure> {
+    async fn get(&self, id: &str, path: &str) -> Result<(), BenchError> {
         let options = DownloadFromContainerOptions { path: path.to_owned() };
         let mut pieces = self.docker.download_from_container(id, Some(options));
         let mut found = 0;
@@ -127,7 +127,7 @@ impl Floor {
         if found == 0 { Err(format!("{path} is empty").into()) } else { Ok(()) }
     }
 
-    async fn remove(&self, id: &str) -> Result<(), Failure> {
+    async fn remove(&self, id: &str) -> Result<(), BenchError> {
         let options = RemoveContainerOptions { force: true, v: true, link: false };
         Ok(self.docker.remove_container(id, Some(options)).await?)
     }

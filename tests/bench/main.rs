@@ -14,12 +14,12 @@ use std::process::ExitCode;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use self::floor::Floor;
-use self::product::Product;
-use self::report::{Figures, Row};
+use self::floor::EngineFloor;
+use self::product::ProductBench;
+use self::report::{BenchFigures, BenchRow};
 
 /// Whatever ends the benchmark early is told to the person who started it.
-type Failure = Box<dyn Error>;
+type BenchError = Box<dyn Error>;
 
 const USAGE: &str =
     "usage: docker_overhead [--trials N] [--rounds N] [--concurrency N,N,...] [--json]";
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     if std::env::args().nth(1).is_some_and(|word| word == "run") {
         return rollout_coordinator::cli::main();
     }
-    let measured = Options::parse(std::env::args().skip(1)).and_then(|options| {
+    let measured = BenchOptions::parse(std::env::args().skip(1)).and_then(|options| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(measure(&options))
     });
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
 }
 
 /// What to measure.
-struct Options {
+struct BenchOptions {
     /// Trials of each side in a round.
     trials: u32,
     /// Times that the sides alternate.
@@ -52,8 +52,8 @@ struct Options {
     json: bool,
 }
 
-impl Options {
-    fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, Failure> {
+impl BenchOptions {
+    fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, BenchError> {
         let mut options = Self { trials: 24, rounds: 2, concurrency: vec![1, 4, 8], json: false };
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or(USAGE);
@@ -72,13 +72,13 @@ impl Options {
     }
 }
 
-fn number(text: &str) -> Result<u32, Failure> {
+fn number(text: &str) -> Result<u32, BenchError> {
     text.parse().ok().filter(|number| *number > 0).ok_or_else(|| USAGE.into())
 }
 
-async fn measure(options: &Options) -> Result<(), Failure> {
-    let mut stops = Stops::listen()?;
-    let floor = Floor::connect().await?;
+async fn measure(options: &BenchOptions) -> Result<(), BenchError> {
+    let mut stops = StopSignals::listen()?;
+    let floor = EngineFloor::connect().await?;
     floor.sweep().await?;
     let measured = alternate(options, &floor, &mut stops).await;
     let swept = floor.sweep().await;
@@ -89,18 +89,18 @@ async fn measure(options: &Options) -> Result<(), Failure> {
 }
 
 async fn alternate(
-    options: &Options,
-    floor: &Floor,
-    stops: &mut Stops,
-) -> Result<report::Report, Failure> {
-    let product = Product::new()?;
+    options: &BenchOptions,
+    floor: &EngineFloor,
+    stops: &mut StopSignals,
+) -> Result<report::BenchReport, BenchError> {
+    let product = ProductBench::new()?;
     // Also makes the image present.
     product.trials(1, 1, "none", stops).await?;
     floor.trials(1, 1, stops).await?;
     let load_before = report::load();
     let mut rows = Vec::new();
     for &concurrency in &options.concurrency {
-        let mut row = Row::new(concurrency);
+        let mut row = BenchRow::new(concurrency);
         for _ in 0..options.rounds {
             row.floor.push(floor.trials(options.trials, concurrency, stops).await?);
             row.none.push(product.trials(options.trials, concurrency, "none", stops).await?);
@@ -109,19 +109,19 @@ async fn alternate(
         drop(writeln!(io::stderr(), "measured concurrency {concurrency}"));
         rows.push(row);
     }
-    let figures = Figures { trials: options.trials, rounds: options.rounds };
+    let figures = BenchFigures { trials: options.trials, rounds: options.rounds };
     let load = [load_before, report::load()];
     let calls = product.calls(stops).await?;
-    Ok(report::Report { figures, rows, calls, floor_calls: floor::CALLS, load })
+    Ok(report::BenchReport { figures, rows, calls, floor_calls: floor::CALLS, load })
 }
 
 /// The user's wish to stop.
-struct Stops {
+struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
 }
 
-impl Stops {
+impl StopSignals {
     fn listen() -> io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
@@ -129,7 +129,7 @@ impl Stops {
         })
     }
 
-    async fn come(&mut self) {
+    async fn wait(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}

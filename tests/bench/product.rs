@@ -6,14 +6,14 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use rollout_tests::proxy::Proxy;
+use rollout_tests::engine_proxy::EngineProxy;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use crate::report::Batch;
-use crate::{Failure, Stops};
+use crate::report::BenchBatch;
+use crate::{BenchError, StopSignals};
 
 /// The image of all trials.
 pub(crate) const IMAGE: &str = "debian:bookworm-slim";
@@ -28,28 +28,28 @@ pub(crate) const TEST: &str = "test -e /tmp/solved && echo 1 >/logs/verifier/rew
 const TICKS: f64 = 100.0;
 
 /// Trials of the two runs whose calls are counted, and how many are made at a time.
-const FEW: u32 = 4;
-const MANY: u32 = 12;
+const FEW_TRIALS: u32 = 4;
+const MANY_TRIALS: u32 = 12;
 const COUNTED_AT_A_TIME: u32 = 4;
 
 /// A task, and the runs that were made of it.
-pub(crate) struct Product {
+pub(crate) struct ProductBench {
     directory: TempDir,
     runs: AtomicU32,
 }
 
 /// Requests to the engine.
 #[derive(Clone, Copy, Serialize)]
-pub(crate) struct Calls {
+pub(crate) struct CallCounts {
     /// By every trial.
     pub(crate) per_trial: f64,
     /// By every run, however many trials it has.
     pub(crate) per_run: f64,
 }
 
-impl Product {
+impl ProductBench {
     /// Writes the task.
-    pub(crate) fn new() -> Result<Self, Failure> {
+    pub(crate) fn new() -> Result<Self, BenchError> {
         let directory = tempfile::Builder::new().prefix("docker-overhead-").tempdir()?;
         let task = directory.path().join("tasks/tiny");
         for (name, text) in [
@@ -72,34 +72,34 @@ impl Product {
         number: u32,
         concurrency: u32,
         materialize: &str,
-        stops: &mut Stops,
-    ) -> Result<Batch, Failure> {
+        stops: &mut StopSignals,
+    ) -> Result<BenchBatch, BenchError> {
         let command = self.command(number, concurrency, materialize)?;
         let (began, cpu) = (Instant::now(), children_cpu()?);
         run(command, stops).await?;
         let (wall, cpu) = (began.elapsed().as_secs_f64(), children_cpu()? - cpu);
-        Ok(Batch { wall, cpu, trials: number })
+        Ok(BenchBatch { wall, cpu, trials: number })
     }
 
     /// Counts requests, by two runs of different length; none where the engine is not a socket.
-    pub(crate) async fn calls(&self, stops: &mut Stops) -> Result<Option<Calls>, Failure> {
+    pub(crate) async fn calls(&self, stops: &mut StopSignals) -> Result<Option<CallCounts>, BenchError> {
         if std::env::var("DOCKER_HOST").is_ok_and(|host| !host.starts_with("unix://")) {
             return Ok(None);
         }
-        let proxy = Proxy::counting(&self.directory.path().join("engine.sock"));
+        let proxy = EngineProxy::counting(&self.directory.path().join("engine.sock"));
         let mut counts = [0.0; 2];
-        for (count, number) in counts.iter_mut().zip([FEW, MANY]) {
+        for (count, number) in counts.iter_mut().zip([FEW_TRIALS, MANY_TRIALS]) {
             let mut command = self.command(number, COUNTED_AT_A_TIME, "none")?;
             command.env("DOCKER_HOST", proxy.host());
             let before = proxy.requests();
             run(command, stops).await?;
             *count = (proxy.requests() - before) as f64;
         }
-        let per_trial = (counts[1] - counts[0]) / f64::from(MANY - FEW);
-        Ok(Some(Calls { per_trial, per_run: counts[0] - per_trial * f64::from(FEW) }))
+        let per_trial = (counts[1] - counts[0]) / f64::from(MANY_TRIALS - FEW_TRIALS);
+        Ok(Some(CallCounts { per_trial, per_run: counts[0] - per_trial * f64::from(FEW_TRIALS) }))
     }
 
-    fn command(&self, number: u32, at_a_time: u32, materialize: &str) -> Result<Command, Failure> {
+    fn command(&self, number: u32, at_a_time: u32, materialize: &str) -> Result<Command, BenchError> {
         let name = format!("run-{}", self.runs.fetch_add(1, Ordering::Relaxed));
         let job = self.directory.path().join(format!("{name}.yaml"));
         let text = format!(
@@ -117,11 +117,11 @@ impl Product {
 }
 
 /// Runs it to its end; a wish to stop is handed on, so that it removes its containers.
-async fn run(mut command: Command, stops: &mut Stops) -> Result<(), Failure> {
+async fn run(mut command: Command, stops: &mut StopSignals) -> Result<(), BenchError> {
     let mut child = command.spawn()?;
     let status = tokio::select! {
         status = child.wait() => status?,
-        () = stops.come() => {
+        () = stops.wait() => {
             let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
             kill_process(pid.ok_or("stopped")?, Signal::TERM)?;
             child.wait().await?;
@@ -132,11 +132,11 @@ async fn run(mut command: Command, stops: &mut Stops) -> Result<(), Failure> {
 }
 
 /// Processor time of the children that have ended, seconds.
-fn children_cpu() -> Result<f64, Failure> {
+fn children_cpu() -> Result<f64, BenchError> {
     let stat = fs::read_to_string("/proc/self/stat")?;
     // The name before may contain anything; then comes the state, the third field.
     let (_, fields) = stat.rsplit_once(") ").ok_or("/proc/self/stat has no name")?;
-    let ticks = |field: usize| -> Result<f64, Failure> {
+    let ticks = |field: usize| -> Result<f64, BenchError> {
         Ok(fields.split(' ').nth(field - 3).ok_or("/proc/self/stat is short")?.parse()?)
     };
     Ok((ticks(16)? + ticks(17)?) / TICKS)

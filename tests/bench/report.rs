@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 
-use crate::product::Calls;
+use crate::product::CallCounts;
 
 /// Some trials of one side, made together.
-pub(crate) struct Batch {
+pub(crate) struct BenchBatch {
     /// Seconds.
     pub(crate) wall: f64,
     /// Processor time of the client, seconds.
@@ -16,51 +16,51 @@ pub(crate) struct Batch {
 }
 
 /// Everything that was measured with as many trials at a time.
-pub(crate) struct Row {
+pub(crate) struct BenchRow {
     concurrency: u32,
-    pub(crate) floor: Vec<Batch>,
-    pub(crate) none: Vec<Batch>,
-    pub(crate) full: Vec<Batch>,
+    pub(crate) floor: Vec<BenchBatch>,
+    pub(crate) none: Vec<BenchBatch>,
+    pub(crate) full: Vec<BenchBatch>,
 }
 
-impl Row {
+impl BenchRow {
     /// Nothing yet.
     pub(crate) fn new(concurrency: u32) -> Self {
         Self { concurrency, floor: Vec::new(), none: Vec::new(), full: Vec::new() }
     }
 
     /// The sides, the floor first.
-    fn sides(&self) -> [(&'static str, &[Batch]); 3] {
+    fn sides(&self) -> [(&'static str, &[BenchBatch]); 3] {
         [("floor", &self.floor), ("none", &self.none), ("full", &self.full)]
     }
 
     /// The lowest and the highest ratio of a round.
-    fn spread(&self, side: &[Batch]) -> (f64, f64) {
+    fn spread(&self, side: &[BenchBatch]) -> (f64, f64) {
         let ratios = side.iter().zip(&self.floor).map(|(batch, floor)| batch.wall / floor.wall);
         ratios.fold((f64::MAX, 0.0), |(low, high), ratio| (low.min(ratio), high.max(ratio)))
     }
 }
 
 /// How much was measured.
-pub(crate) struct Figures {
+pub(crate) struct BenchFigures {
     pub(crate) trials: u32,
     pub(crate) rounds: u32,
 }
 
 /// The whole result.
-pub(crate) struct Report {
-    pub(crate) figures: Figures,
-    pub(crate) rows: Vec<Row>,
-    pub(crate) calls: Option<Calls>,
+pub(crate) struct BenchReport {
+    pub(crate) figures: BenchFigures,
+    pub(crate) rows: Vec<BenchRow>,
+    pub(crate) calls: Option<CallCounts>,
     pub(crate) floor_calls: u32,
     /// The load average of the last minute, before and after.
     pub(crate) load: [String; 2],
 }
 
-impl Report {
+impl BenchReport {
     /// For people.
     pub(crate) fn table(&self) -> String {
-        let Figures { trials, rounds } = self.figures;
+        let BenchFigures { trials, rounds } = self.figures;
         let mut text = format!(
             "{trials} trials of each side in each of {rounds} rounds; load {} to {}\n\n\
              {:>10}  {:<13}{:>12}{:>8}{:>16}{:>12}\n",
@@ -130,7 +130,7 @@ impl Report {
     }
 }
 
-fn per_trial(batches: &[Batch], value: impl Fn(&Batch) -> f64) -> f64 {
+fn per_trial(batches: &[BenchBatch], value: impl Fn(&BenchBatch) -> f64) -> f64 {
     let trials: u32 = batches.iter().map(|batch| batch.trials).sum();
     batches.iter().map(value).sum::<f64>() / f64::from(trials)
 }

@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use rollout_tests::chaos::{self, Plan};
+use rollout_tests::chaos::{self, ChaosPlan};
 use rollout_tests::project::Project;
 
 const USAGE: &str = "usage: chaos --seed S --minutes M [--items N] [--workers N] [--slots N] \
@@ -18,7 +18,7 @@ const PROGRAM: &[&str] = &["run", "tree", "worker", "__sandbox"];
 
 /// What is disturbed.
 #[derive(Debug, Clone, Copy)]
-enum What {
+enum ChaosMode {
     /// Jobs over a server.
     Jobs,
     /// A tree search over a server.
@@ -32,33 +32,33 @@ fn main() -> ExitCode {
         return rollout_coordinator::cli::main();
     }
     let Some((what, plan)) = parse(std::env::args().skip(1)) else {
-        say(USAGE);
+        print_line(USAGE);
         return ExitCode::from(2);
     };
-    say(&format!("seed {}: {plan:?}", plan.seed));
+    print_line(&format!("seed {}: {plan:?}", plan.seed));
     let me = std::env::current_exe().expect("this program");
     let project = Project::new(me.to_str().expect("a plain path"));
     let report = match what {
-        What::Jobs => chaos::run(&plan, project, &say),
-        What::Search => chaos::search(&plan, project, &say),
-        What::SearchHere => Some(chaos::search_here(&plan, project, &say)),
+        ChaosMode::Jobs => chaos::run_jobs(&plan, project, &print_line),
+        ChaosMode::Search => chaos::run_search(&plan, project, &print_line),
+        ChaosMode::SearchHere => Some(chaos::run_local_search(&plan, project, &print_line)),
     };
     let Some(report) = report else { return ExitCode::FAILURE };
-    say(&format!("seed {}: {report}", plan.seed));
+    print_line(&format!("seed {}: {report}", plan.seed));
     if report.problems.is_empty() {
         return ExitCode::SUCCESS;
     }
     ExitCode::FAILURE
 }
 
-fn say(text: &str) {
+fn print_line(text: &str) {
     // A closed terminal is no reason to stop.
     drop(writeln!(io::stdout(), "{text}"));
 }
 
-fn parse(mut words: impl Iterator<Item = String>) -> Option<(What, Plan)> {
-    let mut what = What::Jobs;
-    let mut plan = Plan {
+fn parse(mut words: impl Iterator<Item = String>) -> Option<(ChaosMode, ChaosPlan)> {
+    let mut what = ChaosMode::Jobs;
+    let mut plan = ChaosPlan {
         seed: 0,
         disturbed: Duration::from_secs(300),
         items: 200,
@@ -77,18 +77,18 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<(What, Plan)> {
             "--only-kills" => plan.only_kills = true,
             "--search" => {
                 what = match words.next()?.as_str() {
-                    "nats" => What::Search,
-                    "here" => What::SearchHere,
+                    "nats" => ChaosMode::Search,
+                    "here" => ChaosMode::SearchHere,
                     _ => return None,
                 };
             }
-            _ => set(&mut plan, &word, &words.next()?)?,
+            _ => set_option(&mut plan, &word, &words.next()?)?,
         }
     }
     Some((what, plan))
 }
 
-fn set(plan: &mut Plan, option: &str, value: &str) -> Option<()> {
+fn set_option(plan: &mut ChaosPlan, option: &str, value: &str) -> Option<()> {
     match option {
         "--seed" => plan.seed = value.parse().ok()?,
         "--minutes" => {
@@ -97,8 +97,8 @@ fn set(plan: &mut Plan, option: &str, value: &str) -> Option<()> {
         "--items" => plan.items = value.parse().ok().filter(|items| (1..=9999).contains(items))?,
         "--workers" => plan.workers = value.parse().ok().filter(|workers| *workers > 0)?,
         "--slots" => plan.slots = value.parse().ok().filter(|slots| *slots > 0)?,
-        "--seconds" => plan.seconds = range(value)?,
-        "--pause" => plan.pause = range(value)?,
+        "--seconds" => plan.seconds = parse_range(value)?,
+        "--pause" => plan.pause = parse_range(value)?,
         "--lease" => plan.lease = Duration::from_secs(value.parse().ok()?),
         "--provider" => {
             let providers = if value == "both" { vec!["process", "docker"] } else { vec![value] };
@@ -109,7 +109,7 @@ fn set(plan: &mut Plan, option: &str, value: &str) -> Option<()> {
     Some(())
 }
 
-fn range(text: &str) -> Option<(f64, f64)> {
+fn parse_range(text: &str) -> Option<(f64, f64)> {
     let (from, to) = text.split_once(',')?;
     let range = (from.parse().ok()?, to.parse().ok()?);
     (0.0 < range.0 && range.0 <= range.1).then_some(range)

@@ -16,26 +16,26 @@ use rollout_worker::work::trial::TrialContext;
 use rustix::process::{Signal, getpid, kill_process};
 
 /// Names the task.
-const DEADLY: &str = "ROLLOUT_TEST_DEADLY_TASK";
+const DEADLY_TASK_VARIABLE: &str = "ROLLOUT_TEST_DEADLY_TASK";
 
 fn main() -> ExitCode {
-    rollout_coordinator::cli::main_with(|runner| match std::env::var(DEADLY) {
-        Ok(task) => Arc::new(Deadly { task, runner }),
+    rollout_coordinator::cli::main_with(|runner| match std::env::var(DEADLY_TASK_VARIABLE) {
+        Ok(task) => Arc::new(DeadlyRunner { task, runner }),
         Err(_) => runner,
     })
 }
 
 #[derive(Debug)]
-struct Deadly {
+struct DeadlyRunner {
     task: String,
     runner: Arc<dyn Runner>,
 }
 
 #[async_trait]
-impl Runner for Deadly {
+impl Runner for DeadlyRunner {
     async fn run(&self, mut context: TrialContext) -> Finished<TrialRecord> {
         if *context.task.name == *self.task {
-            context.execution.phases = Arc::new(Trigger);
+            context.execution.phases = Arc::new(KillOnAgentPhase);
         }
         self.runner.run(context).await
     }
@@ -51,9 +51,9 @@ impl Runner for Deadly {
 
 /// Ends the process as soon as the environment is there and the agent is to run.
 #[derive(Debug)]
-struct Trigger;
+struct KillOnAgentPhase;
 
-impl PhaseSink for Trigger {
+impl PhaseSink for KillOnAgentPhase {
     fn entered(&self, phase: Phase) {
         if phase == Phase::AgentExecution {
             kill_process(getpid(), Signal::KILL).expect("a process may kill itself");

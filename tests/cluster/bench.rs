@@ -12,7 +12,7 @@ use crate::{DEADLINE, cluster};
 #[test]
 fn bench_dispatch_leaves_nothing() {
     let Some(cluster) = cluster() else { return };
-    let ended = start(&cluster, "200").wait(DEADLINE).expect(ExitCode::Success);
+    let ended = start(&cluster, "200").wait(DEADLINE).expect_code(ExitCode::Success);
     let lines: Vec<serde_json::Value> =
         ended.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let windows: Vec<_> = lines.iter().map(|line| line["window"].as_u64()).collect();
@@ -34,14 +34,14 @@ fn bench_dispatch_interrupted_leaves_nothing() {
     wait::until(DEADLINE, "a worker", || !below().is_empty() && !streams(&cluster).is_empty());
     let workers = below();
     run.signal(Signal::INT);
-    let _ended = run.wait(DEADLINE).expect(ExitCode::Cancelled);
+    let _ended = run.wait(DEADLINE).expect_code(ExitCode::Cancelled);
     assert_eq!(streams(&cluster), Vec::<String>::new());
     let lives =
-        |worker: &processes::Process| processes::all().iter().any(|found| found.pid == worker.pid);
+        |worker: &processes::ProcessInfo| processes::all().iter().any(|found| found.pid == worker.pid);
     wait::until(DEADLINE, "the worker's end", || !workers.iter().any(lives));
 }
 
-fn start(cluster: &Cluster, items: &str) -> rollout_tests::run::Run {
+fn start(cluster: &Cluster, items: &str) -> rollout_tests::program::RunningProgram {
     let (url, dir) = (cluster.server.url(), cluster.project.path().display().to_string());
     let what = ["bench", "dispatch", "--nats", &url, "--dir", &dir, "--json", "--rounds", "1"];
     cluster.project.rollout(&[&what[..], &["--window", "4,64", "--items", items]].concat())

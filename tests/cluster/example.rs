@@ -1,7 +1,7 @@
 //! The example of a run over NATS: what runs in containers does not reach its server.
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::docker::Engine;
+use rollout_tests::docker::DockerEngine;
 use rollout_tests::project::{Project, repository};
 use rollout_tests::{nats, net};
 
@@ -28,7 +28,7 @@ datasets: [{path: tasks}]
 
 #[test]
 fn container_cannot_reach_nats_server() {
-    let (Some(_engine), [server, ..]) = (Engine::available(), &nats::programs()[..]) else {
+    let (Some(_engine), [server, ..]) = (DockerEngine::available(), &nats::programs()[..]) else {
         return;
     };
     let port = net::free_port().to_string();
@@ -41,7 +41,7 @@ fn container_cannot_reach_nats_server() {
         .write("tasks/reach/tests/test.sh", &TEST.replace("@PORT@", &port));
     let mut command = project.script(&repository().join("examples/nats/run"), &["job.yaml"]);
     command.env("NATS_SERVER", server).env("NATS_PORT", &port);
-    let ended = project.start(command).wait(DEADLINE).expect(ExitCode::Success);
+    let ended = project.start(command).wait(DEADLINE).expect_code(ExitCode::Success);
     let trial = project.results("reach").trial("oracle", "reach");
     let said = trial.text("logs/verifier/stdout.txt").unwrap_or_default();
     assert_eq!(trial.reward(), Some(1.0), "{said}{}", ended.stderr);

@@ -1,23 +1,23 @@
 //! Tasks of both formats over a server with two workers.
 
-use rollout_tests::docker::{self, Engine};
-use rollout_tests::formats::Formats;
+use rollout_tests::docker::{self, DockerEngine};
+use rollout_tests::formats::FormatTable;
 
-use crate::{DEADLINE, assert_nothing_left, cluster};
+use crate::{DEADLINE, assert_no_leaks, cluster};
 
 #[test]
 fn task_formats_match_table_over_nats() {
-    let Some(_engine) = Engine::available() else { return };
+    let Some(_engine) = DockerEngine::available() else { return };
     let Some(cluster) = cluster() else { return };
     let except: &[&str] = if docker::has_compose() { &[] } else { &["compose"] };
-    let formats = Formats::read();
+    let formats = FormatTable::read();
     formats.write_job(&cluster.project, "docker", except);
-    let start = |name| cluster.worker(name, 2).set("--provider", "docker").started();
+    let start = |name| cluster.worker(name, 2).with_option("--provider", "docker").started();
     let workers = ["a", "b"].map(start);
     let mut coordinator = cluster.coordinator("job.yaml").started();
     let ended = coordinator.wait(DEADLINE);
     let results = cluster.project.results("formats");
     let (_, differences) = formats.differences(&results, "docker", except);
     assert!(differences.is_empty(), "{differences:#?}\n{}", ended.stderr);
-    assert_nothing_left(&cluster, &["formats"], workers);
+    assert_no_leaks(&cluster, &["formats"], workers);
 }

@@ -1,26 +1,26 @@
 //! Runs over a real nats-server with workers that are processes of their own.
 
-mod alike;
+mod parity;
 mod bench;
-mod cancelling;
-mod coming_and_going;
-mod coordinator;
-mod deaths;
+mod cancel;
+mod worker_membership;
+mod coordinator_death;
+mod worker_death;
 mod example;
 mod formats;
 mod limits;
 mod ownership;
 mod placement;
 mod search;
-mod server;
-mod sharing;
-mod storm;
+mod server_outage;
+mod pool_sharing;
+mod chaos;
 
 use std::time::Duration;
 
 use rollout_tests::audit;
-use rollout_tests::cluster::{Cluster, Member};
-use rollout_tests::leftovers;
+use rollout_tests::cluster::{Cluster, ClusterMember};
+use rollout_tests::leak_check;
 use rollout_tests::load::Load;
 use rollout_tests::project::Project;
 
@@ -31,12 +31,12 @@ const DEADLINE: Duration = Duration::from_secs(180);
 const LEASE: Duration = Duration::from_secs(4);
 
 /// How long an idle worker may take to leave.
-const LEAVE: Duration = Duration::from_secs(30);
+const DRAIN_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A cluster with a short lease; none, with a printed reason, where there is no nats-server.
 fn cluster() -> Option<Cluster> {
     let project = Project::new(env!("CARGO_BIN_EXE_rollout-under-test"));
-    Cluster::new(project).map(|cluster| cluster.lease(LEASE))
+    Cluster::new(project).map(|cluster| cluster.with_lease(LEASE))
 }
 
 /// Fails unless a load's results are those of an undisturbed run.
@@ -48,21 +48,21 @@ fn assert_undisturbed(cluster: &Cluster, load: &Load) {
 
 /// Lets the workers leave, and fails if anything of the runs is left.
 #[track_caller]
-fn assert_nothing_left(
+fn assert_no_leaks(
     cluster: &Cluster,
     runs: &[&str],
-    workers: impl IntoIterator<Item = Member>,
+    workers: impl IntoIterator<Item = ClusterMember>,
 ) {
     for mut worker in workers {
-        if worker.is_up() {
-            let ended = worker.terminate(LEAVE);
+        if worker.is_running() {
+            let ended = worker.terminate(DRAIN_DEADLINE);
             assert!(ended.status.success(), "{}: {}", worker.name, ended.stderr);
         }
     }
     let results = runs.iter().map(|run| cluster.project.results(run));
     let known = results.flat_map(|r| audit::executions(&audit::settlements(&r)));
     let known: Vec<_> = known.collect();
-    let left = leftovers::of_cluster(cluster, &known, leftovers::SOON);
+    let left = leak_check::cluster_leaks(cluster, &known, leak_check::CLEANUP_DEADLINE);
     assert_eq!(left, Vec::<String>::new());
-    assert_eq!(cluster.kept(), Vec::<std::path::PathBuf>::new());
+    assert_eq!(cluster.host_files(), Vec::<std::path::PathBuf>::new());
 }

@@ -4,20 +4,20 @@ use std::fs;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::load::Load;
-use rollout_tests::witness::Witness;
+use rollout_tests::live_counter::LiveCounter;
 
-use crate::{DEADLINE, assert_nothing_left, cluster};
+use crate::{DEADLINE, assert_no_leaks, cluster};
 
 #[test]
 fn unplaceable_trial_fails_and_blocks_no_other() {
     let Some(cluster) = cluster() else { return };
-    let (witness, load) = (Witness::start(), Load::new("large", 5, (0.5, 1.0)));
+    let (witness, load) = (LiveCounter::start(), Load::new("large", 5, (0.5, 1.0)));
     load.write(&cluster.project, &witness);
     let toml = cluster.project.path().join("tasks-large").join(load.task(2)).join("task.toml");
     fs::write(toml, "version = \"1.0\"\n[environment]\ncpus = 64\n").expect("a file");
-    let worker = cluster.worker("a", 2).with(&["--cpus", "2"]).started();
-    let coordinator = cluster.coordinator(&load.file()).with(&["--unplaceable-timeout", "5s"]);
-    let ended = coordinator.started().wait(DEADLINE).expect(ExitCode::Infrastructure);
+    let worker = cluster.worker("a", 2).with_arguments(&["--cpus", "2"]).started();
+    let coordinator = cluster.coordinator(&load.file()).with_arguments(&["--unplaceable-timeout", "5s"]);
+    let ended = coordinator.started().wait(DEADLINE).expect_code(ExitCode::Infrastructure);
     let said = format!("{}{}", ended.stdout, ended.stderr);
     assert!(said.contains("64") && said.contains("cpu"), "the reason is told: {said}");
     let results = cluster.project.results("large");
@@ -27,5 +27,5 @@ fn unplaceable_trial_fails_and_blocks_no_other() {
     assert_eq!(large.result["error"]["code"], "unplaceable");
     assert!(large.message().contains("64"), "{}", large.message());
     assert_eq!(witness.executions().get(&load.task(2)), None);
-    assert_nothing_left(&cluster, &["large"], [worker]);
+    assert_no_leaks(&cluster, &["large"], [worker]);
 }

@@ -5,32 +5,32 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::chaos::{self, Plan};
+use rollout_tests::chaos::{self, ChaosPlan};
 use rollout_tests::cluster::Cluster;
 use rollout_tests::project::Project;
 use rollout_tests::results::json;
-use rollout_tests::search::{self, Search};
-use rollout_tests::{audit, leftovers, note, results, wait};
+use rollout_tests::search::{self, ExampleSearch};
+use rollout_tests::{audit, leak_check, print_notice, results, wait};
 use serde_json::Value;
 
-use crate::{DEADLINE, LEASE, LEAVE};
+use crate::{DEADLINE, LEASE, DRAIN_DEADLINE};
 
 #[test]
 fn search_over_three_workers_equals_local_search() {
-    let search = Search::example("tree.yaml").with("k < 8000", "k < 1000");
+    let search = ExampleSearch::example("tree.yaml").with_replacement("k < 8000", "k < 1000");
     let project = search.write(Project::new(env!("CARGO_BIN_EXE_rollout-under-test")));
-    let Some(cluster) = Cluster::new(project).map(|cluster| cluster.lease(LEASE)) else { return };
+    let Some(cluster) = Cluster::new(project).map(|cluster| cluster.with_lease(LEASE)) else { return };
     let alone = cluster.project.rollout(&["tree", "run", &search.file, "--runs-root", "alone"]);
     let workers = ["a", "b", "c"].map(|name| cluster.worker(name, 2).started());
-    let _ended = alone.wait(DEADLINE).expect(ExitCode::Success);
+    let _ended = alone.wait(DEADLINE).expect_code(ExitCode::Success);
 
-    let mut coordinator = cluster.search(&search.file).with(&["--runs-root", "cluster"]).started();
-    let _ended = coordinator.wait(DEADLINE).expect(ExitCode::Success);
+    let mut coordinator = cluster.search(&search.file).with_arguments(&["--runs-root", "cluster"]).started();
+    let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
     let directory = |root| search.directory(&cluster.project, root);
     let (alone, together) = (directory("alone"), directory("cluster"));
     assert_eq!(search::differences(&alone, &together), Vec::<String>::new());
     for run in [&alone, &together] {
-        assert_eq!(search::leftovers(run), Vec::<String>::new());
+        assert_eq!(search::leaked_files(run), Vec::<String>::new());
     }
     let manifest = json(&together.join("manifest.json")).expect("a manifest");
     let evals = manifest["evaluations"].as_object().expect("evals").values();
@@ -38,18 +38,18 @@ fn search_over_three_workers_equals_local_search() {
     assert_eq!(ran_on.len(), 3, "all worked: {ran_on:?}");
 
     for mut worker in workers {
-        let ended = worker.terminate(LEAVE);
+        let ended = worker.terminate(DRAIN_DEADLINE);
         assert!(ended.status.success(), "{}: {}", worker.name, ended.stderr);
     }
     let known = audit::executions(&audit::settlements(&results::Results::new(together)));
-    let left = leftovers::of_cluster(&cluster, &known, leftovers::SOON);
+    let left = leak_check::cluster_leaks(&cluster, &known, leak_check::CLEANUP_DEADLINE);
     assert_eq!(left, Vec::<String>::new());
-    assert_eq!(cluster.kept(), Vec::<PathBuf>::new());
+    assert_eq!(cluster.host_files(), Vec::<PathBuf>::new());
 }
 
 #[test]
 fn search_under_repeated_kills_is_unchanged() {
-    let plan = Plan {
+    let plan = ChaosPlan {
         seed: 3,
         disturbed: Duration::from_secs(60),
         items: 24,
@@ -63,33 +63,33 @@ fn search_under_repeated_kills_is_unchanged() {
         only_kills: true,
     };
     let project = Project::new(env!("CARGO_BIN_EXE_rollout-under-test"));
-    let Some(report) = chaos::search(&plan, project, &note) else { return };
-    note(&report.to_string());
+    let Some(report) = chaos::run_search(&plan, project, &print_notice) else { return };
+    print_notice(&report.to_string());
     assert_eq!(report.problems, Vec::<String>::new(), "{plan:?}\n{report}");
 }
 
 #[test]
 fn worker_kill_during_ideas_changes_nothing() {
-    let search = Search::example("tree.yaml")
-        .with("k < 8000", "k < 500")
-        .with("run: bash search/ideas", "run: |\n      sleep 2\n      bash search/ideas");
+    let search = ExampleSearch::example("tree.yaml")
+        .with_replacement("k < 8000", "k < 500")
+        .with_replacement("run: bash search/ideas", "run: |\n      sleep 2\n      bash search/ideas");
     let project = search.write(Project::new(env!("CARGO_BIN_EXE_rollout-under-test")));
-    let Some(cluster) = Cluster::new(project).map(|cluster| cluster.lease(LEASE)) else { return };
+    let Some(cluster) = Cluster::new(project).map(|cluster| cluster.with_lease(LEASE)) else { return };
     let alone = cluster.project.rollout(&["tree", "run", &search.file, "--runs-root", "alone"]);
-    let _ended = alone.wait(DEADLINE).expect(ExitCode::Success);
+    let _ended = alone.wait(DEADLINE).expect_code(ExitCode::Success);
     let mut workers = ["a", "b"].map(|name| cluster.worker(name, 2).started());
     let words = ["--runs-root", "cluster", "--json"];
-    let mut coordinator = cluster.search(&search.file).with(&words).started();
+    let mut coordinator = cluster.search(&search.file).with_arguments(&words).started();
 
     // The first execution of the ideas of each depth dies with its worker.
     for depth in 0..3 {
         let mut killed = None;
         wait::until(DEADLINE, "a worker writes ideas", || {
-            let said = coordinator.run().stdout();
+            let said = coordinator.process().stdout();
             let kinds = ["ideas_started", "depth_planned"];
             let [begun, planned] = kinds.map(|kind| depths(&said, kind));
             if begun > depth && planned == depth {
-                killed = workers.iter().position(|worker| !worker.executing().is_empty());
+                killed = workers.iter().position(|worker| !worker.executing_items().is_empty());
             }
             killed.is_some()
         });
@@ -97,7 +97,7 @@ fn worker_kill_during_ideas_changes_nothing() {
         let _killed = worker.kill();
         worker.start();
     }
-    let ended = coordinator.wait(DEADLINE).expect(ExitCode::Success);
+    let ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
     assert!(ended.stdout.contains("\"event\":\"trial_lost\""), "{}", ended.stdout);
     let directory = |root| search.directory(&cluster.project, root);
     let (alone, together) = (directory("alone"), directory("cluster"));
@@ -106,8 +106,8 @@ fn worker_kill_during_ideas_changes_nothing() {
     let lost = audit::superseded(&settlements).values().sum::<usize>();
     assert!(lost >= 3, "{lost} executions were lost");
     let known = audit::executions(&settlements);
-    workers.iter_mut().for_each(|worker| drop(worker.terminate(LEAVE)));
-    let left = leftovers::of_cluster(&cluster, &known, leftovers::SOON);
+    workers.iter_mut().for_each(|worker| drop(worker.terminate(DRAIN_DEADLINE)));
+    let left = leak_check::cluster_leaks(&cluster, &known, leak_check::CLEANUP_DEADLINE);
     assert_eq!(left, Vec::<String>::new());
 }
 

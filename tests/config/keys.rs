@@ -13,13 +13,13 @@ use rollout_tests::project::Project;
 use serde_json::{Value, json};
 
 /// A key, lines of a job that set it, where it is seen, and what is seen there.
-type Row = (&'static str, &'static str, &'static str, fn() -> Value);
+type KeyCase = (&'static str, &'static str, &'static str, fn() -> Value);
 
 const AGENT: &str = "agents: [{name: a, execute: 'true'}]";
 const DATASET: &str = "datasets: [{path: tasks}]";
 
 /// Keys that one plan or another shows.
-const ROWS: &[Row] = &[
+const KEY_CASES: &[KeyCase] = &[
     ("name", "name: other", "/shown/run_dir", || json!("jobs/other")),
     ("jobs_dir", "jobs_dir: out", "/shown/run_dir", || json!("out/j")),
     ("n_attempts", "n_attempts: 3", "/shown/counts/trials", || json!(6)),
@@ -284,7 +284,7 @@ const ROWS: &[Row] = &[
 ];
 
 /// Keys that the run below shows.
-const RUN: &[&str] = &[
+const KEYS_OF_RUN: &[&str] = &[
     "n_concurrent_agents",
     "environment.max_starts_per_minute",
     "environment.provider_config.start",
@@ -304,7 +304,7 @@ const RUN: &[&str] = &[
 ];
 
 /// Keys that the tests of registries and repositories show, with a git of their own.
-const FETCHED: &[&str] =
+const KEYS_OF_FETCHED_TASKS: &[&str] =
     &["datasets[].repo", "datasets[].ref", "tasks[].git_url", "tasks[].git_commit_id"];
 
 const JOB_OF_RUN: &str = r#"
@@ -352,7 +352,7 @@ fn project() -> Project {
 }
 
 /// What a dry run shows, and the plan's document.
-fn seen(project: &Project, fragment: &str) -> Result<Value, ConfigErrors> {
+fn plan_value(project: &Project, fragment: &str) -> Result<Value, ConfigErrors> {
     let mut text = fragment.replace("@HERE@", &project.path().display().to_string());
     for (key, line) in [
         ("name:", "name: j"),
@@ -381,16 +381,16 @@ fn seen(project: &Project, fragment: &str) -> Result<Value, ConfigErrors> {
 fn config_key_set_shows_in_plan() {
     let project = project();
     let mut wrong = Vec::new();
-    for (key, fragment, pointer, expected) in ROWS {
-        match seen(&project, fragment) {
+    for (key, fragment, pointer, expected) in KEY_CASES {
+        match plan_value(&project, fragment) {
             Ok(seen) if seen.pointer(pointer) == Some(&expected()) => {}
             Ok(seen) => wrong.push(format!("{key}: {pointer} is {:?}", seen.pointer(pointer))),
             Err(errors) => wrong.push(format!("{key}: {errors}")),
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    let default = seen(&project, "").expect("a plan");
-    for (key, _, pointer, expected) in ROWS {
+    let default = plan_value(&project, "").expect("a plan");
+    for (key, _, pointer, expected) in KEY_CASES {
         // A key that is seen without being set is not seen at all.
         let same = default.pointer(pointer) == Some(&expected());
         let docker_is_the_default = *key == "environment.type";
@@ -401,7 +401,7 @@ fn config_key_set_shows_in_plan() {
 #[test]
 fn config_keys_are_all_covered() {
     let covered: BTreeSet<&str> =
-        ROWS.iter().map(|(key, ..)| *key).chain(RUN.iter().chain(FETCHED).copied()).collect();
+        KEY_CASES.iter().map(|(key, ..)| *key).chain(KEYS_OF_RUN.iter().chain(KEYS_OF_FETCHED_TASKS).copied()).collect();
     let keys: Vec<&str> = JOB_REFERENCE.keys.iter().map(|entry| entry.key.as_str()).collect();
     let is_table = |key: &str| {
         let below = |suffix: &str| format!("{key}{suffix}");
@@ -419,7 +419,7 @@ fn config_key_set_shows_in_results() {
     let project = project().write("job.yaml", JOB_OF_RUN);
     let mut command = project.command(&["run", "job.yaml", "--json"]);
     command.env("WANTED", "yes");
-    let _ended = project.start(command).wait(Duration::from_secs(120)).expect(ExitCode::Success);
+    let _ended = project.start(command).wait(Duration::from_secs(120)).expect_code(ExitCode::Success);
     let results = project.results("j");
     assert_eq!(results.trials().len(), 2, "one task of two is selected");
     let works = results.trial("works", "built");

@@ -7,24 +7,24 @@ mod reference;
 use std::path::Path;
 
 use rollout_coordinator::config::{FormatHints, Options, Problems, read_job, read_task};
-use rollout_tests::expected::Expected;
+use rollout_tests::expected::ExpectedTrials;
 use rollout_tests::project::{Project, fixtures, repository};
 
 /// What is said about a job file.
 fn job_faults(file: &Path) -> String {
     let mut problems = Problems::default();
     let job = read_job(file, &Options::new(&|_| true), &mut problems);
-    said(problems, job.is_some())
+    render_problems(problems, job.is_some())
 }
 
 /// What is said about a task file.
 fn task_faults(file: &Path) -> String {
     let mut problems = Problems::default();
     let task = read_task(file, FormatHints::default(), &mut problems);
-    said(problems, task.is_some())
+    render_problems(problems, task.is_some())
 }
 
-fn said(problems: Problems, has_structure: bool) -> String {
+fn render_problems(problems: Problems, has_structure: bool) -> String {
     match problems.finish(()) {
         Ok(((), warnings)) => {
             assert!(has_structure, "neither a value nor a fault");
@@ -41,7 +41,7 @@ fn assert_names_all(what: &str, said: &str, texts: &[String]) {
 
 #[test]
 fn job_file_with_errors_reports_all() {
-    for (name, texts) in Expected::read().invalid_jobs {
+    for (name, texts) in ExpectedTrials::read().invalid_jobs {
         // Whether a dataset is there is looked at when tasks are loaded.
         let texts: Vec<_> = texts.into_iter().filter(|text| text != "no-such-directory").collect();
         let said = job_faults(&fixtures().join("jobs").join(&name));
@@ -51,7 +51,7 @@ fn job_file_with_errors_reports_all() {
 
 #[test]
 fn task_file_with_errors_reports_all() {
-    for (name, texts) in Expected::read().invalid_tasks {
+    for (name, texts) in ExpectedTrials::read().invalid_tasks {
         let file = fixtures().join("tasks/bad-toml").join(&name).join("task.toml");
         assert_names_all(&name, &task_faults(&file), &texts);
     }

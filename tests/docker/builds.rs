@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use rollout_tests::proxy::Proxy;
+use rollout_tests::engine_proxy::EngineProxy;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{FailureKind, Image, ImageRequest, ImageSource, Provider as _};
 
-use crate::lab::{BASE, Lab, destroy, output};
+use crate::fixture::{BASE, DockerFixture, destroy, output};
 
 /// What a command prints in a container of an image, which is removed afterwards.
-async fn said(lab: &Lab, image: &Image, script: &str) -> String {
+async fn run_in_image(lab: &DockerFixture, image: &Image, script: &str) -> String {
     let environment = lab.create(image.clone(), Vec::new()).await;
     let said = output(environment.as_ref(), script).await;
     destroy(environment).await;
@@ -23,7 +23,7 @@ fn builder(image: &Image) -> &str {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn buildkit_instructions_are_supported() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let dockerfile = format!(
         "# syntax=127.0.0.1:1/no/frontend:1\nFROM {BASE} AS broken\nRUN exit 7\n\
          FROM {BASE}\nARG TARGETARCH\nCOPY --chmod=755 tool /usr/local/bin/\nCOPY a /a/\n\
@@ -46,14 +46,14 @@ async fn buildkit_instructions_are_supported() {
     assert_eq!((found.made, builder(&found)), (false, "buildkit"), "the image remembers it");
     let script =
         "tool; cat /arch /copied; readlink /a/link; ls /cache 2>/dev/null; wc -c </a/empty";
-    let said = said(&lab, &image, script).await;
+    let said = run_in_image(&lab, &image, script).await;
     let arch = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
     assert_eq!(said, format!("ran\n{arch}\ncontent\nfile\n0\n"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dockerfile_asking_for_host_access_fails() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     for (instruction, reasons) in [
         ("RUN --mount=type=secret,id=key,required=true cat /run/secrets/key", ["secret", "key"]),
         ("RUN --mount=type=ssh ssh-add -l", ["ssh", "ssh"]),
@@ -73,7 +73,7 @@ async fn dockerfile_asking_for_host_access_fails() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn heredoc_builds_or_error_names_remedy() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let version = lab.docker.client_version();
     let knows = (version.major_version, version.minor_version) >= (1, 42);
     let text = format!(
@@ -83,7 +83,7 @@ async fn heredoc_builds_or_error_names_remedy() {
     let prepared = lab.provider.prepare(lab.image_request(&source)).await;
     if knows {
         let image = prepared.expect("built");
-        assert_eq!(said(&lab, &image, "cat /said /file").await, "inside\ncopied\n");
+        assert_eq!(run_in_image(&lab, &image, "cat /said /file").await, "inside\ncopied\n");
         return;
     }
     let link = lab.context(&[("Dockerfile", &format!("FROM {BASE}\nCOPY --link . /x\n"))]);
@@ -101,7 +101,7 @@ async fn heredoc_builds_or_error_names_remedy() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn frontend_absent_is_logged_and_skipped() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let mut options = DockerOptions::new(lab.scratch.path().join("locks"));
     options.frontend = Some("127.0.0.1:1/frontend:1".to_owned());
     let provider = Arc::new(DockerProvider::new(options));
@@ -116,8 +116,8 @@ async fn frontend_absent_is_logged_and_skipped() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn engine_without_buildkit_uses_classic_builder() {
-    let Some(lab) = Lab::open().await else { return };
-    let proxy = Proxy::lacking("/session", &lab.scratch.path().join("engine.sock"));
+    let Some(lab) = DockerFixture::open().await else { return };
+    let proxy = EngineProxy::lacking("/session", &lab.scratch.path().join("engine.sock"));
     let locks = lab.scratch.path().join("locks");
     let options = DockerOptions { host: Some(proxy.host()), ..DockerOptions::new(locks) };
     let provider = DockerProvider::new(options);
@@ -126,13 +126,13 @@ async fn engine_without_buildkit_uses_classic_builder() {
         provider.prepare(lab.image_request(&source)).await
     };
     let image = build("COPY f /f").await.expect("built");
-    assert_eq!((builder(&image), said(&lab, &image, "cat /f").await.as_str()), ("classic", "x"));
+    assert_eq!((builder(&image), run_in_image(&lab, &image, "cat /f").await.as_str()), ("classic", "x"));
     let failure = build("RUN echo the-reason; exit 3").await.expect_err("it fails");
     assert_eq!(failure.kind, FailureKind::Refused);
     assert!(failure.message.contains("non-zero code: 3"), "{}", failure.message);
     assert_eq!(failure.message.matches("\nthe-reason").count(), 1, "{}", failure.message);
 
-    let proxy = Proxy::refusing("/session", &lab.scratch.path().join("faulty.sock"));
+    let proxy = EngineProxy::refusing("/session", &lab.scratch.path().join("faulty.sock"));
     let options =
         DockerOptions { host: Some(proxy.host()), ..DockerOptions::new(lab.scratch.path()) };
     let source = lab.context(&[("Dockerfile", &format!("FROM {BASE}\n"))]);
@@ -143,11 +143,11 @@ async fn engine_without_buildkit_uses_classic_builder() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn build_cache_tells_files_of_equal_size_apart() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     for word in ["one", "two"] {
         let dockerfile = format!("FROM {BASE}\nCOPY file /file\nRUN echo {word} > /said\n");
         let source = lab.context(&[("Dockerfile", &dockerfile), ("file", word)]);
         let image = lab.provider.prepare(lab.image_request(&source)).await.expect("built");
-        assert_eq!(said(&lab, &image, "cat /said /file").await, format!("{word}\n{word}"));
+        assert_eq!(run_in_image(&lab, &image, "cat /said /file").await, format!("{word}\n{word}"));
     }
 }

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use rollout_worker::environment::{Command, FailureKind, Output, Stream};
 
-use crate::lab::{Lab, Printed, destroy, output, run, shell, until};
+use crate::fixture::{DockerFixture, CommandOutput, destroy, output, run, shell, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn background_process_with_open_output_does_not_delay_exit() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let environment = lab.plain().await;
     let container = environment.as_ref();
     let started = "while :; do echo >> /beat; sleep 0.1; done & echo started; exit 5";
@@ -27,7 +27,7 @@ async fn background_process_with_open_output_does_not_delay_exit() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn command_that_closes_output_is_waited_for() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let environment = lab.plain().await;
     let script = "echo first; exec >&- 2>&-; sleep 1; exit 9";
     assert_eq!(run(environment.as_ref(), script).await, (9, "first\n".to_owned()));
@@ -36,7 +36,7 @@ async fn command_that_closes_output_is_waited_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn exit_code_126_with_forged_engine_message_is_kept() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let environment = lab.plain().await;
     let container = environment.as_ref();
     let liar = "echo 'OCI runtime exec failed: exec failed: unable to start container process'";
@@ -45,7 +45,7 @@ async fn exit_code_126_with_forged_engine_message_is_kept() {
 
     for program in ["/etc/passwd", "no-such-program"] {
         let command = Command { argv: vec![program.to_owned()], ..shell("") };
-        let printed: Arc<dyn Output> = Arc::new(Printed::default());
+        let printed: Arc<dyn Output> = Arc::new(CommandOutput::default());
         let failure = container.exec(command, printed).await.expect_err("it cannot be started");
         assert_eq!(failure.kind, FailureKind::NotStarted, "{}", failure.message);
         assert!(failure.message.contains("OCI runtime"), "{}", failure.message);
@@ -55,16 +55,16 @@ async fn exit_code_126_with_forged_engine_message_is_kept() {
 
 /// Counts and throws away.
 #[derive(Default)]
-struct Counted(AtomicU64);
+struct ByteCounter(AtomicU64);
 
-impl Output for Counted {
+impl Output for ByteCounter {
     fn write(&self, _: Stream, bytes: &[u8]) {
         self.0.fetch_add(bytes.len() as u64, Ordering::Relaxed);
     }
 }
 
 /// Peak of this process's memory, KiB.
-fn peak() -> u64 {
+fn peak_memory_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("readable");
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("a peak");
     line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
@@ -73,17 +73,17 @@ fn peak() -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn output_flood_is_streamed_in_bounded_memory() {
     const MEGABYTES: u64 = 500;
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let environment = lab.plain().await;
-    let before = peak();
-    let counted = Arc::new(Counted::default());
+    let before = peak_memory_kib();
+    let counted = Arc::new(ByteCounter::default());
     let script = format!("head -c {MEGABYTES}000000 /dev/zero; exit 3");
     let exit = environment.exec(shell(&script), counted.clone()).await.expect("it ran");
     assert_eq!(exit.code, 3);
     assert_eq!(counted.0.load(Ordering::Relaxed), MEGABYTES * 1_000_000);
     // Other tests of this process take some too; the kernel counts in batches, so that a peak may
     // even fall a little.
-    let grown = peak().saturating_sub(before);
+    let grown = peak_memory_kib().saturating_sub(before);
     assert!(grown < 250 * 1024, "the peak grew by {grown} KiB");
     destroy(environment).await;
 }

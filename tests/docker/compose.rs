@@ -12,7 +12,7 @@ use rollout_worker::environment::{
     Provider as _, Upload,
 };
 
-use crate::lab::{BASE, Lab, destroy, eventually, output, owner, run};
+use crate::fixture::{BASE, DockerFixture, destroy, wait_for_script, output, owner, run};
 use crate::network::bridge;
 
 /// A service that answers on port 99 with what its file says.
@@ -21,13 +21,13 @@ const SERVER: &str = "perl -MIO::Socket::INET -e '$$s = IO::Socket::INET->new(Li
     print $$c <F>; close $$c }'";
 
 /// Reads what a service answers.
-fn asking(name: &str) -> String {
+fn query_script(name: &str) -> String {
     format!("timeout 5 bash -c 'cat </dev/tcp/{name}/99'")
 }
 
 /// A laboratory with the program, or none.
-async fn open() -> Option<Lab> {
-    let mut lab = Lab::open().await?;
+async fn open() -> Option<DockerFixture> {
+    let mut lab = DockerFixture::open().await?;
     let named = std::env::var("ROLLOUT_TEST_COMPOSE").ok();
     if named.as_deref() == Some("no") {
         return None;
@@ -39,7 +39,7 @@ async fn open() -> Option<Lab> {
 }
 
 /// A request for the environment that these files describe.
-async fn request(lab: &Lab, files: &[(&str, &str)]) -> Result<CreateRequest, Failure> {
+async fn request(lab: &DockerFixture, files: &[(&str, &str)]) -> Result<CreateRequest, Failure> {
     let source = lab.context(files);
     let ImageSource::Context { dir, .. } = source.clone() else { unreachable!("a context") };
     let image = lab.provider.prepare(lab.image_request(&source)).await?;
@@ -49,13 +49,13 @@ async fn request(lab: &Lab, files: &[(&str, &str)]) -> Result<CreateRequest, Fai
     Ok(request)
 }
 
-async fn created(lab: &Lab, request: CreateRequest) -> Box<dyn Environment> {
+async fn created(lab: &DockerFixture, request: CreateRequest) -> Box<dyn Environment> {
     let made = lab.provider.create(request).await;
     made.unwrap_or_else(|failure| panic!("not created: {}", failure.chain()))
 }
 
 /// Everything at the engine that has the label: containers, networks and volumes.
-async fn everything(lab: &Lab, label: &str) -> Vec<String> {
+async fn labeled_objects(lab: &DockerFixture, label: &str) -> Vec<String> {
     let filters = Some([("label".to_owned(), vec![label.to_owned()])].into());
     let mut found = lab.containers(label).await;
     let networks = bollard::query_parameters::ListNetworksOptions { filters: filters.clone() };
@@ -67,7 +67,7 @@ async fn everything(lab: &Lab, label: &str) -> Vec<String> {
     found
 }
 
-fn of(environment: &dyn Environment) -> String {
+fn project_label(environment: &dyn Environment) -> String {
     format!("dev.rollout.project={}", environment.id())
 }
 
@@ -109,12 +109,12 @@ async fn compose_services_are_reachable_and_removed() {
         "early x$y\n/work/here\n"
     );
     for name in ["db", "old-name"] {
-        assert_eq!(output(main, &asking(name)).await, "it is said\n", "{name}");
+        assert_eq!(output(main, &query_script(name)).await, "it is said\n", "{name}");
     }
     let db = environment.service("db").expect("a service");
     assert!(environment.service("main").is_none() && environment.service("other").is_none());
     assert_eq!(output(db, "echo $WORD $OF; echo changed > /said").await, "a$b 1 x$y\n");
-    assert_eq!(output(main, &asking("db")).await, "changed\n");
+    assert_eq!(output(main, &query_script("db")).await, "changed\n");
     let said = db.copy_from("/said").await.expect("readable");
     assert!(said.is_some());
 
@@ -129,15 +129,15 @@ async fn compose_services_are_reachable_and_removed() {
     output(main, "setsid sleep 1000 >/dev/null 2>&1 &").await;
     environment.kill_processes().await.expect("killed");
     assert_eq!(run(main, "cat /proc/[0-9]*/comm | grep -c sleep").await.1, "1\n");
-    assert_eq!(output(main, &asking("db")).await, "changed\n");
+    assert_eq!(output(main, &query_script("db")).await, "changed\n");
 
-    let label = of(main);
-    assert_eq!(everything(&lab, &label).await.len(), 4, "two containers, a network, a volume");
+    let label = project_label(main);
+    assert_eq!(labeled_objects(&lab, &label).await.len(), 4, "two containers, a network, a volume");
     environment.stop().await.expect("stopped");
     assert!(environment.copy_from("/placed").await.expect("readable").is_some());
     environment.destroy().await.expect("destroyed");
     environment.destroy().await.expect("destroyed already");
-    assert!(everything(&lab, &label).await.is_empty());
+    assert!(labeled_objects(&lab, &label).await.is_empty());
     lab.remove_image(&image).await;
 }
 
@@ -199,7 +199,7 @@ async fn compose_without_network_reaches_only_services() {
     request.network = NoNetwork;
     let closed = created(&lab, request.clone()).await;
     let main = closed.as_ref();
-    assert_eq!(output(main, &asking("db")).await, "inside\n");
+    assert_eq!(output(main, &query_script("db")).await, "inside\n");
     let network = format!("{}_default", closed.id());
     let found = lab.docker.inspect_network(&network, None).await.expect("its own");
     let config = found.ipam.and_then(|ipam| ipam.config).unwrap_or_default();
@@ -216,10 +216,10 @@ async fn compose_without_network_reaches_only_services() {
     destroy(closed).await;
 
     request.network = Public;
-    request.labels = crate::lab::labels();
+    request.labels = crate::fixture::labels();
     let open = created(&lab, request).await;
     let script = format!("timeout 5 bash -c '</dev/tcp/{bridge}/{port}'");
-    eventually(open.as_ref(), &script).await;
+    wait_for_script(open.as_ref(), &script).await;
     destroy(open).await;
 }
 
@@ -255,7 +255,7 @@ async fn compose_with_host_access_is_refused() {
         let kind = if unread { FailureKind::Refused } else { FailureKind::Unsupported };
         assert_eq!(failure.kind, kind, "{compose}: {}", failure.chain());
         assert!(failure.message.contains(word), "{compose}: {}", failure.message);
-        assert!(everything(&lab, &label).await.is_empty());
+        assert!(labeled_objects(&lab, &label).await.is_empty());
     }
 }
 
@@ -288,7 +288,7 @@ async fn compose_service_that_fails_is_explained_and_removed() {
         let failure = lab.provider.create(request).await.expect_err(&compose);
         assert_eq!(failure.kind, kind, "{compose}: {}", failure.chain());
         assert!(failure.message.contains(word), "{compose}: {}", failure.message);
-        assert!(everything(&lab, &label).await.is_empty(), "{compose}");
+        assert!(labeled_objects(&lab, &label).await.is_empty(), "{compose}");
     }
 }
 
@@ -307,9 +307,9 @@ async fn compose_ports_are_not_published_on_host() {
 }
 
 /// Owners of one boot are dead.
-struct Dead(String);
+struct ComposeDeadOwners(String);
 
-impl DeadOwners for Dead {
+impl DeadOwners for ComposeDeadOwners {
     fn is_dead(&self, owner: &Owner) -> bool {
         owner.boot_id == self.0
     }
@@ -323,7 +323,7 @@ async fn compose_services_of_dead_owner_are_reaped_unless_kept() {
          volumes: ['data:/data']}}\nvolumes: {{data: {{}}}}\n"
     );
     let files = [("docker-compose.yaml", compose.as_str())];
-    let dead = Dead(format!("compose-{}", std::process::id()));
+    let dead = ComposeDeadOwners(format!("compose-{}", std::process::id()));
     let mut made = Vec::new();
     for owner in [Owner { boot_id: dead.0.clone(), ..owner() }, owner()] {
         let mut request = request(&lab, &files).await.expect("nothing to prepare");
@@ -333,27 +333,27 @@ async fn compose_services_of_dead_owner_are_reaped_unless_kept() {
     let mut request = request(&lab, &files).await.expect("nothing to prepare");
     request.labels.owner = Owner { boot_id: dead.0.clone(), ..owner() };
     let kept = created(&lab, request).await;
-    let kept_label = of(kept.as_ref());
+    let kept_label = project_label(kept.as_ref());
     kept.stop().await.expect("stopped");
     let way_in = kept.preserve().await.expect("preserved");
     assert!(way_in.contains("docker exec"), "{way_in}");
 
     let reaped = lab.provider.reap(&dead).await.expect("listed");
-    let [doomed, alive] = [&made[0], &made[1]].map(|environment| of(environment.as_ref()));
-    let left = [everything(&lab, &doomed).await, everything(&lab, &alive).await];
-    let set_aside = everything(&lab, &kept_label).await;
+    let [doomed, alive] = [&made[0], &made[1]].map(|environment| project_label(environment.as_ref()));
+    let left = [labeled_objects(&lab, &doomed).await, labeled_objects(&lab, &alive).await];
+    let set_aside = labeled_objects(&lab, &kept_label).await;
     for environment in made.into_iter().chain([kept]) {
         destroy(environment).await;
     }
     assert!(reaped.failed.is_empty(), "{reaped:?}");
     assert_eq!(reaped.removed.len(), 4, "{reaped:?}");
     assert_eq!([left[0].len(), left[1].len(), set_aside.len()], [0, 4, 4]);
-    assert!(everything(&lab, &kept_label).await.is_empty());
+    assert!(labeled_objects(&lab, &kept_label).await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn compose_without_program_is_refused() {
-    let Some(mut lab) = Lab::open().await else { return };
+    let Some(mut lab) = DockerFixture::open().await else { return };
     let mut options = DockerOptions::new(lab.scratch.path().join("locks"));
     let old = lab.scratch.path().join("docker-compose");
     fs::write(&old, "#!/bin/sh\necho 1.29.2\n").expect("written");
@@ -393,9 +393,9 @@ async fn compose_services_share_log_directories() {
     let dirs = ["/logs", "/logs/agent", "/logs/verifier"].map(str::to_owned);
     request.uploads = dirs.map(|path| Upload::Dir { path }).to_vec();
     let environment = created(&lab, request).await;
-    let (main, label) = (environment.as_ref(), of(environment.as_ref()));
+    let (main, label) = (environment.as_ref(), project_label(environment.as_ref()));
     let side = environment.service("side").expect("a service");
-    eventually(main, "cat /logs/artifacts/begun").await;
+    wait_for_script(main, "cat /logs/artifacts/begun").await;
     assert_eq!(output(main, "ls /logs/artifacts").await, "begun\n");
     for path in ["/logs/agent", "/logs/artifacts", "/logs/verifier"] {
         assert_eq!(output(main, &format!("stat -c %a {path}")).await, "1777\n", "{path}");
@@ -415,7 +415,7 @@ async fn compose_services_share_log_directories() {
     let fresh = vec![dir, Upload::FreshDir { path: "/logs/verifier".to_owned() }];
     environment.copy_to(fresh.clone()).await.unwrap_or_else(|f| panic!("{}", f.chain()));
     assert_eq!(output(main, "ls -A /logs/verifier; echo 1 > /logs/verifier/reward.txt").await, "");
-    assert_eq!(everything(&lab, &label).await.len(), 6, "2 containers, a network, 3 volumes");
+    assert_eq!(labeled_objects(&lab, &label).await.len(), 6, "2 containers, a network, 3 volumes");
     assert!(environment.copy_from("/logs/verifier/reward.txt").await.expect("readable").is_some());
     // The engine cannot mount them where no directory is: what an agent did stays its own doing.
     output(main, "mv /logs /old; echo x > /logs").await;
@@ -425,7 +425,7 @@ async fn compose_services_share_log_directories() {
     let found = lab.docker.inspect_container(side.id(), None).await.expect("there");
     let built = found.config.and_then(|config| config.image).expect("its image");
     destroy(environment).await;
-    assert!(everything(&lab, &label).await.is_empty());
+    assert!(labeled_objects(&lab, &label).await.is_empty());
     for reference in [built, image.reference] {
         lab.remove_image(&rollout_worker::environment::Image {
             reference,
@@ -449,7 +449,7 @@ async fn compose_services_stay_within_environment_limits() {
     let request = request(&lab, &[("docker-compose.yaml", &compose)]).await.expect("nothing");
     let environment = created(&lab, request).await;
     let mut limits = Vec::new();
-    for name in lab.containers(&of(environment.as_ref())).await {
+    for name in lab.containers(&project_label(environment.as_ref())).await {
         let name = name.trim_start_matches('/');
         if name == environment.id() {
             continue;

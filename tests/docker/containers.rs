@@ -7,11 +7,11 @@ use rollout_protocol::spec::environment::DockerNetwork;
 use rollout_protocol::spec::resources::Resources;
 use rollout_worker::environment::{Environment, Failure, FailureKind, Provider as _, Upload};
 
-use crate::lab::{Lab, destroy, eventually, output, run, try_run, until};
+use crate::fixture::{DockerFixture, destroy, wait_for_script, output, run, try_run, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn resources_beyond_host_are_resource_errors() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     for resources in
         [Resources { cpus: 4000, ..lab.resources }, Resources { memory_mb: 4, ..lab.resources }]
     {
@@ -26,7 +26,7 @@ async fn resources_beyond_host_are_resource_errors() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn container_has_limits_and_no_host_access() {
-    let Some(mut lab) = Lab::open().await else { return };
+    let Some(mut lab) = DockerFixture::open().await else { return };
     lab.settings.network = DockerNetwork::None;
     let environment = lab.plain().await;
     let found = lab.docker.inspect_container(environment.id(), None).await.expect("there");
@@ -58,7 +58,7 @@ async fn container_has_limits_and_no_host_access() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn image_settings_are_kept() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let image = lab
         .build(
             "RUN mkdir -m 777 /w && printf '#!/bin/sh\\necho up > /tmp/entry; exec \"$@\"' > /entry \
@@ -88,7 +88,7 @@ async fn image_settings_are_kept() {
 }
 
 /// Runs commands until the container is seen to have ended.
-async fn refusal(environment: &dyn Environment) -> Failure {
+async fn wait_until_refused(environment: &dyn Environment) -> Failure {
     let mut refused = None;
     until("it has ended", async || {
         refused = try_run(environment, "exit 0").await.err();
@@ -100,14 +100,14 @@ async fn refusal(environment: &dyn Environment) -> Failure {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn entrypoint_that_exits_is_reported_with_output() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let image = lab.build("ENTRYPOINT [\"/bin/sh\", \"-c\", \"echo cannot begin; exit 4\"]").await;
     let request = lab.request(image.clone(), Vec::new());
     let failure = match lab.provider.create(request).await {
         Err(failure) => failure,
         Ok(environment) => {
             // It was still up when it was looked at.
-            let failure = refusal(environment.as_ref()).await;
+            let failure = wait_until_refused(environment.as_ref()).await;
             destroy(environment).await;
             failure
         }
@@ -120,7 +120,7 @@ async fn entrypoint_that_exits_is_reported_with_output() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn create_cancelled_leaves_nothing() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     for wait in [2, 60, 150] {
         let request = lab.request(lab.base(), Vec::new());
         let label = format!("dev.rollout.exec={}", request.labels.exec);
@@ -146,7 +146,7 @@ async fn create_cancelled_leaves_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn destroy_called_concurrently_succeeds() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let environment = lab.plain().await;
     output(
         environment.as_ref(),
@@ -163,12 +163,12 @@ async fn destroy_called_concurrently_succeeds() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_after_container_exit_are_readable() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let environment = lab.plain().await;
     // The keep-alive goes too.
     let (code, _) = run(environment.as_ref(), "echo x > /x; kill -KILL -1; sleep 5").await;
     assert_eq!(code, 137);
-    let failure = refusal(environment.as_ref()).await;
+    let failure = wait_until_refused(environment.as_ref()).await;
     assert_eq!(failure.kind, FailureKind::NotStarted, "{}", failure.message);
     assert!(environment.copy_from("/x").await.expect("readable").is_some());
     environment.kill_processes().await.expect("nothing lives");
@@ -177,7 +177,7 @@ async fn files_after_container_exit_are_readable() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn preserved_container_can_be_started_again() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let environment = lab.plain().await;
     output(environment.as_ref(), "echo kept > /note").await;
     environment.stop().await.expect("stopped");
@@ -186,6 +186,6 @@ async fn preserved_container_can_be_started_again() {
     let name = way_in.split_whitespace().nth(2).expect("docker start NAME").to_owned();
     assert!(name.starts_with("rollout-kept-") && name.len() <= 63, "{name}");
     lab.docker.start_container(&name, None).await.expect("started again");
-    eventually(environment.as_ref(), "grep kept /note").await;
+    wait_for_script(environment.as_ref(), "grep kept /note").await;
     destroy(environment).await;
 }

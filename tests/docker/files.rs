@@ -5,20 +5,20 @@ use std::time::Instant;
 use rollout_worker::environment::{FailureKind, Upload};
 use tokio::io::AsyncReadExt as _;
 
-use crate::lab::{Lab, SOON, destroy, output, run};
+use crate::fixture::{DockerFixture, WAIT_DEADLINE, destroy, output, run};
 
-fn fresh(path: &str) -> Upload {
+fn empty_dir(path: &str) -> Upload {
     Upload::FreshDir { path: path.to_owned() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn upload_directory_replaces_anything() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let image = lab
         .build("RUN mkdir -p /tests/old/deep /data/in && touch /tests/old/deep/f /data/in/f\nVOLUME /data")
         .await;
     // Mount points cannot be replaced, and that shows before the start too.
-    let environment = lab.create(image.clone(), vec![fresh("/data"), fresh("/tests")]).await;
+    let environment = lab.create(image.clone(), vec![empty_dir("/data"), empty_dir("/tests")]).await;
     let container = environment.as_ref();
     assert_eq!(output(container, "ls -A /data /tests").await, "/data:\n\n/tests:\n");
 
@@ -27,8 +27,8 @@ async fn upload_directory_replaces_anything() {
     output(container, "echo file > /logs; mkdir -p /app/a; ln -s /app /app/a/loop").await;
     let tar = lab.archive(&[("test.sh", b"new"), ("sub/x", b"y")]);
     let uploads = vec![
-        fresh("/logs"),
-        fresh("/app"),
+        empty_dir("/logs"),
+        empty_dir("/app"),
         Upload::Archive { path: "/data".into(), tar: tar.clone() },
         Upload::Archive { path: "/tests".into(), tar },
     ];
@@ -42,7 +42,7 @@ async fn upload_directory_replaces_anything() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn upload_of_large_archive_is_streamed() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let environment = lab.plain().await;
     let big = vec![7; 64 << 20];
     let long = format!("{}/{}", "d".repeat(120), "f".repeat(150));
@@ -60,7 +60,7 @@ async fn upload_of_large_archive_is_streamed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn download_of_hostile_logs_is_streamed_and_can_stop() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let environment = lab.create(lab.base(), vec![Upload::Dir { path: "/logs".into() }]).await;
     let container = environment.as_ref();
     output(
@@ -83,16 +83,16 @@ async fn download_of_hostile_logs_is_streamed_and_can_stop() {
     drop(stream);
     let began = Instant::now();
     destroy(environment).await;
-    assert!(began.elapsed() < SOON);
+    assert!(began.elapsed() < WAIT_DEADLINE);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn symlink_as_parent_of_upload_does_not_escape() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let environment = lab.plain().await;
     let container = environment.as_ref();
     output(container, "rm -rf /logs; ln -s /etc /logs").await;
-    let uploads = vec![Upload::Dir { path: "/logs".into() }, fresh("/logs/verifier")];
+    let uploads = vec![Upload::Dir { path: "/logs".into() }, empty_dir("/logs/verifier")];
     container.copy_to(uploads).await.unwrap_or_else(|f| panic!("{}", f.chain()));
     assert_eq!(run(container, "test -L /logs || test -e /etc/verifier").await.0, 1);
     output(container, "test -d /logs/verifier").await;

@@ -7,14 +7,14 @@ use rollout_protocol::id::RunId;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{FailureKind, ImageRequest, ImageSource, Provider as _};
 
-use crate::lab::{BASE, Lab, SOON, destroy, exists, output, until};
+use crate::fixture::{BASE, DockerFixture, WAIT_DEADLINE, destroy, exists, output, until};
 
 const DOCKERFILE: &str = "FROM debian:bookworm-slim\nCOPY . /context\n\
     RUN cat /proc/sys/kernel/random/uuid > /id\n";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn build_requested_concurrently_runs_once() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let source = lab.context(&[("Dockerfile", DOCKERFILE)]);
     let ImageSource::Context { digest, .. } = &source else { unreachable!("it is one") };
     let providers = [Arc::clone(&lab.provider), lab.another_provider()];
@@ -41,7 +41,7 @@ async fn build_requested_concurrently_runs_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dockerignore_entries_are_not_sent() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let source = lab.context(&[
         ("Dockerfile", DOCKERFILE),
         (".dockerignore", "**/*.log\nsecret\n!keep.log\nDockerfile\n"),
@@ -64,7 +64,7 @@ async fn dockerignore_entries_are_not_sent() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn build_forced_runs_once_per_run() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let source = lab.context(&[("Dockerfile", DOCKERFILE)]);
     let forced = |run: u8| {
         let mut request = ImageRequest { force_build: true, ..lab.image_request(&source) };
@@ -89,7 +89,7 @@ async fn build_forced_runs_once_per_run() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn build_failure_is_reported_to_every_waiter() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let script = "i=0; while [ $i -lt 3000 ]; do echo line-$i; i=$((i+1)); done; \
         echo the-reason >&2; exit 3";
     let source = lab.context(&[("Dockerfile", &format!("FROM {BASE}\nRUN {script}\n"))]);
@@ -114,7 +114,7 @@ async fn build_failure_is_reported_to_every_waiter() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn build_failure_is_cached_for_the_run() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let log = lab.scratch.path().join("later.log");
     let ask = async |source: &ImageSource, run: u8| {
         let mut request = ImageRequest { log: Some(log.clone()), ..lab.image_request(source) };
@@ -165,7 +165,7 @@ async fn build_with_invalid_context_is_refused() {
             ".dockerignore line 1",
         ),
     ];
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     for (files, kind, text) in cases {
         let source = lab.context(files);
         let failure = lab.provider.prepare(lab.image_request(&source)).await.expect_err(text);
@@ -176,7 +176,7 @@ async fn build_with_invalid_context_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn build_timeout_ends_build() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let marker = format!("sleep 9{}", std::process::id());
     let source = lab.context(&[("Dockerfile", &format!("FROM {BASE}\nRUN {marker}\n"))]);
     let timeout = Duration::from_secs(2);
@@ -184,14 +184,14 @@ async fn build_timeout_ends_build() {
     let request = ImageRequest { timeout, ..lab.image_request(&source) };
     let failure = lab.provider.prepare(request).await.expect_err("too long");
     assert_eq!(failure.kind, FailureKind::TimedOut, "{}", failure.message);
-    assert!(began.elapsed() < SOON);
+    assert!(began.elapsed() < WAIT_DEADLINE);
 
     until("the build has ended", async || !process_runs(&marker)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn image_by_name_is_found_or_pulled() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let found = lab.image_request(&ImageSource::Named(BASE.to_owned()));
     assert!(!lab.provider.prepare(found).await.expect("present").made);
     let absent = lab.image_request(&ImageSource::Named("127.0.0.1:1/none:1".to_owned()));

@@ -5,11 +5,11 @@ use std::time::Duration;
 use rollout_protocol::record::Held;
 use rollout_worker::environment::FailureKind;
 
-use crate::lab::{Lab, destroy, output, run, try_run, until};
+use crate::fixture::{DockerFixture, destroy, output, run, try_run, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_limit_exceeded_is_reported_as_oom() {
-    let Some(mut lab) = Lab::open().await else { return };
+    let Some(mut lab) = DockerFixture::open().await else { return };
     lab.resources.memory_mb = 64;
     let environment = lab.plain().await;
     assert!(!environment.oom_killed().await);
@@ -27,7 +27,7 @@ async fn memory_limit_exceeded_is_reported_as_oom() {
 #[tokio::test(flavor = "multi_thread")]
 async fn storage_limit_exceeded_ends_container() {
     let interval = Duration::from_millis(200);
-    let Some(mut lab) = Lab::with_storage_interval(interval).await else { return };
+    let Some(mut lab) = DockerFixture::with_storage_interval(interval).await else { return };
     lab.resources.storage_mb = 50;
     let environment = lab.plain().await;
     let container = environment.as_ref();
@@ -51,7 +51,7 @@ async fn storage_limit_exceeded_ends_container() {
 #[tokio::test(flavor = "multi_thread")]
 async fn storage_check_counts_written_bytes_and_volumes() {
     // The watch looks too late.
-    let Some(mut lab) = Lab::with_storage_interval(Duration::from_secs(600)).await else { return };
+    let Some(mut lab) = DockerFixture::with_storage_interval(Duration::from_secs(600)).await else { return };
     lab.resources.storage_mb = 50;
     let image =
         lab.build("RUN mkdir /data && head -c 60000000 /dev/zero > /data/own\nVOLUME /data").await;

@@ -1,16 +1,16 @@
 //! The Docker provider against a real engine. Without one these tests fail, unless
 //! `ROLLOUT_TEST_DOCKER=no` says that there shall be none.
 
-mod bases;
+mod base_images;
 mod builds;
 mod commands;
 mod compose;
 mod containers;
-mod door;
+mod closable_proxy;
 mod files;
-mod gc;
+mod image_gc;
 mod images;
-mod lab;
+mod fixture;
 mod limits;
 mod network;
 mod processes;

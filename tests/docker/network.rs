@@ -8,10 +8,10 @@ use rollout_protocol::spec::environment::DockerNetwork;
 use rollout_protocol::spec::task::NetworkPolicy::{NoNetwork, Public};
 use rollout_worker::environment::{Environment, Provider as _};
 
-use crate::lab::{Lab, SOON, destroy, eventually, output, run};
+use crate::fixture::{DockerFixture, WAIT_DEADLINE, destroy, wait_for_script, output, run};
 
 /// A server on the host's side of the bridge.
-async fn server(lab: &Lab) -> (TcpListener, SocketAddr) {
+async fn server(lab: &DockerFixture) -> (TcpListener, SocketAddr) {
     let address = bridge(lab).await;
     let listener = TcpListener::bind((address, 0)).expect("the engine runs on this host");
     let address = listener.local_addr().expect("bound");
@@ -20,7 +20,7 @@ async fn server(lab: &Lab) -> (TcpListener, SocketAddr) {
 
 /// The host's address on the engine's own bridge, by a container's routes: an engine that was just
 /// installed does not tell the gateway.
-pub(super) async fn bridge(lab: &Lab) -> Ipv4Addr {
+pub(super) async fn bridge(lab: &DockerFixture) -> Ipv4Addr {
     let environment = lab.plain().await;
     let routes = output(environment.as_ref(), "cat /proc/net/route").await;
     destroy(environment).await;
@@ -52,13 +52,13 @@ fn drain(stream: &mut TcpStream) {
     let began = std::time::Instant::now();
     let mut buffer = [0; 4096];
     while let Ok(1..) = stream.read(&mut buffer) {
-        assert!(began.elapsed() < SOON, "it does not end");
+        assert!(began.elapsed() < WAIT_DEADLINE, "it does not end");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn network_of_running_container_is_cut_and_restored() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let (listener, address) = server(&lab).await;
     let environment = lab.plain().await;
     let container = environment.as_ref();
@@ -83,13 +83,13 @@ async fn network_of_running_container_is_cut_and_restored() {
     assert_eq!(output(container, "ls /sys/class/net").await, "lo\n");
 
     environment.set_network(&Public).await.unwrap_or_else(|f| panic!("{}", f.chain()));
-    eventually(container, &connecting(address)).await;
+    wait_for_script(container, &connecting(address)).await;
     destroy(environment).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn network_is_attached_after_start_without() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let (_listener, address) = server(&lab).await;
     let image = lab
         .build(
@@ -106,14 +106,14 @@ async fn network_is_attached_after_start_without() {
     environment.set_network(&NoNetwork).await.expect("it has none");
     assert_eq!(lab.provider.calls(), calls, "there was nothing to ask");
     environment.set_network(&Public).await.unwrap_or_else(|f| panic!("{}", f.chain()));
-    eventually(container, &connecting(address)).await;
+    wait_for_script(container, &connecting(address)).await;
     destroy(environment).await;
     lab.remove_image(&image).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn network_of_job_limits_container() {
-    let Some(mut lab) = Lab::open().await else { return };
+    let Some(mut lab) = DockerFixture::open().await else { return };
     lab.settings.network = DockerNetwork::None;
     let environment = lab.plain().await;
     let container: &dyn Environment = environment.as_ref();

@@ -5,26 +5,26 @@ use std::time::Instant;
 
 use bollard::query_parameters::StatsOptions;
 use futures_util::StreamExt as _;
-use rollout_tests::proxy::Proxy;
+use rollout_tests::engine_proxy::EngineProxy;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{Command, Environment, FailureKind};
 
-use crate::lab::{Lab, Printed, SOON, appears, destroy, eventually, output, run, shell, until};
+use crate::fixture::{DockerFixture, CommandOutput, WAIT_DEADLINE, wait_for_file, destroy, wait_for_script, output, run, shell, until};
 
 async fn kill(environment: &dyn Environment) {
     let began = Instant::now();
     environment.kill_processes().await.unwrap_or_else(|failure| panic!("{}", failure.chain()));
-    assert!(began.elapsed() < SOON);
+    assert!(began.elapsed() < WAIT_DEADLINE);
 }
 
 /// Processes of the container besides init, the keep-alive, its sleep and the asking shell.
-async fn strangers(environment: &dyn Environment) -> usize {
+async fn unexpected_processes(environment: &dyn Environment) -> usize {
     let script = "n=0; for p in /proc/[0-9]*; do n=$((n+1)); done; echo $n";
     output(environment, script).await.trim().parse::<usize>().expect("a number") - 4
 }
 
 /// Processes as the engine counts them, without the help of any.
-async fn processes(lab: &Lab, environment: &dyn Environment) -> u64 {
+async fn process_count(lab: &DockerFixture, environment: &dyn Environment) -> u64 {
     let once = StatsOptions { stream: false, one_shot: true };
     let mut counted = std::pin::pin!(lab.docker.stats(environment.id(), Some(once)));
     let stats = counted.next().await.expect("an answer").expect("counted");
@@ -33,53 +33,53 @@ async fn processes(lab: &Lab, environment: &dyn Environment) -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kill_of_stubborn_process_tree_ends_it() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let environment = lab.plain().await;
     let container = environment.as_ref();
     let script = "trap '' TERM HUP INT; for i in 1 2 3; do \
           (setsid sh -c 'trap \"\" TERM; (env -i setsid sh -c \"while :; do :; done\" &) ; \
            while :; do sleep 0.1; done' &); done; echo up > /up; while :; do sleep 0.1; done";
-    let running = container.exec(shell(script), Arc::new(Printed::default()));
+    let running = container.exec(shell(script), Arc::new(CommandOutput::default()));
     let killing = async {
-        eventually(container, "test -e /up").await;
+        wait_for_script(container, "test -e /up").await;
         kill(container).await;
     };
     let (ended, ()) = tokio::join!(running, killing);
     assert_eq!(ended.expect("its end is known").code, 137);
-    assert_eq!(strangers(container).await, 0);
+    assert_eq!(unexpected_processes(container).await, 0);
     destroy(environment).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kill_of_fork_bomb_ends_it() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let environment = lab.plain().await;
     let container = environment.as_ref();
     let storm = "bomb() { while :; do (bomb) & done; }; echo up > /up; bomb";
-    let running = container.exec(shell(storm), Arc::new(Printed::default()));
+    let running = container.exec(shell(storm), Arc::new(CommandOutput::default()));
     let killing = async {
         // The limit is soon reached: nothing that forks can ask inside any more.
-        appears(container, "/up").await;
-        until("the storm is at its height", async || processes(&lab, container).await > 400).await;
+        wait_for_file(container, "/up").await;
+        until("the storm is at its height", async || process_count(&lab, container).await > 400).await;
         kill(container).await;
     };
     let (ended, ()) = tokio::join!(running, killing);
     ended.expect("its end is known");
-    assert_eq!(strangers(container).await, 0);
+    assert_eq!(unexpected_processes(container).await, 0);
     destroy(environment).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kill_with_replaced_shell_ends_processes() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let environment = lab.plain().await;
     let container = environment.as_ref();
     let argv =
         ["/bin/bash", "-c", "ln -sf /bin/true /bin/sh; while :; do date > /beat; sleep 0.1; done"];
     let command = Command { argv: argv.map(str::to_owned).to_vec(), ..shell("") };
-    let running = container.exec(command, Arc::new(Printed::default()));
+    let running = container.exec(command, Arc::new(CommandOutput::default()));
     let killing = async {
-        appears(container, "/beat").await;
+        wait_for_file(container, "/beat").await;
         container.kill_processes().await
     };
     let (_, killed) = tokio::join!(running, killing);
@@ -92,7 +92,7 @@ async fn kill_with_replaced_shell_ends_processes() {
 }
 
 /// Kills in a container whose shell works but sweeps nothing, with a process to sweep.
-async fn kill_without_a_sweep(lab: &Lab) {
+async fn kill_without_a_sweep(lab: &DockerFixture) {
     let environment = lab.plain().await;
     let container = environment.as_ref();
     let wrapper = "mv /bin/sh /bin/real && printf '#!/bin/real\\ncase \"$2\" in *STOP*) exit 0;; esac\\n\
@@ -109,15 +109,15 @@ async fn kill_without_a_sweep(lab: &Lab) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kill_with_stopped_sweep_restarts_container() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     kill_without_a_sweep(&lab).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kill_with_unverified_sweep_restarts_container() {
-    let Some(mut lab) = Lab::open().await else { return };
+    let Some(mut lab) = DockerFixture::open().await else { return };
     // As an engine whose host has no ps answers.
-    let proxy = Proxy::refusing("/top", &lab.scratch.path().join("engine.sock"));
+    let proxy = EngineProxy::refusing("/top", &lab.scratch.path().join("engine.sock"));
     let locks = lab.scratch.path().join("locks");
     let options = DockerOptions { host: Some(proxy.host()), ..DockerOptions::new(locks) };
     lab.provider = Arc::new(DockerProvider::new(options));

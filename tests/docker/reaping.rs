@@ -6,19 +6,19 @@ use bollard::models::ContainerCreateBody;
 use bollard::query_parameters::CreateContainerOptions;
 use rollout_worker::environment::{DeadOwners, Owner, Provider as _};
 
-use crate::lab::{BASE, Lab, owner};
+use crate::fixture::{BASE, DockerFixture, owner};
 
 /// Owners of one boot are dead.
-struct Dead(String);
+struct DeadBootOwners(String);
 
-impl DeadOwners for Dead {
+impl DeadOwners for DeadBootOwners {
     fn is_dead(&self, owner: &Owner) -> bool {
         owner.boot_id == self.0
     }
 }
 
 /// Creates a container without starting it, as a worker that died in between has it.
-async fn half_made(lab: &Lab, name: &str, owner: &str) {
+async fn create_unstarted(lab: &DockerFixture, name: &str, owner: &str) {
     let labels = HashMap::from([("dev.rollout.owner".to_owned(), owner.to_owned())]);
     let body = ContainerCreateBody {
         image: Some(BASE.to_owned()),
@@ -32,21 +32,21 @@ async fn half_made(lab: &Lab, name: &str, owner: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reaping_removes_only_objects_of_dead_owners() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let boot = format!("reaping-{}", std::process::id());
     let json = |owner: &Owner| serde_json::to_string(owner).expect("plain data");
     let dead = Owner { boot_id: boot.clone(), ..owner() };
     let other_user = Owner { uid: dead.uid + 1, ..dead.clone() };
     let name = |what: &str| format!("rollout-{what}-{}", std::process::id());
     let (doomed, stranger) = (name("half"), format!("theirs-{}", std::process::id()));
-    half_made(&lab, &doomed, &json(&dead)).await;
-    half_made(&lab, &name("alive"), &json(&owner())).await;
-    half_made(&lab, &name("user"), &json(&other_user)).await;
-    half_made(&lab, &name("kept-x"), &json(&dead)).await;
-    half_made(&lab, &name("garbled"), "{").await;
-    half_made(&lab, &stranger, &json(&dead)).await;
+    create_unstarted(&lab, &doomed, &json(&dead)).await;
+    create_unstarted(&lab, &name("alive"), &json(&owner())).await;
+    create_unstarted(&lab, &name("user"), &json(&other_user)).await;
+    create_unstarted(&lab, &name("kept-x"), &json(&dead)).await;
+    create_unstarted(&lab, &name("garbled"), "{").await;
+    create_unstarted(&lab, &stranger, &json(&dead)).await;
 
-    let reaped = lab.provider.reap(&Dead(boot)).await.expect("listed");
+    let reaped = lab.provider.reap(&DeadBootOwners(boot)).await.expect("listed");
     let rest = [name("alive"), name("user"), name("kept-x"), name("garbled"), stranger];
     let options =
         bollard::query_parameters::RemoveContainerOptions { force: true, ..Default::default() };

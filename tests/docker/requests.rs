@@ -6,11 +6,11 @@ use rollout_protocol::record::Held;
 use rollout_protocol::spec::resources::{Ceilings, Resources};
 use rollout_worker::environment::{Command, Environment, FailureKind, Provider as _};
 
-use crate::lab::{Lab, Printed, destroy, output, shell};
+use crate::fixture::{DockerFixture, CommandOutput, destroy, output, shell};
 
 async fn as_user(environment: &dyn Environment, user: &str) -> String {
     let command = Command { user: Some(user.to_owned()), ..shell("id -u; id -g") };
-    let printed = Arc::new(Printed::default());
+    let printed = Arc::new(CommandOutput::default());
     let ended = environment.exec(command, printed.clone()).await;
     assert_eq!(ended.unwrap_or_else(|f| panic!("{user}: {}", f.chain())).code, 0);
     printed.stdout()
@@ -18,7 +18,7 @@ async fn as_user(environment: &dyn Environment, user: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn user_of_request_runs_commands() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let environment = lab.plain().await;
     let container = environment.as_ref();
     assert_eq!(as_user(container, "nobody").await, "65534\n65534\n");
@@ -26,7 +26,7 @@ async fn user_of_request_runs_commands() {
     assert_eq!(as_user(container, "1234:mail").await, "1234\n8\n");
     for user in ["ghost", "root:ghosts"] {
         let command = Command { user: Some(user.to_owned()), ..shell("exit 0") };
-        let refused = container.exec(command, Arc::new(Printed::default())).await;
+        let refused = container.exec(command, Arc::new(CommandOutput::default())).await;
         let failure = refused.expect_err("there is none");
         assert_eq!(failure.kind, FailureKind::Refused, "{}", failure.message);
         assert!(failure.message.contains("ghost"), "{}", failure.message);
@@ -36,7 +36,7 @@ async fn user_of_request_runs_commands() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn request_settings_override_image() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let image = lab
         .build(
             "RUN printf '#!/bin/sh\\necho $COLOUR > /tmp/entry; exec \"$@\"' > /entry && \
@@ -56,7 +56,7 @@ async fn request_settings_override_image() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_not_requested_are_not_set() {
-    let Some(mut lab) = Lab::open().await else { return };
+    let Some(mut lab) = DockerFixture::open().await else { return };
     lab.resources = Resources { ceilings: Ceilings::NONE, cpus: 4000, ..lab.resources };
     let environment = lab.plain().await;
     let found = lab.docker.inspect_container(environment.id(), None).await.expect("there");
@@ -72,7 +72,7 @@ async fn limits_not_requested_are_not_set() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn gpu_request_is_granted_or_create_fails() {
-    let Some(mut lab) = Lab::open().await else { return };
+    let Some(mut lab) = DockerFixture::open().await else { return };
     lab.resources.gpus = 1;
     let request = lab.request(lab.base(), Vec::new());
     let label = format!("dev.rollout.exec={}", request.labels.exec);

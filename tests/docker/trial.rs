@@ -8,11 +8,11 @@ use rollout_worker::environment::contract::{self, Subject};
 use rollout_worker::environment::{ImageSource, Upload};
 use tokio::io::AsyncReadExt as _;
 
-use crate::lab::{BASE, Lab, output, owner};
+use crate::fixture::{BASE, DockerFixture, output, owner};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn docker_provider_passes_contract() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     let subject = Subject {
         provider: Arc::clone(&lab.provider) as _,
         source: ImageSource::Named(BASE.to_owned()),
@@ -28,7 +28,7 @@ async fn docker_provider_passes_contract() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn trial_makes_thirteen_engine_calls() {
-    let Some(lab) = Lab::open().await else { return };
+    let Some(lab) = DockerFixture::open().await else { return };
     // The first container of an engine finds out whether storage can be limited.
     lab.plain().await.destroy().await.expect("destroyed");
     let (calls, began) = (lab.provider.calls(), Instant::now());

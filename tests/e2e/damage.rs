@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::Project;
-use rollout_tests::recount::assert_follows_from_journal;
-use rollout_tests::results::{Results, Trial};
+use rollout_tests::journal_replay::assert_follows_from_journal;
+use rollout_tests::results::{Results, TrialDirectory};
 use rollout_tests::wait;
 use rustix::process::Signal;
 
@@ -16,7 +16,7 @@ use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 const TRIALS: u64 = 6;
 
 /// A run that was killed after some of its trials had settled, and those trials.
-fn killed() -> (Project, Results, Vec<Trial>) {
+fn killed_run() -> (Project, Results, Vec<TrialDirectory>) {
     let values = [("PROVIDER", "process"), ("ATTEMPTS", "6")];
     let project = project().tasks(["slow/second"], &[]).job("slow.yaml", &values);
     let results = project.results("slow");
@@ -35,12 +35,12 @@ fn journal(results: &Results) -> PathBuf {
 
 fn repair(project: &Project, arguments: &[&str]) -> String {
     let all = [&["repair", "jobs/slow"], arguments].concat();
-    project.rollout(&all).wait(DEADLINE).expect(ExitCode::Success).stdout
+    project.rollout(&all).wait(DEADLINE).expect_code(ExitCode::Success).stdout
 }
 
 /// Runs the job to its end: what had settled did not run again.
-fn assert_resumes(project: &Project, results: &Results, settled: &[Trial]) {
-    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::Success);
+fn assert_resumes(project: &Project, results: &Results, settled: &[TrialDirectory]) {
+    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
     assert_adds_up(results, TRIALS);
     for trial in settled {
         let now = results.trials().into_iter().find(|now| now.name == trial.name);
@@ -50,7 +50,7 @@ fn assert_resumes(project: &Project, results: &Results, settled: &[Trial]) {
     assert_nothing_left(project);
 }
 
-fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+fn change_file(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     let mut bytes = fs::read(path).expect("readable");
     change(&mut bytes);
     fs::write(path, bytes).expect("writable");
@@ -58,11 +58,11 @@ fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
 
 #[test]
 fn journal_with_changed_bit_is_refused_and_repaired() {
-    let (project, results, settled) = killed();
+    let (project, results, settled) = killed_run();
     let path = journal(&results);
     let whole = fs::read(&path).expect("readable");
-    change(&path, |bytes| bytes[1500] ^= 16);
-    let refused = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::RunDamaged);
+    change_file(&path, |bytes| bytes[1500] ^= 16);
+    let refused = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::RunDamaged);
     for text in ["000001.log is damaged at byte", "whole records follow", "rollout repair"] {
         assert!(refused.stderr.contains(text), "no {text:?} in {}", refused.stderr);
     }
@@ -80,14 +80,14 @@ fn journal_with_changed_bit_is_refused_and_repaired() {
 
 #[test]
 fn repair_restores_lost_results_from_store() {
-    let (project, results, settled) = killed();
+    let (project, results, settled) = killed_run();
     // Everything between the opening and the last 200 bytes.
-    change(&journal(&results), |bytes| {
+    change_file(&journal(&results), |bytes| {
         let end = bytes.len() - 200;
         bytes[900..end].fill(b'x');
     });
     let _refused =
-        project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::RunDamaged);
+        project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::RunDamaged);
     let told = repair(&project, &[]);
     for trial in &settled {
         assert!(told.contains("from the blob store"), "{} is not restored: {told}", trial.name);
@@ -98,36 +98,36 @@ fn repair_restores_lost_results_from_store() {
 
 #[test]
 fn repair_reruns_results_without_proof() {
-    let (project, results, settled) = killed();
-    change(&journal(&results), |bytes| {
+    let (project, results, settled) = killed_run();
+    change_file(&journal(&results), |bytes| {
         let end = bytes.len() - 200;
         bytes[900..end].fill(b'x');
     });
     fs::rename(results.path().join("../.rollout"), project.path().join("away")).expect("movable");
-    let ended = project.rollout(&["repair", "jobs/slow"]).wait(DEADLINE).expect(ExitCode::Success);
+    let ended = project.rollout(&["repair", "jobs/slow"]).wait(DEADLINE).expect_code(ExitCode::Success);
     assert!(ended.stderr.contains("the blob store of the run is not in"), "{}", ended.stderr);
     assert!(ended.stdout.contains("trials with a result: 0"), "{}", ended.stdout);
     assert!(!settled.is_empty());
     let arguments = ["run", "job.yaml", "--store", "jobs/.rollout/blobs"];
-    let _ended = project.rollout(&arguments).wait(DEADLINE).expect(ExitCode::Success);
+    let _ended = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Success);
     assert_eq!(results.count("completed_trials"), TRIALS);
 }
 
 #[test]
 fn repair_rewrites_damaged_documents() {
-    let (project, results, settled) = killed();
+    let (project, results, settled) = killed_run();
     for name in ["manifest.json", "plan.json"] {
         let path = results.path().join(name);
         let whole = fs::read_to_string(&path).expect("readable");
         // Still JSON, but not what was written.
         let place = whole.find("sha256:").expect("it has a digest") + 10;
-        change(&path, |bytes| bytes[place] = if bytes[place] == b'0' { b'1' } else { b'0' });
+        change_file(&path, |bytes| bytes[place] = if bytes[place] == b'0' { b'1' } else { b'0' });
         for cut in [false, true] {
             if cut {
                 fs::write(&path, &whole[..whole.len() / 2]).expect("writable");
             }
             let refused =
-                project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::RunDamaged);
+                project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::RunDamaged);
             let text = format!("{name} is damaged");
             assert!(refused.stderr.contains(&text), "no {text:?} in {}", refused.stderr);
             assert!(refused.stderr.contains("rollout repair"), "{}", refused.stderr);
@@ -144,11 +144,11 @@ fn repair_rewrites_damaged_documents() {
 
 #[test]
 fn resume_rewrites_missing_or_damaged_result_files() {
-    let (project, results, settled) = killed();
+    let (project, results, settled) = killed_run();
     let files: Vec<_> = settled.iter().map(|trial| trial.directory.join("result.json")).collect();
     let [first, second, third, fourth, ..] = &files[..] else { panic!("four trials had settled") };
     fs::remove_file(first).expect("removable");
-    change(second, |bytes| bytes.truncate(20));
+    change_file(second, |bytes| bytes.truncate(20));
     let text = fs::read_to_string(third).expect("readable");
     fs::write(third, text.replace("\"reward\": 0.5", "\"reward\": 0.7")).expect("writable");
     let text = fs::read_to_string(fourth).expect("readable");

@@ -1,7 +1,7 @@
 //! The examples, as the README tells people to run them.
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::docker::Engine;
+use rollout_tests::docker::DockerEngine;
 use rollout_tests::project::{Project, copy, repository};
 
 use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
@@ -17,7 +17,7 @@ pub(crate) fn with_examples() -> Project {
 fn quickstart_example_runs_in_sandbox() {
     let project = with_examples();
     let job = "examples/quickstart/job.yaml";
-    let ended = project.rollout(&["run", job]).wait(DEADLINE).expect(ExitCode::Success);
+    let ended = project.rollout(&["run", job]).wait(DEADLINE).expect_code(ExitCode::Success);
     let results = project.results("quickstart");
     assert_adds_up(&results, 4);
     let got = results.job();
@@ -30,19 +30,19 @@ fn quickstart_example_runs_in_sandbox() {
     assert_eq!(trial.text("logs/verifier/reward.txt").as_deref(), Some("1\n"));
 
     // The short form is the same command, and there is nothing left to do.
-    let _ended = project.rollout(&[job]).wait(DEADLINE).expect(ExitCode::Success);
+    let _ended = project.rollout(&[job]).wait(DEADLINE).expect_code(ExitCode::Success);
     assert_eq!(results.job()["results"], got["results"]);
     assert_nothing_left(&project);
 }
 
 #[test]
 fn docker_example_runs_in_containers() {
-    let Some(_engine) = Engine::available() else { return };
+    let Some(_engine) = DockerEngine::available() else { return };
     let project = with_examples();
     let job = "examples/docker/job.yaml";
     for name in ["docker", "again"] {
         let run = project.rollout(&["run", job, "--name", name]);
-        let _ended = run.wait(DEADLINE).expect(ExitCode::Success);
+        let _ended = run.wait(DEADLINE).expect_code(ExitCode::Success);
         let results = project.results(name);
         assert_adds_up(&results, 4);
         let reward = |agent, task| results.trial(agent, task).reward();
@@ -62,7 +62,7 @@ fn docker_example_runs_in_containers() {
 fn dry_run_starts_nothing() {
     let project = with_examples();
     let arguments = ["run", "examples/quickstart/job.yaml", "--dry-run", "--json"];
-    let ended = project.rollout(&arguments).wait(DEADLINE).expect(ExitCode::Success);
+    let ended = project.rollout(&arguments).wait(DEADLINE).expect_code(ExitCode::Success);
     let plan: serde_json::Value = serde_json::from_str(&ended.stdout).expect("one JSON document");
     assert!(plan.to_string().contains("merge-config"), "{plan:#}");
     assert!(!project.path().join("jobs").exists());
@@ -75,7 +75,7 @@ fn verifier_disabled_leaves_trials_unverified() {
     let job = job.expect("the job") + "verifier:\n  disable: true\n";
     let project = project.write("examples/quickstart/job.yaml", &job);
     let run = project.rollout(&["run", "examples/quickstart/job.yaml"]);
-    let _ended = run.wait(DEADLINE).expect(ExitCode::Success);
+    let _ended = run.wait(DEADLINE).expect_code(ExitCode::Success);
     let results = project.results("quickstart");
     assert_adds_up(&results, 4);
     assert_eq!(results.count("unverified_trials"), 4);

@@ -3,44 +3,44 @@
 use std::fs;
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::docker::Engine;
-use rollout_tests::expected::{Expected, Outcome};
+use rollout_tests::docker::DockerEngine;
+use rollout_tests::expected::{ExpectedTrials, ExpectedTrial};
 use rollout_tests::project::Project;
-use rollout_tests::proxy::Proxy;
-use rollout_tests::results::{Results, Trial};
-use rollout_tests::run::Ended;
+use rollout_tests::engine_proxy::EngineProxy;
+use rollout_tests::results::{Results, TrialDirectory};
+use rollout_tests::program::ProgramExit;
 use rollout_tests::wait;
 
 use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 #[test]
 fn task_errors_have_expected_type_on_docker() {
-    let Some(_engine) = Engine::available() else { return };
-    tasks_fail("docker", Engine::registry().as_deref());
+    let Some(_engine) = DockerEngine::available() else { return };
+    assert_task_errors("docker", DockerEngine::registry().as_deref());
 }
 
 #[test]
 fn task_errors_have_expected_type_in_sandbox() {
-    tasks_fail("process", None);
+    assert_task_errors("process", None);
 }
 
 #[test]
 fn agent_errors_have_expected_type_on_docker() {
-    let Some(_engine) = Engine::available() else { return };
-    agents_fail("docker");
+    let Some(_engine) = DockerEngine::available() else { return };
+    assert_agent_errors("docker");
 }
 
 #[test]
 fn agent_errors_have_expected_type_in_sandbox() {
-    agents_fail("process");
+    assert_agent_errors("process");
 }
 
-fn tasks_fail(provider: &str, registry: Option<&str>) {
-    let table = Expected::read();
-    let needs_registry = |outcome: &Outcome| {
+fn assert_task_errors(provider: &str, registry: Option<&str>) {
+    let table = ExpectedTrials::read();
+    let needs_registry = |outcome: &ExpectedTrial| {
         outcome.error.as_deref() == Some("environment_image_pull_failed") && registry.is_none()
     };
-    let cases: Vec<_> = Expected::of(&table.faults, provider)
+    let cases: Vec<_> = ExpectedTrials::for_provider(&table.faults, provider)
         .into_iter()
         .filter(|(_, outcome)| !needs_registry(outcome))
         .collect();
@@ -61,20 +61,20 @@ fn tasks_fail(provider: &str, registry: Option<&str>) {
         let ran = !trial.result["durations"]["agent_execution_sec"].is_null();
         assert_eq!(note.as_deref(), ran.then_some("was here\n"), "{}", trial.name);
     }
-    assert_ends_honestly(&ended, &results);
+    assert_exit_code_matches(&ended, &results);
     assert_adds_up(&results, cases.len() as u64);
     assert_eq!(results.count("completed_trials"), 1);
     assert_nothing_left(&project);
 }
 
-fn agents_fail(provider: &str) {
-    let table = Expected::read();
+fn assert_agent_errors(provider: &str) {
+    let table = ExpectedTrials::read();
     let project =
         project().tasks(["agents/impatient"], &[]).job("agents.yaml", &[("PROVIDER", provider)]);
     let ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
 
     let results = project.results("agents");
-    let cases = Expected::of(&table.agents, provider);
+    let cases = ExpectedTrials::for_provider(&table.agents, provider);
     let trials: Vec<_> = cases
         .iter()
         .map(|(agent, outcome)| (results.trial(agent, "impatient"), *outcome))
@@ -92,16 +92,16 @@ fn agents_fail(provider: &str) {
     let failed = results.trial("install-fails", "impatient");
     assert_eq!(failed.text("setup/stderr.txt").as_deref(), Some("installing\n"));
     assert_eq!(results.trial("works", "impatient").reward(), Some(1.0));
-    assert_ends_honestly(&ended, &results);
+    assert_exit_code_matches(&ended, &results);
     assert_nothing_left(&project);
 }
 
 #[test]
 fn container_not_removable_keeps_reward() {
-    let Some(engine) = Engine::available() else { return };
+    let Some(engine) = DockerEngine::available() else { return };
     let project =
         project().tasks(["faults/passes"], &[]).job("faults.yaml", &[("PROVIDER", "docker")]);
-    let proxy = Proxy::refusing("DELETE ", &project.path().join("docker.sock"));
+    let proxy = EngineProxy::refusing("DELETE ", &project.path().join("docker.sock"));
     let mut command = project.command(&["run", "job.yaml"]);
     command.env("DOCKER_HOST", proxy.host());
     let _ended = project.start(command).wait(DEADLINE);
@@ -114,7 +114,7 @@ fn container_not_removable_keeps_reward() {
     let path = project.path().to_string_lossy().into_owned();
     assert_eq!(engine.containers(&path).len(), 1, "the proxy has refused");
 
-    let _ended = project.rollout(&["gc", "--containers"]).wait(DEADLINE).expect(ExitCode::Success);
+    let _ended = project.rollout(&["gc", "--containers"]).wait(DEADLINE).expect_code(ExitCode::Success);
     assert_nothing_left(&project);
 }
 
@@ -146,7 +146,7 @@ fn task_deleted_after_planning_still_runs() {
 }
 
 #[track_caller]
-fn assert_as_expected(trials: &[(Trial, &Outcome)]) {
+fn assert_as_expected(trials: &[(TrialDirectory, &ExpectedTrial)]) {
     let differences: Vec<_> =
         trials.iter().flat_map(|(trial, outcome)| outcome.differences(trial)).collect();
     assert!(differences.is_empty(), "{differences:#?}");
@@ -154,8 +154,8 @@ fn assert_as_expected(trials: &[(Trial, &Outcome)]) {
 
 /// The code tells failures of the infrastructure from those of agents and tasks.
 #[track_caller]
-fn assert_ends_honestly(ended: &Ended, results: &Results) {
-    let ours = |trial: &Trial| trial.result["error"]["class"] == "infrastructure";
+fn assert_exit_code_matches(ended: &ProgramExit, results: &Results) {
+    let ours = |trial: &TrialDirectory| trial.result["error"]["class"] == "infrastructure";
     let infrastructure = results.trials().iter().any(ours);
     let code = if infrastructure { ExitCode::Infrastructure } else { ExitCode::Success };
     assert_eq!(ended.status.code(), Some(i32::from(code.code())), "{}", ended.stderr);

@@ -1,24 +1,24 @@
 //! Tasks of both formats that use every key between them, with the oracle.
 
-use rollout_tests::docker::{self, Engine};
-use rollout_tests::formats::Formats;
+use rollout_tests::docker::{self, DockerEngine};
+use rollout_tests::formats::FormatTable;
 
 use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 #[test]
 fn task_formats_match_table_on_docker() {
-    let Some(_engine) = Engine::available() else { return };
+    let Some(_engine) = DockerEngine::available() else { return };
     let except: &[&str] = if docker::has_compose() { &[] } else { &["compose"] };
-    come_to_what_the_table_says("docker", except);
+    assert_formats("docker", except);
 }
 
 #[test]
 fn task_formats_match_table_in_sandbox() {
-    come_to_what_the_table_says("process", &[]);
+    assert_formats("process", &[]);
 }
 
-fn come_to_what_the_table_says(provider: &str, except: &[&str]) {
-    let formats = Formats::read();
+fn assert_formats(provider: &str, except: &[&str]) {
+    let formats = FormatTable::read();
     let project = project();
     formats.write_job(&project, provider, except);
     let ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);

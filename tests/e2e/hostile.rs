@@ -4,7 +4,7 @@ use std::fs;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::limits::{CAPTURE_HEAD_BYTES, CAPTURE_TAIL_BYTES};
-use rollout_tests::docker::Engine;
+use rollout_tests::docker::DockerEngine;
 use rollout_tests::processes;
 use rollout_tests::wait;
 
@@ -12,49 +12,49 @@ use crate::{DEADLINE, assert_nothing_left, project};
 
 #[test]
 fn agent_timeout_kills_stubborn_agent_on_docker() {
-    let Some(_engine) = Engine::available() else { return };
-    stubborn("docker");
+    let Some(_engine) = DockerEngine::available() else { return };
+    assert_stubborn_agent_killed("docker");
 }
 
 #[test]
 fn agent_timeout_kills_stubborn_agent_in_sandbox() {
-    stubborn("process");
+    assert_stubborn_agent_killed("process");
 }
 
 #[test]
 fn background_service_lives_until_trial_ends_on_docker() {
-    let Some(_engine) = Engine::available() else { return };
-    service("docker");
+    let Some(_engine) = DockerEngine::available() else { return };
+    assert_service_lifetime("docker");
 }
 
 #[test]
 fn background_service_lives_until_trial_ends_in_sandbox() {
-    service("process");
+    assert_service_lifetime("process");
 }
 
 #[test]
 fn output_flood_is_truncated_on_docker() {
-    let Some(_engine) = Engine::available() else { return };
-    flood("docker");
+    let Some(_engine) = DockerEngine::available() else { return };
+    assert_flood_bounded("docker");
 }
 
 #[test]
 fn output_flood_is_truncated_in_sandbox() {
-    flood("process");
+    assert_flood_bounded("process");
 }
 
 #[test]
 fn logs_directory_removed_is_recreated_on_docker() {
-    let Some(_engine) = Engine::available() else { return };
-    logs("docker");
+    let Some(_engine) = DockerEngine::available() else { return };
+    assert_logs_recreated("docker");
 }
 
 #[test]
 fn logs_directory_removed_is_recreated_in_sandbox() {
-    logs("process");
+    assert_logs_recreated("process");
 }
 
-fn logs(provider: &str) {
+fn assert_logs_recreated(provider: &str) {
     let values = [("PROVIDER", provider)];
     let project = project().tasks(["faults/passes"], &[]).job("logs.yaml", &values);
     let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
@@ -76,7 +76,7 @@ fn logs(provider: &str) {
     assert_nothing_left(&project);
 }
 
-fn stubborn(provider: &str) {
+fn assert_stubborn_agent_killed(provider: &str) {
     let project = project().tasks(["agents/impatient"], &[]);
     let mark = project.mark();
     let project = project.job("stubborn.yaml", &[("PROVIDER", provider), ("MARK", &mark)]);
@@ -84,7 +84,7 @@ fn stubborn(provider: &str) {
     let tickers =
         || processes::with_mark(&mark).iter().filter(|p| p.arguments.contains("ticker")).count();
     wait::until(DEADLINE, "all five tickers", || tickers() >= 5);
-    let _ended = run.wait(DEADLINE).expect(ExitCode::Success);
+    let _ended = run.wait(DEADLINE).expect_code(ExitCode::Success);
     assert_nothing_left(&project);
 
     let trial = project.results("stubborn").trial("stubborn", "impatient");
@@ -94,20 +94,20 @@ fn stubborn(provider: &str) {
     assert!(ticks.lines().count() > 10 && ticks.ends_with('\n'), "{ticks}");
 }
 
-fn service(provider: &str) {
+fn assert_service_lifetime(provider: &str) {
     let project = project().tasks(["agents/service"], &[]);
     let mark = project.mark();
     let project = project.job("service.yaml", &[("PROVIDER", provider), ("MARK", &mark)]);
-    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::Success);
+    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
     let trial = project.results("service").trial("starter", "service");
     assert_eq!(trial.reward(), Some(1.0), "{:#}", trial.result);
     assert_nothing_left(&project);
 }
 
-fn flood(provider: &str) {
+fn assert_flood_bounded(provider: &str) {
     let values = [("PROVIDER", provider), ("BYTES", "1000000000")];
     let project = project().tasks(["faults/passes"], &[]).job("flood.yaml", &values);
-    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::Success);
+    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
     let trial = project.results("flood").trial("flood", "passes");
     assert_eq!(trial.reward(), Some(1.0), "{:#}", trial.result);
     let file = trial.directory.join("command/stdout.txt");

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::docker::Engine;
-use rollout_tests::recount::assert_follows_from_journal;
+use rollout_tests::docker::DockerEngine;
+use rollout_tests::journal_replay::assert_follows_from_journal;
 use rollout_tests::wait;
 use rustix::process::Signal;
 
@@ -12,34 +12,34 @@ use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 #[test]
 fn first_interrupt_drains_and_run_resumes_on_docker() {
-    let Some(_engine) = Engine::available() else { return };
-    drains("docker");
+    let Some(_engine) = DockerEngine::available() else { return };
+    assert_first_interrupt_drains("docker");
 }
 
 #[test]
 fn first_interrupt_drains_and_run_resumes_in_sandbox() {
-    drains("process");
+    assert_first_interrupt_drains("process");
 }
 
 #[test]
 fn second_interrupt_kills_on_docker() {
-    let Some(_engine) = Engine::available() else { return };
-    kills("docker");
+    let Some(_engine) = DockerEngine::available() else { return };
+    assert_second_interrupt_kills("docker");
 }
 
 #[test]
 fn second_interrupt_kills_in_sandbox() {
-    kills("process");
+    assert_second_interrupt_kills("process");
 }
 
-fn drains(provider: &str) {
+fn assert_first_interrupt_drains(provider: &str) {
     let values = [("PROVIDER", provider), ("ATTEMPTS", "10")];
     let project = project().tasks(["slow/second"], &[]).job("slow.yaml", &values);
     let results = project.results("slow");
     let mut run = project.rollout(&["run", "job.yaml"]);
     wait::until(DEADLINE, "two results", || results.trials().len() >= 2);
     run.signal(Signal::INT);
-    let _ended = run.wait(DEADLINE).expect(ExitCode::Cancelled);
+    let _ended = run.wait(DEADLINE).expect_code(ExitCode::Cancelled);
     assert_nothing_left(&project);
     assert_adds_up(&results, 10);
     assert_eq!(results.job()["cancelled"], true);
@@ -47,7 +47,7 @@ fn drains(provider: &str) {
     assert_follows_from_journal(results.path());
     let before = results.trials();
 
-    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::Success);
+    let _ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
     assert_adds_up(&results, 10);
     assert_eq!(results.job()["cancelled"], false);
     assert_eq!(results.count("completed_trials"), 10);
@@ -60,7 +60,7 @@ fn drains(provider: &str) {
     assert_nothing_left(&project);
 }
 
-fn kills(provider: &str) {
+fn assert_second_interrupt_kills(provider: &str) {
     let project = project().tasks(["faults/passes"], &[]);
     let mark = project.mark();
     let job = format!(
@@ -76,7 +76,7 @@ fn kills(provider: &str) {
     wait::until(DEADLINE, "the program to react", || !run.stderr().is_empty());
     assert!(!wait::holds_within(Duration::from_secs(1), || run.has_ended()), "it did not drain");
     run.signal(Signal::INT);
-    let _ended = run.wait(Duration::from_secs(30)).expect(ExitCode::Cancelled);
+    let _ended = run.wait(Duration::from_secs(30)).expect_code(ExitCode::Cancelled);
     assert_nothing_left(&project);
     assert_adds_up(&project.results("hangs"), 1);
 }

@@ -4,15 +4,15 @@ use std::fs;
 use std::process::Command;
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::docker::Engine;
+use rollout_tests::docker::DockerEngine;
 use rollout_tests::project::repository;
 
 use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 #[test]
 fn sixty_containers_at_once_succeed() {
-    let Some(engine) = Engine::available() else { return };
-    many("docker", 60);
+    let Some(engine) = DockerEngine::available() else { return };
+    assert_many_trials("docker", 60);
     // No network per trial: an engine has addresses for about thirty.
     let of_trial = |name: &String| name.contains("rollout") && !name.ends_with("_default");
     // Those that end so are of services, which another test may have just now.
@@ -22,10 +22,10 @@ fn sixty_containers_at_once_succeed() {
 
 #[test]
 fn many_sandboxes_at_once_succeed() {
-    many("process", 60);
+    assert_many_trials("process", 60);
 }
 
-fn many(provider: &str, count: u64) {
+fn assert_many_trials(provider: &str, count: u64) {
     let project = project();
     let directory = project.path().join("many");
     let made = Command::new(repository().join("examples/many/generate"))
@@ -39,7 +39,7 @@ fn many(provider: &str, count: u64) {
     assert!(job.contains(&at_once));
     let project = project.write("many/job.yaml", &job);
     let run = project.rollout(&["run", "many/job.yaml"]);
-    let _ended = run.wait(DEADLINE).expect(ExitCode::Success);
+    let _ended = run.wait(DEADLINE).expect_code(ExitCode::Success);
     let results = rollout_tests::results::Results::new(directory.join("jobs/many"));
     assert_adds_up(&results, count);
     assert_eq!(results.job()["mean_reward"], 1.0, "{:#}", results.job());

@@ -1,29 +1,29 @@
 //! The real program on real tasks, in sandboxes and on a real Docker engine.
 
-mod commits;
-mod crash;
+mod task_commit;
+mod resume;
 mod damage;
 mod examples;
 mod faults;
-mod foreign;
+mod foreign_tasks;
 mod formats;
 mod hangup;
 mod hostile;
 mod interruption;
-mod invalid;
+mod invalid_config;
 mod isolation;
 mod load;
 mod lock;
-mod moved;
+mod moved_runs;
 mod no_engine;
 mod readme;
 mod retry;
-mod shortage;
-mod threshold;
+mod resource_exhaustion;
+mod fail_under;
 
 use std::time::Duration;
 
-use rollout_tests::leftovers::assert_none as assert_nothing_left;
+use rollout_tests::leak_check::assert_no_leaks as assert_nothing_left;
 use rollout_tests::project::Project;
 use rollout_tests::results::Results;
 

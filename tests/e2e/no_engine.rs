@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::Project;
-use rollout_tests::run::Ended;
+use rollout_tests::program::ProgramExit;
 
 use crate::{DEADLINE, project};
 
@@ -19,11 +19,11 @@ datasets:
 ";
 
 /// An address at which nothing listens.
-const NOWHERE: &str = "unix:///no/such/engine.sock";
+const UNREACHABLE_ENGINE: &str = "unix:///no/such/engine.sock";
 
-fn without_engine(project: &Project, arguments: &[&str]) -> Ended {
+fn run_without_engine(project: &Project, arguments: &[&str]) -> ProgramExit {
     let mut command = project.command(arguments);
-    let _set = command.env("DOCKER_HOST", NOWHERE);
+    let _set = command.env("DOCKER_HOST", UNREACHABLE_ENGINE);
     project.start(command).wait(DEADLINE)
 }
 
@@ -31,13 +31,13 @@ fn without_engine(project: &Project, arguments: &[&str]) -> Ended {
 fn docker_job_without_engine_starts_nothing() {
     let project = project().tasks(["faults/passes"], &[]).write("job.yaml", JOB);
     let began = Instant::now();
-    let refused = without_engine(&project, &["run", "job.yaml"]).expect(ExitCode::Config);
+    let refused = run_without_engine(&project, &["run", "job.yaml"]).expect_code(ExitCode::Config);
     assert!(began.elapsed() < Duration::from_secs(60), "it waited {:?}", began.elapsed());
-    for text in ["nothing was started", NOWHERE, "`docker` is not available", "-e process"] {
+    for text in ["nothing was started", UNREACHABLE_ENGINE, "`docker` is not available", "-e process"] {
         assert!(refused.stderr.contains(text), "no {text:?} in {}", refused.stderr);
     }
     assert!(!project.path().join("jobs/engine/journal").exists(), "a run was begun");
     // The same job runs where it needs no engine.
     let run = ["run", "job.yaml", "-e", "process"];
-    let _ran = without_engine(&project, &run).expect(ExitCode::Success);
+    let _ran = run_without_engine(&project, &run).expect_code(ExitCode::Success);
 }

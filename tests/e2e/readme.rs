@@ -1,7 +1,7 @@
 //! Every command of the README is executed, and nothing else stands there as one.
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::docker::Engine;
+use rollout_tests::docker::DockerEngine;
 use rollout_tests::project::repository;
 use rollout_tests::{nats, net};
 
@@ -42,25 +42,25 @@ fn readme_commands_do_what_it_says() {
         let Some(arguments) = words.strip_prefix(&["cargo", "run", "--release", "--"]) else {
             panic!("`{command}` of the README is executed by no test");
         };
-        if command.contains("docker") && Engine::available().is_none() {
+        if command.contains("docker") && DockerEngine::available().is_none() {
             continue;
         }
         let project = with_examples();
-        let _ended = project.rollout(arguments).wait(DEADLINE).expect(ExitCode::Success);
+        let _ended = project.rollout(arguments).wait(DEADLINE).expect_code(ExitCode::Success);
         assert_nothing_left(&project);
     }
 }
 
 /// The example of a run over NATS.
 fn over_nats() {
-    let (Some(_engine), [server, ..]) = (Engine::available(), &nats::programs()[..]) else {
+    let (Some(_engine), [server, ..]) = (DockerEngine::available(), &nats::programs()[..]) else {
         return;
     };
     let project = with_examples();
     let example = repository().join("examples/nats/run");
     let mut command = project.script(&example, &[]);
     command.env("NATS_SERVER", server).env("NATS_PORT", net::free_port().to_string());
-    let ended = project.start(command).wait(DEADLINE).expect(ExitCode::Success);
+    let ended = project.start(command).wait(DEADLINE).expect_code(ExitCode::Success);
     assert_eq!(project.results("docker").count("completed_trials"), 4, "{}", ended.stderr);
     assert_nothing_left(&project);
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
 
 /// Two tasks: the agent of one needs somebody who listens on a port.
-fn needy(port: u16) -> Project {
+fn project_with_needy_agent(port: u16) -> Project {
     let mut project = project();
     for name in ["alone", "needs"] {
         let file = |file: &str| format!("tasks/{name}/{file}");
@@ -33,7 +33,7 @@ fn needy(port: u16) -> Project {
 #[test]
 fn retry_of_failed_trial_keeps_previous_record() {
     let port = free_port();
-    let project = needy(port);
+    let project = project_with_needy_agent(port);
     let first = project.rollout(&["run", "job.yaml", "--json"]).wait(DEADLINE);
     let results = project.results("needy");
     assert_eq!(results.trial("a", "needs").error(), Some("agent_execution_failed"));
@@ -44,12 +44,12 @@ fn retry_of_failed_trial_keeps_previous_record() {
     assert_eq!(none.status.code(), first.status.code(), "{}", none.stderr);
     assert_eq!(results.trial("a", "needs").error(), Some("agent_execution_failed"));
     let unknown = project.rollout(&["retry", &run_dir, "--trial", "a/tasks/no__1"]).wait(DEADLINE);
-    let unknown = unknown.expect(ExitCode::Config);
+    let unknown = unknown.expect_code(ExitCode::Config);
     assert!(unknown.stderr.contains("a/tasks/no__1"), "{}", unknown.stderr);
 
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("the port");
     let again = project.rollout(&["retry", &run_dir, "--failed"]).wait(DEADLINE);
-    let _again = again.expect(ExitCode::Success);
+    let _again = again.expect_code(ExitCode::Success);
     let needs = results.trial("a", "needs");
     assert_eq!((needs.reward(), needs.error()), (Some(1.0), None), "{}", needs.result);
     let superseded = needs.result["superseded"].as_array().expect("the former execution");
@@ -63,10 +63,10 @@ fn retry_of_failed_trial_keeps_previous_record() {
     assert_adds_up(&results, 2);
 
     // The same command finds nothing to do, and a trial may be named whatever it came to.
-    let same = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::Success);
+    let same = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
     drop(same);
     let named = project.rollout(&["retry", &run_dir, "--trial", &needs.name]).wait(DEADLINE);
-    let _named = named.expect(ExitCode::Success);
+    let _named = named.expect_code(ExitCode::Success);
     let needs = results.trial("a", "needs");
     assert_eq!(needs.result["superseded"].as_array().map(Vec::len), Some(2), "{}", needs.result);
     drop(listener);
@@ -75,7 +75,7 @@ fn retry_of_failed_trial_keeps_previous_record() {
 
 /// Fails unless the job's next run finds both trials settled as they were.
 fn assert_as_before(project: &Project, before: &[Value]) {
-    let ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::Success);
+    let ended = project.rollout(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
     drop(ended);
     let results = project.results("needy");
     let now: Vec<Value> = results.trials().into_iter().map(|trial| trial.result).collect();
@@ -86,13 +86,13 @@ fn assert_as_before(project: &Project, before: &[Value]) {
 #[test]
 fn repair_after_retry_keeps_retried_verdict() {
     let port = free_port();
-    let project = needy(port);
+    let project = project_with_needy_agent(port);
     let _failed = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
     let results = project.results("needy");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("the port");
     let run_dir = results.path().to_string_lossy().into_owned();
     let retried = project.rollout(&["retry", &run_dir, "--failed"]).wait(DEADLINE);
-    drop(retried.expect(ExitCode::Success));
+    drop(retried.expect_code(ExitCode::Success));
     let before: Vec<Value> = results.trials().into_iter().map(|trial| trial.result).collect();
     assert_eq!(results.trial("a", "needs").reward(), Some(1.0));
     let journal = |epoch: u32| results.path().join(format!("journal/{epoch:06}.log"));
@@ -103,8 +103,8 @@ fn repair_after_retry_keeps_retried_verdict() {
     };
     let repair = || {
         let refused = project.rollout(&["run", "job.yaml"]).wait(DEADLINE);
-        drop(refused.expect(ExitCode::RunDamaged));
-        project.rollout(&["repair", &run_dir]).wait(DEADLINE).expect(ExitCode::Success).stdout
+        drop(refused.expect_code(ExitCode::RunDamaged));
+        project.rollout(&["repair", &run_dir]).wait(DEADLINE).expect_code(ExitCode::Success).stdout
     };
 
     // One bit: in the first result, and in the opening that names the retried trial.

@@ -9,16 +9,16 @@ use rollout_protocol::id::ItemId;
 use rollout_worker::spool::ScratchMark;
 use rustix::process::Signal;
 
-use crate::leftovers::below;
+use crate::leak_check::directory_entries;
 use crate::nats::NatsServer;
 use crate::project::Project;
 use crate::results::json;
-use crate::run::{Ended, Run};
+use crate::program::{ProgramExit, RunningProgram};
 use crate::wait;
-use crate::wire::Wire;
+use crate::tcp_proxy::TcpProxy;
 
 /// How long a killed process may take to be gone.
-const GONE: Duration = Duration::from_secs(30);
+const EXIT_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A project with a server of its own.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Cluster {
 
     /// The same with another lease than the product's.
     #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
+    pub fn with_lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
     }
@@ -53,34 +53,34 @@ impl Cluster {
     }
 
     /// What the workers of this host keep there: directories of workers, files of sandboxes.
-    pub fn kept(&self) -> Vec<PathBuf> {
-        let host = self.host();
-        let sandboxes = below(&host.join("sandboxes"));
+    pub fn host_files(&self) -> Vec<PathBuf> {
+        let host = self.host_dir();
+        let sandboxes = directory_entries(&host.join("sandboxes"));
         directories_of_workers(&host).into_iter().chain(sandboxes).collect()
     }
 
-    fn host(&self) -> PathBuf {
+    fn host_dir(&self) -> PathBuf {
         self.project.path().join("host")
     }
 
     /// A worker, not started yet.
-    pub fn worker(&self, name: &str, slots: u32) -> Member {
-        let member = self.member(name, &["worker"]).with(&["--slots", &slots.to_string()]);
-        member.with(&["--dir", text(&self.host()), "--provider", "process"])
+    pub fn worker(&self, name: &str, slots: u32) -> ClusterMember {
+        let member = self.member(name, &["worker"]).with_arguments(&["--slots", &slots.to_string()]);
+        member.with_arguments(&["--dir", text(&self.host_dir()), "--provider", "process"])
     }
 
     /// A coordinator, not started yet.
-    pub fn coordinator(&self, job: &str) -> Member {
+    pub fn coordinator(&self, job: &str) -> ClusterMember {
         self.member("coordinator", &["run", job])
     }
 
     /// A coordinator of a tree search, not started yet.
-    pub fn search(&self, tree: &str) -> Member {
+    pub fn search(&self, tree: &str) -> ClusterMember {
         self.member("search", &["tree", "run", tree])
     }
 
-    fn member(&self, name: &str, words: &[&str]) -> Member {
-        let member = Member {
+    fn member(&self, name: &str, words: &[&str]) -> ClusterMember {
+        let member = ClusterMember {
             name: name.to_owned(),
             project: Arc::clone(&self.project),
             arguments: Vec::new(),
@@ -89,12 +89,12 @@ impl Cluster {
             run: None,
             is_paused: false,
         };
-        let member = member.with(words).with(&["--nats", &self.server.url()]);
-        member.with(&["--store", text(&self.store())])
+        let member = member.with_arguments(words).with_arguments(&["--nats", &self.server.url()]);
+        member.with_arguments(&["--store", text(&self.store())])
     }
 
     /// Starts a command of the program against this cluster's server.
-    pub fn command(&self, arguments: &[&str]) -> Run {
+    pub fn command(&self, arguments: &[&str]) -> RunningProgram {
         let url = self.server.url();
         let mut command = self.project.command(&[arguments, &["--nats", &url]].concat());
         command.envs(self.variables());
@@ -109,34 +109,34 @@ impl Cluster {
 
 /// A worker or a coordinator over its lives.
 #[derive(Debug)]
-pub struct Member {
+pub struct ClusterMember {
     /// What it is called here.
     pub name: String,
     project: Arc<Project>,
     arguments: Vec<String>,
     variables: Vec<(String, String)>,
-    wire: Option<Wire>,
-    run: Option<Run>,
+    wire: Option<TcpProxy>,
+    run: Option<RunningProgram>,
     is_paused: bool,
 }
 
-impl Member {
+impl ClusterMember {
     /// Adds arguments.
     #[must_use]
-    pub fn with(mut self, arguments: &[&str]) -> Self {
+    pub fn with_arguments(mut self, arguments: &[&str]) -> Self {
         self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
         self
     }
 
     /// Gives an option this value, instead of the one it has, if any.
     #[must_use]
-    pub fn set(self, option: &str, value: &str) -> Self {
-        self.without(option).with(&[option, value])
+    pub fn with_option(self, option: &str, value: &str) -> Self {
+        self.without_option(option).with_arguments(&[option, value])
     }
 
     /// Takes an option and its value away.
     #[must_use]
-    pub fn without(mut self, option: &str) -> Self {
+    pub fn without_option(mut self, option: &str) -> Self {
         if let Some(at) = self.arguments.iter().position(|argument| argument == option) {
             self.arguments.drain(at..at + 2);
         }
@@ -145,18 +145,18 @@ impl Member {
 
     /// Adds a variable to its environment.
     #[must_use]
-    pub fn variable(mut self, name: &str, value: &str) -> Self {
+    pub fn with_variable(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
     }
 
     /// Puts a wire between it and the server.
     #[must_use]
-    pub fn wired(mut self, server: &NatsServer) -> Self {
-        let wire = Wire::to(server.port());
+    pub fn through_tcp_proxy(mut self, server: &NatsServer) -> Self {
+        let wire = TcpProxy::for_port(server.port());
         let url = format!("nats://127.0.0.1:{}", wire.port());
         self.wire = Some(wire);
-        self.set("--nats", &url)
+        self.with_option("--nats", &url)
     }
 
     /// Starts it, unless it runs.
@@ -181,7 +181,7 @@ impl Member {
     /// # Panics
     /// When it is not started.
     #[track_caller]
-    pub fn run(&mut self) -> &mut Run {
+    pub fn process(&mut self) -> &mut RunningProgram {
         self.run.as_mut().expect("it is started")
     }
 
@@ -190,21 +190,21 @@ impl Member {
     /// # Panics
     /// When it has none.
     #[track_caller]
-    pub fn wire(&self) -> &Wire {
+    pub fn tcp_proxy(&self) -> &TcpProxy {
         self.wire.as_ref().expect("it is wired")
     }
 
     /// Whether it is started and has not ended.
-    pub fn is_up(&mut self) -> bool {
+    pub fn is_running(&mut self) -> bool {
         self.run.as_mut().is_some_and(|run| !run.has_ended())
     }
 
     /// kill -9.
-    pub fn kill(&mut self) -> Option<Ended> {
+    pub fn kill(&mut self) -> Option<ProgramExit> {
         let mut run = self.run.take()?;
         run.signal(Signal::KILL);
         self.is_paused = false;
-        Some(run.wait(GONE))
+        Some(run.wait(EXIT_DEADLINE))
     }
 
     /// SIGSTOP.
@@ -223,7 +223,7 @@ impl Member {
         self.is_paused = false;
     }
 
-    /// Whether it is stopped by [`Member::pause`].
+    /// Whether it is stopped by [`ClusterMember::pause`].
     pub fn is_paused(&self) -> bool {
         self.is_paused
     }
@@ -233,7 +233,7 @@ impl Member {
     /// # Panics
     /// When it does not end in time, or was not started.
     #[track_caller]
-    pub fn wait(&mut self, deadline: Duration) -> Ended {
+    pub fn wait(&mut self, deadline: Duration) -> ProgramExit {
         self.run.take().expect("it is started").wait(deadline)
     }
 
@@ -242,8 +242,8 @@ impl Member {
     /// # Panics
     /// When it does not end in time, or was not started.
     #[track_caller]
-    pub fn terminate(&mut self, deadline: Duration) -> Ended {
-        self.run().signal(Signal::TERM);
+    pub fn terminate(&mut self, deadline: Duration) -> ProgramExit {
+        self.process().signal(Signal::TERM);
         self.wait(deadline)
     }
 
@@ -254,8 +254,8 @@ impl Member {
     }
 
     /// The items of executions that a worker has begun and not finished, by what it keeps on disk.
-    pub fn executing(&self) -> Vec<ItemId> {
-        let scratch = self.own_dir().map_or_else(Vec::new, |dir| below(&dir.join("scratch")));
+    pub fn executing_items(&self) -> Vec<ItemId> {
+        let scratch = self.own_dir().map_or_else(Vec::new, |dir| directory_entries(&dir.join("scratch")));
         scratch.iter().filter_map(|dir| ScratchMark::read(dir)).map(|mark| mark.item).collect()
     }
 
@@ -274,14 +274,14 @@ impl Member {
     /// # Panics
     /// When it does not within `deadline`.
     #[track_caller]
-    pub fn says(&mut self, text: &str, deadline: Duration) {
-        let run = self.run();
+    pub fn wait_for_stderr(&mut self, text: &str, deadline: Duration) {
+        let run = self.process();
         let said = wait::holds_within(deadline, || run.stderr().contains(text));
         assert!(said, "no {text:?} within {deadline:?} in\n{}", run.stderr());
     }
 }
 
-impl Drop for Member {
+impl Drop for ClusterMember {
     fn drop(&mut self) {
         // A stopped process would not see its end; one that ended does not mind.
         self.resume();
@@ -290,7 +290,7 @@ impl Drop for Member {
 
 /// Below `workers` there is a directory for each deployment.
 fn directories_of_workers(host: &Path) -> Vec<PathBuf> {
-    below(&host.join("workers")).iter().flat_map(|deployment| below(deployment)).collect()
+    directory_entries(&host.join("workers")).iter().flat_map(|deployment| directory_entries(deployment)).collect()
 }
 
 fn text(path: &Path) -> &str {

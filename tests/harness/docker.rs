@@ -9,24 +9,24 @@ use bollard::Docker;
 use bollard::query_parameters::{ListContainersOptionsBuilder, ListImagesOptionsBuilder};
 use tokio::runtime::Runtime;
 
-use crate::note;
+use crate::print_notice;
 
 /// Label of everything the program creates: who owns it, as JSON.
 const OWNER: &str = "dev.rollout.owner";
 
 /// A connection to the engine that the program under test uses too.
-pub struct Engine {
+pub struct DockerEngine {
     runtime: Runtime,
     docker: Docker,
 }
 
-impl fmt::Debug for Engine {
+impl fmt::Debug for DockerEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Engine")
     }
 }
 
-impl Engine {
+impl DockerEngine {
     /// The engine; none, with a printed reason, where tests shall or must do without.
     ///
     /// # Panics
@@ -34,7 +34,7 @@ impl Engine {
     pub fn available() -> Option<Self> {
         let promise = std::env::var("ROLLOUT_TEST_DOCKER").ok();
         if promise.as_deref() == Some("no") {
-            note("SKIPPED: needs a Docker engine, and runs without one");
+            print_notice("SKIPPED: needs a Docker engine, and runs without one");
             return None;
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -47,7 +47,7 @@ impl Engine {
             Ok(docker) => Some(Self { runtime, docker }),
             Err(error) => {
                 assert!(promise.is_none(), "the Docker engine does not answer: {error}");
-                note(&format!("SKIPPED: needs a Docker engine: {error}"));
+                print_notice(&format!("SKIPPED: needs a Docker engine: {error}"));
                 None
             }
         }
@@ -57,7 +57,7 @@ impl Engine {
     pub fn registry() -> Option<String> {
         let registry = std::env::var("ROLLOUT_TEST_REGISTRY").ok();
         if registry.is_none() {
-            note("SKIPPED: needs the image registry that tests/run starts");
+            print_notice("SKIPPED: needs the image registry that tests/run starts");
         }
         registry
     }
@@ -94,7 +94,7 @@ impl Engine {
 
 /// What the program under test is told of `docker compose`: where it is, when `tests/run` found it in
 /// no usual place.
-pub fn compose() -> Option<String> {
+pub fn compose_program() -> Option<String> {
     std::env::var("ROLLOUT_TEST_COMPOSE").ok().filter(|program| program != "no")
 }
 
@@ -103,9 +103,9 @@ pub fn has_compose() -> bool {
     let usual = ["/usr/local/lib", "/usr/local/libexec", "/usr/lib", "/usr/libexec"];
     let plugin = |base: &&str| Path::new(base).join("docker/cli-plugins/docker-compose").is_file();
     let refused = std::env::var("ROLLOUT_TEST_COMPOSE").is_ok_and(|program| program == "no");
-    let has = compose().is_some() || (!refused && usual.iter().any(plugin));
+    let has = compose_program().is_some() || (!refused && usual.iter().any(plugin));
     if !has {
-        note("SKIPPED: tasks with services need docker compose");
+        print_notice("SKIPPED: tasks with services need docker compose");
     }
     has
 }

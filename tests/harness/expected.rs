@@ -6,16 +6,16 @@ use std::fs;
 use serde::Deserialize;
 
 use crate::project::fixtures;
-use crate::results::Trial;
+use crate::results::TrialDirectory;
 
 /// `tests/fixtures/expected.toml`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Expected {
+pub struct ExpectedTrials {
     /// Tasks under `tasks/faults`.
-    pub faults: BTreeMap<String, Outcome>,
+    pub faults: BTreeMap<String, ExpectedTrial>,
     /// Agents of `jobs/agents.yaml`.
-    pub agents: BTreeMap<String, Outcome>,
+    pub agents: BTreeMap<String, ExpectedTrial>,
     /// Job files and what must be said of them.
     pub invalid_jobs: BTreeMap<String, Vec<String>>,
     /// Tasks under `tasks/bad-toml` and what must be said of them.
@@ -25,7 +25,7 @@ pub struct Expected {
 /// What a trial must come to.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Outcome {
+pub struct ExpectedTrial {
     /// Type of its error; none when absent.
     pub error: Option<String>,
     /// Text that the error's message must contain.
@@ -41,7 +41,7 @@ fn every_provider() -> Vec<String> {
     ["docker", "process"].map(str::to_owned).into()
 }
 
-impl Expected {
+impl ExpectedTrials {
     /// Reads the table.
     ///
     /// # Panics
@@ -53,18 +53,18 @@ impl Expected {
     }
 
     /// The entries of `table` that are for `provider`.
-    pub fn of<'a>(
-        table: &'a BTreeMap<String, Outcome>,
+    pub fn for_provider<'a>(
+        table: &'a BTreeMap<String, ExpectedTrial>,
         provider: &str,
-    ) -> Vec<(&'a str, &'a Outcome)> {
-        let is_for = |outcome: &Outcome| outcome.providers.iter().any(|name| name == provider);
+    ) -> Vec<(&'a str, &'a ExpectedTrial)> {
+        let is_for = |outcome: &ExpectedTrial| outcome.providers.iter().any(|name| name == provider);
         table.iter().filter(|(_, o)| is_for(o)).map(|(name, o)| (name.as_str(), o)).collect()
     }
 }
 
-impl Outcome {
+impl ExpectedTrial {
     /// What of `trial` is not as expected.
-    pub fn differences(&self, trial: &Trial) -> Vec<String> {
+    pub fn differences(&self, trial: &TrialDirectory) -> Vec<String> {
         let mut differences = Vec::new();
         if trial.error() != self.error.as_deref() {
             let got = &trial.result["error"];
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn expected_table_matches_fixtures() {
-        let expected = Expected::read();
+        let expected = ExpectedTrials::read();
         let names = |below: &str| {
             let entries = fs::read_dir(fixtures().join(below)).expect("a directory");
             let mut names: Vec<_> = entries

@@ -6,17 +6,17 @@ use std::fs;
 use serde::Deserialize;
 
 use crate::project::{Project, copy, fixtures};
-use crate::results::{Results, Trial};
+use crate::results::{Results, TrialDirectory};
 
 /// `tests/fixtures/formats.toml`: datasets with their tasks.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub struct Formats(BTreeMap<String, BTreeMap<String, Outcome>>);
+pub struct FormatTable(BTreeMap<String, BTreeMap<String, FormatOutcome>>);
 
 /// What the oracle must come to at a task.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Outcome {
+pub struct FormatOutcome {
     /// Its reward; none when absent.
     reward: Option<f64>,
     /// The verifier's numbers, when it gives them by key.
@@ -44,7 +44,7 @@ fn every_provider() -> Vec<String> {
     ["docker", "process"].map(str::to_owned).into()
 }
 
-impl Formats {
+impl FormatTable {
     /// Reads the table.
     ///
     /// # Panics
@@ -99,12 +99,12 @@ impl Formats {
     }
 }
 
-impl Outcome {
+impl FormatOutcome {
     fn runs(&self, name: &str, provider: &str, except: &[&str]) -> bool {
         self.providers.iter().any(|known| known == provider) && !except.contains(&name)
     }
 
-    fn differences(&self, trial: &Trial) -> Vec<String> {
+    fn differences(&self, trial: &TrialDirectory) -> Vec<String> {
         let mut differences = Vec::new();
         let mut differ = |what: &str, expected: String, got: String| {
             if expected != got {
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn formats_table_matches_tasks() {
-        let formats = Formats::read();
+        let formats = FormatTable::read();
         for (dataset, tasks) in &formats.0 {
             let entries = fs::read_dir(fixtures().join("formats").join(dataset)).expect("there");
             let there: BTreeSet<_> = entries

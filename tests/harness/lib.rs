@@ -12,28 +12,28 @@ pub mod cluster;
 pub mod docker;
 pub mod expected;
 pub mod formats;
-pub mod leftovers;
+pub mod leak_check;
 pub mod load;
 pub mod nats;
 pub mod net;
-pub mod own_engine;
-pub mod own_registry;
+pub mod test_engine;
+pub mod test_registry;
 pub mod processes;
 pub mod project;
-pub mod proxy;
-pub mod recount;
+pub mod engine_proxy;
+pub mod journal_replay;
 pub mod results;
-pub mod run;
+pub mod program;
 pub mod sandbox;
 pub mod search;
 pub mod terminal;
 pub mod wait;
-pub mod wire;
-pub mod witness;
+pub mod tcp_proxy;
+pub mod live_counter;
 
 /// Tells the person at the terminal, whether the test passes or not: the test runner shows what
 /// `eprintln!` prints only for tests that fail.
-pub fn note(text: &str) {
+pub fn print_notice(text: &str) {
     let name = std::thread::current().name().unwrap_or("a test").to_owned();
     // A closed terminal is no reason to fail.
     drop(writeln!(io::stderr(), "{name}: {text}"));

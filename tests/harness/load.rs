@@ -1,10 +1,10 @@
-//! Many small trials whose agents connect to a [`Witness`], and whose rewards are known.
+//! Many small trials whose agents connect to a [`LiveCounter`], and whose rewards are known.
 
 use std::fs;
 use std::time::Duration;
 
 use crate::project::Project;
-use crate::witness::Witness;
+use crate::live_counter::LiveCounter;
 
 /// Where an agent finds the host: sandboxes share its network, containers have it as a gateway.
 const HOST: [(&str, &str); 2] = [
@@ -44,7 +44,7 @@ impl Load {
 
     /// The same with further lines in the job file.
     #[must_use]
-    pub fn with(mut self, lines: &str) -> Self {
+    pub fn with_lines(mut self, lines: &str) -> Self {
         self.job.push_str(lines);
         self.job.push('\n');
         self
@@ -77,7 +77,7 @@ impl Load {
     ///
     /// # Panics
     /// When that fails.
-    pub fn write(&self, project: &Project, witness: &Witness) {
+    pub fn write(&self, project: &Project, witness: &LiveCounter) {
         for number in 1..=self.items {
             let task = project.path().join(format!("tasks-{}", self.name)).join(self.task(number));
             let write = |name: &str, text: &str| {

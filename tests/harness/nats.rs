@@ -10,15 +10,15 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::net::free_port;
-use crate::run::Run;
-use crate::{note, wait};
+use crate::program::RunningProgram;
+use crate::{print_notice, wait};
 
 /// Names the nats-server to test with, or several with colons in between, of which the first is what
 /// tests use that need just one; `no` for tests without.
 const PROGRAM: &str = "ROLLOUT_TEST_NATS";
 
 /// How long a server may take to answer, on a machine that does other things too.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A server on a port of 127.0.0.1, with its store in a directory of the test. Dropping it kills it.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub struct NatsServer {
     settings: String,
     port: u16,
     starts: u32,
-    run: Option<Run>,
+    run: Option<RunningProgram>,
 }
 
 /// The servers to test with; none, with a printed reason, where tests shall or must do without.
@@ -37,7 +37,7 @@ pub fn programs() -> Vec<PathBuf> {
     match std::env::var(PROGRAM) {
         Ok(programs) if programs != "no" => std::env::split_paths(&programs).collect(),
         _ => {
-            note(&format!("SKIPPED: needs a nats-server, named by {PROGRAM}"));
+            print_notice(&format!("SKIPPED: needs a nats-server, named by {PROGRAM}"));
             Vec::new()
         }
     }
@@ -64,7 +64,7 @@ impl NatsServer {
         let (program, settings) = (program.to_owned(), settings.to_owned());
         let port = free_port();
         let mut server = Self { program, directory, settings, port, starts: 0, run: None };
-        server.go();
+        server.ensure_started();
         server
     }
 
@@ -75,7 +75,7 @@ impl NatsServer {
 
     /// Process id, while it runs.
     pub fn pid(&self) -> Option<u32> {
-        self.run.as_ref().map(Run::pid)
+        self.run.as_ref().map(RunningProgram::pid)
     }
 
     /// Where clients find it.
@@ -87,7 +87,7 @@ impl NatsServer {
     ///
     /// # Panics
     /// When it does not.
-    pub fn go(&mut self) {
+    pub fn ensure_started(&mut self) {
         if self.run.is_some() {
             return;
         }
@@ -101,9 +101,9 @@ impl NatsServer {
         let mut command = Command::new(&self.program);
         command.arg("-c").arg(&configuration);
         self.starts += 1;
-        let mut run = Run::start(command, &self.directory.join(format!("server-{}", self.starts)));
+        let mut run = RunningProgram::start(command, &self.directory.join(format!("server-{}", self.starts)));
         let answers = || run.has_ended() || self.answers();
-        let came = wait::holds_within(PATIENCE, answers) && !run.has_ended();
+        let came = wait::holds_within(ANSWER_DEADLINE, answers) && !run.has_ended();
         assert!(came, "the nats-server does not start:\n{}", run.stderr());
         self.run = Some(run);
     }
@@ -121,7 +121,7 @@ impl NatsServer {
     pub fn kill(&mut self) {
         if let Some(mut run) = self.run.take() {
             run.signal(Signal::KILL);
-            let _killed = run.wait(PATIENCE);
+            let _killed = run.wait(ANSWER_DEADLINE);
         }
     }
 
@@ -152,10 +152,10 @@ mod tests {
         let Some(mut server) = NatsServer::start(directory.path()) else { return };
         server.kill();
         assert!(!server.answers());
-        server.go();
+        server.ensure_started();
         assert!(server.answers());
         server.wipe();
-        server.go();
+        server.ensure_started();
         assert!(server.answers() && server.url().ends_with(&server.port().to_string()));
     }
 }

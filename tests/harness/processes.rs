@@ -4,7 +4,7 @@ use std::fs;
 
 /// A process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Process {
+pub struct ProcessInfo {
     /// Process id.
     pub pid: u32,
     /// Its parent's.
@@ -14,13 +14,13 @@ pub struct Process {
 }
 
 /// Every process that is not a zombie.
-pub fn all() -> Vec<Process> {
+pub fn all() -> Vec<ProcessInfo> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| read(entry.file_name().to_str()?.parse().ok()?)).collect()
 }
 
 /// Processes with `mark` in their arguments or their environment.
-pub fn with_mark(mark: &str) -> Vec<Process> {
+pub fn with_mark(mark: &str) -> Vec<ProcessInfo> {
     let in_environment = |pid: u32| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environment.windows(mark.len()).any(|window| window == mark.as_bytes())
@@ -34,9 +34,9 @@ pub fn with_mark(mark: &str) -> Vec<Process> {
 }
 
 /// Every process that descends from `ancestor`, which is not among them.
-pub fn descendants(ancestor: u32) -> Vec<Process> {
+pub fn descendants(ancestor: u32) -> Vec<ProcessInfo> {
     let all = all();
-    let mut found: Vec<Process> = Vec::new();
+    let mut found: Vec<ProcessInfo> = Vec::new();
     let mut ancestors = vec![ancestor];
     while let Some(parent) = ancestors.pop() {
         for process in all.iter().filter(|process| process.parent == parent) {
@@ -47,7 +47,7 @@ pub fn descendants(ancestor: u32) -> Vec<Process> {
     found
 }
 
-fn read(pid: u32) -> Option<Process> {
+fn read(pid: u32) -> Option<ProcessInfo> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name may hold anything; the fields begin after its closing parenthesis.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
@@ -57,7 +57,7 @@ fn read(pid: u32) -> Option<Process> {
     let parent = fields.next()?.parse().ok()?;
     let arguments = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let arguments = String::from_utf8_lossy(&arguments).replace('\0', " ").trim_end().to_owned();
-    Some(Process { pid, parent, arguments })
+    Some(ProcessInfo { pid, parent, arguments })
 }
 
 #[cfg(test)]
@@ -75,7 +75,7 @@ mod tests {
             .stdin(Stdio::piped())
             .spawn()
             .expect("a shell");
-        crate::wait::until(crate::wait::GENEROUS, "cat to start", || {
+        crate::wait::until(crate::wait::LONG_DEADLINE, "cat to start", || {
             with_mark(&mark).iter().any(|process| process.arguments == "cat")
         });
         let below: Vec<_> = descendants(std::process::id()).into_iter().map(|p| p.pid).collect();

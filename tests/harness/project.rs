@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use tempfile::TempDir;
 
-use crate::note;
+use crate::print_notice;
 use crate::results::Results;
-use crate::run::Run;
+use crate::program::RunningProgram;
 
 /// Variables that the program under test keeps from this process; all others are dropped.
 const INHERITED: &[&str] = &["PATH", "LANG", "DOCKER_HOST", "ROLLOUT_LOG", "ROLLOUT_TEST_MARK"];
@@ -39,7 +39,7 @@ impl Project {
     }
 
     /// Keeps the directory, as a failed test does.
-    pub fn keep(&self) {
+    pub fn preserve(&self) {
         self.kept.store(true, Ordering::Relaxed);
     }
 
@@ -127,7 +127,7 @@ impl Project {
         }
         command.env("HOME", self.path().join("home")).env("TMPDIR", self.path().join("tmp"));
         command.env("RUST_BACKTRACE", "1");
-        if let Some(program) = crate::docker::compose() {
+        if let Some(program) = crate::docker::compose_program() {
             command.env("ROLLOUT_DOCKER_COMPOSE", program);
         }
         command
@@ -163,13 +163,13 @@ impl Project {
     }
 
     /// Starts a command made by [`Project::command`].
-    pub fn start(&self, command: Command) -> Run {
+    pub fn start(&self, command: Command) -> RunningProgram {
         let number = self.runs.fetch_add(1, Ordering::Relaxed);
-        Run::start(command, &self.path().join("runs").join(number.to_string()))
+        RunningProgram::start(command, &self.path().join("runs").join(number.to_string()))
     }
 
     /// Starts the program under test.
-    pub fn rollout(&self, arguments: &[&str]) -> Run {
+    pub fn rollout(&self, arguments: &[&str]) -> RunningProgram {
         self.start(self.command(arguments))
     }
 
@@ -183,7 +183,7 @@ impl Drop for Project {
     fn drop(&mut self) {
         if std::thread::panicking() || *self.kept.get_mut() {
             self.directory.disable_cleanup(true);
-            note(&format!("kept: {}", self.path().display()));
+            print_notice(&format!("kept: {}", self.path().display()));
         }
     }
 }

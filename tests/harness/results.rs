@@ -14,7 +14,7 @@ pub struct Results {
 
 /// The directory of a trial.
 #[derive(Debug, Clone)]
-pub struct Trial {
+pub struct TrialDirectory {
     /// `<agent>/<dataset>/<task>__<attempt>`.
     pub name: String,
     /// Its directory.
@@ -103,7 +103,7 @@ impl Results {
     }
 
     /// Every trial with a `result.json`, by name.
-    pub fn trials(&self) -> Vec<Trial> {
+    pub fn trials(&self) -> Vec<TrialDirectory> {
         let mut trials = Vec::new();
         for agent in directories(&self.directory) {
             for dataset in directories(&agent) {
@@ -111,7 +111,7 @@ impl Results {
                     if let Some(result) = json(&directory.join("result.json")) {
                         let name = directory.strip_prefix(&self.directory).expect("below");
                         let name = name.to_string_lossy().into_owned();
-                        trials.push(Trial { name, directory, result });
+                        trials.push(TrialDirectory { name, directory, result });
                     }
                 }
             }
@@ -125,10 +125,10 @@ impl Results {
     /// # Panics
     /// When it has no result; with the names of those that have.
     #[track_caller]
-    pub fn trial(&self, agent: &str, task: &str) -> Trial {
+    pub fn trial(&self, agent: &str, task: &str) -> TrialDirectory {
         let trials = self.trials();
         let names: Vec<_> = trials.iter().map(|trial| trial.name.clone()).collect();
-        let is_it = |trial: &Trial| {
+        let is_it = |trial: &TrialDirectory| {
             trial.result["agent_name"] == agent
                 && trial.result["task_name"] == task
                 && trial.result["attempt"] == 1
@@ -138,7 +138,7 @@ impl Results {
     }
 }
 
-impl Trial {
+impl TrialDirectory {
     /// Its reward.
     pub fn reward(&self) -> Option<f64> {
         self.result["reward"].as_f64()

@@ -17,7 +17,7 @@ use rollout_worker::environment::{
 };
 
 /// Ceilings that no ordinary test reaches.
-pub const ROOMY: Resources =
+pub const AMPLE_RESOURCES: Resources =
     Resources { cpus: 2, memory_mb: 1024, storage_mb: 1024, gpus: 0, ceilings: Ceilings::ALL };
 
 /// A provider whose sandboxes live below `base`, with `helper` as their supervisor.
@@ -65,21 +65,21 @@ pub fn request(settings: ProcessSettings, resources: Resources) -> CreateRequest
 /// # Panics
 /// When it cannot be made.
 pub async fn create(provider: &ProcessProvider) -> Box<dyn Environment> {
-    let request = request(ProcessSettings::default(), ROOMY);
+    let request = request(ProcessSettings::default(), AMPLE_RESOURCES);
     provider.create(request).await.unwrap_or_else(|failure| panic!("{}", failure.chain()))
 }
 
 /// What a command printed.
 #[derive(Debug, Default)]
-pub struct Printed(Mutex<[Vec<u8>; 2]>);
+pub struct CapturedOutput(Mutex<[Vec<u8>; 2]>);
 
-impl Output for Printed {
+impl Output for CapturedOutput {
     fn write(&self, stream: Stream, bytes: &[u8]) {
         self.0.lock().expect("not poisoned")[stream as usize].extend_from_slice(bytes);
     }
 }
 
-impl Printed {
+impl CapturedOutput {
     /// One stream as text.
     pub fn text(&self, stream: Stream) -> String {
         String::from_utf8_lossy(&self.0.lock().expect("not poisoned")[stream as usize]).into_owned()
@@ -100,7 +100,7 @@ pub async fn try_run(
     environment: &dyn Environment,
     script: &str,
 ) -> Result<(i32, String), Failure> {
-    let printed = Arc::new(Printed::default());
+    let printed = Arc::new(CapturedOutput::default());
     let exit = environment.exec(shell(script), printed.clone()).await?;
     Ok((exit.code, printed.text(Stream::Stdout) + &printed.text(Stream::Stderr)))
 }

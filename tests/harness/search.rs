@@ -10,29 +10,29 @@ use serde_json::Value;
 
 use crate::project::{Project, copy, repository};
 use crate::results::json;
-use crate::witness::Witness;
+use crate::live_counter::LiveCounter;
 
 /// What differs between two runs of one search, beside times.
-const OF_THE_RUN: &[&str] = &["worker", "cost", "seconds"];
+const RUN_SPECIFIC_KEYS: &[&str] = &["worker", "cost", "seconds"];
 
 /// Events that are of a sitting.
-const OF_THE_SITTING: &[&str] = &["lock_takeover", "cleaned_up"];
+const SESSION_EVENTS: &[&str] = &["lock_takeover", "cleaned_up"];
 
 /// Made from the manifest alone.
 const REPORTS: &[&str] = &["TREE_SUMMARY.md", "TREE_GRAPH.md", "tree.html"];
 
 /// Files of a search's directory that are the same, byte for byte, whoever ran it.
-const SAME: &[&str] = &["artifacts/", "context/", "node_ideas/", "wt/"];
+const IDENTICAL_FILES: &[&str] = &["artifacts/", "context/", "node_ideas/", "wt/"];
 
 /// What is of a sitting: its state, and objects of git, which are packed as they come.
-const STATE: &[&str] = &["journal/", "records/", "engine.json", "run.lock", "repository/bare/"];
+const SESSION_STATE: &[&str] = &["journal/", "records/", "engine.json", "run.lock", "repository/bare/"];
 
 /// What a killed git leaves.
-const UNFINISHED: &[&str] = &["tmp_", ".tmp", "incoming-", "new-"];
+const UNFINISHED_PREFIXES: &[&str] = &["tmp_", ".tmp", "incoming-", "new-"];
 
 /// A search of the example's program.
 #[derive(Debug, Clone)]
-pub struct Search {
+pub struct ExampleSearch {
     /// Its file in its project.
     pub file: String,
     /// Its name, the last part of its directory.
@@ -40,7 +40,7 @@ pub struct Search {
     changes: Vec<(String, String)>,
 }
 
-impl Search {
+impl ExampleSearch {
     /// The example itself: `tree.yaml`, or the one of another environment.
     ///
     /// # Panics
@@ -55,7 +55,7 @@ impl Search {
 
     /// The same kind of search for whoever kills it: its evals take about a second, most of which
     /// they sleep, what fails is tried twice, and every execution reports to the witness.
-    pub fn witnessed(witness: &Witness) -> Self {
+    pub fn with_live_counter(witness: &LiveCounter) -> Self {
         let port = witness.port();
         let implement = format!(
             "run: |\n      exec 3<>/dev/tcp/127.0.0.1/{port}\n      \
@@ -63,16 +63,16 @@ impl Search {
         );
         let limit = "limit=${ROLLOUT_SWEEP_CONFIG_LIMIT";
         Self::example("tree.yaml")
-            .with("eval_timeout_seconds: 8", "eval_timeout_seconds: 4\neval_retries: 1")
-            .with("k < 8000", "k < 500")
-            .with("run: bash search/implement", &implement)
-            .with(limit, &format!("sleep 0.7\n      {limit}"))
+            .with_replacement("eval_timeout_seconds: 8", "eval_timeout_seconds: 4\neval_retries: 1")
+            .with_replacement("k < 8000", "k < 500")
+            .with_replacement("run: bash search/implement", &implement)
+            .with_replacement(limit, &format!("sleep 0.7\n      {limit}"))
     }
 
     /// The same kind of search for whoever counts its commands: while they run, those that would ask
     /// a language model are seen by one witness and sweeps by the other.
-    pub fn counted(llm: &Witness, sweeps: &Witness) -> Self {
-        let seen_by = |witness: &Witness| {
+    pub fn with_command_counters(llm: &LiveCounter, sweeps: &LiveCounter) -> Self {
+        let seen_by = |witness: &LiveCounter| {
             format!("exec 3<>/dev/tcp/127.0.0.1/{}\n      echo x >&3", witness.port())
         };
         let (llm, sweeps) = (seen_by(llm), seen_by(sweeps));
@@ -80,23 +80,23 @@ impl Search {
             |name| format!("run: |\n      {llm}\n      sleep 0.4\n      bash search/{name}");
         let limit = "limit=${ROLLOUT_SWEEP_CONFIG_LIMIT";
         Self::example("tree.yaml")
-            .with("max_depth: 3", "max_depth: 2")
-            .with("eval_timeout_seconds: 8", "eval_timeout_seconds: 5")
-            .with("k < 8000", "k < 300")
-            .with("run: bash search/ideas", &command("ideas"))
-            .with("run: bash search/implement", &command("implement"))
-            .with(limit, &format!("{sweeps}\n      sleep 0.5\n      {limit}"))
+            .with_replacement("max_depth: 3", "max_depth: 2")
+            .with_replacement("eval_timeout_seconds: 8", "eval_timeout_seconds: 5")
+            .with_replacement("k < 8000", "k < 300")
+            .with_replacement("run: bash search/ideas", &command("ideas"))
+            .with_replacement("run: bash search/implement", &command("implement"))
+            .with_replacement(limit, &format!("{sweeps}\n      sleep 0.5\n      {limit}"))
     }
 
     /// The same with limits.
     #[must_use]
-    pub fn limited(self, limits: &str) -> Self {
-        self.with("sweep_config_limit: 12", &format!("sweep_config_limit: 12\nlimits: {limits}"))
+    pub fn with_limits(self, limits: &str) -> Self {
+        self.with_replacement("sweep_config_limit: 12", &format!("sweep_config_limit: 12\nlimits: {limits}"))
     }
 
     /// The same with something else in its file.
     #[must_use]
-    pub fn with(mut self, text: &str, other: &str) -> Self {
+    pub fn with_replacement(mut self, text: &str, other: &str) -> Self {
         self.changes.push((text.to_owned(), other.to_owned()));
         self
     }
@@ -132,7 +132,7 @@ impl Search {
 ///
 /// # Panics
 /// When there is none.
-pub fn essence(run: &Path) -> Value {
+pub fn comparable_manifest(run: &Path) -> Value {
     let mut manifest = json(&run.join("manifest.json")).expect("a manifest");
     strip(&mut manifest);
     manifest
@@ -142,10 +142,10 @@ fn strip(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             fields.retain(|name, _| {
-                !OF_THE_RUN.contains(&&**name) && *name != "at" && !name.ends_with("_at")
+                !RUN_SPECIFIC_KEYS.contains(&&**name) && *name != "at" && !name.ends_with("_at")
             });
             if let Some(Value::Array(events)) = fields.get_mut("events") {
-                events.retain(|event| !OF_THE_SITTING.iter().any(|of| event["type"] == *of));
+                events.retain(|event| !SESSION_EVENTS.iter().any(|of| event["type"] == *of));
             }
             fields.values_mut().for_each(strip);
         }
@@ -157,7 +157,7 @@ fn strip(value: &mut Value) {
 /// What of a search is not as in another: decisions, reports, files.
 pub fn differences(expected: &Path, got: &Path) -> Vec<String> {
     let mut found = Vec::new();
-    compare("manifest", &essence(expected), &essence(got), &mut found);
+    compare("manifest", &comparable_manifest(expected), &comparable_manifest(got), &mut found);
     let (expected, got) = (files(expected), files(got));
     let names =
         |all: &BTreeMap<String, Option<Vec<u8>>>| all.keys().cloned().collect::<BTreeSet<String>>();
@@ -198,10 +198,10 @@ fn compare(at: &str, expected: &Value, got: &Value, found: &mut Vec<String>) {
 fn files(run: &Path) -> BTreeMap<String, Option<Vec<u8>>> {
     let mut files = BTreeMap::new();
     for (name, path) in all_below(run) {
-        if STATE.iter().any(|state| name.starts_with(state)) {
+        if SESSION_STATE.iter().any(|state| name.starts_with(state)) {
             continue;
         }
-        let same = REPORTS.contains(&&*name) || SAME.iter().any(|below| name.starts_with(below));
+        let same = REPORTS.contains(&&*name) || IDENTICAL_FILES.iter().any(|below| name.starts_with(below));
         // Says where the checkout's repository is.
         let same = same && !name.ends_with("/.git");
         let content = (same && path.is_file()).then(|| fs::read(&path).expect("a file"));
@@ -214,7 +214,7 @@ fn files(run: &Path) -> BTreeMap<String, Option<Vec<u8>>> {
 fn all_below(directory: &Path) -> BTreeMap<String, PathBuf> {
     let (mut found, mut next) = (BTreeMap::new(), vec![directory.to_owned()]);
     while let Some(dir) = next.pop() {
-        for path in crate::leftovers::below(&dir) {
+        for path in crate::leak_check::directory_entries(&dir) {
             let name = path.strip_prefix(directory).expect("below").display().to_string();
             if path.is_dir() && !path.is_symlink() {
                 next.push(path.clone());
@@ -226,7 +226,7 @@ fn all_below(directory: &Path) -> BTreeMap<String, PathBuf> {
 }
 
 /// What a search that has ended left in its directory that its manifest does not want.
-pub fn leftovers(run: &Path) -> Vec<String> {
+pub fn leaked_files(run: &Path) -> Vec<String> {
     let manifest = json(&run.join("manifest.json")).expect("a manifest");
     let mut left = Vec::new();
     let waiting = &manifest["state"]["deferred_cleanup"];
@@ -242,7 +242,7 @@ pub fn leftovers(run: &Path) -> Vec<String> {
     let checkouts = wanted_checkouts(&manifest);
     told("worktrees", checkouts.clone(), worktrees(run));
     let there = |place: &str| {
-        let paths = crate::leftovers::below(&run.join(place)).into_iter();
+        let paths = crate::leak_check::directory_entries(&run.join(place)).into_iter();
         paths.map(|path| path.strip_prefix(run).expect("below").display().to_string())
     };
     told("checkouts", checkouts, there("wt").chain(there("cand")).collect());
@@ -250,7 +250,7 @@ pub fn leftovers(run: &Path) -> Vec<String> {
     told("the repository", home.into(), there("repository").collect());
     for name in all_below(&run.join("repository/bare")).into_keys() {
         let last = name.rsplit('/').next().unwrap_or_default();
-        let unfinished = UNFINISHED.iter().any(|begin| last.starts_with(begin));
+        let unfinished = UNFINISHED_PREFIXES.iter().any(|begin| last.starts_with(begin));
         if unfinished || last.ends_with(".lock") || last.ends_with(".keep") {
             left.push(format!("of git: {name}"));
         }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// Within which anything happens that happens at all, also on a machine with two processors and
 /// thirty programs that want them. A test that fails waits so long; none that passes does.
-pub const GENEROUS: Duration = Duration::from_secs(120);
+pub const LONG_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Time between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -25,7 +25,7 @@ pub fn until(deadline: Duration, what: &str, condition: impl FnMut() -> bool) {
 ///
 /// # Panics
 /// When it does not hold within `deadline`; `what` says what was waited for.
-pub async fn until_so(deadline: Duration, what: &str, mut condition: impl AsyncFnMut() -> bool) {
+pub async fn until_async(deadline: Duration, what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !condition().await {
         assert!(start.elapsed() < deadline, "not within {deadline:?}: {what}");

@@ -1,6 +1,6 @@
 //! The broker as its clients see it: the product's model of the work stream and the reports, and
 //! around it the connections, the lock of the run, and the hellos. The parameter of
-//! [`Broker::restart`] says what a crash takes.
+//! [`ModelBroker::restart`] says what a crash takes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,12 +20,12 @@ use crate::names::{LEASE, RUN};
 const REMEMBERED_ACKS: usize = 4;
 
 /// The world's milliseconds as the model counts time.
-fn at(ms: u64) -> Duration {
+fn millis(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
 #[derive(Debug)]
-pub(crate) struct Broker {
+pub(crate) struct ModelBroker {
     pub(crate) up: bool,
     /// Counts the times at which every client was disconnected.
     pub(crate) connections: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Broker {
 
 /// How much of its memory a server loses when it dies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Loss {
+pub(crate) struct ServerLoss {
     /// Last sequences of the reports; they are used again.
     pub(crate) reports: u8,
     /// Last sequences of the work; they are used again.
@@ -50,10 +50,10 @@ pub(crate) struct Loss {
     pub(crate) all: bool,
 }
 
-impl Broker {
+impl ModelBroker {
     pub(crate) fn new(reports_limit: usize) -> Self {
         let config = ModelConfig {
-            lease: at(LEASE),
+            lease: millis(LEASE),
             reports_per_run: reports_limit,
             remembered_acks: REMEMBERED_ACKS,
         };
@@ -67,7 +67,7 @@ impl Broker {
         }
     }
 
-    pub(crate) fn life(&self) -> Incarnation {
+    pub(crate) fn incarnation(&self) -> Incarnation {
         self.model.incarnation()
     }
 
@@ -78,23 +78,23 @@ impl Broker {
 
     /// Sequences that a pull could get.
     pub(crate) fn ready(&mut self, now: u64) -> Vec<u64> {
-        self.model.ready(at(now))
+        self.model.ready(millis(now))
     }
 
     /// Delivers one of the ready offers.
     pub(crate) fn deliver(&mut self, now: u64, sequence: u64) -> Option<Delivery> {
-        self.model.deliver(at(now), sequence)
+        self.model.deliver(millis(now), sequence)
     }
 
     /// Extends the lease of the offer that has this sequence now.
     pub(crate) fn progress(&mut self, now: u64, token: Token) {
-        let token = self.in_this_life(token);
-        self.model.progress(at(now), &[token]);
+        let token = self.with_current_incarnation(token);
+        self.model.progress(millis(now), &[token]);
     }
 
     /// Removes the offer that has this sequence now; whether there was one.
     pub(crate) fn ack(&mut self, token: Token) -> bool {
-        let token = self.in_this_life(token);
+        let token = self.with_current_incarnation(token);
         let found = self.model.has_offer(token.sequence);
         self.model.ack(&[token]);
         found
@@ -102,8 +102,8 @@ impl Broker {
 
     /// The token as the server reads it: a message to the server names the sequence and not the
     /// life, so that only the client can hold back a message for an earlier life.
-    fn in_this_life(&self, token: Token) -> Token {
-        Token { incarnation: self.life(), ..token }
+    fn with_current_incarnation(&self, token: Token) -> Token {
+        Token { incarnation: self.incarnation(), ..token }
     }
 
     pub(crate) fn withdraw(&mut self, item: ItemId, try_id: TryId) {
@@ -116,7 +116,7 @@ impl Broker {
 
     /// When the next lease ends that is not over.
     pub(crate) fn next_expiry(&mut self, now: u64) -> Option<u64> {
-        self.model.expire(at(now));
+        self.model.expire(millis(now));
         let expiry = self.model.next_expiry()?;
         Some(u64::try_from(expiry.as_millis()).expect("the world does not get that old"))
     }
@@ -137,13 +137,13 @@ impl Broker {
     }
 
     /// Whether a position is a place of this stream as it is now.
-    pub(crate) fn knows(&self, position: &Position) -> bool {
+    pub(crate) fn contains_position(&self, position: &Position) -> bool {
         self.model.reports(RUN, Some(*position), 0).is_ok()
     }
 
     /// Deletes the reports strictly below a position of this life; the deleted ones.
     pub(crate) fn purge(&mut self, below: Position) -> Vec<Report> {
-        if below.incarnation != self.life() {
+        if below.incarnation != self.incarnation() {
             return Vec::new();
         }
         let purged = self.reports_after(0).take_while(|(at, _)| *at < below.sequence);
@@ -163,12 +163,12 @@ impl Broker {
     }
 
     /// The server was dead and is back: all in flight is delivered again at once, hellos are gone.
-    pub(crate) fn restart(&mut self, loss: Loss) {
+    pub(crate) fn restart(&mut self, loss: ServerLoss) {
         self.up = true;
         self.connections += 1;
         self.hellos.clear();
         if loss.all {
-            let next = Incarnation(self.life().0 + 1);
+            let next = Incarnation(self.incarnation().0 + 1);
             self.model.wipe(next);
             self.lock = None;
             self.revisions = 0;

@@ -14,23 +14,23 @@ use rollout_protocol::wire::offer::SizeClass;
 use rollout_protocol::wire::position::Position;
 
 use crate::names::{RUN, WALL, item, spec};
-use crate::reference::Reference;
-use crate::world::World;
+use crate::reference::ReferenceModel;
+use crate::simulation::Simulation;
 
 /// How often the lock is renewed.
-pub(crate) const RENEW: u64 = 10_000;
+pub(crate) const LOCK_RENEWAL_INTERVAL: u64 = 10_000;
 /// How often a round of reconciliation begins.
-const ROUND: u64 = 30_000;
+const RECONCILE_INTERVAL: u64 = 30_000;
 
 /// One sitting.
 #[derive(Debug)]
-pub(crate) struct Coordinator {
+pub(crate) struct ModelCoordinator {
     pub(crate) owner: u32,
     pub(crate) host: usize,
     pub(crate) directory: usize,
     pub(crate) epoch: u32,
     pub(crate) core: Core,
-    pub(crate) reference: Reference,
+    pub(crate) reference: ReferenceModel,
     pub(crate) paused: bool,
     pub(crate) renew_due: u64,
     /// The last report that a successor's journal has for certain.
@@ -51,7 +51,7 @@ pub(crate) struct Coordinator {
     /// What waits for the server.
     pub(crate) outlet: VecDeque<Effect>,
     /// Claims that came, and claims that the core was asked.
-    pub(crate) asked: Vec<Asked>,
+    pub(crate) asked: Vec<ReceivedClaim>,
     pub(crate) pending: Vec<(u64, usize, Claim)>,
     pub(crate) questions: u64,
     pub(crate) commands: Vec<(u64, Vec<ItemId>)>,
@@ -69,7 +69,7 @@ pub(crate) struct Coordinator {
 
 /// A claim that came, with the head of the reports at that moment.
 #[derive(Debug, Clone)]
-pub(crate) struct Asked {
+pub(crate) struct ReceivedClaim {
     pub(crate) worker: usize,
     pub(crate) claim: Claim,
     pub(crate) head: u64,
@@ -96,7 +96,7 @@ pub(crate) fn policy() -> RetryPolicy {
     RetryPolicy { initial_delay_ms: 4000, ..RetryPolicy::default() }
 }
 
-impl World {
+impl Simulation {
     fn settings(&self, epoch: u32) -> Settings {
         let bounds = Bounds::default();
         Settings { run: RUN, epoch, permits: self.setup.permits, retry: policy(), bounds }
@@ -108,16 +108,16 @@ impl World {
     }
 
     /// A sitting begins with the journal of a directory.
-    pub(crate) fn begin_sitting(&mut self, host: usize, directory: usize, epoch: u32) {
+    pub(crate) fn begin_run_session(&mut self, host: usize, directory: usize, epoch: u32) {
         self.owners += 1;
         let owner = self.owners;
         let mut core = Core::new(self.settings(epoch));
-        let mut reference = Reference::default();
+        let mut reference = ReferenceModel::default();
         let mut settled: Vec<Settled> = Vec::new();
         let mut effects = Vec::new();
         let same = self.judge.directory == directory;
         for record in self.directories[directory].replay() {
-            reference.feed(record);
+            reference.apply_record(record);
             core.apply(WALL, record.clone(), &mut effects);
             for effect in effects.drain(..) {
                 if let Effect::Settled(by) = effect {
@@ -128,13 +128,13 @@ impl World {
                 }
             }
         }
-        self.judge.replayed(&settled, same);
+        self.judge.check_replay(&settled, same);
         self.check_purged(directory);
         let position = core.position();
         core.begin(RUN, policy());
         self.open_segment(directory, epoch);
         let connections = self.broker.connections;
-        self.coordinators.push(Coordinator {
+        self.coordinators.push(ModelCoordinator {
             owner,
             host,
             directory,
@@ -183,7 +183,7 @@ impl World {
         if !self.setup.embedded {
             self.handle(c, Input::Begin);
         }
-        self.feed(c);
+        self.feed_plan(c);
     }
 
     fn open_segment(&mut self, directory: usize, epoch: u32) {
@@ -196,7 +196,7 @@ impl World {
             retry: policy(),
             version: String::new(),
             owner: String::new(),
-            former: directory.former(),
+            former: directory.seal_last_segment(),
             holder: None,
             takeover: None,
             pool: None,
@@ -205,7 +205,7 @@ impl World {
             reopened_within: Vec::new(),
         }));
         let records = vec![opened];
-        directory.segments.push(crate::journal::Segment { epoch, records, durable: 1 });
+        directory.segments.push(crate::journal::ModelJournalSegment { epoch, records, durable: 1 });
     }
 
     /// Whoever goes on must have what was purged.
@@ -222,13 +222,13 @@ impl World {
             .collect();
         let missing = self.judge.purged.iter().find(|report| !records.contains(&kind(report)));
         if let Some(report) = missing {
-            let what = crate::names::brief(report);
+            let what = crate::names::summarize_report(report);
             self.judge.fail(format!("{what} was purged, and the successor lacks it"));
         }
     }
 
     /// Asks the plan for what the core wants.
-    fn feed(&mut self, c: usize) {
+    fn feed_plan(&mut self, c: usize) {
         loop {
             let coordinator = &mut self.coordinators[c];
             let wanted = coordinator.core.wants();
@@ -239,21 +239,21 @@ impl World {
             let to = (from + wanted).min(self.setup.items);
             coordinator.fed = to;
             if from == to {
-                self.handle_once(c, Input::Exhausted);
+                self.handle_input(c, Input::Exhausted);
             } else {
                 let items = (from..to).map(|n| self.new_item(n)).collect();
-                self.handle_once(c, Input::Items(items));
+                self.handle_input(c, Input::Items(items));
             }
         }
     }
 
     /// Gives the core one input, and then what it wants of the plan.
     pub(crate) fn handle(&mut self, c: usize, input: Input) {
-        self.handle_once(c, input);
-        self.feed(c);
+        self.handle_input(c, input);
+        self.feed_plan(c);
     }
 
-    fn handle_once(&mut self, c: usize, input: Input) {
+    fn handle_input(&mut self, c: usize, input: Input) {
         self.inputs += 1;
         let coordinator = &mut self.coordinators[c];
         let monotonic_ms = self.now - coordinator.started;
@@ -267,7 +267,7 @@ impl World {
         let segment = self.directories[coordinator.directory].segment(coordinator.epoch);
         for (at, effect) in out.effects.iter().enumerate() {
             while let Some((_, record)) = records.next_if(|(before, _)| *before <= at) {
-                coordinator.reference.feed(&record);
+                coordinator.reference.apply_record(&record);
                 segment.records.push(record);
             }
             if let Effect::Offer { item, .. } = effect
@@ -282,29 +282,29 @@ impl World {
                 let judged = coordinator.reference.settle(settled);
                 let present = spec(self.specs[crate::names::item_number(&settled.item)]);
                 let owner = self.judge.owner == coordinator.owner;
-                let truth = if owner { self.judge.is_true(settled, present) } else { Ok(()) };
+                let truth = if owner { self.judge.check_settlement(settled, present) } else { Ok(()) };
                 if let Err(broken) = judged.and(truth) {
                     self.judge.fail(broken);
                 }
             }
         }
         for (_, record) in records {
-            coordinator.reference.feed(&record);
+            coordinator.reference.apply_record(&record);
             segment.records.push(record);
         }
         coordinator.gathered.extend(out.effects);
     }
 
     /// When the coordinator next has to do something by itself.
-    pub(crate) fn coordinator_due(&self, c: usize) -> u64 {
+    pub(crate) fn next_coordinator_deadline(&self, c: usize) -> u64 {
         let coordinator = &self.coordinators[c];
         let core = coordinator.core.next_due_ms().map(|ms| ms + coordinator.started);
-        let Coordinator { renew_due, round_due, hellos_due, .. } = *coordinator;
+        let ModelCoordinator { renew_due, round_due, hellos_due, .. } = *coordinator;
         let own = [renew_due, round_due, hellos_due].into_iter().filter(|_| !self.setup.embedded);
         own.chain(core).filter(|due| *due > self.now).min().unwrap_or(u64::MAX)
     }
 
-    pub(crate) fn next_round(&mut self, c: usize) {
-        self.coordinators[c].round_due = self.now + ROUND;
+    pub(crate) fn schedule_reconcile(&mut self, c: usize) {
+        self.coordinators[c].round_due = self.now + RECONCILE_INTERVAL;
     }
 }

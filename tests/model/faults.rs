@@ -2,20 +2,20 @@
 
 use rollout_protocol::record::LostReason;
 
-use crate::broker::Loss;
+use crate::broker::ServerLoss;
 use crate::lock::LockValue;
 use crate::names;
-use crate::shell::STALE;
-use crate::worker::Execution;
-use crate::world::World;
+use crate::coordinator_actions::LOCK_STALE_AFTER;
+use crate::worker::RunningExecution;
+use crate::simulation::Simulation;
 
-impl World {
+impl Simulation {
     /// The worker's process dies with its environments; its directory stays.
     pub(crate) fn kill_worker(&mut self, w: usize) -> bool {
         if !self.workers[w].up {
             return false;
         }
-        self.note(|| format!("w{w} dies"));
+        self.log(|| format!("w{w} dies"));
         let reason =
             if self.setup.embedded { LostReason::ProcessDied } else { LostReason::WorkerDied };
         let worker = &mut self.workers[w];
@@ -25,13 +25,13 @@ impl World {
         worker.claiming.clear();
         worker.beginnings.clear();
         worker.acks.clear();
-        for Execution { offer, exec, .. } in std::mem::take(&mut worker.running) {
-            let report = worker.report(&offer, exec, names::lost(reason));
+        for RunningExecution { offer, exec, .. } in std::mem::take(&mut worker.running) {
+            let report = worker.report(&offer, exec, names::lost_body(reason));
             worker.losses.push(report);
-            self.judge.dies(&exec);
+            self.judge.record_death(&exec);
         }
         for finished in worker.finished.extract_if(.., |finished| finished.bare) {
-            self.judge.dies(&finished.report.exec);
+            self.judge.record_death(&finished.report.exec);
         }
         for finished in &mut worker.finished {
             finished.token = None;
@@ -58,7 +58,7 @@ impl World {
         if self.setup.embedded {
             worker.connections = self.broker.connections;
         }
-        self.note(|| format!("w{w} is started again"));
+        self.log(|| format!("w{w} is started again"));
         true
     }
 
@@ -73,13 +73,13 @@ impl World {
         worker.destroyed = true;
         worker.losses.clear();
         for finished in std::mem::take(&mut worker.finished) {
-            self.judge.dies(&finished.report.exec);
+            self.judge.record_death(&finished.report.exec);
         }
-        self.note(|| format!("w{w} and its host are gone"));
+        self.log(|| format!("w{w} and its host are gone"));
         true
     }
 
-    pub(crate) fn connect_worker(&mut self, w: usize, online: bool) -> bool {
+    pub(crate) fn set_worker_online(&mut self, w: usize, online: bool) -> bool {
         let worker = &mut self.workers[w];
         if worker.online == online || !worker.up {
             return false;
@@ -94,27 +94,27 @@ impl World {
         let since = self.now;
         let worker = &mut self.workers[w];
         worker.offline_since = (!online || !broker_up).then_some(since);
-        self.note(|| format!("w{w} is {}", if online { "connected" } else { "cut off" }));
+        self.log(|| format!("w{w} is {}", if online { "connected" } else { "cut off" }));
         true
     }
 
-    pub(crate) fn pause_worker(&mut self, w: usize, paused: bool) -> bool {
+    pub(crate) fn set_worker_paused(&mut self, w: usize, paused: bool) -> bool {
         let worker = &mut self.workers[w];
         if worker.paused == paused || !worker.up {
             return false;
         }
         worker.paused = paused;
         worker.connected = self.now;
-        self.note(|| format!("w{w} is {}", if paused { "stopped" } else { "continued" }));
+        self.log(|| format!("w{w} is {}", if paused { "stopped" } else { "continued" }));
         true
     }
 
-    pub(crate) fn server_dies(&mut self) -> bool {
+    pub(crate) fn kill_server(&mut self) -> bool {
         if !self.broker.up || self.setup.embedded {
             return false;
         }
         self.broker.up = false;
-        self.note(|| "the server dies".to_owned());
+        self.log(|| "the server dies".to_owned());
         for worker in self.workers.iter_mut().filter(|worker| worker.up && worker.online) {
             worker.offline_since = Some(self.now);
             worker.acks.clear();
@@ -122,7 +122,7 @@ impl World {
         true
     }
 
-    pub(crate) fn server_returns(&mut self, loss: Loss) -> bool {
+    pub(crate) fn restart_server(&mut self, loss: ServerLoss) -> bool {
         if self.broker.up {
             return false;
         }
@@ -134,7 +134,7 @@ impl World {
         for worker in self.workers.iter_mut().filter(|worker| worker.online) {
             worker.offline_since = None;
         }
-        self.note(|| format!("the server is back: {loss:?}"));
+        self.log(|| format!("the server is back: {loss:?}"));
         true
     }
 
@@ -145,7 +145,7 @@ impl World {
         }
         let coordinator = self.coordinators.remove(c);
         let owner = coordinator.owner;
-        self.note(|| format!("c{owner} dies"));
+        self.log(|| format!("c{owner} dies"));
         self.directories[coordinator.directory].crash(coordinator.epoch, share);
         if self.setup.embedded {
             for w in 0..self.workers.len() {
@@ -158,38 +158,38 @@ impl World {
         true
     }
 
-    pub(crate) fn pause_coordinator(&mut self, c: usize, paused: bool) -> bool {
+    pub(crate) fn set_coordinator_paused(&mut self, c: usize, paused: bool) -> bool {
         let Some(coordinator) = self.coordinators.get_mut(c) else { return false };
         if coordinator.paused == paused || self.setup.embedded {
             return false;
         }
         coordinator.paused = paused;
         let owner = coordinator.owner;
-        self.note(|| format!("c{owner} is {}", if paused { "stopped" } else { "continued" }));
+        self.log(|| format!("c{owner} is {}", if paused { "stopped" } else { "continued" }));
         for worker in &mut self.workers {
             worker.claiming.iter_mut().for_each(|held| held.asked = false);
         }
         true
     }
 
-    pub(crate) fn turn_store(&mut self, down: bool) -> bool {
+    pub(crate) fn set_store_down(&mut self, down: bool) -> bool {
         if self.store.down == down {
             return false;
         }
         self.store.down = down;
-        self.note(|| format!("the store is {}", if down { "out of reach" } else { "back" }));
+        self.log(|| format!("the store is {}", if down { "out of reach" } else { "back" }));
         true
     }
 
     /// The reader of the reports is far behind, or no longer is.
-    pub(crate) fn lag(&mut self, c: usize, lags: bool) -> bool {
+    pub(crate) fn set_coordinator_lag(&mut self, c: usize, lags: bool) -> bool {
         let Some(coordinator) = self.coordinators.get_mut(c) else { return false };
         if coordinator.lags == lags || self.setup.embedded {
             return false;
         }
         coordinator.lags = lags;
         let owner = coordinator.owner;
-        self.note(|| format!("c{owner} {}", if lags { "falls behind" } else { "catches up" }));
+        self.log(|| format!("c{owner} {}", if lags { "falls behind" } else { "catches up" }));
         true
     }
 
@@ -201,7 +201,7 @@ impl World {
         }
         let copy = self.directories[self.coordinators[c].directory].copy();
         self.directories.push(copy);
-        self.note(|| "the run directory is copied".to_owned());
+        self.log(|| "the run directory is copied".to_owned());
         true
     }
 
@@ -215,7 +215,7 @@ impl World {
         // Only on its own host can a process be known to be dead.
         let dead = lock.host == host && self.coordinators.iter().all(|c| c.owner != lock.owner);
         let locked = lock.host == host && directory == self.judge.directory;
-        if !dead && (locked || self.now < self.lock_written + STALE) {
+        if !dead && (locked || self.now < self.lock_written + LOCK_STALE_AFTER) {
             return false;
         }
         let contained = lock.head.is_none_or(|head| copy.contains(&head));
@@ -244,8 +244,8 @@ impl World {
         let owner = self.owners + 1;
         self.broker.write_lock(LockValue { owner, host, epoch, head }, revision);
         self.lock_written = self.now;
-        self.note(|| format!("c{owner} owns the run, on host {host} with directory {directory}"));
-        self.begin_sitting(host, directory, epoch);
+        self.log(|| format!("c{owner} owns the run, on host {host} with directory {directory}"));
+        self.begin_run_session(host, directory, epoch);
         true
     }
 
@@ -253,22 +253,22 @@ impl World {
     /// first, and then it is known that nothing of it runs.
     fn start_embedded(&mut self, directory: usize, epoch: u32) -> bool {
         if self.owners > 0 {
-            self.broker.restart(Loss { all: true, ..Loss::default() });
+            self.broker.restart(ServerLoss { all: true, ..ServerLoss::default() });
         }
         for w in 0..self.workers.len() {
             self.start_worker(w);
             self.workers[w].connections = self.broker.connections;
         }
-        self.begin_sitting(0, directory, epoch);
+        self.begin_run_session(0, directory, epoch);
         let c = self.coordinators.len() - 1;
         for w in 0..self.workers.len() {
             for i in 0..self.workers[w].finished.len() {
-                self.mark(w, i);
-                self.publish(w, i, true);
+                self.store_marker(w, i);
+                self.publish_result(w, i, true);
             }
-            while self.say_loss(w) {}
+            while self.report_loss(w) {}
         }
-        while self.read(c) {}
+        while self.read_report(c) {}
         self.handle(c, rollout_coordinator::engine::core::Input::FormerExecutorsDead);
         true
     }
@@ -281,7 +281,7 @@ impl World {
             return false;
         }
         self.specs[n] += 1;
-        self.note(|| format!("item {n} gets another spec"));
+        self.log(|| format!("item {n} gets another spec"));
         true
     }
 }

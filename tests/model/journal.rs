@@ -5,25 +5,25 @@ use rollout_coordinator::engine::core::{Former, Record};
 use rollout_protocol::digest::Digest;
 use serde_json::Deserializer;
 
-use crate::lock::Head;
+use crate::lock::JournalHead;
 
 /// The journal of a run in one place.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Directory {
-    pub(crate) segments: Vec<Segment>,
+pub(crate) struct ModelRunDirectory {
+    pub(crate) segments: Vec<ModelJournalSegment>,
 }
 
 /// What one sitting wrote.
 #[derive(Debug, Clone)]
-pub(crate) struct Segment {
+pub(crate) struct ModelJournalSegment {
     pub(crate) epoch: u32,
     pub(crate) records: Vec<Record>,
     /// So many of them are synced.
     pub(crate) durable: usize,
 }
 
-impl Directory {
-    pub(crate) fn segment(&mut self, epoch: u32) -> &mut Segment {
+impl ModelRunDirectory {
+    pub(crate) fn segment(&mut self, epoch: u32) -> &mut ModelJournalSegment {
         let found = self.segments.iter_mut().find(|segment| segment.epoch == epoch);
         found.expect("a sitting writes the segment that it made")
     }
@@ -34,7 +34,7 @@ impl Directory {
     }
 
     /// How much of each segment counts: all of it, unless a later one says how much it built on.
-    fn valid(&self, segment: &Segment) -> usize {
+    fn valid_records(&self, segment: &ModelJournalSegment) -> usize {
         let named = self.segments.iter().find_map(|later| match later.records.first() {
             Some(Record::Opened(opened)) => opened.former.filter(|f| f.epoch == segment.epoch),
             _ => None,
@@ -45,18 +45,18 @@ impl Directory {
     }
 
     /// How far it goes.
-    pub(crate) fn head(&self) -> Option<Head> {
+    pub(crate) fn head(&self) -> Option<JournalHead> {
         let last = self.segments.last()?;
-        Some(Head { epoch: last.epoch, records: last.durable, position: None })
+        Some(JournalHead { epoch: last.epoch, records: last.durable, position: None })
     }
 
     /// Every record that counts, in order.
     pub(crate) fn replay(&self) -> impl Iterator<Item = &Record> {
-        self.segments.iter().flat_map(|segment| &segment.records[..self.valid(segment)])
+        self.segments.iter().flat_map(|segment| &segment.records[..self.valid_records(segment)])
     }
 
     /// What the next segment names as its former one: whatever is read is made durable first.
-    pub(crate) fn former(&mut self) -> Option<Former> {
+    pub(crate) fn seal_last_segment(&mut self) -> Option<Former> {
         let last = self.segments.last_mut()?;
         last.durable = last.records.len();
         let bytes = last.records.len() as u64;
@@ -64,9 +64,9 @@ impl Directory {
     }
 
     /// Whether it has everything up to a place.
-    pub(crate) fn contains(&self, head: &Head) -> bool {
+    pub(crate) fn contains(&self, head: &JournalHead) -> bool {
         let segment = self.segments.iter().find(|segment| segment.epoch == head.epoch);
-        segment.is_some_and(|segment| self.valid(segment) >= head.records)
+        segment.is_some_and(|segment| self.valid_records(segment) >= head.records)
     }
 
     /// A copy as another host gets it: what was durable at this moment.

@@ -11,12 +11,12 @@ pub(crate) struct LockValue {
     pub(crate) host: usize,
     pub(crate) epoch: u32,
     /// How much of the journal its successor must have: a segment and its records.
-    pub(crate) head: Option<Head>,
+    pub(crate) head: Option<JournalHead>,
 }
 
 /// A place in a journal.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Head {
+pub(crate) struct JournalHead {
     pub(crate) epoch: u32,
     pub(crate) records: usize,
     /// The last report that the journal holds up to there.

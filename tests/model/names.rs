@@ -59,7 +59,7 @@ pub(crate) fn offer(item: ItemId, try_id: TryId, spec: Digest, class: SizeClass)
 
 /// How an execution ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum ExecutionEnding {
     /// With a reward.
     Reward,
     /// By a failure of the agent.
@@ -69,22 +69,22 @@ pub(crate) enum Ending {
 }
 
 /// What an execution says at its end: a function of the execution alone.
-pub(crate) fn result(exec: ExecId, ending: Ending) -> Body {
+pub(crate) fn result_body(exec: ExecId, ending: ExecutionEnding) -> Body {
     let (outcome, error) = match ending {
-        Ending::Reward => (Outcome::Completed, None),
-        Ending::AgentFailure => {
+        ExecutionEnding::Reward => (Outcome::Completed, None),
+        ExecutionEnding::AgentFailure => {
             let kind = ErrorType::AgentExecutionFailed;
             let (class, retry) = (ErrorClass::Agent, RetryClass::Permanent);
             let error = TrialError::new(kind, ErrorCode::NON_ZERO_EXIT, class, retry, "");
             (Outcome::Failed, Some(error))
         }
-        Ending::Outage => {
+        ExecutionEnding::Outage => {
             let kind = ErrorType::EnvironmentStartFailed;
             let error = TrialError::transient(kind, ErrorCode::UNREACHABLE, "");
             (Outcome::Failed, Some(error))
         }
     };
-    let reward = (ending == Ending::Reward).then(|| f64::from(exec_number(&exec)));
+    let reward = (ending == ExecutionEnding::Reward).then(|| f64::from(exec_number(&exec)));
     Body::Result(Box::new(ResultBody {
         verdict: Verdict { outcome, reward, error, ..Verdict::cancelled(0.0) },
         durations: Durations::default(),
@@ -93,7 +93,7 @@ pub(crate) fn result(exec: ExecId, ending: Ending) -> Body {
     }))
 }
 
-pub(crate) fn lost(reason: LostReason) -> Body {
+pub(crate) fn lost_body(reason: LostReason) -> Body {
     Body::Lost { reason, phase: None, record: None, cost: 0.0 }
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn may_be_retried(verdict: &Verdict) -> bool {
 }
 
 /// The report in a few words.
-pub(crate) fn brief(report: &Report) -> String {
+pub(crate) fn summarize_report(report: &Report) -> String {
     let what = match &report.body {
         Body::Started => "started",
         Body::Result(body) if may_be_retried(&body.verdict) => "outage",

@@ -2,9 +2,9 @@
 
 /// A generator with 64 bits of state (SplitMix64).
 #[derive(Debug, Clone)]
-pub(crate) struct Random(u64);
+pub(crate) struct ScheduleRng(u64);
 
-impl Random {
+impl ScheduleRng {
     pub(crate) fn new(start: u64) -> Self {
         Self(start.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5851_F42D_4C95_7F2D)
     }

@@ -8,28 +8,28 @@ use rollout_protocol::id::{ExecId, ItemId, TryId};
 use rollout_protocol::record::{Outcome, Verdict};
 use rollout_protocol::wire::report::{Body, Report};
 
-use crate::judge::Fact;
+use crate::invariants::ExecutionFact;
 use crate::names::{exec_number, item_number, may_be_retried};
 
 /// What a journal says of every item.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Reference {
-    items: BTreeMap<ItemId, Item>,
+pub(crate) struct ReferenceModel {
+    items: BTreeMap<ItemId, ReferenceItem>,
     heard: i64,
     cancelled: BTreeSet<ItemId>,
 }
 
 #[derive(Debug, Clone)]
-struct Item {
+struct ReferenceItem {
     spec: Digest,
     current: TryId,
     floor: TryId,
-    executions: Vec<Execution>,
+    executions: Vec<ReferenceExecution>,
     settled: bool,
 }
 
 #[derive(Debug, Clone)]
-struct Execution {
+struct ReferenceExecution {
     exec: ExecId,
     try_id: TryId,
     /// Order of the first word of it; negative when that was its end.
@@ -38,7 +38,7 @@ struct Execution {
     result: Option<(Digest, Verdict)>,
 }
 
-impl Execution {
+impl ReferenceExecution {
     fn age(&self) -> (TryId, i64) {
         (self.try_id, self.order)
     }
@@ -48,27 +48,27 @@ impl Execution {
     }
 }
 
-impl Item {
-    fn is_eligible(&self, execution: &Execution) -> bool {
+impl ReferenceItem {
+    fn is_eligible(&self, execution: &ReferenceExecution) -> bool {
         let of_spec = execution.result.as_ref().is_some_and(|(spec, _)| *spec == self.spec);
         of_spec && execution.try_id >= self.floor
     }
 }
 
-impl Reference {
-    pub(crate) fn feed(&mut self, record: &Record) {
+impl ReferenceModel {
+    pub(crate) fn apply_record(&mut self, record: &Record) {
         match record {
-            Record::Offered { tries } => tries.iter().for_each(|offered| self.offered(offered)),
-            Record::Reported { report, .. } | Record::Recovered { report } => self.reported(report),
+            Record::Offered { tries } => tries.iter().for_each(|offered| self.apply_offer(offered)),
+            Record::Reported { report, .. } | Record::Recovered { report } => self.apply_report(report),
             Record::Heard { executions, .. } => {
                 for heard in executions {
-                    self.hear(heard.item, heard.exec, heard.try_id, false);
+                    self.add_execution(heard.item, heard.exec, heard.try_id, false);
                 }
             }
             Record::Cancelled { items } => self.cancelled.extend(items.iter().map(|i| i.item)),
-            Record::Claimed { claim } => self.hear(claim.item, claim.exec, claim.try_id, false),
+            Record::Claimed { claim } => self.add_execution(claim.item, claim.exec, claim.try_id, false),
             Record::Lost { item, exec, .. } => {
-                if let Some(execution) = self.find(item, exec) {
+                if let Some(execution) = self.find_execution(item, exec) {
                     execution.lost |= execution.result.is_none();
                 }
             }
@@ -82,19 +82,19 @@ impl Reference {
         }
     }
 
-    fn offered(&mut self, offered: &OfferedTry) {
+    fn apply_offer(&mut self, offered: &OfferedTry) {
         let OfferedTry { item, try_id, spec } = *offered;
         let executions = Vec::new();
-        let fresh = Item { spec, current: try_id, floor: try_id, executions, settled: false };
+        let fresh = ReferenceItem { spec, current: try_id, floor: try_id, executions, settled: false };
         let item = self.items.entry(item).or_insert(fresh);
         item.current = try_id;
         item.spec = spec;
     }
 
-    fn reported(&mut self, report: &Report) {
+    fn apply_report(&mut self, report: &Report) {
         let Report { item, exec, try_id, spec, body, .. } = report;
-        self.hear(*item, *exec, *try_id, !matches!(body, Body::Started));
-        let Some(execution) = self.find(item, exec) else { return };
+        self.add_execution(*item, *exec, *try_id, !matches!(body, Body::Started));
+        let Some(execution) = self.find_execution(item, exec) else { return };
         match body {
             Body::Started => {}
             Body::Lost { .. } => execution.lost |= execution.result.is_none(),
@@ -104,16 +104,16 @@ impl Reference {
         }
     }
 
-    fn hear(&mut self, item: ItemId, exec: ExecId, try_id: TryId, ended: bool) {
+    fn add_execution(&mut self, item: ItemId, exec: ExecId, try_id: TryId, ended: bool) {
         let Some(item) = self.items.get_mut(&item).filter(|item| !item.settled) else { return };
         if item.executions.iter().all(|known| known.exec != exec) {
             self.heard += 1;
             let order = if ended { -self.heard } else { self.heard };
-            item.executions.push(Execution { exec, try_id, order, lost: false, result: None });
+            item.executions.push(ReferenceExecution { exec, try_id, order, lost: false, result: None });
         }
     }
 
-    fn find(&mut self, item: &ItemId, exec: &ExecId) -> Option<&mut Execution> {
+    fn find_execution(&mut self, item: &ItemId, exec: &ExecId) -> Option<&mut ReferenceExecution> {
         let executions = &mut self.items.get_mut(item)?.executions;
         executions.iter_mut().find(|known| known.exec == *exec)
     }
@@ -149,12 +149,12 @@ impl Reference {
         if !item.is_eligible(winner) {
             return Err(format!("item {n} was settled by e{e}, which is not eligible"));
         }
-        let newer = |known: &&Execution| known.age() > winner.age();
+        let newer = |known: &&ReferenceExecution| known.age() > winner.age();
         if let Some(open) = item.executions.iter().filter(newer).find(|known| known.is_open()) {
             let open = exec_number(&open.exec);
             return Err(format!("item {n} was settled by e{e} while the newer e{open} was open"));
         }
-        let last = |known: &&Execution| {
+        let last = |known: &&ReferenceExecution| {
             let verdict = known.result.as_ref().map(|(_, verdict)| verdict);
             item.is_eligible(known) && verdict.is_some_and(|verdict| !may_be_retried(verdict))
         };
@@ -169,14 +169,14 @@ impl Reference {
     pub(crate) fn may_offer(
         &self,
         item: &ItemId,
-        facts: &BTreeMap<ExecId, Fact>,
+        facts: &BTreeMap<ExecId, ExecutionFact>,
     ) -> Result<(), String> {
-        let Some((spec, floor, false)) = self.state(item) else { return Ok(()) };
+        let Some((spec, floor, false)) = self.item_state(item) else { return Ok(()) };
         let known = |exec| {
             let executions = &self.items[item].executions;
             executions.iter().any(|known| known.exec == exec && known.result.is_some())
         };
-        let settles = |(exec, fact): &(&ExecId, &Fact)| {
+        let settles = |(exec, fact): &(&ExecId, &ExecutionFact)| {
             let last = fact.verdict.as_ref().is_some_and(|verdict| !may_be_retried(verdict));
             let counts = fact.spec == spec && fact.try_id >= floor;
             fact.kept && fact.item == *item && last && counts && !known(**exec)
@@ -191,7 +191,7 @@ impl Reference {
     }
 
     /// What the item runs under, its floor, and whether it is settled.
-    pub(crate) fn state(&self, item: &ItemId) -> Option<(Digest, TryId, bool)> {
+    pub(crate) fn item_state(&self, item: &ItemId) -> Option<(Digest, TryId, bool)> {
         self.items.get(item).map(|item| (item.spec, item.floor, item.settled))
     }
 }

@@ -2,7 +2,7 @@
 
 /// What is obeyed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rules {
+pub(crate) struct ProtocolRules {
     /// What is delivered within a lease of a connection is claimed before it runs.
     pub(crate) suspicion: bool,
     /// `hold` means forget.
@@ -45,7 +45,7 @@ pub(crate) struct Rules {
     pub(crate) tells_reconnects_first: bool,
 }
 
-impl Rules {
+impl ProtocolRules {
     pub(crate) const ALL: Self = Self {
         suspicion: true,
         hold_forgets: true,

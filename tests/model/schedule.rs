@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 
-use crate::broker::Loss;
-use crate::names::{Ending, item_number};
-use crate::random::Random;
-use crate::rules::Rules;
-use crate::step::{Faults, Step, draw};
-use crate::world::{Setup, World};
+use crate::broker::ServerLoss;
+use crate::names::{ExecutionEnding, item_number};
+use crate::random::ScheduleRng;
+use crate::rules::ProtocolRules;
+use crate::step::{FaultPlan, ScheduleStep, draw_step};
+use crate::simulation::{SimulationSetup, Simulation};
 
 /// Virtual time within which a healed world settles everything: a lease for whoever may still run
 /// something, two rounds, and as much again for every retry.
@@ -19,32 +19,32 @@ const HEALING_STEP: u64 = 15_000;
 
 /// What a family of schedules has in common.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Family {
+pub(crate) struct ScheduleFamily {
     pub(crate) name: &'static str,
     pub(crate) embedded: bool,
-    pub(crate) faults: Faults,
-    pub(crate) rules: Rules,
+    pub(crate) faults: FaultPlan,
+    pub(crate) rules: ProtocolRules,
 }
 
 /// A schedule as data.
 #[derive(Debug, Clone)]
 pub(crate) struct Schedule {
-    pub(crate) setup: Setup,
-    pub(crate) rules: Rules,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) setup: SimulationSetup,
+    pub(crate) rules: ProtocolRules,
+    pub(crate) steps: Vec<ScheduleStep>,
 }
 
 /// A schedule that breaks something.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct ScheduleFailure {
     pub(crate) number: u64,
     pub(crate) what: String,
     pub(crate) schedule: Schedule,
 }
 
-fn setup(family: &Family, random: &mut Random) -> Setup {
+fn draw_setup(family: &ScheduleFamily, random: &mut ScheduleRng) -> SimulationSetup {
     let workers = if family.embedded { 1 } else { 1 + random.below(3) };
-    Setup {
+    SimulationSetup {
         items: 1 + random.below(3) + random.below(2),
         permits: 1 + random.below(4),
         slots: (0..workers).map(|_| 1 + random.below(2)).collect(),
@@ -55,28 +55,28 @@ fn setup(family: &Family, random: &mut Random) -> Setup {
 }
 
 /// Draws and carries out the schedule of a number.
-pub(crate) fn run(family: &Family, number: u64) -> Result<World, Box<Failure>> {
-    let mut random = Random::new(number);
+pub(crate) fn run_schedule(family: &ScheduleFamily, number: u64) -> Result<Simulation, Box<ScheduleFailure>> {
+    let mut random = ScheduleRng::new(number);
     let schedule =
-        Schedule { setup: setup(family, &mut random), rules: family.rules, steps: vec![] };
+        Schedule { setup: draw_setup(family, &mut random), rules: family.rules, steps: vec![] };
     let steps = 30 + random.below(90);
-    let faults = Faults { most: random.below(family.faults.most + 1), ..family.faults };
+    let faults = FaultPlan { most: random.below(family.faults.most + 1), ..family.faults };
     // A step that does nothing is not part of the schedule, but a step that panics is.
     let mut done = Vec::with_capacity(steps);
-    let result = guarded(|| {
-        let mut world = World::new(schedule.setup.clone(), schedule.rules);
+    let result = catch_panic(|| {
+        let mut world = Simulation::new(schedule.setup.clone(), schedule.rules);
         while done.len() < steps && world.judge.broken.is_none() {
-            let step = draw(&world, &faults, &mut random);
+            let step = draw_step(&world, &faults, &mut random);
             done.push(step);
-            if !world.step(step) {
+            if !world.apply_step(step) {
                 done.pop();
             }
         }
-        finish(&mut world);
+        finish_schedule(&mut world);
         world
     });
     let broken =
-        |what| Box::new(Failure { number, what, schedule: Schedule { steps: done, ..schedule } });
+        |what| Box::new(ScheduleFailure { number, what, schedule: Schedule { steps: done, ..schedule } });
     match result {
         Ok(mut world) => match world.judge.broken.take() {
             None => Ok(world),
@@ -88,22 +88,22 @@ pub(crate) fn run(family: &Family, number: u64) -> Result<World, Box<Failure>> {
 
 impl Schedule {
     /// What breaks, if anything does.
-    fn broken(&self) -> Option<String> {
-        let result = guarded(|| {
-            let mut world = World::new(self.setup.clone(), self.rules);
+    fn violation(&self) -> Option<String> {
+        let result = catch_panic(|| {
+            let mut world = Simulation::new(self.setup.clone(), self.rules);
             self.steps.iter().all(|step| {
-                world.step(*step);
+                world.apply_step(*step);
                 world.judge.broken.is_none()
             });
-            finish(&mut world);
+            finish_schedule(&mut world);
             world.judge.broken
         });
         result.unwrap_or_else(Some)
     }
 
     /// The same with fewer steps, as long as it still breaks in the same way.
-    pub(crate) fn shorten(&mut self, what: &str) {
-        let same = |schedule: &Self| schedule.broken().is_some_and(|is| kind(&is) == kind(what));
+    pub(crate) fn shrink(&mut self, what: &str) {
+        let same = |schedule: &Self| schedule.violation().is_some_and(|is| failure_kind(&is) == failure_kind(what));
         let mut chunk = (self.steps.len() / 2).max(1);
         loop {
             let before = self.steps.len();
@@ -125,22 +125,22 @@ impl Schedule {
     }
 
     /// What happens, line by line.
-    pub(crate) fn tell(&self) -> String {
+    pub(crate) fn trace_text(&self) -> String {
         let mut text = format!("{:?}\n", self.setup);
         let steps: Vec<String> = self.steps.iter().map(|step| format!("{step:?}")).collect();
         writeln!(text, "steps: [{}]", steps.join(", ")).expect("text");
         let told = Cell::new(Vec::new());
-        let broken = guarded(|| {
-            let mut world = World::new(self.setup.clone(), self.rules);
+        let broken = catch_panic(|| {
+            let mut world = Simulation::new(self.setup.clone(), self.rules);
             world.trace = Some(Vec::new());
             self.steps.iter().all(|step| {
-                world.note(|| format!("- {step:?}"));
-                world.step(*step);
+                world.log(|| format!("- {step:?}"));
+                world.apply_step(*step);
                 told.set(world.trace.clone().unwrap_or_default());
                 world.judge.broken.is_none()
             });
-            world.note(|| "--- no more faults".to_owned());
-            finish(&mut world);
+            world.log(|| "--- no more faults".to_owned());
+            finish_schedule(&mut world);
             told.set(world.trace.take().unwrap_or_default());
             world.judge.broken
         });
@@ -152,21 +152,21 @@ impl Schedule {
     }
 }
 
-impl Failure {
+impl ScheduleFailure {
     /// The shortened schedule, told.
-    pub(crate) fn report(mut self, family: &Family) -> String {
-        self.schedule.shorten(&self.what);
+    pub(crate) fn report(mut self, family: &ScheduleFamily) -> String {
+        self.schedule.shrink(&self.what);
         let Self { number, what, schedule } = self;
         let name = family.name;
         format!(
             "{name}, schedule {number}: {what}\n(ROLLOUT_MODEL_SEED={number})\n{}",
-            schedule.tell()
+            schedule.trace_text()
         )
     }
 }
 
 /// What is broken without the names in it.
-pub(crate) fn kind(what: &str) -> String {
+pub(crate) fn failure_kind(what: &str) -> String {
     let first = what.split(':').next().unwrap_or(what);
     first.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
@@ -176,7 +176,7 @@ thread_local! {
 }
 
 /// Runs something that may panic, without printing it; the panic's message is an error.
-fn guarded<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+fn catch_panic<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let loud = panic::take_hook();
@@ -197,40 +197,40 @@ fn guarded<T>(run: impl FnOnce() -> T) -> Result<T, String> {
 }
 
 /// The world heals; then everything must be settled, rightly.
-pub(crate) fn finish(world: &mut World) {
+pub(crate) fn finish_schedule(world: &mut Simulation) {
     if world.judge.broken.is_none() {
         heal(world);
     }
     if world.judge.broken.is_none() {
-        judge_end(world);
+        check_end(world);
     }
 }
 
-fn heal(world: &mut World) {
-    world.server_returns(Loss::default());
-    world.turn_store(false);
+fn heal(world: &mut Simulation) {
+    world.restart_server(ServerLoss::default());
+    world.set_store_down(false);
     for w in 0..world.workers.len() {
-        world.connect_worker(w, true);
-        world.pause_worker(w, false);
+        world.set_worker_online(w, true);
+        world.set_worker_paused(w, false);
         if !world.setup.embedded {
             world.start_worker(w);
         }
     }
     for c in 0..world.coordinators.len() {
-        world.pause_coordinator(c, false);
-        world.lag(c, false);
+        world.set_coordinator_paused(c, false);
+        world.set_coordinator_lag(c, false);
     }
     for _ in 0..HEALING_STEPS {
-        world.pump();
-        revive(world);
+        world.run_until_idle();
+        ensure_owner(world);
         for w in 0..world.workers.len() {
-            while world.finish(w, 0, Ending::Reward, false) {}
+            while world.finish_execution(w, 0, ExecutionEnding::Reward, false) {}
         }
-        world.pump();
+        world.run_until_idle();
         if world.is_complete() || world.judge.broken.is_some() {
             return;
         }
-        world.pass(HEALING_STEP);
+        world.advance(HEALING_STEP);
     }
     let owed: Vec<usize> = (0..world.setup.items)
         .filter(|n| !world.judge.settled.contains_key(&crate::names::item(*n)))
@@ -239,11 +239,11 @@ fn heal(world: &mut World) {
 }
 
 /// Somebody owns the run, and is not about to end.
-fn revive(world: &mut World) {
+fn ensure_owner(world: &mut Simulation) {
     if let Some(c) = world.owner()
         && world.coordinators[c].core.stopping().is_some()
     {
-        world.close(c);
+        world.close_run_session(c);
     }
     if world.owner().is_none() {
         let directory = world.judge.directory;
@@ -252,7 +252,7 @@ fn revive(world: &mut World) {
     }
 }
 
-fn judge_end(world: &mut World) {
+fn check_end(world: &mut Simulation) {
     let Some(c) = world.owner() else { return };
     let directory = world.coordinators[c].directory;
     let before = world.judge.settled.len();
@@ -260,7 +260,7 @@ fn judge_end(world: &mut World) {
         world.judge.fail("an item is settled that nobody planned");
     }
     for n in 0..world.setup.items {
-        let of_item = |fact: &&crate::judge::Fact| item_number(&fact.item) == n;
+        let of_item = |fact: &&crate::invariants::ExecutionFact| item_number(&fact.item) == n;
         let facts = world.judge.executions.values().filter(of_item);
         let runs = facts.clone().count();
         let outages = facts
@@ -276,7 +276,7 @@ fn judge_end(world: &mut World) {
     // Whoever reads the journal again reads the same.
     world.coordinators.clear();
     let epoch = world.directories[directory].epoch() + 1;
-    world.begin_sitting(0, directory, epoch);
+    world.begin_run_session(0, directory, epoch);
     if world.judge.settled.len() != before {
         world.judge.fail("the journal says less when it is read again");
     }

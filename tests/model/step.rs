@@ -1,17 +1,17 @@
 //! Steps: everything that can happen next, as data, so that a schedule can be said again and
 //! shortened. A step that cannot happen does nothing.
 
-use crate::broker::Loss;
-use crate::names::Ending;
-use crate::random::Random;
-use crate::world::World;
+use crate::broker::ServerLoss;
+use crate::names::ExecutionEnding;
+use crate::random::ScheduleRng;
+use crate::simulation::Simulation;
 
 /// One step. Workers and coordinators are named by their place, the rest by its place there.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Step {
+pub(crate) enum ScheduleStep {
     Pull(usize, usize),
     Ask(usize, usize),
-    Finish(usize, usize, Ending, bool),
+    Finish(usize, usize, ExecutionEnding, bool),
     Begin(usize, usize),
     Loss(usize),
     Mark(usize, usize),
@@ -33,7 +33,7 @@ pub(crate) enum Step {
     StartWorker(usize),
     Connect(usize),
     ContinueWorker(usize),
-    ServerReturns(Loss),
+    ServerReturns(ServerLoss),
     StartCoordinator(usize, usize),
     ContinueCoordinator(usize),
     Cancel(usize, usize),
@@ -53,7 +53,7 @@ pub(crate) enum Step {
     CatchUp(usize),
 }
 
-impl Step {
+impl ScheduleStep {
     /// Whether it is something that goes wrong.
     pub(crate) fn is_fault(&self) -> bool {
         matches!(
@@ -73,10 +73,10 @@ impl Step {
     }
 }
 
-impl World {
+impl Simulation {
     /// Does a step; whether anything happened.
-    pub(crate) fn step(&mut self, step: Step) -> bool {
-        let happened = self.worker_step(step) || self.coordinator_step(step) || self.fault(step);
+    pub(crate) fn apply_step(&mut self, step: ScheduleStep) -> bool {
+        let happened = self.worker_step(step) || self.coordinator_step(step) || self.fault_step(step);
         self.now += if happened { 20 } else { 0 };
         if happened && step.is_fault() {
             self.judge.faults += 1;
@@ -85,71 +85,71 @@ impl World {
         happened
     }
 
-    fn worker_step(&mut self, step: Step) -> bool {
+    fn worker_step(&mut self, step: ScheduleStep) -> bool {
         match step {
-            Step::Pull(w, nth) => self.pull(w, nth),
-            Step::Ask(w, i) => self.ask(w, i),
-            Step::Finish(w, i, ending, bare) => self.finish(w, i, ending, bare),
-            Step::Begin(w, i) => self.say_beginning(w, i),
-            Step::Loss(w) => self.say_loss(w),
-            Step::Mark(w, i) => self.mark(w, i),
-            Step::Publish(w, i, heard) => self.publish(w, i, heard),
-            Step::Acknowledge(w) => self.acknowledge(w),
-            Step::Hello(w) => {
-                let reaches = self.reaches(w);
+            ScheduleStep::Pull(w, nth) => self.pull_delivery(w, nth),
+            ScheduleStep::Ask(w, i) => self.send_claim(w, i),
+            ScheduleStep::Finish(w, i, ending, bare) => self.finish_execution(w, i, ending, bare),
+            ScheduleStep::Begin(w, i) => self.report_start(w, i),
+            ScheduleStep::Loss(w) => self.report_loss(w),
+            ScheduleStep::Mark(w, i) => self.store_marker(w, i),
+            ScheduleStep::Publish(w, i, heard) => self.publish_result(w, i, heard),
+            ScheduleStep::Acknowledge(w) => self.send_acks(w),
+            ScheduleStep::Hello(w) => {
+                let reaches = self.ensure_worker_connected(w);
                 if reaches {
-                    self.say_hello(w);
+                    self.publish_heartbeat(w);
                 }
                 reaches
             }
-            Step::StartWorker(w) => !self.setup.embedded && self.start_worker(w),
-            Step::Connect(w) => self.connect_worker(w, true),
-            Step::ContinueWorker(w) => self.pause_worker(w, false),
+            ScheduleStep::StartWorker(w) => !self.setup.embedded && self.start_worker(w),
+            ScheduleStep::Connect(w) => self.set_worker_online(w, true),
+            ScheduleStep::ContinueWorker(w) => self.set_worker_paused(w, false),
             _ => false,
         }
     }
 
-    fn coordinator_step(&mut self, step: Step) -> bool {
+    fn coordinator_step(&mut self, step: ScheduleStep) -> bool {
         match step {
-            Step::Read(c) => self.read(c),
-            Step::Claim(c) => self.take_claim(c),
-            Step::Hellos(c) => !self.setup.embedded && self.see_hellos(c),
-            Step::Sync(c) => self.sync(c),
-            Step::Perform(c) => self.perform(c),
-            Step::Send(c) => self.send(c),
-            Step::BeginRound(c) => self.begin_round(c),
-            Step::EndRound(c) => self.end_round(c),
-            Step::Look(c) => self.look(c),
-            Step::Renew(c, heard) => self.renew(c, heard),
-            Step::Purge(c) => self.purge(c),
-            Step::Cancel(c, n) => self.cancel(c, n),
-            Step::Stop(c) => self.stop(c),
-            Step::StartCoordinator(host, directory) => self.start_coordinator(host, directory),
-            Step::ContinueCoordinator(c) => self.pause_coordinator(c, false),
+            ScheduleStep::Read(c) => self.read_report(c),
+            ScheduleStep::Claim(c) => self.handle_claim(c),
+            ScheduleStep::Hellos(c) => !self.setup.embedded && self.observe_heartbeats(c),
+            ScheduleStep::Sync(c) => self.sync_journal(c),
+            ScheduleStep::Perform(c) => self.perform_effect(c),
+            ScheduleStep::Send(c) => self.send_effect(c),
+            ScheduleStep::BeginRound(c) => self.begin_reconcile(c),
+            ScheduleStep::EndRound(c) => self.end_reconcile(c),
+            ScheduleStep::Look(c) => self.look_up_results(c),
+            ScheduleStep::Renew(c, heard) => self.renew_lock(c, heard),
+            ScheduleStep::Purge(c) => self.purge_reports(c),
+            ScheduleStep::Cancel(c, n) => self.cancel_item(c, n),
+            ScheduleStep::Stop(c) => self.stop_run(c),
+            ScheduleStep::StartCoordinator(host, directory) => self.start_coordinator(host, directory),
+            ScheduleStep::ContinueCoordinator(c) => self.set_coordinator_paused(c, false),
             _ => false,
         }
     }
 
-    fn fault(&mut self, step: Step) -> bool {
+    fn fault_step(&mut self, step: ScheduleStep) -> bool {
         match step {
-            Step::Pass(ms) => {
-                self.pass(ms);
+            ScheduleStep::Pass(ms) => {
+                self.advance(ms);
                 true
             }
-            Step::ServerReturns(loss) => self.server_returns(loss),
-            Step::Respecify(n) => self.respecify(n),
-            Step::KillWorker(w) => !self.setup.embedded && self.kill_worker(w),
-            Step::DestroyWorker(w) => !self.setup.embedded && self.destroy_worker(w),
-            Step::CutOff(w) => !self.setup.embedded && self.connect_worker(w, false),
-            Step::StopWorker(w) => !self.setup.embedded && self.pause_worker(w, true),
-            Step::ServerDies => self.server_dies(),
-            Step::KillCoordinator(c, share) => self.kill_coordinator(c, share),
-            Step::StopCoordinator(c) => self.pause_coordinator(c, true),
-            Step::StoreDies => !self.setup.embedded && self.turn_store(true),
-            Step::StoreReturns => self.turn_store(false),
-            Step::FallBehind(c) => self.lag(c, true),
-            Step::CatchUp(c) => self.lag(c, false),
-            Step::CopyDirectory => self.copy_directory(),
+            ScheduleStep::ServerReturns(loss) => self.restart_server(loss),
+            ScheduleStep::Respecify(n) => self.respecify(n),
+            ScheduleStep::KillWorker(w) => !self.setup.embedded && self.kill_worker(w),
+            ScheduleStep::DestroyWorker(w) => !self.setup.embedded && self.destroy_worker(w),
+            ScheduleStep::CutOff(w) => !self.setup.embedded && self.set_worker_online(w, false),
+            ScheduleStep::StopWorker(w) => !self.setup.embedded && self.set_worker_paused(w, true),
+            ScheduleStep::ServerDies => self.kill_server(),
+            ScheduleStep::KillCoordinator(c, share) => self.kill_coordinator(c, share),
+            ScheduleStep::StopCoordinator(c) => self.set_coordinator_paused(c, true),
+            ScheduleStep::StoreDies => !self.setup.embedded && self.set_store_down(true),
+            ScheduleStep::StoreReturns => self.set_store_down(false),
+            ScheduleStep::FallBehind(c) => self.set_coordinator_lag(c, true),
+            ScheduleStep::CatchUp(c) => self.set_coordinator_lag(c, false),
+            ScheduleStep::CopyDirectory => self.copy_directory(),
             _ => false,
         }
     }
@@ -157,7 +157,7 @@ impl World {
 
 /// Which faults may happen, and how many.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Faults {
+pub(crate) struct FaultPlan {
     /// At most so many.
     pub(crate) most: usize,
     /// Workers die, are cut off, are stopped.
@@ -181,7 +181,7 @@ pub(crate) struct Faults {
 }
 
 /// Draws the next step.
-pub(crate) fn draw(world: &World, faults: &Faults, random: &mut Random) -> Step {
+pub(crate) fn draw_step(world: &Simulation, faults: &FaultPlan, random: &mut ScheduleRng) -> ScheduleStep {
     if world.judge.faults < faults.most && random.percent(12) {
         return draw_fault(world, faults, random);
     }
@@ -189,88 +189,88 @@ pub(crate) fn draw(world: &World, faults: &Faults, random: &mut Random) -> Step 
     let c = random.below(world.coordinators.len().max(1));
     let i = random.below(2);
     match random.below(96) {
-        0..=9 => Step::Pull(w, i),
-        10..=13 => Step::Ask(w, i),
+        0..=9 => ScheduleStep::Pull(w, i),
+        10..=13 => ScheduleStep::Ask(w, i),
         14..=23 => {
             let outage = random.percent(faults.outages);
             let ending = if outage {
-                Ending::Outage
+                ExecutionEnding::Outage
             } else {
-                random.pick(&[Ending::Reward, Ending::Reward, Ending::AgentFailure])
+                random.pick(&[ExecutionEnding::Reward, ExecutionEnding::Reward, ExecutionEnding::AgentFailure])
             };
-            Step::Finish(w, i, ending, faults.bare && random.percent(50))
+            ScheduleStep::Finish(w, i, ending, faults.bare && random.percent(50))
         }
-        24..=27 => Step::Begin(w, i),
-        28 | 29 => Step::Loss(w),
-        30..=34 => Step::Mark(w, i),
-        35..=41 => Step::Publish(w, i, true),
-        42..=44 => Step::Acknowledge(w),
-        45..=47 => Step::Hello(w),
-        48..=56 => Step::Read(c),
-        57..=60 => Step::Claim(c),
-        61 | 62 => Step::Hellos(c),
-        63..=69 => Step::Sync(c),
-        70..=76 => Step::Perform(c),
-        77..=82 => Step::Send(c),
-        83 | 84 => Step::BeginRound(c),
-        85 | 86 => Step::EndRound(c),
-        87 => Step::Look(c),
-        88 => Step::Renew(c, !random.percent(20)),
-        89 => Step::Purge(c),
+        24..=27 => ScheduleStep::Begin(w, i),
+        28 | 29 => ScheduleStep::Loss(w),
+        30..=34 => ScheduleStep::Mark(w, i),
+        35..=41 => ScheduleStep::Publish(w, i, true),
+        42..=44 => ScheduleStep::Acknowledge(w),
+        45..=47 => ScheduleStep::Hello(w),
+        48..=56 => ScheduleStep::Read(c),
+        57..=60 => ScheduleStep::Claim(c),
+        61 | 62 => ScheduleStep::Hellos(c),
+        63..=69 => ScheduleStep::Sync(c),
+        70..=76 => ScheduleStep::Perform(c),
+        77..=82 => ScheduleStep::Send(c),
+        83 | 84 => ScheduleStep::BeginRound(c),
+        85 | 86 => ScheduleStep::EndRound(c),
+        87 => ScheduleStep::Look(c),
+        88 => ScheduleStep::Renew(c, !random.percent(20)),
+        89 => ScheduleStep::Purge(c),
         _ => draw_recovery(world, faults, random),
     }
 }
 
 /// Time passes, and what is broken is put right.
-fn draw_recovery(world: &World, faults: &Faults, random: &mut Random) -> Step {
+fn draw_recovery(world: &Simulation, faults: &FaultPlan, random: &mut ScheduleRng) -> ScheduleStep {
     let w = random.below(world.workers.len());
     let c = random.below(world.coordinators.len().max(1));
     if !world.broker.up && random.percent(40) {
-        return Step::ServerReturns(draw_loss(faults, random));
+        return ScheduleStep::ServerReturns(draw_loss(faults, random));
     }
     let takeover = faults.owners && random.percent(50);
     match random.below(10) {
-        0 => Step::Pass(random.pick(&[300, 2_000, 6_000, 20_000, 45_000, 65_000, 130_000])),
-        1..=4 => Step::StartWorker(w),
-        5 => random.pick(&[Step::Connect(w), Step::StoreReturns]),
-        6 => Step::ContinueWorker(w),
-        7 => random.pick(&[Step::ContinueCoordinator(c), Step::CatchUp(c)]),
-        _ if takeover => Step::StartCoordinator(1, random.below(world.directories.len())),
-        _ => Step::StartCoordinator(0, 0),
+        0 => ScheduleStep::Pass(random.pick(&[300, 2_000, 6_000, 20_000, 45_000, 65_000, 130_000])),
+        1..=4 => ScheduleStep::StartWorker(w),
+        5 => random.pick(&[ScheduleStep::Connect(w), ScheduleStep::StoreReturns]),
+        6 => ScheduleStep::ContinueWorker(w),
+        7 => random.pick(&[ScheduleStep::ContinueCoordinator(c), ScheduleStep::CatchUp(c)]),
+        _ if takeover => ScheduleStep::StartCoordinator(1, random.below(world.directories.len())),
+        _ => ScheduleStep::StartCoordinator(0, 0),
     }
 }
 
-fn draw_loss(faults: &Faults, random: &mut Random) -> Loss {
+fn draw_loss(faults: &FaultPlan, random: &mut ScheduleRng) -> ServerLoss {
     if faults.wipes && random.percent(30) {
-        return Loss { all: true, ..Loss::default() };
+        return ServerLoss { all: true, ..ServerLoss::default() };
     }
     if !faults.tails {
-        return Loss::default();
+        return ServerLoss::default();
     }
     let mut upto = |n| u8::try_from(random.below(n)).expect("small");
-    Loss { reports: upto(3), work: upto(3), acks: upto(3), all: false }
+    ServerLoss { reports: upto(3), work: upto(3), acks: upto(3), all: false }
 }
 
-fn draw_fault(world: &World, faults: &Faults, random: &mut Random) -> Step {
+fn draw_fault(world: &Simulation, faults: &FaultPlan, random: &mut ScheduleRng) -> ScheduleStep {
     let w = random.below(world.workers.len());
     let c = random.below(world.coordinators.len().max(1));
     let n = random.below(world.setup.items);
     let share = u16::try_from(random.below(65_536)).expect("16 bits");
     match random.below(13) {
-        0 if faults.workers => Step::KillWorker(w),
-        1 if faults.workers && random.percent(30) => Step::DestroyWorker(w),
-        2 if faults.workers => Step::CutOff(w),
-        3 if faults.workers => Step::StopWorker(w),
-        4 if faults.workers => Step::Publish(w, 0, false),
-        5 if faults.server && random.percent(30) => Step::StoreDies,
-        5 if faults.server => Step::ServerDies,
-        6 | 7 if faults.coordinators => Step::KillCoordinator(c, share),
-        8 if faults.owners => Step::StopCoordinator(c),
-        12 if faults.coordinators => Step::FallBehind(c),
-        9 if faults.owners => Step::CopyDirectory,
-        10 if faults.users && random.percent(30) => Step::Cancel(c, n),
-        10 if faults.users && random.percent(30) => Step::Stop(c),
-        11 if faults.users => Step::Respecify(n),
-        _ => Step::Pull(w, 0),
+        0 if faults.workers => ScheduleStep::KillWorker(w),
+        1 if faults.workers && random.percent(30) => ScheduleStep::DestroyWorker(w),
+        2 if faults.workers => ScheduleStep::CutOff(w),
+        3 if faults.workers => ScheduleStep::StopWorker(w),
+        4 if faults.workers => ScheduleStep::Publish(w, 0, false),
+        5 if faults.server && random.percent(30) => ScheduleStep::StoreDies,
+        5 if faults.server => ScheduleStep::ServerDies,
+        6 | 7 if faults.coordinators => ScheduleStep::KillCoordinator(c, share),
+        8 if faults.owners => ScheduleStep::StopCoordinator(c),
+        12 if faults.coordinators => ScheduleStep::FallBehind(c),
+        9 if faults.owners => ScheduleStep::CopyDirectory,
+        10 if faults.users && random.percent(30) => ScheduleStep::Cancel(c, n),
+        10 if faults.users && random.percent(30) => ScheduleStep::Stop(c),
+        11 if faults.users => ScheduleStep::Respecify(n),
+        _ => ScheduleStep::Pull(w, 0),
     }
 }

@@ -14,7 +14,7 @@ use crate::names::RUN;
 
 /// A worker with its directory, over all of its processes.
 #[derive(Debug)]
-pub(crate) struct Worker {
+pub(crate) struct ModelWorker {
     pub(crate) number: usize,
     pub(crate) slots: usize,
     /// Processes so far.
@@ -34,10 +34,10 @@ pub(crate) struct Worker {
     pub(crate) offline_since: Option<u64>,
     pub(crate) progress_due: u64,
     /// Deliveries whose claim waits for an answer.
-    pub(crate) claiming: Vec<Held>,
-    pub(crate) running: Vec<Execution>,
+    pub(crate) claiming: Vec<HeldDelivery>,
+    pub(crate) running: Vec<RunningExecution>,
     /// Finished executions whose report is not acknowledged.
-    pub(crate) finished: Vec<Finished>,
+    pub(crate) finished: Vec<FinishedExecution>,
     /// Reports that something began, not said yet.
     pub(crate) beginnings: Vec<Report>,
     /// On disk: executions of dead processes, to be reported lost.
@@ -49,7 +49,7 @@ pub(crate) struct Worker {
 
 /// A suspicious delivery.
 #[derive(Debug, Clone)]
-pub(crate) struct Held {
+pub(crate) struct HeldDelivery {
     pub(crate) offer: Offer,
     pub(crate) token: Token,
     pub(crate) exec: ExecId,
@@ -63,7 +63,7 @@ pub(crate) struct Held {
 
 /// A running execution.
 #[derive(Debug, Clone)]
-pub(crate) struct Execution {
+pub(crate) struct RunningExecution {
     pub(crate) offer: Offer,
     pub(crate) token: Token,
     pub(crate) exec: ExecId,
@@ -73,7 +73,7 @@ pub(crate) struct Execution {
 
 /// A finished execution.
 #[derive(Debug, Clone)]
-pub(crate) struct Finished {
+pub(crate) struct FinishedExecution {
     pub(crate) report: Report,
     /// What to acknowledge; nothing for executions of a dead process.
     pub(crate) token: Option<Token>,
@@ -85,7 +85,7 @@ pub(crate) struct Finished {
     pub(crate) sent: Option<u64>,
 }
 
-impl Worker {
+impl ModelWorker {
     pub(crate) fn new(number: usize, slots: usize) -> Self {
         Self {
             number,
@@ -114,16 +114,16 @@ impl Worker {
         format!("w{}-{}", self.number, self.process).parse().expect("a token")
     }
 
-    pub(crate) fn acts(&self) -> bool {
+    pub(crate) fn is_active(&self) -> bool {
         self.up && !self.paused
     }
 
-    pub(crate) fn free(&self) -> usize {
+    pub(crate) fn free_slots(&self) -> usize {
         let in_slots = self.claiming.iter().filter(|held| held.in_slot).count();
         self.slots.saturating_sub(self.running.len() + in_slots)
     }
 
-    pub(crate) fn claim(&self, held: &Held) -> Claim {
+    pub(crate) fn claim(&self, held: &HeldDelivery) -> Claim {
         let Offer { item, try_id, spec, .. } = held.offer;
         Claim { run: RUN, item, try_id, exec: held.exec, spec, worker: self.id(), stage: None }
     }
@@ -134,7 +134,7 @@ impl Worker {
     }
 
     /// Everything whose report is not acknowledged, and the claims.
-    pub(crate) fn hello(&self, with_finished: bool) -> Hello {
+    pub(crate) fn heartbeat(&self, with_finished: bool) -> Hello {
         let line = |offer: &Offer, exec, phase, claiming| {
             let Offer { run, item, try_id, .. } = *offer;
             Running { run, item, try_id, exec, phase, claiming, stage: None, parked: None }
@@ -167,7 +167,7 @@ impl Worker {
             store: "store".to_owned(),
             pool: "default".to_owned(),
             slots: u32::try_from(self.slots).expect("few"),
-            free: u32::try_from(self.free()).expect("few"),
+            free: u32::try_from(self.free_slots()).expect("few"),
             budget: Budget::default(),
             providers: BTreeMap::new(),
             variables: BTreeSet::new(),
@@ -187,7 +187,7 @@ impl Worker {
     }
 
     /// Whether the try is in its hands: then another delivery of it is the same one.
-    pub(crate) fn delivered_again(&mut self, offer: &Offer, token: Token) -> bool {
+    pub(crate) fn refresh_token(&mut self, offer: &Offer, token: Token) -> bool {
         let same = |other: &Offer| (other.item, other.try_id) == (offer.item, offer.try_id);
         let claiming = self.claiming.iter_mut().map(|held| (held.offer, &mut held.token));
         let running = self.running.iter_mut().map(|held| (held.offer, &mut held.token));

@@ -1,38 +1,38 @@
 //! A Docker engine that stops, dies and ends in order while trials run on it.
 
-use rollout_tests::own_engine::OwnEngine;
+use rollout_tests::test_engine::TestEngine;
 
-use crate::{DEADLINE, Job, assert_unharmed, events, pass, project, settled, start};
+use crate::{DEADLINE, OutageJob, assert_unharmed, events_of_kind, wait_out_outage, project, wait_until_settled, start};
 
 /// Runs a job during which the engine is taken away and brought back.
-fn away(take: impl Fn(&mut OwnEngine), bring: impl Fn(&mut OwnEngine)) {
-    let Some(mut engine) = OwnEngine::start() else { return };
+fn assert_engine_outage_harmless(take: impl Fn(&mut TestEngine), bring: impl Fn(&mut TestEngine)) {
+    let Some(mut engine) = TestEngine::start() else { return };
     let project = project();
-    let job = Job::docker();
+    let job = OutageJob::docker();
     job.write(&project);
     let mut run = start(&project, &engine);
-    settled(&run, 2);
+    wait_until_settled(&run, 2);
     take(&mut engine);
-    pass(&mut run);
+    wait_out_outage(&mut run);
     bring(&mut engine);
     let ended = run.wait(DEADLINE);
-    let parked = events(&ended.stdout, "trial_parked");
+    let parked = events_of_kind(&ended.stdout, "trial_parked");
     let _ended = assert_unharmed(ended, &project.results("outage"), job.trials);
     assert!(parked.iter().any(|event| event["dependency"] == "container_engine"), "{parked:?}");
-    assert_eq!(engine.left(), Vec::<String>::new());
+    assert_eq!(engine.leaked_objects(), Vec::<String>::new());
 }
 
 #[test]
 fn engine_paused_and_resumed_costs_no_trial() {
-    away(OwnEngine::pause, OwnEngine::resume);
+    assert_engine_outage_harmless(TestEngine::pause, TestEngine::resume);
 }
 
 #[test]
 fn engine_killed_and_restarted_costs_no_trial() {
-    away(OwnEngine::kill, OwnEngine::go);
+    assert_engine_outage_harmless(TestEngine::kill, TestEngine::ensure_started);
 }
 
 #[test]
 fn engine_shut_down_and_restarted_costs_no_trial() {
-    away(OwnEngine::terminate, OwnEngine::go);
+    assert_engine_outage_harmless(TestEngine::terminate, TestEngine::ensure_started);
 }

@@ -4,7 +4,7 @@
 //! `ROLLOUT_TEST_OUTAGE_TRIALS`:
 //! `ROLLOUT_TEST_OUTAGE_SEC=60 ROLLOUT_TEST_OUTAGE_TRIALS=40 cargo test -p rollout-tests --test outages`.
 
-mod all;
+mod combined;
 mod engine;
 mod registry;
 mod store;
@@ -13,10 +13,10 @@ use std::fs;
 use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::own_engine::OwnEngine;
+use rollout_tests::test_engine::TestEngine;
 use rollout_tests::project::Project;
 use rollout_tests::results::Results;
-use rollout_tests::run::{Ended, Run};
+use rollout_tests::program::{ProgramExit, RunningProgram};
 use rollout_tests::wait;
 use serde_json::Value;
 
@@ -29,7 +29,7 @@ fn number(variable: &str, default: u32) -> u32 {
 }
 
 /// How long a service is away.
-fn outage() -> Duration {
+fn outage_duration() -> Duration {
     Duration::from_secs(number("ROLLOUT_TEST_OUTAGE_SEC", 12).into())
 }
 
@@ -44,7 +44,7 @@ fn project() -> Project {
 
 /// A job of so many trials, each with an image of its own, whose agents work for a second.
 #[derive(Debug)]
-struct Job {
+struct OutageJob {
     trials: u32,
     provider: &'static str,
     /// Lines of a task's `task.toml` beyond the usual, with `@N@` for its number.
@@ -53,7 +53,7 @@ struct Job {
     lines: String,
 }
 
-impl Job {
+impl OutageJob {
     fn docker() -> Self {
         Self { trials: trials(), provider: "docker", task: String::new(), lines: String::new() }
     }
@@ -99,7 +99,7 @@ impl Job {
 }
 
 /// Starts a run on an engine.
-fn start(project: &Project, engine: &OwnEngine) -> Run {
+fn start(project: &Project, engine: &TestEngine) -> RunningProgram {
     let mut command = project.command(&["run", "job.yaml", "--json"]);
     command.env("DOCKER_HOST", engine.host());
     project.start(command)
@@ -107,32 +107,32 @@ fn start(project: &Project, engine: &OwnEngine) -> Run {
 
 /// Waits until so many trials are settled.
 #[track_caller]
-fn settled(run: &Run, count: usize) {
-    let enough = || events(&run.stdout(), "trial_settled").len() >= count;
+fn wait_until_settled(run: &RunningProgram, count: usize) {
+    let enough = || events_of_kind(&run.stdout(), "trial_settled").len() >= count;
     wait::until(DEADLINE, &format!("{count} settled trials"), enough);
 }
 
 /// Lets time pass in which something is away.
-fn pass(run: &mut Run) {
-    let ended = wait::holds_within(outage(), || run.has_ended());
+fn wait_out_outage(run: &mut RunningProgram) {
+    let ended = wait::holds_within(outage_duration(), || run.has_ended());
     assert!(!ended, "the run ended in the outage: {}\n{}", run.stdout(), run.stderr());
 }
 
 /// The events of a kind.
-fn events(stdout: &str, kind: &str) -> Vec<Value> {
+fn events_of_kind(stdout: &str, kind: &str) -> Vec<Value> {
     let lines = stdout.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines.filter(|event| event["event"] == kind).collect()
 }
 
 /// Fails unless every trial was passed, by its first try.
 #[track_caller]
-fn assert_unharmed(ended: Ended, results: &Results, trials: u32) -> Ended {
-    let ended = ended.expect(ExitCode::Success);
+fn assert_unharmed(ended: ProgramExit, results: &Results, trials: u32) -> ProgramExit {
+    let ended = ended.expect_code(ExitCode::Success);
     for trial in results.trials() {
         assert_eq!((trial.reward(), trial.error()), (Some(1.0), None), "{}", trial.result);
     }
     assert_eq!(results.count("completed_trials"), u64::from(trials));
-    assert_eq!(events(&ended.stdout, "trial_retry"), Vec::<Value>::new(), "no retry counts");
-    assert_eq!(events(&ended.stdout, "trial_lost"), Vec::<Value>::new(), "no execution is lost");
+    assert_eq!(events_of_kind(&ended.stdout, "trial_retry"), Vec::<Value>::new(), "no retry counts");
+    assert_eq!(events_of_kind(&ended.stdout, "trial_lost"), Vec::<Value>::new(), "no execution is lost");
     ended
 }

@@ -1,41 +1,41 @@
 //! An image registry that is away when images are pulled.
 
-use rollout_tests::own_engine::OwnEngine;
-use rollout_tests::own_registry::OwnRegistry;
+use rollout_tests::test_engine::TestEngine;
+use rollout_tests::test_registry::TestRegistry;
 
-use crate::{DEADLINE, Job, assert_unharmed, events, pass, project, settled, start};
+use crate::{DEADLINE, OutageJob, assert_unharmed, events_of_kind, wait_out_outage, project, wait_until_settled, start};
 
 #[test]
 fn registry_outage_costs_no_trial() {
-    let Some(engine) = OwnEngine::start() else { return };
+    let Some(engine) = TestEngine::start() else { return };
     let project = project();
-    let Some(mut registry) = OwnRegistry::start(&project.path().join("registry")) else { return };
+    let Some(mut registry) = TestRegistry::start(&project.path().join("registry")) else { return };
     let task = format!("[environment]\ndocker_image = \"{}/task:@N@\"\n", registry.address());
-    let job = Job { task, ..Job::docker() };
+    let job = OutageJob { task, ..OutageJob::docker() };
     job.write(&project);
     push(&engine, &registry, job.trials);
     let mut run = start(&project, &engine);
-    settled(&run, 2);
+    wait_until_settled(&run, 2);
     registry.kill();
-    pass(&mut run);
-    registry.go();
+    wait_out_outage(&mut run);
+    registry.ensure_started();
     let ended = run.wait(DEADLINE);
-    let parked = events(&ended.stdout, "trial_parked");
+    let parked = events_of_kind(&ended.stdout, "trial_parked");
     let _ended = assert_unharmed(ended, &project.results("outage"), job.trials);
     assert!(parked.iter().any(|event| event["dependency"] == "image_registry"), "{parked:?}");
-    assert_eq!(engine.left(), Vec::<String>::new());
+    assert_eq!(engine.leaked_objects(), Vec::<String>::new());
 }
 
 #[test]
 fn image_missing_in_registry_fails_at_once() {
-    let Some(engine) = OwnEngine::start() else { return };
+    let Some(engine) = TestEngine::start() else { return };
     let project = project();
-    let Some(registry) = OwnRegistry::start(&project.path().join("registry")) else { return };
+    let Some(registry) = TestRegistry::start(&project.path().join("registry")) else { return };
     let task = format!("[environment]\ndocker_image = \"{}/none:@N@\"\n", registry.address());
-    let job = Job { task, trials: 1, ..Job::docker() };
+    let job = OutageJob { task, trials: 1, ..OutageJob::docker() };
     job.write(&project);
     let ended = start(&project, &engine).wait(DEADLINE);
-    assert_eq!(events(&ended.stdout, "trial_parked").len(), 0, "{}", ended.stdout);
+    assert_eq!(events_of_kind(&ended.stdout, "trial_parked").len(), 0, "{}", ended.stdout);
     let results = project.results("outage");
     let trial = &results.trials()[0];
     assert_eq!(trial.error(), Some("environment_image_pull_failed"));
@@ -43,7 +43,7 @@ fn image_missing_in_registry_fails_at_once() {
 }
 
 /// Gives the registry an image for each task, none of which the engine keeps.
-pub(crate) fn push(engine: &OwnEngine, registry: &OwnRegistry, trials: u32) {
+pub(crate) fn push(engine: &TestEngine, registry: &TestRegistry, trials: u32) {
     for number in 1..=trials {
         let name = format!("{}/task:{number}", registry.address());
         engine.docker(&["tag", "debian:bookworm-slim", &name]);

@@ -5,29 +5,29 @@ use std::path::{Path, PathBuf};
 
 use rollout_tests::project::Project;
 
-use crate::{DEADLINE, Job, assert_unharmed, pass, project, settled};
+use crate::{DEADLINE, OutageJob, assert_unharmed, wait_out_outage, project, wait_until_settled};
 
 /// The directory of blobs of a project's jobs, which can be taken away.
 #[derive(Debug)]
-pub(crate) struct Blobs {
+pub(crate) struct BlobDirectory {
     place: PathBuf,
     aside: PathBuf,
 }
 
-impl Blobs {
-    pub(crate) fn of(project: &Project, place: &str) -> Self {
+impl BlobDirectory {
+    pub(crate) fn in_project(project: &Project, place: &str) -> Self {
         let place = project.path().join(place);
         let aside = place.with_extension("aside");
         Self { place, aside }
     }
 
     /// An unmounted file system leaves an empty directory.
-    pub(crate) fn take(&self) {
+    pub(crate) fn hide(&self) {
         fs::rename(&self.place, &self.aside).expect("renamed");
         fs::create_dir(&self.place).expect("an empty directory");
     }
 
-    pub(crate) fn bring(&self) {
+    pub(crate) fn restore(&self) {
         fs::remove_dir(&self.place).expect("nothing was made where the store is not");
         fs::rename(&self.aside, &self.place).expect("renamed");
     }
@@ -40,14 +40,14 @@ impl Blobs {
 #[test]
 fn store_outage_costs_no_trial() {
     let project = project();
-    let job = Job { provider: "process", ..Job::docker() };
+    let job = OutageJob { provider: "process", ..OutageJob::docker() };
     job.write(&project);
     let mut run = project.rollout(&["run", "job.yaml", "--json"]);
-    settled(&run, 2);
-    let blobs = Blobs::of(&project, "jobs/.rollout/blobs");
-    blobs.take();
-    pass(&mut run);
-    blobs.bring();
+    wait_until_settled(&run, 2);
+    let blobs = BlobDirectory::in_project(&project, "jobs/.rollout/blobs");
+    blobs.hide();
+    wait_out_outage(&mut run);
+    blobs.restore();
     let ended = run.wait(DEADLINE);
     let _ended = assert_unharmed(ended, &project.results("outage"), job.trials);
     assert!(blobs.path().join("store.json").exists());

@@ -14,18 +14,18 @@ use rollout_worker::queue::contract::{Broker, CALM, CLASSES, Check, DISTURBING};
 use rollout_worker::queue::nats::{Nats, NatsBoard, NatsDispatch, NatsSource};
 use rollout_worker::queue::traits::{Board, Dispatch, QueueError, WorkSource};
 
-use crate::lab::{LEASE, Lab, REPORTS, pool, until, with_every_server};
+use crate::fixture::{LEASE, QueueFixture, REPORTS, pool, until, with_every_server};
 
-struct Server {
-    lab: Arc<Lab>,
+struct NatsUnderTest {
+    lab: Arc<QueueFixture>,
     nats: Nats,
     source: Arc<NatsSource>,
     dispatch: Arc<NatsDispatch>,
     board: Arc<NatsBoard>,
 }
 
-impl Server {
-    async fn new(lab: Arc<Lab>) -> Self {
+impl NatsUnderTest {
+    async fn new(lab: Arc<QueueFixture>) -> Self {
         let nats = lab.connect().await;
         let pool = pool("default");
         let dispatch = nats.dispatch(&pool, &CLASSES).await.expect("a dispatch");
@@ -38,7 +38,7 @@ impl Server {
     }
 
     /// Waits until coordinator and worker are there again.
-    async fn is_back(&self) {
+    async fn wait_until_back(&self) {
         until("the coordinator is back", async || self.dispatch.incarnation().await.is_ok()).await;
         let board = async || self.board.read("nothing").await.is_ok();
         until("the board is back", board).await;
@@ -47,7 +47,7 @@ impl Server {
 }
 
 #[async_trait(?Send)]
-impl Broker for Server {
+impl Broker for NatsUnderTest {
     fn source(&self) -> Arc<dyn WorkSource> {
         self.source.clone()
     }
@@ -73,19 +73,19 @@ impl Broker for Server {
     }
 
     async fn restart(&self) {
-        self.lab.with(|server| {
+        self.lab.with_server(|server| {
             server.kill();
-            server.go();
+            server.ensure_started();
         });
-        self.is_back().await;
+        self.wait_until_back().await;
     }
 
     async fn wipe(&self) {
-        self.lab.with(|server| {
+        self.lab.with_server(|server| {
             server.wipe();
-            server.go();
+            server.ensure_started();
         });
-        self.is_back().await;
+        self.wait_until_back().await;
     }
 
     async fn pass(&self, thirds: u32) {
@@ -95,11 +95,11 @@ impl Broker for Server {
 }
 
 /// Runs checks at once, each with what it needs of its own.
-async fn check(checks: &[(&'static str, Check)], lab: impl Fn() -> Arc<Lab>) {
+async fn run_checks(checks: &[(&'static str, Check)], lab: impl Fn() -> Arc<QueueFixture>) {
     let mut running: FuturesUnordered<_> = (checks.iter())
         .map(|(name, check)| {
             let lab = lab();
-            let run = async move { check(&Server::new(lab).await).await };
+            let run = async move { check(&NatsUnderTest::new(lab).await).await };
             AssertUnwindSafe(run).catch_unwind().map(move |outcome| (*name, outcome.is_ok()))
         })
         .collect();
@@ -112,14 +112,14 @@ async fn check(checks: &[(&'static str, Check)], lab: impl Fn() -> Arc<Lab>) {
     assert!(failed.is_empty(), "not kept: {failed:?}");
 }
 
-async fn keeps_the_contract(program: &Path) {
-    let shared = Arc::new(Lab::new(program, ""));
-    check(CALM, || shared.clone()).await;
+async fn assert_contract(program: &Path) {
+    let shared = Arc::new(QueueFixture::new(program, ""));
+    run_checks(CALM, || shared.clone()).await;
     drop(shared);
-    check(DISTURBING, || Arc::new(Lab::new(program, ""))).await;
+    run_checks(DISTURBING, || Arc::new(QueueFixture::new(program, ""))).await;
 }
 
 #[test]
 fn nats_queue_passes_contract() {
-    with_every_server(async |program| keeps_the_contract(&program).await);
+    with_every_server(async |program| assert_contract(&program).await);
 }

@@ -1,9 +1,9 @@
 //! The queue over real nats-servers: the contract of all queues, and what only a server has. Without
 //! a server these tests say that they skip.
 
-mod access;
+mod authentication;
 mod contract;
-mod lab;
+mod fixture;
 mod pools;
 mod roles;
 mod server;

@@ -13,7 +13,7 @@ use rollout_worker::queue::contract::{CLASSES, samples};
 use rollout_worker::queue::nats::NatsDispatch;
 use rollout_worker::queue::traits::{Dispatch as _, QueueError, WorkSource as _};
 
-use crate::lab::{Lab, pool, until, with_every_server};
+use crate::fixture::{QueueFixture, pool, until, with_every_server};
 
 fn report(exec: u8, epoch: u32) -> Report {
     Report { try_id: TryId { epoch, n: 1 }, ..samples::report(1, exec) }
@@ -42,7 +42,7 @@ fn execs(read: &[Reported]) -> Vec<u8> {
 #[test]
 fn report_from_other_pool_does_not_count() {
     with_every_server(async |program| {
-        let lab = Lab::new(&program, "");
+        let lab = QueueFixture::new(&program, "");
         let nats = lab.connect().await;
         let dispatch = nats.dispatch(&pool("one"), &CLASSES).await.expect("a dispatch");
         let one = nats.source(&pool("one"), "store").await.expect("a source");
@@ -57,7 +57,7 @@ fn report_from_other_pool_does_not_count() {
 #[test]
 fn report_after_pool_change_counts_by_pool_of_try() {
     with_every_server(async |program| {
-        let lab = Lab::new(&program, "");
+        let lab = QueueFixture::new(&program, "");
         let nats = lab.connect().await;
         let dispatch = nats.dispatch(&pool("two"), &CLASSES).await.expect("a dispatch");
         let run = report(1, 1).run;
@@ -86,7 +86,7 @@ fn report_after_pool_change_counts_by_pool_of_try() {
 #[test]
 fn report_from_earlier_version_is_read() {
     with_every_server(async |program| {
-        let lab = Lab::new(&program, "");
+        let lab = QueueFixture::new(&program, "");
         let nats = lab.connect().await;
         let namespace = nats.options().namespace.clone();
         let context = jetstream::new(async_nats::connect(&lab.url).await.expect("a server"));
@@ -123,7 +123,7 @@ fn report_from_earlier_version_is_read() {
 #[test]
 fn claim_from_other_pool_is_not_answered() {
     with_every_server(async |program| {
-        let lab = Lab::new(&program, "");
+        let lab = QueueFixture::new(&program, "");
         let nats = lab.connect().await;
         let dispatch = nats.dispatch(&pool("one"), &CLASSES).await.expect("a dispatch");
         let one = nats.source(&pool("one"), "store").await.expect("a source");
@@ -150,7 +150,7 @@ fn claim_from_other_pool_is_not_answered() {
 #[test]
 fn report_stream_ending_in_garbage_does_not_block() {
     with_every_server(async |program| {
-        let lab = Lab::new(&program, "");
+        let lab = QueueFixture::new(&program, "");
         let nats = lab.connect().await;
         let dispatch = nats.dispatch(&pool("one"), &CLASSES).await.expect("a dispatch");
         let source = nats.source(&pool("one"), "store").await.expect("a source");

@@ -14,16 +14,16 @@ use rollout_worker::queue::nats::{
 };
 use rollout_worker::queue::traits::{Board as _, Dispatch as _, QueueError, WorkSource as _};
 
-use crate::lab::{Lab, PATIENCE, pool, until, with_every_server};
+use crate::fixture::{QueueFixture, DEADLINE, pool, until, with_every_server};
 
 const NAMESPACE: &str = "lab";
 
-struct Roles {
-    lab: Lab,
+struct RolesFixture {
+    lab: QueueFixture,
     passwords: tempfile::TempDir,
 }
 
-impl Roles {
+impl RolesFixture {
     fn new(program: &Path) -> Self {
         let passwords = tempfile::tempdir().expect("a directory");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/nats/roles");
@@ -34,7 +34,7 @@ impl Roles {
             .expect("the script");
         assert!(made.status.success(), "{made:?}");
         let settings = format!("include {:?}\n", relative(&passwords.path().join("roles.conf")));
-        Self { lab: Lab::new(program, &settings), passwords }
+        Self { lab: QueueFixture::new(program, &settings), passwords }
     }
 
     fn options(&self, user: &str) -> NatsOptions {
@@ -49,7 +49,7 @@ impl Roles {
     }
 
     /// The client of the library, with no rules but those of the server.
-    async fn bare(&self, user: &str) -> async_nats::Client {
+    async fn bare_client(&self, user: &str) -> async_nats::Client {
         let options = self.options(user);
         let Credentials::Password { user, password } = options.credentials else { unreachable!() };
         let connected = async_nats::ConnectOptions::new()
@@ -75,20 +75,20 @@ fn relative(path: &Path) -> PathBuf {
 #[test]
 fn worker_role_is_denied_everything_else() {
     with_every_server(async |program| {
-        let roles = Roles::new(&program);
+        let roles = RolesFixture::new(&program);
         let coordinator = roles.connect("coordinator").await;
         let (one, two) = (pool("one"), pool("two"));
         let dispatch = coordinator.dispatch(&one, &CLASSES).await.expect("a dispatch");
         coordinator.prepare(&two, &CLASSES).await.expect("another pool");
         coordinator.bind_pool(&one, "store", false).await.expect("a binding");
         let worker = roles.connect("worker-one").await;
-        works(&dispatch, &coordinator, &worker).await;
-        cannot_do_more(&dispatch, &worker).await;
+        run_item(&dispatch, &coordinator, &worker).await;
+        assert_denied(&dispatch, &worker).await;
     });
 }
 
 /// The whole path of an item.
-async fn works(
+async fn run_item(
     dispatch: &rollout_worker::queue::nats::NatsDispatch,
     coordinator: &Nats,
     worker: &Nats,
@@ -97,13 +97,13 @@ async fn works(
     let offer = samples::offer(1, 1);
     let answers = dispatch.offer(&[offer]).await.expect("reachable");
     assert_eq!(answers, [Ok(Offered::Published)]);
-    let delivered = source.pull(Room::slots(1), PATIENCE).await.expect("allowed");
+    let delivered = source.pull(Room::slots(1), DEADLINE).await.expect("allowed");
     assert_eq!(delivered[0].offer, offer);
     let tokens = [delivered[0].token];
     source.progress(&tokens).await.expect("allowed");
     let reports = source.report(vec![samples::report(1, 1)]).await.expect("allowed");
     assert_eq!(reports, [Ok(())]);
-    let read = dispatch.reports(offer.run, None, 9, PATIENCE).await.expect("allowed").reports;
+    let read = dispatch.reports(offer.run, None, 9, DEADLINE).await.expect("allowed").reports;
     assert_eq!(read.len(), 1);
     source.hello(samples::hello("worker")).await.expect("allowed");
     assert!(!source.shown(&samples::claim(1, 1)).await.expect("allowed"));
@@ -133,7 +133,7 @@ fn is_denied<T>(answer: &Result<T, QueueError>) -> bool {
     matches!(answer, Err(QueueError::Denied { reason }) if reason.to_lowercase().contains("permissions"))
 }
 
-async fn cannot_do_more(dispatch: &rollout_worker::queue::nats::NatsDispatch, worker: &Nats) {
+async fn assert_denied(dispatch: &rollout_worker::queue::nats::NatsDispatch, worker: &Nats) {
     let prepared = worker.prepare(&pool("new"), &CLASSES).await;
     let Err(SetupError::Queue(error)) = prepared else { panic!("{prepared:?}") };
     assert!(is_denied::<()>(&Err(error)));
@@ -161,11 +161,11 @@ async fn cannot_do_more(dispatch: &rollout_worker::queue::nats::NatsDispatch, wo
 #[test]
 fn worker_role_cannot_change_streams() {
     with_every_server(async |program| {
-        let roles = Roles::new(&program);
+        let roles = RolesFixture::new(&program);
         let coordinator = roles.connect("coordinator").await;
         let dispatch = coordinator.dispatch(&pool("one"), &CLASSES).await.expect("a dispatch");
         dispatch.offer(&[samples::offer(1, 1)]).await.expect("reachable");
-        let client = roles.bare("worker-one").await;
+        let client = roles.bare_client("worker-one").await;
         let info = client.request("$JS.API.STREAM.INFO.LAB_WORK", "{}".into()).await;
         assert!(info.is_ok(), "the client works: {info:?}");
         for subject in [
@@ -199,7 +199,7 @@ fn worker_role_cannot_change_streams() {
 #[test]
 fn claim_reply_outside_inbox_is_denied() {
     with_every_server(async |program| {
-        let roles = Roles::new(&program);
+        let roles = RolesFixture::new(&program);
         let coordinator = roles.connect("coordinator").await;
         let dispatch = coordinator.dispatch(&pool("one"), &CLASSES).await.expect("a dispatch");
         let offer = samples::offer(1, 1);
@@ -208,7 +208,7 @@ fn claim_reply_outside_inbox_is_denied() {
         board.write("run", Bytes::from_static(b"state"), None).await.expect("allowed");
         let claim = serde_json::to_vec(&samples::claim(1, 1)).expect("serializable");
         let subject = format!("lab.v1.claim.one.{}", offer.run);
-        let client = roles.bare("worker-one").await;
+        let client = roles.bare_client("worker-one").await;
         let answering = async {
             loop {
                 let pending = dispatch.next_claim(offer.run).await.expect("allowed");
@@ -240,7 +240,7 @@ fn claim_reply_outside_inbox_is_denied() {
 #[test]
 fn password_wrong_is_refused_and_not_printed() {
     with_every_server(async |program| {
-        let roles = Roles::new(&program);
+        let roles = RolesFixture::new(&program);
         let mut wrong = roles.options("worker-one");
         let user = "lab-worker-one".to_owned();
         wrong.credentials = Credentials::Password { user, password: Secret::new("opensesame") };

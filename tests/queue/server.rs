@@ -15,10 +15,10 @@ use rollout_worker::queue::nats::{
 use rollout_worker::queue::traits::{Contact, Dispatch as _, QueueError, WorkSource as _};
 use serde_json::json;
 
-use crate::lab::{Lab, PATIENCE, pool, until, with_every_server};
+use crate::fixture::{QueueFixture, DEADLINE, pool, until, with_every_server};
 
 /// A server that only says what it is.
-fn greeter(version: &str) -> (u16, std::thread::JoinHandle<()>) {
+fn start_fake_server(version: &str) -> (u16, std::thread::JoinHandle<()>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let info = json!({
@@ -38,7 +38,7 @@ fn greeter(version: &str) -> (u16, std::thread::JoinHandle<()>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn server_too_old_or_without_credentials_is_refused() {
-    let (port, thread) = greeter("2.10.22");
+    let (port, thread) = start_fake_server("2.10.22");
     let options = NatsOptions::parse(&format!("nats://127.0.0.1:{port}")).expect("valid");
     let old = Nats::connect(options).await.expect_err("too old");
     assert!(matches!(&old, ConnectError::TooOld { found, .. } if found == "2.10.22"), "{old:?}");
@@ -51,7 +51,7 @@ async fn server_too_old_or_without_credentials_is_refused() {
 #[test]
 fn connection_lost_reconnects() {
     with_every_server(async |program| {
-        let lab = Lab::new(&program, "");
+        let lab = QueueFixture::new(&program, "");
         let nats = lab.connect().await;
         let dispatch = nats.dispatch(&pool("default"), &CLASSES).await.expect("a dispatch");
         let source = nats.source(&pool("default"), "store").await.expect("a source");
@@ -60,33 +60,33 @@ fn connection_lost_reconnects() {
         assert_eq!(*contact.borrow(), Contact { up: true, connections: 1 });
         let life = dispatch.incarnation().await.expect("reachable");
         dispatch.offer(&[samples::offer(1, 1)]).await.expect("reachable");
-        let held = source.pull(Room::slots(1), PATIENCE).await.expect("reachable");
-        until("the hello is known", async || !hello_ages(&dispatch).await.is_empty()).await;
-        lab.with(rollout_tests::nats::NatsServer::kill);
+        let held = source.pull(Room::slots(1), DEADLINE).await.expect("reachable");
+        until("the hello is known", async || !heartbeat_ages(&dispatch).await.is_empty()).await;
+        lab.with_server(rollout_tests::nats::NatsServer::kill);
         until("contact is lost", async || !contact.borrow().up).await;
         let pulled = source.pull(Room::slots(1), Duration::from_secs(1)).await;
         assert!(matches!(pulled, Err(QueueError::Unreachable { .. })), "{pulled:?}");
         // Said when the server is back.
         source.ack(&[held[0].token]).await.expect("kept");
-        let age = hello_ages(&dispatch).await[0];
+        let age = heartbeat_ages(&dispatch).await[0];
         // Time has to pass to see that the age does not grow with it.
         tokio::time::sleep(Duration::from_secs(5)).await;
-        let later = hello_ages(&dispatch).await[0];
+        let later = heartbeat_ages(&dispatch).await[0];
         assert!(later < age + Duration::from_secs(4), "{age:?}, then {later:?}: it stands still");
-        lab.with(rollout_tests::nats::NatsServer::go);
+        lab.with_server(rollout_tests::nats::NatsServer::ensure_started);
         until("contact is found", async || contact.borrow().up).await;
         assert_eq!(contact.borrow().connections, 2);
         until("it is the same", async || dispatch.incarnation().await.ok() == Some(life)).await;
         let hello = async || source.hello(samples::hello("again")).await.is_ok();
         until("hellos are taken", hello).await;
-        until("hellos get around", async || hello_ages(&dispatch).await.len() == 2).await;
-        until_done(&source, &dispatch, samples::offer(1, 1).run).await;
+        until("hellos get around", async || heartbeat_ages(&dispatch).await.len() == 2).await;
+        wait_until_done(&source, &dispatch, samples::offer(1, 1).run).await;
     });
 }
 
 /// What was acknowledged disappears, and is never given out again. A server that was killed may
 /// have forgotten that it delivered it, and hears nothing of it until it does so again.
-async fn until_done(source: &NatsSource, dispatch: &NatsDispatch, run: RunId) {
+async fn wait_until_done(source: &NatsSource, dispatch: &NatsDispatch, run: RunId) {
     until("what was said was heard", async || {
         let again = source.pull(Room::slots(1), Duration::from_millis(100)).await;
         assert!(again.as_ref().is_ok_and(Vec::is_empty), "it is done with: {again:?}");
@@ -98,32 +98,32 @@ async fn until_done(source: &NatsSource, dispatch: &NatsDispatch, run: RunId) {
 #[test]
 fn server_kill_with_lost_state_repeats_nothing() {
     with_every_server(async |program| {
-        let lab = Lab::new(&program, "");
+        let lab = QueueFixture::new(&program, "");
         let nats = lab.connect().await;
         let dispatch = nats.dispatch(&pool("default"), &CLASSES).await.expect("a dispatch");
         let source = nats.source(&pool("default"), "store").await.expect("a source");
         let life = dispatch.incarnation().await.expect("reachable");
         dispatch.offer(&[samples::offer(1, 1)]).await.expect("reachable");
-        let held = source.pull(Room::slots(1), PATIENCE).await.expect("reachable");
+        let held = source.pull(Room::slots(1), DEADLINE).await.expect("reachable");
         // At once: it notes deliveries a moment later.
-        lab.with(rollout_tests::nats::NatsServer::kill);
+        lab.with_server(rollout_tests::nats::NatsServer::kill);
         let contact = nats.contact();
         until("contact is lost", async || !contact.borrow().up).await;
         source.ack(&[held[0].token]).await.expect("kept");
-        lab.with(rollout_tests::nats::NatsServer::go);
+        lab.with_server(rollout_tests::nats::NatsServer::ensure_started);
         until("it is the same", async || dispatch.incarnation().await.ok() == Some(life)).await;
-        until_done(&source, &dispatch, samples::offer(1, 1).run).await;
+        wait_until_done(&source, &dispatch, samples::offer(1, 1).run).await;
     });
 }
 
-async fn hello_ages(dispatch: &NatsDispatch) -> Vec<Duration> {
+async fn heartbeat_ages(dispatch: &NatsDispatch) -> Vec<Duration> {
     dispatch.hellos().await.expect("known").into_iter().map(|seen| seen.age).collect()
 }
 
 #[test]
 fn stream_settings_that_differ_are_named() {
     with_every_server(async |program| {
-        let lab = Lab::new(&program, "");
+        let lab = QueueFixture::new(&program, "");
         let mut options = lab.options();
         let nats = Nats::connect(options.clone()).await.expect("a server");
         nats.prepare(&pool("default"), &CLASSES).await.expect("made");
@@ -151,7 +151,7 @@ fn stream_settings_that_differ_are_named() {
 #[test]
 fn pool_with_other_store_is_refused() {
     with_every_server(async |program| {
-        let lab = Lab::new(&program, "");
+        let lab = QueueFixture::new(&program, "");
         let nats = lab.connect().await;
         let name = pool("default");
         assert_eq!(nats.pool_binding(&name).await.expect("nothing is set up"), None);
@@ -169,7 +169,7 @@ fn pool_with_other_store_is_refused() {
         assert!(matches!(pulled, Err(QueueError::Denied { .. })), "{pulled:?}");
         nats.bind_pool(&name, "there", true).await.expect("bound anew");
         source.check_binding().await.expect("its store");
-        let pulled = source.pull(Room::slots(1), PATIENCE).await.expect("its store");
+        let pulled = source.pull(Room::slots(1), DEADLINE).await.expect("its store");
         assert_eq!(pulled.len(), 1);
     });
 }
@@ -177,7 +177,7 @@ fn pool_with_other_store_is_refused() {
 #[test]
 fn garbage_messages_are_ignored() {
     with_every_server(async |program| {
-        let lab = Lab::new(&program, "");
+        let lab = QueueFixture::new(&program, "");
         let nats = lab.connect().await;
         let dispatch = nats.dispatch(&pool("default"), &CLASSES).await.expect("a dispatch");
         let source = nats.source(&pool("default"), "store").await.expect("a source");
@@ -203,11 +203,11 @@ fn garbage_messages_are_ignored() {
         }
         client.flush().await.expect("sent");
         dispatch.offer(&[Offer { class: CLASSES[1], ..offer }]).await.expect("reachable");
-        let pulled = source.pull(Room::slots(9), PATIENCE).await.expect("reachable");
+        let pulled = source.pull(Room::slots(9), DEADLINE).await.expect("reachable");
         assert_eq!(pulled.len(), 1);
         source.report(vec![samples::report(1, 1)]).await.expect("reachable");
         until("the report is read among the garbage", async || {
-            let read = dispatch.reports(run, None, 9, PATIENCE).await.expect("reachable");
+            let read = dispatch.reports(run, None, 9, DEADLINE).await.expect("reachable");
             read.reports.len() == 1
         })
         .await;
@@ -216,6 +216,6 @@ fn garbage_messages_are_ignored() {
         let (claim, asked) =
             tokio::join!(async { drop(claims.await.expect("a claim").reply) }, asked,);
         assert!(matches!(asked, Err(QueueError::NoAnswer { .. })), "{claim:?} {asked:?}");
-        assert!(hello_ages(&dispatch).await.is_empty());
+        assert!(heartbeat_ages(&dispatch).await.is_empty());
     });
 }

@@ -5,9 +5,9 @@ use std::os::unix::fs::symlink;
 use rollout_protocol::exit::ExitCode;
 use serde_json::json;
 
-use crate::lab::{DEADLINE, Lab};
+use crate::fixture::{DEADLINE, RegistryFixture};
 
-fn names(lab: &Lab) -> Vec<String> {
+fn task_names(lab: &RegistryFixture) -> Vec<String> {
     lab.tasks().into_keys().collect()
 }
 
@@ -17,7 +17,7 @@ fn owned(names: &[&str]) -> Vec<String> {
 
 #[test]
 fn repository_as_dataset_has_its_tasks() {
-    let lab = Lab::empty();
+    let lab = RegistryFixture::empty();
     lab.repository("more", &owned(&["one", "two", "three"]), "first");
     lab.git("more", &["tag", "-am", "v1", "v1"]);
     let tagged = lab.git("more", &["rev-parse", "HEAD"]);
@@ -25,11 +25,11 @@ fn repository_as_dataset_has_its_tasks() {
     let url = lab.url("more");
 
     lab.job(&format!("{{repo: '{url}'}}"));
-    assert_eq!(names(&lab), ["four", "one", "three", "two"]);
+    assert_eq!(task_names(&lab), ["four", "one", "three", "two"]);
     lab.job(&format!("{{repo: '{url}@v1', task_names: ['t*'], exclude_task_names: [two]}}"));
     assert_eq!(lab.tasks().into_iter().collect::<Vec<_>>(), [("three".to_owned(), tagged)]);
     lab.job("{repo: repos/more, ref: main, path: tasks, n_tasks: 2}");
-    assert_eq!(names(&lab), ["four", "one"]);
+    assert_eq!(task_names(&lab), ["four", "one"]);
 
     let refusals = [
         (format!("{{repo: '{url}', ref: mian}}"), "there is `main`"),
@@ -50,7 +50,7 @@ fn repository_as_dataset_has_its_tasks() {
 
 #[test]
 fn task_names_that_clash_are_refused() {
-    let lab = Lab::empty();
+    let lab = RegistryFixture::empty();
     lab.repository("one", &owned(&["a", "b"]), "first");
     lab.repository("two", &owned(&["b", "c"]), "first");
     let (one, two) = (lab.url("one"), lab.url("two"));
@@ -59,7 +59,7 @@ fn task_names_that_clash_are_refused() {
          tasks: [{{path: repos/one/tasks/a}}, {{git_url: '{two}', path: ./tasks/c/}}]\n"
     );
     lab.write("job.yaml", &tasks);
-    assert_eq!(names(&lab), ["a", "c"]);
+    assert_eq!(task_names(&lab), ["a", "c"]);
 
     lab.registry(&json!({"datasets": [{"name": "both", "tasks": [
         {"git_url": one, "path": "tasks/b"}, {"git_url": two, "path": "tasks/b"},
@@ -79,16 +79,16 @@ fn task_names_that_clash_are_refused() {
 
 #[test]
 fn dataset_versions_run_side_by_side() {
-    let lab = Lab::new();
+    let lab = RegistryFixture::new();
     let version = |version: &str| {
         format!(
             "{{registry: {{path: registry.json}}, name: bench, version: '{version}', n_tasks: 2}}"
         )
     };
     lab.job(&format!("{}, {}", version("1.0"), version("2.0")));
-    let ended = lab.start(&["run", "job.yaml"]).wait(DEADLINE).expect(ExitCode::Success);
-    let said = ended.says("dataset bench@1.0: 2 tasks, format harbor (2 guessed; ");
-    let _said = said.says("dataset bench@2.0: 2 tasks, format harbor (2 guessed; ");
+    let ended = lab.start(&["run", "job.yaml"]).wait(DEADLINE).expect_code(ExitCode::Success);
+    let said = ended.expect_stderr("dataset bench@1.0: 2 tasks, format harbor (2 guessed; ");
+    let _said = said.expect_stderr("dataset bench@2.0: 2 tasks, format harbor (2 guessed; ");
     let result = lab.project.results("j").job();
     let datasets = result["datasets"].as_array().expect("a list");
     let shown: Vec<_> = (datasets.iter())
@@ -111,7 +111,7 @@ fn dataset_versions_run_side_by_side() {
 
 #[test]
 fn symlink_and_hooks_of_repository_are_harmless() {
-    let lab = Lab::empty();
+    let lab = RegistryFixture::empty();
     let root = lab.path("").display().to_string();
     lab.repository("evil", &owned(&["good"]), "first");
     lab.write("repos/evil/.gitattributes", "* filter=run\n");
@@ -123,7 +123,7 @@ fn symlink_and_hooks_of_repository_are_harmless() {
     lab.git("evil", &["commit", "-qm", "second"]);
     let url = lab.url("evil");
     lab.job(&format!("{{repo: '{url}'}}"));
-    assert_eq!(names(&lab), ["good"]);
+    assert_eq!(task_names(&lab), ["good"]);
     assert!(!lab.path("ran").exists());
     lab.registry(&json!([{"name": "x", "tasks": [{"git_url": url, "path": "linked"}]}]));
     lab.job("{registry: {path: registry.json}, name: x}");
@@ -142,7 +142,7 @@ fn symlink_and_hooks_of_repository_are_harmless() {
 
 #[test]
 fn lfs_pointers_without_git_lfs_fail_task() {
-    let lab = Lab::empty();
+    let lab = RegistryFixture::empty();
     lab.repository("large", &owned(&["big", "small"]), "first");
     let script = "grep -qx large /tests/data.txt && echo 1 > /logs/verifier/reward.txt\n";
     lab.write("repos/large/tasks/big/tests/test.sh", script);
@@ -153,27 +153,27 @@ fn lfs_pointers_without_git_lfs_fail_task() {
         let all: Vec<&str> = ["run", "job.yaml"].iter().chain(arguments).copied().collect();
         lab.start(&all).wait(DEADLINE)
     };
-    let ended = run(&[]).expect(ExitCode::Success);
+    let ended = run(&[]).expect_code(ExitCode::Success);
     assert!(ended.stderr.contains("the program `git-lfs` is not there"), "{}", ended.stderr);
     let big = results.trial("nop", "big");
     assert_eq!((big.error(), big.reward()), (Some("task_invalid"), None));
     assert_eq!(big.result["error"]["code"], "missing_file");
     assert!(big.message().contains("the first `tests/data.txt`"), "{}", big.message());
     assert_eq!(results.trial("nop", "small").reward(), Some(1.0));
-    let refused = run(&["--strict", "--name", "strict"]).expect(ExitCode::Config);
+    let refused = run(&["--strict", "--name", "strict"]).expect_code(ExitCode::Config);
     assert!(refused.stderr.contains("a pointer to Git LFS"), "{}", refused.stderr);
 
     if !lab.install_lfs() {
         return;
     }
     // The cache has the pointers; they are replaced.
-    let ended = run(&["--name", "again"]).expect(ExitCode::Success);
+    let ended = run(&["--name", "again"]).expect_code(ExitCode::Success);
     assert!(!ended.stderr.contains("git-lfs"), "{}", ended.stderr);
     let results = lab.project.results("again");
     assert_eq!(results.trial("nop", "big").reward(), Some(1.0));
     assert_eq!(results.trial("nop", "small").reward(), Some(1.0));
     // What is in the cache needs no repository.
-    lab.unplug();
-    let _ended = run(&["--name", "offline"]).expect(ExitCode::Success);
+    lab.remove_repositories();
+    let _ended = run(&["--name", "offline"]).expect_code(ExitCode::Success);
     assert_eq!(lab.project.results("offline").trial("nop", "big").reward(), Some(1.0));
 }

@@ -4,17 +4,17 @@ use std::path::Path;
 
 use rollout_protocol::digest::Digest;
 use rollout_protocol::spec::environment::{ProcessSettings, ProviderSpec};
-use rollout_tests::sandbox::{self, ROOMY, output};
+use rollout_tests::sandbox::{self, AMPLE_RESOURCES, output};
 use rollout_worker::environment::{
     CreateRequest, FailureKind, ImageRequest, ImageSource, Provider as _,
 };
 
-use crate::Lab;
+use crate::SandboxFixture;
 
 fn request(context: &Path, lenient: bool) -> CreateRequest {
     let settings = ProcessSettings { ignore_dockerfile: lenient, ..ProcessSettings::default() };
     let source = ImageSource::Context { digest: Digest::of(b"x"), dir: context.to_path_buf() };
-    CreateRequest { source, ..sandbox::request(settings, ROOMY) }
+    CreateRequest { source, ..sandbox::request(settings, AMPLE_RESOURCES) }
 }
 
 fn write(context: &Path, files: &[(&str, &str)]) {
@@ -27,7 +27,7 @@ fn write(context: &Path, files: &[(&str, &str)]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dockerfile_with_simple_instructions_is_applied() {
-    let lab = Lab::new();
+    let lab = SandboxFixture::new();
     let context = lab.scratch.path().join("context");
     let dockerfile = "FROM python:3.12-slim\n\
                       ENV GREETING=\"hello there\" PATH=/app/bin:$PATH\n\
@@ -60,7 +60,7 @@ async fn dockerfile_with_simple_instructions_is_applied() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dockerfile_unsupported_is_refused_unless_lenient() {
-    let lab = Lab::new();
+    let lab = SandboxFixture::new();
     let context = lab.scratch.path().join("context");
     let dockerfile = "FROM debian\nRUN apt-get install x\nWORKDIR /app\nCOPY a.txt missing* ./\n";
     write(&context, &[("Dockerfile", dockerfile), ("a.txt", "a")]);
@@ -75,18 +75,18 @@ async fn dockerfile_unsupported_is_refused_unless_lenient() {
     let sandbox = lab.provider.create(request(&context, true)).await.expect("created");
     assert_eq!(output(sandbox.as_ref(), "cat /app/a.txt").await, "a");
     sandbox.destroy().await.expect("destroyed");
-    assert_eq!(lab.left(), [""; 0]);
+    assert_eq!(lab.remaining_sandboxes(), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn image_in_sandbox_is_refused_unless_lenient() {
-    let lab = Lab::new();
+    let lab = SandboxFixture::new();
     let prepare = |lenient| {
         let settings = ProcessSettings { ignore_dockerfile: lenient, ..ProcessSettings::default() };
         lab.provider.prepare(ImageRequest {
             source: ImageSource::Named("python:3.12".to_owned()),
             force_build: false,
-            timeout: crate::SOON,
+            timeout: crate::WAIT_DEADLINE,
             log: None,
             settings: ProviderSpec::Process(settings),
             labels: sandbox::labels(),

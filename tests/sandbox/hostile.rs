@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollout_tests::sandbox::{self, Printed, file, output, run, shell};
+use rollout_tests::sandbox::{self, CapturedOutput, file, output, run, shell};
 use rollout_worker::environment::{Environment, Stream, Upload};
 use tokio::io::AsyncReadExt as _;
 
-use crate::{Lab, SOON};
+use crate::{SandboxFixture, WAIT_DEADLINE};
 
 /// Content of the regular files below `path`, by name.
 async fn files(environment: &dyn Environment, path: &str) -> Vec<(String, String)> {
@@ -29,7 +29,7 @@ async fn files(environment: &dyn Environment, path: &str) -> Vec<(String, String
 
 #[tokio::test(flavor = "multi_thread")]
 async fn supervisor_killed_from_inside_survives() {
-    let lab = Lab::new();
+    let lab = SandboxFixture::new();
     let sandbox = sandbox::create(&lab.provider).await;
     let environment = sandbox.as_ref();
     let (code, _) =
@@ -41,12 +41,12 @@ async fn supervisor_killed_from_inside_survives() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fork_bomb_is_killed() {
-    let lab = Lab::with_pids(200);
+    let lab = SandboxFixture::with_pids(200);
     let sandbox = sandbox::create(&lab.provider).await;
     let environment = sandbox.as_ref();
     let storm =
         "trap '' TERM; f() { f | f & }; f; while :; do setsid sh -c 'sleep 9 & sleep 9' & done";
-    let printed = Arc::new(Printed::default());
+    let printed = Arc::new(CapturedOutput::default());
     let running = environment.exec(shell(storm), printed);
     let killing = async {
         tokio::time::timeout(Duration::from_secs(2), std::future::pending::<()>()).await.ok();
@@ -61,7 +61,7 @@ async fn fork_bomb_is_killed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn process_limit_reached_lets_next_command_start() {
-    let lab = Lab::with_pids(50);
+    let lab = SandboxFixture::with_pids(50);
     let sandbox = sandbox::create(&lab.provider).await;
     let environment = sandbox.as_ref();
     let (_, printed) =
@@ -75,7 +75,7 @@ async fn process_limit_reached_lets_next_command_start() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn background_process_does_not_delay_exit_and_survives() {
-    let lab = Lab::new();
+    let lab = SandboxFixture::new();
     let sandbox = sandbox::create(&lab.provider).await;
     let environment = sandbox.as_ref();
     let service = "(i=0; while :; do echo line $i; i=$((i+1)); echo $i > /tmp/count; sleep 0.02; \
@@ -97,15 +97,15 @@ async fn background_process_does_not_delay_exit_and_survives() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn output_flood_is_streamed_in_bounded_memory() {
-    struct Count(std::sync::atomic::AtomicU64);
-    impl rollout_worker::environment::Output for Count {
+    struct FloodCounter(std::sync::atomic::AtomicU64);
+    impl rollout_worker::environment::Output for FloodCounter {
         fn write(&self, _: Stream, bytes: &[u8]) {
             self.0.fetch_add(bytes.len() as u64, std::sync::atomic::Ordering::Relaxed);
         }
     }
-    let lab = Lab::new();
+    let lab = SandboxFixture::new();
     let sandbox = sandbox::create(&lab.provider).await;
-    let count = Arc::new(Count(0.into()));
+    let count = Arc::new(FloodCounter(0.into()));
     let flood = shell("head -c 500000000 /dev/zero; head -c 500000000 /dev/zero >&2");
     let exit = sandbox.exec(flood, count.clone()).await.expect("it ended");
     assert_eq!(exit.code, 0);
@@ -115,7 +115,7 @@ async fn output_flood_is_streamed_in_bounded_memory() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn symlink_to_host_leads_nowhere() {
-    let lab = Lab::new();
+    let lab = SandboxFixture::new();
     let outside = lab.scratch.path().join("outside");
     std::fs::create_dir(&outside).expect("made");
     std::fs::write(outside.join("secret.txt"), "secret").expect("written");
@@ -158,7 +158,7 @@ async fn symlink_to_host_leads_nowhere() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn symlink_swapped_during_copy_leads_nowhere() {
-    let lab = Lab::new();
+    let lab = SandboxFixture::new();
     let outside = lab.scratch.path().join("outside");
     std::fs::create_dir(&outside).expect("made");
     std::fs::write(outside.join("secret.txt"), "secret").expect("written");
@@ -191,12 +191,12 @@ async fn symlink_swapped_during_copy_leads_nowhere() {
     let names: Vec<_> = std::fs::read_dir(&outside).expect("read").flatten().collect();
     assert_eq!(names.len(), 1, "{names:?}");
     sandbox.destroy().await.expect("destroyed");
-    assert_eq!(lab.left(), [""; 0]);
+    assert_eq!(lab.remaining_sandboxes(), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn directory_tree_of_any_shape_is_read_and_removed() {
-    let lab = Lab::new();
+    let lab = SandboxFixture::new();
     let sandbox = sandbox::create(&lab.provider).await;
     let environment = sandbox.as_ref();
     let shapes = "mkdir -p /logs/locked/inner /app; echo found > /logs/locked/inner/x; \
@@ -214,7 +214,7 @@ async fn directory_tree_of_any_shape_is_read_and_removed() {
     output(environment, "rm /logs/sparse").await;
     let found = files(environment, "/logs").await;
     assert!(found.contains(&("logs/locked/inner/x".into(), "found\n".into())), "{found:?}");
-    let ended = tokio::time::timeout(SOON * 3, sandbox.destroy()).await.expect("in time");
+    let ended = tokio::time::timeout(WAIT_DEADLINE * 3, sandbox.destroy()).await.expect("in time");
     ended.unwrap_or_else(|f| panic!("{}", f.chain()));
-    assert_eq!(lab.left(), [""; 0]);
+    assert_eq!(lab.remaining_sandboxes(), [""; 0]);
 }

@@ -4,11 +4,11 @@ use rollout_protocol::spec::environment::{ProcessNetwork, ProcessSettings};
 use rollout_tests::sandbox::{self, output, run};
 use rollout_worker::environment::{Environment, Provider as _};
 
-use crate::Lab;
+use crate::SandboxFixture;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn host_files_and_processes_are_invisible() {
-    let lab = Lab::new();
+    let lab = SandboxFixture::new();
     let secret = lab.scratch.path().join("dataset");
     std::fs::write(&secret, "answers").expect("written");
     let sandbox = sandbox::create(&lab.provider).await;
@@ -45,7 +45,7 @@ async fn host_files_and_processes_are_invisible() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn host_files_cannot_be_changed() {
-    let lab = Lab::new();
+    let lab = SandboxFixture::new();
     let sandbox = sandbox::create(&lab.provider).await;
     let environment = sandbox.as_ref();
     let attempts = [
@@ -87,7 +87,7 @@ async fn capabilities(environment: &dyn Environment, process: &str, name: &str) 
 async fn replaced_loader_gains_no_capabilities() {
     const SYS_ADMIN: u64 = 1 << 21;
     const SYS_PTRACE: u64 = 1 << 19;
-    let lab = Lab::new();
+    let lab = SandboxFixture::new();
     let sandbox = sandbox::create(&lab.provider).await;
     let environment = sandbox.as_ref();
     let plant = "perl -e 'rename \"/etc\", \"/tmp/etc\"'; rm -f /etc/ld.so.preload; \
@@ -112,7 +112,7 @@ async fn replaced_loader_gains_no_capabilities() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn host_mount_after_start_is_invisible() {
-    let lab = Lab::new();
+    let lab = SandboxFixture::new();
     let sandbox = sandbox::create(&lab.provider).await;
     let mounts = output(sandbox.as_ref(), "cat /proc/self/mountinfo").await;
     let bound: Vec<_> = mounts.lines().filter(|line| line.contains("master:")).collect();
@@ -122,7 +122,7 @@ async fn host_mount_after_start_is_invisible() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sandbox_with_default_settings_is_usable() {
-    let lab = Lab::new();
+    let lab = SandboxFixture::new();
     let sandbox = sandbox::create(&lab.provider).await;
     let environment = sandbox.as_ref();
     let signals = format!(
@@ -165,11 +165,11 @@ fn ignored_here() -> u64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn network_namespace_has_loopback_only() {
-    let lab = Lab::new();
+    let lab = SandboxFixture::new();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("bound").port();
     let settings = ProcessSettings { network: ProcessNetwork::None, ..ProcessSettings::default() };
-    let request = sandbox::request(settings, sandbox::ROOMY);
+    let request = sandbox::request(settings, sandbox::AMPLE_RESOURCES);
     let sandbox = lab.provider.create(request).await.expect("created");
     let environment = sandbox.as_ref();
     let connect = format!("bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}'");

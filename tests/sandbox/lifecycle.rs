@@ -4,23 +4,23 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rollout_protocol::spec::environment::{ProcessSettings, ProviderSpec};
-use rollout_tests::sandbox::{self, ROOMY, output};
+use rollout_tests::sandbox::{self, AMPLE_RESOURCES, output};
 use rollout_tests::{processes, wait};
 use rollout_worker::environment::{DeadOwners, FailureKind, Owner, Provider as _};
 
-use crate::{Lab, SOON, helper};
+use crate::{SandboxFixture, WAIT_DEADLINE, helper};
 
-struct Nobody;
+struct NoDeadOwners;
 
-impl DeadOwners for Nobody {
+impl DeadOwners for NoDeadOwners {
     fn is_dead(&self, _: &Owner) -> bool {
         false
     }
 }
 
-struct All;
+struct AllOwnersDead;
 
-impl DeadOwners for All {
+impl DeadOwners for AllOwnersDead {
     fn is_dead(&self, _: &Owner) -> bool {
         true
     }
@@ -28,7 +28,7 @@ impl DeadOwners for All {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn worker_killed_leaves_no_process_and_is_reaped() {
-    let lab = Lab::new();
+    let lab = SandboxFixture::new();
     let mark = format!("{}", 100_000_000 + u64::from(std::process::id()));
     let script =
         format!("trap '' TERM HUP; setsid sh -c 'sleep {mark} & sleep {mark}' & sleep {mark}");
@@ -39,36 +39,36 @@ async fn worker_killed_leaves_no_process_and_is_reaped() {
         .spawn()
         .expect("a worker");
     let running = || processes::all().iter().filter(|p| p.arguments.ends_with(&mark)).count();
-    wait::until(SOON, "three processes inside", || running() >= 3);
+    wait::until(WAIT_DEADLINE, "three processes inside", || running() >= 3);
 
     worker.kill().expect("killed");
-    wait::until(SOON, "no process left", || running() == 0);
+    wait::until(WAIT_DEADLINE, "no process left", || running() == 0);
     worker.wait().expect("collected");
     let base = lab.base().display().to_string();
-    wait::until(SOON, "no supervisor left", || processes::with_mark(&base).is_empty());
+    wait::until(WAIT_DEADLINE, "no supervisor left", || processes::with_mark(&base).is_empty());
 
-    assert_eq!(lab.left().len(), 2, "the directory and its claim: {:?}", lab.left());
-    let kept = lab.provider.reap(&Nobody).await.expect("listed");
+    assert_eq!(lab.remaining_sandboxes().len(), 2, "the directory and its claim: {:?}", lab.remaining_sandboxes());
+    let kept = lab.provider.reap(&NoDeadOwners).await.expect("listed");
     assert_eq!((kept.removed.len(), kept.kept), (0, 1), "{kept:?}");
-    let reaped = lab.provider.reap(&All).await.expect("listed");
+    let reaped = lab.provider.reap(&AllOwnersDead).await.expect("listed");
     assert_eq!((reaped.removed.len(), reaped.failed.len()), (1, 0), "{reaped:?}");
-    assert_eq!(lab.left(), [""; 0]);
+    assert_eq!(lab.remaining_sandboxes(), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sandbox_without_holder_is_reaped_while_owner_lives() {
-    let lab = Lab::new();
+    let lab = SandboxFixture::new();
     let held = sandbox::create(&lab.provider).await;
     drop(sandbox::create(&lab.provider).await);
     for milliseconds in 0..10 {
-        let creating = lab.provider.create(sandbox::request(ProcessSettings::default(), ROOMY));
+        let creating = lab.provider.create(sandbox::request(ProcessSettings::default(), AMPLE_RESOURCES));
         // Abandoned at some point on its way.
         let _cut = tokio::time::timeout(Duration::from_millis(milliseconds), creating).await;
     }
-    let deadline = Instant::now() + SOON;
-    while lab.left().len() > 2 {
-        assert!(Instant::now() < deadline, "{:?}", lab.left());
-        let reaped = lab.provider.reap(&Nobody).await.expect("listed");
+    let deadline = Instant::now() + WAIT_DEADLINE;
+    while lab.remaining_sandboxes().len() > 2 {
+        assert!(Instant::now() < deadline, "{:?}", lab.remaining_sandboxes());
+        let reaped = lab.provider.reap(&NoDeadOwners).await.expect("listed");
         assert_eq!(reaped.failed, [], "{reaped:?}");
         assert!(reaped.kept >= 1, "{reaped:?}");
     }
@@ -78,7 +78,7 @@ async fn sandbox_without_holder_is_reaped_while_owner_lives() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sandboxes_in_parallel_do_not_interfere() {
-    let lab = Lab::new();
+    let lab = SandboxFixture::new();
     let one = |number: u32| {
         let provider = &lab.provider;
         async move {
@@ -91,27 +91,27 @@ async fn sandboxes_in_parallel_do_not_interfere() {
     };
     let seen = futures_util::future::join_all((0..20).map(one)).await;
     assert_eq!(seen, (0..20).collect::<Vec<_>>());
-    assert_eq!(lab.left(), [""; 0]);
+    assert_eq!(lab.remaining_sandboxes(), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_create_leaves_nothing() {
-    let lab = Lab::new();
+    let lab = SandboxFixture::new();
     let provider = sandbox::provider(&lab.base(), "/bin/false".as_ref());
-    let request = || sandbox::request(ProcessSettings::default(), ROOMY);
+    let request = || sandbox::request(ProcessSettings::default(), AMPLE_RESOURCES);
     let failure = provider.create(request()).await.expect_err("no supervisor");
     assert_eq!(failure.kind, FailureKind::NotStarted, "{}", failure.chain());
-    assert_eq!(lab.left(), [""; 0]);
+    assert_eq!(lab.remaining_sandboxes(), [""; 0]);
 
     let provider = sandbox::provider(&lab.base(), "/no/such/helper".as_ref());
     assert!(provider.create(request()).await.is_err());
-    assert_eq!(lab.left(), [""; 0]);
+    assert_eq!(lab.remaining_sandboxes(), [""; 0]);
 
     let mut wrong = request();
     wrong.uploads = vec![sandbox::file("/usr/bin/x", "")];
     let failure = lab.provider.create(wrong).await.expect_err("refused");
     assert_eq!(failure.kind, FailureKind::Refused, "{}", failure.chain());
-    assert_eq!(lab.left(), [""; 0]);
+    assert_eq!(lab.remaining_sandboxes(), [""; 0]);
     let mut other = request();
     other.settings = ProviderSpec::Docker(Default::default());
     assert_eq!(lab.provider.create(other).await.expect_err("a bug").kind, FailureKind::Bug);
@@ -119,7 +119,7 @@ async fn failed_create_leaves_nothing() {
 
 #[test]
 fn kernel_without_namespaces_is_explained() {
-    let lab = Lab::new();
+    let lab = SandboxFixture::new();
     // In a user namespace of its own, where no further one is allowed.
     let script = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"";
     let worker = Command::new("unshare")
@@ -134,5 +134,5 @@ fn kernel_without_namespaces_is_explained() {
         assert!(said.contains(part), "{part}: {said}");
     }
     assert!(said.contains("create a user namespace: No space left"), "{said}");
-    assert_eq!(lab.left(), [""; 0]);
+    assert_eq!(lab.remaining_sandboxes(), [""; 0]);
 }

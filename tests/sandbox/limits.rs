@@ -3,20 +3,20 @@
 use rollout_protocol::record::Held;
 use rollout_protocol::spec::environment::ProcessSettings;
 use rollout_protocol::spec::resources::Resources;
-use rollout_tests::sandbox::{self, ROOMY, run, try_run};
+use rollout_tests::sandbox::{self, AMPLE_RESOURCES, run, try_run};
 use rollout_worker::environment::{Environment, FailureKind, Provider as _};
 
-use crate::{Lab, SOON};
+use crate::{SandboxFixture, WAIT_DEADLINE};
 
-async fn create(lab: &Lab, resources: Resources) -> Box<dyn Environment> {
+async fn create(lab: &SandboxFixture, resources: Resources) -> Box<dyn Environment> {
     let request = sandbox::request(ProcessSettings::default(), resources);
     lab.provider.create(request).await.unwrap_or_else(|failure| panic!("{}", failure.chain()))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_limit_kills_command_and_not_supervisor() {
-    let lab = Lab::new();
-    let sandbox = create(&lab, Resources { memory_mb: 64, ..ROOMY }).await;
+    let lab = SandboxFixture::new();
+    let sandbox = create(&lab, Resources { memory_mb: 64, ..AMPLE_RESOURCES }).await;
     let environment = sandbox.as_ref();
     let held = environment.limits().memory;
     let eat = "perl -e '$x = \"x\" x (300*1024*1024); print length $x'";
@@ -38,12 +38,12 @@ async fn memory_limit_kills_command_and_not_supervisor() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn storage_limit_exceeded_ends_sandbox() {
-    let lab = Lab::new();
-    let sandbox = create(&lab, Resources { storage_mb: 20, ..ROOMY }).await;
+    let lab = SandboxFixture::new();
+    let sandbox = create(&lab, Resources { storage_mb: 20, ..AMPLE_RESOURCES }).await;
     let environment = sandbox.as_ref();
     assert_eq!(environment.limits().storage, Held::Measured);
     let fill = try_run(environment, "head -c 40000000 /dev/zero > /root/fill; sleep 1000");
-    let ended = tokio::time::timeout(SOON, fill).await.expect("it is ended");
+    let ended = tokio::time::timeout(WAIT_DEADLINE, fill).await.expect("it is ended");
     let failure = ended.expect_err("its end is not a result");
     assert_eq!(failure.kind, FailureKind::StorageExceeded, "{}", failure.chain());
     assert!(failure.message.contains("storage limit exceeded"), "{}", failure.message);
@@ -52,13 +52,13 @@ async fn storage_limit_exceeded_ends_sandbox() {
     environment.kill_processes().await.expect("nothing lives");
     assert!(environment.copy_from("/root/fill").await.expect("readable").is_some());
     sandbox.destroy().await.expect("destroyed");
-    assert_eq!(lab.left(), [""; 0]);
+    assert_eq!(lab.remaining_sandboxes(), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cpu_limit_is_applied_where_declared() {
-    let lab = Lab::new();
-    let sandbox = create(&lab, Resources { cpus: 1, ..ROOMY }).await;
+    let lab = SandboxFixture::new();
+    let sandbox = create(&lab, Resources { cpus: 1, ..AMPLE_RESOURCES }).await;
     let environment = sandbox.as_ref();
     if environment.limits().cpus == Held::Enforced {
         // Two busy loops for a second take one second of processor time, not two.

@@ -5,7 +5,7 @@ mod hostile;
 mod isolation;
 mod lifecycle;
 mod limits;
-mod shortage;
+mod resource_exhaustion;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use rollout_worker::environment::contract::{self, Subject};
 use rollout_worker::environment::process::ProcessProvider;
 
 /// Longest a thing may take that is due at once.
-const SOON: Duration = Duration::from_secs(120);
+const WAIT_DEADLINE: Duration = Duration::from_secs(120);
 
 /// The supervisor.
 fn helper() -> &'static Path {
@@ -25,12 +25,12 @@ fn helper() -> &'static Path {
 }
 
 /// A provider with a directory of its own.
-struct Lab {
+struct SandboxFixture {
     provider: ProcessProvider,
     scratch: tempfile::TempDir,
 }
 
-impl Lab {
+impl SandboxFixture {
     fn new() -> Self {
         Self::with_pids(rollout_worker::environment::process::DEFAULT_PIDS)
     }
@@ -46,7 +46,7 @@ impl Lab {
     }
 
     /// Names of what is in the directory of all sandboxes.
-    fn left(&self) -> Vec<String> {
+    fn remaining_sandboxes(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.base()).expect("there");
         entries.map(|entry| entry.expect("entry").file_name().to_string_lossy().into()).collect()
     }
@@ -54,14 +54,14 @@ impl Lab {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn process_provider_passes_contract() {
-    let Lab { provider, scratch } = Lab::new();
+    let SandboxFixture { provider, scratch } = SandboxFixture::new();
     let labels = sandbox::labels();
-    let request = sandbox::request(ProcessSettings::default(), sandbox::ROOMY);
+    let request = sandbox::request(ProcessSettings::default(), sandbox::AMPLE_RESOURCES);
     let subject = Subject {
         provider: Arc::new(provider),
         source: request.source,
         settings: ProviderSpec::Process(ProcessSettings::default()),
-        resources: sandbox::ROOMY,
+        resources: sandbox::AMPLE_RESOURCES,
         owner: labels.owner,
         worker: labels.worker,
         scratch: scratch.path().to_path_buf(),

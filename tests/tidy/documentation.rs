@@ -5,7 +5,7 @@ use rollout_protocol::exit::ExitCode;
 
 use regex::Regex;
 
-use crate::files::Source;
+use crate::files::SourceFile;
 use crate::{Violation, assert_none, files};
 
 /// Exit codes and error types that `readme` does not explain.
@@ -46,7 +46,7 @@ fn unexplained(manifest: &str, readme: &str) -> Vec<Violation> {
 }
 
 /// Links to files, relative to the document, that lead nowhere.
-fn dead_links(source: &Source) -> Vec<Violation> {
+fn dead_links(source: &SourceFile) -> Vec<Violation> {
     let link = Regex::new(r"\]\(([^)#:]+)(#[^)]*)?\)").expect("a pattern");
     let directory = files::root().join(&source.path);
     let directory = directory.parent().expect("a file has a directory");
@@ -57,7 +57,7 @@ fn dead_links(source: &Source) -> Vec<Violation> {
         .collect()
 }
 
-fn readme() -> &'static Source {
+fn readme() -> &'static SourceFile {
     files::all().iter().find(|source| source.path == "README.md").expect("the README")
 }
 
@@ -89,5 +89,5 @@ fn documentation_violations_are_found() {
     let manifest = "[workspace.dependencies]\nrollout-x = {}\none = \"1\"\ntwo = \"2\"\n";
     assert_eq!(unexplained(manifest, "| `one` | why |\n| x | `two` |").len(), 1);
     let text = "[a](README.md) [b](none.md#x) [c](https://example.org) [d](#here)";
-    assert_eq!(dead_links(&Source::new("docs/x.md", text)).len(), 2);
+    assert_eq!(dead_links(&SourceFile::new("docs/x.md", text)).len(), 2);
 }

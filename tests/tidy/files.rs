@@ -4,25 +4,25 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use crate::mask::{Masked, mask};
+use crate::mask::{MaskedSource, mask};
 
 /// What is not a source.
 const SKIPPED: &[&str] = &["target", ".git", "jobs", "tree_runs"];
 
 /// A text file of the repository.
-pub(crate) struct Source {
+pub(crate) struct SourceFile {
     /// Path relative to the repository, with `/`.
     pub(crate) path: String,
     /// Content.
     pub(crate) text: String,
     /// For Rust files: code and comments apart.
-    pub(crate) masked: Masked,
+    pub(crate) masked: MaskedSource,
 }
 
-impl Source {
+impl SourceFile {
     /// A source as if it stood at `path`.
     pub(crate) fn new(path: &str, text: &str) -> Self {
-        let masked = if path.ends_with(".rs") { mask(text) } else { Masked::default() };
+        let masked = if path.ends_with(".rs") { mask(text) } else { MaskedSource::default() };
         Self { path: path.to_owned(), text: text.to_owned(), masked }
     }
 
@@ -53,8 +53,8 @@ pub(crate) fn root() -> PathBuf {
 }
 
 /// Every text file.
-pub(crate) fn all() -> &'static [Source] {
-    static ALL: LazyLock<Vec<Source>> = LazyLock::new(|| {
+pub(crate) fn all() -> &'static [SourceFile] {
+    static ALL: LazyLock<Vec<SourceFile>> = LazyLock::new(|| {
         let mut sources = Vec::new();
         collect(&root(), &root(), &mut sources);
         sources.sort_by(|a, b| a.path.cmp(&b.path));
@@ -64,11 +64,11 @@ pub(crate) fn all() -> &'static [Source] {
 }
 
 /// Every Rust file.
-pub(crate) fn rust() -> impl Iterator<Item = &'static Source> {
+pub(crate) fn rust() -> impl Iterator<Item = &'static SourceFile> {
     all().iter().filter(|source| source.is_rust())
 }
 
-fn collect(root: &Path, directory: &Path, into: &mut Vec<Source>) {
+fn collect(root: &Path, directory: &Path, into: &mut Vec<SourceFile>) {
     for entry in fs::read_dir(directory).expect("readable directory") {
         let entry = entry.expect("readable entry");
         let kind = entry.file_type().expect("file type");
@@ -82,7 +82,7 @@ fn collect(root: &Path, directory: &Path, into: &mut Vec<Source>) {
             && let Ok(text) = fs::read_to_string(&path)
         {
             let relative = path.strip_prefix(root).expect("below the root");
-            into.push(Source::new(&relative.to_string_lossy(), &text));
+            into.push(SourceFile::new(&relative.to_string_lossy(), &text));
         }
     }
 }

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use crate::files::Source;
+use crate::files::SourceFile;
 use crate::{Violation, assert_none, files};
 
 /// A module with the other modules that it may import from. The most specific rule for a file
 /// counts; a module may always import from itself.
-type Rule = (&'static str, &'static [&'static str]);
+type LayerRule = (&'static str, &'static [&'static str]);
 
 /// The coordinator's modules, lowest first. A rule names modules of earlier rules only, so modules
 /// form no circle.
-const COORDINATOR: &[Rule] = &[
+const COORDINATOR: &[LayerRule] = &[
     ("config", &[]),
     ("sources", &["config"]),
     ("plan", &["config", "sources"]),
@@ -65,7 +65,7 @@ const TESTING: &[&str] = &["testing", "contract"];
 
 /// The module of a source file below `root`, such as `engine::core`; none for other files, test
 /// code and the crate's root.
-fn module(source: &Source, root: &str) -> Option<String> {
+fn module(source: &SourceFile, root: &str) -> Option<String> {
     let path = source.path.strip_prefix(root)?.strip_suffix(".rs")?;
     let path = path.strip_suffix("/mod").unwrap_or(path);
     let is_testing = path.split('/').any(|part| TESTING.contains(&part));
@@ -78,7 +78,7 @@ fn is_in(path: &str, module: &str) -> bool {
 }
 
 /// The imports of production code from its own crate, as paths from the crate's root, with lines.
-fn imports(source: &Source, module: &str) -> Vec<(usize, String)> {
+fn imports(source: &SourceFile, module: &str) -> Vec<(usize, String)> {
     let code = source.production_code();
     let mut found = Vec::new();
     for start in ["crate::", "super::"] {
@@ -141,7 +141,7 @@ fn expand(base: &str, text: &str, paths: &mut Vec<String>) -> usize {
 }
 
 /// The imports of a source of the coordinator that its rules do not allow.
-fn coordinator(source: &Source) -> Vec<Violation> {
+fn coordinator(source: &SourceFile) -> Vec<Violation> {
     let Some(module) = module(source, "coordinator/src/") else { return Vec::new() };
     let rules = COORDINATOR;
     let rule = rules.iter().filter(|(name, _)| is_in(&module, name)).max_by_key(|r| r.0.len());
@@ -163,7 +163,7 @@ fn coordinator(source: &Source) -> Vec<Violation> {
 }
 
 /// Imports of the worker's modules from higher layers.
-fn worker(source: &Source) -> Vec<Violation> {
+fn worker(source: &SourceFile) -> Vec<Violation> {
     let Some(module) = module(source, "worker/src/") else { return Vec::new() };
     let layer = |path: &str| {
         let top = path.split("::").next().unwrap_or(path);
@@ -183,12 +183,12 @@ fn worker(source: &Source) -> Vec<Violation> {
 }
 
 /// The imports between modules at the top of a crate.
-fn edges(sources: &[&Source], root: &str) -> BTreeSet<(String, String)> {
+fn edges(sources: &[&SourceFile], root: &str) -> BTreeSet<(String, String)> {
     let top = |path: &str| path.split("::").next().unwrap_or(path).to_owned();
     let modules: Vec<_> =
         sources.iter().filter_map(|source| Some((*source, module(source, root)?))).collect();
     let tops: BTreeSet<_> = modules.iter().map(|(_, module)| top(module)).collect();
-    let edge = |(source, module): &(&Source, String)| {
+    let edge = |(source, module): &(&SourceFile, String)| {
         let imports = imports(source, module).into_iter();
         let edges = imports.map(|(_, path)| (top(module), top(&path)));
         edges.filter(|(own, other)| own != other && tops.contains(other)).collect::<Vec<_>>()
@@ -197,7 +197,7 @@ fn edges(sources: &[&Source], root: &str) -> BTreeSet<(String, String)> {
 }
 
 /// Modules at the top of a crate that import one another, over others or not.
-fn circles(sources: &[&Source], root: &str) -> Vec<Violation> {
+fn circles(sources: &[&SourceFile], root: &str) -> Vec<Violation> {
     let edges = edges(sources, root);
     let reaches = |from: &str, to: &str| {
         let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
@@ -241,7 +241,7 @@ fn worker_imports_follow_layers() {
 fn layer_rules_form_no_cycle() {
     for (index, (module, allowed)) in COORDINATOR.iter().enumerate() {
         for other in *allowed {
-            let is_earlier = |rule: &Rule| is_in(other, rule.0) || is_in(rule.0, other);
+            let is_earlier = |rule: &LayerRule| is_in(other, rule.0) || is_in(rule.0, other);
             assert!(COORDINATOR[..index].iter().any(is_earlier), "{module} -> {other}");
         }
     }
@@ -249,7 +249,7 @@ fn layer_rules_form_no_cycle() {
 
 #[test]
 fn layer_violations_are_found() {
-    let at = |path: &str, text: &str| Source::new(path, text);
+    let at = |path: &str, text: &str| SourceFile::new(path, text);
     let count = |path: &str, text: &str| coordinator(&at(path, text)).len();
     let core = "coordinator/src/engine/core/claim.rs";
     let config = "coordinator/src/config/fields.rs";

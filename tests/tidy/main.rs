@@ -10,7 +10,7 @@ mod mask;
 mod purity;
 mod registration;
 mod sizes;
-mod words;
+mod unfinished_marks;
 
 use std::fmt;
 

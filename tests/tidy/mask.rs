@@ -3,7 +3,7 @@
 /// A Rust source in two layers with the same lines; what belongs to the other layer, and the
 /// content of literals, is blank.
 #[derive(Default)]
-pub(crate) struct Masked {
+pub(crate) struct MaskedSource {
     /// Code, literals emptied.
     pub(crate) code: String,
     /// Comments, doc comments included.
@@ -11,43 +11,43 @@ pub(crate) struct Masked {
 }
 
 /// Splits `text`. It need not compile, but literals and comments must be closed.
-pub(crate) fn mask(text: &str) -> Masked {
-    let mut masker = Masker { rest: text, out: Masked::default() };
+pub(crate) fn mask(text: &str) -> MaskedSource {
+    let mut masker = SourceMasker { rest: text, out: MaskedSource::default() };
     while !masker.rest.is_empty() {
         masker.step();
     }
     masker.out
 }
 
-enum Layer {
+enum MaskLayer {
     Code,
     Comment,
     Literal,
 }
 
-struct Masker<'a> {
+struct SourceMasker<'a> {
     rest: &'a str,
-    out: Masked,
+    out: MaskedSource,
 }
 
-impl Masker<'_> {
+impl SourceMasker<'_> {
     fn step(&mut self) {
         let rest = self.rest;
         if rest.starts_with("//") {
-            self.take(rest.find('\n').unwrap_or(rest.len()), &Layer::Comment);
+            self.take(rest.find('\n').unwrap_or(rest.len()), &MaskLayer::Comment);
         } else if rest.starts_with("/*") {
-            self.take(block_comment(rest), &Layer::Comment);
+            self.take(block_comment(rest), &MaskLayer::Comment);
         } else if let Some(hashes) = raw_string(rest, self.after_word()) {
             let open = rest.find('"').expect("checked") + 1;
             let close = format!("\"{}", "#".repeat(hashes));
             let end = rest[open..].find(&close).map_or(rest.len(), |at| open + at + close.len());
-            self.take(end, &Layer::Literal);
+            self.take(end, &MaskLayer::Literal);
         } else if rest.starts_with('"') {
-            self.take(quoted(rest, '"'), &Layer::Literal);
+            self.take(quoted(rest, '"'), &MaskLayer::Literal);
         } else if let Some(end) = char_literal(rest) {
-            self.take(end, &Layer::Literal);
+            self.take(end, &MaskLayer::Literal);
         } else {
-            self.take(rest.chars().next().map_or(0, char::len_utf8), &Layer::Code);
+            self.take(rest.chars().next().map_or(0, char::len_utf8), &MaskLayer::Code);
         }
     }
 
@@ -56,13 +56,13 @@ impl Masker<'_> {
         self.out.code.ends_with(|c: char| c.is_alphanumeric() || c == '_')
     }
 
-    fn take(&mut self, length: usize, layer: &Layer) {
+    fn take(&mut self, length: usize, layer: &MaskLayer) {
         let (piece, rest) = self.rest.split_at(length);
         self.rest = rest;
         for c in piece.chars() {
             let blank = if c == '\n' { '\n' } else { ' ' };
-            self.out.code.push(if matches!(layer, Layer::Code) { c } else { blank });
-            self.out.comments.push(if matches!(layer, Layer::Comment) { c } else { blank });
+            self.out.code.push(if matches!(layer, MaskLayer::Code) { c } else { blank });
+            self.out.comments.push(if matches!(layer, MaskLayer::Comment) { c } else { blank });
         }
     }
 }

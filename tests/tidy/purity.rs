@@ -3,7 +3,7 @@
 
 use regex::Regex;
 
-use crate::files::Source;
+use crate::files::SourceFile;
 use crate::{Violation, assert_none, files};
 
 /// What must be pure: the words, and the deciding parts of the control plane.
@@ -22,7 +22,7 @@ const IMPURE: &str = r"\b(Instant|SystemTime|rand::|tokio::|(Timestamp|Zoned)::n
 const PRINTING: &[&str] =
     &["coordinator/src/cli/", "coordinator/src/bin/", "coordinator/examples/", "worker/examples/"];
 
-fn matches(source: &Source, code: &str, pattern: &str, what: &str) -> Vec<Violation> {
+fn matches(source: &SourceFile, code: &str, pattern: &str, what: &str) -> Vec<Violation> {
     let pattern = Regex::new(pattern).expect("a pattern");
     let violation = |at: regex::Match<'_>| {
         let line = code[..at.start()].matches('\n').count() + 1;
@@ -31,21 +31,21 @@ fn matches(source: &Source, code: &str, pattern: &str, what: &str) -> Vec<Violat
     pattern.find_iter(code).map(violation).collect()
 }
 
-fn impure(source: &Source) -> Vec<Violation> {
+fn impure(source: &SourceFile) -> Vec<Violation> {
     if source.is_test() || !PURE.iter().any(|path| source.path.starts_with(path)) {
         return Vec::new();
     }
     matches(source, source.production_code(), IMPURE, "must be pure")
 }
 
-fn printing(source: &Source) -> Vec<Violation> {
+fn printing(source: &SourceFile) -> Vec<Violation> {
     if source.is_test() || PRINTING.iter().any(|path| source.path.starts_with(path)) {
         return Vec::new();
     }
     matches(source, source.production_code(), r"\be?print(ln)?!", "only the command line prints")
 }
 
-fn silenced(source: &Source) -> Vec<Violation> {
+fn silenced(source: &SourceFile) -> Vec<Violation> {
     let code = &source.masked.code;
     let mut violations = matches(source, code, r"#\[ignore\b", "no test is ignored");
     violations.extend(matches(source, code, r"#!?\[allow\(", "use #[expect(…, reason)]"));
@@ -69,7 +69,7 @@ fn lints_are_not_silenced() {
 
 #[test]
 fn purity_violations_are_found() {
-    let at = |path, text| Source::new(path, text);
+    let at = |path, text| SourceFile::new(path, text);
     let core = "coordinator/src/engine/core/state.rs";
     for text in ["let t = Instant::now();", "use std::{io, fs};", "tokio::spawn(x);", "rand::rng()"]
     {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use regex::Regex;
 
-use crate::files::Source;
+use crate::files::SourceFile;
 use crate::{Violation, assert_none, files};
 
 /// Files that start a compilation of their own, beside those that `tests/Cargo.toml` lists.
@@ -37,8 +37,8 @@ fn parents(path: &str) -> Vec<String> {
     parents
 }
 
-fn orphans(sources: &[Source], listed: &BTreeSet<String>) -> Vec<Violation> {
-    let orphan = |source: &&Source| {
+fn orphans(sources: &[SourceFile], listed: &BTreeSet<String>) -> Vec<Violation> {
+    let orphan = |source: &&SourceFile| {
         let stem = source.path.strip_suffix("/mod.rs").unwrap_or(&source.path);
         let name = stem.rsplit('/').next().unwrap_or(stem).trim_end_matches(".rs");
         let declaration = Regex::new(&format!(r"\bmod {name};")).expect("a pattern");
@@ -52,7 +52,7 @@ fn orphans(sources: &[Source], listed: &BTreeSet<String>) -> Vec<Violation> {
         .collect()
 }
 
-fn absent(sources: &[Source], listed: &BTreeSet<String>) -> Vec<Violation> {
+fn absent(sources: &[SourceFile], listed: &BTreeSet<String>) -> Vec<Violation> {
     let exists = |path: &String| sources.iter().any(|source| source.path == *path);
     let gone = listed.iter().filter(|path| !exists(path));
     gone.map(|path| Violation::new("tests/Cargo.toml", 0, format!("{path} is not there"))).collect()
@@ -71,13 +71,13 @@ fn source_files_are_all_compiled() {
 fn registration_violations_are_found() {
     let listed = listed("[[test]]\npath = 'e2e/main.rs'\n[[test]]\npath = 'gone/main.rs'\n");
     let sources = [
-        Source::new("worker/src/lib.rs", "mod a;\nmod d; // mod c;"),
-        Source::new("worker/src/a.rs", "mod b;"),
-        Source::new("worker/src/a/b.rs", ""),
-        Source::new("worker/src/d/mod.rs", ""),
-        Source::new("worker/src/c.rs", ""),
-        Source::new("tests/e2e/main.rs", ""),
-        Source::new("tests/other/main.rs", ""),
+        SourceFile::new("worker/src/lib.rs", "mod a;\nmod d; // mod c;"),
+        SourceFile::new("worker/src/a.rs", "mod b;"),
+        SourceFile::new("worker/src/a/b.rs", ""),
+        SourceFile::new("worker/src/d/mod.rs", ""),
+        SourceFile::new("worker/src/c.rs", ""),
+        SourceFile::new("tests/e2e/main.rs", ""),
+        SourceFile::new("tests/other/main.rs", ""),
     ];
     let orphans = orphans(&sources, &listed);
     let paths: Vec<_> = orphans.iter().map(|violation| violation.path.as_str()).collect();

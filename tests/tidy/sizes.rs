@@ -1,6 +1,6 @@
 //! Files and functions that a reader can hold in the head.
 
-use crate::files::Source;
+use crate::files::SourceFile;
 use crate::{Violation, assert_none, files};
 
 /// Longest file.
@@ -12,7 +12,7 @@ const FUNCTION_LINES: usize = 70;
 /// Longer functions: path, name, reason.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[];
 
-fn long_files(source: &Source) -> Vec<Violation> {
+fn long_files(source: &SourceFile) -> Vec<Violation> {
     let lines = source.text.lines().count();
     if lines <= FILE_LINES {
         return Vec::new();
@@ -20,27 +20,27 @@ fn long_files(source: &Source) -> Vec<Violation> {
     vec![Violation::new(&source.path, 0, format!("{lines} lines, at most {FILE_LINES}"))]
 }
 
-fn long_functions(source: &Source) -> Vec<Violation> {
+fn long_functions(source: &SourceFile) -> Vec<Violation> {
     functions(&source.masked.code)
         .into_iter()
         .filter(|function| function.lines > FUNCTION_LINES)
         .filter(|f| !EXCEPTIONS.iter().any(|(p, n, _)| *p == source.path && *n == f.name))
         .map(|function| {
-            let Function { name, line, lines } = function;
+            let FunctionSpan { name, line, lines } = function;
             let what = format!("function `{name}` has {lines} lines, at most {FUNCTION_LINES}");
             Violation::new(&source.path, line, what)
         })
         .collect()
 }
 
-struct Function {
+struct FunctionSpan {
     name: String,
     line: usize,
     lines: usize,
 }
 
 /// The functions with a body in masked code.
-fn functions(code: &str) -> Vec<Function> {
+fn functions(code: &str) -> Vec<FunctionSpan> {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let mut found = Vec::new();
     for (at, _) in code.match_indices("fn ") {
@@ -54,7 +54,7 @@ fn functions(code: &str) -> Vec<Function> {
         let Some(length) = body_end(&code[at..]) else { continue };
         let line = code[..at].matches('\n').count() + 1;
         let lines = code[at..at + length].matches('\n').count() + 1;
-        found.push(Function { name, line, lines });
+        found.push(FunctionSpan { name, line, lines });
     }
     found
 }
@@ -100,7 +100,7 @@ fn functions_are_short() {
 #[test]
 fn size_violations_are_found() {
     let lines = |count| "    x();\n".repeat(count);
-    let file = |text: String| Source::new("worker/src/x.rs", &text);
+    let file = |text: String| SourceFile::new("worker/src/x.rs", &text);
     assert_eq!(long_files(&file(lines(601))).len(), 1);
     assert_eq!(long_files(&file(lines(600))).len(), 0);
     let function =

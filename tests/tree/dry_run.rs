@@ -31,9 +31,9 @@ fn search() -> Project {
         .write("base.csv", "config_id,status,core_topN_sharpe\n0,ok,1\n")
 }
 
-fn play(project: &Project, options: &[&str]) -> Value {
+fn simulate(project: &Project, options: &[&str]) -> Value {
     let words = [&["tree", "run", "tree.yaml", "--dry-run", "--json"], options].concat();
-    let ended = project.rollout(&words).wait(DEADLINE).expect(ExitCode::Success);
+    let ended = project.rollout(&words).wait(DEADLINE).expect_code(ExitCode::Success);
     serde_json::from_str(&ended.stdout).expect("a JSON document")
 }
 
@@ -44,11 +44,11 @@ fn read(directory: &Path, name: &str) -> String {
 #[test]
 fn dry_run_repeated_leaves_equal_bytes() {
     let project = search();
-    let found = play(&project, &["--runs-root", "one"]);
+    let found = simulate(&project, &["--runs-root", "one"]);
     assert_eq!(found["stop_reason"], "max_depth_reached");
     assert_eq!((&found["evals"], &found["settled"]), (&20.into(), &20.into()));
-    play(&project, &["--runs-root", "two"]);
-    play(&project, &["--runs-root", "three", "--max-parallel-evals", "4"]);
+    simulate(&project, &["--runs-root", "two"]);
+    simulate(&project, &["--runs-root", "three", "--max-parallel-evals", "4"]);
     let place = |root: &str| project.path().join(root).join("played");
     let (one, two, three) = (place("one"), place("two"), place("three"));
     for name in REPORTS {
@@ -68,10 +68,10 @@ fn dry_run_repeated_leaves_equal_bytes() {
 #[test]
 fn dry_run_can_be_shown_reported_and_validated() {
     let project = search();
-    play(&project, &[]);
+    simulate(&project, &[]);
     let root = project.path().join("tree_runs/played");
     let ended = |words: &[&str]| project.rollout(words).wait(DEADLINE);
-    let shown = ended(&["tree", "show", "tree_runs/played"]).expect(ExitCode::Success).stdout;
+    let shown = ended(&["tree", "show", "tree_runs/played"]).expect_code(ExitCode::Success).stdout;
     for words in ["max_depth_reached", "primary_regressed", "promoted to 0001", "best path"] {
         assert!(shown.contains(words), "{words} not in:\n{shown}");
     }
@@ -79,13 +79,13 @@ fn dry_run_can_be_shown_reported_and_validated() {
     for name in REPORTS {
         fs::remove_file(root.join(name)).expect("removed");
     }
-    let _made = ended(&["tree", "report", "tree_runs/played"]).expect(ExitCode::Success);
+    let _made = ended(&["tree", "report", "tree_runs/played"]).expect_code(ExitCode::Success);
     assert_eq!(before, REPORTS.map(|name| read(&root, name)));
     let validate = ["tree", "validate", "tree_runs/played", "--json"];
-    let _sound = ended(&validate).expect(ExitCode::Success);
+    let _sound = ended(&validate).expect_code(ExitCode::Success);
     fs::write(root.join("artifacts/candidate_eval_0003.csv"), "other").expect("written");
     fs::remove_file(root.join("artifacts/candidate_eval_0001.csv")).expect("removed");
-    let found = ended(&validate).expect(ExitCode::RunDamaged).stdout;
+    let found = ended(&validate).expect_code(ExitCode::RunDamaged).stdout;
     let found: Value = serde_json::from_str(&found).expect("a JSON document");
     let kinds: Vec<_> =
         found["faults"].as_array().expect("a list").iter().map(|f| f["kind"].clone()).collect();
@@ -93,27 +93,27 @@ fn dry_run_can_be_shown_reported_and_validated() {
     let report = read(&root, "VALIDATION_REPORT.md");
     assert!(report.contains("candidate\\_eval\\_0003.csv has other bytes"), "{report}");
     let again = ["tree", "run", "tree.yaml", "--report-only"];
-    let _unsound = ended(&again).expect(ExitCode::RunDamaged);
+    let _unsound = ended(&again).expect_code(ExitCode::RunDamaged);
 }
 
 #[test]
 fn dry_run_with_invalid_request_is_refused() {
     let project = search();
     let ended = |words: &[&str]| project.rollout(words).wait(DEADLINE);
-    let _none = ended(&["tree", "show", "nowhere"]).expect(ExitCode::Config).says("no search");
-    play(&project, &["--max-total-idea-evals", "3"]);
+    let _none = ended(&["tree", "show", "nowhere"]).expect_code(ExitCode::Config).expect_stderr("no search");
+    simulate(&project, &["--max-total-idea-evals", "3"]);
     let wider = ["tree", "run", "tree.yaml", "--dry-run", "--beam-width", "3"];
     let _changed = ended(&wider)
-        .expect(ExitCode::PlanMismatch)
-        .says("beam_width: 2 is now 3")
-        .says("budgets.evals: 3 is now null");
+        .expect_code(ExitCode::PlanMismatch)
+        .expect_stderr("beam_width: 2 is now 3")
+        .expect_stderr("budgets.evals: 3 is now null");
     let twice = ["tree", "run", "tree.yaml", "--dry-run", "--resume", "false"];
-    let _exists = ended(&twice).expect(ExitCode::Config).says("already");
+    let _exists = ended(&twice).expect_code(ExitCode::Config).expect_stderr("already");
     let bad = project.path().join("bad.yaml");
     fs::write(&bad, "beam_with: 2\nideas_per_node: 0\n").expect("written");
     let _faults = ended(&["tree", "run", "bad.yaml", "--dry-run"])
-        .expect(ExitCode::Config)
-        .says("did you mean `beam_width`")
-        .says("ideas_per_node")
-        .says("root_baseline_csv");
+        .expect_code(ExitCode::Config)
+        .expect_stderr("did you mean `beam_width`")
+        .expect_stderr("ideas_per_node")
+        .expect_stderr("root_baseline_csv");
 }

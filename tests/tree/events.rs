@@ -5,12 +5,12 @@ use rollout_tests::project::Project;
 use serde_json::Value;
 
 use crate::DEADLINE;
-use crate::small::Small;
+use crate::small_search::SmallSearch;
 
 /// The lines of a search that ends.
-fn lines(project: &Project) -> Vec<Value> {
-    let ended = project.rollout(&Small::run(&["--json"])).wait(DEADLINE);
-    let out = ended.expect(ExitCode::Success).stdout;
+fn run_lines(project: &Project) -> Vec<Value> {
+    let ended = project.rollout(&SmallSearch::run(&["--json"])).wait(DEADLINE);
+    let out = ended.expect_code(ExitCode::Success).stdout;
     out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
@@ -20,8 +20,8 @@ fn of_kind<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
 
 #[test]
 fn json_events_have_decisions_phases_and_result() {
-    let project = Small::default().write();
-    let first = lines(&project);
+    let project = SmallSearch::default().write();
+    let first = run_lines(&project);
     let [started] = of_kind(&first, "search_started")[..] else { panic!("{first:?}") };
     assert_eq!((&started["search"], &started["planned"]), (&"small".into(), &0.into()));
     assert_eq!(of_kind(&first, "depth_planned")[0]["evals"], 2);
@@ -39,7 +39,7 @@ fn json_events_have_decisions_phases_and_result() {
     let of_eval = settled.iter().filter(|line| line["settlement"]["eval"].is_object());
     assert_eq!((settled.len(), of_eval.count()), (3, 2), "one for ideas, two for evals");
 
-    let again = lines(&project);
+    let again = run_lines(&project);
     let [started] = of_kind(&again, "search_started")[..] else { panic!("{again:?}") };
     assert_eq!(
         (&started["settled"], &started["best"]["score"]),
@@ -52,7 +52,7 @@ fn json_events_have_decisions_phases_and_result() {
             Some("result".into())
         );
         let shown = project.rollout(&["tree", "show", "runs/small", "--json"]).wait(DEADLINE);
-        let shown = shown.expect(ExitCode::Success).stdout;
+        let shown = shown.expect_code(ExitCode::Success).stdout;
         assert_eq!(result, serde_json::from_str::<Value>(&shown).expect("JSON"));
     }
 }

@@ -1,16 +1,16 @@
 //! The example, as its README tells people to run it.
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::docker::Engine;
+use rollout_tests::docker::DockerEngine;
 use rollout_tests::results::json;
-use rollout_tests::search::{self, Search};
-use rollout_tests::{leftovers, project::Project};
+use rollout_tests::search::{self, ExampleSearch};
+use rollout_tests::{leak_check, project::Project};
 use serde_json::Value;
 
 use crate::{DEADLINE, project};
 
 /// What was decided: the nodes' ideas, and every eval's status, reason and score.
-fn decisions(search: &Search, project: &Project) -> Vec<Value> {
+fn decisions(search: &ExampleSearch, project: &Project) -> Vec<Value> {
     let directory = search.directory(project, "runs");
     let manifest = json(&directory.join("manifest.json")).expect("a manifest");
     let of = |of: &str, fields: [&str; 4]| {
@@ -29,19 +29,19 @@ fn decisions(search: &Search, project: &Project) -> Vec<Value> {
     nodes.into_iter().chain(evals).chain(reasons).map(Value::from).collect()
 }
 
-fn run(search: &Search, project: &Project) {
+fn run(search: &ExampleSearch, project: &Project) {
     let ended =
         project.rollout(&["tree", "run", &search.file, "--runs-root", "runs"]).wait(DEADLINE);
-    let _ended = ended.expect(ExitCode::Success);
+    let _ended = ended.expect_code(ExitCode::Success);
     let directory = search.directory(project, "runs");
-    assert_eq!(search::leftovers(&directory), Vec::<String>::new());
-    leftovers::assert_none(project);
+    assert_eq!(search::leaked_files(&directory), Vec::<String>::new());
+    leak_check::assert_no_leaks(project);
 }
 
 #[test]
 fn example_in_containers_promotes_same_as_in_sandboxes() {
-    let Some(_engine) = Engine::available() else { return };
-    let [sandboxes, containers] = ["tree.yaml", "docker.yaml"].map(Search::example);
+    let Some(_engine) = DockerEngine::available() else { return };
+    let [sandboxes, containers] = ["tree.yaml", "docker.yaml"].map(ExampleSearch::example);
     let project = sandboxes.write(project());
     run(&sandboxes, &project);
     run(&containers, &project);

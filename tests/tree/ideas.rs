@@ -13,7 +13,7 @@ use rollout_protocol::spec::eval::{EvalCommand, RepositorySpec};
 use rollout_protocol::spec::ideas::{EarlierIdeas, IdeasName, IdeasSpec};
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_tests::docker::Engine;
+use rollout_tests::docker::DockerEngine;
 use rollout_tests::{processes, sandbox, wait};
 use rollout_worker::archive::{self, Keep, Limits};
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
@@ -27,18 +27,18 @@ use rollout_worker::work::ideas::{self, IdeasContext};
 use tokio::sync::watch;
 
 /// Longest that something may take that is due at once.
-const SOON: Duration = Duration::from_secs(120);
+const WAIT_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Not told of phases.
 #[derive(Debug)]
-struct Untold;
+struct IgnoredPhases;
 
-impl PhaseSink for Untold {
+impl PhaseSink for IgnoredPhases {
     fn entered(&self, _phase: rollout_protocol::phase::Phase) {}
 }
 
 /// A repository and a store, and sandboxes or containers for the command.
-struct Bench {
+struct IdeasFixture {
     directory: tempfile::TempDir,
     stop: watch::Sender<Option<StopLevel>>,
     store: Arc<MemoryStore>,
@@ -47,7 +47,7 @@ struct Bench {
     image: Option<&'static str>,
 }
 
-impl Bench {
+impl IdeasFixture {
     fn new() -> Self {
         let user = UsersRepository::default();
         user.write("src/value", "1\n");
@@ -138,7 +138,7 @@ impl Bench {
                 spec: Digest::of(b"spec"),
                 scratch: scratch.path().join("scratch"),
                 stop: self.stop.subscribe(),
-                phases: Arc::new(Untold),
+                phases: Arc::new(IgnoredPhases),
                 slot: Arc::new(OwnSlot),
                 max_park: Duration::ZERO,
             },
@@ -150,7 +150,7 @@ impl Bench {
         assert_eq!(left, 0, "sandboxes after {finished:?}");
         // A sandbox that was killed while it was made may take a moment to be gone.
         let is_gone = async || processes::with_mark(&self.mark()).is_empty();
-        wait::until_so(SOON, "no process is left", is_gone).await;
+        wait::until_async(WAIT_DEADLINE, "no process is left", is_gone).await;
         finished.store(self.store.as_ref()).await.expect("stored")
     }
 
@@ -186,7 +186,7 @@ fn message(record: &IdeasRecord) -> &str {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ideas_command_reads_inputs_and_returns_ideas() {
-    let bench = Bench::new();
+    let bench = IdeasFixture::new();
     let mark = bench.mark();
     let script = format!(
         "set -eu\n\
@@ -213,7 +213,7 @@ async fn ideas_command_reads_inputs_and_returns_ideas() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn symlink_and_special_files_in_ideas_are_left_out() {
-    let bench = Bench::new();
+    let bench = IdeasFixture::new();
     let script = "cd $ROLLOUT_IDEAS_DIR\n\
         ln -s /etc/passwd link.md; ln -s /etc linked; mkfifo pipe.md; mkdir -p a/b\n\
         echo x > a/b/deep.md; echo y > .hidden.md; echo z > $'new\\nline.md'; : > empty.md\n\
@@ -239,7 +239,7 @@ async fn symlink_and_special_files_in_ideas_are_left_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ideas_command_failure_or_timeout_leaves_no_process() {
-    let bench = Bench::new();
+    let bench = IdeasFixture::new();
     let mark = bench.mark();
     let sleeper = format!("setsid bash -c 'exec -a {mark} sleep 100000' > /dev/null 2>&1 &");
     let record = bench.run(&format!("{sleeper}\necho gone wrong >&2; exit 7"), 60.0).await;
@@ -253,13 +253,13 @@ async fn ideas_command_failure_or_timeout_leaves_no_process() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kill_of_ideas_command_is_immediate() {
-    let bench = Bench::new();
+    let bench = IdeasFixture::new();
     // The mark alone is in the arguments of those who make the sandbox, too.
     let command = format!("{}-command", bench.mark());
     let script = format!("echo x > /ideas/a.md; exec -a {command} sleep 100000");
     let killing = async {
         let is_running = async || !processes::with_mark(&command).is_empty();
-        wait::until_so(SOON, "the command runs", is_running).await;
+        wait::until_async(WAIT_DEADLINE, "the command runs", is_running).await;
         bench.stop.send_replace(Some(StopLevel::Kill));
     };
     let (record, ()) = tokio::join!(bench.run(&script, 100_000.0), killing);
@@ -268,11 +268,11 @@ async fn kill_of_ideas_command_is_immediate() {
 
 #[test]
 fn ideas_command_in_container_returns_ideas() {
-    if Engine::available().is_none() {
+    if DockerEngine::available().is_none() {
         return;
     }
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let bench = Bench { image: Some("debian:bookworm-slim"), ..Bench::new() };
+    let bench = IdeasFixture { image: Some("debian:bookworm-slim"), ..IdeasFixture::new() };
     let script = "cat src/value; ls -A; cat $ROLLOUT_CONTEXT_PACK_DIR/history.md\n\
         cat ${ROLLOUT_CONTEXT_IDEAS_DIRS%%:*}/one.md; echo - Idea > $ROLLOUT_IDEAS_DIR/a.md\n\
         ln -s /etc/passwd $ROLLOUT_IDEAS_DIR/b.md; echo 2 > $ROLLOUT_COST_FILE";

@@ -4,49 +4,49 @@ use std::time::{Duration, Instant};
 
 use rollout_protocol::exit::ExitCode;
 use rollout_tests::project::Project;
-use rollout_tests::search::Search;
+use rollout_tests::search::ExampleSearch;
 use rollout_tests::wait;
-use rollout_tests::witness::Witness;
+use rollout_tests::live_counter::LiveCounter;
 use rustix::process::Signal;
 
 use crate::{DEADLINE, project};
 
 /// Runs a search to its end, whose process is killed whenever one of these sees another command.
-fn run(search: &Search, project: &Project, kills: &[&Witness]) {
+fn run(search: &ExampleSearch, project: &Project, kills: &[&LiveCounter]) {
     let words = ["tree", "run", &search.file, "--runs-root", "runs"];
     for witness in kills {
-        let before = witness.seen().len();
+        let before = witness.observed().len();
         let mut killed = project.rollout(&words);
         wait::until(DEADLINE, "a command", || {
             assert!(!killed.has_ended(), "{}", killed.stderr());
-            witness.running() > 0 && witness.seen().len() > before
+            witness.running() > 0 && witness.observed().len() > before
         });
         killed.signal(Signal::KILL);
     }
-    let _ended = project.rollout(&words).wait(DEADLINE).expect(ExitCode::Success);
+    let _ended = project.rollout(&words).wait(DEADLINE).expect_code(ExitCode::Success);
 }
 
 #[test]
 fn sweep_max_parallel_limits_only_sweeps() {
-    let (llm, sweeps) = (Witness::start(), Witness::start());
-    let search = Search::counted(&llm, &sweeps).limited("{sweep_max_parallel: 1}");
+    let (llm, sweeps) = (LiveCounter::start(), LiveCounter::start());
+    let search = ExampleSearch::with_command_counters(&llm, &sweeps).with_limits("{sweep_max_parallel: 1}");
     let project = search.write(project());
     run(&search, &project, &[&sweeps, &sweeps]);
-    assert_eq!(sweeps.most(), 1, "{:#?}", sweeps.seen());
-    assert!(llm.most() > 1, "{:#?}", llm.seen());
+    assert_eq!(sweeps.peak(), 1, "{:#?}", sweeps.observed());
+    assert!(llm.peak() > 1, "{:#?}", llm.observed());
 }
 
 #[test]
 fn llm_limits_bound_inflight_and_rate() {
-    let (llm, sweeps) = (Witness::start(), Witness::start());
-    let search = Search::counted(&llm, &sweeps)
-        .with("max_depth: 2", "max_depth: 1")
-        .limited("{llm_max_inflight: 1, llm_rate_limit: 40}");
+    let (llm, sweeps) = (LiveCounter::start(), LiveCounter::start());
+    let search = ExampleSearch::with_command_counters(&llm, &sweeps)
+        .with_replacement("max_depth: 2", "max_depth: 1")
+        .with_limits("{llm_max_inflight: 1, llm_rate_limit: 40}");
     let project = search.write(project());
     // While ideas are written, while the first is implemented, and while one is measured.
     run(&search, &project, &[&llm, &llm, &sweeps]);
-    assert_eq!(llm.most(), 1, "{:#?}", llm.seen());
-    let began: Vec<Instant> = llm.seen().iter().map(|one| one.began).collect();
+    assert_eq!(llm.peak(), 1, "{:#?}", llm.observed());
+    let began: Vec<Instant> = llm.observed().iter().map(|one| one.began).collect();
     assert!(began.len() >= 5, "one for ideas, four for evals: {began:?}");
     for few in began.windows(4) {
         // Three times a second and a half, less what the first may have come late.

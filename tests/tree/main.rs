@@ -1,21 +1,21 @@
 //! Tree searches with the real program.
 
-mod again;
-mod apart;
+mod rerun;
+mod separate_sweep;
 mod baseline;
 mod dry_run;
-mod endings;
+mod failed_evals;
 mod events;
 mod example;
-mod fates;
+mod idea_outcomes;
 mod ideas;
 mod limits;
 mod model;
-mod outcomes;
+mod example_outcomes;
 mod score;
-mod small;
-mod sound;
-mod storm;
+mod small_search;
+mod validate;
+mod chaos;
 
 use std::time::Duration;
 

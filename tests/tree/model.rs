@@ -7,10 +7,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use rollout_protocol::exit::ExitCode;
-use rollout_tests::note;
+use rollout_tests::print_notice;
 use rollout_tests::project::repository;
 use rollout_tests::results::json;
-use rollout_tests::search::Search;
+use rollout_tests::search::ExampleSearch;
 use rollout_worker::supervise;
 use serde_json::{Value, json as value};
 
@@ -20,13 +20,13 @@ use crate::{DEADLINE, project};
 const KEY: &str = "key-of-the-model-5f0e9c1d7a";
 
 /// Requests that the model got: the key and the prompt of each.
-type Seen = Arc<Mutex<Vec<(String, String)>>>;
+type SeenRequests = Arc<Mutex<Vec<(String, String)>>>;
 
 /// Starts a server that answers as a model does. Its first answer is that it is busy.
-fn model() -> (String, Seen) {
+fn model() -> (String, SeenRequests) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
-    let seen = Seen::default();
+    let seen = SeenRequests::default();
     let requests = Arc::clone(&seen);
     let answer = move || {
         for stream in listener.incoming().flatten() {
@@ -37,7 +37,7 @@ fn model() -> (String, Seen) {
     (format!("http://{address}/v1/chat/completions"), seen)
 }
 
-fn serve(mut stream: TcpStream, seen: &Seen) {
+fn serve(mut stream: TcpStream, seen: &SeenRequests) {
     let mut reader = BufReader::new(stream.try_clone().expect("a handle"));
     let (mut key, mut length) = (String::new(), 0);
     loop {
@@ -101,14 +101,14 @@ fn answer(prompt: &str) -> String {
 }
 
 /// Files below a directory that have the key in them.
-fn with_key(directory: &Path, found: &mut Vec<String>) {
+fn files_with_key(directory: &Path, found: &mut Vec<String>) {
     for entry in fs::read_dir(directory).expect("a directory") {
         let path = entry.expect("an entry").path();
         if path.is_symlink() {
             continue;
         }
         if path.is_dir() {
-            with_key(&path, found);
+            files_with_key(&path, found);
         } else if path.is_file() {
             let content = fs::read(&path).expect("a file");
             if content.windows(KEY.len()).any(|bytes| bytes == KEY.as_bytes()) {
@@ -121,22 +121,22 @@ fn with_key(directory: &Path, found: &mut Vec<String>) {
 #[test]
 fn model_template_stores_no_api_key() {
     if !Path::new("/usr/bin/python3").exists() {
-        note("the template of a search with a model was not run: there is no /usr/bin/python3");
+        print_notice("the template of a search with a model was not run: there is no /usr/bin/python3");
         return;
     }
     let (url, seen) = model();
-    let search = Search::example("model.yaml")
-        .with("k < 8000", "k < 300")
-        .with("http://127.0.0.1:8000/v1/chat/completions", &url)
-        .with("MODEL_PRICE: \"0\"", "MODEL_PRICE: \"2000\"");
+    let search = ExampleSearch::example("model.yaml")
+        .with_replacement("k < 8000", "k < 300")
+        .with_replacement("http://127.0.0.1:8000/v1/chat/completions", &url)
+        .with_replacement("MODEL_PRICE: \"0\"", "MODEL_PRICE: \"2000\"");
     let project = search.write(project());
     let words =
         ["tree", "run", &search.file, "--runs-root", "runs", "--max-depth", "1", "--verbose"];
     let mut command = project.command(&words);
     command.env("MODEL_API_KEY", KEY);
-    let ended = project.start(command).wait(DEADLINE).expect(ExitCode::Success);
+    let ended = project.start(command).wait(DEADLINE).expect_code(ExitCode::Success);
     let ended =
-        ended.says("implement: the command ended with code 1: the answer of the model has no");
+        ended.expect_stderr("implement: the command ended with code 1: the answer of the model has no");
     assert!(!ended.stderr.contains(KEY) && !ended.stdout.contains(KEY), "{}", ended.stderr);
     let seen = seen.lock().expect("requests");
     assert_eq!(seen.len(), 5, "one that was tried again, one for ideas, three for changes");
@@ -164,6 +164,6 @@ fn model_template_stores_no_api_key() {
     let idea = fs::read_to_string(directory.join("node_ideas/0000/01.md")).expect("an idea");
     assert!(idea.starts_with("# Midpoints"), "{idea}");
     let mut found = Vec::new();
-    with_key(project.path(), &mut found);
+    files_with_key(project.path(), &mut found);
     assert_eq!(found, Vec::<String>::new(), "files with the key in them");
 }

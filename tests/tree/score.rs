@@ -11,10 +11,10 @@ const HEADER: &str = "config_id,status,mean_topN_avg_return_per_trade_pct_oos,co
 const BASELINE: &str = "0,ok,0.02,0.60,1.50,-0.25,-0.09";
 
 /// The document of a comparison.
-fn scored(project: &Project, options: &[&str]) -> Value {
+fn score_document(project: &Project, options: &[&str]) -> Value {
     let files = ["tree", "score", "--json", "--baseline", "a.csv", "--candidate", "b.csv"];
     let ended = project.rollout(&[&files[..], options].concat()).wait(DEADLINE);
-    serde_json::from_str(&ended.expect(ExitCode::Success).stdout).expect("a JSON document")
+    serde_json::from_str(&ended.expect_code(ExitCode::Success).stdout).expect("a JSON document")
 }
 
 /// A project with a baseline and a candidate.
@@ -26,15 +26,15 @@ fn rows(candidate: &str) -> Project {
     files(&format!("{HEADER}\n{BASELINE}\n"), &format!("{HEADER}\n{candidate}\n"))
 }
 
-fn near(found: &Value, expected: f64, what: &str) {
+fn assert_near(found: &Value, expected: f64, what: &str) {
     let found = found.as_f64().unwrap_or(f64::NAN);
     assert!((found - expected).abs() < 1e-12, "{what}: {found}, expected {expected}");
 }
 
 /// Explore, grade, score, difference of the primary metric.
-type Expected = (bool, &'static str, f64, Option<f64>);
+type ExpectedScore = (bool, &'static str, f64, Option<f64>);
 
-const VECTORS: [(&str, Expected, Expected); 7] = [
+const VECTORS: [(&str, ExpectedScore, ExpectedScore); 7] = [
     (
         "0,ok,0.022,0.63,1.55,-0.24,-0.088",
         (true, "promising", 0.061_414_141_414, Some(0.002)),
@@ -73,13 +73,13 @@ fn score_of_reference_vectors_matches() {
     for (candidate, returns, sharpe) in VECTORS {
         let project = rows(candidate);
         for (name, (explore, grade, score, delta)) in [("returns", returns), ("sharpe", sharpe)] {
-            let found = scored(&project, &["--profile", name]);
+            let found = score_document(&project, &["--profile", name]);
             let recommendation = &found["recommendation"];
             assert_eq!(recommendation["should_explore"], explore, "{name} {candidate}");
             assert_eq!(recommendation["grade"], grade, "{name} {candidate}");
-            near(&recommendation["score"], score, candidate);
+            assert_near(&recommendation["score"], score, candidate);
             match delta {
-                Some(delta) => near(&found["primary_delta"], delta, candidate),
+                Some(delta) => assert_near(&found["primary_delta"], delta, candidate),
                 None => assert_eq!(found["primary_delta"], Value::Null, "{candidate}"),
             }
             assert_eq!(found["baseline_rows_used"], 1);
@@ -97,12 +97,12 @@ fn score_of_invalid_results_file_is_refused() {
     {
         let files = files(&good, candidate);
         let words = ["tree", "score", "--baseline", "a.csv", "--candidate", "b.csv", "--json"];
-        let ended = files.rollout(&words).wait(DEADLINE).expect(ExitCode::Config).says(word);
+        let ended = files.rollout(&words).wait(DEADLINE).expect_code(ExitCode::Config).expect_stderr(word);
         assert_eq!(ended.stdout, "");
     }
     let words = ["tree", "score", "--baseline", "a.csv", "--candidate", "none.csv"];
     let _gone =
-        rows(BASELINE).rollout(&words).wait(DEADLINE).expect(ExitCode::Config).says("none.csv");
+        rows(BASELINE).rollout(&words).wait(DEADLINE).expect_code(ExitCode::Config).expect_stderr("none.csv");
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn score_of_odd_rows_and_cells_is_defined() {
         let baseline = "config_id,status,core_topN_sharpe\n0,ok,1\n1,ok,1\n";
         let mut options = options.to_vec();
         options.extend(["--profile", "sharpe"]);
-        scored(&files(baseline, text), &options)
+        score_document(&files(baseline, text), &options)
     };
     // No rows at all: nothing is on both sides.
     let found = candidate("config_id,status,core_topN_sharpe\n", &["--limit", "2"]);
@@ -125,7 +125,7 @@ fn score_of_odd_rows_and_cells_is_defined() {
     let found = candidate("core_topN_sharpe\n2\n4\n9\n", &["--limit", "2"]);
     assert_eq!(found["candidate_completeness"], Value::Null);
     assert_eq!(found["candidate_rows_used"], 2);
-    near(&found["primary_delta"], 2.0, "the first two");
+    assert_near(&found["primary_delta"], 2.0, "the first two");
     // A configuration that stands twice makes a sweep incomplete, a fractional one is none.
     let found = candidate("config_id,status,core_topN_sharpe\n0,ok,1\n0,ok,1\n", &["--limit", "2"]);
     assert_eq!(
@@ -138,10 +138,10 @@ fn score_of_odd_rows_and_cells_is_defined() {
         (&found["candidate_is_complete"], &found["candidate_rows_used"]),
         (&true.into(), &2.into())
     );
-    near(&found["primary_delta"], 1.0, "0 and 1.0");
+    assert_near(&found["primary_delta"], 1.0, "0 and 1.0");
     // Cells that are no finite numbers are left out of the mean, also those that are not there.
     let text = "config_id,status,core_topN_sharpe\n0,ok,nan\n1,ok,inf\n2,ok\n3,ok,-Infinity\n4,ok,3,7\n5,ok,\n";
     let found = candidate(text, &[]);
     assert_eq!(found["candidate_rows_used"], 6);
-    near(&found["primary_delta"], 2.0, "of the only number");
+    assert_near(&found["primary_delta"], 2.0, "of the only number");
 }

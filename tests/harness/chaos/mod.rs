@@ -1,7 +1,7 @@
 //! A run over a cluster whose processes are killed, stopped and cut off all the time, and the proof
 //! that it came to what an undisturbed one comes to.
 
-mod killer;
+mod fault_injector;
 mod random;
 mod search;
 
@@ -11,24 +11,24 @@ use std::time::{Duration, Instant};
 
 use rollout_protocol::exit::ExitCode;
 
-use self::killer::Killer;
-use crate::cluster::{Cluster, Member};
+use self::fault_injector::FaultInjector;
+use crate::cluster::{Cluster, ClusterMember};
 use crate::load::Load;
 use crate::project::Project;
-use crate::witness::Witness;
-use crate::{audit, leftovers, wait};
+use crate::live_counter::LiveCounter;
+use crate::{audit, leak_check, wait};
 
-pub use self::search::{search, search_here};
+pub use self::search::{run_search, run_local_search};
 
 /// How long after the end anything may be left.
-const LEFT: Duration = Duration::from_secs(60);
+const LEFTOVER_DEADLINE: Duration = Duration::from_secs(60);
 
 /// How long an idle worker may take to leave.
-const LEAVE: Duration = Duration::from_secs(30);
+const DRAIN_DEADLINE: Duration = Duration::from_secs(30);
 
 /// What to do.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct ChaosPlan {
     /// Decides every action and pause.
     pub seed: u64,
     /// How long processes are disturbed, unless the runs are complete before.
@@ -53,10 +53,10 @@ pub struct Plan {
     pub only_kills: bool,
 }
 
-impl Plan {
+impl ChaosPlan {
     /// Within which runs are complete that nobody disturbs any more: who was given up is back after
     /// a lease, and everything may have to be run once more.
-    fn calm(&self) -> Duration {
+    fn completion_deadline(&self) -> Duration {
         let slots = f64::from(self.workers * self.slots);
         let work = f64::from(self.items) * self.seconds.1 * self.providers.len() as f64 / slots;
         3 * self.lease + Duration::from_secs_f64(60.0 + 4.0 * work)
@@ -65,7 +65,7 @@ impl Plan {
 
 /// What came of it.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct ChaosReport {
     /// How long the runs took, the time without disturbance included.
     pub took: Duration,
     /// How often each action was taken.
@@ -84,7 +84,7 @@ pub struct Report {
     pub problems: Vec<String>,
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ChaosReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { took, actions, executions, repeated, killed, exposed, .. } = self;
         writeln!(f, "{:.1} s, {actions:?}", took.as_secs_f64())?;
@@ -106,18 +106,18 @@ impl fmt::Display for Report {
 ///
 /// # Panics
 /// When something is left behind, or a process does what no process may.
-pub fn run(plan: &Plan, project: Project, say: &dyn Fn(&str)) -> Option<Report> {
-    let mut cluster = Cluster::new(project)?.lease(plan.lease);
-    let witness = Witness::start();
+pub fn run_jobs(plan: &ChaosPlan, project: Project, say: &dyn Fn(&str)) -> Option<ChaosReport> {
+    let mut cluster = Cluster::new(project)?.with_lease(plan.lease);
+    let witness = LiveCounter::start();
     let loads: Vec<_> = plan.providers.iter().map(|provider| load(plan, provider)).collect();
     for load in &loads {
         load.write(&cluster.project, &witness);
     }
-    let wired = |member: Member| member.wired(&cluster.server).started();
+    let wired = |member: ClusterMember| member.through_tcp_proxy(&cluster.server).started();
     let workers = (1..=plan.workers).map(|number| {
         let worker = cluster.worker(&format!("worker {number}"), plan.slots);
-        let all = plan.providers.iter().fold(worker.without("--provider"), |worker, provider| {
-            worker.with(&["--provider", provider])
+        let all = plan.providers.iter().fold(worker.without_option("--provider"), |worker, provider| {
+            worker.with_arguments(&["--provider", provider])
         });
         wired(all)
     });
@@ -130,32 +130,32 @@ pub fn run(plan: &Plan, project: Project, say: &dyn Fn(&str)) -> Option<Report> 
     let coordinators: Vec<_> = coordinators.collect();
 
     let began = Instant::now();
-    let mut killer = Killer::new(plan, &mut cluster.server, coordinators, workers, say);
-    let mut report = Report { problems: killer.go(), took: began.elapsed(), ..Report::default() };
+    let mut killer = FaultInjector::new(plan, &mut cluster.server, coordinators, workers, say);
+    let mut report = ChaosReport { problems: killer.run_until_complete(), took: began.elapsed(), ..ChaosReport::default() };
     (report.actions, report.exposed) = (killer.actions.clone(), killer.exposed);
-    let workers = killer.end();
+    let workers = killer.into_workers();
     check(&mut report, &cluster, &loads, &witness, workers);
     if !report.problems.is_empty() {
-        cluster.project.keep();
+        cluster.project.preserve();
     }
     Some(report)
 }
 
-fn load(plan: &Plan, provider: &str) -> Load {
+fn load(plan: &ChaosPlan, provider: &str) -> Load {
     Load { provider: provider.to_owned(), ..Load::new(provider, plan.items, plan.seconds) }
 }
 
 fn check(
-    report: &mut Report,
+    report: &mut ChaosReport,
     cluster: &Cluster,
     loads: &[Load],
-    witness: &Witness,
-    workers: Vec<Member>,
+    witness: &LiveCounter,
+    workers: Vec<ClusterMember>,
 ) {
     if !report.problems.is_empty() {
         return;
     }
-    dismiss(report, witness, workers);
+    drain_workers(report, witness, workers);
     let mut executions = Vec::new();
     for load in loads {
         let results = cluster.project.results(&load.name);
@@ -166,7 +166,7 @@ fn check(
             *report.superseded.entry(how).or_default() += count;
         }
     }
-    report.executions = witness.seen().len();
+    report.executions = witness.observed().len();
     (report.repeated, report.killed) = (witness.repeated(), witness.killed());
     let seen = witness.executions();
     let trials: usize = loads.iter().map(|load| load.items as usize).sum();
@@ -176,25 +176,25 @@ fn check(
     if report.repeated > report.exposed {
         report.problems.push("more was repeated than was running at the disturbances".to_owned());
     }
-    let left = cluster.kept();
+    let left = cluster.host_files();
     if !left.is_empty() {
         report.problems.push(format!("left by workers: {left:?}"));
     }
-    report.problems.extend(leftovers::of_cluster(cluster, &executions, LEFT));
+    report.problems.extend(leak_check::cluster_leaks(cluster, &executions, LEFTOVER_DEADLINE));
 }
 
 /// Waits until nothing runs, and has the workers leave.
-fn dismiss(report: &mut Report, witness: &Witness, mut workers: Vec<Member>) {
-    let idle = |workers: &[Member]| workers.iter().all(|w| w.executing().is_empty());
-    if !wait::holds_within(LEFT, || idle(&workers) && witness.running() == 0) {
+fn drain_workers(report: &mut ChaosReport, witness: &LiveCounter, mut workers: Vec<ClusterMember>) {
+    let idle = |workers: &[ClusterMember]| workers.iter().all(|w| w.executing_items().is_empty());
+    if !wait::holds_within(LEFTOVER_DEADLINE, || idle(&workers) && witness.running() == 0) {
         report.problems.push("something runs although everything is settled".to_owned());
     }
     for worker in &mut workers {
-        if !worker.is_up() {
+        if !worker.is_running() {
             continue;
         }
         let name = worker.name.clone();
-        let ended = worker.terminate(LEAVE);
+        let ended = worker.terminate(DRAIN_DEADLINE);
         if ended.status.code() != Some(i32::from(ExitCode::Success.code())) {
             report.problems.push(format!("{name} left with {}: {}", ended.status, ended.stderr));
         }

@@ -2,9 +2,9 @@
 
 /// The generator SplitMix64.
 #[derive(Debug)]
-pub(super) struct Random(u64);
+pub(super) struct ChaosRng(u64);
 
-impl Random {
+impl ChaosRng {
     pub(super) fn new(seed: u64) -> Self {
         Self(seed)
     }

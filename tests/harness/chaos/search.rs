@@ -8,41 +8,41 @@ use rollout_protocol::exit::ExitCode;
 use rollout_protocol::record::Settlement;
 use rustix::process::Signal;
 
-use super::killer::Killer;
-use super::random::Random;
-use super::{LEFT, Plan, Report, dismiss};
+use super::fault_injector::FaultInjector;
+use super::random::ChaosRng;
+use super::{LEFTOVER_DEADLINE, ChaosPlan, ChaosReport, drain_workers};
 use crate::cluster::Cluster;
-use crate::leftovers::{self, below};
+use crate::leak_check::{self, directory_entries};
 use crate::project::Project;
 use crate::results::Results;
-use crate::run::Run;
-use crate::search::{self, Search};
-use crate::witness::Witness;
+use crate::program::RunningProgram;
+use crate::search::{self, ExampleSearch};
+use crate::live_counter::LiveCounter;
 use crate::{audit, wait};
 
 /// Where the runs of the undisturbed search are, and of the other.
 const RUNS: [&str; 2] = ["undisturbed", "disturbed"];
 
 /// How long an undisturbed search may take.
-const CALM: Duration = Duration::from_secs(240);
+const UNDISTURBED_DEADLINE: Duration = Duration::from_secs(240);
 
 /// A search and what is known of its undisturbed run.
-struct Scene {
-    search: Search,
-    witness: Witness,
+struct SearchBaseline {
+    search: ExampleSearch,
+    witness: LiveCounter,
     /// Executions that the undisturbed run needed.
     needed: usize,
 }
 
-impl Scene {
+impl SearchBaseline {
     /// Runs the search in one process, which nobody disturbs. Gives the project with it.
     fn new(project: Project, say: &dyn Fn(&str)) -> (Self, Project) {
-        let witness = Witness::start();
-        let search = Search::witnessed(&witness);
+        let witness = LiveCounter::start();
+        let search = ExampleSearch::with_live_counter(&witness);
         let project = search.write(project);
         let run = project.rollout(&["tree", "run", &search.file, "--runs-root", RUNS[0]]);
-        let ended = run.wait(CALM).expect(ExitCode::Success);
-        let needed = witness.seen().len();
+        let ended = run.wait(UNDISTURBED_DEADLINE).expect_code(ExitCode::Success);
+        let needed = witness.observed().len();
         say(&format!("undisturbed: {:.1} s, {needed} executions", ended.took.as_secs_f64()));
         (Self { search, witness, needed }, project)
     }
@@ -52,11 +52,11 @@ impl Scene {
     }
 
     /// Compares what came of it, and gives the short names of all that was executed.
-    fn check(&self, report: &mut Report, project: &Project) -> Vec<String> {
+    fn check(&self, report: &mut ChaosReport, project: &Project) -> Vec<String> {
         let [undisturbed, disturbed] = self.directories(project);
         report.problems.extend(search::differences(&undisturbed, &disturbed));
-        report.problems.extend(search::leftovers(&undisturbed));
-        report.problems.extend(search::leftovers(&disturbed));
+        report.problems.extend(search::leaked_files(&undisturbed));
+        report.problems.extend(search::leaked_files(&disturbed));
         let [expected, settlements] =
             [undisturbed, disturbed].map(|run| audit::settlements(&Results::new(run)));
         let names = |all: &[Settlement]| {
@@ -69,7 +69,7 @@ impl Scene {
             report.problems.push(format!("records of {recorded:?}, undisturbed {expected:?}"));
         }
         report.superseded = audit::superseded(&settlements);
-        report.executions = self.witness.seen().len() - self.needed;
+        report.executions = self.witness.observed().len() - self.needed;
         report.repeated = report.executions.saturating_sub(self.needed);
         report.killed = self.witness.killed();
         if report.executions < self.needed {
@@ -89,33 +89,33 @@ impl Scene {
 ///
 /// # Panics
 /// When a process does what no process may.
-pub fn search(plan: &Plan, project: Project, say: &dyn Fn(&str)) -> Option<Report> {
+pub fn run_search(plan: &ChaosPlan, project: Project, say: &dyn Fn(&str)) -> Option<ChaosReport> {
     crate::nats::programs().first()?;
-    let (scene, project) = Scene::new(project, say);
-    let mut cluster = Cluster::new(project)?.lease(plan.lease);
+    let (scene, project) = SearchBaseline::new(project, say);
+    let mut cluster = Cluster::new(project)?.with_lease(plan.lease);
     let worker = |number: u32| {
         let worker = cluster.worker(&format!("worker {number}"), plan.slots);
-        worker.wired(&cluster.server).started()
+        worker.through_tcp_proxy(&cluster.server).started()
     };
     let workers: Vec<_> = (1..=plan.workers).map(worker).collect();
-    let coordinator = cluster.search(&scene.search.file).with(&["--runs-root", RUNS[1]]);
-    let coordinators = vec![coordinator.wired(&cluster.server).started()];
+    let coordinator = cluster.search(&scene.search.file).with_arguments(&["--runs-root", RUNS[1]]);
+    let coordinators = vec![coordinator.through_tcp_proxy(&cluster.server).started()];
     let began = Instant::now();
-    let mut killer = Killer::new(plan, &mut cluster.server, coordinators, workers, say);
-    let mut report = Report { problems: killer.go(), took: began.elapsed(), ..Report::default() };
+    let mut killer = FaultInjector::new(plan, &mut cluster.server, coordinators, workers, say);
+    let mut report = ChaosReport { problems: killer.run_until_complete(), took: began.elapsed(), ..ChaosReport::default() };
     (report.actions, report.exposed) = (killer.actions.clone(), killer.exposed);
-    let workers = killer.end();
+    let workers = killer.into_workers();
     if report.problems.is_empty() {
-        dismiss(&mut report, &scene.witness, workers);
+        drain_workers(&mut report, &scene.witness, workers);
         let executions = scene.check(&mut report, &cluster.project);
-        let left = cluster.kept();
+        let left = cluster.host_files();
         if !left.is_empty() {
             report.problems.push(format!("left by workers: {left:?}"));
         }
-        report.problems.extend(leftovers::of_cluster(&cluster, &executions, LEFT));
+        report.problems.extend(leak_check::cluster_leaks(&cluster, &executions, LEFTOVER_DEADLINE));
     }
     if !report.problems.is_empty() {
-        cluster.project.keep();
+        cluster.project.preserve();
     }
     Some(report)
 }
@@ -125,17 +125,17 @@ pub fn search(plan: &Plan, project: Project, say: &dyn Fn(&str)) -> Option<Repor
 ///
 /// # Panics
 /// When the process does what no process may.
-pub fn search_here(plan: &Plan, project: Project, say: &dyn Fn(&str)) -> Report {
-    let (scene, project) = Scene::new(project, say);
+pub fn run_local_search(plan: &ChaosPlan, project: Project, say: &dyn Fn(&str)) -> ChaosReport {
+    let (scene, project) = SearchBaseline::new(project, say);
     let [_, directory] = scene.directories(&project);
     let start = || project.rollout(&["tree", "run", &scene.search.file, "--runs-root", RUNS[1]]);
-    let mut random = Random::new(plan.seed);
-    let (began, mut report) = (Instant::now(), Report::default());
+    let mut random = ChaosRng::new(plan.seed);
+    let (began, mut report) = (Instant::now(), ChaosReport::default());
     let mut run = start();
     loop {
         let disturbed = began.elapsed() < plan.disturbed;
         let pause = random.between(plan.pause.0, plan.pause.1);
-        let patience = if disturbed { Duration::from_secs_f64(pause) } else { CALM };
+        let patience = if disturbed { Duration::from_secs_f64(pause) } else { UNDISTURBED_DEADLINE };
         if wait::holds_within(patience, || run.has_ended()) || !disturbed {
             break;
         }
@@ -148,22 +148,22 @@ pub fn search_here(plan: &Plan, project: Project, say: &dyn Fn(&str)) -> Report 
     report.took = began.elapsed();
     if ended.status.success() {
         let executions = scene.check(&mut report, &project);
-        report.problems.extend(leftovers::of_project(&project, &executions, LEFT));
+        report.problems.extend(leak_check::project_leaks(&project, &executions, LEFTOVER_DEADLINE));
     } else {
         report.problems.push(format!("it ended with {}:\n{}", ended.status, ended.stderr));
     }
     if !report.problems.is_empty() {
-        project.keep();
+        project.preserve();
     }
     report
 }
 
 /// kill -9. Gives the number of executions that were under way, counted while nothing moves.
-fn kill(mut run: Run, directory: &Path) -> usize {
+fn kill(mut run: RunningProgram, directory: &Path) -> usize {
     run.signal(Signal::STOP);
-    let workers = below(&directory.join(".work/workers"));
-    let executing = workers.iter().map(|worker| below(&worker.join("scratch")).len()).sum();
+    let workers = directory_entries(&directory.join(".work/workers"));
+    let executing = workers.iter().map(|worker| directory_entries(&worker.join("scratch")).len()).sum();
     run.signal(Signal::KILL);
-    let _killed = run.wait(LEFT);
+    let _killed = run.wait(LEFTOVER_DEADLINE);
     executing
 }

@@ -1,0 +1,40 @@
+//! A short storm; `tests/chaos` makes long ones.
+
+use std::time::Duration;
+
+use rollout_tests::chaos::{self, ChaosPlan};
+use rollout_tests::print_notice;
+use rollout_tests::project::Project;
+
+#[test]
+fn run_under_repeated_kills_has_same_results() {
+    assert_chaos_harmless(&ChaosPlan { only_kills: true, ..plan(1) });
+}
+
+#[test]
+fn run_under_all_faults_has_same_results() {
+    assert_chaos_harmless(&plan(2));
+}
+
+fn plan(seed: u64) -> ChaosPlan {
+    ChaosPlan {
+        seed,
+        disturbed: Duration::from_secs(180),
+        items: 60,
+        workers: 3,
+        slots: 3,
+        seconds: (1.0, 3.0),
+        providers: vec!["process".to_owned()],
+        pause: (2.0, 4.0),
+        lease: Duration::from_secs(6),
+        no_return: false,
+        only_kills: false,
+    }
+}
+
+fn assert_chaos_harmless(plan: &ChaosPlan) {
+    let project = Project::new(env!("CARGO_BIN_EXE_rollout-under-test"));
+    let Some(report) = chaos::run_jobs(plan, project, &print_notice) else { return };
+    print_notice(&report.to_string());
+    assert_eq!(report.problems, Vec::<String>::new(), "{plan:?}\n{report}");
+}

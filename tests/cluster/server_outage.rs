@@ -1,0 +1,69 @@
+//! A server that is away, comes back, and comes back empty.
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::load::Load;
+use rollout_tests::wait;
+use rollout_tests::live_counter::LiveCounter;
+
+use crate::{DEADLINE, LEASE, assert_no_leaks, assert_undisturbed, cluster};
+
+#[test]
+fn server_outage_longer_than_lease_repeats_nothing() {
+    let Some(mut cluster) = cluster() else { return };
+    let witness = LiveCounter::start();
+    let load = Load::new("outage", 8, (14.0, 16.0));
+    load.write(&cluster.project, &witness);
+    let workers = ["a", "b"].map(|name| cluster.worker(name, 3).started());
+    let mut coordinator = cluster.coordinator(&load.file()).started();
+    wait::until(DEADLINE, "six agents", || witness.running() == 6);
+    cluster.server.kill();
+    let ended = || witness.running() < 6;
+    assert!(!wait::holds_within(2 * LEASE, ended), "an outage ends nothing: {:?}", witness.observed());
+    cluster.server.ensure_started();
+    let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
+    assert_eq!((witness.killed(), witness.repeated()), (0, 0), "{:?}", witness.observed());
+    assert_undisturbed(&cluster, &load);
+    assert_no_leaks(&cluster, &["outage"], workers);
+}
+
+#[test]
+fn server_outage_results_are_merged_afterwards() {
+    let Some(mut cluster) = cluster() else { return };
+    let witness = LiveCounter::start();
+    let load = Load::new("spooled", 9, (3.0, 5.0));
+    load.write(&cluster.project, &witness);
+    let workers = ["a", "b"].map(|name| cluster.worker(name, 3).started());
+    let mut coordinator = cluster.coordinator(&load.file()).started();
+    wait::until(DEADLINE, "six agents", || witness.running() == 6);
+    cluster.server.kill();
+    wait::until(DEADLINE, "six ends", || witness.running() == 0);
+    cluster.server.ensure_started();
+    let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
+    assert_eq!((witness.killed(), witness.repeated()), (0, 0), "{:?}", witness.observed());
+    assert_undisturbed(&cluster, &load);
+    assert_no_leaks(&cluster, &["spooled"], workers);
+}
+
+#[test]
+fn server_store_lost_repeatedly_loses_no_result() {
+    let Some(mut cluster) = cluster() else { return };
+    let witness = LiveCounter::start();
+    let load = Load::new("again", 40, (1.0, 3.0));
+    load.write(&cluster.project, &witness);
+    let workers = ["a", "b"].map(|name| cluster.worker(name, 3).started());
+    let mut coordinator = cluster.coordinator(&load.file()).started();
+    let results = cluster.project.results("again");
+    for (number, settled) in [4, 12, 20, 28].into_iter().enumerate() {
+        wait::until(DEADLINE, "more results", || results.trials().len() >= settled);
+        if number == 2 {
+            cluster.server.wipe();
+        } else {
+            cluster.server.kill();
+        }
+        cluster.server.ensure_started();
+    }
+    let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
+    assert_eq!((witness.killed(), witness.repeated()), (0, 0), "{:?}", witness.executions());
+    assert_undisturbed(&cluster, &load);
+    assert_no_leaks(&cluster, &["again"], workers);
+}

@@ -1,0 +1,107 @@
+//! Workers that die: where their trials go, and how soon.
+
+use std::time::{Duration, Instant};
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::cluster::{Cluster, ClusterMember};
+use rollout_tests::load::Load;
+use rollout_tests::print_notice;
+use rollout_tests::wait;
+use rollout_tests::live_counter::LiveCounter;
+
+use crate::{DEADLINE, LEASE, assert_no_leaks, assert_undisturbed, cluster};
+
+/// What deciding and starting may take beyond the lease.
+const DECISION_TIME: Duration = Duration::from_secs(2);
+
+/// Names the task whose trials kill their worker: only the program under test knows it.
+const DEADLY_TASK_VARIABLE: &str = "ROLLOUT_TEST_DEADLY_TASK";
+
+/// Two trials that run on the first of the workers.
+fn start_two_trials(cluster: &Cluster, witness: &LiveCounter, load: &Load) -> (ClusterMember, ClusterMember) {
+    load.write(&cluster.project, witness);
+    let worker = cluster.worker("a", 2).started();
+    let coordinator = cluster.coordinator(&load.file()).started();
+    wait::until(DEADLINE, "two agents", || witness.running() == 2);
+    (worker, coordinator)
+}
+
+/// Waits until every trial runs again.
+fn wait_until_rerun(witness: &LiveCounter) -> Instant {
+    wait::until(DEADLINE, "both to run again", || witness.repeated() == 2);
+    Instant::now()
+}
+
+#[test]
+fn worker_kill_moves_trials_within_lease() {
+    let Some(cluster) = cluster() else { return };
+    let (witness, load) = (LiveCounter::start(), Load::new("elsewhere", 2, (9.0, 9.0)));
+    let (mut dead, mut coordinator) = start_two_trials(&cluster, &witness, &load);
+    let other = cluster.worker("b", 2).started();
+    wait::until(DEADLINE, "the other worker", || has_worker_count(&cluster, 2));
+    let killed = Instant::now();
+    dead.kill();
+    let took = wait_until_rerun(&witness) - killed;
+    print_notice(&format!("ran elsewhere after {took:?} with a lease of {LEASE:?}"));
+    assert!(took < LEASE + DECISION_TIME, "{took:?}");
+    let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
+    assert_undisturbed(&cluster, &load);
+    // Nobody has come since who could adopt what the dead one left.
+    let next = cluster.worker("c", 1).started();
+    wait::until(DEADLINE, "the adoption", || cluster.host_files().len() == 2);
+    assert_no_leaks(&cluster, &["elsewhere"], [other, next]);
+}
+
+#[test]
+fn worker_restart_reports_lost_trials_at_once() {
+    let Some(cluster) = cluster() else { return };
+    let (witness, load) = (LiveCounter::start(), Load::new("restarted", 2, (6.0, 6.0)));
+    let (mut worker, mut coordinator) = start_two_trials(&cluster, &witness, &load);
+    worker.kill();
+    let started = Instant::now();
+    worker.start();
+    let took = wait_until_rerun(&witness) - started;
+    print_notice(&format!("ran again after {took:?} with a lease of {LEASE:?}"));
+    assert!(took < DECISION_TIME, "{took:?}");
+    let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
+    assert_undisturbed(&cluster, &load);
+    assert_no_leaks(&cluster, &["restarted"], [worker]);
+}
+
+#[test]
+fn trial_that_kills_worker_is_poisoned_alone() {
+    let Some(cluster) = cluster() else { return };
+    let (witness, load) = (LiveCounter::start(), Load::new("poison", 8, (2.0, 3.0)));
+    load.write(&cluster.project, &witness);
+    let poisonous = load.task(5);
+    let mut worker = cluster.worker("a", 8).with_variable(DEADLY_TASK_VARIABLE, &poisonous).started();
+    let mut coordinator = cluster.coordinator(&load.file()).started();
+    let mut deaths = 0;
+    wait::until(2 * DEADLINE, "the run to end", || {
+        if !worker.is_running() {
+            worker.kill();
+            worker.start();
+            deaths += 1;
+        }
+        !coordinator.is_running()
+    });
+    let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Infrastructure);
+    print_notice(&format!("{deaths} deaths, {} executions", witness.observed().len()));
+    assert!((3..=6).contains(&deaths), "{deaths} deaths");
+    let results = cluster.project.results("poison");
+    assert_eq!((results.count("completed_trials"), results.count("failed_trials")), (7, 1));
+    for number in (1..=8).filter(|number| *number != 5) {
+        let trial = results.trial("busy", &load.task(number));
+        assert_eq!((trial.reward(), trial.error()), (Some(Load::reward(number)), None));
+    }
+    let poisoned = results.trial("busy", &poisonous);
+    assert_eq!(poisoned.result["error"]["code"], "poisoned", "{:#}", poisoned.result);
+    assert_no_leaks(&cluster, &["poison"], [worker]);
+}
+
+/// Whether so many workers are known to the server.
+fn has_worker_count(cluster: &Cluster, count: usize) -> bool {
+    let ended = cluster.command(&["workers", "--json"]).wait(DEADLINE);
+    let lines = ended.stdout.matches("\"slots\"").count();
+    lines == count
+}

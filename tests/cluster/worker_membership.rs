@@ -1,0 +1,69 @@
+//! Workers that join, drain and are refused.
+
+use rollout_protocol::exit::ExitCode;
+use rollout_tests::load::Load;
+use rollout_tests::print_notice;
+use rollout_tests::wait;
+use rollout_tests::live_counter::LiveCounter;
+
+use crate::{DEADLINE, DRAIN_DEADLINE, assert_no_leaks, assert_undisturbed, cluster};
+
+#[test]
+fn worker_join_and_drain_repeat_nothing() {
+    let Some(cluster) = cluster() else { return };
+    let (witness, load) = (LiveCounter::start(), Load::new("moving", 24, (1.0, 2.0)));
+    load.write(&cluster.project, &witness);
+    let mut first = cluster.worker("a", 3).started();
+    let mut coordinator = cluster.coordinator(&load.file()).started();
+    let results = cluster.project.results("moving");
+    wait::until(DEADLINE, "five results", || results.trials().len() >= 5);
+    let second = cluster.worker("b", 3).started();
+    wait::until(DEADLINE, "both to work", || witness.running() > 3);
+    let ended = first.terminate(DRAIN_DEADLINE).expect_code(ExitCode::Success);
+    print_notice(&format!("drained after SIGTERM:\n{}", ended.stderr));
+    let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
+    assert_eq!((witness.killed(), witness.repeated()), (0, 0), "a drain lets trials end");
+    assert_undisturbed(&cluster, &load);
+    let workers = results.trials().into_iter().map(|trial| trial.result["worker"].to_string());
+    let workers: std::collections::BTreeSet<_> = workers.collect();
+    assert_eq!(workers.len(), 2, "{workers:?}");
+    assert_no_leaks(&cluster, &["moving"], [second]);
+}
+
+#[test]
+fn drain_timeout_moves_trials_to_other_worker() {
+    let Some(cluster) = cluster() else { return };
+    let (witness, load) = (LiveCounter::start(), Load::new("drained", 2, (20.0, 20.0)));
+    load.write(&cluster.project, &witness);
+    let mut first = cluster.worker("a", 2).with_arguments(&["--drain-timeout", "1s"]).started();
+    let mut coordinator = cluster.coordinator(&load.file()).started();
+    wait::until(DEADLINE, "two agents", || witness.running() == 2);
+    let second = cluster.worker("b", 2).started();
+    let _ended = first.terminate(DRAIN_DEADLINE).expect_code(ExitCode::Success);
+    assert_eq!(witness.killed(), 2, "they were ended: {:?}", witness.observed());
+    let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
+    assert_eq!(witness.repeated(), 2);
+    assert_undisturbed(&cluster, &load);
+    assert_no_leaks(&cluster, &["drained"], [second]);
+}
+
+#[test]
+fn worker_with_other_store_is_refused() {
+    let Some(cluster) = cluster() else { return };
+    let (witness, load) = (LiveCounter::start(), Load::new("stores", 3, (0.5, 1.0)));
+    load.write(&cluster.project, &witness);
+    let mut coordinator = cluster.coordinator(&load.file()).started();
+    let elsewhere = cluster.project.path().join("another-store");
+    let stranger = cluster.worker("stranger", 2);
+    let mut stranger = stranger.with_option("--store", elsewhere.to_str().expect("plain")).started();
+    // Either side may be the one that refuses.
+    let told = || format!("{}{}", stranger.process().stderr(), coordinator.process().stderr());
+    let mut told = told;
+    wait::until(DEADLINE, "the refusal", || told().contains("store"));
+    assert_eq!(witness.observed(), [], "it was given nothing");
+    let worker = cluster.worker("a", 2).started();
+    let _ended = coordinator.wait(DEADLINE).expect_code(ExitCode::Success);
+    assert_undisturbed(&cluster, &load);
+    let _ended = stranger.terminate(DRAIN_DEADLINE).expect_code(ExitCode::Success);
+    assert_no_leaks(&cluster, &["stores"], [worker]);
+}

@@ -1,0 +1,266 @@
+//! What every test here needs: a provider on the real engine, images and containers of its own.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bollard::Docker;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
+use rollout_protocol::spec::environment::{DockerSettings, ProviderSpec};
+use rollout_protocol::spec::resources::Resources;
+use rollout_protocol::spec::task::NetworkPolicy;
+use rollout_tests::wait;
+use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
+use rollout_worker::environment::{
+    Command, CreateRequest, Environment, Failure, Image, ImageRequest, ImageSource, Labels, Output,
+    Owner, Provider as _, Purpose, Stream, Upload,
+};
+
+/// The image of everything here that needs none of its own.
+pub(crate) const BASE: &str = "debian:bookworm-slim";
+
+/// Time for anything that should not take long.
+pub(crate) const WAIT_DEADLINE: Duration = wait::LONG_DEADLINE;
+
+static COUNTER: AtomicU64 = AtomicU64::new(1);
+
+/// A provider and what it works with.
+pub(crate) struct DockerFixture {
+    pub(crate) provider: Arc<DockerProvider>,
+    /// The engine, asked without the provider.
+    pub(crate) docker: Docker,
+    pub(crate) scratch: tempfile::TempDir,
+    pub(crate) settings: DockerSettings,
+    pub(crate) resources: Resources,
+}
+
+impl DockerFixture {
+    /// A laboratory; none where tests shall do without an engine.
+    pub(crate) async fn open() -> Option<Self> {
+        Self::with_storage_interval(Duration::from_secs(5)).await
+    }
+
+    /// One whose containers' storage is looked at this often.
+    pub(crate) async fn with_storage_interval(interval: Duration) -> Option<Self> {
+        if std::env::var("ROLLOUT_TEST_DOCKER").is_ok_and(|promise| promise == "no") {
+            return None;
+        }
+        let scratch = tempfile::tempdir().expect("a directory");
+        let mut options = DockerOptions::new(scratch.path().join("locks"));
+        options.storage_interval = interval;
+        let provider = Arc::new(DockerProvider::new(options));
+        if let Err(failure) = provider.check().await {
+            panic!("these tests need a Docker engine: {}", failure.chain());
+        }
+        let docker = Docker::connect_with_defaults().expect("it was reached before");
+        let docker = docker.negotiate_version().await.expect("it answers");
+        let resources = Resources { memory_mb: 512, storage_mb: 2048, ..Resources::default() };
+        Some(Self { provider, docker, scratch, settings: DockerSettings::default(), resources })
+    }
+
+    /// Another provider of the same engine and host, as another worker process has it.
+    pub(crate) fn another_provider(&self) -> Arc<DockerProvider> {
+        Arc::new(DockerProvider::new(DockerOptions::new(self.scratch.path().join("locks"))))
+    }
+
+    /// A build context with these files. Its digest is unlike that of any other.
+    pub(crate) fn context(&self, files: &[(&str, &str)]) -> ImageSource {
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let dir = self.scratch.path().join(format!("context-{number}"));
+        for (path, content) in files {
+            let path = dir.join(path);
+            fs::create_dir_all(path.parent().expect("below the context")).expect("made");
+            fs::write(path, content).expect("written");
+        }
+        fs::create_dir_all(&dir).expect("made");
+        let digest =
+            Digest::of(format!("{} {number} {:?}", std::process::id(), Instant::now()).as_bytes());
+        ImageSource::Context { digest, dir }
+    }
+
+    pub(crate) fn image_request(&self, source: &ImageSource) -> ImageRequest {
+        ImageRequest {
+            source: source.clone(),
+            force_build: false,
+            timeout: Duration::from_secs(120),
+            log: None,
+            settings: ProviderSpec::Docker(self.settings.clone()),
+            labels: labels(),
+        }
+    }
+
+    /// Builds an image of these lines on top of the base.
+    pub(crate) async fn build(&self, dockerfile: &str) -> Image {
+        let dockerfile = format!("FROM {BASE}\n{dockerfile}\n");
+        let source = self.context(&[("Dockerfile", &dockerfile)]);
+        let image = self.provider.prepare(self.image_request(&source)).await;
+        image.unwrap_or_else(|failure| panic!("{}", failure.chain()))
+    }
+
+    /// Removes an image that a test built.
+    pub(crate) async fn remove_image(&self, image: &Image) {
+        let options =
+            bollard::query_parameters::RemoveImageOptions { force: true, ..Default::default() };
+        let removed = self.docker.remove_image(&image.reference, Some(options), None).await;
+        removed.expect("removed");
+    }
+
+    pub(crate) fn base(&self) -> Image {
+        Image::found(BASE)
+    }
+
+    pub(crate) fn request(&self, image: Image, uploads: Vec<Upload>) -> CreateRequest {
+        CreateRequest {
+            source: ImageSource::Named(image.reference.clone()),
+            image,
+            resources: self.resources,
+            env: BTreeMap::new(),
+            workdir: None,
+            network: NetworkPolicy::Public,
+            compose: None,
+            uploads,
+            settings: ProviderSpec::Docker(self.settings.clone()),
+            labels: labels(),
+            purpose: Purpose::Agent,
+        }
+    }
+
+    pub(crate) async fn create(&self, image: Image, uploads: Vec<Upload>) -> Box<dyn Environment> {
+        let made = self.provider.create(self.request(image, uploads)).await;
+        made.unwrap_or_else(|failure| panic!("not created: {}", failure.chain()))
+    }
+
+    /// A container of the base image.
+    pub(crate) async fn plain(&self) -> Box<dyn Environment> {
+        self.create(self.base(), Vec::new()).await
+    }
+
+    /// An archive file with these regular files.
+    pub(crate) fn archive(&self, files: &[(&str, &[u8])]) -> PathBuf {
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let path = self.scratch.path().join(format!("archive-{number}.tar"));
+        let mut tar = tar::Builder::new(fs::File::create_new(&path).expect("a new file"));
+        for (name, content) in files {
+            let mut header = tar::Header::new_gnu();
+            header.set_mode(0o644);
+            header.set_size(content.len() as u64);
+            tar.append_data(&mut header, name, *content).expect("appended");
+        }
+        tar.into_inner().expect("finished");
+        path
+    }
+
+    /// Names of all containers with this label, stopped ones too.
+    pub(crate) async fn containers(&self, label: &str) -> Vec<String> {
+        let filters = [("label".to_owned(), vec![label.to_owned()])].into();
+        let options = bollard::query_parameters::ListContainersOptions {
+            all: true,
+            filters: Some(filters),
+            ..Default::default()
+        };
+        let found = self.docker.list_containers(Some(options)).await.expect("listed");
+        found.into_iter().map(|c| c.names.unwrap_or_default().join(",")).collect()
+    }
+}
+
+/// Labels of an execution of its own, owned by this process.
+pub(crate) fn labels() -> Labels {
+    let mut exec = [0; 16];
+    exec[..4].copy_from_slice(&std::process::id().to_be_bytes());
+    exec[8..].copy_from_slice(&COUNTER.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+    Labels {
+        run: RunId::from_bytes([7; 16]),
+        item: ItemId::of_trial("docker", "tests", "task", 1),
+        try_id: TryId::first(1),
+        exec: ExecId::from_bytes(exec),
+        worker: "docker-tests".parse().expect("a token"),
+        owner: owner(),
+    }
+}
+
+/// This process, as far as these tests need it.
+pub(crate) fn owner() -> Owner {
+    Owner {
+        host: "docker-tests".to_owned(),
+        boot_id: format!("docker-tests-{}", std::process::id()),
+        pid_namespace: 0,
+        pid: std::process::id(),
+        start_ticks: 0,
+        uid: rustix::process::getuid().as_raw(),
+        lock: PathBuf::from("/nowhere"),
+    }
+}
+
+/// What a command printed.
+#[derive(Debug, Default)]
+pub(crate) struct CommandOutput(Mutex<[Vec<u8>; 2]>);
+
+impl Output for CommandOutput {
+    fn write(&self, stream: Stream, bytes: &[u8]) {
+        self.0.lock().expect("not poisoned")[stream as usize].extend_from_slice(bytes);
+    }
+}
+
+impl CommandOutput {
+    pub(crate) fn stdout(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().expect("not poisoned")[0]).into_owned()
+    }
+}
+
+pub(crate) fn shell(script: &str) -> Command {
+    let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+    Command { argv, env: BTreeMap::new(), workdir: None, user: None }
+}
+
+/// Runs a script; its exit code and standard output.
+pub(crate) async fn run(environment: &dyn Environment, script: &str) -> (i32, String) {
+    match try_run(environment, script).await {
+        Ok(ended) => ended,
+        Err(failure) => panic!("`{script}` failed: {}", failure.chain()),
+    }
+}
+
+pub(crate) async fn try_run(
+    environment: &dyn Environment,
+    script: &str,
+) -> Result<(i32, String), Failure> {
+    let printed = Arc::new(CommandOutput::default());
+    let exit = environment.exec(shell(script), printed.clone()).await?;
+    Ok((exit.code, printed.stdout()))
+}
+
+/// The standard output of a script that must succeed.
+pub(crate) async fn output(environment: &dyn Environment, script: &str) -> String {
+    let (code, stdout) = run(environment, script).await;
+    assert_eq!(code, 0, "`{script}`: {stdout}");
+    stdout
+}
+
+/// Removes an environment.
+pub(crate) async fn destroy(environment: Box<dyn Environment>) {
+    environment.destroy().await.unwrap_or_else(|failure| panic!("{}", failure.chain()));
+}
+
+/// Polls a script until it succeeds.
+pub(crate) async fn wait_for_script(environment: &dyn Environment, script: &str) {
+    until(script, async || run(environment, script).await.0 == 0).await;
+}
+
+/// Polls a condition until it holds.
+pub(crate) async fn until(what: &str, so: impl AsyncFnMut() -> bool) {
+    wait::until_async(WAIT_DEADLINE, what, so).await;
+}
+
+/// Waits for a file without running anything inside.
+pub(crate) async fn wait_for_file(environment: &dyn Environment, path: &str) {
+    let there = async || environment.copy_from(path).await.expect("readable").is_some();
+    until(path, there).await;
+}
+
+pub(crate) fn exists(path: &Path) -> bool {
+    path.try_exists().expect("readable")
+}

@@ -1,0 +1,26 @@
+//! Headline and exit code of runs with failed trials.
+
+use rollout_protocol::exit::ExitCode;
+
+use crate::{DEADLINE, assert_adds_up, assert_nothing_left, project};
+
+#[test]
+fn exit_code_of_fail_under_counts_failed_trials() {
+    let project = project()
+        .tasks(["faults/passes", "faults/verifier-failed", "faults/reward-missing"], &[])
+        .job("faults.yaml", &[("PROVIDER", "process")]);
+    for (least, code) in
+        [("0.33", ExitCode::Success), ("0.34", ExitCode::FailUnder), ("1.0", ExitCode::FailUnder)]
+    {
+        let run = project.rollout(&["run", "job.yaml", "--fail-under", least]);
+        let ended = run.wait(DEADLINE).expect_code(code);
+        let shown = ended.stdout.contains("passed 1 of 3 (33.3%), mean reward 0.3333\n")
+            && ended.stdout.contains("of the 1 completed: 100% passed, mean reward 1\n");
+        assert!(shown, "{}", ended.stdout);
+    }
+    let results = project.results("faults");
+    assert_adds_up(&results, 3);
+    let job = results.job();
+    assert_eq!((&job["pass_rate"], &job["scored"]["trials"]), (&1.0.into(), &3.into()), "{job:#}");
+    assert_nothing_left(&project);
+}

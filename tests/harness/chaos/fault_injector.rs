@@ -1,0 +1,294 @@
+//! Chooses what to do to whom, and does it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use rollout_protocol::exit::ExitCode;
+use rollout_protocol::id::ItemId;
+use rollout_protocol::limits::{DEATHS_BEFORE_SOLO, SOLO_DEATHS};
+use rustix::process::Signal;
+
+use super::ChaosPlan;
+use super::random::ChaosRng;
+use crate::cluster::ClusterMember;
+use crate::nats::NatsServer;
+use crate::wait;
+
+/// Longest stop or cut, in leases.
+const LONGEST_DISTURBANCE: f64 = 1.4;
+
+/// Sides of the dice that choose an action.
+const ACTION_WEIGHTS: usize = 25;
+
+/// Workers that may die under one item: one more, and it is given up, as no undisturbed run does.
+const MAX_DEATHS_PER_ITEM: u32 = DEATHS_BEFORE_SOLO + SOLO_DEATHS - 1;
+
+/// Whom something is done to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FaultTarget {
+    Server,
+    Coordinator(usize),
+    Worker(usize),
+}
+
+/// What is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FaultAction {
+    /// kill -9, and started again at once.
+    Kill,
+    /// Kill of the server, and its store is gone.
+    Wipe,
+    /// SIGSTOP for a time.
+    Stop,
+    /// Connections are closed for a time.
+    Cut,
+    /// Bytes wait for a time.
+    Stall,
+}
+
+/// Disturbs a cluster until its runs are complete.
+pub(super) struct FaultInjector<'a> {
+    plan: &'a ChaosPlan,
+    random: ChaosRng,
+    server: &'a mut NatsServer,
+    coordinators: Vec<ClusterMember>,
+    workers: Vec<ClusterMember>,
+    /// What ends when.
+    ends: Vec<(Instant, FaultTarget, FaultAction)>,
+    retired: Option<usize>,
+    complete: Vec<bool>,
+    /// How many workers were killed while they ran an item.
+    deaths: HashMap<ItemId, u32>,
+    began: Instant,
+    say: &'a dyn Fn(&str),
+    pub(super) actions: BTreeMap<&'static str, u32>,
+    pub(super) exposed: usize,
+}
+
+impl<'a> FaultInjector<'a> {
+    pub(super) fn new(
+        plan: &'a ChaosPlan,
+        server: &'a mut NatsServer,
+        coordinators: Vec<ClusterMember>,
+        workers: Vec<ClusterMember>,
+        say: &'a dyn Fn(&str),
+    ) -> Self {
+        Self {
+            plan,
+            random: ChaosRng::new(plan.seed),
+            server,
+            complete: vec![false; coordinators.len()],
+            coordinators,
+            workers,
+            ends: Vec::new(),
+            retired: None,
+            deaths: HashMap::new(),
+            began: Instant::now(),
+            say,
+            actions: BTreeMap::new(),
+            exposed: 0,
+        }
+    }
+
+    /// Until every run is complete or something went wrong: what did. What is not complete when the
+    /// time of the plan has passed is left alone from then on, and has to complete.
+    pub(super) fn run_until_complete(&mut self) -> Vec<String> {
+        while self.began.elapsed() < self.plan.disturbed {
+            let pause = self.random.between(self.plan.pause.0, self.plan.pause.1);
+            let mut outcome = None;
+            wait::holds_within(Duration::from_secs_f64(pause), || {
+                self.end_due_actions();
+                outcome = self.outcome();
+                outcome.is_some()
+            });
+            match outcome {
+                Some(problems) => return problems,
+                None => self.inject_random(),
+            }
+        }
+        self.log("everything is left alone");
+        self.end_all_actions();
+        let (mut outcome, calm) = (None, self.plan.completion_deadline());
+        wait::holds_within(calm, || {
+            outcome = self.outcome();
+            outcome.is_some()
+        });
+        outcome.unwrap_or_else(|| vec![format!("not complete after {calm:?} without disturbance")])
+    }
+
+    /// Some when it is over.
+    fn outcome(&mut self) -> Option<Vec<String>> {
+        for (coordinator, complete) in self.coordinators.iter_mut().zip(&mut self.complete) {
+            if *complete || coordinator.is_running() {
+                continue;
+            }
+            let ended = coordinator.wait(Duration::ZERO);
+            if ended.status.code() != Some(i32::from(ExitCode::Success.code())) {
+                let (name, status) = (&coordinator.name, ended.status);
+                return Some(vec![format!("{name} ended with {status}:\n{}", ended.stderr)]);
+            }
+            *complete = true;
+        }
+        for (number, worker) in self.workers.iter_mut().enumerate() {
+            if self.retired != Some(number) && !worker.is_running() {
+                let ended = worker.wait(Duration::ZERO);
+                let (name, status) = (&worker.name, ended.status);
+                return Some(vec![format!("{name} ended with {status}:\n{}", ended.stderr)]);
+            }
+        }
+        self.complete.iter().all(|complete| *complete).then(Vec::new)
+    }
+
+    fn inject_random(&mut self) {
+        let target = self.target();
+        let action = self.action(target);
+        if self.ends.iter().any(|(_, of, _)| *of == target) && action != FaultAction::Kill {
+            return;
+        }
+        if action == FaultAction::Kill && self.would_exhaust_item(target) {
+            return;
+        }
+        let for_a_time = self.random.between(0.5, LONGEST_DISTURBANCE * self.plan.lease.as_secs_f64());
+        let name = match action {
+            FaultAction::Kill => "kill",
+            FaultAction::Wipe => "wipe",
+            FaultAction::Stop => "stop",
+            FaultAction::Cut => "cut",
+            FaultAction::Stall => "stall",
+        };
+        *self.actions.entry(name).or_default() += 1;
+        if matches!(action, FaultAction::Stop | FaultAction::Cut | FaultAction::Stall) {
+            let end = Instant::now() + Duration::from_secs_f64(for_a_time);
+            self.ends.push((end, target, action));
+            self.log(&format!("{name} {} for {for_a_time:.1} s", self.name(target)));
+        } else {
+            self.log(&format!("{name} {}", self.name(target)));
+        }
+        self.begin_action(target, action);
+    }
+
+    /// A process that is not meant to have ended.
+    fn target(&mut self) -> FaultTarget {
+        let coordinators = (0..self.coordinators.len()).filter(|number| !self.complete[*number]);
+        let workers = (0..self.workers.len()).filter(|number| self.retired != Some(*number));
+        let mut targets: Vec<_> = coordinators.map(FaultTarget::Coordinator).collect();
+        targets.extend(workers.map(FaultTarget::Worker));
+        targets.push(FaultTarget::Server);
+        targets[self.random.below(targets.len())]
+    }
+
+    fn action(&mut self, target: FaultTarget) -> FaultAction {
+        let chosen = self.random.below(ACTION_WEIGHTS);
+        if self.plan.only_kills {
+            return FaultAction::Kill;
+        }
+        match (target, chosen) {
+            (FaultTarget::Server, 0..5) => FaultAction::Wipe,
+            (FaultTarget::Server, 5..17) | (_, 0..10) => FaultAction::Kill,
+            (FaultTarget::Server, _) | (_, 10..15) => FaultAction::Stop,
+            (_, 15..20) => FaultAction::Cut,
+            (_, _) => FaultAction::Stall,
+        }
+    }
+
+    /// Whether killing it would make the run give an item up. A worker is stopped here, so that what
+    /// it runs is counted before it is gone.
+    fn would_exhaust_item(&mut self, target: FaultTarget) -> bool {
+        let FaultTarget::Worker(number) = target else { return false };
+        let worker = &mut self.workers[number];
+        let was_paused = worker.is_paused();
+        worker.pause();
+        let items = worker.executing_items();
+        let spared = items.iter().any(|item| self.deaths.get(item) >= Some(&MAX_DEATHS_PER_ITEM));
+        if !spared {
+            items.into_iter().for_each(|item| *self.deaths.entry(item).or_default() += 1);
+        } else if !was_paused {
+            worker.resume();
+        }
+        spared
+    }
+
+    fn begin_action(&mut self, target: FaultTarget, action: FaultAction) {
+        let member = match target {
+            FaultTarget::Server => return self.disturb_server(action),
+            FaultTarget::Coordinator(number) => &mut self.coordinators[number],
+            FaultTarget::Worker(number) => &mut self.workers[number],
+        };
+        if matches!(target, FaultTarget::Worker(_)) {
+            self.exposed += member.executing_items().len();
+        }
+        match action {
+            FaultAction::Kill | FaultAction::Wipe => {
+                let _killed = member.kill();
+                match target {
+                    FaultTarget::Worker(number) if self.plan.no_return && self.retired.is_none() => {
+                        self.retired = Some(number);
+                    }
+                    _ => member.start(),
+                }
+            }
+            FaultAction::Stop => member.pause(),
+            FaultAction::Cut => member.tcp_proxy().cut(),
+            FaultAction::Stall => member.tcp_proxy().stall(),
+        }
+    }
+
+    fn disturb_server(&mut self, action: FaultAction) {
+        match action {
+            FaultAction::Stop => self.server.signal(Signal::STOP),
+            FaultAction::Wipe => {
+                self.server.wipe();
+                self.server.ensure_started();
+            }
+            FaultAction::Kill | FaultAction::Cut | FaultAction::Stall => {
+                self.server.kill();
+                self.server.ensure_started();
+            }
+        }
+    }
+
+    fn end_due_actions(&mut self) {
+        let now = Instant::now();
+        let due: Vec<_> = self.ends.extract_if(.., |(at, ..)| *at <= now).collect();
+        for (_, target, action) in due {
+            self.log(&format!("{} goes on", self.name(target)));
+            self.end_action(target, action);
+        }
+    }
+
+    fn end_action(&mut self, target: FaultTarget, action: FaultAction) {
+        let member = match target {
+            FaultTarget::Server => return self.server.signal(Signal::CONT),
+            FaultTarget::Coordinator(number) => &mut self.coordinators[number],
+            FaultTarget::Worker(number) => &mut self.workers[number],
+        };
+        match action {
+            FaultAction::Stop => member.resume(),
+            _ => member.tcp_proxy().restore(),
+        }
+    }
+
+    /// Lets everything go on: the workers that are left, and the dead one.
+    pub(super) fn into_workers(mut self) -> Vec<ClusterMember> {
+        self.end_all_actions();
+        self.workers
+    }
+
+    fn end_all_actions(&mut self) {
+        for (_, target, action) in std::mem::take(&mut self.ends) {
+            self.end_action(target, action);
+        }
+    }
+
+    fn name(&self, target: FaultTarget) -> String {
+        match target {
+            FaultTarget::Server => "nats-server".to_owned(),
+            FaultTarget::Coordinator(number) => self.coordinators[number].name.clone(),
+            FaultTarget::Worker(number) => self.workers[number].name.clone(),
+        }
+    }
+
+    fn log(&self, what: &str) {
+        (self.say)(&format!("{:6.1} s  {what}", self.began.elapsed().as_secs_f64()));
+    }
+}

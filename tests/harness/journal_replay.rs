@@ -1,0 +1,132 @@
+//! Makes state and terminal records of a run again, from its journal alone.
+
+use std::fs;
+use std::path::Path;
+
+use rollout_coordinator::engine::core::{
+    Bounds, Closed, Core, Effect, Opened, Record, Settings, Settled,
+};
+use rollout_coordinator::engine::journal::{self, Layout};
+use rollout_protocol::digest::Digest;
+use rollout_protocol::id::RunId;
+use rollout_protocol::record::Settlement;
+use rollout_protocol::retry::RetryPolicy;
+use rollout_protocol::spec::trial::TrialName;
+use serde_json::{Value, json};
+
+/// What a journal says of a run.
+#[derive(Debug)]
+pub struct JournalReplay {
+    /// The manifest's fields that follow from the journal.
+    pub manifest: Value,
+    /// The terminal records in order, without the trials' names, which the plan knows.
+    pub records: Vec<Value>,
+}
+
+impl JournalReplay {
+    /// Reads the journal of a run directory with the core that wrote it, and nothing else.
+    ///
+    /// # Panics
+    /// When it is damaged, or was not closed.
+    pub fn from_run_dir(run_dir: &Path) -> Self {
+        let settings = Settings {
+            run: RunId::from_bytes([0; 16]),
+            epoch: 1,
+            permits: 1,
+            retry: RetryPolicy::default(),
+            bounds: Bounds::default(),
+        };
+        let mut core = Core::new(settings);
+        let (mut records, mut effects) = (Vec::new(), Vec::new());
+        let (mut last, mut closed): (Option<Opened>, Option<Closed>) = (None, None);
+        let replay = journal::replay(&Layout::new(run_dir), &[], |at, record| {
+            match &record {
+                Record::Opened(opened) => (last, closed) = (Some(*opened.clone()), None),
+                Record::Closed(end) => closed = Some(*end),
+                _ => assert_eq!(closed, None, "nothing follows the end of a sitting"),
+            }
+            core.apply(at, record, &mut effects);
+            for effect in effects.drain(..) {
+                if let Effect::Settled(settled) = effect {
+                    records.push(settlement_without_name(*settled));
+                }
+            }
+        });
+        let replay = replay.expect("a whole journal").expect("a journal");
+        let (last, closed) = (last.expect("it was opened"), closed.expect("it was closed"));
+        let settled = records.len() as u64;
+        let state = if closed.owed == 0 { "completed" } else { "stopped" };
+        let manifest = json!({
+            "format": last.format,
+            "run": replay.first.1.run,
+            "created_at": replay.first.0,
+            "plan": last.plan,
+            "epoch": last.epoch,
+            "state": state,
+            "total": settled + closed.owed,
+            "settled": settled,
+            "journal": { "epoch": replay.head.epoch, "durable_bytes": replay.head.bytes },
+        });
+        Self { manifest, records }
+    }
+}
+
+/// The line of a settlement, without what the plan says of its trial.
+fn settlement_without_name(settled: Settled) -> Value {
+    let Settled { item, by, verdict, superseded, at, .. } = settled;
+    let nobody = String::new();
+    let trial =
+        TrialName { agent: nobody.clone(), dataset: nobody.clone(), task: nobody, attempt: 1 };
+    let name = trial.into();
+    let task_git_commit_id = None;
+    let settlement =
+        Settlement { item, name, by, verdict, superseded, settled_at: at, task_git_commit_id };
+    record_without_name(serde_json::to_value(settlement).expect("text keys"))
+}
+
+fn record_without_name(mut record: Value) -> Value {
+    let fields = record.as_object_mut().expect("an object");
+    // This and the name are the plan's.
+    fields.remove("task_git_commit_id");
+    let names = ["trial", "eval", "ideas"].map(|kind| fields.remove(kind));
+    let count = names.iter().flatten().count();
+    assert_eq!(count, 1, "a record with {count} names: {record:#}");
+    record
+}
+
+/// Fails unless manifest and terminal records of a run that was closed follow from its journal.
+///
+/// # Panics
+/// With what differs.
+#[track_caller]
+pub fn assert_follows_from_journal(run_dir: &Path) {
+    let recount = JournalReplay::from_run_dir(run_dir);
+    let read = |path: &Path| fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let manifest: Value = serde_json::from_slice(&read(&run_dir.join("manifest.json")))
+        .expect("the manifest is JSON");
+    for (key, expected) in recount.manifest.as_object().expect("an object") {
+        assert_eq!(&manifest[key], expected, "`{key}` of the manifest");
+    }
+    let mut files: Vec<_> = fs::read_dir(run_dir.join("records"))
+        .expect("records")
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    files.sort();
+    let mut found = Vec::new();
+    for path in &files {
+        let text = read(path);
+        let name = path.file_name().expect("a file").to_string_lossy();
+        let sealed = manifest["sealed"].as_array().expect("a list");
+        let mut noted = sealed.iter().chain(manifest.get("unsealed"));
+        if let Some(noted) = noted.find(|noted| noted["file"] == *name) {
+            assert_eq!(noted["digest"], json!(Digest::of(&text)), "{name}");
+        }
+        for line in text.split_inclusive(|byte| *byte == b'\n') {
+            found.push(record_without_name(serde_json::from_slice(line).expect("a record")));
+        }
+    }
+    assert_eq!(found.len(), recount.records.len(), "records in {files:?}");
+    for (found, expected) in found.iter().zip(&recount.records) {
+        assert_eq!(found, expected);
+    }
+}

@@ -1,0 +1,102 @@
+//! What the program may have left behind outside the project's files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::cluster::Cluster;
+use crate::docker::DockerEngine;
+use crate::processes::{self, ProcessInfo};
+use crate::project::Project;
+use crate::wait;
+
+/// How long what a program leaves to the system to end may take.
+pub const CLEANUP_DEADLINE: Duration = wait::LONG_DEADLINE;
+
+/// Fails if something of the project runs or exists outside its directory.
+///
+/// # Panics
+/// With what there is.
+#[track_caller]
+pub fn assert_no_leaks(project: &Project) {
+    let mark = project.mark();
+    wait::holds_within(CLEANUP_DEADLINE, || processes::with_mark(&mark).is_empty());
+    assert_eq!(processes::with_mark(&mark), [], "processes");
+    assert_eq!(containers(project), Vec::<String>::new(), "containers");
+}
+
+/// What is left of a cluster's project `within` so long: processes except its server, containers,
+/// mounts, control groups. `executions` are the short names of everything it ever ran.
+pub fn cluster_leaks(cluster: &Cluster, executions: &[String], within: Duration) -> Vec<String> {
+    leaks_except(&cluster.project, cluster.server.pid(), executions, within)
+}
+
+/// The same of a project without a server.
+pub fn project_leaks(project: &Project, executions: &[String], within: Duration) -> Vec<String> {
+    leaks_except(project, None, executions, within)
+}
+
+fn leaks_except(
+    project: &Project,
+    server: Option<u32>,
+    executions: &[String],
+    within: Duration,
+) -> Vec<String> {
+    let left = || {
+        let processes = processes_of(project).into_iter().filter(|p| Some(p.pid) != server);
+        let processes = processes.map(|process| format!("{process:?}"));
+        let groups = control_groups(executions).into_iter().map(|g| g.display().to_string());
+        processes.chain(groups).chain(containers(project)).collect::<Vec<_>>()
+    };
+    wait::holds_within(within, || left().is_empty());
+    left()
+}
+
+/// What is in a directory; nothing when it is not there.
+pub fn directory_entries(path: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+/// Processes that were started for the project: by their arguments, environment or mounts.
+fn processes_of(project: &Project) -> Vec<ProcessInfo> {
+    let path = project.path().to_string_lossy().into_owned();
+    let own = std::process::id();
+    let has = |pid: u32, file: &str| {
+        let content = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        content.windows(path.len()).any(|window| window == path.as_bytes())
+    };
+    let of_project = |process: &ProcessInfo| {
+        process.pid != own
+            && (process.arguments.contains(&path)
+                || has(process.pid, "environ")
+                || has(process.pid, "mountinfo"))
+    };
+    processes::all().into_iter().filter(of_project).collect()
+}
+
+/// Control groups of sandboxes of these executions.
+fn control_groups(executions: &[String]) -> Vec<PathBuf> {
+    let (mut found, mut below) = (Vec::new(), vec![PathBuf::from("/sys/fs/cgroup")]);
+    while let Some(directory) = below.pop() {
+        let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
+        for path in entries.map(|entry| entry.path()).filter(|path| path.is_dir()) {
+            if is_sandbox_of(&path, executions) {
+                found.push(path.clone());
+            }
+            below.push(path);
+        }
+    }
+    found
+}
+
+fn is_sandbox_of(path: &Path, executions: &[String]) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let Some(rest) = name.strip_prefix("sandbox-") else { return false };
+    executions.iter().any(|execution| rest.starts_with(execution.as_str()))
+}
+
+fn containers(project: &Project) -> Vec<String> {
+    let path = project.path().to_string_lossy().into_owned();
+    DockerEngine::available().map(|engine| engine.containers(&path)).unwrap_or_default()
+}

@@ -1,0 +1,160 @@
+//! Counts what really runs: every agent of a [`crate::load::Load`] connects here while it works.
+//!
+//! Nothing of the program under test takes part, so that an execution it forgot or hid is counted
+//! all the same. A connection says the task's name, stays open while the agent lives (the kernel
+//! closes it when the agent is killed), and says `done` before it ends by itself.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead as _, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use rollout_worker::supervise;
+
+/// Within this, ends and beginnings may be seen in another order.
+const ORDER_TOLERANCE: Duration = Duration::from_millis(150);
+
+/// One execution of an agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObservedExecution {
+    /// Name of the task.
+    pub task: String,
+    /// When it began.
+    pub began: Instant,
+    /// When it ended; none while it runs.
+    pub ended: Option<Instant>,
+    /// It came to its own end: it was not killed.
+    pub done: bool,
+}
+
+/// Listens for agents.
+#[derive(Debug)]
+pub struct LiveCounter {
+    address: SocketAddr,
+    seen: Arc<Mutex<Vec<ObservedExecution>>>,
+    over: Arc<AtomicBool>,
+}
+
+impl LiveCounter {
+    /// Listens on a free port, for sandboxes and containers of this host. Threads end with their
+    /// connections.
+    ///
+    /// # Panics
+    /// When there is no port.
+    pub fn start() -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let (seen, over) = (Arc::default(), Arc::<AtomicBool>::default());
+        let (sightings, ends) = (Arc::clone(&seen), Arc::clone(&over));
+        let serve = move || {
+            for agent in listener.incoming().take_while(|_| !ends.load(Ordering::Relaxed)) {
+                let (agent, sightings) = (agent?, Arc::clone(&sightings));
+                supervise::thread("witness of an agent", move || watch(agent, &sightings))?;
+            }
+            Ok::<(), io::Error>(())
+        };
+        supervise::thread("witness", serve).expect("a thread");
+        Self { address, seen, over }
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Everything seen so far, in the order of beginning.
+    pub fn observed(&self) -> Vec<ObservedExecution> {
+        lock(&self.seen).clone()
+    }
+
+    /// How many agents run now.
+    pub fn running(&self) -> usize {
+        lock(&self.seen).iter().filter(|sighting| sighting.ended.is_none()).count()
+    }
+
+    /// The most that ran at once. What ended less than a moment before another began did so before
+    /// it: this process hears of both in its own time.
+    pub fn peak(&self) -> usize {
+        let seen = self.observed();
+        let runs = |one: &ObservedExecution, at: Instant| {
+            one.began <= at && one.ended.is_none_or(|ended| ended > at + ORDER_TOLERANCE)
+        };
+        let beside = |one: &ObservedExecution| seen.iter().filter(|other| runs(other, one.began)).count();
+        seen.iter().map(beside).max().unwrap_or_default()
+    }
+
+    /// Number of executions of each task.
+    pub fn executions(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for sighting in lock(&self.seen).iter() {
+            *counts.entry(sighting.task.clone()).or_default() += 1;
+        }
+        counts
+    }
+
+    /// Executions beyond the first of each task.
+    pub fn repeated(&self) -> usize {
+        self.executions().values().map(|count| count - 1).sum()
+    }
+
+    /// Executions that did not come to their own end.
+    pub fn killed(&self) -> usize {
+        lock(&self.seen).iter().filter(|s| s.ended.is_some() && !s.done).count()
+    }
+}
+
+impl Drop for LiveCounter {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        // Wakes the listener; when it is gone already, there is nobody to wake.
+        drop(TcpStream::connect((Ipv4Addr::LOCALHOST, self.port())));
+    }
+}
+
+fn lock(seen: &Mutex<Vec<ObservedExecution>>) -> MutexGuard<'_, Vec<ObservedExecution>> {
+    seen.lock().expect("no watcher panics")
+}
+
+fn watch(agent: TcpStream, seen: &Mutex<Vec<ObservedExecution>>) {
+    let began = Instant::now();
+    let mut lines = BufReader::new(agent).lines().map_while(Result::ok);
+    let Some(task) = lines.next() else { return };
+    let number = {
+        let mut seen = lock(seen);
+        seen.push(ObservedExecution { task, began, ended: None, done: false });
+        seen.len() - 1
+    };
+    let done = lines.any(|line| line == "done");
+    let mut seen = lock(seen);
+    seen[number].done = done;
+    seen[number].ended = Some(Instant::now());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+    use crate::wait;
+
+    #[test]
+    fn live_counter_tells_exit_from_kill() {
+        let witness = LiveCounter::start();
+        let agent = |text: &str| {
+            let mut agent = TcpStream::connect((Ipv4Addr::LOCALHOST, witness.port())).expect("it");
+            agent.write_all(text.as_bytes()).expect("it listens");
+            agent
+        };
+        let soon = wait::LONG_DEADLINE;
+        let killed = agent("a\n");
+        wait::until(soon, "one runs", || witness.running() == 1);
+        drop(killed);
+        drop(agent("a\ndone\n"));
+        drop(agent("b\ndone\n"));
+        wait::until(soon, "all ended", || witness.observed().len() == 3 && witness.running() == 0);
+        assert_eq!((witness.killed(), witness.repeated()), (1, 1));
+        assert_eq!(witness.executions(), [("a".to_owned(), 2), ("b".to_owned(), 1)].into());
+    }
+}

@@ -1,0 +1,140 @@
+//! One run of the program under test.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rollout_protocol::exit::ExitCode;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::wait;
+
+/// A started program, its output captured to files. Dropping it kills it.
+#[derive(Debug)]
+pub struct RunningProgram {
+    child: Child,
+    stdout: PathBuf,
+    stderr: PathBuf,
+    started: Instant,
+}
+
+/// A program that has ended.
+#[derive(Debug)]
+pub struct ProgramExit {
+    /// How.
+    pub status: ExitStatus,
+    /// What it printed.
+    pub stdout: String,
+    /// What it printed to standard error.
+    pub stderr: String,
+    /// How long it ran.
+    pub took: Duration,
+}
+
+impl RunningProgram {
+    /// Starts `command`, writing its output to `<prefix>.out` and `<prefix>.err`.
+    pub(crate) fn start(mut command: Command, prefix: &std::path::Path) -> Self {
+        let (stdout, stderr) = (prefix.with_extension("out"), prefix.with_extension("err"));
+        let create = |path| File::create(path).expect("a file for output");
+        command.stdin(Stdio::null()).stdout(create(&stdout)).stderr(create(&stderr));
+        let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        Self { child, stdout, stderr, started: Instant::now() }
+    }
+
+    /// Process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has printed so far.
+    pub fn stdout(&self) -> String {
+        read(&self.stdout)
+    }
+
+    /// What it has printed to standard error so far.
+    pub fn stderr(&self) -> String {
+        read(&self.stderr)
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("our child").is_some()
+    }
+
+    /// Sends a signal; nothing happens if it has ended.
+    pub fn signal(&mut self, signal: Signal) {
+        // Not reaped yet, so the id is still its own.
+        if !self.has_ended() {
+            let pid = Pid::from_child(&self.child);
+            kill_process(pid, signal).expect("a signal to our child");
+        }
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// When it has not ended within `deadline`: with what it printed and what runs below it.
+    #[track_caller]
+    pub fn wait(mut self, deadline: Duration) -> ProgramExit {
+        if !wait::holds_within(deadline, || self.has_ended()) {
+            let below = crate::processes::descendants(self.pid());
+            panic!(
+                "still running after {deadline:?}\nprocesses: {below:#?}\nstdout:\n{}\nstderr:\n{}",
+                self.stdout(),
+                self.stderr()
+            );
+        }
+        ProgramExit {
+            status: self.child.wait().expect("our child"),
+            stdout: self.stdout(),
+            stderr: self.stderr(),
+            took: self.started.elapsed(),
+        }
+    }
+}
+
+impl Drop for RunningProgram {
+    fn drop(&mut self) {
+        if !self.has_ended() {
+            self.signal(Signal::KILL);
+        }
+        // Only a process that cannot be waited for could fail here, and there is nothing to do.
+        drop(self.child.wait());
+    }
+}
+
+impl ProgramExit {
+    /// Fails unless the program ended with this code.
+    ///
+    /// # Panics
+    /// With what it printed.
+    #[track_caller]
+    #[must_use]
+    pub fn expect_code(self, code: ExitCode) -> Self {
+        assert_eq!(
+            self.status.code(),
+            Some(i32::from(code.code())),
+            "expected {code:?}, got {}\nstdout:\n{}\nstderr:\n{}",
+            self.status,
+            self.stdout,
+            self.stderr
+        );
+        self
+    }
+
+    /// Fails unless standard error contains `text`.
+    ///
+    /// # Panics
+    /// With what it printed.
+    #[track_caller]
+    #[must_use]
+    pub fn expect_stderr(self, text: &str) -> Self {
+        assert!(self.stderr.contains(text), "no {text:?} in standard error:\n{}", self.stderr);
+        self
+    }
+}
+
+fn read(path: &std::path::Path) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}

@@ -1,0 +1,186 @@
+//! A TCP connection that can be cut, stalled and mended: between a process and its server.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use rollout_worker::supervise;
+
+/// What a wire does to bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ProxyMode {
+    /// They pass.
+    Whole,
+    /// They wait, and nobody is told.
+    Stalled,
+    /// Connections are closed, and new ones too.
+    Cut,
+    /// For ever.
+    Gone,
+}
+
+#[derive(Debug)]
+struct ProxyShared {
+    state: Mutex<ProxyMode>,
+    changed: Condvar,
+    ends: Mutex<Vec<TcpStream>>,
+}
+
+/// A port in front of another.
+#[derive(Debug)]
+pub struct TcpProxy {
+    address: SocketAddr,
+    shared: Arc<ProxyShared>,
+}
+
+impl TcpProxy {
+    /// A wire to a port of 127.0.0.1, which need not be open yet.
+    ///
+    /// # Panics
+    /// When there is no free port.
+    pub fn for_port(port: u16) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let shared = Arc::new(ProxyShared {
+            state: Mutex::new(ProxyMode::Whole),
+            changed: Condvar::new(),
+            ends: Mutex::default(),
+        });
+        let here = Arc::clone(&shared);
+        let serve = move || {
+            for client in listener.incoming() {
+                let client = client?;
+                match *here.state() {
+                    ProxyMode::Gone => break,
+                    ProxyMode::Cut => continue,
+                    ProxyMode::Whole | ProxyMode::Stalled => {}
+                }
+                // Nobody listens there: the client is told by its connection's end.
+                if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
+                    here.connect(client, server)?;
+                }
+            }
+            Ok::<(), io::Error>(())
+        };
+        supervise::thread("wire", serve).expect("a thread");
+        Self { address, shared }
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Closes every connection, and each new one, until it is mended.
+    pub fn cut(&self) {
+        self.shared.set(ProxyMode::Cut);
+        self.shared.close();
+    }
+
+    /// Lets bytes wait, as a network that drops packets does, until it is mended.
+    pub fn stall(&self) {
+        self.shared.set(ProxyMode::Stalled);
+    }
+
+    /// Lets bytes pass again.
+    pub fn restore(&self) {
+        self.shared.set(ProxyMode::Whole);
+    }
+}
+
+impl Drop for TcpProxy {
+    fn drop(&mut self) {
+        self.shared.set(ProxyMode::Gone);
+        self.shared.close();
+        // Wakes the listener; when it is gone already, there is nobody to wake.
+        drop(TcpStream::connect(self.address));
+    }
+}
+
+impl ProxyShared {
+    fn state(&self) -> MutexGuard<'_, ProxyMode> {
+        self.state.lock().expect("nobody panics with it")
+    }
+
+    fn set(&self, state: ProxyMode) {
+        *self.state() = state;
+        self.changed.notify_all();
+    }
+
+    fn close(&self) {
+        for end in self.ends.lock().expect("nobody panics with it").drain(..) {
+            // Closed by the other side already, perhaps.
+            let _closed = end.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn connect(self: &Arc<Self>, client: TcpStream, server: TcpStream) -> io::Result<()> {
+        for end in [&client, &server] {
+            end.set_nodelay(true)?;
+            self.ends.lock().expect("nobody panics with it").push(end.try_clone()?);
+        }
+        // A cut that came in between has not seen these ends.
+        if matches!(*self.state(), ProxyMode::Cut | ProxyMode::Gone) {
+            self.close();
+        }
+        let ways = [(client.try_clone()?, server.try_clone()?), (server, client)];
+        for (from, to) in ways {
+            let shared = Arc::clone(self);
+            supervise::thread("way of a wire", move || shared.forward(from, to))?;
+        }
+        Ok(())
+    }
+
+    /// Carries bytes one way until either end is closed, then closes both.
+    fn forward(&self, mut from: TcpStream, mut to: TcpStream) {
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(length @ 1..) = from.read(&mut buffer) {
+            let state = self.changed.wait_while(self.state(), |state| *state == ProxyMode::Stalled);
+            drop(state.expect("nobody panics with it"));
+            if to.write_all(&buffer[..length]).is_err() {
+                break;
+            }
+        }
+        for end in [from, to] {
+            let _closed = end.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn tcp_proxy_forwards_stalls_and_cuts() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let wire = TcpProxy::for_port(listener.local_addr().expect("an address").port());
+        let join = || TcpStream::connect((Ipv4Addr::LOCALHOST, wire.port())).expect("the wire");
+        let mut client = join();
+        let (mut server, _) = listener.accept().expect("through the wire");
+        server.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+        let mut bytes = [0; 3];
+        client.write_all(b"one").expect("sent");
+        server.read_exact(&mut bytes).expect("passes");
+
+        wire.stall();
+        client.write_all(b"two").expect("sent");
+        assert!(server.read(&mut bytes).is_err(), "it waits");
+        wire.restore();
+        server.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+        server.read_exact(&mut bytes).expect("passes");
+        assert_eq!(&bytes, b"two");
+
+        wire.cut();
+        assert_eq!(server.read(&mut bytes).expect("an end"), 0);
+        let mut refused = join();
+        assert!(matches!(refused.read(&mut bytes), Ok(0) | Err(_)));
+        wire.restore();
+        let mut client = join();
+        let (mut server, _) = listener.accept().expect("through the wire");
+        client.write_all(b"end").expect("sent");
+        server.read_exact(&mut bytes).expect("passes");
+    }
+}

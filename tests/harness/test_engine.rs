@@ -1,0 +1,238 @@
+//! A Docker engine of a test's own, which can be stopped, killed and started again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::program::RunningProgram;
+use crate::{print_notice, wait};
+
+/// The image that tasks of tests are made of.
+const BASE: &str = "debian:bookworm-slim";
+
+/// How long an engine may take to answer or to end, on a machine that does other things too.
+const START_STOP_DEADLINE: Duration = Duration::from_secs(120);
+
+/// An engine with its data in a directory of the test, and a bridge of its own: one that is told to
+/// have none removes the bridge of the host's engine. Dropping it ends it and what it ran.
+#[derive(Debug)]
+pub struct TestEngine {
+    directory: tempfile::TempDir,
+    bridge: NetworkBridge,
+    starts: u32,
+    run: Option<RunningProgram>,
+}
+
+impl TestEngine {
+    /// Starts an engine that has the image `debian:bookworm-slim`; none, with a printed reason,
+    /// where tests do without engines or cannot start one.
+    ///
+    /// # Panics
+    /// When the engine does not start.
+    pub fn start() -> Option<Self> {
+        crate::docker::DockerEngine::available()?;
+        if !rustix::process::geteuid().is_root() || !Path::new("/usr/sbin/dockerd").exists() {
+            print_notice("SKIPPED: only root can start a Docker engine, and dockerd has to be installed");
+            return None;
+        }
+        // Not below TMPDIR, which may be long: paths of sockets are limited to 107 bytes.
+        let directory = tempfile::Builder::new().prefix("engine-").tempdir_in("/tmp");
+        let directory = directory.expect("a directory");
+        let mut engine = Self { directory, bridge: NetworkBridge::new()?, starts: 0, run: None };
+        engine.ensure_started();
+        engine.load_base();
+        Some(engine)
+    }
+
+    /// What to set `DOCKER_HOST` to.
+    pub fn host(&self) -> String {
+        format!("unix://{}", self.directory.path().join("docker.sock").display())
+    }
+
+    /// Starts it, unless it runs, and waits until it answers.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn ensure_started(&mut self) {
+        if self.run.is_some() {
+            return;
+        }
+        let at = |name: &str| self.directory.path().join(name);
+        // A killed engine leaves it.
+        let _pid_file = fs::remove_file(at("docker.pid"));
+        let mut command = Command::new("/usr/sbin/dockerd");
+        command.arg("--data-root").arg(at("data")).arg("--exec-root").arg(at("exec"));
+        command.arg("--pidfile").arg(at("docker.pid")).arg("-H").arg(self.host());
+        command.arg("--bridge").arg(&self.bridge.name);
+        command.args(["--iptables=false", "--ip-masq=false"]);
+        self.starts += 1;
+        let mut run = RunningProgram::start(command, &at(&format!("engine-{}", self.starts)));
+        let came = wait::holds_within(START_STOP_DEADLINE, || run.has_ended() || self.answers());
+        assert!(came && !run.has_ended(), "the engine does not start:\n{}", run.stderr());
+        self.run = Some(run);
+    }
+
+    /// SIGTERM, and waits for its end; it ends its containers.
+    pub fn terminate(&mut self) {
+        self.stop_with(Signal::TERM);
+    }
+
+    /// kill -9; its containers run on until it is started again.
+    pub fn kill(&mut self) {
+        self.stop_with(Signal::KILL);
+    }
+
+    /// SIGSTOP.
+    pub fn pause(&mut self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn resume(&mut self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Names of all its containers, with their states.
+    pub fn containers(&self) -> Vec<String> {
+        lines(&self.docker(&["ps", "-a", "--format", "{{.Names}} {{.Status}}"]))
+    }
+
+    /// Everything of it that a run may have left: containers, networks and volumes.
+    pub fn leaked_objects(&self) -> Vec<String> {
+        let networks = self.docker(&["network", "ls", "-q", "--filter", "type=custom"]);
+        let volumes = self.docker(&["volume", "ls", "-q"]);
+        [self.containers(), lines(&networks), lines(&volumes)].concat()
+    }
+
+    /// Runs `docker` with these arguments against it.
+    ///
+    /// # Panics
+    /// When that fails.
+    #[track_caller]
+    pub fn docker(&self, arguments: &[&str]) -> String {
+        let output = self.command(arguments).output().expect("docker runs");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "docker {arguments:?}: {text}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("docker");
+        command.arg("-H").arg(self.host()).args(arguments);
+        command
+    }
+
+    fn answers(&self) -> bool {
+        let asked = self.command(&["version", "--format", "{{.Server.Version}}"]).output();
+        asked.is_ok_and(|output| output.status.success())
+    }
+
+    fn load_base(&self) {
+        let archive: PathBuf = self.directory.path().join("base.tar");
+        let saved = Command::new("docker").args(["save", "-o"]).arg(&archive).arg(BASE).output();
+        let saved = saved.expect("docker runs");
+        assert!(saved.status.success(), "{}", String::from_utf8_lossy(&saved.stderr));
+        self.docker(&["load", "-i", &archive.to_string_lossy()]);
+    }
+
+    fn stop_with(&mut self, signal: Signal) {
+        if let Some(mut run) = self.run.take() {
+            run.signal(Signal::CONT);
+            run.signal(signal);
+            let _ended = run.wait(START_STOP_DEADLINE);
+        }
+    }
+
+    fn signal(&mut self, signal: Signal) {
+        if let Some(run) = &mut self.run {
+            run.signal(signal);
+        }
+    }
+}
+
+impl Drop for TestEngine {
+    fn drop(&mut self) {
+        if self.run.is_some() && !std::thread::panicking() {
+            for name in lines(&self.docker(&["ps", "-aq"])) {
+                // The engine ends with the test.
+                let _gone = self.command(&["rm", "-f", &name]).output();
+            }
+        }
+        self.terminate();
+        let below = self.directory.path().to_string_lossy().into_owned();
+        end_supervisors(&below);
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        for mount in mounts.lines().filter_map(|line| line.split(' ').nth(4)) {
+            if mount.starts_with(&below) {
+                let _gone = Command::new("umount").args(["-l", mount]).status();
+            }
+        }
+    }
+}
+
+/// Ends the supervisors of containers that an engine in a directory left. One that was killed while it
+/// started or removed a container does not know the supervisor any more, which then never ends.
+fn end_supervisors(directory: &str) {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    for process in processes {
+        let arguments = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let arguments = String::from_utf8_lossy(&arguments);
+        let program = arguments.split('\0').next().and_then(|path| path.rsplit('/').next());
+        let is_supervisor = program.is_some_and(|name| name.starts_with("containerd-shim"));
+        let pid = process.file_name().to_str().and_then(|name| name.parse().ok());
+        if is_supervisor
+            && arguments.contains(directory)
+            && let Some(pid) = pid.and_then(Pid::from_raw)
+        {
+            // It may have ended meanwhile.
+            let _ended = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+/// A network bridge, removed when dropped.
+#[derive(Debug)]
+struct NetworkBridge {
+    name: String,
+}
+
+impl NetworkBridge {
+    /// None, with a printed reason, where there is no program `ip`.
+    fn new() -> Option<Self> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        // Names of network interfaces have at most 15 bytes.
+        let name = format!("rt{}n{number}", std::process::id());
+        let address = format!("172.28.{}.{}/30", std::process::id() % 256, number % 64 * 4 + 1);
+        if Command::new("ip").arg("-V").output().is_err() {
+            print_notice("SKIPPED: an engine of a test's own needs the program ip");
+            return None;
+        }
+        let bridge = Self { name };
+        ip(&["link", "add", "name", &bridge.name, "type", "bridge"]);
+        ip(&["address", "add", &address, "dev", &bridge.name]);
+        ip(&["link", "set", &bridge.name, "up"]);
+        Some(bridge)
+    }
+}
+
+impl Drop for NetworkBridge {
+    fn drop(&mut self) {
+        let _gone = Command::new("ip").args(["link", "delete", &self.name]).output();
+    }
+}
+
+#[track_caller]
+fn ip(arguments: &[&str]) {
+    let output = Command::new("ip").args(arguments).output().expect("ip runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "ip {arguments:?}: {text}");
+}
+
+fn lines(text: &str) -> Vec<String> {
+    text.lines().map(str::to_owned).collect()
+}

@@ -1,0 +1,123 @@
+//! No rule is there for nothing: without it some schedule breaks, and in the way that it prevents.
+
+use crate::broker::ServerLoss;
+use crate::random_schedules::ALL_FAULTS;
+use crate::names::ExecutionEnding;
+use crate::rules::ProtocolRules;
+use crate::schedule::{ScheduleFamily, run_schedule};
+use crate::step::{FaultPlan, ScheduleStep};
+use crate::scenario::Scenario;
+
+/// Many more than it takes: the first that breaks ends the search.
+const SCHEDULES: u64 = 30_000;
+
+const SERVER_FAULTS: FaultPlan =
+    FaultPlan { workers: false, coordinators: false, owners: false, users: false, ..ALL_FAULTS };
+const COORDINATOR_FAULTS: FaultPlan = FaultPlan { workers: false, users: false, ..ALL_FAULTS };
+
+/// Searches a schedule that breaks like this without a rule.
+fn assert_breaks_without(faults: FaultPlan, without: fn(&mut ProtocolRules), how: &str) {
+    let mut rules = ProtocolRules::ALL;
+    without(&mut rules);
+    let family = ScheduleFamily { name: "without a rule", embedded: false, faults, rules };
+    let mut others = Vec::new();
+    for schedule in 0..SCHEDULES {
+        match run_schedule(&family, schedule) {
+            Err(failure) if failure.what.contains(how) => return,
+            Err(failure) => others.push(failure.what),
+            Ok(_) => {}
+        }
+    }
+    others.truncate(5);
+    panic!("nothing of {SCHEDULES} schedules breaks as expected, but: {others:#?}");
+}
+
+#[test]
+fn redelivery_suspicion_removed_breaks_model() {
+    assert_breaks_without(ALL_FAULTS, |rules| rules.suspicion = false, "runs on sight");
+}
+
+#[test]
+fn hold_answer_forgetting_removed_breaks_model() {
+    assert_breaks_without(ALL_FAULTS, |rules| rules.hold_forgets = false, "does not come to rest");
+}
+
+#[test]
+fn peer_heartbeat_check_removed_breaks_model() {
+    assert_breaks_without(ALL_FAULTS, |rules| rules.looks_at_peers = false, "that a hello shows");
+}
+
+#[test]
+fn marker_check_removed_breaks_model() {
+    assert_breaks_without(ALL_FAULTS, |rules| rules.looks_at_markers = false, "although the try has a marker");
+}
+
+#[test]
+fn finished_in_heartbeat_removed_breaks_model() {
+    assert_breaks_without(ALL_FAULTS, |rules| rules.hello_lists_finished = false, "which lives");
+}
+
+#[test]
+fn ack_incarnation_check_removed_breaks_model() {
+    assert_breaks_without(SERVER_FAULTS, |rules| rules.acks_check_life = false, "of a former life");
+}
+
+#[test]
+fn result_marker_removed_breaks_model() {
+    assert_breaks_without(SERVER_FAULTS, |rules| rules.markers = false, "is offered again although");
+}
+
+#[test]
+fn result_lookup_removed_breaks_model() {
+    assert_breaks_without(SERVER_FAULTS, |rules| rules.looks_for_results = false, "is offered again although");
+}
+
+#[test]
+fn position_check_on_reconnect_removed_breaks_model() {
+    assert_breaks_without(SERVER_FAULTS, |rules| rules.anchor = false, "was purged, and the successor lacks it");
+}
+
+#[test]
+fn purge_limit_of_lock_removed_breaks_model() {
+    let without: fn(&mut ProtocolRules) = |rules| rules.purges_confirmed = false;
+    assert_breaks_without(COORDINATOR_FAULTS, without, "was purged, and the successor lacks it");
+}
+
+#[test]
+fn durable_before_effect_removed_breaks_model() {
+    assert_breaks_without(ALL_FAULTS, |rules| rules.durable_before_effect = false, "");
+}
+
+#[test]
+fn journal_head_in_lock_removed_breaks_model() {
+    assert_breaks_without(COORDINATOR_FAULTS, |rules| rules.head_in_lock = false, "taken back");
+}
+
+#[test]
+fn reconcile_removed_breaks_model() {
+    assert_breaks_without(SERVER_FAULTS, |rules| rules.rounds = false, "not everything settles");
+}
+
+/// A worker that is back a little later than the server is not taken for dead.
+#[test]
+fn reconnect_notice_removed_repeats_execution() {
+    for (tells, runs) in [(true, 1), (false, 2)] {
+        let mut story = Scenario::running(1, &[1, 1]);
+        story.rules.tells_reconnects = tells;
+        story.advance_seconds(100);
+        let w = story.running_worker(0).expect("it runs");
+        story.apply(&[ScheduleStep::ServerDies, ScheduleStep::CutOff(w), ScheduleStep::ServerReturns(ServerLoss::default())]);
+        story.advance_seconds(40).apply(&[ScheduleStep::Connect(w)]).advance_seconds(100).run_to_end();
+        assert_eq!(story.execution_count(0), runs);
+    }
+}
+
+/// A finished record on the disk of a dead worker.
+#[test]
+fn worker_dir_recovery_removed_repeats_execution() {
+    let mut story = Scenario::running(1, &[1]);
+    story.rules.adoption = false;
+    story.apply(&[ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, false), ScheduleStep::KillWorker(0)]);
+    story.apply(&[ScheduleStep::StartWorker(0)]).run_to_end();
+    assert_eq!(story.execution_count(0), 2);
+}

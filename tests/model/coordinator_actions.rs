@@ -1,0 +1,475 @@
+//! What coordinators do around their core.
+
+use rollout_coordinator::engine::core::{Effect, Input, Record};
+use rollout_protocol::id::ItemId;
+use rollout_protocol::wire::control::StopLevel;
+use rollout_protocol::wire::hello::SeenHello;
+use rollout_protocol::wire::position::{Position, Reported};
+use rollout_protocol::wire::report::Body;
+
+use crate::coordinator::{ModelCoordinator, LOCK_RENEWAL_INTERVAL};
+use crate::lock::{JournalHead, LockValue};
+use crate::names::{self, exec_number, item_number, spec};
+use crate::simulation::Simulation;
+
+/// How long a lock must be unchanged before another host takes it.
+pub(crate) const LOCK_STALE_AFTER: u64 = 30_000;
+
+impl ModelCoordinator {
+    /// It lost the lock, and ended.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.started == u64::MAX
+    }
+}
+
+impl Simulation {
+    /// Whether the coordinator can talk to the server; what a new connection means is done first.
+    fn ensure_coordinator_connected(&mut self, c: usize) -> bool {
+        let Some(coordinator) = self.coordinators.get_mut(c) else { return false };
+        if coordinator.paused || coordinator.is_gone() || !self.broker.up {
+            return false;
+        }
+        if coordinator.connections != self.broker.connections {
+            coordinator.connections = self.broker.connections;
+            coordinator.unchecked = true;
+            coordinator.listed = None;
+            coordinator.asked.clear();
+            coordinator.pending.clear();
+            coordinator.renew_due = self.now;
+            coordinator.round_due = self.now;
+            coordinator.untold = true;
+            if self.rules.tells_reconnects_first {
+                self.report_reconnect(c);
+            }
+        }
+        true
+    }
+
+    fn report_reconnect(&mut self, c: usize) {
+        let untold = std::mem::replace(&mut self.coordinators[c].untold, false);
+        if untold && self.rules.tells_reconnects {
+            self.handle(c, Input::Reconnected);
+        }
+    }
+
+    /// Where the next report is read after.
+    fn read_position(&mut self, c: usize) -> u64 {
+        let life = self.broker.incarnation();
+        let coordinator = &mut self.coordinators[c];
+        let unchecked = std::mem::replace(&mut coordinator.unchecked, false);
+        if let Some(cursor) = coordinator.cursor {
+            let lost = cursor.incarnation != life
+                || (unchecked && self.rules.anchor && !self.broker.contains_position(&cursor));
+            if lost {
+                coordinator.cursor = None;
+                self.log(|| "the reports are read from their beginning".to_owned());
+            }
+        }
+        self.coordinators[c].cursor.map_or(0, |cursor| cursor.sequence)
+    }
+
+    /// Reads one report.
+    pub(crate) fn read_report(&mut self, c: usize) -> bool {
+        if !self.ensure_coordinator_connected(c) {
+            return false;
+        }
+        let after = self.read_position(c);
+        let next = self.broker.reports_after(after).next();
+        let Some((sequence, report)) = next.map(|(at, report)| (at, report.clone())) else {
+            return false;
+        };
+        let owner = self.coordinators[c].owner;
+        self.log(|| format!("c{owner} reads: {}", names::summarize_report(&report)));
+        let position = Position::of(self.broker.incarnation(), sequence, &report);
+        self.coordinators[c].cursor = Some(position);
+        self.handle(c, Input::Reported(Box::new(Reported { position, report })));
+        true
+    }
+
+    /// Whether everything up to a sequence was read.
+    fn has_read(&mut self, c: usize, head: u64) -> bool {
+        let after = self.read_position(c);
+        self.broker.reports_after(after).next().is_none_or(|(next, _)| next > head)
+    }
+
+    pub(crate) fn observe_heartbeats(&mut self, c: usize) -> bool {
+        if !self.ensure_coordinator_connected(c) {
+            return false;
+        }
+        let now = self.now;
+        let seen = self.broker.hellos.values().map(|(at, hello)| SeenHello {
+            hello: hello.clone(),
+            age: std::time::Duration::from_millis(now - at),
+        });
+        let seen = seen.collect();
+        self.coordinators[c].hellos_due = now + 10_000;
+        self.handle(c, Input::Hellos(seen));
+        true
+    }
+
+    /// Asks the core about the first claim that came.
+    pub(crate) fn handle_claim(&mut self, c: usize) -> bool {
+        if !self.ensure_coordinator_connected(c) || self.coordinators[c].asked.is_empty() {
+            return false;
+        }
+        let asked = self.coordinators[c].asked[0].clone();
+        if self.rules.reads_before_answer {
+            while !self.has_read(c, asked.head) && self.read_report(c) {}
+        }
+        if self.rules.watches_hellos && !self.setup.embedded {
+            self.observe_heartbeats(c);
+        }
+        let unread = !self.has_read(c, asked.head);
+        let coordinator = &mut self.coordinators[c];
+        coordinator.asked.remove(0);
+        coordinator.questions += 1;
+        let id = coordinator.questions;
+        let claim = asked.claim;
+        coordinator.pending.push((id, asked.worker, claim.clone()));
+        if unread && self.could_settle_unread(c, &claim.item) {
+            check_unread_claim(self, c, id, &claim);
+            return true;
+        }
+        self.handle(c, Input::Claim { id, claim });
+        true
+    }
+
+    /// Whether a result of the item waits unread that would settle it.
+    fn could_settle_unread(&mut self, c: usize, item: &ItemId) -> bool {
+        let after = self.read_position(c);
+        let Some((spec, floor, false)) = self.coordinators[c].reference.item_state(item) else {
+            return false;
+        };
+        self.broker.reports_after(after).any(|(_, report)| {
+            report.item == *item
+                && report.spec == spec
+                && report.try_id >= floor
+                && matches!(&report.body, Body::Result(r) if !names::may_be_retried(&r.verdict))
+        })
+    }
+
+    /// Makes everything recorded durable.
+    pub(crate) fn sync_journal(&mut self, c: usize) -> bool {
+        let Some(coordinator) = self.coordinators.get_mut(c) else { return false };
+        if coordinator.paused || coordinator.is_gone() {
+            return false;
+        }
+        let owns = coordinator.owner == self.judge.owner;
+        let segment = self.directories[coordinator.directory].segment(coordinator.epoch);
+        let clean = segment.durable == segment.records.len();
+        if clean && coordinator.gathered.is_empty() {
+            return false;
+        }
+        segment.durable = segment.records.len();
+        coordinator.journalled = coordinator.core.position();
+        let gathered = std::mem::take(&mut coordinator.gathered);
+        for effect in &gathered {
+            if let Effect::Settled(settled) = effect
+                && owns
+            {
+                self.judge.record_settlement(settled);
+                let (n, by) = (item_number(&settled.item), settled.by.clone());
+                let by = by.map(|by| exec_number(&by.exec));
+                let outcome = settled.verdict.outcome;
+                self.log(|| format!("SETTLED: item {n} by e{by:?}, {outcome:?}"));
+            }
+        }
+        self.coordinators[c].ready.extend(gathered);
+        if self.setup.embedded {
+            self.acknowledge_durable(c);
+        }
+        true
+    }
+
+    /// A queue that does not outlive its process acknowledges only what is journalled.
+    fn acknowledge_durable(&mut self, c: usize) {
+        let Some(position) = self.coordinators[c].journalled else { return };
+        self.broker.purge(position);
+        for worker in &mut self.workers {
+            let journalled = |sent: Option<u64>| sent.is_some_and(|at| at <= position.sequence);
+            for finished in worker.finished.extract_if(.., |f| journalled(f.sent)) {
+                worker.acks.extend(finished.token);
+            }
+        }
+    }
+
+    /// Carries out one effect whose records are durable.
+    pub(crate) fn perform_effect(&mut self, c: usize) -> bool {
+        if self.coordinators.get(c).is_none_or(|c| c.paused || c.is_gone()) {
+            return false;
+        }
+        if !self.rules.durable_before_effect {
+            let gathered = self.coordinators[c].gathered.clone();
+            let settled = |effect: &Effect| matches!(effect, Effect::Settled(_));
+            self.coordinators[c].gathered.retain(settled);
+            let others = gathered.into_iter().filter(|effect| !settled(effect));
+            self.coordinators[c].ready.extend(others);
+        }
+        let Some(effect) = self.coordinators[c].ready.pop_front() else { return false };
+        match effect {
+            Effect::Answer { id, answer } => {
+                let pending = &mut self.coordinators[c].pending;
+                if let Some(at) = pending.iter().position(|(of, ..)| *of == id) {
+                    let (_, w, claim) = pending.remove(at);
+                    if self.broker.up {
+                        self.receive_answer(w, &claim.exec, answer);
+                    }
+                }
+            }
+            Effect::LookForResults { item } => self.coordinators[c].lookups.push(item),
+            Effect::Receipt { id, .. } => self.handle_receipt(c, id),
+            Effect::Settled(_) | Effect::Retry(_) | Effect::Lost { .. } => {}
+            effect => self.coordinators[c].outlet.push_back(effect),
+        }
+        true
+    }
+
+    /// Sends the first thing that waits for the server.
+    pub(crate) fn send_effect(&mut self, c: usize) -> bool {
+        if !self.ensure_coordinator_connected(c) {
+            return false;
+        }
+        let Some(effect) = self.coordinators[c].outlet.pop_front() else { return false };
+        let owner = self.coordinators[c].owner;
+        match effect {
+            Effect::Offer { item, try_id, class, .. } => {
+                let n = item_number(&item);
+                self.log(|| format!("c{owner} offers item {n} try {try_id}"));
+                let present = spec(self.specs[n]);
+                self.broker.publish(names::offer(item, try_id, present, class));
+            }
+            Effect::Withdraw { item, try_id } => {
+                let n = item_number(&item);
+                self.log(|| format!("c{owner} withdraws item {n} try {try_id}"));
+                self.broker.withdraw(item, try_id);
+            }
+            Effect::StopExecution { exec, .. } => {
+                for w in 0..self.workers.len() {
+                    if self.ensure_worker_connected(w) {
+                        self.stop_execution(w, &exec);
+                    }
+                }
+            }
+            Effect::Stop(_) => {
+                for w in 0..self.workers.len() {
+                    if self.ensure_worker_connected(w) {
+                        self.stop_all_executions(w);
+                    }
+                }
+            }
+            _ => {}
+        }
+        true
+    }
+
+    fn handle_receipt(&mut self, c: usize, id: u64) {
+        let commands = &mut self.coordinators[c].commands;
+        let Some(at) = commands.iter().position(|(of, _)| *of == id) else { return };
+        let (_, items) = commands.remove(at);
+        if self.coordinators[c].owner != self.judge.owner {
+            return;
+        }
+        for item in items {
+            if !self.judge.settled.contains_key(&item) {
+                self.judge.cancelled.insert(item);
+            }
+        }
+    }
+
+    pub(crate) fn cancel_item(&mut self, c: usize, n: usize) -> bool {
+        let Some(coordinator) = self.coordinators.get_mut(c) else { return false };
+        if coordinator.paused || coordinator.is_gone() || self.setup.embedded {
+            return false;
+        }
+        coordinator.questions += 1;
+        let id = coordinator.questions;
+        let item = self.new_item(n);
+        self.judge.cancel_asked.insert(item.item);
+        self.coordinators[c].commands.push((id, vec![item.item]));
+        self.log(|| format!("somebody cancels item {n}"));
+        self.handle(c, Input::Cancel { id, items: vec![item] });
+        true
+    }
+
+    pub(crate) fn stop_run(&mut self, c: usize) -> bool {
+        let Some(coordinator) = self.coordinators.get(c) else { return false };
+        if coordinator.paused || coordinator.is_gone() {
+            return false;
+        }
+        self.log(|| "somebody stops the sitting".to_owned());
+        self.handle(c, Input::Stop(StopLevel::Drain));
+        true
+    }
+
+    /// The first half of a round: reports to the head, the list.
+    pub(crate) fn begin_reconcile(&mut self, c: usize) -> bool {
+        if self.setup.embedded || !self.rules.rounds || !self.ensure_coordinator_connected(c) {
+            return false;
+        }
+        self.report_reconnect(c);
+        while self.read_report(c) {}
+        self.coordinators[c].listed = Some(self.broker.list());
+        self.schedule_reconcile(c);
+        true
+    }
+
+    /// The second half: hellos, reports to the head again.
+    pub(crate) fn end_reconcile(&mut self, c: usize) -> bool {
+        if !self.ensure_coordinator_connected(c) {
+            return false;
+        }
+        let Some(listed) = self.coordinators[c].listed.take() else { return false };
+        self.observe_heartbeats(c);
+        if self.rules.round_reads_again {
+            while self.read_report(c) {}
+        }
+        self.handle(c, Input::Observed(listed));
+        true
+    }
+
+    /// Looks into the store for one item that is nowhere.
+    pub(crate) fn look_up_results(&mut self, c: usize) -> bool {
+        if self.coordinators.get(c).is_none_or(|c| c.paused || c.is_gone()) {
+            return false;
+        }
+        if self.store.down {
+            return false;
+        }
+        let Some(item) = self.coordinators[c].lookups.pop() else { return false };
+        let mut reports = self.store.results_of_item(&item);
+        if !self.rules.looks_for_results {
+            reports.clear();
+        }
+        self.coordinators[c].looked.push(item);
+        let (n, found) = (item_number(&item), reports.len());
+        self.log(|| format!("the store has {found} results of item {n}"));
+        self.handle(c, Input::Found { item, reports });
+        true
+    }
+
+    /// Renews the lock, or learns that it is another's.
+    pub(crate) fn renew_lock(&mut self, c: usize, heard: bool) -> bool {
+        if self.setup.embedded || !self.ensure_coordinator_connected(c) {
+            return false;
+        }
+        let coordinator = &self.coordinators[c];
+        let ModelCoordinator { owner, host, epoch, journalled: position, .. } = *coordinator;
+        let directory = &mut self.directories[coordinator.directory];
+        let records = directory.segment(epoch).durable;
+        let head = Some(JournalHead { epoch, records, position });
+        let value = LockValue { owner, host, epoch, head };
+        // Who took the directory over in the meantime is named in it.
+        let named = self.directories[self.coordinators[c].directory].epoch() == epoch;
+        let revision = match &self.broker.lock {
+            None => named.then_some(None),
+            // A former owner that found no lock, because the server had lost it, is no owner.
+            Some((at, lock)) if lock.owner == owner || lock.epoch < epoch => Some(Some(*at)),
+            Some(_) => None,
+        };
+        if !revision.is_some_and(|revision| self.broker.write_lock(value, revision)) {
+            self.log(|| format!("c{owner} finds that the run is another's, and ends"));
+            self.coordinators[c].started = u64::MAX;
+            return true;
+        }
+        self.lock_written = self.now;
+        let settled: Vec<ItemId> = self.judge.settled.keys().copied().collect();
+        if self.judge.owner == owner {
+            self.judge.confirmed.extend(settled);
+            self.judge.cancelled_for_all.clone_from(&self.judge.cancelled);
+        }
+        let coordinator = &mut self.coordinators[c];
+        coordinator.renew_due = self.now + LOCK_RENEWAL_INTERVAL;
+        if heard {
+            coordinator.confirmed = position;
+        }
+        true
+    }
+
+    /// Lets the server forget what the journal holds.
+    pub(crate) fn purge_reports(&mut self, c: usize) -> bool {
+        if self.setup.embedded || !self.ensure_coordinator_connected(c) {
+            return false;
+        }
+        let coordinator = &self.coordinators[c];
+        let held =
+            if self.rules.purges_confirmed { coordinator.confirmed } else { coordinator.cursor };
+        let Some(position) = held else { return false };
+        if self.rules.purge_looks && !self.broker.contains_position(&position) {
+            return false;
+        }
+        let purged = self.broker.purge(position);
+        let any = !purged.is_empty();
+        self.judge.purged.extend(purged);
+        any
+    }
+
+    /// Everything that a healthy coordinator does without delay.
+    pub(crate) fn run_coordinator(&mut self, c: usize) -> bool {
+        if self.coordinators[c].paused || self.coordinators[c].is_gone() {
+            return false;
+        }
+        let mut moved = false;
+        if self.now >= self.coordinators[c].renew_due {
+            self.renew_lock(c, true);
+            if self.coordinators[c].is_gone() {
+                return true;
+            }
+        }
+        while !self.coordinators[c].lags && self.read_report(c) {
+            moved = true;
+        }
+        let due = self.coordinators[c].core.next_due_ms();
+        if due.is_some_and(|ms| ms + self.coordinators[c].started <= self.now) {
+            self.handle(c, Input::Tick);
+        }
+        let watches = self.rules.watches_hellos && !self.setup.embedded;
+        if watches && self.now >= self.coordinators[c].hellos_due {
+            self.observe_heartbeats(c);
+        }
+        while self.handle_claim(c) {
+            moved = true;
+        }
+        if self.now >= self.coordinators[c].round_due && self.begin_reconcile(c) {
+            self.end_reconcile(c);
+        }
+        while self.look_up_results(c) {
+            moved = true;
+        }
+        moved |= self.sync_journal(c);
+        while self.perform_effect(c) {
+            moved = true;
+        }
+        while self.send_effect(c) {
+            moved = true;
+        }
+        self.purge_reports(c);
+        moved
+    }
+
+    /// A sitting ends in order: nothing of it is in the queue as far as it could withdraw it.
+    pub(crate) fn close_run_session(&mut self, c: usize) {
+        let owed = u64::from(!self.coordinators[c].core.is_complete());
+        let closed = rollout_coordinator::engine::core::Closed { cancelled: owed > 0, owed };
+        let coordinator = &self.coordinators[c];
+        let segment = self.directories[coordinator.directory].segment(coordinator.epoch);
+        segment.records.push(Record::Closed(closed));
+        self.sync_journal(c);
+        while self.perform_effect(c) {}
+        while self.send_effect(c) {}
+        self.coordinators.remove(c);
+    }
+}
+
+fn check_unread_claim(
+    world: &mut Simulation,
+    c: usize,
+    id: u64,
+    claim: &rollout_protocol::wire::claim::Claim,
+) {
+    world.handle(c, Input::Claim { id, claim: claim.clone() });
+    let run = Effect::Answer { id, answer: rollout_protocol::wire::claim::Answer::Run };
+    if world.coordinators[c].gathered.contains(&run) {
+        let e = exec_number(&claim.exec);
+        world.judge.fail(format!("e{e} may run although a result of its item waits unread"));
+    }
+}

@@ -1,0 +1,194 @@
+//! What really happened, and whether what the coordinators say of it is right.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rollout_coordinator::engine::core::Settled;
+use rollout_protocol::digest::Digest;
+use rollout_protocol::error::ErrorCode;
+use rollout_protocol::id::{ExecId, ItemId, TryId};
+use rollout_protocol::record::{ExecutionEnd, Outcome, Verdict};
+use rollout_protocol::wire::report::{Body, Report};
+
+use crate::names::{exec_number, item_number};
+
+/// Deaths after which an item may be given up, at least.
+const MIN_DEATHS_BEFORE_POISONED: usize = 3;
+
+/// An execution that really was.
+#[derive(Debug, Clone)]
+pub(crate) struct ExecutionFact {
+    pub(crate) item: ItemId,
+    pub(crate) try_id: TryId,
+    pub(crate) spec: Digest,
+    /// What it came to, if it came to its end.
+    pub(crate) verdict: Option<Verdict>,
+    /// Its worker died, or cannot be told from a dead one.
+    pub(crate) died: bool,
+    /// The server acknowledged its result, and the result left more than that behind.
+    pub(crate) kept: bool,
+}
+
+/// A durable settlement.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Settlement {
+    by: Option<ExecId>,
+    verdict: Verdict,
+}
+
+impl Settlement {
+    pub(crate) fn by(&self) -> Option<ExecId> {
+        self.by
+    }
+
+    pub(crate) fn verdict(&self) -> &Verdict {
+        &self.verdict
+    }
+}
+
+impl From<&Settled> for Settlement {
+    fn from(settled: &Settled) -> Self {
+        let by = settled.by.as_ref().map(|by| by.exec);
+        Self { by, verdict: settled.verdict.clone() }
+    }
+}
+
+/// Everything that no coordinator may contradict.
+#[derive(Debug, Default)]
+pub(crate) struct InvariantChecker {
+    /// The first thing that is wrong.
+    pub(crate) broken: Option<String>,
+    pub(crate) executions: BTreeMap<ExecId, ExecutionFact>,
+    /// Durable in the journal of whoever owned the run then.
+    pub(crate) settled: BTreeMap<ItemId, Settlement>,
+    /// Those that no successor may lack, wherever its journal comes from.
+    pub(crate) confirmed: BTreeSet<ItemId>,
+    /// Items whose cancellation was promised.
+    pub(crate) cancelled: BTreeSet<ItemId>,
+    /// Those of them that no successor may have forgotten.
+    pub(crate) cancelled_for_all: BTreeSet<ItemId>,
+    /// Items that somebody asked to cancel.
+    pub(crate) cancel_asked: BTreeSet<ItemId>,
+    /// Reports that are gone because somebody purged them.
+    pub(crate) purged: Vec<Report>,
+    /// Things that went wrong by themselves.
+    pub(crate) faults: usize,
+    /// The owner who wrote the lock last, and where its journal is.
+    pub(crate) owner: u32,
+    pub(crate) directory: usize,
+}
+
+impl InvariantChecker {
+    pub(crate) fn fail(&mut self, what: impl Into<String>) {
+        self.broken.get_or_insert_with(|| what.into());
+    }
+
+    pub(crate) fn record_start(&mut self, exec: ExecId, fact: ExecutionFact) {
+        self.executions.insert(exec, fact);
+    }
+
+    pub(crate) fn record_result(&mut self, report: &Report) {
+        if let (Body::Result(body), Some(fact)) =
+            (&report.body, self.executions.get_mut(&report.exec))
+        {
+            fact.verdict = Some(body.verdict.clone());
+        }
+    }
+
+    /// The server acknowledged a result of which there is more than the report.
+    pub(crate) fn record_kept_result(&mut self, exec: &ExecId) {
+        if let Some(fact) = self.executions.get_mut(exec) {
+            fact.kept = fact.verdict.is_some();
+        }
+    }
+
+    pub(crate) fn record_death(&mut self, exec: &ExecId) {
+        if let Some(fact) = self.executions.get_mut(exec) {
+            fact.died = true;
+        }
+    }
+
+    /// Whether a settlement tells of things as they were.
+    pub(crate) fn check_settlement(&self, settled: &Settled, present: Digest) -> Result<(), String> {
+        let n = item_number(&settled.item);
+        if settled.verdict.outcome == Outcome::Cancelled {
+            let asked = self.cancel_asked.contains(&settled.item);
+            return if asked { Ok(()) } else { Err(format!("nobody cancelled item {n}")) };
+        }
+        if self.cancelled.contains(&settled.item) {
+            return Err(format!("item {n} was cancelled and settled by a result"));
+        }
+        let Some(by) = &settled.by else { return self.check_settled_without_execution(settled) };
+        let e = exec_number(&by.exec);
+        let Some(fact) = self.executions.get(&by.exec) else {
+            return Err(format!("item {n} was settled by e{e}, which never was"));
+        };
+        if (fact.item, fact.try_id) != (settled.item, by.try_id) {
+            return Err(format!("item {n} was settled by e{e}, which ran something else"));
+        }
+        if fact.spec != present {
+            return Err(format!("item {n} was settled by e{e}, which ran under another spec"));
+        }
+        let reported = match &by.end {
+            ExecutionEnd::Reported { verdict } => Some(verdict),
+            ExecutionEnd::Lost { .. } | ExecutionEnd::Open => None,
+        };
+        if fact.verdict.is_none()
+            || fact.verdict.as_ref() != reported
+            || reported != Some(&settled.verdict)
+        {
+            return Err(format!("item {n} was settled by something that e{e} did not say"));
+        }
+        Ok(())
+    }
+
+    fn check_settled_without_execution(&self, settled: &Settled) -> Result<(), String> {
+        let n = item_number(&settled.item);
+        let code = settled.verdict.error.as_ref().map(|error| &error.code);
+        if settled.verdict.outcome != Outcome::Failed || settled.verdict.reward.is_some() {
+            return Err(format!("item {n} has a verdict and no execution"));
+        }
+        let of_item = |fact: &&ExecutionFact| fact.item == settled.item;
+        let deaths = self.executions.values().filter(of_item).filter(|fact| fact.died).count();
+        if code == Some(&ErrorCode::POISONED) && deaths < MIN_DEATHS_BEFORE_POISONED {
+            return Err(format!("item {n} counts as poisoned after {deaths} deaths"));
+        }
+        Ok(())
+    }
+
+    /// A settlement became durable in the journal of the owner.
+    pub(crate) fn record_settlement(&mut self, settled: &Settled) {
+        let new = Settlement::from(settled);
+        let n = item_number(&settled.item);
+        match self.settled.insert(settled.item, new.clone()) {
+            None => {}
+            Some(former) if former == new => self.fail(format!("item {n} was settled twice")),
+            Some(former) => {
+                let of = |settlement: &Settlement| settlement.by.map(|exec| exec_number(&exec));
+                let (old, new) = (of(&former), of(&new));
+                self.fail(format!("item {n} was settled by e{old:?} and then by e{new:?}"));
+            }
+        }
+    }
+
+    /// Somebody read a journal and goes on with it. `same`: in the place where it was written.
+    pub(crate) fn check_replay(&mut self, replayed: &[Settled], same: bool) {
+        let mut found = BTreeMap::new();
+        for settled in replayed {
+            if found.insert(settled.item, Settlement::from(settled)).is_some() {
+                let n = item_number(&settled.item);
+                self.fail(format!("item {n} is settled twice in one journal"));
+            }
+        }
+        for (item, former) in &self.settled {
+            let kept = found.get(item) == Some(former);
+            if !kept && (same || self.confirmed.contains(item)) {
+                let n = item_number(item);
+                return self.fail(format!("the durable settlement of item {n} was taken back"));
+            }
+        }
+        if !same {
+            self.cancelled = self.cancelled_for_all.clone();
+        }
+        self.settled = found;
+    }
+}

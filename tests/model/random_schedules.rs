@@ -1,0 +1,118 @@
+//! Random schedules, by what may go wrong in them.
+
+use crate::rules::ProtocolRules;
+use crate::schedule::{ScheduleFamily, failure_kind, run_schedule};
+use crate::step::FaultPlan;
+
+/// Schedules of all families together.
+const SCHEDULES: u64 = 100_000;
+
+/// Kinds of failures that are told in full.
+const REPORTED_FAILURES: usize = 4;
+
+const NO_FAULTS: FaultPlan = FaultPlan {
+    most: 0,
+    workers: false,
+    server: false,
+    tails: false,
+    wipes: false,
+    coordinators: false,
+    owners: false,
+    users: false,
+    outages: 15,
+    bare: false,
+};
+
+/// Whatever a schedule can do.
+pub(crate) const ALL_FAULTS: FaultPlan = FaultPlan {
+    most: 9,
+    workers: true,
+    server: true,
+    tails: true,
+    wipes: true,
+    coordinators: true,
+    owners: true,
+    users: true,
+    outages: 15,
+    bare: true,
+};
+
+fn env_number(variable: &str) -> Option<u64> {
+    let value = std::env::var(variable).ok()?;
+    Some(value.parse().expect("a number"))
+}
+
+fn family(name: &'static str, faults: FaultPlan) -> ScheduleFamily {
+    ScheduleFamily { name, embedded: false, faults, rules: ProtocolRules::ALL }
+}
+
+/// Tries so many of a hundred of all schedules. Fails with the first of each kind of what breaks.
+fn assert_no_failures(family: &ScheduleFamily, percent: u64) {
+    if let Some(schedule) = env_number("ROLLOUT_MODEL_SEED") {
+        if let Err(failure) = run_schedule(family, schedule) {
+            panic!("{}", failure.report(family));
+        }
+        return;
+    }
+    let schedules = env_number("ROLLOUT_MODEL_SCHEDULES").unwrap_or(SCHEDULES) * percent / 100;
+    let mut kinds: Vec<(String, usize)> = Vec::new();
+    let mut told = Vec::new();
+    for schedule in 0..schedules {
+        let Err(failure) = run_schedule(family, schedule) else { continue };
+        let kind = failure_kind(&failure.what);
+        if let Some((_, times)) = kinds.iter_mut().find(|(known, _)| *known == kind) {
+            *times += 1;
+            continue;
+        }
+        kinds.push((kind, 1));
+        if told.len() < REPORTED_FAILURES {
+            told.push(failure.report(family));
+        }
+    }
+    assert!(kinds.is_empty(), "{}\nof {schedules} schedules: {kinds:#?}", told.join("\n\n"));
+}
+
+#[test]
+fn embedded_run_with_random_kills_settles() {
+    let faults = FaultPlan { most: 4, coordinators: true, users: true, bare: true, ..NO_FAULTS };
+    assert_no_failures(&ScheduleFamily { embedded: true, ..family("one process", faults) }, 10);
+}
+
+#[test]
+fn run_without_faults_settles() {
+    assert_no_failures(&family("nothing", NO_FAULTS), 4);
+}
+
+#[test]
+fn worker_faults_keep_invariants() {
+    assert_no_failures(&family("workers", FaultPlan { most: 6, workers: true, bare: true, ..NO_FAULTS }), 12);
+}
+
+#[test]
+fn server_crash_with_data_loss_keeps_invariants() {
+    let faults = FaultPlan { most: 5, server: true, tails: true, wipes: true, bare: true, ..NO_FAULTS };
+    assert_no_failures(&family("server", faults), 12);
+}
+
+#[test]
+fn coordinator_takeover_keeps_invariants() {
+    let faults = FaultPlan { most: 6, coordinators: true, owners: true, bare: true, ..NO_FAULTS };
+    assert_no_failures(&family("coordinators", faults), 12);
+}
+
+#[test]
+fn user_stop_and_cancel_keep_invariants() {
+    let faults = FaultPlan { most: 6, coordinators: true, users: true, workers: true, ..NO_FAULTS };
+    assert_no_failures(&family("users", faults), 10);
+}
+
+#[test]
+fn all_faults_keep_invariants() {
+    assert_no_failures(&family("anything", ALL_FAULTS), 25);
+}
+
+/// Few faults, each of which has time to do its harm.
+#[test]
+fn few_faults_keep_invariants() {
+    assert_no_failures(&family("little", FaultPlan { most: 3, ..ALL_FAULTS }), 15);
+}

@@ -1,0 +1,91 @@
+//! More than one process thinks that it owns the run, or more than one copy of its journal.
+
+use crate::names::ExecutionEnding;
+use crate::step::ScheduleStep;
+use crate::scenario::Scenario;
+
+/// The host of the coordinator is gone; another one goes on with a copy of its directory.
+#[test]
+fn run_dir_fresh_copy_resumes() {
+    let mut story = Scenario::running(2, &[1, 1]);
+    story.finish_first(0).advance_seconds(15);
+    story.apply(&[ScheduleStep::CopyDirectory, ScheduleStep::KillCoordinator(0, 0)]);
+    assert!(!story.apply_step(ScheduleStep::StartCoordinator(1, 1)), "it may not be dead");
+    story.advance_seconds(31).apply(&[ScheduleStep::StartCoordinator(1, 1)]);
+    story.advance_seconds(100).run_to_end();
+    assert_eq!([0, 1].map(|n| story.execution_count(n)), [1, 1]);
+}
+
+/// A copy from before the last renewal of the lock is not gone on with.
+#[test]
+fn run_dir_stale_copy_is_refused() {
+    let mut story = Scenario::running(2, &[1, 1]);
+    story.apply(&[ScheduleStep::CopyDirectory]).finish_first(0).advance_seconds(15);
+    story.apply(&[ScheduleStep::KillCoordinator(0, 0)]).advance_seconds(31);
+    assert!(!story.apply_step(ScheduleStep::StartCoordinator(1, 1)), "it lacks a settlement");
+    story.apply(&[ScheduleStep::StartCoordinator(0, 0)]).advance_seconds(60).run_to_end();
+    assert_eq!([0, 1].map(|n| story.execution_count(n)), [1, 1]);
+}
+
+/// A stopped owner is succeeded, wakes up and acts until it looks at the lock.
+#[test]
+fn owner_resumed_after_takeover_changes_nothing() {
+    let mut story = Scenario::running(2, &[1, 1]);
+    story.apply(&[ScheduleStep::StopCoordinator(0)]).advance_seconds(31);
+    story.apply(&[ScheduleStep::StartCoordinator(1, 0)]).advance_seconds(5);
+    story.apply(&[
+        ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, false),
+        ScheduleStep::Mark(0, 0),
+        ScheduleStep::Publish(0, 0, true),
+        ScheduleStep::ContinueCoordinator(0),
+        ScheduleStep::Read(0),
+        ScheduleStep::Sync(0),
+        ScheduleStep::Perform(0),
+        ScheduleStep::Pass(100_000),
+    ]);
+    assert_eq!(story.coordinators.len(), 1, "it found out");
+    story.run_to_end();
+    assert_eq!([0, 1].map(|n| story.execution_count(n)), [1, 1]);
+}
+
+/// What a woken owner purges was purgeable when it last had the lock.
+#[test]
+fn owner_resumed_after_takeover_purges_nothing_needed() {
+    let mut story = Scenario::running(3, &[1, 1, 1]);
+    story.advance_seconds(15);
+    story.apply(&[
+        ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, false),
+        ScheduleStep::Mark(0, 0),
+        ScheduleStep::Publish(0, 0, true),
+        ScheduleStep::CopyDirectory,
+        ScheduleStep::Read(0),
+        ScheduleStep::Sync(0),
+        ScheduleStep::StopCoordinator(0),
+    ]);
+    story.advance_seconds(31).apply(&[ScheduleStep::StartCoordinator(1, 1), ScheduleStep::ContinueCoordinator(0)]);
+    story.apply_step(ScheduleStep::Purge(0));
+    story.run_to_end();
+    assert_eq!([0, 1, 2].map(|n| story.execution_count(n)), [1, 1, 1]);
+}
+
+/// The server forgets the lock: its owner writes it again.
+#[test]
+fn lock_lost_by_server_is_written_again_by_owner() {
+    let mut story = Scenario::running(1, &[1]);
+    let all = crate::broker::ServerLoss { all: true, ..Default::default() };
+    story.apply(&[ScheduleStep::CopyDirectory, ScheduleStep::ServerDies, ScheduleStep::ServerReturns(all)]);
+    assert!(!story.apply_step(ScheduleStep::StartCoordinator(1, 1)));
+    story.advance_seconds(15);
+    assert_eq!(story.broker.lock.as_ref().map(|(_, lock)| lock.owner), Some(1));
+    story.run_to_end();
+    assert_eq!(story.execution_count(0), 1);
+}
+
+/// The answer to a renewal is lost: the owner recognizes its own word.
+#[test]
+fn lock_renewal_with_lost_answer_keeps_owner() {
+    let mut story = Scenario::running(1, &[1]);
+    story.apply(&[ScheduleStep::Renew(0, false)]).advance_seconds(60);
+    assert_eq!(story.coordinators.len(), 1);
+    assert_eq!(story.run_to_end().execution_count(0), 1);
+}

@@ -1,0 +1,74 @@
+//! Users stop, cancel, and change what is to be done.
+
+use rollout_protocol::record::Outcome;
+
+use crate::names::ExecutionEnding;
+use crate::step::ScheduleStep;
+use crate::scenario::Scenario;
+
+/// Stopped and gone on with.
+#[test]
+fn stopped_run_resumes_to_completion() {
+    let mut story = Scenario::running(3, &[1, 1]);
+    story.finish_first(0);
+    story.apply(&[ScheduleStep::Stop(0)]).advance_seconds(30).run_to_end();
+    assert_eq!(story.judge.settled.len(), 3);
+}
+
+/// The spec of an unsettled item changes while an execution of the old one runs.
+#[test]
+fn result_of_previous_spec_does_not_count() {
+    let mut story = Scenario::running(1, &[1]);
+    story.apply(&[
+        ScheduleStep::KillCoordinator(0, 0),
+        ScheduleStep::Respecify(0),
+        ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, false),
+        ScheduleStep::StartCoordinator(0, 0),
+    ]);
+    story.advance_seconds(1);
+    assert_eq!(story.settled_by(0), None);
+    story.run_to_end();
+    assert_eq!((story.execution_count(0), story.settled_by(0)), (2, Some(2)));
+}
+
+/// Cancelled while it runs: it settles as cancelled when the execution has ended.
+#[test]
+fn cancel_of_running_item_settles_as_cancelled() {
+    let mut story = Scenario::running(2, &[1, 1]);
+    story.apply(&[ScheduleStep::Cancel(0, 0)]).advance_seconds(60);
+    assert_eq!(story.outcome(0), Some(Outcome::Cancelled));
+    story.run_to_end();
+    assert_eq!([0, 1].map(|n| story.execution_count(n)), [1, 1]);
+    assert_eq!(story.outcome(1), Some(Outcome::Completed));
+}
+
+/// A result that was recorded before stands.
+#[test]
+fn cancel_of_settled_item_changes_nothing() {
+    let mut story = Scenario::running(2, &[1, 1]);
+    let w = story.running_worker(0).expect("it runs");
+    story.finish_first(w).apply(&[ScheduleStep::Cancel(0, 0)]).advance_seconds(60).run_to_end();
+    assert_eq!(story.outcome(0), Some(Outcome::Completed));
+}
+
+/// Cancelled before anybody asked for it.
+#[test]
+fn cancel_of_unoffered_item_settles_as_cancelled() {
+    let mut story = Scenario::running(1, &[1]);
+    story.apply(&[ScheduleStep::KillCoordinator(0, 0)]);
+    story.setup.items = 2;
+    story.specs.push(1);
+    story.apply(&[ScheduleStep::StartCoordinator(0, 0), ScheduleStep::Cancel(0, 1)]).advance_seconds(60).run_to_end();
+    assert_eq!((story.execution_count(1), story.outcome(1)), (0, Some(Outcome::Cancelled)));
+}
+
+/// The coordinator dies right after the promise, before anybody was stopped.
+#[test]
+fn cancel_acknowledged_before_kill_survives() {
+    let mut story = Scenario::running(1, &[1]);
+    story.apply(&[ScheduleStep::Cancel(0, 0), ScheduleStep::Sync(0)]);
+    while story.apply_step(ScheduleStep::Perform(0)) {}
+    story.apply(&[ScheduleStep::KillCoordinator(0, 0), ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, false)]);
+    story.apply(&[ScheduleStep::StartCoordinator(0, 0)]).run_to_end();
+    assert_eq!(story.outcome(0), Some(Outcome::Cancelled));
+}

@@ -1,8 +1,0 @@
-//! One schedule for every place at which something can die, and for every rule.
-
-mod claims;
-mod coordinators;
-mod owners;
-mod servers;
-mod users;
-mod workers;

@@ -1,0 +1,494 @@
+//! What workers do.
+
+use rollout_protocol::id::ExecId;
+use rollout_protocol::record::LostReason;
+use rollout_protocol::wire::claim::Answer;
+use rollout_protocol::wire::delivery::Token;
+use rollout_protocol::wire::offer::Offer;
+use rollout_protocol::wire::report::Body;
+
+use crate::invariants::ExecutionFact;
+use crate::names::{self, ExecutionEnding, LEASE, exec, exec_number, item_number};
+use crate::worker::{RunningExecution, FinishedExecution, HeldDelivery, ModelWorker};
+use crate::simulation::Simulation;
+
+/// How long a claim keeps a slot.
+const CLAIM_SLOT_TIME: u64 = 5_000;
+/// How long a worker goes on without the server.
+pub(crate) const MAX_OFFLINE: u64 = 30 * 60_000;
+/// An execution that lasts longer is announced and leaves a marker.
+const ANNOUNCE_AFTER: u64 = 1_000;
+/// What is held for longer was shown.
+const VISIBLE_AFTER: u64 = 2_000;
+
+/// Why an execution begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StartReason {
+    OnSight,
+    Answered,
+    NoAnswer,
+}
+
+impl Simulation {
+    /// Whether the worker can talk to the server; what a new connection means is done first.
+    pub(crate) fn ensure_worker_connected(&mut self, w: usize) -> bool {
+        let worker = &mut self.workers[w];
+        if !worker.is_active() || !worker.online || !self.broker.up {
+            return false;
+        }
+        if worker.connections != self.broker.connections {
+            worker.connections = self.broker.connections;
+            worker.connected = self.now;
+            worker.progress_due = self.now;
+            if self.rules.suspicion {
+                worker.suspicious_until = self.now + LEASE;
+            }
+            worker.claiming.iter_mut().for_each(|held| held.asked = false);
+            self.publish_heartbeat(w);
+        }
+        true
+    }
+
+    pub(crate) fn publish_heartbeat(&mut self, w: usize) {
+        let worker = &self.workers[w];
+        let hello = worker.heartbeat(self.rules.hello_lists_finished);
+        self.broker.hellos.insert(hello.worker.clone(), (self.now, hello));
+    }
+
+    /// Takes one delivery if there is a free slot.
+    pub(crate) fn pull_delivery(&mut self, w: usize, nth: usize) -> bool {
+        if !self.ensure_worker_connected(w) || self.workers[w].free_slots() == 0 || self.workers[w].stopped {
+            return false;
+        }
+        let ready = self.broker.ready(self.now);
+        if ready.is_empty() {
+            return false;
+        }
+        let sequence = ready[nth % ready.len()];
+        let delivery = self.broker.deliver(self.now, sequence).expect("it is ready");
+        let (offer, token) = (delivery.offer, delivery.token);
+        let n = item_number(&offer.item);
+        let times = delivery.delivered;
+        self.log(|| format!("w{w} pulls item {n} try {}, delivered {times}", offer.try_id));
+        if self.workers[w].refresh_token(&offer, token) {
+            return true;
+        }
+        self.executions += 1;
+        let exec = exec(self.executions);
+        let worker = &self.workers[w];
+        let suspicious =
+            delivery.delivered > 1 || offer.try_id.n > 1 || self.now < worker.suspicious_until;
+        if suspicious {
+            let since = self.now;
+            let (in_slot, asked, cleared) = (true, false, false);
+            let held = HeldDelivery { offer, token, exec, since, in_slot, asked, cleared };
+            self.workers[w].claiming.push(held);
+        } else {
+            self.start_execution(w, offer, token, exec, StartReason::OnSight);
+        }
+        true
+    }
+
+    fn start_execution(&mut self, w: usize, offer: Offer, token: Token, exec: ExecId, why: StartReason) {
+        let (n, e) = (item_number(&offer.item), exec_number(&exec));
+        self.log(|| format!("w{w} runs e{e} of item {n} try {} ({why:?})", offer.try_id));
+        if why == StartReason::OnSight && self.ran_before(&offer) {
+            self.judge.fail(format!("item {n} runs on sight as e{e} although it ran elsewhere"));
+        }
+        let Offer { item, try_id, spec, .. } = offer;
+        if why == StartReason::Answered
+            && let Some(other) = self.held_by_other_worker(w, &offer)
+        {
+            self.judge.fail(format!("e{e} of item {n} may run beside e{other}, which lives"));
+        }
+        let fact = ExecutionFact { item, try_id, spec, verdict: None, died: false, kept: false };
+        self.judge.record_start(exec, fact);
+        let (since, announced) = (self.now, why != StartReason::OnSight);
+        let worker = &mut self.workers[w];
+        worker.running.push(RunningExecution { offer, token, exec, since, announced });
+        if announced {
+            let began = worker.report(&offer, exec, Body::Started);
+            worker.beginnings.push(began);
+        }
+    }
+
+    /// Whether the very try that somebody takes for new was run before, and did not get lost. An
+    /// offer whose acknowledgement the server lost can outlast every suspicion while nobody has a
+    /// slot for it and no coordinator withdraws it.
+    fn ran_before(&self, offer: &Offer) -> bool {
+        if self.acks_lost.is_some_and(|at| self.now > at + LEASE) {
+            return false;
+        }
+        let same = |fact: &ExecutionFact| (fact.item, fact.try_id) == (offer.item, offer.try_id);
+        self.judge.executions.values().any(|fact| same(fact) && !fact.died)
+    }
+
+    /// An execution of the same try that another worker holds, and could have shown.
+    fn held_by_other_worker(&self, w: usize, offer: &Offer) -> Option<u32> {
+        let since = self.now.saturating_sub(VISIBLE_AFTER);
+        let reachable = |other: &&ModelWorker| {
+            let heard = other.connections == self.broker.connections && other.connected < since;
+            other.number != w && other.is_active() && other.online && heard
+        };
+        let others = self.workers.iter().filter(reachable);
+        let mut held = others.flat_map(|other| {
+            let running = other.running.iter().filter(|execution| execution.since < since);
+            let running = running.map(|held| (held.offer.item, held.offer.try_id, held.exec));
+            let finished = other.finished.iter().map(|finished| &finished.report);
+            let results = finished.filter(|report| matches!(report.body, Body::Result(_)));
+            running.chain(results.map(|report| (report.item, report.try_id, report.exec)))
+        });
+        let same = held.find(|(item, try_id, _)| (*item, *try_id) == (offer.item, offer.try_id));
+        same.map(|(.., exec)| exec_number(&exec))
+    }
+
+    /// Sends the question of a held delivery to whoever listens.
+    pub(crate) fn send_claim(&mut self, w: usize, i: usize) -> bool {
+        let held = self.workers[w].claiming.get(i);
+        if held.is_none_or(|held| held.asked || held.cleared) || !self.ensure_worker_connected(w) {
+            return false;
+        }
+        let claim = self.workers[w].claim(&self.workers[w].claiming[i]);
+        let head = self.broker.reports_head();
+        let connections = self.broker.connections;
+        let mut heard = false;
+        for coordinator in &mut self.coordinators {
+            if !coordinator.paused && coordinator.connections == connections {
+                heard = true;
+                coordinator.asked.push(crate::coordinator::ReceivedClaim {
+                    worker: w,
+                    claim: claim.clone(),
+                    head,
+                });
+            }
+        }
+        self.workers[w].claiming[i].asked = heard;
+        heard
+    }
+
+    /// An answer arrives, if the worker still waits for it.
+    pub(crate) fn receive_answer(&mut self, w: usize, exec: &ExecId, answer: Answer) {
+        let e = exec_number(exec);
+        if !self.ensure_worker_connected(w) {
+            return;
+        }
+        let Some(i) = self.workers[w].claiming.iter().position(|held| held.exec == *exec) else {
+            return;
+        };
+        if self.workers[w].claiming[i].cleared {
+            return;
+        }
+        self.log(|| format!("w{w} is answered {answer:?} for e{e}"));
+        match answer {
+            Answer::Run => {
+                self.workers[w].claiming[i].cleared = true;
+                self.start_cleared(w);
+            }
+            Answer::Hold if !self.rules.hold_forgets => {
+                self.workers[w].claiming[i].asked = false;
+            }
+            Answer::Hold => {
+                self.workers[w].claiming.remove(i);
+            }
+            Answer::Drop => {
+                let held = self.workers[w].claiming.remove(i);
+                self.workers[w].acks.push(held.token);
+            }
+        }
+    }
+
+    /// Runs what may run and has a slot now.
+    fn start_cleared(&mut self, w: usize) -> bool {
+        let worker = &mut self.workers[w];
+        let free = worker.free_slots();
+        let fits = |held: &HeldDelivery| held.cleared && (held.in_slot || free > 0);
+        let Some(i) = worker.claiming.iter().position(fits) else { return false };
+        let HeldDelivery { offer, token, exec, .. } = worker.claiming.remove(i);
+        self.start_execution(w, offer, token, exec, StartReason::Answered);
+        true
+    }
+
+    /// What a worker does by the clock.
+    fn handle_worker_timers(&mut self, w: usize) -> bool {
+        let now = self.now;
+        let worker = &mut self.workers[w];
+        let mut moved = false;
+        let off_slot = worker.claiming.iter().filter(|held| !held.in_slot).count();
+        let mut room = worker.slots.saturating_sub(off_slot);
+        worker.claiming.retain_mut(|held| {
+            if held.in_slot && !held.cleared && now >= held.since + CLAIM_SLOT_TIME {
+                moved = true;
+                held.in_slot = false;
+                let kept = room > 0;
+                room = room.saturating_sub(1);
+                return kept;
+            }
+            true
+        });
+        for at in 0..worker.running.len() {
+            let RunningExecution { offer, exec, since, announced, .. } = worker.running[at].clone();
+            if !announced && now > since + ANNOUNCE_AFTER {
+                worker.running[at].announced = true;
+                let began = worker.report(&offer, exec, Body::Started);
+                worker.beginnings.push(began);
+                moved = true;
+            }
+        }
+        moved | self.decide_unanswered_claim(w) | self.stop_when_offline(w)
+    }
+
+    /// The first claim that nobody answered for a lease is decided by the worker itself.
+    pub(crate) fn decide_unanswered_claim(&mut self, w: usize) -> bool {
+        let due = |held: &HeldDelivery| !held.cleared && self.now >= held.since + LEASE;
+        let Some(i) = self.workers[w].claiming.iter().position(due) else { return false };
+        if !self.ensure_worker_connected(w) {
+            return false;
+        }
+        let worker = &mut self.workers[w];
+        let held = worker.claiming.remove(i);
+        let claim = worker.claim(&held);
+        let HeldDelivery { offer, token, exec, .. } = held;
+        let (n, e) = (item_number(&offer.item), exec_number(&exec));
+        let now = self.now;
+        let mut hellos = self.broker.hellos.values();
+        let contested = hellos.any(|(at, hello)| now < at + LEASE && heartbeat_contests_claim(&claim, hello));
+        let marked = self.store.has_marker(&offer.item, offer.try_id);
+        self.log(|| {
+            format!("w{w} has no answer for e{e}: contested {contested}, marked {marked}")
+        });
+        let marker = (marked || self.store.down) && self.rules.looks_at_markers;
+        if (contested && self.rules.looks_at_peers) || marker {
+            return true;
+        }
+        if contested {
+            self.judge.fail(format!("e{e} of item {n} runs beside one that a hello shows"));
+        }
+        if marked && self.rules.markers {
+            self.judge.fail(format!("e{e} of item {n} runs although the try has a marker"));
+        }
+        if self.workers[w].free_slots() == 0 {
+            return true;
+        }
+        self.start_execution(w, offer, token, exec, StartReason::NoAnswer);
+        true
+    }
+
+    fn stop_when_offline(&mut self, w: usize) -> bool {
+        let worker = &self.workers[w];
+        let alone = worker.offline_since.is_some_and(|since| self.now >= since + MAX_OFFLINE);
+        if !alone || worker.running.is_empty() {
+            return false;
+        }
+        self.stop_all_executions(w);
+        true
+    }
+
+    /// Ends every execution of a worker.
+    pub(crate) fn stop_all_executions(&mut self, w: usize) {
+        while let Some(execution) = self.workers[w].running.first() {
+            let exec = execution.exec;
+            self.stop_execution(w, &exec);
+        }
+        self.workers[w].claiming.clear();
+    }
+
+    /// Ends an execution before its end.
+    pub(crate) fn stop_execution(&mut self, w: usize, exec: &ExecId) {
+        let worker = &mut self.workers[w];
+        worker.claiming.retain(|held| held.exec != *exec || held.cleared);
+        let Some(at) = worker.running.iter().position(|e| e.exec == *exec) else { return };
+        let RunningExecution { offer, token, .. } = worker.running.remove(at);
+        let report = worker.report(&offer, *exec, names::lost_body(LostReason::Stopped));
+        let token = Some(token);
+        worker.finished.push(FinishedExecution { report, token, bare: false, marked: true, sent: None });
+        let e = exec_number(exec);
+        self.log(|| format!("w{w} stops e{e}"));
+    }
+
+    /// An execution comes to its end; its environment is gone.
+    pub(crate) fn finish_execution(&mut self, w: usize, i: usize, ending: ExecutionEnding, bare: bool) -> bool {
+        let now = self.now;
+        let worker = &mut self.workers[w];
+        if !worker.up || i >= worker.running.len() {
+            return false;
+        }
+        let RunningExecution { offer, token, exec, since, .. } = worker.running.remove(i);
+        let bare = bare && now <= since + ANNOUNCE_AFTER;
+        let report = worker.report(&offer, exec, names::result_body(exec, ending));
+        self.judge.record_result(&report);
+        self.log(|| format!("w{w} finishes: {}", names::summarize_report(&report)));
+        let marked = bare || !self.rules.markers;
+        let token = Some(token);
+        let finished = FinishedExecution { report, token, bare, marked, sent: None };
+        self.workers[w].finished.push(finished);
+        true
+    }
+
+    /// A finished record is stored with its marker.
+    pub(crate) fn store_marker(&mut self, w: usize, i: usize) -> bool {
+        let worker = &mut self.workers[w];
+        let acts = worker.is_active() && !self.store.down;
+        let Some(finished) = worker.finished.get_mut(i).filter(|f| acts && !f.marked) else {
+            return false;
+        };
+        finished.marked = true;
+        let report = finished.report.clone();
+        self.log(|| format!("w{w} marks: {}", names::summarize_report(&report)));
+        self.store.put_marker(report);
+        true
+    }
+
+    /// A finished execution is reported; `heard` is false when the acknowledgement gets lost.
+    pub(crate) fn publish_result(&mut self, w: usize, i: usize, heard: bool) -> bool {
+        if !self.workers[w].finished.get(i).is_some_and(|f| f.marked && f.sent.is_none()) {
+            return false;
+        }
+        if !self.ensure_worker_connected(w) {
+            return false;
+        }
+        let report = self.workers[w].finished[i].report.clone();
+        let Some(sequence) = self.broker.report(report.clone()) else { return false };
+        self.log(|| {
+            format!(
+                "w{w} reports{}: {}",
+                ["unheard", ""][usize::from(heard)],
+                names::summarize_report(&report)
+            )
+        });
+        if !self.workers[w].finished[i].bare {
+            self.judge.record_kept_result(&report.exec);
+        }
+        if self.setup.embedded {
+            self.workers[w].finished[i].sent = Some(sequence);
+        } else if heard {
+            let finished = self.workers[w].finished.remove(i);
+            self.workers[w].acks.extend(finished.token);
+        }
+        true
+    }
+
+    /// Says one beginning, not always the first.
+    pub(crate) fn report_start(&mut self, w: usize, i: usize) -> bool {
+        if i >= self.workers[w].beginnings.len() || !self.ensure_worker_connected(w) {
+            return false;
+        }
+        let report = self.workers[w].beginnings[i].clone();
+        if self.broker.report(report.clone()).is_none() {
+            return false;
+        }
+        self.workers[w].beginnings.remove(i);
+        self.log(|| format!("w{w} reports: {}", names::summarize_report(&report)));
+        true
+    }
+
+    /// Reports one execution of a dead process as lost.
+    pub(crate) fn report_loss(&mut self, w: usize) -> bool {
+        if self.workers[w].losses.is_empty() || !self.ensure_worker_connected(w) {
+            return false;
+        }
+        let report = self.workers[w].losses[0].clone();
+        if self.broker.report(report.clone()).is_none() {
+            return false;
+        }
+        self.workers[w].losses.remove(0);
+        self.log(|| format!("w{w} reports: {}", names::summarize_report(&report)));
+        true
+    }
+
+    pub(crate) fn send_acks(&mut self, w: usize) -> bool {
+        if self.workers[w].acks.is_empty() || !self.ensure_worker_connected(w) {
+            return false;
+        }
+        let life = self.broker.incarnation();
+        for token in std::mem::take(&mut self.workers[w].acks) {
+            if token.incarnation == life {
+                self.broker.ack(token);
+            } else if !self.rules.acks_check_life && self.broker.ack(token) {
+                self.judge.fail("an acknowledgement of a former life removes an offer");
+            }
+        }
+        true
+    }
+
+    pub(crate) fn extend_leases(&mut self, w: usize) -> bool {
+        if self.now < self.workers[w].progress_due || !self.ensure_worker_connected(w) {
+            return false;
+        }
+        let life = self.broker.incarnation();
+        for token in self.workers[w].tokens() {
+            if token.incarnation == life || !self.rules.acks_check_life {
+                self.broker.progress(self.now, token);
+            }
+        }
+        self.workers[w].progress_due = self.now + LEASE / 3;
+        false
+    }
+
+    /// Everything that a healthy worker does without delay.
+    pub(crate) fn run_worker(&mut self, w: usize) -> bool {
+        if !self.workers[w].is_active() {
+            return false;
+        }
+        let mut moved = self.handle_worker_timers(w);
+        self.extend_leases(w);
+        while self.start_cleared(w) {
+            moved = true;
+        }
+        while self.report_start(w, 0) || self.report_loss(w) {
+            moved = true;
+        }
+        let mut i = 0;
+        while i < self.workers[w].finished.len() {
+            moved |= self.store_marker(w, i);
+            let before = self.workers[w].finished.len();
+            moved |= self.publish_result(w, i, true);
+            i += usize::from(self.workers[w].finished.len() == before);
+        }
+        moved |= self.send_acks(w);
+        while self.pull_delivery(w, 0) {
+            moved = true;
+        }
+        for i in 0..self.workers[w].claiming.len() {
+            moved |= self.send_claim(w, i);
+        }
+        if self.ensure_worker_connected(w) {
+            self.publish_heartbeat(w);
+        }
+        moved
+    }
+
+    /// When a worker next has to do something by itself.
+    pub(crate) fn next_worker_deadline(&self, w: usize) -> u64 {
+        let worker = &self.workers[w];
+        if !worker.is_active() {
+            return u64::MAX;
+        }
+        let claims =
+            worker.claiming.iter().filter(|held| !held.cleared).map(|held| {
+                if held.in_slot { held.since + CLAIM_SLOT_TIME } else { held.since + LEASE }
+            });
+        let fresh = worker.running.iter().filter(|execution| !execution.announced);
+        let beginnings = fresh.map(|execution| execution.since + ANNOUNCE_AFTER + 1);
+        let holds = !worker.tokens().is_empty() && worker.online && self.broker.up;
+        let progress = if holds { worker.progress_due } else { u64::MAX };
+        claims
+            .chain(beginnings)
+            .chain([progress])
+            .filter(|due| *due > self.now)
+            .min()
+            .unwrap_or(u64::MAX)
+    }
+}
+
+/// Whether a hello shows the claimed try at somebody else's, who goes on with it. Of several that
+/// only ask, the one with the lowest execution does.
+fn heartbeat_contests_claim(
+    claim: &rollout_protocol::wire::claim::Claim,
+    hello: &rollout_protocol::wire::hello::Hello,
+) -> bool {
+    hello.worker != claim.worker
+        && hello.executions.iter().any(|line| {
+            (line.item, line.try_id) == (claim.item, claim.try_id)
+                && (!line.claiming || line.exec < claim.exec)
+        })
+}

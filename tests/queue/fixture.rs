@@ -1,0 +1,76 @@
+//! Servers and connections.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rollout_tests::nats::{NatsServer, programs};
+use rollout_tests::wait;
+use rollout_worker::queue::nats::{Name, Nats, NatsOptions};
+use tempfile::TempDir;
+
+/// As short as a machine that does other things too allows.
+pub(crate) const LEASE: Duration = Duration::from_secs(3);
+
+/// Reports that a run may have.
+pub(crate) const REPORTS: usize = 20;
+
+/// Long enough for what must happen.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A server with its directory.
+#[derive(Debug)]
+pub(crate) struct QueueFixture {
+    pub(crate) server: std::sync::Mutex<NatsServer>,
+    pub(crate) url: String,
+    _directory: TempDir,
+}
+
+impl QueueFixture {
+    pub(crate) fn new(program: &Path, settings: &str) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let server = NatsServer::start_with(program, directory.path(), settings);
+        let url = server.url();
+        Self { server: server.into(), url, _directory: directory }
+    }
+
+    /// Does something to the server.
+    pub(crate) fn with_server<T>(&self, act: impl FnOnce(&mut NatsServer) -> T) -> T {
+        act(&mut self.server.lock().expect("no test panicked with it"))
+    }
+
+    /// Options with a namespace that nobody else has.
+    pub(crate) fn options(&self) -> NatsOptions {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let mut options = NatsOptions::parse(&self.url).expect("a valid address");
+        let namespace = format!("test-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        options.namespace = namespace.parse().expect("a valid name");
+        options.lease = LEASE;
+        options.reports_per_run = REPORTS;
+        // What a stream may need is set aside when it is made.
+        options.report_stream_bytes = Some(16 * 1024 * 1024);
+        options
+    }
+
+    pub(crate) async fn connect(&self) -> Nats {
+        Nats::connect(self.options()).await.expect("a server to work with")
+    }
+}
+
+/// A pool.
+pub(crate) fn pool(name: &str) -> Name {
+    name.parse().expect("a valid name")
+}
+
+/// Runs a test against every server there is, one after the other.
+pub(crate) fn with_every_server(test: impl AsyncFn(PathBuf)) {
+    for program in programs() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(test(program));
+    }
+}
+
+/// Looks until it is so.
+pub(crate) async fn until(what: &str, so: impl AsyncFnMut() -> bool) {
+    wait::until_async(DEADLINE, what, so).await;
+}

@@ -1,0 +1,56 @@
+//! A registry at an address: asked for every time, and remembered for when its server is away.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use rollout_protocol::exit::ExitCode;
+use rollout_worker::supervise;
+
+use crate::fixture::{RegistryFixture, tasks};
+
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Answers one request after the other with what stands there, and is gone then.
+fn serve(listener: TcpListener, answers: Vec<String>) -> std::thread::JoinHandle<()> {
+    let answer = |mut stream: TcpStream, text: &str| {
+        let mut request = [0; 4096];
+        let _whole = stream.read(&mut request).expect("a request");
+        stream.write_all(text.as_bytes()).expect("answered");
+    };
+    let serving = move || {
+        for text in &answers {
+            answer(listener.accept().expect("a client").0, text);
+        }
+    };
+    supervise::thread("registry", serving).expect("a thread")
+}
+
+fn http_ok(body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len())
+}
+
+#[test]
+fn registry_at_url_is_cached_for_outage() {
+    let lab = RegistryFixture::new();
+    let registry = std::fs::read_to_string(lab.path("registry.json")).expect("a registry");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/registry.json", listener.local_addr().expect("an address"));
+    let gone = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    let moved = "HTTP/1.1 302 Found\r\nLocation: /other.json\r\nContent-Length: 0\r\n\
+                 Connection: close\r\n\r\n";
+    let answers = vec![gone.to_owned(), http_ok("nothing of the kind"), moved.to_owned(), http_ok(&registry)];
+    let server = serve(listener, answers);
+    lab.job(&format!("{{registry: {{url: '{url}'}}, name: bench, version: '1.0'}}"));
+    let said = lab.refusal();
+    assert!(said.contains("404") && said.contains(&url), "{said}");
+    assert!(lab.refusal().contains("which is not one"));
+    let first = lab.tasks();
+    assert_eq!(first.len(), 40);
+    server.join().expect("it served");
+
+    lab.remove_repositories();
+    let ended = lab.dry_run().wait(DEADLINE).expect_code(ExitCode::Success);
+    assert_eq!(tasks(&ended), first);
+    let _said = ended.expect_stderr("what it said the last time is used");
+}
