@@ -35,9 +35,9 @@ pub enum MediaType {
 
 impl BlobRef {
     /// The reference to `bytes`.
-    pub fn of(bytes: &[u8], media_type: MediaType) -> Self {
+    pub fn for_bytes(bytes: &[u8], media_type: MediaType) -> Self {
         Self {
-            digest: Digest::of(bytes),
+            digest: Digest::sha256(bytes),
             size_bytes: bytes.len() as u64,
             media_type: Some(media_type),
         }
@@ -50,7 +50,7 @@ impl BlobRef {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Text {
+struct BlobRefText {
     uri: String,
     digest: Digest,
     size_bytes: u64,
@@ -60,7 +60,7 @@ struct Text {
 
 impl Serialize for BlobRef {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Text {
+        BlobRefText {
             uri: self.uri(),
             digest: self.digest,
             size_bytes: self.size_bytes,
@@ -72,7 +72,7 @@ impl Serialize for BlobRef {
 
 impl<'de> Deserialize<'de> for BlobRef {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Text::deserialize(deserializer)?;
+        let text = BlobRefText::deserialize(deserializer)?;
         let blob =
             Self { digest: text.digest, size_bytes: text.size_bytes, media_type: text.media_type };
         if text.uri == blob.uri() {
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn round_trips_and_refuses_a_uri_that_names_something_else() {
-        let blob = BlobRef::of(b"hello", MediaType::Text);
+        let blob = BlobRef::for_bytes(b"hello", MediaType::Text);
         let text = serde_json::to_string(&blob).expect("serializable");
         assert_eq!(serde_json::from_str::<BlobRef>(&text).expect("valid"), blob);
         let other = text.replacen("cas://sha256:2c", "cas://sha256:2d", 1);

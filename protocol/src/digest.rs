@@ -14,8 +14,8 @@ pub struct Digest([u8; 32]);
 
 impl Digest {
     /// The digest of `bytes`.
-    pub fn of(bytes: &[u8]) -> Self {
-        let mut hasher = Hasher::default();
+    pub fn sha256(bytes: &[u8]) -> Self {
+        let mut hasher = DigestHasher::default();
         hasher.update(bytes);
         hasher.finish()
     }
@@ -25,8 +25,8 @@ impl Digest {
     ///
     /// # Errors
     /// When the value has no JSON form.
-    pub fn of_json<T: Serialize>(value: &T) -> Result<Self, serde_json::Error> {
-        Ok(Self::of(&serde_json::to_vec(value)?))
+    pub fn sha256_json<T: Serialize>(value: &T) -> Result<Self, serde_json::Error> {
+        Ok(Self::sha256(&serde_json::to_vec(value)?))
     }
 
     /// The digest with these bytes.
@@ -81,16 +81,16 @@ serde_by_text!(Digest);
 
 /// Computes a [`Digest`] over bytes that come in pieces.
 #[derive(Debug, Clone, Default)]
-pub struct Hasher(Sha256);
+pub struct DigestHasher(Sha256);
 
-impl Hasher {
+impl DigestHasher {
     /// Adds bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
     /// Adds a part with its length in front, so that neighbouring parts cannot run together.
-    pub fn part(&mut self, bytes: &[u8]) {
+    pub fn update_part(&mut self, bytes: &[u8]) {
         self.0.update((bytes.len() as u64).to_be_bytes());
         self.0.update(bytes);
     }
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn known_vector_and_strict_parsing() {
-        let empty = Digest::of(b"");
+        let empty = Digest::sha256(b"");
         let text = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         assert_eq!(empty.to_string(), text);
         assert_eq!(text.parse::<Digest>().expect("valid"), empty);

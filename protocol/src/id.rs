@@ -71,7 +71,7 @@ id128! {
     RunId, "run id"
 }
 id128! {
-    /// One unit of owed work, named by its content (see [`ItemId::of_trial`]).
+    /// One unit of owed work, named by its content (see [`ItemId::for_trial`]).
     ItemId, "item id"
 }
 id128! {
@@ -85,7 +85,7 @@ id128! {
 
 impl ItemId {
     /// The key of a trial: the first 128 bits of the SHA-256 over its four length-prefixed parts.
-    pub fn of_trial(agent: &str, dataset: &str, task: &str, attempt: u32) -> Self {
+    pub fn for_trial(agent: &str, dataset: &str, task: &str, attempt: u32) -> Self {
         let mut hasher = Sha256::new();
         for part in ["trial", agent, dataset, task] {
             hasher.update((part.len() as u64).to_be_bytes());
@@ -98,7 +98,7 @@ impl ItemId {
     /// The key of an eval's try `attempt`, from 1, under the spec with this digest. The rounds tell
     /// apart how often its results were thrown away, and how often the infrastructure could not
     /// make it in a whole sitting.
-    pub fn of_eval(tree: &str, eval: u32, rounds: (u32, u32), attempt: u32, spec: &Digest) -> Self {
+    pub fn for_eval(tree: &str, eval: u32, rounds: (u32, u32), attempt: u32, spec: &Digest) -> Self {
         let mut hasher = Sha256::new();
         for part in ["eval", tree] {
             hasher.update((part.len() as u64).to_be_bytes());
@@ -114,7 +114,7 @@ impl ItemId {
     /// The key of the command that writes ideas for a node, under the spec with this digest. `round`
     /// counts how often the ideas of the node were discarded. A command that failed is run again in a
     /// later session of the run as the next `attempt`, from 1.
-    pub fn of_ideas(tree: &str, node: u32, round: u32, attempt: u32, spec: &Digest) -> Self {
+    pub fn for_ideas(tree: &str, node: u32, round: u32, attempt: u32, spec: &Digest) -> Self {
         let mut hasher = Sha256::new();
         for part in ["ideas", tree] {
             hasher.update((part.len() as u64).to_be_bytes());
@@ -213,18 +213,18 @@ mod tests {
 
     #[test]
     fn trial_keys_do_not_run_into_each_other() {
-        let a = ItemId::of_trial("ab", "c", "t", 1);
-        let b = ItemId::of_trial("a", "bc", "t", 1);
+        let a = ItemId::for_trial("ab", "c", "t", 1);
+        let b = ItemId::for_trial("a", "bc", "t", 1);
         assert_ne!(a, b);
-        assert_ne!(a, ItemId::of_trial("ab", "c", "t", 2));
-        assert_eq!(a, ItemId::of_trial("ab", "c", "t", 1));
+        assert_ne!(a, ItemId::for_trial("ab", "c", "t", 2));
+        assert_eq!(a, ItemId::for_trial("ab", "c", "t", 1));
     }
 
     #[test]
     fn tries_of_an_eval_have_keys_of_their_own() {
-        let spec = Digest::of(b"spec");
+        let spec = Digest::sha256(b"spec");
         let of = |eval, rounds, attempt, spec: &Digest| {
-            ItemId::of_eval("search", eval, rounds, attempt, spec)
+            ItemId::for_eval("search", eval, rounds, attempt, spec)
         };
         let keys = [
             of(1, (0, 0), 1, &spec),
@@ -232,8 +232,8 @@ mod tests {
             of(1, (1, 0), 1, &spec),
             of(1, (0, 1), 1, &spec),
             of(1, (0, 0), 2, &spec),
-            of(1, (0, 0), 1, &Digest::of(b"another")),
-            ItemId::of_eval("another", 1, (0, 0), 1, &spec),
+            of(1, (0, 0), 1, &Digest::sha256(b"another")),
+            ItemId::for_eval("another", 1, (0, 0), 1, &spec),
         ];
         let distinct: std::collections::BTreeSet<_> = keys.iter().collect();
         assert_eq!(distinct.len(), keys.len());

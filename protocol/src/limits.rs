@@ -33,11 +33,11 @@ pub const UNPLACEABLE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 pub const LOCK_STALE: Duration = Duration::from_secs(30);
 
 /// How long a suspicious delivery keeps a slot while nobody answers its claim.
-pub const CLAIM_IN_SLOT: Duration = Duration::from_secs(5);
+pub const CLAIM_SLOT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An execution that lasts longer is announced and leaves a result marker: losing it would cost
 /// something.
-pub const BRIEF: Duration = Duration::from_secs(1);
+pub const BRIEF_EXECUTION: Duration = Duration::from_secs(1);
 
 /// Executions of one worker that are finished but not acknowledged. Beyond it the worker takes no
 /// more work: a coordinator that does not read must not fill its memory.

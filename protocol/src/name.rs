@@ -4,7 +4,7 @@ use crate::limits::NAME_BYTES;
 
 /// Why a name cannot be a path component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum BadName {
+pub enum InvalidPathComponent {
     /// Empty.
     #[error("is empty")]
     Empty,
@@ -44,10 +44,10 @@ const RESERVED: &[&str] = &[
 ///
 /// # Errors
 /// The first rule it breaks.
-pub fn check(name: &str) -> Result<(), BadName> {
+pub fn check(name: &str) -> Result<(), InvalidPathComponent> {
     check_component(name)?;
-    if RESERVED.contains(&fold(name).as_str()) {
-        return Err(BadName::Reserved);
+    if RESERVED.contains(&fold_case(name).as_str()) {
+        return Err(InvalidPathComponent::Reserved);
     }
     Ok(())
 }
@@ -56,30 +56,30 @@ pub fn check(name: &str) -> Result<(), BadName> {
 ///
 /// # Errors
 /// The first rule it breaks.
-pub fn check_component(name: &str) -> Result<(), BadName> {
+pub fn check_component(name: &str) -> Result<(), InvalidPathComponent> {
     if name.is_empty() {
-        return Err(BadName::Empty);
+        return Err(InvalidPathComponent::Empty);
     }
     if name.len() > NAME_BYTES {
-        return Err(BadName::TooLong);
+        return Err(InvalidPathComponent::TooLong);
     }
     if name.contains(['/', '\\']) {
-        return Err(BadName::Separator);
+        return Err(InvalidPathComponent::Separator);
     }
     if name.chars().any(char::is_control) {
-        return Err(BadName::Control);
+        return Err(InvalidPathComponent::Control);
     }
     if name.starts_with('.') {
-        return Err(BadName::LeadingDot);
+        return Err(InvalidPathComponent::LeadingDot);
     }
     if name.trim() != name {
-        return Err(BadName::Blank);
+        return Err(InvalidPathComponent::Blank);
     }
     Ok(())
 }
 
 /// The form under which two names collide on a file system that ignores case.
-pub fn fold(name: &str) -> String {
+pub fn fold_case(name: &str) -> String {
     name.to_lowercase()
 }
 
@@ -93,17 +93,17 @@ mod tests {
             assert_eq!(check(good), Ok(()), "{good}");
         }
         for (bad, why) in [
-            ("", BadName::Empty),
-            ("..", BadName::LeadingDot),
-            ("a/b", BadName::Separator),
-            ("a\\b", BadName::Separator),
-            ("a\nb", BadName::Control),
-            (" a", BadName::Blank),
-            ("Result.JSON", BadName::Reserved),
-            ("journal", BadName::Reserved),
+            ("", InvalidPathComponent::Empty),
+            ("..", InvalidPathComponent::LeadingDot),
+            ("a/b", InvalidPathComponent::Separator),
+            ("a\\b", InvalidPathComponent::Separator),
+            ("a\nb", InvalidPathComponent::Control),
+            (" a", InvalidPathComponent::Blank),
+            ("Result.JSON", InvalidPathComponent::Reserved),
+            ("journal", InvalidPathComponent::Reserved),
         ] {
             assert_eq!(check(bad), Err(why), "{bad}");
         }
-        assert_eq!(check(&"x".repeat(101)), Err(BadName::TooLong));
+        assert_eq!(check(&"x".repeat(101)), Err(InvalidPathComponent::TooLong));
     }
 }

@@ -18,14 +18,14 @@ use crate::item_name::ItemName;
 use crate::phase::Phase;
 use crate::spec::trial::TrialName;
 
-pub use eval::{Changes, CommandRecord, EvalEnd, EvalRecord};
+pub use eval::{CheckoutChanges, CommandRecord, EvalEnd, EvalRecord};
 pub use execution::ExecutionRecord;
 pub use ideas::{IdeasEnd, IdeasRecord};
 
 /// How an item ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum ItemOutcome {
     /// The verifier ran and produced a reward, whatever its value.
     Completed,
     /// An error prevented a reward.
@@ -36,7 +36,7 @@ pub enum Outcome {
     Unverified,
 }
 
-impl Outcome {
+impl ItemOutcome {
     /// The word used in documents and on the terminal.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl Outcome {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: ItemOutcome,
     /// The verifier's number; absent when there is no verdict, never 0 for that, and when none of
     /// several numbers is the reward.
     #[serde(default)]
@@ -83,7 +83,7 @@ impl Verdict {
     /// A reward without anything else.
     pub const fn completed(reward: f64) -> Self {
         Self {
-            outcome: Outcome::Completed,
+            outcome: ItemOutcome::Completed,
             reward: Some(reward),
             rewards: Rewards::new(),
             cost: 0.0,
@@ -95,7 +95,7 @@ impl Verdict {
     /// An error that prevented a reward.
     pub const fn failed(error: TrialError) -> Self {
         Self {
-            outcome: Outcome::Failed,
+            outcome: ItemOutcome::Failed,
             reward: None,
             rewards: Rewards::new(),
             cost: 0.0,
@@ -107,7 +107,7 @@ impl Verdict {
     /// An end by the user's command, after which so much is owed.
     pub const fn cancelled(cost: f64) -> Self {
         Self {
-            outcome: Outcome::Cancelled,
+            outcome: ItemOutcome::Cancelled,
             reward: None,
             rewards: Rewards::new(),
             cost,
@@ -125,7 +125,7 @@ impl Verdict {
 
     /// The trial passed: a reward of 1, and every step that ran was verified.
     pub fn passed(&self) -> bool {
-        self.outcome == Outcome::Completed
+        self.outcome == ItemOutcome::Completed
             && self.unverified_steps.is_empty()
             && self.reward.is_some_and(|r| (r - 1.0).abs() < 1e-9)
     }
@@ -227,7 +227,7 @@ pub struct TrialRecord {
     pub environment: Option<EnvironmentRecord>,
     /// Captured files, by their path below the trial's directory.
     #[serde(default)]
-    pub outputs: Vec<Output>,
+    pub outputs: Vec<OutputFile>,
     /// `/logs` of the environment as one clean archive, without the first component.
     #[serde(default)]
     pub logs: Option<LogsRecord>,
@@ -344,7 +344,7 @@ pub struct EnvironmentRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_build: Option<ImageBuild>,
     /// How each limit was held: `enforced`, `measured` or `no`.
-    pub limits: LimitsHeld,
+    pub limits: EnforcedLimits,
     /// How to get into the environment, when it was preserved.
     #[serde(default)]
     pub preserved: Option<String>,
@@ -362,28 +362,28 @@ pub struct ImageBuild {
 
 impl ImageBuild {
     /// A build by this builder.
-    pub fn by(builder: &str) -> Self {
+    pub fn for_builder(builder: &str) -> Self {
         Self { builder: builder.to_owned(), bases: BTreeMap::new() }
     }
 }
 
 /// How the limits of an environment were held.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LimitsHeld {
+pub struct EnforcedLimits {
     /// Processors.
-    pub cpus: Held,
+    pub cpus: LimitEnforcement,
     /// Memory.
-    pub memory: Held,
+    pub memory: LimitEnforcement,
     /// Number of processes.
-    pub pids: Held,
+    pub pids: LimitEnforcement,
     /// Storage.
-    pub storage: Held,
+    pub storage: LimitEnforcement,
 }
 
 /// How one limit was held.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Held {
+pub enum LimitEnforcement {
     /// Enforced by the kernel or the storage driver.
     Enforced,
     /// Watched: the environment is ended when it is seen above the limit.
@@ -395,7 +395,7 @@ pub enum Held {
 
 /// A captured file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Output {
+pub struct OutputFile {
     /// Path below the trial's directory, for instance `setup/stdout.txt`.
     pub path: String,
     /// What was kept.

@@ -41,12 +41,12 @@ pub enum InvalidTemplate {
 /// A variable without a value and without a default.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("environment variable `{name}` is not set")]
-pub struct Unset {
+pub struct UnsetVariable {
     /// Name of the variable.
     pub name: String,
 }
 
-enum Part<'a> {
+enum TemplatePart<'a> {
     Text(&'a str),
     Variable { name: &'a str, default: Option<&'a str> },
 }
@@ -76,8 +76,8 @@ impl Template {
             .unwrap_or_default()
             .into_iter()
             .filter_map(|part| match part {
-                Part::Text(_) => None,
-                Part::Variable { name, default } => Some((name.to_owned(), default.is_some())),
+                TemplatePart::Text(_) => None,
+                TemplatePart::Variable { name, default } => Some((name.to_owned(), default.is_some())),
             })
             .collect()
     }
@@ -86,35 +86,35 @@ impl Template {
     /// empty.
     ///
     /// # Errors
-    /// [`Unset`] for the first variable with neither. A template that does not parse is its own
+    /// [`UnsetVariable`] for the first variable with neither. A template that does not parse is its own
     /// text (it is refused when it is configured).
-    pub fn expand(&self, lookup: impl Fn(&str) -> Option<String>) -> Result<String, Unset> {
+    pub fn expand(&self, lookup: impl Fn(&str) -> Option<String>) -> Result<String, UnsetVariable> {
         let Ok(parts) = self.parts() else { return Ok(self.0.clone()) };
         let mut text = String::with_capacity(self.0.len());
         for part in parts {
             match part {
-                Part::Text(literal) => text.push_str(literal),
-                Part::Variable { name, default } => match (lookup(name), default) {
+                TemplatePart::Text(literal) => text.push_str(literal),
+                TemplatePart::Variable { name, default } => match (lookup(name), default) {
                     (Some(value), None) => text.push_str(&value),
                     (Some(value), Some(_)) if !value.is_empty() => text.push_str(&value),
                     (_, Some(default)) => text.push_str(default),
-                    (None, None) => return Err(Unset { name: name.to_owned() }),
+                    (None, None) => return Err(UnsetVariable { name: name.to_owned() }),
                 },
             }
         }
         Ok(text)
     }
 
-    fn parts(&self) -> Result<Vec<Part<'_>>, InvalidTemplate> {
+    fn parts(&self) -> Result<Vec<TemplatePart<'_>>, InvalidTemplate> {
         let mut parts = Vec::new();
         let mut rest = self.0.as_str();
         while let Some(dollar) = rest.find('$') {
             let (before, after) = rest.split_at(dollar);
             if !before.is_empty() {
-                parts.push(Part::Text(before));
+                parts.push(TemplatePart::Text(before));
             }
             if let Some(tail) = after.strip_prefix("$$") {
-                parts.push(Part::Text("$"));
+                parts.push(TemplatePart::Text("$"));
                 rest = tail;
             } else if let Some(body) = after.strip_prefix("${") {
                 let at = self.0.len() - after.len();
@@ -122,18 +122,18 @@ impl Template {
                 parts.push(variable(&body[..end])?);
                 rest = &body[end + 1..];
             } else {
-                parts.push(Part::Text("$"));
+                parts.push(TemplatePart::Text("$"));
                 rest = &after[1..];
             }
         }
         if !rest.is_empty() {
-            parts.push(Part::Text(rest));
+            parts.push(TemplatePart::Text(rest));
         }
         Ok(parts)
     }
 }
 
-fn variable(body: &str) -> Result<Part<'_>, InvalidTemplate> {
+fn variable(body: &str) -> Result<TemplatePart<'_>, InvalidTemplate> {
     let (name, default) = match body.split_once(":-") {
         Some((name, default)) => (name, Some(default)),
         None => (body, None),
@@ -144,7 +144,7 @@ fn variable(body: &str) -> Result<Part<'_>, InvalidTemplate> {
     if default.is_some_and(|default| default.contains("${")) {
         return Err(InvalidTemplate::Nested { name: name.to_owned() });
     }
-    Ok(Part::Variable { name, default })
+    Ok(TemplatePart::Variable { name, default })
 }
 
 /// Whether `name` can name an environment variable: `[A-Za-z_][A-Za-z0-9_]*`.
@@ -186,7 +186,7 @@ mod tests {
         ] {
             assert_eq!(Template::new(text).expand(lookup).as_deref(), Ok(expected), "{text}");
         }
-        assert_eq!(Template::new("${NONE}").expand(lookup), Err(Unset { name: "NONE".into() }));
+        assert_eq!(Template::new("${NONE}").expand(lookup), Err(UnsetVariable { name: "NONE".into() }));
     }
 
     #[test]

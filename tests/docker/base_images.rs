@@ -24,11 +24,11 @@ struct MemoryBaseDigests(Mutex<BTreeMap<String, String>>);
 
 #[async_trait]
 impl BaseDigests for MemoryBaseDigests {
-    async fn known(&self, image: &str) -> Result<Option<String>, Failure> {
+    async fn chosen_digest(&self, image: &str) -> Result<Option<String>, Failure> {
         Ok(self.0.lock().expect("not poisoned").get(image).cloned())
     }
 
-    async fn settle(&self, image: &str, digest: String) -> Result<String, Failure> {
+    async fn choose_digest(&self, image: &str, digest: String) -> Result<String, Failure> {
         let mut kept = self.0.lock().expect("not poisoned");
         Ok(kept.entry(image.to_owned()).or_insert(digest).clone())
     }
@@ -77,7 +77,7 @@ async fn base_image_changed_is_used_by_next_run_only() {
         lab.context(&[("Dockerfile", &format!("ARG BASE={base}\nFROM $BASE\nRUN true\n"))]);
     let kept = Arc::new(MemoryBaseDigests::default());
     let run = |number: u8| RunId::from_bytes([number; 16]);
-    lab.provider.keep_bases(run(1), Arc::clone(&kept) as _);
+    lab.provider.set_base_digests(run(1), Arc::clone(&kept) as _);
     let first = prepare_for_run(&lab, &lab.provider, &source, 1).await.expect("built");
     assert_eq!((first.made, version(&lab, &first).await.as_str()), (true, "one"));
     let bases = &first.build.as_ref().expect("it is known").bases;
@@ -89,7 +89,7 @@ async fn base_image_changed_is_used_by_next_run_only() {
     // Another worker that joins the run, and has neither the image nor its layers.
     lab.remove_image(&first).await;
     let elsewhere = lab.another_provider();
-    elsewhere.keep_bases(run(1), Arc::clone(&kept) as _);
+    elsewhere.set_base_digests(run(1), Arc::clone(&kept) as _);
     let built = prepare_for_run(&lab, &elsewhere, &source, 1).await.expect("built by digest");
     assert_eq!((built.made, &built.reference), (true, &first.reference));
     assert_eq!(version(&lab, &built).await, "one");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rollout_worker::environment::{Command, FailureKind, Output, Stream};
+use rollout_worker::environment::{ExecCommand, FailureKind, OutputSink, OutputStream};
 
 use crate::fixture::{DockerFixture, CommandOutput, destroy, output, run, shell, until};
 
@@ -44,8 +44,8 @@ async fn exit_code_126_with_forged_engine_message_is_kept() {
     assert_eq!(run(container, "/no/such/program").await.0, 127);
 
     for program in ["/etc/passwd", "no-such-program"] {
-        let command = Command { argv: vec![program.to_owned()], ..shell("") };
-        let printed: Arc<dyn Output> = Arc::new(CommandOutput::default());
+        let command = ExecCommand { argv: vec![program.to_owned()], ..shell("") };
+        let printed: Arc<dyn OutputSink> = Arc::new(CommandOutput::default());
         let failure = container.exec(command, printed).await.expect_err("it cannot be started");
         assert_eq!(failure.kind, FailureKind::NotStarted, "{}", failure.message);
         assert!(failure.message.contains("OCI runtime"), "{}", failure.message);
@@ -57,8 +57,8 @@ async fn exit_code_126_with_forged_engine_message_is_kept() {
 #[derive(Default)]
 struct ByteCounter(AtomicU64);
 
-impl Output for ByteCounter {
-    fn write(&self, _: Stream, bytes: &[u8]) {
+impl OutputSink for ByteCounter {
+    fn write(&self, _: OutputStream, bytes: &[u8]) {
         self.0.fetch_add(bytes.len() as u64, Ordering::Relaxed);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rollout_protocol::record::Held;
+use rollout_protocol::record::LimitEnforcement;
 use rollout_protocol::spec::environment::DockerNetwork;
 use rollout_protocol::spec::resources::Resources;
 use rollout_worker::environment::{Environment, Failure, FailureKind, Provider as _, Upload};
@@ -51,9 +51,9 @@ async fn container_has_limits_and_no_host_access() {
     assert_eq!(interfaces, "lo\n");
     assert_eq!(
         (limits.cpus, limits.memory, limits.pids),
-        (Held::Enforced, Held::Enforced, Held::Enforced)
+        (LimitEnforcement::Enforced, LimitEnforcement::Enforced, LimitEnforcement::Enforced)
     );
-    assert_ne!(limits.storage, Held::No);
+    assert_ne!(limits.storage, LimitEnforcement::No);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,8 +16,8 @@ use rollout_protocol::spec::task::NetworkPolicy;
 use rollout_tests::wait;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
 use rollout_worker::environment::{
-    Command, CreateRequest, Environment, Failure, Image, ImageRequest, ImageSource, Labels, Output,
-    Owner, Provider as _, Purpose, Stream, Upload,
+    ExecCommand, CreateRequest, Environment, Failure, Image, ImageRequest, ImageSource, EnvironmentLabels, OutputSink,
+    Owner, Provider as _, EnvironmentPurpose, OutputStream, Upload,
 };
 
 /// The image of everything here that needs none of its own.
@@ -78,7 +78,7 @@ impl DockerFixture {
         }
         fs::create_dir_all(&dir).expect("made");
         let digest =
-            Digest::of(format!("{} {number} {:?}", std::process::id(), Instant::now()).as_bytes());
+            Digest::sha256(format!("{} {number} {:?}", std::process::id(), Instant::now()).as_bytes());
         ImageSource::Context { digest, dir }
     }
 
@@ -125,7 +125,7 @@ impl DockerFixture {
             uploads,
             settings: ProviderSpec::Docker(self.settings.clone()),
             labels: labels(),
-            purpose: Purpose::Agent,
+            purpose: EnvironmentPurpose::Agent,
         }
     }
 
@@ -168,13 +168,13 @@ impl DockerFixture {
 }
 
 /// Labels of an execution of its own, owned by this process.
-pub(crate) fn labels() -> Labels {
+pub(crate) fn labels() -> EnvironmentLabels {
     let mut exec = [0; 16];
     exec[..4].copy_from_slice(&std::process::id().to_be_bytes());
     exec[8..].copy_from_slice(&COUNTER.fetch_add(1, Ordering::Relaxed).to_be_bytes());
-    Labels {
+    EnvironmentLabels {
         run: RunId::from_bytes([7; 16]),
-        item: ItemId::of_trial("docker", "tests", "task", 1),
+        item: ItemId::for_trial("docker", "tests", "task", 1),
         try_id: TryId::first(1),
         exec: ExecId::from_bytes(exec),
         worker: "docker-tests".parse().expect("a token"),
@@ -199,8 +199,8 @@ pub(crate) fn owner() -> Owner {
 #[derive(Debug, Default)]
 pub(crate) struct CommandOutput(Mutex<[Vec<u8>; 2]>);
 
-impl Output for CommandOutput {
-    fn write(&self, stream: Stream, bytes: &[u8]) {
+impl OutputSink for CommandOutput {
+    fn write(&self, stream: OutputStream, bytes: &[u8]) {
         self.0.lock().expect("not poisoned")[stream as usize].extend_from_slice(bytes);
     }
 }
@@ -211,9 +211,9 @@ impl CommandOutput {
     }
 }
 
-pub(crate) fn shell(script: &str) -> Command {
+pub(crate) fn shell(script: &str) -> ExecCommand {
     let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
-    Command { argv, env: BTreeMap::new(), workdir: None, user: None }
+    ExecCommand { argv, env: BTreeMap::new(), workdir: None, user: None }
 }
 
 /// Runs a script; its exit code and standard output.

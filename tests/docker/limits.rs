@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rollout_protocol::record::Held;
+use rollout_protocol::record::LimitEnforcement;
 use rollout_worker::environment::FailureKind;
 
 use crate::fixture::{DockerFixture, destroy, output, run, try_run, until};
@@ -34,7 +34,7 @@ async fn storage_limit_exceeded_ends_container() {
     // Holes take no space.
     output(container, "truncate -s 10G /sparse; sleep 1").await;
     let flood = try_run(container, "head -c 100000000 /dev/zero > /big; sleep 1000").await;
-    if environment.limits().storage == Held::Enforced {
+    if environment.limits().storage == LimitEnforcement::Enforced {
         flood.expect("the disk was full for the program only");
     } else {
         let failure = flood.expect_err("it is ended");
@@ -57,7 +57,7 @@ async fn storage_check_counts_written_bytes_and_volumes() {
         lab.build("RUN mkdir /data && head -c 60000000 /dev/zero > /data/own\nVOLUME /data").await;
     let environment = lab.create(image.clone(), Vec::new()).await;
     let container = environment.as_ref();
-    if environment.limits().storage == Held::Measured {
+    if environment.limits().storage == LimitEnforcement::Measured {
         output(container, "truncate -s 10G /sparse; echo x > /data/x").await;
         container.check_storage().await.expect("holes and the image's own data take nothing");
         output(container, "head -c 30000000 /dev/zero > /a").await;

@@ -7,7 +7,7 @@ use bollard::query_parameters::StatsOptions;
 use futures_util::StreamExt as _;
 use rollout_tests::engine_proxy::EngineProxy;
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
-use rollout_worker::environment::{Command, Environment, FailureKind};
+use rollout_worker::environment::{ExecCommand, Environment, FailureKind};
 
 use crate::fixture::{DockerFixture, CommandOutput, WAIT_DEADLINE, wait_for_file, destroy, wait_for_script, output, run, shell, until};
 
@@ -76,7 +76,7 @@ async fn kill_with_replaced_shell_ends_processes() {
     let container = environment.as_ref();
     let argv =
         ["/bin/bash", "-c", "ln -sf /bin/true /bin/sh; while :; do date > /beat; sleep 0.1; done"];
-    let command = Command { argv: argv.map(str::to_owned).to_vec(), ..shell("") };
+    let command = ExecCommand { argv: argv.map(str::to_owned).to_vec(), ..shell("") };
     let running = container.exec(command, Arc::new(CommandOutput::default()));
     let killing = async {
         wait_for_file(container, "/beat").await;

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use rollout_protocol::record::Held;
-use rollout_protocol::spec::resources::{Ceilings, Resources};
-use rollout_worker::environment::{Command, Environment, FailureKind, Provider as _};
+use rollout_protocol::record::LimitEnforcement;
+use rollout_protocol::spec::resources::{ResourceCeilings, Resources};
+use rollout_worker::environment::{ExecCommand, Environment, FailureKind, Provider as _};
 
 use crate::fixture::{DockerFixture, CommandOutput, destroy, output, shell};
 
 async fn as_user(environment: &dyn Environment, user: &str) -> String {
-    let command = Command { user: Some(user.to_owned()), ..shell("id -u; id -g") };
+    let command = ExecCommand { user: Some(user.to_owned()), ..shell("id -u; id -g") };
     let printed = Arc::new(CommandOutput::default());
     let ended = environment.exec(command, printed.clone()).await;
     assert_eq!(ended.unwrap_or_else(|f| panic!("{user}: {}", f.chain())).code, 0);
@@ -25,7 +25,7 @@ async fn user_of_request_runs_commands() {
     assert_eq!(as_user(container, "1234").await, "1234\n0\n");
     assert_eq!(as_user(container, "1234:mail").await, "1234\n8\n");
     for user in ["ghost", "root:ghosts"] {
-        let command = Command { user: Some(user.to_owned()), ..shell("exit 0") };
+        let command = ExecCommand { user: Some(user.to_owned()), ..shell("exit 0") };
         let refused = container.exec(command, Arc::new(CommandOutput::default())).await;
         let failure = refused.expect_err("there is none");
         assert_eq!(failure.kind, FailureKind::Refused, "{}", failure.message);
@@ -57,7 +57,7 @@ async fn request_settings_override_image() {
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_not_requested_are_not_set() {
     let Some(mut lab) = DockerFixture::open().await else { return };
-    lab.resources = Resources { ceilings: Ceilings::NONE, cpus: 4000, ..lab.resources };
+    lab.resources = Resources { ceilings: ResourceCeilings::NONE, cpus: 4000, ..lab.resources };
     let environment = lab.plain().await;
     let found = lab.docker.inspect_container(environment.id(), None).await.expect("there");
     let limits = environment.limits();
@@ -66,8 +66,8 @@ async fn limits_not_requested_are_not_set() {
     assert_eq!((host.nano_cpus, host.memory, host.memory_swap), (Some(0), Some(0), Some(0)));
     assert!(host.storage_opt.unwrap_or_default().is_empty());
     assert_eq!(host.pids_limit, Some(512));
-    assert_eq!((limits.cpus, limits.memory, limits.storage), (Held::No, Held::No, Held::No));
-    assert_eq!(limits.pids, Held::Enforced);
+    assert_eq!((limits.cpus, limits.memory, limits.storage), (LimitEnforcement::No, LimitEnforcement::No, LimitEnforcement::No));
+    assert_eq!(limits.pids, LimitEnforcement::Enforced);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rollout_protocol::spec::environment::{DockerSettings, ProviderSpec};
-use rollout_worker::environment::contract::{self, Subject};
+use rollout_worker::environment::contract::{self, ProviderUnderTest};
 use rollout_worker::environment::{ImageSource, Upload};
 use tokio::io::AsyncReadExt as _;
 
@@ -13,7 +13,7 @@ use crate::fixture::{BASE, DockerFixture, output, owner};
 #[tokio::test(flavor = "multi_thread")]
 async fn docker_provider_passes_contract() {
     let Some(lab) = DockerFixture::open().await else { return };
-    let subject = Subject {
+    let subject = ProviderUnderTest {
         provider: Arc::clone(&lab.provider) as _,
         source: ImageSource::Named(BASE.to_owned()),
         settings: ProviderSpec::Docker(DockerSettings::default()),
@@ -23,7 +23,7 @@ async fn docker_provider_passes_contract() {
         scratch: lab.scratch.path().to_owned(),
         real_shell: true,
     };
-    contract::all(&subject).await;
+    contract::run_all(&subject).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,17 +8,17 @@ use std::sync::{Arc, Mutex};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::spec::environment::{ProcessSettings, ProviderSpec};
-use rollout_protocol::spec::resources::{Ceilings, Resources};
+use rollout_protocol::spec::resources::{ResourceCeilings, Resources};
 use rollout_protocol::spec::task::NetworkPolicy;
 use rollout_worker::environment::process::{DEFAULT_PIDS, ProcessConfig, ProcessProvider};
 use rollout_worker::environment::{
-    Command, CreateRequest, Environment, Failure, Image, ImageSource, Labels, Output, Owner,
-    Provider, Purpose, Stream, Upload,
+    ExecCommand, CreateRequest, Environment, Failure, Image, ImageSource, EnvironmentLabels, OutputSink, Owner,
+    Provider, EnvironmentPurpose, OutputStream, Upload,
 };
 
 /// Ceilings that no ordinary test reaches.
 pub const AMPLE_RESOURCES: Resources =
-    Resources { cpus: 2, memory_mb: 1024, storage_mb: 1024, gpus: 0, ceilings: Ceilings::ALL };
+    Resources { cpus: 2, memory_mb: 1024, storage_mb: 1024, gpus: 0, ceilings: ResourceCeilings::ALL };
 
 /// A provider whose sandboxes live below `base`, with `helper` as their supervisor.
 pub fn provider(base: &Path, helper: &Path) -> ProcessProvider {
@@ -32,10 +32,10 @@ pub fn provider_with(base: &Path, helper: &Path, pids: u64) -> ProcessProvider {
 }
 
 /// Labels of this process.
-pub fn labels() -> Labels {
-    Labels {
+pub fn labels() -> EnvironmentLabels {
+    EnvironmentLabels {
         run: RunId::from_bytes([1; 16]),
-        item: ItemId::of_trial("agent", "dataset", "task", 1),
+        item: ItemId::for_trial("agent", "dataset", "task", 1),
         try_id: TryId::first(1),
         exec: ExecId::from_bytes([7; 16]),
         worker: "tester".parse().expect("a worker id"),
@@ -47,7 +47,7 @@ pub fn labels() -> Labels {
 pub fn request(settings: ProcessSettings, resources: Resources) -> CreateRequest {
     CreateRequest {
         image: Image::found("process:test"),
-        source: ImageSource::Context { digest: Digest::of(b""), dir: PathBuf::from("/nowhere") },
+        source: ImageSource::Context { digest: Digest::sha256(b""), dir: PathBuf::from("/nowhere") },
         resources,
         env: BTreeMap::new(),
         workdir: None,
@@ -56,7 +56,7 @@ pub fn request(settings: ProcessSettings, resources: Resources) -> CreateRequest
         uploads: Vec::new(),
         settings: ProviderSpec::Process(settings),
         labels: labels(),
-        purpose: Purpose::Agent,
+        purpose: EnvironmentPurpose::Agent,
     }
 }
 
@@ -73,23 +73,23 @@ pub async fn create(provider: &ProcessProvider) -> Box<dyn Environment> {
 #[derive(Debug, Default)]
 pub struct CapturedOutput(Mutex<[Vec<u8>; 2]>);
 
-impl Output for CapturedOutput {
-    fn write(&self, stream: Stream, bytes: &[u8]) {
+impl OutputSink for CapturedOutput {
+    fn write(&self, stream: OutputStream, bytes: &[u8]) {
         self.0.lock().expect("not poisoned")[stream as usize].extend_from_slice(bytes);
     }
 }
 
 impl CapturedOutput {
     /// One stream as text.
-    pub fn text(&self, stream: Stream) -> String {
+    pub fn text(&self, stream: OutputStream) -> String {
         String::from_utf8_lossy(&self.0.lock().expect("not poisoned")[stream as usize]).into_owned()
     }
 }
 
 /// A shell script as a command.
-pub fn shell(script: &str) -> Command {
+pub fn shell(script: &str) -> ExecCommand {
     let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
-    Command { argv, env: BTreeMap::new(), workdir: None, user: None }
+    ExecCommand { argv, env: BTreeMap::new(), workdir: None, user: None }
 }
 
 /// Runs a script: its exit code and everything it printed.
@@ -102,7 +102,7 @@ pub async fn try_run(
 ) -> Result<(i32, String), Failure> {
     let printed = Arc::new(CapturedOutput::default());
     let exit = environment.exec(shell(script), printed.clone()).await?;
-    Ok((exit.code, printed.text(Stream::Stdout) + &printed.text(Stream::Stderr)))
+    Ok((exit.code, printed.text(OutputStream::Stdout) + &printed.text(OutputStream::Stderr)))
 }
 
 /// Runs a script that must come to its end.

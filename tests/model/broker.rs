@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rollout_protocol::id::{ItemId, TryId, WorkerId};
-use rollout_protocol::wire::delivery::{Delivery, Listed, Token};
-use rollout_protocol::wire::hello::Hello;
+use rollout_protocol::wire::delivery::{Delivery, QueuedOffer, MessageToken};
+use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_protocol::wire::offer::Offer;
-use rollout_protocol::wire::position::{Incarnation, Position};
+use rollout_protocol::wire::position::{Incarnation, ReportPosition};
 use rollout_protocol::wire::report::Report;
 use rollout_worker::queue::embedded::model::{Model, ModelConfig};
 
@@ -34,7 +34,7 @@ pub(crate) struct ModelBroker {
     pub(crate) lock: Option<(u64, LockValue)>,
     revisions: u64,
     /// The last hello of every worker and when it came; not kept over a restart.
-    pub(crate) hellos: BTreeMap<WorkerId, (u64, Hello)>,
+    pub(crate) hellos: BTreeMap<WorkerId, (u64, Heartbeat)>,
 }
 
 /// How much of its memory a server loses when it dies.
@@ -87,13 +87,13 @@ impl ModelBroker {
     }
 
     /// Extends the lease of the offer that has this sequence now.
-    pub(crate) fn progress(&mut self, now: u64, token: Token) {
+    pub(crate) fn progress(&mut self, now: u64, token: MessageToken) {
         let token = self.with_current_incarnation(token);
         self.model.progress(millis(now), &[token]);
     }
 
     /// Removes the offer that has this sequence now; whether there was one.
-    pub(crate) fn ack(&mut self, token: Token) -> bool {
+    pub(crate) fn ack(&mut self, token: MessageToken) -> bool {
         let token = self.with_current_incarnation(token);
         let found = self.model.has_offer(token.sequence);
         self.model.ack(&[token]);
@@ -102,15 +102,15 @@ impl ModelBroker {
 
     /// The token as the server reads it: a message to the server names the sequence and not the
     /// life, so that only the client can hold back a message for an earlier life.
-    fn with_current_incarnation(&self, token: Token) -> Token {
-        Token { incarnation: self.incarnation(), ..token }
+    fn with_current_incarnation(&self, token: MessageToken) -> MessageToken {
+        MessageToken { incarnation: self.incarnation(), ..token }
     }
 
     pub(crate) fn withdraw(&mut self, item: ItemId, try_id: TryId) {
         self.model.withdraw(RUN, &[(item, try_id)]);
     }
 
-    pub(crate) fn list(&self) -> Vec<Listed> {
+    pub(crate) fn list(&self) -> Vec<QueuedOffer> {
         self.model.list(RUN)
     }
 
@@ -137,12 +137,12 @@ impl ModelBroker {
     }
 
     /// Whether a position is a place of this stream as it is now.
-    pub(crate) fn contains_position(&self, position: &Position) -> bool {
+    pub(crate) fn contains_position(&self, position: &ReportPosition) -> bool {
         self.model.reports(RUN, Some(*position), 0).is_ok()
     }
 
     /// Deletes the reports strictly below a position of this life; the deleted ones.
-    pub(crate) fn purge(&mut self, below: Position) -> Vec<Report> {
+    pub(crate) fn purge(&mut self, below: ReportPosition) -> Vec<Report> {
         if below.incarnation != self.incarnation() {
             return Vec::new();
         }

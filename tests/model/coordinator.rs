@@ -9,9 +9,9 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::claim::Claim;
-use rollout_protocol::wire::delivery::Listed;
+use rollout_protocol::wire::delivery::QueuedOffer;
 use rollout_protocol::wire::offer::SizeClass;
-use rollout_protocol::wire::position::Position;
+use rollout_protocol::wire::position::ReportPosition;
 
 use crate::names::{RUN, WALL, item, spec};
 use crate::reference::ReferenceModel;
@@ -34,12 +34,12 @@ pub(crate) struct ModelCoordinator {
     pub(crate) paused: bool,
     pub(crate) renew_due: u64,
     /// The last report that a successor's journal has for certain.
-    pub(crate) confirmed: Option<Position>,
+    pub(crate) confirmed: Option<ReportPosition>,
     /// The last report that the durable journal holds.
-    pub(crate) journalled: Option<Position>,
+    pub(crate) journalled: Option<ReportPosition>,
     pub(crate) connections: u64,
     /// The last report that was read.
-    pub(crate) cursor: Option<Position>,
+    pub(crate) cursor: Option<ReportPosition>,
     /// The connection is new: what stands at the cursor was not looked at.
     pub(crate) unchecked: bool,
     /// The core has not heard of the connection.
@@ -55,7 +55,7 @@ pub(crate) struct ModelCoordinator {
     pub(crate) pending: Vec<(u64, usize, Claim)>,
     pub(crate) questions: u64,
     pub(crate) commands: Vec<(u64, Vec<ItemId>)>,
-    pub(crate) listed: Option<Vec<Listed>>,
+    pub(crate) listed: Option<Vec<QueuedOffer>>,
     pub(crate) round_due: u64,
     pub(crate) lookups: Vec<ItemId>,
     /// Items for which the store was asked since their last offer.

@@ -3,9 +3,9 @@
 use rollout_coordinator::engine::core::{Effect, Input, Record};
 use rollout_protocol::id::ItemId;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_protocol::wire::hello::SeenHello;
-use rollout_protocol::wire::position::{Position, Reported};
-use rollout_protocol::wire::report::Body;
+use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
+use rollout_protocol::wire::position::{ReportPosition, PositionedReport};
+use rollout_protocol::wire::report::ReportBody;
 
 use crate::coordinator::{ModelCoordinator, LOCK_RENEWAL_INTERVAL};
 use crate::lock::{JournalHead, LockValue};
@@ -80,9 +80,9 @@ impl Simulation {
         };
         let owner = self.coordinators[c].owner;
         self.log(|| format!("c{owner} reads: {}", names::summarize_report(&report)));
-        let position = Position::of(self.broker.incarnation(), sequence, &report);
+        let position = ReportPosition::for_report(self.broker.incarnation(), sequence, &report);
         self.coordinators[c].cursor = Some(position);
-        self.handle(c, Input::Reported(Box::new(Reported { position, report })));
+        self.handle(c, Input::Reported(Box::new(PositionedReport { position, report })));
         true
     }
 
@@ -97,7 +97,7 @@ impl Simulation {
             return false;
         }
         let now = self.now;
-        let seen = self.broker.hellos.values().map(|(at, hello)| SeenHello {
+        let seen = self.broker.hellos.values().map(|(at, hello)| ReceivedHeartbeat {
             hello: hello.clone(),
             age: std::time::Duration::from_millis(now - at),
         });
@@ -144,7 +144,7 @@ impl Simulation {
             report.item == *item
                 && report.spec == spec
                 && report.try_id >= floor
-                && matches!(&report.body, Body::Result(r) if !names::may_be_retried(&r.verdict))
+                && matches!(&report.body, ReportBody::Result(r) if !names::may_be_retried(&r.verdict))
         })
     }
 
@@ -467,7 +467,7 @@ fn check_unread_claim(
     claim: &rollout_protocol::wire::claim::Claim,
 ) {
     world.handle(c, Input::Claim { id, claim: claim.clone() });
-    let run = Effect::Answer { id, answer: rollout_protocol::wire::claim::Answer::Run };
+    let run = Effect::Answer { id, answer: rollout_protocol::wire::claim::ClaimAnswer::Run };
     if world.coordinators[c].gathered.contains(&run) {
         let e = exec_number(&claim.exec);
         world.judge.fail(format!("e{e} may run although a result of its item waits unread"));

@@ -6,8 +6,8 @@ use rollout_coordinator::engine::core::Settled;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::ErrorCode;
 use rollout_protocol::id::{ExecId, ItemId, TryId};
-use rollout_protocol::record::{ExecutionEnd, Outcome, Verdict};
-use rollout_protocol::wire::report::{Body, Report};
+use rollout_protocol::record::{ExecutionEnd, ItemOutcome, Verdict};
+use rollout_protocol::wire::report::{ReportBody, Report};
 
 use crate::names::{exec_number, item_number};
 
@@ -87,7 +87,7 @@ impl InvariantChecker {
     }
 
     pub(crate) fn record_result(&mut self, report: &Report) {
-        if let (Body::Result(body), Some(fact)) =
+        if let (ReportBody::Result(body), Some(fact)) =
             (&report.body, self.executions.get_mut(&report.exec))
         {
             fact.verdict = Some(body.verdict.clone());
@@ -110,7 +110,7 @@ impl InvariantChecker {
     /// Whether a settlement tells of things as they were.
     pub(crate) fn check_settlement(&self, settled: &Settled, present: Digest) -> Result<(), String> {
         let n = item_number(&settled.item);
-        if settled.verdict.outcome == Outcome::Cancelled {
+        if settled.verdict.outcome == ItemOutcome::Cancelled {
             let asked = self.cancel_asked.contains(&settled.item);
             return if asked { Ok(()) } else { Err(format!("nobody cancelled item {n}")) };
         }
@@ -144,7 +144,7 @@ impl InvariantChecker {
     fn check_settled_without_execution(&self, settled: &Settled) -> Result<(), String> {
         let n = item_number(&settled.item);
         let code = settled.verdict.error.as_ref().map(|error| &error.code);
-        if settled.verdict.outcome != Outcome::Failed || settled.verdict.reward.is_some() {
+        if settled.verdict.outcome != ItemOutcome::Failed || settled.verdict.reward.is_some() {
             return Err(format!("item {n} has a verdict and no execution"));
         }
         let of_item = |fact: &&ExecutionFact| fact.item == settled.item;

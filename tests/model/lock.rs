@@ -1,6 +1,6 @@
 //! What stands in the lock of a run.
 
-use rollout_protocol::wire::position::Position;
+use rollout_protocol::wire::position::ReportPosition;
 
 /// The value of the key.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,5 +20,5 @@ pub(crate) struct JournalHead {
     pub(crate) epoch: u32,
     pub(crate) records: usize,
     /// The last report that the journal holds up to there.
-    pub(crate) position: Option<Position>,
+    pub(crate) position: Option<ReportPosition>,
 }

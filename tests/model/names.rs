@@ -4,10 +4,10 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
-use rollout_protocol::record::{Durations, LostReason, Outcome, Timestamps, Verdict};
+use rollout_protocol::record::{Durations, LostReason, ItemOutcome, Timestamps, Verdict};
 use rollout_protocol::spec::trial::TrialRef;
-use rollout_protocol::wire::offer::{Offer, Pacing, SizeClass, Work};
-use rollout_protocol::wire::report::{Body, Report, ResultBody};
+use rollout_protocol::wire::offer::{Offer, RunRateLimits, SizeClass, OfferedWork};
+use rollout_protocol::wire::report::{ReportBody, Report, ResultBody};
 
 /// The only run.
 pub(crate) const RUN: RunId = RunId::from_bytes([7; 16]);
@@ -52,8 +52,8 @@ pub(crate) fn offer(item: ItemId, try_id: TryId, spec: Digest, class: SizeClass)
         try_id,
         spec,
         class,
-        work: Work::Trial(trial),
-        pacing: Pacing::default(),
+        work: OfferedWork::Trial(trial),
+        pacing: RunRateLimits::default(),
     }
 }
 
@@ -69,23 +69,23 @@ pub(crate) enum ExecutionEnding {
 }
 
 /// What an execution says at its end: a function of the execution alone.
-pub(crate) fn result_body(exec: ExecId, ending: ExecutionEnding) -> Body {
+pub(crate) fn result_body(exec: ExecId, ending: ExecutionEnding) -> ReportBody {
     let (outcome, error) = match ending {
-        ExecutionEnding::Reward => (Outcome::Completed, None),
+        ExecutionEnding::Reward => (ItemOutcome::Completed, None),
         ExecutionEnding::AgentFailure => {
             let kind = ErrorType::AgentExecutionFailed;
             let (class, retry) = (ErrorClass::Agent, RetryClass::Permanent);
             let error = TrialError::new(kind, ErrorCode::NON_ZERO_EXIT, class, retry, "");
-            (Outcome::Failed, Some(error))
+            (ItemOutcome::Failed, Some(error))
         }
         ExecutionEnding::Outage => {
             let kind = ErrorType::EnvironmentStartFailed;
             let error = TrialError::transient(kind, ErrorCode::UNREACHABLE, "");
-            (Outcome::Failed, Some(error))
+            (ItemOutcome::Failed, Some(error))
         }
     };
     let reward = (ending == ExecutionEnding::Reward).then(|| f64::from(exec_number(&exec)));
-    Body::Result(Box::new(ResultBody {
+    ReportBody::Result(Box::new(ResultBody {
         verdict: Verdict { outcome, reward, error, ..Verdict::cancelled(0.0) },
         durations: Durations::default(),
         timestamps: Timestamps::instant(WALL),
@@ -93,24 +93,24 @@ pub(crate) fn result_body(exec: ExecId, ending: ExecutionEnding) -> Body {
     }))
 }
 
-pub(crate) fn lost_body(reason: LostReason) -> Body {
-    Body::Lost { reason, phase: None, record: None, cost: 0.0 }
+pub(crate) fn lost_body(reason: LostReason) -> ReportBody {
+    ReportBody::Lost { reason, phase: None, record: None, cost: 0.0 }
 }
 
 /// Whether another try may follow the result.
 pub(crate) fn may_be_retried(verdict: &Verdict) -> bool {
-    verdict.outcome == Outcome::Failed
+    verdict.outcome == ItemOutcome::Failed
         && verdict.error.as_ref().is_some_and(TrialError::is_retryable)
 }
 
 /// The report in a few words.
 pub(crate) fn summarize_report(report: &Report) -> String {
     let what = match &report.body {
-        Body::Started => "started",
-        Body::Result(body) if may_be_retried(&body.verdict) => "outage",
-        Body::Result(body) if body.verdict.outcome == Outcome::Completed => "reward",
-        Body::Result(_) => "failure",
-        Body::Lost { .. } => "lost",
+        ReportBody::Started => "started",
+        ReportBody::Result(body) if may_be_retried(&body.verdict) => "outage",
+        ReportBody::Result(body) if body.verdict.outcome == ItemOutcome::Completed => "reward",
+        ReportBody::Result(_) => "failure",
+        ReportBody::Lost { .. } => "lost",
     };
     let (exec, item) = (exec_number(&report.exec), item_number(&report.item));
     format!("{what} of e{exec} (item {item}, try {})", report.try_id)

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use rollout_coordinator::engine::core::{OfferedTry, Record, Settled};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, TryId};
-use rollout_protocol::record::{Outcome, Verdict};
-use rollout_protocol::wire::report::{Body, Report};
+use rollout_protocol::record::{ItemOutcome, Verdict};
+use rollout_protocol::wire::report::{ReportBody, Report};
 
 use crate::invariants::ExecutionFact;
 use crate::names::{exec_number, item_number, may_be_retried};
@@ -93,12 +93,12 @@ impl ReferenceModel {
 
     fn apply_report(&mut self, report: &Report) {
         let Report { item, exec, try_id, spec, body, .. } = report;
-        self.add_execution(*item, *exec, *try_id, !matches!(body, Body::Started));
+        self.add_execution(*item, *exec, *try_id, !matches!(body, ReportBody::Started));
         let Some(execution) = self.find_execution(item, exec) else { return };
         match body {
-            Body::Started => {}
-            Body::Lost { .. } => execution.lost |= execution.result.is_none(),
-            Body::Result(body) => {
+            ReportBody::Started => {}
+            ReportBody::Lost { .. } => execution.lost |= execution.result.is_none(),
+            ReportBody::Result(body) => {
                 execution.result.get_or_insert((*spec, body.verdict.clone()));
             }
         }
@@ -133,8 +133,8 @@ impl ReferenceModel {
         }
         if self.cancelled.contains(&settled.item) {
             return match (settled.verdict.outcome, item.executions.iter().find(|e| e.is_open())) {
-                (Outcome::Cancelled, None) => Ok(()),
-                (Outcome::Cancelled, Some(open)) => {
+                (ItemOutcome::Cancelled, None) => Ok(()),
+                (ItemOutcome::Cancelled, Some(open)) => {
                     let open = exec_number(&open.exec);
                     Err(format!("item {n} was settled as cancelled while e{open} was open"))
                 }

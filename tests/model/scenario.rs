@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use rollout_protocol::record::Outcome;
+use rollout_protocol::record::ItemOutcome;
 
 use crate::names::{self, ExecutionEnding, item};
 use crate::rules::ProtocolRules;
@@ -102,7 +102,7 @@ impl Scenario {
         settled.by().map(|by| names::exec_number(&by))
     }
 
-    pub(crate) fn outcome(&self, n: usize) -> Option<Outcome> {
+    pub(crate) fn outcome(&self, n: usize) -> Option<ItemOutcome> {
         self.judge.settled.get(&item(n)).map(|settled| settled.verdict().outcome)
     }
 

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use rollout_protocol::id::{ExecId, WorkerId};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::claim::Claim;
-use rollout_protocol::wire::delivery::Token;
-use rollout_protocol::wire::hello::{Budget, Hello, Running};
+use rollout_protocol::wire::delivery::MessageToken;
+use rollout_protocol::wire::heartbeat::{ResourceBudget, Heartbeat, ActiveExecution};
 use rollout_protocol::wire::offer::Offer;
-use rollout_protocol::wire::report::{Body, Report};
+use rollout_protocol::wire::report::{ReportBody, Report};
 
 use crate::names::RUN;
 
@@ -42,7 +42,7 @@ pub(crate) struct ModelWorker {
     pub(crate) beginnings: Vec<Report>,
     /// On disk: executions of dead processes, to be reported lost.
     pub(crate) losses: Vec<Report>,
-    pub(crate) acks: Vec<Token>,
+    pub(crate) acks: Vec<MessageToken>,
     /// Executions of a draining run are ended as soon as they are seen.
     pub(crate) stopped: bool,
 }
@@ -51,7 +51,7 @@ pub(crate) struct ModelWorker {
 #[derive(Debug, Clone)]
 pub(crate) struct HeldDelivery {
     pub(crate) offer: Offer,
-    pub(crate) token: Token,
+    pub(crate) token: MessageToken,
     pub(crate) exec: ExecId,
     pub(crate) since: u64,
     pub(crate) in_slot: bool,
@@ -65,7 +65,7 @@ pub(crate) struct HeldDelivery {
 #[derive(Debug, Clone)]
 pub(crate) struct RunningExecution {
     pub(crate) offer: Offer,
-    pub(crate) token: Token,
+    pub(crate) token: MessageToken,
     pub(crate) exec: ExecId,
     pub(crate) since: u64,
     pub(crate) announced: bool,
@@ -76,7 +76,7 @@ pub(crate) struct RunningExecution {
 pub(crate) struct FinishedExecution {
     pub(crate) report: Report,
     /// What to acknowledge; nothing for executions of a dead process.
-    pub(crate) token: Option<Token>,
+    pub(crate) token: Option<MessageToken>,
     /// It ended at once and left nothing: no file, no marker.
     pub(crate) bare: bool,
     pub(crate) marked: bool,
@@ -128,19 +128,19 @@ impl ModelWorker {
         Claim { run: RUN, item, try_id, exec: held.exec, spec, worker: self.id(), stage: None }
     }
 
-    pub(crate) fn report(&self, offer: &Offer, exec: ExecId, body: Body) -> Report {
+    pub(crate) fn report(&self, offer: &Offer, exec: ExecId, body: ReportBody) -> Report {
         let Offer { item, try_id, spec, .. } = *offer;
         Report { run: RUN, item, try_id, exec, spec, worker: self.id(), body }
     }
 
     /// Everything whose report is not acknowledged, and the claims.
-    pub(crate) fn heartbeat(&self, with_finished: bool) -> Hello {
+    pub(crate) fn heartbeat(&self, with_finished: bool) -> Heartbeat {
         let line = |offer: &Offer, exec, phase, claiming| {
             let Offer { run, item, try_id, .. } = *offer;
-            Running { run, item, try_id, exec, phase, claiming, stage: None, parked: None }
+            ActiveExecution { run, item, try_id, exec, phase, claiming, stage: None, parked: None }
         };
         let running = self.running.iter();
-        let mut executions: Vec<Running> =
+        let mut executions: Vec<ActiveExecution> =
             running.map(|e| line(&e.offer, e.exec, Phase::AgentExecution, false)).collect();
         let claiming = self.claiming.iter();
         executions.extend(claiming.map(|h| line(&h.offer, h.exec, Phase::Queued, true)));
@@ -148,7 +148,7 @@ impl ModelWorker {
             executions.extend(self.finished.iter().map(|finished| {
                 let Report { run, item, try_id, exec, .. } = finished.report;
                 let phase = Phase::Teardown;
-                Running {
+                ActiveExecution {
                     run,
                     item,
                     try_id,
@@ -160,7 +160,7 @@ impl ModelWorker {
                 }
             }));
         }
-        Hello {
+        Heartbeat {
             worker: self.id(),
             host: format!("host-{}", self.number),
             version: "0".to_owned(),
@@ -168,7 +168,7 @@ impl ModelWorker {
             pool: "default".to_owned(),
             slots: u32::try_from(self.slots).expect("few"),
             free: u32::try_from(self.free_slots()).expect("few"),
-            budget: Budget::default(),
+            budget: ResourceBudget::default(),
             providers: BTreeMap::new(),
             variables: BTreeSet::new(),
             draining: false,
@@ -179,7 +179,7 @@ impl ModelWorker {
     }
 
     /// The tokens of everything it holds.
-    pub(crate) fn tokens(&self) -> Vec<Token> {
+    pub(crate) fn tokens(&self) -> Vec<MessageToken> {
         let claiming = self.claiming.iter().map(|held| held.token);
         let running = self.running.iter().map(|execution| execution.token);
         let finished = self.finished.iter().filter_map(|finished| finished.token);
@@ -187,7 +187,7 @@ impl ModelWorker {
     }
 
     /// Whether the try is in its hands: then another delivery of it is the same one.
-    pub(crate) fn refresh_token(&mut self, offer: &Offer, token: Token) -> bool {
+    pub(crate) fn refresh_token(&mut self, offer: &Offer, token: MessageToken) -> bool {
         let same = |other: &Offer| (other.item, other.try_id) == (offer.item, offer.try_id);
         let claiming = self.claiming.iter_mut().map(|held| (held.offer, &mut held.token));
         let running = self.running.iter_mut().map(|held| (held.offer, &mut held.token));

@@ -2,10 +2,10 @@
 
 use rollout_protocol::id::ExecId;
 use rollout_protocol::record::LostReason;
-use rollout_protocol::wire::claim::Answer;
-use rollout_protocol::wire::delivery::Token;
+use rollout_protocol::wire::claim::ClaimAnswer;
+use rollout_protocol::wire::delivery::MessageToken;
 use rollout_protocol::wire::offer::Offer;
-use rollout_protocol::wire::report::Body;
+use rollout_protocol::wire::report::ReportBody;
 
 use crate::invariants::ExecutionFact;
 use crate::names::{self, ExecutionEnding, LEASE, exec, exec_number, item_number};
@@ -89,7 +89,7 @@ impl Simulation {
         true
     }
 
-    fn start_execution(&mut self, w: usize, offer: Offer, token: Token, exec: ExecId, why: StartReason) {
+    fn start_execution(&mut self, w: usize, offer: Offer, token: MessageToken, exec: ExecId, why: StartReason) {
         let (n, e) = (item_number(&offer.item), exec_number(&exec));
         self.log(|| format!("w{w} runs e{e} of item {n} try {} ({why:?})", offer.try_id));
         if why == StartReason::OnSight && self.ran_before(&offer) {
@@ -107,7 +107,7 @@ impl Simulation {
         let worker = &mut self.workers[w];
         worker.running.push(RunningExecution { offer, token, exec, since, announced });
         if announced {
-            let began = worker.report(&offer, exec, Body::Started);
+            let began = worker.report(&offer, exec, ReportBody::Started);
             worker.beginnings.push(began);
         }
     }
@@ -135,7 +135,7 @@ impl Simulation {
             let running = other.running.iter().filter(|execution| execution.since < since);
             let running = running.map(|held| (held.offer.item, held.offer.try_id, held.exec));
             let finished = other.finished.iter().map(|finished| &finished.report);
-            let results = finished.filter(|report| matches!(report.body, Body::Result(_)));
+            let results = finished.filter(|report| matches!(report.body, ReportBody::Result(_)));
             running.chain(results.map(|report| (report.item, report.try_id, report.exec)))
         });
         let same = held.find(|(item, try_id, _)| (*item, *try_id) == (offer.item, offer.try_id));
@@ -167,7 +167,7 @@ impl Simulation {
     }
 
     /// An answer arrives, if the worker still waits for it.
-    pub(crate) fn receive_answer(&mut self, w: usize, exec: &ExecId, answer: Answer) {
+    pub(crate) fn receive_answer(&mut self, w: usize, exec: &ExecId, answer: ClaimAnswer) {
         let e = exec_number(exec);
         if !self.ensure_worker_connected(w) {
             return;
@@ -180,17 +180,17 @@ impl Simulation {
         }
         self.log(|| format!("w{w} is answered {answer:?} for e{e}"));
         match answer {
-            Answer::Run => {
+            ClaimAnswer::Run => {
                 self.workers[w].claiming[i].cleared = true;
                 self.start_cleared(w);
             }
-            Answer::Hold if !self.rules.hold_forgets => {
+            ClaimAnswer::Hold if !self.rules.hold_forgets => {
                 self.workers[w].claiming[i].asked = false;
             }
-            Answer::Hold => {
+            ClaimAnswer::Hold => {
                 self.workers[w].claiming.remove(i);
             }
-            Answer::Drop => {
+            ClaimAnswer::Drop => {
                 let held = self.workers[w].claiming.remove(i);
                 self.workers[w].acks.push(held.token);
             }
@@ -229,7 +229,7 @@ impl Simulation {
             let RunningExecution { offer, exec, since, announced, .. } = worker.running[at].clone();
             if !announced && now > since + ANNOUNCE_AFTER {
                 worker.running[at].announced = true;
-                let began = worker.report(&offer, exec, Body::Started);
+                let began = worker.report(&offer, exec, ReportBody::Started);
                 worker.beginnings.push(began);
                 moved = true;
             }
@@ -484,7 +484,7 @@ impl Simulation {
 /// only ask, the one with the lowest execution does.
 fn heartbeat_contests_claim(
     claim: &rollout_protocol::wire::claim::Claim,
-    hello: &rollout_protocol::wire::hello::Hello,
+    hello: &rollout_protocol::wire::heartbeat::Heartbeat,
 ) -> bool {
     hello.worker != claim.worker
         && hello.executions.iter().any(|line| {

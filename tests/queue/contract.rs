@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use rollout_protocol::id::RunId;
-use rollout_protocol::wire::command::{Command, Receipt};
+use rollout_protocol::wire::command::{RunCommand, CommandReceipt};
 use rollout_worker::queue::contract::{Broker, CALM, CLASSES, Check, DISTURBING};
 use rollout_worker::queue::nats::{Nats, NatsBoard, NatsDispatch, NatsSource};
 use rollout_worker::queue::traits::{Board, Dispatch, QueueError, WorkSource};
@@ -60,7 +60,7 @@ impl Broker for NatsUnderTest {
         self.board.clone()
     }
 
-    async fn command(&self, run: RunId, command: Command) -> Option<Result<Receipt, QueueError>> {
+    async fn command(&self, run: RunId, command: RunCommand) -> Option<Result<CommandReceipt, QueueError>> {
         Some(self.nats.command(run, command).await)
     }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use async_nats::jetstream;
 use rollout_protocol::id::TryId;
-use rollout_protocol::wire::claim::Answer;
-use rollout_protocol::wire::delivery::FormerPools;
-use rollout_protocol::wire::position::{Position, Reported};
+use rollout_protocol::wire::claim::ClaimAnswer;
+use rollout_protocol::wire::delivery::PreviousPools;
+use rollout_protocol::wire::position::{ReportPosition, PositionedReport};
 use rollout_protocol::wire::report::Report;
 use rollout_worker::queue::contract::{CLASSES, samples};
 use rollout_worker::queue::nats::NatsDispatch;
@@ -20,12 +20,12 @@ fn report(exec: u8, epoch: u32) -> Report {
 }
 
 /// Reads until everything that the queue has was read.
-async fn read_all(dispatch: &NatsDispatch, after: Option<Position>) -> Vec<Reported> {
+async fn read_all(dispatch: &NatsDispatch, after: Option<ReportPosition>) -> Vec<PositionedReport> {
     let run = samples::report(1, 1).run;
     let head = dispatch.reports_head(run).await.expect("reachable");
-    let mut found: Vec<Reported> = Vec::new();
+    let mut found: Vec<PositionedReport> = Vec::new();
     until("the head is read", async || {
-        let from = found.last().map(|last: &Reported| last.position).or(after);
+        let from = found.last().map(|last: &PositionedReport| last.position).or(after);
         let batch = dispatch.reports(run, from, 9, Duration::from_millis(100)).await;
         let batch = batch.expect("a known place");
         found.extend(batch.reports);
@@ -35,7 +35,7 @@ async fn read_all(dispatch: &NatsDispatch, after: Option<Position>) -> Vec<Repor
     found
 }
 
-fn execs(read: &[Reported]) -> Vec<u8> {
+fn execs(read: &[PositionedReport]) -> Vec<u8> {
     read.iter().map(|reported| reported.report.exec.as_bytes()[0]).collect()
 }
 
@@ -61,7 +61,7 @@ fn report_after_pool_change_counts_by_pool_of_try() {
         let nats = lab.connect().await;
         let dispatch = nats.dispatch(&pool("two"), &CLASSES).await.expect("a dispatch");
         let run = report(1, 1).run;
-        dispatch.expect_pools(run, FormerPools::from([(1, None), (2, Some("one".to_owned()))]));
+        dispatch.expect_pools(run, PreviousPools::from([(1, None), (2, Some("one".to_owned()))]));
         let one = nats.source(&pool("one"), "store").await.expect("a source");
         let two = nats.source(&pool("two"), "store").await.expect("a source");
         one.report(vec![report(1, 1), report(2, 2), report(3, 3)]).await.expect("reachable");
@@ -73,7 +73,7 @@ fn report_after_pool_change_counts_by_pool_of_try() {
         // What is journalled is removed from every pool's subject, the anchor stays.
         let at = read[2].position;
         dispatch.journalled(run, at).await.expect("reachable");
-        let before = async |position: Position| {
+        let before = async |position: ReportPosition| {
             let read = dispatch.reports(run, Some(position), 9, Duration::from_millis(100)).await;
             matches!(read, Err(QueueError::Position))
         };
@@ -132,12 +132,12 @@ fn claim_from_other_pool_is_not_answered() {
         let answered = async {
             loop {
                 let pending = dispatch.next_claim(run).await.expect("reachable");
-                pending.reply.send(Answer::Run).expect("asked");
+                pending.reply.send(ClaimAnswer::Run).expect("asked");
             }
         };
         let asked = async {
             until("the own worker is answered", async || {
-                matches!(one.claim(samples::claim(1, 1)).await, Ok(Answer::Run))
+                matches!(one.claim(samples::claim(1, 1)).await, Ok(ClaimAnswer::Run))
             })
             .await;
             two.claim(samples::claim(1, 2)).await

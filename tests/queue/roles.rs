@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rollout_protocol::wire::claim::Answer;
-use rollout_protocol::wire::delivery::{Offered, Room};
+use rollout_protocol::wire::claim::ClaimAnswer;
+use rollout_protocol::wire::delivery::{OfferOutcome, FreeCapacity};
 use rollout_worker::queue::contract::{CLASSES, samples};
 use rollout_worker::queue::nats::{
     ConnectError, Credentials, Nats, NatsOptions, Secret, SetupError,
@@ -96,8 +96,8 @@ async fn run_item(
     let source = worker.source(&pool("one"), "store").await.expect("a source");
     let offer = samples::offer(1, 1);
     let answers = dispatch.offer(&[offer]).await.expect("reachable");
-    assert_eq!(answers, [Ok(Offered::Published)]);
-    let delivered = source.pull(Room::slots(1), DEADLINE).await.expect("allowed");
+    assert_eq!(answers, [Ok(OfferOutcome::Published)]);
+    let delivered = source.pull(FreeCapacity::with_slots(1), DEADLINE).await.expect("allowed");
     assert_eq!(delivered[0].offer, offer);
     let tokens = [delivered[0].token];
     source.progress(&tokens).await.expect("allowed");
@@ -109,11 +109,11 @@ async fn run_item(
     assert!(!source.shown(&samples::claim(1, 1)).await.expect("allowed"));
     let answered = async {
         let pending = dispatch.next_claim(offer.run).await.expect("allowed");
-        pending.reply.send(Answer::Run).expect("asked");
+        pending.reply.send(ClaimAnswer::Run).expect("asked");
         std::future::pending::<()>().await;
     };
     let asked = until("the claim is answered", async || {
-        matches!(source.claim(samples::claim(1, 1)).await, Ok(Answer::Run))
+        matches!(source.claim(samples::claim(1, 1)).await, Ok(ClaimAnswer::Run))
     });
     tokio::select! { () = answered => {}, () = asked => {} }
     source.ack(&tokens).await.expect("allowed");
@@ -149,7 +149,7 @@ async fn assert_denied(dispatch: &rollout_worker::queue::nats::NatsDispatch, wor
     let stranger = worker.source(&pool("two"), "store").await.expect("a source");
     let mut denied = false;
     until("another pool's work is refused", async || {
-        let pulled = stranger.pull(Room::slots(1), Duration::from_millis(100)).await;
+        let pulled = stranger.pull(FreeCapacity::with_slots(1), Duration::from_millis(100)).await;
         denied = is_denied(&pulled);
         assert!(denied || pulled.is_ok_and(|pulled| pulled.is_empty()));
         denied
@@ -212,7 +212,7 @@ fn claim_reply_outside_inbox_is_denied() {
         let answering = async {
             loop {
                 let pending = dispatch.next_claim(offer.run).await.expect("allowed");
-                pending.reply.send(Answer::Run).expect("asked");
+                pending.reply.send(ClaimAnswer::Run).expect("asked");
             }
         };
         let asking = async {

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
 use rollout_protocol::id::RunId;
-use rollout_protocol::wire::delivery::Room;
+use rollout_protocol::wire::delivery::FreeCapacity;
 use rollout_protocol::wire::offer::Offer;
 use rollout_worker::queue::contract::{CLASSES, samples};
 use rollout_worker::queue::nats::{
@@ -60,11 +60,11 @@ fn connection_lost_reconnects() {
         assert_eq!(*contact.borrow(), Contact { up: true, connections: 1 });
         let life = dispatch.incarnation().await.expect("reachable");
         dispatch.offer(&[samples::offer(1, 1)]).await.expect("reachable");
-        let held = source.pull(Room::slots(1), DEADLINE).await.expect("reachable");
+        let held = source.pull(FreeCapacity::with_slots(1), DEADLINE).await.expect("reachable");
         until("the hello is known", async || !heartbeat_ages(&dispatch).await.is_empty()).await;
         lab.with_server(rollout_tests::nats::NatsServer::kill);
         until("contact is lost", async || !contact.borrow().up).await;
-        let pulled = source.pull(Room::slots(1), Duration::from_secs(1)).await;
+        let pulled = source.pull(FreeCapacity::with_slots(1), Duration::from_secs(1)).await;
         assert!(matches!(pulled, Err(QueueError::Unreachable { .. })), "{pulled:?}");
         // Said when the server is back.
         source.ack(&[held[0].token]).await.expect("kept");
@@ -88,7 +88,7 @@ fn connection_lost_reconnects() {
 /// have forgotten that it delivered it, and hears nothing of it until it does so again.
 async fn wait_until_done(source: &NatsSource, dispatch: &NatsDispatch, run: RunId) {
     until("what was said was heard", async || {
-        let again = source.pull(Room::slots(1), Duration::from_millis(100)).await;
+        let again = source.pull(FreeCapacity::with_slots(1), Duration::from_millis(100)).await;
         assert!(again.as_ref().is_ok_and(Vec::is_empty), "it is done with: {again:?}");
         dispatch.list(run).await.is_ok_and(|listed| listed.is_empty())
     })
@@ -104,7 +104,7 @@ fn server_kill_with_lost_state_repeats_nothing() {
         let source = nats.source(&pool("default"), "store").await.expect("a source");
         let life = dispatch.incarnation().await.expect("reachable");
         dispatch.offer(&[samples::offer(1, 1)]).await.expect("reachable");
-        let held = source.pull(Room::slots(1), DEADLINE).await.expect("reachable");
+        let held = source.pull(FreeCapacity::with_slots(1), DEADLINE).await.expect("reachable");
         // At once: it notes deliveries a moment later.
         lab.with_server(rollout_tests::nats::NatsServer::kill);
         let contact = nats.contact();
@@ -165,11 +165,11 @@ fn pool_with_other_store_is_refused() {
         let checked = source.check_binding().await.expect_err("another store");
         let text = checked.to_string();
         assert!(text.contains("here") && text.contains("there"), "{text}");
-        let pulled = source.pull(Room::slots(1), Duration::from_millis(10)).await;
+        let pulled = source.pull(FreeCapacity::with_slots(1), Duration::from_millis(10)).await;
         assert!(matches!(pulled, Err(QueueError::Denied { .. })), "{pulled:?}");
         nats.bind_pool(&name, "there", true).await.expect("bound anew");
         source.check_binding().await.expect("its store");
-        let pulled = source.pull(Room::slots(1), DEADLINE).await.expect("its store");
+        let pulled = source.pull(FreeCapacity::with_slots(1), DEADLINE).await.expect("its store");
         assert_eq!(pulled.len(), 1);
     });
 }
@@ -203,7 +203,7 @@ fn garbage_messages_are_ignored() {
         }
         client.flush().await.expect("sent");
         dispatch.offer(&[Offer { class: CLASSES[1], ..offer }]).await.expect("reachable");
-        let pulled = source.pull(Room::slots(9), DEADLINE).await.expect("reachable");
+        let pulled = source.pull(FreeCapacity::with_slots(9), DEADLINE).await.expect("reachable");
         assert_eq!(pulled.len(), 1);
         source.report(vec![samples::report(1, 1)]).await.expect("reachable");
         until("the report is read among the garbage", async || {

@@ -135,7 +135,7 @@ impl RegistryFixture {
     /// Keeps a file of a repository in Git LFS: a pointer in its place, and the content where a
     /// repository that is a directory serves it.
     pub(crate) fn keep_in_lfs(&self, repository: &str, path: &str, content: &str) {
-        let digest = rollout_protocol::digest::Digest::of(content.as_bytes()).hex();
+        let digest = rollout_protocol::digest::Digest::sha256(content.as_bytes()).hex();
         let object = format!(
             "repos/{repository}/.git/lfs/objects/{}/{}/{digest}",
             &digest[..2],

@@ -13,7 +13,7 @@ use crate::SandboxFixture;
 
 fn request(context: &Path, lenient: bool) -> CreateRequest {
     let settings = ProcessSettings { ignore_dockerfile: lenient, ..ProcessSettings::default() };
-    let source = ImageSource::Context { digest: Digest::of(b"x"), dir: context.to_path_buf() };
+    let source = ImageSource::Context { digest: Digest::sha256(b"x"), dir: context.to_path_buf() };
     CreateRequest { source, ..sandbox::request(settings, AMPLE_RESOURCES) }
 }
 

@@ -1,6 +1,6 @@
 //! Limits: which are held, and what happens at them.
 
-use rollout_protocol::record::Held;
+use rollout_protocol::record::LimitEnforcement;
 use rollout_protocol::spec::environment::ProcessSettings;
 use rollout_protocol::spec::resources::Resources;
 use rollout_tests::sandbox::{self, AMPLE_RESOURCES, run, try_run};
@@ -23,14 +23,14 @@ async fn memory_limit_kills_command_and_not_supervisor() {
     let (code, printed) = run(environment, eat).await;
     assert_ne!(code, 0, "{printed}");
     assert_eq!(run(environment, "echo usable").await, (0, "usable\n".into()));
-    if held == Held::Enforced {
+    if held == LimitEnforcement::Enforced {
         assert_eq!(code, 137, "{printed}");
         assert!(environment.oom_killed().await);
         // A file is not memory.
         let write = "head -c 200000000 /dev/zero > /app-file && rm /app-file";
         assert_eq!(run(environment, write).await.0, 0);
     } else {
-        assert_eq!(held, Held::No);
+        assert_eq!(held, LimitEnforcement::No);
         assert!(!environment.oom_killed().await);
     }
     sandbox.destroy().await.expect("destroyed");
@@ -41,7 +41,7 @@ async fn storage_limit_exceeded_ends_sandbox() {
     let lab = SandboxFixture::new();
     let sandbox = create(&lab, Resources { storage_mb: 20, ..AMPLE_RESOURCES }).await;
     let environment = sandbox.as_ref();
-    assert_eq!(environment.limits().storage, Held::Measured);
+    assert_eq!(environment.limits().storage, LimitEnforcement::Measured);
     let fill = try_run(environment, "head -c 40000000 /dev/zero > /root/fill; sleep 1000");
     let ended = tokio::time::timeout(WAIT_DEADLINE, fill).await.expect("it is ended");
     let failure = ended.expect_err("its end is not a result");
@@ -60,7 +60,7 @@ async fn cpu_limit_is_applied_where_declared() {
     let lab = SandboxFixture::new();
     let sandbox = create(&lab, Resources { cpus: 1, ..AMPLE_RESOURCES }).await;
     let environment = sandbox.as_ref();
-    if environment.limits().cpus == Held::Enforced {
+    if environment.limits().cpus == LimitEnforcement::Enforced {
         // Two busy loops for a second take one second of processor time, not two.
         let burn = "timeout 2 sh -c 'while :; do :; done' & timeout 2 sh -c 'while :; do :; done'; \
                     wait; times";

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rollout_protocol::spec::environment::{ProcessSettings, ProviderSpec};
 use rollout_tests::sandbox;
-use rollout_worker::environment::contract::{self, Subject};
+use rollout_worker::environment::contract::{self, ProviderUnderTest};
 use rollout_worker::environment::process::ProcessProvider;
 
 /// Longest a thing may take that is due at once.
@@ -57,7 +57,7 @@ async fn process_provider_passes_contract() {
     let SandboxFixture { provider, scratch } = SandboxFixture::new();
     let labels = sandbox::labels();
     let request = sandbox::request(ProcessSettings::default(), sandbox::AMPLE_RESOURCES);
-    let subject = Subject {
+    let subject = ProviderUnderTest {
         provider: Arc::new(provider),
         source: request.source,
         settings: ProviderSpec::Process(ProcessSettings::default()),
@@ -67,5 +67,5 @@ async fn process_provider_passes_contract() {
         scratch: scratch.path().to_path_buf(),
         real_shell: true,
     };
-    contract::all(&subject).await;
+    contract::run_all(&subject).await;
 }

@@ -8,18 +8,18 @@ use std::time::Duration;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::record::{IdeasEnd, IdeasRecord, LogsRecord};
-use rollout_protocol::spec::environment::{EnvironmentSpec, PreservePolicy, ProviderSpec, Rates};
+use rollout_protocol::spec::environment::{EnvironmentSpec, PreservePolicy, ProviderSpec, EnvironmentRates};
 use rollout_protocol::spec::eval::{EvalCommand, RepositorySpec};
-use rollout_protocol::spec::ideas::{EarlierIdeas, IdeasName, IdeasSpec};
+use rollout_protocol::spec::ideas::{EarlierIdeas, IdeasOrigin, IdeasSpec};
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_tests::docker::DockerEngine;
 use rollout_tests::{processes, sandbox, wait};
-use rollout_worker::archive::{self, Keep, Limits};
+use rollout_worker::archive::{self, FilterDecision, ArchiveLimits};
 use rollout_worker::environment::docker::{DockerOptions, DockerProvider};
-use rollout_worker::environment::{Labels, Provider};
+use rollout_worker::environment::{EnvironmentLabels, Provider};
 use rollout_worker::executor::{ExecutionContext, OwnSlot, PhaseSink, TaskFiles, TrialServices};
-use rollout_worker::git::testing::UsersRepository;
+use rollout_worker::git::testing::UserRepository;
 use rollout_worker::secrets::TrialVariables;
 use rollout_worker::store::{BlobStore as _, MemoryStore};
 use rollout_worker::work::eval::Repositories;
@@ -42,14 +42,14 @@ struct IdeasFixture {
     directory: tempfile::TempDir,
     stop: watch::Sender<Option<StopLevel>>,
     store: Arc<MemoryStore>,
-    user: UsersRepository,
+    user: UserRepository,
     /// The image of containers; sandboxes without one.
     image: Option<&'static str>,
 }
 
 impl IdeasFixture {
     fn new() -> Self {
-        let user = UsersRepository::default();
+        let user = UserRepository::default();
         user.write("src/value", "1\n");
         Self {
             directory: tempfile::tempdir().expect("a directory"),
@@ -75,7 +75,7 @@ impl IdeasFixture {
         let (from, tar) = (dir.path().join("files"), dir.path().join("files.tar"));
         std::fs::create_dir(&from).expect("made");
         std::fs::write(from.join(name), text).expect("written");
-        archive::pack(&from, &tar, Limits::BUNDLE, &|_, _| Keep::Yes).expect("packed");
+        archive::pack(&from, &tar, ArchiveLimits::BUNDLE, &|_, _| FilterDecision::Yes).expect("packed");
         self.store.put_file(&tar, MediaType::Tar).await.expect("stored")
     }
 
@@ -87,7 +87,7 @@ impl IdeasFixture {
             None => ProviderSpec::Process(Default::default()),
         };
         IdeasSpec {
-            name: IdeasName { tree: "run".into(), node: "0000".into() },
+            name: IdeasOrigin { tree: "run".into(), node: "0000".into() },
             repository: RepositorySpec { root, chain: Vec::new() },
             command: EvalCommand {
                 script: script.to_owned(),
@@ -102,7 +102,7 @@ impl IdeasFixture {
                 provider,
                 force_build: false,
                 preserve_env: PreservePolicy::default(),
-                rates: Rates::default(),
+                rates: EnvironmentRates::default(),
             },
             count: 4,
             earlier: vec![EarlierIdeas { name: "00-prior".into(), archive }],
@@ -131,11 +131,11 @@ impl IdeasFixture {
         };
         let scratch = tempfile::tempdir_in(self.directory.path()).expect("a directory");
         let repositories = Repositories::open(scratch.path(), self.store.clone(), 1 << 30);
-        let labels: Labels = sandbox::labels();
+        let labels: EnvironmentLabels = sandbox::labels();
         let context = IdeasContext {
             execution: ExecutionContext {
                 labels,
-                spec: Digest::of(b"spec"),
+                spec: Digest::sha256(b"spec"),
                 scratch: scratch.path().join("scratch"),
                 stop: self.stop.subscribe(),
                 phases: Arc::new(IgnoredPhases),
@@ -160,7 +160,7 @@ impl IdeasFixture {
         let dir = tempfile::tempdir().expect("a directory");
         let source = self.store.get(&archive.archive.digest).await.expect("stored");
         let into = dir.path().join("files");
-        archive::extract(source, &into, Limits::LOGS).await.expect("unpacked");
+        archive::extract(source, &into, ArchiveLimits::LOGS).await.expect("unpacked");
         let entries = std::fs::read_dir(&into).expect("listed");
         let read = |entry: std::io::Result<std::fs::DirEntry>| {
             let path = entry.expect("listed").path();

@@ -7,9 +7,9 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use rollout_protocol::id::{ItemId, RunId};
-use rollout_protocol::wire::delivery::{Room, Token};
+use rollout_protocol::wire::delivery::{FreeCapacity, MessageToken};
 use rollout_protocol::wire::offer::{Offer, SizeClass};
-use rollout_protocol::wire::position::Position;
+use rollout_protocol::wire::position::ReportPosition;
 use rollout_protocol::wire::report::Report;
 use rollout_worker::queue::contract::samples;
 use rollout_worker::queue::nats::{Nats, NatsDispatch, NatsOptions, NatsSource};
@@ -77,9 +77,9 @@ async fn parts(
     let began = Instant::now();
     let mut pulled = 0;
     while pulled < count {
-        let more = source.pull(Room::slots(window), PATIENCE).await?;
+        let more = source.pull(FreeCapacity::with_slots(window), PATIENCE).await?;
         pulled += more.len();
-        let tokens: Vec<Token> = more.iter().map(|delivery| delivery.token).collect();
+        let tokens: Vec<MessageToken> = more.iter().map(|delivery| delivery.token).collect();
         source.ack(&tokens).await?;
     }
     say("pull and acknowledge", window, count, began);
@@ -90,7 +90,7 @@ async fn parts(
     }
     say("report", window, count, began);
     let began = Instant::now();
-    let (mut read, mut from): (usize, Option<Position>) = (0, None);
+    let (mut read, mut from): (usize, Option<ReportPosition>) = (0, None);
     while read < count {
         let more = dispatch.reports(run, from, window, PATIENCE).await?.reports;
         read += more.len();
@@ -133,11 +133,11 @@ async fn together(
     let worker = async {
         let mut done = 0;
         while done < count {
-            let more = source.pull(Room::slots(window), PATIENCE).await?;
+            let more = source.pull(FreeCapacity::with_slots(window), PATIENCE).await?;
             done += more.len();
             let reports = more.iter().map(|delivery| report(&delivery.offer)).collect();
             source.report(reports).await?;
-            let tokens: Vec<Token> = more.iter().map(|delivery| delivery.token).collect();
+            let tokens: Vec<MessageToken> = more.iter().map(|delivery| delivery.token).collect();
             source.ack(&tokens).await?;
         }
         Outcome::Ok(())

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use rollout_protocol::id::TryId;
 use rollout_protocol::record::TrialRecord;
-use rollout_protocol::wire::hello::Budget;
+use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_protocol::wire::position::Incarnation;
 use rollout_worker::environment::Owner;
 use rollout_worker::executor::Finished;
@@ -78,7 +78,7 @@ async fn through_the_worker(items: u32, window: u32) {
         dir: dir.path().to_owned(),
         pool: "default".into(),
         slots: window,
-        budget: Budget::default(),
+        budget: ResourceBudget::default(),
         profile: Profile::default().fixed(),
         lease: Duration::from_secs(60),
         suspicious_window: None,

@@ -14,7 +14,7 @@ pub struct Changed {
 
 /// A text of one line with a second line that holds its digest.
 pub fn append(mut text: Vec<u8>) -> Vec<u8> {
-    let digest = Digest::of(&text);
+    let digest = Digest::sha256(&text);
     text.extend_from_slice(format!("\n{digest}\n").as_bytes());
     text
 }
@@ -28,12 +28,12 @@ pub fn check(file: &[u8]) -> Result<&[u8], Changed> {
     let Some(end) = file.iter().position(|byte| *byte == b'\n') else { return Ok(file) };
     let (text, line) = (&file[..end], &file[end + 1..]);
     let line = std::str::from_utf8(line).unwrap_or_default().trim_end();
-    let found = Digest::of(text);
+    let found = Digest::sha256(text);
     match line.parse() {
         Ok(written) if written == found => Ok(text),
         Ok(written) => Err(Changed { found, written }),
         // The second line itself is damaged.
-        Err(_) if !line.is_empty() => Err(Changed { found, written: Digest::of(b"") }),
+        Err(_) if !line.is_empty() => Err(Changed { found, written: Digest::sha256(b"") }),
         Err(_) => Ok(text),
     }
 }

@@ -28,7 +28,7 @@ struct Starts {
 
 impl Pacing {
     /// The limits of an offer. Zero means that it has none.
-    pub fn new(limits: offer::Pacing) -> Self {
+    pub fn new(limits: offer::RunRateLimits) -> Self {
         let starts = limits.starts_per_minute.filter(|rate| *rate > 0);
         let starts = starts
             .map(|rate| Starts { interval: Duration::from_secs(60) / rate, due: Mutex::new(None) });
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     fn pacing(starts_per_minute: Option<u32>, agents_at_once: Option<u32>) -> Pacing {
-        let limits = offer::Pacing { starts_per_minute, agents_at_once, ..Default::default() };
+        let limits = offer::RunRateLimits { starts_per_minute, agents_at_once, ..Default::default() };
         Pacing::new(limits)
     }
 

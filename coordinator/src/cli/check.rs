@@ -67,7 +67,7 @@ fn format(text: &str) -> Result<FormatChoice, String> {
 }
 
 fn provider(text: &str) -> Result<ProviderKind, String> {
-    let found = descriptor::named(text).map(|descriptor| descriptor.kind);
+    let found = descriptor::by_name(text).map(|descriptor| descriptor.kind);
     found.ok_or_else(|| format!("expected {}", descriptor::names()))
 }
 

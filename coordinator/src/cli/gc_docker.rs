@@ -9,7 +9,7 @@ use rollout_protocol::exit::ExitCode;
 use rollout_worker::environment::docker::{
     DockerOptions, DockerProvider, ImageLimits, PrunedImages, TaskImage,
 };
-use rollout_worker::environment::{DeadOwners, Owner, Provider as _, Reaped};
+use rollout_worker::environment::{DeadOwners, Owner, Provider as _, ReapReport};
 use rollout_worker::host::HostOwners;
 use serde_json::{Value, json};
 
@@ -54,7 +54,7 @@ pub(super) async fn run(args: &GcArgs, printer: &Printer) -> Result<ExitCode, Cl
     Ok(if failed.is_empty() { ExitCode::Success } else { ExitCode::Failure })
 }
 
-fn containers(dead: &[Owner], reaped: &Reaped, text: &mut String) -> Value {
+fn containers(dead: &[Owner], reaped: &ReapReport, text: &mut String) -> Value {
     for owner in dead {
         let line = format!("would remove a container of process {} on {}", owner.pid, owner.host);
         text.push_str(&escape::line(&line));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rollout_worker::store::{BadStoreUrl, StoreUrl};
+use rollout_worker::store::{InvalidStoreUrl, StoreUrl};
 
 use super::error::CliError;
 use crate::launch::store::{StoreNotFound, find};
@@ -50,8 +50,8 @@ fn hint(note: Option<&StoreNote>) -> String {
     format!("`--store DIR` names the store that the run used{}", used.unwrap_or_default())
 }
 
-impl From<BadStoreUrl> for CliError {
-    fn from(error: BadStoreUrl) -> Self {
+impl From<InvalidStoreUrl> for CliError {
+    fn from(error: InvalidStoreUrl) -> Self {
         Self::usage(error.to_string())
     }
 }

@@ -2,7 +2,7 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory as _, Parser as _};
 use rollout_protocol::exit::ExitCode;
-use rollout_protocol::record::Outcome;
+use rollout_protocol::record::ItemOutcome;
 
 use super::args::{self, Cli, Command, RunArgs};
 use super::error::CliError;
@@ -119,7 +119,7 @@ fn codes_of_runs() {
         let mut tally = Tally::default();
         for (reward, failure) in trials {
             tally.add(&Scored {
-                outcome: if failure.is_some() { Outcome::Failed } else { Outcome::Completed },
+                outcome: if failure.is_some() { ItemOutcome::Failed } else { ItemOutcome::Completed },
                 reward: failure.is_none().then_some(*reward),
                 passed: failure.is_none() && *reward == 1.0,
                 with_error: false,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::spec::environment::ProviderKind;
-use rollout_protocol::wire::hello::Budget;
+use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_worker::environment::descriptor;
 use rollout_worker::queue::nats::{ConnectError, Name, Nats, NatsOptions, NatsSource};
 use rollout_worker::queue::traits::QueueError;
@@ -63,7 +63,7 @@ pub(super) async fn run(
         sandboxes: home.sandboxes(),
         pool: pool.to_string(),
         slots: args.slots.count(),
-        budget: Budget { cpus: args.cpus, memory_mb: args.memory, disk_mb: None },
+        budget: ResourceBudget { cpus: args.cpus, memory_mb: args.memory, disk_mb: None },
         providers: providers(&args.provider),
         variables: variables(&args.trial_env),
         lease,
@@ -91,7 +91,7 @@ fn home(chosen: Option<PathBuf>) -> Result<Home, CliError> {
 
 fn providers(chosen: &[ProviderKind]) -> BTreeSet<ProviderKind> {
     if chosen.is_empty() {
-        return descriptor::built().map(|descriptor| descriptor.kind).collect();
+        return descriptor::built_descriptors().map(|descriptor| descriptor.kind).collect();
     }
     chosen.iter().copied().collect()
 }

@@ -99,7 +99,7 @@ fn task(task: &TaskRef) -> Value {
 fn environment(job: &Job) -> Value {
     let environment = &job.settings.environment;
     let kind = environment.provider.kind();
-    let settings = Value::Object(descriptor::settings_of(&environment.provider));
+    let settings = Value::Object(descriptor::provider_settings(&environment.provider));
     let mut config = settings;
     if let (Value::Object(config), Value::Object(rates)) = (&mut config, json!(environment.rates)) {
         config.extend(rates);

@@ -9,7 +9,7 @@ use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::environment::EnvironmentSpec;
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::spec::task::Artifact;
-use rollout_protocol::wire::offer::Pacing;
+use rollout_protocol::wire::offer::RunRateLimits;
 use serde::{Deserialize, Serialize};
 
 use super::elements::agents::AgentFile;
@@ -84,7 +84,7 @@ pub struct JobFile {
     /// `n_concurrent_trials`.
     pub n_concurrent_trials: u32,
     /// `n_concurrent_agents` and `environment.max_starts_per_minute`.
-    pub pacing: Pacing,
+    pub pacing: RunRateLimits,
     /// The multipliers of time limits, and the time limits of `verifier`.
     pub timeouts: TimeoutRules,
     /// `retry`.
@@ -214,7 +214,7 @@ fn job(fields: &mut Fields<'_>) -> JobFile {
         n_attempts: count(&fields.take(JobKeys::n_attempts), TRIALS_PER_RUN).unwrap_or(1),
         n_concurrent_trials: count(&fields.take(JobKeys::n_concurrent_trials), CONCURRENT_TRIALS)
             .unwrap_or(1),
-        pacing: Pacing { starts_per_minute, agents_at_once, ..Pacing::default() },
+        pacing: RunRateLimits { starts_per_minute, agents_at_once, ..RunRateLimits::default() },
         retry: retry::read(&fields.take(JobKeys::retry)),
         log_level: fields.take(JobKeys::log_level).word(LogLevel::WORDS).unwrap_or_default(),
         instruction_path: instruction_path(&fields.take(JobKeys::instruction_path)),

@@ -7,7 +7,7 @@ use jiff::Zoned;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
-use rollout_protocol::wire::offer::Pacing;
+use rollout_protocol::wire::offer::RunRateLimits;
 use rollout_worker::secrets::TrialVariables;
 
 use super::elements::agents::Agent;
@@ -37,7 +37,7 @@ pub struct Job {
     /// Trials at once.
     pub n_concurrent_trials: u32,
     /// How fast each worker may go about them.
-    pub pacing: Pacing,
+    pub pacing: RunRateLimits,
     /// Retry of infrastructure failures.
     pub retry: RetryPolicy,
     /// How much is logged.
@@ -104,10 +104,10 @@ impl<'a> Options<'a> {
 
 impl Job {
     /// How workers go about the job's work.
-    pub fn pacing(&self) -> Pacing {
+    pub fn pacing(&self) -> RunRateLimits {
         let default = RetryPolicy::default().max_park_sec;
         let max_park_sec = Some(self.retry.max_park_sec).filter(|sec| *sec != default);
-        Pacing { max_park_sec, ..self.pacing }
+        RunRateLimits { max_park_sec, ..self.pacing }
     }
 
     /// The run directory.

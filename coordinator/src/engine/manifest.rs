@@ -123,6 +123,6 @@ impl Manifest {
     /// Digest of everything but the digest.
     fn content(&self) -> Digest {
         let bare = Self { digest: None, ..self.clone() };
-        Digest::of(&serde_json::to_vec(&bare).expect("text keys only"))
+        Digest::sha256(&serde_json::to_vec(&bare).expect("text keys only"))
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use rollout_protocol::spec::environment::ProviderKind;
-use rollout_protocol::wire::hello::Hello;
+use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_protocol::wire::offer::SizeClass;
 
 /// What a trial needs of a worker.
@@ -59,7 +59,7 @@ impl Needs {
     ///
     /// # Errors
     /// The first reason why it could not.
-    pub fn fit(&self, worker: &Hello) -> Result<(), Unfit> {
+    pub fn fit(&self, worker: &Heartbeat) -> Result<(), Unfit> {
         let capacities = self.providers().map(|kind| worker.providers.get(&kind).ok_or(kind));
         let capacities = capacities.collect::<Result<Vec<_>, _>>().map_err(Unfit::Provider)?;
         if let Some(name) = self.variables.iter().find(|name| !worker.variables.contains(*name)) {
@@ -93,7 +93,7 @@ impl Needs {
 
     /// Why no worker of these could ever run it; `None` when one could, or when there is none at
     /// all: then it waits for the first.
-    pub fn unplaceable<'a>(&self, workers: impl Iterator<Item = &'a Hello>) -> Option<Unfit> {
+    pub fn unplaceable<'a>(&self, workers: impl Iterator<Item = &'a Heartbeat>) -> Option<Unfit> {
         let mut closest: Option<Unfit> = None;
         for worker in workers {
             let reason = self.fit(worker).err()?;
@@ -138,18 +138,18 @@ impl fmt::Display for Needs {
 #[cfg(test)]
 mod tests {
     use rollout_protocol::spec::resources::Resources;
-    use rollout_protocol::wire::hello::{Budget, Capacity};
+    use rollout_protocol::wire::heartbeat::{ResourceBudget, EnvironmentCapacity};
 
     use super::*;
 
     fn needs(cpus: u32, memory_mb: u64) -> Needs {
-        let class = SizeClass::of(&Resources { cpus, memory_mb, ..Resources::default() });
+        let class = SizeClass::for_resources(&Resources { cpus, memory_mb, ..Resources::default() });
         let provider = ProviderKind::Docker;
         Needs { class, cpus, memory_mb, provider, also: None, variables: BTreeSet::new() }
     }
 
-    fn worker(capacity: Option<u32>, budget: Option<u32>) -> Hello {
-        Hello {
+    fn worker(capacity: Option<u32>, budget: Option<u32>) -> Heartbeat {
+        Heartbeat {
             worker: "w".parse().expect("valid"),
             host: "h".into(),
             version: "0".into(),
@@ -157,8 +157,8 @@ mod tests {
             pool: "default".into(),
             slots: 1,
             free: 1,
-            budget: Budget { cpus: budget, ..Budget::default() },
-            providers: [(ProviderKind::Docker, Capacity { cpus: capacity, memory_mb: None })]
+            budget: ResourceBudget { cpus: budget, ..ResourceBudget::default() },
+            providers: [(ProviderKind::Docker, EnvironmentCapacity { cpus: capacity, memory_mb: None })]
                 .into(),
             variables: BTreeSet::new(),
             draining: false,
@@ -194,10 +194,10 @@ mod tests {
         let reason = other.unplaceable(workers.iter());
         assert_eq!(reason, Some(Unfit::Provider(ProviderKind::Process)));
         let mut both = worker(Some(8), None);
-        let process = Capacity { cpus: None, memory_mb: Some(512) };
+        let process = EnvironmentCapacity { cpus: None, memory_mb: Some(512) };
         both.providers.insert(ProviderKind::Process, process);
         assert_eq!(other.fit(&both), Err(Unfit::Memory { needed: 1024, has: 512 }));
-        both.providers.insert(ProviderKind::Process, Capacity::default());
+        both.providers.insert(ProviderKind::Process, EnvironmentCapacity::default());
         assert_eq!(other.fit(&both), Ok(()));
         other = needs(1, 1024);
         other.variables.insert("KEY".into());

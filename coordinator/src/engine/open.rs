@@ -13,7 +13,7 @@ use rollout_protocol::record::Settlement;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_protocol::wire::delivery::FormerPools;
+use rollout_protocol::wire::delivery::PreviousPools;
 use rollout_worker::supervise;
 use tokio::sync::mpsc;
 
@@ -69,7 +69,7 @@ pub struct OpenRun {
     /// The files of records that a manifest of this sitting names until its end.
     pub(super) written: Written,
     pub(super) fence: Fence,
-    pub(super) former_pools: FormerPools,
+    pub(super) former_pools: PreviousPools,
     /// Epochs that reopened settled items.
     pub(super) reopenings: Vec<u32>,
     pub(super) takeover: Option<Takeover>,

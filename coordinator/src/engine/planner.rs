@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::item_name::ItemName;
-use rollout_protocol::wire::command::Selection;
+use rollout_protocol::wire::command::TrialSelection;
 use rollout_protocol::wire::offer::Offer;
 use tokio::sync::Notify;
 
@@ -31,7 +31,7 @@ pub trait Planner: Send {
     fn lanes(&self) -> &[Needs];
 
     /// The items that a user's selection names, in the plan's order.
-    fn select(&self, selection: &Selection) -> Vec<NewItem>;
+    fn select(&self, selection: &TrialSelection) -> Vec<NewItem>;
 
     /// The name of the item at a position of the plan.
     fn name(&self, ordinal: u64) -> ItemName;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use rollout_protocol::digest::Hasher;
+use rollout_protocol::digest::DigestHasher;
 use rollout_protocol::record::Settlement;
 
 use super::RunError;
@@ -101,7 +101,7 @@ struct Open {
     file: BufWriter<File>,
     settlements: u64,
     bytes: u64,
-    digest: Hasher,
+    digest: DigestHasher,
 }
 
 impl Files {
@@ -189,7 +189,7 @@ impl Open {
             source,
         })?;
         let file = BufWriter::with_capacity(1 << 18, file);
-        Ok(Self { path, partial, file, settlements: 0, bytes: 0, digest: Hasher::default() })
+        Ok(Self { path, partial, file, settlements: 0, bytes: 0, digest: DigestHasher::default() })
     }
 
     fn sync(mut self) -> Result<RecordsFile, RunError> {

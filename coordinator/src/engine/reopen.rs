@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use rollout_protocol::error::ErrorClass;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::item_name::ItemName;
-use rollout_protocol::record::{Execution, Outcome};
+use rollout_protocol::record::{Execution, ItemOutcome};
 
 use crate::engine::core::Settled;
 
@@ -23,7 +23,7 @@ pub enum Reopen {
 impl Reopen {
     /// Whether a settlement is one of them.
     pub(super) fn selects(&self, settled: &Settled, name: &ItemName) -> bool {
-        let failed = settled.verdict.outcome == Outcome::Failed;
+        let failed = settled.verdict.outcome == ItemOutcome::Failed;
         match self {
             Self::Failed => failed,
             Self::Infrastructure => {

@@ -231,7 +231,7 @@ async fn replayed_trials_are_written_only_if_missing_or_damaged() {
 async fn files_that_cannot_be_written_cost_no_result() {
     let dir = tempfile::tempdir().expect("a directory");
     let out = Out::default();
-    let absent = BlobRef { digest: Digest::of(b"?"), size_bytes: 1, media_type: None };
+    let absent = BlobRef { digest: Digest::sha256(b"?"), size_bytes: 1, media_type: None };
     let lost = with_record(settlement(trial("a", "one", 1), 1, passed(1.0)), absent);
     let batches = vec![vec![started(5), settled(0, lost), ended(9, 4)]];
     let report = tell(dir.path(), Materialize::Full, &out, batches).await.expect("told");
@@ -371,7 +371,7 @@ async fn registered_sinks_are_told_batches_warnings_and_the_result_in_order() {
     let dir = tempfile::tempdir().expect("a directory");
     let store: Arc<dyn BlobStore> =
         Arc::new(FsStore::open(dir.path().join("store")).await.expect("a store"));
-    let absent = BlobRef { digest: Digest::of(b"?"), size_bytes: 1, media_type: None };
+    let absent = BlobRef { digest: Digest::sha256(b"?"), size_bytes: 1, media_type: None };
     let lost = with_record(settlement(trial("a", "one", 1), 1, passed(1.0)), absent);
     let batches = vec![vec![started(5), settled(0, lost)], vec![ended(9, 4)]];
     let (failing, last) = (Recorder { fails: true, ..Recorder::default() }, Recorder::default());

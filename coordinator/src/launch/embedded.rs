@@ -12,7 +12,7 @@ use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_protocol::wire::hello::Budget;
+use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_protocol::wire::position::ReportBatch;
 use rollout_worker::environment::{Owner, Provider};
 use rollout_worker::host::{HostOwners, WorkerDir};
@@ -140,7 +140,7 @@ pub async fn run<P: Planner + 'static>(embedded: Embedded<P>) -> Result<Sitting,
     let mine = dirs.mine;
     let clear = move |whatever: bool| {
         // The next sitting adopts one with executions that nobody heard of.
-        if whatever || !mine.holds_work() {
+        if whatever || !mine.has_unreported_work() {
             remove(mine);
         }
         tidy_up(&layout);
@@ -222,7 +222,7 @@ fn worker_config(dirs: &Directories, slots: u32) -> WorkerConfig {
         dir: dirs.mine.path().to_owned(),
         pool: "default".to_owned(),
         slots,
-        budget: Budget::default(),
+        budget: ResourceBudget::default(),
         profile: Profile::default().fixed(),
         lease: ModelConfig::default().lease,
         suspicious_window: None,

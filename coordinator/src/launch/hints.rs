@@ -7,7 +7,7 @@ use rollout_protocol::dependency::Dependency;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{EvalRecord, IdeasRecord, TrialRecord};
 use rollout_worker::disk::DiskWatch;
-use rollout_worker::environment::Labels;
+use rollout_worker::environment::EnvironmentLabels;
 use rollout_worker::executor::{ExecutionContext, Finished, PhaseSink};
 use rollout_worker::service::Runner;
 use rollout_worker::work::eval::EvalContext;
@@ -31,7 +31,7 @@ impl Hinting {
 
     /// Listens to the phases of an execution.
     fn listen(&self, execution: &mut ExecutionContext) {
-        let Labels { item, try_id, exec, .. } = execution.labels;
+        let EnvironmentLabels { item, try_id, exec, .. } = execution.labels;
         let phase = Phase::EnvironmentSetup;
         let seen = Mutex::new(LiveExecution { item, try_id, exec, phase, parked: None });
         let inner = Arc::clone(&execution.phases);

@@ -46,7 +46,7 @@ pub async fn build(
             git_commit_id: task.spec.git_commit_id.clone(),
             files: task.files,
             rules: task.rules,
-            class: SizeClass::of(&task.spec.environment.resources),
+            class: SizeClass::for_resources(&task.spec.environment.resources),
             resources: task.spec.environment.resources,
             variables: required(task.spec.templates()),
             format: Some(task.spec.format),

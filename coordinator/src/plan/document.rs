@@ -34,7 +34,7 @@ impl PlanDocument {
     /// Digest of everything but this digest. The plan's own leaves out what no result depends on.
     fn content(&self) -> Digest {
         let bare = Self { content: None, ..self.clone() };
-        Digest::of(&serde_json::to_vec(&bare).expect("text keys only"))
+        Digest::sha256(&serde_json::to_vec(&bare).expect("text keys only"))
     }
 }
 

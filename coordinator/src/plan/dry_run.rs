@@ -131,9 +131,9 @@ pub fn dry_run(
 
 fn task_view(job: &Job, spec: &TaskSpec, format: &FormatView, digest: Digest) -> TaskView {
     let environment = &job.settings.environment;
-    let images = descriptor::of(environment.provider.kind()).capabilities.images;
+    let images = descriptor::for_kind(environment.provider.kind()).capabilities.images;
     let image = match &spec.environment.docker_image {
-        _ if !images.is_there() => ImageView::Host,
+        _ if !images.is_supported() => ImageView::Host,
         Some(reference) if !environment.force_build => {
             ImageView::Named { reference: reference.clone() }
         }
@@ -150,7 +150,7 @@ fn task_view(job: &Job, spec: &TaskSpec, format: &FormatView, digest: Digest) ->
         network: spec.environment.network.clone(),
         separate_verifier: spec.steps.iter().any(|step| step.verifier.environment.is_some()),
         resources: spec.environment.resources,
-        timeouts: Timeouts::of(spec),
+        timeouts: Timeouts::for_task(spec),
         git_commit_id: spec.git_commit_id.clone(),
         digest,
         fault: spec.fault.as_ref().map(|fault| fault.message.clone()),

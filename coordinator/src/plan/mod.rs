@@ -22,7 +22,7 @@ mod tests;
 
 use std::collections::{BTreeSet, HashMap};
 
-use rollout_protocol::digest::{Digest, Hasher};
+use rollout_protocol::digest::{Digest, DigestHasher};
 use rollout_protocol::id::ItemId;
 use rollout_protocol::limits::TRIALS_PER_RUN;
 use rollout_protocol::spec::agent::AgentSpec;
@@ -284,24 +284,24 @@ impl JobPlan {
 
     /// The digest of what the plan says about its trials.
     pub fn digest(&self) -> Digest {
-        let mut hasher = Hasher::default();
-        hasher.part(b"plan");
-        hasher.part(&self.n_attempts.to_be_bytes());
-        hasher.part(self.settings_digest.as_bytes());
+        let mut hasher = DigestHasher::default();
+        hasher.update_part(b"plan");
+        hasher.update_part(&self.n_attempts.to_be_bytes());
+        hasher.update_part(self.settings_digest.as_bytes());
         let mut agents: Vec<_> = self.agents.iter().map(|a| (&a.spec.name, a.digest)).collect();
         agents.sort_unstable();
-        hasher.part(&(agents.len() as u64).to_be_bytes());
+        hasher.update_part(&(agents.len() as u64).to_be_bytes());
         for (name, digest) in agents {
-            hasher.part(name.as_bytes());
-            hasher.part(digest.as_bytes());
+            hasher.update_part(name.as_bytes());
+            hasher.update_part(digest.as_bytes());
         }
         let mut tasks: Vec<_> = self.tasks.iter().collect();
         tasks.sort_unstable_by_key(|t| (&t.dataset, &t.name));
         for task in tasks {
-            hasher.part(task.dataset.as_bytes());
-            hasher.part(task.name.as_bytes());
-            hasher.part(task.files.as_bytes());
-            hasher.part(task.rules.as_bytes());
+            hasher.update_part(task.dataset.as_bytes());
+            hasher.update_part(task.name.as_bytes());
+            hasher.update_part(task.files.as_bytes());
+            hasher.update_part(task.rules.as_bytes());
         }
         hasher.finish()
     }
@@ -352,6 +352,6 @@ fn index<K: std::hash::Hash + Eq + Clone>(
 }
 
 fn digest<T: Serialize>(what: &'static str, value: &T) -> Result<Digest, PlanError> {
-    Digest::of_json(value)
+    Digest::sha256_json(value)
         .map_err(|error| PlanError::NotSerializable { what, reason: error.to_string() })
 }

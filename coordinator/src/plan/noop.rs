@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
 use rollout_protocol::spec::environment::{
-    EnvironmentSpec, PreservePolicy, ProcessSettings, ProviderSpec, Rates,
+    EnvironmentSpec, PreservePolicy, ProcessSettings, ProviderSpec, EnvironmentRates,
 };
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
 use rollout_protocol::spec::task::TaskSpec;
@@ -25,7 +25,7 @@ pub(crate) fn noop(items: u32) -> Result<(JobPlan, Vec<Bytes>), PlanError> {
             provider: ProviderSpec::Process(ProcessSettings::default()),
             force_build: false,
             preserve_env: PreservePolicy::Never,
-            rates: Rates::default(),
+            rates: EnvironmentRates::default(),
         },
         verifier: VerifierSettings { disable: true, ..VerifierSettings::default() },
         artifacts: Vec::new(),
@@ -38,14 +38,14 @@ pub(crate) fn noop(items: u32) -> Result<(JobPlan, Vec<Bytes>), PlanError> {
     };
     let task = TaskSpec::new("bench", "noop");
     let documents = vec![document(&settings), document(&agent), document(&task)];
-    let spec = Digest::of(&documents[2]);
+    let spec = Digest::sha256(&documents[2]);
     let planned = PlannedTask {
         dataset: task.dataset,
         name: task.name,
         spec,
         git_commit_id: None,
-        files: Digest::of(b""),
-        rules: Digest::of(b""),
+        files: Digest::sha256(b""),
+        rules: Digest::sha256(b""),
         class: SizeClass::default(),
         resources: task.environment.resources,
         variables: BTreeSet::new(),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use rollout_protocol::spec::agent::{AgentKind, AgentLimits};
 use rollout_protocol::spec::environment::{
-    DockerSettings, EnvironmentSpec, PreservePolicy, ProviderSpec, Rates,
+    DockerSettings, EnvironmentSpec, PreservePolicy, ProviderSpec, EnvironmentRates,
 };
 use rollout_protocol::spec::settings::VerifierSettings;
 use rollout_protocol::template::Template;
@@ -21,7 +21,7 @@ fn settings() -> TrialSettings {
             provider: ProviderSpec::Docker(DockerSettings::default()),
             force_build: false,
             preserve_env: PreservePolicy::Never,
-            rates: Rates::default(),
+            rates: EnvironmentRates::default(),
         },
         verifier: VerifierSettings::default(),
         artifacts: Vec::new(),
@@ -41,10 +41,10 @@ fn task(dataset: &str, name: &str, content: &str) -> PlannedTask {
     PlannedTask {
         dataset: dataset.to_owned(),
         name: name.to_owned(),
-        spec: Digest::of(content.as_bytes()),
+        spec: Digest::sha256(content.as_bytes()),
         git_commit_id: None,
-        files: Digest::of(content.as_bytes()),
-        rules: Digest::of(b"rules"),
+        files: Digest::sha256(content.as_bytes()),
+        rules: Digest::sha256(b"rules"),
         class: SizeClass::default(),
         resources: Resources::default(),
         variables: BTreeSet::new(),
@@ -167,11 +167,11 @@ fn duplicates_and_too_many_trials_are_no_plan() {
 fn damaged_and_newer_documents_are_refused() {
     let plan = plan(1, 2, 0, 1);
     let mut damaged = documented(&plan);
-    damaged.tasks[0].files = Digest::of(b"other");
+    damaged.tasks[0].files = Digest::sha256(b"other");
     assert!(matches!(JobPlan::try_from(damaged), Err(PlanError::Damaged { .. })));
     // The plan's own digest leaves it out.
     let mut damaged = documented(&plan);
-    damaged.tasks[0].spec = Digest::of(b"other");
+    damaged.tasks[0].spec = Digest::sha256(b"other");
     let former = PlanDocument { content: None, ..damaged.clone() };
     assert_eq!(JobPlan::try_from(former).expect("of a former version").digest(), plan.digest());
     assert!(matches!(JobPlan::try_from(damaged), Err(PlanError::Damaged { .. })));
@@ -207,7 +207,7 @@ fn more_work_is_compatible_and_changed_specs_are_named() {
         1,
     );
     let mut rules = task("a", "a1", "p");
-    rules.rules = Digest::of(b"other rules");
+    rules.rules = Digest::sha256(b"other rules");
     let mut later = script("two", "hidden");
     later.limits.execute_sec = Some(5.0);
     let new = JobPlan::new(settings, vec![later], vec![task("a", "a0", "q"), rules], 1);
@@ -232,7 +232,7 @@ fn more_work_is_compatible_and_changed_specs_are_named() {
 fn a_commit_elsewhere_changes_nothing() {
     let before = plan(1, 2, 0, 1);
     let mut tasks = before.tasks().to_vec();
-    tasks[0].spec = Digest::of(b"the same with another commit");
+    tasks[0].spec = Digest::sha256(b"the same with another commit");
     let mut after = JobPlan::new(settings(), vec![agent("agent0")], tasks, 1).expect("a plan");
     assert_eq!(after.digest(), before.digest());
     assert!(compare(&before, &after).is_none());

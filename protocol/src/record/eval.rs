@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Durations, EnvironmentRecord, LogsRecord, Outcome, Output, Rewards, Timestamps, Verdict,
+    Durations, EnvironmentRecord, LogsRecord, ItemOutcome, OutputFile, Rewards, Timestamps, Verdict,
 };
 use crate::Timestamp;
 use crate::blob::BlobRef;
 use crate::digest::Digest;
 use crate::error::TrialError;
 use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
-use crate::spec::eval::{Bundle, EvalName, EvalStage};
+use crate::spec::eval::{CommitBundle, EvalOrigin, EvalStage};
 
 /// The record of one execution of an eval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ pub struct EvalRecord {
     /// Host of the worker.
     pub host: String,
     /// Whose eval it is.
-    pub name: EvalName,
+    pub name: EvalOrigin,
     /// Digest of what it ran under.
     pub spec: Digest,
     /// The commit that the idea was tried on.
@@ -48,10 +48,10 @@ pub struct EvalRecord {
     pub commands: Vec<CommandRecord>,
     /// The commit that the idea became; also of an eval that failed after it was made.
     #[serde(default)]
-    pub candidate: Option<Bundle>,
+    pub candidate: Option<CommitBundle>,
     /// What became of the checkout's paths.
     #[serde(default)]
-    pub changes: Option<Changes>,
+    pub changes: Option<CheckoutChanges>,
     /// The results as the sweep wrote them.
     #[serde(default)]
     pub results: Option<BlobRef>,
@@ -73,7 +73,7 @@ pub struct EvalRecord {
     pub sweep_environment: Option<Box<EnvironmentRecord>>,
     /// What the commands printed, by path below the eval's directory.
     #[serde(default)]
-    pub outputs: Vec<Output>,
+    pub outputs: Vec<OutputFile>,
     /// `/logs` of the environment as one clean archive, without the first component.
     #[serde(default)]
     pub logs: Option<LogsRecord>,
@@ -90,9 +90,9 @@ impl EvalRecord {
     /// comparing results.
     pub fn verdict(&self) -> Verdict {
         let outcome = match self.end {
-            EvalEnd::Completed | EvalEnd::NoChanges => Outcome::Completed,
-            EvalEnd::Failed => Outcome::Failed,
-            EvalEnd::Stopped => Outcome::Cancelled,
+            EvalEnd::Completed | EvalEnd::NoChanges => ItemOutcome::Completed,
+            EvalEnd::Failed => ItemOutcome::Failed,
+            EvalEnd::Stopped => ItemOutcome::Cancelled,
         };
         let (cost, error) = (self.cost, self.error.clone());
         let (rewards, unverified_steps) = (Rewards::new(), Vec::new());
@@ -133,7 +133,7 @@ pub struct CommandRecord {
 
 /// What became of a checkout's paths on the way into a commit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Changes {
+pub struct CheckoutChanges {
     /// Files that are new or different.
     pub written: u64,
     /// Files that are gone.

@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CommandRecord, Durations, EnvironmentRecord, LogsRecord, Outcome, Output, Rewards, Timestamps,
+    CommandRecord, Durations, EnvironmentRecord, LogsRecord, ItemOutcome, OutputFile, Rewards, Timestamps,
     Verdict,
 };
 use crate::digest::Digest;
 use crate::error::TrialError;
 use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
-use crate::spec::ideas::IdeasName;
+use crate::spec::ideas::IdeasOrigin;
 
 /// The record of one execution of a command that writes ideas.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -30,7 +30,7 @@ pub struct IdeasRecord {
     /// Host of the worker.
     pub host: String,
     /// The node.
-    pub name: IdeasName,
+    pub name: IdeasOrigin,
     /// Digest of its [`IdeasSpec`](crate::spec::ideas::IdeasSpec).
     pub spec: Digest,
     /// How it ended.
@@ -64,7 +64,7 @@ pub struct IdeasRecord {
     pub environment: Option<EnvironmentRecord>,
     /// Output of the command and of the image build, by path below the directory of the node's logs.
     #[serde(default)]
-    pub outputs: Vec<Output>,
+    pub outputs: Vec<OutputFile>,
     /// `/logs` of the environment as one clean archive, without the first component.
     #[serde(default)]
     pub logs: Option<LogsRecord>,
@@ -74,9 +74,9 @@ impl IdeasRecord {
     /// The record as the engine counts it. Ideas have no reward.
     pub fn verdict(&self) -> Verdict {
         let outcome = match self.end {
-            IdeasEnd::Written => Outcome::Completed,
-            IdeasEnd::Failed => Outcome::Failed,
-            IdeasEnd::Stopped => Outcome::Cancelled,
+            IdeasEnd::Written => ItemOutcome::Completed,
+            IdeasEnd::Failed => ItemOutcome::Failed,
+            IdeasEnd::Stopped => ItemOutcome::Cancelled,
         };
         let (cost, error) = (self.cost, self.error.clone());
         let (rewards, unverified_steps) = (Rewards::new(), Vec::new());

@@ -14,7 +14,7 @@ pub struct EnvironmentSpec {
     /// What happens to the environment after the trial.
     pub preserve_env: PreservePolicy,
     /// Prices; all zero unless `provider_config` sets them.
-    pub rates: Rates,
+    pub rates: EnvironmentRates,
 }
 
 /// A provider with its typed settings.
@@ -127,7 +127,7 @@ pub enum PreservePolicy {
 
 /// Prices of an environment, in the user's currency.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Rates {
+pub struct EnvironmentRates {
     /// Per processor and hour.
     pub cpu_hour: f64,
     /// Per GiB of memory and hour.
@@ -136,7 +136,7 @@ pub struct Rates {
     pub start: f64,
 }
 
-impl Rates {
+impl EnvironmentRates {
     /// The cost of an environment with `resources` that existed for `seconds`.
     pub fn cost(&self, resources: &super::resources::Resources, seconds: f64) -> f64 {
         let hours = seconds / 3600.0;
@@ -152,10 +152,10 @@ mod tests {
 
     #[test]
     fn cost_is_start_plus_time_times_size() {
-        let rates = Rates { cpu_hour: 0.4, gib_hour: 0.1, start: 0.01 };
+        let rates = EnvironmentRates { cpu_hour: 0.4, gib_hour: 0.1, start: 0.01 };
         let resources = Resources { cpus: 2, memory_mb: 4096, ..Resources::default() };
         let cost = rates.cost(&resources, 1800.0);
         assert!((cost - (0.01 + 0.5 * (0.8 + 0.4))).abs() < 1e-12, "{cost}");
-        assert!(Rates::default().cost(&resources, 1e6).abs() < 1e-12);
+        assert!(EnvironmentRates::default().cost(&resources, 1e6).abs() < 1e-12);
     }
 }

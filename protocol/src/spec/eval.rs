@@ -19,7 +19,7 @@ pub const RESULTS_FILE: &str = "meta_config_sweep_results.csv";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EvalSpec {
     /// Whose eval it is.
-    pub name: EvalName,
+    pub name: EvalOrigin,
     /// The commit that the idea is tried on, and how it is come by.
     pub repository: RepositorySpec,
     /// The idea's file.
@@ -63,7 +63,7 @@ pub struct SweepEnvironment {
 
 /// Whose eval it is: for variables of its commands, and for people.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct EvalName {
+pub struct EvalOrigin {
     /// The search.
     pub tree: String,
     /// The node whose commit it tries the idea on.
@@ -76,10 +76,10 @@ pub struct EvalName {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RepositorySpec {
     /// The first commit that is known of it.
-    pub root: Bundle,
+    pub root: CommitBundle,
     /// The commits after it up to the wanted one, each with the one before it as its parent.
     #[serde(default)]
-    pub chain: Vec<Bundle>,
+    pub chain: Vec<CommitBundle>,
 }
 
 impl RepositorySpec {
@@ -91,7 +91,7 @@ impl RepositorySpec {
 
 /// A commit as a git bundle.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Bundle {
+pub struct CommitBundle {
     /// The commit, in hexadecimal digits.
     pub commit: String,
     /// The commit that has to be there already; none for a root.

@@ -19,7 +19,7 @@ pub const MAX_IDEA_BYTES: u64 = 256 * 1024;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct IdeasSpec {
     /// The node.
-    pub name: IdeasName,
+    pub name: IdeasOrigin,
     /// The node's commit. The command sees its files, without a `.git`.
     pub repository: RepositorySpec,
     /// The command.
@@ -48,7 +48,7 @@ pub struct EarlierIdeas {
 
 /// The node whose ideas are wanted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct IdeasName {
+pub struct IdeasOrigin {
     /// The search.
     pub tree: String,
     /// The node.
@@ -56,7 +56,7 @@ pub struct IdeasName {
 }
 
 /// Why a file of this name and content is not an idea; `None` when it is one.
-pub fn fault_of_idea(name: &str, content: &[u8]) -> Option<String> {
+pub fn invalid_idea_reason(name: &str, content: &[u8]) -> Option<String> {
     if let Err(why) = name::check_component(name) {
         return Some(format!("its name {why}"));
     }
@@ -64,7 +64,7 @@ pub fn fault_of_idea(name: &str, content: &[u8]) -> Option<String> {
     if bytes > MAX_IDEA_BYTES {
         return Some(format!("it has {bytes} bytes, at most {MAX_IDEA_BYTES} are accepted"));
     }
-    if let Some(why) = not_text(content) {
+    if let Some(why) = non_text_reason(content) {
         return Some(why);
     }
     let is_blank = String::from_utf8_lossy(content).trim().is_empty();
@@ -72,7 +72,7 @@ pub fn fault_of_idea(name: &str, content: &[u8]) -> Option<String> {
 }
 
 /// Why a content is not text; `None` when it is. Ideas are shown to people and to models.
-pub fn not_text(content: &[u8]) -> Option<String> {
+pub fn non_text_reason(content: &[u8]) -> Option<String> {
     let text = match std::str::from_utf8(content) {
         Ok(text) => text,
         Err(error) => {
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn ideas_are_short_texts_in_visible_files() {
-        assert_eq!(fault_of_idea("a.md", "- Schneller \u{1f680}\n".as_bytes()), None);
+        assert_eq!(invalid_idea_reason("a.md", "- Schneller \u{1f680}\n".as_bytes()), None);
         for (name, content, why) in [
             (".hidden", &b"- x"[..], "its name"),
             ("a/b", b"- x", "its name"),
@@ -103,7 +103,7 @@ mod tests {
             ("a.md", b"x\0", "control character 0x00"),
             ("a.md", &[b'x'; MAX_IDEA_BYTES as usize + 1], "bytes"),
         ] {
-            let fault = fault_of_idea(name, content).expect(why);
+            let fault = invalid_idea_reason(name, content).expect(why);
             assert!(fault.contains(why), "{name}: {fault}");
         }
     }
@@ -116,13 +116,13 @@ mod tests {
             (b"an\0idea", "byte 2 is the control character 0x00"),
             (b"\x7fELF", "byte 0 is the control character 0x7f"),
         ] {
-            let why = not_text(content).unwrap_or_default();
+            let why = non_text_reason(content).unwrap_or_default();
             assert!(why.ends_with(at), "{why}");
         }
         for text in
             ["", "- An idea\r\n\twith a tab", "\u{feff}caf\u{e9} \u{1f980}", "\u{1b}[1mbold"]
         {
-            assert_eq!(not_text(text.as_bytes()), None, "{text}");
+            assert_eq!(non_text_reason(text.as_bytes()), None, "{text}");
         }
     }
 }

@@ -15,14 +15,14 @@ pub struct Resources {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub gpus: u32,
     /// Which of the figures are ceilings.
-    #[serde(default, skip_serializing_if = "Ceilings::are_all")]
-    pub ceilings: Ceilings,
+    #[serde(default, skip_serializing_if = "ResourceCeilings::are_all")]
+    pub ceilings: ResourceCeilings,
 }
 
 /// Which figures of [`Resources`] are ceilings. What is none still counts when it is decided where
 /// the environment goes and what it costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Ceilings {
+pub struct ResourceCeilings {
     /// Processors.
     pub cpus: bool,
     /// Memory.
@@ -31,7 +31,7 @@ pub struct Ceilings {
     pub storage: bool,
 }
 
-impl Ceilings {
+impl ResourceCeilings {
     /// All figures are ceilings.
     pub const ALL: Self = Self { cpus: true, memory: true, storage: true };
 
@@ -43,7 +43,7 @@ impl Ceilings {
     }
 }
 
-impl Default for Ceilings {
+impl Default for ResourceCeilings {
     fn default() -> Self {
         Self::ALL
     }
@@ -51,7 +51,7 @@ impl Default for Ceilings {
 
 impl Default for Resources {
     fn default() -> Self {
-        Self { cpus: 1, memory_mb: 2048, storage_mb: 10_240, gpus: 0, ceilings: Ceilings::ALL }
+        Self { cpus: 1, memory_mb: 2048, storage_mb: 10_240, gpus: 0, ceilings: ResourceCeilings::ALL }
     }
 }
 

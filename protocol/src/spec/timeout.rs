@@ -21,7 +21,7 @@ pub struct Timeouts {
 
 impl Timeouts {
     /// The time limits of a task, those of its first step where it has several.
-    pub fn of(task: &TaskSpec) -> Self {
+    pub fn for_task(task: &TaskSpec) -> Self {
         let step = task.steps.first();
         Self {
             build_sec: task.environment.build_sec,

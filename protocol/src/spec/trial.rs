@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::digest::{Digest, Hasher};
+use crate::digest::{Digest, DigestHasher};
 use crate::id::ItemId;
 
 /// The name of a trial; its [`ItemId`] is the digest of this.
@@ -23,7 +23,7 @@ pub struct TrialName {
 impl TrialName {
     /// The trial's key.
     pub fn item(&self) -> ItemId {
-        ItemId::of_trial(&self.agent, &self.dataset, &self.task, self.attempt)
+        ItemId::for_trial(&self.agent, &self.dataset, &self.task, self.attempt)
     }
 }
 
@@ -50,7 +50,7 @@ impl TrialRef {
     /// The digest of everything the trial runs under. A result settles its item only if it was made
     /// under the item's present digest.
     pub fn digest(&self) -> Digest {
-        let mut hasher = Hasher::default();
+        let mut hasher = DigestHasher::default();
         hasher.update(b"trial");
         hasher.update(self.settings.as_bytes());
         hasher.update(self.agent.as_bytes());

@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::hello::Hello;
-use super::stage::StageMark;
+use super::heartbeat::Heartbeat;
+use super::stage::StageProgress;
 use crate::digest::Digest;
 use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 
@@ -27,13 +27,13 @@ pub struct Claim {
     /// Asked by an execution that runs already: for the ticket of a stage (`waiting`), or to say
     /// that it needs it no longer (`over`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stage: Option<StageMark>,
+    pub stage: Option<StageProgress>,
 }
 
 impl Claim {
     /// Whether another worker runs or holds the claimed try, by what it says of itself. Of several
     /// that only ask, the one with the lowest execution goes on.
-    pub fn is_contested_by(&self, hello: &Hello) -> bool {
+    pub fn is_contested_by(&self, hello: &Heartbeat) -> bool {
         hello.worker != self.worker
             && hello.executions.iter().any(|line| {
                 (line.run, line.item, line.try_id) == (self.run, self.item, self.try_id)
@@ -45,7 +45,7 @@ impl Claim {
 /// The answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum ClaimAnswer {
     /// Run it: the execution is journalled. Of a stage: it has its ticket.
     Run,
     /// Forget it: neither acknowledge nor refuse nor extend it. Another execution lives.

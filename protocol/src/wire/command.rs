@@ -8,11 +8,11 @@ use super::control::StopLevel;
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Command {
+pub enum RunCommand {
     /// End trials for good: they settle as cancelled.
     Cancel {
         /// Which ones.
-        selection: Selection,
+        selection: TrialSelection,
     },
     /// Stop the sitting, as a signal to the coordinator would. The run can be gone on with.
     Stop {
@@ -23,7 +23,7 @@ pub enum Command {
 
 /// Trials by name. What is absent selects everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Selection {
+pub struct TrialSelection {
     /// Agent.
     #[serde(default)]
     pub agent: Option<String>,
@@ -40,7 +40,7 @@ pub struct Selection {
 
 /// What became of a command. Given when it is journalled: it takes effect whatever dies then.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Receipt {
+pub struct CommandReceipt {
     /// Trials that the command names.
     pub named: u64,
     /// Of these, trials that had a result already, which stands.

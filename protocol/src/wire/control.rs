@@ -18,7 +18,7 @@ pub enum StopLevel {
 /// A command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Control {
+pub enum ControlMessage {
     /// Stop every execution of a run.
     StopRun {
         /// Run.

@@ -9,7 +9,7 @@ use crate::id::{ItemId, TryId};
 
 /// Names a delivered message (not a delivery: deliveries are not told apart).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Token {
+pub struct MessageToken {
     /// Broker life.
     pub incarnation: Incarnation,
     /// Sequence of the message in the work stream.
@@ -22,14 +22,14 @@ pub struct Delivery {
     /// The offer.
     pub offer: Offer,
     /// How to acknowledge it.
-    pub token: Token,
+    pub token: MessageToken,
     /// How often it was delivered, this time included.
     pub delivered: u32,
 }
 
 /// What became of an offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Offered {
+pub enum OfferOutcome {
     /// It is in the queue.
     Published,
     /// It was there already.
@@ -38,7 +38,7 @@ pub enum Offered {
 
 /// An offer found in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Listed {
+pub struct QueuedOffer {
     /// Item.
     pub item: ItemId,
     /// Try.
@@ -49,7 +49,7 @@ pub struct Listed {
 
 /// What a worker has room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
+pub struct FreeCapacity {
     /// Free slots.
     pub slots: usize,
     /// Free shares, see [`SizeClass::shares`]; no limit when absent.
@@ -58,14 +58,14 @@ pub struct Room {
     pub idle: bool,
 }
 
-impl Room {
+impl FreeCapacity {
     /// Room for so many of every class.
-    pub const fn slots(slots: usize) -> Self {
+    pub const fn with_slots(slots: usize) -> Self {
         Self { slots, shares: None, idle: true }
     }
 
     /// How many of a class fit.
-    pub fn of(&self, class: SizeClass) -> usize {
+    pub fn count_for(&self, class: SizeClass) -> usize {
         if class == SizeClass::SOLO {
             return usize::from(self.idle && self.slots > 0);
         }
@@ -90,11 +90,11 @@ impl Room {
 }
 
 /// The pools of a run's earlier epochs: a name, or nothing where it is not known.
-pub type FormerPools = BTreeMap<u32, Option<String>>;
+pub type PreviousPools = BTreeMap<u32, Option<String>>;
 
 /// Why one message was not taken although the queue works.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum PublishError {
     /// The run has as many messages as it may: try later.
     #[error("the queue holds as many messages of this run as it may")]
     Full,

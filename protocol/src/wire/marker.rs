@@ -9,7 +9,7 @@ use crate::id::{ExecId, ItemId, RunId, TryId};
 /// A result marker. Its path says everything; its content is the
 /// [`BlobRef`](crate::blob::BlobRef) of the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Marker {
+pub struct ResultMarker {
     /// Run.
     pub run: RunId,
     /// Item.
@@ -22,7 +22,7 @@ pub struct Marker {
     pub record: Digest,
 }
 
-impl Marker {
+impl ResultMarker {
     /// In front of every marker of the item.
     pub fn prefix_of_item(run: RunId, item: ItemId) -> String {
         format!("results/{run}/{item}/")
@@ -53,7 +53,7 @@ impl Marker {
 }
 
 /// The path of the document.
-impl fmt::Display for Marker {
+impl fmt::Display for ResultMarker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { run, item, try_id, exec, record } = self;
         write!(f, "results/{run}/{item}/{try_id}-{exec}-{}", record.hex())
@@ -66,21 +66,21 @@ mod tests {
 
     #[test]
     fn paths_round_trip_and_are_strict() {
-        let marker = Marker {
+        let marker = ResultMarker {
             run: RunId::from_bytes([1; 16]),
             item: ItemId::from_bytes([2; 16]),
             try_id: TryId { epoch: 3, n: 12 },
             exec: ExecId::from_bytes([4; 16]),
-            record: Digest::of(b"record"),
+            record: Digest::sha256(b"record"),
         };
         let path = marker.to_string();
-        assert_eq!(Marker::parse(&path), Some(marker));
-        assert!(path.starts_with(&Marker::prefix_of_item(marker.run, marker.item)));
-        assert!(path.starts_with(&Marker::prefix_of_try(marker.run, marker.item, marker.try_id)));
+        assert_eq!(ResultMarker::parse(&path), Some(marker));
+        assert!(path.starts_with(&ResultMarker::prefix_of_item(marker.run, marker.item)));
+        assert!(path.starts_with(&ResultMarker::prefix_of_try(marker.run, marker.item, marker.try_id)));
         for bad in
             ["", "results/1/2/3", &path[1..], &format!("{path}/x"), &path.replace("3-12", "12")]
         {
-            assert_eq!(Marker::parse(bad), None, "{bad}");
+            assert_eq!(ResultMarker::parse(bad), None, "{bad}");
         }
     }
 }

@@ -8,7 +8,7 @@ pub mod claim;
 pub mod command;
 pub mod control;
 pub mod delivery;
-pub mod hello;
+pub mod heartbeat;
 pub mod marker;
 pub mod offer;
 pub mod position;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::stage::Ticketed;
+use super::stage::PermitKinds;
 use crate::digest::Digest;
 use crate::id::{ItemId, RunId, TryId};
 use crate::limits;
@@ -27,16 +27,16 @@ pub struct Offer {
     /// Size class, by which workers ask for work that fits.
     pub class: SizeClass,
     /// What to do.
-    pub work: Work,
+    pub work: OfferedWork,
     /// How fast the worker may go about the run's work.
-    #[serde(default, skip_serializing_if = "Pacing::is_free")]
-    pub pacing: Pacing,
+    #[serde(default, skip_serializing_if = "RunRateLimits::is_default")]
+    pub pacing: RunRateLimits,
 }
 
 /// How fast one worker may go about the work of one run. The work itself does not depend on it, so
 /// it travels with offers and is no part of what they ask for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pacing {
+pub struct RunRateLimits {
     /// Environments begun per minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub starts_per_minute: Option<u32>,
@@ -44,27 +44,27 @@ pub struct Pacing {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agents_at_once: Option<u32>,
     /// Commands of evals that begin only with a ticket of the coordinator.
-    #[serde(default, skip_serializing_if = "Ticketed::is_none")]
-    pub tickets: Ticketed,
+    #[serde(default, skip_serializing_if = "PermitKinds::is_none")]
+    pub tickets: PermitKinds,
     /// Longest time in which an execution waits for a service that gives no answer, seconds;
     /// [`MAX_PARK`](crate::limits::MAX_PARK) when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_park_sec: Option<u32>,
 }
 
-impl Pacing {
+impl RunRateLimits {
     /// Longest time in which an execution waits for a service that gives no answer.
     pub fn max_park(&self) -> Duration {
         self.max_park_sec.map_or(limits::MAX_PARK, |sec| Duration::from_secs(sec.into()))
     }
 
     /// Whether the worker may go as fast as it can.
-    pub fn limits_nothing(&self) -> bool {
+    pub fn is_unlimited(&self) -> bool {
         Self { max_park_sec: None, ..*self } == Self::default()
     }
 
     /// Whether nothing is said.
-    pub fn is_free(&self) -> bool {
+    pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }
@@ -72,7 +72,7 @@ impl Pacing {
 /// What an offer asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Work {
+pub enum OfferedWork {
     /// A trial: agent x task x attempt.
     Trial(TrialRef),
     /// An eval: one idea tried on one commit. The offer's spec is the digest of its
@@ -102,7 +102,7 @@ impl SizeClass {
     }
 
     /// The class of an environment with these ceilings.
-    pub fn of(resources: &Resources) -> Self {
+    pub fn for_resources(resources: &Resources) -> Self {
         let shares = u64::from(resources.cpus).max(resources.memory_mb.div_ceil(2048)).max(1);
         let mut class = 0;
         let mut bound = 1u64;
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn classes_are_powers_of_four() {
         let class = |cpus, memory_mb| {
-            SizeClass::of(&Resources { cpus, memory_mb, ..Resources::default() }).0
+            SizeClass::for_resources(&Resources { cpus, memory_mb, ..Resources::default() }).0
         };
         assert_eq!(class(1, 2048), 0);
         assert_eq!(class(1, 2049), 1);

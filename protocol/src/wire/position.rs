@@ -3,7 +3,7 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::report::{Kind, Report};
+use super::report::{ReportKind, Report};
 use crate::id::ExecId;
 
 /// Names one life of a broker: state of another life is lost. Written as 32 hexadecimal digits:
@@ -26,7 +26,7 @@ impl<'de> Deserialize<'de> for Incarnation {
 
 /// A place in a run's reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Position {
+pub struct ReportPosition {
     /// Broker life.
     pub incarnation: Incarnation,
     /// Sequence.
@@ -36,31 +36,31 @@ pub struct Position {
     /// … and which of its reports it is: a broker that lost a tail and used the sequence again is
     /// noticed by the two. (The end of an execution can take the place of its lost beginning.)
     #[serde(default)]
-    pub said: Kind,
+    pub said: ReportKind,
 }
 
-impl Position {
+impl ReportPosition {
     /// The place of a report.
-    pub fn of(incarnation: Incarnation, sequence: u64, report: &Report) -> Self {
+    pub fn for_report(incarnation: Incarnation, sequence: u64, report: &Report) -> Self {
         Self { incarnation, sequence, anchor: report.exec, said: report.body.kind() }
     }
 
     /// How far the stream was read when this report was the last one.
-    pub fn read_to(&self) -> ReadTo {
-        ReadTo { incarnation: self.incarnation, sequence: self.sequence }
+    pub fn cursor(&self) -> ReportCursor {
+        ReportCursor { incarnation: self.incarnation, sequence: self.sequence }
     }
 
     /// Whether a report that has this sequence is the one that had it.
-    pub fn is_of(&self, report: &Report) -> bool {
+    pub fn matches(&self, report: &Report) -> bool {
         self.anchor == report.exec && self.said == report.body.kind()
     }
 }
 
 /// A report with its place.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reported {
+pub struct PositionedReport {
     /// Its place.
-    pub position: Position,
+    pub position: ReportPosition,
     /// The report.
     pub report: Report,
 }
@@ -69,25 +69,25 @@ pub struct Reported {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ReportBatch {
     /// The reports, in the order of the stream.
-    pub reports: Vec<Reported>,
+    pub reports: Vec<PositionedReport>,
     /// How far the stream was read for them; absent when nothing was there. Messages that are no
     /// reports of the run, or that do not count, are passed over: only this tells of them.
-    pub read_to: Option<ReadTo>,
+    pub read_to: Option<ReportCursor>,
 }
 
 /// How far a stream was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReadTo {
+pub struct ReportCursor {
     /// The stream.
     pub incarnation: Incarnation,
     /// Sequence of the last message that was read.
     pub sequence: u64,
 }
 
-impl From<Vec<Reported>> for ReportBatch {
+impl From<Vec<PositionedReport>> for ReportBatch {
     /// A batch that nothing was passed over for.
-    fn from(reports: Vec<Reported>) -> Self {
-        let read_to = reports.last().map(|last| last.position.read_to());
+    fn from(reports: Vec<PositionedReport>) -> Self {
+        let read_to = reports.last().map(|last| last.position.cursor());
         Self { reports, read_to }
     }
 }
@@ -99,16 +99,16 @@ mod tests {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     #[serde(tag = "kind")]
     enum Tagged {
-        At { position: Position },
+        At { position: ReportPosition },
     }
 
     #[test]
     fn positions_are_read_back_from_tagged_records() {
-        let position = Position {
+        let position = ReportPosition {
             incarnation: Incarnation(u128::MAX - 1),
             sequence: 7,
             anchor: ExecId::from_bytes([3; 16]),
-            said: Kind::Result,
+            said: ReportKind::Result,
         };
         let text = serde_json::to_string(&Tagged::At { position }).expect("serializable");
         let back: Tagged = serde_json::from_str(&text).expect("readable");

@@ -29,13 +29,13 @@ pub struct Report {
     /// Worker; information, never evidence.
     pub worker: WorkerId,
     /// What is said.
-    pub body: Body,
+    pub body: ReportBody,
 }
 
 /// What a report says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Body {
+pub enum ReportBody {
     /// The execution began. Said only of suspicious deliveries, later tries, and executions that
     /// last longer than a second.
     Started,
@@ -60,7 +60,7 @@ pub enum Body {
 /// What a report is about. An execution says each at most once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum ReportKind {
     /// The beginning.
     #[default]
     Started,
@@ -84,13 +84,13 @@ pub struct ResultBody {
     pub record: Option<BlobRef>,
 }
 
-impl Body {
+impl ReportBody {
     /// What it is about.
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> ReportKind {
         match self {
-            Self::Started => Kind::Started,
-            Self::Result(_) => Kind::Result,
-            Self::Lost { .. } => Kind::Lost,
+            Self::Started => ReportKind::Started,
+            Self::Result(_) => ReportKind::Result,
+            Self::Lost { .. } => ReportKind::Lost,
         }
     }
 }
@@ -109,7 +109,7 @@ impl Report {
 
 impl ExecutionRecord {
     /// The execution's report that says `body`.
-    pub fn report(&self, body: Body) -> Report {
+    pub fn report(&self, body: ReportBody) -> Report {
         let (run, item, try_id, exec) = self.ids();
         let (spec, worker) = match self {
             Self::Eval(record) => (record.spec, record.worker.clone()),

@@ -7,7 +7,7 @@ use crate::spec::eval::{CommandKind, EvalStage};
 
 /// Where an execution of an eval is. Only ever grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct StageMark {
+pub struct StageProgress {
     /// The stage.
     pub stage: EvalStage,
     /// Where in it.
@@ -29,21 +29,21 @@ pub enum StageStep {
 /// The kinds of commands for which a worker asks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Ticketed {
+pub struct PermitKinds {
     /// [`CommandKind::Llm`].
     pub llm: bool,
     /// [`CommandKind::Sweep`].
     pub sweep: bool,
 }
 
-impl Ticketed {
+impl PermitKinds {
     /// Whether it asks for none.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 
     /// Whether it asks before a stage.
-    pub fn holds_for(&self, stage: EvalStage) -> bool {
+    pub fn requires(&self, stage: EvalStage) -> bool {
         match stage.kind() {
             Some(CommandKind::Llm) => self.llm,
             Some(CommandKind::Sweep) => self.sweep,

@@ -1,6 +1,6 @@
 //! Users stop, cancel, and change what is to be done.
 
-use rollout_protocol::record::Outcome;
+use rollout_protocol::record::ItemOutcome;
 
 use crate::names::ExecutionEnding;
 use crate::step::ScheduleStep;
@@ -36,10 +36,10 @@ fn result_of_previous_spec_does_not_count() {
 fn cancel_of_running_item_settles_as_cancelled() {
     let mut story = Scenario::running(2, &[1, 1]);
     story.apply(&[ScheduleStep::Cancel(0, 0)]).advance_seconds(60);
-    assert_eq!(story.outcome(0), Some(Outcome::Cancelled));
+    assert_eq!(story.outcome(0), Some(ItemOutcome::Cancelled));
     story.run_to_end();
     assert_eq!([0, 1].map(|n| story.execution_count(n)), [1, 1]);
-    assert_eq!(story.outcome(1), Some(Outcome::Completed));
+    assert_eq!(story.outcome(1), Some(ItemOutcome::Completed));
 }
 
 /// A result that was recorded before stands.
@@ -48,7 +48,7 @@ fn cancel_of_settled_item_changes_nothing() {
     let mut story = Scenario::running(2, &[1, 1]);
     let w = story.running_worker(0).expect("it runs");
     story.finish_first(w).apply(&[ScheduleStep::Cancel(0, 0)]).advance_seconds(60).run_to_end();
-    assert_eq!(story.outcome(0), Some(Outcome::Completed));
+    assert_eq!(story.outcome(0), Some(ItemOutcome::Completed));
 }
 
 /// Cancelled before anybody asked for it.
@@ -59,7 +59,7 @@ fn cancel_of_unoffered_item_settles_as_cancelled() {
     story.setup.items = 2;
     story.specs.push(1);
     story.apply(&[ScheduleStep::StartCoordinator(0, 0), ScheduleStep::Cancel(0, 1)]).advance_seconds(60).run_to_end();
-    assert_eq!((story.execution_count(1), story.outcome(1)), (0, Some(Outcome::Cancelled)));
+    assert_eq!((story.execution_count(1), story.outcome(1)), (0, Some(ItemOutcome::Cancelled)));
 }
 
 /// The coordinator dies right after the promise, before anybody was stopped.
@@ -70,5 +70,5 @@ fn cancel_acknowledged_before_kill_survives() {
     while story.apply_step(ScheduleStep::Perform(0)) {}
     story.apply(&[ScheduleStep::KillCoordinator(0, 0), ScheduleStep::Finish(0, 0, ExecutionEnding::Reward, false)]);
     story.apply(&[ScheduleStep::StartCoordinator(0, 0)]).run_to_end();
-    assert_eq!(story.outcome(0), Some(Outcome::Cancelled));
+    assert_eq!(story.outcome(0), Some(ItemOutcome::Cancelled));
 }

@@ -1,7 +1,7 @@
 //! Workers die, are stopped, are out of reach.
 
 use rollout_protocol::error::ErrorCode;
-use rollout_protocol::record::Outcome;
+use rollout_protocol::record::ItemOutcome;
 
 use crate::names::{ExecutionEnding, item};
 use crate::step::ScheduleStep;
@@ -153,7 +153,7 @@ fn item_that_kills_workers_is_poisoned_alone() {
     let runs = story.execution_count(0);
     assert!((5..=10).contains(&runs), "{runs} executions");
     story.run_to_end();
-    assert_eq!(story.outcome(1), Some(Outcome::Completed));
+    assert_eq!(story.outcome(1), Some(ItemOutcome::Completed));
 }
 
 /// Reports that overtake each other, and a beginning after its end.

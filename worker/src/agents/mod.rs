@@ -32,7 +32,7 @@ pub const fn solution_dirs(format: TaskFormat) -> [&'static str; 2] {
 
 /// What an agent needs and runs.
 #[derive(Debug, Clone, Default)]
-pub struct Plan {
+pub struct AgentPlan {
     /// Scripts to place before anything runs.
     pub scripts: Vec<Upload>,
     /// The solution, to be placed at [`solution_dirs`].
@@ -55,8 +55,8 @@ pub struct NoSolution {
 ///
 /// # Errors
 /// [`NoSolution`].
-pub fn plan(agent: &AgentSpec, format: TaskFormat, step: &StepSpec) -> Result<Plan, NoSolution> {
-    let mut plan = Plan::default();
+pub fn plan(agent: &AgentSpec, format: TaskFormat, step: &StepSpec) -> Result<AgentPlan, NoSolution> {
+    let mut plan = AgentPlan::default();
     match &agent.kind {
         AgentKind::Nop => {}
         // Several steps may be solved in some of them: the oracle does nothing in the others.
@@ -84,7 +84,7 @@ pub fn shell(text: String) -> Vec<String> {
     vec!["bash".to_owned(), "-c".to_owned(), text]
 }
 
-impl Plan {
+impl AgentPlan {
     /// Places a script, unless there is nothing in it, and gives the command that runs it.
     fn script(&mut self, name: &str, text: Option<&str>) -> Option<Vec<String>> {
         let text = text.filter(|text| !text.trim().is_empty())?;
@@ -101,11 +101,11 @@ mod tests {
     use rollout_protocol::spec::agent::AgentLimits;
     use std::collections::BTreeMap;
 
-    fn planned(kind: AgentKind) -> Result<Plan, NoSolution> {
+    fn planned(kind: AgentKind) -> Result<AgentPlan, NoSolution> {
         planned_in(&crate::work::trial::testing::task().steps[0], kind)
     }
 
-    fn planned_in(step: &StepSpec, kind: AgentKind) -> Result<Plan, NoSolution> {
+    fn planned_in(step: &StepSpec, kind: AgentKind) -> Result<AgentPlan, NoSolution> {
         let agent = AgentSpec {
             name: "a".into(),
             kind,

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use rollout_protocol::spec::agent::{AgentKind, AgentSpec};
 use rollout_protocol::spec::task::{McpServer, McpTransport};
-use rollout_protocol::template::{Template, Unset};
+use rollout_protocol::template::{Template, UnsetVariable};
 use serde_json::{Map, Value, json};
 
 /// The file that lists the servers, as most agents read it.
@@ -27,16 +27,16 @@ pub const fn takes_tools(agent: &AgentSpec) -> bool {
 /// Of `value`.
 pub fn mcp_config(
     servers: &[McpServer],
-    value: impl Fn(&Template) -> Result<String, Unset>,
-) -> Result<Bytes, Unset> {
+    value: impl Fn(&Template) -> Result<String, UnsetVariable>,
+) -> Result<Bytes, UnsetVariable> {
     let mut entries = Map::new();
     for server in servers {
-        let remote = |kind: &str, url: &str, headers: &_| -> Result<Value, Unset> {
+        let remote = |kind: &str, url: &str, headers: &_| -> Result<Value, UnsetVariable> {
             let headers: &std::collections::BTreeMap<String, Template> = headers;
             let mut entry = json!({ "type": kind, "url": url });
             if !headers.is_empty() {
                 let values = headers.iter().map(|(k, v)| Ok((k.clone(), Value::from(value(v)?))));
-                entry["headers"] = Value::Object(values.collect::<Result<_, Unset>>()?);
+                entry["headers"] = Value::Object(values.collect::<Result<_, UnsetVariable>>()?);
             }
             Ok(entry)
         };

@@ -9,9 +9,9 @@ use crate::glob;
 /// below an excluded directory is excluded with it. One that begins with `/` is held against whole
 /// paths only.
 #[derive(Debug, Clone, Default)]
-pub struct Exclude(Vec<GlobSet>);
+pub struct ExcludePatterns(Vec<GlobSet>);
 
-impl Exclude {
+impl ExcludePatterns {
     /// These patterns. Blank ones mean nothing, nor do those with a class like `[z-a]` and those of
     /// hundreds of kilobytes.
     pub fn new<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Self {
@@ -21,7 +21,7 @@ impl Exclude {
     }
 
     /// Whether a relative path is left out.
-    pub(super) fn holds(&self, path: &[u8]) -> bool {
+    pub(super) fn matches(&self, path: &[u8]) -> bool {
         let path = Candidate::from_bytes(path);
         self.0.iter().any(|globs| globs.is_match_candidate(&path))
     }
@@ -46,7 +46,7 @@ fn globs(pattern: &str) -> Option<GlobSet> {
 
 #[cfg(test)]
 mod tests {
-    use super::Exclude;
+    use super::ExcludePatterns;
 
     #[test]
     fn patterns_are_those_of_tar() {
@@ -81,11 +81,11 @@ mod tests {
             ("\\", "\\", true),
             ("[z-a]", "m", false),
         ] {
-            let patterns = Exclude::new([pattern]);
-            assert_eq!(patterns.holds(path.as_bytes()), excluded, "{pattern} {path}");
+            let patterns = ExcludePatterns::new([pattern]);
+            assert_eq!(patterns.matches(path.as_bytes()), excluded, "{pattern} {path}");
         }
-        assert!(Exclude::new(["a?\\?"]).holds(b"ab?") && !Exclude::default().holds(b"x"));
-        assert!(Exclude::new(["?".repeat(400_000).as_str(), "a"]).holds(b"a"));
-        assert!(Exclude::new(["a??"]).holds(b"ab\xff") && Exclude::new(["a*"]).holds(b"a\xff"));
+        assert!(ExcludePatterns::new(["a?\\?"]).matches(b"ab?") && !ExcludePatterns::default().matches(b"x"));
+        assert!(ExcludePatterns::new(["?".repeat(400_000).as_str(), "a"]).matches(b"a"));
+        assert!(ExcludePatterns::new(["a??"]).matches(b"ab\xff") && ExcludePatterns::new(["a*"]).matches(b"a\xff"));
     }
 }

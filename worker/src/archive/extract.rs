@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use tokio::io::AsyncRead;
 
 use super::path::{ArchivePath, link_stays_inside};
-use super::read::Members;
-use super::tree::{Refused, Tree};
-use super::{ArchiveError, Cut, Kind, Limits, Member, Report, bridge};
+use super::read::MemberReader;
+use super::directory_writer::{DirectoryWriteError, DirectoryWriter};
+use super::{ArchiveError, ArchiveTruncation, MemberKind, ArchiveLimits, ArchiveMember, ArchiveReport, blocking_reader};
 
 /// Bytes copied at once.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -18,8 +18,8 @@ const BUFFER_BYTES: usize = 64 * 1024;
 /// mode 0644 and directories with mode 0755. Of two members with one name, the last wins.
 ///
 /// # Errors
-/// When the local disk fails. A bad archive is no error: see [`Report`].
-pub async fn extract<S>(source: S, into: &Path, limits: Limits) -> Result<Report, ArchiveError>
+/// When the local disk fails. A bad archive is no error: see [`ArchiveReport`].
+pub async fn extract<S>(source: S, into: &Path, limits: ArchiveLimits) -> Result<ArchiveReport, ArchiveError>
 where
     S: AsyncRead + Send + Unpin + 'static,
 {
@@ -30,12 +30,12 @@ where
 /// stay inside. Gives the paths that were left out, too: nobody knows what was there.
 ///
 /// # Errors
-/// When the local disk fails. A bad archive is no error: see [`Report`].
+/// When the local disk fails. A bad archive is no error: see [`ArchiveReport`].
 pub async fn extract_faithful<S>(
     source: S,
     into: &Path,
-    limits: Limits,
-) -> Result<(Report, Vec<ArchivePath>), ArchiveError>
+    limits: ArchiveLimits,
+) -> Result<(ArchiveReport, Vec<ArchivePath>), ArchiveError>
 where
     S: AsyncRead + Send + Unpin + 'static,
 {
@@ -45,20 +45,20 @@ where
 async fn unpack<S>(
     source: S,
     into: &Path,
-    limits: Limits,
+    limits: ArchiveLimits,
     faithful: bool,
-) -> Result<(Report, Vec<ArchivePath>), ArchiveError>
+) -> Result<(ArchiveReport, Vec<ArchivePath>), ArchiveError>
 where
     S: AsyncRead + Send + Unpin + 'static,
 {
     let into = into.to_owned();
-    bridge::with_reader(source, move |reader| {
-        let mut target = Target::open(into, faithful)?;
-        let mut members = Members::new(reader, limits);
-        let mut report = Report::default();
+    blocking_reader::with_reader(source, move |reader| {
+        let mut target = ExtractTarget::open(into, faithful)?;
+        let mut members = MemberReader::new(reader, limits);
+        let mut report = ArchiveReport::default();
         loop {
             match members.next() {
-                Ok(Some(member)) => target.take(&member, &mut members, &mut report)?,
+                Ok(Some(member)) => target.extract_member(&member, &mut members, &mut report)?,
                 Ok(None) => break,
                 Err(cut) => report.cut = Some(cut),
             }
@@ -76,30 +76,30 @@ where
 ///
 /// # Errors
 /// When the local disk fails, and when the archive is not one of ours, whole and within `limits`.
-pub async fn extract_trusted<S>(source: S, into: &Path, limits: Limits) -> Result<(), ArchiveError>
+pub async fn extract_trusted<S>(source: S, into: &Path, limits: ArchiveLimits) -> Result<(), ArchiveError>
 where
     S: AsyncRead + Send + Unpin + 'static,
 {
     let into = into.to_owned();
-    bridge::with_reader(source, move |reader| {
-        let mut target = Target::open(into, true)?;
-        let mut members = Members::new(reader, limits);
+    blocking_reader::with_reader(source, move |reader| {
+        let mut target = ExtractTarget::open(into, true)?;
+        let mut members = MemberReader::new(reader, limits);
         while let Some(member) = members.next().map_err(|cut| untrusted(&cut))? {
-            target.take_trusted(&member, &mut members)?;
+            target.extract_trusted_member(&member, &mut members)?;
         }
         Ok(())
     })
     .await
 }
 
-fn untrusted(cut: &Cut) -> ArchiveError {
+fn untrusted(cut: &ArchiveTruncation) -> ArchiveError {
     ArchiveError::Untrusted { reason: cut.to_string() }
 }
 
 /// The directory that is filled.
-struct Target {
+struct ExtractTarget {
     into: PathBuf,
-    tree: Tree,
+    tree: DirectoryWriter,
     buffer: Vec<u8>,
     /// Whether executable bits and symbolic links are kept.
     faithful: bool,
@@ -107,17 +107,17 @@ struct Target {
     left_out: Vec<ArchivePath>,
 }
 
-impl Target {
+impl ExtractTarget {
     fn open(into: PathBuf, faithful: bool) -> Result<Self, ArchiveError> {
-        let tree = Tree::open(&into).map_err(|error| ArchiveError::io("opening", &into, error))?;
+        let tree = DirectoryWriter::open(&into).map_err(|error| ArchiveError::io("opening", &into, error))?;
         Ok(Self { into, tree, buffer: vec![0; BUFFER_BYTES], faithful, left_out: Vec::new() })
     }
 
-    fn take(
+    fn extract_member(
         &mut self,
-        member: &Member,
-        members: &mut Members<impl Read>,
-        report: &mut Report,
+        member: &ArchiveMember,
+        members: &mut MemberReader<impl Read>,
+        report: &mut ArchiveReport,
     ) -> Result<(), ArchiveError> {
         let path = match &member.path {
             Ok(Some(path)) => path,
@@ -128,9 +128,9 @@ impl Target {
             }
         };
         let done = match &member.kind {
-            Kind::Directory => self.tree.directory(path).map(|()| None),
-            Kind::File => self.tree.file(path, self.faithful && member.executable).map(Some),
-            Kind::Symlink(target) if self.faithful && link_stays_inside(path, target) => {
+            MemberKind::Directory => self.tree.directory(path).map(|()| None),
+            MemberKind::File => self.tree.file(path, self.faithful && member.executable).map(Some),
+            MemberKind::Symlink(target) if self.faithful && link_stays_inside(path, target) => {
                 self.tree.symlink(path, target).map(|()| None)
             }
             _ => {
@@ -144,23 +144,23 @@ impl Target {
         match done {
             Ok(Some(file)) => {
                 report.files += 1;
-                let written = self.fill(path, file, members)?;
+                let written = self.write_content(path, file, members)?;
                 report.bytes += written.0;
                 report.cut = written.1;
             }
-            Ok(None) if member.kind == Kind::Directory => report.directories += 1,
+            Ok(None) if member.kind == MemberKind::Directory => report.directories += 1,
             Ok(None) => {}
-            Err(Refused::Conflict) => report.skipped.conflicts += 1,
-            Err(Refused::Name) => report.skipped.names += 1,
-            Err(Refused::Io(error)) => return Err(self.failed(path, error)),
+            Err(DirectoryWriteError::Conflict) => report.skipped.conflicts += 1,
+            Err(DirectoryWriteError::Name) => report.skipped.names += 1,
+            Err(DirectoryWriteError::Io(error)) => return Err(self.failed(path, error)),
         }
         Ok(())
     }
 
-    fn take_trusted(
+    fn extract_trusted_member(
         &mut self,
-        member: &Member,
-        members: &mut Members<impl Read>,
+        member: &ArchiveMember,
+        members: &mut MemberReader<impl Read>,
     ) -> Result<(), ArchiveError> {
         let bad = |reason: String| ArchiveError::Untrusted { reason };
         let path = match &member.path {
@@ -169,9 +169,9 @@ impl Target {
             Err(error) => return Err(bad(format!("a name is bad: {error}"))),
         };
         let done = match &member.kind {
-            Kind::Directory => self.tree.directory(path).map(|()| None),
-            Kind::File => self.tree.file(path, member.executable).map(Some),
-            Kind::Symlink(target) if link_stays_inside(path, target) => {
+            MemberKind::Directory => self.tree.directory(path).map(|()| None),
+            MemberKind::File => self.tree.file(path, member.executable).map(Some),
+            MemberKind::Symlink(target) if link_stays_inside(path, target) => {
                 self.tree.symlink(path, target).map(|()| None)
             }
             _ => {
@@ -180,25 +180,25 @@ impl Target {
             }
         };
         match done {
-            Ok(Some(file)) => match self.fill(path, file, members)?.1 {
+            Ok(Some(file)) => match self.write_content(path, file, members)?.1 {
                 Some(cut) => Err(untrusted(&cut)),
                 None => Ok(()),
             },
             Ok(None) => Ok(()),
-            Err(Refused::Conflict | Refused::Name) => {
+            Err(DirectoryWriteError::Conflict | DirectoryWriteError::Name) => {
                 Err(bad(format!("{} cannot be created", path.as_path().display())))
             }
-            Err(Refused::Io(error)) => Err(self.failed(path, error)),
+            Err(DirectoryWriteError::Io(error)) => Err(self.failed(path, error)),
         }
     }
 
     /// Writes the content of the current member; how much there was, and why not all.
-    fn fill(
+    fn write_content(
         &mut self,
         path: &ArchivePath,
         mut file: File,
-        members: &mut Members<impl Read>,
-    ) -> Result<(u64, Option<Cut>), ArchiveError> {
+        members: &mut MemberReader<impl Read>,
+    ) -> Result<(u64, Option<ArchiveTruncation>), ArchiveError> {
         let mut written = 0;
         loop {
             match members.read(&mut self.buffer) {

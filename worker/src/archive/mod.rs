@@ -2,14 +2,14 @@
 //!
 //! * [`pack`]: a directory becomes an archive whose bytes depend on nothing but its content.
 //! * [`extract`], [`sanitize`]: archives that an agent may have shaped. Only regular files and
-//!   directories come out, never outside the directory, never more than [`Limits`] say. An archive
+//!   directories come out, never outside the directory, never more than [`ArchiveLimits`] say. An archive
 //!   that lies, ends early or is too large is cut, not refused: what came before the cut stays.
 //! * [`extract_faithful`]: the same with executable bits, and with the symbolic links that stay inside.
 //! * [`first_file`]: one small file of a hostile archive, in memory.
 //! * [`extract_trusted`]: our own archives, with symbolic links; anything unexpected is an error.
 //! * [`list`]: what an archive holds.
 
-mod bridge;
+mod blocking_reader;
 mod exclude;
 mod extract;
 mod join;
@@ -19,7 +19,7 @@ mod pax;
 mod read;
 mod sanitize;
 mod single;
-mod tree;
+mod directory_writer;
 mod write;
 
 #[cfg(test)]
@@ -30,25 +30,25 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
 
-pub use self::exclude::Exclude;
+pub use self::exclude::ExcludePatterns;
 pub use self::extract::{extract, extract_faithful, extract_trusted};
 pub use self::join::join;
-pub use self::pack::{Keep, pack};
-pub use self::path::{ArchivePath, BadPath, link_stays_inside};
-pub use self::read::{Kind, Member, list};
-pub use self::sanitize::{Captured, Root, Sanitize, Sanitized, sanitize};
+pub use self::pack::{FilterDecision, pack};
+pub use self::path::{ArchivePath, InvalidArchivePath, link_stays_inside};
+pub use self::read::{MemberKind, ArchiveMember, list};
+pub use self::sanitize::{CapturedFile, RootHandling, SanitizeOptions, SanitizeOutcome, sanitize};
 pub use self::single::first_file;
 
 /// How much of an archive is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct ArchiveLimits {
     /// Members of every kind, skipped ones included.
     pub entries: u64,
     /// Content of all members. What describes them beyond their headers is bounded alike.
     pub bytes: u64,
 }
 
-impl Limits {
+impl ArchiveLimits {
     /// For what an environment left in its log directory.
     pub const LOGS: Self = Self { entries: limits::LOGS_ENTRIES, bytes: limits::LOGS_BYTES };
     /// For what is kept of an environment beside its logs.
@@ -60,7 +60,7 @@ impl Limits {
 
 /// An archive that was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Packed {
+pub struct PackedArchive {
     /// Digest of its bytes.
     pub digest: Digest,
     /// Number of its bytes.
@@ -71,7 +71,7 @@ pub struct Packed {
 
 /// What was taken from a hostile archive, and what was not.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct ArchiveReport {
     /// Regular files taken.
     pub files: u64,
     /// Directories named by the archive.
@@ -79,16 +79,16 @@ pub struct Report {
     /// Bytes of the files.
     pub bytes: u64,
     /// Members left out.
-    pub skipped: Skipped,
+    pub skipped: SkippedMembers,
     /// Why reading ended before the archive did.
-    pub cut: Option<Cut>,
+    pub cut: Option<ArchiveTruncation>,
 }
 
-impl Report {
+impl ArchiveReport {
     /// Counts a member that is neither file nor directory.
-    fn skip(&mut self, kind: &Kind) {
+    fn skip(&mut self, kind: &MemberKind) {
         match kind {
-            Kind::Symlink(_) | Kind::HardLink => self.skipped.links += 1,
+            MemberKind::Symlink(_) | MemberKind::HardLink => self.skipped.links += 1,
             _ => self.skipped.special += 1,
         }
     }
@@ -96,7 +96,7 @@ impl Report {
 
 /// Members left out, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Skipped {
+pub struct SkippedMembers {
     /// Symbolic and hard links.
     pub links: u64,
     /// Devices, pipes and other special files.
@@ -107,7 +107,7 @@ pub struct Skipped {
     pub conflicts: u64,
 }
 
-impl Skipped {
+impl SkippedMembers {
     /// All of them.
     pub const fn total(&self) -> u64 {
         self.links + self.special + self.names + self.conflicts
@@ -116,7 +116,7 @@ impl Skipped {
 
 /// Why an archive was not read to its end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Cut {
+pub enum ArchiveTruncation {
     /// It has more members than allowed.
     #[error("it has more than {0} entries")]
     Entries(u64),
@@ -168,7 +168,7 @@ pub enum ArchiveError {
         /// The packed directory.
         path: PathBuf,
         /// The limit.
-        cut: Cut,
+        cut: ArchiveTruncation,
     },
     /// An archive that should be one of ours and is not.
     #[error("the archive cannot be unpacked: {reason}")]

@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::path::{ArchivePath, BadPath, link_stays_inside};
+use super::path::{ArchivePath, InvalidArchivePath, link_stays_inside};
 use super::write::ArchiveWriter;
-use super::{ArchiveError, Cut, Limits, Packed};
+use super::{ArchiveError, ArchiveTruncation, ArchiveLimits, PackedArchive};
 
 /// Bytes copied at once.
 const BUFFER_BYTES: usize = 256 * 1024;
 
 /// What a filter says of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keep {
+pub enum FilterDecision {
     /// It is packed.
     Yes,
     /// It is left out, a directory with everything below it.
@@ -41,10 +41,10 @@ pub enum Keep {
 pub fn pack(
     dir: &Path,
     to: &Path,
-    limits: Limits,
-    filter: &dyn Fn(&Path, bool) -> Keep,
-) -> Result<Packed, ArchiveError> {
-    let mut walk = Walk { dir, limits, filter, found: Vec::new(), bytes: 0 };
+    limits: ArchiveLimits,
+    filter: &dyn Fn(&Path, bool) -> FilterDecision,
+) -> Result<PackedArchive, ArchiveError> {
+    let mut walk = PackWalk { dir, limits, filter, found: Vec::new(), bytes: 0 };
     walk.directory(None)?;
     let mut found = walk.found;
     found.sort_unstable_by(|a, b| a.path.cmp(&b.path));
@@ -56,27 +56,27 @@ pub fn pack(
     packed
 }
 
-struct Walk<'a> {
+struct PackWalk<'a> {
     dir: &'a Path,
-    limits: Limits,
-    filter: &'a dyn Fn(&Path, bool) -> Keep,
-    found: Vec<Found>,
+    limits: ArchiveLimits,
+    filter: &'a dyn Fn(&Path, bool) -> FilterDecision,
+    found: Vec<PackEntry>,
     bytes: u64,
 }
 
 /// Something to pack.
-struct Found {
+struct PackEntry {
     path: ArchivePath,
-    what: What,
+    what: PackEntryKind,
 }
 
-enum What {
+enum PackEntryKind {
     Directory,
     File { executable: bool, size: u64 },
     Symlink { target: Vec<u8> },
 }
 
-impl Walk<'_> {
+impl PackWalk<'_> {
     /// Walks a directory; `None` is the packed one itself.
     fn directory(&mut self, path: Option<&ArchivePath>) -> Result<(), ArchiveError> {
         let full = path.map_or(self.dir.to_owned(), |path| self.dir.join(path.as_path()));
@@ -99,20 +99,20 @@ impl Walk<'_> {
             .map_err(|error| ArchiveError::io("reading", &full, error))?;
         let kind = metadata.file_type();
         let keep = (self.filter)(relative, kind.is_dir());
-        if keep == Keep::No {
+        if keep == FilterDecision::No {
             return Ok(());
         }
         let path = clean(name)?;
         if kind.is_dir() {
             let before = self.found.len();
             self.directory(Some(&path))?;
-            if keep == Keep::Yes || self.found.len() > before {
-                self.add(path, What::Directory, 0)?;
+            if keep == FilterDecision::Yes || self.found.len() > before {
+                self.add(path, PackEntryKind::Directory, 0)?;
             }
             Ok(())
         } else if kind.is_file() {
             let (size, executable) = (metadata.len(), metadata.permissions().mode() & 0o111 != 0);
-            self.add(path, What::File { executable, size }, size)
+            self.add(path, PackEntryKind::File { executable, size }, size)
         } else if kind.is_symlink() {
             let target = std::fs::read_link(&full)
                 .map_err(|error| ArchiveError::io("reading the link", &full, error))?;
@@ -120,19 +120,19 @@ impl Walk<'_> {
             if !link_stays_inside(&path, &target) {
                 return Err(not_packable(name, "it is a link that leads outside, or may do so"));
             }
-            self.add(path, What::Symlink { target }, 0)
+            self.add(path, PackEntryKind::Symlink { target }, 0)
         } else {
             Err(not_packable(name, special(kind)))
         }
     }
 
-    fn add(&mut self, path: ArchivePath, what: What, bytes: u64) -> Result<(), ArchiveError> {
-        self.found.push(Found { path, what });
+    fn add(&mut self, path: ArchivePath, what: PackEntryKind, bytes: u64) -> Result<(), ArchiveError> {
+        self.found.push(PackEntry { path, what });
         self.bytes = self.bytes.saturating_add(bytes);
         let cut = if self.found.len() as u64 > self.limits.entries {
-            Cut::Entries(self.limits.entries)
+            ArchiveTruncation::Entries(self.limits.entries)
         } else if self.bytes > self.limits.bytes {
-            Cut::Bytes(self.limits.bytes)
+            ArchiveTruncation::Bytes(self.limits.bytes)
         } else {
             return Ok(());
         };
@@ -143,9 +143,9 @@ impl Walk<'_> {
 fn clean(name: &[u8]) -> Result<ArchivePath, ArchiveError> {
     let reason = match ArchivePath::clean(name) {
         Ok(Some(path)) => return Ok(path),
-        Err(BadPath::Deep) => "it is too deep",
-        Err(BadPath::Long) => "its path is too long",
-        Ok(None) | Err(BadPath::Nul | BadPath::Parent) => "it has no usable name",
+        Err(InvalidArchivePath::Deep) => "it is too deep",
+        Err(InvalidArchivePath::Long) => "its path is too long",
+        Ok(None) | Err(InvalidArchivePath::Nul | InvalidArchivePath::Parent) => "it has no usable name",
     };
     Err(not_packable(name, reason))
 }
@@ -164,17 +164,17 @@ fn not_packable(name: &[u8], reason: &'static str) -> ArchiveError {
     ArchiveError::NotPackable { path: PathBuf::from(OsStr::from_bytes(name)), reason }
 }
 
-fn write(dir: &Path, to: &Path, found: &[Found]) -> Result<Packed, ArchiveError> {
+fn write(dir: &Path, to: &Path, found: &[PackEntry]) -> Result<PackedArchive, ArchiveError> {
     let failed = |error| ArchiveError::io("writing", to, error);
     let file = File::create_new(to).map_err(|error| ArchiveError::io("creating", to, error))?;
     let mut writer = ArchiveWriter::new(BufWriter::with_capacity(BUFFER_BYTES, file));
     let mut buffer = vec![0; BUFFER_BYTES];
-    for Found { path, what } in found {
+    for PackEntry { path, what } in found {
         let name = path.as_bytes();
         match what {
-            What::Directory => writer.directory(name).map_err(failed)?,
-            What::Symlink { target } => writer.symlink(name, target).map_err(failed)?,
-            What::File { executable, size } => {
+            PackEntryKind::Directory => writer.directory(name).map_err(failed)?,
+            PackEntryKind::Symlink { target } => writer.symlink(name, target).map_err(failed)?,
+            PackEntryKind::File { executable, size } => {
                 writer.begin_file(name, *executable, *size).map_err(failed)?;
                 read(dir, path, *size, &mut buffer, |bytes| writer.content(bytes).map_err(failed))?;
                 writer.end_file(*size).map_err(failed)?;

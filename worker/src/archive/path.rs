@@ -16,7 +16,7 @@ pub struct ArchivePath(Vec<u8>);
 
 /// Why a name in an archive is no [`ArchivePath`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum BadPath {
+pub enum InvalidArchivePath {
     /// It leads upwards.
     #[error("it contains `..`")]
     Parent,
@@ -36,17 +36,17 @@ impl ArchivePath {
     /// components go. `None` for the directory itself.
     ///
     /// # Errors
-    /// [`BadPath`].
-    pub fn clean(name: &[u8]) -> Result<Option<Self>, BadPath> {
+    /// [`InvalidArchivePath`].
+    pub fn clean(name: &[u8]) -> Result<Option<Self>, InvalidArchivePath> {
         if name.contains(&0) {
-            return Err(BadPath::Nul);
+            return Err(InvalidArchivePath::Nul);
         }
         let mut clean = Vec::with_capacity(name.len().min(limits::ARCHIVE_PATH_BYTES));
         let mut depth = 0;
         for component in name.split(|byte| *byte == b'/') {
             match component {
                 b"" | b"." => continue,
-                b".." => return Err(BadPath::Parent),
+                b".." => return Err(InvalidArchivePath::Parent),
                 _ => {}
             }
             depth += 1;
@@ -55,10 +55,10 @@ impl ArchivePath {
             }
             clean.extend_from_slice(component);
             if component.len() > COMPONENT_BYTES || clean.len() > limits::ARCHIVE_PATH_BYTES {
-                return Err(BadPath::Long);
+                return Err(InvalidArchivePath::Long);
             }
             if depth > limits::ARCHIVE_DEPTH {
-                return Err(BadPath::Deep);
+                return Err(InvalidArchivePath::Deep);
             }
         }
         Ok(if clean.is_empty() { None } else { Some(Self(clean)) })
@@ -118,7 +118,7 @@ pub fn link_stays_inside(link: &ArchivePath, target: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn clean(name: &str) -> Result<Option<String>, BadPath> {
+    fn clean(name: &str) -> Result<Option<String>, InvalidArchivePath> {
         let path = ArchivePath::clean(name.as_bytes())?;
         Ok(path.map(|path| path.as_path().display().to_string()))
     }
@@ -132,12 +132,12 @@ mod tests {
             assert_eq!(clean(itself), Ok(None), "{itself}");
         }
         for up in ["..", "../a", "a/../b", "a/..", "/../a"] {
-            assert_eq!(clean(up), Err(BadPath::Parent), "{up}");
+            assert_eq!(clean(up), Err(InvalidArchivePath::Parent), "{up}");
         }
-        assert_eq!(clean("a\0b"), Err(BadPath::Nul));
-        assert_eq!(clean(&"a".repeat(256)), Err(BadPath::Long));
-        assert_eq!(clean(&"a/".repeat(limits::ARCHIVE_DEPTH + 1)), Err(BadPath::Deep));
-        assert_eq!(clean(&format!("{}/", "a".repeat(250)).repeat(5)), Err(BadPath::Long));
+        assert_eq!(clean("a\0b"), Err(InvalidArchivePath::Nul));
+        assert_eq!(clean(&"a".repeat(256)), Err(InvalidArchivePath::Long));
+        assert_eq!(clean(&"a/".repeat(limits::ARCHIVE_DEPTH + 1)), Err(InvalidArchivePath::Deep));
+        assert_eq!(clean(&format!("{}/", "a".repeat(250)).repeat(5)), Err(InvalidArchivePath::Long));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 /// What an extended header says about the next member.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Pax {
+pub(super) struct PaxHeader {
     pub(super) path: Option<Vec<u8>>,
     pub(super) link: Option<Vec<u8>>,
     pub(super) size: Option<u64>,
@@ -10,7 +10,7 @@ pub(super) struct Pax {
     pub(super) sparse: bool,
 }
 
-impl Pax {
+impl PaxHeader {
     /// Parses records of the form `length key=value\n`; `None` when they are malformed.
     pub(super) fn parse(mut text: &[u8]) -> Option<Self> {
         let mut pax = Self::default();
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn records_are_read_and_lies_about_their_length_refused() {
-        let pax = Pax::parse(b"12 path=a b\n11 size=42\n9 k=x=y\\\n").expect("valid");
+        let pax = PaxHeader::parse(b"12 path=a b\n11 size=42\n9 k=x=y\\\n").expect("valid");
         assert_eq!(pax.path.as_deref(), Some(b"a b".as_slice()));
         assert_eq!(pax.size, Some(42));
         for bad in [
@@ -52,7 +52,7 @@ mod tests {
             b"5 ab\n",
             b"11 size=-2\n",
         ] {
-            assert_eq!(Pax::parse(bad), None, "{}", String::from_utf8_lossy(bad));
+            assert_eq!(PaxHeader::parse(bad), None, "{}", String::from_utf8_lossy(bad));
         }
     }
 }

@@ -6,9 +6,9 @@ use rollout_protocol::limits;
 use tar::{EntryType, GnuExtSparseHeader, Header};
 use tokio::io::AsyncRead;
 
-use super::path::{ArchivePath, BadPath};
-use super::pax::Pax;
-use super::{Cut, Limits, bridge};
+use super::path::{ArchivePath, InvalidArchivePath};
+use super::pax::PaxHeader;
+use super::{ArchiveTruncation, ArchiveLimits, blocking_reader};
 use crate::store::StoreError;
 
 /// Everything in an archive comes in blocks of this size.
@@ -23,11 +23,11 @@ const TRAILER_BYTES: u64 = 64 * 1024;
 
 /// One member of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
+pub struct ArchiveMember {
     /// Where it belongs; `None` for the directory of the archive itself.
-    pub path: Result<Option<ArchivePath>, BadPath>,
+    pub path: Result<Option<ArchivePath>, InvalidArchivePath>,
     /// What it is.
-    pub kind: Kind,
+    pub kind: MemberKind,
     /// Bytes of its content.
     pub size_bytes: u64,
     /// Whether it can be executed.
@@ -36,7 +36,7 @@ pub struct Member {
 
 /// Kinds of members.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kind {
+pub enum MemberKind {
     /// A regular file.
     File,
     /// A directory.
@@ -52,13 +52,13 @@ pub enum Kind {
 /// Lists the members of an archive.
 ///
 /// # Errors
-/// [`Cut`] when the archive cannot be read to its end within `limits`.
-pub async fn list<S>(source: S, limits: Limits) -> Result<Vec<Member>, Cut>
+/// [`ArchiveTruncation`] when the archive cannot be read to its end within `limits`.
+pub async fn list<S>(source: S, limits: ArchiveLimits) -> Result<Vec<ArchiveMember>, ArchiveTruncation>
 where
     S: AsyncRead + Send + Unpin + 'static,
 {
-    bridge::with_reader(source, move |reader| {
-        let mut members = Members::new(reader, limits);
+    blocking_reader::with_reader(source, move |reader| {
+        let mut members = MemberReader::new(reader, limits);
         let mut found = Vec::new();
         while let Some(member) = members.next()? {
             found.push(member);
@@ -68,16 +68,16 @@ where
     .await
 }
 
-/// Goes through a stream member by member. The first [`Cut`] is final.
-pub(super) struct Members<R> {
+/// Goes through a stream member by member. The first [`ArchiveTruncation`] is final.
+pub(super) struct MemberReader<R> {
     reader: R,
-    limits: Limits,
+    limits: ArchiveLimits,
     entries: u64,
     bytes: u64,
     /// Bytes of extended headers, which have as large a budget of their own.
     extension_bytes: u64,
     /// The member that did not fit into the budget.
-    refused: Option<Member>,
+    refused: Option<ArchiveMember>,
     /// Content of the current member not read yet, and zeros after it.
     remaining: u64,
     padding: u64,
@@ -85,24 +85,24 @@ pub(super) struct Members<R> {
 
 /// What stands in front of a member's own header.
 #[derive(Default)]
-struct Extensions {
+struct MemberExtensions {
     name: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
-    pax: Option<Pax>,
+    pax: Option<PaxHeader>,
 }
 
-impl<R: Read> Members<R> {
-    pub(super) fn new(reader: R, limits: Limits) -> Self {
+impl<R: Read> MemberReader<R> {
+    pub(super) fn new(reader: R, limits: ArchiveLimits) -> Self {
         let (entries, bytes, extension_bytes) = (0, 0, 0);
         let (refused, remaining, padding) = (None, 0, 0);
         Self { reader, limits, entries, bytes, extension_bytes, refused, remaining, padding }
     }
 
     /// The next member; what was not read of the current one is skipped.
-    pub(super) fn next(&mut self) -> Result<Option<Member>, Cut> {
+    pub(super) fn next(&mut self) -> Result<Option<ArchiveMember>, ArchiveTruncation> {
         self.skip(self.remaining + self.padding)?;
         (self.remaining, self.padding) = (0, 0);
-        let mut extensions = Extensions::default();
+        let mut extensions = MemberExtensions::default();
         loop {
             let Some(header) = self.header()? else {
                 self.drain_trailer()?;
@@ -115,7 +115,7 @@ impl<R: Read> Members<R> {
     }
 
     /// Content of the current member; 0 at its end.
-    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Cut> {
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, ArchiveTruncation> {
         let wanted = buffer.len().min(usize::try_from(self.remaining).unwrap_or(usize::MAX));
         if wanted == 0 {
             return Ok(0);
@@ -126,14 +126,14 @@ impl<R: Read> Members<R> {
     }
 
     /// The member for whose size reading was cut.
-    pub(super) fn refused(&self) -> Option<&Member> {
+    pub(super) fn refused_member(&self) -> Option<&ArchiveMember> {
         self.refused.as_ref()
     }
 
-    fn member(&mut self, header: &Header, extensions: Extensions) -> Result<Member, Cut> {
+    fn member(&mut self, header: &Header, extensions: MemberExtensions) -> Result<ArchiveMember, ArchiveTruncation> {
         self.entries += 1;
         if self.entries > self.limits.entries {
-            return Err(Cut::Entries(self.limits.entries));
+            return Err(ArchiveTruncation::Entries(self.limits.entries));
         }
         let pax = extensions.pax.unwrap_or_default();
         let name = pax.path.or(extensions.name).unwrap_or_else(|| header.path_bytes().into_owned());
@@ -144,14 +144,14 @@ impl<R: Read> Members<R> {
         let size_bytes = match pax.size {
             _ if !has_content(header.entry_type()) => 0,
             Some(size) => size,
-            None => header.entry_size().map_err(|_| Cut::Malformed("a size"))?,
+            None => header.entry_size().map_err(|_| ArchiveTruncation::Malformed("a size"))?,
         };
         let path = ArchivePath::clean(&name);
-        let member = Member { path, kind, size_bytes, executable };
+        let member = ArchiveMember { path, kind, size_bytes, executable };
         self.bytes = self.bytes.saturating_add(size_bytes);
         if self.bytes > self.limits.bytes {
             self.refused = Some(member);
-            return Err(Cut::Bytes(self.limits.bytes));
+            return Err(ArchiveTruncation::Bytes(self.limits.bytes));
         }
         if header.entry_type().is_gnu_sparse() {
             self.skip_sparse_map(header)?;
@@ -162,7 +162,7 @@ impl<R: Read> Members<R> {
     }
 
     /// Reads an extension header's content; whether it was one.
-    fn extension(&mut self, header: &Header, found: &mut Extensions) -> Result<bool, Cut> {
+    fn extension(&mut self, header: &Header, found: &mut MemberExtensions) -> Result<bool, ArchiveTruncation> {
         let kind = header.entry_type();
         let known = kind.is_gnu_longname()
             || kind.is_gnu_longlink()
@@ -171,9 +171,9 @@ impl<R: Read> Members<R> {
         if !known {
             return Ok(false);
         }
-        let size = header.entry_size().map_err(|_| Cut::Malformed("the size of an extension"))?;
+        let size = header.entry_size().map_err(|_| ArchiveTruncation::Malformed("the size of an extension"))?;
         if size > EXTENSION_BYTES {
-            return Err(Cut::Malformed("an extension that is too large"));
+            return Err(ArchiveTruncation::Malformed("an extension that is too large"));
         }
         self.charge_extension(BLOCK + size + padding(size))?;
         let mut content = vec![0; usize::try_from(size).expect("it is small")];
@@ -183,17 +183,17 @@ impl<R: Read> Members<R> {
             EntryType::GNULongName => found.name.replace(until_nul(content)).is_some(),
             EntryType::GNULongLink => found.link.replace(until_nul(content)).is_some(),
             EntryType::XHeader => {
-                let pax = Pax::parse(&content).ok_or(Cut::Malformed("a pax record"))?;
+                let pax = PaxHeader::parse(&content).ok_or(ArchiveTruncation::Malformed("a pax record"))?;
                 found.pax.replace(pax).is_some()
             }
             // What a global header says, nothing here depends on.
             _ => false,
         };
-        if twice { Err(Cut::Malformed("a repeated extension")) } else { Ok(true) }
+        if twice { Err(ArchiveTruncation::Malformed("a repeated extension")) } else { Ok(true) }
     }
 
     /// The next header; `None` at the end mark.
-    fn header(&mut self) -> Result<Option<Header>, Cut> {
+    fn header(&mut self) -> Result<Option<Header>, ArchiveTruncation> {
         let mut header = Header::new_old();
         self.fill(header.as_mut_bytes())?;
         let bytes = header.as_bytes();
@@ -204,12 +204,12 @@ impl<R: Read> Members<R> {
             bytes[..148].iter().chain(&bytes[156..]).map(|byte| u32::from(*byte)).sum::<u32>()
                 + 8 * u32::from(b' ');
         if header.cksum().ok() != Some(sum) {
-            return Err(Cut::Malformed("the checksum of a header"));
+            return Err(ArchiveTruncation::Malformed("the checksum of a header"));
         }
         Ok(Some(header))
     }
 
-    fn skip_sparse_map(&mut self, header: &Header) -> Result<(), Cut> {
+    fn skip_sparse_map(&mut self, header: &Header) -> Result<(), ArchiveTruncation> {
         let mut more = header.as_gnu().is_some_and(tar::GnuHeader::is_extended);
         while more {
             self.charge_extension(BLOCK)?;
@@ -221,15 +221,15 @@ impl<R: Read> Members<R> {
     }
 
     /// Takes bytes from the budget before they are read.
-    fn charge_extension(&mut self, bytes: u64) -> Result<(), Cut> {
+    fn charge_extension(&mut self, bytes: u64) -> Result<(), ArchiveTruncation> {
         self.extension_bytes += bytes;
         if self.extension_bytes > self.limits.bytes.max(EXTENSION_BYTES) {
-            return Err(Cut::Malformed("extensions that are too large"));
+            return Err(ArchiveTruncation::Malformed("extensions that are too large"));
         }
         Ok(())
     }
 
-    fn fill(&mut self, mut buffer: &mut [u8]) -> Result<(), Cut> {
+    fn fill(&mut self, mut buffer: &mut [u8]) -> Result<(), ArchiveTruncation> {
         while !buffer.is_empty() {
             let read = self.read_some(buffer)?;
             buffer = &mut buffer[read..];
@@ -237,31 +237,31 @@ impl<R: Read> Members<R> {
         Ok(())
     }
 
-    fn skip(&mut self, bytes: u64) -> Result<(), Cut> {
+    fn skip(&mut self, bytes: u64) -> Result<(), ArchiveTruncation> {
         let skipped = io::copy(&mut (&mut self.reader).take(bytes), &mut io::sink())
-            .map_err(|error| Cut::Source(error.to_string()))?;
-        if skipped == bytes { Ok(()) } else { Err(Cut::Ended) }
+            .map_err(|error| ArchiveTruncation::Source(error.to_string()))?;
+        if skipped == bytes { Ok(()) } else { Err(ArchiveTruncation::Ended) }
     }
 
     /// At least one byte.
-    fn read_some(&mut self, buffer: &mut [u8]) -> Result<usize, Cut> {
+    fn read_some(&mut self, buffer: &mut [u8]) -> Result<usize, ArchiveTruncation> {
         loop {
             match self.reader.read(buffer) {
-                Ok(0) => return Err(Cut::Ended),
+                Ok(0) => return Err(ArchiveTruncation::Ended),
                 Ok(read) => return Ok(read),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Cut::Source(error.to_string())),
+                Err(error) => return Err(ArchiveTruncation::Source(error.to_string())),
             }
         }
     }
 
     /// Reads to the end of the source, where a store says whether its content is damaged. Any other
     /// failure changes nothing: everything that matters was read.
-    fn drain_trailer(&mut self) -> Result<(), Cut> {
+    fn drain_trailer(&mut self) -> Result<(), ArchiveTruncation> {
         let drained = io::copy(&mut (&mut self.reader).take(TRAILER_BYTES), &mut io::sink());
         let is_damage = |error: &io::Error| error.get_ref().is_some_and(|e| e.is::<StoreError>());
         match drained {
-            Err(error) if is_damage(&error) => Err(Cut::Source(error.to_string())),
+            Err(error) if is_damage(&error) => Err(ArchiveTruncation::Source(error.to_string())),
             _ => Ok(()),
         }
     }
@@ -277,19 +277,19 @@ fn has_content(kind: EntryType) -> bool {
     !matches!(kind.as_byte(), b'1'..=b'6')
 }
 
-fn kind(header: &Header, name: &[u8], link: Option<Vec<u8>>, sparse: bool) -> Kind {
+fn kind(header: &Header, name: &[u8], link: Option<Vec<u8>>, sparse: bool) -> MemberKind {
     match header.entry_type() {
-        EntryType::Directory => Kind::Directory,
-        EntryType::Link => Kind::HardLink,
+        EntryType::Directory => MemberKind::Directory,
+        EntryType::Link => MemberKind::HardLink,
         EntryType::Symlink => {
             let in_header = || header.link_name_bytes().map(std::borrow::Cow::into_owned);
-            Kind::Symlink(link.or_else(in_header).unwrap_or_default())
+            MemberKind::Symlink(link.or_else(in_header).unwrap_or_default())
         }
         EntryType::Regular | EntryType::Continuous if !sparse => {
             // Before ustar, a slash at the end made a directory.
-            if name.ends_with(b"/") { Kind::Directory } else { Kind::File }
+            if name.ends_with(b"/") { MemberKind::Directory } else { MemberKind::File }
         }
-        _ => Kind::Special,
+        _ => MemberKind::Special,
     }
 }
 

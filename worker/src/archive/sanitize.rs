@@ -7,24 +7,24 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use tokio::io::AsyncRead;
 
-use super::path::{ArchivePath, BadPath, link_stays_inside};
-use super::read::Members;
+use super::path::{ArchivePath, InvalidArchivePath, link_stays_inside};
+use super::read::MemberReader;
 use super::write::ArchiveWriter;
-use super::{ArchiveError, Cut, Exclude, Kind, Limits, Member, Packed, Report, bridge};
-use crate::secrets::{Redactor, Style};
+use super::{ArchiveError, ArchiveTruncation, ExcludePatterns, MemberKind, ArchiveLimits, ArchiveMember, PackedArchive, ArchiveReport, blocking_reader};
+use crate::secrets::{Redactor, RedactionStyle};
 
 /// Bytes copied at once.
 const BUFFER_BYTES: usize = 64 * 1024;
 
 /// How to [`sanitize`].
 #[derive(Debug, Clone)]
-pub struct Sanitize {
+pub struct SanitizeOptions {
     /// Bounds.
-    pub limits: Limits,
+    pub limits: ArchiveLimits,
     /// What becomes of the first component of every path.
-    pub root: Root,
+    pub root: RootHandling,
     /// What is left out, by its path in the clean archive.
-    pub exclude: Exclude,
+    pub exclude: ExcludePatterns,
     /// Keep executable bits, and symbolic links that stay inside.
     pub faithful: bool,
     /// Files to give back from memory: their paths in the clean archive and the most bytes that
@@ -36,7 +36,7 @@ pub struct Sanitize {
 
 /// What becomes of the first component of every path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Root {
+pub enum RootHandling {
     /// It stays.
     Kept,
     /// It goes: `logs/agent/x` becomes `agent/x`.
@@ -45,9 +45,9 @@ pub enum Root {
     DroppedOfDirectory,
 }
 
-/// A file that [`Sanitize::captures`] asked for.
+/// A file that [`SanitizeOptions::captures`] asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Captured {
+pub enum CapturedFile {
     /// Its content, whole.
     Found(Bytes),
     /// The archive has nothing of that name.
@@ -65,33 +65,33 @@ pub enum Captured {
 /// What [`sanitize`] made of an archive. The parts are independent: a disk that is full takes
 /// nothing from the captured file.
 #[derive(Debug)]
-pub struct Sanitized {
+pub struct SanitizeOutcome {
     /// The clean archive.
-    pub archive: Result<Packed, ArchiveError>,
+    pub archive: Result<PackedArchive, ArchiveError>,
     /// What it holds; of a failed archive, what it would have held so far.
-    pub report: Report,
+    pub report: ArchiveReport,
     /// The captured files, in the order they were asked for.
-    pub captured: Vec<Captured>,
+    pub captured: Vec<CapturedFile>,
     /// What the first member is.
-    pub first: Option<Kind>,
+    pub first: Option<MemberKind>,
 }
 
 /// Copies the regular files and directories of a hostile archive into a new archive at `to`, which
 /// must not exist. Owners and times are dropped, and executable bits and links unless they are asked
 /// for.
-pub async fn sanitize<S>(source: S, to: &Path, options: Sanitize) -> Sanitized
+pub async fn sanitize<S>(source: S, to: &Path, options: SanitizeOptions) -> SanitizeOutcome
 where
     S: AsyncRead + Send + Unpin + 'static,
 {
     let to = to.to_owned();
-    bridge::with_reader(source, move |reader| {
-        let mut members = Members::new(reader, options.limits);
-        let mut copy = Copy::new(to, options);
+    blocking_reader::with_reader(source, move |reader| {
+        let mut members = MemberReader::new(reader, options.limits);
+        let mut copy = Sanitizer::new(to, options);
         loop {
             match members.next() {
                 Ok(Some(member)) => copy.next(&member, &mut members),
                 Ok(None) => break,
-                Err(cut) => copy.cut(cut, members.refused()),
+                Err(cut) => copy.truncate(cut, members.refused_member()),
             }
             if copy.is_done() {
                 break;
@@ -102,20 +102,20 @@ where
     .await
 }
 
-struct Copy {
+struct Sanitizer {
     to: PathBuf,
     /// Gone once writing failed.
     writer: Option<ArchiveWriter<BufWriter<File>>>,
     failure: Option<ArchiveError>,
-    report: Report,
-    options: Sanitize,
-    captured: Vec<Option<Captured>>,
-    first: Option<Kind>,
+    report: ArchiveReport,
+    options: SanitizeOptions,
+    captured: Vec<Option<CapturedFile>>,
+    first: Option<MemberKind>,
     buffer: Vec<u8>,
 }
 
-impl Copy {
-    fn new(to: PathBuf, options: Sanitize) -> Self {
+impl Sanitizer {
+    fn new(to: PathBuf, options: SanitizeOptions) -> Self {
         let (writer, failure) = match File::create_new(&to) {
             Ok(file) => {
                 (Some(ArchiveWriter::new(BufWriter::with_capacity(BUFFER_BYTES, file))), None)
@@ -123,7 +123,7 @@ impl Copy {
             Err(error) => (None, Some(ArchiveError::io("creating", &to, error))),
         };
         let captured = options.captures.iter().map(|_| None).collect();
-        let (report, first, buffer) = (Report::default(), None, vec![0; BUFFER_BYTES]);
+        let (report, first, buffer) = (ArchiveReport::default(), None, vec![0; BUFFER_BYTES]);
         Self { to, writer, failure, report, options, captured, first, buffer }
     }
 
@@ -134,57 +134,57 @@ impl Copy {
     }
 
     /// Where a member belongs in the clean archive; `None` for what the archive itself stands for.
-    fn place(&self, member: &Member) -> Result<Option<ArchivePath>, BadPath> {
+    fn clean_path(&self, member: &ArchiveMember) -> Result<Option<ArchivePath>, InvalidArchivePath> {
         let Some(path) = member.path.clone()? else { return Ok(None) };
         Ok(match (self.options.root, path.without_first()) {
-            (Root::Kept, _) => Some(path),
+            (RootHandling::Kept, _) => Some(path),
             (_, Some(below)) => Some(below),
-            (Root::DroppedOfDirectory, None) if member.kind == Kind::File => Some(path),
+            (RootHandling::DroppedOfDirectory, None) if member.kind == MemberKind::File => Some(path),
             (_, None) => None,
         })
     }
 
-    fn next(&mut self, member: &Member, members: &mut Members<impl Read>) {
+    fn next(&mut self, member: &ArchiveMember, members: &mut MemberReader<impl Read>) {
         if self.first.is_none() {
             self.first = Some(member.kind.clone());
         }
-        match self.place(member) {
-            Ok(Some(path)) if self.options.exclude.holds(path.as_bytes()) => {}
-            Ok(Some(path)) => self.take(&path, member, members),
+        match self.clean_path(member) {
+            Ok(Some(path)) if self.options.exclude.matches(path.as_bytes()) => {}
+            Ok(Some(path)) => self.copy_member(&path, member, members),
             Ok(None) => {}
             Err(_) => self.report.skipped.names += 1,
         }
     }
 
     /// Which captured file a path in the clean archive is, and the most bytes it may have.
-    fn wanted(&self, path: &ArchivePath) -> Option<(usize, u64)> {
+    fn requested_capture(&self, path: &ArchivePath) -> Option<(usize, u64)> {
         let mut captures = self.options.captures.iter().enumerate();
         captures.find(|(_, (wanted, _))| wanted == path).map(|(index, (_, most))| (index, *most))
     }
 
     /// Reading has ended early, perhaps for the size of one member.
-    fn cut(&mut self, cut: Cut, refused: Option<&Member>) {
+    fn truncate(&mut self, cut: ArchiveTruncation, refused: Option<&ArchiveMember>) {
         self.report.cut = Some(cut);
         if let Some(member) = refused
-            && member.kind == Kind::File
-            && let Ok(Some(path)) = self.place(member)
-            && let Some((index, most)) = self.wanted(&path)
+            && member.kind == MemberKind::File
+            && let Ok(Some(path)) = self.clean_path(member)
+            && let Some((index, most)) = self.requested_capture(&path)
             && member.size_bytes > most
         {
-            self.captured[index] = Some(Captured::TooLarge(member.size_bytes));
+            self.captured[index] = Some(CapturedFile::TooLarge(member.size_bytes));
         }
     }
 
-    fn take(&mut self, path: &ArchivePath, member: &Member, members: &mut Members<impl Read>) {
-        let wanted = self.wanted(path);
+    fn copy_member(&mut self, path: &ArchivePath, member: &ArchiveMember, members: &mut MemberReader<impl Read>) {
+        let wanted = self.requested_capture(path);
         let masked = self.masked(path.as_bytes());
         match &member.kind {
-            Kind::File => self.file(&masked, member, wanted, members),
-            Kind::Directory => {
+            MemberKind::File => self.file(&masked, member, wanted, members),
+            MemberKind::Directory => {
                 self.report.directories += 1;
                 self.write(|writer| writer.directory(&masked));
             }
-            Kind::Symlink(target) if self.options.faithful && link_stays_inside(path, target) => {
+            MemberKind::Symlink(target) if self.options.faithful && link_stays_inside(path, target) => {
                 let target = self.masked(target);
                 self.write(|writer| writer.symlink(&masked, &target));
             }
@@ -192,16 +192,16 @@ impl Copy {
         }
         if let Some((index, _)) = wanted {
             match member.kind {
-                Kind::File => {}
-                Kind::HardLink => self.captured[index] = Some(Captured::HardLink),
-                _ => self.captured[index] = Some(Captured::NotRegular),
+                MemberKind::File => {}
+                MemberKind::HardLink => self.captured[index] = Some(CapturedFile::HardLink),
+                _ => self.captured[index] = Some(CapturedFile::NotRegular),
             }
         }
     }
 
     /// A name without secrets: as long as before, so within every bound.
     fn masked(&self, name: &[u8]) -> Vec<u8> {
-        let (mut masking, mut masked) = (self.options.redactor.stream(Style::Mask), Vec::new());
+        let (mut masking, mut masked) = (self.options.redactor.stream(RedactionStyle::Mask), Vec::new());
         masking.push(name, &mut masked);
         masking.finish(&mut masked);
         masked
@@ -210,17 +210,17 @@ impl Copy {
     fn file(
         &mut self,
         path: &[u8],
-        member: &Member,
+        member: &ArchiveMember,
         wanted: Option<(usize, u64)>,
-        members: &mut Members<impl Read>,
+        members: &mut MemberReader<impl Read>,
     ) {
         let (size, executable) = (member.size_bytes, member.executable && self.options.faithful);
-        let mark = self.writer.as_ref().map(ArchiveWriter::mark);
+        let mark = self.writer.as_ref().map(ArchiveWriter::position);
         self.write(|writer| writer.begin_file(path, executable, size));
         let mut kept = wanted.filter(|(_, most)| size <= *most).map(|_| Vec::new());
         let mut left = size;
         let mut buffer = std::mem::take(&mut self.buffer);
-        let (mut masking, mut masked) = (self.options.redactor.stream(Style::Mask), Vec::new());
+        let (mut masking, mut masked) = (self.options.redactor.stream(RedactionStyle::Mask), Vec::new());
         while left > 0 {
             match members.read(&mut buffer) {
                 Ok(read) => {
@@ -250,8 +250,8 @@ impl Copy {
         self.report.files += 1;
         self.report.bytes += size;
         if let Some((index, _)) = wanted {
-            let found = kept.map(|bytes| Captured::Found(Bytes::from(bytes)));
-            self.captured[index] = Some(found.unwrap_or(Captured::TooLarge(size)));
+            let found = kept.map(|bytes| CapturedFile::Found(Bytes::from(bytes)));
+            self.captured[index] = Some(found.unwrap_or(CapturedFile::TooLarge(size)));
         }
     }
 
@@ -264,7 +264,7 @@ impl Copy {
         }
     }
 
-    fn finish(self) -> Sanitized {
+    fn finish(self) -> SanitizeOutcome {
         let Self { to, writer, failure, report, captured, first, .. } = self;
         let archive = match (writer, failure) {
             (Some(writer), None) => match writer.finish() {
@@ -279,8 +279,8 @@ impl Copy {
             let _removed = std::fs::remove_file(&to);
         }
         let cut = report.cut.is_some();
-        let absent = || if cut { Captured::Unknown } else { Captured::Missing };
+        let absent = || if cut { CapturedFile::Unknown } else { CapturedFile::Missing };
         let captured = captured.into_iter().map(|found| found.unwrap_or_else(absent)).collect();
-        Sanitized { archive, report, captured, first }
+        SanitizeOutcome { archive, report, captured, first }
     }
 }

@@ -3,37 +3,37 @@
 use bytes::Bytes;
 use tokio::io::AsyncRead;
 
-use super::read::Members;
-use super::{Captured, Cut, Kind, Limits, bridge};
+use super::read::MemberReader;
+use super::{CapturedFile, ArchiveTruncation, MemberKind, ArchiveLimits, blocking_reader};
 
 /// Reads the first member of a hostile archive, which has to be a regular file of at most
 /// `max_bytes`. Nothing is written, and nothing after it is read.
-pub async fn first_file<S>(source: S, max_bytes: u64) -> Captured
+pub async fn first_file<S>(source: S, max_bytes: u64) -> CapturedFile
 where
     S: AsyncRead + Send + Unpin + 'static,
 {
-    bridge::with_reader(source, move |reader| {
-        let mut members = Members::new(reader, Limits { entries: 1, bytes: max_bytes });
+    blocking_reader::with_reader(source, move |reader| {
+        let mut members = MemberReader::new(reader, ArchiveLimits { entries: 1, bytes: max_bytes });
         let member = match members.next() {
             Ok(Some(member)) => member,
-            Ok(None) => return Captured::Missing,
-            Err(Cut::Bytes(_)) => {
-                let size = members.refused().map_or(max_bytes, |member| member.size_bytes);
-                return Captured::TooLarge(size);
+            Ok(None) => return CapturedFile::Missing,
+            Err(ArchiveTruncation::Bytes(_)) => {
+                let size = members.refused_member().map_or(max_bytes, |member| member.size_bytes);
+                return CapturedFile::TooLarge(size);
             }
-            Err(_) => return Captured::Unknown,
+            Err(_) => return CapturedFile::Unknown,
         };
         match member.kind {
-            Kind::File => {}
-            Kind::HardLink => return Captured::HardLink,
-            _ => return Captured::NotRegular,
+            MemberKind::File => {}
+            MemberKind::HardLink => return CapturedFile::HardLink,
+            _ => return CapturedFile::NotRegular,
         }
         let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
         loop {
             match members.read(&mut buffer) {
-                Ok(0) => return Captured::Found(Bytes::from(bytes)),
+                Ok(0) => return CapturedFile::Found(Bytes::from(bytes)),
                 Ok(read) => bytes.extend_from_slice(&buffer[..read]),
-                Err(_) => return Captured::Unknown,
+                Err(_) => return CapturedFile::Unknown,
             }
         }
     })
@@ -49,21 +49,21 @@ mod tests {
     use super::*;
     use crate::environment::fake::raw_entry;
 
-    async fn read(kind: EntryType, content: &[u8]) -> Captured {
+    async fn read(kind: EntryType, content: &[u8]) -> CapturedFile {
         let archive = [raw_entry(b"cost", kind, b"/etc/passwd", content), vec![0; 1024]].concat();
         first_file(Cursor::new(archive), 10).await
     }
 
     #[tokio::test]
     async fn only_a_small_regular_file_is_read() {
-        let small = Captured::Found(Bytes::from_static(b"0123456789"));
+        let small = CapturedFile::Found(Bytes::from_static(b"0123456789"));
         assert_eq!(read(EntryType::Regular, b"0123456789").await, small);
-        assert_eq!(read(EntryType::Regular, b"0123456789a").await, Captured::TooLarge(11));
-        assert_eq!(read(EntryType::Symlink, b"").await, Captured::NotRegular);
-        assert_eq!(read(EntryType::Directory, b"").await, Captured::NotRegular);
-        assert_eq!(read(EntryType::Fifo, b"").await, Captured::NotRegular);
-        assert_eq!(read(EntryType::Link, b"").await, Captured::HardLink);
-        assert_eq!(first_file(Cursor::new(vec![0; 1024]), 10).await, Captured::Missing);
-        assert_eq!(first_file(Cursor::new(vec![7; 700]), 10).await, Captured::Unknown);
+        assert_eq!(read(EntryType::Regular, b"0123456789a").await, CapturedFile::TooLarge(11));
+        assert_eq!(read(EntryType::Symlink, b"").await, CapturedFile::NotRegular);
+        assert_eq!(read(EntryType::Directory, b"").await, CapturedFile::NotRegular);
+        assert_eq!(read(EntryType::Fifo, b"").await, CapturedFile::NotRegular);
+        assert_eq!(read(EntryType::Link, b"").await, CapturedFile::HardLink);
+        assert_eq!(first_file(Cursor::new(vec![0; 1024]), 10).await, CapturedFile::Missing);
+        assert_eq!(first_file(Cursor::new(vec![7; 700]), 10).await, CapturedFile::Unknown);
     }
 }

@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Seek as _, SeekFrom, Write};
 
-use rollout_protocol::digest::Hasher;
+use rollout_protocol::digest::DigestHasher;
 use tar::{EntryType, Header};
 
-use super::Packed;
+use super::PackedArchive;
 use super::read::padding;
 
 /// Room for a name or link target in a header.
@@ -19,17 +19,17 @@ const LONG_NAME: &[u8] = b"././@LongLink";
 /// links, 0777.
 pub(super) struct ArchiveWriter<W> {
     writer: W,
-    hasher: Hasher,
+    hasher: DigestHasher,
     size_bytes: u64,
     entries: u64,
 }
 
 /// A place between two members.
-pub(super) struct Mark(Hasher, u64, u64);
+pub(super) struct ArchivePosition(DigestHasher, u64, u64);
 
 impl<W: Write> ArchiveWriter<W> {
     pub(super) fn new(writer: W) -> Self {
-        Self { writer, hasher: Hasher::default(), size_bytes: 0, entries: 0 }
+        Self { writer, hasher: DigestHasher::default(), size_bytes: 0, entries: 0 }
     }
 
     /// Adds a directory.
@@ -69,16 +69,16 @@ impl<W: Write> ArchiveWriter<W> {
     }
 
     /// Where the archive stands, to come back to by [`ArchiveWriter::roll_back`].
-    pub(super) fn mark(&self) -> Mark {
-        Mark(self.hasher.clone(), self.size_bytes, self.entries)
+    pub(super) fn position(&self) -> ArchivePosition {
+        ArchivePosition(self.hasher.clone(), self.size_bytes, self.entries)
     }
 
     /// Writes the end mark and gives the writer back.
-    pub(super) fn finish(mut self) -> io::Result<(W, Packed)> {
+    pub(super) fn finish(mut self) -> io::Result<(W, PackedArchive)> {
         self.content(&[0; 1024])?;
         self.writer.flush()?;
         let Self { writer, hasher, size_bytes, entries } = self;
-        Ok((writer, Packed { digest: hasher.finish(), size_bytes, entries }))
+        Ok((writer, PackedArchive { digest: hasher.finish(), size_bytes, entries }))
     }
 
     fn header(
@@ -132,8 +132,8 @@ impl<W: Write> ArchiveWriter<W> {
 
 impl ArchiveWriter<BufWriter<File>> {
     /// Takes back everything written since `mark`.
-    pub(super) fn roll_back(&mut self, mark: Mark) -> io::Result<()> {
-        let Mark(hasher, size_bytes, entries) = mark;
+    pub(super) fn roll_back(&mut self, mark: ArchivePosition) -> io::Result<()> {
+        let ArchivePosition(hasher, size_bytes, entries) = mark;
         self.writer.seek(SeekFrom::Start(size_bytes))?;
         self.writer.get_ref().set_len(size_bytes)?;
         (self.hasher, self.size_bytes, self.entries) = (hasher, size_bytes, entries);

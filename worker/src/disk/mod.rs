@@ -14,22 +14,22 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-pub use self::space::Space;
+pub use self::space::DiskSpace;
 use crate::environment::Provider;
 use crate::supervise;
 
 /// Time between two looks: what fills a disk and is removed within less may go unseen.
-const LOOK: Duration = Duration::from_millis(250);
+const MEASURE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Time between two questions to a provider that did not say yet where its environments are.
-const ASK: Duration = Duration::from_secs(10);
+const QUERY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Longest that such a question may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// Why a directory is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Use {
+pub enum DiskUse {
     /// Executions write there, or what they leave is kept there: no more work is begun when there
     /// is little room.
     Work,
@@ -40,23 +40,23 @@ pub enum Use {
 /// Watches the disks of a worker. The default watches none.
 #[derive(Default)]
 pub struct DiskWatch {
-    state: Mutex<State>,
+    state: Mutex<DiskWatchState>,
     /// Providers that did not say yet where their environments are.
     unasked: Mutex<Vec<Arc<dyn Provider>>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    places: Vec<Place>,
+struct DiskWatchState {
+    places: Vec<WatchedDirectory>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct WatchedDirectory {
     path: PathBuf,
-    purpose: Use,
-    space: Option<Space>,
+    purpose: DiskUse,
+    space: Option<DiskSpace>,
     /// When it was seen full last.
-    full: Option<(Instant, Space)>,
+    full: Option<(Instant, DiskSpace)>,
 }
 
 impl fmt::Debug for DiskWatch {
@@ -68,37 +68,37 @@ impl fmt::Debug for DiskWatch {
 impl DiskWatch {
     /// Watches directories, and those where providers keep their environments.
     pub fn new(
-        paths: impl IntoIterator<Item = (PathBuf, Use)>,
+        paths: impl IntoIterator<Item = (PathBuf, DiskUse)>,
         providers: impl IntoIterator<Item = Arc<dyn Provider>>,
     ) -> Self {
-        let place = |(path, purpose)| Place { path, purpose, space: None, full: None };
+        let place = |(path, purpose)| WatchedDirectory { path, purpose, space: None, full: None };
         let places = paths.into_iter().map(place).collect();
         let unasked = Mutex::new(providers.into_iter().collect());
-        Self { state: Mutex::new(State { places }), unasked }
+        Self { state: Mutex::new(DiskWatchState { places }), unasked }
     }
 
     /// Looks at the disks again and again, for ever.
     pub async fn watch(&self) -> Infallible {
         let mut asked: Option<Instant> = None;
         loop {
-            if asked.is_none_or(|asked| asked.elapsed() >= ASK) {
-                self.ask().await;
+            if asked.is_none_or(|asked| asked.elapsed() >= QUERY_INTERVAL) {
+                self.query_providers().await;
                 asked = Some(Instant::now());
             }
             if self.state().places.is_empty() {
-                tokio::time::sleep(ASK).await;
+                tokio::time::sleep(QUERY_INTERVAL).await;
             } else {
-                self.look().await;
-                tokio::time::sleep(LOOK).await;
+                self.measure().await;
+                tokio::time::sleep(MEASURE_INTERVAL).await;
             }
         }
     }
 
     /// The disk that was full at `since` or later, if one was, and how full.
     pub async fn full_since(&self, since: Instant) -> Option<String> {
-        self.look().await;
+        self.measure().await;
         let state = self.state();
-        let full = |place: &Place| {
+        let full = |place: &WatchedDirectory| {
             let (_, space) = place.full.filter(|(at, _)| *at >= since)?;
             Some(format!("the disk of {} was full ({space})", place.path.display()))
         };
@@ -107,54 +107,54 @@ impl DiskWatch {
 
     /// The disk on which there is too little room for more work, if there is one.
     pub async fn low(&self) -> Option<String> {
-        self.look().await;
+        self.measure().await;
         let state = self.state();
-        let low = |place: &Place| {
+        let low = |place: &WatchedDirectory| {
             let space = place.space.filter(|space| space.is_low())?;
             let floor = space.floor_text();
             let path = place.path.display();
             Some(format!("the disk of {path} is nearly full: {space}, at least {floor} is needed"))
         };
-        state.places.iter().filter(|place| place.purpose == Use::Work).find_map(low)
+        state.places.iter().filter(|place| place.purpose == DiskUse::Work).find_map(low)
     }
 
-    async fn look(&self) {
+    async fn measure(&self) {
         let paths: Vec<PathBuf> = self.state().places.iter().map(|p| p.path.clone()).collect();
         if paths.is_empty() {
             return;
         }
-        let look = move || paths.iter().map(|path| Space::of(path)).collect::<Vec<_>>();
+        let look = move || paths.iter().map(|path| DiskSpace::for_path(path)).collect::<Vec<_>>();
         let spaces = supervise::blocking(look).await;
         let now = Instant::now();
         for (place, space) in self.state().places.iter_mut().zip(spaces) {
             place.space = space;
-            if let Some(space) = space.filter(Space::is_full) {
+            if let Some(space) = space.filter(DiskSpace::is_full) {
                 place.full = Some((now, space));
             }
         }
     }
 
     /// Asks providers where their environments are.
-    async fn ask(&self) {
-        let unasked = std::mem::take(&mut *self.unasked());
+    async fn query_providers(&self) {
+        let unasked = std::mem::take(&mut *self.pending_providers());
         for provider in unasked {
             match tokio::time::timeout(ANSWER_WITHIN, provider.disk()).await {
-                Ok(Ok(path)) => self.state().places.extend(path.map(|path| Place {
+                Ok(Ok(path)) => self.state().places.extend(path.map(|path| WatchedDirectory {
                     path,
-                    purpose: Use::Work,
+                    purpose: DiskUse::Work,
                     space: None,
                     full: None,
                 })),
-                Ok(Err(_)) | Err(_) => self.unasked().push(provider),
+                Ok(Err(_)) | Err(_) => self.pending_providers().push(provider),
             }
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DiskWatchState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn unasked(&self) -> MutexGuard<'_, Vec<Arc<dyn Provider>>> {
+    fn pending_providers(&self) -> MutexGuard<'_, Vec<Arc<dyn Provider>>> {
         self.unasked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -166,7 +166,7 @@ mod tests {
     #[tokio::test]
     async fn disk_with_room_is_neither_full_nor_low() {
         let dir = tempfile::tempdir().expect("a directory");
-        let paths = [(dir.path().to_owned(), Use::Work), ("/nowhere/at/all".into(), Use::Work)];
+        let paths = [(dir.path().to_owned(), DiskUse::Work), ("/nowhere/at/all".into(), DiskUse::Work)];
         let watch = DiskWatch::new(paths, []);
         let began = Instant::now();
         assert_eq!(watch.full_since(began).await, None);
@@ -175,9 +175,9 @@ mod tests {
 
     #[tokio::test]
     async fn full_disk_counts_for_what_ran_then_and_not_for_what_began_later() {
-        let watch = DiskWatch::new([("/nowhere".into(), Use::Temporary)], []);
+        let watch = DiskWatch::new([("/nowhere".into(), DiskUse::Temporary)], []);
         let before = Instant::now();
-        let space = Space { size: 4 << 20, free: 0, files: 10, free_files: 5 };
+        let space = DiskSpace { size: 4 << 20, free: 0, files: 10, free_files: 5 };
         watch.state().places[0].full = Some((Instant::now(), space));
         let found = watch.full_since(before).await.expect("it was full");
         assert_eq!(found, "the disk of /nowhere was full (0 of 4 MiB free)");

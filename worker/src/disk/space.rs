@@ -8,16 +8,16 @@ const MIB: u64 = 1024 * 1024;
 /// Room that work is not begun without, unless the file system is smaller than twenty times as
 /// much: then a twentieth of it.
 const FLOOR: u64 = 256 * MIB;
-const FLOOR_PART: u64 = 20;
+const FLOOR_FRACTION: u64 = 20;
 
 /// With less room than this a file system is full, or with a hundredth of it if that is less: the
 /// write that did not fit may have left a little.
 const FULL: u64 = MIB;
-const FULL_PART: u64 = 100;
+const FULL_FRACTION: u64 = 100;
 
 /// The room of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Space {
+pub struct DiskSpace {
     /// Bytes it has.
     pub size: u64,
     /// Bytes that this user may still write.
@@ -28,9 +28,9 @@ pub struct Space {
     pub free_files: u64,
 }
 
-impl Space {
+impl DiskSpace {
     /// Of the file system of a directory; `None` when it cannot be asked.
-    pub fn of(path: &Path) -> Option<Self> {
+    pub fn for_path(path: &Path) -> Option<Self> {
         let found = rustix::fs::statvfs(path).ok()?;
         // What is kept back for root is root's to use, also inside a sandbox.
         let root = rustix::process::geteuid().is_root();
@@ -45,7 +45,7 @@ impl Space {
 
     /// Whether what is written now fails.
     pub fn is_full(&self) -> bool {
-        let full = FULL.min(self.size / FULL_PART);
+        let full = FULL.min(self.size / FULL_FRACTION);
         self.size > 0 && (self.free <= full || (self.files > 0 && self.free_files == 0))
     }
 
@@ -55,7 +55,7 @@ impl Space {
     }
 
     fn floor(&self) -> u64 {
-        FLOOR.min(self.size / FLOOR_PART)
+        FLOOR.min(self.size / FLOOR_FRACTION)
     }
 
     pub(super) fn floor_text(&self) -> String {
@@ -63,7 +63,7 @@ impl Space {
     }
 }
 
-impl fmt::Display for Space {
+impl fmt::Display for DiskSpace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {} free", self.free / MIB, bytes(self.size))?;
         if self.files > 0 && self.free_files == 0 {
@@ -84,8 +84,8 @@ fn bytes(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    fn space(size: u64, free: u64) -> Space {
-        Space { size, free, files: 0, free_files: 0 }
+    fn space(size: u64, free: u64) -> DiskSpace {
+        DiskSpace { size, free, files: 0, free_files: 0 }
     }
 
     #[test]
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn disk_without_files_left_is_full() {
-        let none = Space { size: 100 * MIB, free: 50 * MIB, files: 1000, free_files: 0 };
+        let none = DiskSpace { size: 100 * MIB, free: 50 * MIB, files: 1000, free_files: 0 };
         assert!(none.is_full() && none.is_low());
         assert_eq!(none.to_string(), "50 of 100 MiB free, and no file can be made any more");
     }

@@ -11,14 +11,14 @@ use serde_json::{Map, Value};
 use super::{ComposeFile, Failure, Provider};
 
 /// The kind of a job that names none.
-pub const DEFAULT: ProviderKind = ProviderKind::Docker;
+pub const DEFAULT_KIND: ProviderKind = ProviderKind::Docker;
 
 /// Key of a provider's name among its settings, as they are stored.
-const TYPE: &str = "type";
+const TYPE_KEY: &str = "type";
 
 /// A kind of provider.
 #[derive(Debug, Clone, Copy)]
-pub struct Descriptor {
+pub struct ProviderDescriptor {
     /// The kind.
     pub kind: ProviderKind,
     /// Its name in files, options and messages.
@@ -28,9 +28,9 @@ pub struct Descriptor {
     /// Its name in configurations of Harbor.
     pub harbor: HarborName,
     /// Its settings.
-    pub settings: &'static [Setting],
+    pub settings: &'static [ProviderSetting],
     /// Abilities of its environments.
-    pub capabilities: Capabilities,
+    pub capabilities: ProviderCapabilities,
     /// Makes a provider; `None` when this program was built without it.
     pub make: Option<MakeProvider>,
     /// Checks a description of services; `None` when this program cannot tell.
@@ -60,7 +60,7 @@ pub enum HarborName {
 
 /// A setting of a provider. It is absent by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Setting {
+pub struct ProviderSetting {
     /// Its key.
     pub key: &'static str,
     /// Its values.
@@ -80,7 +80,7 @@ pub enum SettingValues {
 
 /// Whether environments have an ability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Support {
+pub enum CapabilitySupport {
     /// They have it.
     Yes,
     /// They do not, for this reason.
@@ -89,17 +89,17 @@ pub enum Support {
 
 /// Abilities of environments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Capabilities {
+pub struct ProviderCapabilities {
     /// They are made of images.
-    pub images: Support,
+    pub images: CapabilitySupport,
     /// Commands run as any user.
-    pub users: Support,
+    pub users: CapabilitySupport,
     /// The network changes between phases.
-    pub phase_networks: Support,
+    pub phase_networks: CapabilitySupport,
     /// Graphics processors.
-    pub gpus: Support,
+    pub gpus: CapabilitySupport,
     /// Services beside the environment.
-    pub services: Support,
+    pub services: CapabilitySupport,
 }
 
 /// Places of a host and its programs that providers use.
@@ -126,7 +126,7 @@ pub struct UnsupportedInstruction {
 }
 
 /// Every descriptor. Of several with one kind, the first describes the kind.
-static DESCRIPTORS: &[&Descriptor] = &[
+static DESCRIPTORS: &[&ProviderDescriptor] = &[
     &DOCKER,
     &PROCESS,
     #[cfg(any(test, feature = "testing"))]
@@ -134,24 +134,24 @@ static DESCRIPTORS: &[&Descriptor] = &[
 ];
 
 /// Settings of containers.
-pub(super) const DOCKER_SETTINGS: &[Setting] = &[
-    Setting { key: "network", values: SettingValues::Words(&["bridge", "none"]) },
-    Setting { key: "platform", values: SettingValues::Text },
-    Setting { key: "runtime", values: SettingValues::Text },
+pub(super) const DOCKER_SETTINGS: &[ProviderSetting] = &[
+    ProviderSetting { key: "network", values: SettingValues::Words(&["bridge", "none"]) },
+    ProviderSetting { key: "platform", values: SettingValues::Text },
+    ProviderSetting { key: "runtime", values: SettingValues::Text },
 ];
 
-static DOCKER: Descriptor = Descriptor {
+static DOCKER: ProviderDescriptor = ProviderDescriptor {
     kind: ProviderKind::Docker,
     name: "docker",
     is_public: true,
     harbor: HarborName::Type("docker"),
     settings: DOCKER_SETTINGS,
-    capabilities: Capabilities {
-        images: Support::Yes,
-        users: Support::Yes,
-        phase_networks: Support::Yes,
-        gpus: Support::Yes,
-        services: Support::Yes,
+    capabilities: ProviderCapabilities {
+        images: CapabilitySupport::Yes,
+        users: CapabilitySupport::Yes,
+        phase_networks: CapabilitySupport::Yes,
+        gpus: CapabilitySupport::Yes,
+        services: CapabilitySupport::Yes,
     },
     #[cfg(feature = "docker")]
     make: Some(|paths| {
@@ -167,21 +167,21 @@ static DOCKER: Descriptor = Descriptor {
     check_dockerfile: None,
 };
 
-static PROCESS: Descriptor = Descriptor {
+static PROCESS: ProviderDescriptor = ProviderDescriptor {
     kind: ProviderKind::Process,
     name: "process",
     is_public: true,
     harbor: HarborName::Class("rollout:Process"),
     settings: &[
-        Setting { key: "network", values: SettingValues::Words(&["host", "none"]) },
-        Setting { key: "ignore_dockerfile", values: SettingValues::Flag },
+        ProviderSetting { key: "network", values: SettingValues::Words(&["host", "none"]) },
+        ProviderSetting { key: "ignore_dockerfile", values: SettingValues::Flag },
     ],
-    capabilities: Capabilities {
-        images: Support::No("processes have no image"),
-        users: Support::No("everything in a process sandbox runs as its root"),
-        phase_networks: Support::No("a process sandbox keeps one"),
-        gpus: Support::No("a process sandbox has none"),
-        services: Support::No("a process sandbox has none"),
+    capabilities: ProviderCapabilities {
+        images: CapabilitySupport::No("processes have no image"),
+        users: CapabilitySupport::No("everything in a process sandbox runs as its root"),
+        phase_networks: CapabilitySupport::No("a process sandbox keeps one"),
+        gpus: CapabilitySupport::No("a process sandbox has none"),
+        services: CapabilitySupport::No("a process sandbox has none"),
     },
     #[cfg(feature = "process")]
     make: Some(|paths| {
@@ -202,47 +202,47 @@ static PROCESS: Descriptor = Descriptor {
 };
 
 /// The kinds that files and options may name.
-pub fn public() -> impl Iterator<Item = &'static Descriptor> {
+pub fn public_descriptors() -> impl Iterator<Item = &'static ProviderDescriptor> {
     DESCRIPTORS.iter().copied().filter(|descriptor| descriptor.is_public)
 }
 
 /// The kinds that this program was built with, and that files and options may name.
-pub fn built() -> impl Iterator<Item = &'static Descriptor> {
-    public().filter(|descriptor| descriptor.make.is_some())
+pub fn built_descriptors() -> impl Iterator<Item = &'static ProviderDescriptor> {
+    public_descriptors().filter(|descriptor| descriptor.make.is_some())
 }
 
 /// The descriptor of a kind.
-pub fn of(kind: ProviderKind) -> &'static Descriptor {
+pub fn for_kind(kind: ProviderKind) -> &'static ProviderDescriptor {
     let found = DESCRIPTORS.iter().find(|descriptor| descriptor.kind == kind);
     found.expect("every kind has a descriptor")
 }
 
 /// The kind that files and options call `name`.
-pub fn named(name: &str) -> Option<&'static Descriptor> {
-    public().find(|descriptor| descriptor.name == name)
+pub fn by_name(name: &str) -> Option<&'static ProviderDescriptor> {
+    public_descriptors().find(|descriptor| descriptor.name == name)
 }
 
 /// The names of kinds in a sentence: `docker or process`.
 pub fn names() -> String {
-    let names: Vec<_> = public().map(|descriptor| descriptor.name).collect();
+    let names: Vec<_> = public_descriptors().map(|descriptor| descriptor.name).collect();
     names.join(" or ")
 }
 
 /// The settings of a provider that were given and those that have a default, by key.
-pub fn settings_of(spec: &ProviderSpec) -> Map<String, Value> {
+pub fn provider_settings(spec: &ProviderSpec) -> Map<String, Value> {
     let document = serde_json::to_value(spec).expect("settings have only text keys");
     let Value::Object(mut settings) = document else { unreachable!("a spec is an object") };
-    settings.remove(TYPE);
+    settings.remove(TYPE_KEY);
     settings
 }
 
-impl Descriptor {
-    /// The provider with `settings`, whose keys and values are those of [`Descriptor::settings`].
+impl ProviderDescriptor {
+    /// The provider with `settings`, whose keys and values are those of [`ProviderDescriptor::settings`].
     ///
     /// # Panics
     /// When they are not.
     pub fn spec(&self, mut settings: Map<String, Value>) -> ProviderSpec {
-        settings.insert(TYPE.to_owned(), Value::String(self.kind.to_string()));
+        settings.insert(TYPE_KEY.to_owned(), Value::String(self.kind.to_string()));
         let spec = serde_json::from_value(Value::Object(settings));
         spec.expect("the table describes the settings of every provider")
     }
@@ -253,14 +253,14 @@ impl Descriptor {
     }
 }
 
-impl Support {
+impl CapabilitySupport {
     /// Whether it is there.
-    pub const fn is_there(self) -> bool {
+    pub const fn is_supported(self) -> bool {
         matches!(self, Self::Yes)
     }
 
     /// The reason why it is not there.
-    pub const fn lack(self) -> Option<&'static str> {
+    pub const fn unsupported_reason(self) -> Option<&'static str> {
         match self {
             Self::Yes => None,
             Self::No(why) => Some(why),
@@ -274,14 +274,14 @@ mod tests {
 
     #[test]
     fn names_of_kinds_are_those_of_the_protocol() {
-        for descriptor in public() {
+        for descriptor in public_descriptors() {
             assert_eq!(descriptor.name, descriptor.kind.to_string());
-            assert_eq!(of(descriptor.kind).name, descriptor.name);
-            assert_eq!(named(descriptor.name).map(|found| found.kind), Some(descriptor.kind));
+            assert_eq!(for_kind(descriptor.kind).name, descriptor.name);
+            assert_eq!(by_name(descriptor.name).map(|found| found.kind), Some(descriptor.kind));
             assert_eq!(descriptor.default_spec().kind(), descriptor.kind);
         }
         assert_eq!(names(), "docker or process");
-        assert!(named(super::super::fake::DESCRIPTOR.name).is_none(), "users cannot name it");
+        assert!(by_name(super::super::fake::DESCRIPTOR.name).is_none(), "users cannot name it");
     }
 
     #[test]
@@ -298,11 +298,11 @@ mod tests {
                 for value in values {
                     let given = Map::from_iter([(setting.key.to_owned(), value.clone())]);
                     let spec = descriptor.spec(given);
-                    assert_eq!(settings_of(&spec).get(setting.key), Some(&value), "{spec:?}");
+                    assert_eq!(provider_settings(&spec).get(setting.key), Some(&value), "{spec:?}");
                 }
             }
             let spec = descriptor.default_spec();
-            for key in settings_of(&spec).keys() {
+            for key in provider_settings(&spec).keys() {
                 assert!(descriptor.settings.iter().any(|setting| setting.key == key), "{key}");
             }
         }

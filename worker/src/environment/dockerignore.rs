@@ -26,17 +26,17 @@ pub struct InvalidPattern {
 /// The patterns of a `.dockerignore` file. Without patterns nothing is excluded.
 #[derive(Debug, Clone, Default)]
 pub struct Dockerignore {
-    patterns: Vec<Pattern>,
+    patterns: Vec<IgnorePattern>,
 }
 
 #[derive(Debug, Clone)]
-struct Pattern {
+struct IgnorePattern {
     takes_back: bool,
-    matcher: Matcher,
+    matcher: PatternMatcher,
 }
 
 #[derive(Debug, Clone)]
-enum Matcher {
+enum PatternMatcher {
     Exact(String),
     Prefix(String),
     Suffix(String),
@@ -87,7 +87,7 @@ impl Dockerignore {
             }
             let pattern = clean(pattern);
             let matcher = compile(&pattern).ok_or_else(invalid)?;
-            patterns.push(Pattern { takes_back, matcher });
+            patterns.push(IgnorePattern { takes_back, matcher });
         }
         Ok(Self { patterns })
     }
@@ -108,7 +108,7 @@ impl Dockerignore {
 
     /// Whether something below an excluded directory may be taken back in, so that the directory
     /// has to be looked into.
-    pub fn takes_back(&self) -> bool {
+    pub fn has_exceptions(&self) -> bool {
         self.patterns.iter().any(|pattern| pattern.takes_back)
     }
 }
@@ -118,7 +118,7 @@ fn with_parents(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(path), |path| path.rfind('/').map(|end| &path[..end]))
 }
 
-impl Matcher {
+impl PatternMatcher {
     fn matches(&self, path: &str) -> bool {
         match self {
             Self::Exact(text) => path == text,
@@ -147,18 +147,18 @@ fn clean(pattern: &str) -> String {
 }
 
 /// Translates a cleaned pattern; `None` when it is not valid.
-fn compile(pattern: &str) -> Option<Matcher> {
+fn compile(pattern: &str) -> Option<PatternMatcher> {
     let plain = |text: &str| !text.contains(['*', '?', '[', '\\']);
     if plain(pattern) {
-        return Some(Matcher::Exact(pattern.to_owned()));
+        return Some(PatternMatcher::Exact(pattern.to_owned()));
     }
     if let Some(rest) = pattern.strip_suffix("**").filter(|rest| plain(rest)) {
-        return Some(Matcher::Prefix(rest.to_owned()));
+        return Some(PatternMatcher::Prefix(rest.to_owned()));
     }
     if let Some(rest) = pattern.strip_prefix("**").filter(|rest| plain(rest)) {
-        return Some(Matcher::Suffix(rest.to_owned()));
+        return Some(PatternMatcher::Suffix(rest.to_owned()));
     }
-    glob::compile(pattern, Dialect::Docker).map(Matcher::Pattern)
+    glob::compile(pattern, Dialect::Docker).map(PatternMatcher::Pattern)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! place with a file system and processes. Every implementation passes the same contract suite.
 //!
 //! # Obligations of every implementation
-//! * Whatever is created carries the [`Labels`] of its owner from the call that creates it.
+//! * Whatever is created carries the [`EnvironmentLabels`] of its owner from the call that creates it.
 //! * [`Environment::destroy`] is idempotent: something already gone is a success.
 //! * An error says whether the other side refused (an answer) or could not be reached (no answer);
 //!   see [`Failure`].
@@ -12,7 +12,7 @@
 //! * Dropping a future may leave its effect done or undone, never half-known: the next call works.
 //! * No asynchronous work happens in `Drop`.
 
-pub mod context;
+pub mod build_context;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
 pub mod descriptor;
@@ -35,11 +35,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
-use rollout_protocol::record::{ImageBuild, LimitsHeld};
+use rollout_protocol::record::{ImageBuild, EnforcedLimits};
 use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::NetworkPolicy;
-use rollout_protocol::wire::hello::Capacity;
+use rollout_protocol::wire::heartbeat::EnvironmentCapacity;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncRead;
 
@@ -63,8 +63,8 @@ pub trait Provider: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`Failure`] when it can make none at present.
-    async fn capacity(&self) -> Result<Capacity, Failure> {
-        Ok(Capacity::default())
+    async fn capacity(&self) -> Result<EnvironmentCapacity, Failure> {
+        Ok(EnvironmentCapacity::default())
     }
 
     /// The directory of this host in which its environments' files are, if they are on this host.
@@ -82,7 +82,7 @@ pub trait Provider: Send + Sync + fmt::Debug {
 
     /// Removes what calls of this process left when they broke off. What cannot be removed now is
     /// kept in mind for the next call.
-    async fn remove_leftovers(&self) {}
+    async fn remove_deferred(&self) {}
 
     /// Makes the image present: builds it once per content and host, or pulls it if absent.
     /// Concurrent calls for the same image share one build.
@@ -93,7 +93,7 @@ pub trait Provider: Send + Sync + fmt::Debug {
 
     /// Says where the digests of base images that a run has chosen are kept. Images of the run that
     /// are built afterwards are built from those.
-    fn keep_bases(&self, run: RunId, digests: Arc<dyn BaseDigests>) {
+    fn set_base_digests(&self, run: RunId, digests: Arc<dyn BaseDigests>) {
         drop((run, digests));
     }
 
@@ -108,7 +108,7 @@ pub trait Provider: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// When the leftovers cannot be listed; single removals that fail are counted in the answer.
-    async fn reap(&self, dead: &dyn DeadOwners) -> Result<Reaped, Failure>;
+    async fn reap(&self, dead: &dyn DeadOwners) -> Result<ReapReport, Failure>;
 }
 
 /// The digests of base images that a run has chosen, for all of its workers.
@@ -118,13 +118,13 @@ pub trait BaseDigests: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`Failure`] when that cannot be said.
-    async fn known(&self, image: &str) -> Result<Option<String>, Failure>;
+    async fn chosen_digest(&self, image: &str) -> Result<Option<String>, Failure>;
 
     /// Chooses a digest, unless another one was chosen before; which one it is.
     ///
     /// # Errors
     /// [`Failure`] when it cannot be kept.
-    async fn settle(&self, image: &str, digest: String) -> Result<String, Failure>;
+    async fn choose_digest(&self, image: &str, digest: String) -> Result<String, Failure>;
 }
 
 /// One running environment.
@@ -137,7 +137,7 @@ pub trait Environment: Send + Sync + fmt::Debug {
     fn workdir(&self) -> &str;
 
     /// Which limits really hold.
-    fn limits(&self) -> LimitsHeld;
+    fn limits(&self) -> EnforcedLimits;
 
     /// Places files into the environment. `uploads` are applied in order, in one operation where
     /// the provider can.
@@ -160,7 +160,7 @@ pub trait Environment: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`Failure`] when the command could not be started or its end is not known.
-    async fn exec(&self, command: Command, output: Arc<dyn Output>) -> Result<Exit, Failure>;
+    async fn exec(&self, command: ExecCommand, output: Arc<dyn OutputSink>) -> Result<CommandExit, Failure>;
 
     /// Ends every process that a command started, `setsid` and double forks included, and verifies
     /// that they are gone; the environment itself (its init and keep-alive) stays usable.
@@ -224,14 +224,14 @@ pub trait Environment: Send + Sync + fmt::Debug {
 pub type ByteStream = Box<dyn AsyncRead + Send + Unpin>;
 
 /// Receives what a command prints. Called from the task that runs the command; must not block.
-pub trait Output: Send + Sync {
+pub trait OutputSink: Send + Sync {
     /// More bytes of a stream.
-    fn write(&self, stream: Stream, bytes: &[u8]);
+    fn write(&self, stream: OutputStream, bytes: &[u8]);
 }
 
 /// A standard stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Stream {
+pub enum OutputStream {
     /// Standard output.
     Stdout,
     /// Standard error.
@@ -253,7 +253,7 @@ pub struct ImageRequest {
     /// The provider's settings of the job.
     pub settings: ProviderSpec,
     /// Who asks.
-    pub labels: Labels,
+    pub labels: EnvironmentLabels,
 }
 
 /// Where an image comes from.
@@ -310,15 +310,15 @@ pub struct CreateRequest {
     /// The provider's settings of the job.
     pub settings: ProviderSpec,
     /// Whose environment it is.
-    pub labels: Labels,
+    pub labels: EnvironmentLabels,
     /// What it is for.
-    pub purpose: Purpose,
+    pub purpose: EnvironmentPurpose,
 }
 
 /// What an environment is for. One execution has at most one of each at a time; what is named after
 /// the execution has to be named after this, too.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum Purpose {
+pub enum EnvironmentPurpose {
     /// The agent works in it, and mostly it is verified there, too.
     #[default]
     Agent,
@@ -337,7 +337,7 @@ pub struct ComposeFile {
 
 /// Whose environment something is: set in the call that creates it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Labels {
+pub struct EnvironmentLabels {
     /// Run.
     pub run: RunId,
     /// Item.
@@ -354,7 +354,7 @@ pub struct Labels {
 
 /// What a reaper did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Reaped {
+pub struct ReapReport {
     /// Names of what was removed.
     pub removed: Vec<String>,
     /// Names and reasons of what should have been removed but could not.
@@ -406,7 +406,7 @@ pub enum Upload {
 
 /// A command to run in an environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Command {
+pub struct ExecCommand {
     /// Program and arguments.
     pub argv: Vec<String>,
     /// Variables on top of the image's own.
@@ -419,7 +419,7 @@ pub struct Command {
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Exit {
+pub struct CommandExit {
     /// The exit code; 128 + n when signal n ended it.
     pub code: i32,
 }
@@ -476,7 +476,7 @@ pub enum FailureKind {
 
 impl FailureKind {
     /// The kind of a failure by what the host ran out of.
-    pub fn of_shortage(shortage: Option<Shortage>) -> Option<Self> {
+    pub fn from_shortage(shortage: Option<Shortage>) -> Option<Self> {
         shortage.map(|shortage| match shortage {
             Shortage::Disk => Self::DiskFull,
             Shortage::Host => Self::Exhausted,
@@ -492,13 +492,13 @@ impl Failure {
 
     /// A failure by an error of this host: a shortage, else of `kind`.
     pub fn local(kind: FailureKind, message: impl Into<String>, error: std::io::Error) -> Self {
-        let kind = FailureKind::of_shortage(Shortage::of(&error)).unwrap_or(kind);
-        Self::new(kind, message).because(error)
+        let kind = FailureKind::from_shortage(Shortage::of(&error)).unwrap_or(kind);
+        Self::new(kind, message).with_source(error)
     }
 
     /// Adds the cause.
     #[must_use]
-    pub fn because(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    pub fn with_source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
     }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use rollout_protocol::record::LimitsHeld;
+use rollout_protocol::record::EnforcedLimits;
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::task::NetworkPolicy;
 
 use super::{
-    ByteStream, Command, CreateRequest, DeadOwners, Environment, Exit, Failure, Image,
-    ImageRequest, Output, Provider, Reaped, Upload,
+    ByteStream, ExecCommand, CreateRequest, DeadOwners, Environment, CommandExit, Failure, Image,
+    ImageRequest, OutputSink, Provider, ReapReport, Upload,
 };
 
 /// Makes environments that are nothing, in place of the provider of a kind: for measurements of
@@ -32,19 +32,19 @@ impl Provider for NullProvider {
     }
 
     async fn create(&self, _: CreateRequest) -> Result<Box<dyn Environment>, Failure> {
-        Ok(Box::new(Nothing))
+        Ok(Box::new(NullEnvironment))
     }
 
-    async fn reap(&self, _: &dyn DeadOwners) -> Result<Reaped, Failure> {
-        Ok(Reaped::default())
+    async fn reap(&self, _: &dyn DeadOwners) -> Result<ReapReport, Failure> {
+        Ok(ReapReport::default())
     }
 }
 
 #[derive(Debug)]
-struct Nothing;
+struct NullEnvironment;
 
 #[async_trait]
-impl Environment for Nothing {
+impl Environment for NullEnvironment {
     fn id(&self) -> &str {
         ""
     }
@@ -53,8 +53,8 @@ impl Environment for Nothing {
         "/"
     }
 
-    fn limits(&self) -> LimitsHeld {
-        LimitsHeld::default()
+    fn limits(&self) -> EnforcedLimits {
+        EnforcedLimits::default()
     }
 
     async fn copy_to(&self, _: Vec<Upload>) -> Result<(), Failure> {
@@ -65,8 +65,8 @@ impl Environment for Nothing {
         Ok(None)
     }
 
-    async fn exec(&self, _: Command, _: Arc<dyn Output>) -> Result<Exit, Failure> {
-        Ok(Exit { code: 0 })
+    async fn exec(&self, _: ExecCommand, _: Arc<dyn OutputSink>) -> Result<CommandExit, Failure> {
+        Ok(CommandExit { code: 0 })
     }
 
     async fn kill_processes(&self) -> Result<(), Failure> {

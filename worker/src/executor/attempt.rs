@@ -46,7 +46,7 @@ pub(crate) async fn execute<R: Recipe>(
             return answer;
         }
         if let Some(provider) = &provider {
-            provider.remove_leftovers().await;
+            provider.remove_deferred().await;
         }
     }
 }

@@ -26,7 +26,7 @@ impl RunBases {
 
     /// The path of the document for an image.
     fn path(&self, image: &str) -> String {
-        format!("bases/{}/{}", self.run, Digest::of(image.as_bytes()).hex())
+        format!("bases/{}/{}", self.run, Digest::sha256(image.as_bytes()).hex())
     }
 }
 
@@ -37,18 +37,18 @@ fn failed(image: &str, error: &StoreError) -> Failure {
 
 #[async_trait]
 impl BaseDigests for RunBases {
-    async fn known(&self, image: &str) -> Result<Option<String>, Failure> {
+    async fn chosen_digest(&self, image: &str) -> Result<Option<String>, Failure> {
         let found = self.store.get_document(&self.path(image)).await;
         let found = found.map_err(|error| failed(image, &error))?;
         Ok(found.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
     }
 
-    async fn settle(&self, image: &str, digest: String) -> Result<String, Failure> {
+    async fn choose_digest(&self, image: &str, digest: String) -> Result<String, Failure> {
         let put = self.store.put_document(&self.path(image), Bytes::from(digest.clone())).await;
         if put.map_err(|error| failed(image, &error))? {
             return Ok(digest);
         }
-        Ok(self.known(image).await?.unwrap_or(digest))
+        Ok(self.chosen_digest(image).await?.unwrap_or(digest))
     }
 }
 
@@ -62,11 +62,11 @@ mod tests {
         let store: Arc<dyn BlobStore> = Arc::new(MemoryStore::default());
         let of = |run: u8| RunBases::new(Arc::clone(&store), RunId::from_bytes([run; 16]));
         let image = "registry:5000/a/b:c";
-        assert_eq!(of(1).known(image).await.unwrap(), None);
+        assert_eq!(of(1).chosen_digest(image).await.unwrap(), None);
         for digest in ["sha256:1", "sha256:2"] {
-            assert_eq!(of(1).settle(image, digest.to_owned()).await.unwrap(), "sha256:1");
+            assert_eq!(of(1).choose_digest(image, digest.to_owned()).await.unwrap(), "sha256:1");
         }
-        assert_eq!(of(1).known(image).await.unwrap().as_deref(), Some("sha256:1"));
-        assert_eq!(of(2).settle(image, "sha256:2".to_owned()).await.unwrap(), "sha256:2");
+        assert_eq!(of(1).chosen_digest(image).await.unwrap().as_deref(), Some("sha256:1"));
+        assert_eq!(of(2).choose_digest(image, "sha256:2".to_owned()).await.unwrap(), "sha256:2");
     }
 }

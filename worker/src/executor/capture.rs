@@ -12,8 +12,8 @@ use std::sync::{Mutex, MutexGuard};
 
 use rollout_protocol::limits;
 
-use crate::environment::{Output, Stream};
-use crate::secrets::{Redacting, Redactor, Style};
+use crate::environment::{OutputSink, OutputStream};
+use crate::secrets::{RedactingStream, Redactor, RedactionStyle};
 
 /// Longest piece of standard error that stands in an error's message.
 const LAST_WORDS_BYTES: usize = 400;
@@ -56,17 +56,17 @@ impl Capture {
     /// # Errors
     /// The first error of the local disk.
     pub fn finish(&self) -> io::Result<[Captured; 2]> {
-        let [stdout, stderr] = [Stream::Stdout, Stream::Stderr].map(|s| self.stream(s).finish());
+        let [stdout, stderr] = [OutputStream::Stdout, OutputStream::Stderr].map(|s| self.stream(s).finish());
         Ok([stdout?, stderr?])
     }
 
-    fn stream(&self, stream: Stream) -> MutexGuard<'_, StreamCapture> {
+    fn stream(&self, stream: OutputStream) -> MutexGuard<'_, StreamCapture> {
         self.streams[stream as usize].lock().expect("nothing panics while it holds a stream")
     }
 }
 
-impl Output for Capture {
-    fn write(&self, stream: Stream, bytes: &[u8]) {
+impl OutputSink for Capture {
+    fn write(&self, stream: OutputStream, bytes: &[u8]) {
         self.stream(stream).write(bytes);
     }
 }
@@ -78,7 +78,7 @@ struct StreamCapture {
     failed: Option<io::Error>,
     redactor: Redactor,
     /// The stream while it is still at its beginning.
-    head: Option<Redacting>,
+    head: Option<RedactingStream>,
     head_left: u64,
     /// Raw bytes after the head: the tail, and in front of it as many bytes as a secret may reach
     /// into it.
@@ -99,7 +99,7 @@ impl StreamCapture {
             file: None,
             failed: None,
             redactor: redactor.clone(),
-            head: Some(redactor.stream(Style::Marker)),
+            head: Some(redactor.stream(RedactionStyle::Marker)),
             head_left: head,
             tail: VecDeque::new(),
             tail_bytes: tail as usize + redactor.overlap(),
@@ -268,10 +268,10 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let capture = capture(dir.path(), 100, 100);
         assert!(!dir.path().join("new").exists(), "nothing is made before there is something");
-        capture.write(Stream::Stdout, b"one ");
-        capture.write(Stream::Stdout, b"two");
+        capture.write(OutputStream::Stdout, b"one ");
+        capture.write(OutputStream::Stdout, b"two");
         let [stdout, stderr] = capture.finish().expect("written");
-        capture.write(Stream::Stdout, b"too late");
+        capture.write(OutputStream::Stdout, b"too late");
         assert_eq!(std::fs::read(&stdout.file).expect("readable"), b"one two");
         assert_eq!((stdout.total_bytes, stdout.truncated), (7, false));
         assert_eq!(std::fs::read(&stderr.file).expect("readable"), b"");
@@ -281,7 +281,7 @@ mod tests {
     fn ending_a_capture_again_changes_nothing() {
         let dir = tempfile::tempdir().expect("a directory");
         let capture = capture(dir.path(), 100, 100);
-        capture.write(Stream::Stderr, b"last words");
+        capture.write(OutputStream::Stderr, b"last words");
         let first = capture.finish().expect("written");
         assert_eq!(capture.finish().expect("written"), first);
         assert_eq!(std::fs::read(&first[1].file).expect("readable"), b"last words");
@@ -293,9 +293,9 @@ mod tests {
         let capture = capture(dir.path(), 1000, 1000);
         let line = b"0123456789abcde\n".repeat(4096);
         for _ in 0..100 {
-            capture.write(Stream::Stdout, &line);
+            capture.write(OutputStream::Stdout, &line);
         }
-        capture.write(Stream::Stdout, b"the end");
+        capture.write(OutputStream::Stdout, b"the end");
         let [stdout, _] = capture.finish().expect("written");
         let text = std::fs::read_to_string(&stdout.file).expect("text");
         assert!(stdout.truncated && text.len() < 2100, "{}", text.len());
@@ -317,7 +317,7 @@ mod tests {
     fn the_inline_tail_is_bounded_and_says_what_is_missing() {
         let dir = tempfile::tempdir().expect("a directory");
         let capture = capture(dir.path(), 10_000, 100);
-        capture.write(Stream::Stdout, "äöü".repeat(100).as_bytes());
+        capture.write(OutputStream::Stdout, "äöü".repeat(100).as_bytes());
         let [stdout, stderr] = capture.finish().expect("written");
         assert_eq!(tail(&stderr, 10).expect("readable"), "");
         assert_eq!(tail(&stdout, 600).expect("readable"), "äöü".repeat(100));
@@ -329,7 +329,7 @@ mod tests {
     fn a_secret_may_begin_inside_another_at_the_border() {
         let dir = tempfile::tempdir().expect("a directory");
         let capture = capture(dir.path(), 52, 1);
-        capture.write(Stream::Stdout, ("x".repeat(17) + &SECRET.repeat(3)).as_bytes());
+        capture.write(OutputStream::Stdout, ("x".repeat(17) + &SECRET.repeat(3)).as_bytes());
         let [stdout, _] = capture.finish().expect("written");
         let kept = std::fs::read_to_string(&stdout.file).expect("text");
         assert!(!kept.contains("hunter"), "{kept}");
@@ -352,7 +352,7 @@ mod tests {
             cuts.extend([0, text.len()]);
             cuts.sort_unstable();
             for pair in cuts.windows(2) {
-                capture.write(Stream::Stdout, &text.as_bytes()[pair[0]..pair[1]]);
+                capture.write(OutputStream::Stdout, &text.as_bytes()[pair[0]..pair[1]]);
             }
             let [stdout, _] = capture.finish().expect("written");
             let kept = std::fs::read_to_string(&stdout.file).expect("text");

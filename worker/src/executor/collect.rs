@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::context::{COPY_LIMIT, within};
-use crate::archive::{self, ArchivePath, Captured, Exclude, Limits, Root, Sanitize};
+use crate::archive::{self, ArchivePath, CapturedFile, ExcludePatterns, ArchiveLimits, RootHandling, SanitizeOptions};
 use crate::environment::{ByteStream, Environment, Failure, FailureKind};
 use crate::secrets::Redactor;
 use crate::shortage::Shortage;
@@ -30,7 +30,7 @@ pub struct Reading {
     /// Its archive; nothing when there is no such directory, or it could not be read.
     pub taken: Option<CleanArchive>,
     /// The files that were wanted, in their order.
-    pub captured: Vec<Captured>,
+    pub captured: Vec<CapturedFile>,
     /// Why it could not be read, or not to its end.
     pub failure: Option<String>,
     /// The resource that this host ran out of then.
@@ -68,14 +68,14 @@ pub async fn read_directory(
     environment: &dyn Environment,
     path: &str,
     to: PathBuf,
-    limits: Limits,
+    limits: ArchiveLimits,
     capture: Option<(ArchivePath, u64)>,
     redactor: &Redactor,
 ) -> Reading {
-    let options = Sanitize {
+    let options = SanitizeOptions {
         limits,
-        root: Root::Dropped,
-        exclude: Exclude::default(),
+        root: RootHandling::Dropped,
+        exclude: ExcludePatterns::default(),
         faithful: false,
         captures: capture.into_iter().collect(),
         redactor: redactor.clone(),
@@ -96,12 +96,12 @@ pub(crate) async fn read(
     environment: &dyn Environment,
     path: &str,
     to: PathBuf,
-    options: Sanitize,
+    options: SanitizeOptions,
 ) -> Reading {
-    let captured = vec![Captured::Unknown; options.captures.len()];
+    let captured = vec![CapturedFile::Unknown; options.captures.len()];
     let mut reading = Reading { taken: None, captured, failure: None, shortage: None };
     match open(environment, path).await {
-        Ok(None) => reading.captured.fill(Captured::Missing),
+        Ok(None) => reading.captured.fill(CapturedFile::Missing),
         Ok(Some(stream)) => clean(stream, path, to, options, &mut reading).await,
         Err(failure) => {
             let full = (failure.kind == FailureKind::DiskFull).then_some(Shortage::Disk);
@@ -115,7 +115,7 @@ async fn clean(
     stream: ByteStream,
     path: &str,
     file: PathBuf,
-    options: Sanitize,
+    options: SanitizeOptions,
     reading: &mut Reading,
 ) {
     if let Some(directory) = file.parent()

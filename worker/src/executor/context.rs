@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use super::errors::SetupError;
 use super::files::TaskFiles;
 use crate::disk::DiskWatch;
-use crate::environment::{Failure, FailureKind, Labels, Provider};
+use crate::environment::{Failure, FailureKind, EnvironmentLabels, Provider};
 use crate::secrets::TrialVariables;
 
 /// Longest that placing files into an environment or reading its files may take. A file takes a
@@ -29,7 +29,7 @@ pub(crate) const COPY_LIMIT: Duration = Duration::from_secs(600);
 #[derive(Debug, Clone)]
 pub struct ExecutionContext {
     /// Identity of the execution.
-    pub labels: Labels,
+    pub labels: EnvironmentLabels,
     /// Digest of everything it runs under.
     pub spec: Digest,
     /// A directory of this execution alone. [`ExecutionContext::create_scratch`] makes it, so that an
@@ -69,7 +69,7 @@ impl TrialServices {
     ) -> Result<Arc<dyn Provider>, SetupError> {
         let provider = self.providers.get(&kind).cloned();
         let provider = provider.ok_or_else(|| SetupError::NoProvider(kind.to_string()))?;
-        provider.keep_bases(run, self.files.base_digests(run));
+        provider.set_base_digests(run, self.files.base_digests(run));
         Ok(provider)
     }
 }

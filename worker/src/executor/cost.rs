@@ -2,7 +2,7 @@
 //! says nothing reports nothing; one that writes something else has done no worse than that.
 
 use super::context::COPY_LIMIT;
-use crate::archive::{self, Captured};
+use crate::archive::{self, CapturedFile};
 use crate::environment::{Environment, Upload};
 
 /// Where a command may write what it cost.
@@ -34,11 +34,11 @@ pub async fn reported(environment: &dyn Environment) -> Result<Option<f64>, Stri
             Err(error) => return Err(error.chain()),
         };
         match archive::first_file(stream, BYTES).await {
-            Captured::Found(bytes) => number(&bytes).map(Some),
-            Captured::Missing => Ok(None),
-            Captured::NotRegular | Captured::HardLink => Err("it is no regular file".to_owned()),
-            Captured::TooLarge(bytes) => Err(format!("it has {bytes} bytes")),
-            Captured::Unknown => Err("it could not be read".to_owned()),
+            CapturedFile::Found(bytes) => number(&bytes).map(Some),
+            CapturedFile::Missing => Ok(None),
+            CapturedFile::NotRegular | CapturedFile::HardLink => Err("it is no regular file".to_owned()),
+            CapturedFile::TooLarge(bytes) => Err(format!("it has {bytes} bytes")),
+            CapturedFile::Unknown => Err("it could not be read".to_owned()),
         }
     };
     let read = tokio::time::timeout(COPY_LIMIT, reading).await;

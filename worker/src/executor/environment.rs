@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use rollout_protocol::record::EnvironmentRecord;
-use rollout_protocol::spec::environment::Rates;
+use rollout_protocol::spec::environment::EnvironmentRates;
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::NetworkPolicy;
 use tokio::time::Instant;
@@ -211,7 +211,7 @@ impl ManagedEnvironment {
     }
 
     /// The cost of the time in which it took a host's resources.
-    pub(crate) fn cost(&self, rates: &Rates) -> f64 {
+    pub(crate) fn cost(&self, rates: &EnvironmentRates) -> f64 {
         let Some(created) = self.created else { return 0.0 };
         let stopped = self.stopped.unwrap_or_else(Instant::now);
         let lived = stopped.saturating_duration_since(created);

@@ -13,7 +13,7 @@ use rollout_protocol::id::RunId;
 use tokio::sync::OnceCell;
 
 use super::bases::RunBases;
-use crate::archive::{self, ArchiveError, Limits};
+use crate::archive::{self, ArchiveError, ArchiveLimits};
 use crate::environment::BaseDigests;
 use crate::fs_remove;
 use crate::store::{BlobStore, StoreError};
@@ -92,7 +92,7 @@ pub enum FilesError {
 impl FilesError {
     /// Whether the store gave no answer.
     pub(crate) fn is_no_answer(&self) -> bool {
-        matches!(self, Self::Store { source, .. } if source.is_no_answer())
+        matches!(self, Self::Store { source, .. } if source.is_unanswered())
     }
 
     /// The message with the chain of causes.
@@ -131,9 +131,9 @@ impl TaskFiles {
 
     /// Whether the store answers.
     pub async fn is_answered(&self) -> bool {
-        match self.store.contains(&Digest::of(b"")).await {
+        match self.store.contains(&Digest::sha256(b"")).await {
             Ok(_) => true,
-            Err(error) => !error.is_no_answer(),
+            Err(error) => !error.is_unanswered(),
         }
     }
 
@@ -176,7 +176,7 @@ impl TaskFiles {
             let packed = to.with_extension("tar");
             self.fetch(what, blob, &packed).await?;
             let unpacked = match tokio::fs::File::open(&packed).await {
-                Ok(file) => archive::extract_trusted(file, to, Limits::BUNDLE)
+                Ok(file) => archive::extract_trusted(file, to, ArchiveLimits::BUNDLE)
                     .await
                     .map_err(|source| FilesError::Unpack { what, source }),
                 Err(source) => Err(FilesError::Disk { what, path: packed.clone(), source }),
@@ -192,7 +192,7 @@ impl TaskFiles {
     /// # Errors
     /// [`FilesError`].
     pub async fn empty_directory(&self) -> Result<TaskPart, FilesError> {
-        let nothing = BlobRef { digest: Digest::of(b""), size_bytes: 0, media_type: None };
+        let nothing = BlobRef { digest: Digest::sha256(b""), size_bytes: 0, media_type: None };
         let make = async |to: &Path| {
             let path = to.to_owned();
             let made = tokio::fs::create_dir(to).await;

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{
-    EvalRecord, ExecutionRecord, IdeasRecord, LogsRecord, Output, TrialRecord,
+    EvalRecord, ExecutionRecord, IdeasRecord, LogsRecord, OutputFile, TrialRecord,
 };
-use rollout_protocol::spec::eval::Bundle;
+use rollout_protocol::spec::eval::CommitBundle;
 use serde::{Deserialize, Serialize};
 
 use super::capture::Captured;
 use super::collect::CleanArchive;
-use crate::store::{BlobStore, Content, StoreError};
+use crate::store::{BlobStore, BlobContent, StoreError};
 
 /// An execution that is over and has a record. Its environment is gone.
 #[derive(Debug, Clone, PartialEq)]
@@ -111,7 +111,7 @@ impl<R: RecordWithFiles> Finished<R> {
     /// [`StoreError`].
     pub async fn store(&self, store: &dyn BlobStore) -> Result<R, StoreError> {
         let contents =
-            self.files.iter().map(|file| Content::File(file.file.clone(), file.media_type));
+            self.files.iter().map(|file| BlobContent::File(file.file.clone(), file.media_type));
         let blobs = store.put_many(contents.collect()).await?;
         let mut record = self.record.clone();
         for (file, blob) in self.files.iter().zip(blobs) {
@@ -178,7 +178,7 @@ impl RecordWithFiles for TrialRecord {
     fn put(&mut self, role: FileRole, blob: BlobRef) {
         match role {
             FileRole::Output { path, total_bytes, truncated } => {
-                self.outputs.push(Output { path, blob, total_bytes, truncated });
+                self.outputs.push(OutputFile { path, blob, total_bytes, truncated });
             }
             FileRole::Logs(counts) => self.logs = Some(counts.logs(blob)),
             FileRole::StepLogs { step, counts } => {
@@ -200,14 +200,14 @@ impl RecordWithFiles for EvalRecord {
     fn put(&mut self, role: FileRole, blob: BlobRef) {
         match role {
             FileRole::Output { path, total_bytes, truncated } => {
-                self.outputs.push(Output { path, blob, total_bytes, truncated });
+                self.outputs.push(OutputFile { path, blob, total_bytes, truncated });
             }
             FileRole::Logs(counts) => self.logs = Some(counts.logs(blob)),
             FileRole::SweepLogs(counts) => self.sweep_logs = Some(Box::new(counts.logs(blob))),
             FileRole::SweepOutput(counts) => self.sweep_output = Some(counts.logs(blob)),
             FileRole::Results => self.results = Some(blob),
             FileRole::Candidate { commit, parent } => {
-                self.candidate = Some(Bundle { commit, parent: Some(parent), blob });
+                self.candidate = Some(CommitBundle { commit, parent: Some(parent), blob });
             }
             _ => {}
         }
@@ -218,7 +218,7 @@ impl RecordWithFiles for IdeasRecord {
     fn put(&mut self, role: FileRole, blob: BlobRef) {
         match role {
             FileRole::Output { path, total_bytes, truncated } => {
-                self.outputs.push(Output { path, blob, total_bytes, truncated });
+                self.outputs.push(OutputFile { path, blob, total_bytes, truncated });
             }
             FileRole::Ideas(counts) => self.ideas = Some(counts.logs(blob)),
             FileRole::Logs(counts) => self.logs = Some(counts.logs(blob)),

@@ -12,7 +12,7 @@ use super::errors::SetupError;
 use super::files::{TaskFiles, TaskPart};
 use crate::dependency;
 use crate::environment::{
-    Failure, FailureKind, Image, ImageRequest, ImageSource, Labels, Provider, descriptor,
+    Failure, FailureKind, Image, ImageRequest, ImageSource, EnvironmentLabels, Provider, descriptor,
 };
 
 /// How much later than the provider we give up on an image: it knows more about what went wrong.
@@ -56,7 +56,7 @@ impl WantedImage<'_> {
     fn is_named(&self) -> bool {
         // Without images, an environment honours the Dockerfile that says what is in it.
         let kind = self.settings.provider.kind();
-        let has_images = descriptor::of(kind).capabilities.images.is_there();
+        let has_images = descriptor::for_kind(kind).capabilities.images.is_supported();
         let build = self.settings.force_build || !has_images;
         self.environment.docker_image.is_some() && !(build && self.environment.context.is_some())
     }
@@ -71,7 +71,7 @@ impl WantedImage<'_> {
         }
         let (digest, part) = match &self.environment.context {
             Some(blob) => (blob.digest, files.directory("the build context", blob).await),
-            None => (Digest::of(b""), files.empty_directory().await),
+            None => (Digest::sha256(b""), files.empty_directory().await),
         };
         let part = part.map_err(SetupError::Files)?;
         Ok((ImageSource::Context { digest, dir: part.path().to_owned() }, Some(part)))
@@ -82,7 +82,7 @@ impl WantedImage<'_> {
         &self,
         provider: &dyn Provider,
         source: &ImageSource,
-        labels: &Labels,
+        labels: &EnvironmentLabels,
         log: &mut BuildLog,
     ) -> Result<Image, SetupError> {
         let limit = seconds(self.environment.build_sec);

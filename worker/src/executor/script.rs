@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use super::capture::{Capture, last_words};
 use super::errors::ScriptError;
 use crate::dependency;
-use crate::environment::{Command, Environment, Exit, Failure, FailureKind, Output};
+use crate::environment::{ExecCommand, Environment, CommandExit, Failure, FailureKind, OutputSink};
 
 /// Longest wait for the end of all processes: a sweep of a thousand takes one second, a restart of
 /// the environment a few more.
@@ -34,7 +34,7 @@ pub struct Ran {
 #[derive(Debug)]
 pub enum End {
     /// By itself, or by a signal that was not ours.
-    Exited(Exit),
+    Exited(CommandExit),
     /// By us, at its time limit.
     TimedOut,
     /// Nobody knows.
@@ -68,7 +68,7 @@ impl End {
         capture: &Capture,
         ScriptLimit { limit, whose }: ScriptLimit,
         normal: Normal,
-    ) -> Result<Exit, ScriptError> {
+    ) -> Result<CommandExit, ScriptError> {
         match self {
             Self::Exited(exit) if exit.code == 0 || normal == Normal::AnyCode => Ok(exit),
             Self::Exited(exit) => Err(ScriptError::Exit {
@@ -97,9 +97,9 @@ impl End {
 /// answer.
 pub async fn run(
     environment: &dyn Environment,
-    command: Command,
+    command: ExecCommand,
     limit: Duration,
-    output: Arc<dyn Output>,
+    output: Arc<dyn OutputSink>,
     normal: Normal,
 ) -> Ran {
     let mut running = environment.exec(command, output);

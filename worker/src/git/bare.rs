@@ -2,23 +2,23 @@
 
 use std::path::{Path, PathBuf};
 
-use rollout_protocol::spec::eval::Bundle;
+use rollout_protocol::spec::eval::CommitBundle;
 
-use super::{Call, Git, GitError, bundle, is_commit};
+use super::{GitCall, Git, GitError, bundle, is_commit};
 
 /// What every path of our repositories is, whatever the repository itself says: bytes. Nothing is
 /// converted, and no filter applies, on the way out or in.
-const ATTRIBUTES: &str = "* -text -eol -ident -filter -working-tree-encoding\n";
+const GIT_ATTRIBUTES: &str = "* -text -eol -ident -filter -working-tree-encoding\n";
 
 /// A bare repository of ours.
 #[derive(Debug, Clone)]
-pub struct Bare {
+pub struct BareRepository {
     git: Git,
 }
 
 /// Who made a commit, and when: fixed, so that equal content gives equal commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identity {
+pub struct CommitIdentity {
     /// Seconds since 1970.
     pub seconds: u64,
 }
@@ -36,10 +36,10 @@ pub struct TreeEntry {
     pub path: Vec<u8>,
 }
 
-impl Bare {
-    /// The repository at a directory that [`Bare::create`] has filled.
-    pub fn at(dir: impl Into<PathBuf>) -> Self {
-        Self { git: Git::ours(dir) }
+impl BareRepository {
+    /// The repository at a directory that [`BareRepository::create`] has filled.
+    pub fn from_dir(dir: impl Into<PathBuf>) -> Self {
+        Self { git: Git::own_repository(dir) }
     }
 
     /// Makes a repository in a new directory and takes the root in from a file, which is not
@@ -49,7 +49,7 @@ impl Bare {
     /// [`GitError`]; what there is of the directory is of no use then.
     pub async fn create(
         dir: &Path,
-        root: &Bundle,
+        root: &CommitBundle,
         file: &Path,
         name: &str,
     ) -> Result<Self, GitError> {
@@ -59,12 +59,12 @@ impl Bare {
         }
         let made = std::fs::create_dir_all(dir);
         made.map_err(|error| GitError::io("creating", dir, error))?;
-        let bare = Self::at(dir);
+        let bare = Self::from_dir(dir);
         let format = if root.commit.len() == 64 { "sha256" } else { "sha1" };
         let format = format!("--object-format={format}");
         bare.git.call(["init", "-q", "--bare", "--template=", &format]).run().await?;
         for (path, content) in [
-            ("info/attributes", ATTRIBUTES.to_owned()),
+            ("info/attributes", GIT_ATTRIBUTES.to_owned()),
             // Its parents are not there and not asked for.
             ("shallow", format!("{}\n", root.commit)),
         ] {
@@ -94,7 +94,7 @@ impl Bare {
     /// [`GitError`].
     pub async fn reference(&self, name: &str) -> Result<Option<String>, GitError> {
         let asked = ["rev-parse", "--verify", "--quiet", "--end-of-options", name];
-        match self.git.call(asked).line().await {
+        match self.git.call(asked).run_line().await {
             Ok(commit) => Ok(Some(commit)),
             Err(GitError::Failed { code: Some(1), .. }) => Ok(None),
             Err(error) => Err(error),
@@ -107,7 +107,7 @@ impl Bare {
     /// [`GitError`].
     pub async fn parents(&self, commit: &str) -> Result<Vec<String>, GitError> {
         let shown =
-            self.git.call(["rev-list", "--parents", "--max-count=1", commit]).line().await?;
+            self.git.call(["rev-list", "--parents", "--max-count=1", commit]).run_line().await?;
         Ok(shown.split(' ').skip(1).map(str::to_owned).collect())
     }
 
@@ -117,7 +117,7 @@ impl Bare {
     /// [`GitError`].
     pub async fn seconds(&self, commit: &str) -> Result<u64, GitError> {
         let args = ["log", "-1", "--no-show-signature", "--format=%ct", commit];
-        let shown = self.git.call(args).line().await?;
+        let shown = self.git.call(args).run_line().await?;
         let unexpected = || GitError::Unexpected { what: "log".to_owned(), answer: shown.clone() };
         shown.parse().map_err(|_| unexpected())
     }
@@ -132,7 +132,7 @@ impl Bare {
         let entries = listed.split(|byte| *byte == 0).filter(|entry| !entry.is_empty());
         entries
             .map(|entry| {
-                entry_of(entry).ok_or_else(|| {
+                parse_entry(entry).ok_or_else(|| {
                     let answer = String::from_utf8_lossy(entry).into_owned();
                     GitError::Unexpected { what: "ls-tree".to_owned(), answer }
                 })
@@ -161,16 +161,16 @@ impl Bare {
         tree: &str,
         parent: &str,
         message: &str,
-        identity: Identity,
+        identity: CommitIdentity,
     ) -> Result<String, GitError> {
         let call = self.git.call(["commit-tree", "-p", parent, tree]).input(message);
-        identity.sign(call).line().await
+        identity.sign(call).run_line().await
     }
 }
 
-impl Identity {
+impl CommitIdentity {
     /// Makes whatever a call commits this one's.
-    pub fn sign(self, mut call: Call<'_>) -> Call<'_> {
+    pub fn sign(self, mut call: GitCall<'_>) -> GitCall<'_> {
         let date = format!("@{} +0000", self.seconds);
         for name in ["GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"] {
             call = call.variable(name, "rollout");
@@ -185,7 +185,7 @@ impl Identity {
     }
 }
 
-fn entry_of(entry: &[u8]) -> Option<TreeEntry> {
+fn parse_entry(entry: &[u8]) -> Option<TreeEntry> {
     let tab = entry.iter().position(|byte| *byte == b'\t')?;
     let mut words = std::str::from_utf8(&entry[..tab]).ok()?.split_ascii_whitespace();
     let mode = u32::from_str_radix(words.next()?, 8).ok()?;

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use rollout_protocol::spec::eval::Bundle;
+use rollout_protocol::spec::eval::CommitBundle;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::{Bare, Git, GitError, is_commit};
+use super::{BareRepository, Git, GitError, is_commit};
 
 /// Name of the commit inside the bundle.
-const HEAD: &str = "refs/heads/commit";
+const COMMIT_REF: &str = "refs/heads/commit";
 
 /// Longest header: a commit, one that it needs, and their names.
 const HEADER_BYTES: u64 = 1024;
@@ -65,7 +65,7 @@ fn header(commit: &str, parent: Option<&str>) -> String {
         _ => "# v2 git bundle\n",
     };
     let needs = parent.map_or_else(String::new, |parent| format!("-{parent} \n"));
-    format!("{version}{needs}{commit} {HEAD}\n\n")
+    format!("{version}{needs}{commit} {COMMIT_REF}\n\n")
 }
 
 /// Takes a commit from a file into a repository of ours, where `name` refers to it afterwards. The
@@ -75,9 +75,9 @@ fn header(commit: &str, parent: Option<&str>) -> String {
 /// # Errors
 /// [`GitError`]; `name` does not exist then.
 pub async fn read(
-    bare: &Bare,
+    bare: &BareRepository,
     file: &Path,
-    bundle: &Bundle,
+    bundle: &CommitBundle,
     name: &str,
     fsck: bool,
 ) -> Result<(), GitError> {
@@ -100,9 +100,9 @@ pub async fn read(
     let fetched = bare
         .git()
         .call(["-c", &check, "fetch", "-q", "--no-tags", "--no-write-fetch-head"])
-        .more(["--no-auto-maintenance", "--no-recurse-submodules", "--"])
-        .more([file.as_os_str()])
-        .more([format!("+{HEAD}:{name}")])
+        .args(["--no-auto-maintenance", "--no-recurse-submodules", "--"])
+        .args([file.as_os_str()])
+        .args([format!("+{COMMIT_REF}:{name}")])
         .variable("GIT_ALLOW_PROTOCOL", "file");
     fetched.run().await?;
     Ok(())

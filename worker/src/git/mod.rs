@@ -9,7 +9,7 @@
 //! * Calls on repositories of ours and of the user ([`Git::ours`], [`Git::of_user`]) have a clean
 //!   environment and reach no other machine. Only fetching ([`Git::remote`]) does, with the
 //!   environment and the configuration of the user, where credentials are. It asks nobody anything.
-//! * Repositories of ours ([`Bare`]) are bare, and their configuration is ours. Their first commit
+//! * Repositories of ours ([`BareRepository`]) are bare, and their configuration is ours. Their first commit
 //!   is grafted: it has no parents there, so that no history travels.
 //!
 //! Commits travel as bundles ([`bundle`]): a root alone, every other commit relative to its parent.
@@ -18,7 +18,7 @@ mod bare;
 pub mod bundle;
 pub mod names;
 mod orphans;
-mod place;
+mod git_config;
 mod run;
 
 #[cfg(any(test, feature = "testing"))]
@@ -34,9 +34,9 @@ use rustix::io::Errno;
 
 use crate::shortage::Shortage;
 
-pub use self::bare::{Bare, Identity, TreeEntry};
+pub use self::bare::{BareRepository, CommitIdentity, TreeEntry};
 pub use self::orphans::end_orphans;
-pub use self::run::{Call, Git};
+pub use self::run::{GitCall, Git};
 
 /// Why git did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -123,11 +123,11 @@ impl GitError {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::TimedOut { .. } => true,
-            Self::Absent(source) | Self::Io { source, .. } => may_pass(source),
+            Self::Absent(source) | Self::Io { source, .. } => is_transient_io(source),
             // Killed, or a program that it started was; 129 is a defect of the call.
             Self::Failed { code, said, .. } => {
                 code.is_none_or(|code| code > 129)
-                    || SYSTEM.iter().any(|words| said.contains(words))
+                    || SYSTEM_ERROR_TEXTS.iter().any(|words| said.contains(words))
             }
             Self::TooLarge { .. } | Self::Unexpected { .. } | Self::BadBundle { .. } => false,
         }
@@ -138,7 +138,7 @@ impl GitError {
         match self {
             Self::BadBundle { .. } => true,
             Self::Failed { code, .. } => {
-                code.is_some_and(|code| REFUSALS.contains(&code)) && !self.is_transient()
+                code.is_some_and(|code| REFUSAL_EXIT_CODES.contains(&code)) && !self.is_transient()
             }
             _ => false,
         }
@@ -146,10 +146,10 @@ impl GitError {
 }
 
 /// Exit codes with which git says that it does not like what it was given.
-const REFUSALS: [i32; 2] = [1, 128];
+const REFUSAL_EXIT_CODES: [i32; 2] = [1, 128];
 
 /// What git says when the system failed it, or one of the processes that it started.
-const SYSTEM: [&str; 13] = [
+const SYSTEM_ERROR_TEXTS: [&str; 13] = [
     "No space left on device",
     "Disk quota exceeded",
     "Input/output error",
@@ -167,7 +167,7 @@ const SYSTEM: [&str; 13] = [
 
 /// Whether an error of the system may pass without anybody doing anything about the path that it
 /// is about: something is exhausted or busy, or hardware fails.
-pub fn may_pass(error: &io::Error) -> bool {
+pub fn is_transient_io(error: &io::Error) -> bool {
     use io::ErrorKind::{
         Interrupted, ReadOnlyFilesystem, ResourceBusy, StaleNetworkFileHandle, TimedOut, WouldBlock,
     };

@@ -9,10 +9,10 @@ use tokio::time::Instant;
 use crate::supervise;
 
 /// How long ended processes may take to be gone.
-const GONE: Duration = Duration::from_secs(10);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time between two looks.
-const PAUSE: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Ends the gits that a killed process has left at work on a repository of ours, which belongs to
 /// the caller by now: they would go on writing to it.
@@ -28,10 +28,10 @@ pub async fn end_orphans(dir: &Path) -> io::Result<()> {
         if left == 0 {
             return Ok(());
         }
-        if began.elapsed() > GONE {
+        if began.elapsed() > EXIT_TIMEOUT {
             return Err(io::Error::other(format!("{left} processes of git cannot be ended")));
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

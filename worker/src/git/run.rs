@@ -11,22 +11,22 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
 use super::GitError;
-use super::place::Place;
+use super::git_config::RepositoryLocation;
 
 /// Longest a call may take unless it says otherwise: a checkout of 200,000 files takes half a minute.
-const LIMIT: Duration = Duration::from_secs(600);
+const CALL_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The same of a call that reaches another machine: 100 GB at 5 MB/s.
-const REMOTE_LIMIT: Duration = Duration::from_secs(6 * 60 * 60);
+const REMOTE_CALL_TIMEOUT: Duration = Duration::from_secs(6 * 60 * 60);
 
 /// Most that a call may print unless it says otherwise: a listing of a million files.
 const OUTPUT_BYTES: u64 = 256 * 1024 * 1024;
 
 /// How much of what git says on standard error is kept: its end.
-const SAID_BYTES: usize = 4096;
+const STDERR_BYTES: usize = 4096;
 
 /// Lines of it that are shown.
-const SAID_LINES: usize = 6;
+const STDERR_LINES: usize = 6;
 
 /// Longest message of an error, characters.
 const MESSAGE_CHARS: usize = 600;
@@ -34,14 +34,14 @@ const MESSAGE_CHARS: usize = 600;
 /// A repository that git is called on.
 #[derive(Debug, Clone)]
 pub struct Git {
-    place: Place,
+    place: RepositoryLocation,
     objects: Option<PathBuf>,
 }
 
 /// A call that is being put together.
 #[derive(Debug)]
 #[must_use = "a call does nothing until it is run"]
-pub struct Call<'a> {
+pub struct GitCall<'a> {
     git: &'a Git,
     args: Vec<OsString>,
     input: Vec<u8>,
@@ -54,14 +54,14 @@ pub struct Call<'a> {
 
 impl Git {
     /// A repository of ours, by its git directory.
-    pub fn ours(git_dir: impl Into<PathBuf>) -> Self {
-        Self { place: Place::Ours(git_dir.into()), objects: None }
+    pub fn own_repository(git_dir: impl Into<PathBuf>) -> Self {
+        Self { place: RepositoryLocation::Ours(git_dir.into()), objects: None }
     }
 
     /// The repository that a directory of the user belongs to. It is only to be read: the user's
     /// configuration holds, except for what would run anything.
-    pub fn of_user(dir: impl Into<PathBuf>) -> Self {
-        Self { place: Place::Users(dir.into()), objects: None }
+    pub fn user_repository(dir: impl Into<PathBuf>) -> Self {
+        Self { place: RepositoryLocation::Users(dir.into()), objects: None }
     }
 
     /// The same repository, but objects are looked for in this directory first, and new ones go
@@ -74,7 +74,7 @@ impl Git {
     /// to one. The environment and the configuration of the user hold, because that is where
     /// credentials are, except for what would run anything. Calls may take hours.
     pub fn remote(dir: impl Into<PathBuf>) -> Self {
-        Self { place: Place::Remote(dir.into()), objects: None }
+        Self { place: RepositoryLocation::Remote(dir.into()), objects: None }
     }
 
     /// The directory that this was made of.
@@ -83,23 +83,23 @@ impl Git {
     }
 
     /// A call with these arguments.
-    pub fn call<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Call<'_> {
-        Call {
+    pub fn call<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> GitCall<'_> {
+        GitCall {
             git: self,
             args: args.into_iter().map(|arg| arg.as_ref().to_owned()).collect(),
             input: Vec::new(),
             work_tree: None,
             index: None,
             variables: Vec::new(),
-            limit: if self.place.is_apart() { LIMIT } else { REMOTE_LIMIT },
+            limit: if self.place.has_own_process_group() { CALL_TIMEOUT } else { REMOTE_CALL_TIMEOUT },
             max_bytes: OUTPUT_BYTES,
         }
     }
 }
 
-impl Call<'_> {
+impl GitCall<'_> {
     /// Further arguments.
-    pub fn more<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+    pub fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
         self
     }
@@ -135,7 +135,7 @@ impl Call<'_> {
     }
 
     /// How long it may take.
-    pub fn limit(mut self, limit: Duration) -> Self {
+    pub fn timeout(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
@@ -154,8 +154,8 @@ impl Call<'_> {
     ///
     /// # Errors
     /// [`GitError`].
-    pub async fn line(self) -> Result<String, GitError> {
-        let what = self.what();
+    pub async fn run_line(self) -> Result<String, GitError> {
+        let what = self.describe();
         let output = self.run().await?;
         match String::from_utf8(output) {
             Ok(text) => Ok(text.trim_end_matches('\n').to_owned()),
@@ -171,20 +171,20 @@ impl Call<'_> {
     where
         W: tokio::io::AsyncWrite + Unpin,
     {
-        let (limit, what) = (self.limit, self.what());
-        match tokio::time::timeout(limit, self.unlimited(output)).await {
+        let (limit, what) = (self.limit, self.describe());
+        match tokio::time::timeout(limit, self.run_without_timeout(output)).await {
             Ok(done) => done,
             Err(_) => Err(GitError::TimedOut { what, limit }),
         }
     }
 
-    async fn unlimited<W>(self, output: &mut W) -> Result<u64, GitError>
+    async fn run_without_timeout<W>(self, output: &mut W) -> Result<u64, GitError>
     where
         W: tokio::io::AsyncWrite + Unpin,
     {
-        let (what, max_bytes) = (self.what(), self.max_bytes);
+        let (what, max_bytes) = (self.describe(), self.max_bytes);
         let mut child = self.command().spawn().map_err(GitError::Absent)?;
-        let mut group = Group(child.id().filter(|_| self.git.place.is_apart()));
+        let mut group = ProcessGroup(child.id().filter(|_| self.git.place.has_own_process_group()));
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let feed = async {
@@ -213,13 +213,13 @@ impl Call<'_> {
         match status.success() {
             true => Ok(copied),
             false => {
-                Err(GitError::Failed { said: said_of(&said, status), code: status.code(), what })
+                Err(GitError::Failed { said: stderr_message(&said, status), code: status.code(), what })
             }
         }
     }
 
     /// The command without settings, for messages.
-    fn what(&self) -> String {
+    fn describe(&self) -> String {
         let settings = |arg: &&OsString| *arg != "-c" && !arg.to_string_lossy().contains('=');
         let command = self.args.iter().find(settings);
         command.map_or_else(String::new, |arg| arg.to_string_lossy().into_owned())
@@ -227,12 +227,12 @@ impl Call<'_> {
 
     fn command(&self) -> Command {
         let mut command = Command::new("git");
-        self.git.place.settings(&mut command);
+        self.git.place.apply_settings(&mut command);
         command.args(&self.args);
-        self.environment(&mut command);
+        self.apply_environment(&mut command);
         let dir = self.work_tree.as_deref().unwrap_or(self.git.dir());
         command.current_dir(dir).kill_on_drop(true);
-        if self.git.place.is_apart() {
+        if self.git.place.has_own_process_group() {
             command.process_group(0);
         }
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -240,8 +240,8 @@ impl Call<'_> {
         command
     }
 
-    fn environment(&self, command: &mut Command) {
-        self.git.place.environment(command);
+    fn apply_environment(&self, command: &mut Command) {
+        self.git.place.apply_environment(command);
         if let Some(dir) = &self.git.objects {
             command.env("GIT_OBJECT_DIRECTORY", dir);
         }
@@ -258,9 +258,9 @@ impl Call<'_> {
 }
 
 /// The processes of a call: git starts others. They end with whoever waits for them.
-struct Group(Option<u32>);
+struct ProcessGroup(Option<u32>);
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         let pid = self.0.and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         if let Some(pid) = pid {
@@ -270,7 +270,7 @@ impl Drop for Group {
     }
 }
 
-async fn wait(child: &mut Child, group: &mut Group) -> io::Result<ExitStatus> {
+async fn wait(child: &mut Child, group: &mut ProcessGroup) -> io::Result<ExitStatus> {
     let status = child.wait().await?;
     group.0 = None;
     Ok(status)
@@ -279,17 +279,17 @@ async fn wait(child: &mut Child, group: &mut Group) -> io::Result<ExitStatus> {
 /// The end of a stream.
 async fn tail(stream: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let Some(mut stream) = stream else { return Vec::new() };
-    let (mut kept, mut buffer) = (Vec::new(), [0; SAID_BYTES]);
+    let (mut kept, mut buffer) = (Vec::new(), [0; STDERR_BYTES]);
     while let Ok(read @ 1..) = stream.read(&mut buffer).await {
         kept.extend_from_slice(&buffer[..read]);
-        let over = kept.len().saturating_sub(SAID_BYTES);
+        let over = kept.len().saturating_sub(STDERR_BYTES);
         kept.drain(..over);
     }
     kept
 }
 
 /// The end of what git said, on one line.
-fn said_of(stderr: &[u8], status: ExitStatus) -> String {
+fn stderr_message(stderr: &[u8], status: ExitStatus) -> String {
     let text = String::from_utf8_lossy(stderr);
     let lines: Vec<&str> = text
         .lines()
@@ -298,7 +298,7 @@ fn said_of(stderr: &[u8], status: ExitStatus) -> String {
         .map(str::trim)
         .filter(|line| !line.is_empty() && !line.starts_with("warning: "))
         .collect();
-    let said = lines[lines.len().saturating_sub(SAID_LINES)..].join("; ");
+    let said = lines[lines.len().saturating_sub(STDERR_LINES)..].join("; ");
     let skipped = said.chars().count().saturating_sub(MESSAGE_CHARS);
     let said = said.chars().skip(skipped).map(|c| if c.is_control() { '\u{fffd}' } else { c });
     match said.collect::<String>() {

@@ -4,18 +4,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rollout_protocol::blob::{BlobRef, MediaType};
-use rollout_protocol::spec::eval::Bundle;
+use rollout_protocol::spec::eval::CommitBundle;
 
 use super::{Git, bundle};
 use crate::store::BlobStore;
 
 /// A repository with a work tree, in a directory that goes with it.
 #[derive(Debug)]
-pub struct UsersRepository {
+pub struct UserRepository {
     dir: tempfile::TempDir,
 }
 
-impl Default for UsersRepository {
+impl Default for UserRepository {
     fn default() -> Self {
         let repository = Self { dir: tempfile::tempdir().expect("a directory") };
         repository.git(&["init", "-q", "-b", "main"]);
@@ -23,7 +23,7 @@ impl Default for UsersRepository {
     }
 }
 
-impl UsersRepository {
+impl UserRepository {
     /// Its work tree.
     pub fn path(&self) -> &Path {
         self.dir.path()
@@ -63,12 +63,12 @@ impl UsersRepository {
     }
 
     /// Stores a commit without its history.
-    pub async fn stored(&self, commit: &str, store: &dyn BlobStore) -> Bundle {
+    pub async fn stored(&self, commit: &str, store: &dyn BlobStore) -> CommitBundle {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("root");
-        let git = Git::of_user(self.path());
+        let git = Git::user_repository(self.path());
         bundle::write(&git, commit, None, &file, u64::MAX >> 1).await.expect("a bundle");
         let blob: BlobRef = store.put_file(&file, MediaType::Bytes).await.expect("stored");
-        Bundle { commit: commit.to_owned(), parent: None, blob }
+        CommitBundle { commit: commit.to_owned(), parent: None, blob }
     }
 }

@@ -1,25 +1,25 @@
 use rollout_protocol::blob::{BlobRef, MediaType};
-use rollout_protocol::spec::eval::Bundle;
+use rollout_protocol::spec::eval::CommitBundle;
 
-use super::testing::UsersRepository;
+use super::testing::UserRepository;
 use super::*;
 
-fn of(commit: &str, parent: Option<&str>) -> Bundle {
-    let blob = BlobRef::of(b"", MediaType::Bytes);
-    Bundle { commit: commit.to_owned(), parent: parent.map(str::to_owned), blob }
+fn commit_bundle(commit: &str, parent: Option<&str>) -> CommitBundle {
+    let blob = BlobRef::for_bytes(b"", MediaType::Bytes);
+    CommitBundle { commit: commit.to_owned(), parent: parent.map(str::to_owned), blob }
 }
 
-async fn grafted(user: &UsersRepository, commit: &str, dir: &std::path::Path) -> Bare {
+async fn grafted(user: &UserRepository, commit: &str, dir: &std::path::Path) -> BareRepository {
     let file = dir.join("root.bundle");
-    let git = Git::of_user(user.path());
+    let git = Git::user_repository(user.path());
     bundle::write(&git, commit, None, &file, 1 << 30).await.expect("written");
-    let root = of(commit, None);
-    Bare::create(&dir.join("bare"), &root, &file, "refs/commits/root").await.expect("created")
+    let root = commit_bundle(commit, None);
+    BareRepository::create(&dir.join("bare"), &root, &file, "refs/commits/root").await.expect("created")
 }
 
 #[tokio::test]
 async fn a_root_travels_without_history_and_what_follows_as_little_more_than_its_change() {
-    let (user, dir) = (UsersRepository::default(), tempfile::tempdir().expect("a directory"));
+    let (user, dir) = (UserRepository::default(), tempfile::tempdir().expect("a directory"));
     user.write("old", vec![7; 100_000]);
     let before = user.commit("before");
     std::fs::remove_file(user.path().join("old")).expect("removed");
@@ -37,10 +37,10 @@ async fn a_root_travels_without_history_and_what_follows_as_little_more_than_its
     user.write("large.txt", changed);
     let next = user.commit("next");
     let file = dir.path().join("next");
-    let users = Git::of_user(user.path());
+    let users = Git::user_repository(user.path());
     let bytes = bundle::write(&users, &next, Some(&root), &file, 1 << 20).await.expect("thin");
     assert!(bytes < 1000, "{bytes}");
-    let next_of = of(&next, Some(&root));
+    let next_of = commit_bundle(&next, Some(&root));
     bundle::read(&bare, &file, &next_of, "refs/commits/next", true).await.expect("taken");
     assert_eq!(bare.parents(&next).await.expect("asked"), std::slice::from_ref(&root));
     let tree = bare.tree(&next).await.expect("a tree");
@@ -48,7 +48,7 @@ async fn a_root_travels_without_history_and_what_follows_as_little_more_than_its
     assert_eq!(paths, [&b"a/run.sh"[..], b"large.txt"]);
 
     // Another one than was announced, a bound, and one whose parent is not there.
-    let other = of(&root, None);
+    let other = commit_bundle(&root, None);
     let error = bundle::read(&bare, &file, &other, "refs/commits/x", true).await;
     assert!(matches!(error, Err(GitError::BadBundle { .. })), "{error:?}");
     let bounded = dir.path().join("bounded");
@@ -60,18 +60,18 @@ async fn a_root_travels_without_history_and_what_follows_as_little_more_than_its
     let fourth = user.commit("fourth");
     let file = dir.path().join("fourth");
     bundle::write(&users, &fourth, Some(&third), &file, 1 << 20).await.expect("thin");
-    let error = bundle::read(&bare, &file, &of(&fourth, Some(&third)), "refs/x", true).await;
+    let error = bundle::read(&bare, &file, &commit_bundle(&fourth, Some(&third)), "refs/x", true).await;
     assert!(matches!(error, Err(GitError::Failed { .. })), "{error:?}");
     assert_eq!(bare.reference("refs/x").await.expect("asked"), None);
 }
 
 #[tokio::test]
 async fn a_call_that_takes_too_long_is_ended_and_says_so() {
-    let (user, dir) = (UsersRepository::default(), tempfile::tempdir().expect("a directory"));
+    let (user, dir) = (UserRepository::default(), tempfile::tempdir().expect("a directory"));
     let bare = grafted(&user, &user.commit("empty"), dir.path()).await;
     let limit = Duration::from_millis(200);
     // Waits for input that never ends.
-    let waiting = bare.git().call(["-c", "alias.wait=!sleep 900", "wait"]).limit(limit).run();
+    let waiting = bare.git().call(["-c", "alias.wait=!sleep 900", "wait"]).timeout(limit).run();
     let began = std::time::Instant::now();
     let error = waiting.await.expect_err("too long");
     assert!(matches!(&error, GitError::TimedOut { what, .. } if what == "wait"), "{error:?}");
@@ -85,11 +85,11 @@ async fn a_call_that_takes_too_long_is_ended_and_says_so() {
 
 #[tokio::test]
 async fn nothing_of_the_callers_environment_reaches_git() {
-    let (user, dir) = (UsersRepository::default(), tempfile::tempdir().expect("a directory"));
+    let (user, dir) = (UserRepository::default(), tempfile::tempdir().expect("a directory"));
     let bare = grafted(&user, &user.commit("empty"), dir.path()).await;
     let seen = bare.git().call(["-c", "alias.show=!env", "show-env"]);
     drop(seen);
-    let shown = bare.git().call(["-c", "alias.seen=!env", "seen"]).line().await.expect("shown");
+    let shown = bare.git().call(["-c", "alias.seen=!env", "seen"]).run_line().await.expect("shown");
     let names: Vec<&str> =
         shown.lines().filter_map(|line| line.split_once('=')).map(|l| l.0).collect();
     for name in &names {
@@ -104,7 +104,7 @@ async fn nothing_of_the_callers_environment_reaches_git() {
 async fn a_call_to_another_machine_has_the_users_environment_and_no_repository_but_its_own() {
     let dir = tempfile::tempdir().expect("a directory");
     let git = Git::remote(dir.path());
-    let shown = git.call(["-c", "alias.seen=!env", "seen"]).line().await.expect("shown");
+    let shown = git.call(["-c", "alias.seen=!env", "seen"]).run_line().await.expect("shown");
     let home = std::env::var("HOME").map(|home| format!("HOME={home}"));
     assert!(home.is_ok_and(|home| shown.lines().any(|line| line == home)), "{shown}");
     assert!(shown.contains("GIT_ALLOW_PROTOCOL=file:git:http:https:ssh\n"), "{shown}");

@@ -9,7 +9,7 @@ use rustix::process::{Pid, test_kill_process};
 const START_FIELD: usize = 19;
 
 /// Between the host's name, which cannot hold it, and what tells its machine from others.
-const MACHINE_MARK: char = '/';
+const MACHINE_SEPARATOR: char = '/';
 
 /// Hexadecimal digits that tell machines apart.
 const MACHINE_DIGITS: usize = 16;
@@ -23,21 +23,21 @@ pub(super) fn host_name() -> String {
 pub(super) fn host() -> String {
     let id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
     match machine(&id) {
-        Some(machine) => format!("{}{MACHINE_MARK}{machine}", host_name()),
+        Some(machine) => format!("{}{MACHINE_SEPARATOR}{machine}", host_name()),
         None => host_name(),
     }
 }
 
 /// Whether a host is told from others of its name.
-pub(super) fn names_machine(host: &str) -> bool {
-    host.contains(MACHINE_MARK)
+pub(super) fn identifies_machine(host: &str) -> bool {
+    host.contains(MACHINE_SEPARATOR)
 }
 
 /// What stands for a machine id. The id itself is not for others to see: see machine-id(5).
 fn machine(id: &str) -> Option<String> {
     let id = id.trim();
     let whole = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let digest = Digest::of(format!("rollout machine {id}").as_bytes());
+    let digest = Digest::sha256(format!("rollout machine {id}").as_bytes());
     whole.then(|| digest.hex()[..MACHINE_DIGITS].to_owned())
 }
 
@@ -55,7 +55,7 @@ pub(super) fn pid_namespace() -> u64 {
 
 /// Zero where it is not known.
 pub(super) fn own_start_ticks() -> u64 {
-    if proc_is_ours() { start_ticks(std::process::id()).unwrap_or(0) } else { 0 }
+    if proc_matches_own_namespace() { start_ticks(std::process::id()).unwrap_or(0) } else { 0 }
 }
 
 /// Whether the process that had this number and start time no longer exists. The number must be
@@ -67,11 +67,11 @@ pub(super) fn is_gone(pid: u32, started: u64) -> bool {
         return true;
     }
     let number = pid.as_raw_nonzero().get().unsigned_abs();
-    started != 0 && proc_is_ours() && start_ticks(number).is_some_and(|found| found != started)
+    started != 0 && proc_matches_own_namespace() && start_ticks(number).is_some_and(|found| found != started)
 }
 
 /// Whether `/proc` numbers processes like our own PID namespace: a container may show its host's.
-fn proc_is_ours() -> bool {
+fn proc_matches_own_namespace() -> bool {
     std::fs::read_link("/proc/self")
         .is_ok_and(|link| link.to_str() == Some(&std::process::id().to_string()))
 }
@@ -97,7 +97,7 @@ mod tests {
         for id in ["", "uninitialized", "a1", &"g1".repeat(16)] {
             assert_eq!(machine(id), None, "{id}");
         }
-        assert!(!names_machine(&host_name()));
+        assert!(!identifies_machine(&host_name()));
         assert!(host().starts_with(&host_name()));
     }
 }

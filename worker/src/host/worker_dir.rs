@@ -21,7 +21,7 @@ use super::{LOCK, Owner};
 use crate::fs_remove;
 
 /// In front of the names of directories that are not ready.
-const UNREADY: &str = ".new-";
+const UNREADY_PREFIX: &str = ".new-";
 
 /// Attempts to make a directory: another process that cleans up at the same moment costs one.
 const ATTEMPTS: u32 = 16;
@@ -52,7 +52,7 @@ pub struct WorkerDirError {
 }
 
 impl WorkerDirError {
-    fn of(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+    fn with_context(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
         let path = path.to_owned();
         move |source| Self { action, path, source }
     }
@@ -65,22 +65,22 @@ impl WorkerDir {
     /// # Errors
     /// [`WorkerDirError`].
     pub fn create(base: &Path) -> Result<Self, WorkerDirError> {
-        fs::create_dir_all(base).map_err(WorkerDirError::of("creating", base))?;
-        let base = base.canonicalize().map_err(WorkerDirError::of("finding", base))?;
+        fs::create_dir_all(base).map_err(WorkerDirError::with_context("creating", base))?;
+        let base = base.canonicalize().map_err(WorkerDirError::with_context("finding", base))?;
         let (id, unready, lock) = lock_new(&base)?;
         let path = base.join(id.as_str());
-        let failed = || WorkerDirError::of("creating", &unready);
+        let failed = || WorkerDirError::with_context("creating", &unready);
         let owner = Owner::current(path.clone());
         let text = serde_json::to_vec(&owner).map_err(|error| failed()(error.into()))?;
         fs::write(unready.join("owner.json"), text).map_err(failed())?;
         for name in ["spool", "scratch"] {
             fs::create_dir(unready.join(name)).map_err(failed())?;
         }
-        fs::rename(&unready, &path).map_err(WorkerDirError::of("creating", &path))?;
+        fs::rename(&unready, &path).map_err(WorkerDirError::with_context("creating", &path))?;
         // What the spool promises to keep must not vanish with the directory it is in.
         for directory in [&path, &base] {
             let synced = File::open(directory).and_then(|directory| directory.sync_all());
-            synced.map_err(WorkerDirError::of("synchronising", directory))?;
+            synced.map_err(WorkerDirError::with_context("synchronising", directory))?;
         }
         Ok(Self { path, id, _lock: lock })
     }
@@ -91,7 +91,7 @@ impl WorkerDir {
     /// # Errors
     /// [`WorkerDirError`] when `base` cannot be listed; it need not exist.
     pub fn adoptable(base: &Path) -> Result<Vec<Self>, WorkerDirError> {
-        let failed = || WorkerDirError::of("listing", base);
+        let failed = || WorkerDirError::with_context("listing", base);
         let entries = match fs::read_dir(base) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -103,7 +103,7 @@ impl WorkerDir {
             let name = entry.map_err(failed())?.file_name();
             let path = base.join(&name);
             let id = name.to_str().and_then(|name| name.parse::<WorkerId>().ok());
-            if id.is_none() && !name.as_encoded_bytes().starts_with(UNREADY.as_bytes()) {
+            if id.is_none() && !name.as_encoded_bytes().starts_with(UNREADY_PREFIX.as_bytes()) {
                 continue;
             }
             match (take_lock(&path), id) {
@@ -172,7 +172,7 @@ impl WorkerDir {
     }
 
     /// Whether it holds executions that may not have been heard of.
-    pub fn holds_work(&self) -> bool {
+    pub fn has_unreported_work(&self) -> bool {
         [self.spool(), self.scratch()]
             .iter()
             .any(|dir| fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()))
@@ -189,8 +189,8 @@ pub(super) fn is_abandoned(path: &Path) -> bool {
 fn lock_new(base: &Path) -> Result<(WorkerId, PathBuf, File), WorkerDirError> {
     for _ in 0..ATTEMPTS {
         let id = new_id(&super::process::host_name());
-        let unready = base.join(format!("{UNREADY}{id}"));
-        fs::create_dir(&unready).map_err(WorkerDirError::of("creating", &unready))?;
+        let unready = base.join(format!("{UNREADY_PREFIX}{id}"));
+        fs::create_dir(&unready).map_err(WorkerDirError::with_context("creating", &unready))?;
         // A process that looks for abandoned directories may find it before it is locked.
         match File::create_new(unready.join(LOCK)) {
             Ok(_created) => {
@@ -199,11 +199,11 @@ fn lock_new(base: &Path) -> Result<(WorkerId, PathBuf, File), WorkerDirError> {
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(WorkerDirError::of("locking", &unready)(error)),
+            Err(error) => return Err(WorkerDirError::with_context("locking", &unready)(error)),
         }
     }
     let failure = io::Error::other("other processes keep removing it");
-    Err(WorkerDirError::of("creating a directory in", base)(failure))
+    Err(WorkerDirError::with_context("creating a directory in", base)(failure))
 }
 
 /// Locks a directory that nobody holds.
@@ -225,14 +225,14 @@ fn take_lock(path: &Path) -> Option<File> {
 
 /// The lock goes last, so that what a crash leaves in the middle can be adopted.
 fn remove(path: &Path) -> Result<(), WorkerDirError> {
-    let failed = || WorkerDirError::of("removing", path);
+    let failed = || WorkerDirError::with_context("removing", path);
     for entry in fs::read_dir(path).map_err(failed())? {
         let entry = entry.map_err(failed())?;
         if entry.file_name() == LOCK {
             continue;
         }
         let path = entry.path();
-        fs_remove::remove_now(&path).map_err(WorkerDirError::of("removing", &path))?;
+        fs_remove::remove_now(&path).map_err(WorkerDirError::with_context("removing", &path))?;
     }
     fs::remove_file(path.join(LOCK)).map_err(failed())?;
     fs::remove_dir(path).map_err(failed())

@@ -17,15 +17,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use rollout_protocol::id::{ItemId, RunId, TryId};
-use rollout_protocol::wire::claim::{Answer, Claim};
-use rollout_protocol::wire::command::{Command, Receipt};
-use rollout_protocol::wire::control::Control;
+use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
+use rollout_protocol::wire::command::{RunCommand, CommandReceipt};
+use rollout_protocol::wire::control::ControlMessage;
 use rollout_protocol::wire::delivery::{
-    Delivery, FormerPools, Listed, Offered, Refused, Room, Token,
+    Delivery, PreviousPools, QueuedOffer, OfferOutcome, PublishError, FreeCapacity, MessageToken,
 };
-use rollout_protocol::wire::hello::{Hello, SeenHello};
+use rollout_protocol::wire::heartbeat::{Heartbeat, ReceivedHeartbeat};
 use rollout_protocol::wire::offer::Offer;
-use rollout_protocol::wire::position::{Incarnation, Position, ReportBatch};
+use rollout_protocol::wire::position::{Incarnation, ReportPosition, ReportBatch};
 use rollout_protocol::wire::report::Report;
 use tokio::sync::{broadcast, oneshot, watch};
 
@@ -38,31 +38,31 @@ pub trait WorkSource: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`QueueError`].
-    async fn pull(&self, room: Room, wait: Duration) -> Result<Vec<Delivery>, QueueError>;
+    async fn pull(&self, room: FreeCapacity, wait: Duration) -> Result<Vec<Delivery>, QueueError>;
 
     /// Extends the lease of deliveries.
     ///
     /// # Errors
     /// [`QueueError`].
-    async fn progress(&self, tokens: &[Token]) -> Result<(), QueueError>;
+    async fn progress(&self, tokens: &[MessageToken]) -> Result<(), QueueError>;
 
     /// Removes delivered offers from the queue.
     ///
     /// # Errors
     /// [`QueueError`].
-    async fn ack(&self, tokens: &[Token]) -> Result<(), QueueError>;
+    async fn ack(&self, tokens: &[MessageToken]) -> Result<(), QueueError>;
 
     /// Gives deliveries back for immediate redelivery.
     ///
     /// # Errors
     /// [`QueueError`].
-    async fn nak(&self, tokens: &[Token]) -> Result<(), QueueError>;
+    async fn nak(&self, tokens: &[MessageToken]) -> Result<(), QueueError>;
 
     /// Asks the coordinator of the run whether a suspicious delivery shall run.
     ///
     /// # Errors
     /// [`QueueError::NoAnswer`] when no coordinator answers.
-    async fn claim(&self, claim: Claim) -> Result<Answer, QueueError>;
+    async fn claim(&self, claim: Claim) -> Result<ClaimAnswer, QueueError>;
 
     /// Whether the hello of a live worker contests a claim, see [`Claim::is_contested_by`]: asked
     /// when no coordinator answers.
@@ -75,19 +75,19 @@ pub trait WorkSource: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`QueueError`] when nothing is known of any of them; saying them again is harmless.
-    async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), Refused>>, QueueError>;
+    async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), PublishError>>, QueueError>;
 
     /// Says what this worker is and runs.
     ///
     /// # Errors
     /// [`QueueError`].
-    async fn hello(&self, hello: Hello) -> Result<(), QueueError>;
+    async fn hello(&self, hello: Heartbeat) -> Result<(), QueueError>;
 
     /// Whether the broker is reached, from now on.
     fn contact(&self) -> watch::Receiver<Contact>;
 
     /// Commands of coordinators from now on. May miss some: a hint only.
-    fn controls(&self) -> broadcast::Receiver<Control>;
+    fn controls(&self) -> broadcast::Receiver<ControlMessage>;
 }
 
 /// The coordinator's side of the queue.
@@ -106,7 +106,7 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`QueueError`] when nothing is known of any of them; offering them again is harmless.
-    async fn offer(&self, offers: &[Offer]) -> Result<Vec<Result<Offered, Refused>>, QueueError>;
+    async fn offer(&self, offers: &[Offer]) -> Result<Vec<Result<OfferOutcome, PublishError>>, QueueError>;
 
     /// Deletes offers, delivered or not. Never proves that a try did not run.
     ///
@@ -118,24 +118,24 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`QueueError`].
-    async fn list(&self, run: RunId) -> Result<Vec<Listed>, QueueError>;
+    async fn list(&self, run: RunId) -> Result<Vec<QueuedOffer>, QueueError>;
 
     /// Tells which pools the tries of a run were offered to, by epoch, where that was another one
     /// than this dispatch's own or is not known. Reports of a try count only from its pool's
     /// workers, those of an epoch whose pool is not known from any of them. Must be called before
     /// the run's reports are read.
-    fn expect_pools(&self, run: RunId, former: FormerPools);
+    fn expect_pools(&self, run: RunId, former: PreviousPools);
 
     /// Reports of the run after `from` (all of them when absent), at most `max`, waiting up to
     /// `wait` for the first. Messages that were passed over end the wait, too.
     ///
     /// # Errors
-    /// [`QueueError::Position`] when the position is not of this stream as it is now: read from the
+    /// [`QueueError::ReportPosition`] when the position is not of this stream as it is now: read from the
     /// beginning.
     async fn reports(
         &self,
         run: RunId,
-        from: Option<Position>,
+        from: Option<ReportPosition>,
         max: usize,
         wait: Duration,
     ) -> Result<ReportBatch, QueueError>;
@@ -147,7 +147,7 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`QueueError`].
-    async fn journalled(&self, run: RunId, position: Position) -> Result<(), QueueError>;
+    async fn journalled(&self, run: RunId, position: ReportPosition) -> Result<(), QueueError>;
 
     /// The next claim for this run.
     ///
@@ -159,7 +159,7 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`QueueError`].
-    async fn hellos(&self) -> Result<Vec<SeenHello>, QueueError>;
+    async fn hellos(&self) -> Result<Vec<ReceivedHeartbeat>, QueueError>;
 
     /// The next command of a user for this run.
     ///
@@ -182,7 +182,7 @@ pub trait Dispatch: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`QueueError`].
-    async fn control(&self, control: Control) -> Result<(), QueueError>;
+    async fn control(&self, control: ControlMessage) -> Result<(), QueueError>;
 }
 
 /// How a client stands with its broker.
@@ -244,16 +244,16 @@ pub struct PendingClaim {
     /// The claim.
     pub claim: Claim,
     /// Where the answer goes. Dropping it is no answer.
-    pub reply: oneshot::Sender<Answer>,
+    pub reply: oneshot::Sender<ClaimAnswer>,
 }
 
 /// A command that waits for its receipt.
 #[derive(Debug)]
 pub struct PendingCommand {
     /// The command.
-    pub command: Command,
+    pub command: RunCommand,
     /// Where the receipt goes. Dropping it is no answer.
-    pub reply: oneshot::Sender<Receipt>,
+    pub reply: oneshot::Sender<CommandReceipt>,
 }
 
 /// Why the queue could not do what it was asked for.

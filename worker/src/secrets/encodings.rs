@@ -6,16 +6,16 @@ use std::fmt::Write as _;
 use data_encoding::{BASE64_NOPAD, BASE64URL_NOPAD, HEXLOWER, HEXUPPER};
 
 /// Shorter values are not secrets, and replacing them would spoil ordinary text.
-pub(super) const SHORTEST: usize = 4;
+pub(super) const MIN_SECRET_BYTES: usize = 4;
 
 /// Shorter values are not looked for in Base64: what is certain of them in every alignment would be
 /// too short to mean anything.
-const SHORTEST_BASE64: usize = 8;
+const MIN_BASE64_BYTES: usize = 8;
 
 /// Every form of `value` that is looked for; none if it is too short.
-pub(super) fn forms(value: &str) -> BTreeSet<Vec<u8>> {
+pub(super) fn encoded_forms(value: &str) -> BTreeSet<Vec<u8>> {
     let mut forms = BTreeSet::new();
-    if value.len() < SHORTEST {
+    if value.len() < MIN_SECRET_BYTES {
         return forms;
     }
     let bytes = value.as_bytes();
@@ -35,7 +35,7 @@ pub(super) fn forms(value: &str) -> BTreeSet<Vec<u8>> {
     forms.extend(shell(value));
     joined(bytes, &mut forms);
     dumped(bytes, &mut forms);
-    if bytes.len() >= SHORTEST_BASE64 {
+    if bytes.len() >= MIN_BASE64_BYTES {
         for before in 0..3 {
             forms.insert(base64_core(&BASE64_NOPAD, bytes, before));
             forms.insert(base64_core(&BASE64URL_NOPAD, bytes, before));
@@ -131,11 +131,11 @@ fn ansi_c(value: &str, octal: bool) -> Vec<u8> {
 }
 
 /// What stands between two bytes when each is printed as a number.
-const BETWEEN: [&str; 10] = [" ", "\n", ":", "-", ",", ", ", "%", "\\x", " 0x", ", 0x"];
+const HEX_SEPARATORS: [&str; 10] = [" ", "\n", ":", "-", ",", ", ", "%", "\\x", " 0x", ", 0x"];
 
 /// Each byte as two hexadecimal digits with something between them, as loops around `printf` do.
 fn joined(bytes: &[u8], forms: &mut BTreeSet<Vec<u8>>) {
-    for between in BETWEEN {
+    for between in HEX_SEPARATORS {
         for part in std::iter::once(bytes).chain(tiles(bytes)) {
             for digits in [HEXLOWER.encode(part), HEXUPPER.encode(part)] {
                 forms.insert(groups(digits.as_bytes(), &[2], between));

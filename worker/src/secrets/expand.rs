@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rollout_protocol::template::{Template, Unset};
+use rollout_protocol::template::{Template, UnsetVariable};
 
 use super::{Redactor, TrialVariables};
 
@@ -10,11 +10,11 @@ impl TrialVariables {
     /// Removes the values of the operator's variables that `templates` use.
     ///
     /// # Errors
-    /// [`Unset`] for the first variable that is not exported and has no default.
+    /// [`UnsetVariable`] for the first variable that is not exported and has no default.
     pub fn redactor<'a>(
         &self,
         templates: impl Iterator<Item = &'a Template>,
-    ) -> Result<Redactor, Unset> {
+    ) -> Result<Redactor, UnsetVariable> {
         let mut used = BTreeSet::new();
         for template in templates {
             self.value(template)?;
@@ -27,20 +27,20 @@ impl TrialVariables {
     /// The value of a template.
     ///
     /// # Errors
-    /// [`Unset`].
-    pub fn value(&self, template: &Template) -> Result<String, Unset> {
+    /// [`UnsetVariable`].
+    pub fn value(&self, template: &Template) -> Result<String, UnsetVariable> {
         template.expand(|name| self.0.get(name).cloned())
     }
 
     /// Adds the values of `templates` to `env`, over those of the same names.
     ///
     /// # Errors
-    /// [`Unset`].
+    /// [`UnsetVariable`].
     pub fn add(
         &self,
         templates: &BTreeMap<String, Template>,
         env: &mut BTreeMap<String, String>,
-    ) -> Result<(), Unset> {
+    ) -> Result<(), UnsetVariable> {
         for (name, template) in templates {
             env.insert(name.clone(), self.value(template)?);
         }

@@ -10,9 +10,9 @@ use super::encodings;
 
 /// Knows secret values in all their forms. Cheap to clone; without secrets it does nothing.
 #[derive(Clone, Default)]
-pub struct Redactor(Option<Arc<Secrets>>);
+pub struct Redactor(Option<Arc<SecretForms>>);
 
-struct Secrets {
+struct SecretForms {
     search: AhoCorasick,
     /// What stands for the secret of each pattern.
     markers: Vec<Arc<[u8]>>,
@@ -22,7 +22,7 @@ struct Secrets {
 
 /// What replaces a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Style {
+pub enum RedactionStyle {
     /// `[redacted:NAME]`, for text.
     Marker,
     /// As many `*` as the secret had bytes, where lengths must stay.
@@ -43,7 +43,7 @@ impl Redactor {
         let (mut patterns, mut markers) = (Vec::new(), Vec::new());
         for (name, value) in secrets {
             let marker: Arc<[u8]> = format!("[redacted:{name}]").into_bytes().into();
-            for form in encodings::forms(value) {
+            for form in encodings::encoded_forms(value) {
                 patterns.push(form);
                 markers.push(marker.clone());
             }
@@ -54,7 +54,7 @@ impl Redactor {
             .kind(Some(AhoCorasickKind::ContiguousNFA))
             .build(&patterns)
             .expect("values of environment variables are far from the limits of the automaton");
-        Self(Some(Arc::new(Secrets { search, markers, longest })))
+        Self(Some(Arc::new(SecretForms { search, markers, longest })))
     }
 
     /// Whether there is nothing to look for.
@@ -83,7 +83,7 @@ impl Redactor {
             return;
         };
         let mut at = skip;
-        for run in secrets.runs(bytes) {
+        for run in secrets.find_spans(bytes) {
             if run.at.end > skip {
                 clean.extend_from_slice(&bytes[at..run.at.start.max(at)]);
                 clean.extend_from_slice(&secrets.markers[run.pattern]);
@@ -94,8 +94,8 @@ impl Redactor {
     }
 
     /// Begins a stream.
-    pub fn stream(&self, style: Style) -> Redacting {
-        Redacting {
+    pub fn stream(&self, style: RedactionStyle) -> RedactingStream {
+        RedactingStream {
             secrets: self.0.clone(),
             style,
             pending: Vec::new(),
@@ -106,25 +106,25 @@ impl Redactor {
 }
 
 /// Bytes that belong to secrets, without a gap.
-struct Run {
+struct SecretSpan {
     at: Range<usize>,
     /// The pattern that begins it.
     pattern: usize,
 }
 
-impl Secrets {
+impl SecretForms {
     /// Every byte that belongs to a secret, as runs in ascending order that do not touch.
-    fn runs(&self, bytes: &[u8]) -> Vec<Run> {
+    fn find_spans(&self, bytes: &[u8]) -> Vec<SecretSpan> {
         if !self.search.is_match(bytes) {
             return Vec::new();
         }
         let mut found: Vec<_> = self
             .search
             .find_overlapping_iter(bytes)
-            .map(|found| Run { at: found.range(), pattern: found.pattern().as_usize() })
+            .map(|found| SecretSpan { at: found.range(), pattern: found.pattern().as_usize() })
             .collect();
         found.sort_by_key(|run| (run.at.start, std::cmp::Reverse(run.at.end)));
-        let mut runs: Vec<Run> = Vec::new();
+        let mut runs: Vec<SecretSpan> = Vec::new();
         for run in found {
             match runs.last_mut() {
                 Some(last) if run.at.start <= last.at.end => {
@@ -138,9 +138,9 @@ impl Secrets {
 }
 
 /// A stream of bytes on its way. Holds back fewer bytes than the longest form of a secret has.
-pub struct Redacting {
-    secrets: Option<Arc<Secrets>>,
-    style: Style,
+pub struct RedactingStream {
+    secrets: Option<Arc<SecretForms>>,
+    style: RedactionStyle,
     pending: Vec<u8>,
     /// So many bytes at the beginning of `pending` belong to a secret that began before.
     covered: usize,
@@ -148,13 +148,13 @@ pub struct Redacting {
     in_secret: bool,
 }
 
-impl fmt::Debug for Redacting {
+impl fmt::Debug for RedactingStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Redacting").field("style", &self.style).finish_non_exhaustive()
+        f.debug_struct("RedactingStream").field("style", &self.style).finish_non_exhaustive()
     }
 }
 
-impl Redacting {
+impl RedactingStream {
     /// Takes bytes and appends to `clean` what is certain.
     pub fn push(&mut self, bytes: &[u8], clean: &mut Vec<u8>) {
         let Some(secrets) = self.secrets.clone() else {
@@ -163,14 +163,14 @@ impl Redacting {
         };
         self.pending.extend_from_slice(bytes);
         let certain = self.pending.len().saturating_sub(secrets.longest - 1);
-        self.give(&secrets, certain, clean);
+        self.emit(&secrets, certain, clean);
     }
 
     /// Ends the stream and appends the rest to `clean`.
     pub fn finish(mut self, clean: &mut Vec<u8>) {
         if let Some(secrets) = self.secrets.clone() {
             let all = self.pending.len();
-            self.give(&secrets, all, clean);
+            self.emit(&secrets, all, clean);
         }
     }
 
@@ -182,43 +182,43 @@ impl Redacting {
 
     /// Gives out the first `certain` bytes of `pending`: no secret that is not whole in `pending`
     /// begins among them.
-    fn give(&mut self, secrets: &Secrets, certain: usize, clean: &mut Vec<u8>) {
+    fn emit(&mut self, secrets: &SecretForms, certain: usize, clean: &mut Vec<u8>) {
         if certain == 0 {
             return;
         }
-        let begun = Run { at: 0..self.covered, pattern: 0 };
+        let begun = SecretSpan { at: 0..self.covered, pattern: 0 };
         let (mut at, mut covered) = (0, 0);
-        for run in std::iter::once(begun).chain(secrets.runs(&self.pending)) {
+        for run in std::iter::once(begun).chain(secrets.find_spans(&self.pending)) {
             if run.at.start >= certain {
                 break;
             }
-            self.show(at..run.at.start.max(at), clean);
+            self.emit_clear(at..run.at.start.max(at), clean);
             at = at.max(run.at.start);
             let stop = run.at.end.min(certain);
-            self.hide(stop.saturating_sub(at), &secrets.markers[run.pattern], clean);
+            self.emit_marker(stop.saturating_sub(at), &secrets.markers[run.pattern], clean);
             at = at.max(stop);
             covered = covered.max(run.at.end.saturating_sub(certain));
         }
-        self.show(at..certain, clean);
+        self.emit_clear(at..certain, clean);
         self.pending.drain(..certain);
         self.covered = covered;
     }
 
-    fn show(&mut self, range: Range<usize>, clean: &mut Vec<u8>) {
+    fn emit_clear(&mut self, range: Range<usize>, clean: &mut Vec<u8>) {
         if !range.is_empty() {
             clean.extend_from_slice(&self.pending[range]);
             self.in_secret = false;
         }
     }
 
-    fn hide(&mut self, length: usize, marker: &[u8], clean: &mut Vec<u8>) {
+    fn emit_marker(&mut self, length: usize, marker: &[u8], clean: &mut Vec<u8>) {
         if length == 0 {
             return;
         }
         match self.style {
-            Style::Mask => clean.resize(clean.len() + length, b'*'),
-            Style::Marker if self.in_secret => {}
-            Style::Marker => clean.extend_from_slice(marker),
+            RedactionStyle::Mask => clean.resize(clean.len() + length, b'*'),
+            RedactionStyle::Marker if self.in_secret => {}
+            RedactionStyle::Marker => clean.extend_from_slice(marker),
         }
         self.in_secret = true;
     }

@@ -4,7 +4,7 @@ use data_encoding::{BASE64, BASE64URL, HEXLOWER};
 use proptest::prelude::*;
 use rollout_protocol::template::Template;
 
-use super::{Redacting, Redactor, Style, TrialVariables, encodings};
+use super::{RedactingStream, Redactor, RedactionStyle, TrialVariables, encodings};
 
 const SECRET: &str = "s3cr3t+/\"key\" ü";
 
@@ -12,7 +12,7 @@ fn redactor() -> Redactor {
     Redactor::new([("KEY", SECRET)])
 }
 
-fn stream(mut stream: Redacting, pieces: &[&[u8]]) -> String {
+fn stream(mut stream: RedactingStream, pieces: &[&[u8]]) -> String {
     let mut clean = Vec::new();
     for piece in pieces {
         stream.push(piece, &mut clean);
@@ -96,9 +96,9 @@ fn a_secret_may_come_in_pieces() {
     let text = format!("a {SECRET}{SECRET} b {SECRET} c");
     for cut in 0..=text.len() {
         let (one, two) = text.as_bytes().split_at(cut);
-        let clean = stream(redactor().stream(Style::Marker), &[one, two]);
+        let clean = stream(redactor().stream(RedactionStyle::Marker), &[one, two]);
         assert_eq!(clean, "a [redacted:KEY] b [redacted:KEY] c", "cut at {cut}");
-        let clean = stream(redactor().stream(Style::Mask), &[one, two]);
+        let clean = stream(redactor().stream(RedactionStyle::Mask), &[one, two]);
         assert_eq!(clean.len(), text.len());
         assert!(clean.starts_with("a ***") && clean.ends_with("*** c"), "{clean}");
     }
@@ -121,7 +121,7 @@ fn short_values_and_no_values_change_nothing() {
     let long = Redactor::new([("A", "abcdefg")]);
     let clean = long.text(&BASE64.encode(b"abcdefg"));
     assert_eq!(clean, BASE64.encode(b"abcdefg"), "seven bytes are too few for Base64");
-    let clean = stream(Redactor::default().stream(Style::Marker), &[b"abc", b"def"]);
+    let clean = stream(Redactor::default().stream(RedactionStyle::Marker), &[b"abc", b"def"]);
     assert_eq!(clean, "abcdef");
 }
 
@@ -155,7 +155,7 @@ fn expansion_takes_exported_variables_only() {
 /// Which bytes belong to a form of a secret, found the slow way.
 fn covered(text: &[u8], secrets: &[String]) -> Vec<bool> {
     let mut covered = vec![false; text.len()];
-    for form in secrets.iter().flat_map(|secret| encodings::forms(secret)) {
+    for form in secrets.iter().flat_map(|secret| encodings::encoded_forms(secret)) {
         for at in 0..text.len() {
             if text[at..].starts_with(&form) {
                 covered[at..at + form.len()].fill(true);
@@ -186,7 +186,7 @@ proptest! {
 
         let expected: Vec<u8> = text.bytes().zip(&covered)
             .map(|(byte, covered)| if *covered { b'*' } else { byte }).collect();
-        let masked = stream(redactor.stream(Style::Mask), &pieces);
+        let masked = stream(redactor.stream(RedactionStyle::Mask), &pieces);
         prop_assert_eq!(masked.as_bytes(), &expected[..]);
 
         let mut expected = String::new();
@@ -197,7 +197,7 @@ proptest! {
                 expected.push_str("[redacted:N]");
             }
         }
-        let marked = stream(redactor.stream(Style::Marker), &pieces);
+        let marked = stream(redactor.stream(RedactionStyle::Marker), &pieces);
         prop_assert_eq!(&marked, &expected);
         prop_assert_eq!(&redactor.text(&text), &expected);
     }

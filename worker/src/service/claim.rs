@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_protocol::limits;
-use rollout_protocol::wire::claim::{Answer, Claim};
-use rollout_protocol::wire::marker::Marker;
-use rollout_protocol::wire::report::Body;
+use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
+use rollout_protocol::wire::marker::ResultMarker;
+use rollout_protocol::wire::report::ReportBody;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Shared;
@@ -75,7 +75,7 @@ async fn run(shared: Arc<Shared>, execution: Arc<Execution>, place: Place) {
         }
     };
     if execution.announce() {
-        let report = execution.report(&shared.config.worker, Body::Started);
+        let report = execution.report(&shared.config.worker, ReportBody::Started);
         shared.outbox.push(Outgoing::first(report));
     }
     execution.begins();
@@ -92,10 +92,10 @@ async fn not_run(shared: &Shared, execution: Arc<Execution>) {
 async fn decide(shared: &Shared, execution: &Execution, place: &mut Place) -> Decision {
     let claim = words(shared, execution);
     let mut answer = std::pin::pin!(ask(shared, &claim));
-    if let Ok(answer) = tokio::time::timeout(limits::CLAIM_IN_SLOT, &mut answer).await {
+    if let Ok(answer) = tokio::time::timeout(limits::CLAIM_SLOT_TIMEOUT, &mut answer).await {
         return answer.into();
     }
-    let rest = shared.config.lease.saturating_sub(limits::CLAIM_IN_SLOT);
+    let rest = shared.config.lease.saturating_sub(limits::CLAIM_SLOT_TIMEOUT);
     let mut silence = std::pin::pin!(shared.line.lasts(rest));
     // So many wait without a seat; more stay where they are, and no more work is taken for them.
     tokio::select! {
@@ -125,7 +125,7 @@ pub(super) fn words(shared: &Shared, execution: &Execution) -> Claim {
 }
 
 /// Asks until there is an answer, at once on every new connection.
-pub(super) async fn ask(shared: &Shared, claim: &Claim) -> Answer {
+pub(super) async fn ask(shared: &Shared, claim: &Claim) -> ClaimAnswer {
     loop {
         let connection = shared.line.ready().await;
         let asked = async {
@@ -155,7 +155,7 @@ async fn without_answer(shared: &Shared, claim: &Claim) -> Decision {
             return Decision::Forget;
         }
     }
-    let prefix = Marker::prefix_of_try(claim.run, claim.item, claim.try_id);
+    let prefix = ResultMarker::prefix_of_try(claim.run, claim.item, claim.try_id);
     match shared.store.list_documents(&prefix).await {
         Ok(markers) if markers.is_empty() => Decision::Run,
         Ok(_) => Decision::Forget,
@@ -166,12 +166,12 @@ async fn without_answer(shared: &Shared, claim: &Claim) -> Decision {
     }
 }
 
-impl From<Answer> for Decision {
-    fn from(answer: Answer) -> Self {
+impl From<ClaimAnswer> for Decision {
+    fn from(answer: ClaimAnswer) -> Self {
         match answer {
-            Answer::Run => Self::Run,
-            Answer::Hold => Self::Forget,
-            Answer::Drop => Self::Drop,
+            ClaimAnswer::Run => Self::Run,
+            ClaimAnswer::Hold => Self::Forget,
+            ClaimAnswer::Drop => Self::Drop,
         }
     }
 }

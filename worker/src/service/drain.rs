@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use rollout_protocol::wire::control::Control;
+use rollout_protocol::wire::control::ControlMessage;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 
@@ -21,8 +21,8 @@ pub(super) async fn obey(shared: Arc<Shared>) -> Infallible {
     let mut controls = shared.source.controls();
     loop {
         match controls.recv().await {
-            Ok(Control::StopRun { run, level }) => shared.registry.stop_run(run, level),
-            Ok(Control::StopExecution { exec, level, .. }) => {
+            Ok(ControlMessage::StopRun { run, level }) => shared.registry.stop_run(run, level),
+            Ok(ControlMessage::StopExecution { exec, level, .. }) => {
                 shared.registry.stop_execution(exec, level);
             }
             // A hint only: what was missed is said again in answer to hellos and reports.

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::spec::trial::TrialRef;
-use rollout_protocol::wire::offer::Work;
+use rollout_protocol::wire::offer::OfferedWork;
 
 use super::execution::Execution;
 use super::seat::Seated;
 use super::slots::Seat;
 use super::stage_permits::Holder;
 use super::{Shared, finish};
-use crate::environment::Labels;
+use crate::environment::EnvironmentLabels;
 use crate::executor::{ExecutionContext, Finished};
 use crate::supervise::panic_message;
 use crate::work::eval::EvalContext;
@@ -57,9 +57,9 @@ pub(super) async fn drive(
 
 async fn run(shared: &Arc<Shared>, execution: &Arc<Execution>) -> Result<Finished, Unrecorded> {
     match execution.offer.work {
-        Work::Trial(trial) => run_trial(shared, execution, trial).await,
-        Work::Eval => run_eval(shared, execution).await,
-        Work::Ideas => run_ideas(shared, execution).await,
+        OfferedWork::Trial(trial) => run_trial(shared, execution, trial).await,
+        OfferedWork::Eval => run_eval(shared, execution).await,
+        OfferedWork::Ideas => run_ideas(shared, execution).await,
     }
 }
 
@@ -122,7 +122,7 @@ async fn unless_stopped<T>(
 fn context(shared: &Arc<Shared>, execution: &Arc<Execution>) -> ExecutionContext {
     let offer = &execution.offer;
     ExecutionContext {
-        labels: Labels {
+        labels: EnvironmentLabels {
             run: offer.run,
             item: offer.item,
             try_id: offer.try_id,

@@ -7,11 +7,11 @@ use rollout_protocol::dependency::Dependency;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_protocol::wire::delivery::{Delivery, Token};
-use rollout_protocol::wire::hello::Running;
+use rollout_protocol::wire::delivery::{Delivery, MessageToken};
+use rollout_protocol::wire::heartbeat::ActiveExecution;
 use rollout_protocol::wire::offer::Offer;
-use rollout_protocol::wire::report::{Body, Report};
-use rollout_protocol::wire::stage::StageMark;
+use rollout_protocol::wire::report::{ReportBody, Report};
+use rollout_protocol::wire::stage::StageProgress;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -37,7 +37,7 @@ pub(super) struct Execution {
     pub(super) exec: ExecId,
     pub(super) began: Instant,
     /// Of the present delivery.
-    token: Mutex<Token>,
+    token: Mutex<MessageToken>,
     phase: AtomicU8,
     /// Whether the phase changed since somebody looked.
     moved: AtomicBool,
@@ -48,7 +48,7 @@ pub(super) struct Execution {
     /// Whether it was announced.
     announced: AtomicBool,
     /// Where it is in its eval.
-    stage: Mutex<Option<StageMark>>,
+    stage: Mutex<Option<StageProgress>>,
     /// What it waits for.
     parked: Mutex<Option<Dependency>>,
     /// Where it sits.
@@ -80,12 +80,12 @@ impl Execution {
         (self.offer.run, self.offer.item, self.offer.try_id)
     }
 
-    pub(super) fn token(&self) -> Token {
+    pub(super) fn token(&self) -> MessageToken {
         *self.token.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same try was delivered once more.
-    pub(super) fn delivered_again(&self, token: Token) {
+    pub(super) fn delivered_again(&self, token: MessageToken) {
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = token;
     }
 
@@ -99,7 +99,7 @@ impl Execution {
     }
 
     /// It is there in its eval now.
-    pub(super) fn reached(&self, mark: StageMark) {
+    pub(super) fn reached(&self, mark: StageProgress) {
         *self.stage.lock().unwrap_or_else(PoisonError::into_inner) = Some(mark);
         self.moved.store(true, Ordering::Relaxed);
     }
@@ -153,7 +153,7 @@ impl Execution {
         drop(told.expect("the execution holds the sender"));
     }
 
-    pub(super) fn report(&self, worker: &WorkerId, body: Body) -> Report {
+    pub(super) fn report(&self, worker: &WorkerId, body: ReportBody) -> Report {
         Report {
             run: self.offer.run,
             item: self.offer.item,
@@ -165,8 +165,8 @@ impl Execution {
         }
     }
 
-    pub(super) fn line(&self) -> Running {
-        Running {
+    pub(super) fn line(&self) -> ActiveExecution {
+        ActiveExecution {
             run: self.offer.run,
             item: self.offer.item,
             try_id: self.offer.try_id,

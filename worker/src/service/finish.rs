@@ -7,7 +7,7 @@ use rollout_protocol::error::TrialError;
 use rollout_protocol::limits;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Durations, LostReason, Timestamps, Verdict};
-use rollout_protocol::wire::report::{Body, ResultBody};
+use rollout_protocol::wire::report::{ReportBody, ResultBody};
 
 use super::Shared;
 use super::execute::Unrecorded;
@@ -54,7 +54,7 @@ pub(super) async fn finish(
     }
 }
 
-async fn say(shared: &Shared, execution: Arc<Execution>, body: Body) {
+async fn say(shared: &Shared, execution: Arc<Execution>, body: ReportBody) {
     let exec = execution.exec;
     let report = execution.report(&shared.config.worker, body);
     shared.outbox.say(report, execution).await;
@@ -79,7 +79,7 @@ async fn spool(shared: &Shared, execution: Arc<Execution>, finished: Finished) {
 
 /// Whether a result marker is written for an execution: it took long and has a verdict.
 fn has_marker(execution: &Execution, finished: &Finished) -> bool {
-    finished.stopped.is_none() && execution.began.elapsed() > limits::BRIEF
+    finished.stopped.is_none() && execution.began.elapsed() > limits::BRIEF_EXECUTION
 }
 
 /// The body of a report that says everything of an execution; otherwise the execution, which has
@@ -87,7 +87,7 @@ fn has_marker(execution: &Execution, finished: &Finished) -> bool {
 fn report_alone(
     execution: &Execution,
     ended: Result<Finished, Unrecorded>,
-) -> Result<Body, Finished> {
+) -> Result<ReportBody, Finished> {
     let finished = match ended {
         Ok(finished) => finished,
         Err(Unrecorded::Stopped) => return Ok(stopped(Phase::Queued)),
@@ -98,7 +98,7 @@ fn report_alone(
     }
     Ok(match finished.stopped {
         Some(phase) => stopped(phase),
-        None => Body::Result(Box::new(ResultBody {
+        None => ReportBody::Result(Box::new(ResultBody {
             verdict: finished.record.verdict(),
             durations: finished.record.durations().clone(),
             timestamps: finished.record.timestamps().clone(),
@@ -107,14 +107,14 @@ fn report_alone(
     })
 }
 
-fn stopped(phase: Phase) -> Body {
-    Body::Lost { reason: LostReason::Stopped, phase: Some(phase), record: None, cost: 0.0 }
+fn stopped(phase: Phase) -> ReportBody {
+    ReportBody::Lost { reason: LostReason::Stopped, phase: Some(phase), record: None, cost: 0.0 }
 }
 
-fn failed(execution: &Execution, error: TrialError) -> Body {
+fn failed(execution: &Execution, error: TrialError) -> ReportBody {
     let (lasted, ended_at) = (execution.began.elapsed(), Timestamp::now());
     let started_at = ended_at.checked_sub(lasted).unwrap_or(ended_at);
-    Body::Result(Box::new(ResultBody {
+    ReportBody::Result(Box::new(ResultBody {
         verdict: Verdict::failed(error),
         durations: Durations { total_sec: lasted.as_secs_f64(), ..Durations::default() },
         timestamps: Timestamps { started_at, ..Timestamps::instant(ended_at) },

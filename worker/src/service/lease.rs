@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rollout_protocol::limits;
-use rollout_protocol::wire::delivery::Token;
-use rollout_protocol::wire::hello::Hello;
-use rollout_protocol::wire::report::Body;
+use rollout_protocol::wire::delivery::MessageToken;
+use rollout_protocol::wire::heartbeat::Heartbeat;
+use rollout_protocol::wire::report::ReportBody;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Shared;
@@ -75,10 +75,10 @@ fn announce(shared: &Shared, executions: &[Arc<Execution>]) {
     for execution in executions {
         if execution.is_running()
             && !execution.is_announced()
-            && execution.began.elapsed() > limits::BRIEF
+            && execution.began.elapsed() > limits::BRIEF_EXECUTION
             && execution.announce()
         {
-            let report = execution.report(&shared.config.worker, Body::Started);
+            let report = execution.report(&shared.config.worker, ReportBody::Started);
             shared.outbox.push(Outgoing::first(report));
         }
     }
@@ -88,7 +88,7 @@ async fn extend(shared: &Shared, executions: &[Arc<Execution>]) {
     if executions.is_empty() || !shared.line.is_up() {
         return;
     }
-    let tokens: Vec<Token> = executions.iter().map(|execution| execution.token()).collect();
+    let tokens: Vec<MessageToken> = executions.iter().map(|execution| execution.token()).collect();
     if let Err(error) = shared.source.progress(&tokens).await {
         shared.queue_outage.failed(&error);
     }
@@ -105,13 +105,13 @@ async fn hello(shared: &Shared, executions: &[Arc<Execution>]) {
     }
 }
 
-fn words(shared: &Shared, executions: &[Arc<Execution>]) -> Hello {
+fn words(shared: &Shared, executions: &[Arc<Execution>]) -> Heartbeat {
     let config = &shared.config;
     let profile = config.profile.borrow().clone();
     let own = executions.iter().map(|execution| execution.line());
     let low_disk = shared.low_disk.load(Ordering::Relaxed);
     let free = u32::try_from(shared.rooms.free()).unwrap_or(u32::MAX);
-    Hello {
+    Heartbeat {
         worker: config.worker.clone(),
         host: config.owner.host.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -51,7 +51,7 @@ use rollout_protocol::id::{ExecId, WorkerId};
 use rollout_protocol::record::{EvalRecord, IdeasRecord, TrialRecord};
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_protocol::wire::hello::{Budget, Capacity, Running};
+use rollout_protocol::wire::heartbeat::{ResourceBudget, EnvironmentCapacity, ActiveExecution};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use self::connection::Line;
@@ -148,7 +148,7 @@ pub struct WorkerConfig {
     /// Executions with an environment at the same time.
     pub slots: u32,
     /// What its operator lets trials use together.
-    pub budget: Budget,
+    pub budget: ResourceBudget,
     /// What it can run at present, for whoever decides where work goes.
     pub profile: watch::Receiver<Profile>,
     /// The queue's lease.
@@ -168,7 +168,7 @@ pub struct WorkerConfig {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Profile {
     /// Its providers, and the largest environment of each.
-    pub providers: BTreeMap<ProviderKind, Capacity>,
+    pub providers: BTreeMap<ProviderKind, EnvironmentCapacity>,
     /// Names of the variables that trials may see.
     pub variables: BTreeSet<String>,
 }
@@ -202,11 +202,11 @@ pub struct Ended {
 
 /// Finished executions of dead workers that this one reports: its hellos show them, too.
 #[derive(Debug, Default)]
-pub struct Adopted(Mutex<HashMap<ExecId, Running>>);
+pub struct Adopted(Mutex<HashMap<ExecId, ActiveExecution>>);
 
 impl Adopted {
     /// Shows executions.
-    pub fn show(&self, lines: impl IntoIterator<Item = Running>) {
+    pub fn show(&self, lines: impl IntoIterator<Item = ActiveExecution>) {
         let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         shown.extend(lines.into_iter().map(|line| (line.exec, line)));
     }
@@ -216,7 +216,7 @@ impl Adopted {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&exec);
     }
 
-    fn lines(&self) -> Vec<Running> {
+    fn lines(&self) -> Vec<ActiveExecution> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).values().copied().collect()
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use rollout_protocol::limits;
-use rollout_protocol::wire::delivery::{Delivery, Token};
+use rollout_protocol::wire::delivery::{Delivery, MessageToken};
 use rollout_protocol::wire::position::Incarnation;
 use tokio::time::Instant;
 
@@ -66,7 +66,7 @@ async fn give_back(shared: &Shared, deliveries: Vec<Delivery>) {
     if deliveries.is_empty() {
         return;
     }
-    let tokens: Vec<Token> = deliveries.iter().map(|delivery| delivery.token).collect();
+    let tokens: Vec<MessageToken> = deliveries.iter().map(|delivery| delivery.token).collect();
     if let Err(error) = shared.source.nak(&tokens).await {
         shared.queue_outage.failed(&error);
     }

@@ -11,13 +11,13 @@ use crate::rate_limit::Pacing;
 
 /// One limiter per run that has limits.
 #[derive(Debug, Default)]
-pub(super) struct Paces(Mutex<HashMap<RunId, (offer::Pacing, Arc<Pacing>)>>);
+pub(super) struct Paces(Mutex<HashMap<RunId, (offer::RunRateLimits, Arc<Pacing>)>>);
 
 impl Paces {
     /// The limiter of an offer's run, if it needs one. Limits that changed take the place of the
     /// former ones, which hold for what runs already.
     pub(super) fn of(&self, offer: &Offer) -> Option<Arc<Pacing>> {
-        if offer.pacing.limits_nothing() {
+        if offer.pacing.is_unlimited() {
             return None;
         }
         let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -48,13 +48,13 @@ mod tests {
         let paces = Paces::default();
         let free = sample.offer(1, TryId::first(1));
         assert!(paces.of(&free).is_none());
-        let limits = offer::Pacing { starts_per_minute: Some(6), ..offer::Pacing::default() };
+        let limits = offer::RunRateLimits { starts_per_minute: Some(6), ..offer::RunRateLimits::default() };
         let offer = |run: u8, pacing| Offer { run: RunId::from_bytes([run; 16]), pacing, ..free };
         let first = paces.of(&offer(1, limits)).expect("limited");
         assert!(Arc::ptr_eq(&first, &paces.of(&offer(1, limits)).expect("limited")));
         let other = paces.of(&offer(2, limits)).expect("limited");
         assert!(!Arc::ptr_eq(&first, &other));
-        let faster = offer::Pacing { starts_per_minute: Some(60), ..limits };
+        let faster = offer::RunRateLimits { starts_per_minute: Some(60), ..limits };
         assert!(!Arc::ptr_eq(&first, &paces.of(&offer(1, faster)).expect("limited")));
         first.start().await;
         other.start().await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use rollout_protocol::wire::delivery::{Refused, Token};
+use rollout_protocol::wire::delivery::{PublishError, MessageToken};
 use rollout_protocol::wire::report::Report;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
@@ -159,15 +159,15 @@ async fn say(shared: &Shared, mut batch: Vec<Outgoing>) {
 async fn heard(
     shared: &Shared,
     batch: Vec<Outgoing>,
-    answers: Vec<Result<(), Refused>>,
+    answers: Vec<Result<(), PublishError>>,
 ) -> Vec<Outgoing> {
     let mut done = Vec::with_capacity(batch.len());
     let (mut full, mut again) = (Vec::new(), Vec::new());
     for (outgoing, answer) in batch.into_iter().zip(answers) {
         match answer {
             Ok(()) => done.extend(outgoing.last),
-            Err(Refused::Full) => full.push(outgoing),
-            Err(refused @ Refused::TooLarge { .. }) => {
+            Err(PublishError::Full) => full.push(outgoing),
+            Err(refused @ PublishError::TooLarge { .. }) => {
                 let Outgoing { report, last } = outgoing;
                 tracing::error!("execution {}: {refused}", report.exec);
                 again.push(Outgoing { report: failed_report(report, unsayable(&refused)), last });
@@ -185,7 +185,7 @@ async fn acknowledge(shared: &Shared, done: Vec<Last>) {
     if done.is_empty() {
         return;
     }
-    let tokens: Vec<Token> = done.iter().map(|last| last.execution.token()).collect();
+    let tokens: Vec<MessageToken> = done.iter().map(|last| last.execution.token()).collect();
     // Lost acknowledgements cost a claim each, which is answered with drop.
     if let Err(error) = shared.source.ack(&tokens).await {
         shared.queue_outage.failed(&error);

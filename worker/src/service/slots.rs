@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rollout_protocol::wire::delivery::Room;
-use rollout_protocol::wire::hello::Budget;
+use rollout_protocol::wire::delivery::FreeCapacity;
+use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_protocol::wire::offer::SizeClass;
 use tokio::sync::Notify;
 
@@ -44,14 +44,14 @@ pub(super) struct Seat {
 #[derive(Debug)]
 pub(super) struct Reservation {
     rooms: Arc<Rooms>,
-    room: Room,
+    room: FreeCapacity,
 }
 
 /// One that waits for a seat.
 struct Waiting<'a>(&'a Rooms);
 
 impl Rooms {
-    pub(super) fn new(slots: u32, budget: &Budget) -> Self {
+    pub(super) fn new(slots: u32, budget: &ResourceBudget) -> Self {
         let shares = [budget.cpus.map(u64::from), budget.memory_mb.map(|mb| mb / SHARE_MB)];
         Self {
             slots: slots as usize,
@@ -88,7 +88,7 @@ impl Rooms {
             freed.as_mut().enable();
             {
                 let mut state = self.state();
-                if !state.reserved && self.left(&state).of(class) > 0 {
+                if !state.reserved && self.left(&state).count_for(class) > 0 {
                     return self.take(&mut state, class);
                 }
             }
@@ -108,18 +108,18 @@ impl Rooms {
         }
     }
 
-    fn try_reserve(&self) -> Option<Room> {
+    fn try_reserve(&self) -> Option<FreeCapacity> {
         let mut state = self.state();
         let room = self.left(&state);
         // Without a share left only the slot is free.
-        let free = room.of(SizeClass::default()) > 0;
+        let free = room.count_for(SizeClass::default()) > 0;
         let may = free && !state.reserved && state.waiting == 0;
         state.reserved |= may;
         may.then_some(room)
     }
 
-    fn left(&self, state: &State) -> Room {
-        Room {
+    fn left(&self, state: &State) -> FreeCapacity {
+        FreeCapacity {
             slots: if state.solo { 0 } else { self.slots - state.slots },
             shares: self.shares.map(|shares| shares.saturating_sub(state.shares)),
             idle: state.slots == 0,
@@ -143,12 +143,12 @@ impl Rooms {
 
 impl Reservation {
     /// What is left of it.
-    pub(super) fn room(&self) -> Room {
+    pub(super) fn room(&self) -> FreeCapacity {
         self.room
     }
 
     pub(super) fn fits(&self, class: SizeClass) -> bool {
-        self.room.of(class) > 0
+        self.room.count_for(class) > 0
     }
 
     /// Takes a seat, which must fit.
@@ -193,20 +193,20 @@ mod tests {
     use super::*;
 
     fn rooms(cpus: Option<u32>, memory_mb: Option<u64>) -> Arc<Rooms> {
-        Arc::new(Rooms::new(4, &Budget { cpus, memory_mb, disk_mb: None }))
+        Arc::new(Rooms::new(4, &ResourceBudget { cpus, memory_mb, disk_mb: None }))
     }
 
     fn reserved(rooms: &Arc<Rooms>) -> Option<Reservation> {
         rooms.reserve(usize::MAX).now_or_never()
     }
 
-    fn room(rooms: &Arc<Rooms>) -> Room {
+    fn room(rooms: &Arc<Rooms>) -> FreeCapacity {
         reserved(rooms).expect("something is free").room()
     }
 
     #[test]
     fn shares_are_the_scarcer_of_what_is_declared() {
-        assert_eq!(room(&rooms(None, None)), Room::slots(4));
+        assert_eq!(room(&rooms(None, None)), FreeCapacity::with_slots(4));
         assert_eq!(room(&rooms(Some(8), None)).shares, Some(8));
         assert_eq!(room(&rooms(Some(8), Some(6 * 1024))).shares, Some(3));
     }
@@ -224,9 +224,9 @@ mod tests {
         assert!(reserved(&rooms).is_none());
         assert_eq!(rooms.free(), 2);
         drop(big);
-        assert_eq!(room(&rooms), Room { slots: 3, shares: Some(4), idle: false });
+        assert_eq!(room(&rooms), FreeCapacity { slots: 3, shares: Some(4), idle: false });
         drop(small);
-        assert_eq!(room(&rooms), Room { slots: 4, shares: Some(5), idle: true });
+        assert_eq!(room(&rooms), FreeCapacity { slots: 4, shares: Some(5), idle: true });
     }
 
     #[test]

@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use rollout_protocol::spec::eval::EvalStage;
-use rollout_protocol::wire::claim::{Answer, Claim};
-use rollout_protocol::wire::report::Body;
-use rollout_protocol::wire::stage::{StageMark, StageStep};
+use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
+use rollout_protocol::wire::report::ReportBody;
+use rollout_protocol::wire::stage::{StageProgress, StageStep};
 use tokio::sync::mpsc;
 
 use super::Shared;
@@ -32,26 +32,26 @@ pub(super) struct Holder {
 impl Tickets for Holder {
     async fn begin(&self, stage: EvalStage) {
         let Self { shared, execution } = self;
-        if execution.offer.pacing.tickets.holds_for(stage) {
-            let waiting = StageMark { stage, step: StageStep::Waiting };
+        if execution.offer.pacing.tickets.requires(stage) {
+            let waiting = StageProgress { stage, step: StageStep::Waiting };
             execution.reached(waiting);
             // Only who is known to run gets a ticket: that of one that is lost comes back.
             if execution.announce() {
-                let report = execution.report(&shared.config.worker, Body::Started);
+                let report = execution.report(&shared.config.worker, ReportBody::Started);
                 shared.outbox.push(Outgoing::first(report));
             }
             // A question that is given up is never answered after that: whoever asks has none.
-            while ask(shared, &question(shared, execution, waiting)).await != Answer::Run {
+            while ask(shared, &question(shared, execution, waiting)).await != ClaimAnswer::Run {
                 tokio::time::sleep(PAUSE).await;
             }
         }
-        execution.reached(StageMark { stage, step: StageStep::Running });
+        execution.reached(StageProgress { stage, step: StageStep::Running });
     }
 
     fn end(&self, stage: EvalStage) {
         let Self { shared, execution } = self;
-        execution.reached(StageMark { stage, step: StageStep::Over });
-        if execution.offer.pacing.tickets.holds_for(stage) {
+        execution.reached(StageProgress { stage, step: StageStep::Over });
+        if execution.offer.pacing.tickets.requires(stage) {
             // A worker that ends reports all its executions, or nobody hears of them any more.
             let _ends = shared.over.send((execution.clone(), stage));
         }
@@ -74,13 +74,13 @@ pub(super) async fn give_back(
 
 /// Tells until it is heard. Nobody has to hear it when the execution is reported.
 async fn tell(shared: &Shared, execution: Arc<Execution>, stage: EvalStage) {
-    let over = question(shared, &execution, StageMark { stage, step: StageStep::Over });
+    let over = question(shared, &execution, StageProgress { stage, step: StageStep::Over });
     tokio::select! {
         _heard = ask(shared, &over) => {}
         () = shared.registry.removed(&execution) => {}
     }
 }
 
-fn question(shared: &Shared, execution: &Execution, mark: StageMark) -> Claim {
+fn question(shared: &Shared, execution: &Execution, mark: StageProgress) -> Claim {
     Claim { stage: Some(mark), ..words(shared, execution) }
 }

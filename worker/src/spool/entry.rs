@@ -9,7 +9,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::ExecutionRecord;
 use rollout_protocol::version::RUN_FORMAT;
-use rollout_protocol::wire::hello::Running;
+use rollout_protocol::wire::heartbeat::ActiveExecution;
 use serde::{Deserialize, Serialize};
 
 use crate::digest_line;
@@ -102,10 +102,10 @@ impl SpoolEntry {
     }
 
     /// How a hello shows it.
-    pub(super) fn line(&self) -> Running {
+    pub(super) fn line(&self) -> ActiveExecution {
         let (run, item, try_id, exec) = self.record.ids();
         let phase = Phase::Teardown;
-        Running { run, item, try_id, exec, phase, claiming: false, stage: None, parked: None }
+        ActiveExecution { run, item, try_id, exec, phase, claiming: false, stage: None, parked: None }
     }
 
     /// The entry in a directory. `None` when it never became whole.

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use rollout_protocol::digest::{Digest, Hasher};
+use rollout_protocol::digest::{Digest, DigestHasher};
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::version::RUN_FORMAT;
@@ -100,7 +100,7 @@ impl Step {
 }
 
 fn digest(path: &Path) -> io::Result<Digest> {
-    let (mut file, mut hasher) = (File::open(path)?, Hasher::default());
+    let (mut file, mut hasher) = (File::open(path)?, DigestHasher::default());
     let mut chunk = vec![0; CHUNK];
     loop {
         match file.read(&mut chunk) {

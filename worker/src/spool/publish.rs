@@ -6,12 +6,12 @@ use rollout_protocol::blob::BlobRef;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{Durations, ExecutionRecord, LostReason, Timestamps, Verdict};
-use rollout_protocol::wire::marker::Marker;
-use rollout_protocol::wire::report::{Body, Report, ResultBody};
+use rollout_protocol::wire::marker::ResultMarker;
+use rollout_protocol::wire::report::{ReportBody, Report, ResultBody};
 
 use super::entry::SpoolEntry;
 use crate::backoff::{Outage, chain};
-use crate::store::{BlobStore, Content, StoreError, put_json};
+use crate::store::{BlobStore, BlobContent, StoreError, put_json};
 
 /// Stores a spooled execution, for as long as the store needs, and returns its report. What the
 /// store will never take is reported as a failure of the infrastructure.
@@ -31,7 +31,7 @@ pub(crate) async fn publish(store: &dyn BlobStore, outage: &Outage, entry: &Spoo
 
 async fn store_once(store: &dyn BlobStore, entry: &SpoolEntry) -> Result<Report, StoreError> {
     let files = entry.files.iter().enumerate();
-    let contents = files.map(|(index, file)| Content::File(entry.file(index), file.media_type));
+    let contents = files.map(|(index, file)| BlobContent::File(entry.file(index), file.media_type));
     let blobs = store.put_many(contents.collect()).await?;
     if let Some((file, found)) = entry.changed(&blobs) {
         let file = file.display();
@@ -47,7 +47,7 @@ async fn store_once(store: &dyn BlobStore, entry: &SpoolEntry) -> Result<Report,
     }
     Ok(match entry.stopped {
         None => report_of(&record, blob),
-        Some(phase) => record.report(Body::Lost {
+        Some(phase) => record.report(ReportBody::Lost {
             reason: LostReason::Stopped,
             phase: Some(phase),
             record: Some(blob),
@@ -62,7 +62,7 @@ async fn put_marker(
     blob: &BlobRef,
 ) -> Result<(), StoreError> {
     let (run, item, try_id, exec) = record.ids();
-    let path = Marker { run, item, try_id, exec, record: blob.digest }.to_string();
+    let path = ResultMarker { run, item, try_id, exec, record: blob.digest }.to_string();
     let content = serde_json::to_vec(blob).expect("a reference has only text keys");
     store.put_document(&path, Bytes::from(content)).await?;
     Ok(())
@@ -79,14 +79,14 @@ fn unstorable(entry: &SpoolEntry, reason: &str) -> Report {
     if let Some(phase) = entry.stopped {
         // It has no verdict, and gets none.
         let (reason, phase, cost) = (LostReason::Stopped, Some(phase), record.verdict().cost);
-        return record.report(Body::Lost { reason, phase, record: None, cost });
+        return record.report(ReportBody::Lost { reason, phase, record: None, cost });
     }
     record.report(failed_body(error, durations, timestamps))
 }
 
 /// The report of an execution with a verdict, made from its record in the store.
 pub fn report_of(record: &ExecutionRecord, blob: BlobRef) -> Report {
-    record.report(Body::Result(Box::new(ResultBody {
+    record.report(ReportBody::Result(Box::new(ResultBody {
         verdict: record.verdict(),
         durations: record.durations().clone(),
         timestamps: record.timestamps().clone(),
@@ -94,16 +94,16 @@ pub fn report_of(record: &ExecutionRecord, blob: BlobRef) -> Report {
     })))
 }
 
-fn failed_body(error: TrialError, durations: Durations, timestamps: Timestamps) -> Body {
+fn failed_body(error: TrialError, durations: Durations, timestamps: Timestamps) -> ReportBody {
     let verdict = Verdict::failed(error);
-    Body::Result(Box::new(ResultBody { verdict, durations, timestamps, record: None }))
+    ReportBody::Result(Box::new(ResultBody { verdict, durations, timestamps, record: None }))
 }
 
 /// The same report with an error in the place of what it said.
 pub fn failed_report(report: Report, error: TrialError) -> Report {
     let (durations, timestamps) = match &report.body {
-        Body::Result(body) => (body.durations.clone(), body.timestamps.clone()),
-        Body::Started | Body::Lost { .. } => {
+        ReportBody::Result(body) => (body.durations.clone(), body.timestamps.clone()),
+        ReportBody::Started | ReportBody::Lost { .. } => {
             (Durations::default(), Timestamps::instant(Timestamp::now()))
         }
     };

@@ -9,8 +9,8 @@ use futures_util::{StreamExt as _, stream};
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::id::{ExecId, RunId};
 use rollout_protocol::record::LostReason;
-use rollout_protocol::wire::delivery::Refused;
-use rollout_protocol::wire::hello::Running;
+use rollout_protocol::wire::delivery::PublishError;
+use rollout_protocol::wire::heartbeat::ActiveExecution;
 use rollout_protocol::wire::report::Report;
 
 use super::entry::SpoolEntry;
@@ -85,7 +85,7 @@ impl Recovery {
     }
 
     /// Its finished executions, for hellos: they are not to be run again.
-    pub fn finished(&self) -> Vec<Running> {
+    pub fn finished(&self) -> Vec<ActiveExecution> {
         self.entries.iter().map(SpoolEntry::line).collect()
     }
 
@@ -199,11 +199,11 @@ async fn report(source: &dyn WorkSource, mut reports: Vec<Report>) {
                 for (report, answer) in said {
                     match answer {
                         Ok(()) => {}
-                        Err(refused @ Refused::Full) => {
+                        Err(refused @ PublishError::Full) => {
                             reports.push(report);
                             full = Some(refused);
                         }
-                        Err(refused @ Refused::TooLarge { .. }) => {
+                        Err(refused @ PublishError::TooLarge { .. }) => {
                             reports.push(failed_report(report, unsayable(&refused)));
                         }
                     }
@@ -219,7 +219,7 @@ async fn report(source: &dyn WorkSource, mut reports: Vec<Report>) {
 }
 
 /// What is reported in the place of a report that is too large.
-pub(crate) fn unsayable(refused: &Refused) -> TrialError {
+pub(crate) fn unsayable(refused: &PublishError) -> TrialError {
     let message = format!("the report could not be published: {refused}");
     TrialError::new(
         ErrorType::InternalError,

@@ -7,7 +7,7 @@ use std::path::Path;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::record::LostReason;
-use rollout_protocol::wire::report::{Body, Report};
+use rollout_protocol::wire::report::{ReportBody, Report};
 use serde::{Deserialize, Serialize};
 
 use crate::executor::ExecutionContext;
@@ -62,7 +62,7 @@ impl ScratchMark {
             exec: self.exec,
             spec: self.spec,
             worker: self.worker,
-            body: Body::Lost { reason, phase: None, record: None, cost: 0.0 },
+            body: ReportBody::Lost { reason, phase: None, record: None, cost: 0.0 },
         }
     }
 }

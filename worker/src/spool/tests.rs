@@ -11,19 +11,19 @@ use rollout_protocol::spec::agent::AgentSpec;
 use rollout_protocol::spec::settings::TrialSettings;
 use rollout_protocol::spec::task::TaskSpec;
 use rollout_protocol::spec::trial::TrialRef;
-use rollout_protocol::wire::claim::{Answer, Claim};
-use rollout_protocol::wire::control::Control;
-use rollout_protocol::wire::delivery::{Delivery, Refused, Room, Token};
-use rollout_protocol::wire::hello::Hello;
-use rollout_protocol::wire::offer::Work;
-use rollout_protocol::wire::report::{Body, Report};
+use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
+use rollout_protocol::wire::control::ControlMessage;
+use rollout_protocol::wire::delivery::{Delivery, PublishError, FreeCapacity, MessageToken};
+use rollout_protocol::wire::heartbeat::Heartbeat;
+use rollout_protocol::wire::offer::OfferedWork;
+use rollout_protocol::wire::report::{ReportBody, Report};
 use std::sync::Arc;
 use tempfile::TempDir;
 use tokio::sync::{broadcast, watch};
 
 use super::keep::plan;
 use super::*;
-use crate::environment::{Labels, Owner};
+use crate::environment::{EnvironmentLabels, Owner};
 use crate::executor::{Counts, ExecutionContext, FileRole, OwnSlot, PhaseSink, RecordFile};
 use crate::queue::traits::{Contact, QueueError, WorkSource};
 use crate::store::{BlobStore as _, get_json};
@@ -47,44 +47,44 @@ impl Reports {
 
 #[async_trait]
 impl WorkSource for Reports {
-    async fn pull(&self, _: Room, _: Duration) -> Result<Vec<Delivery>, QueueError> {
+    async fn pull(&self, _: FreeCapacity, _: Duration) -> Result<Vec<Delivery>, QueueError> {
         unreachable!("recovery takes no work")
     }
-    async fn progress(&self, _: &[Token]) -> Result<(), QueueError> {
+    async fn progress(&self, _: &[MessageToken]) -> Result<(), QueueError> {
         unreachable!("recovery runs nothing")
     }
-    async fn ack(&self, _: &[Token]) -> Result<(), QueueError> {
+    async fn ack(&self, _: &[MessageToken]) -> Result<(), QueueError> {
         unreachable!("recovery holds no delivery")
     }
-    async fn nak(&self, _: &[Token]) -> Result<(), QueueError> {
+    async fn nak(&self, _: &[MessageToken]) -> Result<(), QueueError> {
         unreachable!("recovery holds no delivery")
     }
-    async fn claim(&self, _: Claim) -> Result<Answer, QueueError> {
+    async fn claim(&self, _: Claim) -> Result<ClaimAnswer, QueueError> {
         unreachable!("recovery runs nothing")
     }
     async fn shown(&self, _: &Claim) -> Result<bool, QueueError> {
         unreachable!("recovery runs nothing")
     }
-    async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), Refused>>, QueueError> {
+    async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), PublishError>>, QueueError> {
         let mut full = self.full.lock().unwrap();
         let answers = reports.into_iter().map(|report| {
             if *full > 0 {
                 *full -= 1;
-                return Err(Refused::Full);
+                return Err(PublishError::Full);
             }
             self.heard.lock().unwrap().push(report);
             Ok(())
         });
         Ok(answers.collect())
     }
-    async fn hello(&self, _: Hello) -> Result<(), QueueError> {
+    async fn hello(&self, _: Heartbeat) -> Result<(), QueueError> {
         unreachable!("recovery is no worker")
     }
     fn contact(&self) -> watch::Receiver<Contact> {
         unreachable!("recovery asks nobody")
     }
 
-    fn controls(&self) -> broadcast::Receiver<Control> {
+    fn controls(&self) -> broadcast::Receiver<ControlMessage> {
         unreachable!("recovery obeys nobody")
     }
 }
@@ -112,12 +112,12 @@ impl Scene {
         let offer = Sample::store(store.inner()).offer(3, TryId::first(1));
         let exec = ExecId::from_bytes([7; 16]);
         let worker: WorkerId = "dead".parse().unwrap();
-        let Work::Trial(trial) = offer.work else { unreachable!("samples are trials") };
+        let OfferedWork::Trial(trial) = offer.work else { unreachable!("samples are trials") };
         let TrialRef { settings, agent, task, attempt } = trial;
         let owner = Owner::current(dir.path().to_owned());
         let (run, item, try_id) = (offer.run, offer.item, offer.try_id);
         let execution = ExecutionContext {
-            labels: Labels { run, item, try_id, exec, worker, owner },
+            labels: EnvironmentLabels { run, item, try_id, exec, worker, owner },
             spec: offer.spec,
             scratch: Spool::new(dir.path().to_owned()).scratch(exec),
             stop: watch::channel(None).1,
@@ -165,7 +165,7 @@ impl Scene {
 
     /// The one thing said is the whole result.
     async fn assert_published(&self, said: &Report) {
-        let Body::Result(body) = &said.body else { panic!("{said:?}") };
+        let ReportBody::Result(body) = &said.body else { panic!("{said:?}") };
         assert_eq!(
             (said.exec, &said.worker),
             (self.context.execution.labels.exec, &self.context.execution.labels.worker)
@@ -180,7 +180,7 @@ impl Scene {
             ("content of logs.tar".into(), 2)
         );
         assert_eq!(record.secondary_errors, []);
-        assert_eq!(self.store.inner().documents().len(), 1, "a marker");
+        assert_eq!(self.store.inner().document_paths().len(), 1, "a marker");
     }
 }
 
@@ -205,7 +205,7 @@ async fn a_death_between_any_two_steps_loses_no_finished_record() {
             assert_eq!(published, 0, "what was finished once stays finished");
             assert_eq!(
                 heard[0].body,
-                Body::Lost { reason: REASON, phase: None, record: None, cost: 0.0 }
+                ReportBody::Lost { reason: REASON, phase: None, record: None, cost: 0.0 }
             );
             lost += 1;
         }
@@ -263,11 +263,11 @@ async fn spooled_file_that_changed_on_disk_fails_its_try_and_is_in_no_record() {
         fs::write(&path, bytes).unwrap();
         assert_eq!(scene.recover().await.published, 1);
         let heard = scene.queue.heard();
-        let Body::Result(body) = &heard[0].body else { panic!("{heard:?}") };
+        let ReportBody::Result(body) = &heard[0].body else { panic!("{heard:?}") };
         let error = body.verdict.error.as_ref().expect("an error");
         assert!(error.is_retryable() && error.message.contains("changed on disk"), "{error:?}");
         assert_eq!((body.verdict.reward, &body.record), (None, &None));
-        assert_eq!(scene.store.inner().documents(), Vec::<String>::new());
+        assert_eq!(scene.store.inner().document_paths(), Vec::<String>::new());
         assert!(scene.is_clean());
     }
 }
@@ -325,7 +325,7 @@ async fn a_vanished_file_takes_no_verdict_with_it() {
     fs::remove_file(scene.context.execution.scratch.join("a.txt")).unwrap();
     Spool::new(scene.dir.path().to_owned()).keep(&scene.finished(), true).await.unwrap();
     scene.recover().await;
-    let Body::Result(body) = &scene.queue.heard()[0].body else { panic!("a result") };
+    let ReportBody::Result(body) = &scene.queue.heard()[0].body else { panic!("a result") };
     assert_eq!(body.verdict.reward, Some(1.0));
     let bytes =
         scene.store.get_bytes(&body.record.as_ref().unwrap().digest, 1 << 20).await.unwrap();

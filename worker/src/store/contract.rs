@@ -1,4 +1,4 @@
-//! What every blob store must do, as functions that a test of an implementation runs: [`all`],
+//! What every blob store must do, as functions that a test of an implementation runs: [`run_all`],
 //! each on a store of its own. They fail by panicking.
 
 use std::collections::BTreeSet;
@@ -14,12 +14,12 @@ use rollout_protocol::limits;
 use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-use super::{BlobStore, Content, StoreError, get_json, put_json};
+use super::{BlobStore, BlobContent, StoreError, get_json, put_json};
 use crate::supervise;
 
 /// A store under test. Nothing else uses it.
 #[async_trait]
-pub trait Subject: Send + Sync {
+pub trait StoreUnderTest: Send + Sync {
     /// A handle.
     fn store(&self) -> Arc<dyn BlobStore>;
     /// Another handle of the same store, as another process would open it.
@@ -37,7 +37,7 @@ const LARGE_BYTES: usize = 5 * 1024 * 1024 + 77;
 const RACERS: u8 = 16;
 
 /// Runs the whole suite, each part on a fresh store.
-pub async fn all<S: Subject>(fresh: impl AsyncFn() -> S) {
+pub async fn run_all<S: StoreUnderTest>(fresh: impl AsyncFn() -> S) {
     small_blobs_come_back(&fresh().await).await;
     large_files_come_back(&fresh().await).await;
     batches_are_stored_whole(&fresh().await).await;
@@ -85,11 +85,11 @@ fn noise(length: usize) -> Vec<u8> {
 }
 
 /// Content, reference and identity survive, in this handle and another one.
-pub async fn small_blobs_come_back<S: Subject>(subject: &S) {
+pub async fn small_blobs_come_back<S: StoreUnderTest>(subject: &S) {
     let store = subject.store();
     for content in [b"".as_slice(), b"hello", &[0; 512], &noise(70_000)] {
         let blob = put(&*store, content).await;
-        assert_eq!(blob, BlobRef::of(content, MediaType::Bytes));
+        assert_eq!(blob, BlobRef::for_bytes(content, MediaType::Bytes));
         let other = subject.reopen().await;
         assert_eq!(other.identity(), store.identity());
         for handle in [&store, &other] {
@@ -102,14 +102,14 @@ pub async fn small_blobs_come_back<S: Subject>(subject: &S) {
 }
 
 /// Files of any size go in and out.
-pub async fn large_files_come_back<S: Subject>(subject: &S) {
+pub async fn large_files_come_back<S: StoreUnderTest>(subject: &S) {
     let (store, temp) = (subject.store(), temp());
     for length in [0, 10, LARGE_BYTES] {
         let (from, to) = (temp.path().join("from"), temp.path().join(length.to_string()));
         let content = noise(length);
         write(&from, &content);
         let blob = store.put_file(&from, MediaType::Tar).await.expect("stored");
-        assert_eq!(blob, BlobRef::of(&content, MediaType::Tar));
+        assert_eq!(blob, BlobRef::for_bytes(&content, MediaType::Tar));
         std::fs::remove_file(&from).expect("the file is the caller's to remove");
         store.get_file(&blob.digest, &to).await.expect("present");
         assert!(std::fs::read(&to).expect("readable") == content);
@@ -122,17 +122,17 @@ pub async fn large_files_come_back<S: Subject>(subject: &S) {
 }
 
 /// References of a batch come in its order, duplicates included.
-pub async fn batches_are_stored_whole<S: Subject>(subject: &S) {
+pub async fn batches_are_stored_whole<S: StoreUnderTest>(subject: &S) {
     let (store, temp) = (subject.store(), temp());
     let file = temp.path().join("file");
     write(&file, &noise(LARGE_BYTES));
     let mut contents: Vec<_> = (0..300_u32)
-        .map(|n| Content::Bytes(Bytes::from((n % 290).to_string()), MediaType::Text))
+        .map(|n| BlobContent::Bytes(Bytes::from((n % 290).to_string()), MediaType::Text))
         .collect();
-    contents.insert(150, Content::File(file, MediaType::Tar));
+    contents.insert(150, BlobContent::File(file, MediaType::Tar));
     let blobs = store.put_many(contents).await.expect("stored");
     assert_eq!(blobs.len(), 301);
-    assert_eq!(blobs[150], BlobRef::of(&noise(LARGE_BYTES), MediaType::Tar));
+    assert_eq!(blobs[150], BlobRef::for_bytes(&noise(LARGE_BYTES), MediaType::Tar));
     for (n, blob) in blobs[151..].iter().enumerate() {
         let text = ((n + 150) % 290).to_string();
         assert_eq!(read(&*store, &blob.digest).await.expect("present"), text);
@@ -144,7 +144,7 @@ pub async fn batches_are_stored_whole<S: Subject>(subject: &S) {
 }
 
 /// The same content again, by whatever call, adds nothing.
-pub async fn equal_content_is_stored_once<S: Subject>(subject: &S) {
+pub async fn equal_content_is_stored_once<S: StoreUnderTest>(subject: &S) {
     let (store, temp) = (subject.store(), temp());
     let (file, content) = (temp.path().join("file"), noise(LARGE_BYTES));
     write(&file, &content);
@@ -158,9 +158,9 @@ pub async fn equal_content_is_stored_once<S: Subject>(subject: &S) {
 }
 
 /// Nothing is invented for a digest nobody stored.
-pub async fn what_is_missing_is_said_to_be<S: Subject>(subject: &S) {
+pub async fn what_is_missing_is_said_to_be<S: StoreUnderTest>(subject: &S) {
     let (store, temp) = (subject.store(), temp());
-    let digest = Digest::of(b"nobody stored this");
+    let digest = Digest::sha256(b"nobody stored this");
     assert!(!store.contains(&digest).await.expect("answered"));
     let missing = |error: &StoreError| {
         assert!(!error.is_transient());
@@ -174,7 +174,7 @@ pub async fn what_is_missing_is_said_to_be<S: Subject>(subject: &S) {
 }
 
 /// A reader gets no more than it asked for.
-pub async fn reads_are_bounded<S: Subject>(subject: &S) {
+pub async fn reads_are_bounded<S: StoreUnderTest>(subject: &S) {
     let store = subject.store();
     let blob = put(&*store, &[1; 1000]).await;
     assert_eq!(store.get_bytes(&blob.digest, 1000).await.expect("within").len(), 1000);
@@ -185,7 +185,7 @@ pub async fn reads_are_bounded<S: Subject>(subject: &S) {
 }
 
 /// Damaged content fails every way of reading; storing it again repairs it.
-pub async fn damage_is_never_returned_and_heals<S: Subject>(subject: &S) {
+pub async fn damage_is_never_returned_and_heals<S: StoreUnderTest>(subject: &S) {
     let (store, temp) = (subject.store(), temp());
     let (content, to) = (noise(200_000), temp.path().join("to"));
     let mut changed = content.clone();
@@ -215,7 +215,7 @@ pub async fn damage_is_never_returned_and_heals<S: Subject>(subject: &S) {
 }
 
 /// An existing file is not overwritten, and nothing is left beside it.
-pub async fn files_appear_whole_or_not_at_all<S: Subject>(subject: &S) {
+pub async fn files_appear_whole_or_not_at_all<S: StoreUnderTest>(subject: &S) {
     let (store, temp) = (subject.store(), temp());
     let blob = put(&*store, b"new").await;
     let to = temp.path().join("to");
@@ -227,7 +227,7 @@ pub async fn files_appear_whole_or_not_at_all<S: Subject>(subject: &S) {
 }
 
 /// Every racer gets the same reference and the blob is whole.
-pub async fn racing_puts_of_one_content_agree<S: Subject>(subject: &S) {
+pub async fn racing_puts_of_one_content_agree<S: StoreUnderTest>(subject: &S) {
     let content = Bytes::from(noise(300_000));
     let racers = (0..RACERS).map(|_| {
         let (store, content) = (subject.store(), content.clone());
@@ -239,16 +239,16 @@ pub async fn racing_puts_of_one_content_agree<S: Subject>(subject: &S) {
     });
     let blobs = join_all(racers.collect::<Vec<_>>()).await;
     for blob in blobs {
-        assert_eq!(blob.expect("no panic"), BlobRef::of(&content, MediaType::Bytes));
+        assert_eq!(blob.expect("no panic"), BlobRef::for_bytes(&content, MediaType::Bytes));
     }
-    assert!(read(&*subject.store(), &Digest::of(&content)).await.expect("present") == content);
+    assert!(read(&*subject.store(), &Digest::sha256(&content)).await.expect("present") == content);
     if let Some(count) = subject.count().await {
         assert_eq!(count, 1);
     }
 }
 
 /// The first document of a name stays.
-pub async fn documents_are_created_once<S: Subject>(subject: &S) {
+pub async fn documents_are_created_once<S: StoreUnderTest>(subject: &S) {
     let store = subject.store();
     let path = "results/0a/1-1-x.json";
     assert_eq!(store.get_document(path).await.expect("answered"), None);
@@ -268,7 +268,7 @@ pub async fn documents_are_created_once<S: Subject>(subject: &S) {
 }
 
 /// Exactly one racer creates the document, and it is that one's.
-pub async fn of_racing_documents_one_wins<S: Subject>(subject: &S) {
+pub async fn of_racing_documents_one_wins<S: StoreUnderTest>(subject: &S) {
     let racers = (0..RACERS).map(|n| {
         let store = subject.store();
         supervise::spawn("racer", async move {
@@ -285,7 +285,7 @@ pub async fn of_racing_documents_one_wins<S: Subject>(subject: &S) {
 }
 
 /// Prefixes cut anywhere; the order is that of the bytes.
-pub async fn documents_are_listed_in_order<S: Subject>(subject: &S) {
+pub async fn documents_are_listed_in_order<S: StoreUnderTest>(subject: &S) {
     let store = subject.store();
     let all = ["a/2", "a/10", "a-b", "a/1/x", "ab/1", "b", "a/1-x"];
     for path in all {
@@ -300,7 +300,7 @@ pub async fn documents_are_listed_in_order<S: Subject>(subject: &S) {
 }
 
 /// Paths cannot leave the store or hide in it.
-pub async fn bad_document_paths_are_refused<S: Subject>(subject: &S) {
+pub async fn bad_document_paths_are_refused<S: StoreUnderTest>(subject: &S) {
     let store = subject.store();
     let (long, longer) = ("a".repeat(256), "a/".repeat(600) + "a");
     let bad = [
@@ -320,7 +320,7 @@ pub async fn bad_document_paths_are_refused<S: Subject>(subject: &S) {
 }
 
 /// Values go in and out; anything else is told from them.
-pub async fn values_are_stored_as_json<S: Subject>(subject: &S) {
+pub async fn values_are_stored_as_json<S: StoreUnderTest>(subject: &S) {
     let store = subject.store();
     let value = vec![("a".to_owned(), 1_u32), ("b".to_owned(), 2)];
     let blob = put_json(&*store, &value).await.expect("stored");

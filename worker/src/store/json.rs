@@ -24,7 +24,7 @@ pub async fn put_json<T: Serialize + Sync>(
     })?;
     if bytes.len() as u64 > limits::DOCUMENT_BYTES {
         return Err(StoreError::TooLarge {
-            digest: Digest::of(&bytes),
+            digest: Digest::sha256(&bytes),
             size_bytes: bytes.len() as u64,
             max_bytes: limits::DOCUMENT_BYTES,
         });

@@ -19,11 +19,11 @@ use crate::supervise;
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
     identity: Arc<str>,
-    content: Arc<Mutex<Content>>,
+    content: Arc<Mutex<MemoryContents>>,
 }
 
 #[derive(Debug, Default)]
-struct Content {
+struct MemoryContents {
     blobs: HashMap<Digest, Bytes>,
     documents: BTreeMap<String, Bytes>,
 }
@@ -58,11 +58,11 @@ impl MemoryStore {
 
     /// Paths of the named documents.
     #[cfg(any(test, feature = "testing"))]
-    pub fn documents(&self) -> Vec<String> {
+    pub fn document_paths(&self) -> Vec<String> {
         self.lock().documents.keys().cloned().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Content> {
+    fn lock(&self) -> MutexGuard<'_, MemoryContents> {
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -76,7 +76,7 @@ impl MemoryStore {
     /// The blob, verified. A damaged one is forgotten, so that it can be stored again.
     fn read(&self, digest: &Digest) -> Result<Bytes, StoreError> {
         let bytes = self.find(digest)?;
-        let checked = verify::check(digest, Digest::of(&bytes), &self.identity);
+        let checked = verify::check(digest, Digest::sha256(&bytes), &self.identity);
         if checked.is_err() {
             self.lock().blobs.remove(digest);
         }
@@ -84,7 +84,7 @@ impl MemoryStore {
     }
 
     fn put(&self, bytes: Bytes, media_type: MediaType) -> BlobRef {
-        let blob = BlobRef::of(&bytes, media_type);
+        let blob = BlobRef::for_bytes(&bytes, media_type);
         self.lock().blobs.insert(blob.digest, bytes);
         blob
     }
@@ -170,11 +170,11 @@ fn write_new(to: &Path, bytes: &[u8]) -> Result<(), StoreError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::contract::{self, Subject};
+    use super::super::contract::{self, StoreUnderTest};
     use super::*;
 
     #[async_trait]
-    impl Subject for MemoryStore {
+    impl StoreUnderTest for MemoryStore {
         fn store(&self) -> Arc<dyn BlobStore> {
             Arc::new(self.clone())
         }
@@ -194,6 +194,6 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn keeps_the_contract() {
-        contract::all(async || MemoryStore::default()).await;
+        contract::run_all(async || MemoryStore::default()).await;
     }
 }

@@ -30,7 +30,7 @@ use crate::shortage::Shortage;
 pub use self::fs::FsStore;
 pub use self::json::{get_json, put_json};
 pub use self::memory::MemoryStore;
-pub use self::url::{BadStoreUrl, StoreUrl, open};
+pub use self::url::{InvalidStoreUrl, StoreUrl, open};
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use self::verify::VerifyingReader;
 
@@ -63,12 +63,12 @@ pub trait BlobStore: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`StoreError`]; some of the contents may be stored then.
-    async fn put_many(&self, contents: Vec<Content>) -> Result<Vec<BlobRef>, StoreError> {
+    async fn put_many(&self, contents: Vec<BlobContent>) -> Result<Vec<BlobRef>, StoreError> {
         let mut blobs = Vec::with_capacity(contents.len());
         for content in contents {
             blobs.push(match content {
-                Content::Bytes(bytes, media_type) => self.put_bytes(bytes, media_type).await?,
-                Content::File(file, media_type) => self.put_file(&file, media_type).await?,
+                BlobContent::Bytes(bytes, media_type) => self.put_bytes(bytes, media_type).await?,
+                BlobContent::File(file, media_type) => self.put_file(&file, media_type).await?,
             });
         }
         Ok(blobs)
@@ -124,7 +124,7 @@ pub trait BlobStore: Send + Sync + fmt::Debug {
 
 /// Something to store.
 #[derive(Debug, Clone)]
-pub enum Content {
+pub enum BlobContent {
     /// Bytes in memory.
     Bytes(Bytes, MediaType),
     /// A local file, under the conditions of [`BlobStore::put_file`].
@@ -242,7 +242,7 @@ impl StoreError {
     }
 
     /// Whether the store gave no answer, as opposed to one that says no.
-    pub fn is_no_answer(&self) -> bool {
+    pub fn is_unanswered(&self) -> bool {
         matches!(self, Self::Io { .. } | Self::Away { .. })
     }
 

@@ -20,7 +20,7 @@ pub enum StoreUrl {
 
 /// Text that is no address of a blob store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadStoreUrl {
+pub enum InvalidStoreUrl {
     /// A file URL with a relative path.
     #[error("`{0}`: a file URL has an absolute path, `file:///path`")]
     Relative(String),
@@ -33,9 +33,9 @@ pub enum BadStoreUrl {
 }
 
 impl FromStr for StoreUrl {
-    type Err = BadStoreUrl;
+    type Err = InvalidStoreUrl;
 
-    fn from_str(text: &str) -> Result<Self, BadStoreUrl> {
+    fn from_str(text: &str) -> Result<Self, InvalidStoreUrl> {
         if text == MEMORY {
             return Ok(Self::Memory);
         }
@@ -44,9 +44,9 @@ impl FromStr for StoreUrl {
         };
         match scheme {
             "file" if rest.starts_with('/') => Ok(Self::Directory(PathBuf::from(rest))),
-            "file" => Err(BadStoreUrl::Relative(text.to_owned())),
-            "s3" => Err(BadStoreUrl::S3),
-            _ => Err(BadStoreUrl::Scheme(text.to_owned())),
+            "file" => Err(InvalidStoreUrl::Relative(text.to_owned())),
+            "s3" => Err(InvalidStoreUrl::S3),
+            _ => Err(InvalidStoreUrl::Scheme(text.to_owned())),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use rollout_protocol::digest::{Digest, Hasher};
+use rollout_protocol::digest::{Digest, DigestHasher};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::StoreError;
@@ -15,7 +15,7 @@ pub(crate) struct VerifyingReader<R> {
     expected: Digest,
     store: String,
     /// Gone once the end was reached.
-    hasher: Option<Hasher>,
+    hasher: Option<DigestHasher>,
     /// What the store does about a damaged blob.
     on_damage: Box<dyn FnMut() + Send>,
 }
@@ -27,7 +27,7 @@ impl<R> VerifyingReader<R> {
         store: &str,
         on_damage: impl FnMut() + Send + 'static,
     ) -> Self {
-        let (store, hasher) = (store.to_owned(), Some(Hasher::default()));
+        let (store, hasher) = (store.to_owned(), Some(DigestHasher::default()));
         Self { inner, expected, store, hasher, on_damage: Box::new(on_damage) }
     }
 }

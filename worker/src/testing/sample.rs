@@ -8,13 +8,13 @@ use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::record::{Durations, Timestamps, TrialRecord, Verdict};
 use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
 use rollout_protocol::spec::environment::{
-    EnvironmentSpec, PreservePolicy, ProcessSettings, ProviderSpec, Rates,
+    EnvironmentSpec, PreservePolicy, ProcessSettings, ProviderSpec, EnvironmentRates,
 };
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
 use rollout_protocol::spec::task::TaskSpec;
 use rollout_protocol::spec::trial::{TrialName, TrialRef};
 use rollout_protocol::version::RUN_FORMAT;
-use rollout_protocol::wire::offer::{Offer, Pacing, SizeClass, Work};
+use rollout_protocol::wire::offer::{Offer, RunRateLimits, SizeClass, OfferedWork};
 
 use crate::executor::Finished;
 use crate::store::MemoryStore;
@@ -37,7 +37,7 @@ impl Sample {
                 provider: ProviderSpec::Process(ProcessSettings::default()),
                 force_build: false,
                 preserve_env: PreservePolicy::Never,
-                rates: Rates::default(),
+                rates: EnvironmentRates::default(),
             },
             verifier: VerifierSettings::default(),
             artifacts: Vec::new(),
@@ -60,7 +60,7 @@ impl Sample {
 
     /// The item of an attempt.
     pub fn item(&self, attempt: u32) -> ItemId {
-        ItemId::of_trial("agent", "dataset", "task", attempt)
+        ItemId::for_trial("agent", "dataset", "task", attempt)
     }
 
     /// The offer of a try of an attempt.
@@ -72,8 +72,8 @@ impl Sample {
             try_id,
             spec: trial.digest(),
             class: SizeClass(0),
-            work: Work::Trial(trial),
-            pacing: Pacing::default(),
+            work: OfferedWork::Trial(trial),
+            pacing: RunRateLimits::default(),
         }
     }
 }
@@ -89,7 +89,7 @@ pub fn record(trial: TrialName, verdict: Verdict, at: Timestamp) -> TrialRecord 
         worker: "worker-1".parse().expect("a worker id"),
         host: "host".into(),
         trial,
-        spec: Digest::of(b"spec"),
+        spec: Digest::sha256(b"spec"),
         task_git_commit_id: None,
         verdict,
         secondary_errors: Vec::new(),

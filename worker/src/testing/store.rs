@@ -12,7 +12,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-use crate::store::{BlobStore, Content, MemoryStore, StoreError, VerifyingReader};
+use crate::store::{BlobStore, BlobContent, MemoryStore, StoreError, VerifyingReader};
 
 /// Kinds of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -150,7 +150,7 @@ impl<S: BlobStore + ?Sized> FaultyStore<S> {
     fn damaged(&self, digest: &Digest) -> StoreError {
         StoreError::Corrupt {
             digest: *digest,
-            found: Digest::of(b"damaged"),
+            found: Digest::sha256(b"damaged"),
             store: self.inner.identity().to_owned(),
         }
     }
@@ -200,13 +200,13 @@ impl<S: BlobStore + ?Sized> BlobStore for FaultyStore<S> {
         end(Call::PutFile, late, self.inner.put_file(file, media_type).await?)
     }
 
-    async fn put_many(&self, contents: Vec<Content>) -> Result<Vec<BlobRef>, StoreError> {
+    async fn put_many(&self, contents: Vec<BlobContent>) -> Result<Vec<BlobRef>, StoreError> {
         let late = self.begin(Call::PutMany).await?;
         let mut blobs = Vec::with_capacity(contents.len());
         for content in contents {
             blobs.push(match content {
-                Content::Bytes(bytes, media_type) => self.put_bytes(bytes, media_type).await?,
-                Content::File(file, media_type) => self.put_file(&file, media_type).await?,
+                BlobContent::Bytes(bytes, media_type) => self.put_bytes(bytes, media_type).await?,
+                BlobContent::File(file, media_type) => self.put_file(&file, media_type).await?,
             });
         }
         end(Call::PutMany, late, blobs)
@@ -280,9 +280,9 @@ mod tests {
         store.order(Call::PutBytes, 4, Fault::DiskFull);
         let blob = put("one").await.unwrap();
         assert!(put("two").await.unwrap_err().is_transient());
-        assert!(!store.contains(&Digest::of(b"two")).await.unwrap());
+        assert!(!store.contains(&Digest::sha256(b"two")).await.unwrap());
         assert!(put("three").await.unwrap_err().is_transient());
-        assert!(store.contains(&Digest::of(b"three")).await.unwrap());
+        assert!(store.contains(&Digest::sha256(b"three")).await.unwrap());
         assert!(matches!(put("four").await, Err(StoreError::DiskFull { .. })));
         put("four").await.unwrap();
         assert_eq!(store.count(Call::PutBytes), 5);

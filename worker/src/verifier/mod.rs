@@ -1,6 +1,6 @@
 //! Verification: where the task's tests go, what runs them, and what their reward means.
 
-pub mod keyed;
+pub mod keyed_reward;
 pub mod reward;
 
 use crate::environment::Upload;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::{ItemId, RunId, TryId};
-use rollout_protocol::wire::hello::{Budget, Capacity};
+use rollout_protocol::wire::heartbeat::{ResourceBudget, EnvironmentCapacity};
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_worker::environment::Owner;
 use rollout_worker::host::WorkerDir;
@@ -204,7 +204,7 @@ impl Worker {
         std::fs::create_dir_all(&part.directory)?;
         let dir = WorkerDir::create(&part.directory).map_err(std::io::Error::other)?;
         let runner = noop::runner(dir.path(), store.clone()).map_err(BenchError::from)?;
-        let providers = [(noop::KIND, Capacity::default())].into();
+        let providers = [(noop::KIND, EnvironmentCapacity::default())].into();
         let profile = Profile { providers, ..Profile::default() };
         let config = WorkerConfig {
             worker: dir.id().clone(),
@@ -212,7 +212,7 @@ impl Worker {
             dir: dir.path().to_owned(),
             pool: POOL.to_owned(),
             slots: part.slots,
-            budget: Budget::default(),
+            budget: ResourceBudget::default(),
             profile: profile.fixed(),
             max_offline: None,
             lease: nats.options().lease,

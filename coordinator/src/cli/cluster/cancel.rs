@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
 use rollout_protocol::id::RunId;
-use rollout_protocol::wire::command::{Command, Receipt, Selection};
+use rollout_protocol::wire::command::{RunCommand, CommandReceipt, TrialSelection};
 use rollout_worker::queue::traits::QueueError;
 
 use super::NeededNats;
@@ -55,13 +55,13 @@ pub(in crate::cli) async fn cancel(
 ) -> Result<ExitCode, CliError> {
     let run = run_id(&args.run)?;
     let nats = args.nats.connect().await?;
-    let selection = Selection {
+    let selection = TrialSelection {
         agent: args.agent.clone(),
         dataset: args.dataset.clone(),
         task: args.task.clone(),
         attempt: args.attempt,
     };
-    let receipt = match nats.command(run, Command::Cancel { selection }).await {
+    let receipt = match nats.command(run, RunCommand::Cancel { selection }).await {
         Ok(receipt) => receipt,
         Err(error @ QueueError::NoAnswer { .. }) => {
             return Err(CliError::failure("nothing was cancelled", &error)
@@ -72,8 +72,8 @@ pub(in crate::cli) async fn cancel(
     tell(&receipt, args.json, printer)
 }
 
-fn tell(receipt: &Receipt, json: bool, printer: &Printer) -> Result<ExitCode, CliError> {
-    let Receipt { named, settled, ended, refused } = receipt;
+fn tell(receipt: &CommandReceipt, json: bool, printer: &Printer) -> Result<ExitCode, CliError> {
+    let CommandReceipt { named, settled, ended, refused } = receipt;
     if json {
         let text = serde_json::to_string(receipt).expect("text keys only");
         printer.data(&format!("{text}\n"))?;

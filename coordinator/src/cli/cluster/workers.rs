@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use rollout_protocol::exit::ExitCode;
-use rollout_protocol::wire::hello::SeenHello;
+use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_worker::queue::nats::Name;
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ pub(in crate::cli) async fn workers(
         seen.retain(|seen| seen.hello.pool == pool.as_str());
     }
     seen.sort_by(|a, b| {
-        let key = |seen: &SeenHello| (seen.hello.pool.clone(), seen.hello.worker.clone());
+        let key = |seen: &ReceivedHeartbeat| (seen.hello.pool.clone(), seen.hello.worker.clone());
         key(a).cmp(&key(b))
     });
     let silence = args.nats.access.lease / 4;
@@ -50,8 +50,8 @@ pub(in crate::cli) async fn workers(
     Ok(ExitCode::Success)
 }
 
-fn lines(seen: &[SeenHello]) -> String {
-    let line = |seen: &SeenHello| {
+fn lines(seen: &[ReceivedHeartbeat]) -> String {
+    let line = |seen: &ReceivedHeartbeat| {
         let mut value = json!(seen.hello);
         if let Value::Object(fields) = &mut value {
             fields.insert("silent_for_sec".to_owned(), json!(seen.age.as_secs_f64()));
@@ -61,13 +61,13 @@ fn lines(seen: &[SeenHello]) -> String {
     seen.iter().map(line).collect()
 }
 
-fn shown(seen: &[SeenHello], silence: Duration) -> String {
+fn shown(seen: &[ReceivedHeartbeat], silence: Duration) -> String {
     if seen.is_empty() {
         return "no workers\n".to_owned();
     }
     let header = ["worker", "host", "pool", "providers", "version", "state", "slots", "running"];
     let mut rows = Vec::with_capacity(seen.len());
-    for SeenHello { hello, age } in seen {
+    for ReceivedHeartbeat { hello, age } in seen {
         let running = hello.executions.iter().filter(|running| !running.claiming).count();
         let providers: Vec<String> = hello.providers.keys().map(ToString::to_string).collect();
         let state = match (*age >= silence, hello.draining, hello.low_disk) {

@@ -63,7 +63,7 @@ pub(in crate::cli) async fn gc(args: GcArgs, printer: &Printer) -> Result<ExitCo
     }
     let host = HostPaths::of_process(&own).map_err(LaunchError::Program)?;
     let mut providers = Vec::new();
-    for descriptor in descriptor::built() {
+    for descriptor in descriptor::built_descriptors() {
         providers.push(provider(descriptor.kind, &host, &directory.layout().sandboxes())?);
     }
     reap(&providers, &HostOwners::new(Owner::current(run_dir))).await;

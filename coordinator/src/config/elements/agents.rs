@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use rollout_protocol::name::fold;
+use rollout_protocol::name::fold_case;
 use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
 
 use super::super::fields::Field;
@@ -120,9 +120,9 @@ fn agent(item: &Field<'_>, seen: &mut HashMap<String, Spot>) -> Option<AgentFile
 }
 
 fn unique(name: &str, field: &Field<'_>, seen: &mut HashMap<String, Spot>) {
-    match seen.get(&fold(name)) {
+    match seen.get(&fold_case(name)) {
         None => {
-            seen.insert(fold(name), field.spot());
+            seen.insert(fold_case(name), field.spot());
         }
         Some(first) => {
             let found = format!("{}, the name of {} too", field.describe(), first.key);

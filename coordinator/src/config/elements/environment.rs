@@ -1,9 +1,9 @@
 //! `environment`: provider, its settings, prices, what happens afterwards.
 
 use rollout_protocol::spec::environment::{
-    EnvironmentSpec, PreservePolicy, ProviderKind, ProviderSpec, Rates,
+    EnvironmentSpec, PreservePolicy, ProviderKind, ProviderSpec, EnvironmentRates,
 };
-use rollout_worker::environment::descriptor::{self, Setting, SettingValues};
+use rollout_worker::environment::descriptor::{self, ProviderSetting, SettingValues};
 use serde_json::{Map, Value};
 
 use super::super::fields::{Field, Fields, Scalar};
@@ -72,7 +72,7 @@ pub(crate) fn read(field: &Field<'_>) -> EnvironmentFile {
         provider: default_provider(),
         force_build: false,
         preserve_env: PreservePolicy::Never,
-        rates: Rates::default(),
+        rates: EnvironmentRates::default(),
     };
     let Some(mut fields) = field.mapping() else {
         let resources = ResourceOverrides::default();
@@ -95,13 +95,13 @@ pub(crate) fn read(field: &Field<'_>) -> EnvironmentFile {
 
 /// The provider of an environment that names none.
 pub(crate) fn default_provider() -> ProviderSpec {
-    descriptor::of(descriptor::DEFAULT).default_spec()
+    descriptor::for_kind(descriptor::DEFAULT_KIND).default_spec()
 }
 
 /// The provider's word; docker when absent. Nothing when it is wrong: then nothing is known about `provider_config` either.
 pub(crate) fn provider(field: &Field<'_>) -> Option<ProviderKind> {
     if !field.is_present() {
-        return Some(descriptor::DEFAULT);
+        return Some(descriptor::DEFAULT_KIND);
     }
     let word = field.name()?;
     if NOT_YET.contains(&word.as_str()) {
@@ -109,18 +109,18 @@ pub(crate) fn provider(field: &Field<'_>) -> Option<ProviderKind> {
         field.reject(ErrorKind::Unavailable, found, descriptor::names());
         return None;
     }
-    let words: Vec<_> = descriptor::public().map(|found| (found.name, found.kind)).collect();
+    let words: Vec<_> = descriptor::public_descriptors().map(|found| (found.name, found.kind)).collect();
     field.word(&words)
 }
 
 /// The settings of a provider, and prices.
-pub(crate) fn provider_config(kind: ProviderKind, field: &Field<'_>) -> (ProviderSpec, Rates) {
-    let descriptor = descriptor::of(kind);
+pub(crate) fn provider_config(kind: ProviderKind, field: &Field<'_>) -> (ProviderSpec, EnvironmentRates) {
+    let descriptor = descriptor::for_kind(kind);
     let Some(mut config) = field.mapping() else {
-        return (descriptor.default_spec(), Rates::default());
+        return (descriptor.default_spec(), EnvironmentRates::default());
     };
     let mut settings = Map::new();
-    for Setting { key, values } in descriptor.settings {
+    for ProviderSetting { key, values } in descriptor.settings {
         let declared = Part::find(ProviderKeys::ALL, key);
         let field = config.take(declared.expect("settings of providers are declared"));
         let value = match values {
@@ -138,11 +138,11 @@ pub(crate) fn provider_config(kind: ProviderKind, field: &Field<'_>) -> (Provide
     (descriptor.spec(settings), rates)
 }
 
-fn rates(config: &mut Fields<'_>) -> Rates {
+fn rates(config: &mut Fields<'_>) -> EnvironmentRates {
     let mut rate = |key| {
         config.take(key).number("a price of 0 or more", |v| (0.0..=1e9).contains(&v)).unwrap_or(0.0)
     };
-    Rates {
+    EnvironmentRates {
         cpu_hour: rate(ProviderKeys::cpu_hour),
         gib_hour: rate(ProviderKeys::gib_hour),
         start: rate(ProviderKeys::start),
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!((found, starts_per_minute), (Vec::new(), Some(9)));
         let settings = ProcessSettings { network: ProcessNetwork::None, ignore_dockerfile: true };
         assert_eq!(spec.provider, ProviderSpec::Process(settings));
-        assert_eq!(spec.rates, Rates { cpu_hour: 0.5, gib_hour: 0.0, start: 1.0 });
+        assert_eq!(spec.rates, EnvironmentRates { cpu_hour: 0.5, gib_hour: 0.0, start: 1.0 });
 
         let text = "{provider_config: {network: host, privileged: true, gib_hour: -1}}";
         assert_eq!(
@@ -238,8 +238,8 @@ mod tests {
 
     #[test]
     fn settings_of_every_provider_are_declared() {
-        for found in descriptor::public() {
-            for Setting { key, .. } in found.settings {
+        for found in descriptor::public_descriptors() {
+            for ProviderSetting { key, .. } in found.settings {
                 assert!(Part::find(ProviderKeys::ALL, key).is_some(), "{}: {key}", found.name);
             }
         }

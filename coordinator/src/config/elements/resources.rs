@@ -1,6 +1,6 @@
 //! Resources: of task files (`[environment]`) and the overrides of a job.
 
-use rollout_protocol::spec::resources::{Ceilings, Resources};
+use rollout_protocol::spec::resources::{ResourceCeilings, Resources};
 
 use super::super::fields::{Field, Fields, Scalar};
 use super::super::problem::ErrorKind;
@@ -61,7 +61,7 @@ impl ResourceOverrides {
             memory_mb: self.memory_mb.unwrap_or(task.memory_mb),
             storage_mb: self.storage_mb.unwrap_or(task.storage_mb),
             gpus: self.gpus.unwrap_or(task.gpus),
-            ceilings: Ceilings {
+            ceilings: ResourceCeilings {
                 cpus: self.cpus.is_some() || task.ceilings.cpus,
                 memory: self.memory_mb.is_some() || task.ceilings.memory,
                 storage: self.storage_mb.is_some() || task.ceilings.storage,
@@ -72,7 +72,7 @@ impl ResourceOverrides {
 
 /// `cpus`, `memory_mb`, `storage_mb` and the older `memory`, `storage` of a task file. Figures that
 /// it does not name are ceilings as `unnamed` says.
-pub(crate) fn read_task(environment: &mut Fields<'_>, unnamed: Ceilings) -> Resources {
+pub(crate) fn read_task(environment: &mut Fields<'_>, unnamed: ResourceCeilings) -> Resources {
     let default = Resources::default();
     let cpus = environment.take(TaskResourceKeys::cpus);
     let cpus = read_cpus(&cpus, rounded_up);
@@ -89,7 +89,7 @@ pub(crate) fn read_task(environment: &mut Fields<'_>, unnamed: Ceilings) -> Reso
         memory_mb: memory_mb.unwrap_or(default.memory_mb),
         storage_mb: storage_mb.unwrap_or(default.storage_mb),
         gpus: default.gpus,
-        ceilings: Ceilings {
+        ceilings: ResourceCeilings {
             cpus: cpus.is_some() || unnamed.cpus,
             memory: memory_mb.is_some() || unnamed.memory,
             storage: storage_mb.is_some() || unnamed.storage,
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     fn task(text: &str) -> Outcome<(u32, u64, u64)> {
-        let (r, faults, warnings) = read_fields(text, |fields| read_task(fields, Ceilings::ALL));
+        let (r, faults, warnings) = read_fields(text, |fields| read_task(fields, ResourceCeilings::ALL));
         ((r.cpus, r.memory_mb, r.storage_mb), faults, warnings)
     }
 

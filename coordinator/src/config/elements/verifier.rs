@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rollout_protocol::spec::settings::VerifierSettings;
-use rollout_protocol::spec::task::{AfterAgentError, Rules, TestExit};
+use rollout_protocol::spec::task::{AfterAgentError, ScriptRules, TestExit};
 
 use super::super::fields::Field;
 use super::timeouts::{TimeoutRules, read_optional};
@@ -54,8 +54,8 @@ pub struct RuleOverrides {
 
 impl RuleOverrides {
     /// The rules of a task whose format has these.
-    pub fn apply(&self, format: Rules) -> Rules {
-        Rules {
+    pub fn apply(&self, format: ScriptRules) -> ScriptRules {
+        ScriptRules {
             test_exit: self.test_exit.unwrap_or(format.test_exit),
             after_agent_error: self.after_agent_error.unwrap_or(format.after_agent_error),
         }
@@ -113,11 +113,11 @@ mod tests {
 
     #[test]
     fn rules_are_those_of_the_format_unless_the_job_says_otherwise() {
-        let of = |text| verifier(text).0.rules.apply(Rules::of(TaskFormat::Harbor));
-        assert_eq!(of("{}"), Rules::of(TaskFormat::Harbor));
-        assert_eq!(of("{test_exit_code: by_format}"), Rules::of(TaskFormat::Harbor));
+        let of = |text| verifier(text).0.rules.apply(ScriptRules::for_format(TaskFormat::Harbor));
+        assert_eq!(of("{}"), ScriptRules::for_format(TaskFormat::Harbor));
+        assert_eq!(of("{test_exit_code: by_format}"), ScriptRules::for_format(TaskFormat::Harbor));
         let strict = "{test_exit_code: must_be_zero, after_agent_error: end_trial}";
-        assert_eq!(of(strict), Rules::of(TaskFormat::Rollout));
+        assert_eq!(of(strict), ScriptRules::for_format(TaskFormat::Rollout));
     }
 
     #[test]

@@ -166,7 +166,7 @@ impl Profile {
     /// # Errors
     /// Never, for a profile that was checked.
     pub fn digest(&self) -> Result<Digest, serde_json::Error> {
-        Digest::of_json(self)
+        Digest::sha256_json(self)
     }
 
     /// Whether its values make sense.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use rollout_protocol::spec::resources::Ceilings;
+use rollout_protocol::spec::resources::ResourceCeilings;
 use rollout_protocol::spec::task::TaskFormat;
 
 use super::super::fields::Fields;
@@ -178,7 +178,7 @@ pub(super) struct Defaults {
     /// `environment.build_timeout_sec`.
     pub(super) build_sec: f64,
     /// Which resources are ceilings although the file does not name them.
-    pub(super) ceilings: Ceilings,
+    pub(super) ceilings: ResourceCeilings,
 }
 
 impl Defaults {
@@ -189,12 +189,12 @@ impl Defaults {
             install_sec: 300.0,
             verifier_sec: 600.0,
             build_sec: 600.0,
-            ceilings: Ceilings::ALL,
+            ceilings: ResourceCeilings::ALL,
         };
         match format {
             TaskFormat::Rollout => common,
             TaskFormat::Harbor => {
-                Self { agent_sec: None, install_sec: 360.0, ceilings: Ceilings::NONE, ..common }
+                Self { agent_sec: None, install_sec: 360.0, ceilings: ResourceCeilings::NONE, ..common }
             }
         }
     }

@@ -126,7 +126,7 @@ fn step_name(field: &Field<'_>, names: &mut HashMap<String, String>) -> Option<S
         );
         return None;
     }
-    if let Some(first) = names.insert(name::fold(&name), name.clone()) {
+    if let Some(first) = names.insert(name::fold_case(&name), name.clone()) {
         let found = format!("`{name}`, like the step `{first}`");
         let expected = "names that differ in more than upper and lower case";
         field.reject(ErrorKind::DuplicateName, found, expected);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rollout_protocol::spec::resources::{Ceilings, Resources};
+use rollout_protocol::spec::resources::{ResourceCeilings, Resources};
 use rollout_protocol::spec::task::{
     AgentPhase, Artifact, CollectHook, Healthcheck, McpTransport, NetworkPolicy, StepStrategy,
     TaskFormat,
@@ -172,9 +172,9 @@ fn defaults_are_those_of_the_format() {
     assert!((task.install_sec - 360.0).abs() < 1e-9);
     assert!((task.steps[0].verifier.timeout_sec - 600.0).abs() < 1e-9);
     assert!((task.environment.build_sec - 600.0).abs() < 1e-9);
-    assert_eq!(task.environment.resources.ceilings, Ceilings::NONE);
+    assert_eq!(task.environment.resources.ceilings, ResourceCeilings::NONE);
     let limited = harbor("[environment]\nmemory_mb = 512\n").environment.resources;
-    assert_eq!(limited.ceilings, Ceilings { memory: true, ..Ceilings::NONE });
+    assert_eq!(limited.ceilings, ResourceCeilings { memory: true, ..ResourceCeilings::NONE });
     assert_eq!(
         limited,
         Resources { memory_mb: 512, ceilings: limited.ceilings, ..Resources::default() }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use rollout_protocol::spec::environment::ProviderSpec;
 use rollout_protocol::spec::resources::Resources;
-use rollout_worker::environment::descriptor::{self, Support};
+use rollout_worker::environment::descriptor::{self, CapabilitySupport};
 
 use super::super::elements::variables::{self, Variable};
 use super::super::elements::{environment, resources};
@@ -197,18 +197,18 @@ pub(super) fn place(field: &Field<'_>) -> Place {
     place.context = context.path();
     place.resources = resources::read_place(&mut fields);
     fields.finish();
-    let images = kind.map(|kind| descriptor::of(kind).capabilities.images);
+    let images = kind.map(|kind| descriptor::for_kind(kind).capabilities.images);
     match (images, image.is_present(), context.is_present()) {
         (_, true, true) => {
             context.reject(ErrorKind::Conflict, "also `docker_image`", "only one of the two");
         }
-        (Some(Support::No(why)), true, false) => {
+        (Some(CapabilitySupport::No(why)), true, false) => {
             image.reject(ErrorKind::Conflict, "an image", format!("none: {why}"));
         }
-        (Some(Support::No(why)), false, true) => {
+        (Some(CapabilitySupport::No(why)), false, true) => {
             context.reject(ErrorKind::Conflict, "a Dockerfile", format!("none: {why}"));
         }
-        (Some(Support::Yes), false, false) => field.reject(
+        (Some(CapabilitySupport::Yes), false, false) => field.reject(
             ErrorKind::MissingKey,
             "neither `docker_image` nor `context`",
             "the image that commands run in, or the directory of its Dockerfile",

@@ -109,7 +109,7 @@ fn command(command: &Command) -> Value {
 
 fn place(place: &Place) -> Value {
     let kind = place.provider.kind();
-    let settings = Value::Object(descriptor::settings_of(&place.provider));
+    let settings = Value::Object(descriptor::provider_settings(&place.provider));
     let (figures, usual) = (&place.resources, Resources::default());
     // What is as usual is not written: searches that began when it could not be said go on.
     let other = |figure: u64, usual: u64| json!((figure != usual).then_some(figure));

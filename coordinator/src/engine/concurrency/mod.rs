@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rollout_protocol::id::{ExecId, ItemId};
 use rollout_protocol::spec::eval::EvalStage;
-use rollout_protocol::wire::claim::Answer;
-use rollout_protocol::wire::stage::{StageMark, Ticketed};
+use rollout_protocol::wire::claim::ClaimAnswer;
+use rollout_protocol::wire::stage::{StageProgress, PermitKinds};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
@@ -63,9 +63,9 @@ impl Tickets {
     }
 
     /// What workers have to ask for.
-    pub fn asked_for(&self) -> Ticketed {
+    pub fn asked_for(&self) -> PermitKinds {
         let Caps { llm, sweeps, interval } = self.caps;
-        Ticketed { llm: llm.is_some() || interval.is_some(), sweep: sweeps.is_some() }
+        PermitKinds { llm: llm.is_some() || interval.is_some(), sweep: sweeps.is_some() }
     }
 
     /// Waits until handing out is worth a try because of commands for ideas.
@@ -88,7 +88,7 @@ impl Tickets {
         item: ItemId,
         exec: ExecId,
         stage: EvalStage,
-        reply: oneshot::Sender<Answer>,
+        reply: oneshot::Sender<ClaimAnswer>,
     ) {
         self.table().ask(item, exec, stage, reply);
     }
@@ -99,7 +99,7 @@ impl Tickets {
     }
 
     /// What the last hellos show: with each execution whether its worker is known to live.
-    pub(super) fn show(&self, lines: impl Iterator<Item = (ItemId, ExecId, StageMark, bool)>) {
+    pub(super) fn show(&self, lines: impl Iterator<Item = (ItemId, ExecId, StageProgress, bool)>) {
         self.table().show(lines);
     }
 

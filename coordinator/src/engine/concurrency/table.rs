@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use rollout_protocol::id::{ExecId, ItemId};
 use rollout_protocol::spec::eval::{CommandKind, EvalStage};
-use rollout_protocol::wire::claim::Answer;
-use rollout_protocol::wire::stage::{StageMark, StageStep};
+use rollout_protocol::wire::claim::ClaimAnswer;
+use rollout_protocol::wire::stage::{StageProgress, StageStep};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -80,7 +80,7 @@ pub(super) struct Table<T> {
 #[derive(Debug)]
 struct Entry {
     item: ItemId,
-    mark: StageMark,
+    mark: StageProgress,
     /// Its place in the line, when it asked here.
     place: Option<Place>,
 }
@@ -88,7 +88,7 @@ struct Entry {
 #[derive(Debug)]
 struct Place {
     order: u64,
-    reply: oneshot::Sender<Answer>,
+    reply: oneshot::Sender<ClaimAnswer>,
 }
 
 impl Entry {
@@ -103,7 +103,7 @@ impl Entry {
     }
 
     /// Moves on. Whether that is news.
-    fn reach(&mut self, mark: StageMark) -> bool {
+    fn reach(&mut self, mark: StageProgress) -> bool {
         let further = mark > self.mark;
         if further {
             (self.mark, self.place) = (mark, None);
@@ -145,30 +145,30 @@ impl<T> Table<T> {
         item: ItemId,
         exec: ExecId,
         stage: EvalStage,
-        reply: oneshot::Sender<Answer>,
+        reply: oneshot::Sender<ClaimAnswer>,
     ) {
-        let mark = StageMark { stage, step: StageStep::Waiting };
+        let mark = StageProgress { stage, step: StageStep::Waiting };
         let order = self.next_order();
         let entry = self.executions.entry(exec).or_insert(Entry { item, mark, place: None });
         entry.reach(mark);
         if entry.mark == mark {
             let order = entry.place.take().map_or(order, |place| place.order);
             entry.place = Some(Place { order, reply });
-        } else if entry.mark == (StageMark { step: StageStep::Running, ..mark }) {
+        } else if entry.mark == (StageProgress { step: StageStep::Running, ..mark }) {
             // The answer was lost on its way. Another question than this one is a late one.
-            let _asks_again = reply.send(Answer::Run);
+            let _asks_again = reply.send(ClaimAnswer::Run);
         }
     }
 
     /// An execution says that a stage is over.
     pub(super) fn end(&mut self, exec: ExecId, stage: EvalStage) {
         if let Some(entry) = self.executions.get_mut(&exec) {
-            entry.reach(StageMark { stage, step: StageStep::Over });
+            entry.reach(StageProgress { stage, step: StageStep::Over });
         }
     }
 
     /// What the last hellos show: with each execution whether its worker is known to live.
-    pub(super) fn show(&mut self, lines: impl Iterator<Item = (ItemId, ExecId, StageMark, bool)>) {
+    pub(super) fn show(&mut self, lines: impl Iterator<Item = (ItemId, ExecId, StageProgress, bool)>) {
         self.shown.clear();
         for (item, exec, mark, lives) in lines {
             if lives {
@@ -284,7 +284,7 @@ impl<T> Table<T> {
         let Some(entry) = self.executions.get_mut(exec) else { return false };
         let Some(Place { reply, .. }) = entry.place.take() else { return false };
         // Sent or not: it may have been read.
-        let _asks_again = reply.send(Answer::Run);
+        let _asks_again = reply.send(ClaimAnswer::Run);
         entry.mark.step = StageStep::Running;
         true
     }

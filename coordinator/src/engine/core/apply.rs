@@ -4,8 +4,8 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::{ExecId, ItemId, TryId, WorkerId};
-use rollout_protocol::record::Outcome;
-use rollout_protocol::wire::report::{Body, Report};
+use rollout_protocol::record::ItemOutcome;
+use rollout_protocol::wire::report::{ReportBody, Report};
 
 use super::Core;
 use super::effect::Effect;
@@ -139,13 +139,13 @@ impl Core {
             return;
         }
         match body {
-            Body::Started => self.hear(item, exec, try_id, worker),
-            Body::Lost { reason, phase, record, cost } => {
+            ReportBody::Started => self.hear(item, exec, try_id, worker),
+            ReportBody::Lost { reason, phase, record, cost } => {
                 let who = Some((try_id, worker));
                 let loss = Loss { reason, phase, cost, record };
                 self.apply_lost(at, item, exec, who, loss, effects);
             }
-            Body::Result(body) => {
+            ReportBody::Result(body) => {
                 let end = End::Open;
                 let heard =
                     Known { exec, try_id, order: 0, worker, solo: false, former: false, end };
@@ -213,14 +213,14 @@ impl Core {
 
     /// What the report of a result counts as whose record blob is missing or was not looked for.
     fn unbacked(&mut self, mut report: Report, why: Unbacked) -> Report {
-        let Body::Result(body) = &mut report.body else { return report };
+        let ReportBody::Result(body) = &mut report.body else { return report };
         match (why, &body.record) {
             (Unbacked::Unchecked, Some(record)) => {
                 self.unchecked.insert(report.exec, (report.item, record.clone()));
             }
             (Unbacked::Unchecked, None) => {}
             (Unbacked::Missing, _) => {
-                body.verdict.outcome = Outcome::Failed;
+                body.verdict.outcome = ItemOutcome::Failed;
                 body.verdict.reward = None;
                 body.verdict.error = Some(TrialError::transient(
                     ErrorType::InternalError,

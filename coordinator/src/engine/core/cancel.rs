@@ -1,8 +1,8 @@
 //! Ends by command: of single items for good, and of the sitting.
 
 use rollout_protocol::id::{ExecId, ItemId, TryId};
-use rollout_protocol::record::Outcome;
-use rollout_protocol::wire::command::Receipt;
+use rollout_protocol::record::ItemOutcome;
+use rollout_protocol::wire::command::CommandReceipt;
 use rollout_protocol::wire::control::StopLevel;
 
 use super::Core;
@@ -28,7 +28,7 @@ pub(super) enum Unwanted {
 impl Core {
     /// A user ends items for good.
     pub(super) fn cancel(&mut self, now: Now, id: u64, new: Vec<NewItem>, out: &mut impl Output) {
-        let mut receipt = Receipt { named: new.len() as u64, ..Receipt::default() };
+        let mut receipt = CommandReceipt { named: new.len() as u64, ..CommandReceipt::default() };
         let mut items = Vec::new();
         for new in new {
             let (item, spec) = (new.item, new.spec);
@@ -62,7 +62,7 @@ impl Core {
 
     /// Whether nobody wants an execution, as it was just shown.
     pub(super) fn unwanted(&self, row: &Row, try_id: TryId) -> Option<Unwanted> {
-        if row.cancelled || row.state == State::Settled(Outcome::Cancelled) {
+        if row.cancelled || row.state == State::Settled(ItemOutcome::Cancelled) {
             return Some(Unwanted::Now(StopLevel::Kill));
         }
         if let Some(level) = self.stop {

@@ -9,7 +9,7 @@
 //! ```
 
 use rollout_protocol::id::ExecId;
-use rollout_protocol::wire::claim::{Answer, Claim};
+use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
 
 use super::Core;
 use super::effect::Effect;
@@ -23,7 +23,7 @@ use super::row::{Known, Row, State};
 
 /// What a claim comes to.
 enum Verdict {
-    Answer(Answer),
+    Answer(ClaimAnswer),
     /// Run it, when these are lost, of which the store may have results.
     RunAfter(Vec<ExecId>),
     /// Run it.
@@ -58,7 +58,7 @@ impl Core {
         let answer = match self.decide(now, &claim, out) {
             Ok(answer) => answer,
             // Nobody waits any more: a worker decides by itself after one lease.
-            Err(_) if self.is_stale(now, asked) => Answer::Hold,
+            Err(_) if self.is_stale(now, asked) => ClaimAnswer::Hold,
             Err(due) => {
                 let Some(elsewhere) = &mut self.elsewhere else { return };
                 let exec = claim.exec;
@@ -66,7 +66,7 @@ impl Core {
                 return;
             }
         };
-        if answer == Answer::Run {
+        if answer == ClaimAnswer::Run {
             if let Some(elsewhere) = &mut self.elsewhere {
                 elsewhere.heard(now.monotonic_ms, claim.exec);
             }
@@ -81,10 +81,10 @@ impl Core {
     }
 
     /// The answer, or when the claim is worth another thought.
-    fn decide(&mut self, now: Now, claim: &Claim, out: &mut impl Output) -> Result<Answer, u64> {
+    fn decide(&mut self, now: Now, claim: &Claim, out: &mut impl Output) -> Result<ClaimAnswer, u64> {
         match self.verdict(now, claim) {
             Verdict::Answer(answer) => Ok(answer),
-            Verdict::Run => Ok(Answer::Run),
+            Verdict::Run => Ok(ClaimAnswer::Run),
             Verdict::Wait(due) => Err(due),
             Verdict::RunAfter(gone) => {
                 self.has_looked(now, claim, out)?;
@@ -94,7 +94,7 @@ impl Core {
                 // That may have settled the item.
                 match self.verdict(now, claim) {
                     Verdict::Answer(answer) => Ok(answer),
-                    Verdict::Run | Verdict::RunAfter(_) => Ok(Answer::Run),
+                    Verdict::Run | Verdict::RunAfter(_) => Ok(ClaimAnswer::Run),
                     Verdict::Wait(due) => Err(due),
                 }
             }
@@ -126,19 +126,19 @@ impl Core {
     }
 
     fn verdict(&self, now: Now, claim: &Claim) -> Verdict {
-        let Some(row) = self.rows.get(&claim.item) else { return Verdict::Answer(Answer::Drop) };
+        let Some(row) = self.rows.get(&claim.item) else { return Verdict::Answer(ClaimAnswer::Drop) };
         if self.stop.is_some() || row.cancelled || row.state != State::Offered {
-            return Verdict::Answer(Answer::Drop);
+            return Verdict::Answer(ClaimAnswer::Drop);
         }
         if claim.try_id != row.current || claim.spec != row.spec || merge::is_withheld(row) {
-            return Verdict::Answer(Answer::Drop);
+            return Verdict::Answer(ClaimAnswer::Drop);
         }
         match &self.elsewhere {
             Some(elsewhere) => elsewhere.verdict(now.monotonic_ms, claim, row),
             None => {
                 let another = |known: &Known| known.is_open() && known.exec != claim.exec;
                 let held = row.executions.iter().any(another);
-                Verdict::Answer(if held { Answer::Hold } else { Answer::Run })
+                Verdict::Answer(if held { ClaimAnswer::Hold } else { ClaimAnswer::Run })
             }
         }
     }
@@ -158,7 +158,7 @@ impl Elsewhere {
             })
         };
         if others().any(|known| self.is_shown(now, &known.exec)) {
-            return Verdict::Answer(Answer::Hold);
+            return Verdict::Answer(ClaimAnswer::Hold);
         }
         let own = row.executions.iter().find(|known| known.exec == claim.exec);
         if own.is_some_and(Known::is_open) {
@@ -166,7 +166,7 @@ impl Elsewhere {
         }
         if own.is_some() {
             // It was given up. Another delivery begins anew.
-            return Verdict::Answer(Answer::Hold);
+            return Verdict::Answer(ClaimAnswer::Hold);
         }
         let alive = others().filter_map(|known| self.alive_until(now, &known.exec)).max();
         if let Some(until) = alive {

@@ -4,8 +4,8 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::id::{ExecId, ItemId, TryId};
 use rollout_protocol::record::{Execution, Verdict};
-use rollout_protocol::wire::claim::Answer;
-use rollout_protocol::wire::command::Receipt;
+use rollout_protocol::wire::claim::ClaimAnswer;
+use rollout_protocol::wire::command::CommandReceipt;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer::SizeClass;
 
@@ -36,7 +36,7 @@ pub enum Effect {
         /// The question's name.
         id: u64,
         /// The answer.
-        answer: Answer,
+        answer: ClaimAnswer,
     },
     /// An item was settled.
     Settled(Box<Settled>),
@@ -71,7 +71,7 @@ pub enum Effect {
         /// The command's name.
         id: u64,
         /// The answer.
-        receipt: Receipt,
+        receipt: CommandReceipt,
     },
     /// Tell the workers to stop.
     Stop(StopLevel),

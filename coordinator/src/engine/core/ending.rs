@@ -4,7 +4,7 @@ use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, TryId, WorkerId};
 use rollout_protocol::limits::TRIES_PER_ITEM;
-use rollout_protocol::record::Outcome;
+use rollout_protocol::record::ItemOutcome;
 use rollout_protocol::wire::report::ResultBody;
 
 use super::effect::{Effect, Retry, Settled};
@@ -194,7 +194,7 @@ fn void(row: &mut Row, try_id: TryId, body: &ResultBody, settings: &Settings) ->
 /// Whether a result is an infrastructure failure after which the item is tried again.
 fn retry_follows(row: &mut Row, try_id: TryId, body: &ResultBody, settings: &Settings) -> bool {
     let verdict = &body.verdict;
-    let failed = verdict.outcome == Outcome::Failed;
+    let failed = verdict.outcome == ItemOutcome::Failed;
     if !failed || !verdict.error.as_ref().is_some_and(|error| error.is_retryable()) {
         return false;
     }

@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 
 use rollout_protocol::Timestamp;
-use rollout_protocol::wire::position::Reported;
-use rollout_protocol::wire::report::{Body, Report};
+use rollout_protocol::wire::position::PositionedReport;
+use rollout_protocol::wire::report::{ReportBody, Report};
 
 use super::Core;
 use super::effect::Effect;
@@ -34,11 +34,11 @@ impl Core {
             Input::FormerExecutorsDead => self.begin_anew(now, out),
             Input::Begin => self.begin_elsewhere(now, out),
             Input::Reported(reported) => {
-                let Reported { position, report } = *reported;
+                let PositionedReport { position, report } = *reported;
                 self.reported(now, report, |report| Record::Reported { position, report }, out);
             }
             Input::Unbacked { reported, why } => {
-                let Reported { position, report } = *reported;
+                let PositionedReport { position, report } = *reported;
                 let record = |report| Record::Unbacked { position, report, why };
                 self.reported(now, report, record, out);
             }
@@ -95,7 +95,7 @@ impl Core {
         record: impl FnOnce(Box<Report>) -> Record,
         out: &mut impl Output,
     ) {
-        let began = matches!(report.body, Body::Started);
+        let began = matches!(report.body, ReportBody::Started);
         let (item, exec, try_id) = (report.item, report.exec, report.try_id);
         self.commit(now, record(Box::new(report)), out);
         if began {

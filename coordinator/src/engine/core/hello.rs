@@ -1,7 +1,7 @@
 //! Hellos: what lives, and what is first heard of by them.
 
 use rollout_protocol::id::WorkerId;
-use rollout_protocol::wire::hello::{Running, SeenHello};
+use rollout_protocol::wire::heartbeat::{ActiveExecution, ReceivedHeartbeat};
 
 use super::Core;
 use super::elsewhere::Shown;
@@ -11,10 +11,10 @@ use super::record::{HeardExecution, Record};
 
 impl Core {
     /// Takes in the last hello of every worker.
-    pub(super) fn hellos(&mut self, now: Now, hellos: Vec<SeenHello>, out: &mut impl Output) {
+    pub(super) fn hellos(&mut self, now: Now, hellos: Vec<ReceivedHeartbeat>, out: &mut impl Output) {
         let Some(elsewhere) = &mut self.elsewhere else { return };
         elsewhere.look(now.monotonic_ms);
-        for SeenHello { hello, age } in hellos {
+        for ReceivedHeartbeat { hello, age } in hellos {
             let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
             if let Some(elsewhere) = &mut self.elsewhere {
                 elsewhere.sign(now.monotonic_ms, &hello.worker, age, hello.gone);
@@ -31,7 +31,7 @@ impl Core {
         now: Now,
         worker: &WorkerId,
         age: u64,
-        executions: &[Running],
+        executions: &[ActiveExecution],
         out: &mut impl Output,
     ) {
         let Some(elsewhere) = &mut self.elsewhere else { return };
@@ -60,10 +60,10 @@ impl Core {
         &mut self,
         now: Now,
         at: u64,
-        running: &Running,
+        running: &ActiveExecution,
         out: &mut impl Output,
     ) -> Option<HeardExecution> {
-        let Running { item, try_id, exec, claiming, .. } = *running;
+        let ActiveExecution { item, try_id, exec, claiming, .. } = *running;
         let elsewhere = self.elsewhere.as_mut()?;
         let round = elsewhere.round;
         elsewhere.shown.insert(exec, Shown { at, round });

@@ -8,10 +8,10 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId};
 use rollout_protocol::wire::claim::Claim;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_protocol::wire::delivery::Listed;
-use rollout_protocol::wire::hello::SeenHello;
+use rollout_protocol::wire::delivery::QueuedOffer;
+use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_protocol::wire::offer::SizeClass;
-use rollout_protocol::wire::position::Reported;
+use rollout_protocol::wire::position::PositionedReport;
 use rollout_protocol::wire::report::Report;
 
 use super::record::Unbacked;
@@ -37,11 +37,11 @@ pub enum Input {
     /// reported: every open execution is lost and every offer is gone.
     FormerExecutorsDead,
     /// A report was read.
-    Reported(Box<Reported>),
+    Reported(Box<PositionedReport>),
     /// A report was read whose record blob is not in the store, or cannot be looked for.
     Unbacked {
         /// The report with its place.
-        reported: Box<Reported>,
+        reported: Box<PositionedReport>,
         /// Which of the two.
         why: Unbacked,
     },
@@ -71,14 +71,14 @@ pub enum Input {
     /// hellos that follow. When this is never said, nothing was kept before the sitting.
     HellosKept(Duration),
     /// The last hello of every worker that said one, all of them at once.
-    Hellos(Vec<SeenHello>),
+    Hellos(Vec<ReceivedHeartbeat>),
     /// The queue was out of reach, or it is another incarnation: that something is not shown means
     /// nothing until hellos were watched for one lease again.
     Reconnected,
     /// A round of reconciliation: every offer of the run in the queue. The reports were read to
     /// their head, the offers were listed, the hellos were taken in, and the reports were read to
     /// their head again, in this order, without a break in the connection.
-    Observed(Vec<Listed>),
+    Observed(Vec<QueuedOffer>),
     /// What the store has of an item of which results were looked for, as the reports that were lost.
     Found {
         /// The item.

@@ -65,7 +65,7 @@ use rollout_protocol::limits;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer::SizeClass;
-use rollout_protocol::wire::position::Position;
+use rollout_protocol::wire::position::ReportPosition;
 
 /// What a core is told once, at the beginning of a sitting.
 #[derive(Debug, Clone, Copy)]
@@ -126,7 +126,7 @@ pub struct Core {
     dispatching: bool,
     stop: Option<StopLevel>,
     /// Place of the last report that a record holds.
-    position: Option<Position>,
+    position: Option<ReportPosition>,
     /// Orders executions by when they were first heard of.
     heard: i64,
     /// Unsettled items of which executions are known.
@@ -182,7 +182,7 @@ impl Core {
     }
 
     /// Place of the last report that a record holds: read on from there.
-    pub fn position(&self) -> Option<Position> {
+    pub fn position(&self) -> Option<ReportPosition> {
         self.position
     }
 

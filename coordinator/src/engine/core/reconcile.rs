@@ -12,8 +12,8 @@ use std::collections::HashMap;
 
 use rollout_protocol::id::{ExecId, ItemId};
 use rollout_protocol::record::LostReason;
-use rollout_protocol::wire::delivery::Listed;
-use rollout_protocol::wire::report::{Body, Report};
+use rollout_protocol::wire::delivery::QueuedOffer;
+use rollout_protocol::wire::report::{ReportBody, Report};
 
 use super::Core;
 use super::effect::Effect;
@@ -27,11 +27,11 @@ const ROUNDS: u8 = 2;
 
 impl Core {
     /// A round of reconciliation.
-    pub(super) fn observed(&mut self, now: Now, listed: Vec<Listed>, out: &mut impl Output) {
+    pub(super) fn observed(&mut self, now: Now, listed: Vec<QueuedOffer>, out: &mut impl Output) {
         let Some(elsewhere) = &self.elsewhere else { return };
         let is_watched = elsewhere.is_watched(now.monotonic_ms);
         let mut in_queue = HashMap::with_capacity(listed.len());
-        for Listed { item, try_id, delivered } in listed {
+        for QueuedOffer { item, try_id, delivered } in listed {
             let wanted =
                 |row: &&Row| row.state == State::Offered && row.current == try_id && !row.cancelled;
             if self.rows.get(&item).filter(wanted).is_some() && self.stop.is_none() {
@@ -181,7 +181,7 @@ impl Core {
     fn is_news(&self, report: &Report) -> bool {
         let Some(row) = self.rows.get(&report.item) else { return false };
         let known = row.executions.iter().find(|known| known.exec == report.exec);
-        let is_result = matches!(report.body, Body::Result(_));
+        let is_result = matches!(report.body, ReportBody::Result(_));
         is_result && !row.is_settled() && known.is_none_or(Known::may_report)
     }
 }

@@ -8,7 +8,7 @@ use rollout_protocol::record::LostReason;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::wire::claim::Claim;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_protocol::wire::position::Position;
+use rollout_protocol::wire::position::ReportPosition;
 use rollout_protocol::wire::report::Report;
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,7 @@ pub enum Record {
     /// A report was read.
     Reported {
         /// Its place.
-        position: Position,
+        position: ReportPosition,
         /// The report, whole.
         report: Box<Report>,
     },
@@ -71,7 +71,7 @@ pub enum Record {
     /// A report was read whose record blob the store does not have, or could not be asked for.
     Unbacked {
         /// Its place.
-        position: Position,
+        position: ReportPosition,
         /// The report, whole.
         report: Box<Report>,
         /// Which of the two.

@@ -5,7 +5,7 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, TryId, WorkerId};
 use rollout_protocol::limits;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{Execution, ExecutionEnd, LostReason, Outcome};
+use rollout_protocol::record::{Execution, ExecutionEnd, LostReason, ItemOutcome};
 use rollout_protocol::wire::offer::SizeClass;
 use rollout_protocol::wire::report::ResultBody;
 
@@ -48,7 +48,7 @@ pub(super) enum State {
     /// The current try is offered and holds a permit.
     Offered,
     /// Has its one settlement.
-    Settled(Outcome),
+    Settled(ItemOutcome),
 }
 
 /// An execution that was heard of.

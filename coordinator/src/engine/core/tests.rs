@@ -17,14 +17,14 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
-use rollout_protocol::record::{Durations, LostReason, Outcome, Timestamps, Verdict};
+use rollout_protocol::record::{Durations, LostReason, ItemOutcome, Timestamps, Verdict};
 use rollout_protocol::retry::RetryPolicy;
-use rollout_protocol::wire::claim::{Answer, Claim};
-use rollout_protocol::wire::delivery::Listed;
-use rollout_protocol::wire::hello::{Running, SeenHello};
+use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
+use rollout_protocol::wire::delivery::QueuedOffer;
+use rollout_protocol::wire::heartbeat::{ActiveExecution, ReceivedHeartbeat};
 use rollout_protocol::wire::offer::SizeClass;
-use rollout_protocol::wire::position::{Incarnation, Position, Reported};
-use rollout_protocol::wire::report::{Body, Report, ResultBody};
+use rollout_protocol::wire::position::{Incarnation, ReportPosition, PositionedReport};
+use rollout_protocol::wire::report::{ReportBody, Report, ResultBody};
 
 use super::row::{Row, State};
 use super::{
@@ -97,9 +97,9 @@ fn spec(n: u8) -> Digest {
     Digest::from_bytes([n; 32])
 }
 
-fn verdict(outcome: Outcome, error: Option<TrialError>, reward: Option<f64>) -> Body {
+fn verdict(outcome: ItemOutcome, error: Option<TrialError>, reward: Option<f64>) -> ReportBody {
     let at = Timestamp::UNIX_EPOCH;
-    Body::Result(Box::new(ResultBody {
+    ReportBody::Result(Box::new(ResultBody {
         verdict: Verdict { outcome, reward, error, ..Verdict::cancelled(0.0) },
         durations: Durations::default(),
         timestamps: Timestamps::instant(at),
@@ -107,18 +107,18 @@ fn verdict(outcome: Outcome, error: Option<TrialError>, reward: Option<f64>) -> 
     }))
 }
 
-fn ok(reward: f64) -> Body {
-    verdict(Outcome::Completed, None, Some(reward))
+fn ok(reward: f64) -> ReportBody {
+    verdict(ItemOutcome::Completed, None, Some(reward))
 }
 
-fn outage() -> Body {
+fn outage() -> ReportBody {
     let kind = ErrorType::EnvironmentStartFailed;
     let error = TrialError::transient(kind, ErrorCode::UNREACHABLE, "no answer");
-    verdict(Outcome::Failed, Some(error), None)
+    verdict(ItemOutcome::Failed, Some(error), None)
 }
 
-fn lost(reason: LostReason) -> Body {
-    Body::Lost { reason, phase: None, record: None, cost: 0.0 }
+fn lost(reason: LostReason) -> ReportBody {
+    ReportBody::Lost { reason, phase: None, record: None, cost: 0.0 }
 }
 
 impl World {
@@ -248,9 +248,9 @@ impl World {
             .collect()
     }
 
-    fn report(&mut self, n: u8, try_id: TryId, e: u64, under: u8, body: Body) {
+    fn report(&mut self, n: u8, try_id: TryId, e: u64, under: u8, body: ReportBody) {
         self.sequence += 1;
-        let position = Position {
+        let position = ReportPosition {
             incarnation: Incarnation(u128::from(self.epoch)),
             sequence: self.sequence,
             anchor: exec(e),
@@ -265,7 +265,7 @@ impl World {
             worker: "w".parse().expect("valid"),
             body,
         };
-        self.handle(Input::Reported(Box::new(Reported { position, report })));
+        self.handle(Input::Reported(Box::new(PositionedReport { position, report })));
     }
 
     /// A result of the first item whose record is not where it should be.
@@ -273,17 +273,17 @@ impl World {
         self.sequence += 1;
         let worker = "w".parse().expect("valid");
         let mut body = ok(1.0);
-        if let Body::Result(body) = &mut body {
-            body.record = Some(BlobRef::of(b"record", MediaType::Json));
+        if let ReportBody::Result(body) = &mut body {
+            body.record = Some(BlobRef::for_bytes(b"record", MediaType::Json));
         }
         let report =
             Report { run: RUN, item: item(0), try_id, exec: exec(e), spec: spec(1), worker, body };
-        let position = Position::of(Incarnation(1), self.sequence, &report);
-        let reported = Box::new(Reported { position, report });
+        let position = ReportPosition::for_report(Incarnation(1), self.sequence, &report);
+        let reported = Box::new(PositionedReport { position, report });
         self.handle(Input::Unbacked { reported, why });
     }
 
-    fn claim(&mut self, n: u8, try_id: TryId, e: u64) -> Answer {
+    fn claim(&mut self, n: u8, try_id: TryId, e: u64) -> ClaimAnswer {
         let claim = Claim {
             run: RUN,
             item: item(n),
@@ -307,7 +307,7 @@ impl World {
     }
 
     /// Seconds pass, in each of which these workers say hello and show these executions.
-    fn watch(&mut self, seconds: u64, shown: &[(&str, &[Running])]) {
+    fn watch(&mut self, seconds: u64, shown: &[(&str, &[ActiveExecution])]) {
         for _ in 0..seconds {
             self.now_ms += 1000;
             self.show(shown);
@@ -316,8 +316,8 @@ impl World {
     }
 
     /// These workers say hello and show these executions; of others nothing is known.
-    fn show(&mut self, shown: &[(&str, &[Running])]) {
-        let hellos = shown.iter().map(|(worker, executions)| SeenHello {
+    fn show(&mut self, shown: &[(&str, &[ActiveExecution])]) {
+        let hellos = shown.iter().map(|(worker, executions)| ReceivedHeartbeat {
             hello: fleet::hello(worker, executions.to_vec()),
             age: Duration::ZERO,
         });
@@ -327,7 +327,7 @@ impl World {
 
     /// A round of reconciliation.
     fn observe(&mut self, listed: &[(u8, TryId, bool)]) {
-        let listed = listed.iter().map(|(n, try_id, delivered)| Listed {
+        let listed = listed.iter().map(|(n, try_id, delivered)| QueuedOffer {
             item: item(*n),
             try_id: *try_id,
             delivered: *delivered,
@@ -337,7 +337,7 @@ impl World {
     }
 
     /// Asks under a name; the answer, if there is one yet.
-    fn ask(&mut self, id: u64, n: u8, try_id: TryId, e: u64) -> Option<Answer> {
+    fn ask(&mut self, id: u64, n: u8, try_id: TryId, e: u64) -> Option<ClaimAnswer> {
         let worker = "w".parse().expect("valid");
         let (item, exec, spec) = (item(n), exec(e), spec(1));
         let claim = Claim { run: RUN, item, try_id, exec, spec, worker, stage: None };
@@ -345,7 +345,7 @@ impl World {
         self.answer(id)
     }
 
-    fn answer(&self, id: u64) -> Option<Answer> {
+    fn answer(&self, id: u64) -> Option<ClaimAnswer> {
         self.effects.iter().find_map(|effect| match effect {
             Effect::Answer { id: of, answer } if *of == id => Some(*answer),
             _ => None,

@@ -23,7 +23,7 @@ impl Core {
     /// Uniform in [0, 1) over items, runs and failures.
     fn jitter(&self, item: &ItemId, failures: u32) -> f64 {
         let text = format!("retry {} {item} {failures}", self.settings.run);
-        let digest = Digest::of(text.as_bytes());
+        let digest = Digest::sha256(text.as_bytes());
         let bits =
             digest.as_bytes().iter().take(6).fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));
         bits as f64 / (1_u64 << 48) as f64

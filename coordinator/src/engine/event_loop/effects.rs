@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rollout_protocol::event::EventKind;
-use rollout_protocol::wire::control::Control;
+use rollout_protocol::wire::control::ControlMessage;
 use rollout_protocol::wire::offer::Offer;
 
 use super::Engine;
@@ -52,7 +52,7 @@ impl<P: Planner> Engine<P> {
                 Effect::LookForResults { item } => out.lookups.push(item),
                 Effect::StopExecution { exec, level } => {
                     let run = self.run.run;
-                    out.controls.push(Control::StopExecution { run, exec, level });
+                    out.controls.push(ControlMessage::StopExecution { run, exec, level });
                 }
                 Effect::Receipt { id, receipt } => {
                     if let Some(reply) = self.commands.remove(&id) {
@@ -60,7 +60,7 @@ impl<P: Planner> Engine<P> {
                     }
                 }
                 Effect::Stop(level) => {
-                    out.controls.push(Control::StopRun { run: self.run.run, level });
+                    out.controls.push(ControlMessage::StopRun { run: self.run.run, level });
                     events.push(EventKind::RunStopping { level });
                 }
             }

@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use rollout_protocol::Timestamp;
 use rollout_protocol::event::{EventKind, RunEvent};
-use rollout_protocol::wire::claim::Answer;
-use rollout_protocol::wire::command::Receipt;
+use rollout_protocol::wire::claim::ClaimAnswer;
+use rollout_protocol::wire::command::CommandReceipt;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_protocol::wire::position::{Position, ReadTo, ReportBatch};
+use rollout_protocol::wire::position::{ReportPosition, ReportCursor, ReportBatch};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -60,19 +60,19 @@ pub struct Engine<P> {
     outlet: Outlet,
     keeper: Keeper,
     events: mpsc::Sender<Vec<RunEvent>>,
-    claims: HashMap<u64, oneshot::Sender<Answer>>,
-    commands: HashMap<u64, oneshot::Sender<Receipt>>,
+    claims: HashMap<u64, oneshot::Sender<ClaimAnswer>>,
+    commands: HashMap<u64, oneshot::Sender<CommandReceipt>>,
     next_question: u64,
     /// Effects that wait for the batch of records with this number.
     waiting: VecDeque<(u64, Vec<Effect>)>,
     made: Vec<Effect>,
     started: Instant,
     /// Place of the last report in the batch that is on its way.
-    on_its_way: Option<Position>,
+    on_its_way: Option<ReportPosition>,
     /// Place of the last report that is durable.
-    durable: Option<Position>,
+    durable: Option<ReportPosition>,
     /// Place of the last report that the core was told.
-    handled: watch::Sender<Option<ReadTo>>,
+    handled: watch::Sender<Option<ReportCursor>>,
     /// The executions that events show as running.
     live: LiveExecutions,
     manifest_due: Instant,
@@ -135,7 +135,7 @@ impl<P: Planner> Engine<P> {
             started: now,
             on_its_way: None,
             durable: position,
-            handled: watch::Sender::new(position.map(|at| at.read_to())),
+            handled: watch::Sender::new(position.map(|at| at.cursor())),
             live: LiveExecutions::default(),
             manifest_due: now,
             quiesced: false,
@@ -148,7 +148,7 @@ impl<P: Planner> Engine<P> {
     }
 
     /// Place of the last report that the core was told, from now on.
-    pub fn handled(&self) -> watch::Receiver<Option<ReadTo>> {
+    pub fn handled(&self) -> watch::Receiver<Option<ReportCursor>> {
         self.handled.subscribe()
     }
 

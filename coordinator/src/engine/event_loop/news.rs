@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use rollout_protocol::event::EventKind;
-use rollout_protocol::wire::command::{Command, Receipt};
-use rollout_protocol::wire::hello::{Running, SeenHello};
+use rollout_protocol::wire::command::{RunCommand, CommandReceipt};
+use rollout_protocol::wire::heartbeat::{ActiveExecution, ReceivedHeartbeat};
 use rollout_worker::queue::traits::{PendingClaim, PendingCommand};
 
 use super::live::LiveExecution;
@@ -48,22 +48,22 @@ impl<P: Planner> Engine<P> {
 
     fn on_command(&mut self, PendingCommand { command, reply }: PendingCommand) {
         match command {
-            Command::Cancel { selection } => {
+            RunCommand::Cancel { selection } => {
                 let items = self.planner.select(&selection);
                 if items.is_empty() {
                     let refused = Some("the run has no such trial".to_owned());
                     // Whoever no longer waits can ask again.
-                    let _gone = reply.send(Receipt { refused, ..Receipt::default() });
+                    let _gone = reply.send(CommandReceipt { refused, ..CommandReceipt::default() });
                     return;
                 }
                 let id = self.question();
                 self.commands.insert(id, reply);
                 self.handle(Input::Cancel { id, items });
             }
-            Command::Stop { level } => {
+            RunCommand::Stop { level } => {
                 self.stop(level);
                 let owed = self.planner.total() - self.run.core.settled() as u64;
-                let _gone = reply.send(Receipt {
+                let _gone = reply.send(CommandReceipt {
                     named: self.planner.total(),
                     settled: self.planner.total() - owed,
                     ended: owed,
@@ -78,7 +78,7 @@ impl<P: Planner> Engine<P> {
         self.next_question
     }
 
-    async fn on_hellos(&mut self, hellos: Vec<SeenHello>, kept: Duration) {
+    async fn on_hellos(&mut self, hellos: Vec<ReceivedHeartbeat>, kept: Duration) {
         // Who asked and no longer waits asks again.
         self.claims.retain(|_, reply| !reply.is_closed());
         self.show_stages(&hellos);
@@ -93,13 +93,13 @@ impl<P: Planner> Engine<P> {
     }
 
     /// The executions of this run that hellos show.
-    fn shown(&self, hellos: &[SeenHello]) -> Vec<LiveExecution> {
+    fn shown(&self, hellos: &[ReceivedHeartbeat]) -> Vec<LiveExecution> {
         let run = self.run.run;
         let shown = hellos.iter().flat_map(|seen| &seen.hello.executions);
         let shown = shown.filter(|running| running.run == run && !running.claiming);
         shown
             .map(|running| {
-                let Running { item, try_id, exec, phase, parked, .. } = *running;
+                let ActiveExecution { item, try_id, exec, phase, parked, .. } = *running;
                 LiveExecution { item, try_id, exec, phase, parked }
             })
             .collect()

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use rollout_protocol::id::{ItemId, RunId, TryId};
-use rollout_protocol::wire::control::Control;
-use rollout_protocol::wire::delivery::Refused;
+use rollout_protocol::wire::control::ControlMessage;
+use rollout_protocol::wire::delivery::PublishError;
 use rollout_protocol::wire::offer::Offer;
 use rollout_worker::queue::traits::{Dispatch, QueueError};
 use rollout_worker::supervise::{self, Task};
@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 pub(super) struct Outgoing {
     pub(super) withdrawn: Vec<(ItemId, TryId)>,
     pub(super) offers: Vec<Offer>,
-    pub(super) controls: Vec<Control>,
+    pub(super) controls: Vec<ControlMessage>,
     /// Items whose results the store shall be asked for.
     pub(super) lookups: Vec<ItemId>,
 }
@@ -125,8 +125,8 @@ async fn send(
         for (offer, answer) in offers.into_iter().zip(answers) {
             match answer {
                 Ok(_) => {}
-                Err(Refused::Full) => refused.push(offer),
-                Err(error @ Refused::TooLarge { .. }) => {
+                Err(PublishError::Full) => refused.push(offer),
+                Err(error @ PublishError::TooLarge { .. }) => {
                     // An offer has no part of unbounded size.
                     tracing::error!("offer of item {}: {error}", offer.item);
                 }

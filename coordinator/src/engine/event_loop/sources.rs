@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rollout_protocol::id::ItemId;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_protocol::wire::delivery::Listed;
-use rollout_protocol::wire::hello::SeenHello;
+use rollout_protocol::wire::delivery::QueuedOffer;
+use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_protocol::wire::position::ReportBatch;
 use rollout_protocol::wire::report::Report;
 use rollout_worker::queue::traits::{PendingClaim, PendingCommand};
@@ -54,15 +54,15 @@ pub enum Workers {
 pub enum News {
     /// Claims, each after the reports up to its arrival were handed over, with the hellos seen then
     /// when the workers are elsewhere.
-    Claims(Vec<PendingClaim>, Option<(Vec<SeenHello>, Duration)>),
+    Claims(Vec<PendingClaim>, Option<(Vec<ReceivedHeartbeat>, Duration)>),
     /// The last hello of every worker, and for how long every hello was kept.
-    Hellos(Vec<SeenHello>, Duration),
+    Hellos(Vec<ReceivedHeartbeat>, Duration),
     /// What the workers can take.
     Capacity(Capacity),
     /// The queue was out of reach.
     Reconnected,
     /// A round of reconciliation came to its end.
-    Observed(Vec<Listed>),
+    Observed(Vec<QueuedOffer>),
     /// What the store has of an item that is nowhere.
     Found {
         /// The item.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rollout_protocol::id::RunId;
-use rollout_protocol::wire::position::Position;
+use rollout_protocol::wire::position::ReportPosition;
 use rollout_worker::queue::traits::{Dispatch, QueueError};
 use tokio::sync::watch;
 
@@ -18,7 +18,7 @@ pub struct Standing {
     /// What of the journal is durable.
     pub head: Head,
     /// Place of the last report that it holds.
-    pub position: Option<Position>,
+    pub position: Option<ReportPosition>,
     /// Items of the plan.
     pub total: u64,
     /// Of these, settled ones.
@@ -41,7 +41,7 @@ impl Keeper {
     pub(super) async fn durable(
         &self,
         run: RunId,
-        reached: Option<Position>,
+        reached: Option<ReportPosition>,
         standing: impl FnOnce() -> Standing,
     ) -> Result<(), QueueError> {
         match (self, reached) {

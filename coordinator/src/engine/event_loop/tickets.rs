@@ -1,8 +1,8 @@
 //! Handing out tickets.
 
-use rollout_protocol::wire::claim::{Answer, Claim};
-use rollout_protocol::wire::hello::SeenHello;
-use rollout_protocol::wire::stage::{StageMark, StageStep};
+use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
+use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
+use rollout_protocol::wire::stage::{StageProgress, StageStep};
 use tokio::sync::oneshot;
 
 use super::{Engine, Workers};
@@ -19,28 +19,28 @@ pub(super) async fn news(tickets: Option<&Tickets>) {
 
 impl<P: Planner> Engine<P> {
     /// An execution says where it is in its eval.
-    pub(super) fn on_stage(&self, claim: &Claim, mark: StageMark, reply: oneshot::Sender<Answer>) {
+    pub(super) fn on_stage(&self, claim: &Claim, mark: StageProgress, reply: oneshot::Sender<ClaimAnswer>) {
         let Claim { run, item, exec, .. } = *claim;
         if run != self.run.run {
             return;
         }
-        let StageMark { stage, step } = mark;
+        let StageProgress { stage, step } = mark;
         // Who no longer waits asks again.
         match (&self.tickets, step) {
             (Some(tickets), StageStep::Waiting) => tickets.ask(item, exec, stage, reply),
             (Some(tickets), StageStep::Running | StageStep::Over) => {
                 tickets.end(exec, stage);
-                let _no_longer_waiting = reply.send(Answer::Run);
+                let _no_longer_waiting = reply.send(ClaimAnswer::Run);
             }
             // A former sitting had limits.
             (None, _) => {
-                let _no_longer_waiting = reply.send(Answer::Run);
+                let _no_longer_waiting = reply.send(ClaimAnswer::Run);
             }
         }
     }
 
     /// Takes in where hellos show executions.
-    pub(super) fn show_stages(&self, hellos: &[SeenHello]) {
+    pub(super) fn show_stages(&self, hellos: &[ReceivedHeartbeat]) {
         let Some(tickets) = &self.tickets else { return };
         let lines = hellos.iter().filter(|seen| !seen.hello.gone).flat_map(|seen| {
             let lives = self.run.core.is_heard(seen.age);

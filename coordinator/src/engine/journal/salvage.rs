@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 use rollout_protocol::Timestamp;
-use rollout_protocol::digest::Hasher;
+use rollout_protocol::digest::DigestHasher;
 
 use super::damage::{self, Place};
 use super::frame::{self, HEADER, Incoming, PREFIX_BYTES};
@@ -341,7 +341,7 @@ impl Scan {
         if self.end < former.bytes {
             self.add(self.end, former.bytes, None);
         } else if self.damages.iter().all(|damage| damage.mended.is_some()) {
-            let mut hasher = Hasher::default();
+            let mut hasher = DigestHasher::default();
             hasher.update(HEADER);
             self.frames(|_, frame| {
                 hasher.update(frame);

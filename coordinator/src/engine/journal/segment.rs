@@ -6,7 +6,7 @@ use std::io::{BufReader, ErrorKind, Read as _};
 use std::path::PathBuf;
 
 use rollout_protocol::Timestamp;
-use rollout_protocol::digest::{Digest, Hasher};
+use rollout_protocol::digest::{Digest, DigestHasher};
 
 use super::damage;
 use super::durable;
@@ -22,7 +22,7 @@ pub(super) struct Segment {
     pub(super) length: u64,
     /// Up to the last whole frame.
     head: Head,
-    hasher: Option<Hasher>,
+    hasher: Option<DigestHasher>,
     frame: Vec<u8>,
     /// Where the last batch begins that was read; `None` when no record says that it begins one.
     batch: Option<u64>,
@@ -44,7 +44,7 @@ impl Segment {
 
     /// The same, with the digest of what is read.
     pub(super) fn open_digested(layout: &Layout, epoch: u32) -> Result<Self, JournalError> {
-        Ok(Self { hasher: Some(Hasher::default()), ..Self::open(layout, epoch)? })
+        Ok(Self { hasher: Some(DigestHasher::default()), ..Self::open(layout, epoch)? })
     }
 
     /// How far it was read.
@@ -54,7 +54,7 @@ impl Segment {
 
     /// Digest of what was read, if it was asked for.
     pub(super) fn digest(&self) -> Option<Digest> {
-        self.hasher.clone().map(Hasher::finish)
+        self.hasher.clone().map(DigestHasher::finish)
     }
 
     /// The header and the first record; `None` when the segment was cut before its end.

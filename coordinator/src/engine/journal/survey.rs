@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use rollout_protocol::id::ItemId;
-use rollout_protocol::wire::delivery::FormerPools;
+use rollout_protocol::wire::delivery::PreviousPools;
 
 use super::head::Head;
 use super::segment::Segment;
@@ -102,7 +102,7 @@ impl Survey {
 
     /// The pools that the tries of each epoch were offered to. Those of epochs before a repair are
     /// not known.
-    pub fn pools(&self) -> FormerPools {
+    pub fn pools(&self) -> PreviousPools {
         let oldest = self.openings().next().map_or(0, |opened| opened.epoch);
         let repaired = (0..oldest).map(|epoch| (epoch, None));
         repaired.chain(self.openings().map(|o| (o.epoch, o.pool.clone()))).collect()

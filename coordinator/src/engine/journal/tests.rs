@@ -10,8 +10,8 @@ use rollout_protocol::record::{Durations, Timestamps, Verdict};
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_protocol::wire::position::{Incarnation, Position};
-use rollout_protocol::wire::report::{Body, Report, ResultBody};
+use rollout_protocol::wire::position::{Incarnation, ReportPosition};
+use rollout_protocol::wire::report::{ReportBody, Report, ResultBody};
 
 use super::frame::HEADER;
 use super::*;
@@ -28,7 +28,7 @@ fn opened(epoch: u32, former: Option<Former>) -> Opened {
         format: RUN_FORMAT,
         run: RunId::from_bytes([1; 16]),
         epoch,
-        plan: Digest::of(b"plan"),
+        plan: Digest::sha256(b"plan"),
         retry: RetryPolicy::default(),
         version: "test".to_owned(),
         owner: "test".to_owned(),
@@ -49,7 +49,7 @@ fn record(n: u8) -> Record {
     let offered = OfferedTry {
         item: ItemId::from_bytes([n; 16]),
         try_id: TryId::first(1),
-        spec: Digest::of(&[n]),
+        spec: Digest::sha256(&[n]),
     };
     Record::Offered { tries: vec![offered; usize::from(n % 3) + 1] }
 }
@@ -63,16 +63,16 @@ fn reported(n: u8) -> Record {
         item: ItemId::from_bytes([n; 16]),
         try_id: TryId::first(1),
         exec,
-        spec: Digest::of(&[n]),
+        spec: Digest::sha256(&[n]),
         worker: "w".parse().expect("valid"),
-        body: Body::Result(Box::new(ResultBody {
+        body: ReportBody::Result(Box::new(ResultBody {
             verdict,
             durations: Durations::default(),
             timestamps: Timestamps::instant(Timestamp::UNIX_EPOCH),
-            record: Some(BlobRef::of(&[n], MediaType::Json)),
+            record: Some(BlobRef::for_bytes(&[n], MediaType::Json)),
         })),
     };
-    let position = Position::of(Incarnation(u128::MAX - 1), sequence, &report);
+    let position = ReportPosition::for_report(Incarnation(u128::MAX - 1), sequence, &report);
     Record::Reported { position, report: Box::new(report) }
 }
 

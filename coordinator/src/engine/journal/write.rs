@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use rollout_protocol::Timestamp;
-use rollout_protocol::digest::{Digest, Hasher};
+use rollout_protocol::digest::{Digest, DigestHasher};
 use tokio::sync::mpsc;
 
 use super::durable::DurableLength;
@@ -204,7 +204,7 @@ impl Segment {
     fn digest(&self) -> Result<Digest, JournalError> {
         let read = |source| JournalError::io("read", &self.path)(source);
         let mut file = File::open(&self.path).map_err(read)?.take(self.durable.bytes);
-        let mut hasher = Hasher::default();
+        let mut hasher = DigestHasher::default();
         let mut chunk = vec![0; 1 << 16];
         loop {
             match file.read(&mut chunk).map_err(read)? {

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use rollout_protocol::Timestamp;
 use rollout_protocol::event::TakeoverReason;
 use rollout_protocol::id::{OwnerId, RunId};
-use rollout_protocol::wire::position::Position;
+use rollout_protocol::wire::position::ReportPosition;
 use rollout_worker::queue::traits::{Board, Entry, QueueError};
 use tokio::time::{Instant, timeout};
 
@@ -191,7 +191,7 @@ impl BoardLock {
     pub(super) async fn renew(
         &mut self,
         standing: Option<&Standing>,
-    ) -> Result<Option<Position>, RenewError> {
+    ) -> Result<Option<ReportPosition>, RenewError> {
         if let Some(standing) = standing {
             self.entry.head = Some(standing.head);
             self.entry.position = standing.position.or(self.entry.position);
@@ -216,7 +216,7 @@ impl BoardLock {
         &mut self,
         standing: Option<&Standing>,
         state: Option<RunState>,
-    ) -> Result<Option<Position>, RenewError> {
+    ) -> Result<Option<ReportPosition>, RenewError> {
         self.entry.state = state.unwrap_or(self.former);
         self.renew(standing).await
     }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use rollout_protocol::Timestamp;
-use rollout_protocol::wire::position::Position;
+use rollout_protocol::wire::position::ReportPosition;
 use serde::{Deserialize, Serialize};
 
 use super::owner::LockOwner;
@@ -27,7 +27,7 @@ pub struct RunEntry {
     /// owner keeps that of the former one until its own segment has a record.
     pub head: Option<Head>,
     /// Place of the last report that this head holds.
-    pub position: Option<Position>,
+    pub position: Option<ReportPosition>,
     /// Name of the job.
     pub job: String,
     /// Pool of its workers.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollout_protocol::wire::position::Position;
+use rollout_protocol::wire::position::ReportPosition;
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -28,7 +28,7 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) standing: watch::Sender<Option<Standing>>,
-    pub(super) confirmed: watch::Receiver<Option<Position>>,
+    pub(super) confirmed: watch::Receiver<Option<ReportPosition>>,
     release: mpsc::Sender<Release>,
     _task: Task<()>,
 }
@@ -43,7 +43,7 @@ struct Keeper {
     lock: BoardLock,
     held: Arc<Held>,
     standing: watch::Receiver<Option<Standing>>,
-    confirmed: watch::Sender<Option<Position>>,
+    confirmed: watch::Sender<Option<ReportPosition>>,
     release: mpsc::Receiver<Release>,
 }
 
@@ -94,7 +94,7 @@ impl Keeper {
         }
     }
 
-    fn confirm(&self, position: Option<Position>) {
+    fn confirm(&self, position: Option<ReportPosition>) {
         self.confirmed.send_if_modified(|confirmed| {
             let further = position.is_some() && position != *confirmed;
             *confirmed = position.or(*confirmed);

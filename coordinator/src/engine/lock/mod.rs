@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits::LOCK_STALE;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_protocol::wire::position::Position;
+use rollout_protocol::wire::position::ReportPosition;
 use rollout_worker::queue::traits::{Board, Dispatch, QueueError};
 use rollout_worker::supervise::{self, Task};
 use tokio::sync::{mpsc, watch};
@@ -279,7 +279,7 @@ impl RunLock {
 
     /// The position up to which the board's entry of this owner covers the reports: they may be
     /// forgotten. Stays empty when the run is on no board.
-    pub fn confirmed(&self) -> watch::Receiver<Option<Position>> {
+    pub fn confirmed(&self) -> watch::Receiver<Option<ReportPosition>> {
         match &self.kept {
             Some(kept) => kept.confirmed.clone(),
             None => watch::channel(None).1,

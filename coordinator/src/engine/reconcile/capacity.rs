@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rollout_protocol::wire::delivery::Room;
-use rollout_protocol::wire::hello::Hello;
+use rollout_protocol::wire::delivery::FreeCapacity;
+use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_protocol::wire::offer::SizeClass;
 
 use crate::engine::Needs;
@@ -38,7 +38,7 @@ impl Capacity {
 /// Judges by the hellos of living workers of the run's pool and store. `rate` is trials per second.
 pub(super) fn judge<'a>(
     lanes: &[Needs],
-    workers: &(impl Iterator<Item = &'a Hello> + Clone),
+    workers: &(impl Iterator<Item = &'a Heartbeat> + Clone),
     rate: f64,
 ) -> Capacity {
     let ahead = (rate * 2.0 * LOOP.as_secs_f64()) as usize;
@@ -61,7 +61,7 @@ pub(super) fn judge<'a>(
 }
 
 /// Free slots of a worker that fit a class.
-fn fitting(worker: &Hello, class: SizeClass) -> usize {
+fn fitting(worker: &Heartbeat, class: SizeClass) -> usize {
     if worker.draining {
         return 0;
     }
@@ -69,7 +69,7 @@ fn fitting(worker: &Hello, class: SizeClass) -> usize {
     let memory = worker.budget.memory_mb.map(|mib| mib / 2048);
     let shares = cpus.into_iter().chain(memory).min();
     let idle = worker.free == worker.slots;
-    Room { slots: worker.free as usize, shares, idle }.of(class)
+    FreeCapacity { slots: worker.free as usize, shares, idle }.count_for(class)
 }
 
 #[cfg(test)]
@@ -77,12 +77,12 @@ mod tests {
     use std::collections::BTreeSet;
 
     use rollout_protocol::spec::environment::ProviderKind;
-    use rollout_protocol::wire::hello::Budget;
+    use rollout_protocol::wire::heartbeat::ResourceBudget;
 
     use super::*;
 
-    fn worker(slots: u32, free: u32, cpus: Option<u32>) -> Hello {
-        Hello {
+    fn worker(slots: u32, free: u32, cpus: Option<u32>) -> Heartbeat {
+        Heartbeat {
             worker: "w".parse().expect("valid"),
             host: "h".into(),
             version: "0".into(),
@@ -90,7 +90,7 @@ mod tests {
             pool: "default".into(),
             slots,
             free,
-            budget: Budget { cpus, ..Budget::default() },
+            budget: ResourceBudget { cpus, ..ResourceBudget::default() },
             providers: [(ProviderKind::Process, Default::default())].into(),
             variables: BTreeSet::new(),
             draining: false,

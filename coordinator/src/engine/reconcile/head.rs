@@ -1,7 +1,7 @@
 //! Knowing that every report up to now was taken in.
 
 use rollout_protocol::id::RunId;
-use rollout_protocol::wire::position::ReadTo;
+use rollout_protocol::wire::position::ReportCursor;
 use rollout_worker::queue::traits::{Dispatch, QueueError};
 use tokio::sync::watch;
 
@@ -12,14 +12,14 @@ use tokio::sync::watch;
 pub(super) async fn caught_up(
     run: RunId,
     dispatch: &dyn Dispatch,
-    handled: &mut watch::Receiver<Option<ReadTo>>,
+    handled: &mut watch::Receiver<Option<ReportCursor>>,
 ) -> Result<(), QueueError> {
     let incarnation = dispatch.incarnation().await?;
     let head = dispatch.reports_head(run).await?;
     if head == 0 {
         return Ok(());
     }
-    let reached = |at: &Option<ReadTo>| {
+    let reached = |at: &Option<ReportCursor>| {
         at.is_some_and(|at| at.incarnation == incarnation && at.sequence >= head)
     };
     match handled.wait_for(reached).await {

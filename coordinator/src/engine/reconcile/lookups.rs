@@ -7,7 +7,7 @@ use rollout_protocol::blob::BlobRef;
 use rollout_protocol::id::{ItemId, RunId};
 use rollout_protocol::limits::DOCUMENT_BYTES;
 use rollout_protocol::record::ExecutionRecord;
-use rollout_protocol::wire::marker::Marker;
+use rollout_protocol::wire::marker::ResultMarker;
 use rollout_protocol::wire::report::Report;
 use rollout_worker::backoff::Outage;
 use rollout_worker::spool::report_of;
@@ -42,8 +42,8 @@ pub(super) async fn look(
 /// The results that the item's markers name.
 async fn found(run: RunId, item: ItemId, store: &dyn BlobStore) -> Result<Vec<Report>, StoreError> {
     let mut reports = Vec::new();
-    for path in store.list_documents(&Marker::prefix_of_item(run, item)).await? {
-        let Some(marker) = Marker::parse(&path) else { continue };
+    for path in store.list_documents(&ResultMarker::prefix_of_item(run, item)).await? {
+        let Some(marker) = ResultMarker::parse(&path) else { continue };
         let Some(content) = store.get_document(&path).await? else { continue };
         if let Some(report) = read(&marker, &content, store).await? {
             reports.push(report);
@@ -55,7 +55,7 @@ async fn found(run: RunId, item: ItemId, store: &dyn BlobStore) -> Result<Vec<Re
 /// The report of a marker; nothing when marker and record do not fit together, since both come from
 /// a store that others write, too.
 async fn read(
-    marker: &Marker,
+    marker: &ResultMarker,
     content: &Bytes,
     store: &dyn BlobStore,
 ) -> Result<Option<Report>, StoreError> {
@@ -65,7 +65,7 @@ async fn read(
     }
     let bytes = store.get_bytes(&blob.digest, DOCUMENT_BYTES).await?;
     let Ok(record) = serde_json::from_slice::<ExecutionRecord>(&bytes) else { return Ok(None) };
-    let Marker { run, item, try_id, exec, .. } = *marker;
+    let ResultMarker { run, item, try_id, exec, .. } = *marker;
     let fits = record.ids() == (run, item, try_id, exec);
     Ok(fits.then(|| report_of(&record, blob)))
 }

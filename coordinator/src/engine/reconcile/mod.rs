@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use rollout_protocol::event::RunEvent;
 use rollout_protocol::id::RunId;
-use rollout_protocol::wire::control::{Control, StopLevel};
+use rollout_protocol::wire::control::{ControlMessage, StopLevel};
 use rollout_worker::queue::traits::{Dispatch, QueueError};
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise::{self, Task};
@@ -151,7 +151,7 @@ async fn clear(run: RunId, dispatch: &dyn Dispatch) {
         if !tries.is_empty() {
             dispatch.withdraw(run, &tries).await?;
         }
-        dispatch.control(Control::StopRun { run, level: StopLevel::Kill }).await
+        dispatch.control(ControlMessage::StopRun { run, level: StopLevel::Kill }).await
     };
     let outcome: Result<(), QueueError> = gone.await;
     if let Err(error) = outcome {

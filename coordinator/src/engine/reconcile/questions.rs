@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use rollout_protocol::id::RunId;
-use rollout_protocol::wire::position::ReadTo;
+use rollout_protocol::wire::position::ReportCursor;
 use rollout_worker::backoff::Outage;
 use rollout_worker::queue::traits::{Dispatch, QueueError};
 use tokio::sync::{mpsc, watch};
@@ -19,7 +19,7 @@ const CLAIMS_AT_ONCE: usize = 256;
 pub(super) async fn take_claims(
     run: RunId,
     dispatch: Arc<dyn Dispatch>,
-    mut handled: watch::Receiver<Option<ReadTo>>,
+    mut handled: watch::Receiver<Option<ReportCursor>>,
     to: mpsc::Sender<News>,
 ) {
     let outage = Outage::new("listening for claims");

@@ -8,8 +8,8 @@ use futures_util::{StreamExt as _, stream};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::id::RunId;
-use rollout_protocol::wire::position::{Position, ReportBatch, Reported};
-use rollout_protocol::wire::report::{Body, Report};
+use rollout_protocol::wire::position::{ReportPosition, ReportBatch, PositionedReport};
+use rollout_protocol::wire::report::{ReportBody, Report};
 use rollout_worker::backoff::Outage;
 use rollout_worker::queue::traits::{Dispatch, QueueError};
 use rollout_worker::spool::failed_report;
@@ -40,7 +40,7 @@ pub(super) struct Reader {
 
 impl Reader {
     /// Reads until nobody listens.
-    pub(super) async fn read(self, from: Option<Position>, to: mpsc::Sender<ReportBatch>) {
+    pub(super) async fn read(self, from: Option<ReportPosition>, to: mpsc::Sender<ReportBatch>) {
         let mut position = from;
         let outage = Outage::new("reading reports");
         let mut patience = outage.patience();
@@ -69,8 +69,8 @@ impl Reader {
         }
     }
 
-    async fn checked(&self, batch: Vec<Reported>) -> Vec<Reported> {
-        let results = batch.iter().filter(|r| matches!(r.report.body, Body::Result(_))).count();
+    async fn checked(&self, batch: Vec<PositionedReport>) -> Vec<PositionedReport> {
+        let results = batch.iter().filter(|r| matches!(r.report.body, ReportBody::Result(_))).count();
         self.results.fetch_add(results as u64, Ordering::Relaxed);
         if batch.iter().all(|reported| record_of(&reported.report).is_none()) {
             return batch;
@@ -81,17 +81,17 @@ impl Reader {
 
     /// A result whose record is nowhere is worth nothing: it becomes a failure of the
     /// infrastructure.
-    async fn check(&self, reported: Reported) -> Reported {
+    async fn check(&self, reported: PositionedReport) -> PositionedReport {
         let Some(record) = record_of(&reported.report) else { return reported };
         if self.is_stored(&record).await {
             return reported;
         }
-        let Reported { position, report } = reported;
+        let PositionedReport { position, report } = reported;
         let message = format!("the record {record} of the execution is not in the blob store");
         tracing::error!("execution {}: {message}", report.exec);
         let kind = ErrorType::InternalError;
         let error = TrialError::transient(kind, ErrorCode::STORE_FAILED, message);
-        Reported { position, report: failed_report(report, error) }
+        PositionedReport { position, report: failed_report(report, error) }
     }
 
     /// A store that cannot be asked is trusted: the worker had its answer before it reported.
@@ -115,7 +115,7 @@ impl Reader {
 
 fn record_of(report: &Report) -> Option<Digest> {
     match &report.body {
-        Body::Result(body) => body.record.as_ref().map(|record| record.digest),
-        Body::Started | Body::Lost { .. } => None,
+        ReportBody::Result(body) => body.record.as_ref().map(|record| record.digest),
+        ReportBody::Started | ReportBody::Lost { .. } => None,
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_protocol::id::RunId;
-use rollout_protocol::wire::position::{Incarnation, ReadTo};
+use rollout_protocol::wire::position::{Incarnation, ReportCursor};
 use rollout_worker::backoff::Outage;
 use rollout_worker::queue::traits::{Dispatch, QueueError};
 use tokio::sync::{mpsc, watch};
@@ -27,7 +27,7 @@ const SOON: Duration = Duration::from_secs(2);
 pub(super) struct Rounds {
     pub(super) run: RunId,
     pub(super) dispatch: Arc<dyn Dispatch>,
-    pub(super) handled: watch::Receiver<Option<ReadTo>>,
+    pub(super) handled: watch::Receiver<Option<ReportCursor>>,
     pub(super) lease: Duration,
     pub(super) to: mpsc::Sender<News>,
 }

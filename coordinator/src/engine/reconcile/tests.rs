@@ -10,7 +10,7 @@ use rollout_protocol::blob::MediaType;
 use rollout_protocol::event::EventKind;
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::environment::ProviderKind;
-use rollout_protocol::wire::hello::Budget;
+use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_protocol::wire::position::Incarnation;
 use rollout_worker::environment::Owner;
 use rollout_worker::environment::null::NullProvider;
@@ -95,7 +95,7 @@ impl World {
             dir,
             pool: "default".to_owned(),
             slots,
-            budget: Budget::default(),
+            budget: ResourceBudget::default(),
             profile: profile.fixed(),
             max_offline: None,
             lease: LEASE,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rollout_protocol::wire::hello::Hello;
+use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_worker::backoff::Outage;
 use rollout_worker::queue::traits::Dispatch;
 use tokio::sync::mpsc;
@@ -159,7 +159,7 @@ impl Told {
     fn of<'a>(
         &mut self,
         view: &View,
-        workers: impl Iterator<Item = &'a Hello>,
+        workers: impl Iterator<Item = &'a Heartbeat>,
         capacity: &Capacity,
     ) -> Vec<String> {
         let mut said = Vec::new();

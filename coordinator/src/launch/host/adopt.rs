@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use rollout_protocol::record::LostReason;
-use rollout_protocol::wire::hello::Hello;
+use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_worker::backoff::chain;
 use rollout_worker::environment::Provider;
 use rollout_worker::host::{HostOwners, WorkerDir};
@@ -76,7 +76,7 @@ impl Estate {
 
     /// Nobody needs to wait for a sign of a dead worker of which everything is reported.
     async fn say_goodbye(&self, dir: &WorkerDir) {
-        let hello = Hello::goodbye(dir.id().clone(), String::new(), String::new());
+        let hello = Heartbeat::departed(dir.id().clone(), String::new(), String::new());
         if let Err(error) = self.source.hello(hello).await {
             tracing::debug!("nobody is told that worker {} is gone: {error}", dir.id());
         }

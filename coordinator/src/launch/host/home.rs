@@ -44,7 +44,7 @@ impl Home {
 
     /// The worker directories of a namespace and a blob store.
     pub fn workers(&self, namespace: &str, store: &str) -> PathBuf {
-        let store = Digest::of(store.as_bytes()).hex();
+        let store = Digest::sha256(store.as_bytes()).hex();
         self.0.join("workers").join(format!("{namespace}-{}", &store[..STORE_DIGITS]))
     }
 

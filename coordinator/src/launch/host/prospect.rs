@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use rollout_protocol::limits;
 use rollout_protocol::spec::environment::ProviderKind;
-use rollout_protocol::wire::hello::Capacity;
+use rollout_protocol::wire::heartbeat::EnvironmentCapacity;
 use rollout_worker::environment::{FailureKind, Provider};
 use rollout_worker::service::Profile;
 use tokio::sync::watch;
@@ -29,13 +29,13 @@ pub(super) struct Prospect {
     providers: Providers,
     profile: watch::Sender<Profile>,
     /// What providers had, and when they last said so.
-    answers: BTreeMap<ProviderKind, (Instant, Capacity)>,
+    answers: BTreeMap<ProviderKind, (Instant, EnvironmentCapacity)>,
 }
 
 /// What a look at the providers found.
 #[derive(Debug, Default)]
 struct Found {
-    usable: BTreeMap<ProviderKind, Capacity>,
+    usable: BTreeMap<ProviderKind, EnvironmentCapacity>,
     missing: Vec<(ProviderKind, String)>,
 }
 

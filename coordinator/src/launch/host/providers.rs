@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollout_protocol::spec::environment::ProviderKind;
-use rollout_worker::disk::{DiskWatch, Use};
+use rollout_worker::disk::{DiskWatch, DiskUse};
 use rollout_worker::environment::Provider;
 use rollout_worker::environment::descriptor::{self, ProviderPaths};
 use rollout_worker::executor::{TaskFiles, TrialServices};
@@ -29,7 +29,7 @@ pub fn provider(
 ) -> Result<Arc<dyn Provider>, RunError> {
     let HostPaths { image_locks, sandbox_helper } = host;
     let paths = ProviderPaths { image_locks, sandboxes, sandbox_helper };
-    let make = descriptor::of(kind).make.ok_or(RunError::NotBuilt(kind))?;
+    let make = descriptor::for_kind(kind).make.ok_or(RunError::NotBuilt(kind))?;
     Ok(make(&paths))
 }
 
@@ -70,8 +70,8 @@ fn disks(
     providers: &BTreeMap<ProviderKind, Arc<dyn Provider>>,
 ) -> DiskWatch {
     let work = [Some(worker_dir), store.directory()].into_iter().flatten();
-    let work = work.map(|path| (path.to_owned(), Use::Work));
-    let paths = work.chain([(std::env::temp_dir(), Use::Temporary)]);
+    let work = work.map(|path| (path.to_owned(), DiskUse::Work));
+    let paths = work.chain([(std::env::temp_dir(), DiskUse::Temporary)]);
     DiskWatch::new(paths, providers.values().cloned())
 }
 

@@ -10,8 +10,8 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::record::LostReason;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_protocol::wire::hello::Budget;
-use rollout_protocol::wire::report::Body;
+use rollout_protocol::wire::heartbeat::ResourceBudget;
+use rollout_protocol::wire::report::ReportBody;
 use rollout_worker::host::WorkerDir;
 use rollout_worker::queue::embedded::EmbeddedQueue;
 use rollout_worker::queue::embedded::model::ModelConfig;
@@ -58,7 +58,7 @@ impl Scene {
             sandboxes: self.home.sandboxes(),
             pool: "default".into(),
             slots: 2,
-            budget: Budget::default(),
+            budget: ResourceBudget::default(),
             providers: BTreeSet::new(),
             variables: TrialVariables::default(),
             lease: Duration::from_secs(60),
@@ -79,7 +79,7 @@ impl Scene {
             item: ItemId::from_bytes([2; 16]),
             try_id: TryId::first(1),
             exec,
-            spec: Digest::of(b"spec"),
+            spec: Digest::sha256(b"spec"),
             worker: dir.id().clone(),
         };
         let scratch = dir.scratch().join(exec.to_string());
@@ -109,7 +109,7 @@ async fn a_starting_worker_says_what_a_dead_one_ran_and_leaves_nothing_itself() 
     let run = scene.bury(&scene.workers(), 9);
     let (signal, working) = scene.start();
     let said = scene.queue.reports(run, None, 10, LONG).await.unwrap().reports;
-    let lost = Body::Lost { reason: LostReason::WorkerDied, phase: None, record: None, cost: 0.0 };
+    let lost = ReportBody::Lost { reason: LostReason::WorkerDied, phase: None, record: None, cost: 0.0 };
     assert_eq!((said.len(), &said[0].report.body), (1, &lost));
     assert_eq!(said[0].report.exec, ExecId::from_bytes([9; 16]));
     until("only its own directory is there", async || entries(&scene.workers()) == 1).await;

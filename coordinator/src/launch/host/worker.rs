@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_protocol::wire::hello::Budget;
+use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_worker::backoff::chain;
 use rollout_worker::environment::{Owner, Provider};
 use rollout_worker::host::{HostOwners, WorkerDir};
@@ -45,7 +45,7 @@ pub struct WorkerProcess {
     /// Executions at a time.
     pub slots: u32,
     /// What its trials may use together.
-    pub budget: Budget,
+    pub budget: ResourceBudget,
     /// The providers it may use.
     pub providers: BTreeSet<ProviderKind>,
     /// Variables that trials may see.

@@ -143,7 +143,7 @@ fn adopt(
         sandbox_helper: sandbox_helper().map_err(LaunchError::Program)?,
     };
     let mut providers = Vec::new();
-    for descriptor in descriptor::built() {
+    for descriptor in descriptor::built_descriptors() {
         for sandboxes in [home.sandboxes(), layout.sandboxes()] {
             providers.push(provider(descriptor.kind, &host, &sandboxes)?);
         }

@@ -7,17 +7,17 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, TrialError};
 use rollout_protocol::record::{
     ArtifactKind, ArtifactRecord, ArtifactStatus, Durations, EnvironmentRecord, Execution,
-    ExecutionEnd, LimitsHeld, LogsRecord, LostReason, Outcome, Output, Rewards, Settlement,
+    ExecutionEnd, EnforcedLimits, LogsRecord, LostReason, ItemOutcome, OutputFile, Rewards, Settlement,
     StepRecord, TrialRecord, Verdict,
 };
 use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
 use rollout_protocol::spec::environment::{
-    DockerSettings, EnvironmentSpec, PreservePolicy, ProviderSpec, Rates,
+    DockerSettings, EnvironmentSpec, PreservePolicy, ProviderSpec, EnvironmentRates,
 };
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::version::RUN_FORMAT;
-use rollout_worker::archive::{self, Keep, Limits};
+use rollout_worker::archive::{self, FilterDecision, ArchiveLimits};
 use rollout_worker::store::{BlobStore, MemoryStore};
 use serde_json::{Value, json};
 
@@ -62,10 +62,10 @@ impl Run {
         let task = |name: &str| PlannedTask {
             dataset: "data".into(),
             name: name.into(),
-            spec: Digest::of(b"spec"),
+            spec: Digest::sha256(b"spec"),
             git_commit_id: None,
-            files: Digest::of(name.as_bytes()),
-            rules: Digest::of(b"rules"),
+            files: Digest::sha256(name.as_bytes()),
+            rules: Digest::sha256(b"rules"),
             class: serde_json::from_value(json!("small")).unwrap_or_default(),
             resources: Default::default(),
             variables: [].into(),
@@ -78,7 +78,7 @@ impl Run {
                 provider: ProviderSpec::Docker(DockerSettings::default()),
                 force_build: false,
                 preserve_env: PreservePolicy::Never,
-                rates: Rates::default(),
+                rates: EnvironmentRates::default(),
             },
             verifier: VerifierSettings::default(),
             artifacts: Vec::new(),
@@ -125,7 +125,7 @@ impl Run {
     fn close(&self) {
         let manifest = json!({
             "format": RUN_FORMAT, "run": testing::run(), "job": "a job",
-            "created_at": at(0), "updated_at": at(99), "plan": Digest::of(b"plan"), "epoch": 1,
+            "created_at": at(0), "updated_at": at(99), "plan": Digest::sha256(b"plan"), "epoch": 1,
             "state": "completed", "total": 8, "settled": self.settled, "in_flight": 0,
             "journal": {"epoch": 1, "durable_bytes": 0}, "sealed": [],
         });
@@ -147,7 +147,7 @@ impl Run {
         fs::write(file, text).expect("written");
         let tar = tempfile::NamedTempFile::new().expect("a file").into_temp_path();
         fs::remove_file(&tar).expect("removed");
-        archive::pack(source.path(), &tar, Limits::LOGS, &|_, _| Keep::Yes).expect("packed");
+        archive::pack(source.path(), &tar, ArchiveLimits::LOGS, &|_, _| FilterDecision::Yes).expect("packed");
         let bytes = fs::read(&tar).expect("read").into();
         self.store.put_bytes(bytes, MediaType::Tar).await.expect("stored")
     }
@@ -294,7 +294,7 @@ fn text_of(value: &Value) -> Option<String> {
 /// A record with logs, captured output, an artifact and a step.
 async fn with_files(run: &Run, settled: &Settlement) -> TrialRecord {
     let text = run.store.put_bytes(b"text"[..].into(), MediaType::Text).await.expect("stored");
-    let output = |path: &str| Output {
+    let output = |path: &str| OutputFile {
         path: path.into(),
         blob: text.clone(),
         total_bytes: 4,
@@ -409,11 +409,11 @@ fn verdict() -> impl Strategy<Value = Verdict> {
     let failed = (kinds, classes, text()).prop_map(|(k, class, text)| error(k, class, &text));
     let rewards = prop::collection::btree_map(text(), number(), 0..4);
     let outcome =
-        prop::sample::select(vec![Outcome::Completed, Outcome::Failed, Outcome::Cancelled]);
+        prop::sample::select(vec![ItemOutcome::Completed, ItemOutcome::Failed, ItemOutcome::Cancelled]);
     let (reward, steps) = (prop::option::of(number()), prop::collection::vec(text(), 0..2));
     (outcome, reward, rewards, 0.0..9.0, prop::option::of(failed), steps).prop_map(
         |(outcome, reward, rewards, cost, error, unverified_steps)| {
-            let completed = outcome == Outcome::Completed;
+            let completed = outcome == ItemOutcome::Completed;
             let rewards = if completed { rewards } else { Rewards::new() };
             let unverified_steps = if completed { unverified_steps } else { Vec::new() };
             let reward = reward.filter(|_| completed);
@@ -456,7 +456,7 @@ fn any_record() -> impl Strategy<Value = (Verdict, TrialRecord)> {
         image: "image".into(),
         image_made: false,
         image_build: None,
-        limits: LimitsHeld::default(),
+        limits: EnforcedLimits::default(),
         preserved: None,
     });
     let parts = (

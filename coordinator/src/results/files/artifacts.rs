@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus};
-use rollout_worker::archive::{self, ArchivePath, Limits};
+use rollout_worker::archive::{self, ArchivePath, ArchiveLimits};
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 use serde::Serialize;
@@ -143,7 +143,7 @@ pub(super) async fn extract(
     let what = || what.to_owned();
     let source = (store.get(&archive.digest).await)
         .map_err(|source| TreeError::Store { what: what(), source })?;
-    let report = archive::extract(source, into, Limits::ARTIFACTS)
+    let report = archive::extract(source, into, ArchiveLimits::ARTIFACTS)
         .await
         .map_err(|source| TreeError::Unpack { what: what(), source })?;
     report.cut.map_or(Ok(()), |cut| Err(TreeError::ArchiveCut { what: what(), cut }))

@@ -5,8 +5,8 @@ use std::path::Path;
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::limits::DOCUMENT_BYTES;
 use rollout_protocol::name;
-use rollout_protocol::record::{Output, Settlement, TrialRecord};
-use rollout_worker::archive::{ArchivePath, Cut};
+use rollout_protocol::record::{OutputFile, Settlement, TrialRecord};
+use rollout_worker::archive::{ArchivePath, ArchiveTruncation};
 use rollout_worker::store::BlobStore;
 use rollout_worker::supervise;
 
@@ -86,7 +86,7 @@ pub(super) async fn unless_lost(
     let Err(error) = written else { return Ok(None) };
     let lost = match &error {
         // A store that found the content damaged has put it aside.
-        TreeError::ArchiveCut { cut: Cut::Source(_), .. } => {
+        TreeError::ArchiveCut { cut: ArchiveTruncation::Source(_), .. } => {
             store.contains(&blob.digest).await.is_ok_and(|there| !there)
         }
         error => error.is_lost(),
@@ -99,7 +99,7 @@ pub(super) async fn unless_lost(
 }
 
 /// Captured output wins over a file of the same name that an agent left in its logs.
-async fn copy_output(store: &dyn BlobStore, output: &Output, into: &Path) -> Result<(), TreeError> {
+async fn copy_output(store: &dyn BlobStore, output: &OutputFile, into: &Path) -> Result<(), TreeError> {
     let bad = || TreeError::OutputPath(output.path.clone());
     let path = ArchivePath::clean(output.path.as_bytes()).ok().flatten().ok_or_else(bad)?;
     let target = into.join(path.as_path());

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use rollout_protocol::error::{ErrorClass, TrialError};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{Execution, Output, Settlement, TrialRecord};
+use rollout_protocol::record::{Execution, OutputFile, Settlement, TrialRecord};
 
 use crate::results::escape;
 
@@ -28,7 +28,7 @@ pub(crate) fn render(settlement: &Settlement, record: Option<&TrialRecord>) -> O
             );
         }
     }
-    let outputs: Vec<&Output> = (record.iter())
+    let outputs: Vec<&OutputFile> = (record.iter())
         .flat_map(|record| &record.outputs)
         .filter(|output| belongs(&output.path, main.phase))
         .collect();

@@ -53,7 +53,7 @@ pub async fn note(
     let directory = directory.canonicalize().map_err(FileError::at("find", directory))?;
     let root = run_dir.canonicalize().map_err(FileError::at("find", run_dir))?;
     let (identity, relative) = (store.identity().to_owned(), relative(&root, &directory));
-    let name = Digest::of(root.as_os_str().as_encoded_bytes()).hex();
+    let name = Digest::sha256(root.as_os_str().as_encoded_bytes()).hex();
     let path = format!("{RUNS}{run}/{}", &name[..32]);
     let text = root.to_string_lossy().into_owned();
     if let Err(error) = store.put_document(&path, text.into()).await {

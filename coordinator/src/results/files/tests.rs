@@ -6,10 +6,10 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorClass, ErrorType};
 use rollout_protocol::record::{
-    ArtifactKind, ArtifactRecord, ArtifactStatus, LogsRecord, Output, Rewards, Settlement,
+    ArtifactKind, ArtifactRecord, ArtifactStatus, LogsRecord, OutputFile, Rewards, Settlement,
     StepRecord, TrialRecord, Verdict,
 };
-use rollout_worker::archive::{self, Keep, Limits};
+use rollout_worker::archive::{self, FilterDecision, ArchiveLimits};
 use rollout_worker::store::BlobStore;
 use rollout_worker::store::fs::FsStore;
 use serde_json::{Value, json};
@@ -44,9 +44,9 @@ impl Place {
         self.store.put_bytes(bytes, MediaType::Text).await.expect("stored")
     }
 
-    async fn output(&self, path: &str, bytes: &[u8]) -> Output {
+    async fn output(&self, path: &str, bytes: &[u8]) -> OutputFile {
         let blob = self.put(bytes).await;
-        Output { path: path.into(), blob, total_bytes: bytes.len() as u64, truncated: false }
+        OutputFile { path: path.into(), blob, total_bytes: bytes.len() as u64, truncated: false }
     }
 
     /// Stores an archive of these files.
@@ -59,7 +59,7 @@ impl Place {
             fs::write(path, text).expect("written");
         }
         let tar = self.dir.path().join("logs.tar");
-        archive::pack(source, &tar, Limits::LOGS, &|_, _| Keep::Yes).expect("packed");
+        archive::pack(source, &tar, ArchiveLimits::LOGS, &|_, _| FilterDecision::Yes).expect("packed");
         let stored = self.store.put_file(&tar, MediaType::Tar).await.expect("stored");
         fs::remove_file(tar).expect("removed");
         stored
@@ -371,7 +371,7 @@ async fn trial_with_damaged_content_keeps_its_result_and_names_what_is_left_out(
     let place = place().await;
     let settled = settlement(trial("a", "t", 1), 1, passed(1.0));
     let absent = |name: &str| BlobRef {
-        digest: Digest::of(name.as_bytes()),
+        digest: Digest::sha256(name.as_bytes()),
         size_bytes: 1,
         media_type: None,
     };

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rollout_protocol::id::RunId;
-use rollout_protocol::name::{self, BadName};
+use rollout_protocol::name::{self, InvalidPathComponent};
 use rollout_protocol::record::{Settlement, TrialRecord};
 use rollout_protocol::spec::trial::TrialName;
 use rollout_worker::archive::{self, ArchiveError};
@@ -55,7 +55,7 @@ pub enum TreeError {
         /// What is in it.
         what: String,
         /// Where it ends.
-        cut: archive::Cut,
+        cut: archive::ArchiveTruncation,
     },
     /// The record is not a record.
     #[error("the record {digest} cannot be understood")]
@@ -75,7 +75,7 @@ pub enum TreeError {
         /// The name.
         name: String,
         /// What is wrong with it.
-        bad: BadName,
+        bad: InvalidPathComponent,
     },
     /// A captured file with a path that leads elsewhere.
     #[error("the record names a captured file `{0}`")]
@@ -96,7 +96,7 @@ impl TreeError {
             }
             Self::Unpack { source, .. } => matches!(source, ArchiveError::Untrusted { .. }),
             Self::ArchiveCut { cut, .. } => {
-                matches!(cut, archive::Cut::Malformed(_) | archive::Cut::Ended)
+                matches!(cut, archive::ArchiveTruncation::Malformed(_) | archive::ArchiveTruncation::Ended)
             }
             Self::Record { .. } => true,
             Self::File(_) | Self::OtherRecord(_) | Self::Name { .. } | Self::OutputPath(_) => false,

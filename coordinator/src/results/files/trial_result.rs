@@ -4,7 +4,7 @@ use rollout_protocol::blob::BlobRef;
 use rollout_protocol::error::TrialError;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::record::{
-    ArtifactRecord, Durations, EnvironmentRecord, Execution, LogsRecord, Outcome, Output, Rewards,
+    ArtifactRecord, Durations, EnvironmentRecord, Execution, LogsRecord, ItemOutcome, OutputFile, Rewards,
     Settlement, StepRecord, Timestamps, TrialRecord,
 };
 use rollout_protocol::spec::trial::TrialName;
@@ -43,7 +43,7 @@ pub(super) struct TrialResult<'a> {
     verifier_stdout: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verifier_stderr: Option<&'a str>,
-    outcome: Outcome,
+    outcome: ItemOutcome,
     run: RunId,
     item: ItemId,
     #[serde(rename = "try")]
@@ -57,7 +57,7 @@ pub(super) struct TrialResult<'a> {
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     steps: &'a [StepRecord],
     secondary_errors: &'a [TrialError],
-    outputs: &'a [Output],
+    outputs: &'a [OutputFile],
     logs: Option<&'a LogsRecord>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     artifacts: &'a [ArtifactRecord],
@@ -122,7 +122,7 @@ pub(super) struct Owner {
     run: RunId,
     item: ItemId,
     exec: Option<ExecId>,
-    outcome: Outcome,
+    outcome: ItemOutcome,
     reward: Option<f64>,
 }
 

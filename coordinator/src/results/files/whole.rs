@@ -16,7 +16,7 @@ const END: &[u8] = b"\n}\n";
 pub(super) fn to_vec(object: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     let mut text = serde_json::to_vec_pretty(object)?;
     text.push(b'\n');
-    let digest = Digest::of(&text);
+    let digest = Digest::sha256(&text);
     if let Some(open) = text.len().checked_sub(END.len()).filter(|at| text[*at..] == *END) {
         text.truncate(open);
         text.extend_from_slice(last_key(digest).as_bytes());
@@ -30,9 +30,9 @@ pub(super) fn is_unchanged(text: &[u8]) -> bool {
     if !text.ends_with(b"\"\n}\n") {
         return true;
     }
-    let start = text.len().saturating_sub(last_key(Digest::of(b"")).len());
+    let start = text.len().saturating_sub(last_key(Digest::sha256(b"")).len());
     let (rest, end) = text.split_at(start);
-    end == last_key(Digest::of(&[rest, END].concat())).as_bytes()
+    end == last_key(Digest::sha256(&[rest, END].concat())).as_bytes()
 }
 
 fn last_key(digest: Digest) -> String {

@@ -1,7 +1,7 @@
 //! Whose failure a failed trial is.
 
 use rollout_protocol::error::{ErrorClass, ErrorCode};
-use rollout_protocol::record::{Outcome, Verdict};
+use rollout_protocol::record::{ItemOutcome, Verdict};
 use serde::Serialize;
 
 /// Whose failure it is. A failed trial has exactly one.
@@ -27,7 +27,7 @@ impl Failure {
 
     /// Whose failure `verdict` is; nothing unless it is a failure.
     pub fn of(verdict: &Verdict) -> Option<Self> {
-        if verdict.outcome != Outcome::Failed {
+        if verdict.outcome != ItemOutcome::Failed {
             return None;
         }
         // A failure without a cause cannot be charged to anybody else.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use rollout_protocol::event::{EventKind, RunEvent};
-use rollout_protocol::record::Outcome;
+use rollout_protocol::record::ItemOutcome;
 
 use super::keys::KeyRewards;
 use super::tally::{Scored, Tally};
@@ -78,7 +78,7 @@ impl Stats {
         let agent = &mut self.agents[at];
         agent.tally.add(scored);
         self.overall.add(scored);
-        for (key, number) in numbers.filter(|_| scored.outcome == Outcome::Completed) {
+        for (key, number) in numbers.filter(|_| scored.outcome == ItemOutcome::Completed) {
             agent.keys.add(key, number);
             self.keys.add(key, number);
         }

@@ -1,6 +1,6 @@
 //! Counts and sums over settled trials.
 
-use rollout_protocol::record::{Execution, ExecutionEnd, Outcome, Settlement};
+use rollout_protocol::record::{Execution, ExecutionEnd, ItemOutcome, Settlement};
 use rollout_protocol::spec::metric::MetricKind;
 
 use super::failure::{Failure, Failures};
@@ -10,7 +10,7 @@ use super::sum::Sum;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scored {
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: ItemOutcome,
     /// The reward, when it completed.
     pub reward: Option<f64>,
     /// Whether the reward is 1 and every step was verified.
@@ -41,7 +41,7 @@ impl Scored {
                 ExecutionEnd::Open => {}
             }
         }
-        let completed = verdict.outcome == Outcome::Completed;
+        let completed = verdict.outcome == ItemOutcome::Completed;
         Self {
             outcome: verdict.outcome,
             reward: verdict.reward.filter(|_| completed),
@@ -167,10 +167,10 @@ impl Tally {
     /// Adds one settled trial.
     pub fn add(&mut self, scored: &Scored) {
         match scored.outcome {
-            Outcome::Completed => self.completed += 1,
-            Outcome::Failed => self.failed += 1,
-            Outcome::Cancelled => self.cancelled += 1,
-            Outcome::Unverified => self.unverified += 1,
+            ItemOutcome::Completed => self.completed += 1,
+            ItemOutcome::Failed => self.failed += 1,
+            ItemOutcome::Cancelled => self.cancelled += 1,
+            ItemOutcome::Unverified => self.unverified += 1,
         }
         self.passed += u64::from(scored.passed);
         self.with_error += u64::from(scored.with_error);

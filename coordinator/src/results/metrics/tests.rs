@@ -6,7 +6,7 @@ use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, Tria
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::id::{ExecId, TryId};
 use rollout_protocol::record::{
-    Execution, ExecutionEnd, LostReason, Outcome, Rewards, Settlement, Verdict,
+    Execution, ExecutionEnd, LostReason, ItemOutcome, Rewards, Settlement, Verdict,
 };
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_protocol::spec::trial::TrialName;
@@ -44,13 +44,13 @@ fn verdict() -> impl Strategy<Value = Verdict> {
     });
     let other = (0..7usize, cost).prop_map(|(which, cost)| {
         let (outcome, error) = [
-            (Outcome::Failed, Some(error(ErrorClass::Infrastructure))),
-            (Outcome::Failed, Some(error(ErrorClass::Agent))),
-            (Outcome::Failed, Some(error(ErrorClass::Verifier))),
-            (Outcome::Failed, Some(error(ErrorClass::Task))),
-            (Outcome::Failed, Some(unsupported())),
-            (Outcome::Cancelled, None),
-            (Outcome::Unverified, None),
+            (ItemOutcome::Failed, Some(error(ErrorClass::Infrastructure))),
+            (ItemOutcome::Failed, Some(error(ErrorClass::Agent))),
+            (ItemOutcome::Failed, Some(error(ErrorClass::Verifier))),
+            (ItemOutcome::Failed, Some(error(ErrorClass::Task))),
+            (ItemOutcome::Failed, Some(unsupported())),
+            (ItemOutcome::Cancelled, None),
+            (ItemOutcome::Unverified, None),
         ][which]
             .clone();
         Verdict { outcome, error, ..Verdict::cancelled(cost) }
@@ -136,8 +136,8 @@ impl Plain {
         let mut plain = Self::default();
         for verdict in settlements.iter().map(|settlement| &settlement.verdict) {
             match verdict.outcome {
-                Outcome::Cancelled | Outcome::Unverified => continue,
-                Outcome::Completed => {
+                ItemOutcome::Cancelled | ItemOutcome::Unverified => continue,
+                ItemOutcome::Completed => {
                     plain.counted += 1;
                     plain.rewards.extend(verdict.reward);
                     plain.single |= verdict.reward.is_some();
@@ -145,7 +145,7 @@ impl Plain {
                     let whole = verdict.unverified_steps.is_empty();
                     plain.passed += u64::from(verdict.reward == Some(1.0) && whole);
                 }
-                Outcome::Failed => {
+                ItemOutcome::Failed => {
                     let error = verdict.error.as_ref().expect("a cause");
                     if error.class == ErrorClass::Infrastructure {
                         plain.infrastructure += 1;
@@ -215,10 +215,10 @@ proptest! {
         }
         for (mine, tally) in groups {
             let count = |outcome| mine.iter().filter(|s| s.verdict.outcome == outcome).count() as u64;
-            prop_assert_eq!(tally.completed, count(Outcome::Completed));
-            prop_assert_eq!(tally.failed, count(Outcome::Failed));
-            prop_assert_eq!(tally.cancelled, count(Outcome::Cancelled));
-            prop_assert_eq!(tally.unverified, count(Outcome::Unverified));
+            prop_assert_eq!(tally.completed, count(ItemOutcome::Completed));
+            prop_assert_eq!(tally.failed, count(ItemOutcome::Failed));
+            prop_assert_eq!(tally.cancelled, count(ItemOutcome::Cancelled));
+            prop_assert_eq!(tally.unverified, count(ItemOutcome::Unverified));
             prop_assert_eq!(tally.settled(), mine.len() as u64);
             let rewards: Vec<f64> = mine.iter().filter_map(|s| s.verdict.reward).collect();
             let sum: f64 = rewards.iter().sum();
@@ -233,7 +233,7 @@ proptest! {
                 prop_assert!(close(tally.rewards.metric(kind), value), "{kind}");
             }
             let plain = Plain::of(&mine);
-            let completed = count(Outcome::Completed);
+            let completed = count(ItemOutcome::Completed);
             let rate = (completed > 0).then(|| plain.passed as f64 / completed as f64);
             prop_assert!(close(tally.pass_rate(), rate));
             let score = tally.score();

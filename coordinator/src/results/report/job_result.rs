@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rollout_protocol::Timestamp;
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::id::RunId;
-use rollout_protocol::record::{Outcome, REWARD_KEY};
+use rollout_protocol::record::{ItemOutcome, REWARD_KEY};
 use rollout_protocol::spec::metric::MetricKind;
 use serde::{Serialize, Serializer};
 
@@ -182,7 +182,7 @@ pub struct TrialSummary {
     #[serde(skip_serializing_if = "InOrder::is_empty")]
     pub rewards: InOrder<f64>,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: ItemOutcome,
     /// Type of its error.
     pub error_type: Option<ErrorType>,
     /// Whose failure it is, when it failed.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use rollout_protocol::error::ErrorType;
-use rollout_protocol::record::{Outcome, REWARD_KEY, Settlement};
+use rollout_protocol::record::{ItemOutcome, REWARD_KEY, Settlement};
 use rollout_protocol::spec::trial::TrialName;
 
 use crate::results::metrics::{AgentTotal, Failure, Scored, Stats};
@@ -105,7 +105,7 @@ impl Ledger {
     /// Failed trials by error type and party, the most frequent first.
     pub(crate) fn failures(&self) -> Vec<FailureGroup> {
         let mut groups: Vec<FailureGroup> = Vec::new();
-        for entry in self.entries().filter(|e| e.scored.outcome == Outcome::Failed) {
+        for entry in self.entries().filter(|e| e.scored.outcome == ItemOutcome::Failed) {
             let (Some(kind), Some(failure)) = (entry.error, entry.scored.failure) else { continue };
             let same = |group: &&mut FailureGroup| (group.kind, group.failure) == (kind, failure);
             match groups.iter_mut().find(same) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rollout_worker::environment::dockerfile::{Dockerfile, Instruction};
+use rollout_worker::environment::dockerfile::{Dockerfile, DockerfileInstruction};
 
 /// Frontends that read a Dockerfile as the engine's own does.
 const USUAL_FRONTEND: &str = "docker/dockerfile";
@@ -26,7 +26,7 @@ pub(super) fn problems(file: &Dockerfile) -> Vec<(usize, String)> {
 }
 
 /// What an instruction copies from the build context.
-pub(super) fn sources(instruction: &Instruction) -> Vec<String> {
+pub(super) fn sources(instruction: &DockerfileInstruction) -> Vec<String> {
     let elsewhere = instruction.flags.iter().any(|flag| flag.starts_with("--from="));
     if !copies(instruction) || elsewhere {
         return Vec::new();
@@ -38,7 +38,7 @@ pub(super) fn sources(instruction: &Instruction) -> Vec<String> {
 }
 
 /// Whether an instruction copies files.
-pub(super) fn copies(instruction: &Instruction) -> bool {
+pub(super) fn copies(instruction: &DockerfileInstruction) -> bool {
     matches!(instruction.name.as_str(), "COPY" | "ADD")
 }
 

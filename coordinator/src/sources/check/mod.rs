@@ -175,9 +175,9 @@ fn owner<'a>(tasks: &'a mut Vec<TaskReport>, file: &Path) -> Option<&'a mut Task
 fn explain(job: &Job, task: &Task) -> Explained {
     let spec = datasets::specification(job, "tasks".to_owned(), task);
     let kind = job.settings.environment.provider.kind();
-    let images = descriptor::of(kind).capabilities.images;
+    let images = descriptor::for_kind(kind).capabilities.images;
     let image = match (&spec.environment.docker_image, &task.parts.context) {
-        _ if !images.is_there() => "none: the host's own files".to_owned(),
+        _ if !images.is_supported() => "none: the host's own files".to_owned(),
         (Some(image), _) => format!("{image}, pulled if absent"),
         (None, Some(context)) => format!("built from {}/Dockerfile", context.display()),
         (None, None) => "none".to_owned(),
@@ -192,7 +192,7 @@ fn explain(job: &Job, task: &Task) -> Explained {
         format: FormatView { name: format.format, reason: format.reason.to_string() },
         image,
         resources: spec.environment.resources,
-        timeouts: Timeouts::of(&spec),
+        timeouts: Timeouts::for_task(&spec),
         network: spec.environment.network.clone(),
         steps: spec.steps.iter().filter_map(|step| step.name.clone()).collect(),
         separate_verifier: spec.steps.iter().any(|step| step.verifier.environment.is_some()),

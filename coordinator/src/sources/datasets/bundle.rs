@@ -9,7 +9,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::error::{ErrorCode, ErrorType};
 use rollout_protocol::spec::task::TaskSpec;
-use rollout_worker::store::{BlobStore, Content, StoreError};
+use rollout_worker::store::{BlobStore, BlobContent, StoreError};
 use rollout_worker::supervise;
 
 use super::known::KnownParts;
@@ -73,8 +73,8 @@ impl Sink {
     /// # Errors
     /// [`BundleError::Store`].
     pub async fn put(&self, bytes: Bytes, media_type: MediaType) -> Result<BlobRef, BundleError> {
-        let blob = BlobRef::of(&bytes, media_type);
-        self.put_all(vec![(blob.clone(), Content::Bytes(bytes, media_type))]).await?;
+        let blob = BlobRef::for_bytes(&bytes, media_type);
+        self.put_all(vec![(blob.clone(), BlobContent::Bytes(bytes, media_type))]).await?;
         Ok(blob)
     }
 
@@ -87,14 +87,14 @@ impl Sink {
     }
 
     /// Stores what is not stored yet.
-    async fn put_all(&self, contents: Vec<(BlobRef, Content)>) -> Result<(), StoreError> {
+    async fn put_all(&self, contents: Vec<(BlobRef, BlobContent)>) -> Result<(), StoreError> {
         let Some(store) = &self.store else { return Ok(()) };
         let looked = stream::iter(contents)
             .map(|(blob, content)| async move {
                 Ok::<_, StoreError>((!self.has(&blob).await?).then_some(content))
             })
             .buffered(LOOKS_AT_ONCE);
-        let new: Vec<Content> =
+        let new: Vec<BlobContent> =
             looked.try_filter_map(|new| async { Ok(new) }).try_collect().await?;
         if !new.is_empty() {
             store.put_many(new).await?;
@@ -165,7 +165,7 @@ async fn prepare(
     sink: &Sink,
 ) -> Result<Prepared, PrepareError> {
     let mut spec = spec::of(job, dataset, &task);
-    let rules = Digest::of_json(&TaskSpec { git_commit_id: None, ..spec.clone() })?;
+    let rules = Digest::sha256_json(&TaskSpec { git_commit_id: None, ..spec.clone() })?;
     let task = Arc::new(task);
     let mut files = None;
     if spec.fault.is_none() {
@@ -211,11 +211,11 @@ async fn store(
     for Prepared { files, .. } in &tasks {
         let Some(files) = files else { continue };
         for text in &files.instructions {
-            let content = Content::Bytes(Bytes::from(text.clone()), MediaType::Text);
-            contents.push((BlobRef::of(text, MediaType::Text), content));
+            let content = BlobContent::Bytes(Bytes::from(text.clone()), MediaType::Text);
+            contents.push((BlobRef::for_bytes(text, MediaType::Text), content));
         }
         for part in &files.parts {
-            let archive = part.archive.clone().map(|file| Content::File(file, MediaType::Tar));
+            let archive = part.archive.clone().map(|file| BlobContent::File(file, MediaType::Tar));
             contents.extend(archive.map(|content| (part.blob.clone(), content)));
         }
     }
@@ -226,9 +226,9 @@ async fn store(
             place(&task, &files, &mut spec, sink);
         }
         let bytes = Bytes::from(serde_json::to_vec(&spec)?);
-        let document = BlobRef::of(&bytes, MediaType::Json);
+        let document = BlobRef::for_bytes(&bytes, MediaType::Json);
         let digest = document.digest;
-        documents.push((document, Content::Bytes(bytes, MediaType::Json)));
+        documents.push((document, BlobContent::Bytes(bytes, MediaType::Json)));
         let (files, about) = (digest_of_files(&spec)?, task.file.about.clone());
         bundled.push(Bundled { digest, files, rules, spec, about });
     }
@@ -238,7 +238,7 @@ async fn store(
 /// Puts the blobs of a task's files into its document, and notes those that are new.
 fn place(task: &Task, files: &Files, spec: &mut TaskSpec, sink: &Sink) {
     for (step, text) in spec.steps.iter_mut().zip(&files.instructions) {
-        step.files.instruction = Some(BlobRef::of(text, MediaType::Text));
+        step.files.instruction = Some(BlobRef::for_bytes(text, MediaType::Text));
     }
     for part in &files.parts {
         part.place(spec);
@@ -256,9 +256,9 @@ fn digest_of_files(spec: &TaskSpec) -> Result<Digest, serde_json::Error> {
     let contexts = spec.steps.iter().filter_map(|step| step.verifier.environment.as_ref());
     let contexts: Vec<_> = contexts.filter_map(|own| own.context.as_ref()).collect();
     if contexts.is_empty() {
-        return Digest::of_json(&(&spec.environment.context, steps));
+        return Digest::sha256_json(&(&spec.environment.context, steps));
     }
-    Digest::of_json(&(&spec.environment.context, steps, contexts))
+    Digest::sha256_json(&(&spec.environment.context, steps, contexts))
 }
 
 /// Writes down what was packed. Without it the next run takes longer, and nothing else.

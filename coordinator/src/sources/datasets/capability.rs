@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::spec::agent::AgentKind;
 use rollout_protocol::spec::environment::ProviderKind;
-use rollout_worker::environment::descriptor::{self, Descriptor, Support};
+use rollout_worker::environment::descriptor::{self, ProviderDescriptor, CapabilitySupport};
 use rollout_worker::environment::{ComposeFile, FailureKind};
 
 use super::discover::TASK_FILE;
@@ -33,8 +33,8 @@ pub(super) struct Judged<'a> {
 }
 
 impl Judged<'_> {
-    fn descriptor(&self) -> &'static Descriptor {
-        descriptor::of(self.job.settings.environment.provider.kind())
+    fn descriptor(&self) -> &'static ProviderDescriptor {
+        descriptor::for_kind(self.job.settings.environment.provider.kind())
     }
 }
 
@@ -111,11 +111,11 @@ pub(super) fn check(task: &Judged<'_>, problems: &mut Problems) -> Unsupported {
     let descriptor = task.descriptor();
     for at in services(task) {
         match descriptor.capabilities.services {
-            Support::No(why) => refuse_services(&at, descriptor, why, &mut found.always),
-            Support::Yes => check_services(&at, descriptor, &mut found.always),
+            CapabilitySupport::No(why) => refuse_services(&at, descriptor, why, &mut found.always),
+            CapabilitySupport::Yes => check_services(&at, descriptor, &mut found.always),
         }
     }
-    if !descriptor.capabilities.images.is_there() && !provider.ignores_dockerfile() {
+    if !descriptor.capabilities.images.is_supported() && !provider.ignores_dockerfile() {
         check_images(task, &mut found.always, problems);
     }
     found
@@ -137,7 +137,7 @@ fn services(task: &Judged<'_>) -> impl Iterator<Item = (PathBuf, String)> {
 /// cannot tell, the worker refuses the trials.
 fn check_services(
     (dir, file): &(PathBuf, String),
-    descriptor: &Descriptor,
+    descriptor: &ProviderDescriptor,
     found: &mut Vec<ConfigError>,
 ) {
     let Some(check) = descriptor.check_services else { return };
@@ -157,22 +157,22 @@ fn check_services(
 
 /// Why a provider does not have what is asked for.
 fn why_not(provider: ProviderKind, demand: &Demand, parts: &Parts) -> Option<String> {
-    let capabilities = &descriptor::of(provider).capabilities;
+    let capabilities = &descriptor::for_kind(provider).capabilities;
     let has_services = parts.compose.is_some();
     match &demand.kind {
         DemandKind::User(user) => {
-            capabilities.users.lack().map(|why| format!("the user `{user}`; {why}"))
+            capabilities.users.unsupported_reason().map(|why| format!("the user `{user}`; {why}"))
         }
         DemandKind::NetworkOfPhase => {
             let shared = has_services.then_some("services share it all the time");
-            let why = capabilities.phase_networks.lack().or(shared);
+            let why = capabilities.phase_networks.unsupported_reason().or(shared);
             why.map(|why| format!("another network than the environment's; {why}"))
         }
         DemandKind::Allowlist => {
             Some("an allowlist of hosts, which this environment cannot enforce".into())
         }
         DemandKind::Gpus => {
-            capabilities.gpus.lack().map(|why| format!("graphics processors; {why}"))
+            capabilities.gpus.unsupported_reason().map(|why| format!("graphics processors; {why}"))
         }
         DemandKind::GpuTypes(types) => Some(format!(
             "graphics processors of the type {}; this environment cannot choose one",
@@ -209,7 +209,7 @@ pub(crate) fn trajectory_files(dir: &Path, file: &TaskFile) -> Vec<PathBuf> {
 
 fn refuse_services(
     (dir, file): &(PathBuf, String),
-    descriptor: &Descriptor,
+    descriptor: &ProviderDescriptor,
     why: &str,
     found: &mut Vec<ConfigError>,
 ) {
@@ -260,7 +260,7 @@ fn check_image(
 /// the trials.
 fn check_instructions(
     file: &Path,
-    descriptor: &Descriptor,
+    descriptor: &ProviderDescriptor,
     found: &mut Vec<ConfigError>,
     problems: &mut Problems,
 ) {
@@ -273,7 +273,7 @@ fn check_instructions(
     }
 }
 
-fn refused(descriptor: &Descriptor, spot: &Spot, file: &Path, found: &str) -> ConfigError {
+fn refused(descriptor: &ProviderDescriptor, spot: &Spot, file: &Path, found: &str) -> ConfigError {
     let expected = format!("what the {} environment can honour", descriptor.name);
     let hint = "use `environment.type: docker`, or set `ignore_dockerfile: true` in \
                 `environment.provider_config` to run on the host's own files";

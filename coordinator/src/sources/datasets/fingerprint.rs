@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rollout_protocol::digest::{Digest, Hasher};
+use rollout_protocol::digest::{Digest, DigestHasher};
 use rollout_protocol::limits::BUNDLE_ENTRIES;
 
 /// A file that changed this short a time before it was looked at may change again without looking
@@ -30,8 +30,8 @@ pub(super) fn of<'a>(
     recipe: &str,
 ) -> Option<Fingerprint> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
-    let mut walk = Walk { hasher: Hasher::default(), newest: Duration::ZERO, left: BUNDLE_ENTRIES };
-    walk.hasher.part(recipe.as_bytes());
+    let mut walk = Walk { hasher: DigestHasher::default(), newest: Duration::ZERO, left: BUNDLE_ENTRIES };
+    walk.hasher.update_part(recipe.as_bytes());
     for entry in entries {
         walk.entry(&dir.join(entry), entry.as_os_str().as_bytes())?;
     }
@@ -42,7 +42,7 @@ pub(super) fn of<'a>(
 }
 
 struct Walk {
-    hasher: Hasher,
+    hasher: DigestHasher,
     newest: Duration,
     left: u64,
 }
@@ -50,11 +50,11 @@ struct Walk {
 impl Walk {
     fn entry(&mut self, path: &Path, name: &[u8]) -> Option<()> {
         self.left = self.left.checked_sub(1)?;
-        self.hasher.part(name);
+        self.hasher.update_part(name);
         let metadata = match fs::symlink_metadata(path) {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                self.hasher.part(b"absent");
+                self.hasher.update_part(b"absent");
                 return Some(());
             }
             Err(_) => return None,

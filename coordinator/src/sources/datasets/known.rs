@@ -99,7 +99,7 @@ impl KnownParts {
     }
 
     fn file(&self, group: &Path) -> PathBuf {
-        let name = Digest::of(group.as_os_str().as_bytes()).hex();
+        let name = Digest::sha256(group.as_os_str().as_bytes()).hex();
         self.dir.join(format!("{}.json", &name[..32]))
     }
 
@@ -134,8 +134,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let at = dir.path().join("known");
         let open = || KnownParts::new(at.clone());
-        let (task, old, new) = (Path::new("/set/task"), Digest::of(b"1"), Digest::of(b"2"));
-        let blob = BlobRef::of(b"blob", MediaType::Tar);
+        let (task, old, new) = (Path::new("/set/task"), Digest::sha256(b"1"), Digest::sha256(b"2"));
+        let blob = BlobRef::for_bytes(b"blob", MediaType::Tar);
         let (one, other) = (open(), open());
         assert_eq!(one.find(task, "tests", &old), None);
         other.note(task, "solution", old, &blob);

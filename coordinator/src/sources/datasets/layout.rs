@@ -129,7 +129,7 @@ impl<'a> Layout<'a> {
     /// Whether environments are made of images.
     fn has_images(&self) -> bool {
         let kind = self.job.settings.environment.provider.kind();
-        descriptor::of(kind).capabilities.images.is_there()
+        descriptor::for_kind(kind).capabilities.images.is_supported()
     }
 
     /// The file with services in a directory.

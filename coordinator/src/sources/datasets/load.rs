@@ -64,7 +64,7 @@ fn check_name(
         problems.error(ConfigError { hint, ..error });
         return false;
     }
-    if let Some(first) = names.insert(name::fold(name), spot.key.clone()) {
+    if let Some(first) = names.insert(name::fold_case(name), spot.key.clone()) {
         let found = format!("the dataset name `{name}`, which {first} has too");
         let expected = "names that differ in more than upper and lower case";
         let error = spot.error(&job.file, ErrorKind::DuplicateName, found, expected);
@@ -176,7 +176,7 @@ fn checked_name(
         problems.error(spot.error(dir, ErrorKind::BadValue, found, expected));
         return None;
     }
-    if let Some(first) = taken.insert(name::fold(&name), candidate.place.clone()) {
+    if let Some(first) = taken.insert(name::fold_case(&name), candidate.place.clone()) {
         let found = format!("the name `{name}` of {}, which {first} has too", candidate.place);
         let expected = "names that differ in more than upper and lower case";
         problems.error(spot.error(dir, ErrorKind::DuplicateName, found, expected));

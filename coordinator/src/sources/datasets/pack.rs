@@ -8,7 +8,7 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits::INSTRUCTION_BYTES;
 use rollout_protocol::spec::task::TaskSpec;
-use rollout_worker::archive::{self, ArchiveError, Keep, Limits};
+use rollout_worker::archive::{self, ArchiveError, FilterDecision, ArchiveLimits};
 use rollout_worker::environment::dockerignore::Dockerignore;
 
 use super::harborignore::{self, Harborignore};
@@ -207,7 +207,7 @@ impl Source {
             let overlay = Overlay { from: &task.dir.join(dir), to: &merged, filter: &filter };
             overlay.directory(Path::new("")).map_err(failed(dir))?;
         }
-        let packed = pack(&merged, archive, &|_, _| Keep::Yes);
+        let packed = pack(&merged, archive, &|_, _| FilterDecision::Yes);
         // What is left goes with the scratch directory.
         let _removed = fs::remove_dir_all(&merged);
         packed
@@ -219,7 +219,7 @@ impl Source {
             move |error: std::io::Error| fault(&file, ErrorKind::BadFile, error.to_string())
         };
         Ok(match self.ignore {
-            Ignore::Nothing => Box::new(|_, _| Keep::Yes),
+            Ignore::Nothing => Box::new(|_, _| FilterDecision::Yes),
             Ignore::Docker => {
                 let context = task.join(dir);
                 let ignore = Dockerignore::read(&context);
@@ -230,8 +230,8 @@ impl Source {
                 let ignore = Harborignore::read(task, dir);
                 let ignore = ignore.map_err(bad(task, harborignore::FILE_NAME))?;
                 Box::new(move |path, is_dir| match path.to_str() {
-                    Some(text) if ignore.excludes(text, is_dir) => Keep::No,
-                    _ => Keep::Yes,
+                    Some(text) if ignore.excludes(text, is_dir) => FilterDecision::No,
+                    _ => FilterDecision::Yes,
                 })
             }
         })
@@ -239,7 +239,7 @@ impl Source {
 }
 
 /// Says of a path whether it is packed.
-type Filter = dyn Fn(&Path, bool) -> Keep;
+type Filter = dyn Fn(&Path, bool) -> FilterDecision;
 
 /// One directory laid over another.
 struct Overlay<'a> {
@@ -259,7 +259,7 @@ impl Overlay<'_> {
             let entry = entry?;
             let kind = entry.file_type()?;
             let path = path.join(entry.file_name());
-            if (self.filter)(&path, kind.is_dir()) == Keep::No {
+            if (self.filter)(&path, kind.is_dir()) == FilterDecision::No {
                 continue;
             }
             if kind.is_dir() {
@@ -290,21 +290,21 @@ impl Overlay<'_> {
 }
 
 fn pack(dir: &Path, archive: &Path, filter: &Filter) -> Result<BlobRef, Box<ConfigError>> {
-    let packed = archive::pack(dir, archive, Limits::BUNDLE, filter);
+    let packed = archive::pack(dir, archive, ArchiveLimits::BUNDLE, filter);
     let packed = packed.map_err(|error| pack_fault(dir, &error))?;
     let (digest, size_bytes) = (packed.digest, packed.size_bytes);
     Ok(BlobRef { digest, size_bytes, media_type: Some(MediaType::Tar) })
 }
 
 /// What a build would not see is no part of a build context, whichever environment runs it.
-fn keep(ignore: &Dockerignore, path: &Path, is_dir: bool) -> Keep {
-    let Some(text) = path.to_str() else { return Keep::Yes };
+fn keep(ignore: &Dockerignore, path: &Path, is_dir: bool) -> FilterDecision {
+    let Some(text) = path.to_str() else { return FilterDecision::Yes };
     if matches!(text, "Dockerfile" | ".dockerignore") || !ignore.excludes(text) {
-        Keep::Yes
-    } else if is_dir && ignore.takes_back() {
-        Keep::IfNotEmpty
+        FilterDecision::Yes
+    } else if is_dir && ignore.has_exceptions() {
+        FilterDecision::IfNotEmpty
     } else {
-        Keep::No
+        FilterDecision::No
     }
 }
 

@@ -97,7 +97,7 @@ fn tell_versions_apart(sources: &mut [Source]) {
     let several: Vec<bool> = (sources.iter())
         .map(|source| {
             let same = |other: &&Source| {
-                other.registered && name::fold(&other.name) == name::fold(&source.name)
+                other.registered && name::fold_case(&other.name) == name::fold_case(&source.name)
             };
             let versions: BTreeSet<_> = sources.iter().filter(same).map(|s| &s.version).collect();
             source.registered && versions.len() > 1

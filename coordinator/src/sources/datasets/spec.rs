@@ -1,7 +1,7 @@
 //! A task as it runs, but for its files.
 
 use rollout_protocol::spec::resources::Resources;
-use rollout_protocol::spec::task::{Rules, TaskEnvironment, TaskSpec};
+use rollout_protocol::spec::task::{ScriptRules, TaskEnvironment, TaskSpec};
 
 use super::Task;
 use crate::config::{Job, TaskTimeouts};
@@ -15,7 +15,7 @@ pub(crate) fn of(job: &Job, dataset: String, task: &Task) -> TaskSpec {
         environment: environment(job, &file.environment, task.parts.compose.clone()),
         steps: file.steps.clone(),
         strategy: file.strategy,
-        rules: job.rules.apply(Rules::of(file.format.format)),
+        rules: job.rules.apply(ScriptRules::for_format(file.format.format)),
         mcp_servers: file.mcp_servers.clone(),
         skills_dir: file.skills_dir.clone(),
         fault: task.fault.clone(),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::error::ErrorType;
-use rollout_protocol::spec::task::{Rules, TaskFormat, TaskSpec};
+use rollout_protocol::spec::task::{ScriptRules, TaskFormat, TaskSpec};
 use rollout_worker::store::BlobStore;
 use rollout_worker::store::fs::FsStore;
 use rollout_worker::testing::{Call, FaultyStore};
@@ -392,7 +392,7 @@ async fn every_part_of_a_task_with_steps_is_bundled() {
     let own = two.verifier.environment.as_ref().expect("its own");
     assert!(text(&own.context).await.contains("FROM scratch"));
     assert!(spec.environment.context.is_some(), "the file with services is in it");
-    assert_eq!(spec.rules, Rules::of(TaskFormat::Harbor));
+    assert_eq!(spec.rules, ScriptRules::for_format(TaskFormat::Harbor));
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub(super) struct Lock(#[expect(dead_code, reason = "open files hold locks")] Fi
 impl Cache {
     /// The cache of a repository below `root`.
     pub(super) fn of(root: &Path, origin: &Origin) -> Self {
-        let dir = root.join("git").join(Digest::of(origin.url().as_bytes()).hex());
+        let dir = root.join("git").join(Digest::sha256(origin.url().as_bytes()).hex());
         Self { dir, origin: origin.clone() }
     }
 
@@ -74,7 +74,7 @@ impl Cache {
 
     /// What a directory of a commit is below in the cache.
     fn place(&self, commit: &str, path: &str) -> PathBuf {
-        self.commit(commit).join(&Digest::of(path.as_bytes()).hex()[..32])
+        self.commit(commit).join(&Digest::sha256(path.as_bytes()).hex()[..32])
     }
 
     /// The name of a directory of the repository.
@@ -83,7 +83,7 @@ impl Cache {
     }
 
     fn list(&self, commit: &str, below: &str) -> PathBuf {
-        let name = format!("tasks-{}", &Digest::of(below.as_bytes()).hex()[..32]);
+        let name = format!("tasks-{}", &Digest::sha256(below.as_bytes()).hex()[..32]);
         self.commit(commit).join(name)
     }
 
@@ -195,7 +195,7 @@ impl Cache {
         let name = match revision {
             Revision::Head => "HEAD".to_owned(),
             Revision::Named(name) | Revision::Commit(name) => {
-                Digest::of(name.as_bytes()).hex()[..32].to_owned()
+                Digest::sha256(name.as_bytes()).hex()[..32].to_owned()
             }
         };
         self.dir.join("heads").join(name)

@@ -162,7 +162,7 @@ fn fetch(url: &str, kept: &Path) -> Result<Text, IndexError> {
         let reason = "expected an `http`, `https` or `file` address".to_owned();
         return Err(IndexError::Unreadable { place, reason });
     }
-    let file = kept.join(format!("{}.json", Digest::of(url.as_bytes()).hex()));
+    let file = kept.join(format!("{}.json", Digest::sha256(url.as_bytes()).hex()));
     match http::get(url, REGISTRY_BYTES) {
         Ok(bytes) => {
             let index = parse(&bytes, &place)?;

@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::item_name::ItemName;
 use rollout_protocol::spec::trial::TrialName;
-use rollout_protocol::wire::command::Selection;
-use rollout_protocol::wire::offer::{Offer, Pacing, Work};
+use rollout_protocol::wire::command::TrialSelection;
+use rollout_protocol::wire::offer::{Offer, RunRateLimits, OfferedWork};
 
 use crate::engine::core::NewItem;
 use crate::engine::journal::Layout;
@@ -26,20 +26,20 @@ pub struct JobPlanner {
     /// Ordinals by key. Made only for runs that are resumed: keys cannot be turned back into names.
     ordinals: OnceLock<HashMap<ItemId, u64>>,
     lanes: Lanes,
-    pacing: Pacing,
+    pacing: RunRateLimits,
 }
 
 impl JobPlanner {
     /// A planner that has handed out nothing yet.
     pub fn new(plan: Arc<JobPlan>) -> Self {
         let lanes = Lanes::new(&plan);
-        let pacing = Pacing::default();
+        let pacing = RunRateLimits::default();
         Self { plan, handed_out: 0, ordinals: OnceLock::new(), lanes, pacing }
     }
 
     /// Workers may go about its trials no faster than this.
     #[must_use]
-    pub fn paced(self, pacing: Pacing) -> Self {
+    pub fn paced(self, pacing: RunRateLimits) -> Self {
         Self { pacing, ..self }
     }
 
@@ -85,7 +85,7 @@ impl Planner for JobPlanner {
             try_id,
             spec: trial_ref.digest(),
             class: self.plan.tasks()[task].class,
-            work: Work::Trial(trial_ref),
+            work: OfferedWork::Trial(trial_ref),
             pacing: self.pacing,
         }
     }
@@ -94,7 +94,7 @@ impl Planner for JobPlanner {
         self.lanes.needs()
     }
 
-    fn select(&self, selection: &Selection) -> Vec<NewItem> {
+    fn select(&self, selection: &TrialSelection) -> Vec<NewItem> {
         let wanted = |trial: &PlannedTrial| {
             let of = |asked: &Option<String>, name: &str| asked.as_ref().is_none_or(|a| a == name);
             let TrialName { agent, dataset, task, attempt } = &trial.name;

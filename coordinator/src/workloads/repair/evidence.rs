@@ -13,9 +13,9 @@ use rollout_protocol::blob::BlobRef;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::limits::DOCUMENT_BYTES;
-use rollout_protocol::record::{ExecutionEnd, ExecutionRecord, Outcome, Settlement, Timestamps};
-use rollout_protocol::wire::marker::Marker;
-use rollout_protocol::wire::report::{Body, Report, ResultBody};
+use rollout_protocol::record::{ExecutionEnd, ExecutionRecord, ItemOutcome, Settlement, Timestamps};
+use rollout_protocol::wire::marker::ResultMarker;
+use rollout_protocol::wire::report::{ReportBody, Report, ResultBody};
 use rollout_worker::spool::report_of;
 use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
@@ -51,7 +51,7 @@ pub(super) struct Evidence {
 #[derive(Deserialize)]
 struct Named {
     run: RunId,
-    outcome: Outcome,
+    outcome: ItemOutcome,
     record: Option<BlobRef>,
 }
 
@@ -78,7 +78,7 @@ impl Evidence {
             let settlements = settlements(&of);
             let whole = proven.into_iter().filter(|file| {
                 let bytes = fs::read(of.records().join(&file.file)).unwrap_or_default();
-                Digest::of(&bytes) == file.digest
+                Digest::sha256(&bytes) == file.digest
             });
             let intact: BTreeSet<String> = whole.map(|file| file.file).collect();
             let mut named = Vec::new();
@@ -99,11 +99,11 @@ impl Evidence {
             }
         }
         let named = named.into_iter().filter(|named| named.run == run);
-        let named = named.filter(|named| named.outcome != Outcome::Cancelled);
+        let named = named.filter(|named| named.outcome != ItemOutcome::Cancelled);
         blobs.extend(named.filter_map(|named| Some(named.record?.digest)));
         if let Some(store) = store {
             let markers = store.list_documents(&format!("results/{run}/")).await?;
-            blobs.extend(markers.iter().filter_map(|path| Some(Marker::parse(path)?.record)));
+            blobs.extend(markers.iter().filter_map(|path| Some(ResultMarker::parse(path)?.record)));
             for digest in blobs {
                 evidence.read(&digest, store).await?;
             }
@@ -121,7 +121,7 @@ impl Evidence {
         let Ok(record) = serde_json::from_slice::<ExecutionRecord>(&bytes) else { return Ok(()) };
         let (of, item, try_id, exec) = record.ids();
         if of == self.run {
-            let blob = BlobRef::of(&bytes, rollout_protocol::blob::MediaType::Json);
+            let blob = BlobRef::for_bytes(&bytes, rollout_protocol::blob::MediaType::Json);
             let report = report_of(&record, blob);
             self.reports.entry(item).or_default().insert((try_id, exec), report);
         }
@@ -225,8 +225,8 @@ fn of_sealed(run: RunId, settlement: &Settlement, replica: &Replica) -> Option<R
     let items = vec![NamedItem { item, spec }];
     let Some(by) = &settlement.by else {
         return match settlement.verdict.outcome {
-            Outcome::Cancelled => Some(Record::Cancelled { items }),
-            Outcome::Failed => {
+            ItemOutcome::Cancelled => Some(Record::Cancelled { items }),
+            ItemOutcome::Failed => {
                 let error = Box::new(settlement.verdict.error.clone()?);
                 Some(Record::GivenUp { items, error })
             }
@@ -249,7 +249,7 @@ fn of_sealed(run: RunId, settlement: &Settlement, replica: &Replica) -> Option<R
         exec: by.exec,
         spec,
         worker: by.worker.clone(),
-        body: Body::Result(Box::new(body)),
+        body: ReportBody::Result(Box::new(body)),
     };
     Some(Record::Recovered { report: Box::new(report) })
 }

@@ -12,8 +12,8 @@ use rollout_protocol::id::{ExecId, TryId};
 use rollout_protocol::record::{ExecutionRecord, TrialRecord, Verdict};
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::spec::trial::TrialName;
-use rollout_protocol::wire::marker::Marker;
-use rollout_protocol::wire::position::{Incarnation, Position};
+use rollout_protocol::wire::marker::ResultMarker;
+use rollout_protocol::wire::position::{Incarnation, ReportPosition};
 use rollout_worker::spool::report_of;
 use rollout_worker::store::MemoryStore;
 use rollout_worker::testing;
@@ -50,7 +50,7 @@ fn record(task: &str, try_id: TryId, n: u8, verdict: Verdict) -> ExecutionRecord
     let name = trial(task);
     let made = testing::record(name.clone(), verdict, Timestamp::UNIX_EPOCH);
     let (item, exec) = (name.item(), exec(n));
-    let spec = Digest::of(task.as_bytes());
+    let spec = Digest::sha256(task.as_bytes());
     ExecutionRecord::Trial(Box::new(TrialRecord { run: RUN, item, try_id, exec, spec, ..made }))
 }
 
@@ -63,7 +63,7 @@ fn opened(
         format: RUN_FORMAT,
         run: RUN,
         epoch,
-        plan: Digest::of(b"plan"),
+        plan: Digest::sha256(b"plan"),
         retry: RetryPolicy::default(),
         version: "test".to_owned(),
         owner: "test".to_owned(),
@@ -112,11 +112,11 @@ impl Rig {
         let blob = self.store.put_bytes(bytes, MediaType::Json).await.expect("stored");
         let report = report_of(&record, blob.clone());
         let (run, item, exec) = (RUN, report.item, report.exec);
-        let marker = Marker { run, item, try_id, exec, record: blob.digest };
+        let marker = ResultMarker { run, item, try_id, exec, record: blob.digest };
         let path = marker.to_string();
         self.store.put_document(&path, Bytes::from_static(b"{}")).await.expect("stored");
         let offered = OfferedTry { item, try_id, spec: report.spec };
-        let position = Position::of(Incarnation(1), u64::from(n), &report);
+        let position = ReportPosition::for_report(Incarnation(1), u64::from(n), &report);
         let report = Box::new(report);
         vec![Record::Offered { tries: vec![offered] }, Record::Reported { position, report }]
     }
@@ -164,7 +164,7 @@ impl Rig {
             job: "job".to_owned(),
             created_at: Timestamp::UNIX_EPOCH,
             updated_at: Timestamp::UNIX_EPOCH,
-            plan: Digest::of(b"plan"),
+            plan: Digest::sha256(b"plan"),
             epoch,
             state: RunState::Running,
             total: 2,

@@ -25,8 +25,8 @@ pub fn file(path: String, content: &[u8]) -> IdeaFile {
     let hex = |digest: Digest| digest.hex();
     IdeaFile {
         path,
-        sha256: hex(Digest::of(content)),
-        normalized_sha256: hex(Digest::of(normalized(&text).as_bytes())),
+        sha256: hex(Digest::sha256(content)),
+        normalized_sha256: hex(Digest::sha256(normalized(&text).as_bytes())),
     }
 }
 

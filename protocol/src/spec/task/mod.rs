@@ -12,7 +12,7 @@ use crate::error::TrialError;
 use crate::template::Template;
 
 pub use environment::{Healthcheck, NetworkPolicy, TaskEnvironment};
-pub use rules::{AfterAgentError, Rules, StepStrategy, TaskFormat, TestExit};
+pub use rules::{AfterAgentError, ScriptRules, StepStrategy, TaskFormat, TestExit};
 pub use step::{AgentPhase, Artifact, CollectHook, StepFiles, StepSpec, VerifierPhase};
 
 /// A task as it runs: everything resolved, its files stored as blobs.
@@ -39,7 +39,7 @@ pub struct TaskSpec {
     pub strategy: StepStrategy,
     /// How the outcome of its scripts is judged.
     #[serde(default)]
-    pub rules: Rules,
+    pub rules: ScriptRules,
     /// Servers of tools that agents may use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mcp_servers: Vec<McpServer>,
@@ -117,7 +117,7 @@ impl TaskSpec {
             install_sec: 300.0,
             steps: vec![step],
             strategy: StepStrategy::Mean,
-            rules: Rules::of(TaskFormat::Rollout),
+            rules: ScriptRules::for_format(TaskFormat::Rollout),
             mcp_servers: Vec::new(),
             skills_dir: None,
             fault: None,

@@ -33,16 +33,16 @@ impl fmt::Display for TaskFormat {
 
 /// What outcomes of a task's scripts mean.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rules {
+pub struct ScriptRules {
     /// What the exit code of the test script means.
     pub test_exit: TestExit,
     /// What follows an agent that failed or ran out of time.
     pub after_agent_error: AfterAgentError,
 }
 
-impl Rules {
+impl ScriptRules {
     /// The rules of a format.
-    pub const fn of(format: TaskFormat) -> Self {
+    pub const fn for_format(format: TaskFormat) -> Self {
         match format {
             TaskFormat::Rollout => Self {
                 test_exit: TestExit::MustBeZero,

@@ -14,18 +14,18 @@ async fn sanitizing_gives_a_clean_archive_and_the_captured_file() {
     let archive = tar_of(&[
         raw("logs/", b'5', b""),
         raw("logs/agent/", b'5', b""),
-        Raw { how: How::Pax, ..raw(&long, b'0', &[b'x'; 600]) },
+        RawMember { how: NameEncoding::Pax, ..raw(&long, b'0', &[b'x'; 600]) },
         link("logs/agent/passwd", b'2', "/etc/passwd"),
         raw("logs/../../evil", b'0', b"evil"),
         raw("logs/verifier/reward.txt", b'0', b"0.5\n"),
     ]);
     let clean = sanitize(source(archive), &to, logs()).await;
     let packed = clean.archive.unwrap();
-    assert_eq!(clean.captured, [Captured::Found("0.5\n".into())]);
+    assert_eq!(clean.captured, [CapturedFile::Found("0.5\n".into())]);
     assert_eq!((clean.report.files, clean.report.directories, clean.report.bytes), (2, 1, 604));
     assert_eq!((clean.report.skipped.links, clean.report.skipped.names), (1, 1));
     let bytes = fs::read(&to).unwrap();
-    assert_eq!(packed.digest, Digest::of(&bytes));
+    assert_eq!(packed.digest, Digest::sha256(&bytes));
     assert_eq!((packed.entries, packed.size_bytes), (3, bytes.len() as u64));
     let out = temp.path().join("out");
     extract_trusted(source(bytes), &out, SMALL).await.unwrap();
@@ -39,20 +39,20 @@ async fn the_reason_why_nothing_was_captured_is_known() {
     let name = "logs/verifier/reward.txt";
     let filler = raw("logs/agent/big", b'0', &vec![1; 5000]);
     let cases = [
-        (vec![filler.clone()], Captured::Missing),
-        (vec![link(name, b'2', "/etc/passwd")], Captured::NotRegular),
-        (vec![filler.clone(), link(name, b'1', "logs/agent/big")], Captured::HardLink),
-        (vec![raw(name, b'5', b"")], Captured::NotRegular),
-        (vec![raw(name, b'6', b"")], Captured::NotRegular),
-        (vec![raw(name, b'0', &[b'1'; 17])], Captured::TooLarge(17)),
-        (vec![Raw { size: Some(1 << 40), ..raw(name, b'0', b"") }], Captured::TooLarge(1 << 40)),
+        (vec![filler.clone()], CapturedFile::Missing),
+        (vec![link(name, b'2', "/etc/passwd")], CapturedFile::NotRegular),
+        (vec![filler.clone(), link(name, b'1', "logs/agent/big")], CapturedFile::HardLink),
+        (vec![raw(name, b'5', b"")], CapturedFile::NotRegular),
+        (vec![raw(name, b'6', b"")], CapturedFile::NotRegular),
+        (vec![raw(name, b'0', &[b'1'; 17])], CapturedFile::TooLarge(17)),
+        (vec![RawMember { size: Some(1 << 40), ..raw(name, b'0', b"") }], CapturedFile::TooLarge(1 << 40)),
         (
-            vec![Raw { size: Some(1 << 40), ..filler.clone() }, raw(name, b'0', b"1")],
-            Captured::Unknown,
+            vec![RawMember { size: Some(1 << 40), ..filler.clone() }, raw(name, b'0', b"1")],
+            CapturedFile::Unknown,
         ),
         (
-            vec![raw(name, b'0', b"1"), Raw { size: Some(1 << 40), ..filler.clone() }],
-            Captured::Found("1".into()),
+            vec![raw(name, b'0', b"1"), RawMember { size: Some(1 << 40), ..filler.clone() }],
+            CapturedFile::Found("1".into()),
         ),
     ];
     for (n, (members, expected)) in cases.into_iter().enumerate() {
@@ -74,17 +74,17 @@ async fn a_broken_source_and_a_failing_disk_cost_only_what_they_must() {
     bytes.truncate(150_000);
     let to = temp.path().join("clean.tar");
     let clean = sanitize(source(bytes.clone()), &to, logs()).await;
-    assert_eq!(clean.report.cut, Some(Cut::Ended));
-    assert_eq!(clean.captured, [Captured::Found("1".into())]);
+    assert_eq!(clean.report.cut, Some(ArchiveTruncation::Ended));
+    assert_eq!(clean.captured, [CapturedFile::Found("1".into())]);
     let packed = clean.archive.unwrap();
     let kept = fs::read(&to).unwrap();
-    assert_eq!((packed.entries, packed.digest), (2, Digest::of(&kept)));
+    assert_eq!((packed.entries, packed.digest), (2, Digest::sha256(&kept)));
     assert_eq!(list(source(kept), SMALL).await.unwrap().len(), 2);
 
     let nowhere = temp.path().join("missing/clean.tar");
     let clean = sanitize(source(bytes), &nowhere, logs()).await;
     assert!(matches!(clean.archive, Err(ArchiveError::Io { .. })));
-    assert_eq!(clean.captured, [Captured::Found("1".into())]);
+    assert_eq!(clean.captured, [CapturedFile::Found("1".into())]);
 }
 
 #[tokio::test]
@@ -99,19 +99,19 @@ async fn what_shall_be_used_again_keeps_its_modes_and_links() {
         raw("app/cache/x.txt", b'0', b"x"),
         raw("app/a.pyc", b'0', b"y"),
     ];
-    let options = || Sanitize {
-        root: Root::DroppedOfDirectory,
-        exclude: Exclude::new(["cache", "*.pyc"]),
+    let options = || SanitizeOptions {
+        root: RootHandling::DroppedOfDirectory,
+        exclude: ExcludePatterns::new(["cache", "*.pyc"]),
         faithful: true,
         captures: Vec::new(),
         ..logs()
     };
     let to = temp.path().join("clean.tar");
     let clean = sanitize(source(tar_of(&members)), &to, options()).await;
-    assert_eq!((clean.first, clean.report.skipped.links), (Some(Kind::Directory), 1));
+    assert_eq!((clean.first, clean.report.skipped.links), (Some(MemberKind::Directory), 1));
     let alone = temp.path().join("alone.tar");
     let clean = sanitize(source(tar_of(&[raw("note.txt", b'0', b"n")])), &alone, options()).await;
-    assert_eq!(clean.first, Some(Kind::File));
+    assert_eq!(clean.first, Some(MemberKind::File));
     let joined = temp.path().join("joined.tar");
     join(vec![to, alone], &joined).await.unwrap();
     let out = temp.path().join("out");

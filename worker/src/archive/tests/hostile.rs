@@ -37,16 +37,16 @@ async fn only_files_and_directories_come_out_of_a_hostile_archive() {
         raw("unknown", b'Z', b"what"),
         raw("logs/x/below", b'0', b"a file is in the way"),
         raw("logs", b'0', b"a directory is in the way"),
-        Raw { how: How::GnuLong, ..raw(&long, b'0', b"gnu") },
-        Raw { how: How::Pax, ..raw(&format!("p/{long}"), b'0', b"pax") },
-        Raw { name: b"esc\x1b\n\xff".to_vec(), ..raw("", b'0', b"odd") },
+        RawMember { how: NameEncoding::GnuLong, ..raw(&long, b'0', b"gnu") },
+        RawMember { how: NameEncoding::Pax, ..raw(&format!("p/{long}"), b'0', b"pax") },
+        RawMember { name: b"esc\x1b\n\xff".to_vec(), ..raw("", b'0', b"odd") },
         raw(&format!("d/{}", "e/".repeat(45)), b'5', b""),
-        Raw { how: How::GnuLong, ..raw(&"e/".repeat(65), b'5', b"") },
+        RawMember { how: NameEncoding::GnuLong, ..raw(&"e/".repeat(65), b'5', b"") },
         raw("old/", b'0', b""),
     ]);
     let report = extract(source(archive), &out, SMALL).await.unwrap();
     assert_eq!(report.cut, None);
-    let skipped = Skipped { links: 2, special: 4, names: 3, conflicts: 2 };
+    let skipped = SkippedMembers { links: 2, special: 4, names: 3, conflicts: 2 };
     assert_eq!(report.skipped, skipped);
     let found = tree(&out);
     assert_eq!(found["logs/x"], "file 644 last");
@@ -80,7 +80,7 @@ async fn an_existing_link_is_not_followed() {
 async fn reading_stops_at_the_limits_and_keeps_what_came_before() {
     let temp = TempDir::new().unwrap();
     let mut case = 0;
-    let mut cut = async |bytes: Vec<u8>, limits: Limits| {
+    let mut cut = async |bytes: Vec<u8>, limits: ArchiveLimits| {
         case += 1;
         let out = temp.path().join(case.to_string());
         let report = extract(source(bytes), &out, limits).await.unwrap();
@@ -88,44 +88,44 @@ async fn reading_stops_at_the_limits_and_keeps_what_came_before() {
         report.cut
     };
     let first = raw("a", b'0', b"first");
-    let huge = Raw { size: Some(107_374_182_400), ..raw("huge", b'0', b"") };
+    let huge = RawMember { size: Some(107_374_182_400), ..raw("huge", b'0', b"") };
     let bytes = SMALL.bytes;
-    assert_eq!(cut(tar_of(&[first.clone(), huge]), SMALL).await, Some(Cut::Bytes(bytes)));
+    assert_eq!(cut(tar_of(&[first.clone(), huge]), SMALL).await, Some(ArchiveTruncation::Bytes(bytes)));
 
     let pax = pax_record("size", b"99999999999");
     let mut lie = tar_of(std::slice::from_ref(&first));
     lie.truncate(1024);
     block(&mut lie, b"pax", b'x', pax.len() as u64, b"", &pax);
     block(&mut lie, b"huge", b'0', 0, b"", b"");
-    assert_eq!(cut(lie, SMALL).await, Some(Cut::Bytes(bytes)));
+    assert_eq!(cut(lie, SMALL).await, Some(ArchiveTruncation::Bytes(bytes)));
 
     let mut long_name = tar_of(std::slice::from_ref(&first));
     long_name.truncate(1024);
     block(&mut long_name, b"././@LongLink", b'L', 1 << 40, b"", b"");
     let malformed = cut(long_name, SMALL).await;
-    assert!(matches!(malformed, Some(Cut::Malformed(_))), "{malformed:?}");
+    assert!(matches!(malformed, Some(ArchiveTruncation::Malformed(_))), "{malformed:?}");
 
     let many = [vec![first.clone()], vec![link("l", b'2', "x"); 200]].concat();
-    assert_eq!(cut(tar_of(&many), SMALL).await, Some(Cut::Entries(100)));
+    assert_eq!(cut(tar_of(&many), SMALL).await, Some(ArchiveTruncation::Entries(100)));
 
     let mut ends = tar_of(&[first.clone(), raw("b", b'0', &[1; 3000])]);
     ends.truncate(2048);
-    assert_eq!(cut(ends, SMALL).await, Some(Cut::Ended));
+    assert_eq!(cut(ends, SMALL).await, Some(ArchiveTruncation::Ended));
     let mut no_mark = tar_of(std::slice::from_ref(&first));
     no_mark.truncate(1024);
-    assert_eq!(cut(no_mark, SMALL).await, Some(Cut::Ended));
+    assert_eq!(cut(no_mark, SMALL).await, Some(ArchiveTruncation::Ended));
     let mut noise = tar_of(&[first.clone(), raw("b", b'0', b"")]);
     noise[1024 + 5] ^= 1;
-    assert!(matches!(cut(noise, SMALL).await, Some(Cut::Malformed(_))));
+    assert!(matches!(cut(noise, SMALL).await, Some(ArchiveTruncation::Malformed(_))));
 }
 
 /// Gives a prefix and then nothing more; says when it is dropped.
-struct Hanging {
+struct HangingReader {
     prefix: std::io::Cursor<Vec<u8>>,
     dropped: Arc<AtomicBool>,
 }
 
-impl AsyncRead for Hanging {
+impl AsyncRead for HangingReader {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -137,7 +137,7 @@ impl AsyncRead for Hanging {
     }
 }
 
-impl Drop for Hanging {
+impl Drop for HangingReader {
     fn drop(&mut self) {
         self.dropped.store(true, Ordering::SeqCst);
     }
@@ -149,7 +149,7 @@ async fn abandoning_a_read_closes_its_source() {
     let dropped = Arc::new(AtomicBool::new(false));
     let mut bytes = tar_of(&[raw("a", b'0', b"x")]);
     bytes.truncate(1024);
-    let source = Hanging { prefix: source(bytes), dropped: Arc::clone(&dropped) };
+    let source = HangingReader { prefix: source(bytes), dropped: Arc::clone(&dropped) };
     let out = temp.path().join("out");
     let reading = extract(source, &out, SMALL);
     assert!(tokio::time::timeout(Duration::from_millis(50), reading).await.is_err());
@@ -177,7 +177,7 @@ fn nasty_name() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-fn nasty_member() -> impl Strategy<Value = Raw> {
+fn nasty_member() -> impl Strategy<Value = RawMember> {
     let size = prop_oneof![
         8 => Just(None),
         1 => prop::option::of(0..4096u64),
@@ -190,9 +190,9 @@ fn nasty_member() -> impl Strategy<Value = Raw> {
         prop::collection::vec(any::<u8>(), 0..700),
         size,
         nasty_name(),
-        prop::sample::select(vec![How::Header, How::GnuLong, How::Pax]),
+        prop::sample::select(vec![NameEncoding::Header, NameEncoding::GnuLong, NameEncoding::Pax]),
     )
-        .prop_map(|(name, kind, content, size, link, how)| Raw {
+        .prop_map(|(name, kind, content, size, link, how)| RawMember {
             name,
             kind,
             content,
@@ -218,17 +218,17 @@ proptest! {
         fs::write(&canary, "alive").unwrap();
         let mut archive = tar_of(&members);
         archive.truncate(cut.unwrap_or(usize::MAX));
-        let limits = Limits { entries, bytes };
+        let limits = ArchiveLimits { entries, bytes };
         let (out, clean, again) =
             (inner.join("out"), inner.join("clean.tar"), inner.join("again"));
-        let options = Sanitize { limits, root: Root::Kept, faithful: true, ..logs() };
+        let options = SanitizeOptions { limits, root: RootHandling::Kept, faithful: true, ..logs() };
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let (report, cleaned) = runtime.block_on(async {
             let report = extract(source(archive.clone()), &out, limits).await.unwrap();
             let cleaned = sanitize(source(archive), &clean, options).await;
             cleaned.archive.as_ref().expect("the disk is fine");
             let bytes = fs::read(&clean).unwrap();
-            let second = extract(source(bytes), &again, Limits::BUNDLE).await.unwrap();
+            let second = extract(source(bytes), &again, ArchiveLimits::BUNDLE).await.unwrap();
             assert_eq!(second.cut, None);
             (report, cleaned.report)
         });
@@ -261,7 +261,7 @@ fn reading_a_large_name_extension_does_not_take_its_size_in_memory() {
     block(&mut bytes, b"././@LongLink", b'L', name.len() as u64, b"", &name);
     block(&mut bytes, b"x", b'0', 0, b"", b"");
     bytes.write_all(&[0; 1024]).unwrap();
-    let mut members = read::Members::new(&bytes[..], SMALL);
+    let mut members = read::MemberReader::new(&bytes[..], SMALL);
     let member = members.next().unwrap().unwrap();
-    assert_eq!(member.path, Err(BadPath::Long));
+    assert_eq!(member.path, Err(InvalidArchivePath::Long));
 }

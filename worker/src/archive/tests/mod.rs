@@ -17,31 +17,31 @@ use crate::secrets::Redactor;
 
 /// A member as it is written, lies included.
 #[derive(Debug, Clone)]
-struct Raw {
+struct RawMember {
     name: Vec<u8>,
     kind: u8,
     content: Vec<u8>,
     /// What the header says, when it is not the length of the content.
     size: Option<u64>,
     link: Vec<u8>,
-    how: How,
+    how: NameEncoding,
 }
 
 /// How a name is written.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum How {
+enum NameEncoding {
     Header,
     GnuLong,
     Pax,
 }
 
-fn raw(name: &str, kind: u8, content: &[u8]) -> Raw {
+fn raw(name: &str, kind: u8, content: &[u8]) -> RawMember {
     let (name, content) = (name.as_bytes().to_vec(), content.to_vec());
-    Raw { name, kind, content, size: None, link: Vec::new(), how: How::Header }
+    RawMember { name, kind, content, size: None, link: Vec::new(), how: NameEncoding::Header }
 }
 
-fn link(name: &str, kind: u8, target: &str) -> Raw {
-    Raw { link: target.as_bytes().to_vec(), ..raw(name, kind, b"") }
+fn link(name: &str, kind: u8, target: &str) -> RawMember {
+    RawMember { link: target.as_bytes().to_vec(), ..raw(name, kind, b"") }
 }
 
 fn block(out: &mut Vec<u8>, name: &[u8], kind: u8, size: u64, link: &[u8], content: &[u8]) {
@@ -71,16 +71,16 @@ fn pax_record(key: &str, value: &[u8]) -> Vec<u8> {
     [format!("{length} {key}=").as_bytes(), value, b"\n"].concat()
 }
 
-fn tar_of(members: &[Raw]) -> Vec<u8> {
+fn tar_of(members: &[RawMember]) -> Vec<u8> {
     let mut out = Vec::new();
     for member in members {
         match member.how {
-            How::Header => {}
-            How::GnuLong => {
+            NameEncoding::Header => {}
+            NameEncoding::GnuLong => {
                 let name = [&member.name[..], b"\0"].concat();
                 block(&mut out, b"././@LongLink", b'L', name.len() as u64, b"", &name);
             }
-            How::Pax => {
+            NameEncoding::Pax => {
                 let record = pax_record("path", &member.name);
                 block(&mut out, b"pax", b'x', record.len() as u64, b"", &record);
             }
@@ -96,7 +96,7 @@ fn source(bytes: Vec<u8>) -> std::io::Cursor<Vec<u8>> {
     std::io::Cursor::new(bytes)
 }
 
-const SMALL: Limits = Limits { entries: 100, bytes: 1024 * 1024 };
+const SMALL: ArchiveLimits = ArchiveLimits { entries: 100, bytes: 1024 * 1024 };
 
 /// Every path below a directory with what is there.
 fn tree(dir: &Path) -> BTreeMap<String, String> {
@@ -133,11 +133,11 @@ fn reward() -> ArchivePath {
     ArchivePath::clean(b"verifier/reward.txt").unwrap().unwrap()
 }
 
-fn logs() -> Sanitize {
-    Sanitize {
+fn logs() -> SanitizeOptions {
+    SanitizeOptions {
         limits: SMALL,
-        root: Root::Dropped,
-        exclude: Exclude::default(),
+        root: RootHandling::Dropped,
+        exclude: ExcludePatterns::default(),
         faithful: false,
         captures: vec![(reward(), 16)],
         redactor: Redactor::default(),

@@ -31,8 +31,8 @@ fn sample(dir: &Path, order: &[usize]) {
     }
 }
 
-fn keep_all(_: &Path, _: bool) -> Keep {
-    Keep::Yes
+fn keep_all(_: &Path, _: bool) -> FilterDecision {
+    FilterDecision::Yes
 }
 
 #[tokio::test]
@@ -45,20 +45,20 @@ async fn equal_trees_give_equal_bytes_and_come_back_the_same() {
     sample(&two, &[5, 3, 4, 2, 1, 0]);
     fs::set_permissions(two.join("a-b"), fs::Permissions::from_mode(0o600)).unwrap();
     let (first, second) = (temp.path().join("1.tar"), temp.path().join("2.tar"));
-    let packed = pack(&one, &first, Limits::BUNDLE, &keep_all).unwrap();
-    assert_eq!(packed, pack(&two, &second, Limits::BUNDLE, &keep_all).unwrap());
+    let packed = pack(&one, &first, ArchiveLimits::BUNDLE, &keep_all).unwrap();
+    assert_eq!(packed, pack(&two, &second, ArchiveLimits::BUNDLE, &keep_all).unwrap());
     let bytes = fs::read(&first).unwrap();
     assert_eq!(bytes, fs::read(&second).unwrap());
     assert_eq!(packed.size_bytes, bytes.len() as u64);
-    assert_eq!(packed.digest, Digest::of(&bytes));
+    assert_eq!(packed.digest, Digest::sha256(&bytes));
 
-    let members = list(source(bytes.clone()), Limits::BUNDLE).await.unwrap();
+    let members = list(source(bytes.clone()), ArchiveLimits::BUNDLE).await.unwrap();
     let paths: Vec<_> = members.iter().map(|m| m.path.clone().unwrap().unwrap()).collect();
     assert!(paths.is_sorted(), "{paths:?}");
     assert_eq!(paths.len() as u64, packed.entries);
 
     let out = temp.path().join("out");
-    extract_trusted(source(bytes), &out, Limits::BUNDLE).await.unwrap();
+    extract_trusted(source(bytes), &out, ArchiveLimits::BUNDLE).await.unwrap();
     let mut expected = tree(&one);
     expected.insert("a/run.sh".into(), "file 755 #!/bin/sh\n".into());
     assert_eq!(tree(&out), expected);
@@ -71,7 +71,7 @@ fn the_form_of_archives_is_fixed() {
     let dir = temp.path().join("dir");
     fs::create_dir(&dir).unwrap();
     sample(&dir, &[0, 1, 2, 3, 4, 5]);
-    let packed = pack(&dir, &temp.path().join("t"), Limits::BUNDLE, &keep_all).unwrap();
+    let packed = pack(&dir, &temp.path().join("t"), ArchiveLimits::BUNDLE, &keep_all).unwrap();
     assert_eq!(
         packed.digest.to_string(),
         "sha256:5ecb06849963f8f3532f0a453a806f7da14463244f0904e223f2ffd97bd0c7af"
@@ -83,7 +83,7 @@ fn what_cannot_be_packed_is_named() {
     let temp = TempDir::new().unwrap();
     let dir = temp.path().join("dir");
     let to = temp.path().join("t");
-    let refused = |make: &dyn Fn(&Path), limits: Limits| {
+    let refused = |make: &dyn Fn(&Path), limits: ArchiveLimits| {
         fs::create_dir(&dir).unwrap();
         make(&dir);
         let error = pack(&dir, &to, limits, &keep_all).unwrap_err();
@@ -109,10 +109,10 @@ fn what_cannot_be_packed_is_named() {
             fs::write(dir.join(n.to_string()), [0; 100]).unwrap();
         }
     };
-    let error = refused(&fill, Limits { entries: 2, ..SMALL });
-    assert!(matches!(error, ArchiveError::TooLarge { cut: Cut::Entries(2), .. }), "{error}");
-    let error = refused(&fill, Limits { bytes: 299, ..SMALL });
-    assert!(matches!(error, ArchiveError::TooLarge { cut: Cut::Bytes(299), .. }), "{error}");
+    let error = refused(&fill, ArchiveLimits { entries: 2, ..SMALL });
+    assert!(matches!(error, ArchiveError::TooLarge { cut: ArchiveTruncation::Entries(2), .. }), "{error}");
+    let error = refused(&fill, ArchiveLimits { bytes: 299, ..SMALL });
+    assert!(matches!(error, ArchiveError::TooLarge { cut: ArchiveTruncation::Bytes(299), .. }), "{error}");
 }
 
 #[tokio::test]
@@ -127,9 +127,9 @@ async fn a_filter_leaves_paths_out() {
     }
     let to = temp.path().join("t");
     let filter = |path: &Path, _: bool| match path.to_str().unwrap() {
-        "no" | "hollow" => Keep::IfNotEmpty,
-        "gone" | "no/y" => Keep::No,
-        _ => Keep::Yes,
+        "no" | "hollow" => FilterDecision::IfNotEmpty,
+        "gone" | "no/y" => FilterDecision::No,
+        _ => FilterDecision::Yes,
     };
     pack(&dir, &to, SMALL, &filter).unwrap();
     let out = temp.path().join("out");

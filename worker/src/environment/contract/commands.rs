@@ -2,79 +2,79 @@
 
 use std::sync::Arc;
 
-use super::{Command, Environment, Output, Printed, Stream, Subject, output, run, shell};
+use super::{ExecCommand, Environment, OutputSink, ContractOutput, OutputStream, ProviderUnderTest, output, run, shell};
 use crate::environment::FailureKind;
 
-pub(super) async fn exit_codes_are_returned(_: &Subject, environment: &dyn Environment) {
+pub(super) async fn exit_codes_are_returned(_: &ProviderUnderTest, environment: &dyn Environment) {
     assert_eq!(run(environment, "exit 0").await.0, 0);
     assert_eq!(run(environment, "echo x; exit 7").await, (7, "x\n".to_owned(), String::new()));
     assert_eq!(run(environment, "exit 255").await.0, 255);
 }
 
-pub(super) async fn signals_are_128_plus_n(_: &Subject, environment: &dyn Environment) {
+pub(super) async fn signals_are_128_plus_n(_: &ProviderUnderTest, environment: &dyn Environment) {
     assert_eq!(run(environment, "kill -KILL $$").await.0, 137);
     assert_eq!(run(environment, "kill -TERM $$").await.0, 143);
 }
 
-pub(super) async fn streams_are_separate(_: &Subject, environment: &dyn Environment) {
+pub(super) async fn streams_are_separate(_: &ProviderUnderTest, environment: &dyn Environment) {
     let (code, stdout, stderr) = run(environment, "echo to-out; echo to-err >&2; echo more").await;
     assert_eq!((code, stdout.as_str(), stderr.as_str()), (0, "to-out\nmore\n", "to-err\n"));
 }
 
 pub(super) async fn variables_reach_the_command_and_no_others_do(
-    _: &Subject,
+    _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
     let mut command = shell("echo \"$CONTRACT_A|$CONTRACT_B|$CARGO_MANIFEST_DIR|\"");
     command.env.insert("CONTRACT_A".into(), "two words, a ' quote and a $dollar".into());
     command.env.insert("CONTRACT_B".into(), String::new());
-    let printed = Arc::new(Printed::default());
+    let printed = Arc::new(ContractOutput::default());
     let exit = environment.exec(command, printed.clone()).await.expect("it runs");
     assert_eq!(exit.code, 0);
     // The last one is set in this process whenever tests run.
     let expected = "two words, a ' quote and a $dollar|||\n";
-    assert_eq!(printed.text(Stream::Stdout), expected);
+    assert_eq!(printed.text(OutputStream::Stdout), expected);
 }
 
 pub(super) async fn the_working_directory_is_the_images_unless_said_otherwise(
-    _: &Subject,
+    _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
     assert_eq!(output(environment, "pwd").await.trim_end(), environment.workdir());
-    let command = Command { workdir: Some("/tmp".into()), ..shell("pwd") };
-    let printed = Arc::new(Printed::default());
+    let command = ExecCommand { workdir: Some("/tmp".into()), ..shell("pwd") };
+    let printed = Arc::new(ContractOutput::default());
     environment.exec(command, printed.clone()).await.expect("it runs");
-    assert_eq!(printed.text(Stream::Stdout), "/tmp\n");
+    assert_eq!(printed.text(OutputStream::Stdout), "/tmp\n");
 }
 
-async fn refusal(environment: &dyn Environment, command: Command) -> FailureKind {
-    let printed: Arc<dyn Output> = Arc::new(Printed::default());
+async fn refusal(environment: &dyn Environment, command: ExecCommand) -> FailureKind {
+    let printed: Arc<dyn OutputSink> = Arc::new(ContractOutput::default());
     match environment.exec(command, printed).await {
         Err(failure) => failure.kind,
         Ok(exit) => panic!("it ran and ended with {exit:?}"),
     }
 }
 
-pub(super) async fn a_missing_program_is_not_started(_: &Subject, environment: &dyn Environment) {
-    let command = Command { argv: vec!["/no/such/program".into()], ..shell("") };
+pub(super) async fn a_missing_program_is_not_started(_: &ProviderUnderTest, environment: &dyn Environment) {
+    let command = ExecCommand { argv: vec!["/no/such/program".into()], ..shell("") };
     assert_eq!(refusal(environment, command).await, FailureKind::NotStarted);
     assert_eq!(output(environment, "echo usable").await, "usable\n");
 }
 
 pub(super) async fn a_missing_working_directory_is_not_started(
-    _: &Subject,
+    _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
-    let command = Command { workdir: Some("/no/such/directory".into()), ..shell("exit 0") };
+    let command = ExecCommand { workdir: Some("/no/such/directory".into()), ..shell("exit 0") };
     assert_eq!(refusal(environment, command).await, FailureKind::NotStarted);
 }
 
-pub(super) async fn standard_input_is_empty(_: &Subject, environment: &dyn Environment) {
+pub(super) async fn standard_input_is_empty(_: &ProviderUnderTest, environment: &dyn Environment) {
     assert_eq!(output(environment, "cat; echo end").await, "end\n");
 }
 
 pub(super) async fn large_output_arrives_whole_and_in_order(
-    _: &Subject,
+    _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
     let stdout = output(environment, "seq 1 1000000").await;
@@ -83,7 +83,7 @@ pub(super) async fn large_output_arrives_whole_and_in_order(
 }
 
 pub(super) async fn what_is_within_the_storage_limit_is_fine(
-    _: &Subject,
+    _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
     output(environment, "mkdir -p /data; head -c 1000000 /dev/zero > /data/zeros").await;

@@ -3,9 +3,9 @@
 use tar::EntryType;
 use tokio::io::AsyncReadExt as _;
 
-use super::{Environment, Subject, Upload, file, output, read, run, upload};
+use super::{Environment, ProviderUnderTest, Upload, file, output, read, run, upload};
 
-pub(super) async fn uploads_at_creation_are_there(subject: &Subject, _: &dyn Environment) {
+pub(super) async fn uploads_at_creation_are_there(subject: &ProviderUnderTest, _: &dyn Environment) {
     let tar = subject.archive(&[("solve.sh", "#!/bin/sh\necho solved\n"), ("data/x", "y")]);
     let uploads = vec![
         Upload::Dir { path: "/logs".into() },
@@ -24,14 +24,14 @@ pub(super) async fn uploads_at_creation_are_there(subject: &Subject, _: &dyn Env
     assert_eq!(seen, "helloy#!/bin/sh\necho solved\n");
 }
 
-pub(super) async fn a_file_is_placed_with_its_parents(_: &Subject, environment: &dyn Environment) {
+pub(super) async fn a_file_is_placed_with_its_parents(_: &ProviderUnderTest, environment: &dyn Environment) {
     upload(environment, vec![file("/made/by/upload/a.txt", "one")]).await;
     assert_eq!(output(environment, "cat /made/by/upload/a.txt").await, "one");
     upload(environment, vec![file("/made/by/upload/a.txt", "two")]).await;
     assert_eq!(output(environment, "cat /made/by/upload/a.txt").await, "two");
 }
 
-pub(super) async fn a_directory_keeps_its_content(_: &Subject, environment: &dyn Environment) {
+pub(super) async fn a_directory_keeps_its_content(_: &ProviderUnderTest, environment: &dyn Environment) {
     upload(environment, vec![file("/keep/a.txt", "a")]).await;
     upload(environment, vec![Upload::Dir { path: "/keep".into() }]).await;
     assert_eq!(output(environment, "cat /keep/a.txt").await, "a");
@@ -47,7 +47,7 @@ async fn fresh(environment: &dyn Environment, path: &str) {
     assert_eq!(found, is_empty_directory);
 }
 
-pub(super) async fn a_fresh_directory_replaces_a_tree(_: &Subject, environment: &dyn Environment) {
+pub(super) async fn a_fresh_directory_replaces_a_tree(_: &ProviderUnderTest, environment: &dyn Environment) {
     let content = vec![file("/fresh/a.txt", "a"), file("/fresh/.hidden/deep/b.txt", "b")];
     upload(environment, content).await;
     fresh(environment, "/fresh").await;
@@ -55,7 +55,7 @@ pub(super) async fn a_fresh_directory_replaces_a_tree(_: &Subject, environment: 
 }
 
 pub(super) async fn a_fresh_directory_replaces_a_link_and_not_its_target(
-    _: &Subject,
+    _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
     upload(environment, vec![file("/target/precious.txt", "p")]).await;
@@ -64,7 +64,7 @@ pub(super) async fn a_fresh_directory_replaces_a_link_and_not_its_target(
     assert_eq!(output(environment, "cat /target/precious.txt").await, "p");
 }
 
-pub(super) async fn a_fresh_directory_replaces_a_file(_: &Subject, environment: &dyn Environment) {
+pub(super) async fn a_fresh_directory_replaces_a_file(_: &ProviderUnderTest, environment: &dyn Environment) {
     upload(environment, vec![file("/fresh", "a file")]).await;
     fresh(environment, "/fresh").await;
 }
@@ -81,7 +81,7 @@ const REPLACEMENTS: [&str; 7] = [
 ];
 
 pub(super) async fn a_directory_is_made_whatever_stands_in_its_place(
-    _: &Subject,
+    _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
     for script in REPLACEMENTS {
@@ -99,7 +99,7 @@ pub(super) async fn a_directory_is_made_whatever_stands_in_its_place(
 }
 
 pub(super) async fn reading_through_what_is_no_directory_is_none(
-    _: &Subject,
+    _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
     for script in &REPLACEMENTS[..6] {
@@ -111,7 +111,7 @@ pub(super) async fn reading_through_what_is_no_directory_is_none(
 }
 
 pub(super) async fn an_archive_is_placed_anew_and_never_nested(
-    subject: &Subject,
+    subject: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
     let first = subject.archive(&[("old.txt", "old"), ("test.sh", "one")]);
@@ -134,7 +134,7 @@ pub(super) async fn an_archive_is_placed_anew_and_never_nested(
 }
 
 pub(super) async fn an_archive_is_merged_with_what_is_there(
-    subject: &Subject,
+    subject: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
     let there = vec![file("/merge/old.txt", "old"), file("/merge/sub/kept.txt", "kept")];
@@ -149,7 +149,7 @@ pub(super) async fn an_archive_is_merged_with_what_is_there(
 }
 
 pub(super) async fn placed_files_are_open_to_every_user(
-    subject: &Subject,
+    subject: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
     let tar = subject.archive(&[("run.sh", "#!/bin/sh\n")]);
@@ -179,7 +179,7 @@ pub(super) async fn placed_files_are_open_to_every_user(
 }
 
 pub(super) async fn reading_names_entries_after_the_base_name(
-    _: &Subject,
+    _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
     upload(environment, vec![file("/some/where/a.txt", "a"), file("/some/where/b/c", "c")]).await;
@@ -193,18 +193,18 @@ pub(super) async fn reading_names_entries_after_the_base_name(
     assert_eq!(found, expected);
 }
 
-pub(super) async fn reading_a_file_gives_one_entry(_: &Subject, environment: &dyn Environment) {
+pub(super) async fn reading_a_file_gives_one_entry(_: &ProviderUnderTest, environment: &dyn Environment) {
     upload(environment, vec![file("/logs/verifier/reward.txt", "0.5\n")]).await;
     let found = read(environment, "/logs/verifier/reward.txt").await.expect("it exists");
     assert_eq!(found, [("reward.txt".to_owned(), EntryType::Regular, b"0.5\n".to_vec())]);
 }
 
-pub(super) async fn reading_nothing_is_none(_: &Subject, environment: &dyn Environment) {
+pub(super) async fn reading_nothing_is_none(_: &ProviderUnderTest, environment: &dyn Environment) {
     assert!(read(environment, "/nowhere").await.is_none());
     assert!(read(environment, "/nowhere/at/all").await.is_none());
 }
 
-pub(super) async fn reading_does_not_follow_links(_: &Subject, environment: &dyn Environment) {
+pub(super) async fn reading_does_not_follow_links(_: &ProviderUnderTest, environment: &dyn Environment) {
     upload(environment, vec![file("/secret/s.txt", "s"), file("/box/a.txt", "a")]).await;
     output(environment, "ln -s /secret /box/link; ln -s ../../.. /box/up").await;
     let found = read(environment, "/box").await.expect("it exists");
@@ -214,7 +214,7 @@ pub(super) async fn reading_does_not_follow_links(_: &Subject, environment: &dyn
     assert!(links <= 2 && !leads_through, "{found:?}");
 }
 
-pub(super) async fn a_transfer_can_be_abandoned(_: &Subject, environment: &dyn Environment) {
+pub(super) async fn a_transfer_can_be_abandoned(_: &ProviderUnderTest, environment: &dyn Environment) {
     output(environment, "mkdir -p /large; head -c 50000000 /dev/zero > /large/zeros").await;
     let mut stream = environment.copy_from("/large").await.expect("a stream").expect("it exists");
     let mut start = [0; 512];

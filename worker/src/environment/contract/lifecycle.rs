@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::{
-    Environment, Failure, Owner, Printed, SOON, Subject, Upload, eventually, file, output, read,
+    Environment, Failure, Owner, ContractOutput, EFFECT_TIMEOUT, ProviderUnderTest, Upload, eventually, file, output, read,
     shell, upload,
 };
 use crate::environment::{DeadOwners, FailureKind};
 
-pub(super) async fn an_image_is_made_once(subject: &Subject, _: &dyn Environment) {
+pub(super) async fn an_image_is_made_once(subject: &ProviderUnderTest, _: &dyn Environment) {
     let labels = subject.labels(subject.owner.clone());
     let request = || subject.provider.prepare(subject.image_request(labels.clone()));
     let (a, b) = tokio::join!(request(), request());
@@ -17,12 +17,12 @@ pub(super) async fn an_image_is_made_once(subject: &Subject, _: &dyn Environment
     assert!(!a.made && !b.made, "the image was present: {a:?} {b:?}");
 }
 
-pub(super) async fn environments_are_apart(subject: &Subject, first: &dyn Environment) {
+pub(super) async fn environments_are_apart(subject: &ProviderUnderTest, first: &dyn Environment) {
     let second = subject.create(Vec::new()).await.expect("a second environment");
     assert_ne!(first.id(), second.id());
     upload(first, vec![file("/mine/a.txt", "a")]).await;
     let seen = read(second.as_ref(), "/mine").await;
-    let running = second.exec(shell("echo x > /tmp/began; sleep 2; exit 5"), quiet());
+    let running = second.exec(shell("echo x > /tmp/began; sleep 2; exit 5"), discard_output());
     let killing = async {
         eventually(second.as_ref(), "test -f /tmp/began").await;
         first.kill_processes().await.expect("killed");
@@ -42,7 +42,7 @@ fn is_gone<T>(result: Result<T, Failure>, what: &str) {
 }
 
 async fn assert_gone(environment: &dyn Environment) {
-    is_gone(environment.exec(shell("exit 0"), quiet()).await, "exec");
+    is_gone(environment.exec(shell("exit 0"), discard_output()).await, "exec");
     let uploads = vec![Upload::Dir { path: "/x".into() }];
     is_gone(environment.copy_to(uploads).await, "copy_to");
     is_gone(environment.copy_from("/tmp").await.map(|_| ()), "copy_from");
@@ -50,7 +50,7 @@ async fn assert_gone(environment: &dyn Environment) {
 }
 
 pub(super) async fn destroying_is_idempotent_and_everything_else_is_gone(
-    _: &Subject,
+    _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
     for _ in 0..3 {
@@ -59,13 +59,13 @@ pub(super) async fn destroying_is_idempotent_and_everything_else_is_gone(
     assert_gone(environment).await;
 }
 
-pub(super) async fn destroying_ends_a_running_command(_: &Subject, environment: &dyn Environment) {
-    let running = environment.exec(shell("echo x > /tmp/began; sleep 1000"), quiet());
+pub(super) async fn destroying_ends_a_running_command(_: &ProviderUnderTest, environment: &dyn Environment) {
+    let running = environment.exec(shell("echo x > /tmp/began; sleep 1000"), discard_output());
     let destroying = async {
         eventually(environment, "test -f /tmp/began").await;
         environment.destroy().await.unwrap_or_else(|f| panic!("{}", f.chain()));
     };
-    let (ended, ()) = tokio::time::timeout(SOON * 2, async { tokio::join!(running, destroying) })
+    let (ended, ()) = tokio::time::timeout(EFFECT_TIMEOUT * 2, async { tokio::join!(running, destroying) })
         .await
         .expect("it returns soon");
     match ended {
@@ -74,7 +74,7 @@ pub(super) async fn destroying_ends_a_running_command(_: &Subject, environment: 
     }
 }
 
-pub(super) async fn files_stay_readable_after_a_stop(_: &Subject, environment: &dyn Environment) {
+pub(super) async fn files_stay_readable_after_a_stop(_: &ProviderUnderTest, environment: &dyn Environment) {
     upload(environment, vec![Upload::Dir { path: "/logs".into() }]).await;
     output(environment, "echo kept > /logs/a.txt").await;
     environment.stop().await.unwrap_or_else(|f| panic!("{}", f.chain()));
@@ -82,46 +82,46 @@ pub(super) async fn files_stay_readable_after_a_stop(_: &Subject, environment: &
     assert!(found.iter().any(|(n, _, c)| n == "logs/a.txt" && c == b"kept\n"), "{found:?}");
     environment.stop().await.expect("stopping twice is fine");
     environment.kill_processes().await.expect("there is nothing to kill");
-    assert!(environment.exec(shell("exit 0"), quiet()).await.is_err(), "nothing runs any more");
+    assert!(environment.exec(shell("exit 0"), discard_output()).await.is_err(), "nothing runs any more");
 }
 
 /// Says that one owner is dead.
-struct Dead(Owner);
+struct DeadOwner(Owner);
 
-impl DeadOwners for Dead {
+impl DeadOwners for DeadOwner {
     fn is_dead(&self, owner: &Owner) -> bool {
         *owner == self.0
     }
 }
 
 /// An owner that this test alone knows.
-fn dead_owner(subject: &Subject) -> Owner {
+fn dead_owner(subject: &ProviderUnderTest) -> Owner {
     let labels = subject.labels(subject.owner.clone());
     let exec = labels.exec.as_bytes();
     let start_ticks = u64::from_be_bytes(exec[8..].try_into().expect("eight bytes"));
     Owner { boot_id: format!("contract-{}", std::process::id()), start_ticks, ..labels.owner }
 }
 
-pub(super) async fn only_dead_owners_are_reaped(subject: &Subject, living: &dyn Environment) {
+pub(super) async fn only_dead_owners_are_reaped(subject: &ProviderUnderTest, living: &dyn Environment) {
     let owner = dead_owner(subject);
     let dead = subject.create_for(owner.clone(), Vec::new()).await.expect("a second environment");
-    let reaped = subject.provider.reap(&Dead(owner.clone())).await.expect("listed");
+    let reaped = subject.provider.reap(&DeadOwner(owner.clone())).await.expect("listed");
     assert_eq!((reaped.removed.len(), &reaped.failed), (1, &Vec::new()), "{reaped:?}");
     assert!(reaped.kept >= 1, "the living one was seen: {reaped:?}");
     assert_gone(dead.as_ref()).await;
     dead.destroy().await.expect("what is reaped is gone");
     assert_eq!(output(living, "echo lives").await, "lives\n");
-    let again = subject.provider.reap(&Dead(owner)).await.expect("listed");
+    let again = subject.provider.reap(&DeadOwner(owner)).await.expect("listed");
     assert!(again.removed.is_empty() && again.failed.is_empty(), "{again:?}");
 }
 
-pub(super) async fn what_is_preserved_is_not_reaped(subject: &Subject, _: &dyn Environment) {
+pub(super) async fn what_is_preserved_is_not_reaped(subject: &ProviderUnderTest, _: &dyn Environment) {
     let owner = dead_owner(subject);
     let kept = subject.create_for(owner.clone(), Vec::new()).await.expect("a second environment");
     upload(kept.as_ref(), vec![file("/logs/a.txt", "a")]).await;
     kept.stop().await.expect("stopped");
     let way_in = kept.preserve().await.unwrap_or_else(|f| panic!("{}", f.chain()));
-    let reaped = subject.provider.reap(&Dead(owner)).await.expect("listed");
+    let reaped = subject.provider.reap(&DeadOwner(owner)).await.expect("listed");
     let found = read(kept.as_ref(), "/logs/a.txt").await;
     kept.destroy().await.expect("destroyed");
     assert!(!way_in.trim().is_empty());
@@ -129,6 +129,6 @@ pub(super) async fn what_is_preserved_is_not_reaped(subject: &Subject, _: &dyn E
     assert!(found.is_some(), "its files are there");
 }
 
-fn quiet() -> Arc<Printed> {
-    Arc::new(Printed::default())
+fn discard_output() -> Arc<ContractOutput> {
+    Arc::new(ContractOutput::default())
 }

@@ -1,7 +1,7 @@
-//! The suite that every provider passes. A provider's tests make a [`Subject`] and call [`all`].
+//! The suite that every provider passes. A provider's tests make a [`ProviderUnderTest`] and call [`run_all`].
 //!
 //! Checks are plain functions; each gets an environment of its own that is removed afterwards, also
-//! when the check fails. Checks marked [`Needs::Shell`] use a real shell and real processes.
+//! when the check fails. Checks marked [`CheckRequirement::Shell`] use a real shell and real processes.
 
 mod commands;
 mod files;
@@ -25,8 +25,8 @@ use rollout_protocol::spec::task::NetworkPolicy;
 use tokio::io::AsyncReadExt as _;
 
 use super::{
-    Command, CreateRequest, Environment, Exit, Failure, ImageRequest, ImageSource, Labels, Output,
-    Owner, Provider, Purpose, Stream, Upload,
+    ExecCommand, CreateRequest, Environment, CommandExit, Failure, ImageRequest, ImageSource, EnvironmentLabels, OutputSink,
+    Owner, Provider, EnvironmentPurpose, OutputStream, Upload,
 };
 use crate::supervise::panic_message;
 
@@ -34,11 +34,11 @@ use crate::supervise::panic_message;
 const CHECK_LIMIT: Duration = Duration::from_secs(120);
 
 /// Longest an environment may need to show an effect that is due at once.
-const SOON: Duration = Duration::from_secs(20);
+const EFFECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A provider under test and what it needs to make environments.
 #[derive(Debug)]
-pub struct Subject {
+pub struct ProviderUnderTest {
     /// The provider.
     pub provider: Arc<dyn Provider>,
     /// An image with `/bin/sh`, `bash` and the usual small programs (coreutils), whose working
@@ -60,7 +60,7 @@ pub struct Subject {
 
 /// What a check needs of its subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Needs {
+pub enum CheckRequirement {
     /// Files and the simplest commands: `echo`, `cat`, `pwd`, `test`, `exit`, `sleep`.
     Little,
     /// A real shell and real processes.
@@ -69,21 +69,21 @@ pub enum Needs {
 
 /// One check.
 #[derive(Debug, Clone, Copy)]
-pub struct Check {
+pub struct ProviderCheck {
     /// Its name.
     pub name: &'static str,
     /// What it needs.
-    pub needs: Needs,
+    pub needs: CheckRequirement,
     /// The check; panics when the provider breaks the contract.
-    pub run: for<'a> fn(&'a Subject, &'a dyn Environment) -> BoxFuture<'a, ()>,
+    pub run: for<'a> fn(&'a ProviderUnderTest, &'a dyn Environment) -> BoxFuture<'a, ()>,
 }
 
 macro_rules! checks {
     ($($needs:ident $module:ident :: $name:ident;)*) => {
         /// Every check.
-        pub const CHECKS: &[Check] = &[$(Check {
+        pub const CHECKS: &[ProviderCheck] = &[$(ProviderCheck {
             name: stringify!($name),
-            needs: Needs::$needs,
+            needs: CheckRequirement::$needs,
             run: |subject, environment| Box::pin($module::$name(subject, environment)),
         }),*];
     };
@@ -143,10 +143,10 @@ checks! {
 ///
 /// # Panics
 /// When a check fails; the message names every failed check.
-pub async fn all(subject: &Subject) {
+pub async fn run_all(subject: &ProviderUnderTest) {
     let mut failed = Vec::new();
-    for check in CHECKS.iter().filter(|c| subject.real_shell || c.needs == Needs::Little) {
-        if let Err(reason) = one(subject, *check).await {
+    for check in CHECKS.iter().filter(|c| subject.real_shell || c.needs == CheckRequirement::Little) {
+        if let Err(reason) = run_one(subject, *check).await {
             failed.push(format!("{}: {reason}", check.name));
         }
     }
@@ -157,7 +157,7 @@ pub async fn all(subject: &Subject) {
 ///
 /// # Errors
 /// Why it failed.
-pub async fn one(subject: &Subject, check: Check) -> Result<(), String> {
+pub async fn run_one(subject: &ProviderUnderTest, check: ProviderCheck) -> Result<(), String> {
     let environment = subject.create(Vec::new()).await.map_err(|f| f.chain())?;
     let run = AssertUnwindSafe((check.run)(subject, environment.as_ref())).catch_unwind();
     let ended = tokio::time::timeout(CHECK_LIMIT, run).await;
@@ -169,16 +169,16 @@ pub async fn one(subject: &Subject, check: Check) -> Result<(), String> {
     }
 }
 
-impl Subject {
-    fn labels(&self, owner: Owner) -> Labels {
+impl ProviderUnderTest {
+    fn labels(&self, owner: Owner) -> EnvironmentLabels {
         static COUNTER: AtomicU64 = AtomicU64::new(1);
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
         let mut exec = [0; 16];
         exec[..4].copy_from_slice(&std::process::id().to_be_bytes());
         exec[8..].copy_from_slice(&number.to_be_bytes());
-        Labels {
+        EnvironmentLabels {
             run: RunId::from_bytes([1; 16]),
-            item: ItemId::of_trial("contract", "suite", "check", 1),
+            item: ItemId::for_trial("contract", "suite", "check", 1),
             try_id: TryId::first(1),
             exec: ExecId::from_bytes(exec),
             worker: self.worker.clone(),
@@ -217,7 +217,7 @@ impl Subject {
             uploads,
             settings: self.settings.clone(),
             labels,
-            purpose: Purpose::Agent,
+            purpose: EnvironmentPurpose::Agent,
         })
     }
 
@@ -231,7 +231,7 @@ impl Subject {
         self.provider.create(request).await
     }
 
-    fn image_request(&self, labels: Labels) -> ImageRequest {
+    fn image_request(&self, labels: EnvironmentLabels) -> ImageRequest {
         ImageRequest {
             source: self.source.clone(),
             force_build: false,
@@ -267,34 +267,34 @@ impl Subject {
 
 /// What a command printed.
 #[derive(Debug, Default)]
-struct Printed(std::sync::Mutex<[Vec<u8>; 2]>);
+struct ContractOutput(std::sync::Mutex<[Vec<u8>; 2]>);
 
-impl Output for Printed {
-    fn write(&self, stream: Stream, bytes: &[u8]) {
+impl OutputSink for ContractOutput {
+    fn write(&self, stream: OutputStream, bytes: &[u8]) {
         self.0.lock().expect("not poisoned")[stream as usize].extend_from_slice(bytes);
     }
 }
 
-impl Printed {
-    fn text(&self, stream: Stream) -> String {
+impl ContractOutput {
+    fn text(&self, stream: OutputStream) -> String {
         let bytes = self.0.lock().expect("not poisoned")[stream as usize].clone();
         String::from_utf8(bytes).expect("text")
     }
 }
 
-fn shell(script: &str) -> Command {
+fn shell(script: &str) -> ExecCommand {
     let argv = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
-    Command { argv, env: std::collections::BTreeMap::new(), workdir: None, user: None }
+    ExecCommand { argv, env: std::collections::BTreeMap::new(), workdir: None, user: None }
 }
 
 /// Runs a script; its exit code, standard output and standard error.
 async fn run(environment: &dyn Environment, script: &str) -> (i32, String, String) {
-    let printed = Arc::new(Printed::default());
-    let Exit { code } = match environment.exec(shell(script), printed.clone()).await {
+    let printed = Arc::new(ContractOutput::default());
+    let CommandExit { code } = match environment.exec(shell(script), printed.clone()).await {
         Ok(exit) => exit,
         Err(failure) => panic!("`{script}` failed: {}", failure.chain()),
     };
-    (code, printed.text(Stream::Stdout), printed.text(Stream::Stderr))
+    (code, printed.text(OutputStream::Stdout), printed.text(OutputStream::Stderr))
 }
 
 /// Runs a script that must succeed; its standard output.
@@ -342,7 +342,7 @@ async fn read(
 
 /// Waits until `condition` prints `wanted` or fails.
 async fn eventually(environment: &dyn Environment, condition: &str) {
-    let deadline = tokio::time::Instant::now() + SOON;
+    let deadline = tokio::time::Instant::now() + EFFECT_TIMEOUT;
     loop {
         let (code, ..) = run(environment, condition).await;
         if code == 0 {

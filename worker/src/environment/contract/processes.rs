@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Environment, Printed, SOON, Subject, eventually, output, run, shell};
+use super::{Environment, ContractOutput, EFFECT_TIMEOUT, ProviderUnderTest, eventually, output, run, shell};
 
 /// A process that ignores TERM, in a session of its own, twice forked, that says every 50 ms in
 /// `/tmp/beats` that it lives.
@@ -17,24 +17,24 @@ async fn assert_silent(environment: &dyn Environment) {
     assert_ne!(code, 0, "something still writes");
 }
 
-pub(super) async fn a_service_survives_a_normal_end(_: &Subject, environment: &dyn Environment) {
+pub(super) async fn a_service_survives_a_normal_end(_: &ProviderUnderTest, environment: &dyn Environment) {
     output(environment, BEAT).await;
     eventually(environment, "test -s /tmp/beats").await;
     eventually(environment, ALIVE).await;
 }
 
 pub(super) async fn killing_ends_everything_a_command_started(
-    _: &Subject,
+    _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
     output(environment, BEAT).await;
     let foreground = format!("trap '' TERM; {BEAT}; while :; do sleep 1; done");
-    let running = environment.exec(shell(&foreground), Arc::new(Printed::default()));
+    let running = environment.exec(shell(&foreground), Arc::new(ContractOutput::default()));
     let killing = async {
         eventually(environment, "test -s /tmp/beats").await;
         environment.kill_processes().await.unwrap_or_else(|f| panic!("{}", f.chain()));
     };
-    let (ended, ()) = tokio::time::timeout(SOON * 2, async { tokio::join!(running, killing) })
+    let (ended, ()) = tokio::time::timeout(EFFECT_TIMEOUT * 2, async { tokio::join!(running, killing) })
         .await
         .expect("a killed command returns soon");
     assert!(ended.is_ok_and(|exit| exit.code != 0), "it did not end by itself");
@@ -43,42 +43,42 @@ pub(super) async fn killing_ends_everything_a_command_started(
 }
 
 pub(super) async fn killing_ends_a_running_command_and_leaves_the_environment_usable(
-    _: &Subject,
+    _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
-    let running = environment.exec(shell("echo x > /tmp/began; sleep 1000"), quiet());
+    let running = environment.exec(shell("echo x > /tmp/began; sleep 1000"), discard_output());
     let killing = async {
         eventually(environment, "test -f /tmp/began").await;
         environment.kill_processes().await.unwrap_or_else(|f| panic!("{}", f.chain()));
     };
-    let (ended, ()) = tokio::time::timeout(SOON * 2, async { tokio::join!(running, killing) })
+    let (ended, ()) = tokio::time::timeout(EFFECT_TIMEOUT * 2, async { tokio::join!(running, killing) })
         .await
         .expect("a killed command returns soon");
     assert!(ended.is_ok_and(|exit| exit.code > 128), "a signal ended it");
     assert_eq!(output(environment, "echo usable").await, "usable\n");
 }
 
-pub(super) async fn killing_nothing_is_fine(_: &Subject, environment: &dyn Environment) {
+pub(super) async fn killing_nothing_is_fine(_: &ProviderUnderTest, environment: &dyn Environment) {
     for _ in 0..2 {
         environment.kill_processes().await.unwrap_or_else(|f| panic!("{}", f.chain()));
     }
     assert_eq!(output(environment, "echo usable").await, "usable\n");
 }
 
-pub(super) async fn an_abandoned_command_can_be_killed(_: &Subject, environment: &dyn Environment) {
+pub(super) async fn an_abandoned_command_can_be_killed(_: &ProviderUnderTest, environment: &dyn Environment) {
     let endless = "while :; do echo x >> /tmp/beats; sleep 0.05; done";
-    let running = environment.exec(shell(endless), quiet());
+    let running = environment.exec(shell(endless), discard_output());
     let abandoned = tokio::time::timeout(Duration::from_secs(1), running).await;
     assert!(abandoned.is_err(), "it never ends by itself");
     environment.kill_processes().await.unwrap_or_else(|f| panic!("{}", f.chain()));
     assert_silent(environment).await;
 }
 
-pub(super) async fn nobody_ran_out_of_memory(_: &Subject, environment: &dyn Environment) {
+pub(super) async fn nobody_ran_out_of_memory(_: &ProviderUnderTest, environment: &dyn Environment) {
     output(environment, "echo fine").await;
     assert!(!environment.oom_killed().await);
 }
 
-fn quiet() -> Arc<Printed> {
-    Arc::new(Printed::default())
+fn discard_output() -> Arc<ContractOutput> {
+    Arc::new(ContractOutput::default())
 }

@@ -2,29 +2,29 @@
 
 use std::sync::Arc;
 
-use rollout_protocol::record::Held;
-use rollout_protocol::spec::resources::{Ceilings, Resources};
+use rollout_protocol::record::LimitEnforcement;
+use rollout_protocol::spec::resources::{ResourceCeilings, Resources};
 use rollout_protocol::spec::task::NetworkPolicy;
 
-use super::{Command, Environment, Printed, Stream, Subject, output, shell};
+use super::{ExecCommand, Environment, ContractOutput, OutputStream, ProviderUnderTest, output, shell};
 use crate::environment::FailureKind;
 
-pub(super) async fn a_user_that_exists_runs_commands(_: &Subject, environment: &dyn Environment) {
+pub(super) async fn a_user_that_exists_runs_commands(_: &ProviderUnderTest, environment: &dyn Environment) {
     for user in ["root", "0"] {
-        let command = Command { user: Some(user.to_owned()), ..shell("echo ran") };
-        let printed = Arc::new(Printed::default());
+        let command = ExecCommand { user: Some(user.to_owned()), ..shell("echo ran") };
+        let printed = Arc::new(ContractOutput::default());
         let exit = environment.exec(command, printed.clone()).await;
         assert_eq!(exit.unwrap_or_else(|f| panic!("{user}: {}", f.chain())).code, 0);
-        assert_eq!(printed.text(Stream::Stdout), "ran\n");
+        assert_eq!(printed.text(OutputStream::Stdout), "ran\n");
     }
 }
 
 pub(super) async fn a_user_that_does_not_exist_is_refused(
-    _: &Subject,
+    _: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
-    let command = Command { user: Some("no-such-user".to_owned()), ..shell("exit 0") };
-    let failure = match environment.exec(command, Arc::new(Printed::default())).await {
+    let command = ExecCommand { user: Some("no-such-user".to_owned()), ..shell("exit 0") };
+    let failure = match environment.exec(command, Arc::new(ContractOutput::default())).await {
         Err(failure) => failure,
         Ok(exit) => panic!("it ran and ended with {exit:?}"),
     };
@@ -36,7 +36,7 @@ pub(super) async fn a_user_that_does_not_exist_is_refused(
 }
 
 pub(super) async fn variables_of_the_environment_reach_every_command(
-    subject: &Subject,
+    subject: &ProviderUnderTest,
     _: &dyn Environment,
 ) {
     let made = subject.create_changed(|request| {
@@ -46,16 +46,16 @@ pub(super) async fn variables_of_the_environment_reach_every_command(
     let environment = made.await.unwrap_or_else(|f| panic!("{}", f.chain()));
     let mut command = shell("echo \"$CONTRACT_A|$CONTRACT_B|\"");
     command.env.insert("CONTRACT_B".to_owned(), "of the command".to_owned());
-    let printed = Arc::new(Printed::default());
+    let printed = Arc::new(ContractOutput::default());
     let ended = environment.exec(command, printed.clone()).await;
     let plain = output(environment.as_ref(), "echo \"$CONTRACT_B|\"").await;
     environment.destroy().await.expect("destroyed");
     assert_eq!(ended.expect("it runs").code, 0);
-    assert_eq!(printed.text(Stream::Stdout), "of the $environment|of the command|\n");
+    assert_eq!(printed.text(OutputStream::Stdout), "of the $environment|of the command|\n");
     assert_eq!(plain, "of it too|\n");
 }
 
-pub(super) async fn the_working_directory_is_made_and_used(subject: &Subject, _: &dyn Environment) {
+pub(super) async fn the_working_directory_is_made_and_used(subject: &ProviderUnderTest, _: &dyn Environment) {
     let path = "/made/for/work";
     let made = subject.create_changed(|request| request.workdir = Some(path.to_owned())).await;
     let environment = made.unwrap_or_else(|f| panic!("{}", f.chain()));
@@ -75,7 +75,7 @@ fn some_hosts() -> NetworkPolicy {
 }
 
 pub(super) async fn an_allowlist_is_refused_and_never_weakened(
-    subject: &Subject,
+    subject: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
     let created = subject.create_changed(|request| request.network = some_hosts()).await;
@@ -86,7 +86,7 @@ pub(super) async fn an_allowlist_is_refused_and_never_weakened(
 }
 
 pub(super) async fn what_holds_already_can_be_asked_for(
-    subject: &Subject,
+    subject: &ProviderUnderTest,
     environment: &dyn Environment,
 ) {
     environment.set_network(&NetworkPolicy::Public).await.expect("it is");
@@ -97,7 +97,7 @@ pub(super) async fn what_holds_already_can_be_asked_for(
     same.expect("it has none");
 }
 
-pub(super) async fn without_network_there_is_only_loopback(subject: &Subject, _: &dyn Environment) {
+pub(super) async fn without_network_there_is_only_loopback(subject: &ProviderUnderTest, _: &dyn Environment) {
     let made = subject.create_changed(|request| request.network = NetworkPolicy::NoNetwork).await;
     let environment = made.unwrap_or_else(|f| panic!("{}", f.chain()));
     // Tunnels without an end are there in every new network of some kernels, and down.
@@ -110,15 +110,15 @@ pub(super) async fn without_network_there_is_only_loopback(subject: &Subject, _:
     assert_eq!(lines.len(), 2, "there is a way out: {seen}");
 }
 
-pub(super) async fn what_is_no_ceiling_limits_nothing(subject: &Subject, _: &dyn Environment) {
+pub(super) async fn what_is_no_ceiling_limits_nothing(subject: &ProviderUnderTest, _: &dyn Environment) {
     // Far too little for anything, were it a limit.
     let resources =
-        Resources { memory_mb: 1, storage_mb: 1, ceilings: Ceilings::NONE, ..subject.resources };
+        Resources { memory_mb: 1, storage_mb: 1, ceilings: ResourceCeilings::NONE, ..subject.resources };
     let made = subject.create_changed(|request| request.resources = resources).await;
     let environment = made.unwrap_or_else(|f| panic!("{}", f.chain()));
     let limits = environment.limits();
     let usable = output(environment.as_ref(), "echo usable").await;
     environment.destroy().await.expect("destroyed");
-    assert_eq!((limits.cpus, limits.memory, limits.storage), (Held::No, Held::No, Held::No));
+    assert_eq!((limits.cpus, limits.memory, limits.storage), (LimitEnforcement::No, LimitEnforcement::No, LimitEnforcement::No));
     assert_eq!(usable, "usable\n");
 }

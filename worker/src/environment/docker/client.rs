@@ -32,7 +32,7 @@ const OLDEST_API: (usize, usize) = (1, 41);
 /// A lazily made connection to one engine: an engine that is down when a worker starts may come up
 /// later.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct DockerClient {
     host: String,
     docker: OnceCell<Docker>,
     calls: Arc<AtomicU64>,
@@ -42,12 +42,12 @@ pub(super) struct Client {
 
 /// Asks the engine whether it is there, on a connection of its own.
 #[derive(Debug)]
-struct Ping {
+struct EngineProbe {
     host: String,
 }
 
 #[async_trait]
-impl Probe for Ping {
+impl Probe for EngineProbe {
     async fn ask(&self) -> Result<(), String> {
         let docker =
             connection(&self.host, PING_WITHIN.as_secs()).map_err(|failure| failure.chain())?;
@@ -56,7 +56,7 @@ impl Probe for Ping {
     }
 }
 
-impl Client {
+impl DockerClient {
     /// A client of the engine at `host`: `unix:///path`, the path of a socket, `tcp://host:port`,
     /// or, when absent, what `DOCKER_HOST` says.
     pub(super) fn new(host: Option<String>) -> Self {
@@ -64,7 +64,7 @@ impl Client {
             .or_else(|| std::env::var("DOCKER_HOST").ok().filter(|host| !host.is_empty()))
             .unwrap_or_else(|| DEFAULT_HOST.to_owned());
         let host = if host.starts_with('/') { format!("unix://{host}") } else { host };
-        let engine = Dependency::new("the Docker engine", Box::new(Ping { host: host.clone() }));
+        let engine = Dependency::new("the Docker engine", Box::new(EngineProbe { host: host.clone() }));
         Self {
             host,
             docker: OnceCell::new(),
@@ -100,7 +100,7 @@ impl Client {
     }
 
     /// Notes that the engine has no BuildKit.
-    pub(super) fn note_no_buildkit(&self, why: &str) {
+    pub(super) fn disable_buildkit(&self, why: &str) {
         if !self.no_buildkit.swap(true, Ordering::Relaxed) {
             let host = &self.host;
             tracing::warn!(
@@ -116,18 +116,18 @@ impl Client {
 
     /// The connection for calls whose answer may take long to begin.
     pub(super) async fn slow(&self) -> Result<Docker, Failure> {
-        self.with_patience(SLOW_ANSWER_WITHIN).await
+        self.with_timeout(SLOW_ANSWER_WITHIN).await
     }
 
     /// The connection for calls whose answer begins within `patience`.
-    pub(super) async fn with_patience(&self, patience: Duration) -> Result<Docker, Failure> {
+    pub(super) async fn with_timeout(&self, patience: Duration) -> Result<Docker, Failure> {
         Ok(self.docker().await?.clone().with_timeout(patience))
     }
 
     /// The failure of `what`, with what the engine said.
     pub(super) fn failure(&self, what: &str, error: bollard::errors::Error) -> Failure {
         let slow = matches!(error, bollard::errors::Error::RequestTimeoutError);
-        let failure = failure::of_call(&self.host, what, error);
+        let failure = failure::call_failure(&self.host, what, error);
         // An answer that comes late is no outage: the next question to the engine decides.
         if failure.kind == FailureKind::Unreachable && !slow {
             self.engine.failed(&failure.message);
@@ -175,5 +175,5 @@ fn connection(host: &str, seconds: u64) -> Result<Docker, Failure> {
             ));
         }
     };
-    docker.map_err(|error| failure::of_call(host, "connecting to the Docker engine", error))
+    docker.map_err(|error| failure::call_failure(host, "connecting to the Docker engine", error))
 }

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
-use super::client::{Client, SLOW_ANSWER_WITHIN};
+use super::client::{DockerClient, SLOW_ANSWER_WITHIN};
 use crate::environment::Failure;
 use crate::supervise::{self, Task};
 
@@ -33,7 +33,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
 
 /// A connection for one call. Dropping it closes it.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct EngineConnection {
     sender: SendRequest<Empty<Bytes>>,
     driver: Task<()>,
     prefix: String,
@@ -41,7 +41,7 @@ pub(super) struct Connection {
 
 /// The lines of an answer as they come.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct ResponseLines {
     body: Incoming,
     buffer: BytesMut,
     _driver: Task<()>,
@@ -49,13 +49,13 @@ pub(super) struct Lines {
 
 /// An answer's text when it is not what was asked for.
 #[derive(Deserialize)]
-struct Message {
+struct EngineErrorMessage {
     message: String,
 }
 
-impl Connection {
+impl EngineConnection {
     /// Connects.
-    pub(super) async fn open(client: &Client) -> Result<Self, Failure> {
+    pub(super) async fn open(client: &DockerClient) -> Result<Self, Failure> {
         let what = "connecting to the Docker engine";
         let version = client.docker().await?.client_version();
         let failed = |err| client.failure(what, Error::IOError { err });
@@ -75,7 +75,7 @@ impl Connection {
     /// Sends a POST request without a body; the answer's head.
     pub(super) async fn post(
         &mut self,
-        client: &Client,
+        client: &DockerClient,
         path: &str,
         headers: &[(&str, &str)],
     ) -> Result<Response<Incoming>, Error> {
@@ -92,8 +92,8 @@ impl Connection {
     }
 
     /// The lines of an answer.
-    pub(super) fn lines(self, answer: Response<Incoming>) -> Lines {
-        Lines { body: answer.into_body(), buffer: BytesMut::new(), _driver: self.driver }
+    pub(super) fn lines(self, answer: Response<Incoming>) -> ResponseLines {
+        ResponseLines { body: answer.into_body(), buffer: BytesMut::new(), _driver: self.driver }
     }
 }
 
@@ -112,7 +112,7 @@ pub(super) async fn refusal(answer: Response<Incoming>) -> Error {
     };
     // Without its end the beginning has to do.
     tokio::time::timeout(Duration::from_secs(10), reading).await.ok();
-    let message = match serde_json::from_slice::<Message>(&text) {
+    let message = match serde_json::from_slice::<EngineErrorMessage>(&text) {
         Ok(message) => message.message,
         Err(_) if text.is_empty() => {
             StatusCode::from_u16(status_code).map_or(String::new(), |status| status.to_string())
@@ -122,7 +122,7 @@ pub(super) async fn refusal(answer: Response<Incoming>) -> Error {
     Error::DockerResponseServerError { status_code, message }
 }
 
-impl Lines {
+impl ResponseLines {
     /// The next line without its end; `None` when there is none.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         let mut searched = 0;

@@ -12,10 +12,10 @@ use bollard::query_parameters::{
 };
 use futures_util::StreamExt as _;
 
-use super::client::Client;
+use super::client::DockerClient;
 use super::failure::{has_status, says};
-use super::network::Network;
-use super::storage::Storage;
+use super::network::ContainerNetwork;
+use super::storage::StorageLimit;
 use crate::environment::{Failure, FailureKind};
 use crate::supervise::Task;
 
@@ -25,7 +25,7 @@ const OUTPUT_BYTES: usize = 4 * 1024;
 
 /// Names of containers that are kept begin with this, so that no reaper takes them: labels cannot
 /// be changed after the creation, the name can.
-pub(super) const KEPT_PREFIX: &str = "rollout-kept-";
+pub(super) const PRESERVED_PREFIX: &str = "rollout-kept-";
 
 /// Names of all our containers begin with this.
 pub(super) const PREFIX: &str = "rollout-";
@@ -40,15 +40,15 @@ const REMOVE_WITHIN: Duration = Duration::from_secs(600);
 /// One container at its engine.
 #[derive(Debug)]
 pub(super) struct Container {
-    pub(super) client: Arc<Client>,
+    pub(super) client: Arc<DockerClient>,
     /// The engine's identifier.
     pub(super) engine_id: String,
     /// The name it was created with.
     pub(super) name: String,
     /// What it may reach.
-    pub(super) network: Network,
+    pub(super) network: ContainerNetwork,
     /// What its storage limit is, where there is one.
-    pub(super) storage: OnceLock<Storage>,
+    pub(super) storage: OnceLock<StorageLimit>,
     /// Why its storage limit ended it, once it did.
     pub(super) over_storage: OnceLock<String>,
     /// Whether the memory limit was seen to kill a process.
@@ -61,10 +61,10 @@ pub(super) struct Container {
 impl Container {
     /// The container that the engine calls `engine_id`.
     pub(super) fn new(
-        client: Arc<Client>,
+        client: Arc<DockerClient>,
         engine_id: String,
         name: String,
-        network: Network,
+        network: ContainerNetwork,
     ) -> Self {
         Self {
             client,
@@ -85,7 +85,7 @@ impl Container {
     }
 
     /// Keeps a task that reads what a command prints until the command's streams end.
-    pub(super) fn keep_reading(&self, reader: Task<()>) {
+    pub(super) fn track_reader(&self, reader: Task<()>) {
         let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
         readers.retain(|reader| !reader.is_finished());
         readers.push(reader);
@@ -106,8 +106,8 @@ impl Container {
     }
 
     /// Why it does not run, with what it printed.
-    pub(super) async fn end(&self) -> Failure {
-        if let Err(failure) = self.within_storage() {
+    pub(super) async fn exit_failure(&self) -> Failure {
+        if let Err(failure) = self.check_storage_exceeded() {
             return failure;
         }
         let state = match self.inspect().await {
@@ -173,9 +173,9 @@ impl Container {
     }
 
     /// Gives it a name that reapers leave alone; returns the name.
-    pub(super) async fn keep(&self) -> Result<String, Failure> {
+    pub(super) async fn preserve(&self) -> Result<String, Failure> {
         let rest = self.name.strip_prefix(PREFIX).unwrap_or(&self.name);
-        let kept = format!("{KEPT_PREFIX}{rest}");
+        let kept = format!("{PRESERVED_PREFIX}{rest}");
         let docker = self.client.docker().await?;
         let options = RenameContainerOptions { name: kept.clone() };
         match docker.rename_container(&self.engine_id, options).await {
@@ -187,7 +187,7 @@ impl Container {
 }
 
 /// Removes the container `id` with its volumes and waits until it is gone.
-pub(super) async fn remove(client: &Client, id: &str, name: &str) -> Result<(), Failure> {
+pub(super) async fn remove(client: &DockerClient, id: &str, name: &str) -> Result<(), Failure> {
     let what = format!("removing the container {name}");
     match tokio::time::timeout(REMOVE_WITHIN, remove_and_wait(client, id, &what)).await {
         Ok(result) => result,
@@ -198,7 +198,7 @@ pub(super) async fn remove(client: &Client, id: &str, name: &str) -> Result<(), 
     }
 }
 
-async fn remove_and_wait(client: &Client, id: &str, what: &str) -> Result<(), Failure> {
+async fn remove_and_wait(client: &DockerClient, id: &str, what: &str) -> Result<(), Failure> {
     let docker = client.slow().await?;
     let options = RemoveContainerOptions { force: true, v: true, link: false };
     match docker.remove_container(id, Some(options)).await {

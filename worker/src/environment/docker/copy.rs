@@ -14,11 +14,11 @@ use crate::environment::{ByteStream, Failure, FailureKind, Upload};
 use crate::supervise;
 
 /// The engine's words for a path through something that is no directory.
-const LEADS_NOWHERE: [&str; 3] =
+const NOT_A_DIRECTORY_ERRORS: [&str; 3] =
     [": not a directory", "too many links", "too many levels of symbolic links"];
 
 /// Ends of the engine's words when something stands in the way of what is placed.
-const BLOCKING: [&str; 5] = [
+const BLOCKED_PATH_ERRORS: [&str; 5] = [
     ": not a directory",
     ": is a directory",
     ": too many levels of symbolic links",
@@ -31,7 +31,7 @@ impl Container {
     /// removed: the engine has emptied it when it says so, and the upload is repeated with the
     /// directory left in place.
     pub(super) async fn copy_to(&self, uploads: Vec<Upload>) -> Result<(), Failure> {
-        self.within_storage()?;
+        self.check_storage_exceeded()?;
         let uploads = Arc::new(uploads);
         let mut in_place = BTreeSet::new();
         loop {
@@ -40,7 +40,7 @@ impl Container {
                 Err(failure) => {
                     let repeat = busy_mount(&failure, &uploads).map(|dir| in_place.insert(dir));
                     if repeat != Some(true) {
-                        return Err(self.blame_for_full_disk(blocked(failure, &uploads)).await);
+                        return Err(self.attribute_full_disk(blocked(failure, &uploads)).await);
                     }
                 }
             }
@@ -53,7 +53,7 @@ impl Container {
         in_place: BTreeSet<String>,
     ) -> Result<(), Failure> {
         let docker = self.client.slow().await?;
-        let (writer, mut pieces) = upload::pieces();
+        let (writer, mut pieces) = upload::chunk_channel();
         let body = futures_util::stream::poll_fn(move |cx| pieces.poll_recv(cx));
         let options = UploadToContainerOptions {
             path: "/".to_owned(),
@@ -89,7 +89,7 @@ impl Container {
                 return Ok(None);
             }
             // A file or a circle of links stands where a directory would have to be.
-            Some(Err(error)) if LEADS_NOWHERE.iter().any(|text| says(error, text)) => {
+            Some(Err(error)) if NOT_A_DIRECTORY_ERRORS.iter().any(|text| says(error, text)) => {
                 return Ok(None);
             }
             Some(Err(_)) => {
@@ -108,7 +108,7 @@ impl Container {
 fn blocked(mut failure: Failure, uploads: &[Upload]) -> Failure {
     let stood_in_the_way = || {
         let text = failure.message.trim_end().trim_end_matches(')');
-        let text = BLOCKING.iter().find_map(|error| text.strip_suffix(error))?;
+        let text = BLOCKED_PATH_ERRORS.iter().find_map(|error| text.strip_suffix(error))?;
         let path = text.rsplit_once(' ')?.1.trim_matches('/');
         let leads_through = |place: &str| {
             let place = place.trim_matches('/');
@@ -139,7 +139,7 @@ fn busy_mount(failure: &Failure, uploads: &[Upload]) -> Option<String> {
         let dir = dir.trim_matches('/');
         busy.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
-    upload::made_anew(uploads).find(|path| is_below(path)).map(str::to_owned)
+    upload::fresh_dirs(uploads).find(|path| is_below(path)).map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -9,22 +9,22 @@ use bollard::models::{
     ContainerCreateBody, DeviceRequest, HealthConfig, HostConfig, HostConfigLogConfig,
 };
 use bollard::query_parameters::{CreateContainerOptions, InspectContainerOptions};
-use rollout_protocol::record::{Held, LimitsHeld};
+use rollout_protocol::record::{LimitEnforcement, EnforcedLimits};
 use rollout_protocol::spec::environment::DockerSettings;
 use rollout_protocol::spec::resources::Resources;
 
-use super::client::Client;
-use super::compose::Project;
+use super::client::DockerClient;
+use super::compose::ComposeProject;
 use super::container::{self, Container, PREFIX};
 use super::failure::{has_status, says};
-use super::leftovers::{Leftover, Leftovers};
-use super::network::Network;
-use super::storage::Storage;
-use super::{labels, limits};
-use crate::environment::{CreateRequest, Failure, FailureKind, Labels, Purpose};
+use super::deferred_removal::{DeferredRemoval, DeferredRemovals};
+use super::network::ContainerNetwork;
+use super::storage::StorageLimit;
+use super::{labels, oom};
+use crate::environment::{CreateRequest, Failure, FailureKind, EnvironmentLabels, EnvironmentPurpose};
 
 /// When it is looked whether an entrypoint still runs, each after the one before.
-const ENTRYPOINT_LOOKS: [Duration; 3] =
+const ENTRYPOINT_CHECKS: [Duration; 3] =
     [Duration::from_millis(10), Duration::from_millis(40), Duration::from_millis(100)];
 
 /// Keeps a container alive without doing anything and ends at once when it is told to, which
@@ -50,56 +50,56 @@ const MIB: u64 = 1024 * 1024;
 
 /// A container that is up.
 #[derive(Debug)]
-pub(super) struct Up {
+pub(super) struct StartedContainer {
     pub(super) container: Container,
     pub(super) workdir: String,
-    pub(super) limits: LimitsHeld,
+    pub(super) limits: EnforcedLimits,
     /// What its storage limit is about.
-    pub(super) storage: Storage,
+    pub(super) storage: StorageLimit,
     /// What else belongs to it.
-    pub(super) project: Option<Project>,
+    pub(super) project: Option<ComposeProject>,
 }
 
 /// Creates and starts a container with the request's files in place. On failure nothing is left.
 pub(super) async fn create(
-    client: &Arc<Client>,
+    client: &Arc<DockerClient>,
     no_storage_limits: &AtomicBool,
-    leftovers: &Leftovers,
+    leftovers: &DeferredRemovals,
     settings: &DockerSettings,
     request: CreateRequest,
-) -> Result<Up, Failure> {
-    let network = Network::of(settings, &request.network)?;
+) -> Result<StartedContainer, Failure> {
+    let network = ContainerNetwork::for_policy(settings, &request.network)?;
     let name = name(&request.labels, request.purpose);
     let (id, limits) = make(client, no_storage_limits, settings, &request, &name).await?;
     let container = Container::new(Arc::clone(client), id, name, network);
     match bring_up(&container, request, limits).await {
         Ok((workdir, limits)) => {
-            let storage = Storage::of(&container, Vec::new(), limits).await;
-            Ok(Up { container, workdir, limits, storage, project: None })
+            let storage = StorageLimit::for_container(&container, Vec::new(), limits).await;
+            Ok(StartedContainer { container, workdir, limits, storage, project: None })
         }
         Err(failure) => {
-            leftovers.remove(Leftover::Container(container.engine_id, container.name)).await;
+            leftovers.remove_or_defer(DeferredRemoval::Container(container.engine_id, container.name)).await;
             Err(failure)
         }
     }
 }
 
 /// The name of an execution's container: readable, and unique by the execution and the purpose.
-pub(super) fn name(labels: &Labels, purpose: Purpose) -> String {
+pub(super) fn name(labels: &EnvironmentLabels, purpose: EnvironmentPurpose) -> String {
     let suffix = match purpose {
-        Purpose::Agent => "",
-        Purpose::Verifier => "-verifier",
+        EnvironmentPurpose::Agent => "",
+        EnvironmentPurpose::Verifier => "-verifier",
     };
     format!("{PREFIX}{}-{}{suffix}", labels.item.short(), labels.exec)
 }
 
 async fn make(
-    client: &Client,
+    client: &DockerClient,
     no_storage_limits: &AtomicBool,
     settings: &DockerSettings,
     request: &CreateRequest,
     name: &str,
-) -> Result<(String, LimitsHeld), Failure> {
+) -> Result<(String, EnforcedLimits), Failure> {
     let docker = client.docker().await?;
     let began = Instant::now();
     loop {
@@ -112,7 +112,7 @@ async fn make(
         };
         let body = body(settings, request, limit_storage);
         match docker.create_container(Some(options), body).await {
-            Ok(made) => return Ok((made.id, held(&made.warnings, resources, limit_storage))),
+            Ok(made) => return Ok((made.id, enforced_limits(&made.warnings, resources, limit_storage))),
             Err(error) if limit_storage && says(&error, "storage-opt") => {
                 tracing::info!("the engine's storage driver cannot limit storage: measuring it");
                 no_storage_limits.store(true, Ordering::Relaxed);
@@ -120,7 +120,7 @@ async fn make(
             Err(error) if has_status(&error, 409) && began.elapsed() < NAME_FREE_WITHIN => {
                 remove_own(client, name, &request.labels, error).await?;
             }
-            Err(error) => return Err(not_made(client, name, request, error)),
+            Err(error) => return Err(create_failure(client, name, request, error)),
         }
     }
 }
@@ -128,9 +128,9 @@ async fn make(
 /// An earlier attempt of this very execution may have been given up while the engine created the
 /// container. The name is taken for some time before the container can be seen.
 async fn remove_own(
-    client: &Client,
+    client: &DockerClient,
     name: &str,
-    owner: &Labels,
+    owner: &EnvironmentLabels,
     conflict: bollard::errors::Error,
 ) -> Result<(), Failure> {
     let docker = client.docker().await?;
@@ -150,8 +150,8 @@ async fn remove_own(
     }
 }
 
-fn not_made(
-    client: &Client,
+fn create_failure(
+    client: &DockerClient,
     name: &str,
     request: &CreateRequest,
     error: bollard::errors::Error,
@@ -180,7 +180,7 @@ fn body(
         env: (!request.env.is_empty()).then(|| variables(&request.env)),
         // The engine makes it when the image does not have it.
         working_dir: request.workdir.clone(),
-        labels: Some(labels::of_container(&request.labels)),
+        labels: Some(labels::for_container(&request.labels)),
         stop_signal: Some("SIGTERM".to_owned()),
         // An image's health check would run processes that no trial asked for.
         healthcheck: Some(HealthConfig {
@@ -208,7 +208,7 @@ fn host_config(
         memory_swap: memory,
         pids_limit: Some(PIDS),
         security_opt: Some(vec!["no-new-privileges".to_owned()]),
-        network_mode: Some(Network::mode(settings).to_owned()),
+        network_mode: Some(ContainerNetwork::mode(settings).to_owned()),
         device_requests: (resources.gpus > 0).then(|| vec![gpus(resources.gpus)]),
         runtime: settings.runtime.clone(),
         log_config: Some(HostConfigLogConfig {
@@ -246,19 +246,19 @@ fn gpus(count: u32) -> DeviceRequest {
 }
 
 /// Which limits hold, from what was asked for and what the engine warned about.
-pub(super) fn held(warnings: &[String], resources: &Resources, limit_storage: bool) -> LimitsHeld {
+pub(super) fn enforced_limits(warnings: &[String], resources: &Resources, limit_storage: bool) -> EnforcedLimits {
     let asked = |asked: bool, texts: &[&str]| {
         let warned = |text: &&str| warnings.iter().any(|warning| warning.contains(*text));
-        if !asked || texts.iter().any(warned) { Held::No } else { Held::Enforced }
+        if !asked || texts.iter().any(warned) { LimitEnforcement::No } else { LimitEnforcement::Enforced }
     };
-    LimitsHeld {
+    EnforcedLimits {
         cpus: asked(resources.cpu_ceiling().is_some(), &["CPU CFS", "support cpu"]),
         memory: asked(resources.memory_ceiling_mb().is_some(), &["support memory limit"]),
         pids: asked(true, &["support pids limit", "PIDs limit"]),
         storage: match resources.storage_ceiling_mb() {
-            None => Held::No,
-            Some(_) if limit_storage => Held::Enforced,
-            Some(_) => Held::Measured,
+            None => LimitEnforcement::No,
+            Some(_) if limit_storage => LimitEnforcement::Enforced,
+            Some(_) => LimitEnforcement::Measured,
         },
     }
 }
@@ -266,11 +266,11 @@ pub(super) fn held(warnings: &[String], resources: &Resources, limit_storage: bo
 /// An entrypoint that cannot be run is a good start for the engine: the container's init comes up,
 /// fails to run it, and ends. That takes milliseconds; images without an entrypoint do not wait.
 async fn stays_up(container: &Container) -> Result<(), Failure> {
-    for pause in ENTRYPOINT_LOOKS {
+    for pause in ENTRYPOINT_CHECKS {
         tokio::time::sleep(pause).await;
         let state = container.inspect().await?.state.unwrap_or_default();
         if state.running != Some(true) {
-            return Err(container.end().await);
+            return Err(container.exit_failure().await);
         }
     }
     Ok(())
@@ -280,8 +280,8 @@ async fn stays_up(container: &Container) -> Result<(), Failure> {
 async fn bring_up(
     container: &Container,
     request: CreateRequest,
-    limits: LimitsHeld,
-) -> Result<(String, LimitsHeld), Failure> {
+    limits: EnforcedLimits,
+) -> Result<(String, EnforcedLimits), Failure> {
     if !request.uploads.is_empty() {
         container.copy_to(request.uploads).await?;
     }
@@ -294,31 +294,31 @@ async fn bring_up(
         }
         failure
     })?;
-    running(container, limits).await
+    check_running(container, limits).await
 }
 
 /// Looks whether a container that was started stays up. Returns its working directory and which
 /// limits hold.
-pub(super) async fn running(
+pub(super) async fn check_running(
     container: &Container,
-    mut limits: LimitsHeld,
-) -> Result<(String, LimitsHeld), Failure> {
+    mut limits: EnforcedLimits,
+) -> Result<(String, EnforcedLimits), Failure> {
     let found = container.inspect().await?;
     let state = found.state.unwrap_or_default();
     if state.running != Some(true) {
-        return Err(container.end().await);
+        return Err(container.exit_failure().await);
     }
     let config = found.config.unwrap_or_default();
     if config.entrypoint.is_some_and(|entrypoint| !entrypoint.is_empty()) {
         stays_up(container).await?;
     }
-    if let Some(file) = state.pid.and_then(|pid| limits::oom_count_file(pid, &container.engine_id))
+    if let Some(file) = state.pid.and_then(|pid| oom::oom_count_file(pid, &container.engine_id))
     {
         container.oom_count.set(file).ok();
     }
     let limiting = found.driver.is_some_and(|driver| LIMITING_DRIVERS.contains(&driver.as_str()));
-    if limits.storage == Held::Enforced && !limiting {
-        limits.storage = Held::Measured;
+    if limits.storage == LimitEnforcement::Enforced && !limiting {
+        limits.storage = LimitEnforcement::Measured;
     }
     Ok((workdir(config.working_dir), limits))
 }

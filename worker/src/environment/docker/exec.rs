@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use super::container::Container;
 use super::failure::has_status;
-use crate::environment::{Command, Exit, Failure, FailureKind, Output, Stream};
+use crate::environment::{ExecCommand, CommandExit, Failure, FailureKind, OutputSink, OutputStream};
 use crate::supervise;
 
 /// Buffer for what a command prints.
@@ -26,48 +26,48 @@ const BUFFER: usize = 64 * 1024;
 
 /// While its streams are open, the first look at whether the command has ended; short commands end
 /// their streams before, at the price of no call at all.
-const FIRST_LOOK: Duration = Duration::from_millis(250);
+const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The longest time between two looks.
-const LONGEST_LOOK: Duration = Duration::from_secs(1);
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// When nothing came for this long after the end of the command, nothing of it is under way.
-const QUIET: Duration = Duration::from_millis(100);
+const QUIET_PERIOD: Duration = Duration::from_millis(100);
 
 /// After this long the engine has ended the streams itself, or never will.
 const DRAIN_WITHIN: Duration = Duration::from_millis(2500);
 
 /// Bytes of output kept to recognise the engine's own words.
-const FIRST_WORDS: usize = 1024;
+const OUTPUT_START_BYTES: usize = 1024;
 
 impl Container {
     /// Runs `command` to its end.
     pub(super) async fn exec(
         &self,
-        command: Command,
-        output: Arc<dyn Output>,
-    ) -> Result<Exit, Failure> {
-        self.within_storage()?;
+        command: ExecCommand,
+        output: Arc<dyn OutputSink>,
+    ) -> Result<CommandExit, Failure> {
+        self.check_storage_exceeded()?;
         match self.exec_once(command, output).await {
             Ok(exit) => Ok(exit),
-            Err(failure) => Err(self.blame_for_full_disk(failure).await),
+            Err(failure) => Err(self.attribute_full_disk(failure).await),
         }
     }
 
-    async fn exec_once(&self, command: Command, output: Arc<dyn Output>) -> Result<Exit, Failure> {
+    async fn exec_once(&self, command: ExecCommand, output: Arc<dyn OutputSink>) -> Result<CommandExit, Failure> {
         let program = command.argv.first().cloned().unwrap_or_default();
         let what = format!("running `{program}`");
         let id = self.create_exec(command, &what).await?;
-        let printed = Arc::new(Printed::new(output));
-        let closing = Closing(Arc::clone(&printed));
+        let printed = Arc::new(ExecOutput::new(output));
+        let closing = OutputCloser(Arc::clone(&printed));
         let ended = self.start_exec(&id, &what, &printed).await?;
         let found = self.wait(&id, &what, &printed, ended).await?;
         drop(closing);
-        self.within_storage()?;
-        self.judge(&found, &what, &printed).await
+        self.check_storage_exceeded()?;
+        self.command_exit(&found, &what, &printed).await
     }
 
-    async fn create_exec(&self, command: Command, what: &str) -> Result<String, Failure> {
+    async fn create_exec(&self, command: ExecCommand, what: &str) -> Result<String, Failure> {
         let env = command.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let options = CreateExecOptions {
             attach_stdout: Some(true),
@@ -80,7 +80,7 @@ impl Container {
         };
         match self.client.docker().await?.create_exec(&self.engine_id, options).await {
             Ok(made) => Ok(made.id),
-            Err(error) if has_status(&error, 409) => Err(self.end().await),
+            Err(error) if has_status(&error, 409) => Err(self.exit_failure().await),
             Err(error) => Err(self.failure(what, error)),
         }
     }
@@ -89,7 +89,7 @@ impl Container {
         &self,
         id: &str,
         what: &str,
-        printed: &Arc<Printed>,
+        printed: &Arc<ExecOutput>,
     ) -> Result<oneshot::Receiver<()>, Failure> {
         let options = StartExecOptions { output_capacity: Some(BUFFER), ..Default::default() };
         let started = self.client.docker().await?.start_exec(id, Some(options)).await;
@@ -98,12 +98,12 @@ impl Container {
             Ok(StartExecResults::Detached) => {
                 return Err(Failure::new(FailureKind::Bug, format!("{what}: it was detached")));
             }
-            Err(error) if has_status(&error, 409) => return Err(self.end().await),
+            Err(error) if has_status(&error, 409) => return Err(self.exit_failure().await),
             Err(error) => return Err(self.failure(what, error)),
         };
         let (end, ended) = oneshot::channel();
         let printed = Arc::clone(printed);
-        self.keep_reading(supervise::spawn("docker exec output", async move {
+        self.track_reader(supervise::spawn("docker exec output", async move {
             read(output, &printed).await;
             drop(input);
             // Nobody may be waiting any more.
@@ -117,17 +117,17 @@ impl Container {
         &self,
         id: &str,
         what: &str,
-        printed: &Printed,
+        printed: &ExecOutput,
         mut ended: oneshot::Receiver<()>,
     ) -> Result<ExecInspectResponse, Failure> {
-        let mut pause = FIRST_LOOK;
+        let mut pause = FIRST_POLL_INTERVAL;
         loop {
             tokio::select! {
                 _ = &mut ended => break,
                 () = sleep(pause) => {}
             }
-            pause = (pause * 2).min(LONGEST_LOOK);
-            match self.look(id, what).await {
+            pause = (pause * 2).min(MAX_POLL_INTERVAL);
+            match self.inspect_exec(id, what).await {
                 Ok(found) if found.running != Some(true) => {
                     printed.drain(&mut ended).await;
                     return Ok(found);
@@ -141,20 +141,20 @@ impl Container {
         // The end of the streams is not the end of a command that closed them.
         let mut pause = Duration::from_millis(5);
         loop {
-            let found = self.look(id, what).await?;
+            let found = self.inspect_exec(id, what).await?;
             if found.running != Some(true) {
                 return Ok(found);
             }
             sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_LOOK);
+            pause = (pause * 2).min(MAX_POLL_INTERVAL);
         }
     }
 
-    async fn look(&self, id: &str, what: &str) -> Result<ExecInspectResponse, Failure> {
+    async fn inspect_exec(&self, id: &str, what: &str) -> Result<ExecInspectResponse, Failure> {
         match self.client.docker().await?.inspect_exec(id).await {
             Ok(found) => Ok(found),
             Err(error) if has_status(&error, 404) => {
-                self.within_storage()?;
+                self.check_storage_exceeded()?;
                 let message = format!("{what}: the container {} went away meanwhile", self.name);
                 Err(Failure::new(FailureKind::Gone, message))
             }
@@ -164,42 +164,42 @@ impl Container {
 
     /// The exit, or the failure of a command that never started: the engine says so on the
     /// command's own stream, and no process ever was.
-    async fn judge(
+    async fn command_exit(
         &self,
         found: &ExecInspectResponse,
         what: &str,
-        printed: &Printed,
-    ) -> Result<Exit, Failure> {
+        printed: &ExecOutput,
+    ) -> Result<CommandExit, Failure> {
         let Some(code) = found.exit_code else {
             let message = format!("{what} in the container {}: no exit code", self.name);
             return Err(Failure::new(FailureKind::Service, message));
         };
-        let words = printed.first_words();
+        let words = printed.output_start();
         let no_such_user =
             words.starts_with("unable to find user") || words.starts_with("unable to find group");
         let engine_speaks = words.contains("OCI runtime") || no_such_user;
         if matches!(code, 126 | 127) && found.pid.unwrap_or(0) == 0 && engine_speaks {
             // It may be the whole container that is ending.
-            sleep(QUIET).await;
+            sleep(QUIET_PERIOD).await;
             if !self.is_running().await? {
-                return Err(self.end().await);
+                return Err(self.exit_failure().await);
             }
             let message = format!("{what} in the container {}: {}", self.name, words.trim());
             let kind = if no_such_user { FailureKind::Refused } else { FailureKind::NotStarted };
             return Err(Failure::new(kind, message));
         }
-        Ok(Exit { code: i32::try_from(code).unwrap_or(i32::MAX) })
+        Ok(CommandExit { code: i32::try_from(code).unwrap_or(i32::MAX) })
     }
 }
 
 async fn read(
     mut output: impl FutureStream<Item = Result<LogOutput, bollard::errors::Error>> + Unpin,
-    printed: &Printed,
+    printed: &ExecOutput,
 ) {
     while let Some(piece) = output.next().await {
         match piece {
-            Ok(LogOutput::StdErr { message }) => printed.write(Stream::Stderr, &message),
-            Ok(piece) => printed.write(Stream::Stdout, piece.as_ref()),
+            Ok(LogOutput::StdErr { message }) => printed.write(OutputStream::Stderr, &message),
+            Ok(piece) => printed.write(OutputStream::Stdout, piece.as_ref()),
             Err(error) => {
                 tracing::debug!(%error, "a command's output broke off");
                 return;
@@ -209,23 +209,23 @@ async fn read(
 }
 
 /// What a command prints, on its way to whoever wants it.
-struct Printed {
-    output: Mutex<Option<Arc<dyn Output>>>,
+struct ExecOutput {
+    output: Mutex<Option<Arc<dyn OutputSink>>>,
     first_words: Mutex<Vec<u8>>,
     pieces: AtomicU64,
 }
 
 /// Ends the output of a command whose caller is answered or gone: it is read on and dropped.
-struct Closing(Arc<Printed>);
+struct OutputCloser(Arc<ExecOutput>);
 
-impl Drop for Closing {
+impl Drop for OutputCloser {
     fn drop(&mut self) {
         self.0.output.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 }
 
-impl Printed {
-    fn new(output: Arc<dyn Output>) -> Self {
+impl ExecOutput {
+    fn new(output: Arc<dyn OutputSink>) -> Self {
         Self {
             output: Mutex::new(Some(output)),
             first_words: Mutex::default(),
@@ -233,17 +233,17 @@ impl Printed {
         }
     }
 
-    fn write(&self, stream: Stream, bytes: &[u8]) {
+    fn write(&self, stream: OutputStream, bytes: &[u8]) {
         if self.pieces.fetch_add(1, Ordering::Relaxed) == 0 {
             let mut words = self.first_words.lock().unwrap_or_else(PoisonError::into_inner);
-            words.extend_from_slice(&bytes[..bytes.len().min(FIRST_WORDS)]);
+            words.extend_from_slice(&bytes[..bytes.len().min(OUTPUT_START_BYTES)]);
         }
         if let Some(output) = &*self.output.lock().unwrap_or_else(PoisonError::into_inner) {
             output.write(stream, bytes);
         }
     }
 
-    fn first_words(&self) -> String {
+    fn output_start(&self) -> String {
         let words = self.first_words.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&words).into_owned()
     }
@@ -255,7 +255,7 @@ impl Printed {
         while Instant::now() < deadline {
             tokio::select! {
                 _ = &mut *ended => return,
-                () = sleep(QUIET) => {}
+                () = sleep(QUIET_PERIOD) => {}
             }
             let now = self.pieces.load(Ordering::Relaxed);
             if now == seen {

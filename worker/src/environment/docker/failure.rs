@@ -9,15 +9,15 @@ use crate::environment::{Failure, FailureKind};
 use crate::shortage::Shortage;
 
 /// The failure of `what` at the engine of `host`.
-pub(super) fn of_call(host: &str, what: &str, error: Error) -> Failure {
+pub(super) fn call_failure(host: &str, what: &str, error: Error) -> Failure {
     match error {
         Error::DockerResponseServerError { status_code, message } => {
             let message = message.trim();
-            Failure::new(of_answer(status_code, message), format!("{what}: {message}"))
+            Failure::new(kind_for_status(status_code, message), format!("{what}: {message}"))
         }
         Error::DockerStreamError { error } => {
             let error = error.trim();
-            Failure::new(of_text(error).unwrap_or(FailureKind::Service), format!("{what}: {error}"))
+            Failure::new(kind_for_text(error).unwrap_or(FailureKind::Service), format!("{what}: {error}"))
         }
         error => no_answer(host, what, error),
     }
@@ -33,8 +33,8 @@ pub(super) fn says(error: &Error, text: &str) -> bool {
     matches!(error, Error::DockerResponseServerError { message, .. } if message.contains(text))
 }
 
-fn of_answer(status: u16, message: &str) -> FailureKind {
-    if let Some(kind) = of_text(message) {
+fn kind_for_status(status: u16, message: &str) -> FailureKind {
+    if let Some(kind) = kind_for_text(message) {
         return kind;
     }
     match status {
@@ -49,7 +49,7 @@ fn of_answer(status: u16, message: &str) -> FailureKind {
 }
 
 /// Kinds that show in the text whatever the status is.
-fn of_text(message: &str) -> Option<FailureKind> {
+fn kind_for_text(message: &str) -> Option<FailureKind> {
     const RESOURCES: [&str; 2] = ["Range of CPUs", "Minimum memory limit"];
     // No graphics processors, and images of another system.
     const UNSUPPORTED: [&str; 2] =
@@ -71,7 +71,7 @@ fn of_text(message: &str) -> Option<FailureKind> {
     if NO_ANSWER.iter().any(|text| message.contains(text)) {
         return Some(FailureKind::Unreachable);
     }
-    if let Some(kind) = FailureKind::of_shortage(Shortage::of_text(message)) {
+    if let Some(kind) = FailureKind::from_shortage(Shortage::of_text(message)) {
         Some(kind)
     } else if message.contains("unable to find user") || message.contains("unable to find group") {
         Some(FailureKind::Refused)
@@ -87,7 +87,7 @@ fn of_text(message: &str) -> Option<FailureKind> {
 }
 
 /// What it means that services did not come up, from what was said of it.
-pub(super) fn of_services(message: &str) -> FailureKind {
+pub(super) fn kind_for_services(message: &str) -> FailureKind {
     // Others have it just now.
     const TAKEN: [&str; 5] = [
         "port is already allocated",
@@ -115,7 +115,7 @@ pub(super) fn of_services(message: &str) -> FailureKind {
         FailureKind::Service
     } else if any(&BROKEN) {
         FailureKind::Unusable
-    } else if let Some(kind) = of_text(message) {
+    } else if let Some(kind) = kind_for_text(message) {
         kind
     } else if any(&["invalid", "unknown", "not supported"]) {
         FailureKind::Refused
@@ -126,7 +126,7 @@ pub(super) fn of_services(message: &str) -> FailureKind {
 
 /// What a registry's trouble means, from the text the engine passes on; `None` when the text is of
 /// something else.
-pub(super) fn of_registry(message: &str) -> Option<FailureKind> {
+pub(super) fn kind_for_registry(message: &str) -> Option<FailureKind> {
     const NO_ANSWER: [&str; 18] = [
         "connection refused",
         "connection reset",
@@ -172,9 +172,9 @@ pub(super) fn of_registry(message: &str) -> Option<FailureKind> {
 }
 
 fn no_answer(host: &str, what: &str, error: Error) -> Failure {
-    if let Some(kind) = FailureKind::of_shortage(Shortage::of_cause(&error)) {
+    if let Some(kind) = FailureKind::from_shortage(Shortage::of_cause(&error)) {
         return Failure::new(kind, format!("{what}: the engine at {host} was not asked"))
-            .because(error);
+            .with_source(error);
     }
     let hint = match io_kind(&error) {
         _ if matches!(error, Error::SocketNotFoundError(_)) => {
@@ -191,7 +191,7 @@ fn no_answer(host: &str, what: &str, error: Error) -> Failure {
         _ => "the connection broke",
     };
     let message = format!("{what}: no answer from the Docker engine at {host}: {hint}");
-    Failure::new(FailureKind::Unreachable, message).because(error)
+    Failure::new(FailureKind::Unreachable, message).with_source(error)
 }
 
 fn io_kind(error: &Error) -> Option<ErrorKind> {
@@ -214,7 +214,7 @@ mod tests {
 
     fn answered(status_code: u16, message: &str) -> FailureKind {
         let error = Error::DockerResponseServerError { status_code, message: message.to_owned() };
-        of_call("unix:///x", "trying", error).kind
+        call_failure("unix:///x", "trying", error).kind
     }
 
     #[test]
@@ -269,7 +269,7 @@ mod tests {
             ("Cannot connect to the Docker daemon at unix:///x", Unreachable),
             ("invalid mount config", Refused),
         ] {
-            assert_eq!(of_services(message), kind, "{message}");
+            assert_eq!(kind_for_services(message), kind, "{message}");
         }
     }
 
@@ -297,18 +297,18 @@ mod tests {
             ("unexpected status: 502 Bad Gateway", Some(Unreachable)),
             ("The command '/bin/sh -c exit 3' returned a non-zero code: 3", None),
         ] {
-            assert_eq!(of_registry(message), kind, "{message}");
+            assert_eq!(kind_for_registry(message), kind, "{message}");
         }
     }
 
     #[test]
     fn no_answer_says_where_and_what_to_do() {
         let refused = Error::IOError { err: ErrorKind::ConnectionRefused.into() };
-        let failure = of_call("unix:///run/d.sock", "starting x", refused);
+        let failure = call_failure("unix:///run/d.sock", "starting x", refused);
         assert_eq!(failure.kind, FailureKind::Unreachable);
         assert!(failure.message.contains("unix:///run/d.sock"), "{}", failure.message);
         assert!(failure.message.contains("systemctl start docker"), "{}", failure.message);
         let denied = Error::IOError { err: ErrorKind::PermissionDenied.into() };
-        assert!(of_call("h", "w", denied).message.contains("group `docker`"));
+        assert!(call_failure("h", "w", denied).message.contains("group `docker`"));
     }
 }

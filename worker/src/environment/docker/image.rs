@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bollard::models::ImageInspect;
 use futures_util::StreamExt as _;
 use lru::LruCache;
-use rollout_protocol::digest::Hasher;
+use rollout_protocol::digest::DigestHasher;
 use rollout_protocol::id::RunId;
 use rollout_protocol::record::ImageBuild;
 
-use super::bases::{self, Bases};
-use super::build::{self, Build, Frontends};
-use super::client::Client;
-use super::failed::FailedBuilds;
+use super::base_images::{self, BaseImageResolver};
+use super::build::{self, BuildSpec, FrontendSelector};
+use super::client::DockerClient;
+use super::failed_builds::FailedBuilds;
 use super::failure::{self, has_status};
-use super::flight::Flights;
+use super::single_flight::SingleFlight;
 use super::{labels, lock};
 use crate::environment::{BaseDigests, Failure, FailureKind, Image, ImageRequest, ImageSource};
 
@@ -29,27 +29,27 @@ const FORCED_BUILDS: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero")
 
 /// Begins the reference of what is no image, and could not be one's name: services beside the environment are described in the
 /// context, and no Dockerfile, so that their description says what the environment is made of.
-pub(super) const OF_SERVICES: &str = "services of ";
+pub(super) const SERVICES_REFERENCE_PREFIX: &str = "services of ";
 
 /// Names of such descriptions.
-const SERVICES: [&str; 4] =
+const COMPOSE_FILE_NAMES: [&str; 4] =
     ["docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml"];
 
 /// Makes images present.
 #[derive(Debug)]
-pub(super) struct Images {
-    client: Arc<Client>,
+pub(super) struct ImageManager {
+    client: Arc<DockerClient>,
     locks: PathBuf,
-    frontends: Arc<Frontends>,
-    bases: Bases,
-    flights: Flights<Result<Option<ImageBuild>, Broken>>,
+    frontends: Arc<FrontendSelector>,
+    bases: BaseImageResolver,
+    flights: SingleFlight<Result<Option<ImageBuild>, ImageFailure>>,
     forced: Mutex<LruCache<(String, RunId), ()>>,
     failed: Arc<FailedBuilds>,
 }
 
 /// A failed build or pull, told to everybody who waited for it.
 #[derive(Debug, Clone)]
-pub(super) struct Broken {
+pub(super) struct ImageFailure {
     /// What kind.
     pub(super) kind: FailureKind,
     /// What happened, with the tail of the log.
@@ -58,25 +58,25 @@ pub(super) struct Broken {
     pub(super) log: Option<Arc<tempfile::TempPath>>,
 }
 
-impl From<Failure> for Broken {
+impl From<Failure> for ImageFailure {
     fn from(failure: Failure) -> Self {
         Self { kind: failure.kind, message: failure.chain(), log: None }
     }
 }
 
-impl Images {
+impl ImageManager {
     /// Images of the engine of `client`; processes that share `locks` build an image once.
-    pub(super) fn new(client: Arc<Client>, locks: PathBuf, frontend: Option<String>) -> Self {
-        let frontends = Arc::new(Frontends::new(frontend));
+    pub(super) fn new(client: Arc<DockerClient>, locks: PathBuf, frontend: Option<String>) -> Self {
+        let frontends = Arc::new(FrontendSelector::new(frontend));
         let forced = Mutex::new(LruCache::new(FORCED_BUILDS));
-        let flights = Flights::default();
-        let bases = Bases::new(Arc::clone(&client));
+        let flights = SingleFlight::default();
+        let bases = BaseImageResolver::new(Arc::clone(&client));
         Self { client, locks, frontends, bases, flights, forced, failed: Arc::default() }
     }
 
-    /// See [`Provider::keep_bases`](crate::environment::Provider::keep_bases).
-    pub(super) fn keep_bases(&self, run: RunId, digests: Arc<dyn BaseDigests>) {
-        self.bases.keep(run, digests);
+    /// See [`Provider::set_base_digests`](crate::environment::Provider::set_base_digests).
+    pub(super) fn set_base_digests(&self, run: RunId, digests: Arc<dyn BaseDigests>) {
+        self.bases.set_digests(run, digests);
     }
 
     /// See [`Provider::prepare`](crate::environment::Provider::prepare).
@@ -86,21 +86,21 @@ impl Images {
         platform: Option<String>,
     ) -> Result<Image, Failure> {
         match &request.source {
-            ImageSource::Named(name) => self.named(name.clone(), &request, platform).await,
+            ImageSource::Named(name) => self.prepare_named(name.clone(), &request, platform).await,
             ImageSource::Context { digest, dir }
                 if !dir.join(build::DOCKERFILE).is_file()
-                    && SERVICES.iter().any(|name| dir.join(name).is_file()) =>
+                    && COMPOSE_FILE_NAMES.iter().any(|name| dir.join(name).is_file()) =>
             {
-                Ok(Image::found(format!("{OF_SERVICES}{digest}")))
+                Ok(Image::found(format!("{SERVICES_REFERENCE_PREFIX}{digest}")))
             }
             ImageSource::Context { digest, dir } => {
-                let build = Build::plain(dir.clone(), *digest, platform);
-                self.context(build, &request).await
+                let build = BuildSpec::plain(dir.clone(), *digest, platform);
+                self.prepare_build(build, &request).await
             }
         }
     }
 
-    async fn named(
+    async fn prepare_named(
         &self,
         name: String,
         request: &ImageRequest,
@@ -115,7 +115,7 @@ impl Images {
         let pull = || async move {
             let pulled = pull(&client, &image, platform.as_deref());
             match client.engine().within(timeout, pulled).await {
-                Some(result) => result.map(|()| None).map_err(Broken::from),
+                Some(result) => result.map(|()| None).map_err(ImageFailure::from),
                 None => Err(out_of_time(&format!("pulling {image}"), timeout).into()),
             }
         };
@@ -125,28 +125,28 @@ impl Images {
     }
 
     /// Makes the image of a build present.
-    pub(super) async fn context(
+    pub(super) async fn prepare_build(
         &self,
-        mut build: Build,
+        mut build: BuildSpec,
         request: &ImageRequest,
     ) -> Result<Image, Failure> {
         build.recipe = recipe(&build, self.frontends.named());
-        build.bases = self.bases.of(request.labels.run, &build).await?;
+        build.bases = self.bases.resolve(request.labels.run, &build).await?;
         build.tag = tag(&build);
         let tag = build.tag.clone();
         let forced = request.force_build.then(|| (tag.clone(), request.labels.run));
         if forced.as_ref().is_none_or(|key| self.was_forced(key))
             && let Some(found) = inspect(&self.client, &tag).await?
         {
-            lock::touch(&lock::path(&self.locks, &tag));
-            return Ok(Image { build: build_of(&found), ..Image::found(tag) });
+            lock::touch(&lock::lock_path(&self.locks, &tag));
+            return Ok(Image { build: read_build_label(&found), ..Image::found(tag) });
         }
         let run = request.labels.run;
         if !request.force_build
-            && self.failed.answer(&(tag.clone(), run)).is_none()
-            && let Some(earlier) = self.earlier(run, &build).await?
+            && self.failed.get(&(tag.clone(), run)).is_none()
+            && let Some(earlier) = self.find_earlier(run, &build).await?
         {
-            lock::touch(&lock::path(&self.locks, &earlier.reference));
+            lock::touch(&lock::lock_path(&self.locks, &earlier.reference));
             return Ok(earlier);
         }
         let key = format!("build {tag} for {run}, forced: {}", request.force_build);
@@ -155,7 +155,7 @@ impl Images {
         let (timeout, force) = (request.timeout, request.force_build);
         let (failed, attempt) = (Arc::clone(&self.failed), (tag.clone(), run));
         let work = || async move {
-            if let Some(broken) = failed.answer(&attempt) {
+            if let Some(broken) = failed.get(&attempt) {
                 return Err(broken);
             }
             let building = build_once(&client, &frontends, &locks, &build, force);
@@ -163,25 +163,25 @@ impl Images {
                 Some(result) => result,
                 None => Err(out_of_time(&format!("building {}", build.tag), timeout).into()),
             };
-            failed.note(attempt, &result);
+            failed.record(attempt, &result);
             result
         };
         let (result, made) = self.flights.join(&key, work).await;
         match result {
             Ok(build) => {
-                lock::touch(&lock::path(&self.locks, &tag));
+                lock::touch(&lock::lock_path(&self.locks, &tag));
                 if let Some(key) = forced {
                     self.forced.lock().unwrap_or_else(PoisonError::into_inner).put(key, ());
                 }
                 Ok(Image { reference: tag, made, build })
             }
-            Err(broken) => Err(explain(broken, request.log.as_deref()).await),
+            Err(broken) => Err(failure_with_log(broken, request.log.as_deref()).await),
         }
     }
 
     /// An image of an earlier run, where a registry does not say which image a base is. Where all is
     /// known, it is told that a base has changed.
-    async fn earlier(&self, run: RunId, build: &Build) -> Result<Option<Image>, Failure> {
+    async fn find_earlier(&self, run: RunId, build: &BuildSpec) -> Result<Option<Image>, Failure> {
         if build.bases.is_empty() {
             return Ok(None);
         }
@@ -212,7 +212,7 @@ impl Images {
             };
             let (base, now) = (&base.image, known.to_string());
             if let Some(before) = before.get(base).filter(|before| **before != now)
-                && self.bases.is_news(run, base)
+                && self.bases.mark_reported(run, base)
             {
                 tracing::warn!(
                     base,
@@ -236,59 +236,59 @@ impl Images {
 }
 
 /// The tag of the image that a build makes.
-fn tag(build: &Build) -> String {
-    let bases = bases::recorded(&build.bases);
+fn tag(build: &BuildSpec) -> String {
+    let bases = base_images::recorded(&build.bases);
     if bases.is_empty() {
         return format!("rollout/task:{}", build.recipe);
     }
-    let mut hasher = Hasher::default();
-    hasher.part(build.recipe.as_bytes());
+    let mut hasher = DigestHasher::default();
+    hasher.update_part(build.recipe.as_bytes());
     for (image, digest) in &bases {
-        hasher.part(image.as_bytes());
-        hasher.part(digest.as_bytes());
+        hasher.update_part(image.as_bytes());
+        hasher.update_part(digest.as_bytes());
     }
     format!("rollout/task:{}", &hasher.finish().hex()[..32])
 }
 
 /// Everything that decides about a build but its base images, with the frontend that the host names.
-fn recipe(build: &Build, frontend: Option<&str>) -> String {
-    let mut hasher = Hasher::default();
+fn recipe(build: &BuildSpec, frontend: Option<&str>) -> String {
+    let mut hasher = DigestHasher::default();
     let platform = build.platform.as_deref().unwrap_or("");
     for part in [build.digest.as_bytes().as_slice(), platform.as_bytes()] {
-        hasher.part(part);
+        hasher.update_part(part);
     }
-    hasher.part(BUILD_FORMAT.as_bytes());
+    hasher.update_part(BUILD_FORMAT.as_bytes());
     if !build.is_plain() {
-        hasher.part(build.dockerfile.as_bytes());
-        hasher.part(build.target.as_deref().unwrap_or("").as_bytes());
+        hasher.update_part(build.dockerfile.as_bytes());
+        hasher.update_part(build.target.as_deref().unwrap_or("").as_bytes());
         for (name, value) in &build.args {
-            hasher.part(name.as_bytes());
-            hasher.part(value.as_bytes());
+            hasher.update_part(name.as_bytes());
+            hasher.update_part(value.as_bytes());
         }
     }
     if let Some(frontend) = frontend {
-        hasher.part(b"frontend");
-        hasher.part(frontend.as_bytes());
+        hasher.update_part(b"frontend");
+        hasher.update_part(frontend.as_bytes());
     }
     hasher.finish().hex()[..32].to_owned()
 }
 
 /// Builds unless another process has done it while the lock was waited for.
 async fn build_once(
-    client: &Client,
-    frontends: &Frontends,
+    client: &DockerClient,
+    frontends: &FrontendSelector,
     locks: &Path,
-    build: &Build,
+    build: &BuildSpec,
     force: bool,
-) -> Result<Option<ImageBuild>, Broken> {
-    let path = lock::path(locks, &build.tag);
+) -> Result<Option<ImageBuild>, ImageFailure> {
+    let path = lock::lock_path(locks, &build.tag);
     let lock = lock::exclusive(&path).await.map_err(|error| {
         let message = format!("cannot lock {} to build {}", path.display(), build.tag);
         Failure::local(FailureKind::Bug, message, error)
     })?;
     let found = if force { None } else { inspect(client, &build.tag).await? };
     let result = match found {
-        Some(found) => Ok(build_of(&found)),
+        Some(found) => Ok(read_build_label(&found)),
         None => build::run(client, frontends, build, force).await.map(Some),
     };
     drop(lock);
@@ -296,13 +296,13 @@ async fn build_once(
 }
 
 /// How an image was built, as its label says.
-fn build_of(image: &ImageInspect) -> Option<ImageBuild> {
+fn read_build_label(image: &ImageInspect) -> Option<ImageBuild> {
     let label = image.config.as_ref()?.labels.as_ref()?.get(labels::BUILD)?;
     serde_json::from_str(label).ok()
 }
 
 /// The failure for one of those who waited, with the whole log where it was asked for.
-async fn explain(broken: Broken, log: Option<&Path>) -> Failure {
+async fn failure_with_log(broken: ImageFailure, log: Option<&Path>) -> Failure {
     if let (Some(from), Some(to)) = (&broken.log, log)
         && let Err(error) = copy(from, to).await
     {
@@ -325,7 +325,7 @@ fn out_of_time(what: &str, timeout: std::time::Duration) -> Failure {
 
 /// Whether the engine has the image, for the platform when one is asked for.
 pub(super) async fn is_present(
-    client: &Client,
+    client: &DockerClient,
     name: &str,
     platform: Option<&str>,
 ) -> Result<bool, Failure> {
@@ -338,7 +338,7 @@ pub(super) async fn is_present(
 }
 
 /// What the engine knows of an image, if it has it.
-pub(super) async fn inspect(client: &Client, name: &str) -> Result<Option<ImageInspect>, Failure> {
+pub(super) async fn inspect(client: &DockerClient, name: &str) -> Result<Option<ImageInspect>, Failure> {
     match client.docker().await?.inspect_image(name).await {
         Ok(image) => Ok(Some(image)),
         Err(error) if has_status(&error, 404) => Ok(None),
@@ -347,7 +347,7 @@ pub(super) async fn inspect(client: &Client, name: &str) -> Result<Option<ImageI
 }
 
 pub(super) async fn pull(
-    client: &Client,
+    client: &DockerClient,
     name: &str,
     platform: Option<&str>,
 ) -> Result<(), Failure> {
@@ -365,7 +365,7 @@ pub(super) async fn pull(
         if let Err(error) = step {
             let mut failure = client.failure(&what, error);
             if failure.kind != FailureKind::Unreachable {
-                failure.kind = failure::of_registry(&failure.message).unwrap_or(failure.kind);
+                failure.kind = failure::kind_for_registry(&failure.message).unwrap_or(failure.kind);
             }
             return Err(failure);
         }
@@ -407,27 +407,27 @@ mod tests {
 
     #[test]
     fn the_tag_depends_on_everything_that_decides() {
-        let (a, b) = (Digest::of(b"a"), Digest::of(b"b"));
+        let (a, b) = (Digest::sha256(b"a"), Digest::sha256(b"b"));
         let build = |digest, platform: Option<&str>| {
-            Build::plain(PathBuf::new(), digest, platform.map(str::to_owned))
+            BuildSpec::plain(PathBuf::new(), digest, platform.map(str::to_owned))
         };
         let plain = recipe(&build(a, None), None);
         assert_eq!(plain, recipe(&build(a, None), None));
         assert_ne!(plain, recipe(&build(b, None), None));
         assert_ne!(plain, recipe(&build(a, Some("linux/arm64")), None));
-        let staged = Build { target: Some("test".to_owned()), ..build(a, None) };
-        let other = Build { dockerfile: "Other".to_owned(), ..build(a, None) };
+        let staged = BuildSpec { target: Some("test".to_owned()), ..build(a, None) };
+        let other = BuildSpec { dockerfile: "Other".to_owned(), ..build(a, None) };
         let (staged, other) = (recipe(&staged, None), recipe(&other, None));
         assert!(plain != staged && plain != other && staged != other);
         assert_ne!(plain, recipe(&build(a, None), Some("x/y:1")));
         assert_eq!(plain.len(), 32);
 
-        let mut based = Build { recipe: plain.clone(), ..build(a, None) };
+        let mut based = BuildSpec { recipe: plain.clone(), ..build(a, None) };
         assert_eq!(tag(&based), format!("rollout/task:{plain}"));
         let file = crate::environment::dockerfile::Dockerfile::read("FROM x\n");
         let mut tags = ["sha256:1", "sha256:2"].map(|digest| {
             let base = file.base_images(&std::collections::BTreeMap::new()).remove(0);
-            based.bases = vec![(base, Some(bases::Base::Digest(digest.to_owned())))];
+            based.bases = vec![(base, Some(base_images::ResolvedBase::Digest(digest.to_owned())))];
             tag(&based)
         });
         tags.sort();

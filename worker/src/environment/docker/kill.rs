@@ -8,7 +8,7 @@ use bollard::query_parameters::{RestartContainerOptions, TopOptions};
 use tokio::time::{Instant, sleep};
 
 use super::container::Container;
-use crate::environment::{Command, Failure, FailureKind, Output, Stream};
+use crate::environment::{ExecCommand, Failure, FailureKind, OutputSink, OutputStream};
 
 /// The sweep. It depends on the image's shell, which may be missing or hostile, so that its result
 /// is checked from outside.
@@ -31,7 +31,7 @@ impl Container {
     /// processes end with the first one, and files stay.
     pub(super) async fn kill_processes(&self) -> Result<(), Failure> {
         let swept = match tokio::time::timeout(SWEEP_WITHIN, self.sweep()).await {
-            Ok(Ok(true)) => self.survivors_leave().await,
+            Ok(Ok(true)) => self.wait_for_survivors().await,
             Ok(Err(failure)) => Err(failure),
             Ok(Ok(false)) | Err(_) => Ok(false),
         };
@@ -49,22 +49,22 @@ impl Container {
 
     /// Whether the sweep found nothing left.
     async fn sweep(&self) -> Result<bool, Failure> {
-        let command = Command {
+        let command = ExecCommand {
             argv: ["/bin/sh", "-c", SWEEP].map(str::to_owned).to_vec(),
             env: BTreeMap::new(),
             workdir: Some("/".to_owned()),
             user: Some("0".to_owned()),
         };
-        Ok(self.exec(command, Arc::new(Ignored)).await?.code == 0)
+        Ok(self.exec(command, Arc::new(DiscardedOutput)).await?.code == 0)
     }
 
     /// Whether only the container's own processes are left, as seen from outside it. Not when
     /// nothing can be seen.
-    async fn survivors_leave(&self) -> Result<bool, Failure> {
+    async fn wait_for_survivors(&self) -> Result<bool, Failure> {
         let deadline = Instant::now() + GONE_WITHIN;
         let mut pause = Duration::from_millis(20);
         loop {
-            match self.survivors().await? {
+            match self.count_survivors().await? {
                 Some(0) => return Ok(true),
                 Some(_) => {}
                 // The sweep's own word is no proof: its shell belongs to the container.
@@ -79,12 +79,12 @@ impl Container {
     }
 
     /// Number of processes that are not the container's own; `None` when the engine cannot say.
-    async fn survivors(&self) -> Result<Option<usize>, Failure> {
+    async fn count_survivors(&self) -> Result<Option<usize>, Failure> {
         let state = self.inspect().await?.state.unwrap_or_default();
         let Some(init) = state.pid.filter(|pid| *pid > 0) else { return Ok(Some(0)) };
         let options = TopOptions { ps_args: PS.to_owned() };
         match self.client.docker().await?.top_processes(&self.engine_id, Some(options)).await {
-            Ok(list) => Ok(Some(strangers(init, &list.processes.unwrap_or_default()))),
+            Ok(list) => Ok(Some(count_strangers(init, &list.processes.unwrap_or_default()))),
             Err(error) => {
                 // Some engines' hosts have no ps.
                 tracing::debug!(%error, container = self.name, "processes cannot be listed");
@@ -109,14 +109,14 @@ impl Container {
         }
         // A first process that cannot begin is seen running for some milliseconds.
         sleep(SETTLED_AFTER).await;
-        if self.is_running().await? { Ok(()) } else { Err(self.end().await) }
+        if self.is_running().await? { Ok(()) } else { Err(self.exit_failure().await) }
     }
 }
 
 /// Counts the living processes that are neither `init` nor in the tree of its only child. Rows are
 /// process, parent and state. Orphans of commands are children of `init`, commands are children
 /// of nobody in the list.
-fn strangers(init: i64, rows: &[Vec<String>]) -> usize {
+fn count_strangers(init: i64, rows: &[Vec<String>]) -> usize {
     let alive: Vec<(i64, i64)> = rows
         .iter()
         .filter_map(|row| match row.as_slice() {
@@ -142,10 +142,10 @@ fn strangers(init: i64, rows: &[Vec<String>]) -> usize {
 }
 
 /// Throws away what the sweep prints.
-struct Ignored;
+struct DiscardedOutput;
 
-impl Output for Ignored {
-    fn write(&self, _stream: Stream, _bytes: &[u8]) {}
+impl OutputSink for DiscardedOutput {
+    fn write(&self, _stream: OutputStream, _bytes: &[u8]) {}
 }
 
 #[cfg(test)]
@@ -159,12 +159,12 @@ mod tests {
     #[test]
     fn strangers_are_all_but_init_and_one_tree() {
         let own = "100 90 Ss\n101 100 S\n102 101 S\n103 102 S";
-        assert_eq!(strangers(100, &rows(own)), 0);
+        assert_eq!(count_strangers(100, &rows(own)), 0);
         let orphan = format!("{own}\n200 100 S\n201 200 R");
-        assert_eq!(strangers(100, &rows(&orphan)), 2);
+        assert_eq!(count_strangers(100, &rows(&orphan)), 2);
         let command = format!("{own}\n300 90 Ss\n301 300 S");
-        assert_eq!(strangers(100, &rows(&command)), 2);
+        assert_eq!(count_strangers(100, &rows(&command)), 2);
         let dead = format!("{own}\n300 90 Zs\n301 100 Z+");
-        assert_eq!(strangers(100, &rows(&dead)), 0);
+        assert_eq!(count_strangers(100, &rows(&dead)), 0);
     }
 }

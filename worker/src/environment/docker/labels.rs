@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::environment::{Labels, Owner};
+use crate::environment::{EnvironmentLabels, Owner};
 
 /// On every container: the owner as JSON.
 pub(super) const OWNER: &str = "dev.rollout.owner";
@@ -26,7 +26,7 @@ pub(super) const PROJECT: &str = "dev.rollout.project";
 pub(super) const COMPOSE_SERVICE: &str = "com.docker.compose.service";
 
 /// The labels of a container.
-pub(super) fn of_container(labels: &Labels) -> HashMap<String, String> {
+pub(super) fn for_container(labels: &EnvironmentLabels) -> HashMap<String, String> {
     let owner = serde_json::to_string(&labels.owner).expect("an owner is plain data");
     HashMap::from(
         [

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// The file that locks the build of an image. Its time is that of the image's last use.
-pub(super) fn path(locks: &Path, tag: &str) -> PathBuf {
+pub(super) fn lock_path(locks: &Path, tag: &str) -> PathBuf {
     locks.join(format!("{}.lock", tag.rsplit(':').next().unwrap_or(tag)))
 }
 

@@ -16,7 +16,7 @@
 //! Nothing that a job says can make a container privileged, mount the host into it or share the
 //! host's namespaces.
 
-mod bases;
+mod base_images;
 mod build;
 mod client;
 mod compose;
@@ -25,14 +25,14 @@ mod container;
 mod copy;
 mod create;
 mod exec;
-mod failed;
+mod failed_builds;
 mod failure;
-mod flight;
+mod single_flight;
 mod image;
 mod kill;
 mod labels;
-mod leftovers;
-mod limits;
+mod deferred_removal;
+mod oom;
 mod lock;
 mod network;
 mod prune;
@@ -47,21 +47,21 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rollout_protocol::id::RunId;
-use rollout_protocol::record::{Held, LimitsHeld};
+use rollout_protocol::record::{LimitEnforcement, EnforcedLimits};
 use rollout_protocol::spec::environment::{DockerSettings, ProviderKind, ProviderSpec};
 use rollout_protocol::spec::task::NetworkPolicy;
-use rollout_protocol::wire::hello::Capacity;
+use rollout_protocol::wire::heartbeat::EnvironmentCapacity;
 use tokio::sync::oneshot;
 
-use self::client::Client;
-use self::compose::{Compose, Project};
+use self::client::DockerClient;
+use self::compose::{ComposeRunner, ComposeProject};
 use self::container::Container;
-use self::image::Images;
-use self::leftovers::{Leftover, Leftovers};
-use self::storage::Storage;
+use self::image::ImageManager;
+use self::deferred_removal::{DeferredRemoval, DeferredRemovals};
+use self::storage::StorageLimit;
 use super::{
-    BaseDigests, ByteStream, Command, CreateRequest, DeadOwners, Environment, Exit, Failure,
-    FailureKind, Image, ImageRequest, Output, Provider, Reaped, Upload,
+    BaseDigests, ByteStream, ExecCommand, CreateRequest, DeadOwners, Environment, CommandExit, Failure,
+    FailureKind, Image, ImageRequest, OutputSink, Provider, ReapReport, Upload,
 };
 use crate::dependency::Dependency;
 use crate::supervise::{self, Task};
@@ -99,25 +99,25 @@ impl DockerOptions {
 /// so that an engine may come up after its worker.
 #[derive(Debug)]
 pub struct DockerProvider {
-    client: Arc<Client>,
-    images: Arc<Images>,
-    compose: Arc<Compose>,
+    client: Arc<DockerClient>,
+    images: Arc<ImageManager>,
+    compose: Arc<ComposeRunner>,
     storage_interval: Duration,
     no_storage_limits: Arc<AtomicBool>,
-    leftovers: Arc<Leftovers>,
+    leftovers: Arc<DeferredRemovals>,
     creations: Mutex<Vec<Task<()>>>,
 }
 
 impl DockerProvider {
     /// A provider; nothing is called yet.
     pub fn new(options: DockerOptions) -> Self {
-        let client = Arc::new(Client::new(options.host));
-        let images = Arc::new(Images::new(Arc::clone(&client), options.locks, options.frontend));
-        let compose = Compose::new(Arc::clone(&client), Arc::clone(&images), options.compose);
+        let client = Arc::new(DockerClient::new(options.host));
+        let images = Arc::new(ImageManager::new(Arc::clone(&client), options.locks, options.frontend));
+        let compose = ComposeRunner::new(Arc::clone(&client), Arc::clone(&images), options.compose);
         Self {
             images,
             compose: Arc::new(compose),
-            leftovers: Arc::new(Leftovers::new(Arc::clone(&client))),
+            leftovers: Arc::new(DeferredRemovals::new(Arc::clone(&client))),
             client,
             storage_interval: options.storage_interval,
             no_storage_limits: Arc::default(),
@@ -153,12 +153,12 @@ impl Provider for DockerProvider {
         ProviderKind::Docker
     }
 
-    async fn capacity(&self) -> Result<Capacity, Failure> {
+    async fn capacity(&self) -> Result<EnvironmentCapacity, Failure> {
         let info = self.client.docker().await?.info().await;
         let info =
             info.map_err(|e| self.client.failure("asking the Docker engine what it has", e))?;
         let bytes = info.mem_total.and_then(|bytes| u64::try_from(bytes).ok());
-        Ok(Capacity {
+        Ok(EnvironmentCapacity {
             cpus: info.ncpu.and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0),
             memory_mb: bytes.map(|bytes| bytes / (1024 * 1024)).filter(|mb| *mb > 0),
         })
@@ -180,23 +180,23 @@ impl Provider for DockerProvider {
         Some(self.client.engine())
     }
 
-    async fn remove_leftovers(&self) {
-        self.leftovers.remove_waiting().await;
+    async fn remove_deferred(&self) {
+        self.leftovers.retry_all().await;
     }
 
     async fn prepare(&self, request: ImageRequest) -> Result<Image, Failure> {
-        let platform = settings_of(&request.settings)?.platform.clone();
+        let platform = docker_settings(&request.settings)?.platform.clone();
         self.images.prepare(request, platform).await
     }
 
-    fn keep_bases(&self, run: RunId, digests: Arc<dyn BaseDigests>) {
-        self.images.keep_bases(run, digests);
+    fn set_base_digests(&self, run: RunId, digests: Arc<dyn BaseDigests>) {
+        self.images.set_base_digests(run, digests);
     }
 
     /// A creation that is given up goes on in the background and is undone there, because the
     /// engine may already be at it.
     async fn create(&self, request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {
-        let settings = settings_of(&request.settings)?.clone();
+        let settings = docker_settings(&request.settings)?.clone();
         let (client, interval) = (Arc::clone(&self.client), self.storage_interval);
         let no_storage_limits = Arc::clone(&self.no_storage_limits);
         let (leftovers, compose) = (Arc::clone(&self.leftovers), Arc::clone(&self.compose));
@@ -214,34 +214,34 @@ impl Provider for DockerProvider {
             let made = up.map(|up| DockerEnvironment::new(up, storage_mb, interval));
             if let Err(Ok(unwanted)) = answer.send(made) {
                 unwanted.end_watch();
-                leftovers.remove(unwanted.leftover()).await;
+                leftovers.remove_or_defer(unwanted.deferred_removal()).await;
             }
             if answers {
-                leftovers.remove_waiting().await;
+                leftovers.retry_all().await;
             }
         });
-        self.keep_creation(creation);
+        self.track_creation(creation);
         match answered.await {
             Ok(made) => Ok(Box::new(made?)),
             Err(_) => Err(Failure::new(FailureKind::Bug, "creating a container broke off")),
         }
     }
 
-    async fn reap(&self, dead: &dyn DeadOwners) -> Result<Reaped, Failure> {
-        self.leftovers.remove_waiting().await;
+    async fn reap(&self, dead: &dyn DeadOwners) -> Result<ReapReport, Failure> {
+        self.leftovers.retry_all().await;
         reap::reap(&self.client, dead).await
     }
 }
 
 impl DockerProvider {
-    fn keep_creation(&self, creation: Task<()>) {
+    fn track_creation(&self, creation: Task<()>) {
         let mut creations = self.creations.lock().unwrap_or_else(PoisonError::into_inner);
         creations.retain(|creation| !creation.is_finished());
         creations.push(creation);
     }
 }
 
-fn settings_of(settings: &ProviderSpec) -> Result<&DockerSettings, Failure> {
+fn docker_settings(settings: &ProviderSpec) -> Result<&DockerSettings, Failure> {
     match settings {
         ProviderSpec::Docker(settings) => Ok(settings),
         other => {
@@ -255,22 +255,22 @@ fn settings_of(settings: &ProviderSpec) -> Result<&DockerSettings, Failure> {
 #[derive(Debug)]
 struct DockerEnvironment {
     container: Arc<Container>,
-    project: Option<Project>,
+    project: Option<ComposeProject>,
     workdir: String,
-    limits: LimitsHeld,
+    limits: EnforcedLimits,
     storage_watch: Mutex<Option<Task<()>>>,
 }
 
 impl DockerEnvironment {
-    fn new(up: create::Up, limit_mb: u64, interval: Duration) -> Self {
+    fn new(up: create::StartedContainer, limit_mb: u64, interval: Duration) -> Self {
         let container = Arc::new(up.container);
-        let enforced = up.limits.storage == Held::Enforced;
-        if up.limits.storage != Held::No {
-            let Storage { beside, before, .. } = up.storage;
+        let enforced = up.limits.storage == LimitEnforcement::Enforced;
+        if up.limits.storage != LimitEnforcement::No {
+            let StorageLimit { beside, before, .. } = up.storage;
             // A new container has none yet.
-            let _first = container.storage.set(Storage { limit_mb, enforced, beside, before });
+            let _first = container.storage.set(StorageLimit { limit_mb, enforced, beside, before });
         }
-        let watch = (up.limits.storage == Held::Measured).then(|| {
+        let watch = (up.limits.storage == LimitEnforcement::Measured).then(|| {
             let watch = Arc::clone(&container).watch_storage(interval);
             supervise::spawn("docker storage watch", watch)
         });
@@ -283,11 +283,11 @@ impl DockerEnvironment {
         }
     }
 
-    fn leftover(&self) -> Leftover {
+    fn deferred_removal(&self) -> DeferredRemoval {
         match &self.project {
-            Some(project) => Leftover::Project(project.name.clone()),
+            Some(project) => DeferredRemoval::Project(project.name.clone()),
             None => {
-                Leftover::Container(self.container.engine_id.clone(), self.container.name.clone())
+                DeferredRemoval::Container(self.container.engine_id.clone(), self.container.name.clone())
             }
         }
     }
@@ -307,7 +307,7 @@ impl Environment for DockerEnvironment {
         &self.workdir
     }
 
-    fn limits(&self) -> LimitsHeld {
+    fn limits(&self) -> EnforcedLimits {
         self.limits
     }
 
@@ -319,7 +319,7 @@ impl Environment for DockerEnvironment {
         self.container.copy_from(path).await
     }
 
-    async fn exec(&self, command: Command, output: Arc<dyn Output>) -> Result<Exit, Failure> {
+    async fn exec(&self, command: ExecCommand, output: Arc<dyn OutputSink>) -> Result<CommandExit, Failure> {
         self.container.exec(command, output).await
     }
 
@@ -354,7 +354,7 @@ impl Environment for DockerEnvironment {
     async fn stop(&self) -> Result<(), Failure> {
         self.end_watch();
         // The kernel's count goes with the processes.
-        self.container.note_oom();
+        self.container.record_oom();
         match &self.project {
             Some(project) => compose::project::stop(&self.container.client, &project.name).await,
             None => self.container.stop().await,
@@ -371,10 +371,10 @@ impl Environment for DockerEnvironment {
 
     async fn preserve(&self) -> Result<String, Failure> {
         self.end_watch();
-        let name = self.container.keep().await?;
+        let name = self.container.preserve().await?;
         let all = match &self.project {
             Some(project) => {
-                compose::project::keep(&self.container.client, &project.name).await?.join(" ")
+                compose::project::preserve(&self.container.client, &project.name).await?.join(" ")
             }
             None => name.clone(),
         };

@@ -20,7 +20,7 @@ const BRIDGE: &str = "bridge";
 
 /// What a container reaches, and may.
 #[derive(Debug)]
-pub(super) struct Network {
+pub(super) struct ContainerNetwork {
     /// The job says that nothing shall have a network.
     never: bool,
     /// Whether it is on the bridge; `None` when a change broke off. Held during changes.
@@ -31,9 +31,9 @@ pub(super) struct Network {
     fixed: bool,
 }
 
-impl Network {
+impl ContainerNetwork {
     /// The network of a container that is about to be made.
-    pub(super) fn of(settings: &DockerSettings, policy: &NetworkPolicy) -> Result<Self, Failure> {
+    pub(super) fn for_policy(settings: &DockerSettings, policy: &NetworkPolicy) -> Result<Self, Failure> {
         let first = is_open(policy)?;
         let never = settings.network == DockerNetwork::None;
         Ok(Self { never, open: Mutex::new(Some(!never)), first, fixed: false })
@@ -46,7 +46,7 @@ impl Network {
     }
 
     /// For a container whose network is of no interest.
-    pub(super) fn apart() -> Self {
+    pub(super) fn unmanaged() -> Self {
         Self { never: false, open: Mutex::new(None), first: false, fixed: true }
     }
 

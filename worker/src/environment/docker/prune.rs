@@ -6,13 +6,13 @@ use std::time::{Duration, SystemTime};
 
 use bollard::query_parameters::{ListContainersOptions, ListImagesOptions, RemoveImageOptions};
 
-use super::client::Client;
+use super::client::DockerClient;
 use super::failure::has_status;
 use super::{labels, lock};
 use crate::environment::Failure;
 
 /// Images used within this time stay: a run may be about to start a container of one.
-const JUST_USED: Duration = Duration::from_secs(3600);
+const RECENT_USE: Duration = Duration::from_secs(3600);
 
 /// Which images of tasks to remove.
 #[derive(Debug, Clone, Copy, Default)]
@@ -51,7 +51,7 @@ pub struct PrunedImages {
 
 /// Removes images of tasks. `locks` is where builds are locked and uses noted.
 pub(super) async fn prune(
-    client: &Client,
+    client: &DockerClient,
     locks: &Path,
     limits: &ImageLimits,
 ) -> Result<PrunedImages, Failure> {
@@ -75,7 +75,7 @@ pub(super) async fn prune(
 }
 
 /// The images of tasks, those used longest ago first.
-async fn list(client: &Client, locks: &Path) -> Result<Vec<TaskImage>, Failure> {
+async fn list(client: &DockerClient, locks: &Path) -> Result<Vec<TaskImage>, Failure> {
     let docker = client.slow().await?;
     let options = ListContainersOptions { all: true, ..Default::default() };
     let containers = docker.list_containers(Some(options)).await;
@@ -93,7 +93,7 @@ async fn list(client: &Client, locks: &Path) -> Result<Vec<TaskImage>, Failure> 
         let built = Duration::from_secs(u64::try_from(image.created).unwrap_or_default());
         let bytes = image.size - image.shared_size.max(0);
         for reference in image.repo_tags {
-            let noted = lock::path(locks, &reference).metadata().and_then(|meta| meta.modified());
+            let noted = lock::lock_path(locks, &reference).metadata().and_then(|meta| meta.modified());
             images.push(TaskImage {
                 bytes: u64::try_from(bytes).unwrap_or_default(),
                 used: noted.unwrap_or(SystemTime::UNIX_EPOCH + built),
@@ -114,7 +114,7 @@ fn choose(images: &[TaskImage], limits: &ImageLimits, now: SystemTime) -> Vec<bo
         let age = now.duration_since(image.used).unwrap_or_default();
         let old = limits.older_than.is_some_and(|limit| age > limit);
         let much = limits.max_bytes.is_some_and(|limit| total > limit);
-        let unwanted = (old || much) && age > JUST_USED && !image.in_use;
+        let unwanted = (old || much) && age > RECENT_USE && !image.in_use;
         if unwanted {
             total -= image.bytes;
         }
@@ -124,12 +124,12 @@ fn choose(images: &[TaskImage], limits: &ImageLimits, now: SystemTime) -> Vec<bo
 }
 
 /// Removes an image; whether it is gone. One that is being built or used meanwhile stays.
-async fn remove(client: &Client, locks: &Path, image: &TaskImage) -> Result<bool, Failure> {
-    let path = lock::path(locks, &image.reference);
+async fn remove(client: &DockerClient, locks: &Path, image: &TaskImage) -> Result<bool, Failure> {
+    let path = lock::lock_path(locks, &image.reference);
     let Ok(Some(held)) = lock::try_exclusive(&path) else { return Ok(false) };
     let noted = path.metadata().and_then(|meta| meta.modified());
     if noted
-        .is_ok_and(|noted| noted > image.used && noted.elapsed().is_ok_and(|age| age < JUST_USED))
+        .is_ok_and(|noted| noted > image.used && noted.elapsed().is_ok_and(|age| age < RECENT_USE))
     {
         return Ok(false);
     }

@@ -7,17 +7,17 @@ use bollard::models::ContainerSummary;
 use bollard::query_parameters::ListContainersOptions;
 use futures_util::StreamExt as _;
 
-use super::client::Client;
-use super::compose::project::{self, Labelled};
-use super::container::{self, KEPT_PREFIX, PREFIX};
+use super::client::DockerClient;
+use super::compose::project::{self, NamedLabels};
+use super::container::{self, PRESERVED_PREFIX, PREFIX};
 use super::labels;
-use crate::environment::{DeadOwners, Failure, Reaped};
+use crate::environment::{DeadOwners, Failure, ReapReport};
 
 /// Removals at the same time: each costs the engine 100 milliseconds of processor time.
 const AT_ONCE: usize = 4;
 
 /// Removes what dead owners have.
-pub(super) async fn reap(client: &Client, dead: &dyn DeadOwners) -> Result<Reaped, Failure> {
+pub(super) async fn reap(client: &DockerClient, dead: &dyn DeadOwners) -> Result<ReapReport, Failure> {
     let filters = HashMap::from([("label".to_owned(), vec![labels::OWNER.to_owned()])]);
     let options = ListContainersOptions { all: true, filters: Some(filters), ..Default::default() };
     let listed = client
@@ -26,7 +26,7 @@ pub(super) async fn reap(client: &Client, dead: &dyn DeadOwners) -> Result<Reape
         .list_containers(Some(options))
         .await
         .map_err(|e| client.failure("listing containers that were left behind", e))?;
-    let mut reaped = Reaped::default();
+    let mut reaped = ReapReport::default();
     let (mut doomed, mut kept) = (Vec::new(), HashSet::new());
     for mut summary in listed {
         match abandoned(&summary, dead) {
@@ -43,39 +43,39 @@ pub(super) async fn reap(client: &Client, dead: &dyn DeadOwners) -> Result<Reape
     });
     let mut removals = futures_util::stream::iter(removals).buffer_unordered(AT_ONCE);
     while let Some((name, result)) = removals.next().await {
-        note(&mut reaped, &name, result);
+        record_removal(&mut reaped, &name, result);
     }
     drop(removals);
-    surroundings(client, dead, &kept, &mut reaped).await?;
+    reap_networks_and_volumes(client, dead, &kept, &mut reaped).await?;
     reaped.removed.sort_unstable();
     Ok(reaped)
 }
 
 /// Removes networks and volumes whose containers are gone. Those of a project in `kept` are still
 /// in use, or were preserved with it.
-async fn surroundings(
-    client: &Client,
+async fn reap_networks_and_volumes(
+    client: &DockerClient,
     dead: &dyn DeadOwners,
     kept: &HashSet<String>,
-    reaped: &mut Reaped,
+    reaped: &mut ReapReport,
 ) -> Result<(), Failure> {
     let filters = HashMap::from([("label".to_owned(), vec![labels::PROJECT.to_owned()])]);
-    let doomed = |(name, labels): &Labelled| {
+    let doomed = |(name, labels): &NamedLabels| {
         let project = labels.get(labels::PROJECT);
         name.starts_with(PREFIX)
             && project.is_some_and(|project| !kept.contains(project))
             && is_dead(labels, dead)
     };
     for found in project::networks(client, filters.clone()).await?.iter().filter(|n| doomed(n)) {
-        note(reaped, &found.0, project::remove_network(client, &found.0).await);
+        record_removal(reaped, &found.0, project::remove_network(client, &found.0).await);
     }
     for found in project::volumes(client, filters).await?.iter().filter(|v| doomed(v)) {
-        note(reaped, &found.0, project::remove_volume(client, &found.0).await);
+        record_removal(reaped, &found.0, project::remove_volume(client, &found.0).await);
     }
     Ok(())
 }
 
-fn note(reaped: &mut Reaped, name: &str, removed: Result<(), Failure>) {
+fn record_removal(reaped: &mut ReapReport, name: &str, removed: Result<(), Failure>) {
     match removed {
         Ok(()) => reaped.removed.push(name.to_owned()),
         Err(failure) => reaped.failed.push((name.to_owned(), failure.chain())),
@@ -93,7 +93,7 @@ fn is_dead(labels: &HashMap<String, String>, dead: &dyn DeadOwners) -> bool {
 fn abandoned(summary: &ContainerSummary, dead: &dyn DeadOwners) -> Option<(String, String)> {
     let names = summary.names.as_deref().unwrap_or_default();
     let name = names.first()?.trim_start_matches('/');
-    if !name.starts_with(PREFIX) || name.starts_with(KEPT_PREFIX) {
+    if !name.starts_with(PREFIX) || name.starts_with(PRESERVED_PREFIX) {
         return None;
     }
     is_dead(summary.labels.as_ref()?, dead)

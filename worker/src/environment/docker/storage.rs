@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bollard::models::ContainerInspectResponse;
 use bollard::query_parameters::{InspectContainerOptions, KillContainerOptions};
-use rollout_protocol::record::{Held, LimitsHeld};
+use rollout_protocol::record::{LimitEnforcement, EnforcedLimits};
 
 use super::container::Container;
 use crate::environment::{Failure, FailureKind};
@@ -27,7 +27,7 @@ const MIB: u64 = 1024 * 1024;
 
 /// What a storage limit is about.
 #[derive(Debug)]
-pub(super) struct Storage {
+pub(super) struct StorageLimit {
     pub(super) limit_mb: u64,
     /// Whether the engine holds the limit of the container's own layer.
     pub(super) enforced: bool,
@@ -39,26 +39,26 @@ pub(super) struct Storage {
 
 /// What several containers take.
 #[derive(Debug, Default)]
-struct Sizes {
+struct ContainerSizes {
     /// Layers by their length, with their directories at the engine's host.
     layers: Vec<(u64, Option<PathBuf>)>,
     /// Directories of volumes at the engine's host.
     volumes: BTreeSet<PathBuf>,
 }
 
-impl Storage {
+impl StorageLimit {
     /// What is to be measured of a container that has just come up, with those of its services.
     /// The limit is none yet.
-    pub(super) async fn of(main: &Container, beside: Vec<String>, limits: LimitsHeld) -> Self {
+    pub(super) async fn for_container(main: &Container, beside: Vec<String>, limits: EnforcedLimits) -> Self {
         let mut storage =
             Self { limit_mb: u64::MAX, enforced: false, beside, before: BTreeMap::new() };
-        if limits.storage == Held::No {
+        if limits.storage == LimitEnforcement::No {
             return storage;
         }
         let ids = [&main.engine_id].into_iter().chain(&storage.beside);
         let mut volumes = BTreeSet::new();
         for id in ids {
-            if let Ok(found) = main.look_at(id, false).await {
+            if let Ok(found) = main.inspect_container(id, false).await {
                 volumes.extend(volumes_of(&found));
             }
         }
@@ -73,7 +73,7 @@ impl Storage {
 
 impl Container {
     /// Refuses when the storage limit has ended the container.
-    pub(super) fn within_storage(&self) -> Result<(), Failure> {
+    pub(super) fn check_storage_exceeded(&self) -> Result<(), Failure> {
         match self.over_storage.get() {
             Some(why) => Err(Failure::new(FailureKind::StorageExceeded, why.clone())),
             None => Ok(()),
@@ -113,7 +113,7 @@ impl Container {
     }
 
     async fn measure_storage(&self) -> Result<(), Failure> {
-        self.within_storage()?;
+        self.check_storage_exceeded()?;
         let Some(storage) = self.storage.get().filter(|storage| !storage.enforced) else {
             return Ok(());
         };
@@ -122,11 +122,11 @@ impl Container {
         if bytes > limit {
             self.end_over_storage(bytes / MIB, storage).await;
         }
-        self.within_storage()
+        self.check_storage_exceeded()
     }
 
     /// The failure of a disk that was full, after a look whether the container itself filled it.
-    pub(super) async fn blame_for_full_disk(&self, failure: Failure) -> Failure {
+    pub(super) async fn attribute_full_disk(&self, failure: Failure) -> Failure {
         let (FailureKind::DiskFull, Some(storage)) = (failure.kind, self.storage.get()) else {
             return failure;
         };
@@ -139,21 +139,21 @@ impl Container {
         if own as f64 >= limit as f64 * OWN_SHARE {
             let (name, limit_mb) = (&self.name, storage.limit_mb);
             let text = format!("storage limit exceeded: {limit_mb} MiB of {name} are full");
-            return Failure::new(FailureKind::StorageExceeded, text).because(failure);
+            return Failure::new(FailureKind::StorageExceeded, text).with_source(failure);
         }
         failure
     }
 
-    async fn look_at(&self, id: &str, size: bool) -> Result<ContainerInspectResponse, Failure> {
+    async fn inspect_container(&self, id: &str, size: bool) -> Result<ContainerInspectResponse, Failure> {
         let found = self.client.docker().await?;
         let found = found.inspect_container(id, Some(InspectContainerOptions { size })).await;
         found.map_err(|error| self.failure("measuring the storage", error))
     }
 
-    async fn sizes(&self, storage: &Storage) -> Result<Sizes, Failure> {
-        let mut sizes = Sizes::default();
+    async fn sizes(&self, storage: &StorageLimit) -> Result<ContainerSizes, Failure> {
+        let mut sizes = ContainerSizes::default();
         for id in [&self.engine_id].into_iter().chain(&storage.beside) {
-            let found = self.look_at(id, true).await?;
+            let found = self.inspect_container(id, true).await?;
             sizes.volumes.extend(volumes_of(&found));
             let length = u64::try_from(found.size_rw.unwrap_or(0)).unwrap_or(0);
             let layer = found.graph_driver.and_then(|driver| driver.data.get("UpperDir").cloned());
@@ -162,8 +162,8 @@ impl Container {
         Ok(sizes)
     }
 
-    async fn end_over_storage(&self, size_mb: u64, storage: &Storage) {
-        let Storage { limit_mb, beside, .. } = storage;
+    async fn end_over_storage(&self, size_mb: u64, storage: &StorageLimit) {
+        let StorageLimit { limit_mb, beside, .. } = storage;
         let with = if beside.is_empty() { "" } else { " with its services" };
         let why = format!(
             "storage limit exceeded: the container {}{with} wrote {size_mb} MiB, {limit_mb} MiB \
@@ -182,11 +182,11 @@ impl Container {
     }
 }
 
-impl Sizes {
+impl ContainerSizes {
     /// The bytes that are really taken. The engine counts the length of files, so that one sparse
     /// file looks like a full disk; where this host has the layers, their blocks are counted
     /// instead. Volumes count where this host has them.
-    async fn bytes(self, storage: &Storage, limit: u64) -> u64 {
+    async fn bytes(self, storage: &StorageLimit, limit: u64) -> u64 {
         let before = storage.before.clone();
         let measure = move || {
             let added = |volume: &PathBuf| {

@@ -24,10 +24,10 @@ pub(super) const FIXED_MTIME: u64 = 946_684_800;
 const OPEN_DIR: u32 = 0o1777;
 
 /// Bytes per piece of the stream.
-const PIECE: usize = 64 * 1024;
+const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Pieces on their way from the writer to the connection.
-const PIECES: usize = 4;
+const CHUNK_QUEUE_LENGTH: usize = 4;
 
 /// Writes `uploads` as one archive. Directories in `in_place` are not made anew by the archive
 /// (they are mount points).
@@ -60,7 +60,7 @@ pub(super) fn write(
 }
 
 /// The directories that `uploads` make anew.
-pub(super) fn made_anew(uploads: &[Upload]) -> impl Iterator<Item = &str> {
+pub(super) fn fresh_dirs(uploads: &[Upload]) -> impl Iterator<Item = &str> {
     uploads.iter().filter_map(|upload| match upload {
         Upload::FreshDir { path } | Upload::Archive { path, .. } => Some(path.as_str()),
         Upload::Dir { .. } | Upload::File { .. } | Upload::Merge { .. } => None,
@@ -107,7 +107,7 @@ fn fresh_directory(
 fn below(tar: &mut tar::Builder<impl Write>, dir: &str, archive: &Path) -> io::Result<()> {
     let file = std::fs::File::open(archive)
         .map_err(|error| io::Error::other(ArchiveError::io("opening", archive, error)))?;
-    let mut entries = tar::Archive::new(io::BufReader::with_capacity(PIECE, file));
+    let mut entries = tar::Archive::new(io::BufReader::with_capacity(CHUNK_BYTES, file));
     for entry in entries.entries()? {
         let entry = entry?;
         let Some(path) = below_dir(dir, &entry.path()?)? else { continue };
@@ -152,18 +152,18 @@ fn invalid(message: &str) -> io::Error {
 /// The blocking end of a stream of pieces: what is written comes out of the other end. Fails when
 /// the other end is gone.
 #[derive(Debug)]
-pub(super) struct PieceWriter {
+pub(super) struct ChunkWriter {
     pieces: mpsc::Sender<io::Result<Bytes>>,
     buffer: BytesMut,
 }
 
 /// A stream of pieces and the writer that fills it, for use on a blocking thread.
-pub(super) fn pieces() -> (PieceWriter, mpsc::Receiver<io::Result<Bytes>>) {
-    let (pieces, receiver) = mpsc::channel(PIECES);
-    (PieceWriter { pieces, buffer: BytesMut::with_capacity(PIECE) }, receiver)
+pub(super) fn chunk_channel() -> (ChunkWriter, mpsc::Receiver<io::Result<Bytes>>) {
+    let (pieces, receiver) = mpsc::channel(CHUNK_QUEUE_LENGTH);
+    (ChunkWriter { pieces, buffer: BytesMut::with_capacity(CHUNK_BYTES) }, receiver)
 }
 
-impl PieceWriter {
+impl ChunkWriter {
     /// Runs `write` and tells the reading end how it ended.
     pub(super) fn run(mut self, write: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
         let result = write(&mut self).and_then(|()| self.flush());
@@ -176,10 +176,10 @@ impl PieceWriter {
     }
 }
 
-impl Write for PieceWriter {
+impl Write for ChunkWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.buffer.extend_from_slice(bytes);
-        if self.buffer.len() >= PIECE {
+        if self.buffer.len() >= CHUNK_BYTES {
             self.flush()?;
         }
         Ok(bytes.len())
@@ -244,7 +244,7 @@ mod tests {
         ];
         let expected = expected.map(|(path, kind, mode, size)| (path.to_owned(), kind, mode, size));
         assert_eq!(listed(&uploads, &["/tests"]), expected);
-        assert_eq!(made_anew(&uploads).collect::<Vec<_>>(), ["/logs/verifier/", "/tests"]);
+        assert_eq!(fresh_dirs(&uploads).collect::<Vec<_>>(), ["/logs/verifier/", "/tests"]);
     }
 
     #[test]
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_writer_without_reader_ends() {
-        let (writer, receiver) = pieces();
+        let (writer, receiver) = chunk_channel();
         drop(receiver);
         let big =
             Upload::File { path: "/x".into(), bytes: vec![0; 1 << 20].into(), executable: false };

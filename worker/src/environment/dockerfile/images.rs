@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::parse::{Dockerfile, Instruction};
-use super::words::{self, Variables};
+use super::parse::{Dockerfile, DockerfileInstruction};
+use super::words::{self, VariableLookup};
 
 /// An image that a stage begins with, or that files are taken from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,12 +22,12 @@ pub struct BaseImage {
 }
 
 /// Arguments, and whether one was asked for that has no value.
-struct Arguments<'a> {
+struct ArgumentValues<'a> {
     values: &'a BTreeMap<String, String>,
     missing: Cell<bool>,
 }
 
-impl Variables for Arguments<'_> {
+impl VariableLookup for ArgumentValues<'_> {
     fn get(&self, name: &str) -> Option<&str> {
         let value = self.values.get(name).map(String::as_str);
         self.missing.set(self.missing.get() || value.is_none());
@@ -92,7 +92,7 @@ impl Dockerfile {
 
     fn argument(
         &self,
-        instruction: &Instruction,
+        instruction: &DockerfileInstruction,
         build_args: &BTreeMap<String, String>,
         values: &mut BTreeMap<String, String>,
     ) {
@@ -110,14 +110,14 @@ impl Dockerfile {
     }
 
     fn expanded(&self, text: &str, values: &BTreeMap<String, String>) -> Option<String> {
-        let arguments = Arguments { values, missing: Cell::new(false) };
+        let arguments = ArgumentValues { values, missing: Cell::new(false) };
         let text = words::expand(text, self.escape, &arguments).ok()?;
         (!arguments.missing.get()).then_some(text)
     }
 
     fn image(
         &self,
-        instruction: &Instruction,
+        instruction: &DockerfileInstruction,
         before: &'static str,
         written: &str,
         values: &BTreeMap<String, String>,

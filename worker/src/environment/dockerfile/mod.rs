@@ -11,7 +11,7 @@ mod rules;
 pub(super) mod words;
 
 pub use self::images::{BaseImage, with_images};
-pub use self::parse::{Dockerfile, Instruction, Problem};
+pub use self::parse::{Dockerfile, DockerfileInstruction, DockerfileProblem};
 
 /// The arguments of an instruction that are written as a list in JSON.
 pub(super) fn json_list(text: &str) -> Option<Vec<String>> {

@@ -15,14 +15,14 @@ pub struct Dockerfile {
     /// The escape character.
     pub escape: char,
     /// The instructions, in order.
-    pub instructions: Vec<Instruction>,
+    pub instructions: Vec<DockerfileInstruction>,
     /// What does not follow the grammar, in order.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<DockerfileProblem>,
 }
 
 /// One instruction with its continuation lines joined.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Instruction {
+pub struct DockerfileInstruction {
     /// First line, from 1.
     pub line: usize,
     /// Name in capitals.
@@ -40,7 +40,7 @@ pub struct Instruction {
 /// A line that no builder accepts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {message}")]
-pub struct Problem {
+pub struct DockerfileProblem {
     /// The line, from 1.
     pub line: usize,
     /// Why not.
@@ -58,12 +58,12 @@ static HEREDOC: LazyLock<Regex> =
 
 /// A line of the file and where it begins.
 #[derive(Clone, Copy)]
-struct Line<'a> {
+struct DockerfileLine<'a> {
     at: usize,
     text: &'a str,
 }
 
-impl Instruction {
+impl DockerfileInstruction {
     /// The arguments: a list in JSON, or words.
     pub fn words(&self) -> Vec<String> {
         super::json_list(&self.rest)
@@ -72,7 +72,7 @@ impl Instruction {
 }
 
 impl Dockerfile {
-    /// Reads a Dockerfile. Lines that do not follow the grammar become [`Problem`]s.
+    /// Reads a Dockerfile. Lines that do not follow the grammar become [`DockerfileProblem`]s.
     pub fn read(text: &str) -> Self {
         let lines = lines(text);
         let mut file =
@@ -93,10 +93,10 @@ impl Dockerfile {
     }
 
     pub(super) fn problem(&mut self, line: usize, message: impl Into<String>) {
-        self.problems.push(Problem { line, message: message.into() });
+        self.problems.push(DockerfileProblem { line, message: message.into() });
     }
 
-    fn directives(&mut self, lines: &[Line<'_>]) {
+    fn directives(&mut self, lines: &[DockerfileLine<'_>]) {
         let mut seen: Vec<String> = Vec::new();
         for (index, line) in lines.iter().enumerate() {
             let Some(found) = DIRECTIVE.captures(line.text.trim_end()) else { break };
@@ -122,7 +122,7 @@ impl Dockerfile {
     }
 
     /// Reads the instruction that begins at `next`, if one does, and moves behind it.
-    fn instruction(&mut self, lines: &[Line<'_>], next: &mut usize) {
+    fn instruction(&mut self, lines: &[DockerfileLine<'_>], next: &mut usize) {
         let first = *next;
         let logical = join(lines, next, self.escape);
         let logical = logical.trim();
@@ -135,8 +135,8 @@ impl Dockerfile {
         let last = lines[*next - 1];
         let span = lines[first].at..last.at + last.text.len();
         let mut heredocs = 0;
-        for (tabs, word) in heredocs_of(&name, rest, self.escape) {
-            let ends = |line: &Line<'_>| {
+        for (tabs, word) in parse_heredocs(&name, rest, self.escape) {
+            let ends = |line: &DockerfileLine<'_>| {
                 let text = line.text.trim_end_matches(['\n', '\r']);
                 let text = if tabs { text.trim_start_matches('\t') } else { text };
                 text == word
@@ -151,15 +151,15 @@ impl Dockerfile {
             heredocs += 1;
         }
         let (line, rest) = (first + 1, rest.to_owned());
-        self.instructions.push(Instruction { line, name, flags, rest, heredocs, span });
+        self.instructions.push(DockerfileInstruction { line, name, flags, rest, heredocs, span });
     }
 }
 
-fn lines(text: &str) -> Vec<Line<'_>> {
+fn lines(text: &str) -> Vec<DockerfileLine<'_>> {
     let begin = text.len() - text.trim_start_matches('\u{feff}').len();
     let mut at = begin;
     let lines = text[begin..].split_inclusive('\n').map(|text| {
-        let line = Line { at, text };
+        let line = DockerfileLine { at, text };
         at += text.len();
         line
     });
@@ -168,7 +168,7 @@ fn lines(text: &str) -> Vec<Line<'_>> {
 
 /// Joins the line at `next` with those that continue it. Comments and empty lines between them do
 /// not count. A line is continued by one escape character at its end, not by two.
-fn join(lines: &[Line<'_>], next: &mut usize, escape: char) -> String {
+fn join(lines: &[DockerfileLine<'_>], next: &mut usize, escape: char) -> String {
     let mut logical = String::new();
     let mut begun = false;
     while let Some(line) = lines.get(*next) {
@@ -206,7 +206,7 @@ fn flags(text: &str) -> (Vec<String>, &str) {
 
 /// The here-documents that an instruction begins: whether leading tabs go, and the word that ends
 /// them. They are words of their own; a list in JSON has none.
-fn heredocs_of(name: &str, rest: &str, escape: char) -> Vec<(bool, String)> {
+fn parse_heredocs(name: &str, rest: &str, escape: char) -> Vec<(bool, String)> {
     let (name, rest) = match (name, rest.split_once(char::is_whitespace)) {
         ("ONBUILD", Some((inner, rest))) => (inner.to_ascii_uppercase(), flags(rest.trim()).1),
         _ => (name.to_owned(), rest),

@@ -1,6 +1,6 @@
 //! What every builder demands of the instructions of a Dockerfile.
 
-use super::parse::{Dockerfile, Instruction, Problem};
+use super::parse::{Dockerfile, DockerfileInstruction, DockerfileProblem};
 
 /// Every instruction, with the flags that it may have.
 const INSTRUCTIONS: [(&str, &[&str]); 18] = [
@@ -25,7 +25,7 @@ const INSTRUCTIONS: [(&str, &[&str]); 18] = [
 ];
 
 /// Instructions that mean something without an argument.
-const ALONE: [&str; 2] = ["CMD", "ENTRYPOINT"];
+const OPTIONAL_ARGUMENTS: [&str; 2] = ["CMD", "ENTRYPOINT"];
 
 /// Notes what no builder accepts.
 pub(super) fn check(file: &mut Dockerfile) {
@@ -34,8 +34,8 @@ pub(super) fn check(file: &mut Dockerfile) {
     for instruction in &file.instructions {
         staged |= instruction.name == "FROM";
         let message =
-            fault(instruction).or_else(|| (!staged && instruction.name != "ARG").then(before_from));
-        problems.extend(message.map(|message| Problem { line: instruction.line, message }));
+            find_problem(instruction).or_else(|| (!staged && instruction.name != "ARG").then(before_from));
+        problems.extend(message.map(|message| DockerfileProblem { line: instruction.line, message }));
     }
     file.problems.extend(problems);
     if file.instructions.is_empty() {
@@ -49,7 +49,7 @@ fn before_from() -> String {
     "only ARG may stand before the first FROM".to_owned()
 }
 
-fn fault(instruction: &Instruction) -> Option<String> {
+fn find_problem(instruction: &DockerfileInstruction) -> Option<String> {
     let name = instruction.name.as_str();
     let Some((_, flags)) = INSTRUCTIONS.iter().find(|(known, _)| *known == name) else {
         return Some(format!("`{name}` is not an instruction"));
@@ -60,7 +60,7 @@ fn fault(instruction: &Instruction) -> Option<String> {
         return Some(format!("{name} has no flag `--{flag}`"));
     }
     let words: Vec<&str> = instruction.rest.split_whitespace().collect();
-    if words.is_empty() && !ALONE.contains(&name) {
+    if words.is_empty() && !OPTIONAL_ARGUMENTS.contains(&name) {
         return Some(format!("{name} needs an argument"));
     }
     match name {

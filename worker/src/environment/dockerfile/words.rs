@@ -1,10 +1,10 @@
 //! Words of a Dockerfile: quotes, escapes and variables.
 
 /// Deepest nesting of `${a:-${b}}`.
-const DEPTH: usize = 16;
+const MAX_NESTING: usize = 16;
 
 /// Where values come from.
-pub(in super::super) trait Variables {
+pub(in super::super) trait VariableLookup {
     /// The value of a variable that is set.
     fn get(&self, name: &str) -> Option<&str>;
 }
@@ -50,20 +50,20 @@ pub(in super::super) fn split(text: &str, escape: char) -> Vec<String> {
 pub(in super::super) fn expand(
     word: &str,
     escape: char,
-    variables: &impl Variables,
+    variables: &impl VariableLookup,
 ) -> Result<String, String> {
-    let mut expansion = Expansion { escape, variables };
+    let mut expansion = WordExpansion { escape, variables };
     expansion.run(&mut word.chars().peekable(), None, 0)
 }
 
 type Chars<'a> = std::iter::Peekable<std::str::Chars<'a>>;
 
-struct Expansion<'a, V> {
+struct WordExpansion<'a, V> {
     escape: char,
     variables: &'a V,
 }
 
-impl<V: Variables> Expansion<'_, V> {
+impl<V: VariableLookup> WordExpansion<'_, V> {
     /// Reads up to `until`, or to the end.
     fn run(
         &mut self,
@@ -71,7 +71,7 @@ impl<V: Variables> Expansion<'_, V> {
         until: Option<char>,
         depth: usize,
     ) -> Result<String, String> {
-        if depth > DEPTH {
+        if depth > MAX_NESTING {
             return Err("substitutions are nested too deeply".to_owned());
         }
         let quoted = until == Some('"');

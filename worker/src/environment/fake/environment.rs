@@ -5,13 +5,13 @@ use std::io::Cursor;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use rollout_protocol::record::LimitsHeld;
+use rollout_protocol::record::EnforcedLimits;
 use rollout_protocol::spec::task::NetworkPolicy;
 
-use super::{Call, FakeProvider, LIMITS, Life, Place, can_hold, shell};
+use super::{FakeCall, FakeProvider, LIMITS, FakeLifecycle, FakeEnvironmentState, check_network_policy, shell};
 use crate::dependency::Dependency;
 use crate::environment::{
-    ByteStream, Command, Environment, Exit, Failure, FailureKind, Output, Upload,
+    ByteStream, ExecCommand, Environment, CommandExit, Failure, FailureKind, OutputSink, Upload,
 };
 
 /// An environment in memory.
@@ -39,7 +39,7 @@ impl FakeEnvironment {
     }
 
     /// Ends the environment and its services.
-    fn end(&self, life: Life) {
+    fn end(&self, life: FakeLifecycle) {
         let mut state = self.provider.lock();
         let below = format!("{}/", self.id);
         let places = state.environments.iter_mut();
@@ -48,44 +48,44 @@ impl FakeEnvironment {
     }
 
     /// Runs `work` on the environment, which must not be gone.
-    fn with<T>(&self, work: impl FnOnce(&mut Place) -> Result<T, Failure>) -> Result<T, Failure> {
+    fn with<T>(&self, work: impl FnOnce(&mut FakeEnvironmentState) -> Result<T, Failure>) -> Result<T, Failure> {
         let mut state = self.provider.lock();
         match state.environments.get_mut(&self.id) {
-            Some(place) if place.life != Life::Gone => work(place),
+            Some(place) if place.life != FakeLifecycle::Gone => work(place),
             _ => Err(Failure::new(FailureKind::Gone, format!("{} is gone", self.id))),
         }
     }
 
-    async fn run(&self, command: Command, output: &dyn Output) -> Result<Exit, Failure> {
+    async fn run(&self, command: ExecCommand, output: &dyn OutputSink) -> Result<CommandExit, Failure> {
         let killed = self.with(|place| {
             place.commands.push(command.clone());
             if let Some(user) = command.user.as_ref().filter(|user| user.starts_with("no-such")) {
                 let text = format!("there is no user `{user}`");
                 return Err(Failure::new(FailureKind::Refused, text));
             }
-            if place.life == Life::Up {
+            if place.life == FakeLifecycle::Up {
                 place.running += 1;
                 Ok(place.kills.subscribe())
             } else {
                 Err(Failure::new(FailureKind::NotStarted, "the environment is stopped"))
             }
         })?;
-        let _running = Running(self);
-        let place: shell::OnPlace<'_> = &|work| {
+        let _running = RunningCommandGuard(self);
+        let place: shell::WithEnvironment<'_> = &|work| {
             self.with(|place| {
                 work(place);
                 Ok(())
             })
         };
-        let world = shell::World { place, output };
+        let world = shell::ShellContext { place, output };
         shell::run(&world, command, killed).await
     }
 }
 
 /// Counts a command as running while it lives.
-struct Running<'a>(&'a FakeEnvironment);
+struct RunningCommandGuard<'a>(&'a FakeEnvironment);
 
-impl Drop for Running<'_> {
+impl Drop for RunningCommandGuard<'_> {
     fn drop(&mut self) {
         if let Ok(mut state) = self.0.provider.state.lock()
             && let Some(place) = state.environments.get_mut(&self.0.id)
@@ -109,13 +109,13 @@ impl Environment for FakeEnvironment {
         &self.workdir
     }
 
-    fn limits(&self) -> LimitsHeld {
+    fn limits(&self) -> EnforcedLimits {
         LIMITS
     }
 
     async fn copy_to(&self, uploads: Vec<Upload>) -> Result<(), Failure> {
         let work = async { self.with(|place| place.files.apply(&uploads)) };
-        self.provider.call(Call::CopyTo, work).await
+        self.provider.call(FakeCall::CopyTo, work).await
     }
 
     async fn copy_from(&self, path: &str) -> Result<Option<ByteStream>, Failure> {
@@ -127,11 +127,11 @@ impl Environment for FakeEnvironment {
             }
             Ok(tar.map(|bytes| Box::new(Cursor::new(bytes)) as ByteStream))
         };
-        self.provider.call(Call::CopyFrom, work).await
+        self.provider.call(FakeCall::CopyFrom, work).await
     }
 
-    async fn exec(&self, command: Command, output: Arc<dyn Output>) -> Result<Exit, Failure> {
-        self.provider.call(Call::Exec, self.run(command, output.as_ref())).await
+    async fn exec(&self, command: ExecCommand, output: Arc<dyn OutputSink>) -> Result<CommandExit, Failure> {
+        self.provider.call(FakeCall::Exec, self.run(command, output.as_ref())).await
     }
 
     async fn kill_processes(&self) -> Result<(), Failure> {
@@ -141,18 +141,18 @@ impl Environment for FakeEnvironment {
                 Ok(())
             })
         };
-        self.provider.call(Call::Kill, work).await
+        self.provider.call(FakeCall::Kill, work).await
     }
 
     async fn set_network(&self, policy: &NetworkPolicy) -> Result<(), Failure> {
         let work = async {
             self.with(|place| {
-                can_hold(policy)?;
+                check_network_policy(policy)?;
                 place.networks.push(policy.clone());
                 Ok(())
             })
         };
-        self.provider.call(Call::SetNetwork, work).await
+        self.provider.call(FakeCall::SetNetwork, work).await
     }
 
     fn service(&self, name: &str) -> Option<&dyn Environment> {
@@ -161,24 +161,24 @@ impl Environment for FakeEnvironment {
 
     async fn oom_killed(&self) -> bool {
         let work = async { self.with(|place| Ok(place.oom_killed)) };
-        self.provider.call(Call::OomKilled, work).await.unwrap_or(false)
+        self.provider.call(FakeCall::OomKilled, work).await.unwrap_or(false)
     }
 
     async fn stop(&self) -> Result<(), Failure> {
         let work = async {
             self.with(|_| Ok(()))?;
-            self.end(Life::Stopped);
+            self.end(FakeLifecycle::Stopped);
             Ok(())
         };
-        self.provider.call(Call::Stop, work).await
+        self.provider.call(FakeCall::Stop, work).await
     }
 
     async fn destroy(&self) -> Result<(), Failure> {
         let work = async {
-            self.end(Life::Gone);
+            self.end(FakeLifecycle::Gone);
             Ok(())
         };
-        self.provider.call(Call::Destroy, work).await
+        self.provider.call(FakeCall::Destroy, work).await
     }
 
     async fn preserve(&self) -> Result<String, Failure> {
@@ -188,6 +188,6 @@ impl Environment for FakeEnvironment {
                 Ok(format!("fake attach {}", self.id))
             })
         };
-        self.provider.call(Call::Preserve, work).await
+        self.provider.call(FakeCall::Preserve, work).await
     }
 }

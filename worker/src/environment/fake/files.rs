@@ -9,7 +9,7 @@ use crate::environment::{Failure, FailureKind, Upload};
 
 /// Something in a file tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Node {
+pub enum FileNode {
     /// A directory.
     Dir,
     /// A file.
@@ -25,7 +25,7 @@ pub enum Node {
 
 /// Files by absolute path, without the leading slash. Links are never followed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct FileTree(BTreeMap<String, Node>);
+pub struct FileTree(BTreeMap<String, FileNode>);
 
 fn key(path: &str) -> String {
     path.trim_matches('/').to_owned()
@@ -33,7 +33,7 @@ fn key(path: &str) -> String {
 
 impl FileTree {
     /// What is at `path`.
-    pub fn get(&self, path: &str) -> Option<&Node> {
+    pub fn get(&self, path: &str) -> Option<&FileNode> {
         self.0.get(&key(path))
     }
 
@@ -49,8 +49,8 @@ impl FileTree {
             }
             partial.push_str(part);
             match self.0.get(&partial) {
-                None => drop(self.0.insert(partial.clone(), Node::Dir)),
-                Some(Node::Dir) => {}
+                None => drop(self.0.insert(partial.clone(), FileNode::Dir)),
+                Some(FileNode::Dir) => {}
                 Some(_) => return Err(refused(&partial, "is no directory")),
             }
         }
@@ -61,12 +61,12 @@ impl FileTree {
     ///
     /// # Errors
     /// [`Failure`] when something that is no directory is in the way, or a directory at the path.
-    pub fn put(&mut self, path: &str, node: Node) -> Result<(), Failure> {
+    pub fn put(&mut self, path: &str, node: FileNode) -> Result<(), Failure> {
         let key = key(path);
         if let Some((parent, _)) = key.rsplit_once('/') {
             self.make_dir(parent)?;
         }
-        if self.0.get(&key) == Some(&Node::Dir) {
+        if self.0.get(&key) == Some(&FileNode::Dir) {
             return Err(refused(&key, "is a directory"));
         }
         self.0.insert(key, node);
@@ -84,14 +84,14 @@ impl FileTree {
         for upload in uploads {
             match upload {
                 Upload::Dir { path } => {
-                    if !matches!(self.get(path), None | Some(Node::Dir)) {
+                    if !matches!(self.get(path), None | Some(FileNode::Dir)) {
                         self.remove(path);
                     }
                     self.make_dir(path)?;
                 }
                 Upload::FreshDir { path } => self.fresh(path)?,
                 Upload::File { path, bytes, executable } => {
-                    self.put(path, Node::File { bytes: bytes.clone(), executable: *executable })?;
+                    self.put(path, FileNode::File { bytes: bytes.clone(), executable: *executable })?;
                 }
                 Upload::Archive { path, tar } => {
                     self.fresh(path)?;
@@ -114,8 +114,8 @@ impl FileTree {
     }
 
     fn unpack(&mut self, path: &str, tar: &std::path::Path) -> Result<(), Failure> {
-        let file = std::fs::File::open(tar).map_err(|e| refused(path, "").because(e))?;
-        self.entries(path, file).map_err(|e| refused(path, "").because(e))
+        let file = std::fs::File::open(tar).map_err(|e| refused(path, "").with_source(e))?;
+        self.entries(path, file).map_err(|e| refused(path, "").with_source(e))
     }
 
     fn entries(&mut self, path: &str, tar: std::fs::File) -> std::io::Result<()> {
@@ -127,12 +127,12 @@ impl FileTree {
                 self.make_dir(&at)
             } else if entry.header().entry_type().is_symlink() {
                 let target = entry.link_name_bytes().unwrap_or_default();
-                self.put(&at, Node::Link(String::from_utf8_lossy(&target).into_owned()))
+                self.put(&at, FileNode::Link(String::from_utf8_lossy(&target).into_owned()))
             } else {
                 let executable = entry.header().mode()? & 0o111 != 0;
                 let mut bytes = Vec::new();
                 entry.read_to_end(&mut bytes)?;
-                self.put(&at, Node::File { bytes: bytes.into(), executable })
+                self.put(&at, FileNode::File { bytes: bytes.into(), executable })
             };
             made.map_err(std::io::Error::other)?;
         }
@@ -149,12 +149,12 @@ impl FileTree {
         for (name, node) in self.0.iter().filter(|(n, _)| **n == root || n.starts_with(&below)) {
             let name = &name.as_bytes()[cut..];
             tar.extend(match node {
-                Node::Dir => raw_entry(name, tar::EntryType::Directory, b"", b""),
-                Node::File { bytes, executable } => {
+                FileNode::Dir => raw_entry(name, tar::EntryType::Directory, b"", b""),
+                FileNode::File { bytes, executable } => {
                     let mode = if *executable { 0o755 } else { 0o644 };
                     raw_entry_with_mode(name, tar::EntryType::Regular, b"", bytes, mode)
                 }
-                Node::Link(target) => {
+                FileNode::Link(target) => {
                     raw_entry(name, tar::EntryType::Symlink, target.as_bytes(), b"")
                 }
             });

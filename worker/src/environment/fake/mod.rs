@@ -33,17 +33,17 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
-use rollout_protocol::record::LimitsHeld;
+use rollout_protocol::record::EnforcedLimits;
 use rollout_protocol::spec::environment::{ProviderKind, ProviderSpec};
 use rollout_protocol::spec::task::NetworkPolicy;
 use tokio::sync::watch;
 
 use self::environment::FakeEnvironment;
-pub use self::files::{FileTree, Node, raw_entry, raw_entry_with_mode};
-use super::descriptor::{Capabilities, DOCKER_SETTINGS, Descriptor, HarborName, Support};
+pub use self::files::{FileTree, FileNode, raw_entry, raw_entry_with_mode};
+use super::descriptor::{ProviderCapabilities, DOCKER_SETTINGS, ProviderDescriptor, HarborName, CapabilitySupport};
 use super::{
     ByteStream, CreateRequest, DeadOwners, Environment, Failure, FailureKind, Image, ImageRequest,
-    ImageSource, Owner, Provider, Reaped,
+    ImageSource, Owner, Provider, ReapReport,
 };
 use crate::dependency::Dependency;
 
@@ -52,7 +52,7 @@ pub const WORKDIR: &str = "/app";
 
 /// Makes what a hostile environment gives for a path: a stream, nothing (`Some(None)`), or what is
 /// really there (`None`).
-pub type Hostile = Arc<dyn Fn(&str) -> Option<Option<ByteStream>> + Send + Sync>;
+pub type HostileReader = Arc<dyn Fn(&str) -> Option<Option<ByteStream>> + Send + Sync>;
 
 /// A provider that does what its test says.
 #[derive(Debug, Clone)]
@@ -60,12 +60,12 @@ pub struct FakeProvider {
     kind: ProviderKind,
     in_memory: bool,
     engine: Option<Arc<Dependency>>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FakeState>>,
 }
 
 /// A kind of call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Call {
+pub enum FakeCall {
     /// [`Provider::prepare`].
     Prepare,
     /// [`Provider::create`].
@@ -92,27 +92,27 @@ pub enum Call {
 
 /// Something that goes wrong with calls.
 #[derive(Debug, Clone, Copy)]
-pub struct Fault {
+pub struct FakeFault {
     /// Which calls, counted from 0 …
-    pub at: At,
+    pub at: FaultTrigger,
     /// … and what becomes of them.
-    pub effect: Effect,
+    pub effect: FaultEffect,
 }
 
 /// Which calls a fault hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum At {
+pub enum FaultTrigger {
     /// The n-th call of any kind.
     Any(usize),
     /// The n-th call of one kind.
-    Nth(Call, usize),
+    Nth(FakeCall, usize),
     /// Every call of one kind.
-    Every(Call),
+    Every(FakeCall),
 }
 
 /// What becomes of a call that a fault hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effect {
+pub enum FaultEffect {
     /// It fails and does nothing.
     Fail(FailureKind),
     /// It does what it should, but its answer is a failure.
@@ -123,29 +123,29 @@ pub enum Effect {
     Panic,
 }
 
-struct State {
-    faults: Vec<Fault>,
-    calls: Vec<Call>,
+struct FakeState {
+    faults: Vec<FakeFault>,
+    calls: Vec<FakeCall>,
     image: FileTree,
-    hostile: Option<Hostile>,
-    environments: BTreeMap<String, Place>,
+    hostile: Option<HostileReader>,
+    environments: BTreeMap<String, FakeEnvironmentState>,
     images: BTreeMap<String, usize>,
     services: Vec<String>,
     made: usize,
 }
 
 /// One environment.
-struct Place {
+struct FakeEnvironmentState {
     files: FileTree,
     owner: Owner,
-    life: Life,
+    life: FakeLifecycle,
     preserved: bool,
     oom_killed: bool,
     background: Vec<String>,
     running: usize,
     /// Counts the kills: a command ends when it changes.
     kills: watch::Sender<u64>,
-    commands: Vec<super::Command>,
+    commands: Vec<super::ExecCommand>,
     /// What it was created with.
     request: CreateRequest,
     /// What it was told it may reach, one after the other.
@@ -153,34 +153,34 @@ struct Place {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Life {
+enum FakeLifecycle {
     Up,
     Stopped,
     Gone,
 }
 
 /// Passes for the provider of containers. Files and options cannot name it.
-pub static DESCRIPTOR: Descriptor = Descriptor {
+pub static DESCRIPTOR: ProviderDescriptor = ProviderDescriptor {
     kind: ProviderKind::Docker,
     name: "scripted",
     is_public: false,
     harbor: HarborName::Class("rollout:Scripted"),
     settings: DOCKER_SETTINGS,
-    capabilities: Capabilities {
-        images: Support::Yes,
-        users: Support::Yes,
-        phase_networks: Support::Yes,
-        gpus: Support::Yes,
-        services: Support::Yes,
+    capabilities: ProviderCapabilities {
+        images: CapabilitySupport::Yes,
+        users: CapabilitySupport::Yes,
+        phase_networks: CapabilitySupport::Yes,
+        gpus: CapabilitySupport::Yes,
+        services: CapabilitySupport::Yes,
     },
     make: Some(|_| Arc::new(FakeProvider::default())),
     check_services: None,
     check_dockerfile: None,
 };
 
-impl fmt::Debug for State {
+impl fmt::Debug for FakeState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("State").field("calls", &self.calls).finish_non_exhaustive()
+        f.debug_struct("FakeState").field("calls", &self.calls).finish_non_exhaustive()
     }
 }
 
@@ -197,7 +197,7 @@ impl FakeProvider {
         for path in [WORKDIR, "/tmp"] {
             image.make_dir(path).expect("an empty tree takes directories");
         }
-        let state = State {
+        let state = FakeState {
             faults: Vec::new(),
             calls: Vec::new(),
             image,
@@ -212,7 +212,7 @@ impl FakeProvider {
 
     /// The same, whose environments live in a service that can be away.
     #[must_use]
-    pub fn of_engine(self, engine: Arc<Dependency>) -> Self {
+    pub fn with_engine(self, engine: Arc<Dependency>) -> Self {
         Self { engine: Some(engine), ..self }
     }
 
@@ -228,13 +228,13 @@ impl FakeProvider {
     }
 
     /// Adds a fault.
-    pub fn fault(&self, at: At, effect: Effect) {
-        self.lock().faults.push(Fault { at, effect });
+    pub fn fault(&self, at: FaultTrigger, effect: FaultEffect) {
+        self.lock().faults.push(FakeFault { at, effect });
     }
 
     /// Adds a file to the image of every environment.
     pub fn image_file(&self, path: &str, content: &str) {
-        let node = Node::File { bytes: content.as_bytes().to_vec().into(), executable: false };
+        let node = FileNode::File { bytes: content.as_bytes().to_vec().into(), executable: false };
         self.lock().image.put(path, node).expect("a path of directories");
     }
 
@@ -252,33 +252,33 @@ impl FakeProvider {
     }
 
     /// Replaces what reading paths gives.
-    pub fn hostile(&self, hostile: Hostile) {
+    pub fn set_hostile_reader(&self, hostile: HostileReader) {
         self.lock().hostile = Some(hostile);
     }
 
     /// Every call so far, in order.
-    pub fn calls(&self) -> Vec<Call> {
+    pub fn calls(&self) -> Vec<FakeCall> {
         self.lock().calls.clone()
     }
 
     /// Every command of every environment, in order of creation.
-    pub fn commands(&self) -> Vec<super::Command> {
+    pub fn commands(&self) -> Vec<super::ExecCommand> {
         self.lock().environments.values().flat_map(|place| place.commands.clone()).collect()
     }
 
     /// Names of environments that exist: running, stopped or preserved.
     pub fn existing(&self) -> Vec<String> {
-        self.list(|place| place.life != Life::Gone)
+        self.list(|place| place.life != FakeLifecycle::Gone)
     }
 
     /// Names of environments that exist and were preserved.
     pub fn preserved(&self) -> Vec<String> {
-        self.list(|place| place.life != Life::Gone && place.preserved)
+        self.list(|place| place.life != FakeLifecycle::Gone && place.preserved)
     }
 
     /// Names of environments that exist though nobody preserved them: leaks.
     pub fn leaked(&self) -> Vec<String> {
-        self.list(|place| place.life != Life::Gone && !place.preserved)
+        self.list(|place| place.life != FakeLifecycle::Gone && !place.preserved)
     }
 
     /// Names of environments with a running command or a background process.
@@ -286,12 +286,12 @@ impl FakeProvider {
         self.list(|place| place.running > 0 || !place.background.is_empty())
     }
 
-    fn list(&self, wanted: impl Fn(&Place) -> bool) -> Vec<String> {
+    fn list(&self, wanted: impl Fn(&FakeEnvironmentState) -> bool) -> Vec<String> {
         let state = self.lock();
         state.environments.iter().filter(|(_, p)| wanted(p)).map(|(id, _)| id.clone()).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FakeState> {
         // Panics are part of the script: they happen with the lock free.
         self.state.lock().expect("nothing panics while it holds the state")
     }
@@ -299,36 +299,36 @@ impl FakeProvider {
     /// Records a call and runs it unless a fault hits it.
     async fn call<T>(
         &self,
-        call: Call,
+        call: FakeCall,
         work: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
         match self.begin(call) {
             None => work.await,
-            Some(Effect::Fail(kind)) => Err(failure(call, kind)),
-            Some(Effect::FailAfterwards(kind)) => {
+            Some(FaultEffect::Fail(kind)) => Err(failure(call, kind)),
+            Some(FaultEffect::FailAfterwards(kind)) => {
                 work.await?;
                 Err(failure(call, kind))
             }
-            Some(Effect::Hang) => std::future::pending().await,
-            Some(Effect::Panic) => panic!("{call:?} panicked as it was told to"),
+            Some(FaultEffect::Hang) => std::future::pending().await,
+            Some(FaultEffect::Panic) => panic!("{call:?} panicked as it was told to"),
         }
     }
 
-    fn begin(&self, call: Call) -> Option<Effect> {
+    fn begin(&self, call: FakeCall) -> Option<FaultEffect> {
         let mut state = self.lock();
         let any = state.calls.len();
         let nth = state.calls.iter().filter(|c| **c == call).count();
         state.calls.push(call);
-        let hits = |at: At| match at {
-            At::Any(n) => n == any,
-            At::Nth(kind, n) => kind == call && n == nth,
-            At::Every(kind) => kind == call,
+        let hits = |at: FaultTrigger| match at {
+            FaultTrigger::Any(n) => n == any,
+            FaultTrigger::Nth(kind, n) => kind == call && n == nth,
+            FaultTrigger::Every(kind) => kind == call,
         };
         state.faults.iter().find(|fault| hits(fault.at)).map(|fault| fault.effect)
     }
 }
 
-fn failure(call: Call, kind: FailureKind) -> Failure {
+fn failure(call: FakeCall, kind: FailureKind) -> Failure {
     Failure::new(kind, format!("{call:?} failed as it was told to"))
 }
 
@@ -358,19 +358,19 @@ impl Provider for FakeProvider {
             *uses += 1;
             Ok(Image { made, ..Image::found(reference) })
         };
-        self.call(Call::Prepare, work).await
+        self.call(FakeCall::Prepare, work).await
     }
 
     async fn create(&self, request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {
         let mut made = None;
         let services = self.lock().services.clone();
         let workdir = request.workdir.clone().unwrap_or_else(|| WORKDIR.to_owned());
-        let answer = self.call(Call::Create, async {
+        let answer = self.call(FakeCall::Create, async {
             let beside: Vec<_> = services.iter().map(|_| request.clone()).collect();
-            let id = made.insert(self.place(None, request)?).clone();
+            let id = made.insert(self.insert_environment(None, request)?).clone();
             for (service, request) in services.iter().zip(beside) {
                 let request = CreateRequest { uploads: Vec::new(), ..request };
-                self.place(Some(format!("{id}/{service}")), request)?;
+                self.insert_environment(Some(format!("{id}/{service}")), request)?;
             }
             Ok(id)
         });
@@ -385,12 +385,12 @@ impl Provider for FakeProvider {
         }
     }
 
-    async fn reap(&self, dead: &dyn DeadOwners) -> Result<Reaped, Failure> {
-        let mut reaped = Reaped::default();
+    async fn reap(&self, dead: &dyn DeadOwners) -> Result<ReapReport, Failure> {
+        let mut reaped = ReapReport::default();
         let mut state = self.lock();
-        for (id, place) in state.environments.iter_mut().filter(|(_, p)| p.life != Life::Gone) {
+        for (id, place) in state.environments.iter_mut().filter(|(_, p)| p.life != FakeLifecycle::Gone) {
             if !place.preserved && dead.is_dead(&place.owner) {
-                place.end(Life::Gone);
+                place.end(FakeLifecycle::Gone);
                 reaped.removed.push(id.clone());
             } else {
                 reaped.kept += 1;
@@ -402,8 +402,8 @@ impl Provider for FakeProvider {
 }
 
 impl FakeProvider {
-    fn place(&self, id: Option<String>, request: CreateRequest) -> Result<String, Failure> {
-        can_hold(&request.network)?;
+    fn insert_environment(&self, id: Option<String>, request: CreateRequest) -> Result<String, Failure> {
+        check_network_policy(&request.network)?;
         let mut files = self.lock().image.clone();
         match request.workdir.as_deref() {
             None | Some("/") => {}
@@ -417,10 +417,10 @@ impl FakeProvider {
         let mut state = self.lock();
         state.made += 1;
         let id = id.unwrap_or_else(|| format!("fake-{}", state.made));
-        let place = Place {
+        let place = FakeEnvironmentState {
             files,
             owner: request.labels.owner.clone(),
-            life: Life::Up,
+            life: FakeLifecycle::Up,
             preserved: false,
             oom_killed: false,
             background: Vec::new(),
@@ -436,21 +436,21 @@ impl FakeProvider {
     }
 }
 
-impl Place {
+impl FakeEnvironmentState {
     /// Ends every process.
     fn kill(&mut self) {
         self.background.clear();
         self.kills.send_modify(|kills| *kills += 1);
     }
 
-    fn end(&mut self, life: Life) {
+    fn end(&mut self, life: FakeLifecycle) {
         self.life = life;
         self.kill();
     }
 }
 
 /// Hosts cannot be told apart.
-fn can_hold(policy: &NetworkPolicy) -> Result<(), Failure> {
+fn check_network_policy(policy: &NetworkPolicy) -> Result<(), Failure> {
     match policy {
         NetworkPolicy::Public | NetworkPolicy::NoNetwork => Ok(()),
         NetworkPolicy::Allowlist(_) => {
@@ -460,9 +460,9 @@ fn can_hold(policy: &NetworkPolicy) -> Result<(), Failure> {
 }
 
 /// What every fake environment says of its limits.
-const LIMITS: LimitsHeld = LimitsHeld {
-    cpus: rollout_protocol::record::Held::No,
-    memory: rollout_protocol::record::Held::No,
-    pids: rollout_protocol::record::Held::No,
-    storage: rollout_protocol::record::Held::No,
+const LIMITS: EnforcedLimits = EnforcedLimits {
+    cpus: rollout_protocol::record::LimitEnforcement::No,
+    memory: rollout_protocol::record::LimitEnforcement::No,
+    pids: rollout_protocol::record::LimitEnforcement::No,
+    storage: rollout_protocol::record::LimitEnforcement::No,
 };

@@ -5,26 +5,26 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::{FileTree, Life, Node, Place, WORKDIR};
-use crate::environment::{Command, Exit, Failure, FailureKind, Output, Stream};
+use super::{FileTree, FakeLifecycle, FileNode, FakeEnvironmentState, WORKDIR};
+use crate::environment::{ExecCommand, CommandExit, Failure, FailureKind, OutputSink, OutputStream};
 
 /// Gives a statement its environment for a moment.
-pub(super) type OnPlace<'a> =
-    &'a (dyn Fn(&mut dyn FnMut(&mut Place)) -> Result<(), Failure> + Sync);
+pub(super) type WithEnvironment<'a> =
+    &'a (dyn Fn(&mut dyn FnMut(&mut FakeEnvironmentState)) -> Result<(), Failure> + Sync);
 
 /// What a script can touch.
-pub(super) struct World<'a> {
-    pub(super) place: OnPlace<'a>,
-    pub(super) output: &'a dyn Output,
+pub(super) struct ShellContext<'a> {
+    pub(super) place: WithEnvironment<'a>,
+    pub(super) output: &'a dyn OutputSink,
 }
 
 /// How a statement ended, when the script does not go on.
-enum Stop {
+enum StatementEnd {
     Exit(i32),
     Lost(Failure),
 }
 
-impl From<Failure> for Stop {
+impl From<Failure> for StatementEnd {
     fn from(failure: Failure) -> Self {
         Self::Lost(failure)
     }
@@ -32,10 +32,10 @@ impl From<Failure> for Stop {
 
 /// Runs a command until its end or until the environment's processes are killed.
 pub(super) async fn run(
-    world: &World<'_>,
-    command: Command,
+    world: &ShellContext<'_>,
+    command: ExecCommand,
     mut kills: watch::Receiver<u64>,
-) -> Result<Exit, Failure> {
+) -> Result<CommandExit, Failure> {
     let (mut env, mut workdir) = (BTreeMap::new(), None);
     (world.place)(&mut |place| {
         env.clone_from(&place.request.env);
@@ -44,24 +44,24 @@ pub(super) async fn run(
     env.extend(command.env.clone());
     let workdir = command.workdir.clone().or(workdir).unwrap_or_else(|| WORKDIR.to_owned());
     let script = script(world, &command, &workdir)?;
-    let shell = Shell { world, env, workdir };
+    let shell = FakeShell { world, env, workdir };
     kills.borrow_and_update();
     tokio::select! {
         biased;
         _ = kills.changed() => {
             shell.with(|_| ())?;
-            Ok(Exit { code: 137 })
+            Ok(CommandExit { code: 137 })
         }
         ended = shell.script(&script) => match ended {
-            Ok(()) => Ok(Exit { code: 0 }),
-            Err(Stop::Exit(code)) => Ok(Exit { code }),
-            Err(Stop::Lost(failure)) => Err(failure),
+            Ok(()) => Ok(CommandExit { code: 0 }),
+            Err(StatementEnd::Exit(code)) => Ok(CommandExit { code }),
+            Err(StatementEnd::Lost(failure)) => Err(failure),
         }
     }
 }
 
 /// The text that a command runs.
-fn script(world: &World<'_>, command: &Command, workdir: &str) -> Result<String, Failure> {
+fn script(world: &ShellContext<'_>, command: &ExecCommand, workdir: &str) -> Result<String, Failure> {
     let not_started = |what: &str| Failure::new(FailureKind::NotStarted, format!("no {what}"));
     let argv: Vec<&str> = command.argv.iter().map(String::as_str).collect();
     match argv[..] {
@@ -84,19 +84,19 @@ fn below(workdir: &str, path: &str) -> String {
 
 fn read(files: &FileTree, path: &str) -> Option<String> {
     match files.get(path) {
-        Some(Node::File { bytes, .. }) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        Some(FileNode::File { bytes, .. }) => Some(String::from_utf8_lossy(bytes).into_owned()),
         _ => None,
     }
 }
 
-struct Shell<'a> {
-    world: &'a World<'a>,
+struct FakeShell<'a> {
+    world: &'a ShellContext<'a>,
     env: BTreeMap<String, String>,
     workdir: String,
 }
 
-impl Shell<'_> {
-    fn with<T>(&self, work: impl FnOnce(&mut Place) -> T) -> Result<T, Failure> {
+impl FakeShell<'_> {
+    fn with<T>(&self, work: impl FnOnce(&mut FakeEnvironmentState) -> T) -> Result<T, Failure> {
         let (mut work, mut result) = (Some(work), None);
         (self.world.place)(&mut |place| {
             result = work.take().map(|work| work(place));
@@ -104,11 +104,11 @@ impl Shell<'_> {
         Ok(result.expect("the environment was given"))
     }
 
-    fn at(&self, path: &str) -> String {
+    fn resolve_path(&self, path: &str) -> String {
         below(&self.workdir, path)
     }
 
-    async fn script(&self, text: &str) -> Result<(), Stop> {
+    async fn script(&self, text: &str) -> Result<(), StatementEnd> {
         for statement in statements(text) {
             // A real command takes time: others may act between two statements.
             tokio::task::yield_now().await;
@@ -117,7 +117,7 @@ impl Shell<'_> {
         Ok(())
     }
 
-    async fn statement(&self, text: &str) -> Result<(), Stop> {
+    async fn statement(&self, text: &str) -> Result<(), StatementEnd> {
         let (mut words, target) = redirect(self.words(text));
         if words.is_empty() || words[0].starts_with('#') {
             return Ok(());
@@ -130,10 +130,10 @@ impl Shell<'_> {
             ("pwd", []) => format!("{}\n", self.workdir),
             ("cat", []) => String::new(),
             ("cat", [path]) => {
-                self.with(|p| read(&p.files, &self.at(path)))?.ok_or(Stop::Exit(1))?
+                self.with(|p| read(&p.files, &self.resolve_path(path)))?.ok_or(StatementEnd::Exit(1))?
             }
             ("flood", [bytes]) => return self.flood(number(bytes)?),
-            ("exit", [code]) => return Err(Stop::Exit(number(code)?)),
+            ("exit", [code]) => return Err(StatementEnd::Exit(number(code)?)),
             ("sleep", [seconds]) => {
                 tokio::time::sleep(Duration::from_secs_f64(number(seconds)?)).await;
                 String::new()
@@ -147,19 +147,19 @@ impl Shell<'_> {
     }
 
     /// Statements that print nothing.
-    fn effect(&self, program: &str, arguments: &[&str]) -> Result<(), Stop> {
+    fn effect(&self, program: &str, arguments: &[&str]) -> Result<(), StatementEnd> {
         let done = match (program, arguments) {
-            ("test", [flag, path]) => self.with(|p| test(&p.files, flag, &self.at(path)))?,
+            ("test", [flag, path]) => self.with(|p| test(&p.files, flag, &self.resolve_path(path)))?,
             ("test", [left, "=", right]) => left == right,
             ("mkdir", ["-p", path] | [path]) => {
-                self.with(|p| p.files.make_dir(&self.at(path)).is_ok())?
+                self.with(|p| p.files.make_dir(&self.resolve_path(path)).is_ok())?
             }
             ("ln", ["-s", target, path]) => {
-                let link = Node::Link((*target).to_owned());
-                self.with(|p| p.files.put(&self.at(path), link).is_ok())?
+                let link = FileNode::Link((*target).to_owned());
+                self.with(|p| p.files.put(&self.resolve_path(path), link).is_ok())?
             }
             ("rm", ["-r" | "-rf" | "-f", path] | [path]) => self.with(|p| {
-                p.files.remove(&self.at(path));
+                p.files.remove(&self.resolve_path(path));
                 true
             })?,
             ("background", [name]) => self.with(|p| {
@@ -169,44 +169,44 @@ impl Shell<'_> {
             ("alive", [name]) => self.with(|p| p.background.iter().any(|b| b == name))?,
             ("oom", []) => {
                 self.with(|p| p.oom_killed = true)?;
-                return Err(Stop::Exit(137));
+                return Err(StatementEnd::Exit(137));
             }
             ("vanish", []) => {
-                self.with(|p| p.end(Life::Gone))?;
-                return self.with(|_| ()).map_err(Stop::Lost);
+                self.with(|p| p.end(FakeLifecycle::Gone))?;
+                return self.with(|_| ()).map_err(StatementEnd::Lost);
             }
             ("panic", []) => panic!("the script told the provider to panic"),
-            _ => return Err(Stop::Exit(127)),
+            _ => return Err(StatementEnd::Exit(127)),
         };
-        if done { Ok(()) } else { Err(Stop::Exit(1)) }
+        if done { Ok(()) } else { Err(StatementEnd::Exit(1)) }
     }
 
-    fn print(&self, text: &str, target: &Target) -> Result<(), Stop> {
+    fn print(&self, text: &str, target: &RedirectTarget) -> Result<(), StatementEnd> {
         match target {
-            Target::Stream(stream) => {
+            RedirectTarget::Stream(stream) => {
                 if !text.is_empty() {
                     self.world.output.write(*stream, text.as_bytes());
                 }
                 Ok(())
             }
-            Target::File { path, append } => {
-                let path = &self.at(path);
+            RedirectTarget::File { path, append } => {
+                let path = &self.resolve_path(path);
                 let put = self.with(|place| {
                     let old = if *append { read(&place.files, path) } else { None };
                     let bytes = (old.unwrap_or_default() + text).into_bytes().into();
-                    place.files.put(path, Node::File { bytes, executable: false }).is_ok()
+                    place.files.put(path, FileNode::File { bytes, executable: false }).is_ok()
                 })?;
-                if put { Ok(()) } else { Err(Stop::Exit(1)) }
+                if put { Ok(()) } else { Err(StatementEnd::Exit(1)) }
             }
         }
     }
 
-    fn flood(&self, bytes: u64) -> Result<(), Stop> {
+    fn flood(&self, bytes: u64) -> Result<(), StatementEnd> {
         let line = b"y\n".repeat(32 * 1024);
         let mut left = bytes;
         while left > 0 {
             let now = left.min(line.len() as u64);
-            self.world.output.write(Stream::Stdout, &line[..now as usize]);
+            self.world.output.write(OutputStream::Stdout, &line[..now as usize]);
             left -= now;
         }
         Ok(())
@@ -249,24 +249,24 @@ impl Shell<'_> {
 }
 
 /// Where a statement prints.
-enum Target {
-    Stream(Stream),
+enum RedirectTarget {
+    Stream(OutputStream),
     File { path: String, append: bool },
 }
 
-fn redirect(mut words: Vec<String>) -> (Vec<String>, Target) {
+fn redirect(mut words: Vec<String>) -> (Vec<String>, RedirectTarget) {
     if words.last().is_some_and(|word| word == ">&2") {
         words.pop();
-        return (words, Target::Stream(Stream::Stderr));
+        return (words, RedirectTarget::Stream(OutputStream::Stderr));
     }
     if let [.., arrow, path] = &words[..]
         && (arrow == ">" || arrow == ">>")
     {
-        let target = Target::File { path: path.clone(), append: arrow == ">>" };
+        let target = RedirectTarget::File { path: path.clone(), append: arrow == ">>" };
         words.truncate(words.len() - 2);
         return (words, target);
     }
-    (words, Target::Stream(Stream::Stdout))
+    (words, RedirectTarget::Stream(OutputStream::Stdout))
 }
 
 /// Statements of a script: split at newlines and at `;` outside quotes.
@@ -291,13 +291,13 @@ fn statements(text: &str) -> Vec<String> {
 fn test(files: &FileTree, flag: &str, path: &str) -> bool {
     match (flag, files.get(path)) {
         ("-e", node) => node.is_some(),
-        ("-d", node) => node == Some(&Node::Dir),
-        ("-f", Some(Node::File { .. })) | ("-L", Some(Node::Link(_))) => true,
-        ("-s", Some(Node::File { bytes, .. })) => !bytes.is_empty(),
+        ("-d", node) => node == Some(&FileNode::Dir),
+        ("-f", Some(FileNode::File { .. })) | ("-L", Some(FileNode::Link(_))) => true,
+        ("-s", Some(FileNode::File { bytes, .. })) => !bytes.is_empty(),
         _ => false,
     }
 }
 
-fn number<T: std::str::FromStr>(text: &str) -> Result<T, Stop> {
-    text.parse().map_err(|_| Stop::Exit(2))
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, StatementEnd> {
+    text.parse().map_err(|_| StatementEnd::Exit(2))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rollout_protocol::id::WorkerId;
 
 use super::FakeProvider;
-use crate::environment::contract::{self, Subject};
+use crate::environment::contract::{self, ProviderUnderTest};
 use crate::environment::{ImageSource, Owner};
 
 #[tokio::test]
@@ -21,7 +21,7 @@ async fn keeps_the_contract() {
         uid: 0,
         lock: "/nowhere".into(),
     };
-    let subject = Subject {
+    let subject = ProviderUnderTest {
         provider: Arc::new(provider.clone()),
         source: ImageSource::Named("image".into()),
         settings: FakeProvider::settings(),
@@ -31,7 +31,7 @@ async fn keeps_the_contract() {
         scratch: scratch.path().to_owned(),
         real_shell: false,
     };
-    contract::all(&subject).await;
+    contract::run_all(&subject).await;
     assert_eq!(provider.leaked(), Vec::<String>::new());
     assert_eq!(provider.busy(), Vec::<String>::new());
 }

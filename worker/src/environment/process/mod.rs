@@ -15,7 +15,7 @@
 
 pub mod dockerfile;
 #[cfg(not(target_os = "linux"))]
-mod elsewhere;
+mod unsupported;
 #[cfg(target_os = "linux")]
 mod linux;
 
@@ -23,7 +23,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 #[cfg(not(target_os = "linux"))]
-pub use elsewhere::{ProcessProvider, supervisor};
+pub use unsupported::{ProcessProvider, supervisor};
 #[cfg(target_os = "linux")]
 pub use linux::{ProcessProvider, supervisor};
 

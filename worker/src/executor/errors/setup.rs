@@ -18,7 +18,7 @@ use crate::shortage::Shortage;
 #[derive(Debug)]
 pub(crate) enum SetupError {
     /// A variable that was not exported to trials.
-    Unset(rollout_protocol::template::Unset),
+    Unset(rollout_protocol::template::UnsetVariable),
     /// This worker has no such provider.
     NoProvider(String),
     /// The worker's disk takes no scratch directory.

@@ -3,8 +3,8 @@ use std::sync::{Arc, Mutex};
 use rollout_protocol::spec::task::NetworkPolicy;
 
 use super::*;
-use crate::environment::fake::{Call, FakeProvider};
-use crate::environment::{Image, ImageSource, Purpose};
+use crate::environment::fake::{FakeCall, FakeProvider};
+use crate::environment::{Image, ImageSource, EnvironmentPurpose};
 use crate::executor::ManagedEnvironment;
 use crate::work::trial::testing::labels;
 
@@ -109,7 +109,7 @@ impl Scene {
             uploads: Vec::new(),
             settings: FakeProvider::settings(),
             labels: labels(),
-            purpose: Purpose::Agent,
+            purpose: EnvironmentPurpose::Agent,
         };
         let provider = Arc::new(self.provider.clone());
         self.site.create_beside(provider, request, services).await.is_ok()
@@ -147,15 +147,15 @@ async fn service_that_does_not_start_leaves_no_environment_and_no_service() {
     assert!(!scene.create(Some(Fault::Start)).await);
     let ended = [("start a", 0), ("start b", 0), ("stop b", 0), ("stop a", 0)];
     assert_eq!(scene.heard(), calls(&ended));
-    assert!(!scene.provider.calls().contains(&Call::Create));
+    assert!(!scene.provider.calls().contains(&FakeCall::Create));
     assert!(scene.site.is_empty());
 }
 
 #[tokio::test]
 async fn environment_that_is_not_created_leaves_no_service() {
-    use crate::environment::fake::{At, Effect};
+    use crate::environment::fake::{FaultTrigger, FaultEffect};
     let mut scene = Scene::new();
-    scene.provider.fault(At::Every(Call::Create), Effect::Fail(FailureKind::Service));
+    scene.provider.fault(FaultTrigger::Every(FakeCall::Create), FaultEffect::Fail(FailureKind::Service));
     assert!(!scene.create(None).await);
     assert_eq!(scene.heard()[2..], calls(&[("stop b", 0), ("stop a", 0)]));
     assert!(scene.site.is_empty());

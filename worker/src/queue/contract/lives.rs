@@ -1,7 +1,7 @@
 //! Brokers that are killed, and brokers that were replaced.
 
 use bytes::Bytes;
-use rollout_protocol::wire::delivery::{Offered, Room};
+use rollout_protocol::wire::delivery::{OfferOutcome, FreeCapacity};
 
 use super::{
     Broker, FIRST, item, items, list, offer, publish, pull_all, read, report, run, say, take,
@@ -19,7 +19,7 @@ pub(super) async fn a_restart_delivers_everything_in_flight_again(broker: &dyn B
     until("acknowledged", async || list(broker, 1).await.len() == 2).await;
     broker.restart().await;
     assert_eq!(broker.dispatch().incarnation().await.expect("reachable"), life);
-    let again = pull_all(broker, Room::slots(5), &[item(2), item(3)]).await;
+    let again = pull_all(broker, FreeCapacity::with_slots(5), &[item(2), item(3)]).await;
     assert!(!items(&again).contains(&item(1)), "{again:?}");
     broker.source().ack(&tokens(&again)).await.expect("reachable");
     until("acknowledged", async || list(broker, 1).await.is_empty()).await;
@@ -60,12 +60,12 @@ pub(super) async fn a_wiped_broker_is_another(broker: &dyn Broker) {
     // The same sequences, other messages.
     let offers = [offer(2, 7, FIRST), offer(2, 8, FIRST)];
     let answers = dispatch.offer(&offers).await.expect("reachable");
-    assert_eq!(answers, [Ok(Offered::Published), Ok(Offered::Published)]);
+    assert_eq!(answers, [Ok(OfferOutcome::Published), Ok(OfferOutcome::Published)]);
     broker.source().ack(&tokens(&held)).await.expect("harmless");
     broker.source().nak(&tokens(&held)).await.expect("harmless");
     say(broker, vec![report(2, 3), report(2, 4), report(2, 5)]).await;
     dispatch.journalled(run(2), all[1].0).await.expect("harmless");
-    let again = pull_all(broker, Room::slots(2), &[item(7), item(8)]).await;
+    let again = pull_all(broker, FreeCapacity::with_slots(2), &[item(7), item(8)]).await;
     broker.source().ack(&tokens(&held)).await.expect("harmless");
     assert_eq!(list(broker, 2).await.len(), 2);
     assert_eq!(read(broker, 2, None).await.len(), 3);

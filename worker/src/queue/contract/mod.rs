@@ -20,11 +20,11 @@ use async_trait::async_trait;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use rollout_protocol::spec::trial::TrialRef;
-use rollout_protocol::wire::command::{Command, Receipt};
-use rollout_protocol::wire::delivery::{Delivery, Listed, Offered, Room, Token};
-use rollout_protocol::wire::offer::{Offer, Pacing, SizeClass, Work};
-use rollout_protocol::wire::position::Position;
-use rollout_protocol::wire::report::{Body, Report};
+use rollout_protocol::wire::command::{RunCommand, CommandReceipt};
+use rollout_protocol::wire::delivery::{Delivery, QueuedOffer, OfferOutcome, FreeCapacity, MessageToken};
+use rollout_protocol::wire::offer::{Offer, RunRateLimits, SizeClass, OfferedWork};
+use rollout_protocol::wire::position::ReportPosition;
+use rollout_protocol::wire::report::{ReportBody, Report};
 
 pub use self::work::a_silent_delivery_comes_again_after_its_lease;
 use crate::queue::traits::{Board, Dispatch, QueueError, WorkSource};
@@ -42,7 +42,7 @@ pub trait Broker {
     /// Its board.
     fn board(&self) -> Arc<dyn Board>;
     /// A user's command; none where users have no way to the broker.
-    async fn command(&self, run: RunId, command: Command) -> Option<Result<Receipt, QueueError>>;
+    async fn command(&self, run: RunId, command: RunCommand) -> Option<Result<CommandReceipt, QueueError>>;
     /// Unpurged reports that a run may have; small.
     fn reports_per_run(&self) -> usize;
     /// Long enough to see that nothing comes.
@@ -134,8 +134,8 @@ fn offer(r: u8, n: u8, try_id: TryId) -> Offer {
         try_id,
         spec: digest,
         class: SizeClass(0),
-        work: Work::Trial(trial),
-        pacing: Pacing::default(),
+        work: OfferedWork::Trial(trial),
+        pacing: RunRateLimits::default(),
     }
 }
 
@@ -151,7 +151,7 @@ fn report(r: u8, exec: u8) -> Report {
         exec: ExecId::from_bytes([exec; 16]),
         spec: Digest::from_bytes([9; 32]),
         worker: worker("w"),
-        body: Body::Started,
+        body: ReportBody::Started,
     }
 }
 
@@ -166,14 +166,14 @@ async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
 
 async fn publish(broker: &dyn Broker, offers: &[Offer]) {
     let answers = broker.dispatch().offer(offers).await.expect("reachable");
-    assert!(answers.iter().all(|a| *a == Ok(Offered::Published)), "{answers:?}");
+    assert!(answers.iter().all(|a| *a == Ok(OfferOutcome::Published)), "{answers:?}");
 }
 
 /// Pulls until so many are there.
 async fn take(broker: &dyn Broker, count: usize) -> Vec<Delivery> {
     let mut pulled: Vec<Delivery> = Vec::new();
     until("so many are delivered", async || {
-        let room = Room::slots(count - pulled.len());
+        let room = FreeCapacity::with_slots(count - pulled.len());
         pulled.extend(broker.source().pull(room, broker.briefly()).await.expect("reachable"));
         pulled.len() == count
     })
@@ -183,11 +183,11 @@ async fn take(broker: &dyn Broker, count: usize) -> Vec<Delivery> {
 
 /// Pulls what comes at once; nothing, as a rule.
 async fn glance(broker: &dyn Broker) -> Vec<Delivery> {
-    broker.source().pull(Room::slots(10), broker.briefly()).await.expect("reachable")
+    broker.source().pull(FreeCapacity::with_slots(10), broker.briefly()).await.expect("reachable")
 }
 
 /// Pulls one after the other until these items were delivered, each at least once.
-async fn pull_all(broker: &dyn Broker, room: Room, wanted: &[ItemId]) -> Vec<Delivery> {
+async fn pull_all(broker: &dyn Broker, room: FreeCapacity, wanted: &[ItemId]) -> Vec<Delivery> {
     let mut pulled: Vec<Delivery> = Vec::new();
     until("all of it is delivered", async || {
         let more = broker.source().pull(room, broker.briefly()).await.expect("reachable");
@@ -198,7 +198,7 @@ async fn pull_all(broker: &dyn Broker, room: Room, wanted: &[ItemId]) -> Vec<Del
     pulled
 }
 
-async fn list(broker: &dyn Broker, r: u8) -> Vec<Listed> {
+async fn list(broker: &dyn Broker, r: u8) -> Vec<QueuedOffer> {
     let mut listed = broker.dispatch().list(run(r)).await.expect("reachable");
     listed.sort_by_key(|l| l.item);
     listed
@@ -208,7 +208,7 @@ fn items(deliveries: &[Delivery]) -> Vec<ItemId> {
     deliveries.iter().map(|d| d.offer.item).collect()
 }
 
-fn tokens(deliveries: &[Delivery]) -> Vec<Token> {
+fn tokens(deliveries: &[Delivery]) -> Vec<MessageToken> {
     deliveries.iter().map(|d| d.token).collect()
 }
 
@@ -217,7 +217,7 @@ async fn say(broker: &dyn Broker, reports: Vec<Report>) {
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
 }
 
-async fn read(broker: &dyn Broker, r: u8, from: Option<Position>) -> Vec<(Position, Report)> {
+async fn read(broker: &dyn Broker, r: u8, from: Option<ReportPosition>) -> Vec<(ReportPosition, Report)> {
     let mut found = Vec::new();
     let mut from = from;
     loop {

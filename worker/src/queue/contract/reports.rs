@@ -1,8 +1,8 @@
 //! Reports and positions in them.
 
 use rollout_protocol::id::ExecId;
-use rollout_protocol::wire::delivery::Refused;
-use rollout_protocol::wire::position::Position;
+use rollout_protocol::wire::delivery::PublishError;
+use rollout_protocol::wire::position::ReportPosition;
 
 use super::{Broker, PATIENCE, read, report, run, say, until};
 use crate::queue::traits::QueueError;
@@ -22,7 +22,7 @@ pub(super) async fn reports_have_one_order_and_can_be_read_twice(broker: &dyn Br
     let two =
         broker.dispatch().reports(run(1), None, 2, broker.briefly()).await.expect("no position");
     assert!((1..=2).contains(&two.reports.len()), "{two:?}");
-    assert_eq!(two.read_to, two.reports.last().map(|last| last.position.read_to()));
+    assert_eq!(two.read_to, two.reports.last().map(|last| last.position.cursor()));
 }
 
 /// A reader waits for the next report of its run.
@@ -48,9 +48,9 @@ pub(super) async fn a_position_of_another_stream_is_refused(broker: &dyn Broker)
     let mut life = at.incarnation;
     life.0 ^= 1;
     let wrong = [
-        Position { anchor: ExecId::from_bytes([7; 16]), ..at },
-        Position { sequence: at.sequence + 1, ..at },
-        Position { incarnation: life, ..at },
+        ReportPosition { anchor: ExecId::from_bytes([7; 16]), ..at },
+        ReportPosition { sequence: at.sequence + 1, ..at },
+        ReportPosition { incarnation: life, ..at },
     ];
     for position in wrong {
         let read = broker.dispatch().reports(run(1), Some(position), 10, broker.briefly()).await;
@@ -76,7 +76,7 @@ pub(super) async fn a_full_run_refuses_and_others_do_not(broker: &dyn Broker) {
     say(broker, (0..most).map(|n| report(1, n)).collect()).await;
     let more = vec![report(1, 200), report(2, 201), report(1, 202)];
     let answers = broker.source().report(more).await.expect("reachable");
-    assert_eq!(answers, [Err(Refused::Full), Ok(()), Err(Refused::Full)]);
+    assert_eq!(answers, [Err(PublishError::Full), Ok(()), Err(PublishError::Full)]);
     let all = read(broker, 1, None).await;
     assert_eq!(all.len(), usize::from(most));
     broker.dispatch().journalled(run(1), all[1].0).await.expect("reachable");

@@ -1,7 +1,7 @@
 //! Messages as tests need them, told apart by numbers.
 
 use rollout_protocol::wire::claim::Claim;
-use rollout_protocol::wire::hello::Hello;
+use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_protocol::wire::offer::Offer;
 use rollout_protocol::wire::report::Report;
 
@@ -21,6 +21,6 @@ pub fn claim(run: u8, exec: u8) -> Claim {
 }
 
 /// The hello of a worker that runs nothing.
-pub fn hello(worker: &str) -> Hello {
+pub fn hello(worker: &str) -> Heartbeat {
     super::words::hello(worker, 1)
 }

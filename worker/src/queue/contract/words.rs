@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::ExecId;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::wire::claim::{Answer, Claim};
-use rollout_protocol::wire::command::{Command, Receipt, Selection};
-use rollout_protocol::wire::control::{Control, StopLevel};
-use rollout_protocol::wire::hello::{Budget, Hello, Running};
+use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
+use rollout_protocol::wire::command::{RunCommand, CommandReceipt, TrialSelection};
+use rollout_protocol::wire::control::{ControlMessage, StopLevel};
+use rollout_protocol::wire::heartbeat::{ResourceBudget, Heartbeat, ActiveExecution};
 
 use super::{Broker, FIRST, PATIENCE, item, run, until, worker};
 use crate::queue::traits::QueueError;
@@ -32,9 +32,9 @@ pub(super) async fn claims_are_answered_or_not(broker: &dyn Broker) {
         loop {
             let pending = dispatch.next_claim(run(1)).await.expect("reachable");
             let _asked_no_more = match pending.claim.exec.as_bytes()[0] {
-                1 => pending.reply.send(Answer::Run),
-                2 => pending.reply.send(Answer::Hold),
-                3 => pending.reply.send(Answer::Drop),
+                1 => pending.reply.send(ClaimAnswer::Run),
+                2 => pending.reply.send(ClaimAnswer::Hold),
+                3 => pending.reply.send(ClaimAnswer::Drop),
                 _ => continue,
             };
         }
@@ -54,9 +54,9 @@ pub(super) async fn claims_are_answered_or_not(broker: &dyn Broker) {
         answers = asked => answers,
         () = coordinator => unreachable!("it goes on"),
     };
-    assert!(matches!(one, Ok(Answer::Run)), "{one:?}");
-    assert!(matches!(two, Ok(Answer::Hold)), "{two:?}");
-    assert!(matches!(three, Ok(Answer::Drop)), "{three:?}");
+    assert!(matches!(one, Ok(ClaimAnswer::Run)), "{one:?}");
+    assert!(matches!(two, Ok(ClaimAnswer::Hold)), "{two:?}");
+    assert!(matches!(three, Ok(ClaimAnswer::Drop)), "{three:?}");
     for (answer, asked) in [(four, run(1)), (other, run(2))] {
         assert!(matches!(answer, Err(QueueError::NoAnswer { run }) if run == asked), "{answer:?}");
     }
@@ -64,14 +64,14 @@ pub(super) async fn claims_are_answered_or_not(broker: &dyn Broker) {
 
 /// Where users can reach the broker, every command has its receipt, or none.
 pub(super) async fn commands_are_answered_or_not(broker: &dyn Broker) {
-    let command = Command::Cancel { selection: Selection::default() };
+    let command = RunCommand::Cancel { selection: TrialSelection::default() };
     let Some(nobody) = broker.command(run(1), command.clone()).await else { return };
     assert!(matches!(nobody, Err(QueueError::NoAnswer { .. })), "{nobody:?}");
     let dispatch = broker.dispatch();
     let coordinator = async {
         let pending = dispatch.next_command(run(1)).await.expect("reachable");
         assert_eq!(pending.command, command);
-        let receipt = Receipt { named: 3, settled: 1, ended: 2, refused: None };
+        let receipt = CommandReceipt { named: 3, settled: 1, ended: 2, refused: None };
         pending.reply.send(receipt).expect("still asked");
         drop(dispatch.next_command(run(1)).await.expect("reachable").reply);
     };
@@ -92,7 +92,7 @@ pub(super) async fn commands_are_answered_or_not(broker: &dyn Broker) {
 
 /// From now on.
 pub(super) async fn controls_reach_every_worker(broker: &dyn Broker) {
-    let stop = |n| Control::StopRun { run: run(n), level: StopLevel::Drain };
+    let stop = |n| ControlMessage::StopRun { run: run(n), level: StopLevel::Drain };
     broker.dispatch().control(stop(1)).await.expect("nobody needs to listen");
     let (mut a, mut b) = (broker.source().controls(), broker.source().controls());
     broker.dispatch().control(stop(2)).await.expect("reachable");
@@ -103,8 +103,8 @@ pub(super) async fn controls_reach_every_worker(broker: &dyn Broker) {
     }
 }
 
-pub(super) fn hello(name: &str, slots: u32) -> Hello {
-    Hello {
+pub(super) fn hello(name: &str, slots: u32) -> Heartbeat {
+    Heartbeat {
         worker: worker(name),
         host: "host".into(),
         version: "0".into(),
@@ -112,7 +112,7 @@ pub(super) fn hello(name: &str, slots: u32) -> Hello {
         pool: "default".into(),
         slots,
         free: slots,
-        budget: Budget::default(),
+        budget: ResourceBudget::default(),
         providers: BTreeMap::new(),
         variables: BTreeSet::new(),
         draining: false,
@@ -144,7 +144,7 @@ pub(super) async fn hellos_show_the_last_word_and_its_age(broker: &dyn Broker) {
 /// So that a claim that no coordinator answers is decided all the same.
 pub(super) async fn workers_see_what_others_show(broker: &dyn Broker) {
     let (r, exec) = (run(1), |n| ExecId::from_bytes([n; 16]));
-    let line = |n, claiming| Running {
+    let line = |n, claiming| ActiveExecution {
         run: r,
         item: item(n),
         try_id: FIRST,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rollout_protocol::wire::delivery::{Offered, Room};
+use rollout_protocol::wire::delivery::{OfferOutcome, FreeCapacity};
 use rollout_protocol::wire::offer::{Offer, SizeClass};
 use tokio::time::timeout;
 
@@ -17,11 +17,11 @@ pub(super) async fn publishing_is_idempotent_per_try(broker: &dyn Broker) {
     publish(broker, &[offer(1, 1, FIRST)]).await;
     let again = [offer(1, 1, FIRST), offer(2, 1, FIRST), offer(1, 1, FIRST.next(1))];
     let answers = dispatch.offer(&again).await.expect("reachable");
-    assert_eq!(answers, [Ok(Offered::Present), Ok(Offered::Published), Ok(Offered::Published)]);
+    assert_eq!(answers, [Ok(OfferOutcome::Present), Ok(OfferOutcome::Published), Ok(OfferOutcome::Published)]);
     let deliveries = take(broker, 3).await;
     assert_eq!(deliveries.len(), 3);
     let present = dispatch.offer(&[offer(1, 1, FIRST)]).await.expect("reachable");
-    assert_eq!(present, [Ok(Offered::Present)], "delivered, but still there");
+    assert_eq!(present, [Ok(OfferOutcome::Present)], "delivered, but still there");
     broker.source().ack(&tokens(&deliveries)).await.expect("reachable");
     until("acknowledged", async || list(broker, 1).await.is_empty()).await;
     assert_eq!(glance(broker).await, []);
@@ -44,13 +44,13 @@ pub(super) async fn a_waiting_pull_gets_what_is_published(broker: &dyn Broker) {
     let source = broker.source();
     let wait = Duration::from_millis(300);
     let began = tokio::time::Instant::now();
-    assert_eq!(source.pull(Room::slots(1), wait).await.expect("reachable"), []);
+    assert_eq!(source.pull(FreeCapacity::with_slots(1), wait).await.expect("reachable"), []);
     assert!(began.elapsed() >= wait - broker.briefly(), "{:?}", began.elapsed());
     let later = async {
         tokio::time::sleep(broker.briefly()).await;
         publish(broker, &[offer(1, 1, FIRST)]).await;
     };
-    let (pulled, ()) = tokio::join!(source.pull(Room::slots(5), PATIENCE), later);
+    let (pulled, ()) = tokio::join!(source.pull(FreeCapacity::with_slots(5), PATIENCE), later);
     assert_eq!(items(&pulled.expect("reachable")), [item(1)]);
 }
 
@@ -61,7 +61,7 @@ pub async fn a_silent_delivery_comes_again_after_its_lease(broker: &dyn Broker) 
     broker.pass(2).await;
     assert_eq!(glance(broker).await, []);
     broker.pass(2).await;
-    let second = pull_all(broker, Room::slots(1), &[item(1)]).await;
+    let second = pull_all(broker, FreeCapacity::with_slots(1), &[item(1)]).await;
     assert_eq!(first[0].delivered, 1);
     assert!(second[0].delivered > 1, "{second:?}");
 }
@@ -76,7 +76,7 @@ pub(super) async fn progress_keeps_the_lease(broker: &dyn Broker) {
         assert_eq!(glance(broker).await, []);
     }
     broker.pass(4).await;
-    pull_all(broker, Room::slots(1), &[item(1)]).await;
+    pull_all(broker, FreeCapacity::with_slots(1), &[item(1)]).await;
 }
 
 /// Progress that comes after the end of the lease is too late: the offer is delivered again at once.
@@ -87,7 +87,7 @@ pub(super) async fn progress_after_the_lease_keeps_nothing(broker: &dyn Broker) 
     broker.source().progress(&held).await.expect("reachable");
     let again = async {
         let source = broker.source();
-        source.pull(Room::slots(1), PATIENCE).await.expect("reachable")
+        source.pull(FreeCapacity::with_slots(1), PATIENCE).await.expect("reachable")
     };
     tokio::select! {
         biased;
@@ -101,7 +101,7 @@ pub(super) async fn refusing_brings_it_back_at_once(broker: &dyn Broker) {
     publish(broker, &[offer(1, 1, FIRST), offer(1, 2, FIRST)]).await;
     let first = take(broker, 2).await;
     broker.source().nak(&tokens(&first[..1])).await.expect("reachable");
-    let again = pull_all(broker, Room::slots(1), &[item(1)]).await;
+    let again = pull_all(broker, FreeCapacity::with_slots(1), &[item(1)]).await;
     assert_eq!(items(&again), [item(1)]);
     assert_eq!(again[0].delivered, 2);
 }
@@ -111,7 +111,7 @@ pub(super) async fn acknowledging_an_earlier_delivery_removes_the_present_one(br
     publish(broker, &[offer(1, 1, FIRST)]).await;
     let first = take(broker, 1).await;
     broker.pass(4).await;
-    let second = pull_all(broker, Room::slots(1), &[item(1)]).await;
+    let second = pull_all(broker, FreeCapacity::with_slots(1), &[item(1)]).await;
     broker.source().ack(&tokens(&first)).await.expect("reachable");
     until("acknowledged", async || list(broker, 1).await.is_empty()).await;
     broker.source().nak(&tokens(&second)).await.expect("harmless");
@@ -129,7 +129,7 @@ pub(super) async fn withdrawn_offers_are_gone(broker: &dyn Broker) {
     assert_eq!(list(broker, 1).await, []);
     broker.source().progress(&tokens(&held)).await.expect("harmless");
     broker.pass(4).await;
-    let left = pull_all(broker, Room::slots(5), &[item(1)]).await;
+    let left = pull_all(broker, FreeCapacity::with_slots(5), &[item(1)]).await;
     assert!(left.iter().all(|d| d.offer.run == run(2)), "{left:?}");
 }
 
@@ -151,11 +151,11 @@ pub(super) async fn a_dropped_pull_loses_nothing(broker: &dyn Broker) {
     let mut held = Vec::new();
     for n in 0..20 {
         let patience = Duration::from_micros(200 * n);
-        let pulled = timeout(patience, source.pull(Room::slots(5), PATIENCE)).await;
+        let pulled = timeout(patience, source.pull(FreeCapacity::with_slots(5), PATIENCE)).await;
         held.extend(pulled.map_or(Vec::new(), |pulled| pulled.expect("reachable")));
     }
     until("each is delivered", async || {
-        held.extend(source.pull(Room::slots(20), broker.briefly()).await.expect("reachable"));
+        held.extend(source.pull(FreeCapacity::with_slots(20), broker.briefly()).await.expect("reachable"));
         (0..20).all(|n| held.iter().any(|d| d.offer.item == item(n)))
     })
     .await;
@@ -169,26 +169,26 @@ fn sized(n: u8, class: SizeClass) -> Offer {
 pub(super) async fn the_biggest_class_that_fits_comes_first(broker: &dyn Broker) {
     let (small, big) = (SizeClass(0), SizeClass(1));
     publish(broker, &[sized(1, small), sized(2, big), sized(3, small), sized(4, big)]).await;
-    let room = Room { slots: 1, shares: Some(big.shares()), idle: false };
+    let room = FreeCapacity { slots: 1, shares: Some(big.shares()), idle: false };
     let first = pull_all(broker, room, &[item(2)]).await;
     assert_eq!(items(&first), [item(2)]);
-    let room = Room { slots: 9, shares: Some(big.shares() - 1), idle: false };
+    let room = FreeCapacity { slots: 9, shares: Some(big.shares() - 1), idle: false };
     let mut small = items(&pull_all(broker, room, &[item(1), item(3)]).await);
     small.sort();
     small.dedup();
     assert_eq!(small, [item(1), item(3)], "the other one does not fit");
-    pull_all(broker, Room::slots(4), &[item(4)]).await;
+    pull_all(broker, FreeCapacity::with_slots(4), &[item(4)]).await;
 }
 
 /// What runs alone is taken by a worker that runs nothing, and alone.
 pub(super) async fn what_runs_alone_comes_to_the_idle(broker: &dyn Broker) {
     publish(broker, &[sized(1, SizeClass::SOLO), sized(2, SizeClass::SOLO)]).await;
-    let busy = Room { idle: false, ..Room::slots(4) };
+    let busy = FreeCapacity { idle: false, ..FreeCapacity::with_slots(4) };
     let none = broker.source().pull(busy, broker.briefly()).await.expect("reachable");
     assert_eq!(none, []);
     let mut got = Vec::new();
     until("both are delivered, one after the other", async || {
-        let more = broker.source().pull(Room::slots(4), broker.briefly()).await.expect("reachable");
+        let more = broker.source().pull(FreeCapacity::with_slots(4), broker.briefly()).await.expect("reachable");
         assert!(more.len() <= 1, "{more:?}");
         broker.source().ack(&tokens(&more)).await.expect("reachable");
         got.extend(items(&more));

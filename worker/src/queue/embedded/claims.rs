@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rollout_protocol::id::RunId;
-use rollout_protocol::wire::claim::{Answer, Claim};
+use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
 use tokio::sync::{Notify, oneshot};
 
 use crate::queue::traits::{PendingClaim, QueueError};
@@ -21,7 +21,7 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    pub(super) async fn ask(&self, claim: Claim) -> Result<Answer, QueueError> {
+    pub(super) async fn ask(&self, claim: Claim) -> Result<ClaimAnswer, QueueError> {
         let run = claim.run;
         let (reply, answer) = oneshot::channel();
         {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rollout_protocol::id::RunId;
-use rollout_protocol::wire::delivery::Refused;
+use rollout_protocol::wire::delivery::PublishError;
 use tokio::sync::Notify;
 
 use crate::queue::traits::QueueError;
@@ -32,7 +32,7 @@ pub(super) struct Awaited {
 
 impl Journalled {
     /// What must be journalled before reports of these runs with these answers are safe.
-    pub(super) fn awaited(&self, runs: &[RunId], answers: &[Result<u64, Refused>]) -> Awaited {
+    pub(super) fn awaited(&self, runs: &[RunId], answers: &[Result<u64, PublishError>]) -> Awaited {
         let mut last: Vec<(RunId, u64)> = Vec::with_capacity(1);
         for (run, answer) in runs.iter().zip(answers) {
             let Ok(sequence) = answer else { continue };

@@ -17,14 +17,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rollout_protocol::id::{ItemId, RunId, TryId, WorkerId};
-use rollout_protocol::wire::claim::{Answer, Claim};
-use rollout_protocol::wire::control::Control;
+use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
+use rollout_protocol::wire::control::ControlMessage;
 use rollout_protocol::wire::delivery::{
-    Delivery, FormerPools, Listed, Offered, Refused, Room, Token,
+    Delivery, PreviousPools, QueuedOffer, OfferOutcome, PublishError, FreeCapacity, MessageToken,
 };
-use rollout_protocol::wire::hello::{Hello, SeenHello};
+use rollout_protocol::wire::heartbeat::{Heartbeat, ReceivedHeartbeat};
 use rollout_protocol::wire::offer::Offer;
-use rollout_protocol::wire::position::{Incarnation, Position, ReportBatch};
+use rollout_protocol::wire::position::{Incarnation, ReportPosition, ReportBatch};
 use rollout_protocol::wire::report::Report;
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::{Instant, timeout_at};
@@ -51,8 +51,8 @@ pub struct EmbeddedQueue {
     /// Absent when reports are acknowledged as soon as they are here.
     journalled: Option<Journalled>,
     claims: Claims,
-    hellos: Mutex<HashMap<WorkerId, (Hello, Instant)>>,
-    controls: broadcast::Sender<Control>,
+    hellos: Mutex<HashMap<WorkerId, (Heartbeat, Instant)>>,
+    controls: broadcast::Sender<ControlMessage>,
     contact: watch::Sender<Contact>,
 }
 
@@ -118,7 +118,7 @@ impl Default for EmbeddedQueue {
 /// A pull may be dropped while it waits: it takes nothing before it returns.
 #[async_trait]
 impl WorkSource for EmbeddedQueue {
-    async fn pull(&self, room: Room, wait: Duration) -> Result<Vec<Delivery>, QueueError> {
+    async fn pull(&self, room: FreeCapacity, wait: Duration) -> Result<Vec<Delivery>, QueueError> {
         let deadline = Instant::now() + wait;
         loop {
             let mut told = std::pin::pin!(self.work.notified());
@@ -131,27 +131,27 @@ impl WorkSource for EmbeddedQueue {
         }
     }
 
-    async fn progress(&self, tokens: &[Token]) -> Result<(), QueueError> {
+    async fn progress(&self, tokens: &[MessageToken]) -> Result<(), QueueError> {
         self.model().progress(self.now(), tokens);
         Ok(())
     }
 
-    async fn ack(&self, tokens: &[Token]) -> Result<(), QueueError> {
+    async fn ack(&self, tokens: &[MessageToken]) -> Result<(), QueueError> {
         self.model().ack(tokens);
         Ok(())
     }
 
-    async fn nak(&self, tokens: &[Token]) -> Result<(), QueueError> {
+    async fn nak(&self, tokens: &[MessageToken]) -> Result<(), QueueError> {
         self.model().nak(tokens);
         self.work.notify_waiters();
         Ok(())
     }
 
-    async fn claim(&self, claim: Claim) -> Result<Answer, QueueError> {
+    async fn claim(&self, claim: Claim) -> Result<ClaimAnswer, QueueError> {
         self.claims.ask(claim).await
     }
 
-    async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), Refused>>, QueueError> {
+    async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), PublishError>>, QueueError> {
         let runs: Vec<RunId> = reports.iter().map(|report| report.run).collect();
         let (answers, awaited) = {
             let mut model = self.model();
@@ -173,7 +173,7 @@ impl WorkSource for EmbeddedQueue {
         Ok(live.any(|(hello, _)| claim.is_contested_by(hello)))
     }
 
-    async fn hello(&self, hello: Hello) -> Result<(), QueueError> {
+    async fn hello(&self, hello: Heartbeat) -> Result<(), QueueError> {
         let mut hellos = self.hellos.lock().unwrap_or_else(PoisonError::into_inner);
         hellos.insert(hello.worker.clone(), (hello, Instant::now()));
         Ok(())
@@ -183,7 +183,7 @@ impl WorkSource for EmbeddedQueue {
         self.contact.subscribe()
     }
 
-    fn controls(&self) -> broadcast::Receiver<Control> {
+    fn controls(&self) -> broadcast::Receiver<ControlMessage> {
         self.controls.subscribe()
     }
 }
@@ -198,7 +198,7 @@ impl Dispatch for EmbeddedQueue {
         self.contact.subscribe()
     }
 
-    async fn offer(&self, offers: &[Offer]) -> Result<Vec<Result<Offered, Refused>>, QueueError> {
+    async fn offer(&self, offers: &[Offer]) -> Result<Vec<Result<OfferOutcome, PublishError>>, QueueError> {
         let answers = self.model().offer(offers);
         self.work.notify_waiters();
         Ok(answers)
@@ -209,17 +209,17 @@ impl Dispatch for EmbeddedQueue {
         Ok(())
     }
 
-    async fn list(&self, run: RunId) -> Result<Vec<Listed>, QueueError> {
+    async fn list(&self, run: RunId) -> Result<Vec<QueuedOffer>, QueueError> {
         Ok(self.model().list(run))
     }
 
     /// There is one pool: this process.
-    fn expect_pools(&self, _run: RunId, _former: FormerPools) {}
+    fn expect_pools(&self, _run: RunId, _former: PreviousPools) {}
 
     async fn reports(
         &self,
         run: RunId,
-        from: Option<Position>,
+        from: Option<ReportPosition>,
         max: usize,
         wait: Duration,
     ) -> Result<ReportBatch, QueueError> {
@@ -235,7 +235,7 @@ impl Dispatch for EmbeddedQueue {
         }
     }
 
-    async fn journalled(&self, run: RunId, position: Position) -> Result<(), QueueError> {
+    async fn journalled(&self, run: RunId, position: ReportPosition) -> Result<(), QueueError> {
         let mut model = self.model();
         if position.incarnation == model.incarnation() {
             model.purge(run, position);
@@ -259,10 +259,10 @@ impl Dispatch for EmbeddedQueue {
         Ok(self.model().reports_head(run))
     }
 
-    async fn hellos(&self) -> Result<Vec<SeenHello>, QueueError> {
+    async fn hellos(&self) -> Result<Vec<ReceivedHeartbeat>, QueueError> {
         let hellos = self.hellos.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut seen: Vec<SeenHello> = (hellos.values())
-            .map(|(hello, at)| SeenHello { hello: hello.clone(), age: at.elapsed() })
+        let mut seen: Vec<ReceivedHeartbeat> = (hellos.values())
+            .map(|(hello, at)| ReceivedHeartbeat { hello: hello.clone(), age: at.elapsed() })
             .collect();
         seen.sort_unstable_by(|a, b| a.hello.worker.cmp(&b.hello.worker));
         Ok(seen)
@@ -272,7 +272,7 @@ impl Dispatch for EmbeddedQueue {
         self.now()
     }
 
-    async fn control(&self, control: Control) -> Result<(), QueueError> {
+    async fn control(&self, control: ControlMessage) -> Result<(), QueueError> {
         let _nobody_listens = self.controls.send(control);
         Ok(())
     }

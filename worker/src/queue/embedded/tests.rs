@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use rollout_protocol::wire::command::{Command, Receipt};
+use rollout_protocol::wire::command::{RunCommand, CommandReceipt};
 
 use super::*;
 use crate::queue::contract::{self, Broker};
@@ -29,7 +29,7 @@ impl Broker for Embedded {
         self.1.clone()
     }
 
-    async fn command(&self, _: RunId, _: Command) -> Option<Result<Receipt, QueueError>> {
+    async fn command(&self, _: RunId, _: RunCommand) -> Option<Result<CommandReceipt, QueueError>> {
         None
     }
 
@@ -63,7 +63,7 @@ async fn a_waiting_pull_gets_what_expires_while_it_waits() {
     let broker = Embedded::new(ModelConfig::default());
     contract::a_silent_delivery_comes_again_after_its_lease(&broker).await;
     let again =
-        broker.source().pull(Room::slots(1), Duration::from_secs(3600)).await.expect("reachable");
+        broker.source().pull(FreeCapacity::with_slots(1), Duration::from_secs(3600)).await.expect("reachable");
     assert_eq!(again[0].delivered, 3);
 }
 
@@ -77,7 +77,7 @@ fn started(exec: u8) -> Report {
         exec: ExecId::from_bytes([exec; 16]),
         spec: Digest::from_bytes([0; 32]),
         worker: "w".parse().expect("valid"),
-        body: rollout_protocol::wire::report::Body::Started,
+        body: rollout_protocol::wire::report::ReportBody::Started,
     }
 }
 

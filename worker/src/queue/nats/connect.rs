@@ -19,7 +19,7 @@ use super::source::NatsSource;
 use super::{life, snapshot, survey};
 use crate::queue::traits::{Contact, QueueError};
 use crate::supervise::{self, Task};
-use rollout_protocol::wire::hello::SeenHello;
+use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_protocol::wire::offer::SizeClass;
 
 /// The oldest server that is worked with. Older ones lose streams when they are killed, or leave
@@ -186,7 +186,7 @@ impl Nats {
     ///
     /// # Errors
     /// [`QueueError`] when the server does not answer.
-    pub async fn hellos(&self) -> Result<Vec<SeenHello>, QueueError> {
+    pub async fn hellos(&self) -> Result<Vec<ReceivedHeartbeat>, QueueError> {
         let found = match snapshot::bucket(self.link(), &self.link().names.workers).await {
             Ok(found) => found,
             // A server that was never used.
@@ -195,7 +195,7 @@ impl Nats {
         };
         let parsed = found.into_iter().filter_map(|aged| {
             let hello = serde_json::from_slice(&aged.stored.payload).ok()?;
-            Some(SeenHello { hello, age: aged.age })
+            Some(ReceivedHeartbeat { hello, age: aged.age })
         });
         Ok(parsed.collect())
     }

@@ -155,7 +155,7 @@ impl Seen {
         }
         let name = format!("{} {} {}", work.created, reports.created, self.losses);
         let mut bytes = [0; 16];
-        bytes.copy_from_slice(&Digest::of(name.as_bytes()).as_bytes()[..16]);
+        bytes.copy_from_slice(&Digest::sha256(name.as_bytes()).as_bytes()[..16]);
         Incarnation(u128::from_be_bytes(bytes))
     }
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Mutex;
 
-use rollout_protocol::wire::claim::{Answer, Claim};
-use rollout_protocol::wire::control::Control;
-use rollout_protocol::wire::delivery::{Delivery, Refused, Room, Token};
-use rollout_protocol::wire::hello::Hello;
+use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
+use rollout_protocol::wire::control::ControlMessage;
+use rollout_protocol::wire::delivery::{Delivery, PublishError, FreeCapacity, MessageToken};
+use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_protocol::wire::report::Report;
 use tokio::sync::broadcast;
 
@@ -16,9 +16,9 @@ use crate::queue::traits::{Contact, QueueError};
 /// What went over the line.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Said {
-    Hello(Box<Hello>),
+    Hello(Box<Heartbeat>),
     Claim(ExecId),
-    Pull(Room),
+    Pull(FreeCapacity),
     Progress(usize),
 }
 
@@ -74,7 +74,7 @@ fn unreachable() -> QueueError {
 
 #[async_trait]
 impl WorkSource for Cable {
-    async fn pull(&self, room: Room, wait: Duration) -> Result<Vec<Delivery>, QueueError> {
+    async fn pull(&self, room: FreeCapacity, wait: Duration) -> Result<Vec<Delivery>, QueueError> {
         self.say(Said::Pull(room))?;
         if self.denied.load(Ordering::Relaxed) {
             return Err(QueueError::Denied { reason: "another store".into() });
@@ -86,22 +86,22 @@ impl WorkSource for Cable {
         }
     }
 
-    async fn progress(&self, tokens: &[Token]) -> Result<(), QueueError> {
+    async fn progress(&self, tokens: &[MessageToken]) -> Result<(), QueueError> {
         self.say(Said::Progress(tokens.len()))?;
         self.queue.progress(tokens).await
     }
 
-    async fn ack(&self, tokens: &[Token]) -> Result<(), QueueError> {
+    async fn ack(&self, tokens: &[MessageToken]) -> Result<(), QueueError> {
         self.reach()?;
         self.queue.ack(tokens).await
     }
 
-    async fn nak(&self, tokens: &[Token]) -> Result<(), QueueError> {
+    async fn nak(&self, tokens: &[MessageToken]) -> Result<(), QueueError> {
         self.reach()?;
         self.queue.nak(tokens).await
     }
 
-    async fn claim(&self, claim: Claim) -> Result<Answer, QueueError> {
+    async fn claim(&self, claim: Claim) -> Result<ClaimAnswer, QueueError> {
         self.say(Said::Claim(claim.exec))?;
         self.queue.claim(claim).await
     }
@@ -111,12 +111,12 @@ impl WorkSource for Cable {
         self.queue.shown(claim).await
     }
 
-    async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), Refused>>, QueueError> {
+    async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), PublishError>>, QueueError> {
         self.reach()?;
         self.queue.report(reports).await
     }
 
-    async fn hello(&self, hello: Hello) -> Result<(), QueueError> {
+    async fn hello(&self, hello: Heartbeat) -> Result<(), QueueError> {
         self.say(Said::Hello(Box::new(hello.clone())))?;
         self.queue.hello(hello).await
     }
@@ -125,7 +125,7 @@ impl WorkSource for Cable {
         self.contact.subscribe()
     }
 
-    fn controls(&self) -> broadcast::Receiver<Control> {
+    fn controls(&self) -> broadcast::Receiver<ControlMessage> {
         self.queue.controls()
     }
 }

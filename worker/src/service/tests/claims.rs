@@ -4,10 +4,10 @@ use bytes::Bytes;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ExecId, TryId};
 use rollout_protocol::limits;
-use rollout_protocol::wire::claim::Answer;
-use rollout_protocol::wire::delivery::Room;
-use rollout_protocol::wire::marker::Marker;
-use rollout_protocol::wire::report::Body;
+use rollout_protocol::wire::claim::ClaimAnswer;
+use rollout_protocol::wire::delivery::FreeCapacity;
+use rollout_protocol::wire::marker::ResultMarker;
+use rollout_protocol::wire::report::ReportBody;
 
 use super::harness::{FIRST, LEASE, Scene, Setup, result};
 use super::*;
@@ -19,9 +19,9 @@ const LATER: TryId = FIRST.next(1);
 async fn a_later_try_is_announced_and_runs_when_it_may() {
     let scene = Scene::new();
     scene.offer_as([1], LATER).await;
-    let claim = scene.answer(Answer::Run).await;
+    let claim = scene.answer(ClaimAnswer::Run).await;
     let reports = scene.reports(2).await;
-    assert_eq!((reports[0].exec, &reports[0].body), (claim.exec, &Body::Started));
+    assert_eq!((reports[0].exec, &reports[0].body), (claim.exec, &ReportBody::Started));
     assert_eq!(reports[1].exec, claim.exec);
     assert_eq!(result(&reports[1]).verdict.reward, Some(1.0));
     scene.until_acknowledged().await;
@@ -31,7 +31,7 @@ async fn a_later_try_is_announced_and_runs_when_it_may() {
 async fn what_is_not_owed_is_acknowledged_away() {
     let scene = Scene::new();
     scene.offer_as([1], LATER).await;
-    scene.answer(Answer::Drop).await;
+    scene.answer(ClaimAnswer::Drop).await;
     scene.until_acknowledged().await;
     assert_eq!(scene.begun(), Vec::<u32>::new());
 }
@@ -40,11 +40,11 @@ async fn what_is_not_owed_is_acknowledged_away() {
 async fn what_runs_elsewhere_is_forgotten_until_it_comes_again() {
     let scene = Scene::with(Setup { slots: 1, ..Setup::default() });
     scene.offer_as([1], LATER).await;
-    let first = scene.answer(Answer::Hold).await;
+    let first = scene.answer(ClaimAnswer::Hold).await;
     scene.offer([2]).await;
     assert_eq!(scene.report().await.item, scene.sample.item(2), "the slot is free");
     let held = tokio::time::Instant::now();
-    let second = scene.answer(Answer::Run).await;
+    let second = scene.answer(ClaimAnswer::Run).await;
     assert!(held.elapsed() > LEASE - SECOND, "{:?}", held.elapsed());
     assert_ne!(first.exec, second.exec);
     scene.reports(2).await;
@@ -59,7 +59,7 @@ async fn a_redelivery_is_claimed() {
         let to_a_dead_worker = model.pull(Duration::ZERO, 1);
         assert_eq!(to_a_dead_worker.len(), 1);
     });
-    let claim = scene.answer(Answer::Drop).await;
+    let claim = scene.answer(ClaimAnswer::Drop).await;
     assert_eq!(claim.item, scene.sample.item(1));
     scene.until_acknowledged().await;
     assert_eq!(scene.begun(), Vec::<u32>::new());
@@ -74,10 +74,10 @@ async fn without_an_answer_it_leaves_its_slot_and_runs_after_a_lease() {
     scene.offer([2]).await;
     assert_eq!(scene.report().await.item, scene.sample.item(2));
     let waited = asked.elapsed();
-    assert!(waited >= limits::CLAIM_IN_SLOT && waited < limits::CLAIM_IN_SLOT + 3 * SECOND);
+    assert!(waited >= limits::CLAIM_SLOT_TIMEOUT && waited < limits::CLAIM_SLOT_TIMEOUT + 3 * SECOND);
     let reports = scene.reports(2).await;
     assert!(asked.elapsed() >= LEASE, "{:?}", asked.elapsed());
-    assert_eq!(reports[0].body, Body::Started);
+    assert_eq!(reports[0].body, ReportBody::Started);
     assert_eq!(result(&reports[1]).verdict.reward, Some(1.0));
     scene.until_acknowledged().await;
 }
@@ -85,12 +85,12 @@ async fn without_an_answer_it_leaves_its_slot_and_runs_after_a_lease() {
 #[tokio::test(start_paused = true)]
 async fn without_an_answer_what_has_a_record_is_not_run_again() {
     let scene = Scene::new();
-    let marker = Marker {
+    let marker = ResultMarker {
         run: scene.sample.run,
         item: scene.sample.item(1),
         try_id: LATER,
         exec: ExecId::from_bytes([5; 16]),
-        record: Digest::of(b"record"),
+        record: Digest::sha256(b"record"),
     };
     scene.store.put_document(&marker.to_string(), Bytes::new()).await.unwrap();
     scene.offer_as([1], LATER).await;
@@ -103,8 +103,8 @@ async fn without_an_answer_what_has_a_record_is_not_run_again() {
 async fn after_a_connection_everything_is_suspicious_for_a_while() {
     let scene = Scene::with(Setup { window: Some(LEASE), ..Setup::default() });
     scene.offer([1]).await;
-    scene.answer(Answer::Run).await;
-    assert_eq!(scene.report().await.body, Body::Started);
+    scene.answer(ClaimAnswer::Run).await;
+    assert_eq!(scene.report().await.body, ReportBody::Started);
     scene.report().await;
     // Paused time: it passes at once.
     tokio::time::sleep(LEASE).await;
@@ -112,7 +112,7 @@ async fn after_a_connection_everything_is_suspicious_for_a_while() {
     result(&scene.report().await);
     scene.queue.disturb(|model| model.wipe(rollout_protocol::wire::position::Incarnation(3)));
     scene.offer([3]).await;
-    let claim = scene.answer(Answer::Drop).await;
+    let claim = scene.answer(ClaimAnswer::Drop).await;
     assert_eq!(claim.item, scene.sample.item(3), "a new incarnation is a new world");
 }
 
@@ -125,7 +125,7 @@ async fn a_closing_worker_gives_back_what_it_only_asked_about() {
     let began = tokio::time::Instant::now();
     scene.shut_down(Shutdown::Finish).await;
     assert!(began.elapsed() < SECOND);
-    let again = queue.pull(Room::slots(1), Duration::ZERO).await.unwrap();
+    let again = queue.pull(FreeCapacity::with_slots(1), Duration::ZERO).await.unwrap();
     assert_eq!(again[0].delivered, 2);
 }
 
@@ -134,7 +134,7 @@ async fn without_an_answer_what_another_worker_shows_is_forgotten() {
     let scene = Scene::new();
     let mut other = scene.hello().await;
     other.worker = "w-0".parse().unwrap();
-    other.executions = vec![Running {
+    other.executions = vec![ActiveExecution {
         run: scene.sample.run,
         item: scene.sample.item(1),
         try_id: LATER,
@@ -162,7 +162,7 @@ async fn a_stopped_claim_is_forgotten() {
     scene.offer_as([1], LATER).await;
     scene.until("it is claimed", async || !scene.shown().await.is_empty()).await;
     let (run, exec) = (scene.sample.run, scene.shown().await[0].exec);
-    let stop = Control::StopExecution { run, exec, level: StopLevel::Drain };
+    let stop = ControlMessage::StopExecution { run, exec, level: StopLevel::Drain };
     scene.queue.control(stop).await.unwrap();
     scene.until("it is forgotten", async || scene.shown().await.is_empty()).await;
     assert_eq!((scene.queued().await, scene.begun()), (1, vec![]));
@@ -177,7 +177,7 @@ async fn the_same_execution_is_asked_about_again_and_kept_alive_meanwhile() {
     drop(first.reply);
     tokio::time::sleep(LEASE / 2).await;
     assert!(scene.shown().await[0].claiming);
-    assert_eq!(scene.answer(Answer::Run).await.exec, exec);
+    assert_eq!(scene.answer(ClaimAnswer::Run).await.exec, exec);
     assert_eq!(scene.reports(2).await[1].exec, exec);
     scene.until_acknowledged().await;
 }

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::id::{ExecId, TryId};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::wire::claim::{Answer, Claim};
-use rollout_protocol::wire::hello::{Hello, Running};
+use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
+use rollout_protocol::wire::heartbeat::{Heartbeat, ActiveExecution};
 use rollout_protocol::wire::offer::{Offer, SizeClass};
-use rollout_protocol::wire::position::Position;
-use rollout_protocol::wire::report::{Body, Report, ResultBody};
+use rollout_protocol::wire::position::ReportPosition;
+use rollout_protocol::wire::report::{ReportBody, Report, ResultBody};
 use tempfile::TempDir;
 
 use super::super::*;
@@ -93,7 +93,7 @@ pub(super) struct Setup {
     pub(super) slots: u32,
     pub(super) window: Option<Duration>,
     pub(super) reports_per_run: usize,
-    pub(super) budget: Budget,
+    pub(super) budget: ResourceBudget,
     pub(super) max_offline: Option<Duration>,
 }
 
@@ -103,7 +103,7 @@ impl Default for Setup {
             slots: 4,
             window: None,
             reports_per_run: 1000,
-            budget: Budget::default(),
+            budget: ResourceBudget::default(),
             max_offline: None,
         }
     }
@@ -119,7 +119,7 @@ pub(super) struct Scene {
     pub(super) adopted: Arc<Adopted>,
     pub(super) stop: watch::Sender<Shutdown>,
     pub(super) working: Task<Ended>,
-    position: Mutex<Option<Position>>,
+    position: Mutex<Option<ReportPosition>>,
 }
 
 impl Scene {
@@ -208,14 +208,14 @@ impl Scene {
     }
 
     /// Answers the next claim.
-    pub(super) async fn answer(&self, answer: Answer) -> Claim {
+    pub(super) async fn answer(&self, answer: ClaimAnswer) -> Claim {
         let pending = self.queue.next_claim(self.sample.run).await.unwrap();
         pending.reply.send(answer).unwrap();
         pending.claim
     }
 
     /// What the worker's last hello shows.
-    pub(super) async fn shown(&self) -> Vec<Running> {
+    pub(super) async fn shown(&self) -> Vec<ActiveExecution> {
         let hellos = self.queue.hellos().await.unwrap();
         hellos.into_iter().flat_map(|seen| seen.hello.executions).collect()
     }
@@ -273,7 +273,7 @@ impl Scene {
     }
 
     /// The worker's last hello.
-    pub(super) async fn hello(&self) -> Hello {
+    pub(super) async fn hello(&self) -> Heartbeat {
         self.until("it said hello", async || !self.queue.hellos().await.unwrap().is_empty()).await;
         self.queue.hellos().await.unwrap().remove(0).hello
     }
@@ -286,7 +286,7 @@ impl Scene {
 
 pub(super) fn result(report: &Report) -> &ResultBody {
     match &report.body {
-        Body::Result(body) => body,
+        ReportBody::Result(body) => body,
         other => panic!("no result: {other:?}"),
     }
 }

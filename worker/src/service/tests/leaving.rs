@@ -2,9 +2,9 @@
 
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::LostReason;
-use rollout_protocol::wire::claim::Answer;
-use rollout_protocol::wire::delivery::Room;
-use rollout_protocol::wire::report::Body;
+use rollout_protocol::wire::claim::ClaimAnswer;
+use rollout_protocol::wire::delivery::FreeCapacity;
+use rollout_protocol::wire::report::ReportBody;
 
 use super::harness::{Act, FIRST, LEASE, Scene, Setup, result};
 use super::*;
@@ -15,7 +15,7 @@ async fn a_worker_that_finishes_says_so_takes_nothing_and_ends_what_runs() {
     let scene = Scene::with(Setup { slots: 1, ..Setup::default() });
     scene.script(1, Act::Sleep(5 * LEASE));
     scene.offer([1, 2]).await;
-    assert_eq!(scene.report().await.body, Body::Started);
+    assert_eq!(scene.report().await.body, ReportBody::Started);
     scene.stop.send_replace(Shutdown::Finish);
     scene.until("it says so", async || scene.hello().await.draining).await;
     assert!(result(&scene.report().await).verdict.reward.is_some());
@@ -35,7 +35,7 @@ async fn what_was_not_begun_is_given_back_at_once() {
     let queue = scene.queue.clone();
     let (ended, _dir) = scene.ended().await;
     assert_eq!(ended, Ended { why: Why::Asked, unreported: 0 });
-    let again = queue.pull(Room::slots(1), SECOND).await.unwrap();
+    let again = queue.pull(FreeCapacity::with_slots(1), SECOND).await.unwrap();
     assert_eq!(again.len(), 1, "for somebody else");
 }
 
@@ -48,15 +48,15 @@ async fn what_was_told_to_run_and_found_no_seat_is_reported_when_the_worker_goes
     scene.script(2, Act::UntilStopped);
     scene.offer([2]).await;
     scene.until("it left its seat", async || scene.begun() == [2]).await;
-    assert_eq!(scene.report().await.body, Body::Started);
-    scene.answer(Answer::Run).await;
+    assert_eq!(scene.report().await.body, ReportBody::Started);
+    scene.answer(ClaimAnswer::Run).await;
     tokio::time::sleep(SECOND).await;
     scene.stop.send_replace(Shutdown::Drain);
     let mut gone = scene.reports(2).await;
     gone.sort_by_key(|report| report.try_id == claimed);
     let lost = |phase| {
         let reason = LostReason::Stopped;
-        Body::Lost { reason, phase: Some(phase), record: None, cost: 0.0 }
+        ReportBody::Lost { reason, phase: Some(phase), record: None, cost: 0.0 }
     };
     assert_eq!((&gone[1].try_id, &gone[1].body), (&claimed, &lost(Phase::Queued)));
     assert_eq!(gone[0].body, lost(Phase::AgentExecution));

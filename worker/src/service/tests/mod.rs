@@ -8,10 +8,10 @@ mod rooms;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass};
 use rollout_protocol::id::TryId;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{LostReason, Outcome, TrialRecord};
-use rollout_protocol::wire::control::{Control, StopLevel};
-use rollout_protocol::wire::marker::Marker;
-use rollout_protocol::wire::report::Body;
+use rollout_protocol::record::{LostReason, ItemOutcome, TrialRecord};
+use rollout_protocol::wire::control::{ControlMessage, StopLevel};
+use rollout_protocol::wire::marker::ResultMarker;
+use rollout_protocol::wire::report::ReportBody;
 
 use self::harness::{Act, LEASE, LONG, Scene, Setup, result};
 use super::*;
@@ -29,7 +29,7 @@ async fn every_offer_is_run_reported_and_acknowledged_once() {
     for (attempt, report) in (1..).zip(&reports) {
         assert_eq!(report.item, scene.sample.item(attempt));
         let body = result(report);
-        assert_eq!((body.verdict.outcome, &body.record), (Outcome::Completed, &None));
+        assert_eq!((body.verdict.outcome, &body.record), (ItemOutcome::Completed, &None));
     }
     scene.until_acknowledged().await;
     assert_eq!(scene.begun(), (1..=100).collect::<Vec<_>>());
@@ -62,14 +62,14 @@ async fn what_it_leaves_is_stored_before_it_is_reported() {
     let record: TrialRecord = serde_json::from_str(&scene.store.inner().text(&record)).unwrap();
     assert_eq!(record.exec, brief.exec);
     assert_eq!(scene.store.inner().text(&record.outputs[0].blob), "a captured line");
-    assert_eq!(scene.store.inner().documents(), Vec::<String>::new(), "no marker for a brief one");
+    assert_eq!(scene.store.inner().document_paths(), Vec::<String>::new(), "no marker for a brief one");
 
     let started = scene.report().await;
-    assert_eq!(started.body, Body::Started);
+    assert_eq!(started.body, ReportBody::Started);
     let long = scene.report().await;
     assert_eq!(long.exec, started.exec);
     let blob = result(&long).record.clone().expect("a record");
-    let marker = Marker::parse(&scene.store.inner().documents()[0]).expect("a marker");
+    let marker = ResultMarker::parse(&scene.store.inner().document_paths()[0]).expect("a marker");
     assert_eq!((marker.exec, marker.record), (long.exec, blob.digest));
     scene.until_acknowledged().await;
 }
@@ -80,12 +80,12 @@ async fn a_long_execution_keeps_its_lease_and_is_shown() {
     scene.script(1, Act::Sleep(10 * LEASE));
     scene.offer([1]).await;
     let started = scene.report().await;
-    assert_eq!(started.body, Body::Started);
+    assert_eq!(started.body, ReportBody::Started);
     scene.until("it is shown", async || !scene.shown().await.is_empty()).await;
     let shown = scene.shown().await[0];
     assert_eq!((shown.exec, shown.phase), (started.exec, Phase::AgentExecution));
     let ended = scene.report().await;
-    assert_eq!(result(&ended).verdict.outcome, Outcome::Completed);
+    assert_eq!(result(&ended).verdict.outcome, ItemOutcome::Completed);
     assert!(result(&ended).record.is_some(), "long enough to be worth a record");
     assert_eq!(scene.begun(), [1]);
     scene.until_acknowledged().await;
@@ -103,7 +103,7 @@ async fn a_panic_is_an_internal_error() {
     assert_eq!((error.class, error.retry), (ErrorClass::Infrastructure, RetryClass::Permanent));
     assert_eq!(error.phase, Phase::AgentExecution);
     assert!(error.message.contains("as scripted"), "{error}");
-    assert_eq!(result(&reports[1]).verdict.outcome, Outcome::Completed, "the slot is free");
+    assert_eq!(result(&reports[1]).verdict.outcome, ItemOutcome::Completed, "the slot is free");
 }
 
 #[tokio::test(start_paused = true)]
@@ -114,17 +114,17 @@ async fn stops_reach_what_they_name_and_only_get_harder() {
     let started = scene.reports(3).await;
     let run = scene.sample.run;
     let level = StopLevel::Drain;
-    let one = Control::StopExecution { run, exec: started[1].exec, level };
+    let one = ControlMessage::StopExecution { run, exec: started[1].exec, level };
     scene.queue.control(one).await.unwrap();
     let stopped = scene.report().await;
-    let lost = Body::Lost {
+    let lost = ReportBody::Lost {
         reason: LostReason::Stopped,
         phase: Some(Phase::AgentExecution),
         record: None,
         cost: 0.0,
     };
     assert_eq!((stopped.exec, &stopped.body), (started[1].exec, &lost));
-    scene.queue.control(Control::StopRun { run, level: StopLevel::Kill }).await.unwrap();
+    scene.queue.control(ControlMessage::StopRun { run, level: StopLevel::Kill }).await.unwrap();
     let rest = scene.reports(2).await;
     assert!(rest.iter().all(|report| report.body == lost), "{rest:?}");
     scene.until_acknowledged().await;
@@ -154,10 +154,10 @@ async fn a_store_outage_costs_no_slot_and_no_result() {
 async fn documents_the_store_has_not_got_are_a_typed_failure() {
     let scene = Scene::new();
     let mut offer = scene.sample.offer(1, TryId::first(1));
-    let rollout_protocol::wire::offer::Work::Trial(trial) = &mut offer.work else {
+    let rollout_protocol::wire::offer::OfferedWork::Trial(trial) = &mut offer.work else {
         unreachable!("samples are trials")
     };
-    trial.task = rollout_protocol::digest::Digest::of(b"nowhere");
+    trial.task = rollout_protocol::digest::Digest::sha256(b"nowhere");
     scene.queue.offer(&[offer]).await.unwrap();
     let report = scene.report().await;
     let error = result(&report).verdict.error.clone().expect("an error");
@@ -188,7 +188,7 @@ async fn what_is_delivered_again_while_it_runs_is_not_run_again() {
     tokio::time::sleep(SECOND).await;
     scene.queue.disturb(Model::restart);
     let ended = scene.report().await;
-    assert_eq!(result(&ended).verdict.outcome, Outcome::Completed);
+    assert_eq!(result(&ended).verdict.outcome, ItemOutcome::Completed);
     scene.until_acknowledged().await;
     assert_eq!(scene.begun(), [1]);
 }
@@ -211,7 +211,7 @@ async fn a_drained_worker_stops_what_runs_and_reports_it() {
     scene.report().await;
     scene.stop.send_replace(Shutdown::Drain);
     let stopped = scene.report().await;
-    assert!(matches!(stopped.body, Body::Lost { reason: LostReason::Stopped, .. }));
+    assert!(matches!(stopped.body, ReportBody::Lost { reason: LostReason::Stopped, .. }));
     let (queue, run, other) = (scene.queue.clone(), scene.sample.run, scene.sample.item(2));
     scene.shut_down(Shutdown::Drain).await;
     let left: Vec<_> = queue.list(run).await.unwrap().iter().map(|l| l.item).collect();

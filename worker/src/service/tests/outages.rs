@@ -2,8 +2,8 @@
 
 use rollout_protocol::id::TryId;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::wire::claim::Answer;
-use rollout_protocol::wire::report::Body;
+use rollout_protocol::wire::claim::ClaimAnswer;
+use rollout_protocol::wire::report::ReportBody;
 
 use super::cable::Said;
 use super::harness::{Act, FIRST, LEASE, Scene, Setup, result};
@@ -39,7 +39,7 @@ async fn after_an_outage_comes_the_hello_then_claims_then_pulls() {
     let scene = Scene::with(Setup { slots: 2, window: Some(LEASE), ..Setup::default() });
     scene.script(1, Act::Sleep(9 * LEASE));
     scene.offer([1]).await;
-    scene.answer(Answer::Run).await;
+    scene.answer(ClaimAnswer::Run).await;
     scene.report().await;
     scene.offer_as([2], LATER).await;
     scene.until("it is claimed", async || scene.shown().await.len() == 2).await;
@@ -47,7 +47,7 @@ async fn after_an_outage_comes_the_hello_then_claims_then_pulls() {
     tokio::time::sleep(2 * LEASE).await;
     scene.cable.said();
     scene.cable.mend();
-    scene.answer(Answer::Drop).await;
+    scene.answer(ClaimAnswer::Drop).await;
     scene
         .until("it pulls", async || {
             scene.cable.said.lock().unwrap().iter().any(|said| matches!(said, Said::Pull(_)))
@@ -70,7 +70,7 @@ async fn after_a_reconnection_everything_is_suspicious_for_a_lease() {
     // Too short to be noticed as an outage.
     scene.cable.mend();
     scene.offer([2]).await;
-    assert_eq!(scene.answer(Answer::Drop).await.item, scene.sample.item(2));
+    assert_eq!(scene.answer(ClaimAnswer::Drop).await.item, scene.sample.item(2));
     tokio::time::sleep(LEASE).await;
     scene.offer([3]).await;
     result(&scene.report().await);
@@ -128,7 +128,7 @@ async fn an_outage_shorter_than_the_limit_starts_it_again() {
     let scene = Scene::with(Setup { max_offline: limit, ..Setup::default() });
     scene.script(1, Act::Sleep(9 * LEASE));
     scene.offer([1]).await;
-    assert_eq!(scene.report().await.body, Body::Started);
+    assert_eq!(scene.report().await.body, ReportBody::Started);
     for _ in 0..4 {
         scene.cable.cut();
         tokio::time::sleep(LEASE).await;
@@ -142,7 +142,7 @@ async fn an_outage_shorter_than_the_limit_starts_it_again() {
 async fn hellos_show_what_was_adopted_until_it_is_reported() {
     let scene = Scene::new();
     let exec = ExecId::from_bytes([8; 16]);
-    scene.adopted.show([Running {
+    scene.adopted.show([ActiveExecution {
         run: scene.sample.run,
         item: scene.sample.item(9),
         try_id: FIRST,

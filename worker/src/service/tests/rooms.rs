@@ -1,14 +1,14 @@
 //! What is asked for, and what runs together.
 
-use rollout_protocol::wire::delivery::Room;
-use rollout_protocol::wire::hello::Budget;
+use rollout_protocol::wire::delivery::FreeCapacity;
+use rollout_protocol::wire::heartbeat::ResourceBudget;
 use rollout_protocol::wire::offer::SizeClass;
 
 use super::cable::Said;
 use super::harness::{Act, FIRST, Scene, Setup};
 use super::*;
 
-fn pulls(scene: &Scene) -> Vec<Room> {
+fn pulls(scene: &Scene) -> Vec<FreeCapacity> {
     let room = |said| match said {
         Said::Pull(room) => Some(room),
         _ => None,
@@ -18,20 +18,20 @@ fn pulls(scene: &Scene) -> Vec<Room> {
 
 #[tokio::test(start_paused = true)]
 async fn pulls_ask_for_what_is_free_and_hellos_say_it() {
-    let budget = Budget { cpus: Some(9), memory_mb: Some(20 * 1024), disk_mb: None };
+    let budget = ResourceBudget { cpus: Some(9), memory_mb: Some(20 * 1024), disk_mb: None };
     let scene = Scene::with(Setup { budget, ..Setup::default() });
     for n in [1, 2, 3] {
         scene.script(n, Act::UntilStopped);
     }
     scene
         .until("it pulls", async || {
-            pulls(&scene).contains(&Room { slots: 4, shares: Some(9), idle: true })
+            pulls(&scene).contains(&FreeCapacity { slots: 4, shares: Some(9), idle: true })
         })
         .await;
     assert_eq!((scene.hello().await.free, scene.hello().await.budget), (4, budget));
     scene.offer_of(SizeClass(1), &[1, 2, 3]).await;
     scene.until_running(2).await;
-    let room = Room { slots: 2, shares: Some(1), idle: false };
+    let room = FreeCapacity { slots: 2, shares: Some(1), idle: false };
     scene.until("it pulls", async || pulls(&scene).contains(&room)).await;
     scene.until("it says so", async || scene.hello().await.free == 2).await;
     assert_eq!(scene.queued().await, 3, "the third has to wait");

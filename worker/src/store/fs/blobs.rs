@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use rollout_protocol::blob::{BlobRef, MediaType};
-use rollout_protocol::digest::{Digest, Hasher};
+use rollout_protocol::digest::{Digest, DigestHasher};
 
 use super::super::verify;
-use super::scratch::Temp;
-use super::{Content, Inner, StoreError, make_directory, sync_directory};
+use super::scratch::ScratchFile;
+use super::{BlobContent, FsStoreInner, StoreError, make_directory, sync_directory};
 
 /// Files up to this size are read whole, so that those already stored are not written again.
 const SMALL_FILE_BYTES: u64 = 1024 * 1024;
@@ -21,14 +21,14 @@ const SMALL_FILE_BYTES: u64 = 1024 * 1024;
 const BUFFER_BYTES: usize = 256 * 1024;
 
 /// A blob, and its file if it is not in its place yet.
-type Written = (BlobRef, Option<Temp>);
+type WrittenBlob = (BlobRef, Option<ScratchFile>);
 
-impl Inner {
+impl FsStoreInner {
     /// Stores a content durably.
-    pub(super) fn put(&self, content: Content) -> Result<BlobRef, StoreError> {
+    pub(super) fn put(&self, content: BlobContent) -> Result<BlobRef, StoreError> {
         let (blob, temp) = match content {
-            Content::Bytes(bytes, media_type) => self.write_bytes(&bytes, media_type)?,
-            Content::File(path, media_type) => self.write_file(&path, media_type)?,
+            BlobContent::Bytes(bytes, media_type) => self.write_bytes(&bytes, media_type)?,
+            BlobContent::File(path, media_type) => self.write_file(&path, media_type)?,
         };
         let fan_out = self.fan_out(&blob.digest);
         if let Some(temp) = temp {
@@ -57,7 +57,7 @@ impl Inner {
             Ok(found) if found.is_file() => Ok(Some(found.len())),
             Ok(_) => Ok(None),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.is_there()?;
+                self.check_present()?;
                 Ok(None)
             }
             Err(error) => Err(StoreError::io("looking for", &path, error)),
@@ -66,15 +66,15 @@ impl Inner {
 
     pub(super) fn open_blob(&self, digest: &Digest) -> Result<File, StoreError> {
         let path = self.blob_path(digest);
-        File::open(&path).map_err(|error| match (error.kind(), self.is_there()) {
-            (io::ErrorKind::NotFound, Ok(())) => self.gone(digest),
+        File::open(&path).map_err(|error| match (error.kind(), self.check_present()) {
+            (io::ErrorKind::NotFound, Ok(())) => self.missing_error(digest),
             (_, Err(away)) => away,
             (_, Ok(())) => StoreError::io("opening", &path, error),
         })
     }
 
     /// A blob that is not there: damaged if it was put aside, missing otherwise.
-    fn gone(&self, digest: &Digest) -> StoreError {
+    fn missing_error(&self, digest: &Digest) -> StoreError {
         let (digest, store) = (*digest, self.identity.clone());
         let aside = self.root.join("damaged").join(digest.hex());
         let found = File::open(&aside)
@@ -96,7 +96,7 @@ impl Inner {
         }
         let mut bytes = Vec::with_capacity(usize::try_from(size_bytes).unwrap_or(0));
         (&file).take(max_bytes).read_to_end(&mut bytes).map_err(failed)?;
-        self.check(digest, Digest::of(&bytes), &file)?;
+        self.check(digest, Digest::sha256(&bytes), &file)?;
         Ok(Bytes::from(bytes))
     }
 
@@ -121,8 +121,8 @@ impl Inner {
     }
 
     /// Writes a content under a temporary name; no file when it is present.
-    fn write_bytes(&self, bytes: &[u8], media_type: MediaType) -> Result<Written, StoreError> {
-        let blob = BlobRef::of(bytes, media_type);
+    fn write_bytes(&self, bytes: &[u8], media_type: MediaType) -> Result<WrittenBlob, StoreError> {
+        let blob = BlobRef::for_bytes(bytes, media_type);
         if self.holds(&blob)? {
             return Ok((blob, None));
         }
@@ -131,7 +131,7 @@ impl Inner {
         Ok((blob, Some(temp)))
     }
 
-    fn write_file(&self, path: &Path, media_type: MediaType) -> Result<Written, StoreError> {
+    fn write_file(&self, path: &Path, media_type: MediaType) -> Result<WrittenBlob, StoreError> {
         let failed = |error| StoreError::io("reading", path, error);
         let mut file = File::open(path).map_err(|error| StoreError::io("opening", path, error))?;
         let metadata = file.metadata().map_err(failed)?;
@@ -165,21 +165,21 @@ impl Inner {
         if checked.is_err()
             && let Ok(metadata) = file.metadata()
         {
-            self.put_aside(digest, metadata.ino());
+            self.quarantine(digest, metadata.ino());
         }
         checked
     }
 
     /// Moves a damaged blob, which was read from the file with this inode, out of the way, so that
     /// the next one who has the content can store it again.
-    pub(super) fn put_aside(&self, digest: &Digest, inode: u64) {
+    pub(super) fn quarantine(&self, digest: &Digest, inode: u64) {
         tracing::error!(%digest, store = %self.root.display(), "damaged blob");
-        if let Err(error) = self.try_put_aside(digest, inode) {
+        if let Err(error) = self.try_quarantine(digest, inode) {
             tracing::warn!(%digest, %error, "cannot put the damaged blob aside");
         }
     }
 
-    fn try_put_aside(&self, digest: &Digest, inode: u64) -> io::Result<()> {
+    fn try_quarantine(&self, digest: &Digest, inode: u64) -> io::Result<()> {
         let path = self.blob_path(digest);
         if std::fs::symlink_metadata(&path)?.ino() != inode {
             return Ok(());
@@ -213,7 +213,7 @@ fn copy(
     mut write: impl FnMut(&[u8]) -> Result<(), StoreError>,
 ) -> Result<(Digest, u64), StoreError> {
     let mut buffer = vec![0; BUFFER_BYTES];
-    let (mut hasher, mut size) = (Hasher::default(), 0);
+    let (mut hasher, mut size) = (DigestHasher::default(), 0);
     loop {
         match file.read(&mut buffer) {
             Ok(0) => return Ok((hasher.finish(), size)),

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use rollout_protocol::limits;
 
 use super::super::{check_document_path, check_document_size, directory_of_prefix};
-use super::{Inner, StoreError, ensure_directory, sync_directory};
+use super::{FsStoreInner, StoreError, ensure_directory, sync_directory};
 
-impl Inner {
+impl FsStoreInner {
     pub(super) fn put_document(&self, path: &str, bytes: &[u8]) -> Result<bool, StoreError> {
         check_document_path(path)?;
         check_document_size(path, bytes.len() as u64)?;
@@ -18,7 +18,7 @@ impl Inner {
         let parent = file.parent().expect("documents are below a directory");
         let exists = std::fs::symlink_metadata(&file).is_ok();
         if !exists {
-            self.is_there()?;
+            self.check_present()?;
             self.make_parents(path)?;
         }
         let created = !exists && {
@@ -45,7 +45,7 @@ impl Inner {
                 Ok(Some(Bytes::from(bytes)))
             }
             Err(error) if matches!(error.kind(), NotFound | NotADirectory | IsADirectory) => {
-                self.is_there()?;
+                self.check_present()?;
                 Ok(None)
             }
             Err(error) => Err(StoreError::io("reading", &file, error)),
@@ -54,7 +54,7 @@ impl Inner {
 
     pub(super) fn list_documents(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
         let directory = directory_of_prefix(prefix)?;
-        self.is_there()?;
+        self.check_present()?;
         let mut found = Vec::new();
         let mut waiting = vec![directory.to_owned()];
         while let Some(directory) = waiting.pop() {

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::scratch::Scratch;
+use super::scratch::StoreScratch;
 use super::{StoreError, make_directory, sync_directory};
 
 /// Its name.
-pub(super) const FILE: &str = "store.json";
+pub(super) const IDENTITY_FILE: &str = "store.json";
 
 /// The layout this version reads and writes.
 const FORMAT: u32 = 1;
@@ -18,14 +18,14 @@ const FORMAT: u32 = 1;
 const MAX_BYTES: u64 = 64 * 1024;
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Identity {
+struct StoreIdentity {
     format: u32,
     id: String,
 }
 
 /// Reads the identity of the store at `root`, making the store if there is none.
-pub(super) fn open(root: &Path, scratch: &Scratch) -> Result<String, StoreError> {
-    let file = root.join(FILE);
+pub(super) fn open(root: &Path, scratch: &StoreScratch) -> Result<String, StoreError> {
+    let file = root.join(IDENTITY_FILE);
     if let Some(id) = read(&file)? {
         return Ok(id);
     }
@@ -33,7 +33,7 @@ pub(super) fn open(root: &Path, scratch: &Scratch) -> Result<String, StoreError>
     for name in ["tmp", "docs", "blobs"] {
         make_directory(&root.join(name))?;
     }
-    let identity = Identity { format: FORMAT, id: format!("{:032x}", rand::random::<u128>()) };
+    let identity = StoreIdentity { format: FORMAT, id: format!("{:032x}", rand::random::<u128>()) };
     let text = serde_json::to_vec(&identity)
         .map_err(|source| StoreError::Json { what: "the identity of a store".into(), source })?;
     let mut temp = scratch.create()?;
@@ -73,7 +73,7 @@ fn read(file: &Path) -> Result<Option<String>, StoreError> {
         .map_err(|error| StoreError::io("reading", file, error))?;
     let unusable =
         |reason: String| StoreError::Unusable { path: file.display().to_string(), reason };
-    let identity: Identity =
+    let identity: StoreIdentity =
         serde_json::from_slice(&text).map_err(|error| unusable(error.to_string()))?;
     if identity.format != FORMAT {
         let found = identity.format;

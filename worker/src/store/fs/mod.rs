@@ -33,9 +33,9 @@ use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::digest::Digest;
 use tokio::io::AsyncRead;
 
-use self::scratch::Scratch;
+use self::scratch::StoreScratch;
 use super::verify::VerifyingReader;
-use super::{BlobStore, Content, StoreError};
+use super::{BlobStore, BlobContent, StoreError};
 use crate::supervise;
 
 /// Contents of a batch stored at the same time. File systems make what is synchronised together
@@ -45,15 +45,15 @@ const PARALLEL_PUTS: usize = 16;
 /// A store in a directory. Clones share one handle.
 #[derive(Debug, Clone)]
 pub struct FsStore {
-    inner: Arc<Inner>,
+    inner: Arc<FsStoreInner>,
 }
 
 /// What the blocking halves of the operations need.
 #[derive(Debug)]
-struct Inner {
+struct FsStoreInner {
     root: PathBuf,
     identity: String,
-    scratch: Scratch,
+    scratch: StoreScratch,
     /// Which directories of `blobs/` are known to exist for good, by their number.
     known: [AtomicBool; 256],
 }
@@ -67,11 +67,11 @@ impl FsStore {
     pub async fn open(root: impl Into<PathBuf>) -> Result<Self, StoreError> {
         let root = root.into();
         supervise::blocking(move || {
-            let scratch = Scratch::new(root.join("tmp"));
+            let scratch = StoreScratch::new(root.join("tmp"));
             let identity = identity::open(&root, &scratch)?;
             scratch.sweep();
             let known = [const { AtomicBool::new(false) }; 256];
-            Ok(Self { inner: Arc::new(Inner { root, identity, scratch, known }) })
+            Ok(Self { inner: Arc::new(FsStoreInner { root, identity, scratch, known }) })
         })
         .await
     }
@@ -81,7 +81,7 @@ impl FsStore {
         &self.inner.root
     }
 
-    async fn run<T: Send + 'static>(&self, work: impl FnOnce(&Inner) -> T + Send + 'static) -> T {
+    async fn run<T: Send + 'static>(&self, work: impl FnOnce(&FsStoreInner) -> T + Send + 'static) -> T {
         let inner = Arc::clone(&self.inner);
         supervise::blocking(move || work(&inner)).await
     }
@@ -98,15 +98,15 @@ impl BlobStore for FsStore {
     }
 
     async fn put_bytes(&self, bytes: Bytes, media_type: MediaType) -> Result<BlobRef, StoreError> {
-        self.run(move |inner| inner.put(Content::Bytes(bytes, media_type))).await
+        self.run(move |inner| inner.put(BlobContent::Bytes(bytes, media_type))).await
     }
 
     async fn put_file(&self, file: &Path, media_type: MediaType) -> Result<BlobRef, StoreError> {
         let file = file.to_owned();
-        self.run(move |inner| inner.put(Content::File(file, media_type))).await
+        self.run(move |inner| inner.put(BlobContent::File(file, media_type))).await
     }
 
-    async fn put_many(&self, contents: Vec<Content>) -> Result<Vec<BlobRef>, StoreError> {
+    async fn put_many(&self, contents: Vec<BlobContent>) -> Result<Vec<BlobRef>, StoreError> {
         stream::iter(contents)
             .map(|content| self.run(move |inner| inner.put(content)))
             .buffered(PARALLEL_PUTS)
@@ -142,7 +142,7 @@ impl BlobStore for FsStore {
             })
             .await?;
         let (file, inner) = (tokio::fs::File::from_std(file), Arc::clone(&self.inner));
-        let on_damage = move || inner.put_aside(&digest, inode);
+        let on_damage = move || inner.quarantine(&digest, inode);
         Ok(Box::new(VerifyingReader::new(file, digest, &self.inner.identity, on_damage)))
     }
 
@@ -162,10 +162,10 @@ impl BlobStore for FsStore {
     }
 }
 
-impl Inner {
+impl FsStoreInner {
     /// Checks that the store itself is there: only then does the absence of a file mean anything.
-    fn is_there(&self) -> Result<(), StoreError> {
-        let found = std::fs::symlink_metadata(self.root.join(identity::FILE));
+    fn check_present(&self) -> Result<(), StoreError> {
+        let found = std::fs::symlink_metadata(self.root.join(identity::IDENTITY_FILE));
         found
             .map(drop)
             .map_err(|source| StoreError::Away { path: self.root.display().to_string(), source })

@@ -15,33 +15,33 @@ const ATTEMPTS: u32 = 16;
 
 /// Makes temporary files.
 #[derive(Debug)]
-pub(super) struct Scratch {
+pub(super) struct StoreScratch {
     tmp: PathBuf,
     /// Made when the first file is.
-    own: Mutex<Option<Arc<OwnDirectory>>>,
+    own: Mutex<Option<Arc<ProcessDirectory>>>,
     next: AtomicU64,
 }
 
 #[derive(Debug)]
-struct OwnDirectory {
+struct ProcessDirectory {
     path: PathBuf,
     /// Holding it open holds the lock.
     _lock: File,
 }
 
-impl Scratch {
+impl StoreScratch {
     pub(super) fn new(tmp: PathBuf) -> Self {
         Self { tmp, own: Mutex::new(None), next: AtomicU64::new(0) }
     }
 
     /// A new empty file.
-    pub(super) fn create(&self) -> Result<Temp, StoreError> {
+    pub(super) fn create(&self) -> Result<ScratchFile, StoreError> {
         let name = self.next.fetch_add(1, Ordering::Relaxed).to_string();
-        let open = |directory: Arc<OwnDirectory>| {
+        let open = |directory: Arc<ProcessDirectory>| {
             let path = directory.path.join(&name);
             let opened = OpenOptions::new().write(true).create_new(true).mode(0o444).open(&path);
             match opened {
-                Ok(file) => Ok(Temp { path, file, named: true, _directory: directory }),
+                Ok(file) => Ok(ScratchFile { path, file, named: true, _directory: directory }),
                 Err(error) => Err((path, error)),
             }
         };
@@ -74,7 +74,7 @@ impl Scratch {
         }
     }
 
-    fn own_directory(&self) -> Result<Arc<OwnDirectory>, StoreError> {
+    fn own_directory(&self) -> Result<Arc<ProcessDirectory>, StoreError> {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(directory) = &*own {
             return Ok(Arc::clone(directory));
@@ -84,14 +84,14 @@ impl Scratch {
         Ok(made)
     }
 
-    fn forget(&self, gone: &Arc<OwnDirectory>) {
+    fn forget(&self, gone: &Arc<ProcessDirectory>) {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         if own.as_ref().is_some_and(|held| Arc::ptr_eq(held, gone)) {
             *own = None;
         }
     }
 
-    fn make_directory(&self) -> Result<OwnDirectory, StoreError> {
+    fn make_directory(&self) -> Result<ProcessDirectory, StoreError> {
         let failed = |error| StoreError::io("creating a directory in", &self.tmp, error);
         for _ in 0..ATTEMPTS {
             // Never its parent: a store that is away must not be made anew.
@@ -99,7 +99,7 @@ impl Scratch {
             let path = self.tmp.join(format!("{:032x}", rand::random::<u128>()));
             std::fs::create_dir(&path).map_err(failed)?;
             match lock_directory(&path) {
-                Ok(Some(lock)) => return Ok(OwnDirectory { path, _lock: lock }),
+                Ok(Some(lock)) => return Ok(ProcessDirectory { path, _lock: lock }),
                 Ok(None) => {}
                 Err(error) => return Err(failed(error)),
             }
@@ -131,7 +131,7 @@ fn lock_directory(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-impl Drop for OwnDirectory {
+impl Drop for ProcessDirectory {
     fn drop(&mut self) {
         // What is left is swept by the next process that opens the store.
         let _removed = std::fs::remove_dir_all(&self.path);
@@ -140,14 +140,14 @@ impl Drop for OwnDirectory {
 
 /// A file under a temporary name, removed when dropped unless it got its final one.
 #[derive(Debug)]
-pub(super) struct Temp {
+pub(super) struct ScratchFile {
     path: PathBuf,
     file: File,
     named: bool,
-    _directory: Arc<OwnDirectory>,
+    _directory: Arc<ProcessDirectory>,
 }
 
-impl Temp {
+impl ScratchFile {
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         self.file.write_all(bytes).map_err(|error| StoreError::io("writing", &self.path, error))
     }
@@ -175,7 +175,7 @@ impl Temp {
     }
 }
 
-impl Drop for Temp {
+impl Drop for ScratchFile {
     fn drop(&mut self) {
         if self.named {
             // Swept with the directory if it fails.

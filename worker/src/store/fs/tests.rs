@@ -5,17 +5,17 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use tempfile::TempDir;
 
-use super::super::contract::{self, Subject};
+use super::super::contract::{self, StoreUnderTest};
 use super::*;
-use crate::archive::{self, ArchiveError, Cut, Keep, Limits};
+use crate::archive::{self, ArchiveError, ArchiveTruncation, FilterDecision, ArchiveLimits};
 
-struct Disk {
+struct FsStoreUnderTest {
     store: FsStore,
     _temp: TempDir,
 }
 
 #[async_trait]
-impl Subject for Disk {
+impl StoreUnderTest for FsStoreUnderTest {
     fn store(&self) -> Arc<dyn BlobStore> {
         Arc::new(self.store.clone())
     }
@@ -38,9 +38,9 @@ impl Subject for Disk {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keeps_the_contract() {
-    contract::all(async || {
+    contract::run_all(async || {
         let (temp, store) = store().await;
-        Disk { store, _temp: temp }
+        FsStoreUnderTest { store, _temp: temp }
     })
     .await;
 }
@@ -112,7 +112,7 @@ async fn what_a_dead_process_left_is_swept_and_what_a_living_one_writes_is_not()
     let other = FsStore::open(temp.path().join("store")).await.unwrap();
     assert!(!dead.exists());
     assert_eq!(entries(&tmp), 1);
-    let digest = Digest::of(b"half");
+    let digest = Digest::sha256(b"half");
     assert!(!other.contains(&digest).await.unwrap(), "unfinished blobs are not visible");
     written.sync().unwrap();
     let path = store.inner.blob_path(&digest);
@@ -192,7 +192,7 @@ async fn a_killed_process_leaves_nothing_visible() {
         assert!(std::time::Instant::now() < deadline, "still there");
         FsStore::open(store.root()).await.unwrap();
     }
-    assert!(!store.contains(&Digest::of(b"half")).await.unwrap());
+    assert!(!store.contains(&Digest::sha256(b"half")).await.unwrap());
 }
 
 #[tokio::test]
@@ -201,7 +201,7 @@ async fn archive_with_a_changed_bit_in_a_file_is_cut_when_it_is_unpacked() {
     let (from, tar) = (temp.path().join("from"), temp.path().join("packed.tar"));
     fs::create_dir(&from).unwrap();
     fs::write(from.join("reward.txt"), "0.5\n").unwrap();
-    archive::pack(&from, &tar, Limits::LOGS, &|_, _| Keep::Yes).unwrap();
+    archive::pack(&from, &tar, ArchiveLimits::LOGS, &|_, _| FilterDecision::Yes).unwrap();
     let blob = store.put_file(&tar, MediaType::Tar).await.unwrap();
     let path = store.inner.blob_path(&blob.digest);
     let mut bytes = fs::read(&path).unwrap();
@@ -213,10 +213,10 @@ async fn archive_with_a_changed_bit_in_a_file_is_cut_when_it_is_unpacked() {
     };
     damage();
     let source = store.get(&blob.digest).await.unwrap();
-    let report = archive::extract(source, &temp.path().join("a"), Limits::LOGS).await.unwrap();
-    assert!(matches!(report.cut, Some(Cut::Source(_))), "{report:?}");
+    let report = archive::extract(source, &temp.path().join("a"), ArchiveLimits::LOGS).await.unwrap();
+    assert!(matches!(report.cut, Some(ArchiveTruncation::Source(_))), "{report:?}");
     damage();
     let source = store.get(&blob.digest).await.unwrap();
-    let trusted = archive::extract_trusted(source, &temp.path().join("b"), Limits::LOGS).await;
+    let trusted = archive::extract_trusted(source, &temp.path().join("b"), ArchiveLimits::LOGS).await;
     assert!(matches!(trusted, Err(ArchiveError::Untrusted { .. })), "{trusted:?}");
 }

@@ -10,14 +10,14 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::limits;
-use rollout_protocol::record::Changes;
+use rollout_protocol::record::CheckoutChanges;
 
 use super::checkout::{Checkout, LIMITS};
 use super::compare::{Comparison, Difference, Incomparable, Written};
 use super::{EvalFilesError, disk};
-use crate::archive::{self, ArchivePath, Cut};
+use crate::archive::{self, ArchivePath, ArchiveTruncation};
 use crate::environment::ByteStream;
-use crate::git::{GitError, Identity, bundle};
+use crate::git::{GitError, CommitIdentity, bundle};
 use crate::secrets::Redactor;
 use crate::supervise;
 
@@ -34,7 +34,7 @@ pub struct TakenOut {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// Nothing that is part of a commit changed.
-    NoChanges(Changes),
+    NoChanges(CheckoutChanges),
     /// A commit.
     Candidate(Candidate),
 }
@@ -51,7 +51,7 @@ pub struct Candidate {
     /// Its size.
     pub size_bytes: u64,
     /// What changed.
-    pub changes: Changes,
+    pub changes: CheckoutChanges,
 }
 
 impl Checkout {
@@ -67,7 +67,7 @@ impl Checkout {
         let (report, left_out) = unpacked
             .map_err(|source| EvalFilesError::Archive { what: "the changed checkout", source })?;
         match report.cut {
-            Some(cut @ (Cut::Entries(_) | Cut::Bytes(_))) => {
+            Some(cut @ (ArchiveTruncation::Entries(_) | ArchiveTruncation::Bytes(_))) => {
                 return Err(EvalFilesError::NotCommittable { reason: cut.to_string() });
             }
             Some(cut) => return Err(EvalFilesError::Torn { reason: cut.to_string() }),
@@ -114,7 +114,7 @@ impl Checkout {
         if self.mirror.bare().reference(&before).await?.as_ref() == Some(&tree) {
             return Ok(Outcome::NoChanges(changes));
         }
-        let identity = Identity { seconds: self.mirror.bare().seconds(&self.commit).await? + 1 };
+        let identity = CommitIdentity { seconds: self.mirror.bare().seconds(&self.commit).await? + 1 };
         let message = message_of(&redactor.text(message));
         let commit = self.mirror.bare().commit(&tree, &self.commit, &message, identity).await?;
         let (git, parent) = (self.mirror.bare().git(), self.commit.clone());
@@ -216,7 +216,7 @@ impl Checkout {
         copied.map_err(|source| EvalFilesError::disk("copying", &index, source))?;
         let git = self.mirror.bare().git();
         git.call(["update-index", "-z", "--index-info"]).index(&index).input(list).run().await?;
-        Ok(git.call(["write-tree"]).index(&index).line().await?)
+        Ok(git.call(["write-tree"]).index(&index).run_line().await?)
     }
 
     async fn stored(&self, written: &[Written]) -> Result<Vec<String>, EvalFilesError> {
@@ -231,7 +231,7 @@ impl Checkout {
         let call =
             self.mirror.bare().git().call(["hash-object", "-w", "--no-filters", "--stdin-paths"]);
         let objects: Vec<String> =
-            call.input(list).line().await?.lines().map(str::to_owned).collect();
+            call.input(list).run_line().await?.lines().map(str::to_owned).collect();
         if objects.len() != written.len() {
             let answer = format!("{} objects for {} files", objects.len(), written.len());
             return Err(GitError::Unexpected { what: "hash-object".to_owned(), answer }.into());

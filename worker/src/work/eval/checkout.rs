@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::blob::{BlobRef, MediaType};
 use rollout_protocol::limits;
-use rollout_protocol::spec::eval::Bundle;
+use rollout_protocol::spec::eval::CommitBundle;
 
 use super::{EvalFilesError, Mirror, Slot};
-use crate::archive::{self, ArchivePath, Keep, Limits};
+use crate::archive::{self, ArchivePath, FilterDecision, ArchiveLimits};
 use crate::environment::Upload;
-use crate::git::{Bare, TreeEntry, bundle};
+use crate::git::{BareRepository, TreeEntry, bundle};
 use crate::supervise;
 
 /// Bounds of checkouts, both ways.
-pub(super) const LIMITS: Limits =
-    Limits { entries: limits::CHECKOUT_ENTRIES, bytes: limits::CHECKOUT_BYTES };
+pub(super) const LIMITS: ArchiveLimits =
+    ArchiveLimits { entries: limits::CHECKOUT_ENTRIES, bytes: limits::CHECKOUT_BYTES };
 
 /// Mode of a symbolic link.
 pub(super) const LINK: u32 = 0o120_000;
@@ -90,13 +90,13 @@ impl Checkout {
         let withheld = self.withheld.clone();
         let keep = move |path: &Path, _: bool| match withheld.contains(path.as_os_str().as_bytes())
         {
-            true => Keep::No,
-            false => Keep::Yes,
+            true => FilterDecision::No,
+            false => FilterDecision::Yes,
         };
         if !self.was_there {
             self.packed("base", keep).await?;
             self.throw_away().await?;
-            self.packed("git", |_, _| Keep::Yes).await?;
+            self.packed("git", |_, _| FilterDecision::Yes).await?;
         }
         Ok(vec![
             Upload::Archive { path: path.to_owned(), tar: self.archive("base") },
@@ -111,7 +111,7 @@ impl Checkout {
     async fn packed(
         &self,
         name: &str,
-        keep: impl Fn(&Path, bool) -> Keep + Send + 'static,
+        keep: impl Fn(&Path, bool) -> FilterDecision + Send + 'static,
     ) -> Result<(), EvalFilesError> {
         let (dir, to) = (self.slot.join(name), self.archive(name));
         let packed = supervise::blocking(move || archive::pack(&dir, &to, LIMITS, &keep)).await;
@@ -125,9 +125,9 @@ impl Checkout {
         let size =
             bundle::write(self.mirror.bare().git(), &self.commit, None, &file, u64::MAX >> 1)
                 .await?;
-        let blob = BlobRef { size_bytes: size, ..BlobRef::of(b"", MediaType::Bytes) };
-        let alone = Bundle { commit: self.commit.clone(), parent: None, blob };
-        let made = Bare::create(&dir, &alone, &file, "refs/heads/main").await?;
+        let blob = BlobRef { size_bytes: size, ..BlobRef::for_bytes(b"", MediaType::Bytes) };
+        let alone = CommitBundle { commit: self.commit.clone(), parent: None, blob };
+        let made = BareRepository::create(&dir, &alone, &file, "refs/heads/main").await?;
         made.git().call(["symbolic-ref", "HEAD", "refs/heads/main"]).run().await?;
         made.git().call(["read-tree", &self.commit]).index(dir.join("index")).run().await?;
         let config = dir.join("config");

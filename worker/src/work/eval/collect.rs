@@ -10,7 +10,7 @@ use rollout_protocol::spec::eval::EvalStage;
 use super::run::Run;
 use super::site::At;
 use super::variables::{self, LOGS};
-use crate::archive::{ArchivePath, Captured, Limits};
+use crate::archive::{ArchivePath, CapturedFile, ArchiveLimits};
 use crate::executor::errors::{self, ResultError, SetupError};
 use crate::executor::{CleanArchive, read_directory};
 use crate::secrets::Redactor;
@@ -52,7 +52,7 @@ impl Run<'_> {
     /// Collects `/logs` into a file of the scratch directory.
     pub(super) async fn logs(&mut self, name: &str) -> Option<CleanArchive> {
         let (to, redactor) = (self.ctx.execution.scratch.join(name), &self.attempt.redactor);
-        let logs = read_directory(self.attempt.up(), LOGS, to, Limits::LOGS, None, redactor).await;
+        let logs = read_directory(self.attempt.up(), LOGS, to, ArchiveLimits::LOGS, None, redactor).await;
         self.lost(logs.failure, logs.shortage);
         logs.taken
     }
@@ -64,11 +64,11 @@ impl Run<'_> {
         let wanted = ArchivePath::clean(self.ctx.eval.results_file.as_bytes());
         let wanted = wanted.ok().flatten().map(|path| (path, limits::RESULTS_BYTES));
         let output =
-            read_directory(self.attempt.up(), &path, to, Limits::LOGS, wanted, redactor).await;
+            read_directory(self.attempt.up(), &path, to, ArchiveLimits::LOGS, wanted, redactor).await;
         self.lost(output.failure.clone(), output.shortage);
         self.collected.output = output.taken;
         if self.swept {
-            let captured = output.captured.into_iter().next().unwrap_or(Captured::Unknown);
+            let captured = output.captured.into_iter().next().unwrap_or(CapturedFile::Unknown);
             self.results(captured, output.failure, redactor).await;
         }
     }
@@ -78,12 +78,12 @@ impl Run<'_> {
         self.attempt.later.extend(why.map(lost));
     }
 
-    async fn results(&mut self, captured: Captured, why: Option<String>, redactor: &Redactor) {
+    async fn results(&mut self, captured: CapturedFile, why: Option<String>, redactor: &Redactor) {
         let file = &self.ctx.eval.results_file;
         let wrong =
             |why: &str| ResultError::Invalid.into_error(&format!("{file}: {why}"), redactor);
         let error = match captured {
-            Captured::Found(bytes) => {
+            CapturedFile::Found(bytes) => {
                 let to = self.ctx.execution.scratch.join("results.csv");
                 match tokio::fs::write(&to, masked(&bytes, redactor)).await {
                     Ok(()) => {
@@ -93,16 +93,16 @@ impl Run<'_> {
                     Err(error) => SetupError::Disk(error).into_error(redactor),
                 }
             }
-            Captured::Missing => {
+            CapturedFile::Missing => {
                 let why = format!("the sweep left no {file}");
                 ResultError::Missing.into_error(&why, redactor)
             }
-            Captured::NotRegular | Captured::HardLink => wrong("it is not a regular file"),
-            Captured::TooLarge(bytes) => wrong(&format!(
+            CapturedFile::NotRegular | CapturedFile::HardLink => wrong("it is not a regular file"),
+            CapturedFile::TooLarge(bytes) => wrong(&format!(
                 "it has {bytes} bytes, at most {} are accepted",
                 limits::RESULTS_BYTES
             )),
-            Captured::Unknown => {
+            CapturedFile::Unknown => {
                 let why = why.unwrap_or_else(|| "the output could not be read".to_owned());
                 ResultError::Unreadable.into_error(&why, redactor)
             }
@@ -112,7 +112,7 @@ impl Run<'_> {
 }
 
 fn masked(bytes: &[u8], redactor: &Redactor) -> Vec<u8> {
-    let mut masking = redactor.stream(crate::secrets::Style::Mask);
+    let mut masking = redactor.stream(crate::secrets::RedactionStyle::Mask);
     let mut clean = Vec::with_capacity(bytes.len());
     masking.push(bytes, &mut clean);
     masking.finish(&mut clean);

@@ -10,11 +10,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rollout_protocol::limits;
-use rollout_protocol::record::Changes;
+use rollout_protocol::record::CheckoutChanges;
 
 use super::checkout::{LINK, SUBMODULE};
 use crate::git::{TreeEntry, names};
-use crate::secrets::{Redactor, Style};
+use crate::secrets::{Redactor, RedactionStyle};
 
 /// Bytes read at once.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -40,7 +40,7 @@ pub(super) struct Comparison<'a> {
 pub(super) struct Difference {
     pub(super) written: Vec<Written>,
     pub(super) removed: Vec<Vec<u8>>,
-    pub(super) changes: Changes,
+    pub(super) changes: CheckoutChanges,
 }
 
 /// A file that is new or different.
@@ -178,7 +178,7 @@ impl Comparison<'_> {
 
     /// Copies what is new or different, without secrets, under a plain name.
     fn stage(&self, from: &Path, mode: u32, to: &Path) -> io::Result<()> {
-        let mut masking = self.redactor.stream(Style::Mask);
+        let mut masking = self.redactor.stream(RedactionStyle::Mask);
         let mut out = BufWriter::new(File::create_new(to)?);
         let (mut buffer, mut clean) = (vec![0; BUFFER_BYTES], Vec::new());
         if is_link(mode) {
@@ -197,7 +197,7 @@ impl Comparison<'_> {
     }
 
     fn shows_secrets(&self, name: &[u8]) -> bool {
-        let (mut masking, mut masked) = (self.redactor.stream(Style::Mask), Vec::new());
+        let (mut masking, mut masked) = (self.redactor.stream(RedactionStyle::Mask), Vec::new());
         masking.push(name, &mut masked);
         masking.finish(&mut masked);
         masked != name

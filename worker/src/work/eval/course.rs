@@ -17,7 +17,7 @@ use super::failure;
 use super::run::Run;
 use super::variables::{self, REPOSITORY};
 use crate::dependency::Dependency;
-use crate::environment::{Command, Upload};
+use crate::environment::{ExecCommand, Upload};
 use crate::executor::errors::{self, ScriptError};
 use crate::executor::{
     self, COPY_LIMIT, Capture, End, Halt, Normal, ScriptLimit, cost, stopped, within,
@@ -111,7 +111,7 @@ impl Run<'_> {
         let arguments = variables::arguments(&self.ctx.eval, stage);
         let argv = ["bash".to_owned(), script].into_iter().chain(arguments).collect();
         let (env, user) = (self.variables.of(stage), self.ctx.eval.user.clone());
-        let command = Command { argv, env, workdir: Some(REPOSITORY.to_owned()), user };
+        let command = ExecCommand { argv, env, workdir: Some(REPOSITORY.to_owned()), user };
         let (started_at, down_before) = (Timestamp::now(), self.downtime());
         let ran =
             executor::run(self.attempt.up(), command, limit.left, capture.clone(), Normal::Zero)

@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex};
 use lru::LruCache;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::limits;
-use rollout_protocol::spec::eval::{Bundle, RepositorySpec};
+use rollout_protocol::spec::eval::{CommitBundle, RepositorySpec};
 use tokio::sync::Mutex as Turn;
 
 use super::EvalFilesError;
 use super::disk::{self, Lock};
-use crate::git::{Bare, GitError, bundle};
+use crate::git::{BareRepository, GitError, bundle};
 use crate::store::BlobStore;
 
 /// Beginning of the names of directories that are not finished.
@@ -46,13 +46,13 @@ struct Entry {
 /// A cached repository that stays while this lives.
 #[derive(Debug, Clone)]
 pub struct Mirror {
-    bare: Bare,
+    bare: BareRepository,
     _entry: Arc<Entry>,
 }
 
 impl Mirror {
     /// The repository.
-    pub const fn bare(&self) -> &Bare {
+    pub const fn bare(&self) -> &BareRepository {
         &self.bare
     }
 }
@@ -126,8 +126,8 @@ impl Mirrors {
         &self,
         entry: &Entry,
         repository: &RepositorySpec,
-    ) -> Result<Bare, EvalFilesError> {
-        let bare = Bare::at(&entry.path);
+    ) -> Result<BareRepository, EvalFilesError> {
+        let bare = BareRepository::from_dir(&entry.path);
         if !entry.path.exists() {
             self.create(entry, &repository.root).await?;
         }
@@ -149,7 +149,7 @@ impl Mirrors {
         Ok(bare)
     }
 
-    async fn check(&self, bare: &Bare, root: &Bundle) -> Result<(), EvalFilesError> {
+    async fn check(&self, bare: &BareRepository, root: &CommitBundle) -> Result<(), EvalFilesError> {
         match bare.reference(&reference(root)).await? {
             Some(found) if found == root.commit => Ok(()),
             found => {
@@ -160,10 +160,10 @@ impl Mirrors {
     }
 
     /// Makes the repository elsewhere and moves it to its place.
-    async fn create(&self, entry: &Entry, root: &Bundle) -> Result<(), EvalFilesError> {
+    async fn create(&self, entry: &Entry, root: &CommitBundle) -> Result<(), EvalFilesError> {
         let file = self.fetch(root, limits::ROOT_BUNDLE_BYTES).await?;
         let new = self.unfinished();
-        let made = Bare::create(&new, root, &file, &reference(root)).await;
+        let made = BareRepository::create(&new, root, &file, &reference(root)).await;
         disk::remove(&file).await?;
         if let Err(error) = made {
             disk::remove(&new).await?;
@@ -173,7 +173,7 @@ impl Mirrors {
         moved.map_err(|source| EvalFilesError::disk("renaming", &new, source))
     }
 
-    async fn fetch(&self, bundle: &Bundle, max_bytes: u64) -> Result<PathBuf, EvalFilesError> {
+    async fn fetch(&self, bundle: &CommitBundle, max_bytes: u64) -> Result<PathBuf, EvalFilesError> {
         let (commit, size_bytes) = (bundle.commit.clone(), bundle.blob.size_bytes);
         if size_bytes > max_bytes {
             return Err(EvalFilesError::TooLarge { commit, size_bytes, max_bytes });
@@ -239,6 +239,6 @@ impl Mirrors {
 }
 
 /// The reference that keeps a commit.
-fn reference(bundle: &Bundle) -> String {
+fn reference(bundle: &CommitBundle) -> String {
     format!("refs/commits/{}", bundle.commit)
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{Changes, CommandRecord, EnvironmentRecord, EvalEnd, EvalRecord};
+use rollout_protocol::record::{CheckoutChanges, CommandRecord, EnvironmentRecord, EvalEnd, EvalRecord};
 use tokio::time::Instant;
 
 use super::candidate::Candidate;
@@ -38,7 +38,7 @@ pub(super) struct Run<'a> {
     pub(super) commands: Vec<CommandRecord>,
     pub(super) end: EvalEnd,
     pub(super) candidate: Option<Candidate>,
-    pub(super) changes: Option<Changes>,
+    pub(super) changes: Option<CheckoutChanges>,
     pub(super) collected: Collected,
     /// What commands reported that they cost, together.
     pub(super) reported: Option<f64>,

@@ -14,7 +14,7 @@ use super::checkout::Checkout;
 use super::run::Run;
 use super::variables::{self, LOGS, REPOSITORY};
 use super::{Mirror, failure};
-use crate::environment::{CreateRequest, Provider, Purpose, Upload};
+use crate::environment::{CreateRequest, Provider, EnvironmentPurpose, Upload};
 use crate::executor::errors::SetupError;
 use crate::executor::{Halt, ManagedEnvironment, TaskPart, WantedImage};
 use crate::secrets::Redactor;
@@ -38,20 +38,20 @@ pub(super) enum At {
 struct Site<'s> {
     environment: &'s TaskEnvironment,
     settings: &'s EnvironmentSpec,
-    purpose: Purpose,
+    purpose: EnvironmentPurpose,
 }
 
 impl<'s> Site<'s> {
     fn shared(eval: &'s EvalSpec) -> Self {
         let (environment, settings) = (&eval.environment, &eval.settings);
-        Self { environment, settings, purpose: Purpose::Agent }
+        Self { environment, settings, purpose: EnvironmentPurpose::Agent }
     }
 
     /// The sweep's own.
     fn apart(eval: &'s EvalSpec) -> Option<Self> {
         let own = eval.sweep_environment.as_deref()?;
         let (environment, settings) = (&own.environment, &own.settings);
-        Some(Self { environment, settings, purpose: Purpose::Verifier })
+        Some(Self { environment, settings, purpose: EnvironmentPurpose::Verifier })
     }
 }
 

@@ -17,7 +17,7 @@
 use std::collections::BTreeMap;
 
 use rollout_protocol::spec::eval::{EvalSpec, EvalStage};
-use rollout_protocol::template::Unset;
+use rollout_protocol::template::UnsetVariable;
 
 use super::EvalContext;
 use crate::executor::cost::COST;
@@ -80,7 +80,7 @@ pub(super) fn output(ctx: &EvalContext) -> String {
 pub(super) fn expand(
     known: &TrialVariables,
     ctx: &EvalContext,
-) -> Result<(Variables, Redactor), Unset> {
+) -> Result<(Variables, Redactor), UnsetVariable> {
     let (eval, commands) = (&ctx.eval, &ctx.eval.commands);
     let (mut stages, mut templates) = (BTreeMap::new(), Vec::new());
     for stage in STAGES {

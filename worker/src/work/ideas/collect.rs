@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::error::TrialError;
 use rollout_protocol::limits;
 use rollout_protocol::record::IdeasEnd;
-use rollout_protocol::spec::ideas::{MAX_IDEA_BYTES, MAX_IDEAS, fault_of_idea};
+use rollout_protocol::spec::ideas::{MAX_IDEA_BYTES, MAX_IDEAS, invalid_idea_reason};
 
 use super::failure;
 use super::run::Run;
 use super::variables::{IDEAS, LOGS};
-use crate::archive::{self, ArchiveError, Keep, Limits};
+use crate::archive::{self, ArchiveError, FilterDecision, ArchiveLimits};
 use crate::backoff::chain;
 use crate::executor::{self, CleanArchive, errors, read_directory};
 use crate::supervise;
 
 /// Bounds of the directory of ideas. Beyond them its content is unknown.
-const EVERYTHING: Limits = Limits { entries: MAX_IDEAS as u64, bytes: limits::RESULTS_BYTES };
+const EVERYTHING: ArchiveLimits = ArchiveLimits { entries: MAX_IDEAS as u64, bytes: limits::RESULTS_BYTES };
 
 /// Ideas on this host's disk.
 struct Sorted {
@@ -48,7 +48,7 @@ impl Run<'_> {
         }
         let to = self.ctx.execution.scratch.join("logs.tar");
         let redactor = &self.attempt.redactor;
-        let read = read_directory(self.attempt.up(), LOGS, to, Limits::LOGS, None, redactor).await;
+        let read = read_directory(self.attempt.up(), LOGS, to, ArchiveLimits::LOGS, None, redactor).await;
         let lost = |why: String| errors::output_lost(&why, read.shortage, redactor);
         self.attempt.later.extend(read.failure.map(lost));
         self.logs = read.taken.filter(|taken| taken.entries > 0);
@@ -116,8 +116,8 @@ fn sort(dir: &Path, tar: PathBuf) -> Result<Sorted, SortError> {
         }
     }
     let keep = |path: &Path, _: bool| match good.iter().any(|idea| idea == &dir.join(path)) {
-        true => Keep::Yes,
-        false => Keep::No,
+        true => FilterDecision::Yes,
+        false => FilterDecision::No,
     };
     archive::pack(dir, &tar, EVERYTHING, &keep)?;
     Ok(Sorted { count: good.len(), left_out, tar })
@@ -136,5 +136,5 @@ fn fault(path: &Path) -> io::Result<Option<String>> {
         let bytes = found.len();
         return Ok(Some(format!("it has {bytes} bytes, at most {MAX_IDEA_BYTES} are accepted")));
     }
-    Ok(fault_of_idea(name, &fs::read(path)?))
+    Ok(invalid_idea_reason(name, &fs::read(path)?))
 }

@@ -3,12 +3,12 @@
 use rollout_protocol::error::{
     ErrorClass as Class, ErrorCode as Code, ErrorType as Type, RetryClass as Retry, TrialError,
 };
-use rollout_protocol::name::BadName;
+use rollout_protocol::name::InvalidPathComponent;
 
 use crate::secrets::Redactor;
 
 /// A directory of earlier ideas whose name leads elsewhere.
-pub(super) fn bad_name(why: &BadName) -> TrialError {
+pub(super) fn bad_name(why: &InvalidPathComponent) -> TrialError {
     let message = format!("the name of a directory of earlier ideas {why}");
     TrialError::new(Type::TaskInvalid, Code::REFUSED, Class::Task, Retry::Permanent, message)
 }

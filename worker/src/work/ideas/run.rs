@@ -12,7 +12,7 @@ use rollout_protocol::spec::timeout::seconds;
 use super::IdeasContext;
 use super::record;
 use super::variables::{REPOSITORY, SCRIPT, Variables};
-use crate::environment::Command;
+use crate::environment::ExecCommand;
 use crate::executor::errors::{self, ScriptError};
 use crate::executor::{
     self, Attempt, BuildLog, Capture, CleanArchive, End, Finished, Halt, Normal, Ran, Recipe,
@@ -89,7 +89,7 @@ impl<'a> Run<'a> {
         let files = (scratch.join("stdout.txt"), scratch.join("stderr.txt"));
         let capture = Arc::new(Capture::new(files.0, files.1, &redactor));
         self.capture = Some(Arc::clone(&capture));
-        let command = Command {
+        let command = ExecCommand {
             argv: vec!["bash".to_owned(), SCRIPT.to_owned()],
             env: self.variables.command.clone(),
             workdir: Some(REPOSITORY.to_owned()),

@@ -6,7 +6,7 @@ use rollout_protocol::name;
 use super::failure;
 use super::run::Run;
 use super::variables::{self, COMMANDS, IDEAS, LOGS, PACK, REPOSITORY, SCRIPT};
-use crate::environment::{CreateRequest, Provider, Purpose, Upload};
+use crate::environment::{CreateRequest, Provider, EnvironmentPurpose, Upload};
 use crate::executor::errors::SetupError;
 use crate::executor::{FilesError, TaskPart, WantedImage, cost};
 use crate::work::eval;
@@ -104,7 +104,7 @@ impl Run<'_> {
             uploads,
             settings: settings.provider.clone(),
             labels: ctx.execution.labels.clone(),
-            purpose: Purpose::Agent,
+            purpose: EnvironmentPurpose::Agent,
         })
     }
 }

@@ -6,17 +6,17 @@ use rollout_protocol::blob::MediaType;
 use rollout_protocol::error::{ErrorClass, ErrorCode};
 use rollout_protocol::record::{IdeasEnd, IdeasRecord};
 use rollout_protocol::spec::eval::{EvalCommand, RepositorySpec};
-use rollout_protocol::spec::ideas::{EarlierIdeas, IdeasName};
+use rollout_protocol::spec::ideas::{EarlierIdeas, IdeasOrigin};
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::template::Template;
 use rollout_protocol::wire::control::StopLevel;
 use tar::EntryType;
 
 use super::*;
-use crate::archive::{self, Keep, Limits};
-use crate::environment::fake::{At, Call, Effect, raw_entry, raw_entry_with_mode};
+use crate::archive::{self, FilterDecision, ArchiveLimits};
+use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect, raw_entry, raw_entry_with_mode};
 use crate::environment::{ByteStream, FailureKind};
-use crate::git::testing::UsersRepository;
+use crate::git::testing::UserRepository;
 use crate::secrets::TrialVariables;
 use crate::store::{BlobStore as _, MemoryStore};
 use crate::work::eval::Repositories;
@@ -30,7 +30,7 @@ struct Bench {
     spec: IdeasSpec,
     dir: tempfile::TempDir,
     executions: u32,
-    _user: UsersRepository,
+    _user: UserRepository,
 }
 
 async fn packed(store: &MemoryStore, files: &[(&str, &str)]) -> rollout_protocol::blob::BlobRef {
@@ -40,7 +40,7 @@ async fn packed(store: &MemoryStore, files: &[(&str, &str)]) -> rollout_protocol
     for (name, text) in files {
         std::fs::write(from.join(name), text).expect("written");
     }
-    archive::pack(&from, &tar, Limits::BUNDLE, &|_, _| Keep::Yes).expect("packed");
+    archive::pack(&from, &tar, ArchiveLimits::BUNDLE, &|_, _| FilterDecision::Yes).expect("packed");
     store.put_file(&tar, MediaType::Tar).await.expect("stored")
 }
 
@@ -49,7 +49,7 @@ impl Bench {
         let (dir, store) = (tempfile::tempdir().expect("a directory"), Arc::default());
         let store: Arc<MemoryStore> = store;
         let repositories = Repositories::open(dir.path(), store.clone(), 1 << 30).expect("opened");
-        let user = UsersRepository::default();
+        let user = UserRepository::default();
         user.write("value", "1\n");
         std::os::unix::fs::symlink("/etc/passwd", user.path().join("outside")).expect("linked");
         let root = user.stored(&user.commit("root"), store.as_ref()).await;
@@ -58,7 +58,7 @@ impl Bench {
         let env = BTreeMap::from([("KEY".to_owned(), Template::new("${KEY:-none}"))]);
         let archive = packed(&store, &[("one.md", "- One")]).await;
         let spec = IdeasSpec {
-            name: IdeasName { tree: "run".into(), node: "0000".into() },
+            name: IdeasOrigin { tree: "run".into(), node: "0000".into() },
             repository: RepositorySpec { root, chain: Vec::new() },
             command: EvalCommand { script: script.to_owned(), timeout_sec: Some(60.0), env },
             environment: TaskEnvironment {
@@ -115,7 +115,7 @@ impl Bench {
     /// Gives an archive for `/ideas`.
     fn archived(&self, members: &[Vec<u8>]) {
         let bytes = [members.concat(), vec![0; 1024]].concat();
-        self.rig.provider.hostile(Arc::new(move |path: &str| {
+        self.rig.provider.set_hostile_reader(Arc::new(move |path: &str| {
             let stream: ByteStream = Box::new(Cursor::new(bytes.clone()));
             (path == variables::IDEAS).then_some(Some(stream))
         }));
@@ -263,16 +263,16 @@ async fn failed_call_ends_the_execution_and_leaves_no_environment() {
         bench.rig.provider.calls()
     };
     for (at, call) in calls.iter().enumerate() {
-        for effect in [Effect::Fail(FailureKind::Service), Effect::Panic] {
+        for effect in [FaultEffect::Fail(FailureKind::Service), FaultEffect::Panic] {
             let mut bench = Bench::new(script).await;
             bench.rig.max_park = Duration::ZERO;
-            bench.rig.provider.fault(At::Any(at), effect);
+            bench.rig.provider.fault(FaultTrigger::Any(at), effect);
             let record = bench.run().await;
             let what = format!("call {at}, {call:?}: {effect:?}: {record:?}");
             match record.end {
                 // Cost and logs are not ideas; removals are tried again.
                 IdeasEnd::Written => {
-                    assert!(matches!(call, Call::CopyFrom | Call::Destroy), "{what}");
+                    assert!(matches!(call, FakeCall::CopyFrom | FakeCall::Destroy), "{what}");
                 }
                 _ => assert!(record.error.is_some() && record.ideas.is_none(), "{what}"),
             }

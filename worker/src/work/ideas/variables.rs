@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 
 use rollout_protocol::spec::ideas::IdeasSpec;
-use rollout_protocol::template::Unset;
+use rollout_protocol::template::UnsetVariable;
 
 use crate::executor::cost::COST;
 use crate::secrets::{Redactor, TrialVariables};
@@ -60,7 +60,7 @@ pub(super) fn earlier(name: &str) -> String {
 pub(super) fn expand(
     known: &TrialVariables,
     ideas: &IdeasSpec,
-) -> Result<(Variables, Redactor), Unset> {
+) -> Result<(Variables, Redactor), UnsetVariable> {
     let (mut environment, mut command) = (BTreeMap::new(), BTreeMap::new());
     known.add(&ideas.environment.env, &mut environment)?;
     known.add(&ideas.command.env, &mut command)?;

@@ -10,7 +10,7 @@ use super::run::Run;
 use super::score::Score;
 use super::setup::Prepared;
 use super::{health, setup, variables, verify};
-use crate::environment::Purpose;
+use crate::environment::EnvironmentPurpose;
 use crate::executor::Halt;
 use crate::executor::errors::{self, ScriptError, SetupError, Stage};
 
@@ -67,7 +67,7 @@ impl Run<'_> {
         let (source, image) = self.image(own, provider.as_ref()).await?;
         let mut uploads = setup::directories(ctx);
         setup::instruction(ctx, &services.files, step, &mut uploads).await?;
-        let (purpose, image) = (Purpose::Verifier, (source, image));
+        let (purpose, image) = (EnvironmentPurpose::Verifier, (source, image));
         let request = setup::request(ctx, services, own, purpose, image, uploads);
         let services = setup::sidecars(own, &services.files).await?;
         Ok(Prepared { provider, request, services })

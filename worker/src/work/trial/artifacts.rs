@@ -7,7 +7,7 @@ use rollout_protocol::record::{ArtifactKind, ArtifactRecord, ArtifactStatus};
 use rollout_protocol::spec::task::{Artifact, TaskFormat};
 
 use super::TrialContext;
-use crate::archive::{self, Cut, Exclude, Kind, Limits, Report, Root, Sanitize};
+use crate::archive::{self, ArchiveTruncation, ExcludePatterns, MemberKind, ArchiveLimits, ArchiveReport, RootHandling, SanitizeOptions};
 use crate::environment::{ByteStream, Environment, Upload};
 use crate::executor::errors::Lack;
 use crate::executor::{COPY_LIMIT, FileRole, RecordFile, within};
@@ -145,14 +145,14 @@ impl Artifacts {
         if let Err(error) = tokio::fs::create_dir_all(dir).await {
             return Some(Lack::Unread(format!("{}: {error}", dir.display())));
         }
-        let Limits { entries, bytes } = Limits::ARTIFACTS;
-        let options = Sanitize {
-            limits: Limits {
+        let ArchiveLimits { entries, bytes } = ArchiveLimits::ARTIFACTS;
+        let options = SanitizeOptions {
+            limits: ArchiveLimits {
                 entries: entries.saturating_sub(self.entries),
                 bytes: bytes.saturating_sub(self.bytes),
             },
-            root: Root::DroppedOfDirectory,
-            exclude: Exclude::new(artifact.exclude.iter().map(String::as_str)),
+            root: RootHandling::DroppedOfDirectory,
+            exclude: ExcludePatterns::new(artifact.exclude.iter().map(String::as_str)),
             faithful: true,
             captures: Vec::new(),
             redactor: Redactor::default(),
@@ -167,8 +167,8 @@ impl Artifacts {
         };
         self.charge(&clean.report);
         record.kind = match clean.first {
-            Some(Kind::Directory) => Some(ArtifactKind::Directory),
-            Some(Kind::File) => Some(ArtifactKind::File),
+            Some(MemberKind::Directory) => Some(ArtifactKind::Directory),
+            Some(MemberKind::File) => Some(ArtifactKind::File),
             _ => None,
         };
         if let Err(error) = clean.archive {
@@ -179,7 +179,7 @@ impl Artifacts {
         }
         if let Some(cut) = clean.report.cut {
             let why = format!("it is not whole: {cut}");
-            let large = matches!(cut, Cut::Bytes(_) | Cut::Entries(_));
+            let large = matches!(cut, ArchiveTruncation::Bytes(_) | ArchiveTruncation::Entries(_));
             return Some(if large { Lack::TooLarge(why) } else { Lack::Unread(why) });
         }
         if record.kind.is_none() {
@@ -205,7 +205,7 @@ impl Artifacts {
         }
     }
 
-    fn charge(&mut self, report: &Report) {
+    fn charge(&mut self, report: &ArchiveReport) {
         self.entries += report.files + report.directories + report.skipped.total();
         self.bytes += report.bytes;
     }
@@ -223,10 +223,10 @@ async fn mask(file: &Path, redactor: &Redactor) -> Result<(), String> {
     if redactor.is_empty() {
         return tokio::fs::hard_link(&made, file).await.map_err(told);
     }
-    let options = Sanitize {
-        limits: Limits::ARTIFACTS,
-        root: Root::Kept,
-        exclude: Exclude::default(),
+    let options = SanitizeOptions {
+        limits: ArchiveLimits::ARTIFACTS,
+        root: RootHandling::Kept,
+        exclude: ExcludePatterns::default(),
         faithful: true,
         captures: Vec::new(),
         redactor: redactor.clone(),

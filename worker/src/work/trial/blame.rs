@@ -1,7 +1,7 @@
 //! Trials that did not pass while a disk of this host was full.
 
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
-use rollout_protocol::record::Outcome;
+use rollout_protocol::record::ItemOutcome;
 
 use super::run::{Run, is_of_trial};
 
@@ -12,8 +12,8 @@ impl Run<'_> {
         let verdict = self.verdict(0.0);
         let error = verdict.error.as_ref().filter(|error| is_of_trial(error));
         let doubtful = match verdict.outcome {
-            Outcome::Completed => !verdict.passed(),
-            Outcome::Failed => !error.is_some_and(TrialError::is_retryable),
+            ItemOutcome::Completed => !verdict.passed(),
+            ItemOutcome::Failed => !error.is_some_and(TrialError::is_retryable),
             _ => false,
         };
         if !doubtful || error.is_some_and(|error| error.code == ErrorCode::STORAGE_EXCEEDED) {
@@ -24,7 +24,7 @@ impl Run<'_> {
         let Some(disk) = met else { return };
         let otherwise = if !disk.is_own_doing() {
             ErrorType::VerifierFailed
-        } else if verdict.outcome == Outcome::Completed {
+        } else if verdict.outcome == ItemOutcome::Completed {
             // A reward stands: it is this agent's own doing.
             return;
         } else {

@@ -8,7 +8,7 @@ use rollout_protocol::limits;
 use super::failure::RewardError;
 use super::rewards::{Wanted, judge};
 use super::score::Score;
-use crate::archive::{self, ArchivePath, Captured, Cut, Exclude, Limits, Root, Sanitize};
+use crate::archive::{self, ArchivePath, CapturedFile, ArchiveTruncation, ExcludePatterns, ArchiveLimits, RootHandling, SanitizeOptions};
 use crate::environment::Environment;
 use crate::executor::{self, COPY_LIMIT, CleanArchive, Lost};
 use crate::secrets::Redactor;
@@ -75,7 +75,7 @@ async fn once(
         for (captured, name) in captured.iter_mut().zip(wanted.files) {
             // An archive has the content of a file with several names only at the first of them;
             // asked for by itself, the reward's name is the first.
-            if matches!(captured, Captured::Unknown | Captured::HardLink) {
+            if matches!(captured, CapturedFile::Unknown | CapturedFile::HardLink) {
                 *captured = reward_alone(environment, name, &file).await;
             }
         }
@@ -86,29 +86,29 @@ async fn once(
     collected
 }
 
-fn options(what: What, captures: Vec<(ArchivePath, u64)>, redactor: &Redactor) -> Sanitize {
+fn options(what: What, captures: Vec<(ArchivePath, u64)>, redactor: &Redactor) -> SanitizeOptions {
     let (root, exclude) = match what {
-        What::All => (Root::Dropped, Exclude::default()),
-        What::WithoutVerifier => (Root::Dropped, Exclude::new(["/verifier"])),
-        What::Verifier => (Root::Kept, Exclude::default()),
+        What::All => (RootHandling::Dropped, ExcludePatterns::default()),
+        What::WithoutVerifier => (RootHandling::Dropped, ExcludePatterns::new(["/verifier"])),
+        What::Verifier => (RootHandling::Kept, ExcludePatterns::default()),
     };
-    let limits = Limits::LOGS;
-    Sanitize { limits, root, exclude, faithful: false, captures, redactor: redactor.clone() }
+    let limits = ArchiveLimits::LOGS;
+    SanitizeOptions { limits, root, exclude, faithful: false, captures, redactor: redactor.clone() }
 }
 
 /// Reads a reward file by itself: reading the logs ended before it came, or gave only its name.
-async fn reward_alone(environment: &dyn Environment, name: &str, logs: &Path) -> Captured {
+async fn reward_alone(environment: &dyn Environment, name: &str, logs: &Path) -> CapturedFile {
     let stream = match executor::open(environment, &format!("{VERIFIER_LOGS}/{name}")).await {
         Ok(Some(stream)) => stream,
-        Ok(None) => return Captured::Missing,
-        Err(_) => return Captured::Unknown,
+        Ok(None) => return CapturedFile::Missing,
+        Err(_) => return CapturedFile::Unknown,
     };
     let file = logs.with_extension("reward.tar");
     let most = limits::REWARD_JSON_BYTES;
-    let options = Sanitize {
-        limits: Limits { entries: 1, bytes: most },
-        root: Root::Kept,
-        exclude: Exclude::default(),
+    let options = SanitizeOptions {
+        limits: ArchiveLimits { entries: 1, bytes: most },
+        root: RootHandling::Kept,
+        exclude: ExcludePatterns::default(),
         faithful: false,
         captures: ArchivePath::clean(name.as_bytes())
             .expect("a short name")
@@ -121,10 +121,10 @@ async fn reward_alone(environment: &dyn Environment, name: &str, logs: &Path) ->
     let captured = match tokio::time::timeout(COPY_LIMIT, sanitizing).await {
         // Nothing else is in this archive that could be too large.
         Ok(mut clean) => match (clean.captured.pop(), clean.report.cut) {
-            (Some(Captured::Unknown), Some(Cut::Bytes(bytes))) => Captured::TooLarge(bytes),
-            (captured, _) => captured.unwrap_or(Captured::Unknown),
+            (Some(CapturedFile::Unknown), Some(ArchiveTruncation::Bytes(bytes))) => CapturedFile::TooLarge(bytes),
+            (captured, _) => captured.unwrap_or(CapturedFile::Unknown),
         },
-        Err(_) => Captured::Unknown,
+        Err(_) => CapturedFile::Unknown,
     };
     // Best effort: the scratch directory goes as a whole.
     let _removed = tokio::fs::remove_file(&file).await;

@@ -12,14 +12,14 @@ use super::run::Run;
 use super::setup::Prepared;
 use super::variables::Variables;
 use super::{health, setup, variables};
-use crate::agents::{self, Plan};
-use crate::environment::{Exit, Image, ImageSource, Provider, Purpose};
+use crate::agents::{self, AgentPlan};
+use crate::environment::{CommandExit, Image, ImageSource, Provider, EnvironmentPurpose};
 use crate::executor::errors::{self, ScriptError, SetupError, Stage};
 use crate::executor::{Capture, Halt, ManagedEnvironment, Normal, WantedImage};
 
 impl Run<'_> {
     /// Runs the phases up to the last verification.
-    pub(super) async fn phases_of_task(&mut self, mut plan: Plan) -> Result<(), Halt> {
+    pub(super) async fn phases_of_task(&mut self, mut plan: AgentPlan) -> Result<(), Halt> {
         self.attempt.go_on()?;
         self.attempt.enter(Phase::EnvironmentSetup);
         self.setup(&plan).await?;
@@ -50,7 +50,7 @@ impl Run<'_> {
         if anywhere { error.in_phase(self.attempt.timing.phase()) } else { error }
     }
 
-    async fn setup(&mut self, plan: &Plan) -> Result<(), Halt> {
+    async fn setup(&mut self, plan: &AgentPlan) -> Result<(), Halt> {
         let redactor = variables::redactor(self.ctx, &self.services.variables);
         self.attempt.redactor = redactor
             .map_err(|unset| SetupError::Unset(unset).into_error(&self.attempt.redactor))?;
@@ -71,7 +71,7 @@ impl Run<'_> {
     }
 
     /// Prepares everything that the agent's environment is created from.
-    async fn ready(&mut self, plan: &Plan) -> Result<Prepared, SetupError> {
+    async fn ready(&mut self, plan: &AgentPlan) -> Result<Prepared, SetupError> {
         let (ctx, services) = (self.ctx, self.services);
         let (task, provider) = (&ctx.task.environment, setup::provider(ctx, services)?);
         if !provider.is_in_memory() {
@@ -80,7 +80,7 @@ impl Run<'_> {
         let (source, image) = self.image(task, provider.as_ref()).await?;
         let uploads = setup::uploads(ctx, services, plan, &mut self.parts).await?;
         self.fetch_tests().await?;
-        let (purpose, image) = (Purpose::Agent, (source, image));
+        let (purpose, image) = (EnvironmentPurpose::Agent, (source, image));
         let request = setup::request(ctx, services, task, purpose, image, uploads);
         let services = setup::sidecars(task, &services.files).await?;
         Ok(Prepared { provider, request, services })
@@ -165,8 +165,8 @@ impl Run<'_> {
     pub(super) fn judge(
         &mut self,
         stage: Stage,
-        ended: Result<Exit, Unwell>,
-    ) -> Result<Exit, TrialError> {
+        ended: Result<CommandExit, Unwell>,
+    ) -> Result<CommandExit, TrialError> {
         let Unwell { error, left } = match ended {
             Ok(exit) => return Ok(exit),
             Err(unwell) => unwell,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::variables::Variables;
-use crate::environment::{Command, Environment, Exit, Failure};
+use crate::environment::{ExecCommand, Environment, CommandExit, Failure};
 use crate::executor::errors::ScriptError;
 use crate::executor::{self, Capture, Normal, ScriptLimit};
 
@@ -42,7 +42,7 @@ pub(super) async fn agent_script(
     environment: &dyn Environment,
     agent: Script,
     capture: Arc<Capture>,
-) -> Result<Exit, Unwell> {
+) -> Result<CommandExit, Unwell> {
     let ended = script(environment, agent, capture).await;
     match environment.check_storage().await {
         Ok(()) => ended,
@@ -59,9 +59,9 @@ pub(super) async fn script(
     environment: &dyn Environment,
     script: Script,
     capture: Arc<Capture>,
-) -> Result<Exit, Unwell> {
+) -> Result<CommandExit, Unwell> {
     let Script { argv, env, user, limit, normal, spares } = script;
-    let command = Command { argv, env, workdir: None, user };
+    let command = ExecCommand { argv, env, workdir: None, user };
     let harmless = if spares { Normal::AnyCode } else { normal };
     let ran = executor::run(environment, command, limit, capture.clone(), harmless).await;
     let limit = ScriptLimit { limit, whose: None };

@@ -9,7 +9,7 @@ use rollout_protocol::spec::timeout::seconds;
 use tokio::time::Instant;
 
 use crate::agents::shell;
-use crate::environment::{Command, Environment, FailureKind};
+use crate::environment::{ExecCommand, Environment, FailureKind};
 use crate::executor::errors::SetupError;
 use crate::executor::{self, Capture, End, Normal, last_words};
 
@@ -46,7 +46,7 @@ async fn once(
     capture: Arc<Capture>,
 ) -> Result<Result<(), String>, SetupError> {
     let argv = shell(check.command.clone());
-    let command = Command { argv, env: BTreeMap::new(), workdir: None, user: None };
+    let command = ExecCommand { argv, env: BTreeMap::new(), workdir: None, user: None };
     let limit = seconds(check.timeout_sec);
     let ran = executor::run(environment, command, limit, capture.clone(), Normal::AnyCode).await;
     if let Some(left) = ran.left {

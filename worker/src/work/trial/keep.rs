@@ -14,8 +14,8 @@ use super::run::Run;
 use super::variables::Variables;
 use super::{health, setup};
 use crate::agents::{self, bash, shell};
-use crate::archive::{self, Limits};
-use crate::environment::{Command, Upload};
+use crate::archive::{self, ArchiveLimits};
+use crate::environment::{ExecCommand, Upload};
 use crate::executor::errors::{ScriptError, SetupError, Stage};
 use crate::executor::{self, COPY_LIMIT, End, FilesError, Halt, Normal, TaskPart, within};
 use crate::verifier::{TESTS_DIR, fresh_logs};
@@ -137,7 +137,7 @@ impl Run<'_> {
             }
         };
         let command =
-            Command { argv, env: BTreeMap::new(), workdir: None, user: hook.user.clone() };
+            ExecCommand { argv, env: BTreeMap::new(), workdir: None, user: hook.user.clone() };
         let why = match place {
             None => "there is no such service in this environment".to_owned(),
             Some(place) => {
@@ -180,8 +180,8 @@ async fn holds_setup(part: &TaskPart) -> Result<bool, SetupError> {
     let what = "the step's files";
     let file =
         opened.map_err(|source| SetupError::Files(FilesError::Disk { what, path, source }))?;
-    let members = archive::list(file, Limits::BUNDLE).await.unwrap_or_default();
-    let is_setup = |member: &archive::Member| {
+    let members = archive::list(file, ArchiveLimits::BUNDLE).await.unwrap_or_default();
+    let is_setup = |member: &archive::ArchiveMember| {
         let path = member.path.as_ref().ok().and_then(Option::as_ref);
         path.is_some_and(|path| path.as_bytes() == SETUP.as_bytes())
     };

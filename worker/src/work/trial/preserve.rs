@@ -25,9 +25,9 @@ pub(super) fn should_preserve(
 mod tests {
     use super::*;
     use rollout_protocol::error::ErrorCode;
-    use rollout_protocol::record::Outcome;
+    use rollout_protocol::record::ItemOutcome;
 
-    fn verdict(outcome: Outcome, reward: Option<f64>, error: Option<ErrorType>) -> Verdict {
+    fn verdict(outcome: ItemOutcome, reward: Option<f64>, error: Option<ErrorType>) -> Verdict {
         let error = error.map(|kind| TrialError::transient(kind, ErrorCode::BUG, "x"));
         Verdict { outcome, reward, error, ..Verdict::cancelled(0.0) }
     }
@@ -35,7 +35,7 @@ mod tests {
     #[test]
     fn on_failure_keeps_what_did_not_pass() {
         use ErrorType::{AgentExecutionFailed, EnvironmentTeardownFailed};
-        use Outcome::{Completed, Failed, Unverified};
+        use ItemOutcome::{Completed, Failed, Unverified};
         for (outcome, reward, error, disabled, kept) in [
             (Completed, Some(1.0), None, false, false),
             (Completed, Some(0.0), None, false, true),

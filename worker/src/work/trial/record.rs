@@ -1,7 +1,7 @@
 //! From an execution that is over to its record.
 
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{Outcome, Rewards, TrialRecord, Verdict};
+use rollout_protocol::record::{ItemOutcome, Rewards, TrialRecord, Verdict};
 use rollout_protocol::spec::trial::TrialName;
 use rollout_protocol::version::RUN_FORMAT;
 
@@ -14,18 +14,18 @@ impl Run<'_> {
     /// What the execution came to so far.
     pub(super) fn verdict(&self, cost: f64) -> Verdict {
         let outcome = if self.score.is_some() {
-            Outcome::Completed
+            ItemOutcome::Completed
         } else if self.ctx.settings.verifier.disable
             && !self.attempt.first.as_ref().is_some_and(is_of_trial)
         {
-            Outcome::Unverified
+            ItemOutcome::Unverified
         } else {
-            Outcome::Failed
+            ItemOutcome::Failed
         };
         let Score { reward, rewards } = self.score.clone().unwrap_or_default();
         let unverified_steps = match outcome {
-            Outcome::Completed => self.unverified_steps(),
-            Outcome::Failed | Outcome::Cancelled | Outcome::Unverified => Vec::new(),
+            ItemOutcome::Completed => self.unverified_steps(),
+            ItemOutcome::Failed | ItemOutcome::Cancelled | ItemOutcome::Unverified => Vec::new(),
         };
         Verdict {
             outcome,
@@ -50,13 +50,13 @@ impl Run<'_> {
         let mut verdict = self.verdict(cost);
         if stopped.is_some() {
             verdict = Verdict {
-                outcome: Outcome::Cancelled,
+                outcome: ItemOutcome::Cancelled,
                 reward: None,
                 rewards: Rewards::new(),
                 unverified_steps: Vec::new(),
                 ..verdict
             };
-        } else if verdict.outcome == Outcome::Failed && verdict.error.is_none() {
+        } else if verdict.outcome == ItemOutcome::Failed && verdict.error.is_none() {
             let phase = Phase::Verification;
             let why = "it ended without a reward and without an error";
             verdict.error = Some(errors::panicked(why, phase, &self.attempt.redactor));

@@ -7,9 +7,9 @@ use rollout_protocol::spec::task::TaskFormat;
 
 use super::failure::RewardError;
 use super::score::Score;
-use crate::archive::{ArchivePath, Captured};
+use crate::archive::{ArchivePath, CapturedFile};
 use crate::secrets::Redactor;
-use crate::verifier::{KEYED_FILE, REWARD_FILE, keyed, reward};
+use crate::verifier::{KEYED_FILE, REWARD_FILE, keyed_reward, reward};
 
 /// Where a verifier's numbers are looked for.
 #[derive(Debug, Clone, Copy)]
@@ -46,7 +46,7 @@ fn most(name: &str) -> u64 {
 /// What captured reward files mean; `why` one could not be read.
 pub(super) fn judge(
     wanted: &Wanted<'_>,
-    captured: Vec<Captured>,
+    captured: Vec<CapturedFile>,
     redactor: &Redactor,
     why: &str,
 ) -> Result<Score, RewardError> {
@@ -54,14 +54,14 @@ pub(super) fn judge(
         let invalid = |why: String| Err(RewardError::Invalid { file, why });
         let too_large = || invalid(format!("it has more than {} bytes", most(file)));
         return match captured {
-            Captured::Missing => continue,
-            Captured::Found(bytes) if bytes.len() as u64 > most(file) => too_large(),
-            Captured::Found(bytes) => read(wanted, file, &bytes, redactor).or_else(invalid),
-            Captured::NotRegular | Captured::HardLink => {
+            CapturedFile::Missing => continue,
+            CapturedFile::Found(bytes) if bytes.len() as u64 > most(file) => too_large(),
+            CapturedFile::Found(bytes) => read(wanted, file, &bytes, redactor).or_else(invalid),
+            CapturedFile::NotRegular | CapturedFile::HardLink => {
                 invalid("it is not a regular file".to_owned())
             }
-            Captured::TooLarge(_) => too_large(),
-            Captured::Unknown => Err(RewardError::Unreadable { file, why: why.to_owned() }),
+            CapturedFile::TooLarge(_) => too_large(),
+            CapturedFile::Unknown => Err(RewardError::Unreadable { file, why: why.to_owned() }),
         };
     }
     Err(RewardError::Missing { files: wanted.files, exit: None })
@@ -74,7 +74,7 @@ fn read(
     redactor: &Redactor,
 ) -> Result<Score, String> {
     if file == KEYED_FILE {
-        keyed::parse(bytes, redactor).map(|numbers| Score::keyed(numbers, wanted.key))
+        keyed_reward::parse(bytes, redactor).map(|numbers| Score::keyed(numbers, wanted.key))
     } else {
         reward::parse(bytes, redactor).map(Score::plain).map_err(|error| error.to_string())
     }

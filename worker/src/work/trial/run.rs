@@ -12,7 +12,7 @@ use super::rewards::Wanted;
 use super::score::Score;
 use super::step::StepRun;
 use super::{TrialContext, preserve, setup};
-use crate::agents::Plan;
+use crate::agents::AgentPlan;
 use crate::environment::Failure;
 use crate::executor::{
     self, Attempt, CleanArchive, Finished, Halt, ManagedEnvironment, Recipe, RecordFile, TaskPart,
@@ -27,7 +27,7 @@ pub async fn run(ctx: TrialContext, services: &TrialServices) -> Finished<TrialR
         Ok(plan) => plan,
         // It concerns neither an environment nor a service nor a disk.
         Err(error) => {
-            let mut run = Run::new(&ctx, services, Plan::default());
+            let mut run = Run::new(&ctx, services, AgentPlan::default());
             run.attempt.fail(error);
             return run.into_finished(None);
         }
@@ -44,7 +44,7 @@ pub(super) struct Run<'a> {
     /// The state of the attempt; its environment is the agent's.
     pub(super) attempt: Attempt,
     /// The agent's part of the first step.
-    plan: Plan,
+    plan: AgentPlan,
     pub(super) outputs: Outputs,
     /// The logs of the trial.
     pub(super) logs: Option<CleanArchive>,
@@ -73,7 +73,7 @@ pub(super) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(ctx: &'a TrialContext, services: &'a TrialServices, plan: Plan) -> Self {
+    fn new(ctx: &'a TrialContext, services: &'a TrialServices, plan: AgentPlan) -> Self {
         Self {
             ctx,
             services,

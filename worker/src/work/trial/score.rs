@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rollout_protocol::record::{REWARD_KEY, Rewards};
 use rollout_protocol::spec::task::StepStrategy;
 
-use crate::verifier::keyed;
+use crate::verifier::keyed_reward;
 
 /// A verifier's numbers.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -24,7 +24,7 @@ impl Score {
 
     /// Numbers with names; the job may say which one is the reward.
     pub(super) fn keyed(rewards: Rewards, key: Option<&str>) -> Self {
-        Self { reward: keyed::choose(&rewards, key), rewards }
+        Self { reward: keyed_reward::select_reward(&rewards, key), rewards }
     }
 
     fn get(&self, key: &str) -> Option<f64> {

@@ -11,15 +11,15 @@ use rollout_protocol::spec::task::{StepSpec, TaskEnvironment, TaskFormat};
 use super::artifacts::ARTIFACTS_DIR;
 use super::failure;
 use super::{TrialContext, variables};
-use crate::agents::{self, MCP_FILE, Plan};
+use crate::agents::{self, MCP_FILE, AgentPlan};
 use crate::environment::{
-    ComposeFile, CreateRequest, Failure, Image, ImageSource, Provider, Purpose, Upload,
+    ComposeFile, CreateRequest, Failure, Image, ImageSource, Provider, EnvironmentPurpose, Upload,
 };
 use crate::executor::errors::SetupError;
 use crate::executor::{Sidecar, TaskFiles, TaskPart, TrialServices};
 
 /// What an agent does with the first step; or why the trial is settled without any environment.
-pub(super) fn plan(ctx: &TrialContext) -> Result<Plan, TrialError> {
+pub(super) fn plan(ctx: &TrialContext) -> Result<AgentPlan, TrialError> {
     let (task, settings) = (&ctx.task, &ctx.settings);
     let scripts = matches!(ctx.agent.kind, AgentKind::Script { .. });
     let of_agent = task.script_fault.as_ref().filter(|_| scripts);
@@ -96,7 +96,7 @@ pub(super) fn request(
     ctx: &TrialContext,
     services: &TrialServices,
     environment: &TaskEnvironment,
-    purpose: Purpose,
+    purpose: EnvironmentPurpose,
     (source, image): (ImageSource, Image),
     uploads: Vec<Upload>,
 ) -> CreateRequest {
@@ -128,7 +128,7 @@ pub(super) fn directories(ctx: &TrialContext) -> Vec<Upload> {
 pub(super) async fn uploads(
     ctx: &TrialContext,
     services: &TrialServices,
-    plan: &Plan,
+    plan: &AgentPlan,
     parts: &mut Vec<TaskPart>,
 ) -> Result<Vec<Upload>, SetupError> {
     let mut uploads = directories(ctx);
@@ -164,7 +164,7 @@ pub(super) async fn instruction(
 pub(super) async fn solution(
     ctx: &TrialContext,
     files: &TaskFiles,
-    plan: &Plan,
+    plan: &AgentPlan,
     uploads: &mut Vec<Upload>,
     parts: &mut Vec<TaskPart>,
 ) -> Result<(), SetupError> {

@@ -13,17 +13,17 @@ use rollout_protocol::id::{ExecId, ItemId, RunId, TryId};
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::TrialRecord;
 use rollout_protocol::spec::agent::{AgentKind, AgentLimits, AgentSpec};
-use rollout_protocol::spec::environment::{EnvironmentSpec, PreservePolicy, Rates};
+use rollout_protocol::spec::environment::{EnvironmentSpec, PreservePolicy, EnvironmentRates};
 use rollout_protocol::spec::settings::{TrialSettings, VerifierSettings};
-use rollout_protocol::spec::task::{Rules, TaskEnvironment, TaskFormat, TaskSpec};
+use rollout_protocol::spec::task::{ScriptRules, TaskEnvironment, TaskFormat, TaskSpec};
 use rollout_protocol::wire::control::StopLevel;
 use rollout_protocol::wire::offer;
 use tokio::sync::watch;
 
 use super::TrialContext;
-use crate::archive::{Keep, Limits, pack};
+use crate::archive::{FilterDecision, ArchiveLimits, pack};
 use crate::environment::fake::FakeProvider;
-use crate::environment::{Labels, Owner, Provider};
+use crate::environment::{EnvironmentLabels, Owner, Provider};
 use crate::executor::{ExecutionContext, Finished, OwnSlot, PhaseSink, TaskFiles, TrialServices};
 use crate::rate_limit::Pacing;
 use crate::secrets::TrialVariables;
@@ -49,7 +49,7 @@ pub struct Rig {
     /// The phases it entered.
     pub phases: Arc<Phases>,
     /// How fast the worker goes about the run's work.
-    pub pacing: Option<offer::Pacing>,
+    pub pacing: Option<offer::RunRateLimits>,
     /// Longest wait for a service that gives no answer.
     pub max_park: Duration,
     /// A directory that goes with the rig; trials have their scratch in it.
@@ -127,7 +127,7 @@ impl Rig {
     /// Makes the task one of Harbor's format.
     pub fn harbor(&mut self) {
         self.task.format = TaskFormat::Harbor;
-        self.task.rules = Rules::of(TaskFormat::Harbor);
+        self.task.rules = ScriptRules::for_format(TaskFormat::Harbor);
     }
 
     /// Gives the task steps: a name, what the oracle does, what the tests do.
@@ -194,7 +194,7 @@ impl Rig {
             std::fs::write(from.path().join(name), content).expect("written");
         }
         let tar = self.dir.path().join("packed.tar");
-        pack(from.path(), &tar, Limits::BUNDLE, &|_: &Path, _| Keep::Yes).expect("packed");
+        pack(from.path(), &tar, ArchiveLimits::BUNDLE, &|_: &Path, _| FilterDecision::Yes).expect("packed");
         let blob = self.store.put_file(&tar, MediaType::Tar).await.expect("stored");
         // The store may have taken the file away.
         let _removed = std::fs::remove_file(&tar);
@@ -231,7 +231,7 @@ impl Rig {
     pub fn execution(&self, scratch: PathBuf) -> ExecutionContext {
         ExecutionContext {
             labels: labels(),
-            spec: Digest::of(b"spec"),
+            spec: Digest::sha256(b"spec"),
             scratch,
             stop: self.stop.subscribe(),
             phases: self.phases.clone(),
@@ -247,10 +247,10 @@ impl Rig {
 }
 
 /// The labels of a rig's execution.
-pub fn labels() -> Labels {
-    Labels {
+pub fn labels() -> EnvironmentLabels {
+    EnvironmentLabels {
         run: RunId::from_bytes([1; 16]),
-        item: ItemId::of_trial("agent", "dataset", "task", 1),
+        item: ItemId::for_trial("agent", "dataset", "task", 1),
         try_id: TryId::first(1),
         exec: ExecId::from_bytes([2; 16]),
         worker: "worker".parse().expect("a token"),
@@ -274,7 +274,7 @@ pub fn settings() -> TrialSettings {
             provider: FakeProvider::settings(),
             force_build: false,
             preserve_env: PreservePolicy::Never,
-            rates: Rates::default(),
+            rates: EnvironmentRates::default(),
         },
         verifier: VerifierSettings::default(),
         artifacts: Vec::new(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rollout_protocol::spec::agent::AgentKind;
 use rollout_protocol::spec::task::{StepSpec, TaskEnvironment};
-use rollout_protocol::template::{Template, Unset};
+use rollout_protocol::template::{Template, UnsetVariable};
 
 use super::TrialContext;
 use crate::agents::{INSTRUCTION_VARIABLE, MCP_FILE, MCP_VARIABLE, SKILLS_VARIABLE, takes_tools};
@@ -15,7 +15,7 @@ pub(super) type Variables = BTreeMap<String, String>;
 
 /// Removes what must not be seen of the values of any phase. When it is there, no template that a
 /// trial needs lacks a value.
-pub(super) fn redactor(ctx: &TrialContext, variables: &TrialVariables) -> Result<Redactor, Unset> {
+pub(super) fn redactor(ctx: &TrialContext, variables: &TrialVariables) -> Result<Redactor, UnsetVariable> {
     let (task, verifier) = (&ctx.task, &ctx.settings.verifier);
     let solutions = task.steps.iter().filter(|_| ctx.agent.kind == AgentKind::Oracle);
     let templates = task.templates().chain(ctx.agent.env.values()).chain(verifier.env.values());

@@ -10,7 +10,7 @@ use super::execute::{Script, Unwell, script};
 use super::setup;
 use super::variables::Variables;
 use crate::agents::bash;
-use crate::environment::{Environment, Exit, Upload};
+use crate::environment::{Environment, CommandExit, Upload};
 use crate::executor::errors::ScriptError;
 use crate::executor::{COPY_LIMIT, Capture, Normal, TaskFiles, within};
 use crate::verifier::{TEST_SCRIPT, TESTS_DIR, fresh_logs};
@@ -23,7 +23,7 @@ pub(super) async fn verify(
     mut uploads: Vec<Upload>,
     env: Variables,
     capture: Arc<Capture>,
-) -> Result<Exit, Unwell> {
+) -> Result<CommandExit, Unwell> {
     uploads.extend(fresh_logs());
     let mut tests = None;
     if let Some(blob) = &step.files.tests

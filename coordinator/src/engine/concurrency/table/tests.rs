@@ -11,12 +11,12 @@ fn exec(n: usize) -> ExecId {
 }
 
 fn item(n: usize) -> ItemId {
-    ItemId::of_eval(
+    ItemId::for_eval(
         "search",
         u32::try_from(n).expect("few"),
         (0, 0),
         1,
-        &rollout_protocol::digest::Digest::of(b"spec"),
+        &rollout_protocol::digest::Digest::sha256(b"spec"),
     )
 }
 
@@ -30,7 +30,7 @@ enum Does {
     #[default]
     Nothing,
     /// Asked with this question last.
-    Waits(Option<oneshot::Receiver<Answer>>),
+    Waits(Option<oneshot::Receiver<ClaimAnswer>>),
     Runs,
     /// It was reported, or its worker died.
     Gone,
@@ -45,14 +45,14 @@ struct Execution {
 }
 
 impl Execution {
-    fn mark(&self) -> Option<StageMark> {
+    fn mark(&self) -> Option<StageProgress> {
         let step = match self.does {
             Does::Nothing if self.over => StageStep::Over,
             Does::Nothing | Does::Gone => return None,
             Does::Waits(_) => StageStep::Waiting,
             Does::Runs => StageStep::Running,
         };
-        Some(StageMark { stage: STAGES[self.at], step })
+        Some(StageProgress { stage: STAGES[self.at], step })
     }
 }
 
@@ -66,11 +66,11 @@ struct World {
     /// Workers that died.
     dead: Vec<bool>,
     /// The last hello of each worker.
-    hellos: Vec<Vec<(usize, StageMark)>>,
+    hellos: Vec<Vec<(usize, StageProgress)>>,
     /// Workers that said a hello in this sitting which the coordinator saw.
     said: Vec<bool>,
     heard: Vec<bool>,
-    asks: Vec<(usize, EvalStage, oneshot::Sender<Answer>)>,
+    asks: Vec<(usize, EvalStage, oneshot::Sender<ClaimAnswer>)>,
     ends: Vec<(usize, EvalStage)>,
     waiting_ideas: Vec<oneshot::Receiver<()>>,
     ideas: usize,
@@ -126,7 +126,7 @@ impl World {
     fn read_answer(&mut self, n: usize) {
         let Does::Waits(question) = &mut self.executions[n].does else { return };
         match question.as_mut().map(oneshot::Receiver::try_recv) {
-            Some(Ok(Answer::Run)) => self.executions[n].does = Does::Runs,
+            Some(Ok(ClaimAnswer::Run)) => self.executions[n].does = Does::Runs,
             Some(Err(oneshot::error::TryRecvError::Closed)) => *question = None,
             _ => {}
         }
@@ -213,7 +213,7 @@ impl World {
         self.executions.iter().filter(runs).count() + ideas
     }
 
-    fn given(&self) -> Vec<(ExecId, StageMark)> {
+    fn given(&self) -> Vec<(ExecId, StageProgress)> {
         let runs = |entry: &Entry| {
             entry.mark.step == StageStep::Running
                 && entry.mark.stage.kind() == Some(CommandKind::Llm)
@@ -335,7 +335,7 @@ proptest! {
     }
 }
 
-fn ask(table: &mut Table<()>, n: usize, stage: EvalStage) -> oneshot::Receiver<Answer> {
+fn ask(table: &mut Table<()>, n: usize, stage: EvalStage) -> oneshot::Receiver<ClaimAnswer> {
     let (reply, answer) = oneshot::channel();
     table.ask(item(n), exec(n), stage, reply);
     answer
@@ -371,7 +371,7 @@ fn nobody_unknown_gets_a_ticket_and_hellos_show_those_of_former_sittings() {
     let mut table = Table::<()>::new(Caps { sweeps: Some(1), ..Caps::default() });
     let now = Instant::now();
     let mut asks = ask(&mut table, 0, EvalStage::Sweep);
-    let running = StageMark { stage: EvalStage::Sweep, step: StageStep::Running };
+    let running = StageProgress { stage: EvalStage::Sweep, step: StageStep::Running };
     table.show([(item(1), exec(1), running, true)].into_iter());
     table.hand_out(now, always);
     assert!(asks.try_recv().is_err(), "not open");

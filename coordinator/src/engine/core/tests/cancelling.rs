@@ -1,12 +1,12 @@
 //! Ends by command, rule by rule.
 
-use rollout_protocol::wire::command::Receipt;
+use rollout_protocol::wire::command::CommandReceipt;
 use rollout_protocol::wire::control::StopLevel;
 
 use super::fleet::{line, planned};
 use super::*;
 
-fn cancel(world: &mut World, items: &[u8]) -> Receipt {
+fn cancel(world: &mut World, items: &[u8]) -> CommandReceipt {
     let items = items.iter().map(|n| planned(*n, 1)).collect();
     world.handle(Input::Cancel { id: 7, items });
     let mut receipts = world.effects.iter().filter_map(|effect| match effect {
@@ -16,7 +16,7 @@ fn cancel(world: &mut World, items: &[u8]) -> Receipt {
     receipts.next_back().expect("a receipt")
 }
 
-fn outcomes(world: &World) -> Vec<(u8, Outcome)> {
+fn outcomes(world: &World) -> Vec<(u8, ItemOutcome)> {
     let settled = world.settled().into_iter();
     settled.map(|settled| (settled.item.as_bytes()[0], settled.verdict.outcome)).collect()
 }
@@ -27,12 +27,12 @@ fn what_nobody_runs_is_cancelled_at_once_and_what_runs_is_stopped() {
     world.show(&[("a", &[line(0, FIRST, 1, false)])]);
     let receipt = cancel(&mut world, &[0, 1, 2]);
     assert_eq!((receipt.named, receipt.settled, receipt.ended), (3, 0, 3));
-    assert_eq!(outcomes(&world), [(1, Outcome::Cancelled), (2, Outcome::Cancelled)]);
+    assert_eq!(outcomes(&world), [(1, ItemOutcome::Cancelled), (2, ItemOutcome::Cancelled)]);
     assert_eq!(world.stops(), [exec(1)]);
     assert_eq!(world.withdrawn(), [(item(0), FIRST), (item(1), FIRST)]);
     assert_eq!(world.core.in_flight(), 1, "it still runs");
     world.report(0, FIRST, 1, 1, lost(LostReason::Stopped));
-    assert_eq!(outcomes(&world).last(), Some(&(0, Outcome::Cancelled)));
+    assert_eq!(outcomes(&world).last(), Some(&(0, ItemOutcome::Cancelled)));
     assert!(world.core.is_complete());
     assert_eq!(world.core.in_flight(), 0);
     world.same_from_the_journal();
@@ -62,7 +62,7 @@ fn a_result_before_the_cancel_wins_and_one_after_it_does_not() {
     let settled = world.settled();
     assert_eq!(settled[0].by.as_ref().map(|by| by.exec), Some(exec(9)));
     assert_eq!(settled[0].verdict.reward, Some(0.5));
-    assert_eq!((settled[1].verdict.outcome, settled[1].verdict.reward), (Outcome::Cancelled, None));
+    assert_eq!((settled[1].verdict.outcome, settled[1].verdict.reward), (ItemOutcome::Cancelled, None));
     assert_eq!(settled[1].by.as_ref().map(|by| by.exec), Some(exec(2)), "its record is attached");
     assert_eq!(cancel(&mut world, &[0]).settled, 1);
 }
@@ -71,8 +71,8 @@ fn a_result_before_the_cancel_wins_and_one_after_it_does_not() {
 fn every_word_of_a_cancelled_item_is_answered_with_a_stop() {
     let mut world = World::elsewhere(2, 2);
     cancel(&mut world, &[0]);
-    assert_eq!(world.ask(1, 0, FIRST, 1), Some(Answer::Drop));
-    world.report(0, FIRST, 2, 1, Body::Started);
+    assert_eq!(world.ask(1, 0, FIRST, 1), Some(ClaimAnswer::Drop));
+    world.report(0, FIRST, 2, 1, ReportBody::Started);
     assert_eq!(world.stops(), [exec(2)]);
     world.watch(1, &[("a", &[line(0, FIRST, 3, false)])]);
     assert_eq!(world.stops(), [exec(2), exec(3)]);
@@ -89,7 +89,7 @@ fn a_cancelled_item_whose_worker_is_gone_settles_when_it_is_lost() {
     cancel(&mut world, &[0]);
     world.watch(61, &[]);
     world.observe(&[]);
-    assert_eq!(outcomes(&world), [(0, Outcome::Cancelled)]);
+    assert_eq!(outcomes(&world), [(0, ItemOutcome::Cancelled)]);
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn a_cancel_ends_the_waiting_for_a_retry() {
     let mut world = World::elsewhere(1, 1);
     world.report(0, FIRST, 1, 1, outage());
     cancel(&mut world, &[0]);
-    assert_eq!(outcomes(&world), [(0, Outcome::Cancelled)]);
+    assert_eq!(outcomes(&world), [(0, ItemOutcome::Cancelled)]);
     assert_eq!(world.settled()[0].by.as_ref().map(|by| by.exec), Some(exec(1)));
     world.wait(60_000);
     assert_eq!(world.offered().len(), 1);
@@ -110,7 +110,7 @@ fn a_stop_gives_back_what_nobody_runs_and_is_quiet_when_the_rest_has_ended() {
     world.handle(Input::Stop(StopLevel::Drain));
     assert_eq!(world.withdrawn(), [(item(1), FIRST), (item(0), FIRST)]);
     assert_eq!((world.core.in_flight(), world.core.is_quiet()), (1, false));
-    assert_eq!(world.ask(1, 1, FIRST, 2), Some(Answer::Drop));
+    assert_eq!(world.ask(1, 1, FIRST, 2), Some(ClaimAnswer::Drop));
     world.report(0, FIRST, 1, 1, lost(LostReason::Stopped));
     assert!(world.core.is_quiet());
     world.show(&[("a", &[line(1, FIRST, 3, false)])]);

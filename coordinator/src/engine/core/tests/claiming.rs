@@ -1,6 +1,6 @@
 //! Answers to claims, and what hellos tell, rule by rule.
 
-use rollout_protocol::wire::hello::Hello;
+use rollout_protocol::wire::heartbeat::Heartbeat;
 
 use super::fleet::line;
 use super::*;
@@ -8,8 +8,8 @@ use super::*;
 #[test]
 fn a_try_that_nobody_else_can_have_runs_at_once() {
     let mut world = World::elsewhere(2, 2);
-    assert_eq!(world.ask(1, 0, FIRST, 1), Some(Answer::Run), "the watch has just begun");
-    assert_eq!(world.ask(2, 0, FIRST, 1), Some(Answer::Run), "its answer was lost");
+    assert_eq!(world.ask(1, 0, FIRST, 1), Some(ClaimAnswer::Run), "the watch has just begun");
+    assert_eq!(world.ask(2, 0, FIRST, 1), Some(ClaimAnswer::Run), "its answer was lost");
     let claims = world.journal.iter().filter(|(_, r)| matches!(r, Record::Claimed { .. }));
     assert_eq!(claims.count(), 1);
 }
@@ -18,19 +18,19 @@ fn a_try_that_nobody_else_can_have_runs_at_once() {
 fn what_a_live_worker_shows_is_not_run_beside() {
     let mut world = World::elsewhere(1, 1);
     world.show(&[("a", &[line(0, FIRST, 1, false)])]);
-    assert_eq!(world.ask(1, 0, FIRST, 2), Some(Answer::Hold));
+    assert_eq!(world.ask(1, 0, FIRST, 2), Some(ClaimAnswer::Hold));
     world.watch(70, &[("a", &[line(0, FIRST, 1, false)])]);
-    assert_eq!(world.ask(2, 0, FIRST, 3), Some(Answer::Hold));
+    assert_eq!(world.ask(2, 0, FIRST, 3), Some(ClaimAnswer::Hold));
 }
 
 #[test]
 fn an_execution_that_was_just_answered_is_not_run_beside_though_no_hello_shows_it_yet() {
     let mut world = World::elsewhere(1, 1);
     world.watch(100, &[]);
-    assert_eq!(world.ask(1, 0, FIRST, 1), Some(Answer::Run));
+    assert_eq!(world.ask(1, 0, FIRST, 1), Some(ClaimAnswer::Run));
     assert_eq!(world.ask(2, 0, FIRST, 2), None);
     world.watch(2, &[("a", &[line(0, FIRST, 1, false)])]);
-    assert_eq!(world.answer(2), Some(Answer::Hold));
+    assert_eq!(world.answer(2), Some(ClaimAnswer::Hold));
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn before_a_run_what_nobody_shows_is_lost() {
     world.watch(60, &[]);
     assert_eq!((world.ask(1, 0, FIRST, 2), world.lookups()), (None, 1));
     world.handle(Input::Found { item: item(0), reports: Vec::new() });
-    assert_eq!(world.answer(1), Some(Answer::Run));
+    assert_eq!(world.answer(1), Some(ClaimAnswer::Run));
     assert_eq!(world.lost_executions(), [(exec(1), LostReason::Unreachable)]);
     assert_eq!(world.offered().len(), 1, "under the same try");
     world.report(0, FIRST, 1, 1, ok(1.0));
@@ -57,7 +57,7 @@ fn before_a_run_the_results_of_what_is_gone_are_looked_for() {
     assert_eq!(world.ask(1, 0, FIRST, 2), None);
     let reports = vec![fleet::marker(0, FIRST, 1, ok(1.0))];
     world.handle(Input::Found { item: item(0), reports });
-    assert_eq!(world.answer(1), Some(Answer::Drop));
+    assert_eq!(world.answer(1), Some(ClaimAnswer::Drop));
     assert_eq!(world.settled()[0].by.as_ref().map(|by| by.exec), Some(exec(1)));
 }
 
@@ -70,7 +70,7 @@ fn a_store_that_says_nothing_does_not_hold_up_a_run_for_long() {
     world.watch(14, &[]);
     assert_eq!(world.answer(1), None);
     world.watch(2, &[]);
-    assert_eq!((world.answer(1), world.lookups()), (Some(Answer::Run), 1));
+    assert_eq!((world.answer(1), world.lookups()), (Some(ClaimAnswer::Run), 1));
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn a_claim_may_settle_the_item_and_is_dropped_then() {
     world.watch(2, &[("a", &[line(0, FIRST, 2, false)])]);
     world.report(0, FIRST, 1, 1, ok(1.0));
     assert!(world.settled().is_empty());
-    assert_eq!(world.ask(1, 0, FIRST, 3), Some(Answer::Drop), "withheld and eligible");
+    assert_eq!(world.ask(1, 0, FIRST, 3), Some(ClaimAnswer::Drop), "withheld and eligible");
     world.watch(80, &[]);
     world.observe(&[(0, FIRST, true)]);
     assert_eq!(world.settled()[0].by.as_ref().map(|by| by.exec), Some(exec(1)));
@@ -96,10 +96,10 @@ fn after_a_takeover_hellos_are_watched_for_one_lease_before_a_run() {
     assert_eq!(world.ask(3, 0, FIRST, 2), None);
     world.watch(10, &[("a", &[line(0, FIRST, 1, false)])]);
     let both = (world.answer(1), world.answer(3));
-    assert_eq!(both, (Some(Answer::Hold), Some(Answer::Hold)), "under every name it was asked");
+    assert_eq!(both, (Some(ClaimAnswer::Hold), Some(ClaimAnswer::Hold)), "under every name it was asked");
     assert_eq!(world.answer(2), None);
     world.watch(25, &[("a", &[line(0, FIRST, 1, false)])]);
-    assert_eq!(world.answer(2), Some(Answer::Run));
+    assert_eq!(world.answer(2), Some(ClaimAnswer::Run));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn after_a_takeover_it_is_enough_that_everybody_who_may_run_something_was_heard(
     world.handle(Input::HellosKept(Duration::from_secs(61)));
     assert_eq!(world.ask(1, 0, FIRST, 2), None, "nobody was heard yet");
     world.watch(2, &[("a", &[]), ("b", &[])]);
-    assert_eq!(world.answer(1), Some(Answer::Run));
+    assert_eq!(world.answer(1), Some(ClaimAnswer::Run));
 }
 
 #[test]
@@ -129,9 +129,9 @@ fn a_worker_that_was_heard_before_a_takeover_is_waited_for_until_it_is_known_to_
     world.handle(Input::HellosKept(Duration::from_secs(600)));
     let silent = |age, gone| {
         let hello = fleet::hello("b", Vec::new());
-        SeenHello { hello: Hello { gone, ..hello }, age: Duration::from_secs(age) }
+        ReceivedHeartbeat { hello: Heartbeat { gone, ..hello }, age: Duration::from_secs(age) }
     };
-    let live = || SeenHello { hello: fleet::hello("a", Vec::new()), age: Duration::ZERO };
+    let live = || ReceivedHeartbeat { hello: fleet::hello("a", Vec::new()), age: Duration::ZERO };
     world.handle(Input::Hellos(vec![silent(5, false)]));
     assert_eq!(world.ask(1, 0, FIRST, 2), None);
     for second in 0..10 {
@@ -141,7 +141,7 @@ fn a_worker_that_was_heard_before_a_takeover_is_waited_for_until_it_is_known_to_
     assert_eq!(world.answer(1), None, "it may come back and show that it runs it");
     world.wait(1000);
     world.handle(Input::Hellos(vec![live(), silent(20, true)]));
-    assert_eq!(world.answer(1), Some(Answer::Run));
+    assert_eq!(world.answer(1), Some(ClaimAnswer::Run));
 }
 
 #[test]
@@ -150,10 +150,10 @@ fn after_a_reconnect_only_what_was_offered_before_is_waited_for() {
     world.watch(50, &[]);
     world.handle(Input::Reconnected);
     world.report(0, FIRST, 1, 1, ok(1.0));
-    assert_eq!(world.ask(1, 2, FIRST, 2), Some(Answer::Run), "offered after it");
+    assert_eq!(world.ask(1, 2, FIRST, 2), Some(ClaimAnswer::Run), "offered after it");
     assert_eq!(world.ask(2, 1, FIRST, 3), None);
     world.watch(61, &[("a", &[line(2, FIRST, 2, false)])]);
-    assert_eq!(world.answer(2), Some(Answer::Run));
+    assert_eq!(world.answer(2), Some(ClaimAnswer::Run));
 }
 
 #[test]
@@ -164,22 +164,22 @@ fn a_pause_of_the_coordinator_proves_nothing() {
     world.wait(50_000);
     assert_eq!(world.ask(1, 0, FIRST, 2), None, "it was the coordinator that saw nothing");
     world.watch(1, &[("a", &running)]);
-    assert_eq!(world.answer(1), Some(Answer::Hold));
+    assert_eq!(world.answer(1), Some(ClaimAnswer::Hold));
     assert_eq!(world.lost_executions(), []);
 }
 
 #[test]
 fn what_is_not_owed_is_dropped() {
     let mut world = World::elsewhere(2, 1);
-    assert_eq!(world.ask(1, 0, SECOND, 1), Some(Answer::Drop), "a try that nobody journalled");
-    assert_eq!(world.ask(2, 1, FIRST, 1), Some(Answer::Drop), "not offered");
+    assert_eq!(world.ask(1, 0, SECOND, 1), Some(ClaimAnswer::Drop), "a try that nobody journalled");
+    assert_eq!(world.ask(2, 1, FIRST, 1), Some(ClaimAnswer::Drop), "not offered");
     world.report(0, FIRST, 1, 1, outage());
-    assert_eq!(world.ask(3, 0, FIRST, 2), Some(Answer::Drop), "waits for its retry");
+    assert_eq!(world.ask(3, 0, FIRST, 2), Some(ClaimAnswer::Drop), "waits for its retry");
     world.wait(60_000);
     world.report(1, FIRST, 3, 1, ok(1.0));
-    assert_eq!(world.ask(4, 0, FIRST, 2), Some(Answer::Drop), "below the current try");
-    assert_eq!(world.ask(5, 1, FIRST, 4), Some(Answer::Drop), "settled");
-    assert_eq!(world.ask(6, 0, SECOND, 5), Some(Answer::Run));
+    assert_eq!(world.ask(4, 0, FIRST, 2), Some(ClaimAnswer::Drop), "below the current try");
+    assert_eq!(world.ask(5, 1, FIRST, 4), Some(ClaimAnswer::Drop), "settled");
+    assert_eq!(world.ask(6, 0, SECOND, 5), Some(ClaimAnswer::Run));
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn a_worker_that_comes_back_is_not_run_beside_though_it_was_declared_lost() {
     world.observe(&[(0, FIRST, true)]);
     assert_eq!(world.lost_executions(), [(exec(1), LostReason::Unreachable)]);
     world.show(&[("a", &[line(0, FIRST, 1, false)])]);
-    assert_eq!(world.ask(1, 0, FIRST, 2), Some(Answer::Hold));
+    assert_eq!(world.ask(1, 0, FIRST, 2), Some(ClaimAnswer::Hold));
     world.report(0, FIRST, 1, 1, ok(1.0));
     assert_eq!(world.settled()[0].by.as_ref().map(|by| by.exec), Some(exec(1)));
 }
@@ -225,6 +225,6 @@ fn an_old_hello_shows_nothing() {
     let mut world = World::elsewhere(1, 1);
     world.now_ms = 100_000;
     let hello = fleet::hello("a", vec![line(0, FIRST, 1, false)]);
-    world.handle(Input::Hellos(vec![SeenHello { hello, age: Duration::from_secs(20) }]));
-    assert_eq!(world.ask(1, 0, FIRST, 2), Some(Answer::Run));
+    world.handle(Input::Hellos(vec![ReceivedHeartbeat { hello, age: Duration::from_secs(20) }]));
+    assert_eq!(world.ask(1, 0, FIRST, 2), Some(ClaimAnswer::Run));
 }

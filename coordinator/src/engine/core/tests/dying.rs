@@ -31,7 +31,7 @@ fn after_two_deaths_an_item_runs_alone_and_after_three_more_it_is_poisoned() {
         world.report(0, nth(n), u64::from(n), 1, lost(LostReason::WorkerDied));
     }
     let settled = world.settled();
-    assert_eq!(settled[0].verdict.outcome, Outcome::Failed);
+    assert_eq!(settled[0].verdict.outcome, ItemOutcome::Failed);
     assert_eq!(settled[0].verdict.reward, None);
     let error = settled[0].verdict.error.clone().expect("an error");
     assert_eq!((error.code.clone(), error.is_retryable()), (ErrorCode::POISONED, false));
@@ -46,7 +46,7 @@ fn an_innocent_item_that_died_in_company_ends_normally() {
         world.report(0, nth(n), u64::from(n), 1, lost(LostReason::WorkerDied));
     }
     world.report(0, nth(3), 3, 1, ok(1.0));
-    assert_eq!(world.settled()[0].verdict.outcome, Outcome::Completed);
+    assert_eq!(world.settled()[0].verdict.outcome, ItemOutcome::Completed);
 }
 
 #[test]

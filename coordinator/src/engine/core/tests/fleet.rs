@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::wire::delivery::Listed;
-use rollout_protocol::wire::hello::{Budget, Hello, Running, SeenHello};
+use rollout_protocol::wire::delivery::QueuedOffer;
+use rollout_protocol::wire::heartbeat::{ResourceBudget, Heartbeat, ActiveExecution, ReceivedHeartbeat};
 
 use super::*;
 
@@ -91,16 +91,16 @@ struct Worker {
     /// What a former process ran.
     left: Vec<Execution>,
     /// Ends that are not reported yet.
-    spool: Vec<(Execution, Body)>,
+    spool: Vec<(Execution, ReportBody)>,
 }
 
 struct Fleet {
     world: World,
     workers: [Worker; 2],
     queue: BTreeMap<u8, Message>,
-    hellos: BTreeMap<String, (u64, Hello)>,
+    hellos: BTreeMap<String, (u64, Heartbeat)>,
     /// Every report, in the stream and the store alike.
-    said: Vec<Reported>,
+    said: Vec<PositionedReport>,
     markers: Vec<Report>,
     next_exec: u64,
     next_question: u64,
@@ -173,7 +173,7 @@ impl Fleet {
         }
     }
 
-    fn answered(&mut self, id: u64, answer: Answer) {
+    fn answered(&mut self, id: u64, answer: ClaimAnswer) {
         let Some((w, execution)) = self.questions.remove(&id) else { return };
         let worker = &mut self.workers[w];
         let Some(place) = worker.executions.iter().position(|e| e.exec == execution.exec) else {
@@ -183,12 +183,12 @@ impl Fleet {
             return;
         }
         match answer {
-            Answer::Run => {
+            ClaimAnswer::Run => {
                 worker.executions[place].claiming = false;
                 self.nobody_else_shows(w, &execution);
             }
-            Answer::Hold => drop(worker.executions.remove(place)),
-            Answer::Drop => {
+            ClaimAnswer::Hold => drop(worker.executions.remove(place)),
+            ClaimAnswer::Drop => {
                 worker.executions.remove(place);
                 self.remove(execution.item, execution.try_id);
             }
@@ -372,7 +372,7 @@ impl Fleet {
         self.publish(w);
     }
 
-    fn report(&self, w: usize, of: &Execution, body: Body) -> Report {
+    fn report(&self, w: usize, of: &Execution, body: ReportBody) -> Report {
         Report {
             run: RUN,
             item: item(of.item),
@@ -391,8 +391,8 @@ impl Fleet {
         for (ended, body) in std::mem::take(&mut self.workers[w].spool) {
             let sequence = self.said.len() as u64 + 1;
             let report = self.report(w, &ended, body);
-            let position = Position::of(Incarnation(1), sequence, &report);
-            let reported = Reported { position, report };
+            let position = ReportPosition::for_report(Incarnation(1), sequence, &report);
+            let reported = PositionedReport { position, report };
             self.said.push(reported.clone());
             self.handle(Input::Reported(Box::new(reported)));
             self.remove(ended.item, ended.try_id);
@@ -452,8 +452,8 @@ impl Fleet {
         self.handle(Input::Hellos(self.all_hellos()));
     }
 
-    fn all_hellos(&self) -> Vec<SeenHello> {
-        let seen = self.hellos.values().map(|(at, hello)| SeenHello {
+    fn all_hellos(&self) -> Vec<ReceivedHeartbeat> {
+        let seen = self.hellos.values().map(|(at, hello)| ReceivedHeartbeat {
             hello: hello.clone(),
             age: Duration::from_millis(self.world.now_ms - at),
         });
@@ -461,7 +461,7 @@ impl Fleet {
     }
 
     fn observe(&mut self) {
-        let listed = self.queue.iter().map(|(n, message)| Listed {
+        let listed = self.queue.iter().map(|(n, message)| QueuedOffer {
             item: item(*n),
             try_id: message.try_id,
             delivered: message.delivered > 0,
@@ -497,7 +497,7 @@ impl Fleet {
 }
 
 /// A report that the queue lost and the store has.
-pub(super) fn marker(n: u8, try_id: TryId, e: u64, body: Body) -> Report {
+pub(super) fn marker(n: u8, try_id: TryId, e: u64, body: ReportBody) -> Report {
     let worker = "w".parse().expect("valid");
     Report { run: RUN, item: item(n), try_id, exec: exec(e), spec: spec(1), worker, body }
 }
@@ -508,9 +508,9 @@ pub(super) fn planned(n: u8, under: u8) -> NewItem {
     NewItem { item: item(n), ordinal, spec: spec(under), class, lane: 0 }
 }
 
-pub(super) fn line(n: u8, try_id: TryId, e: u64, claiming: bool) -> Running {
+pub(super) fn line(n: u8, try_id: TryId, e: u64, claiming: bool) -> ActiveExecution {
     let phase = Phase::AgentExecution;
-    Running {
+    ActiveExecution {
         run: RUN,
         item: item(n),
         try_id,
@@ -522,8 +522,8 @@ pub(super) fn line(n: u8, try_id: TryId, e: u64, claiming: bool) -> Running {
     }
 }
 
-pub(super) fn hello(name: &str, executions: Vec<Running>) -> Hello {
-    Hello {
+pub(super) fn hello(name: &str, executions: Vec<ActiveExecution>) -> Heartbeat {
+    Heartbeat {
         worker: name.parse().expect("valid"),
         host: "host".to_owned(),
         version: "test".to_owned(),
@@ -531,7 +531,7 @@ pub(super) fn hello(name: &str, executions: Vec<Running>) -> Hello {
         pool: "default".to_owned(),
         slots: 2,
         free: 0,
-        budget: Budget::default(),
+        budget: ResourceBudget::default(),
         providers: BTreeMap::new(),
         variables: std::collections::BTreeSet::new(),
         draining: false,

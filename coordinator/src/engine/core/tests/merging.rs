@@ -38,7 +38,7 @@ fn a_result_said_twice_counts_once() {
 #[test]
 fn an_older_result_waits_for_a_newer_open_execution_and_loses_to_its_result() {
     let mut world = World::new(1, 1);
-    assert_eq!(world.claim(0, FIRST, 1), Answer::Run);
+    assert_eq!(world.claim(0, FIRST, 1), ClaimAnswer::Run);
     world.report(0, FIRST, 9, 1, ok(0.0));
     assert!(world.settled().is_empty(), "execution 1 was heard of while running: it is newer");
     world.report(0, FIRST, 1, 1, ok(1.0));
@@ -49,7 +49,7 @@ fn an_older_result_waits_for_a_newer_open_execution_and_loses_to_its_result() {
 #[test]
 fn a_withheld_result_settles_when_the_newer_execution_is_lost() {
     let mut world = World::new(1, 1);
-    assert_eq!(world.claim(0, FIRST, 1), Answer::Run);
+    assert_eq!(world.claim(0, FIRST, 1), ClaimAnswer::Run);
     world.report(0, FIRST, 9, 1, ok(0.0));
     world.report(0, FIRST, 1, 1, lost(LostReason::WorkerDied));
     assert_eq!(winner(&world), exec(9));
@@ -97,7 +97,7 @@ fn the_last_infrastructure_failure_settles_without_a_reward() {
     }
     let settled = world.settled();
     assert_eq!(settled.len(), 1);
-    assert_eq!((settled[0].verdict.outcome, settled[0].verdict.reward), (Outcome::Failed, None));
+    assert_eq!((settled[0].verdict.outcome, settled[0].verdict.reward), (ItemOutcome::Failed, None));
     assert_eq!(settled[0].superseded.len(), 2);
 }
 
@@ -141,7 +141,7 @@ fn an_agents_failure_is_never_retried() {
         rollout_protocol::error::RetryClass::Permanent,
         "exit code 1",
     );
-    world.report(0, FIRST, 1, 1, verdict(Outcome::Failed, Some(error), None));
+    world.report(0, FIRST, 1, 1, verdict(ItemOutcome::Failed, Some(error), None));
     assert_eq!(world.settled().len(), 1);
 }
 
@@ -171,14 +171,14 @@ fn a_result_made_under_another_spec_never_settles() {
 #[test]
 fn claims_are_answered_by_the_state_of_the_item() {
     let mut world = World::new(2, 1);
-    assert_eq!(world.claim(0, FIRST, 1), Answer::Run);
-    assert_eq!(world.claim(0, FIRST, 1), Answer::Run, "asked again by the same execution");
-    assert_eq!(world.claim(0, FIRST, 2), Answer::Hold, "another execution lives");
-    assert_eq!(world.claim(0, SECOND, 3), Answer::Drop, "a try nobody journalled");
-    assert_eq!(world.claim(1, FIRST, 4), Answer::Drop, "not offered yet");
-    assert_eq!(world.claim(9, FIRST, 5), Answer::Drop, "not of this run");
+    assert_eq!(world.claim(0, FIRST, 1), ClaimAnswer::Run);
+    assert_eq!(world.claim(0, FIRST, 1), ClaimAnswer::Run, "asked again by the same execution");
+    assert_eq!(world.claim(0, FIRST, 2), ClaimAnswer::Hold, "another execution lives");
+    assert_eq!(world.claim(0, SECOND, 3), ClaimAnswer::Drop, "a try nobody journalled");
+    assert_eq!(world.claim(1, FIRST, 4), ClaimAnswer::Drop, "not offered yet");
+    assert_eq!(world.claim(9, FIRST, 5), ClaimAnswer::Drop, "not of this run");
     world.report(0, FIRST, 1, 1, outage());
-    assert_eq!(world.claim(0, FIRST, 6), Answer::Drop, "waits for its retry");
+    assert_eq!(world.claim(0, FIRST, 6), ClaimAnswer::Drop, "waits for its retry");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn executions_that_end_without_verdict_are_bounded() {
         assert!(world.settled().is_empty());
         world.report(0, TryId { epoch: 1, n }, u64::from(n), 1, lost(LostReason::Unreachable));
     }
-    assert_eq!(world.settled()[0].verdict.outcome, Outcome::Failed);
+    assert_eq!(world.settled()[0].verdict.outcome, ItemOutcome::Failed);
     assert!(world.settled()[0].by.is_none());
 }
 

@@ -37,7 +37,7 @@ fn the_next_item_is_the_first_of_a_class_that_has_room() {
     world.handle(Input::Items(items.collect()));
     assert_eq!(offered(&world), [0, 2, 3]);
     assert_eq!(world.core.unstarted(), BTreeMap::from([(SMALL, 2), (LARGE, 1)]));
-    world.report(2, FIRST, 1, 1, Body::Started);
+    world.report(2, FIRST, 1, 1, ReportBody::Started);
     assert_eq!(offered(&world), [0, 2, 3, 4], "one of the small ones was taken");
     world.report(0, FIRST, 2, 1, ok(1.0));
     assert_eq!(offered(&world), [0, 2, 3, 4, 1]);

@@ -15,7 +15,7 @@ fn wiped() -> World {
     world
 }
 
-fn found(e: u64, body: Body) -> Report {
+fn found(e: u64, body: ReportBody) -> Report {
     fleet::marker(0, FIRST, e, body)
 }
 

@@ -5,14 +5,14 @@ use super::*;
 const FIRST: TryId = TryId { epoch: 1, n: 1 };
 
 /// A failure that no retry follows.
-fn failed() -> Body {
+fn failed() -> ReportBody {
     let error = TrialError::transient(
         ErrorType::EnvironmentBuildFailed,
         ErrorCode::UNREACHABLE,
         "no answer",
     );
     let error = TrialError { retry: rollout_protocol::error::RetryClass::Permanent, ..error };
-    verdict(Outcome::Failed, Some(error), None)
+    verdict(ItemOutcome::Failed, Some(error), None)
 }
 
 /// The executions that a settlement names.

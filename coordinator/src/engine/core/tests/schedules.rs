@@ -52,7 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct Schedule {
     world: World,
     running: Vec<(u8, TryId, u64)>,
-    said: Vec<(u8, TryId, u64, Body)>,
+    said: Vec<(u8, TryId, u64, ReportBody)>,
     verdicts: HashSet<(ItemId, ExecId)>,
     next_exec: u64,
     durable: usize,
@@ -104,7 +104,7 @@ impl Schedule {
         let e = self.next_exec;
         let first = try_id.n == 1 && !self.running.iter().any(|r| (r.0, r.1) == (n, try_id));
         let never = !self.said.iter().any(|s| (s.0, s.1) == (n, try_id));
-        if (first && never) || self.world.claim(n, try_id, e) == Answer::Run {
+        if (first && never) || self.world.claim(n, try_id, e) == ClaimAnswer::Run {
             self.running.push((n, try_id, e));
         }
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use rollout_protocol::id::{ExecId, OwnerId, RunId};
-use rollout_protocol::wire::position::{Incarnation, Position};
-use rollout_protocol::wire::report::Kind;
+use rollout_protocol::wire::position::{Incarnation, ReportPosition};
+use rollout_protocol::wire::report::ReportKind;
 
 use super::super::board::{BoardLock, Look, Looked, Place, RenewError, View};
 use super::super::judge::Watch;
@@ -229,7 +229,7 @@ fn append(shared: &Shared, directory: usize, epoch: u32) -> Standing {
     let head = segment.head(segment.durable);
     let anchor = ExecId::from_bytes([0; 16]);
     let position =
-        Position { incarnation: Incarnation(1), sequence: record, anchor, said: Kind::Result };
+        ReportPosition { incarnation: Incarnation(1), sequence: record, anchor, said: ReportKind::Result };
     Standing { head, position: Some(position), total: 10, settled: 1, closed: false }
 }
 

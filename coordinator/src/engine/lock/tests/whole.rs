@@ -11,8 +11,8 @@ use rollout_protocol::id::{ExecId, RunId};
 use rollout_protocol::retry::RetryPolicy;
 use rollout_protocol::version::RUN_FORMAT;
 use rollout_protocol::wire::control::StopLevel;
-use rollout_protocol::wire::position::{Incarnation, Position};
-use rollout_protocol::wire::report::Kind;
+use rollout_protocol::wire::position::{Incarnation, ReportPosition};
+use rollout_protocol::wire::report::ReportKind;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -61,7 +61,7 @@ async fn begin(root: &Path, taking: &Taking) -> Result<Sitting, LockError> {
         // Without a board nobody else names it.
         run: taken.run.unwrap_or(RunId::from_bytes([7; 16])),
         epoch: taken.epoch,
-        plan: Digest::of(b"plan"),
+        plan: Digest::sha256(b"plan"),
         retry: RetryPolicy::default(),
         version: "test".to_owned(),
         owner: "test".to_owned(),
@@ -85,7 +85,7 @@ impl Sitting {
         self.writer.durable().await.expect("written");
         let anchor = ExecId::from_bytes([0; 16]);
         let position =
-            Some(Position { incarnation: Incarnation(1), sequence, anchor, said: Kind::Result });
+            Some(ReportPosition { incarnation: Incarnation(1), sequence, anchor, said: ReportKind::Result });
         let head = self.writer.head();
         self.lock.tell(Standing { head, position, total: 9, settled: 1, closed: false });
         let mut confirmed = self.lock.confirmed();

@@ -11,14 +11,14 @@ use rollout_protocol::id::{ItemId, TryId};
 use rollout_protocol::item_name::ItemName;
 use rollout_protocol::record::{EvalEnd, EvalRecord, TrialRecord};
 use rollout_protocol::spec::environment::{
-    DockerSettings, EnvironmentSpec, PreservePolicy, ProviderSpec, Rates,
+    DockerSettings, EnvironmentSpec, PreservePolicy, ProviderSpec, EnvironmentRates,
 };
 use rollout_protocol::spec::eval::{
-    Bundle, CommandKind, EvalCommand, EvalCommands, EvalName, EvalSpec, EvalStage, RepositorySpec,
+    CommitBundle, CommandKind, EvalCommand, EvalCommands, EvalOrigin, EvalSpec, EvalStage, RepositorySpec,
 };
 use rollout_protocol::spec::task::TaskEnvironment;
-use rollout_protocol::wire::command::Selection;
-use rollout_protocol::wire::offer::{Offer, Pacing, Work};
+use rollout_protocol::wire::command::TrialSelection;
+use rollout_protocol::wire::offer::{Offer, RunRateLimits, OfferedWork};
 use rollout_worker::executor::Finished;
 use rollout_worker::store::put_json;
 use rollout_worker::work::eval::EvalContext;
@@ -56,16 +56,16 @@ impl Planner for Evals {
 
     fn offer(&self, run: RunId, item: ItemId, try_id: TryId, ordinal: u64) -> Offer {
         let tickets = self.tickets.as_ref().map(|tickets| tickets.asked_for());
-        let pacing = Pacing { tickets: tickets.unwrap_or_default(), ..Pacing::default() };
+        let pacing = RunRateLimits { tickets: tickets.unwrap_or_default(), ..RunRateLimits::default() };
         let offer = self.job.offer(run, item, try_id, ordinal);
-        Offer { spec: self.spec, work: Work::Eval, pacing, ..offer }
+        Offer { spec: self.spec, work: OfferedWork::Eval, pacing, ..offer }
     }
 
     fn lanes(&self) -> &[Needs] {
         self.job.lanes()
     }
 
-    fn select(&self, selection: &Selection) -> Vec<NewItem> {
+    fn select(&self, selection: &TrialSelection) -> Vec<NewItem> {
         self.job.select(selection)
     }
 
@@ -138,9 +138,9 @@ impl Runner for Racers {
 async fn spec(store: &FsStore) -> Digest {
     let command = || EvalCommand { script: String::new(), timeout_sec: None, env: BTreeMap::new() };
     let size_bytes = 0;
-    let blob = BlobRef { digest: Digest::of(b""), size_bytes, media_type: Some(MediaType::Text) };
-    let name = EvalName { tree: "t".into(), node: "0000".into(), eval: "0001".into() };
-    let root = Bundle { commit: "00".into(), parent: None, blob: blob.clone() };
+    let blob = BlobRef { digest: Digest::sha256(b""), size_bytes, media_type: Some(MediaType::Text) };
+    let name = EvalOrigin { tree: "t".into(), node: "0000".into(), eval: "0001".into() };
+    let root = CommitBundle { commit: "00".into(), parent: None, blob: blob.clone() };
     let spec = EvalSpec {
         name,
         repository: RepositorySpec { root, chain: Vec::new() },
@@ -158,7 +158,7 @@ async fn spec(store: &FsStore) -> Digest {
             provider: ProviderSpec::Docker(DockerSettings::default()),
             force_build: false,
             preserve_env: PreservePolicy::default(),
-            rates: Rates::default(),
+            rates: EnvironmentRates::default(),
         },
         sweep_environment: None,
         user: None,

@@ -130,7 +130,7 @@ async fn written(
     loop {
         match trees.write(Arc::clone(&settlement)).await {
             Err(TreeError::Store { source, .. })
-                if source.is_no_answer() && began.elapsed() < STORE_PATIENCE =>
+                if source.is_unanswered() && began.elapsed() < STORE_PATIENCE =>
             {
                 patience.failed(&source).await;
             }

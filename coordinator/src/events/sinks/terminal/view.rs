@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rollout_protocol::event::{EventKind, RunEvent};
 use rollout_protocol::item_name::ItemName;
-use rollout_protocol::record::{Outcome, Settlement};
+use rollout_protocol::record::{ItemOutcome, Settlement};
 use rollout_protocol::spec::metric::MetricKind;
 
 use super::run_view::RunView;
@@ -64,7 +64,7 @@ impl View {
 
     fn settled_line(&mut self, settlement: &Settlement) {
         let verdict = &settlement.verdict;
-        let told = verdict.outcome == Outcome::Failed || !verdict.unverified_steps.is_empty();
+        let told = verdict.outcome == ItemOutcome::Failed || !verdict.unverified_steps.is_empty();
         if !self.is_small() && !told {
             return;
         }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rollout_protocol::Timestamp;
 use rollout_protocol::digest::Digest;
 use rollout_protocol::id::RunId;
-use rollout_protocol::record::{Outcome, StepRecord, Timestamps, TrialRecord, Verdict};
+use rollout_protocol::record::{ItemOutcome, StepRecord, Timestamps, TrialRecord, Verdict};
 use rollout_protocol::spec::environment::ProviderKind;
 use rollout_protocol::spec::metric::MetricKind;
 use rollout_worker::environment::descriptor::{self, HarborName};
@@ -248,7 +248,7 @@ impl Job {
     /// Harbor has no environment like our sandboxes: it takes the name of a class for what is not
     /// its own.
     fn environment(&self) -> Value {
-        match descriptor::of(self.provider).harbor {
+        match descriptor::for_kind(self.provider).harbor {
             HarborName::Type(name) => json!({"type": name}),
             HarborName::Class(path) => json!({"import_path": path}),
         }
@@ -299,7 +299,7 @@ fn message(verdict: &Verdict) -> &str {
 }
 
 fn verified(verdict: &Verdict) -> Option<Value> {
-    (verdict.outcome == Outcome::Completed).then(
+    (verdict.outcome == ItemOutcome::Completed).then(
         || json!({"rewards": verdict.numbers().collect::<std::collections::BTreeMap<_, _>>()}),
     )
 }

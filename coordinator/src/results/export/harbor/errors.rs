@@ -1,7 +1,7 @@
 //! Our error types as Harbor's exceptions.
 
 use rollout_protocol::error::ErrorType;
-use rollout_protocol::record::{Outcome, Settlement};
+use rollout_protocol::record::{ItemOutcome, Settlement};
 
 /// The name of the exception that Harbor raises for what happened, nothing for what it raises none
 /// for. Where Harbor has no name of its own, it is the one that its code raises in that place.
@@ -37,5 +37,5 @@ pub(super) const CANCELLED: &str = "CancelledError";
 pub(super) fn exception(settlement: &Settlement) -> Option<&'static str> {
     let verdict = &settlement.verdict;
     let raised = verdict.error.as_ref().and_then(|error| exception_type(error.kind));
-    raised.or((verdict.outcome == Outcome::Cancelled).then_some(CANCELLED))
+    raised.or((verdict.outcome == ItemOutcome::Cancelled).then_some(CANCELLED))
 }

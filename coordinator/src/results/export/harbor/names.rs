@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rollout_protocol::digest::{Digest, Hasher};
+use rollout_protocol::digest::{Digest, DigestHasher};
 use rollout_protocol::id::{ItemId, RunId};
 use rollout_protocol::spec::trial::TrialName;
 
@@ -22,10 +22,10 @@ pub(super) fn job_id(run: RunId) -> String {
 
 /// Identity of a trial.
 pub(super) fn trial_id(run: RunId, item: ItemId) -> String {
-    let mut hasher = Hasher::default();
-    hasher.part(b"trial of a run");
-    hasher.part(run.as_bytes());
-    hasher.part(item.as_bytes());
+    let mut hasher = DigestHasher::default();
+    hasher.update_part(b"trial of a run");
+    hasher.update_part(run.as_bytes());
+    hasher.update_part(item.as_bytes());
     let digest = hasher.finish();
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest.as_bytes()[..16]);
@@ -51,9 +51,9 @@ pub(super) fn free_trial_name(trial: &TrialName, job: &Path) -> String {
 fn trial_name(trial: &TrialName, round: u32) -> String {
     let task: String = trial.task.chars().take(TASK).collect();
     let task = task.trim_end_matches(['_', '-']);
-    let mut hasher = Hasher::default();
-    hasher.part(trial.item().as_bytes());
-    hasher.part(&round.to_be_bytes());
+    let mut hasher = DigestHasher::default();
+    hasher.update_part(trial.item().as_bytes());
+    hasher.update_part(&round.to_be_bytes());
     let digest: Digest = hasher.finish();
     let suffix: String = (digest.as_bytes()[..SUFFIX].iter())
         .map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]))

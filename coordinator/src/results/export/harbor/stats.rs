@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rollout_protocol::error::ErrorClass;
-use rollout_protocol::record::{Outcome, Settlement};
+use rollout_protocol::record::{ItemOutcome, Settlement};
 use rollout_protocol::spec::metric::MetricKind;
 use serde_json::{Map, Value, json};
 
@@ -43,11 +43,11 @@ impl Stats {
         let settlement = &trial.settlement;
         self.trials += 1;
         self.retries += u64::from(Scored::of(settlement).retries);
-        self.cancelled += u64::from(settlement.verdict.outcome == Outcome::Cancelled);
+        self.cancelled += u64::from(settlement.verdict.outcome == ItemOutcome::Cancelled);
         let key = format!("{}__{}", trial.name.agent, trial.name.dataset);
         let eval = self.evals.entry(key).or_default();
         eval.trials += 1;
-        if settlement.verdict.outcome == Outcome::Completed {
+        if settlement.verdict.outcome == ItemOutcome::Completed {
             eval.verified += 1;
             for (key, number) in settlement.verdict.numbers() {
                 eval.keys.add(key, number);
@@ -90,19 +90,19 @@ impl Eval {
         let verdict = &settlement.verdict;
         let numbers: Vec<f64> = verdict.numbers().map(|(_, number)| number).collect();
         let passed = match (verdict.outcome, &numbers[..]) {
-            (Outcome::Completed, [number]) if *number == 0.0 || *number == 1.0 => *number == 1.0,
-            (Outcome::Completed, _) => {
+            (ItemOutcome::Completed, [number]) if *number == 0.0 || *number == 1.0 => *number == 1.0,
+            (ItemOutcome::Completed, _) => {
                 self.graded = true;
                 return;
             }
-            (Outcome::Failed, _) => {
+            (ItemOutcome::Failed, _) => {
                 let infrastructure = |class| class == ErrorClass::Infrastructure;
                 if verdict.error.as_ref().is_none_or(|error| infrastructure(error.class)) {
                     return;
                 }
                 false
             }
-            (Outcome::Cancelled | Outcome::Unverified, _) => return,
+            (ItemOutcome::Cancelled | ItemOutcome::Unverified, _) => return,
         };
         let task = self.tasks.entry(task.to_owned()).or_default();
         task.0 += 1;

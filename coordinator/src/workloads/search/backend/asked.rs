@@ -209,11 +209,11 @@ mod tests {
     use super::*;
 
     fn one(n: u32) -> Try {
-        let spec = Digest::of(b"spec");
+        let spec = Digest::sha256(b"spec");
         let (search, node) = ("search".to_owned(), NodeId::default());
         let name = ItemName::Eval(EvalName { search, node, eval: EvalId(n), attempt: 1 });
         let kind = WorkKind::Eval;
-        Try { kind, item: ItemId::of_eval("search", n, (0, 0), 1, &spec), spec, name }
+        Try { kind, item: ItemId::for_eval("search", n, (0, 0), 1, &spec), spec, name }
     }
 
     fn settled(item: ItemId) -> Settled {

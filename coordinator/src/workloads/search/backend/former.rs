@@ -60,7 +60,7 @@ impl Former {
             rounds.flat_map(move |n| (1..=UNABLE).map(move |attempt| (*node, n, attempt)))
         });
         let is_it = |(node, round, attempt): &(NodeId, u32, u32)| {
-            ItemId::of_ideas(&self.tree, node.0, *round, *attempt, spec) == *item
+            ItemId::for_ideas(&self.tree, node.0, *round, *attempt, spec) == *item
         };
         let (node, _, attempt) = attempts.into_iter().find(is_it)?;
         Some(IdeasName { search: self.tree.clone(), node, attempt })
@@ -88,7 +88,7 @@ impl Former {
         let attempts =
             rounds.flat_map(|rounds| (1..=self.attempts).map(move |attempt| (rounds, attempt)));
         let is_it = |(rounds, attempt): &((u32, u32), u32)| {
-            ItemId::of_eval(&self.tree, eval.0, *rounds, *attempt, spec) == *item
+            ItemId::for_eval(&self.tree, eval.0, *rounds, *attempt, spec) == *item
         };
         attempts.into_iter().find(is_it).map(|(_, attempt)| attempt)
     }
@@ -108,27 +108,27 @@ mod tests {
             nodes: vec![(NodeId(0), 0), (NodeId(2), 1)],
             cursor: Mutex::new(0),
         };
-        let spec = Digest::of(b"spec");
+        let spec = Digest::sha256(b"spec");
         for (eval, rounds, attempt) in
             [(3, (0, 0), 1), (0, (1, 0), 2), (4, (0, 3), 2), (3, (1, 1), 1)]
         {
-            let item = ItemId::of_eval("search", eval, rounds, attempt, &spec);
+            let item = ItemId::for_eval("search", eval, rounds, attempt, &spec);
             let (kind, name) = former.name(&item, &spec).expect("it is one of them");
             assert_eq!(kind, WorkKind::Eval);
             let expected = format!("search/node-{:04}/eval-{eval:04}__{attempt}", eval / 2);
             assert_eq!(name.to_string(), expected);
         }
         for (eval, rounds, attempt) in [(5, (0, 0), 1), (0, (2, 0), 1), (0, (0, 0), 3)] {
-            let item = ItemId::of_eval("search", eval, rounds, attempt, &spec);
+            let item = ItemId::for_eval("search", eval, rounds, attempt, &spec);
             assert_eq!(former.name(&item, &spec), None);
         }
-        let item = ItemId::of_ideas("search", 2, 1, 3, &spec);
+        let item = ItemId::for_ideas("search", 2, 1, 3, &spec);
         let (kind, name) = former.name(&item, &spec).expect("it is one of them");
         assert_eq!(
             (kind, name.to_string()),
             (WorkKind::Ideas, "search/node-0002/ideas__3".to_owned())
         );
-        let item = ItemId::of_ideas("search", 0, 1, 1, &spec);
+        let item = ItemId::for_ideas("search", 0, 1, 1, &spec);
         assert_eq!(former.name(&item, &spec), None);
     }
 }

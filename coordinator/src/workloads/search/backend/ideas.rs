@@ -11,11 +11,11 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::id::ItemId;
 use rollout_protocol::item_name::{IdeasName, ItemName};
 use rollout_protocol::limits;
-use rollout_protocol::record::{IdeasRecord, Outcome};
+use rollout_protocol::record::{IdeasRecord, ItemOutcome};
 use rollout_protocol::spec::ideas::{
-    EarlierIdeas, IdeasSpec, MAX_IDEA_BYTES, MAX_IDEAS, fault_of_idea,
+    EarlierIdeas, IdeasSpec, MAX_IDEA_BYTES, MAX_IDEAS, invalid_idea_reason,
 };
-use rollout_worker::archive::{self, ArchiveError, ArchivePath, Keep, Limits};
+use rollout_worker::archive::{self, ArchiveError, ArchivePath, FilterDecision, ArchiveLimits};
 use rollout_worker::store::{BlobStore, StoreError, get_json, put_json};
 use rollout_worker::{fs_remove, supervise};
 
@@ -27,11 +27,11 @@ use crate::workloads::search::driver::{COST_FILE, IdeasOrder, TreeError, WorkErr
 use rollout_protocol::search::NodeId;
 
 /// Bounds of a directory of earlier ideas, and of the ideas of a node.
-const IDEAS_OF_A_NODE: Limits =
-    Limits { entries: MAX_IDEAS as u64, bytes: MAX_IDEAS as u64 * MAX_IDEA_BYTES };
+const IDEAS_OF_A_NODE: ArchiveLimits =
+    ArchiveLimits { entries: MAX_IDEAS as u64, bytes: MAX_IDEAS as u64 * MAX_IDEA_BYTES };
 
 /// Bounds of the files that describe a node: a few files of bounded size.
-const PACK: Limits = Limits { entries: 100, bytes: limits::RESULTS_BYTES };
+const PACK: ArchiveLimits = ArchiveLimits { entries: 100, bytes: limits::RESULTS_BYTES };
 
 /// Why inputs of a command are not stored, or its ideas are not taken.
 #[derive(Debug, thiserror::Error)]
@@ -117,9 +117,9 @@ impl Shop {
         let (tree, node) = (&self.tree.name, order.node.node_id.0);
         let mut attempt = 1;
         loop {
-            let item = ItemId::of_ideas(tree, node, order.round, attempt, spec);
+            let item = ItemId::for_ideas(tree, node, order.round, attempt, spec);
             let settled = self.asked.settlement(&item);
-            if settled.is_none_or(|settled| settled.verdict.outcome == Outcome::Completed) {
+            if settled.is_none_or(|settled| settled.verdict.outcome == ItemOutcome::Completed) {
                 return (item, attempt);
             }
             attempt += 1;
@@ -138,7 +138,7 @@ impl Shop {
             let written = self.handle.block_on(write_logs(store, record, &logs));
             written.map_err(of("cannot write the logs of a command for ideas"))?;
         }
-        if settled.verdict.outcome != Outcome::Completed {
+        if settled.verdict.outcome != ItemOutcome::Completed {
             let error = settled.verdict.error.as_ref();
             let reason = error.map_or("it ended without ideas", |error| &error.message).to_owned();
             return Err(WorkError::Failed { what, reason });
@@ -191,7 +191,7 @@ async fn patiently_inputs(
 async fn packed(
     store: &Arc<dyn BlobStore>,
     dir: &Path,
-    bounds: Limits,
+    bounds: ArchiveLimits,
     keep: impl Fn(&Path) -> bool + Send + 'static,
 ) -> Result<BlobRef, IdeasError> {
     let scratch = tempfile::tempdir().map_err(disk("create a directory for", dir))?;
@@ -199,8 +199,8 @@ async fn packed(
     let to = tar.clone();
     let work = move || {
         let keep = |path: &Path, is_dir: bool| match !is_dir && keep(path) {
-            true => Keep::Yes,
-            false => Keep::No,
+            true => FilterDecision::Yes,
+            false => FilterDecision::No,
         };
         archive::pack(&from, &to, bounds, &keep)
     };
@@ -279,7 +279,7 @@ fn move_ideas(from: &Path, into: &Path) -> Result<(), IdeasError> {
             continue;
         }
         let content = fs::read(&path).map_err(disk("read", &path))?;
-        if fault_of_idea(name, &content).is_some() {
+        if invalid_idea_reason(name, &content).is_some() {
             continue;
         }
         let synced = File::open(&path).and_then(|file| file.sync_all());

@@ -2,7 +2,7 @@
 
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{EvalEnd, EvalRecord, Outcome};
+use rollout_protocol::record::{EvalEnd, EvalRecord, ItemOutcome};
 
 use crate::engine::core::Settled;
 use crate::workloads::search::driver::{EvalOrder, EvalResult};
@@ -14,7 +14,7 @@ pub(super) fn is_unable(settled: &Settled) -> bool {
     let before = |phase| matches!(phase, Phase::Queued | Phase::EnvironmentSetup);
     settled.verdict.error.as_ref().is_some_and(|error| {
         let ours = error.class == ErrorClass::Infrastructure || before(error.phase);
-        settled.verdict.outcome == Outcome::Failed && ours && error.code != ErrorCode::POISONED
+        settled.verdict.outcome == ItemOutcome::Failed && ours && error.code != ErrorCode::POISONED
     })
 }
 

@@ -6,8 +6,8 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::item_name::ItemName;
 use rollout_protocol::retry::RetryPolicy;
-use rollout_protocol::wire::command::Selection;
-use rollout_protocol::wire::offer::{Offer, Pacing, SizeClass, Work};
+use rollout_protocol::wire::command::TrialSelection;
+use rollout_protocol::wire::offer::{Offer, RunRateLimits, SizeClass, OfferedWork};
 use tokio::sync::Notify;
 
 use super::asked::{Asked, Try, WorkKind};
@@ -96,11 +96,11 @@ impl Planner for EvalPlanner {
         let Try { kind, spec, .. } = self.at(ordinal);
         let tickets = self.tickets.as_ref().map(|tickets| tickets.asked_for());
         let tickets = tickets.unwrap_or_default();
-        let pacing = Pacing { tickets, max_park_sec: self.max_park_sec, ..Pacing::default() };
+        let pacing = RunRateLimits { tickets, max_park_sec: self.max_park_sec, ..RunRateLimits::default() };
         let class = self.class(kind);
         let work = match kind {
-            WorkKind::Eval => Work::Eval,
-            WorkKind::Ideas => Work::Ideas,
+            WorkKind::Eval => OfferedWork::Eval,
+            WorkKind::Ideas => OfferedWork::Ideas,
         };
         Offer { run, item, try_id, spec, class, work, pacing }
     }
@@ -110,7 +110,7 @@ impl Planner for EvalPlanner {
     }
 
     /// Nothing: what a search needs to go on cannot be cancelled alone.
-    fn select(&self, _selection: &Selection) -> Vec<NewItem> {
+    fn select(&self, _selection: &TrialSelection) -> Vec<NewItem> {
         Vec::new()
     }
 

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::blob::BlobRef;
 use rollout_protocol::record::EvalRecord;
-use rollout_worker::archive::{self, ArchiveError, ArchivePath, Limits};
+use rollout_worker::archive::{self, ArchiveError, ArchivePath, ArchiveLimits};
 use rollout_worker::backoff::chain;
 use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
@@ -162,7 +162,7 @@ pub(super) async fn unpack(
 ) -> Result<(), ResultsError> {
     let failed = |source| ResultsError::Store { what: what.to_owned(), source };
     let source = store.get(&archive.digest).await.map_err(failed)?;
-    let report = archive::extract(source, into, Limits::ARTIFACTS).await;
+    let report = archive::extract(source, into, ArchiveLimits::ARTIFACTS).await;
     let report = report.map_err(|source| ResultsError::Archive { what, source })?;
     if let Some(cut) = report.cut {
         tracing::warn!("the archive of {what} in {} is not whole: {cut}", into.display());

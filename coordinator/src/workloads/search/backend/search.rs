@@ -54,7 +54,7 @@ pub(crate) fn opening(tree: &TreeFile, taking: Taking, bounds: Bounds) -> engine
     engine::Opening {
         layout: Directory::new(tree.run_dir()).layout().clone(),
         job: tree.name.clone(),
-        plan: Digest::of(settings.as_bytes()),
+        plan: Digest::sha256(settings.as_bytes()),
         permits: tree.search.max_parallel_evals as usize,
         retry: RetryPolicy::default(),
         taking,

@@ -99,7 +99,7 @@ impl Shop {
         let (tree, eval) = (&self.tree.name, order.eval.eval_id.0);
         let mut unable = 0;
         loop {
-            let item = ItemId::of_eval(tree, eval, (order.round, unable), attempt, spec);
+            let item = ItemId::for_eval(tree, eval, (order.round, unable), attempt, spec);
             let settled = self.asked.settlement(&item);
             let was_unable = settled.is_some_and(|settled| outcome::is_unable(&settled));
             if !was_unable || self.fail_unable || self.tries.contains_key(&item) {

@@ -5,15 +5,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rollout_protocol::blob::{BlobRef, MediaType};
-use rollout_protocol::spec::environment::{EnvironmentSpec, PreservePolicy, Rates};
+use rollout_protocol::spec::environment::{EnvironmentSpec, PreservePolicy, EnvironmentRates};
 use rollout_protocol::spec::eval::{
-    EvalCommand, EvalCommands, EvalName, EvalSpec, RepositorySpec, SweepEnvironment,
+    EvalCommand, EvalCommands, EvalOrigin, EvalSpec, RepositorySpec, SweepEnvironment,
 };
-use rollout_protocol::spec::ideas::{EarlierIdeas, IdeasName, IdeasSpec};
+use rollout_protocol::spec::ideas::{EarlierIdeas, IdeasOrigin, IdeasSpec};
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::wire::offer::SizeClass;
-use rollout_worker::archive::{self, ArchiveError, Keep, Limits};
+use rollout_worker::archive::{self, ArchiveError, FilterDecision, ArchiveLimits};
 use rollout_worker::store::{BlobStore, StoreError};
 use rollout_worker::supervise;
 
@@ -116,7 +116,7 @@ impl Plan {
         let IdeasCommand { command, environment, settings } = &self.ideas;
         let resources = &environment.resources;
         Needs {
-            class: SizeClass::of(resources),
+            class: SizeClass::for_resources(resources),
             cpus: resources.cpus,
             memory_mb: resources.memory_mb,
             provider: settings.provider.kind(),
@@ -136,7 +136,7 @@ impl Plan {
         let EvalCommands { implement, tests, review, sweep } = &self.commands;
         let commands = [Some(implement), tests.as_ref(), review.as_ref(), Some(sweep)];
         Needs {
-            class: SizeClass::of(&resources),
+            class: SizeClass::for_resources(&resources),
             cpus: resources.cpus,
             memory_mb: resources.memory_mb,
             provider,
@@ -160,7 +160,7 @@ impl Plan {
     ) -> IdeasSpec {
         let IdeasCommand { command, environment, settings } = self.ideas.clone();
         let (tree, node) = (self.tree.clone(), order.node.node_id.to_string());
-        let name = IdeasName { tree, node };
+        let name = IdeasOrigin { tree, node };
         let count = order.count;
         IdeasSpec { name, repository, command, environment, settings, count, earlier, pack }
     }
@@ -176,7 +176,7 @@ impl Plan {
         let file = Path::new(&order.eval.idea_path).file_stem().unwrap_or_default();
         let idea_name = file.to_string_lossy();
         EvalSpec {
-            name: EvalName {
+            name: EvalOrigin {
                 tree: self.tree.clone(),
                 node: node.to_string(),
                 eval: eval.to_string(),
@@ -235,7 +235,7 @@ fn settings(place: &TreePlace) -> EnvironmentSpec {
         provider: place.provider.clone(),
         force_build: false,
         preserve_env: PreservePolicy::default(),
-        rates: Rates::default(),
+        rates: EnvironmentRates::default(),
     }
 }
 
@@ -245,7 +245,7 @@ async fn pack(dir: &Path, store: Arc<dyn BlobStore>) -> Result<BlobRef, PlanErro
     let (from, to) = (dir.to_owned(), scratch.path().join("context.tar"));
     let archive = to.clone();
     let packed = supervise::blocking(move || {
-        archive::pack(&from, &archive, Limits::BUNDLE, &|_, _| Keep::Yes)
+        archive::pack(&from, &archive, ArchiveLimits::BUNDLE, &|_, _| FilterDecision::Yes)
     });
     packed.await.map_err(|source| PlanError::Context { path: dir.to_owned(), source })?;
     Ok(store.put_file(&to, MediaType::Tar).await?)

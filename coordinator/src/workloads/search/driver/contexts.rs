@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rollout_worker::archive::{self, Keep, Limits};
+use rollout_worker::archive::{self, FilterDecision, ArchiveLimits};
 use serde_json::{Map, Value};
 
 use super::TreeError;
@@ -35,7 +35,7 @@ pub(super) fn note(tree: &TreeFile, settings: &mut Value) -> Result<(), TreeErro
 fn digest(dir: &Path) -> Result<String, PlanError> {
     let scratch = tempfile::tempdir()?;
     let to = scratch.path().join("context.tar");
-    let packed = archive::pack(dir, &to, Limits::BUNDLE, &|_, _| Keep::Yes);
+    let packed = archive::pack(dir, &to, ArchiveLimits::BUNDLE, &|_, _| FilterDecision::Yes);
     let packed = packed.map_err(|source| PlanError::Context { path: dir.to_owned(), source })?;
     Ok(packed.digest.hex())
 }

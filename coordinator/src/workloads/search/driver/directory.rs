@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::{Component, Path, PathBuf};
 
-use rollout_protocol::digest::Hasher;
+use rollout_protocol::digest::DigestHasher;
 
 use super::TreeError;
 use crate::engine::journal::Layout;
@@ -166,7 +166,7 @@ impl Directory {
             .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
             .tempfile_in(parent)
             .map_err(write)?;
-        let mut digest = Hasher::default();
+        let mut digest = DigestHasher::default();
         let mut buffer = vec![0; 64 * 1024];
         loop {
             let read = source.read(&mut buffer).map_err(TreeError::io("read", from))?;

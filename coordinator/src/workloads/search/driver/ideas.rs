@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
-use rollout_protocol::spec::ideas::{MAX_IDEA_BYTES, MAX_IDEAS, not_text};
+use rollout_protocol::spec::ideas::{MAX_IDEA_BYTES, MAX_IDEAS, non_text_reason};
 
 use super::directory::{remove_all, sync};
 use super::{Directory, IdeasOrder, TreeError};
@@ -92,7 +92,7 @@ pub(super) fn accept(directory: &Directory, node: NodeId) -> Result<(), TreeErro
         let name = path.trim_start_matches('/');
         let file = from.join(name);
         let content = fs::read(&file).map_err(TreeError::io("read", &file))?;
-        if let Some(why) = not_text(&content) {
+        if let Some(why) = non_text_reason(&content) {
             return Err(TreeError::Ideas { node, reason: format!("{name}: {why}") });
         }
     }
@@ -185,7 +185,7 @@ fn user(path: &Path) -> Result<Option<Vec<u8>>, String> {
     if content.len() as u64 > MAX_IDEA_BYTES {
         return Err(format!("it has more than {MAX_IDEA_BYTES} bytes"));
     }
-    if let Some(why) = not_text(&content) {
+    if let Some(why) = non_text_reason(&content) {
         return Err(why);
     }
     Ok(Some(content))

@@ -15,7 +15,7 @@ fn provenance(path: &str) -> Provenance {
     Provenance {
         source_path: "somewhere".to_owned(),
         copied_to_path: path.to_owned(),
-        sha256: Digest::of(path.as_bytes()).hex(),
+        sha256: Digest::sha256(path.as_bytes()).hex(),
     }
 }
 

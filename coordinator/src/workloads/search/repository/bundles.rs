@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 use rollout_protocol::limits;
-use rollout_protocol::spec::eval::{Bundle, RepositorySpec};
+use rollout_protocol::spec::eval::{CommitBundle, RepositorySpec};
 use serde::{Deserialize, Serialize};
 
 use super::RepositoryError;
@@ -17,27 +17,27 @@ const FILE: &str = "bundles.json";
 /// The commits of a search that are in the blob store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Bundles {
-    root: Bundle,
+    root: CommitBundle,
     /// By commit, each with its parent.
-    commits: BTreeMap<String, Bundle>,
+    commits: BTreeMap<String, CommitBundle>,
 }
 
 impl Bundles {
-    pub(super) const fn new(root: Bundle) -> Self {
+    pub(super) const fn new(root: CommitBundle) -> Self {
         Self { root, commits: BTreeMap::new() }
     }
 
-    pub(super) const fn root(&self) -> &Bundle {
+    pub(super) const fn root(&self) -> &CommitBundle {
         &self.root
     }
 
     /// Whether this very bundle is known.
-    pub(super) fn has(&self, bundle: &Bundle) -> bool {
+    pub(super) fn has(&self, bundle: &CommitBundle) -> bool {
         self.commits.get(&bundle.commit) == Some(bundle)
     }
 
     /// Adds a commit whose parent is known.
-    pub(super) fn add(&mut self, bundle: Bundle) {
+    pub(super) fn add(&mut self, bundle: CommitBundle) {
         self.commits.insert(bundle.commit.clone(), bundle);
     }
 

@@ -62,7 +62,7 @@ impl Repository {
         let made = tokio::fs::create_dir_all(above).await;
         made.map_err(|error| RepositoryError::disk("creating", above, error))?;
         let call = self.bare.git().call(["worktree", "add", "-f", "--detach", "--"]);
-        let added = call.more([to.as_os_str()]).more([commit]).run().await;
+        let added = call.args([to.as_os_str()]).args([commit]).run().await;
         added.map_err(|error| self.git(error))?;
         let Some(Known { admin, .. }) = self.known()?.remove(path) else {
             return Err(RepositoryError::disk("finding", &to, std::io::ErrorKind::NotFound));

@@ -61,8 +61,8 @@ impl Repository {
             }
             self.ensure(commit).await?;
         }
-        let call = self.bare.git().call(ARGS).more([from, to]).more(["--"]);
-        let call = call.max_bytes(max_bytes).limit(limit);
+        let call = self.bare.git().call(ARGS).args([from, to]).args(["--"]);
+        let call = call.max_bytes(max_bytes).timeout(limit);
         let mut patch = Vec::new();
         match call.run_into(&mut patch).await {
             Ok(_) => Ok(patch),

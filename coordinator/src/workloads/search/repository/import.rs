@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use rollout_protocol::limits;
-use rollout_protocol::spec::eval::Bundle;
+use rollout_protocol::spec::eval::CommitBundle;
 use rollout_worker::git::{GitError, TreeEntry, bundle, names};
 
 use super::{Repository, RepositoryError, cleanup};
@@ -22,7 +22,7 @@ impl Repository {
     /// # Errors
     /// [`RepositoryError::Refused`] when it is not what a candidate has to be. Anything else says
     /// nothing about the candidate, and may pass when [`RepositoryError::is_transient`] says so.
-    pub async fn import(&self, parent: &str, candidate: &Bundle) -> Result<(), RepositoryError> {
+    pub async fn import(&self, parent: &str, candidate: &CommitBundle) -> Result<(), RepositoryError> {
         let refused =
             |reason: String| RepositoryError::Refused { commit: candidate.commit.clone(), reason };
         if candidate.parent.as_deref() != Some(parent) {
@@ -68,7 +68,7 @@ impl Repository {
     }
 
     /// Gets the objects of a commit, whose parent's are there.
-    pub(super) async fn fetch(&self, link: &Bundle, max_bytes: u64) -> Result<(), RepositoryError> {
+    pub(super) async fn fetch(&self, link: &CommitBundle, max_bytes: u64) -> Result<(), RepositoryError> {
         let size_bytes = link.blob.size_bytes;
         if size_bytes > max_bytes {
             let reason = format!("it has {size_bytes} bytes, at most {max_bytes} are accepted");
@@ -91,7 +91,7 @@ impl Repository {
 
     async fn take(
         &self,
-        link: &Bundle,
+        link: &CommitBundle,
         file: &std::path::Path,
         [before, name]: &[String; 2],
     ) -> Result<(), GitError> {

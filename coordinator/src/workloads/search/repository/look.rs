@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use rollout_worker::git::Bare;
+use rollout_worker::git::BareRepository;
 
 use super::{BARE, DIRECTORY, RepositoryError};
 use crate::workloads::search::validate::Commits;
@@ -28,10 +28,10 @@ impl Look {
             return Ok(Self::default());
         }
         let path = path.canonicalize().map_err(|e| RepositoryError::disk("resolving", &path, e))?;
-        let bare = Bare::at(path.clone());
+        let bare = BareRepository::from_dir(path.clone());
         let of_git = |source| RepositoryError::Git { path: path.clone(), source };
         // Names alone are listed also when what they lead to is gone.
-        let listed = bare.git().call(["for-each-ref", "--format=%(refname)"]).line().await;
+        let listed = bare.git().call(["for-each-ref", "--format=%(refname)"]).run_line().await;
         let mut references = BTreeMap::new();
         for name in listed.map_err(of_git)?.lines().filter(|name| !name.is_empty()) {
             if let Some(commit) = bare.reference(name).await.map_err(of_git)? {

@@ -43,7 +43,7 @@ use std::sync::{Arc, Mutex};
 
 use rollout_protocol::limits;
 use rollout_protocol::spec::eval::RepositorySpec;
-use rollout_worker::git::{self, Bare, GitError};
+use rollout_worker::git::{self, BareRepository, GitError};
 use rollout_worker::store::{BlobStore, StoreError};
 
 use self::bundles::Bundles;
@@ -67,7 +67,7 @@ pub struct Repository {
     /// The run's directory, without links.
     run: PathBuf,
     tree: String,
-    bare: Bare,
+    bare: BareRepository,
     store: Arc<dyn BlobStore>,
     bundles: Mutex<Bundles>,
 }
@@ -149,7 +149,7 @@ impl RepositoryError {
         match self {
             Self::Git { source, .. } => source.is_transient(),
             Self::Store(source) => source.is_transient(),
-            Self::Disk { source, .. } => git::may_pass(source),
+            Self::Disk { source, .. } => git::is_transient_io(source),
             Self::Dirty { .. }
             | Self::Unusable { .. }
             | Self::Unknown { .. }
@@ -186,7 +186,7 @@ impl Repository {
         let home = home.canonicalize().map_err(|e| RepositoryError::disk("resolving", &home, e))?;
         let file = home.join("root.bundle");
         let root = user.export(root, &file, store.as_ref()).await?;
-        let bare = Bare::create(&home.join(BARE), &root, &file, ROOT).await;
+        let bare = BareRepository::create(&home.join(BARE), &root, &file, ROOT).await;
         bare.map_err(|source| RepositoryError::Git { path: home.clone(), source })?;
         cleanup::remove(&file).await?;
         // Whoever finds this finds the rest complete.
@@ -207,7 +207,7 @@ impl Repository {
         let run = run.canonicalize().map_err(|e| RepositoryError::disk("resolving", run, e))?;
         let home = run.join(DIRECTORY);
         let bundles = Mutex::new(Bundles::read(&home)?);
-        let bare = Bare::at(home.join(BARE));
+        let bare = BareRepository::from_dir(home.join(BARE));
         cleanup::end_orphans(bare.dir()).await?;
         cleanup::remove_locks(bare.dir()).await?;
         Ok(Self { run, tree: tree.to_owned(), bare, store, bundles })

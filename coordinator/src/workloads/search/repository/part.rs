@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rollout_worker::git::{Git, GitError, Identity};
+use rollout_worker::git::{Git, GitError, CommitIdentity};
 
 use super::RepositoryError;
 use super::users::of_git;
 
 /// When commits of parts were made: fixed, so that equal files give equal commits.
-const MADE: Identity = Identity { seconds: 0 };
+const MADE: CommitIdentity = CommitIdentity { seconds: 0 };
 
 /// What commits of parts say.
 const MESSAGE: &str = "The files at the root of the search\n";
@@ -32,13 +32,13 @@ impl Part {
     pub(super) async fn of(git: &Git) -> Result<Option<Self>, RepositoryError> {
         let dir = git.dir();
         let asked = |source| of_git(dir, source);
-        let prefix = git.call(["rev-parse", "--show-prefix"]).line().await.map_err(asked)?;
+        let prefix = git.call(["rev-parse", "--show-prefix"]).run_line().await.map_err(asked)?;
         let prefix = prefix.trim_end_matches('/').to_owned();
         if prefix.is_empty() {
             return Ok(None);
         }
         let args = ["rev-parse", "--path-format=absolute", "--git-path", "objects"];
-        let theirs = PathBuf::from(git.call(args).line().await.map_err(asked)?);
+        let theirs = PathBuf::from(git.call(args).run_line().await.map_err(asked)?);
         let objects = scratch(&theirs).map_err(|e| RepositoryError::disk("preparing", dir, e))?;
         let git = git.clone().with_objects(objects.path());
         Ok(Some(Self { git, prefix, _objects: Arc::new(objects) }))
@@ -53,14 +53,14 @@ impl Part {
     pub(super) async fn commit(&self, of: &str) -> Result<Option<String>, RepositoryError> {
         let tree = format!("{of}:{}", self.prefix);
         let args = ["rev-parse", "--verify", "--quiet", "--end-of-options", &tree];
-        let tree = match self.git.call(args).line().await {
+        let tree = match self.git.call(args).run_line().await {
             Ok(tree) => tree,
             Err(GitError::Failed { .. }) => return Ok(None),
             Err(source) => return Err(of_git(self.git.dir(), source)),
         };
         // The user's configuration could add a header.
         let args = ["-c", "i18n.commitEncoding=utf-8", "commit-tree", &tree];
-        match MADE.sign(self.git.call(args).input(MESSAGE)).line().await {
+        match MADE.sign(self.git.call(args).input(MESSAGE)).run_line().await {
             Ok(commit) => Ok(Some(commit)),
             // It was a file then.
             Err(GitError::Failed { .. }) => Ok(None),
@@ -79,7 +79,7 @@ impl Part {
         }
         let past = format!("--max-count={PAST}");
         let args = ["rev-list", &past, "--all", "HEAD", "--", "."];
-        let past = self.git.call(args).line().await.map_err(failed)?;
+        let past = self.git.call(args).run_line().await.map_err(failed)?;
         for one in past.lines() {
             if self.commit(one).await?.as_deref() == Some(commit) {
                 return Ok(());

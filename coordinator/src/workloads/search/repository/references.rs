@@ -29,7 +29,7 @@ impl Repository {
     /// The references of the search that there are.
     pub(super) async fn references(&self) -> Result<BTreeMap<String, String>, RepositoryError> {
         let format = "--format=%(objectname) %(refname)";
-        let listed = self.bare.git().call(["for-each-ref", format, &self.namespace()]).line().await;
+        let listed = self.bare.git().call(["for-each-ref", format, &self.namespace()]).run_line().await;
         let listed = listed.map_err(|error| self.git(error))?;
         let pairs = listed.lines().filter_map(|line| line.split_once(' '));
         Ok(pairs.map(|(commit, name)| (name.to_owned(), commit.to_owned())).collect())

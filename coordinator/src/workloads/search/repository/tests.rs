@@ -2,9 +2,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rollout_protocol::blob::MediaType;
-use rollout_protocol::spec::eval::Bundle;
-use rollout_worker::git::testing::UsersRepository as Users;
-use rollout_worker::git::{Git, Identity, bundle};
+use rollout_protocol::spec::eval::CommitBundle;
+use rollout_worker::git::testing::UserRepository as Users;
+use rollout_worker::git::{Git, CommitIdentity, bundle};
 use rollout_worker::store::MemoryStore;
 
 use super::*;
@@ -34,15 +34,15 @@ impl World {
     }
 
     /// A bundle of a commit on `parent` with one file, made as a worker would.
-    async fn candidate(&self, parent: &str, path: &str, mode: &str, content: &str) -> Bundle {
+    async fn candidate(&self, parent: &str, path: &str, mode: &str, content: &str) -> CommitBundle {
         let tree = |object: &str| format!("{mode} {} {object}\t{path}\0", kind(mode));
         let made = self.object(content, mode).await;
         let git = self.repository.bare.git();
         let base = git.call(["ls-tree", "-z", parent]).run().await.expect("listed");
         let list = [base, tree(&made).into_bytes()].concat();
-        let tree = git.call(["mktree", "-z", "--missing"]).input(list).line().await.expect("made");
+        let tree = git.call(["mktree", "-z", "--missing"]).input(list).run_line().await.expect("made");
         let bare = &self.repository.bare;
-        let commit = bare.commit(&tree, parent, "x", Identity { seconds: 1 }).await;
+        let commit = bare.commit(&tree, parent, "x", CommitIdentity { seconds: 1 }).await;
         self.bundle(&commit.expect("a commit"), Some(parent)).await
     }
 
@@ -51,18 +51,18 @@ impl World {
             return "1".repeat(40);
         }
         let call = self.repository.bare.git().call(["hash-object", "-w", "--stdin"]);
-        call.input(content).line().await.expect("stored")
+        call.input(content).run_line().await.expect("stored")
     }
 
     /// Stores a commit of our own repository as a bundle, and forgets it there.
-    async fn bundle(&self, commit: &str, parent: Option<&str>) -> Bundle {
+    async fn bundle(&self, commit: &str, parent: Option<&str>) -> CommitBundle {
         let file = self.run.path().join("made.bundle");
         rollout_worker::fs_remove::remove_now(&file).expect("removed");
         let git = self.repository.bare.git();
         bundle::write(git, commit, parent, &file, 1 << 24).await.expect("written");
         let blob = self.store.put_file(&file, MediaType::Bytes).await.expect("stored");
         git.call(["prune", "--expire=now"]).run().await.expect("forgotten");
-        Bundle { commit: commit.to_owned(), parent: parent.map(str::to_owned), blob }
+        CommitBundle { commit: commit.to_owned(), parent: parent.map(str::to_owned), blob }
     }
 
     fn wanted(&self, refs: &[(&str, &str)], worktrees: &[(&str, &str)]) -> Wanted {
@@ -230,13 +230,13 @@ async fn what_is_no_candidate_is_refused_and_leaves_nothing() {
     }
     // A bundle that holds something else than was said, and one that is none.
     let other = world.candidate(&root, "other", "100644", "2").await;
-    let lie = Bundle { blob: other.blob.clone(), ..good.clone() };
+    let lie = CommitBundle { blob: other.blob.clone(), ..good.clone() };
     assert!(matches!(
         world.repository.import(&root, &lie).await,
         Err(RepositoryError::Refused { .. })
     ));
     let blob = world.store.put_bytes("no bundle".into(), MediaType::Bytes).await.expect("stored");
-    let none = Bundle { blob, ..good.clone() };
+    let none = CommitBundle { blob, ..good.clone() };
     assert!(matches!(
         world.repository.import(&root, &none).await,
         Err(RepositoryError::Refused { .. })
@@ -253,7 +253,7 @@ async fn what_is_no_candidate_is_refused_and_leaves_nothing() {
         world.repository.import(&root, &both).await,
         Err(RepositoryError::Refused { .. })
     ));
-    let incoming = git.call(["for-each-ref", "refs/incoming"]).line().await.expect("listed");
+    let incoming = git.call(["for-each-ref", "refs/incoming"]).run_line().await.expect("listed");
     assert_eq!((incoming.as_str(), world.references().await), ("", Vec::new()));
     let home = std::fs::read_dir(world.run.path().join("repository")).expect("listed");
     let mut left: Vec<_> = home.map(|entry| entry.expect("listed").file_name()).collect();
@@ -311,7 +311,7 @@ async fn references_and_checkouts_become_what_they_have_to_be_however_often() {
     let nothing = Wanted::default();
     again.keep(&nothing, &BTreeSet::new()).await.expect("emptied");
     assert_eq!(world.references().await, []);
-    let listed = again.bare.git().call(["worktree", "list", "--porcelain"]).line().await;
+    let listed = again.bare.git().call(["worktree", "list", "--porcelain"]).run_line().await;
     assert_eq!(listed.expect("listed").matches("worktree ").count(), 1, "the bare one alone");
 }
 
@@ -410,7 +410,7 @@ async fn a_creation_that_did_not_end_is_begun_again() {
     let before = world.repository.spec(&root).expect("known");
     let again = create(&world.run, &users, &root, &world.store).await;
     assert_eq!(again.spec(&root).expect("known"), before, "equal commits are equal bundles");
-    let shown = Git::ours(again.dir()).call(["cat-file", "-t", &root]).line().await;
+    let shown = Git::own_repository(again.dir()).call(["cat-file", "-t", &root]).run_line().await;
     assert_eq!(shown.expect("there"), "commit");
 }
 

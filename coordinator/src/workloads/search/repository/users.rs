@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rollout_protocol::blob::MediaType;
 use rollout_protocol::limits;
-use rollout_protocol::spec::eval::Bundle;
+use rollout_protocol::spec::eval::CommitBundle;
 use rollout_worker::git::{Git, GitError, bundle, is_commit};
 use rollout_worker::store::BlobStore;
 
@@ -33,12 +33,12 @@ impl UsersRepository {
             reason: reason.to_owned(),
         };
         let dir = dir.canonicalize().map_err(|_| unusable("there is no such directory"))?;
-        let git = Git::of_user(&dir);
+        let git = Git::user_repository(&dir);
         let asked = git.call(["rev-parse", "--is-bare-repository", "--is-inside-work-tree"]);
-        let top = match asked.line().await {
+        let top = match asked.run_line().await {
             Ok(answer) if answer.starts_with("true") => None,
             Ok(answer) if answer.ends_with("true") => {
-                let top = git.call(["rev-parse", "--show-toplevel"]).line().await;
+                let top = git.call(["rev-parse", "--show-toplevel"]).run_line().await;
                 Some(PathBuf::from(top.map_err(|source| of_git(&dir, source))?))
             }
             Ok(_) => return Err(unusable("it is inside a git directory")),
@@ -59,7 +59,7 @@ impl UsersRepository {
     pub async fn check_clean(&self, except: &[PathBuf]) -> Result<(), RepositoryError> {
         let Some(top) = &self.top else { return Ok(()) };
         let args = ["status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all"];
-        let call = self.git.call(args).more(["--ignore-submodules=none", "--", "."]);
+        let call = self.git.call(args).args(["--ignore-submodules=none", "--", "."]);
         let listed = call.run().await.map_err(|source| of_git(top, source))?;
         let except: Vec<PathBuf> = except
             .iter()
@@ -84,7 +84,7 @@ impl UsersRepository {
         let path = self.git.dir();
         let wanted = format!("{revision}^{{commit}}");
         let args = ["rev-parse", "--verify", "--quiet", "--end-of-options", &wanted];
-        let commit = match self.git.call(args).line().await {
+        let commit = match self.git.call(args).run_line().await {
             Ok(commit) if is_commit(&commit) => commit,
             Ok(_) | Err(GitError::Failed { .. }) => {
                 let reason = format!("`{revision}` is no commit of it");
@@ -106,14 +106,14 @@ impl UsersRepository {
         commit: &str,
         to: &Path,
         store: &dyn BlobStore,
-    ) -> Result<Bundle, RepositoryError> {
+    ) -> Result<CommitBundle, RepositoryError> {
         if let Some(part) = &self.part {
             part.ensure(commit).await?;
         }
         let written = bundle::write(&self.git, commit, None, to, limits::ROOT_BUNDLE_BYTES).await;
         written.map_err(|source| of_git(self.git.dir(), source))?;
         let blob = store.put_file(to, MediaType::Bytes).await?;
-        Ok(Bundle { commit: commit.to_owned(), parent: None, blob })
+        Ok(CommitBundle { commit: commit.to_owned(), parent: None, blob })
     }
 }
 

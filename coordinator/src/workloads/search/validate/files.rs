@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use rollout_protocol::digest::Hasher;
+use rollout_protocol::digest::DigestHasher;
 
 use super::FaultKind::{BadPath, ChangedFile, MissingFile, OutsideArtifacts, UnreadableFile};
 use super::Findings;
@@ -174,7 +174,7 @@ impl Files<'_> {
 }
 
 fn sha256(path: &Path) -> std::io::Result<String> {
-    let (mut file, mut hasher) = (File::open(path)?, Hasher::default());
+    let (mut file, mut hasher) = (File::open(path)?, DigestHasher::default());
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let read = file.read(&mut buffer)?;

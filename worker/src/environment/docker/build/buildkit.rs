@@ -7,18 +7,18 @@ use bollard::errors::Error;
 use bollard::query_parameters::BuilderVersion;
 use bytes::Bytes;
 use regex::Regex;
-use rollout_protocol::digest::Hasher;
+use rollout_protocol::digest::DigestHasher;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::filesync::{Dir, Files};
-use super::log::Log;
-use super::progress::Steps;
-use super::session::{self, Session};
-use super::{BUILDKIT, Build, Fault, Frontends, Opened, context, frontend, kind_of};
-use crate::environment::context::{ContextEntry, ContextKind};
-use crate::environment::docker::client::Client;
-use crate::environment::docker::connection::{self, Connection};
+use super::filesync::{SessionDir, SessionFiles};
+use super::log::ImageBuildLog;
+use super::progress::BuildSteps;
+use super::session::{self, BuildSession};
+use super::{BUILDKIT, BuildSpec, BuildFailure, FrontendSelector, OpenedSession, context, frontend, failure_kind};
+use crate::environment::build_context::{ContextEntry, ContextKind};
+use crate::environment::docker::client::DockerClient;
+use crate::environment::docker::connection::{self, EngineConnection};
 use crate::environment::dockerfile::Dockerfile;
 use crate::environment::{Failure, FailureKind, dockerignore};
 use crate::supervise;
@@ -43,7 +43,7 @@ static EXIT_CODE: LazyLock<Regex> =
 
 /// One line of the engine's answer.
 #[derive(Debug, Deserialize)]
-struct Line {
+struct BuildOutputLine {
     #[serde(default)]
     id: Option<String>,
     #[serde(default)]
@@ -57,28 +57,28 @@ struct Line {
 /// Builds the image. Dropping the future closes the session and the connection, which ends the
 /// build at the engine.
 pub(super) async fn run(
-    client: &Client,
-    frontends: &Frontends,
-    build: &Build,
+    client: &DockerClient,
+    frontends: &FrontendSelector,
+    build: &BuildSpec,
     text: &str,
     no_cache: bool,
-    log: &mut Log,
-) -> Result<(), Fault> {
+    log: &mut ImageBuildLog,
+) -> Result<(), BuildFailure> {
     let what = build.title();
     let file = Dockerfile::read(text);
     let failed = Arc::new(Mutex::new(None));
     let sent = frontends.choose(client, text, &file).await?;
     let files = files(build, &sent.text, Arc::clone(&failed)).await?;
-    let session = match session::open(client, files, &key(build, &sent.text)).await? {
-        Opened::Session(session) => session,
-        Opened::Unsupported(why) => return Err(Fault::NoBuilder(why)),
+    let session = match session::open(client, files, &content_key(build, &sent.text)).await? {
+        OpenedSession::Session(session) => session,
+        OpenedSession::Unsupported(why) => return Err(BuildFailure::NoBuilder(why)),
     };
     let old = sent.own && frontend::is_old(client).await?;
     if old {
         frontend::check_heredocs(&what, &file)?;
     }
     log.add(&sent.notes);
-    let mut steps = Steps::default();
+    let mut steps = BuildSteps::default();
     let solved = solve(client, &session, build, no_cache, &mut steps, log).await;
     match solved {
         Ok(true) => Ok(()),
@@ -89,7 +89,7 @@ pub(super) async fn run(
         Err(Error::DockerResponseServerError { status_code, message })
             if message.to_ascii_lowercase().contains("buildkit") =>
         {
-            Err(Fault::NoBuilder(format!("{message} (status {status_code})")))
+            Err(BuildFailure::NoBuilder(format!("{message} (status {status_code})")))
         }
         Err(error) => {
             if let Some(why) = failed.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -110,20 +110,20 @@ pub(super) async fn run(
 }
 
 /// Names everything that the build may read, by its content.
-fn key(build: &Build, text: &str) -> String {
-    let mut hasher = Hasher::default();
+fn content_key(build: &BuildSpec, text: &str) -> String {
+    let mut hasher = DigestHasher::default();
     for part in [build.digest.as_bytes().as_slice(), build.dockerfile.as_bytes(), text.as_bytes()] {
-        hasher.part(part);
+        hasher.update_part(part);
     }
     hasher.finish().hex()
 }
 
 /// The directories that the build may read.
 async fn files(
-    build: &Build,
+    build: &BuildSpec,
     text: &str,
     failed: Arc<Mutex<Option<std::io::Error>>>,
-) -> Result<Files, Failure> {
+) -> Result<SessionFiles, Failure> {
     let (root, dockerfile) = (build.context.clone(), build.dockerfile.clone());
     let listed = supervise::blocking(move || {
         let entries = context::visible(&root, &dockerfile)?;
@@ -140,9 +140,9 @@ async fn files(
             format!("{}: reading the build context {}", build.title(), build.context.display());
         Failure::local(FailureKind::Refused, message, error)
     })?;
-    let dir = |entries, instead| Dir { root: build.context.clone(), entries, instead };
+    let dir = |entries, instead| SessionDir { root: build.context.clone(), entries, instead };
     let instead = (build.dockerfile.clone(), Bytes::copy_from_slice(text.as_bytes()));
-    Ok(Files {
+    Ok(SessionFiles {
         context: dir(entries, None),
         dockerfile: dir(dockerfile, Some(instead)),
         ignore: dir(ignore, None),
@@ -168,12 +168,12 @@ fn with_parents(paths: &[&str]) -> Vec<ContextEntry> {
 
 /// Builds, and follows the build to its end; whether an image came out.
 async fn solve(
-    client: &Client,
-    session: &Session,
-    build: &Build,
+    client: &DockerClient,
+    session: &BuildSession,
+    build: &BuildSpec,
     no_cache: bool,
-    steps: &mut Steps,
-    log: &mut Log,
+    steps: &mut BuildSteps,
+    log: &mut ImageBuildLog,
 ) -> Result<bool, Error> {
     let options = bollard::query_parameters::BuildImageOptions {
         version: BuilderVersion::BuilderBuildKit,
@@ -182,7 +182,7 @@ async fn solve(
     };
     let query =
         serde_urlencoded::to_string(&options).map_err(|err| Error::URLEncodedError { err })?;
-    let mut connection = match Connection::open(client).await {
+    let mut connection = match EngineConnection::open(client).await {
         Ok(connection) => connection,
         Err(failure) => {
             return Err(Error::IOError { err: std::io::Error::other(failure.chain()) });
@@ -199,10 +199,10 @@ async fn solve(
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
-        let line: Line =
+        let line: BuildOutputLine =
             serde_json::from_slice(&line).map_err(|err| Error::JsonSerdeError { err })?;
         match (line.id.as_deref(), line.aux) {
-            (Some(TRACE), Some(Value::String(aux))) => steps.take(&build.tag, &aux, log),
+            (Some(TRACE), Some(Value::String(aux))) => steps.read_status(&build.tag, &aux, log),
             (_, Some(Value::Object(image))) => built |= image.contains_key("ID"),
             _ => {}
         }
@@ -217,13 +217,13 @@ async fn solve(
 }
 
 /// The failing step with its instruction, the reason, and the last lines that it printed.
-fn explain(client: &Client, what: &str, error: Error, steps: &Steps) -> Failure {
+fn explain(client: &DockerClient, what: &str, error: Error, steps: &BuildSteps) -> Failure {
     let Error::DockerStreamError { error } = error else { return client.failure(what, error) };
     let said = NOISE.replace_all(error.trim(), "").into_owned();
     let from_engine = client.failure(what, Error::DockerStreamError { error: said.clone() }).kind;
     let exit = EXIT_CODE.captures(&said).map(|found| found[1].to_owned());
     // A command's own words, which the message repeats, say nothing of the engine.
-    let kind = if exit.is_some() { FailureKind::Refused } else { kind_of(&said, from_engine) };
+    let kind = if exit.is_some() { FailureKind::Refused } else { failure_kind(&said, from_engine) };
     let Some(step) = steps.failed(&error) else {
         return Failure::new(kind, format!("{what}: {said}"));
     };

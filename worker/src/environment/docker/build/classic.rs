@@ -5,24 +5,24 @@ use std::io;
 use futures_util::{Stream, StreamExt as _};
 
 use super::context::pack_with;
-use super::log::Log;
-use super::{Build, CLASSIC, Fault, kind_of};
-use crate::environment::docker::client::Client;
+use super::log::ImageBuildLog;
+use super::{BuildSpec, CLASSIC, BuildFailure, failure_kind};
+use crate::environment::docker::client::DockerClient;
 use crate::environment::docker::upload;
 use crate::environment::{Failure, FailureKind};
 use crate::supervise;
 
 /// Builds the image. Dropping the future ends the build.
 pub(super) async fn run(
-    client: &Client,
-    build: &Build,
+    client: &DockerClient,
+    build: &BuildSpec,
     text: &str,
     no_cache: bool,
-    log: &mut Log,
-) -> Result<(), Fault> {
+    log: &mut ImageBuildLog,
+) -> Result<(), BuildFailure> {
     let what = build.title();
     let docker = client.slow().await?;
-    let (writer, mut pieces) = upload::pieces();
+    let (writer, mut pieces) = upload::chunk_channel();
     let body = futures_util::stream::poll_fn(move |cx| pieces.poll_recv(cx));
     let body = bollard::body_try_stream(body);
     let options = build.options(no_cache, CLASSIC);
@@ -51,7 +51,7 @@ pub(super) async fn run(
 /// Follows the build to its end; whether an image came out.
 async fn follow(
     mut steps: impl Stream<Item = Result<bollard::models::BuildInfo, bollard::errors::Error>> + Unpin,
-    log: &mut Log,
+    log: &mut ImageBuildLog,
 ) -> Result<bool, bollard::errors::Error> {
     let mut built = false;
     while let Some(step) = steps.next().await {
@@ -64,11 +64,11 @@ async fn follow(
     Ok(built)
 }
 
-fn failed(client: &Client, what: &str, error: bollard::errors::Error, log: &Log) -> Failure {
+fn failed(client: &DockerClient, what: &str, error: bollard::errors::Error, log: &ImageBuildLog) -> Failure {
     let of_builder = matches!(error, bollard::errors::Error::DockerStreamError { .. });
     let mut failure = client.failure(what, error);
     if of_builder {
-        failure.kind = kind_of(&failure.message, failure.kind);
+        failure.kind = failure_kind(&failure.message, failure.kind);
     } else if failure.message.contains("Cannot locate specified Dockerfile") {
         failure.kind = FailureKind::Refused;
     }

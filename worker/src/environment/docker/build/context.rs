@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::super::upload;
-use crate::environment::context::{self, ContextEntry, ContextKind};
+use crate::environment::build_context::{self, ContextEntry, ContextKind};
 use crate::environment::dockerignore::{self, Dockerignore};
 
 /// The patterns for the build with a Dockerfile: those of the file that is named after it, else the
@@ -20,7 +20,7 @@ fn patterns(context: &Path, dockerfile: &str) -> io::Result<Dockerignore> {
 
 /// What a build copies from.
 pub(super) fn visible(context: &Path, dockerfile: &str) -> io::Result<Vec<ContextEntry>> {
-    context::list(context, &patterns(context, dockerfile)?, &[])
+    build_context::list(context, &patterns(context, dockerfile)?, &[])
 }
 
 /// Writes the context as an archive that is the same for the same content, with the Dockerfile
@@ -60,7 +60,7 @@ fn pack_entries(
     to: impl Write,
 ) -> io::Result<()> {
     let mut tar = tar::Builder::new(to);
-    for entry in context::list(dir, ignore, always)? {
+    for entry in build_context::list(dir, ignore, always)? {
         match entry.kind {
             ContextKind::Dir => upload::directory(&mut tar, &entry.path, 0o755)?,
             ContextKind::File { executable } if instead.is_some_and(|(p, _)| p == entry.path) => {

@@ -12,12 +12,12 @@ use tokio::io::AsyncReadExt as _;
 use tokio::sync::mpsc;
 
 use super::session::{framed, send};
-use crate::environment::context::{ContextEntry, ContextKind};
+use crate::environment::build_context::{ContextEntry, ContextKind};
 use crate::environment::docker::upload::FIXED_MTIME;
 use crate::environment::dockerignore;
 
 /// Bytes of a file in one message.
-const PIECE: usize = 64 * 1024;
+const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Largest message that BuildKit may send: all of its messages are short.
 const MESSAGE_BYTES: usize = 1024 * 1024;
@@ -35,11 +35,11 @@ const ERROR: i32 = 4;
 
 /// A message of a transfer, in either direction.
 #[derive(Clone, PartialEq, prost::Message)]
-struct Packet {
+struct SyncPacket {
     #[prost(int32, tag = "1")]
     kind: i32,
     #[prost(message, optional, tag = "2")]
-    stat: Option<Stat>,
+    stat: Option<SyncStat>,
     #[prost(uint32, tag = "3")]
     id: u32,
     #[prost(bytes = "bytes", tag = "4")]
@@ -48,7 +48,7 @@ struct Packet {
 
 /// What is known of a file, directory or link.
 #[derive(Clone, PartialEq, prost::Message)]
-struct Stat {
+struct SyncStat {
     #[prost(string, tag = "1")]
     path: String,
     #[prost(uint32, tag = "2")]
@@ -63,28 +63,28 @@ struct Stat {
 
 /// The directories that a build may read, and the error that reading them ended with.
 #[derive(Debug)]
-pub(super) struct Files {
+pub(super) struct SessionFiles {
     /// What is copied from.
-    pub(super) context: Dir,
+    pub(super) context: SessionDir,
     /// Where the Dockerfile is.
-    pub(super) dockerfile: Dir,
+    pub(super) dockerfile: SessionDir,
     /// The files of patterns alone.
-    pub(super) ignore: Dir,
+    pub(super) ignore: SessionDir,
     pub(super) failed: std::sync::Arc<Mutex<Option<io::Error>>>,
 }
 
 /// A directory that can be read.
 #[derive(Debug)]
-pub(super) struct Dir {
+pub(super) struct SessionDir {
     pub(super) root: PathBuf,
     pub(super) entries: Vec<ContextEntry>,
     /// A file whose content is another than on disk.
     pub(super) instead: Option<(String, Bytes)>,
 }
 
-impl Files {
+impl SessionFiles {
     /// The directory that a call names, if it is one of these.
-    pub(super) fn asked_for(&self, headers: &HeaderMap) -> Option<&Dir> {
+    pub(super) fn requested_dir(&self, headers: &HeaderMap) -> Option<&SessionDir> {
         let value = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         match value("dir-name")? {
             "dockerfile" => Some(&self.dockerfile),
@@ -100,21 +100,21 @@ impl Files {
     }
 
     /// Keeps why a directory could not be sent.
-    pub(super) fn note(&self, error: io::Error) {
+    pub(super) fn record_error(&self, error: io::Error) {
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         failed.get_or_insert(error);
     }
 }
 
 /// A wish of the other side.
-enum Asked {
+enum FileRequest {
     File(u32),
     End,
 }
 
 /// Sends what BuildKit asks for of a directory.
 pub(super) async fn send_dir(
-    dir: &Dir,
+    dir: &SessionDir,
     body: RecvStream,
     stream: &mut SendStream<Bytes>,
 ) -> io::Result<()> {
@@ -123,14 +123,14 @@ pub(super) async fn send_dir(
     let sending = async {
         for entry in &dir.entries {
             let stat = Some(dir.stat(entry)?);
-            post(stream, Packet { kind: STAT, stat, ..Packet::default() }).await?;
+            send_packet(stream, SyncPacket { kind: STAT, stat, ..SyncPacket::default() }).await?;
         }
-        post(stream, Packet { kind: STAT, ..Packet::default() }).await?;
+        send_packet(stream, SyncPacket { kind: STAT, ..SyncPacket::default() }).await?;
         while let Some(wish) = asked.recv().await {
             match wish {
-                Asked::File(id) => dir.send_file(id, stream).await?,
-                Asked::End => {
-                    return post(stream, Packet { kind: FIN, ..Packet::default() }).await;
+                FileRequest::File(id) => dir.send_file(id, stream).await?,
+                FileRequest::End => {
+                    return send_packet(stream, SyncPacket { kind: FIN, ..SyncPacket::default() }).await;
                 }
             }
         }
@@ -148,7 +148,7 @@ pub(super) async fn send_dir(
 }
 
 /// Reads wishes up to the last.
-async fn read(mut body: RecvStream, asking: mpsc::UnboundedSender<Asked>) -> io::Result<()> {
+async fn read(mut body: RecvStream, asking: mpsc::UnboundedSender<FileRequest>) -> io::Result<()> {
     let mut buffer = BytesMut::new();
     while let Some(bytes) = body.data().await {
         let bytes = bytes.map_err(io::Error::other)?;
@@ -156,12 +156,12 @@ async fn read(mut body: RecvStream, asking: mpsc::UnboundedSender<Asked>) -> io:
         buffer.extend_from_slice(&bytes);
         while let Some(packet) = next_packet(&mut buffer)? {
             let wish = match packet.kind {
-                REQUEST => Asked::File(packet.id),
-                FIN => Asked::End,
+                REQUEST => FileRequest::File(packet.id),
+                FIN => FileRequest::End,
                 ERROR => return Err(io::Error::other(String::from_utf8_lossy(&packet.data))),
                 _ => continue,
             };
-            let last = matches!(wish, Asked::End);
+            let last = matches!(wish, FileRequest::End);
             if asking.send(wish).is_err() || last {
                 return Ok(());
             }
@@ -170,7 +170,7 @@ async fn read(mut body: RecvStream, asking: mpsc::UnboundedSender<Asked>) -> io:
     Ok(())
 }
 
-fn next_packet(buffer: &mut BytesMut) -> io::Result<Option<Packet>> {
+fn next_packet(buffer: &mut BytesMut) -> io::Result<Option<SyncPacket>> {
     let Some(prefix) = buffer.get(..5) else { return Ok(None) };
     let length = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize;
     if prefix[0] != 0 || length > MESSAGE_BYTES {
@@ -180,20 +180,20 @@ fn next_packet(buffer: &mut BytesMut) -> io::Result<Option<Packet>> {
         return Ok(None);
     }
     buffer.advance(5);
-    Packet::decode(buffer.split_to(length)).map(Some).map_err(io::Error::other)
+    SyncPacket::decode(buffer.split_to(length)).map(Some).map_err(io::Error::other)
 }
 
-async fn post(stream: &mut SendStream<Bytes>, packet: Packet) -> io::Result<()> {
+async fn send_packet(stream: &mut SendStream<Bytes>, packet: SyncPacket) -> io::Result<()> {
     send(stream, framed(&packet.encode_to_vec())).await.map_err(io::Error::other)
 }
 
-impl Dir {
+impl SessionDir {
     fn replaced(&self, entry: &ContextEntry) -> Option<&Bytes> {
         let (path, bytes) = self.instead.as_ref()?;
         (*path == entry.path).then_some(bytes)
     }
 
-    fn stat(&self, entry: &ContextEntry) -> io::Result<Stat> {
+    fn stat(&self, entry: &ContextEntry) -> io::Result<SyncStat> {
         let (mode, size, link) = match &entry.kind {
             ContextKind::Dir => (DIR | 0o755, 0, String::new()),
             ContextKind::File { executable } => {
@@ -205,7 +205,7 @@ impl Dir {
             }
             ContextKind::Link { target } => (LINK | 0o777, 0, shown(target)?),
         };
-        Ok(Stat {
+        Ok(SyncStat {
             path: entry.path.clone(),
             mode,
             size: i64::try_from(size).map_err(io::Error::other)?,
@@ -222,22 +222,22 @@ impl Dir {
         let Some(entry) = entry else {
             return Err(io::Error::new(io::ErrorKind::NotFound, "no file has this number"));
         };
-        let data = |data| Packet { kind: DATA, id, data, ..Packet::default() };
+        let data = |data| SyncPacket { kind: DATA, id, data, ..SyncPacket::default() };
         if let Some(bytes) = self.replaced(entry) {
-            for piece in bytes.chunks(PIECE) {
-                post(stream, data(Bytes::copy_from_slice(piece))).await?;
+            for piece in bytes.chunks(CHUNK_BYTES) {
+                send_packet(stream, data(Bytes::copy_from_slice(piece))).await?;
             }
         } else {
             let mut file = tokio::fs::File::open(self.root.join(&entry.path)).await?;
             loop {
-                let mut piece = BytesMut::with_capacity(PIECE);
+                let mut piece = BytesMut::with_capacity(CHUNK_BYTES);
                 if file.read_buf(&mut piece).await? == 0 {
                     break;
                 }
-                post(stream, data(piece.freeze())).await?;
+                send_packet(stream, data(piece.freeze())).await?;
             }
         }
-        post(stream, data(Bytes::new())).await
+        send_packet(stream, data(Bytes::new())).await
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::environment::docker::client::Client;
+use crate::environment::docker::client::DockerClient;
 use crate::environment::docker::image;
 use crate::environment::dockerfile::Dockerfile;
 use crate::environment::{Failure, FailureKind};
@@ -17,20 +17,20 @@ pub(in super::super) const VARIABLE: &str = "ROLLOUT_DOCKERFILE_FRONTEND";
 const PULLED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Time for which a frontend that could not be pulled is not tried again.
-const NOT_AGAIN_FOR: Duration = Duration::from_secs(600);
+const PULL_RETRY_INTERVAL: Duration = Duration::from_secs(600);
 
 /// The first Engine API whose own frontend knows here-documents (Docker 23).
 const HEREDOCS_API: (usize, usize) = (1, 42);
 
 /// Which frontends can be had at an engine.
 #[derive(Debug)]
-pub(in super::super) struct Frontends {
+pub(in super::super) struct FrontendSelector {
     named: Option<String>,
     missing: Mutex<HashMap<String, (Instant, String)>>,
 }
 
 /// The Dockerfile as it is sent.
-pub(super) struct Sent {
+pub(super) struct FrontendDockerfile {
     /// Its text.
     pub(super) text: String,
     /// Lines for the log about the frontend.
@@ -39,7 +39,7 @@ pub(super) struct Sent {
     pub(super) own: bool,
 }
 
-impl Frontends {
+impl FrontendSelector {
     /// Those of a host that names this one.
     pub(in super::super) fn new(named: Option<String>) -> Self {
         let named = named.or_else(|| std::env::var(VARIABLE).ok()).filter(|name| !name.is_empty());
@@ -54,22 +54,22 @@ impl Frontends {
     /// Chooses the frontend of a Dockerfile.
     pub(super) async fn choose(
         &self,
-        client: &Client,
+        client: &DockerClient,
         text: &str,
         file: &Dockerfile,
-    ) -> Result<Sent, Failure> {
+    ) -> Result<FrontendDockerfile, Failure> {
         let mut notes = String::new();
         let written = file.syntax.as_ref().map(|(_, image)| image.as_str());
         let wanted = written.into_iter().chain(self.named());
         for image in wanted {
             match self.missing(client, image).await? {
                 None if written == Some(image) => {
-                    return Ok(Sent { text: text.to_owned(), notes, own: false });
+                    return Ok(FrontendDockerfile { text: text.to_owned(), notes, own: false });
                 }
                 None => {
                     let text = with_syntax(text, file, Some(image));
                     notes.push_str(&format!("The Dockerfile is read by the frontend {image}.\n"));
-                    return Ok(Sent { text, notes, own: false });
+                    return Ok(FrontendDockerfile { text, notes, own: false });
                 }
                 Some(why) => notes.push_str(&format!(
                     "The frontend {image} cannot be used: {why}. The next one is taken.\n"
@@ -79,11 +79,11 @@ impl Frontends {
         if !notes.is_empty() {
             tracing::warn!("{}", notes.trim_end());
         }
-        Ok(Sent { text: with_syntax(text, file, None), notes, own: true })
+        Ok(FrontendDockerfile { text: with_syntax(text, file, None), notes, own: true })
     }
 
     /// Why the image of a frontend is not present and cannot be pulled.
-    async fn missing(&self, client: &Client, image: &str) -> Result<Option<String>, Failure> {
+    async fn missing(&self, client: &DockerClient, image: &str) -> Result<Option<String>, Failure> {
         if image::is_present(client, image, None).await? {
             return Ok(None);
         }
@@ -108,13 +108,13 @@ impl Frontends {
 
     fn known_missing(&self, image: &str) -> Option<String> {
         let mut missing = self.missing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        missing.retain(|_, (since, _)| since.elapsed() < NOT_AGAIN_FOR);
+        missing.retain(|_, (since, _)| since.elapsed() < PULL_RETRY_INTERVAL);
         missing.get(image).map(|(_, why)| why.clone())
     }
 }
 
 /// Whether the engine's own frontend is one without here-documents.
-pub(super) async fn is_old(client: &Client) -> Result<bool, Failure> {
+pub(super) async fn is_old(client: &DockerClient) -> Result<bool, Failure> {
     let version = client.docker().await?.client_version();
     Ok((version.major_version, version.minor_version) < HEREDOCS_API)
 }

@@ -12,20 +12,20 @@ pub(super) const TAIL_BYTES: usize = 4 * 1024;
 const LOG_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Sequences by which programs colour what they print.
-static COLOURS: LazyLock<Regex> =
+static ANSI_COLORS: LazyLock<Regex> =
     LazyLock::new(|| Regex::new("\u{1b}\\[[0-9;?]*[A-Za-z]").expect("a pattern"));
 
 /// The log of a build.
 #[derive(Debug)]
-pub(super) struct Log {
+pub(super) struct ImageBuildLog {
     file: tempfile::NamedTempFile,
     written: u64,
-    tail: Tail,
+    tail: LogTail,
 }
 
-impl Log {
+impl ImageBuildLog {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { file: tempfile::NamedTempFile::new()?, written: 0, tail: Tail::default() })
+        Ok(Self { file: tempfile::NamedTempFile::new()?, written: 0, tail: LogTail::default() })
     }
 
     pub(super) fn add(&mut self, text: &str) {
@@ -55,12 +55,12 @@ impl Log {
 
 /// The last lines of an output.
 #[derive(Debug, Default)]
-pub(super) struct Tail {
+pub(super) struct LogTail {
     bytes: Vec<u8>,
     cut: bool,
 }
 
-impl Tail {
+impl LogTail {
     pub(super) fn add(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         if self.bytes.len() > 2 * TAIL_BYTES {
@@ -77,7 +77,7 @@ impl Tail {
         if from > 0 || self.cut {
             text = text.split_once('\n').map_or(text, |(_, rest)| rest);
         }
-        COLOURS.replace_all(text, "").trim_end().to_owned()
+        ANSI_COLORS.replace_all(text, "").trim_end().to_owned()
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_tail_has_whole_lines_without_colours() {
-        let mut tail = Tail::default();
+        let mut tail = LogTail::default();
         tail.add(b"\x1b[91mred\x1b[0m\nplain\n");
         assert_eq!(tail.text(), "red\nplain");
         for number in 0..3000 {

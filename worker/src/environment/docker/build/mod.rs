@@ -25,13 +25,13 @@ use rollout_protocol::digest::Digest;
 use rollout_protocol::record::ImageBuild;
 
 pub(super) use self::context::{pack, pack_all};
-pub(super) use self::frontend::Frontends;
-use self::log::Log;
-use self::session::Opened;
-use super::bases::{self, Found};
-use super::client::Client;
+pub(super) use self::frontend::FrontendSelector;
+use self::log::ImageBuildLog;
+use self::session::OpenedSession;
+use super::base_images::{self, ResolvedBases};
+use super::client::DockerClient;
 use super::failure;
-use super::image::Broken;
+use super::image::ImageFailure;
 use super::labels;
 use crate::environment::dockerfile::with_images;
 use crate::environment::{Failure, FailureKind};
@@ -44,13 +44,13 @@ pub(super) const CLASSIC: &str = "classic";
 
 /// What to build.
 #[derive(Debug, Clone)]
-pub(super) struct Build {
+pub(super) struct BuildSpec {
     /// The image's name.
     pub(super) tag: String,
     /// Digest of everything that decides about it but its base images.
     pub(super) recipe: String,
     /// The images that it begins from.
-    pub(super) bases: Found,
+    pub(super) bases: ResolvedBases,
     /// The build context.
     pub(super) context: PathBuf,
     /// Digest of the context.
@@ -65,7 +65,7 @@ pub(super) struct Build {
     pub(super) target: Option<String>,
 }
 
-impl Build {
+impl BuildSpec {
     /// The build of a context as it is. The tag is still to be given.
     pub(super) fn plain(context: PathBuf, digest: Digest, platform: Option<String>) -> Self {
         Self {
@@ -92,12 +92,12 @@ impl Build {
     }
 
     /// How it is built, by one of the builders.
-    fn by(&self, builder: &str) -> ImageBuild {
-        ImageBuild { builder: builder.to_owned(), bases: bases::recorded(&self.bases) }
+    fn image_build(&self, builder: &str) -> ImageBuild {
+        ImageBuild { builder: builder.to_owned(), bases: base_images::recorded(&self.bases) }
     }
 
     fn options(&self, no_cache: bool, builder: &str) -> BuildImageOptions {
-        let how = serde_json::to_string(&self.by(builder)).expect("plain data");
+        let how = serde_json::to_string(&self.image_build(builder)).expect("plain data");
         let labels = [
             (labels::CONTEXT, self.digest.to_string()),
             (labels::RECIPE, self.recipe.clone()),
@@ -120,14 +120,14 @@ impl Build {
 }
 
 /// A build that has ended without an image, before its log is put together.
-enum Fault {
+enum BuildFailure {
     /// It failed.
     Failed(Failure),
     /// The engine does not have the builder, for this reason.
     NoBuilder(String),
 }
 
-impl From<Failure> for Fault {
+impl From<Failure> for BuildFailure {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }
@@ -135,15 +135,15 @@ impl From<Failure> for Fault {
 
 /// Builds the image; which builder did it. Dropping the future ends the build.
 pub(super) async fn run(
-    client: &Client,
-    frontends: &Frontends,
-    build: &Build,
+    client: &DockerClient,
+    frontends: &FrontendSelector,
+    build: &BuildSpec,
     no_cache: bool,
-) -> Result<ImageBuild, Broken> {
+) -> Result<ImageBuild, ImageFailure> {
     let what = build.title();
     let path = build.context.join(&build.dockerfile);
     let text = match std::fs::read(&path) {
-        Ok(bytes) => with_images(&String::from_utf8_lossy(&bytes), &bases::by_digest(&build.bases)),
+        Ok(bytes) => with_images(&String::from_utf8_lossy(&bytes), &base_images::by_digest(&build.bases)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let message = format!("{what}: the build context has no {}", build.dockerfile);
             return Err(Failure::new(FailureKind::Refused, message).into());
@@ -153,37 +153,37 @@ pub(super) async fn run(
             return Err(Failure::local(FailureKind::Refused, message, error).into());
         }
     };
-    let mut log = Log::new().map_err(|error| {
+    let mut log = ImageBuildLog::new().map_err(|error| {
         Failure::local(FailureKind::Bug, format!("{what}: no file for the log"), error)
     })?;
     let mut builder = BUILDKIT;
-    let mut built = Err(Fault::NoBuilder(String::new()));
+    let mut built = Err(BuildFailure::NoBuilder(String::new()));
     if client.has_buildkit() {
         let work = buildkit::run(client, frontends, build, &text, no_cache, &mut log);
         built = Box::pin(work).await;
-        if let Err(Fault::NoBuilder(why)) = &built {
-            client.note_no_buildkit(why);
+        if let Err(BuildFailure::NoBuilder(why)) = &built {
+            client.disable_buildkit(why);
         }
     }
-    if matches!(built, Err(Fault::NoBuilder(_))) {
+    if matches!(built, Err(BuildFailure::NoBuilder(_))) {
         builder = CLASSIC;
         built = classic::run(client, build, &text, no_cache, &mut log).await;
     }
     match built {
         Ok(()) => {
             tracing::debug!(image = build.tag, builder, "image built");
-            Ok(build.by(builder))
+            Ok(build.image_build(builder))
         }
-        Err(Fault::Failed(failure)) => Err(broken(failure, log)),
-        Err(Fault::NoBuilder(why)) => {
+        Err(BuildFailure::Failed(failure)) => Err(image_failure(failure, log)),
+        Err(BuildFailure::NoBuilder(why)) => {
             let message = format!("{what}: the engine has no builder: {why}");
-            Err(broken(Failure::new(FailureKind::Refused, message), log))
+            Err(image_failure(Failure::new(FailureKind::Refused, message), log))
         }
     }
 }
 
-fn broken(failure: Failure, mut log: Log) -> Broken {
-    let mut broken = Broken::from(failure);
+fn image_failure(failure: Failure, mut log: ImageBuildLog) -> ImageFailure {
+    let mut broken = ImageFailure::from(failure);
     let message = broken.message.lines().next().unwrap_or_default();
     log.add(&format!("\n{message}\n"));
     broken.log = log.into_file().map(Arc::new);
@@ -192,9 +192,9 @@ fn broken(failure: Failure, mut log: Log) -> Broken {
 
 /// The kind of a failure that the builder reports: its word about an instruction is the
 /// Dockerfile's fault, unless it is about the registry of a base image or the engine itself.
-fn kind_of(message: &str, from_engine: FailureKind) -> FailureKind {
+fn failure_kind(message: &str, from_engine: FailureKind) -> FailureKind {
     if from_engine != FailureKind::Service {
         return from_engine;
     }
-    failure::of_registry(message).unwrap_or(FailureKind::Refused)
+    failure::kind_for_registry(message).unwrap_or(FailureKind::Refused)
 }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use data_encoding::BASE64;
 use prost::Message as _;
 
-use super::log::{Log, Tail};
+use super::log::{ImageBuildLog, LogTail};
 
 /// The standard error of a command.
 const STDERR: i64 = 2;
@@ -32,9 +32,9 @@ struct Vertex {
     #[prost(bool, tag = "4")]
     cached: bool,
     #[prost(message, optional, tag = "5")]
-    started: Option<Timestamp>,
+    started: Option<BuildTimestamp>,
     #[prost(message, optional, tag = "6")]
-    completed: Option<Timestamp>,
+    completed: Option<BuildTimestamp>,
     #[prost(string, tag = "7")]
     error: String,
 }
@@ -52,7 +52,7 @@ struct VertexLog {
 
 /// A moment.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
-struct Timestamp {
+struct BuildTimestamp {
     #[prost(int64, tag = "1")]
     seconds: i64,
     #[prost(int32, tag = "2")]
@@ -61,26 +61,26 @@ struct Timestamp {
 
 /// The steps so far.
 #[derive(Debug, Default)]
-pub(super) struct Steps {
-    steps: Vec<Step>,
+pub(super) struct BuildSteps {
+    steps: Vec<BuildStep>,
     by_digest: HashMap<String, usize>,
 }
 
 /// One step.
 #[derive(Debug, Default)]
-pub(super) struct Step {
+pub(super) struct BuildStep {
     /// Its position and instruction, such as `[2/3] RUN make`.
     pub(super) name: String,
     /// Why it failed; empty when it did not.
     pub(super) error: String,
-    tail: Tail,
-    errors: Tail,
+    tail: LogTail,
+    errors: LogTail,
     begun: bool,
     ended: bool,
     line_open: bool,
 }
 
-impl Step {
+impl BuildStep {
     /// The last lines that it printed. What it printed as errors may have come long before the end
     /// of its output, and is there all the same.
     pub(super) fn printed(&self) -> String {
@@ -96,10 +96,10 @@ impl Step {
     }
 }
 
-impl Steps {
+impl BuildSteps {
     /// Takes one message of the builder, and writes what is new into the log. Messages that cannot
     /// be read are no progress.
-    pub(super) fn take(&mut self, image: &str, aux: &str, log: &mut Log) {
+    pub(super) fn read_status(&mut self, image: &str, aux: &str, log: &mut ImageBuildLog) {
         let Ok(bytes) = BASE64.decode(aux.as_bytes()) else { return };
         let Ok(status) = StatusResponse::decode(bytes.as_slice()) else { return };
         for vertex in status.vertexes {
@@ -111,9 +111,9 @@ impl Steps {
     }
 
     /// The step that failed, given the build's error: those that were given up for it do not count.
-    pub(super) fn failed(&self, error: &str) -> Option<&Step> {
+    pub(super) fn failed(&self, error: &str) -> Option<&BuildStep> {
         let failed = || self.steps.iter().filter(|step| !step.error.is_empty());
-        let given_up = |step: &&Step| step.error.contains("context canceled");
+        let given_up = |step: &&BuildStep| step.error.contains("context canceled");
         failed()
             .find(|step| error.contains(&step.error) || step.error.contains(error))
             .or_else(|| failed().find(|step| !given_up(step)))
@@ -124,11 +124,11 @@ impl Steps {
             return *number;
         }
         self.by_digest.insert(digest.to_owned(), self.steps.len());
-        self.steps.push(Step::default());
+        self.steps.push(BuildStep::default());
         self.steps.len() - 1
     }
 
-    fn vertex(&mut self, image: &str, vertex: Vertex, log: &mut Log) {
+    fn vertex(&mut self, image: &str, vertex: Vertex, log: &mut ImageBuildLog) {
         let number = self.number(&vertex.digest);
         let step = &mut self.steps[number];
         if !vertex.name.is_empty() {
@@ -157,7 +157,7 @@ impl Steps {
         log.add(&format!("{gap}#{shown} {end}\n"));
     }
 
-    fn output(&mut self, entry: &VertexLog, log: &mut Log) {
+    fn output(&mut self, entry: &VertexLog, log: &mut ImageBuildLog) {
         let number = self.number(&entry.vertex);
         let step = &mut self.steps[number];
         step.tail.add(&entry.msg);
@@ -175,8 +175,8 @@ impl Steps {
     }
 }
 
-fn seconds(from: Option<Timestamp>, to: Timestamp) -> f64 {
-    let at = |time: Timestamp| time.seconds as f64 + f64::from(time.nanos) / 1e9;
+fn seconds(from: Option<BuildTimestamp>, to: BuildTimestamp) -> f64 {
+    let at = |time: BuildTimestamp| time.seconds as f64 + f64::from(time.nanos) / 1e9;
     from.map_or(0.0, |from| (at(to) - at(from)).max(0.0))
 }
 
@@ -184,12 +184,12 @@ fn seconds(from: Option<Timestamp>, to: Timestamp) -> f64 {
 mod tests {
     use super::*;
 
-    fn take(steps: &mut Steps, log: &mut Log, status: &StatusResponse) {
-        steps.take("image", &BASE64.encode(&status.encode_to_vec()), log);
+    fn take(steps: &mut BuildSteps, log: &mut ImageBuildLog, status: &StatusResponse) {
+        steps.read_status("image", &BASE64.encode(&status.encode_to_vec()), log);
     }
 
     fn vertex(digest: &str, name: &str, error: &str, ended: bool) -> Vertex {
-        let time = Some(Timestamp { seconds: 1, nanos: 0 });
+        let time = Some(BuildTimestamp { seconds: 1, nanos: 0 });
         Vertex {
             digest: digest.to_owned(),
             name: name.to_owned(),
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn the_failing_step_has_what_it_printed() {
-        let (mut steps, mut log) = (Steps::default(), Log::new().unwrap());
+        let (mut steps, mut log) = (BuildSteps::default(), ImageBuildLog::new().unwrap());
         let begun =
             vec![vertex("a", "[1/3] FROM x", "", true), vertex("b", "[2/3] RUN y", "", false)];
         take(&mut steps, &mut log, &StatusResponse { vertexes: begun, logs: Vec::new() });
@@ -215,7 +215,7 @@ mod tests {
             vertex("b", "[2/3] RUN y", "exit code: 3", true),
         ];
         take(&mut steps, &mut log, &StatusResponse { vertexes: ended, logs: Vec::new() });
-        steps.take("image", "no base64", &mut log);
+        steps.read_status("image", "no base64", &mut log);
         let failed = steps.failed("executor failed: exit code: 3").unwrap();
         assert_eq!((failed.name.as_str(), failed.printed().as_str()), ("[2/3] RUN y", "one\ntwo"));
         let entry = |stream, text: String| VertexLog {

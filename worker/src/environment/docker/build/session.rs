@@ -16,10 +16,10 @@ use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::filesync::{self, Files};
+use super::filesync::{self, SessionFiles};
 use crate::environment::Failure;
-use crate::environment::docker::client::Client;
-use crate::environment::docker::connection::{self, Connection};
+use crate::environment::docker::client::DockerClient;
+use crate::environment::docker::connection::{self, EngineConnection};
 use crate::supervise::{self, Task};
 
 /// The call by which BuildKit checks that its client is alive.
@@ -39,24 +39,24 @@ const INTERNAL: &str = "13";
 
 /// An open session. Dropping it ends it.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct BuildSession {
     pub(super) id: String,
     _server: Task<()>,
 }
 
 /// How opening a session ended.
-pub(super) enum Opened {
-    Session(Session),
+pub(super) enum OpenedSession {
+    Session(BuildSession),
     /// The engine has no sessions, and so no BuildKit.
     Unsupported(String),
 }
 
 /// Opens a session in which `files` can be read. BuildKit keeps what it was sent under `key`, and does
 /// not ask again for a file of the same size and time: other files need another key.
-pub(super) async fn open(client: &Client, files: Files, key: &str) -> Result<Opened, Failure> {
+pub(super) async fn open(client: &DockerClient, files: SessionFiles, key: &str) -> Result<OpenedSession, Failure> {
     let what = "opening a session for a build";
     let id = format!("{:032x}", rand::random::<u128>());
-    let mut connection = Connection::open(client).await?;
+    let mut connection = EngineConnection::open(client).await?;
     let headers = [
         (CONNECTION.as_str(), "Upgrade"),
         (UPGRADE.as_str(), "h2c"),
@@ -73,7 +73,7 @@ pub(super) async fn open(client: &Client, files: Files, key: &str) -> Result<Ope
         if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED {
             return Err(client.failure(what, error));
         }
-        return Ok(Opened::Unsupported(error.to_string()));
+        return Ok(OpenedSession::Unsupported(error.to_string()));
     }
     let io = hyper::upgrade::on(answer).await;
     let io =
@@ -83,11 +83,11 @@ pub(super) async fn open(client: &Client, files: Files, key: &str) -> Result<Ope
         let _connection = connection;
         serve(TokioIo::new(io), &Arc::new(files)).await;
     });
-    Ok(Opened::Session(Session { id, _server: server }))
+    Ok(OpenedSession::Session(BuildSession { id, _server: server }))
 }
 
 /// Answers calls until the engine closes the connection.
-async fn serve(io: impl AsyncRead + AsyncWrite + Unpin, files: &Arc<Files>) {
+async fn serve(io: impl AsyncRead + AsyncWrite + Unpin, files: &Arc<SessionFiles>) {
     let mut server = match h2::server::handshake(io).await {
         Ok(server) => server,
         Err(error) => return tracing::debug!(%error, "a build session did not begin"),
@@ -112,7 +112,7 @@ async fn serve(io: impl AsyncRead + AsyncWrite + Unpin, files: &Arc<Files>) {
 async fn answer(
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
-    files: &Files,
+    files: &SessionFiles,
 ) -> Result<(), h2::Error> {
     match request.uri().path() {
         HEALTH => {
@@ -122,7 +122,7 @@ async fn answer(
         }
         DIFF_COPY => {
             let (head, body) = request.into_parts();
-            let Some(dir) = files.asked_for(&head.headers) else {
+            let Some(dir) = files.requested_dir(&head.headers) else {
                 return refuse(&mut respond, NOT_FOUND);
             };
             let mut stream = begin(&mut respond)?;
@@ -130,7 +130,7 @@ async fn answer(
                 Ok(()) => end(&mut stream, OK, ""),
                 Err(error) => {
                     let message = error.to_string();
-                    files.note(error);
+                    files.record_error(error);
                     end(&mut stream, INTERNAL, &message)
                 }
             }
@@ -139,18 +139,18 @@ async fn answer(
     }
 }
 
-fn head() -> Response<()> {
+fn response_head() -> Response<()> {
     let mut response = Response::new(());
     response.headers_mut().insert(CONTENT_TYPE, "application/grpc".parse().expect("a value"));
     response
 }
 
 fn begin(respond: &mut SendResponse<Bytes>) -> Result<SendStream<Bytes>, h2::Error> {
-    respond.send_response(head(), false)
+    respond.send_response(response_head(), false)
 }
 
 fn refuse(respond: &mut SendResponse<Bytes>, code: &'static str) -> Result<(), h2::Error> {
-    let mut response = head();
+    let mut response = response_head();
     response.headers_mut().insert("grpc-status", code.parse().expect("a value"));
     respond.send_response(response, true).map(drop)
 }

@@ -13,7 +13,7 @@ use crate::environment::{ComposeFile, Failure, FailureKind};
 const DEPTH: usize = 8;
 
 /// Maps whose keys are names of somebody's own.
-const OWN_NAMES: [&str; 4] = ["environment", "labels", "args", "annotations"];
+const USER_KEYED_MAPS: [&str; 4] = ["environment", "labels", "args", "annotations"];
 
 /// The variable that names the build context.
 pub(super) const CONTEXT: &str = "CONTEXT_DIR";
@@ -27,7 +27,7 @@ pub fn check(compose: &ComposeFile) -> Result<(), Failure> {
         let text = format!("the build context {}", compose.dir.display());
         Failure::local(FailureKind::Bug, text, error)
     })?;
-    let refuse = |Fault { kind, what }: Fault| {
+    let refuse = |ComposeFileError { kind, what }: ComposeFileError| {
         let text = format!("{}: {what}", compose.file.display());
         Failure::new(kind, text)
     };
@@ -35,25 +35,25 @@ pub fn check(compose: &ComposeFile) -> Result<(), Failure> {
         inside(&root, &root, ".env").map_err(|what| refuse(what.into()))?;
     }
     let name =
-        compose.file.to_str().ok_or_else(|| refuse(Fault::broken("its name is not UTF-8")))?;
+        compose.file.to_str().ok_or_else(|| refuse(ComposeFileError::broken("its name is not UTF-8")))?;
     let file = inside(&root, &root, name).map_err(|what| refuse(what.into()))?;
     check_file(&root, &file, 0).map_err(refuse)
 }
 
 /// Why a file is refused.
-struct Fault {
+struct ComposeFileError {
     kind: FailureKind,
     what: String,
 }
 
-impl Fault {
+impl ComposeFileError {
     /// The file itself is wrong: no environment could use it.
     fn broken(what: impl Into<String>) -> Self {
         Self { kind: FailureKind::Refused, what: what.into() }
     }
 }
 
-impl From<String> for Fault {
+impl From<String> for ComposeFileError {
     fn from(what: String) -> Self {
         Self { kind: FailureKind::Unsupported, what }
     }
@@ -82,41 +82,41 @@ fn outside(name: &str) -> String {
     format!("`{name}` lies outside the task's environment directory")
 }
 
-fn check_file(root: &Path, file: &Path, depth: usize) -> Result<(), Fault> {
+fn check_file(root: &Path, file: &Path, depth: usize) -> Result<(), ComposeFileError> {
     if depth > DEPTH {
         return Err(format!("`extends` goes through more than {DEPTH} files").into());
     }
     let shown = file.strip_prefix(root).unwrap_or(file).display();
     let meta = file
         .metadata()
-        .map_err(|error| Fault::broken(format!("`{shown}` cannot be read: {error}")))?;
+        .map_err(|error| ComposeFileError::broken(format!("`{shown}` cannot be read: {error}")))?;
     if !meta.is_file() || meta.len() > limits::CONFIG_FILE_BYTES {
         let most = limits::CONFIG_FILE_BYTES;
-        return Err(Fault::broken(format!("`{shown}` is no file of at most {most} bytes")));
+        return Err(ComposeFileError::broken(format!("`{shown}` is no file of at most {most} bytes")));
     }
     let text = std::fs::read_to_string(file);
-    let text = text.map_err(|error| Fault::broken(format!("`{shown}` cannot be read: {error}")))?;
+    let text = text.map_err(|error| ComposeFileError::broken(format!("`{shown}` cannot be read: {error}")))?;
     let value: Value = serde_saphyr::from_str(&text)
-        .map_err(|error| Fault::broken(format!("`{shown}`: {error}")))?;
+        .map_err(|error| ComposeFileError::broken(format!("`{shown}`: {error}")))?;
     // The task's own file is read as if it stood at the top.
     let base = if depth == 0 { root } else { file.parent().unwrap_or(root) };
     let Some(top) = value.as_object() else {
-        return Err(Fault::broken(format!("`{shown}` is no map")));
+        return Err(ComposeFileError::broken(format!("`{shown}` is no map")));
     };
     let mut others = Vec::new();
-    let walk = Walk { root, base };
+    let walk = ComposeFileWalk { root, base };
     walk.top(top)?;
     walk.map(top, "", &mut others)?;
     others.iter().try_for_each(|other| check_file(root, other, depth + 1))
 }
 
-struct Walk<'a> {
+struct ComposeFileWalk<'a> {
     root: &'a Path,
     /// Directory of the file.
     base: &'a Path,
 }
 
-impl Walk<'_> {
+impl ComposeFileWalk<'_> {
     fn top(&self, map: &Map<String, Value>) -> Result<(), String> {
         if map.contains_key("include") {
             return Err("`include` is not supported: write the services into one file".to_owned());
@@ -141,7 +141,7 @@ impl Walk<'_> {
             let told = |what: String| format!("`{at}`: {what}");
             match key.as_str() {
                 _ if names_services => self.value(value, &at, others)?,
-                key if OWN_NAMES.contains(&key) => {}
+                key if USER_KEYED_MAPS.contains(&key) => {}
                 "env_file" | "label_file" => {
                     for name in names(value, "path") {
                         self.readable(name).map_err(told)?;

@@ -52,7 +52,7 @@ pub(super) fn variables() -> impl Iterator<Item = (String, &'static str)> {
 ///
 /// # Errors
 /// Why a source below one cannot be mounted.
-pub(super) fn of_source(source: &str) -> Result<Option<&'static HostPath>, String> {
+pub(super) fn for_source(source: &str) -> Result<Option<&'static HostPath>, String> {
     let source = source.trim_end_matches('/');
     for path in &HOST_PATHS {
         match source.strip_prefix(path.host) {
@@ -69,17 +69,17 @@ pub(super) fn of_source(source: &str) -> Result<Option<&'static HostPath>, Strin
     Ok(None)
 }
 
-fn of_mount(mount: &Value) -> Option<&'static HostPath> {
+fn for_mount(mount: &Value) -> Option<&'static HostPath> {
     if mount.get("type").and_then(Value::as_str) != Some("bind") {
         return None;
     }
     let source = mount.get("source").and_then(Value::as_str)?;
-    of_source(&literal(source)).ok().flatten()
+    for_source(&literal(source)).ok().flatten()
 }
 
 /// Whether a mount of a resolved file is one of a host path.
-pub(super) fn is_one(mount: &Value) -> bool {
-    of_mount(mount).is_some()
+pub(super) fn is_host_path(mount: &Value) -> bool {
+    for_mount(mount).is_some()
 }
 
 fn is_at(mount: &Value, inside: &str) -> bool {
@@ -105,7 +105,7 @@ fn mounted(
         entries(model, "services").any(|(name, service)| {
             let mounts = service.get("volumes").and_then(Value::as_array);
             let mut of_path =
-                mounts.into_iter().flatten().filter(|mount| of_mount(mount) == Some(path));
+                mounts.into_iter().flatten().filter(|mount| for_mount(mount) == Some(path));
             of_path.any(|mount| counts(name, mount, path))
         })
     };
@@ -114,7 +114,7 @@ fn mounted(
 
 /// Puts volumes in the place of all host paths. One that only the environment itself has, at its
 /// own directory, needs none.
-pub(super) fn realize(model: &mut Value) {
+pub(super) fn replace_with_volumes(model: &mut Value) {
     let shared = shared(model);
     let Some(top) = model.as_object_mut() else { return };
     for path in &shared {
@@ -123,7 +123,7 @@ pub(super) fn realize(model: &mut Value) {
     for (name, service) in map(top, "services") {
         let Some(service) = service.as_object_mut() else { continue };
         for mount in mounts(service) {
-            if let Some(path) = of_mount(mount) {
+            if let Some(path) = for_mount(mount) {
                 let read_only = mount.get("read_only") == Some(&json!(true));
                 let target = mount.get("target").cloned().unwrap_or_default();
                 *mount = volume(path, &target, read_only);
@@ -181,7 +181,7 @@ mod tests {
             "main": {"volumes": [bind("/.rollout/agent-logs", "/logs/agent"), bind("/c/x", "/x")]},
             "db": {"volumes": [bind("/.rollout/artifacts/", "/out")]},
         }});
-        realize(&mut model);
+        replace_with_volumes(&mut model);
         let shared = json!({"type": "volume", "source": "rollout-artifacts", "read_only": false,
             "volume": {"nocopy": true}});
         let at = |target: &str| {
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_directory_below_a_host_path_is_refused() {
-        assert!(of_source("/.rollout/artifacts/db").unwrap_err().contains("HOST_ARTIFACTS_PATH"));
-        assert_eq!(of_source("/.rollout/artifacts-of-mine"), Ok(None));
+        assert!(for_source("/.rollout/artifacts/db").unwrap_err().contains("HOST_ARTIFACTS_PATH"));
+        assert_eq!(for_source("/.rollout/artifacts-of-mine"), Ok(None));
     }
 }

@@ -30,27 +30,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rollout_protocol::digest::Hasher;
+use rollout_protocol::digest::DigestHasher;
 use rollout_protocol::spec::environment::{DockerNetwork, DockerSettings, ProviderSpec};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 pub use self::files::check;
 use self::host_paths::HostPath;
-use self::program::Program;
-use self::project::Member;
-use self::render::{Content, Final, ImageNeed, MAIN, Needs, Placed};
-pub(super) use self::service::Service;
-use super::build::{self, Build};
-use super::client::Client;
+use self::program::ComposeProgram;
+use self::project::ProjectContainer;
+use self::render::{PlacedContent, RenderContext, ServiceImage, MAIN, ServiceRequirements, PlacedFile};
+pub(super) use self::service::ComposeService;
+use super::build::{self, BuildSpec};
+use super::client::DockerClient;
 use super::container::Container;
-use super::create::{self, KEEP_ALIVE, Up};
+use super::create::{self, KEEP_ALIVE, StartedContainer};
 use super::failure;
-use super::image::{self, Images};
+use super::image::{self, ImageManager};
 use super::labels;
-use super::leftovers::{Leftover, Leftovers};
-use super::network::{self, Network};
-use super::storage::Storage;
+use super::deferred_removal::{DeferredRemoval, DeferredRemovals};
+use super::network::{self, ContainerNetwork};
+use super::storage::StorageLimit;
 use crate::environment::dockerignore::Dockerignore;
 use crate::environment::{
     ComposeFile, CreateRequest, Failure, FailureKind, ImageRequest, ImageSource, Upload,
@@ -76,27 +76,27 @@ const NO_SETTINGS: &str = "/nonexistent";
 
 /// Brings up environments with services.
 #[derive(Debug)]
-pub(super) struct Compose {
-    client: Arc<Client>,
-    images: Arc<Images>,
+pub(super) struct ComposeRunner {
+    client: Arc<DockerClient>,
+    images: Arc<ImageManager>,
     named: Option<PathBuf>,
-    program: OnceCell<Program>,
+    program: OnceCell<ComposeProgram>,
 }
 
 /// The services beside an environment, by name; of several containers of one, the first.
-pub(super) type Services = BTreeMap<String, Service>;
+pub(super) type ComposeServiceMap = BTreeMap<String, ComposeService>;
 
 /// The project that an environment belongs to.
 #[derive(Debug)]
-pub(super) struct Project {
+pub(super) struct ComposeProject {
     pub(super) name: String,
-    pub(super) services: Services,
+    pub(super) services: ComposeServiceMap,
 }
 
 /// Work on one creation.
-struct Creation<'a> {
-    compose: &'a Compose,
-    program: &'a Program,
+struct ComposeCreation<'a> {
+    compose: &'a ComposeRunner,
+    program: &'a ComposeProgram,
     settings: &'a DockerSettings,
     request: &'a CreateRequest,
     file: &'a ComposeFile,
@@ -120,8 +120,8 @@ fn no_scratch(error: io::Error) -> Failure {
     Failure::local(FailureKind::Bug, "a directory for the files of services", error)
 }
 
-impl Compose {
-    pub(super) fn new(client: Arc<Client>, images: Arc<Images>, named: Option<PathBuf>) -> Self {
+impl ComposeRunner {
+    pub(super) fn new(client: Arc<DockerClient>, images: Arc<ImageManager>, named: Option<PathBuf>) -> Self {
         let named = named.or_else(|| std::env::var_os(program::VARIABLE).map(PathBuf::from));
         Self { client, images, named, program: OnceCell::new() }
     }
@@ -129,17 +129,17 @@ impl Compose {
     /// Creates an environment with its services. On failure nothing is left.
     pub(super) async fn create(
         &self,
-        leftovers: &Leftovers,
+        leftovers: &DeferredRemovals,
         settings: &DockerSettings,
         request: CreateRequest,
         file: &ComposeFile,
-    ) -> Result<Up, Failure> {
+    ) -> Result<StartedContainer, Failure> {
         let open = network::is_open(&request.network)?;
         let checked = file.clone();
         supervise::blocking(move || check(&checked)).await?;
-        let program = self.program.get_or_try_init(|| Program::find(self.named.as_deref())).await?;
+        let program = self.program.get_or_try_init(|| ComposeProgram::find(self.named.as_deref())).await?;
         let root = file.dir.canonicalize().map_err(|error| refused(file, error))?;
-        let creation = Creation {
+        let creation = ComposeCreation {
             compose: self,
             program,
             settings,
@@ -158,17 +158,17 @@ impl Compose {
         match creation.bring_up(model, &needs, &images).await {
             Ok(up) => Ok(up),
             Err(failure) => {
-                leftovers.remove(Leftover::Project(creation.name)).await;
+                leftovers.remove_or_defer(DeferredRemoval::Project(creation.name)).await;
                 Err(failure)
             }
         }
     }
 }
 
-impl Creation<'_> {
+impl ComposeCreation<'_> {
     /// Whether the environment's own image was prepared; else the services' file says what it is.
     fn is_prepared(&self) -> bool {
-        !self.request.image.reference.starts_with(image::OF_SERVICES)
+        !self.request.image.reference.starts_with(image::SERVICES_REFERENCE_PREFIX)
     }
 
     /// What stands before the task's own file.
@@ -228,7 +228,7 @@ impl Creation<'_> {
         words: &[&str],
         variables: &BTreeMap<String, String>,
         limit: Duration,
-    ) -> Result<program::Ended, Failure> {
+    ) -> Result<program::ProgramOutput, Failure> {
         let mut all: Vec<OsString> = vec!["--project-name".into(), self.name.clone().into()];
         all.extend(["--project-directory".into(), self.root.clone().into()]);
         for file in files {
@@ -257,7 +257,7 @@ impl Creation<'_> {
         Ok(model)
     }
 
-    fn needs(&self, model: &Value) -> Result<BTreeMap<String, Needs>, Failure> {
+    fn needs(&self, model: &Value) -> Result<BTreeMap<String, ServiceRequirements>, Failure> {
         let image = self.request.image.reference.as_str();
         let root = self.root.to_str();
         let from = root.filter(|_| matches!(self.request.source, ImageSource::Context { .. }));
@@ -268,7 +268,7 @@ impl Creation<'_> {
     /// Makes every image present; their names by service.
     async fn images(
         &self,
-        needs: &BTreeMap<String, Needs>,
+        needs: &BTreeMap<String, ServiceRequirements>,
     ) -> Result<BTreeMap<String, String>, Failure> {
         let mut images = BTreeMap::new();
         for (service, need) in needs {
@@ -281,7 +281,7 @@ impl Creation<'_> {
         Ok(images)
     }
 
-    async fn image(&self, need: &ImageNeed) -> Result<String, Failure> {
+    async fn image(&self, need: &ServiceImage) -> Result<String, Failure> {
         let platform = self.settings.platform.clone();
         let request = |source| ImageRequest {
             source,
@@ -292,29 +292,29 @@ impl Creation<'_> {
             labels: self.request.labels.clone(),
         };
         match need {
-            ImageNeed::Prepared => Ok(self.request.image.reference.clone()),
-            ImageNeed::Named(name) => {
+            ServiceImage::Prepared => Ok(self.request.image.reference.clone()),
+            ServiceImage::Named(name) => {
                 let request = request(ImageSource::Named(name.clone()));
                 Ok(self.compose.images.prepare(request, platform).await?.reference)
             }
-            ImageNeed::Built { context, dockerfile, args, target } => {
+            ServiceImage::Built { context, dockerfile, args, target } => {
                 let (dir, always) = (context.clone(), dockerfile.clone());
                 let digest = supervise::blocking(move || {
-                    let mut content = Hashing(Hasher::default());
+                    let mut content = HashWriter(DigestHasher::default());
                     build::pack(&dir, &always, &mut content).map(|()| content.0.finish())
                 });
                 let digest = digest.await.map_err(|error| {
                     let text = format!("reading the build context {}", context.display());
-                    Failure::new(FailureKind::Refused, text).because(error)
+                    Failure::new(FailureKind::Refused, text).with_source(error)
                 })?;
-                let build = Build {
+                let build = BuildSpec {
                     dockerfile: dockerfile.clone(),
                     args: args.clone(),
                     target: target.clone(),
-                    ..Build::plain(context.clone(), digest, platform)
+                    ..BuildSpec::plain(context.clone(), digest, platform)
                 };
                 let source = ImageSource::Context { digest, dir: context.clone() };
-                let made = self.compose.images.context(build, &request(source)).await?;
+                let made = self.compose.images.prepare_build(build, &request(source)).await?;
                 Ok(made.reference)
             }
         }
@@ -323,41 +323,41 @@ impl Creation<'_> {
     async fn bring_up(
         &self,
         model: Value,
-        needs: &BTreeMap<String, Needs>,
+        needs: &BTreeMap<String, ServiceRequirements>,
         images: &BTreeMap<String, String>,
-    ) -> Result<Up, Failure> {
-        let mut labels = labels::of_container(&self.request.labels);
+    ) -> Result<StartedContainer, Failure> {
+        let mut labels = labels::for_container(&self.request.labels);
         labels.insert(labels::PROJECT.to_owned(), self.name.clone());
-        let last = Final {
+        let last = RenderContext {
             name: &self.name,
             labels,
             request: self.request,
             settings: self.settings,
             open: self.open,
             images,
-            shares: shares::of_services(&model, &self.request.resources)
+            shares: shares::for_services(&model, &self.request.resources)
                 .map_err(|why| unsupported(self.file, why))?,
         };
         let used = host_paths::used(&model);
         let file = self.write("project.json", &last.render(model))?;
         let words = ["create", "--no-build", "--pull", "never"];
-        self.act(&file, &words, CREATED_WITHIN).await?;
+        self.run_step(&file, &words, CREATED_WITHIN).await?;
         let members = project::members(&self.compose.client, &self.name).await?;
         for member in &members {
             let own = if member.service == MAIN { used.as_slice() } else { &[] };
-            self.place(member, needs.get(&member.service), own).await?;
+            self.place_files(member, needs.get(&member.service), own).await?;
         }
         let limit = UP_WITHIN.as_secs().to_string();
         let words = ["up", "--detach", "--wait", "--wait-timeout", &limit, "--no-recreate"];
         let words = [words.as_slice(), &["--no-build", "--pull", "never"]].concat();
-        if let Err(mut failure) = self.act(&file, &words, UP_WITHIN + RESOLVED_WITHIN).await {
-            failure.message.push_str(&self.last_words(&members).await);
+        if let Err(mut failure) = self.run_step(&file, &words, UP_WITHIN + RESOLVED_WITHIN).await {
+            failure.message.push_str(&self.failed_container_output(&members).await);
             return Err(failure);
         }
-        self.found(members).await
+        self.collect_containers(members).await
     }
 
-    async fn act(&self, file: &Path, words: &[&str], limit: Duration) -> Result<(), Failure> {
+    async fn run_step(&self, file: &Path, words: &[&str], limit: Duration) -> Result<(), Failure> {
         // Settings are nobody's own: the user's do not matter.
         let variables = [
             ("DOCKER_HOST", self.compose.client.host().to_owned()),
@@ -374,11 +374,11 @@ impl Creation<'_> {
             from += 1;
         }
         let text = format!("docker compose {} of {}: {}", words[0], self.name, &said[from..]);
-        Err(Failure::new(failure::of_services(said), text))
+        Err(Failure::new(failure::kind_for_services(said), text))
     }
 
     /// What the containers that do not run, or run badly, have said.
-    async fn last_words(&self, members: &[Member]) -> String {
+    async fn failed_container_output(&self, members: &[ProjectContainer]) -> String {
         let mut text = String::new();
         for member in members {
             let container = self.container(member);
@@ -399,15 +399,15 @@ impl Creation<'_> {
         text
     }
 
-    fn container(&self, member: &Member) -> Container {
-        member.container(&self.compose.client, Network::shared(self.settings, self.open))
+    fn container(&self, member: &ProjectContainer) -> Container {
+        member.container(&self.compose.client, ContainerNetwork::shared(self.settings, self.open))
     }
 
     /// Places files into a container that was not started yet.
-    async fn place(
+    async fn place_files(
         &self,
-        member: &Member,
-        needs: Option<&Needs>,
+        member: &ProjectContainer,
+        needs: Option<&ServiceRequirements>,
         used: &[&HostPath],
     ) -> Result<(), Failure> {
         // A new volume belongs to root alone.
@@ -425,29 +425,29 @@ impl Creation<'_> {
 
     async fn upload(
         &self,
-        placed: &Placed,
+        placed: &PlacedFile,
         number: usize,
-        member: &Member,
+        member: &ProjectContainer,
     ) -> Result<Upload, Failure> {
         let target = placed.target.clone();
         let from = match &placed.content {
-            Content::Text(text) => {
+            PlacedContent::Text(text) => {
                 let bytes = Bytes::copy_from_slice(text.as_bytes());
                 return Ok(Upload::File { path: target, bytes, executable: false });
             }
-            Content::Path(path) => path.clone(),
+            PlacedContent::Path(path) => path.clone(),
         };
         let tar = self.scratch(&format!("{}-{number}.tar", member.id));
         let shown = from.display().to_string();
         let upload = supervise::blocking(move || as_upload(&from, target, tar)).await;
         upload.map_err(|error| {
-            Failure::new(FailureKind::Refused, format!("placing {shown}")).because(error)
+            Failure::new(FailureKind::Refused, format!("placing {shown}")).with_source(error)
         })
     }
 
     /// The environment and its services, which are up.
-    async fn found(&self, members: Vec<Member>) -> Result<Up, Failure> {
-        let (mut main, mut services) = (None, Services::new());
+    async fn collect_containers(&self, members: Vec<ProjectContainer>) -> Result<StartedContainer, Failure> {
+        let (mut main, mut services) = (None, ComposeServiceMap::new());
         let mut beside = Vec::new();
         for member in members {
             let container = self.container(&member);
@@ -459,18 +459,18 @@ impl Creation<'_> {
             if let Entry::Vacant(entry) = services.entry(member.service) {
                 let config = container.inspect().await?.config.unwrap_or_default();
                 let workdir = create::workdir(config.working_dir);
-                entry.insert(Service { container, workdir });
+                entry.insert(ComposeService { container, workdir });
             }
         }
         let Some(container) = main else {
             let text = format!("{} has no container of the service `{MAIN}`", self.name);
             return Err(Failure::new(FailureKind::NotStarted, text));
         };
-        let limits = create::held(&[], &self.request.resources, false);
-        let (workdir, limits) = create::running(&container, limits).await?;
-        let storage = Storage::of(&container, beside, limits).await;
-        let project = Project { name: self.name.clone(), services };
-        Ok(Up { container, workdir, limits, storage, project: Some(project) })
+        let limits = create::enforced_limits(&[], &self.request.resources, false);
+        let (workdir, limits) = create::check_running(&container, limits).await?;
+        let storage = StorageLimit::for_container(&container, beside, limits).await;
+        let project = ComposeProject { name: self.name.clone(), services };
+        Ok(StartedContainer { container, workdir, limits, storage, project: Some(project) })
     }
 }
 
@@ -492,9 +492,9 @@ fn as_upload(from: &Path, target: String, tar: PathBuf) -> io::Result<Upload> {
 }
 
 /// A writer that only hashes.
-struct Hashing(Hasher);
+struct HashWriter(DigestHasher);
 
-impl io::Write for Hashing {
+impl io::Write for HashWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.update(bytes);
         Ok(bytes.len())

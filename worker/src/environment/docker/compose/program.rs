@@ -35,23 +35,23 @@ const MESSAGE_BYTES: u64 = 64 * 1024;
 
 /// A program that was found.
 #[derive(Debug, Clone)]
-pub(super) struct Program(PathBuf);
+pub(super) struct ComposeProgram(PathBuf);
 
 /// How a run of it ended.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(super) struct ProgramOutput {
     pub(super) success: bool,
     pub(super) output: Vec<u8>,
     /// What it said beside its output.
     pub(super) messages: String,
 }
 
-impl Program {
+impl ComposeProgram {
     /// Looks for a program of the second version or a later one.
     pub(super) async fn find(named: Option<&Path>) -> Result<Self, Failure> {
         let places = match named {
             Some(path) => vec![path.to_owned()],
-            None => places(),
+            None => plugin_paths(),
         };
         for path in places.into_iter().filter(|path| path.is_file()) {
             let program = Self(path);
@@ -79,13 +79,13 @@ impl Program {
         words: &[OsString],
         variables: &BTreeMap<String, String>,
         limit: Duration,
-    ) -> Result<Ended, Failure> {
+    ) -> Result<ProgramOutput, Failure> {
         let mut command = Command::new(&self.0);
         command.args(words).env_clear().kill_on_drop(true);
         command.envs(variables).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let cannot = |error: std::io::Error| {
             let text = format!("running {}", self.0.display());
-            Failure::new(FailureKind::NotPermitted, text).because(error)
+            Failure::new(FailureKind::NotPermitted, text).with_source(error)
         };
         let mut child = command.spawn().map_err(cannot)?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
@@ -96,7 +96,7 @@ impl Program {
                 child.wait()
             );
             let messages = String::from_utf8_lossy(&messages).into_owned();
-            Ok(Ended { success: status.map_err(cannot)?.success(), output, messages })
+            Ok(ProgramOutput { success: status.map_err(cannot)?.success(), output, messages })
         };
         match tokio::time::timeout(limit, run).await {
             Ok(ended) => ended,
@@ -108,7 +108,7 @@ impl Program {
     }
 }
 
-fn places() -> Vec<PathBuf> {
+fn plugin_paths() -> Vec<PathBuf> {
     let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".docker/cli-plugins"));
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places: Vec<PathBuf> = home.into_iter().collect();

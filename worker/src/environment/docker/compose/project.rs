@@ -10,11 +10,11 @@ use bollard::query_parameters::{
 };
 use futures_util::StreamExt as _;
 
-use super::super::client::Client;
-use super::super::container::{self, Container, KEPT_PREFIX};
+use super::super::client::DockerClient;
+use super::super::container::{self, Container, PRESERVED_PREFIX};
 use super::super::failure::has_status;
 use super::super::labels;
-use super::super::network::Network;
+use super::super::network::ContainerNetwork;
 use crate::environment::{Failure, FailureKind};
 
 /// Containers of a project that are removed at the same time.
@@ -22,19 +22,19 @@ const AT_ONCE: usize = 4;
 
 /// How often a project is looked at until nothing of it is left: a creation that was given up may
 /// still be going on in the engine.
-const LOOKS: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(250);
+const MAX_REMOVE_ATTEMPTS: u32 = 20;
+const REMOVE_RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A container of a project.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct ProjectContainer {
     pub(super) id: String,
     pub(super) name: String,
     pub(super) service: String,
 }
 
-impl Member {
-    pub(super) fn container(&self, client: &Arc<Client>, network: Network) -> Container {
+impl ProjectContainer {
+    pub(super) fn container(&self, client: &Arc<DockerClient>, network: ContainerNetwork) -> Container {
         Container::new(Arc::clone(client), self.id.clone(), self.name.clone(), network)
     }
 }
@@ -44,7 +44,7 @@ fn filters(project: &str) -> HashMap<String, Vec<String>> {
 }
 
 /// The containers of a project, in order of their names.
-pub(super) async fn members(client: &Client, project: &str) -> Result<Vec<Member>, Failure> {
+pub(super) async fn members(client: &DockerClient, project: &str) -> Result<Vec<ProjectContainer>, Failure> {
     let options =
         ListContainersOptions { all: true, filters: Some(filters(project)), ..Default::default() };
     let listed = client.docker().await?.list_containers(Some(options)).await;
@@ -55,10 +55,10 @@ pub(super) async fn members(client: &Client, project: &str) -> Result<Vec<Member
     Ok(members)
 }
 
-fn member(summary: ContainerSummary) -> Member {
+fn member(summary: ContainerSummary) -> ProjectContainer {
     let name = summary.names.and_then(|names| names.into_iter().next()).unwrap_or_default();
     let mut labels = summary.labels.unwrap_or_default();
-    Member {
+    ProjectContainer {
         id: summary.id.unwrap_or_default(),
         name: name.trim_start_matches('/').to_owned(),
         service: labels.remove(labels::COMPOSE_SERVICE).unwrap_or_default(),
@@ -66,10 +66,10 @@ fn member(summary: ContainerSummary) -> Member {
 }
 
 /// Ends all processes of a project.
-pub(in super::super) async fn stop(client: &Arc<Client>, project: &str) -> Result<(), Failure> {
+pub(in super::super) async fn stop(client: &Arc<DockerClient>, project: &str) -> Result<(), Failure> {
     let members = members(client, project).await?;
     let stops = members.into_iter().map(|member| {
-        let container = member.container(client, Network::apart());
+        let container = member.container(client, ContainerNetwork::unmanaged());
         async move { container.stop().await }
     });
     let mut stops = futures_util::stream::iter(stops).buffer_unordered(AT_ONCE);
@@ -80,27 +80,27 @@ pub(in super::super) async fn stop(client: &Arc<Client>, project: &str) -> Resul
 }
 
 /// Gives every container of a project a name that reapers leave alone; the names.
-pub(in super::super) async fn keep(
-    client: &Arc<Client>,
+pub(in super::super) async fn preserve(
+    client: &Arc<DockerClient>,
     project: &str,
 ) -> Result<Vec<String>, Failure> {
     let mut names = Vec::new();
     for member in members(client, project).await? {
-        names.push(if member.name.starts_with(KEPT_PREFIX) {
+        names.push(if member.name.starts_with(PRESERVED_PREFIX) {
             member.name
         } else {
-            member.container(client, Network::apart()).keep().await?
+            member.container(client, ContainerNetwork::unmanaged()).preserve().await?
         });
     }
     Ok(names)
 }
 
 /// Removes everything of a project; what is gone is a success.
-pub(in super::super) async fn remove(client: &Client, project: &str) -> Result<(), Failure> {
+pub(in super::super) async fn remove(client: &DockerClient, project: &str) -> Result<(), Failure> {
     let mut last = None;
-    for look in 0..LOOKS {
+    for look in 0..MAX_REMOVE_ATTEMPTS {
         if look > 1 {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(REMOVE_RETRY_INTERVAL).await;
         }
         match remove_once(client, project).await {
             Ok(0) => return Ok(()),
@@ -112,13 +112,13 @@ pub(in super::super) async fn remove(client: &Client, project: &str) -> Result<(
     let text = format!("something of {project} is left");
     let left = Failure::new(FailureKind::LeftBehind, text);
     Err(match last {
-        Some(why) => left.because(why),
+        Some(why) => left.with_source(why),
         None => left,
     })
 }
 
 /// Removes what is there now; how much it was.
-async fn remove_once(client: &Client, project: &str) -> Result<usize, Failure> {
+async fn remove_once(client: &DockerClient, project: &str) -> Result<usize, Failure> {
     let members = members(client, project).await?;
     let mut found = members.len();
     let removals = members
@@ -140,12 +140,12 @@ async fn remove_once(client: &Client, project: &str) -> Result<usize, Failure> {
 }
 
 /// Name and labels of something.
-pub(in super::super) type Labelled = (String, HashMap<String, String>);
+pub(in super::super) type NamedLabels = (String, HashMap<String, String>);
 
 pub(in super::super) async fn networks(
-    client: &Client,
+    client: &DockerClient,
     filters: HashMap<String, Vec<String>>,
-) -> Result<Vec<Labelled>, Failure> {
+) -> Result<Vec<NamedLabels>, Failure> {
     let options = ListNetworksOptions { filters: Some(filters) };
     let listed = client.docker().await?.list_networks(Some(options)).await;
     let listed = listed.map_err(|e| client.failure("listing networks", e))?;
@@ -155,16 +155,16 @@ pub(in super::super) async fn networks(
 }
 
 pub(in super::super) async fn volumes(
-    client: &Client,
+    client: &DockerClient,
     filters: HashMap<String, Vec<String>>,
-) -> Result<Vec<Labelled>, Failure> {
+) -> Result<Vec<NamedLabels>, Failure> {
     let options = ListVolumesOptions { filters: Some(filters) };
     let listed = client.docker().await?.list_volumes(Some(options)).await;
     let listed = listed.map_err(|e| client.failure("listing volumes", e))?;
     Ok(listed.volumes.unwrap_or_default().into_iter().map(|v| (v.name, v.labels)).collect())
 }
 
-pub(in super::super) async fn remove_network(client: &Client, name: &str) -> Result<(), Failure> {
+pub(in super::super) async fn remove_network(client: &DockerClient, name: &str) -> Result<(), Failure> {
     match client.docker().await?.remove_network(name).await {
         Ok(()) => Ok(()),
         Err(error) if has_status(&error, 404) => Ok(()),
@@ -172,7 +172,7 @@ pub(in super::super) async fn remove_network(client: &Client, name: &str) -> Res
     }
 }
 
-pub(in super::super) async fn remove_volume(client: &Client, name: &str) -> Result<(), Failure> {
+pub(in super::super) async fn remove_volume(client: &DockerClient, name: &str) -> Result<(), Failure> {
     match client.docker().await?.remove_volume(name, None::<RemoveVolumeOptions>).await {
         Ok(()) => Ok(()),
         Err(error) if has_status(&error, 404) => Ok(()),

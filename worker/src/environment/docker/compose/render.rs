@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::super::create::{LOG_BYTES, PIDS};
 use super::host_paths;
 use super::rules::{entries, literal};
-use super::shares::Share;
+use super::shares::ResourceShare;
 use crate::environment::CreateRequest;
 
 /// The service that is the environment.
@@ -20,14 +20,14 @@ pub(super) const MAIN: &str = "main";
 
 /// What one service needs before it can be created.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Needs {
-    pub(super) image: ImageNeed,
-    pub(super) files: Vec<Placed>,
+pub(super) struct ServiceRequirements {
+    pub(super) image: ServiceImage,
+    pub(super) files: Vec<PlacedFile>,
 }
 
 /// Where a service's image comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum ImageNeed {
+pub(super) enum ServiceImage {
     /// The environment's own, which was prepared.
     Prepared,
     /// One to pull when it is absent.
@@ -43,14 +43,14 @@ pub(super) enum ImageNeed {
 
 /// Something to place into a container before it starts.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Placed {
-    pub(super) content: Content,
+pub(super) struct PlacedFile {
+    pub(super) content: PlacedContent,
     pub(super) target: String,
 }
 
 /// What is placed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum PlacedContent {
     /// A file or directory of the build context.
     Path(PathBuf),
     /// This text.
@@ -62,13 +62,13 @@ pub(super) enum Content {
 pub(super) fn needs(
     model: &Value,
     prepared: Option<(&str, Option<&str>)>,
-) -> Result<BTreeMap<String, Needs>, String> {
+) -> Result<BTreeMap<String, ServiceRequirements>, String> {
     let mut needs = BTreeMap::new();
     for (name, service) in entries(model, "services") {
         let prepared = prepared.filter(|_| name == MAIN);
         let image = image(service, prepared)
             .ok_or_else(|| format!("service `{name}` has neither an image nor a build"))?;
-        needs.insert(name.clone(), Needs { image, files: files(model, service) });
+        needs.insert(name.clone(), ServiceRequirements { image, files: files(model, service) });
     }
     if needs.contains_key(MAIN) { Ok(needs) } else { Err(format!("there is no service `{MAIN}`")) }
 }
@@ -77,13 +77,13 @@ fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
     value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty())
 }
 
-fn image(service: &Value, prepared: Option<(&str, Option<&str>)>) -> Option<ImageNeed> {
+fn image(service: &Value, prepared: Option<(&str, Option<&str>)>) -> Option<ServiceImage> {
     let named = text(service, "image").map(literal);
     let build = service.get("build").filter(|build| build.is_object());
     let Some(build) = build else {
         let named = named?;
         let own = prepared.is_some_and(|(image, _)| image == named);
-        return Some(if own { ImageNeed::Prepared } else { ImageNeed::Named(named) });
+        return Some(if own { ServiceImage::Prepared } else { ServiceImage::Named(named) });
     };
     let context = literal(text(build, "context")?);
     let dockerfile = text(build, "dockerfile").map_or_else(|| "Dockerfile".to_owned(), literal);
@@ -96,10 +96,10 @@ fn image(service: &Value, prepared: Option<(&str, Option<&str>)>) -> Option<Imag
         let own = plain && from == Some(context.as_str());
         // A named image goes before a build under its name.
         if own || (from.is_none() && named.as_deref() == Some(image)) {
-            return Some(ImageNeed::Prepared);
+            return Some(ServiceImage::Prepared);
         }
     }
-    Some(ImageNeed::Built { context: context.into(), dockerfile, args, target })
+    Some(ServiceImage::Built { context: context.into(), dockerfile, args, target })
 }
 
 /// A scalar as text.
@@ -108,15 +108,15 @@ fn plain(value: &Value) -> String {
 }
 
 /// Mounts of the build context, configs and secrets.
-fn files(model: &Value, service: &Value) -> Vec<Placed> {
+fn files(model: &Value, service: &Value) -> Vec<PlacedFile> {
     let list = |key: &str| service.get(key).and_then(Value::as_array).into_iter().flatten();
     let mut files = Vec::new();
     let of_context =
-        |volume: &&Value| text(volume, "type") == Some("bind") && !host_paths::is_one(volume);
+        |volume: &&Value| text(volume, "type") == Some("bind") && !host_paths::is_host_path(volume);
     for volume in list("volumes").filter(of_context) {
         if let (Some(source), Some(target)) = (text(volume, "source"), text(volume, "target")) {
-            let content = Content::Path(literal(source).into());
-            files.push(Placed { content, target: literal(target) });
+            let content = PlacedContent::Path(literal(source).into());
+            files.push(PlacedFile { content, target: literal(target) });
         }
     }
     for (kind, below) in [("configs", ""), ("secrets", "/run/secrets")] {
@@ -127,10 +127,10 @@ fn files(model: &Value, service: &Value) -> Vec<Placed> {
             let defined = model.get(kind).and_then(|kind| kind.get(source));
             let Some(defined) = defined else { continue };
             let content = match (text(defined, "file"), text(defined, "content")) {
-                (Some(file), _) => Content::Path(literal(file).into()),
-                (None, content) => Content::Text(literal(content.unwrap_or_default())),
+                (Some(file), _) => PlacedContent::Path(literal(file).into()),
+                (None, content) => PlacedContent::Text(literal(content.unwrap_or_default())),
             };
-            files.push(Placed { content, target });
+            files.push(PlacedFile { content, target });
         }
     }
     files
@@ -138,7 +138,7 @@ fn files(model: &Value, service: &Value) -> Vec<Placed> {
 
 /// What the file that is brought up depends on.
 #[derive(Debug)]
-pub(super) struct Final<'a> {
+pub(super) struct RenderContext<'a> {
     /// Name of the project, and of the environment's container.
     pub(super) name: &'a str,
     pub(super) labels: HashMap<String, String>,
@@ -149,7 +149,7 @@ pub(super) struct Final<'a> {
     /// Images by service.
     pub(super) images: &'a BTreeMap<String, String>,
     /// What services may take, by name.
-    pub(super) shares: BTreeMap<String, Share>,
+    pub(super) shares: BTreeMap<String, ResourceShare>,
 }
 
 /// As it stands in a file whose variables are replaced.
@@ -166,10 +166,10 @@ pub(super) fn map<'a>(value: &'a mut Map<String, Value>, key: &str) -> &'a mut M
     entry.as_object_mut().expect("it was made one")
 }
 
-impl Final<'_> {
+impl RenderContext<'_> {
     /// Makes the file that is brought up of a resolved one that was checked.
     pub(super) fn render(&self, mut model: Value) -> Value {
-        host_paths::realize(&mut model);
+        host_paths::replace_with_volumes(&mut model);
         let Some(top) = model.as_object_mut() else { return model };
         top.insert("name".to_owned(), json!(self.name));
         for key in ["configs", "secrets"] {

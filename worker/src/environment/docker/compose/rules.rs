@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::{host_paths, shares};
 
 /// Keys of a service that stay inside its own container and network.
-const PLAIN: [&str; 58] = [
+const SERVICE_KEYS: [&str; 58] = [
     "attach",
     "cap_drop",
     "command",
@@ -70,21 +70,21 @@ const PLAIN: [&str; 58] = [
 ];
 
 /// Keys of a build that its files alone decide about.
-const BUILD: [&str; 7] = ["args", "context", "dockerfile", "labels", "pull", "tags", "target"];
+const BUILD_KEYS: [&str; 7] = ["args", "context", "dockerfile", "labels", "pull", "tags", "target"];
 
 /// Keys of the whole file.
-const TOP: [&str; 7] = ["configs", "name", "networks", "secrets", "services", "version", "volumes"];
+const TOP_LEVEL_KEYS: [&str; 7] = ["configs", "name", "networks", "secrets", "services", "version", "volumes"];
 
 /// The engine's weight of a container that says nothing of it.
 const CPU_SHARES: f64 = 1024.0;
 
 /// Networks and volumes of one file: addresses for networks are few on every host.
-const MOST: [(&str, usize); 2] = [("networks", 8), ("volumes", 32)];
+const MAX_COUNTS: [(&str, usize); 2] = [("networks", 8), ("volumes", 32)];
 
 /// Checks a resolved file. The build context is `root`, without links.
 pub(super) fn check(model: &Value, root: &Path) -> Result<(), String> {
     let top = model.as_object().ok_or("it is no map")?;
-    if let Some(key) = top.keys().find(|key| !known(&TOP, key)) {
+    if let Some(key) = top.keys().find(|key| !known(&TOP_LEVEL_KEYS, key)) {
         return Err(format!("`{key}` is not supported"));
     }
     for (name, service) in entries(model, "services") {
@@ -102,7 +102,7 @@ pub(super) fn check(model: &Value, root: &Path) -> Result<(), String> {
         }
     }
     shares::check(model)?;
-    for (kind, most) in MOST {
+    for (kind, most) in MAX_COUNTS {
         let asked = entries(model, kind).count();
         if asked > most {
             return Err(format!("`{kind}`: {asked} are more than the {most} that are allowed"));
@@ -178,14 +178,14 @@ fn service_key(key: &str, value: &Value, root: &Path) -> Result<(), String> {
         "network_mode" | "pid" | "ipc" | "cgroup" | "uts" | "userns_mode" => {
             Err(format!("`{text}` would leave the task's own containers"))
         }
-        key if known(&PLAIN, key) => Ok(()),
+        key if known(&SERVICE_KEYS, key) => Ok(()),
         _ => Err("is not supported".to_owned()),
     }
 }
 
 fn build(value: &Value, root: &Path) -> Result<(), String> {
     let keys = value.as_object().ok_or("is no map")?;
-    if let Some((key, _)) = keys.iter().find(|(key, value)| !known(&BUILD, key) && !is_empty(value))
+    if let Some((key, _)) = keys.iter().find(|(key, value)| !known(&BUILD_KEYS, key) && !is_empty(value))
     {
         return Err(format!("`{key}` is not supported"));
     }
@@ -215,7 +215,7 @@ fn mount(value: &Value, root: &Path) -> Result<(), String> {
         "volume" | "tmpfs" => Ok(()),
         "bind" => {
             let source = value.get("source").and_then(Value::as_str).unwrap_or_default();
-            match host_paths::of_source(&literal(source))? {
+            match host_paths::for_source(&literal(source))? {
                 Some(_) => Ok(()),
                 None => inside(root, value, "source"),
             }

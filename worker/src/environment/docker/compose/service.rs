@@ -4,21 +4,21 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bollard::query_parameters::RestartContainerOptions;
-use rollout_protocol::record::LimitsHeld;
+use rollout_protocol::record::EnforcedLimits;
 use rollout_protocol::spec::task::NetworkPolicy;
 
 use super::super::container::Container;
-use crate::environment::{ByteStream, Command, Environment, Exit, Failure, Output, Upload};
+use crate::environment::{ByteStream, ExecCommand, Environment, CommandExit, Failure, OutputSink, Upload};
 
 /// One container of a service. Its life is that of the environment.
 #[derive(Debug)]
-pub(in super::super) struct Service {
+pub(in super::super) struct ComposeService {
     pub(super) container: Container,
     pub(super) workdir: String,
 }
 
 #[async_trait]
-impl Environment for Service {
+impl Environment for ComposeService {
     fn id(&self) -> &str {
         &self.container.name
     }
@@ -27,8 +27,8 @@ impl Environment for Service {
         &self.workdir
     }
 
-    fn limits(&self) -> LimitsHeld {
-        LimitsHeld::default()
+    fn limits(&self) -> EnforcedLimits {
+        EnforcedLimits::default()
     }
 
     async fn copy_to(&self, uploads: Vec<Upload>) -> Result<(), Failure> {
@@ -39,7 +39,7 @@ impl Environment for Service {
         self.container.copy_from(path).await
     }
 
-    async fn exec(&self, command: Command, output: Arc<dyn Output>) -> Result<Exit, Failure> {
+    async fn exec(&self, command: ExecCommand, output: Arc<dyn OutputSink>) -> Result<CommandExit, Failure> {
         self.container.exec(command, output).await
     }
 
@@ -72,7 +72,7 @@ impl Environment for Service {
     }
 
     async fn preserve(&self) -> Result<String, Failure> {
-        let name = self.container.keep().await?;
+        let name = self.container.preserve().await?;
         Ok(format!("docker start {name} && docker exec -it {name} /bin/sh"))
     }
 }

@@ -29,7 +29,7 @@ const CPU_KEYS: [&str; 5] = ["cpus", "cpu_quota", "cpu_period", "cpu_count", "cp
 
 /// What each container of a service may take.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Share {
+pub(super) struct ResourceShare {
     cpus: Option<f64>,
     memory_bytes: Option<u64>,
     pids: i64,
@@ -45,14 +45,14 @@ pub(super) fn containers(service: &Value) -> Result<u64, String> {
 }
 
 /// The services but the environment itself.
-fn beside(model: &Value) -> impl Iterator<Item = (&String, &Value)> {
+fn side_services(model: &Value) -> impl Iterator<Item = (&String, &Value)> {
     entries(model, "services").filter(|(name, _)| *name != MAIN)
 }
 
 /// Refuses more containers than may be beside an environment.
 pub(super) fn check(model: &Value) -> Result<u64, String> {
     let mut all = 0u64;
-    for (name, service) in beside(model) {
+    for (name, service) in side_services(model) {
         let asked = containers(service).map_err(|why| format!("service `{name}`: {why}"))?;
         all = all.saturating_add(asked);
         if asked > CONTAINERS {
@@ -119,12 +119,12 @@ fn divide(
 }
 
 /// What every service beside the environment gets, by name.
-pub(super) fn of_services(
+pub(super) fn for_services(
     model: &Value,
     resources: &Resources,
-) -> Result<BTreeMap<String, Share>, String> {
+) -> Result<BTreeMap<String, ResourceShare>, String> {
     let all = check(model)?;
-    let services: Vec<_> = beside(model)
+    let services: Vec<_> = side_services(model)
         .map(|(name, s)| (name, containers(s).unwrap_or(1), cpus(s), memory(s)))
         .collect();
     let mut even_cpus = None;
@@ -152,12 +152,12 @@ pub(super) fn of_services(
     let pids = (PIDS_BESIDE / i64::try_from(all.max(1)).unwrap_or(i64::MAX)).min(PIDS);
     let share = |(name, _, cpus, memory): (&String, u64, Option<f64>, Option<f64>)| {
         let memory_bytes = memory.or(even_memory).map(|bytes| bytes as u64);
-        (name.clone(), Share { cpus: cpus.or(even_cpus), memory_bytes, pids })
+        (name.clone(), ResourceShare { cpus: cpus.or(even_cpus), memory_bytes, pids })
     };
     Ok(services.into_iter().map(share).collect())
 }
 
-impl Share {
+impl ResourceShare {
     /// Writes it into a service, in the place of all that it said of the same.
     pub(super) fn write(self, service: &mut Map<String, Value>) {
         let count = containers(&Value::Object(service.clone())).unwrap_or(1);
@@ -201,8 +201,8 @@ mod tests {
         services: &Value,
         cpus: u32,
         memory_mb: u64,
-    ) -> Result<BTreeMap<String, Share>, String> {
-        of_services(&json!({"services": services}), &resources(cpus, memory_mb))
+    ) -> Result<BTreeMap<String, ResourceShare>, String> {
+        for_services(&json!({"services": services}), &resources(cpus, memory_mb))
     }
 
     #[test]
@@ -243,7 +243,7 @@ mod tests {
             "cpu_quota": 1, "memswap_limit": "-1", "mem_reservation": "99", "pids_limit": -1,
             "deploy": {"replicas": 3, "resources": {"limits": {"memory": "1"}}, "mode": "replicated"},
         });
-        let share = Share { cpus: Some(0.3333), memory_bytes: Some(100), pids: 128 };
+        let share = ResourceShare { cpus: Some(0.3333), memory_bytes: Some(100), pids: 128 };
         share.write(service.as_object_mut().expect("a map"));
         let expected = json!({
             "cpus": 0.33, "mem_limit": "100", "memswap_limit": "100", "mem_reservation": "99",

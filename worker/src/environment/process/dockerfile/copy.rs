@@ -2,7 +2,7 @@
 
 use regex::Regex;
 
-use crate::environment::context::{ContextEntry, ContextKind};
+use crate::environment::build_context::{ContextEntry, ContextKind};
 use crate::glob::{self, Dialect};
 
 /// Ends of the names of archives that `ADD` would extract.
@@ -10,12 +10,12 @@ const ARCHIVES: [&str; 9] =
     [".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst"];
 
 /// Whether `ADD` would extract a file of this name.
-pub(super) fn named_like_archive(name: &str) -> bool {
+pub(super) fn has_archive_extension(name: &str) -> bool {
     ARCHIVES.iter().any(|end| name.to_ascii_lowercase().ends_with(end))
 }
 
 /// Things to copy: each with the path below the target. An empty path is the target itself.
-pub(in super::super) type Paths<'a> = Vec<(&'a ContextEntry, String)>;
+pub(in super::super) type CopyPaths<'a> = Vec<(&'a ContextEntry, String)>;
 
 /// What `source` stands for; `None` when nothing matches. A directory stands for what is in it, a
 /// file for itself, by its name when the target `is_dir`.
@@ -23,7 +23,7 @@ pub(in super::super) fn matching<'a>(
     entries: &'a [ContextEntry],
     source: &str,
     is_dir: bool,
-) -> Option<Paths<'a>> {
+) -> Option<CopyPaths<'a>> {
     let source = clean(source);
     if source.is_empty() {
         return Some(entries.iter().map(|entry| (entry, entry.path.clone())).collect());
@@ -34,7 +34,7 @@ pub(in super::super) fn matching<'a>(
         if !is_match(&patterns, &entry.path) {
             continue;
         }
-        let found: &mut Paths<'a> = found.get_or_insert_default();
+        let found: &mut CopyPaths<'a> = found.get_or_insert_default();
         if entry.kind == ContextKind::Dir {
             let prefix = format!("{}/", entry.path);
             let below = entries[at + 1..].iter().map_while(|inner| {

@@ -13,11 +13,11 @@ use std::path::{Component, Path};
 pub(super) use copy::matching;
 
 use crate::environment::descriptor::UnsupportedInstruction;
-use crate::environment::dockerfile::words::{self, Variables, expand};
-use crate::environment::dockerfile::{Dockerfile, Instruction, json_list};
+use crate::environment::dockerfile::words::{self, VariableLookup, expand};
+use crate::environment::dockerfile::{Dockerfile, DockerfileInstruction, json_list};
 
 /// Name of the file in a build context.
-pub const FILE: &str = "Dockerfile";
+pub const DOCKERFILE_NAME: &str = "Dockerfile";
 
 /// Search path of commands when the Dockerfile sets none; Docker's own default.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -44,16 +44,16 @@ const WRITABLE: &str = "usr/src";
 
 /// Everything in a Dockerfile that a process sandbox cannot honour, in order.
 pub fn check(dockerfile: &str) -> Vec<UnsupportedInstruction> {
-    Recipe::read(dockerfile).unsupported
+    SandboxRecipe::read(dockerfile).unsupported
 }
 
 /// What can be honoured of a Dockerfile.
 #[derive(Debug, Default)]
-pub(super) struct Recipe {
+pub(super) struct SandboxRecipe {
     /// Variables of all commands.
     pub(super) env: BTreeMap<String, String>,
     /// What changes the tree, in order.
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<RecipeStep>,
     /// Where commands run.
     pub(super) workdir: String,
     /// What cannot be honoured and is not among the steps.
@@ -62,16 +62,16 @@ pub(super) struct Recipe {
 
 /// A change of the tree.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum RecipeStep {
     /// A directory that must exist.
     Dir(String),
     /// Files of the context.
-    Copy(Copy),
+    Copy(CopyInstruction),
 }
 
 /// `COPY` or `ADD`.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Copy {
+pub(super) struct CopyInstruction {
     /// Line of the instruction.
     pub(super) line: usize,
     /// Whether archives would be extracted.
@@ -84,7 +84,7 @@ pub(super) struct Copy {
     pub(super) mode: Option<u32>,
 }
 
-impl Recipe {
+impl SandboxRecipe {
     /// What an environment without a Dockerfile is.
     pub(super) fn empty() -> Self {
         let env = BTreeMap::from([("PATH".to_owned(), DEFAULT_PATH.to_owned())]);
@@ -94,7 +94,7 @@ impl Recipe {
     /// Reads a Dockerfile.
     pub(super) fn read(text: &str) -> Self {
         let mut reader =
-            Reader { recipe: Self::empty(), args: BTreeMap::new(), stages: 0, escape: '\\' };
+            RecipeReader { recipe: Self::empty(), args: BTreeMap::new(), stages: 0, escape: '\\' };
         let file = Dockerfile::read(text);
         reader.escape = file.escape;
         for instruction in &file.instructions {
@@ -117,24 +117,24 @@ impl Recipe {
     }
 }
 
-struct Reader {
-    recipe: Recipe,
+struct RecipeReader {
+    recipe: SandboxRecipe,
     args: BTreeMap<String, String>,
     stages: usize,
     escape: char,
 }
 
-impl Variables for Reader {
+impl VariableLookup for RecipeReader {
     fn get(&self, name: &str) -> Option<&str> {
         self.recipe.env.get(name).or_else(|| self.args.get(name)).map(String::as_str)
     }
 }
 
 /// Whether an instruction was honoured, and why not.
-type Honoured = Result<(), String>;
+type InstructionResult = Result<(), String>;
 
-impl Reader {
-    fn instruction(&mut self, instruction: &Instruction) -> Honoured {
+impl RecipeReader {
+    fn instruction(&mut self, instruction: &DockerfileInstruction) -> InstructionResult {
         if instruction.heredocs > 0 {
             return Err("here-documents are not supported in a process sandbox".to_owned());
         }
@@ -154,18 +154,18 @@ impl Reader {
     }
 
     /// The last stage is the image; what earlier ones did is not part of it.
-    fn from(&mut self) -> Honoured {
+    fn from(&mut self) -> InstructionResult {
         self.stages += 1;
         if self.stages == 1 {
             return Ok(());
         }
         let unsupported = std::mem::take(&mut self.recipe.unsupported);
-        self.recipe = Recipe { unsupported, ..Recipe::empty() };
+        self.recipe = SandboxRecipe { unsupported, ..SandboxRecipe::empty() };
         self.args.clear();
         Err("a process sandbox has a single stage".to_owned())
     }
 
-    fn arg(&mut self, rest: &str) -> Honoured {
+    fn arg(&mut self, rest: &str) -> InstructionResult {
         for word in words::split(rest, self.escape) {
             if let Some((name, default)) = word.split_once('=') {
                 let value = self.expand(default)?;
@@ -175,7 +175,7 @@ impl Reader {
         Ok(())
     }
 
-    fn env(&mut self, rest: &str) -> Honoured {
+    fn env(&mut self, rest: &str) -> InstructionResult {
         let words = words::split(rest, self.escape);
         let pairs: Vec<(String, String)> = match words.first() {
             None => return Err("names no variable".to_owned()),
@@ -193,15 +193,15 @@ impl Reader {
         Ok(())
     }
 
-    fn workdir(&mut self, rest: &str) -> Honoured {
+    fn workdir(&mut self, rest: &str) -> InstructionResult {
         let path = self.absolute(&self.expand(rest.trim())?)?;
         writable(&path)?;
         self.recipe.workdir.clone_from(&path);
-        self.recipe.steps.push(Step::Dir(path));
+        self.recipe.steps.push(RecipeStep::Dir(path));
         Ok(())
     }
 
-    fn user(&self, rest: &str) -> Honoured {
+    fn user(&self, rest: &str) -> InstructionResult {
         let user = self.expand(rest.trim())?;
         let root = user.split(':').all(|part| matches!(part, "0" | "root"));
         if root {
@@ -211,7 +211,7 @@ impl Reader {
         }
     }
 
-    fn copy(&mut self, instruction: &Instruction) -> Honoured {
+    fn copy(&mut self, instruction: &DockerfileInstruction) -> InstructionResult {
         let add = instruction.name == "ADD";
         let mut mode = None;
         for flag in &instruction.flags {
@@ -242,12 +242,12 @@ impl Reader {
             if add && (source.contains("://") || source.starts_with("git@")) {
                 return Err(format!("`{source}`: nothing is downloaded for a process sandbox"));
             }
-            if add && copy::named_like_archive(source) {
+            if add && copy::has_archive_extension(source) {
                 return Err(format!("`{source}`: archives are not extracted; use COPY"));
             }
         }
         let line = instruction.line;
-        self.recipe.steps.push(Step::Copy(Copy { line, add, sources: words, target, mode }));
+        self.recipe.steps.push(RecipeStep::Copy(CopyInstruction { line, add, sources: words, target, mode }));
         Ok(())
     }
 
@@ -273,7 +273,7 @@ impl Reader {
 }
 
 /// Refuses what is not part of the sandbox's own tree.
-fn writable(path: &str) -> Honoured {
+fn writable(path: &str) -> InstructionResult {
     let below = Path::new(path.trim_start_matches('/'));
     match READ_ONLY.iter().find(|dir| below.starts_with(dir)) {
         Some(dir) if !below.starts_with(WRITABLE) => {

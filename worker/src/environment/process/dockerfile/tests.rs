@@ -1,5 +1,5 @@
 use super::*;
-use crate::environment::context::{ContextEntry, ContextKind};
+use crate::environment::build_context::{ContextEntry, ContextKind};
 
 fn lines(text: &str) -> Vec<(usize, String)> {
     check(text).into_iter().map(|one| (one.line, one.instruction)).collect()
@@ -7,7 +7,7 @@ fn lines(text: &str) -> Vec<(usize, String)> {
 
 #[test]
 fn honoured_instructions_make_a_recipe() {
-    let recipe = Recipe::read(
+    let recipe = SandboxRecipe::read(
         "# syntax=docker/dockerfile:1\n\
          ARG BASE=python\n\
          FROM ${BASE}:3.12 AS base\n\
@@ -35,11 +35,11 @@ fn honoured_instructions_make_a_recipe() {
     assert_eq!(env, expected);
     let copy = |line, add, sources: &[&str], target: &str, mode| {
         let sources = sources.iter().map(|s| (*s).to_owned()).collect();
-        Step::Copy(Copy { line, add, sources, target: target.to_owned(), mode })
+        RecipeStep::Copy(CopyInstruction { line, add, sources, target: target.to_owned(), mode })
     };
     let expected = [
-        Step::Dir("/app".to_owned()),
-        Step::Dir("/app/sub".to_owned()),
+        RecipeStep::Dir("/app".to_owned()),
+        RecipeStep::Dir("/app/sub".to_owned()),
         copy(10, false, &["a.txt", "b*.sh"], "/app/sub/bin/", Some(0o755)),
         copy(14, true, &["with blank"], "/x y", None),
     ];
@@ -87,7 +87,7 @@ fn what_cannot_be_honoured_is_named_with_its_line() {
 
 #[test]
 fn another_escape_character_and_stages() {
-    let recipe = Recipe::read("# escape=`\nFROM a\nENV A=1 `\n  B=c:\\x\nFROM b\nENV C=2");
+    let recipe = SandboxRecipe::read("# escape=`\nFROM a\nENV A=1 `\n  B=c:\\x\nFROM b\nENV C=2");
     assert_eq!(recipe.unsupported.len(), 1);
     assert!(!recipe.env.contains_key("A"), "a former stage is not the image");
     assert_eq!(recipe.env["C"], "2");

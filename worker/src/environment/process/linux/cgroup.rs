@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rollout_protocol::record::Held;
+use rollout_protocol::record::LimitEnforcement;
 use rollout_protocol::spec::resources::Resources;
 use tokio::time::Instant;
 
@@ -26,14 +26,14 @@ const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 const PERIOD_MICROSECONDS: u64 = 100_000;
 
 /// How long a group is given to lose its members: they are dead, but not all collected yet.
-const EMPTYING: Duration = Duration::from_secs(5);
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often it is tried again.
-const AGAIN: Duration = Duration::from_millis(2);
+const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The control groups of one environment.
 #[derive(Debug, Default)]
-pub(super) struct Groups {
+pub(super) struct CgroupSet {
     /// Directories by controller; with version 2 they are the same one.
     by_controller: BTreeMap<&'static str, PathBuf>,
     unified: bool,
@@ -42,14 +42,14 @@ pub(super) struct Groups {
 
 /// Where groups can be made.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Parents {
+pub(super) struct CgroupParents {
     /// Version 1: a directory per controller.
     split: BTreeMap<&'static str, PathBuf>,
     /// Version 2: the worker's own group and those above it, up to the mount.
     unified: Vec<PathBuf>,
 }
 
-impl Parents {
+impl CgroupParents {
     /// Finds the worker's own groups.
     pub(super) fn find() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -59,7 +59,7 @@ impl Parents {
     /// Reads `/proc/self/cgroup` and `/proc/self/mountinfo`.
     fn parse(memberships: &str, mounts: &str) -> Self {
         let mut parents = Self::default();
-        for mount in mounts.lines().filter_map(Mount::parse) {
+        for mount in mounts.lines().filter_map(CgroupMount::parse) {
             if mount.kind == "cgroup2" {
                 let own = membership(memberships, "").and_then(|path| mount.locate(path));
                 let up = own.iter().flat_map(|own| own.ancestors());
@@ -82,7 +82,7 @@ impl Parents {
         parents
     }
 
-    /// Every directory that [`Parents::make`] may make, to be recorded before it does.
+    /// Every directory that [`CgroupParents::make`] may make, to be recorded before it does.
     pub(super) fn candidates(&self, name: &str) -> Vec<PathBuf> {
         self.split.values().chain(&self.unified).map(|parent| parent.join(name)).collect()
     }
@@ -92,21 +92,21 @@ impl Parents {
     ///
     /// # Errors
     /// A shortage of this host: the limit would hold a moment later.
-    pub(super) fn make(&self, name: &str, resources: &Resources, pids: u64) -> io::Result<Groups> {
-        let mut groups = Groups::default();
+    pub(super) fn make(&self, name: &str, resources: &Resources, pids: u64) -> io::Result<CgroupSet> {
+        let mut groups = CgroupSet::default();
         for (controller, parent) in &self.split {
             let dir = parent.join(name);
-            if unless_short(fs::create_dir(&dir))?.is_some() {
+            if ok_unless_shortage(fs::create_dir(&dir))?.is_some() {
                 groups.by_controller.insert(controller, dir);
             }
         }
         if groups.by_controller.is_empty() {
             for parent in &self.unified {
                 let on = fs::read_to_string(parent.join("cgroup.subtree_control"));
-                let on = unless_short(on)?.unwrap_or_default();
+                let on = ok_unless_shortage(on)?.unwrap_or_default();
                 let dir = parent.join(name);
                 if CONTROLLERS.iter().any(|c| on.split_whitespace().any(|word| word == *c))
-                    && unless_short(fs::create_dir(&dir))?.is_some()
+                    && ok_unless_shortage(fs::create_dir(&dir))?.is_some()
                 {
                     groups.unified = true;
                     groups.by_controller = CONTROLLERS.map(|c| (c, dir.clone())).into();
@@ -120,7 +120,7 @@ impl Parents {
 }
 
 /// Only a shortage of the host is an error; a full quota of groups is no disk.
-fn unless_short<T>(done: io::Result<T>) -> io::Result<Option<T>> {
+fn ok_unless_shortage<T>(done: io::Result<T>) -> io::Result<Option<T>> {
     match done {
         Ok(done) => Ok(Some(done)),
         Err(error) if Shortage::of(&error) == Some(Shortage::Host) => Err(error),
@@ -138,14 +138,14 @@ fn membership<'a>(memberships: &'a str, controller: &str) -> Option<&'a str> {
 }
 
 /// A line of `mountinfo`.
-struct Mount<'a> {
+struct CgroupMount<'a> {
     root: &'a str,
     point: &'a str,
     kind: &'a str,
     options: &'a str,
 }
 
-impl<'a> Mount<'a> {
+impl<'a> CgroupMount<'a> {
     fn parse(line: &'a str) -> Option<Self> {
         let (before, after) = line.split_once(" - ")?;
         let mut before = before.split(' ').skip(3);
@@ -162,7 +162,7 @@ impl<'a> Mount<'a> {
     }
 }
 
-impl Groups {
+impl CgroupSet {
     fn set_limits(&mut self, resources: &Resources, pids: u64) -> io::Result<()> {
         let memory_mb = resources.memory_ceiling_mb();
         let bytes = (memory_mb.unwrap_or(0) * 1024 * 1024).to_string();
@@ -194,7 +194,7 @@ impl Groups {
         let Some(dir) = dir else { return Ok(()) };
         let mut held = true;
         for (file, value) in files {
-            held &= unless_short(fs::write(dir.join(file), value))?.is_some();
+            held &= ok_unless_shortage(fs::write(dir.join(file), value))?.is_some();
         }
         self.held.insert(controller, held);
         Ok(())
@@ -214,8 +214,8 @@ impl Groups {
     }
 
     /// Whether the kernel holds a limit.
-    pub(super) fn held(&self, controller: &str) -> Held {
-        if self.held.get(controller).copied().unwrap_or(false) { Held::Enforced } else { Held::No }
+    pub(super) fn enforcement(&self, controller: &str) -> LimitEnforcement {
+        if self.held.get(controller).copied().unwrap_or(false) { LimitEnforcement::Enforced } else { LimitEnforcement::No }
     }
 
     /// The directories.
@@ -226,7 +226,7 @@ impl Groups {
     }
 
     /// Files through which a process joins.
-    pub(super) fn doors(&self) -> io::Result<Vec<File>> {
+    pub(super) fn join_files(&self) -> io::Result<Vec<File>> {
         let open = |dir: &PathBuf| File::options().write(true).open(dir.join("cgroup.procs"));
         self.directories().iter().map(open).collect()
     }
@@ -243,7 +243,7 @@ impl Groups {
 
 /// Removes groups, ending what is left in them. Something already gone is a success.
 pub(super) async fn remove(directories: &[PathBuf]) -> io::Result<()> {
-    let until = Instant::now() + EMPTYING;
+    let until = Instant::now() + REMOVE_TIMEOUT;
     for dir in directories {
         loop {
             let attempt = dir.clone();
@@ -251,7 +251,7 @@ pub(super) async fn remove(directories: &[PathBuf]) -> io::Result<()> {
             match removed {
                 Ok(()) => break,
                 Err(error) if Instant::now() > until => return Err(error),
-                Err(_) => tokio::time::sleep(AGAIN).await,
+                Err(_) => tokio::time::sleep(RETRY_INTERVAL).await,
             }
         }
     }
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn own_groups_are_found_in_both_versions() {
-        let split = Parents::parse(
+        let split = CgroupParents::parse(
             "8:pids:/\n4:memory:/box/1\n1:cpu,cpuacct:/a\n0::/\n",
             "35 31 0:33 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n\
              39 31 0:36 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n\
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(split.split["pids"], Path::new("/sys/fs/cgroup/pids"));
         assert_eq!(split.split["cpu"], Path::new("/sys/fs/cgroup/cpu"));
 
-        let unified = Parents::parse(
+        let unified = CgroupParents::parse(
             "0::/user.slice/app.scope\n",
             "29 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n",
         );
@@ -313,17 +313,17 @@ mod tests {
         fs::write(own.join("cgroup.subtree_control"), "").expect("written");
         fs::write(dir.path().join("cgroup.subtree_control"), "cpu memory pids").expect("written");
         let unified = vec![own, dir.path().to_path_buf()];
-        let parents = Parents { unified, ..Parents::default() };
+        let parents = CgroupParents { unified, ..CgroupParents::default() };
         let resources = Resources { cpus: 2, memory_mb: 64, ..Resources::default() };
         let groups = parents.make("x", &resources, 100).expect("nothing is short");
         assert_eq!(groups.directories(), [dir.path().join("x")]);
         let read = |file| fs::read_to_string(dir.path().join("x").join(file)).expect("set");
         assert_eq!(read("cpu.max"), "200000 100000");
         assert_eq!(read("memory.max"), "67108864");
-        assert_eq!(groups.held("pids"), Held::Enforced);
+        assert_eq!(groups.enforcement("pids"), LimitEnforcement::Enforced);
         fs::write(dir.path().join("x/memory.events"), "low 0\noom 3\noom_kill 2\n")
             .expect("written");
         assert_eq!(groups.oom_kills(), 2);
-        assert_eq!(Groups::default().held("memory"), Held::No);
+        assert_eq!(CgroupSet::default().enforcement("memory"), LimitEnforcement::No);
     }
 }

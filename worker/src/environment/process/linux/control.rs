@@ -13,12 +13,12 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 
-use super::message::{self, Event, PACKET_BYTES, Request, StepFailed};
+use super::message::{self, SupervisorEvent, PACKET_BYTES, SupervisorRequest, SetupStepError};
 use crate::supervise::{self, Task};
 
 /// What became of a command.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum SpawnOutcome {
     /// It ended with this code.
     Exited(i32),
     /// It never began; the system's error, if it was one.
@@ -27,30 +27,30 @@ pub(super) enum Outcome {
 
 /// A connection to a supervisor. Dropping it ends the sandbox.
 #[derive(Debug)]
-pub(super) struct Control {
-    shared: Arc<Shared>,
+pub(super) struct SupervisorConnection {
+    shared: Arc<ConnectionState>,
     _reader: Task<()>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ConnectionState {
     /// A stream that keeps the boundaries of packets: every one is sent and received in one call.
     socket: UnixStream,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingReplies>,
     next: AtomicU64,
 }
 
 /// Who waits for what. Dropping a sender tells that no answer will come.
 #[derive(Debug, Default)]
-struct Waiting {
+struct PendingReplies {
     closed: bool,
-    ready: Option<oneshot::Sender<Result<(), StepFailed>>>,
-    exits: HashMap<u64, oneshot::Sender<Outcome>>,
+    ready: Option<oneshot::Sender<Result<(), SetupStepError>>>,
+    exits: HashMap<u64, oneshot::Sender<SpawnOutcome>>,
     kills: HashMap<u64, oneshot::Sender<bool>>,
 }
 
 /// Tells whether the sandbox came up.
-pub(super) type Ready = oneshot::Receiver<Result<(), StepFailed>>;
+pub(super) type ReadyReceiver = oneshot::Receiver<Result<(), SetupStepError>>;
 
 /// The two ends of a control socket; packets keep their boundaries.
 pub(super) fn sockets() -> io::Result<(OwnedFd, OwnedFd)> {
@@ -58,32 +58,32 @@ pub(super) fn sockets() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)?)
 }
 
-impl Control {
+impl SupervisorConnection {
     /// Takes our end.
-    pub(super) fn new(socket: OwnedFd) -> io::Result<(Self, Ready)> {
+    pub(super) fn new(socket: OwnedFd) -> io::Result<(Self, ReadyReceiver)> {
         let socket = StdStream::from(socket);
         socket.set_nonblocking(true)?;
         let (sender, ready) = oneshot::channel();
-        let waiting = Waiting { ready: Some(sender), ..Waiting::default() };
-        let shared = Arc::new(Shared {
+        let waiting = PendingReplies { ready: Some(sender), ..PendingReplies::default() };
+        let shared = Arc::new(ConnectionState {
             socket: UnixStream::from_std(socket)?,
             waiting: Mutex::new(waiting),
             next: AtomicU64::new(0),
         });
-        let reader = supervise::spawn("sandbox-control", Shared::read(Arc::clone(&shared)));
+        let reader = supervise::spawn("sandbox-control", ConnectionState::read(Arc::clone(&shared)));
         Ok((Self { shared, _reader: reader }, ready))
     }
 
     /// Asks for the sandbox to be built.
-    pub(super) async fn setup(&self, setup: message::Setup) -> io::Result<()> {
-        self.shared.send(&Request::Setup(setup), &[]).await
+    pub(super) async fn setup(&self, setup: message::SandboxSetup) -> io::Result<()> {
+        self.shared.send(&SupervisorRequest::Setup(setup), &[]).await
     }
 
     /// Asks for a command, which reads what it is from its own socket.
     pub(super) async fn spawn(
         &self,
         socket: BorrowedFd<'_>,
-    ) -> io::Result<oneshot::Receiver<Outcome>> {
+    ) -> io::Result<oneshot::Receiver<SpawnOutcome>> {
         let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = oneshot::channel();
         {
@@ -93,7 +93,7 @@ impl Control {
             }
             waiting.exits.insert(id, sender);
         }
-        self.shared.send(&Request::Spawn { id }, &[socket]).await?;
+        self.shared.send(&SupervisorRequest::Spawn { id }, &[socket]).await?;
         Ok(receiver)
     }
 
@@ -108,47 +108,47 @@ impl Control {
             }
             waiting.kills.insert(id, sender);
         }
-        self.shared.send(&Request::KillAll { id }, &[]).await?;
+        self.shared.send(&SupervisorRequest::KillAll { id }, &[]).await?;
         receiver.await.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
     /// Ends the sandbox: the supervisor ends when the socket does, and everything with it.
     pub(super) fn close(&self) {
-        self.shared.shut();
+        self.shared.shutdown();
     }
 
     /// Something that can end the sandbox without keeping it.
-    pub(super) fn closer(&self) -> Closer {
-        Closer(Arc::downgrade(&self.shared))
+    pub(super) fn closer(&self) -> ConnectionCloser {
+        ConnectionCloser(Arc::downgrade(&self.shared))
     }
 }
 
 /// Ends a sandbox.
 #[derive(Debug, Clone)]
-pub(super) struct Closer(std::sync::Weak<Shared>);
+pub(super) struct ConnectionCloser(std::sync::Weak<ConnectionState>);
 
-impl Closer {
+impl ConnectionCloser {
     /// Ends it, unless it is gone.
     pub(super) fn close(&self) {
         if let Some(shared) = self.0.upgrade() {
-            shared.shut();
+            shared.shutdown();
         }
     }
 }
 
-impl Shared {
-    fn waiting(&self) -> std::sync::MutexGuard<'_, Waiting> {
+impl ConnectionState {
+    fn waiting(&self) -> std::sync::MutexGuard<'_, PendingReplies> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The reader sees the end and tells everybody who waits.
-    fn shut(&self) {
+    fn shutdown(&self) {
         if let Err(error) = rustix::net::shutdown(self.socket.as_fd(), Shutdown::Both) {
             tracing::debug!(%error, "the control socket was closed already");
         }
     }
 
-    async fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    async fn send(&self, request: &SupervisorRequest, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let packet = message::encode(request);
         let send = || Ok(message::send_with(&self.socket, &packet, fds)?);
         self.socket.async_io(Interest::WRITABLE, send).await.map(|_| ())
@@ -174,36 +174,36 @@ impl Shared {
                 Ok(event) => self.dispatch(event),
                 Err(error) => {
                     tracing::warn!(%error, "a sandbox's supervisor does not speak our language");
-                    self.shut();
+                    self.shutdown();
                     break;
                 }
             }
         }
         // Whoever still waits learns that there will be no answer.
         let mut waiting = self.waiting();
-        *waiting = Waiting { closed: true, ..Waiting::default() };
+        *waiting = PendingReplies { closed: true, ..PendingReplies::default() };
     }
 
     /// Nobody may wait any more: sending fails then, which is fine.
-    fn dispatch(&self, event: Event) {
+    fn dispatch(&self, event: SupervisorEvent) {
         let mut waiting = self.waiting();
         match event {
-            Event::Ready => {
+            SupervisorEvent::Ready => {
                 let _told = waiting.ready.take().map(|sender| sender.send(Ok(())));
             }
-            Event::Failed(failed) => {
+            SupervisorEvent::Failed(failed) => {
                 let _told = waiting.ready.take().map(|sender| sender.send(Err(failed)));
             }
-            Event::Exited { id, code } => {
+            SupervisorEvent::Exited { id, code } => {
                 let sender = waiting.exits.remove(&id);
-                let _told = sender.map(|sender| sender.send(Outcome::Exited(code)));
+                let _told = sender.map(|sender| sender.send(SpawnOutcome::Exited(code)));
             }
-            Event::NotStarted { id, reason, errno } => {
+            SupervisorEvent::NotStarted { id, reason, errno } => {
                 let sender = waiting.exits.remove(&id);
                 let errno = Some(errno).filter(|errno| *errno != 0);
-                let _told = sender.map(|sender| sender.send(Outcome::NotStarted(reason, errno)));
+                let _told = sender.map(|sender| sender.send(SpawnOutcome::NotStarted(reason, errno)));
             }
-            Event::Killed { id, gone } => {
+            SupervisorEvent::Killed { id, gone } => {
                 let _told = waiting.kills.remove(&id).map(|sender| sender.send(gone));
             }
         }

@@ -7,53 +7,53 @@ use std::time::Duration;
 
 use rollout_protocol::spec::environment::{ProcessNetwork, ProcessSettings};
 
-use super::cgroup::{self, Groups, Parents};
-use super::claim::{self, Claim, Hold, Writer};
-use super::control::{self, Control};
-use super::guardian::Guardian;
-use super::host::{HOSTNAME, Host};
-use super::message::Setup;
-use super::place::Place;
-use super::sandbox::{Made, Sandbox};
-use super::tree::{self, Tree};
+use super::cgroup::{self, CgroupSet, CgroupParents};
+use super::owner_file::{self, OwnerFile, SandboxHold, ProcessIdentity};
+use super::control::{self, SupervisorConnection};
+use super::launcher::Launcher;
+use super::host_view::{HOSTNAME, HostView};
+use super::message::SandboxSetup;
+use super::tree_writer::SandboxTreeWriter;
+use super::sandbox::{SandboxParts, Sandbox};
+use super::tree::{self, SandboxTree};
 use super::{failure, not_made, provider, remove};
 use crate::environment::process::ProcessConfig;
-use crate::environment::process::dockerfile::Recipe;
+use crate::environment::process::dockerfile::SandboxRecipe;
 use crate::environment::{CreateRequest, Failure, FailureKind, ImageSource};
 use crate::supervise;
 
 /// How long a supervisor may take to build its root. A few milliseconds are usual; the rest is for
 /// a machine that does a thousand things at once.
-const COMING_UP: Duration = Duration::from_secs(60);
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What all sandboxes of a provider share.
 #[derive(Debug, Clone)]
-pub(super) struct Parts {
+pub(super) struct SandboxContext {
     pub(super) config: Arc<ProcessConfig>,
-    pub(super) host: Arc<Host>,
-    pub(super) parents: Arc<Parents>,
+    pub(super) host: Arc<HostView>,
+    pub(super) parents: Arc<CgroupParents>,
     pub(super) settings: ProcessSettings,
     /// What the sandbox reaches, for as long as it lives.
     pub(super) network: ProcessNetwork,
 }
 
 /// Makes and starts a sandbox.
-pub(super) async fn create(parts: Parts, request: CreateRequest) -> Result<Sandbox, Failure> {
+pub(super) async fn create(parts: SandboxContext, request: CreateRequest) -> Result<Sandbox, Failure> {
     let random: u32 = rand::random();
     let id = format!("sandbox-{}-{random:08x}", request.labels.exec.short());
     let directory = parts.config.base.join(&id);
-    let hold = Arc::new(Hold::new(&directory));
-    let claim = Claim {
+    let hold = Arc::new(SandboxHold::new(&directory));
+    let claim = OwnerFile {
         labels: request.labels.clone(),
         groups: parts.parents.candidates(&id),
         preserved: false,
-        writer: Writer::current(),
+        writer: ProcessIdentity::current(),
     };
     let made = build(&parts, &id, &directory, claim.clone(), request, &hold).await;
     match made {
         Ok(made) => Ok(Sandbox::new(id, hold, parts, made)),
         Err(error) => {
-            let cleaned = clean(&parts.config.base, &id, &directory, &claim).await;
+            let cleaned = remove_sandbox(&parts.config.base, &id, &directory, &claim).await;
             if let Err(left) = cleaned {
                 tracing::warn!(error = %left, "a sandbox that did not come up left something");
             }
@@ -63,29 +63,29 @@ pub(super) async fn create(parts: Parts, request: CreateRequest) -> Result<Sandb
 }
 
 /// Removes all that is left of a sandbox whose processes are gone.
-pub(super) async fn clean(
+pub(super) async fn remove_sandbox(
     base: &Path,
     id: &str,
     directory: &Path,
-    claim: &Claim,
+    claim: &OwnerFile,
 ) -> io::Result<()> {
     cgroup::remove(&claim.groups).await?;
     let (base, id, directory) = (base.to_path_buf(), id.to_owned(), directory.to_path_buf());
     supervise::blocking(move || {
         remove::remove_dir(&directory)?;
-        Claim::remove(&base, &id)
+        OwnerFile::remove(&base, &id)
     })
     .await
 }
 
 async fn build(
-    parts: &Parts,
+    parts: &SandboxContext,
     id: &str,
     directory: &Path,
-    claim: Claim,
+    claim: OwnerFile,
     request: CreateRequest,
-    hold: &Arc<Hold>,
-) -> Result<Made, Failure> {
+    hold: &Arc<SandboxHold>,
+) -> Result<SandboxParts, Failure> {
     let (parts_too, id, to) = (parts.clone(), id.to_owned(), directory.to_path_buf());
     let (resources, env) = (request.resources, request.env.clone());
     // When nobody waits any more the work still goes on to its end, and a reaper must not come before.
@@ -95,55 +95,55 @@ async fn build(
         drop(held);
         made
     });
-    let OnDisk { tree, groups, recipe, claim, workdir } = on_disk.await?;
+    let SandboxFiles { tree, groups, recipe, claim, workdir } = on_disk.await?;
     let (guardian, control) = start(parts, directory).await?;
-    Ok(Made { tree, groups, recipe, claim, guardian, control, resources, env, workdir })
+    Ok(SandboxParts { tree, groups, recipe, claim, guardian, control, resources, env, workdir })
 }
 
-struct OnDisk {
-    tree: Tree,
-    groups: Groups,
-    recipe: Recipe,
-    claim: Claim,
+struct SandboxFiles {
+    tree: SandboxTree,
+    groups: CgroupSet,
+    recipe: SandboxRecipe,
+    claim: OwnerFile,
     workdir: String,
 }
 
 fn prepare(
-    parts: &Parts,
+    parts: &SandboxContext,
     id: &str,
     directory: &Path,
-    claim: Claim,
+    claim: OwnerFile,
     request: CreateRequest,
-) -> Result<OnDisk, Failure> {
+) -> Result<SandboxFiles, Failure> {
     let recipe = provider::recipe(&request.source, &parts.settings)?;
     let cannot = |error| failure(&format!("make {}", directory.display()), error);
-    claim::make_base(&parts.config.base).map_err(cannot)?;
+    owner_file::make_base(&parts.config.base).map_err(cannot)?;
     claim.write(&parts.config.base, id).map_err(cannot)?;
-    claim::make_base(directory).map_err(cannot)?;
-    let tree = Tree::create(directory).map_err(cannot)?;
-    parts.host.furnish(&directory.join(tree::ROOT)).map_err(cannot)?;
-    let place = Place { tree: &tree, host: &parts.host };
+    owner_file::make_base(directory).map_err(cannot)?;
+    let tree = SandboxTree::create(directory).map_err(cannot)?;
+    parts.host.populate(&directory.join(tree::ROOT)).map_err(cannot)?;
+    let place = SandboxTreeWriter { tree: &tree, host: &parts.host };
     if let ImageSource::Context { dir, .. } = &request.source {
-        place.recipe(&recipe, dir, parts.settings.ignore_dockerfile)?;
+        place.apply_recipe(&recipe, dir, parts.settings.ignore_dockerfile)?;
     }
     if let Some(path) = &request.workdir {
-        place.workdir(path)?;
+        place.make_workdir(path)?;
     }
     let workdir = request.workdir.unwrap_or_else(|| recipe.workdir.clone());
-    place.uploads(request.uploads)?;
+    place.apply_uploads(request.uploads)?;
     let groups = parts.parents.make(id, &request.resources, parts.config.pids);
     let groups = groups.map_err(|e| failure("make the control groups", e))?;
-    Ok(OnDisk { tree, groups, recipe, claim, workdir })
+    Ok(SandboxFiles { tree, groups, recipe, claim, workdir })
 }
 
-async fn start(parts: &Parts, directory: &Path) -> Result<(Guardian, Control), Failure> {
+async fn start(parts: &SandboxContext, directory: &Path) -> Result<(Launcher, SupervisorConnection), Failure> {
     let network = parts.network;
     let (ours, theirs) = control::sockets().map_err(|e| failure("open a socket", e))?;
     let helper = &parts.config.helper;
-    let guardian = Guardian::start(helper, directory, network, theirs)
+    let guardian = Launcher::start(helper, directory, network, theirs)
         .map_err(|e| failure("start the supervisor of a sandbox", e))?;
-    let (control, ready) = Control::new(ours).map_err(|e| failure("open a socket", e))?;
-    let setup = Setup {
+    let (control, ready) = SupervisorConnection::new(ours).map_err(|e| failure("open a socket", e))?;
+    let setup = SandboxSetup {
         root: root(directory),
         binds: parts.host.binds.clone(),
         hostname: HOSTNAME.to_owned(),
@@ -151,7 +151,7 @@ async fn start(parts: &Parts, directory: &Path) -> Result<(Guardian, Control), F
     };
     // Without a supervisor there is no answer either, which says more.
     let _sent = control.setup(setup).await;
-    let failed = match tokio::time::timeout(COMING_UP, ready).await {
+    let failed = match tokio::time::timeout(STARTUP_TIMEOUT, ready).await {
         Ok(Ok(Ok(()))) => return Ok((guardian, control)),
         Ok(Ok(Err(failed))) => not_made(failed),
         Ok(Err(_)) => Failure::new(
@@ -160,7 +160,7 @@ async fn start(parts: &Parts, directory: &Path) -> Result<(Guardian, Control), F
         ),
         Err(_) => Failure::new(
             FailureKind::NotStarted,
-            format!("a sandbox did not come up within {COMING_UP:?}"),
+            format!("a sandbox did not come up within {STARTUP_TIMEOUT:?}"),
         ),
     };
     control.close();

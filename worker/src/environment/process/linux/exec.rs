@@ -13,9 +13,9 @@ use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::control::{Control, Outcome};
+use super::control::{SupervisorConnection, SpawnOutcome};
 use super::message::{self, CommandRequest, PACKET_BYTES};
-use crate::environment::{Failure, FailureKind, Output, Stream};
+use crate::environment::{Failure, FailureKind, OutputSink, OutputStream};
 use crate::shortage::Shortage;
 
 /// Bytes read at a time: what a pipe holds.
@@ -23,10 +23,10 @@ const CHUNK: usize = 64 * 1024;
 
 /// After a command's end its streams are read until nothing came for this long: helpers it left
 /// (`cmd > >(tee log)`) finish a little later …
-const QUIET: Duration = Duration::from_millis(50);
+const QUIET_PERIOD: Duration = Duration::from_millis(50);
 
 /// … and at most this long in all.
-const GRACE: Duration = Duration::from_millis(250);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Longest reason why a command was not started.
 const REASON_BYTES: u64 = 4096;
@@ -37,7 +37,7 @@ const DISCARD_PAUSE: Duration = Duration::from_millis(5);
 
 /// A finished command.
 #[derive(Debug)]
-pub(super) struct Finished {
+pub(super) struct FinishedCommand {
     /// Its exit code.
     pub(super) code: i32,
     /// Streams that background processes still hold. Closing them would end a service at its next
@@ -47,18 +47,18 @@ pub(super) struct Finished {
 
 /// Runs a command to its end.
 pub(super) async fn run(
-    control: &Control,
+    control: &SupervisorConnection,
     request: &CommandRequest,
     doors: Vec<File>,
-    output: &dyn Output,
-) -> Result<Finished, Failure> {
+    output: &dyn OutputSink,
+) -> Result<FinishedCommand, Failure> {
     let program = request.argv.first().map_or("", String::as_str);
-    let (mut streams, writers) = Streams::new().map_err(|e| super::failure("open pipes", e))?;
+    let (mut streams, writers) = CommandStreams::new().map_err(|e| super::failure("open pipes", e))?;
     let (ours, theirs) = StdStream::pair().map_err(|e| super::failure("open a socket", e))?;
     let gone = |_| Failure::new(FailureKind::Gone, "the sandbox has ended");
     let mut outcome = control.spawn(theirs.as_fd()).await.map_err(gone)?;
     drop(theirs);
-    let mut socket = prepared(ours).map_err(|e| super::failure("open a socket", e))?;
+    let mut socket = into_nonblocking(ours).map_err(|e| super::failure("open a socket", e))?;
     // A command that cannot be started does not read; its outcome says why.
     let _sent = send(&mut socket, request, &writers, &doors).await;
     drop((writers, doors));
@@ -66,21 +66,21 @@ pub(super) async fn run(
     let outcome = streams.pump(output, &mut outcome).await;
     let (reason, errno) = match outcome {
         None => return Err(Failure::new(FailureKind::Gone, "the sandbox has ended")),
-        Some(Outcome::NotStarted(reason, errno)) => (reason, errno),
-        Some(Outcome::Exited(code)) => {
+        Some(SpawnOutcome::NotStarted(reason, errno)) => (reason, errno),
+        Some(SpawnOutcome::Exited(code)) => {
             let mut reason = Vec::new();
             // Closed without a word when the command took over.
             let _read = socket.take(REASON_BYTES).read_to_end(&mut reason).await;
             if reason.is_empty() {
                 streams.drain(output).await;
-                return Ok(Finished { code, held: streams.held() });
+                return Ok(FinishedCommand { code, held: streams.into_open_receivers() });
             }
             // Only a program of the sandbox can have said so: no shortage is believed here.
             (String::from_utf8_lossy(&reason).into_owned(), None)
         }
     };
     let shortage = errno.and_then(|errno| Shortage::of_errno(Errno::from_raw_os_error(errno)));
-    let kind = FailureKind::of_shortage(shortage).unwrap_or(FailureKind::NotStarted);
+    let kind = FailureKind::from_shortage(shortage).unwrap_or(FailureKind::NotStarted);
     Err(Failure::new(kind, format!("cannot start `{program}`: {reason}")))
 }
 
@@ -92,7 +92,7 @@ pub(super) async fn discard(mut stream: pipe::Receiver) {
     }
 }
 
-fn prepared(socket: StdStream) -> io::Result<UnixStream> {
+fn into_nonblocking(socket: StdStream) -> io::Result<UnixStream> {
     socket.set_nonblocking(true)?;
     UnixStream::from_std(socket)
 }
@@ -115,13 +115,13 @@ async fn send(
 }
 
 /// The two streams of a command; `None` once at their end.
-struct Streams {
+struct CommandStreams {
     stdout: Option<pipe::Receiver>,
     stderr: Option<pipe::Receiver>,
     buffers: [Vec<u8>; 2],
 }
 
-impl Streams {
+impl CommandStreams {
     fn new() -> io::Result<(Self, [OwnedFd; 2])> {
         let (stdout, stdout_writer) = io::pipe()?;
         let (stderr, stderr_writer) = io::pipe()?;
@@ -136,22 +136,22 @@ impl Streams {
     /// Hands on what comes until the command has ended.
     async fn pump(
         &mut self,
-        output: &dyn Output,
-        outcome: &mut oneshot::Receiver<Outcome>,
-    ) -> Option<Outcome> {
+        output: &dyn OutputSink,
+        outcome: &mut oneshot::Receiver<SpawnOutcome>,
+    ) -> Option<SpawnOutcome> {
         loop {
             tokio::select! {
                 outcome = &mut *outcome => return outcome.ok(),
-                () = self.forward(output), if self.open() => {}
+                () = self.forward(output), if self.is_open() => {}
             }
         }
     }
 
     /// Hands on what is left after the end. All that the command itself wrote is in the pipes.
-    async fn drain(&mut self, output: &dyn Output) {
-        let until = Instant::now() + GRACE;
-        while self.open() {
-            let quiet = (Instant::now() + QUIET).min(until);
+    async fn drain(&mut self, output: &dyn OutputSink) {
+        let until = Instant::now() + DRAIN_TIMEOUT;
+        while self.is_open() {
+            let quiet = (Instant::now() + QUIET_PERIOD).min(until);
             if tokio::time::timeout_at(quiet, self.forward(output)).await.is_err() {
                 break;
             }
@@ -163,15 +163,15 @@ impl Streams {
 
     /// Hands on the next bytes of either stream, or notes its end. Cancel-safe: a read that is
     /// dropped has taken nothing.
-    async fn forward(&mut self, output: &dyn Output) {
+    async fn forward(&mut self, output: &dyn OutputSink) {
         let [out_buffer, err_buffer] = &mut self.buffers;
         let (stream, read) = tokio::select! {
-            read = read(&mut self.stdout, out_buffer) => (Stream::Stdout, read),
-            read = read(&mut self.stderr, err_buffer) => (Stream::Stderr, read),
+            read = read(&mut self.stdout, out_buffer) => (OutputStream::Stdout, read),
+            read = read(&mut self.stderr, err_buffer) => (OutputStream::Stderr, read),
         };
         let (end, buffer) = match stream {
-            Stream::Stdout => (&mut self.stdout, &*out_buffer),
-            Stream::Stderr => (&mut self.stderr, &*err_buffer),
+            OutputStream::Stdout => (&mut self.stdout, &*out_buffer),
+            OutputStream::Stderr => (&mut self.stderr, &*err_buffer),
         };
         match read {
             0 => *end = None,
@@ -179,11 +179,11 @@ impl Streams {
         }
     }
 
-    fn open(&self) -> bool {
+    fn is_open(&self) -> bool {
         self.stdout.is_some() || self.stderr.is_some()
     }
 
-    fn held(self) -> Vec<pipe::Receiver> {
+    fn into_open_receivers(self) -> Vec<pipe::Receiver> {
         self.stdout.into_iter().chain(self.stderr).collect()
     }
 }

@@ -26,9 +26,9 @@ pub(super) const COMMAND_BYTES: u64 = 8 * 1024 * 1024;
 /// From the worker to the supervisor.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Request {
+pub(super) enum SupervisorRequest {
     /// Build the root and be ready. Comes first and once.
-    Setup(Setup),
+    Setup(SandboxSetup),
     /// Start a command; its own socket comes with the message.
     Spawn {
         /// Number of the request.
@@ -43,11 +43,11 @@ pub(super) enum Request {
 
 /// What the sandbox shall look like.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Setup {
+pub(super) struct SandboxSetup {
     /// Directory on the host that becomes `/`.
     pub(super) root: PathBuf,
     /// Parts of the host to show, read-only. The mount points exist.
-    pub(super) binds: Vec<Bind>,
+    pub(super) binds: Vec<BindMount>,
     /// Host name inside.
     pub(super) hostname: String,
     /// Whether the network is a new one that needs its loopback started.
@@ -56,7 +56,7 @@ pub(super) struct Setup {
 
 /// A part of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Bind {
+pub(super) struct BindMount {
     /// Path on the host.
     pub(super) source: PathBuf,
     /// Path below the root, relative.
@@ -66,11 +66,11 @@ pub(super) struct Bind {
 /// From the supervisor to the worker.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Event {
+pub(super) enum SupervisorEvent {
     /// The sandbox accepts commands.
     Ready,
     /// The sandbox cannot be made.
-    Failed(StepFailed),
+    Failed(SetupStepError),
     /// A command ended.
     Exited {
         /// Number of the request.
@@ -87,7 +87,7 @@ pub(super) enum Event {
         /// The system's error, 0 when it is none of the system's.
         errno: i32,
     },
-    /// An answer to [`Request::KillAll`].
+    /// An answer to [`SupervisorRequest::KillAll`].
     Killed {
         /// Number of the request.
         id: u64,
@@ -99,14 +99,14 @@ pub(super) enum Event {
 /// A step of making a sandbox that failed.
 #[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
 #[error("{step}: {}", io::Error::from_raw_os_error(*.errno))]
-pub(super) struct StepFailed {
+pub(super) struct SetupStepError {
     /// What was done.
     pub(super) step: String,
     /// The kernel's answer.
     pub(super) errno: i32,
 }
 
-impl StepFailed {
+impl SetupStepError {
     pub(super) fn new(step: impl Into<String>, error: &io::Error) -> Self {
         Self { step: step.into(), errno: error.raw_os_error().unwrap_or(0) }
     }
@@ -180,14 +180,14 @@ mod tests {
     fn descriptors_travel_beside_a_packet() {
         let (here, there) = std::os::unix::net::UnixDatagram::pair().expect("sockets");
         let (mut reader, writer) = io::pipe().expect("pipe");
-        let packet = encode(&Request::Spawn { id: 7 });
+        let packet = encode(&SupervisorRequest::Spawn { id: 7 });
         send_with(&here, &packet, &[writer.as_fd()]).expect("sent");
         drop(writer);
 
         let mut buffer = [0; 1024];
         let (length, mut fds) = receive_with(&there, &mut buffer).expect("received");
-        let request: Request = decode(&buffer[..length]).expect("a request");
-        assert!(matches!(request, Request::Spawn { id: 7 }), "{request:?}");
+        let request: SupervisorRequest = decode(&buffer[..length]).expect("a request");
+        assert!(matches!(request, SupervisorRequest::Spawn { id: 7 }), "{request:?}");
         let mut copy = std::fs::File::from(fds.pop().expect("one"));
         io::Write::write_all(&mut copy, b"through").expect("written");
         drop(copy);

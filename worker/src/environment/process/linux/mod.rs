@@ -1,16 +1,16 @@
 //! Sandboxes on Linux.
 
 mod cgroup;
-mod claim;
+mod owner_file;
 mod control;
 mod create;
 mod exec;
-mod guardian;
-mod host;
+mod launcher;
+mod host_view;
 mod message;
 mod network;
 mod pack;
-mod place;
+mod tree_writer;
 mod provider;
 mod reap;
 mod remove;
@@ -25,7 +25,7 @@ use std::io;
 pub use provider::ProcessProvider;
 use rustix::io::Errno;
 
-use self::message::StepFailed;
+use self::message::SetupStepError;
 use super::super::{Failure, FailureKind};
 use crate::shortage::Shortage;
 
@@ -43,7 +43,7 @@ fn failure(what: &str, error: io::Error) -> Failure {
 }
 
 /// A sandbox that could not be made.
-fn not_made(failed: StepFailed) -> Failure {
+fn not_made(failed: SetupStepError) -> Failure {
     match Errno::from_raw_os_error(failed.errno) {
         Errno::PERM | Errno::ACCESS | Errno::USERS | Errno::NOSYS => {
             Failure::new(FailureKind::NotPermitted, format!("cannot make a sandbox: {FORBIDDEN}"))
@@ -53,9 +53,9 @@ fn not_made(failed: StepFailed) -> Failure {
             Failure::new(FailureKind::NotPermitted, format!("cannot make a sandbox: {FORBIDDEN}"))
         }
         errno => {
-            let kind = FailureKind::of_shortage(Shortage::of_errno(errno));
+            let kind = FailureKind::from_shortage(Shortage::of_errno(errno));
             Failure::new(kind.unwrap_or(FailureKind::Service), "cannot make a sandbox")
         }
     }
-    .because(failed)
+    .with_source(failed)
 }

@@ -7,7 +7,7 @@ use rollout_protocol::spec::task::NetworkPolicy;
 use crate::environment::{Failure, FailureKind};
 
 /// The network that a policy means within the job's settings.
-pub(super) fn of(
+pub(super) fn effective_network(
     settings: &ProcessSettings,
     policy: &NetworkPolicy,
 ) -> Result<ProcessNetwork, Failure> {

@@ -23,7 +23,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::unix::pipe;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::tree::{Found, handle_at, names, open_handle};
+use super::tree::{SandboxTreeEntry, handle_at, read_names, open_handle};
 use crate::supervise::{self, Task};
 
 /// Names of a directory that are sorted at a time: memory stays bounded in a directory of millions.
@@ -33,7 +33,7 @@ const BATCH: usize = 16 * 1024;
 ///
 /// # Errors
 /// When the system has no pipe left.
-pub(super) fn stream(found: Found, walk: OwnedSemaphorePermit) -> io::Result<Packed> {
+pub(super) fn stream(found: SandboxTreeEntry, walk: OwnedSemaphorePermit) -> io::Result<SandboxTarStream> {
     let (reader, writer) = io::pipe()?;
     let reader = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
     let failed = Arc::new(Mutex::new(None));
@@ -47,18 +47,18 @@ pub(super) fn stream(found: Found, walk: OwnedSemaphorePermit) -> io::Result<Pac
         })
         .await;
     });
-    Ok(Packed { reader, failed, _task: task })
+    Ok(SandboxTarStream { reader, failed, _task: task })
 }
 
 /// A tar stream.
 #[derive(Debug)]
-pub(super) struct Packed {
+pub(super) struct SandboxTarStream {
     reader: pipe::Receiver,
     failed: Arc<Mutex<Option<io::Error>>>,
     _task: Task<()>,
 }
 
-impl AsyncRead for Packed {
+impl AsyncRead for SandboxTarStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -74,11 +74,11 @@ impl AsyncRead for Packed {
     }
 }
 
-fn pack(found: &Found, writer: &PipeWriter) -> io::Result<()> {
+fn pack(found: &SandboxTreeEntry, writer: &PipeWriter) -> io::Result<()> {
     let mut archive = Builder::new(io::BufWriter::with_capacity(64 * 1024, writer));
     archive.sparse(false);
     let base = PathBuf::from(&found.name);
-    let mut open: Vec<Level> = add(&mut archive, &base, &found.handle)?.into_iter().collect();
+    let mut open: Vec<PackLevel> = add(&mut archive, &base, &found.handle)?.into_iter().collect();
     while let Some(level) = open.last_mut() {
         let Some(name) = level.next()? else {
             open.pop();
@@ -100,31 +100,31 @@ fn pack(found: &Found, writer: &PipeWriter) -> io::Result<()> {
 }
 
 /// A directory that is being packed.
-struct Level {
+struct PackLevel {
     path: PathBuf,
     listing: Dir,
     /// Names already read, the next one last.
     ready: Vec<OsString>,
 }
 
-impl Level {
+impl PackLevel {
     fn dir(&self) -> rustix::io::Result<BorrowedFd<'_>> {
         self.listing.fd()
     }
 
     fn next(&mut self) -> io::Result<Option<OsString>> {
         if self.ready.is_empty() {
-            self.ready = names(&mut self.listing, BATCH)?;
+            self.ready = read_names(&mut self.listing, BATCH)?;
             self.ready.sort_unstable_by(|a, b| b.cmp(a));
         }
         Ok(self.ready.pop())
     }
 }
 
-type Archive<'a> = Builder<io::BufWriter<&'a PipeWriter>>;
+type TarBuilder<'a> = Builder<io::BufWriter<&'a PipeWriter>>;
 
 /// Adds one thing; a directory is returned to be entered.
-fn add(archive: &mut Archive<'_>, path: &Path, handle: &OwnedFd) -> io::Result<Option<Level>> {
+fn add(archive: &mut TarBuilder<'_>, path: &Path, handle: &OwnedFd) -> io::Result<Option<PackLevel>> {
     let stat = rustix::fs::fstat(handle)?;
     let mut header = Header::new_gnu();
     header.set_mode(stat.st_mode & 0o7777);
@@ -154,7 +154,7 @@ fn add(archive: &mut Archive<'_>, path: &Path, handle: &OwnedFd) -> io::Result<O
             header.set_entry_type(EntryType::Directory);
             archive.append_data(&mut header, path.join(""), io::empty())?;
             let listing = Dir::new(dir)?;
-            return Ok(Some(Level { path: path.to_path_buf(), listing, ready: Vec::new() }));
+            return Ok(Some(PackLevel { path: path.to_path_buf(), listing, ready: Vec::new() }));
         }
         _ => {}
     }

@@ -7,32 +7,32 @@ use async_trait::async_trait;
 use rollout_protocol::limits;
 use rollout_protocol::spec::environment::{ProcessSettings, ProviderKind, ProviderSpec};
 
-use super::cgroup::Parents;
-use super::host::Host;
-use super::{claim, create, failure, network, reap};
+use super::cgroup::CgroupParents;
+use super::host_view::HostView;
+use super::{owner_file, create, failure, network, reap};
 use crate::environment::process::ProcessConfig;
-use crate::environment::process::dockerfile::{self, Recipe};
+use crate::environment::process::dockerfile::{self, SandboxRecipe};
 use crate::environment::{
     CreateRequest, DeadOwners, Environment, Failure, FailureKind, Image, ImageRequest, ImageSource,
-    Provider, Reaped,
+    Provider, ReapReport,
 };
 use crate::supervise;
 
 /// Unsupported instructions named in one failure.
-const NAMED: usize = 5;
+const MAX_LISTED_INSTRUCTIONS: usize = 5;
 
 /// Makes sandboxes on this host.
 #[derive(Debug)]
 pub struct ProcessProvider {
     config: Arc<ProcessConfig>,
-    host: Arc<Host>,
-    groups: Arc<Parents>,
+    host: Arc<HostView>,
+    groups: Arc<CgroupParents>,
 }
 
 impl ProcessProvider {
     /// A provider whose sandboxes live below `config.base`.
     pub fn new(config: ProcessConfig) -> Self {
-        let (host, groups) = (Arc::new(Host::look()), Arc::new(Parents::find()));
+        let (host, groups) = (Arc::new(HostView::detect()), Arc::new(CgroupParents::find()));
         Self { config: Arc::new(config), host, groups }
     }
 }
@@ -63,9 +63,9 @@ impl Provider for ProcessProvider {
 
     async fn create(&self, request: CreateRequest) -> Result<Box<dyn Environment>, Failure> {
         let settings = settings(&request.settings)?;
-        can_be_given(&request)?;
-        let network = network::of(&settings, &request.network)?;
-        let parts = create::Parts {
+        check_request(&request)?;
+        let network = network::effective_network(&settings, &request.network)?;
+        let parts = create::SandboxContext {
             config: Arc::clone(&self.config),
             host: Arc::clone(&self.host),
             parents: Arc::clone(&self.groups),
@@ -75,11 +75,11 @@ impl Provider for ProcessProvider {
         Ok(Box::new(create::create(parts, request).await?))
     }
 
-    async fn reap(&self, dead: &dyn DeadOwners) -> Result<Reaped, Failure> {
+    async fn reap(&self, dead: &dyn DeadOwners) -> Result<ReapReport, Failure> {
         let base = self.config.base.clone();
-        let claims = supervise::blocking(move || claim::all(&base)).await;
+        let claims = supervise::blocking(move || owner_file::read_all(&base)).await;
         let claims = claims.map_err(|e| failure("list the sandboxes", e))?;
-        let (doomed, kept) = reap::judge(&self.config.base, claims, dead);
+        let (doomed, kept) = reap::select_abandoned(&self.config.base, claims, dead);
         let mut reaped = reap::remove(&self.config.base, doomed).await;
         reaped.kept += kept;
         Ok(reaped)
@@ -97,7 +97,7 @@ fn settings(spec: &ProviderSpec) -> Result<ProcessSettings, Failure> {
 }
 
 /// Refuses what no sandbox has.
-fn can_be_given(request: &CreateRequest) -> Result<(), Failure> {
+fn check_request(request: &CreateRequest) -> Result<(), Failure> {
     let what = if request.compose.is_some() {
         "a process sandbox has no services beside it"
     } else if request.resources.gpus > 0 {
@@ -110,9 +110,9 @@ fn can_be_given(request: &CreateRequest) -> Result<(), Failure> {
 }
 
 /// What of a source can be honoured. What cannot is refused, unless the job says otherwise.
-pub(super) fn recipe(source: &ImageSource, settings: &ProcessSettings) -> Result<Recipe, Failure> {
+pub(super) fn recipe(source: &ImageSource, settings: &ProcessSettings) -> Result<SandboxRecipe, Failure> {
     let recipe = match source {
-        ImageSource::Named(_) if settings.ignore_dockerfile => Recipe::empty(),
+        ImageSource::Named(_) if settings.ignore_dockerfile => SandboxRecipe::empty(),
         ImageSource::Named(name) => {
             let text = format!(
                 "the task runs in the image `{name}`, and a process sandbox has no images; use \
@@ -126,19 +126,19 @@ pub(super) fn recipe(source: &ImageSource, settings: &ProcessSettings) -> Result
     if recipe.unsupported.is_empty() || settings.ignore_dockerfile {
         return Ok(recipe);
     }
-    let mut text: Vec<_> = recipe.unsupported.iter().take(NAMED).map(ToString::to_string).collect();
-    if recipe.unsupported.len() > NAMED {
-        text.push(format!("and {} more", recipe.unsupported.len() - NAMED));
+    let mut text: Vec<_> = recipe.unsupported.iter().take(MAX_LISTED_INSTRUCTIONS).map(ToString::to_string).collect();
+    if recipe.unsupported.len() > MAX_LISTED_INSTRUCTIONS {
+        text.push(format!("and {} more", recipe.unsupported.len() - MAX_LISTED_INSTRUCTIONS));
     }
     Err(Failure::new(FailureKind::Unsupported, text.join("; ")))
 }
 
 /// Reads the Dockerfile of a context; without one nothing is asked for.
-fn read(context: &Path) -> Result<Recipe, Failure> {
-    let path = context.join(dockerfile::FILE);
+fn read(context: &Path) -> Result<SandboxRecipe, Failure> {
+    let path = context.join(dockerfile::DOCKERFILE_NAME);
     let cannot = |error| failure(&format!("read {}", path.display()), error);
     let meta = match std::fs::metadata(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Recipe::empty()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(SandboxRecipe::empty()),
         other => other.map_err(cannot)?,
     };
     if meta.len() > limits::CONFIG_FILE_BYTES {
@@ -146,5 +146,5 @@ fn read(context: &Path) -> Result<Recipe, Failure> {
         return Err(Failure::new(FailureKind::Refused, text));
     }
     let text = std::fs::read_to_string(&path).map_err(cannot)?;
-    Ok(Recipe::read(&text))
+    Ok(SandboxRecipe::read(&text))
 }

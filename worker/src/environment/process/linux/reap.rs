@@ -9,28 +9,28 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use tokio::time::Instant;
 
-use super::claim::{Claim, Hold, Writer};
-use super::{create, guardian};
-use crate::environment::{DeadOwners, Reaped};
+use super::owner_file::{OwnerFile, SandboxHold, ProcessIdentity};
+use super::{create, launcher};
+use crate::environment::{DeadOwners, ReapReport};
 
 /// How long a sandbox is given to notice that its worker is gone, before it is killed.
-const NOTICING: Duration = Duration::from_millis(500);
+const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long a killed sandbox is given to end.
-const ENDING: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often it is looked at.
-const AGAIN: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Splits claims into those to remove and a number of those to keep.
-pub(super) fn judge(
+pub(super) fn select_abandoned(
     base: &Path,
-    claims: Vec<(String, Option<Claim>)>,
+    claims: Vec<(String, Option<OwnerFile>)>,
     dead: &dyn DeadOwners,
-) -> (Vec<(String, Claim)>, usize) {
+) -> (Vec<(String, OwnerFile)>, usize) {
     let (mut doomed, mut kept) = (Vec::new(), 0);
     for (id, claim) in claims {
-        match claim.filter(|claim| is_left(base, &id, claim, dead)) {
+        match claim.filter(|claim| is_abandoned(base, &id, claim, dead)) {
             Some(claim) => doomed.push((id, claim)),
             None => kept += 1,
         }
@@ -39,18 +39,18 @@ pub(super) fn judge(
 }
 
 /// Whether nobody needs a sandbox any more.
-fn is_left(base: &Path, id: &str, claim: &Claim, dead: &dyn DeadOwners) -> bool {
+fn is_abandoned(base: &Path, id: &str, claim: &OwnerFile, dead: &dyn DeadOwners) -> bool {
     let owner = &claim.labels.owner;
     if claim.preserved || owner.uid != rustix::process::geteuid().as_raw() {
         return false;
     }
-    let abandoned = claim.writer == Writer::current() && !Hold::exists(&base.join(id));
+    let abandoned = claim.writer == ProcessIdentity::current() && !SandboxHold::exists(&base.join(id));
     abandoned || dead.is_dead(owner)
 }
 
 /// Removes sandboxes.
-pub(super) async fn remove(base: &Path, doomed: Vec<(String, Claim)>) -> Reaped {
-    let mut reaped = Reaped::default();
+pub(super) async fn remove(base: &Path, doomed: Vec<(String, OwnerFile)>) -> ReapReport {
+    let mut reaped = ReapReport::default();
     for (id, claim) in doomed {
         match remove_one(base, &id, &claim).await {
             Ok(()) => reaped.removed.push(id),
@@ -60,7 +60,7 @@ pub(super) async fn remove(base: &Path, doomed: Vec<(String, Claim)>) -> Reaped 
     reaped
 }
 
-async fn remove_one(base: &Path, id: &str, claim: &Claim) -> io::Result<()> {
+async fn remove_one(base: &Path, id: &str, claim: &OwnerFile) -> io::Result<()> {
     let directory = base.join(id);
     let begun = Instant::now();
     let mut killed = false;
@@ -78,14 +78,14 @@ async fn remove_one(base: &Path, id: &str, claim: &Claim) -> io::Result<()> {
             Err(error) => return Err(error.into()),
         }
         let waited = begun.elapsed();
-        if waited > NOTICING && !killed {
-            guardian::kill_recorded(&directory);
+        if waited > EXIT_TIMEOUT && !killed {
+            launcher::kill_recorded(&directory);
             killed = true;
         }
-        if waited > NOTICING + ENDING {
+        if waited > EXIT_TIMEOUT + KILL_TIMEOUT {
             return Err(io::Error::other("its processes do not end"));
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     };
-    create::clean(base, id, &directory, claim).await
+    create::remove_sandbox(base, id, &directory, claim).await
 }

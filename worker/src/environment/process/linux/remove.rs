@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::tree::{allow_owner, handle_at, names, open_handle, unlink};
+use super::tree::{allow_owner, handle_at, read_names, open_handle, unlink};
 
 /// Names read at a time.
 const BATCH: usize = 1024;
@@ -44,7 +44,7 @@ fn empty(flat: &OwnedFd) -> io::Result<()> {
         let mut listing = Dir::read_from(flat)?;
         let (mut seen, mut removed, mut problem) = (0u64, 0u64, None);
         loop {
-            let batch = names(&mut listing, BATCH)?;
+            let batch = read_names(&mut listing, BATCH)?;
             if batch.is_empty() {
                 break;
             }
@@ -79,7 +79,7 @@ fn remove_entry(flat: &OwnedFd, name: &OsStr, moved: &mut u64) -> rustix::io::Re
     }
     loop {
         // From the start each time: what was listed before is gone.
-        let batch = names(&mut Dir::read_from(&dir)?, BATCH)?;
+        let batch = read_names(&mut Dir::read_from(&dir)?, BATCH)?;
         if batch.is_empty() {
             break;
         }

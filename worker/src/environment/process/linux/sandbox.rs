@@ -6,25 +6,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use rollout_protocol::record::{Held, LimitsHeld};
+use rollout_protocol::record::{LimitEnforcement, EnforcedLimits};
 use rollout_protocol::spec::resources::Resources;
 use rollout_protocol::spec::task::NetworkPolicy;
 
-use super::cgroup::Groups;
-use super::claim::{Claim, Hold};
-use super::control::Control;
-use super::create::{self, Parts};
-use super::guardian::Guardian;
+use super::cgroup::CgroupSet;
+use super::owner_file::{OwnerFile, SandboxHold};
+use super::control::SupervisorConnection;
+use super::create::{self, SandboxContext};
+use super::launcher::Launcher;
 use super::message::CommandRequest;
 use super::network;
-use super::place::Place;
-use super::storage::{self, Exceeded};
-use super::tree::{self, Tree, relative};
+use super::tree_writer::SandboxTreeWriter;
+use super::storage::{self, ExceededLimit};
+use super::tree::{self, SandboxTree, relative};
 use super::{exec, failure, pack};
 use crate::descriptors;
-use crate::environment::process::dockerfile::Recipe;
+use crate::environment::process::dockerfile::SandboxRecipe;
 use crate::environment::{
-    ByteStream, Command, Environment, Exit, Failure, FailureKind, Output, Upload,
+    ByteStream, ExecCommand, Environment, CommandExit, Failure, FailureKind, OutputSink, Upload,
 };
 use crate::supervise::{self, Task};
 
@@ -33,13 +33,13 @@ const HOME: &str = "/root";
 
 /// What [`create`] has made.
 #[derive(Debug)]
-pub(super) struct Made {
-    pub(super) tree: Tree,
-    pub(super) groups: Groups,
-    pub(super) recipe: Recipe,
-    pub(super) claim: Claim,
-    pub(super) guardian: Guardian,
-    pub(super) control: Control,
+pub(super) struct SandboxParts {
+    pub(super) tree: SandboxTree,
+    pub(super) groups: CgroupSet,
+    pub(super) recipe: SandboxRecipe,
+    pub(super) claim: OwnerFile,
+    pub(super) guardian: Launcher,
+    pub(super) control: SupervisorConnection,
     pub(super) resources: Resources,
     /// Variables on top of the recipe's.
     pub(super) env: BTreeMap<String, String>,
@@ -54,28 +54,28 @@ pub(super) struct Sandbox {
     workdir: String,
     env: BTreeMap<String, String>,
     resources: Resources,
-    parts: Parts,
-    tree: Arc<Tree>,
-    groups: Arc<Groups>,
-    claim: Claim,
-    guardian: Guardian,
-    control: Control,
+    parts: SandboxContext,
+    tree: Arc<SandboxTree>,
+    groups: Arc<CgroupSet>,
+    claim: OwnerFile,
+    guardian: Launcher,
+    control: SupervisorConnection,
     stopped: AtomicBool,
-    exceeded: Exceeded,
+    exceeded: ExceededLimit,
     /// Streams of background processes that nobody listens to any more.
     discarding: Mutex<Vec<Task<()>>>,
     teardown: tokio::sync::Mutex<()>,
     _storage: Option<Task<()>>,
-    _hold: Arc<Hold>,
+    _hold: Arc<SandboxHold>,
 }
 
 impl Sandbox {
-    pub(super) fn new(id: String, hold: Arc<Hold>, parts: Parts, made: Made) -> Self {
+    pub(super) fn new(id: String, hold: Arc<SandboxHold>, parts: SandboxContext, made: SandboxParts) -> Self {
         let mut env = made.recipe.env;
         env.extend(made.env);
         env.entry("HOME".to_owned()).or_insert_with(|| HOME.to_owned());
         let tree = Arc::new(made.tree);
-        let exceeded = Exceeded::default();
+        let exceeded = ExceededLimit::default();
         let storage = made.resources.storage_ceiling_mb().map(|limit| {
             let closer = made.control.closer();
             storage::watch(Arc::clone(&tree), limit, Arc::clone(&exceeded), closer)
@@ -101,7 +101,7 @@ impl Sandbox {
         }
     }
 
-    fn gone(&self, what: &str) -> Failure {
+    fn gone_failure(&self, what: &str) -> Failure {
         Failure::new(FailureKind::Gone, format!("{}: {what}", self.id))
     }
 
@@ -113,13 +113,13 @@ impl Sandbox {
             return Err(Failure::new(FailureKind::StorageExceeded, text));
         }
         if self.stopped.load(Ordering::Acquire) {
-            return Err(self.gone("the sandbox was stopped"));
+            return Err(self.gone_failure("the sandbox was stopped"));
         }
         Ok(())
     }
 
     fn exists(&self) -> Result<(), Failure> {
-        if self.directory.exists() { Ok(()) } else { Err(self.gone("the sandbox was removed")) }
+        if self.directory.exists() { Ok(()) } else { Err(self.gone_failure("the sandbox was removed")) }
     }
 
     /// What becomes of a command's failure when the sandbox ended meanwhile.
@@ -135,7 +135,7 @@ impl Sandbox {
         self.discarding().clear();
         ended.map_err(|error| {
             let text = format!("{}: processes do not end", self.id);
-            Failure::new(FailureKind::LeftBehind, text).because(error)
+            Failure::new(FailureKind::LeftBehind, text).with_source(error)
         })
     }
 
@@ -143,10 +143,10 @@ impl Sandbox {
         self.discarding.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn request(&self, command: Command) -> CommandRequest {
+    fn request(&self, command: ExecCommand) -> CommandRequest {
         let mut env = self.env.clone();
         env.extend(command.env);
-        let held = |controller| self.groups.held(controller) == Held::Enforced;
+        let held = |controller| self.groups.enforcement(controller) == LimitEnforcement::Enforced;
         let counted = !held("pids") && limits_own_users();
         let memory = self.resources.memory_ceiling_mb().map(|mb| mb * 1024 * 1024);
         CommandRequest {
@@ -193,16 +193,16 @@ impl Environment for Sandbox {
         &self.workdir
     }
 
-    fn limits(&self) -> LimitsHeld {
-        let pids = match self.groups.held("pids") {
-            Held::No if limits_own_users() => Held::Enforced,
+    fn limits(&self) -> EnforcedLimits {
+        let pids = match self.groups.enforcement("pids") {
+            LimitEnforcement::No if limits_own_users() => LimitEnforcement::Enforced,
             held => held,
         };
         let measured = self.resources.storage_ceiling_mb().is_some();
-        let storage = if measured { Held::Measured } else { Held::No };
-        LimitsHeld {
-            cpus: self.groups.held("cpu"),
-            memory: self.groups.held("memory"),
+        let storage = if measured { LimitEnforcement::Measured } else { LimitEnforcement::No };
+        EnforcedLimits {
+            cpus: self.groups.enforcement("cpu"),
+            memory: self.groups.enforcement("memory"),
             pids,
             storage,
         }
@@ -211,7 +211,7 @@ impl Environment for Sandbox {
     async fn copy_to(&self, uploads: Vec<Upload>) -> Result<(), Failure> {
         self.usable()?;
         let (tree, host) = (Arc::clone(&self.tree), Arc::clone(&self.parts.host));
-        supervise::blocking(move || Place { tree: &tree, host: &host }.uploads(uploads)).await
+        supervise::blocking(move || SandboxTreeWriter { tree: &tree, host: &host }.apply_uploads(uploads)).await
     }
 
     async fn copy_from(&self, path: &str) -> Result<Option<ByteStream>, Failure> {
@@ -228,10 +228,10 @@ impl Environment for Sandbox {
         Ok(Some(Box::new(stream)))
     }
 
-    async fn exec(&self, command: Command, output: Arc<dyn Output>) -> Result<Exit, Failure> {
+    async fn exec(&self, command: ExecCommand, output: Arc<dyn OutputSink>) -> Result<CommandExit, Failure> {
         self.usable()?;
         only_root(command.user.as_deref())?;
-        let doors = self.groups.doors().map_err(|e| failure("open the control groups", e))?;
+        let doors = self.groups.join_files().map_err(|e| failure("open the control groups", e))?;
         let request = self.request(command);
         let finished = exec::run(&self.control, &request, doors, output.as_ref()).await;
         let finished = finished.map_err(|error| self.explain(error))?;
@@ -239,7 +239,7 @@ impl Environment for Sandbox {
         discarding.retain(|task| !task.is_finished());
         let tasks = finished.held.into_iter().map(exec::discard);
         discarding.extend(tasks.map(|task| supervise::spawn("sandbox-discard", task)));
-        Ok(Exit { code: finished.code })
+        Ok(CommandExit { code: finished.code })
     }
 
     async fn kill_processes(&self) -> Result<(), Failure> {
@@ -254,14 +254,14 @@ impl Environment for Sandbox {
                 self.control.close();
                 self.guardian.end().await.map_err(|error| {
                     let text = format!("{}: processes do not end", self.id);
-                    Failure::new(FailureKind::LeftBehind, text).because(error)
+                    Failure::new(FailureKind::LeftBehind, text).with_source(error)
                 })
             }
         }
     }
 
     async fn set_network(&self, policy: &NetworkPolicy) -> Result<(), Failure> {
-        let wanted = network::of(&self.parts.settings, policy)?;
+        let wanted = network::effective_network(&self.parts.settings, policy)?;
         if wanted == self.parts.network {
             return Ok(());
         }
@@ -277,7 +277,7 @@ impl Environment for Sandbox {
     async fn check_storage(&self) -> Result<(), Failure> {
         if let Some(limit) = self.resources.storage_ceiling_mb()
             && self.exceeded.get().is_none()
-            && let Some(what) = storage::look(&self.tree, limit).await
+            && let Some(what) = storage::measure_once(&self.tree, limit).await
         {
             // The watch may have been first.
             let _first = self.exceeded.set(what);
@@ -298,10 +298,10 @@ impl Environment for Sandbox {
         let _alone = self.teardown.lock().await;
         self.end().await?;
         let base = &self.parts.config.base;
-        let removed = create::clean(base, &self.id, &self.directory, &self.claim);
+        let removed = create::remove_sandbox(base, &self.id, &self.directory, &self.claim);
         removed.await.map_err(|error| {
             let text = format!("{} cannot be removed", self.directory.display());
-            Failure::new(FailureKind::LeftBehind, text).because(error)
+            Failure::new(FailureKind::LeftBehind, text).with_source(error)
         })
     }
 
@@ -309,7 +309,7 @@ impl Environment for Sandbox {
         self.exists()?;
         self.end().await?;
         let (base, id) = (self.parts.config.base.clone(), self.id.clone());
-        let claim = Claim { preserved: true, ..self.claim.clone() };
+        let claim = OwnerFile { preserved: true, ..self.claim.clone() };
         let marked = supervise::blocking(move || claim.write(&base, &id)).await;
         marked.map_err(|e| failure("mark the sandbox as preserved", e))?;
         let root = self.directory.join(tree::ROOT);

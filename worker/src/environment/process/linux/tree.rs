@@ -21,13 +21,13 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 /// Open to every user, as `/tmp` is.
-const OPEN: u32 = 0o1777;
+const WORLD_WRITABLE_MODE: u32 = 0o1777;
 
 /// Mode of directories that only have to be there.
-const PLAIN: u32 = 0o755;
+const DIRECTORY_MODE: u32 = 0o755;
 
 /// How often a place is cleared again when something inside fills it as fast.
-const CLEARINGS: u32 = 100;
+const MAX_CLEAR_ATTEMPTS: u32 = 100;
 
 /// A directory of the tree, opened without following links.
 const DIRECTORY: OFlags =
@@ -38,7 +38,7 @@ const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXE
 
 /// The tree with its two directories beside it.
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(super) struct SandboxTree {
     root: OwnedFd,
     staging: OwnedFd,
     trash: OwnedFd,
@@ -51,7 +51,7 @@ pub(super) const ROOT: &str = "root";
 const STAGING: &str = "staging";
 const TRASH: &str = "trash";
 
-impl Tree {
+impl SandboxTree {
     /// Makes the directories of a new tree in `environment`.
     pub(super) fn create(environment: &Path) -> io::Result<Self> {
         for (name, mode) in [(ROOT, 0o755), (STAGING, 0o700), (TRASH, 0o700)] {
@@ -77,8 +77,8 @@ impl Tree {
     /// Makes an empty directory, open to every user; whatever was there is gone.
     pub(super) fn fresh_dir(&self, path: &Path) -> io::Result<()> {
         let (name, staged) = self.stage();
-        rustix::fs::mkdirat(&self.staging, &name, Mode::from_raw_mode(OPEN))?;
-        std::fs::set_permissions(staged, std::os::unix::fs::PermissionsExt::from_mode(OPEN))?;
+        rustix::fs::mkdirat(&self.staging, &name, Mode::from_raw_mode(WORLD_WRITABLE_MODE))?;
+        std::fs::set_permissions(staged, std::os::unix::fs::PermissionsExt::from_mode(WORLD_WRITABLE_MODE))?;
         self.put(&name, path)
     }
 
@@ -93,7 +93,7 @@ impl Tree {
             }
             Err(error) => return Err(error.into()),
         };
-        Ok(rustix::fs::fchmod(&dir, Mode::from_raw_mode(OPEN))?)
+        Ok(rustix::fs::fchmod(&dir, Mode::from_raw_mode(WORLD_WRITABLE_MODE))?)
     }
 
     /// Makes a directory and those above it, if they are not there.
@@ -136,7 +136,7 @@ impl Tree {
         fill: impl FnOnce(&Path) -> io::Result<()>,
     ) -> io::Result<PathBuf> {
         let (name, staged) = self.stage();
-        rustix::fs::mkdirat(&self.staging, &name, Mode::from_raw_mode(PLAIN))?;
+        rustix::fs::mkdirat(&self.staging, &name, Mode::from_raw_mode(DIRECTORY_MODE))?;
         fill(&staged)?;
         Ok(staged)
     }
@@ -158,8 +158,8 @@ impl Tree {
         fill: impl FnOnce(&Path) -> io::Result<()>,
     ) -> io::Result<()> {
         let (name, staged) = self.stage();
-        rustix::fs::mkdirat(&self.staging, &name, Mode::from_raw_mode(PLAIN))?;
-        std::fs::set_permissions(&staged, std::os::unix::fs::PermissionsExt::from_mode(PLAIN))?;
+        rustix::fs::mkdirat(&self.staging, &name, Mode::from_raw_mode(DIRECTORY_MODE))?;
+        std::fs::set_permissions(&staged, std::os::unix::fs::PermissionsExt::from_mode(DIRECTORY_MODE))?;
         fill(&staged)?;
         self.put(&name, path)
     }
@@ -171,7 +171,7 @@ impl Tree {
     }
 
     /// What is at `path`: links on the way are followed inside the tree, the last one is not.
-    pub(super) fn find(&self, path: &Path) -> io::Result<Option<Found>> {
+    pub(super) fn find(&self, path: &Path) -> io::Result<Option<SandboxTreeEntry>> {
         let Some(name) = path.file_name() else { return Ok(None) };
         let above = path.parent().filter(|above| *above != Path::new(""));
         let above = above.unwrap_or(Path::new("."));
@@ -180,7 +180,7 @@ impl Tree {
         let found = retry(|| rustix::fs::openat2(&self.root, above, flags, Mode::empty(), inside))
             .and_then(|above| rustix::fs::openat(above, name, HANDLE, Mode::empty()));
         match found {
-            Ok(handle) => Ok(Some(Found { name: name.to_owned(), handle })),
+            Ok(handle) => Ok(Some(SandboxTreeEntry { name: name.to_owned(), handle })),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -197,7 +197,7 @@ impl Tree {
     fn put(&self, staged: impl AsRef<Path>, path: &Path) -> io::Result<()> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let above = self.make_dirs(path.parent().unwrap_or(Path::new("")))?;
-        for _ in 0..CLEARINGS {
+        for _ in 0..MAX_CLEAR_ATTEMPTS {
             let keep = RenameFlags::NOREPLACE;
             match rustix::fs::renameat_with(&self.staging, staged.as_ref(), &above, name, keep) {
                 Ok(()) => return Ok(()),
@@ -210,7 +210,7 @@ impl Tree {
 
     /// Opens a directory, making it when it is not there or not one.
     fn enter(&self, above: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
-        for _ in 0..CLEARINGS {
+        for _ in 0..MAX_CLEAR_ATTEMPTS {
             match rustix::fs::openat(above, name, DIRECTORY, Mode::empty()) {
                 Ok(dir) => return Ok(dir),
                 Err(Errno::NOENT) => {}
@@ -221,7 +221,7 @@ impl Tree {
                 }
                 Err(error) => return Err(error.into()),
             }
-            match rustix::fs::mkdirat(above, name, Mode::from_raw_mode(PLAIN)) {
+            match rustix::fs::mkdirat(above, name, Mode::from_raw_mode(DIRECTORY_MODE)) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -247,7 +247,7 @@ impl Tree {
 
 /// Something in a tree.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct SandboxTreeEntry {
     /// Its name.
     pub(super) name: OsString,
     /// It, not opened yet.
@@ -256,7 +256,7 @@ pub(super) struct Found {
 
 /// Repeats a lookup that lost a race against renames.
 fn retry<T>(mut lookup: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
-    for _ in 0..CLEARINGS {
+    for _ in 0..MAX_CLEAR_ATTEMPTS {
         match lookup() {
             Err(Errno::AGAIN) => {}
             other => return other,
@@ -275,10 +275,10 @@ pub(super) fn handle_at(dir: impl AsFd, name: &OsStr) -> rustix::io::Result<Owne
 pub(super) fn open_handle(handle: impl AsFd, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let flags = (flags | OFlags::CLOEXEC | OFlags::NONBLOCK) - OFlags::NOFOLLOW;
     let handle = handle.as_fd();
-    match rustix::fs::open(magic(handle), flags, Mode::empty()) {
+    match rustix::fs::open(proc_fd_path(handle), flags, Mode::empty()) {
         Err(Errno::ACCESS) => {
             allow_owner(handle)?;
-            rustix::fs::open(magic(handle), flags, Mode::empty())
+            rustix::fs::open(proc_fd_path(handle), flags, Mode::empty())
         }
         other => other,
     }
@@ -289,16 +289,16 @@ pub(super) fn allow_owner(handle: impl AsFd) -> rustix::io::Result<()> {
     let handle = handle.as_fd();
     let mode = rustix::fs::fstat(handle)?.st_mode;
     let mode = Mode::from_raw_mode(mode & 0o7777 | 0o700);
-    rustix::fs::chmod(magic(handle), mode)
+    rustix::fs::chmod(proc_fd_path(handle), mode)
 }
 
 /// The path under which the kernel shows an open file to its holder.
-fn magic(handle: BorrowedFd<'_>) -> String {
+fn proc_fd_path(handle: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&handle))
 }
 
 /// At most `most` names of a directory, starting where the last call ended.
-pub(super) fn names(dir: &mut Dir, most: usize) -> rustix::io::Result<Vec<OsString>> {
+pub(super) fn read_names(dir: &mut Dir, most: usize) -> rustix::io::Result<Vec<OsString>> {
     let mut found = Vec::new();
     while found.len() < most {
         let Some(entry) = dir.read() else { break };

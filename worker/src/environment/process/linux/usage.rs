@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, OFlags};
 use rustix::io::Errno;
 
-use super::tree::{handle_at, names, open_handle};
+use super::tree::{handle_at, read_names, open_handle};
 
 /// Names read at a time.
 const BATCH: usize = 1024;
@@ -16,11 +16,11 @@ const BATCH: usize = 1024;
 const DEPTH: usize = 64;
 
 /// Most directories left for afterwards. Only trees made to be trouble have more.
-const DEFERRED: usize = 1000;
+const MAX_DEFERRED: usize = 1000;
 
 /// What a measurement found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Usage {
+pub(super) enum DiskUsage {
     /// Bytes of disk, or the first sum above the limit.
     Bytes(u64),
     /// Too many directories are nested too deeply to be measured.
@@ -29,39 +29,39 @@ pub(super) enum Usage {
 
 /// Measures the tree below `root`, giving up as soon as it is above `limit`. A file with several
 /// names counts once as long as all of them are in the tree.
-pub(super) fn measure(root: BorrowedFd<'_>, limit: u64) -> io::Result<Usage> {
+pub(super) fn measure(root: BorrowedFd<'_>, limit: u64) -> io::Result<DiskUsage> {
     let mut total = 0u64;
     let mut deferred = vec![Vec::new()];
     while let Some(path) = deferred.pop() {
         // Gone, or replaced, since it was seen.
         let Some(dir) = walk(root, &path)? else { continue };
-        let mut open = vec![Level::new(OsString::new(), dir)?];
+        let mut open = vec![UsageLevel::new(OsString::new(), dir)?];
         while let Some(level) = open.last_mut() {
             let Some(name) = level.next()? else {
                 open.pop();
                 continue;
             };
-            let Some((blocks, is_dir)) = level.look(&name)? else { continue };
+            let Some((blocks, is_dir)) = level.measure_entry(&name)? else { continue };
             total += blocks;
             if total > limit {
-                return Ok(Usage::Bytes(total));
+                return Ok(DiskUsage::Bytes(total));
             }
             if !is_dir {
                 continue;
             }
             if open.len() < DEPTH {
                 let below = enter(open[open.len() - 1].listing.fd()?, &name)?;
-                open.extend(below.map(|below| Level::new(name, below)).transpose()?);
+                open.extend(below.map(|below| UsageLevel::new(name, below)).transpose()?);
                 continue;
             }
-            if deferred.len() == DEFERRED {
-                return Ok(Usage::TooDeep);
+            if deferred.len() == MAX_DEFERRED {
+                return Ok(DiskUsage::TooDeep);
             }
             let names = open.iter().skip(1).map(|level| level.name.clone());
             deferred.push(path.iter().cloned().chain(names).chain([name]).collect());
         }
     }
-    Ok(Usage::Bytes(total))
+    Ok(DiskUsage::Bytes(total))
 }
 
 /// Opens a directory, unless it is gone or replaced.
@@ -86,19 +86,19 @@ fn walk(root: BorrowedFd<'_>, path: &[OsString]) -> rustix::io::Result<Option<Ow
     Ok(Some(dir))
 }
 
-struct Level {
+struct UsageLevel {
     name: OsString,
     listing: Dir,
     ready: Vec<OsString>,
 }
 
-impl Level {
+impl UsageLevel {
     fn new(name: OsString, dir: OwnedFd) -> io::Result<Self> {
         Ok(Self { name, listing: Dir::new(dir)?, ready: Vec::new() })
     }
 
     /// Bytes of disk of one entry, and whether it is a directory.
-    fn look(&self, name: &OsStr) -> io::Result<Option<(u64, bool)>> {
+    fn measure_entry(&self, name: &OsStr) -> io::Result<Option<(u64, bool)>> {
         let stat = match rustix::fs::statat(self.listing.fd()?, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
@@ -112,7 +112,7 @@ impl Level {
 
     fn next(&mut self) -> io::Result<Option<OsString>> {
         if self.ready.is_empty() {
-            self.ready = names(&mut self.listing, BATCH)?;
+            self.ready = read_names(&mut self.listing, BATCH)?;
         }
         Ok(self.ready.pop())
     }
@@ -133,24 +133,24 @@ mod tests {
         std::os::unix::fs::symlink("/", dir.path().join("out")).expect("linked");
         let root = std::fs::File::open(dir.path()).expect("opened");
 
-        let Usage::Bytes(bytes) = measure(root.as_fd(), u64::MAX).expect("measured") else {
+        let DiskUsage::Bytes(bytes) = measure(root.as_fd(), u64::MAX).expect("measured") else {
             panic!("not deep");
         };
         assert!((1 << 20..3 << 19).contains(&bytes), "{bytes}");
         let above = measure(root.as_fd(), 1 << 19).expect("measured");
-        assert!(matches!(above, Usage::Bytes(bytes) if bytes > 1 << 19), "{above:?}");
+        assert!(matches!(above, DiskUsage::Bytes(bytes) if bytes > 1 << 19), "{above:?}");
 
         let deep = (0..300).fold(dir.path().to_path_buf(), |path, _| path.join("d"));
         std::fs::create_dir_all(&deep).expect("made");
         std::fs::write(deep.join("hidden"), vec![1; 1 << 20]).expect("written");
-        let Usage::Bytes(bytes) = measure(root.as_fd(), u64::MAX).expect("measured") else {
+        let DiskUsage::Bytes(bytes) = measure(root.as_fd(), u64::MAX).expect("measured") else {
             panic!("not that deep");
         };
         assert!(bytes > 2 << 20, "{bytes}");
         let broad = (0..DEPTH - 2).fold(dir.path().join("broad"), |path, _| path.join("d"));
-        for number in 0..=DEFERRED {
+        for number in 0..=MAX_DEFERRED {
             std::fs::create_dir_all(broad.join(number.to_string())).expect("made");
         }
-        assert_eq!(measure(root.as_fd(), u64::MAX).expect("measured"), Usage::TooDeep);
+        assert_eq!(measure(root.as_fd(), u64::MAX).expect("measured"), DiskUsage::TooDeep);
     }
 }

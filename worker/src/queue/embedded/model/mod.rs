@@ -20,9 +20,9 @@ use std::time::Duration;
 
 use rollout_protocol::id::{ItemId, RunId, TryId};
 use rollout_protocol::limits;
-use rollout_protocol::wire::delivery::{Delivery, Listed, Offered, Refused, Room, Token};
+use rollout_protocol::wire::delivery::{Delivery, QueuedOffer, OfferOutcome, PublishError, FreeCapacity, MessageToken};
 use rollout_protocol::wire::offer::Offer;
-use rollout_protocol::wire::position::{Incarnation, Position, Reported};
+use rollout_protocol::wire::position::{Incarnation, ReportPosition, PositionedReport};
 use rollout_protocol::wire::report::Report;
 
 use crate::queue::traits::QueueError;
@@ -76,28 +76,28 @@ impl Model {
     }
 
     /// Publishes offers unless the same try is there.
-    pub fn offer(&mut self, offers: &[Offer]) -> Vec<Result<Offered, Refused>> {
+    pub fn offer(&mut self, offers: &[Offer]) -> Vec<Result<OfferOutcome, PublishError>> {
         offers.iter().map(|offer| Ok(self.work.publish(*offer))).collect()
     }
 
     /// Delivers at most `max` offers, see [`Model::pull_into`].
     pub fn pull(&mut self, now: Duration, max: usize) -> Vec<Delivery> {
-        self.pull_into(now, Room::slots(max))
+        self.pull_into(now, FreeCapacity::with_slots(max))
     }
 
     /// Delivers what there is room for, the biggest class that fits first; of one class those to be
     /// delivered again first, then new ones in the order of their publication.
-    pub fn pull_into(&mut self, now: Duration, mut room: Room) -> Vec<Delivery> {
+    pub fn pull_into(&mut self, now: Duration, mut room: FreeCapacity) -> Vec<Delivery> {
         let incarnation = self.incarnation;
         self.work.expire(now);
         let mut deliveries = Vec::new();
         for class in self.work.classes() {
             let before = deliveries.len();
-            for _ in 0..room.of(class) {
+            for _ in 0..room.count_for(class) {
                 let Some((sequence, offer, delivered)) = self.work.deliver(now, class) else {
                     break;
                 };
-                let token = Token { incarnation, sequence };
+                let token = MessageToken { incarnation, sequence };
                 deliveries.push(Delivery { offer, token, delivered });
             }
             room = room.without(class, deliveries.len() - before);
@@ -112,7 +112,7 @@ impl Model {
 
     /// Extends the leases of what is in flight, whoever holds it. A lease that is over stays over,
     /// although no pull has noticed its end: a server ends leases by a clock of its own.
-    pub fn progress(&mut self, now: Duration, tokens: &[Token]) {
+    pub fn progress(&mut self, now: Duration, tokens: &[MessageToken]) {
         self.work.expire(now);
         for sequence in known(self.incarnation, tokens) {
             self.work.progress(now, sequence);
@@ -120,14 +120,14 @@ impl Model {
     }
 
     /// Removes offers, whoever holds them.
-    pub fn ack(&mut self, tokens: &[Token]) {
+    pub fn ack(&mut self, tokens: &[MessageToken]) {
         for sequence in known(self.incarnation, tokens) {
             self.work.ack(sequence);
         }
     }
 
     /// Puts what is in flight back for immediate redelivery, whoever holds it.
-    pub fn nak(&mut self, tokens: &[Token]) {
+    pub fn nak(&mut self, tokens: &[MessageToken]) {
         for sequence in known(self.incarnation, tokens) {
             self.work.nak(sequence);
         }
@@ -141,33 +141,33 @@ impl Model {
     }
 
     /// Every offer of the run, in the order of publication.
-    pub fn list(&self, run: RunId) -> Vec<Listed> {
+    pub fn list(&self, run: RunId) -> Vec<QueuedOffer> {
         self.work.list(run)
     }
 
     /// Appends reports; the sequence of each.
-    pub fn report(&mut self, reports: Vec<Report>) -> Vec<Result<u64, Refused>> {
+    pub fn report(&mut self, reports: Vec<Report>) -> Vec<Result<u64, PublishError>> {
         reports.into_iter().map(|report| self.reports.append(report)).collect()
     }
 
     /// At most `max` reports of the run after `from`.
     ///
     /// # Errors
-    /// [`QueueError::Position`] when `from` is not a place of this stream as it is now.
+    /// [`QueueError::ReportPosition`] when `from` is not a place of this stream as it is now.
     pub fn reports(
         &self,
         run: RunId,
-        from: Option<Position>,
+        from: Option<ReportPosition>,
         max: usize,
-    ) -> Result<Vec<Reported>, QueueError> {
+    ) -> Result<Vec<PositionedReport>, QueueError> {
         if from.is_some_and(|from| from.incarnation != self.incarnation) {
             return Err(QueueError::Position);
         }
         let incarnation = self.incarnation;
         let found = self.reports.after(run, from, max)?;
         Ok(found
-            .map(|(sequence, report)| Reported {
-                position: Position::of(incarnation, sequence, report),
+            .map(|(sequence, report)| PositionedReport {
+                position: ReportPosition::for_report(incarnation, sequence, report),
                 report: report.clone(),
             })
             .collect())
@@ -180,7 +180,7 @@ impl Model {
 
     /// Deletes the run's reports strictly below a position. A position of another incarnation
     /// deletes nothing.
-    pub fn purge(&mut self, run: RunId, below: Position) {
+    pub fn purge(&mut self, run: RunId, below: ReportPosition) {
         if below.incarnation == self.incarnation {
             self.reports.purge(run, below.sequence);
         }
@@ -215,6 +215,6 @@ impl Model {
 }
 
 /// The sequences of tokens of this incarnation. Those of another name messages that are gone.
-fn known(incarnation: Incarnation, tokens: &[Token]) -> impl Iterator<Item = u64> {
+fn known(incarnation: Incarnation, tokens: &[MessageToken]) -> impl Iterator<Item = u64> {
     tokens.iter().filter(move |t| t.incarnation == incarnation).map(|token| token.sequence)
 }

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use rollout_protocol::id::RunId;
-use rollout_protocol::wire::delivery::Refused;
-use rollout_protocol::wire::position::Position;
+use rollout_protocol::wire::delivery::PublishError;
+use rollout_protocol::wire::position::ReportPosition;
 use rollout_protocol::wire::report::Report;
 
 use crate::queue::traits::QueueError;
@@ -21,11 +21,11 @@ impl Stream {
         Self { reports_per_run, last_sequence: 0, runs: HashMap::new() }
     }
 
-    pub(super) fn append(&mut self, report: Report) -> Result<u64, Refused> {
+    pub(super) fn append(&mut self, report: Report) -> Result<u64, PublishError> {
         fits(&report)?;
         let reports = self.runs.entry(report.run).or_default();
         if reports.len() >= self.reports_per_run {
-            return Err(Refused::Full);
+            return Err(PublishError::Full);
         }
         self.last_sequence += 1;
         reports.push_back((self.last_sequence, report));
@@ -36,7 +36,7 @@ impl Stream {
     pub(super) fn after(
         &self,
         run: RunId,
-        from: Option<Position>,
+        from: Option<ReportPosition>,
         max: usize,
     ) -> Result<impl Iterator<Item = (u64, &Report)> + use<'_>, QueueError> {
         static NONE: VecDeque<(u64, Report)> = VecDeque::new();
@@ -47,7 +47,7 @@ impl Stream {
                 let sequence = from.sequence;
                 let at = reports.partition_point(|(s, _)| *s < sequence);
                 match reports.get(at) {
-                    Some((s, report)) if *s == sequence && from.is_of(report) => at + 1,
+                    Some((s, report)) if *s == sequence && from.matches(report) => at + 1,
                     _ => return Err(QueueError::Position),
                 }
             }
@@ -82,23 +82,23 @@ impl Stream {
 /// Refuses what would not fit into a message. Only the error's texts have no bound of their own:
 /// everything else of a report is below `FIXED_BYTES`, so that most reports need no encoding to
 /// know that they fit.
-fn fits(report: &Report) -> Result<(), Refused> {
+fn fits(report: &Report) -> Result<(), PublishError> {
     use rollout_protocol::limits::REPORT_BYTES;
-    use rollout_protocol::wire::report::Body;
+    use rollout_protocol::wire::report::ReportBody;
 
     const FIXED_BYTES: usize = 4096;
     /// A control character becomes six bytes of JSON.
     const WIDEST_ESCAPE: usize = 6;
     let texts = match &report.body {
-        Body::Result(body) => (body.verdict.error.as_ref())
+        ReportBody::Result(body) => (body.verdict.error.as_ref())
             .map_or(0, |error| error.message.len() + error.code.as_str().len()),
-        Body::Started | Body::Lost { .. } => 0,
+        ReportBody::Started | ReportBody::Lost { .. } => 0,
     };
     if texts.saturating_mul(WIDEST_ESCAPE).saturating_add(FIXED_BYTES) <= REPORT_BYTES {
         return Ok(());
     }
     match report.encode() {
         Ok(_) => Ok(()),
-        Err(size_bytes) => Err(Refused::TooLarge { size_bytes, max_bytes: REPORT_BYTES }),
+        Err(size_bytes) => Err(PublishError::TooLarge { size_bytes, max_bytes: REPORT_BYTES }),
     }
 }

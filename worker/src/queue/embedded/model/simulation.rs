@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rollout_protocol::id::RunId;
-use rollout_protocol::wire::delivery::{Delivery, Token};
+use rollout_protocol::wire::delivery::{Delivery, MessageToken};
 use rollout_protocol::wire::report::Report;
 
 use super::Model;
@@ -27,7 +27,7 @@ impl Model {
     pub fn deliver(&mut self, now: Duration, sequence: u64) -> Option<Delivery> {
         self.work.expire(now);
         let (offer, delivered) = self.work.deliver_sequence(now, sequence)?;
-        let token = Token { incarnation: self.incarnation, sequence };
+        let token = MessageToken { incarnation: self.incarnation, sequence };
         Some(Delivery { offer, token, delivered })
     }
 

@@ -8,8 +8,8 @@ use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType, RetryClass, Tria
 use rollout_protocol::id::ExecId;
 use rollout_protocol::record::{Durations, Timestamps, Verdict};
 use rollout_protocol::spec::trial::TrialRef;
-use rollout_protocol::wire::offer::{Pacing, SizeClass, Work};
-use rollout_protocol::wire::report::{Body, ResultBody};
+use rollout_protocol::wire::offer::{RunRateLimits, SizeClass, OfferedWork};
+use rollout_protocol::wire::report::{ReportBody, ResultBody};
 
 use self::oracle::{Call, Oracle, call};
 use super::*;
@@ -37,8 +37,8 @@ fn offer(n: u8) -> Offer {
         try_id: TryId::first(1),
         spec: digest,
         class: SizeClass(0),
-        work: Work::Trial(trial),
-        pacing: Pacing::default(),
+        work: OfferedWork::Trial(trial),
+        pacing: RunRateLimits::default(),
     }
 }
 
@@ -50,19 +50,19 @@ fn report(run_number: u8, exec: u8) -> Report {
         exec: ExecId::from_bytes([exec; 16]),
         spec: Digest::from_bytes([0; 32]),
         worker: "w".parse().expect("valid"),
-        body: Body::Started,
+        body: ReportBody::Started,
     }
 }
 
-fn token(sequence: u64) -> [Token; 1] {
-    [Token { incarnation: LIFE, sequence }]
+fn token(sequence: u64) -> [MessageToken; 1] {
+    [MessageToken { incarnation: LIFE, sequence }]
 }
 
 fn apply(model: &mut Model, now: Duration, call: &Call) {
     match *call {
         Call::Offer(n) => {
             let present = model.list(offer(n).run).iter().any(|l| l.item == offer(n).item);
-            let expected = if present { Offered::Present } else { Offered::Published };
+            let expected = if present { OfferOutcome::Present } else { OfferOutcome::Published };
             assert_eq!(model.offer(&[offer(n)]), [Ok(expected)]);
         }
         Call::Progress(sequence) => model.progress(now, &token(sequence)),
@@ -130,7 +130,7 @@ proptest! {
                 0 | 1 => {
                     let full = kept.iter().filter(|(_, k)| k.run == run(r)).count() >= REPORTS;
                     let answers = model.report(vec![report(r, exec)]);
-                    let expected = if full { Err(Refused::Full) } else { Ok(last + 1) };
+                    let expected = if full { Err(PublishError::Full) } else { Ok(last + 1) };
                     prop_assert_eq!(answers, [expected]);
                     if !full {
                         last += 1;
@@ -138,7 +138,7 @@ proptest! {
                     }
                 }
                 2 => {
-                    let below = Position::of(life, n, &report(r, exec));
+                    let below = ReportPosition::for_report(life, n, &report(r, exec));
                     model.purge(run(r), below);
                     kept.retain(|(sequence, k)| k.run != run(r) || *sequence >= n);
                 }
@@ -158,9 +158,9 @@ proptest! {
             let of_run: Vec<&(u64, Report)> =
                 kept.iter().filter(|(_, k)| k.run == run(r)).collect();
             for incarnation in [life, Incarnation(life.0 + 7)] {
-                let from = Position::of(incarnation, n, &report(r, exec));
+                let from = ReportPosition::for_report(incarnation, n, &report(r, exec));
                 let there = of_run.iter().position(|(s, k)| {
-                    incarnation == life && *s == n && from.is_of(k)
+                    incarnation == life && *s == n && from.matches(k)
                 });
                 let read = model.reports(run(r), Some(from), 3);
                 match (there, read) {
@@ -192,10 +192,10 @@ fn tokens_and_positions_of_a_former_life_do_nothing() {
     model.wipe(Incarnation(2));
     model.offer(&[offer(2), offer(3)]);
     model.report(vec![report(0, 1)]);
-    let tokens: Vec<Token> = former.iter().map(|d| d.token).collect();
+    let tokens: Vec<MessageToken> = former.iter().map(|d| d.token).collect();
     model.ack(&tokens);
     model.nak(&tokens);
-    let place = Position::of(LIFE, 9, &report(0, 0));
+    let place = ReportPosition::for_report(LIFE, 9, &report(0, 0));
     model.purge(run(0), place);
     assert_eq!(model.pull(Duration::ZERO, 9).len(), 2);
     assert_eq!(model.reports(run(0), None, 9).expect("no position").len(), 1);
@@ -210,11 +210,11 @@ fn the_biggest_class_that_fits_comes_first() {
     let mut pull = |room| -> Vec<SizeClass> {
         model.pull_into(Duration::ZERO, room).iter().map(|d| d.offer.class).collect()
     };
-    let room = Room { slots: 9, shares: Some(17), idle: false };
+    let room = FreeCapacity { slots: 9, shares: Some(17), idle: false };
     assert_eq!(pull(room), [SizeClass(2), SizeClass(0)]);
-    let room = Room { slots: 9, shares: None, idle: true };
+    let room = FreeCapacity { slots: 9, shares: None, idle: true };
     assert_eq!(pull(room), [SizeClass::SOLO], "alone");
-    assert_eq!(pull(Room { slots: 1, ..room }), [SizeClass(1)]);
+    assert_eq!(pull(FreeCapacity { slots: 1, ..room }), [SizeClass(1)]);
     assert_eq!(pull(room), [SizeClass(0)]);
 }
 
@@ -238,7 +238,7 @@ fn only_a_report_with_unbounded_texts_is_too_large() {
             timestamps: Timestamps::instant(at),
             record: None,
         };
-        Report { body: Body::Result(Box::new(body)), ..report(0, 0) }
+        Report { body: ReportBody::Result(Box::new(body)), ..report(0, 0) }
     };
     let longest = limits::REPORT_BYTES - with(String::new()).encode().expect("small").len();
     let answers = model.report(vec![
@@ -248,6 +248,6 @@ fn only_a_report_with_unbounded_texts_is_too_large() {
     ]);
     assert_eq!(answers[..2], [Ok(1), Ok(2)]);
     let refused =
-        Refused::TooLarge { size_bytes: limits::REPORT_BYTES + 1, max_bytes: limits::REPORT_BYTES };
+        PublishError::TooLarge { size_bytes: limits::REPORT_BYTES + 1, max_bytes: limits::REPORT_BYTES };
     assert_eq!(answers[2], Err(refused));
 }

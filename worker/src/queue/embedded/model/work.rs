@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use rollout_protocol::id::{ItemId, RunId, TryId};
-use rollout_protocol::wire::delivery::{Listed, Offered};
+use rollout_protocol::wire::delivery::{QueuedOffer, OfferOutcome};
 use rollout_protocol::wire::offer::{Offer, SizeClass};
 
 /// What may be in the stream only once.
@@ -74,15 +74,15 @@ impl Stream {
         self.leases.first().map(|(until, _)| *until)
     }
 
-    pub(super) fn publish(&mut self, offer: Offer) -> Offered {
+    pub(super) fn publish(&mut self, offer: Offer) -> OfferOutcome {
         let sequence = self.last_sequence + 1;
         match self.subjects.entry(subject(&offer)) {
-            std::collections::hash_map::Entry::Occupied(_) => return Offered::Present,
+            std::collections::hash_map::Entry::Occupied(_) => return OfferOutcome::Present,
             std::collections::hash_map::Entry::Vacant(free) => free.insert(sequence),
         };
         self.last_sequence = sequence;
         self.insert_new(sequence, offer);
-        Offered::Published
+        OfferOutcome::Published
     }
 
     /// Delivers the next message of a class: its sequence, offer and delivery count.
@@ -154,13 +154,13 @@ impl Stream {
         }
     }
 
-    pub(super) fn list(&self, run: RunId) -> Vec<Listed> {
-        let mut found: Vec<(u64, Listed)> = (self.messages.iter())
+    pub(super) fn list(&self, run: RunId) -> Vec<QueuedOffer> {
+        let mut found: Vec<(u64, QueuedOffer)> = (self.messages.iter())
             .filter(|(_, message)| message.offer.run == run)
             .map(|(sequence, message)| {
                 let Message { offer, delivered, .. } = message;
                 let listed =
-                    Listed { item: offer.item, try_id: offer.try_id, delivered: *delivered > 0 };
+                    QueuedOffer { item: offer.item, try_id: offer.try_id, delivered: *delivered > 0 };
                 (*sequence, listed)
             })
             .collect();

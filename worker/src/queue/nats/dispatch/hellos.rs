@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_nats::Subscriber;
 use futures_util::StreamExt as _;
 use rollout_protocol::id::WorkerId;
-use rollout_protocol::wire::hello::{Hello, SeenHello};
+use rollout_protocol::wire::heartbeat::{Heartbeat, ReceivedHeartbeat};
 
 use crate::queue::nats::fault::Fault;
 use crate::queue::nats::flood::Flood;
@@ -40,7 +40,7 @@ struct Known {
 }
 
 /// A hello, when it came, and how old it was then.
-type Heard = (Hello, Duration, Duration);
+type Heard = (Heartbeat, Duration, Duration);
 
 impl Known {
     fn lock(&self) -> MutexGuard<'_, HashMap<WorkerId, Heard>> {
@@ -51,7 +51,7 @@ impl Known {
         if payload.is_empty() || payload.len() > HELLO_BYTES {
             return;
         }
-        match serde_json::from_slice::<Hello>(payload) {
+        match serde_json::from_slice::<Heartbeat>(payload) {
             Ok(hello) => match old {
                 None => {
                     self.lock().insert(hello.worker.clone(), (hello, at, Duration::ZERO));
@@ -90,13 +90,13 @@ impl Hellos {
         self.kept + self.link.life.online().saturating_sub(self.since)
     }
 
-    pub(super) fn seen(&self) -> Vec<SeenHello> {
+    pub(super) fn seen(&self) -> Vec<ReceivedHeartbeat> {
         let now = self.link.life.online();
         let mut known = self.known.lock();
         known.retain(|_, (_, at, _)| now.saturating_sub(*at) < KEPT);
         let age = |at: Duration, old| now.saturating_sub(at) + old;
-        let mut seen: Vec<SeenHello> = (known.values())
-            .map(|(hello, at, old)| SeenHello { hello: hello.clone(), age: age(*at, *old) })
+        let mut seen: Vec<ReceivedHeartbeat> = (known.values())
+            .map(|(hello, at, old)| ReceivedHeartbeat { hello: hello.clone(), age: age(*at, *old) })
             .collect();
         seen.sort_unstable_by(|a, b| a.hello.worker.cmp(&b.hello.worker));
         seen

@@ -9,7 +9,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use rollout_protocol::id::RunId;
-use rollout_protocol::wire::delivery::Listed;
+use rollout_protocol::wire::delivery::QueuedOffer;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -30,7 +30,7 @@ struct Sequences {
 }
 
 /// Every offer of the run, in every pool.
-pub(super) async fn list(link: &Link, run: RunId) -> Result<Vec<Listed>, Fault> {
+pub(super) async fn list(link: &Link, run: RunId) -> Result<Vec<QueuedOffer>, Fault> {
     let filter = link.names.run_subjects(run);
     let (subjects, _) = snapshot::subjects(link, &link.names.work, &filter).await?;
     let offers: Vec<_> = subjects.iter().filter_map(|s| link.names.parse_offer(s)).collect();
@@ -38,12 +38,12 @@ pub(super) async fn list(link: &Link, run: RunId) -> Result<Vec<Listed>, Fault> 
         offers.iter().map(|offer| format!("{}-{}", offer.pool, offer.class)).collect();
     let delivered = delivered(link, consumers).await?;
     let sequences = sequences(link, &subjects).await?;
-    let mut listed: Vec<(u64, Listed)> = Vec::with_capacity(offers.len());
+    let mut listed: Vec<(u64, QueuedOffer)> = Vec::with_capacity(offers.len());
     for (subject, sequence) in subjects.iter().zip(sequences) {
         let Some(offer) = link.names.parse_offer(subject) else { continue };
         let last = delivered.get(&format!("{}-{}", offer.pool, offer.class)).copied().unwrap_or(0);
         let delivered = sequence <= last;
-        listed.push((sequence, Listed { item: offer.item, try_id: offer.try_id, delivered }));
+        listed.push((sequence, QueuedOffer { item: offer.item, try_id: offer.try_id, delivered }));
     }
     listed.sort_unstable_by_key(|(sequence, _)| *sequence);
     Ok(listed.into_iter().map(|(_, listed)| listed).collect())

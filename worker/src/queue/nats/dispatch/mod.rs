@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rollout_protocol::id::{ItemId, RunId, TryId};
-use rollout_protocol::wire::control::Control;
-use rollout_protocol::wire::delivery::{FormerPools, Listed, Offered, Refused};
-use rollout_protocol::wire::hello::SeenHello;
+use rollout_protocol::wire::control::ControlMessage;
+use rollout_protocol::wire::delivery::{PreviousPools, QueuedOffer, OfferOutcome, PublishError};
+use rollout_protocol::wire::heartbeat::ReceivedHeartbeat;
 use rollout_protocol::wire::offer::{Offer, SizeClass};
-use rollout_protocol::wire::position::{Incarnation, Position, ReportBatch};
+use rollout_protocol::wire::position::{Incarnation, ReportPosition, ReportBatch};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -102,7 +102,7 @@ impl Dispatch for NatsDispatch {
         self.link().contact()
     }
 
-    async fn offer(&self, offers: &[Offer]) -> Result<Vec<Result<Offered, Refused>>, QueueError> {
+    async fn offer(&self, offers: &[Offer]) -> Result<Vec<Result<OfferOutcome, PublishError>>, QueueError> {
         let mut answers = offers::offer(self.link(), &self.pool, offers).await?;
         let missing: Vec<usize> = (0..offers.len())
             .filter(|i| matches!(&answers[*i], Err(fault) if fault.is_missing()))
@@ -122,18 +122,18 @@ impl Dispatch for NatsDispatch {
         Ok(repairing!(self, offers::withdraw(self.link(), run, tries))?)
     }
 
-    async fn list(&self, run: RunId) -> Result<Vec<Listed>, QueueError> {
+    async fn list(&self, run: RunId) -> Result<Vec<QueuedOffer>, QueueError> {
         Ok(repairing!(self, list::list(self.link(), run))?)
     }
 
-    fn expect_pools(&self, run: RunId, former: FormerPools) {
+    fn expect_pools(&self, run: RunId, former: PreviousPools) {
         self.pools.expect(run, former);
     }
 
     async fn reports(
         &self,
         run: RunId,
-        from: Option<Position>,
+        from: Option<ReportPosition>,
         max: usize,
         wait: Duration,
     ) -> Result<ReportBatch, QueueError> {
@@ -142,7 +142,7 @@ impl Dispatch for NatsDispatch {
         found.ok_or(QueueError::Position)
     }
 
-    async fn journalled(&self, run: RunId, position: Position) -> Result<(), QueueError> {
+    async fn journalled(&self, run: RunId, position: ReportPosition) -> Result<(), QueueError> {
         self.purges.up_to(run, position);
         Ok(())
     }
@@ -151,7 +151,7 @@ impl Dispatch for NatsDispatch {
         self.asked.next_claim(run).await
     }
 
-    async fn hellos(&self) -> Result<Vec<SeenHello>, QueueError> {
+    async fn hellos(&self) -> Result<Vec<ReceivedHeartbeat>, QueueError> {
         Ok(self.hellos.seen())
     }
 
@@ -169,9 +169,9 @@ impl Dispatch for NatsDispatch {
         Ok(last.map_or(0, |stored| stored.sequence))
     }
 
-    async fn control(&self, control: Control) -> Result<(), QueueError> {
+    async fn control(&self, control: ControlMessage) -> Result<(), QueueError> {
         let run = match control {
-            Control::StopRun { run, .. } | Control::StopExecution { run, .. } => run,
+            ControlMessage::StopRun { run, .. } | ControlMessage::StopExecution { run, .. } => run,
         };
         let payload = serde_json::to_vec(&control).expect("text keys only");
         Ok(self.link().say(self.link().names.control(run), payload.into()).await?)

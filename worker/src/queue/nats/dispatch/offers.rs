@@ -1,7 +1,7 @@
 //! Offers into the stream and out of it.
 
 use rollout_protocol::id::{ItemId, RunId, TryId};
-use rollout_protocol::wire::delivery::{Offered, Refused};
+use rollout_protocol::wire::delivery::{OfferOutcome, PublishError};
 use rollout_protocol::wire::offer::Offer;
 use serde_json::{Value, json};
 
@@ -32,11 +32,11 @@ pub(super) async fn offer(
 }
 
 /// What an answer of the stream means for an offer.
-pub(super) fn outcome(published: Published) -> Result<Result<Offered, Refused>, QueueError> {
+pub(super) fn outcome(published: Published) -> Result<Result<OfferOutcome, PublishError>, QueueError> {
     match published {
-        Ok(_) => Ok(Ok(Offered::Published)),
-        Err(Fault::Api(error)) if error.is_present() => Ok(Ok(Offered::Present)),
-        Err(Fault::Api(error)) if error.is_full() => Ok(Err(Refused::Full)),
+        Ok(_) => Ok(Ok(OfferOutcome::Published)),
+        Err(Fault::Api(error)) if error.is_present() => Ok(Ok(OfferOutcome::Present)),
+        Err(Fault::Api(error)) if error.is_full() => Ok(Err(PublishError::Full)),
         Err(fault) => Err(fault.into()),
     }
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rollout_protocol::id::{RunId, TryId};
-use rollout_protocol::wire::delivery::FormerPools;
+use rollout_protocol::wire::delivery::PreviousPools;
 
 use crate::queue::nats::names::{NO_POOL, Name};
 
@@ -24,7 +24,7 @@ pub(super) struct Pools {
 pub(super) struct RunPools {
     /// Of the present epoch.
     own: String,
-    former: FormerPools,
+    former: PreviousPools,
 }
 
 impl Pools {
@@ -33,7 +33,7 @@ impl Pools {
     }
 
     /// Sets the pools of a run's earlier epochs.
-    pub(super) fn expect(&self, run: RunId, former: FormerPools) {
+    pub(super) fn expect(&self, run: RunId, former: PreviousPools) {
         let pools = Arc::new(RunPools { own: self.own.to_string(), former });
         self.runs.lock().unwrap_or_else(PoisonError::into_inner).insert(run, pools);
     }
@@ -41,7 +41,7 @@ impl Pools {
     /// Those of a run.
     pub(super) fn of_run(&self, run: RunId) -> Arc<RunPools> {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || RunPools { own: self.own.to_string(), former: FormerPools::new() };
+        let new = || RunPools { own: self.own.to_string(), former: PreviousPools::new() };
         Arc::clone(runs.entry(run).or_insert_with(|| Arc::new(new())))
     }
 }
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn report_counts_only_by_the_pool_of_its_try() {
         let former =
-            FormerPools::from([(1, None), (2, Some("cpu".into())), (3, Some("gpu".into()))]);
+            PreviousPools::from([(1, None), (2, Some("cpu".into())), (3, Some("gpu".into()))]);
         let pools = RunPools { own: "gpu".to_owned(), former };
         for (epoch, cpu, gpu) in
             [(1, true, true), (2, true, false), (3, false, true), (4, false, true)]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rollout_protocol::id::RunId;
-use rollout_protocol::wire::position::Position;
+use rollout_protocol::wire::position::ReportPosition;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -27,16 +27,16 @@ pub(super) struct Purges {
 
 #[derive(Debug, Default)]
 struct Wanted {
-    below: Mutex<HashMap<RunId, Position>>,
+    below: Mutex<HashMap<RunId, ReportPosition>>,
     more: Notify,
 }
 
 impl Wanted {
-    fn below(&self) -> MutexGuard<'_, HashMap<RunId, Position>> {
+    fn below(&self) -> MutexGuard<'_, HashMap<RunId, ReportPosition>> {
         self.below.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, run: RunId, position: Position) {
+    fn put(&self, run: RunId, position: ReportPosition) {
         // The later word counts: a server that lost the end of the stream uses sequences again.
         self.below().insert(run, position);
     }
@@ -49,7 +49,7 @@ impl Purges {
         Self { wanted, _task: task }
     }
 
-    pub(super) fn up_to(&self, run: RunId, position: Position) {
+    pub(super) fn up_to(&self, run: RunId, position: ReportPosition) {
         self.wanted.put(run, position);
         self.wanted.more.notify_one();
     }

@@ -13,7 +13,7 @@ use async_nats::{Message, StatusCode, Subscriber};
 use futures_util::{FutureExt as _, StreamExt as _};
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
-use rollout_protocol::wire::position::{Incarnation, Position, ReadTo, ReportBatch, Reported};
+use rollout_protocol::wire::position::{Incarnation, ReportPosition, ReportCursor, ReportBatch, PositionedReport};
 use rollout_protocol::wire::report::Report;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
@@ -48,8 +48,8 @@ struct Reader {
     life: Incarnation,
     connection: u64,
     /// Where the last call ended.
-    at: Option<Position>,
-    read: VecDeque<Reported>,
+    at: Option<ReportPosition>,
+    read: VecDeque<PositionedReport>,
     /// Sequence of the last message that arrived, if it was not told yet.
     arrived: Option<u64>,
     passed_over: Flood,
@@ -70,7 +70,7 @@ impl Readers {
         &self,
         link: &Link,
         run: RunId,
-        from: Option<Position>,
+        from: Option<ReportPosition>,
         max: usize,
         deadline: Instant,
     ) -> Result<Option<ReportBatch>, Fault> {
@@ -116,7 +116,7 @@ pub(super) async fn is_there(
     link: &Link,
     run: RunId,
     life: Incarnation,
-    from: Option<Position>,
+    from: Option<ReportPosition>,
 ) -> Result<bool, Fault> {
     let Some(from) = from else { return Ok(true) };
     if from.incarnation != life {
@@ -125,7 +125,7 @@ pub(super) async fn is_there(
     let Some(stored) = link.at(&link.names.reports, from.sequence).await? else { return Ok(false) };
     let report = serde_json::from_slice::<Report>(&stored.payload);
     let of_run = link.names.parse_report(&stored.subject, run).is_some();
-    Ok(of_run && report.is_ok_and(|r| from.is_of(&r)))
+    Ok(of_run && report.is_ok_and(|r| from.matches(&r)))
 }
 
 impl Reader {
@@ -133,7 +133,7 @@ impl Reader {
         link: &Link,
         run: RunId,
         pools: &Arc<RunPools>,
-        from: Option<Position>,
+        from: Option<ReportPosition>,
         life: Incarnation,
         connection: u64,
     ) -> Result<Self, Fault> {
@@ -181,7 +181,7 @@ impl Reader {
     fn batch(&mut self, max: usize) -> Option<ReportBatch> {
         if self.read.is_empty() || max == 0 {
             let sequence = self.arrived.take()?;
-            let read_to = Some(ReadTo { incarnation: self.life, sequence });
+            let read_to = Some(ReportCursor { incarnation: self.life, sequence });
             return Some(ReportBatch { reports: Vec::new(), read_to });
         }
         let count = max.min(self.read.len());
@@ -270,8 +270,8 @@ impl Reader {
         self.arrived = Some(meta.sequence);
         match self.parse(link, message) {
             Ok(report) => {
-                let position = Position::of(self.life, meta.sequence, &report);
-                self.read.push_back(Reported { position, report });
+                let position = ReportPosition::for_report(self.life, meta.sequence, &report);
+                self.read.push_back(PositionedReport { position, report });
             }
             Err(why) => {
                 if let Some(more) = self.passed_over.due() {

@@ -15,7 +15,7 @@ use async_nats::Subject;
 use bytes::Bytes;
 use lru::LruCache;
 use rollout_protocol::id::{ItemId, TryId};
-use rollout_protocol::wire::delivery::Token;
+use rollout_protocol::wire::delivery::MessageToken;
 use rollout_protocol::wire::position::Incarnation;
 
 use crate::queue::nats::link::Link;
@@ -90,7 +90,7 @@ impl Acks {
         !done
     }
 
-    pub(super) async fn say(&self, link: &Link, kind: Kind, tokens: &[Token]) {
+    pub(super) async fn say(&self, link: &Link, kind: Kind, tokens: &[MessageToken]) {
         {
             let mut state = self.state();
             let State { life, ways, unsaid, .. } = &mut *state;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_nats::{Message, Subscriber};
 use futures_util::StreamExt as _;
-use rollout_protocol::wire::delivery::{Delivery, Room, Token};
+use rollout_protocol::wire::delivery::{Delivery, FreeCapacity, MessageToken};
 use rollout_protocol::wire::offer::{Offer, SizeClass};
 use rollout_protocol::wire::position::Incarnation;
 use serde_json::json;
@@ -109,7 +109,7 @@ impl Arrivals {
     }
 
     /// Takes what fits, and opens requests for the rest of the room.
-    pub(super) fn turn(&self, life: Incarnation, connection: u64, room: Room) -> Turn {
+    pub(super) fn turn(&self, life: Incarnation, connection: u64, room: FreeCapacity) -> Turn {
         let mut state = self.state();
         state.enter(life, connection);
         let now = Instant::now();
@@ -212,12 +212,12 @@ impl Arrivals {
     }
 
     /// Takes out what nobody took for a moment.
-    fn stale(&self) -> Vec<Token> {
+    fn stale(&self) -> Vec<MessageToken> {
         let mut state = self.state();
         let Some(incarnation) = state.life else { return Vec::new() };
         let fresh = state.arrived.iter().position(|arrived| arrived.at.elapsed() < MOMENT);
         let count = fresh.unwrap_or(state.arrived.len());
-        let token = |arrived: Arrived| Token { incarnation, sequence: arrived.sequence };
+        let token = |arrived: Arrived| MessageToken { incarnation, sequence: arrived.sequence };
         state.arrived.drain(..count).map(token).collect()
     }
 
@@ -243,19 +243,19 @@ impl State {
     }
 
     /// Takes what fits, the biggest first, in the order of arrival; the room that is left.
-    fn take(&mut self, incarnation: Incarnation, mut room: Room) -> (Vec<Delivery>, Room) {
+    fn take(&mut self, incarnation: Incarnation, mut room: FreeCapacity) -> (Vec<Delivery>, FreeCapacity) {
         let mut deliveries = Vec::new();
         let classes: Vec<SizeClass> = self.classes.iter().map(|class| class.class).collect();
         for class in classes {
             let mut at = 0;
-            while at < self.arrived.len() && room.of(class) > 0 {
+            while at < self.arrived.len() && room.count_for(class) > 0 {
                 if self.arrived[at].class != class {
                     at += 1;
                     continue;
                 }
                 let Some(arrived) = self.arrived.remove(at) else { break };
                 let Arrived { offer, delivered, sequence, .. } = arrived;
-                let token = Token { incarnation, sequence };
+                let token = MessageToken { incarnation, sequence };
                 deliveries.push(Delivery { offer, token, delivered });
                 room = room.without(class, 1);
             }
@@ -263,7 +263,7 @@ impl State {
         (deliveries, room)
     }
 
-    fn ask(&mut self, room: Room, now: Instant) -> Vec<(u64, Ask)> {
+    fn ask(&mut self, room: FreeCapacity, now: Instant) -> Vec<(u64, Ask)> {
         let with_open = |known: &ClassState| {
             let ClassState { class, waiting, open, .. } = *known;
             let here = self.arrived.iter().filter(|a| a.class == class).count();

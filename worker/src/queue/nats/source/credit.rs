@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rollout_protocol::wire::delivery::Room;
+use rollout_protocol::wire::delivery::FreeCapacity;
 use rollout_protocol::wire::offer::SizeClass;
 
 /// How long a request may wait when there is nothing to divide …
@@ -32,7 +32,7 @@ pub(super) struct Ask {
 
 /// What to ask for with this room. `classes` are sorted, the biggest first; `turn` counts on while
 /// classes take turns.
-pub(super) fn divide(room: Room, classes: &[Class], turn: &mut usize) -> Vec<Ask> {
+pub(super) fn divide(room: FreeCapacity, classes: &[Class], turn: &mut usize) -> Vec<Ask> {
     let open: usize = classes.iter().map(|class| class.open).sum();
     let mut left = classes.iter().fold(room, |left, class| left.without(class.class, class.open));
     // Small top-ups would make a request of each slot that becomes free.
@@ -51,7 +51,7 @@ pub(super) fn divide(room: Room, classes: &[Class], turn: &mut usize) -> Vec<Ask
     let mut counts = vec![0; shared.len()];
     for (count, class) in counts.iter_mut().zip(&shared) {
         let known = usize::try_from(class.waiting).unwrap_or(usize::MAX).saturating_sub(class.open);
-        *count = left.of(class.class).min(known);
+        *count = left.count_for(class.class).min(known);
         left = left.without(class.class, *count);
     }
     spread(left, &shared, &mut counts, turn);
@@ -66,7 +66,7 @@ pub(super) fn divide(room: Room, classes: &[Class], turn: &mut usize) -> Vec<Ask
 }
 
 /// Spreads what no known work needs evenly, so that any class's next offer is noticed.
-fn spread(mut left: Room, classes: &[&Class], counts: &mut [usize], turn: &mut usize) {
+fn spread(mut left: FreeCapacity, classes: &[&Class], counts: &mut [usize], turn: &mut usize) {
     let total = classes.len();
     if left.slots > 0 && left.slots < total {
         *turn = turn.wrapping_add(1);
@@ -74,7 +74,7 @@ fn spread(mut left: Room, classes: &[&Class], counts: &mut [usize], turn: &mut u
     for n in 0..total {
         let index = if left.slots < total - n { (n + *turn) % total } else { n };
         let share = left.slots.div_ceil(total - n);
-        let count = left.of(classes[index].class).min(share);
+        let count = left.count_for(classes[index].class).min(share);
         counts[index] += count;
         left = left.without(classes[index].class, count);
     }
@@ -88,7 +88,7 @@ mod tests {
         Class { class: SizeClass(class), waiting, open }
     }
 
-    fn asks(room: Room, classes: &[Class], turn: &mut usize) -> Vec<(u8, usize)> {
+    fn asks(room: FreeCapacity, classes: &[Class], turn: &mut usize) -> Vec<(u8, usize)> {
         let asks = divide(room, classes, turn);
         let slots: usize = asks.iter().map(|ask| ask.count).sum();
         let open: usize = classes.iter().map(|class| class.open).sum();
@@ -98,9 +98,9 @@ mod tests {
 
     #[test]
     fn known_work_comes_first_and_the_biggest_that_fits() {
-        let busy = Room { idle: false, ..Room::slots(8) };
+        let busy = FreeCapacity { idle: false, ..FreeCapacity::with_slots(8) };
         assert_eq!(asks(busy, &[class(1, 3, 0), class(0, 90, 0)], &mut 0), [(1, 3), (0, 5)]);
-        let tight = Room { shares: Some(9), ..busy };
+        let tight = FreeCapacity { shares: Some(9), ..busy };
         assert_eq!(asks(tight, &[class(1, 3, 0), class(0, 90, 0)], &mut 0), [(1, 2), (0, 1)]);
         assert_eq!(asks(busy, &[class(1, 0, 0), class(0, 0, 0)], &mut 0), [(1, 4), (0, 4)]);
         assert_eq!(asks(busy, &[class(0, 0, 0)], &mut 0), [(0, 8)]);
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn only_free_slots_are_asked_for_and_not_one_by_one() {
-        let room = Room::slots(9);
+        let room = FreeCapacity::with_slots(9);
         assert_eq!(asks(room, &[class(0, 90, 8)], &mut 0), []);
         assert_eq!(asks(room, &[class(0, 90, 9)], &mut 0), []);
         assert_eq!(asks(room, &[class(0, 90, 6)], &mut 0), [(0, 3)]);
@@ -120,7 +120,7 @@ mod tests {
         let (mut turn, mut seen) = (0, std::collections::BTreeSet::new());
         let classes = [class(2, 0, 0), class(1, 0, 0), class(0, 0, 0)];
         for _ in 0..3 {
-            let asks = asks(Room::slots(1), &classes, &mut turn);
+            let asks = asks(FreeCapacity::with_slots(1), &classes, &mut turn);
             assert_eq!(asks.len(), 1);
             seen.insert(asks[0].0);
         }
@@ -132,11 +132,11 @@ mod tests {
         let solo = SizeClass::SOLO.0;
         let classes =
             |waiting, solo_open, open| [class(solo, waiting, solo_open), class(0, 9, open)];
-        assert_eq!(asks(Room::slots(4), &classes(1, 0, 0), &mut 0), [(solo, 1)]);
-        assert_eq!(asks(Room::slots(4), &classes(1, 0, 1), &mut 0), [], "others are on their way");
-        assert_eq!(asks(Room::slots(4), &classes(1, 1, 0), &mut 0), [], "it is on its way");
-        assert_eq!(asks(Room::slots(4), &classes(0, 0, 0), &mut 0), [(0, 4)]);
-        let busy = Room { idle: false, ..Room::slots(4) };
+        assert_eq!(asks(FreeCapacity::with_slots(4), &classes(1, 0, 0), &mut 0), [(solo, 1)]);
+        assert_eq!(asks(FreeCapacity::with_slots(4), &classes(1, 0, 1), &mut 0), [], "others are on their way");
+        assert_eq!(asks(FreeCapacity::with_slots(4), &classes(1, 1, 0), &mut 0), [], "it is on its way");
+        assert_eq!(asks(FreeCapacity::with_slots(4), &classes(0, 0, 0), &mut 0), [(0, 4)]);
+        let busy = FreeCapacity { idle: false, ..FreeCapacity::with_slots(4) };
         assert_eq!(asks(busy, &classes(1, 0, 0), &mut 0), [(0, 4)]);
     }
 }

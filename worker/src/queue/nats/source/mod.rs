@@ -14,11 +14,11 @@ use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use rollout_protocol::id::RunId;
 use rollout_protocol::limits;
-use rollout_protocol::wire::claim::{Answer, Claim};
-use rollout_protocol::wire::command::{Command, Receipt};
-use rollout_protocol::wire::control::Control;
-use rollout_protocol::wire::delivery::{Delivery, Refused, Room, Token};
-use rollout_protocol::wire::hello::Hello;
+use rollout_protocol::wire::claim::{ClaimAnswer, Claim};
+use rollout_protocol::wire::command::{RunCommand, CommandReceipt};
+use rollout_protocol::wire::control::ControlMessage;
+use rollout_protocol::wire::delivery::{Delivery, PublishError, FreeCapacity, MessageToken};
+use rollout_protocol::wire::heartbeat::Heartbeat;
 use rollout_protocol::wire::report::Report;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -51,7 +51,7 @@ pub struct NatsSource {
     acks: Arc<Acks>,
     classes: Classes,
     others: Others,
-    controls: broadcast::Sender<Control>,
+    controls: broadcast::Sender<ControlMessage>,
     _tasks: [Task<()>; 3],
 }
 
@@ -102,7 +102,7 @@ impl NatsSource {
         self.nats.link()
     }
 
-    async fn say(&self, kind: Kind, tokens: &[Token]) -> Result<(), QueueError> {
+    async fn say(&self, kind: Kind, tokens: &[MessageToken]) -> Result<(), QueueError> {
         self.acks.say(self.link(), kind, tokens).await;
         self.link().take_refusal()
     }
@@ -126,7 +126,7 @@ impl NatsSource {
 /// takes within a moment is given back.
 #[async_trait]
 impl WorkSource for NatsSource {
-    async fn pull(&self, room: Room, wait: Duration) -> Result<Vec<Delivery>, QueueError> {
+    async fn pull(&self, room: FreeCapacity, wait: Duration) -> Result<Vec<Delivery>, QueueError> {
         let deadline = Instant::now() + wait;
         loop {
             let Some(life) = self.life(deadline).await? else { return Ok(Vec::new()) };
@@ -148,19 +148,19 @@ impl WorkSource for NatsSource {
         }
     }
 
-    async fn progress(&self, tokens: &[Token]) -> Result<(), QueueError> {
+    async fn progress(&self, tokens: &[MessageToken]) -> Result<(), QueueError> {
         self.say(Kind::Progress, tokens).await
     }
 
-    async fn ack(&self, tokens: &[Token]) -> Result<(), QueueError> {
+    async fn ack(&self, tokens: &[MessageToken]) -> Result<(), QueueError> {
         self.say(Kind::Ack, tokens).await
     }
 
-    async fn nak(&self, tokens: &[Token]) -> Result<(), QueueError> {
+    async fn nak(&self, tokens: &[MessageToken]) -> Result<(), QueueError> {
         self.say(Kind::Nak, tokens).await
     }
 
-    async fn claim(&self, claim: Claim) -> Result<Answer, QueueError> {
+    async fn claim(&self, claim: Claim) -> Result<ClaimAnswer, QueueError> {
         question(
             self.link(),
             self.link().names.claim(self.pool.as_str(), claim.run),
@@ -174,7 +174,7 @@ impl WorkSource for NatsSource {
         Ok(self.others.contest(self.link(), claim).await?)
     }
 
-    async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), Refused>>, QueueError> {
+    async fn report(&self, reports: Vec<Report>) -> Result<Vec<Result<(), PublishError>>, QueueError> {
         let mut answers = Vec::with_capacity(reports.len());
         let mut messages = Vec::with_capacity(reports.len());
         for report in &reports {
@@ -186,7 +186,7 @@ impl WorkSource for NatsSource {
                 }
                 Err(size_bytes) => {
                     let max_bytes = limits::REPORT_BYTES;
-                    answers.push(Err(Refused::TooLarge { size_bytes, max_bytes }));
+                    answers.push(Err(PublishError::TooLarge { size_bytes, max_bytes }));
                 }
             }
         }
@@ -194,7 +194,7 @@ impl WorkSource for NatsSource {
         for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
             match published.next() {
                 Some(Ok(sequence)) => self.link().life.saw_report(sequence),
-                Some(Err(Fault::Api(error))) if error.is_full() => *answer = Err(Refused::Full),
+                Some(Err(Fault::Api(error))) if error.is_full() => *answer = Err(PublishError::Full),
                 Some(Err(fault)) => return Err(fault.into()),
                 None => unreachable!("every message has an answer"),
             }
@@ -202,7 +202,7 @@ impl WorkSource for NatsSource {
         Ok(answers)
     }
 
-    async fn hello(&self, hello: Hello) -> Result<(), QueueError> {
+    async fn hello(&self, hello: Heartbeat) -> Result<(), QueueError> {
         let payload = serde_json::to_vec(&hello).expect("text keys only");
         let message = Request::new(self.link().names.hello(&hello.worker), payload);
         for published in self.link().publish(vec![message]).await? {
@@ -215,7 +215,7 @@ impl WorkSource for NatsSource {
         self.link().contact()
     }
 
-    fn controls(&self) -> broadcast::Receiver<Control> {
+    fn controls(&self) -> broadcast::Receiver<ControlMessage> {
         self.controls.subscribe()
     }
 }
@@ -226,7 +226,7 @@ impl Nats {
     /// # Errors
     /// [`QueueError::NoAnswer`] when the run has no coordinator, or it does not answer in time. The
     /// command may have been carried out then.
-    pub async fn command(&self, run: RunId, command: Command) -> Result<Receipt, QueueError> {
+    pub async fn command(&self, run: RunId, command: RunCommand) -> Result<CommandReceipt, QueueError> {
         question(self.link(), self.link().names.command(run), run, &command).await
     }
 }
@@ -249,7 +249,7 @@ async fn question<A: DeserializeOwned>(
 }
 
 /// Passes on what coordinators say to everybody.
-async fn hear(mut heard: Subscriber, controls: broadcast::Sender<Control>) {
+async fn hear(mut heard: Subscriber, controls: broadcast::Sender<ControlMessage>) {
     while let Some(message) = heard.next().await {
         if message.payload.len() > CONTROL_BYTES {
             tracing::warn!("{}: {} bytes are no command", message.subject, message.payload.len());

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use rollout_protocol::wire::claim::Claim;
-use rollout_protocol::wire::hello::Hello;
+use rollout_protocol::wire::heartbeat::Heartbeat;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ const SHARED: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Default)]
 pub(super) struct Others {
-    live: Mutex<Option<(Instant, Vec<Hello>)>>,
+    live: Mutex<Option<(Instant, Vec<Heartbeat>)>>,
 }
 
 impl Others {
@@ -37,7 +37,7 @@ impl Others {
     }
 }
 
-async fn look(link: &Link) -> Result<Vec<Hello>, Fault> {
+async fn look(link: &Link) -> Result<Vec<Heartbeat>, Fault> {
     let found = snapshot::bucket(link, &link.names.workers).await?;
     let live = found.iter().filter(|aged| aged.age < link.options.lease);
     Ok(live.filter_map(|aged| serde_json::from_slice(&aged.stored.payload).ok()).collect())

@@ -12,8 +12,8 @@ use rollout_protocol::wire::control::StopLevel;
 
 use super::runs::{Eval, command, failed};
 use super::*;
-use crate::environment::fake::{At, Call, Effect};
-use crate::environment::{FailureKind, Purpose};
+use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
+use crate::environment::{FailureKind, EnvironmentPurpose};
 
 /// An eval whose sweep has an environment of its own, and whose other commands leave more than what
 /// is committed.
@@ -61,11 +61,11 @@ async fn a_sweep_apart_measures_the_commit_and_nothing_else() {
     assert!(second.contains("1\n") && second.contains("own") && !second.contains("note"));
     let provider = &eval.rig.provider;
     let purposes: Vec<_> = provider.requests().iter().map(|(r, _)| r.purpose).collect();
-    assert_eq!(purposes, [Purpose::Agent, Purpose::Verifier]);
+    assert_eq!(purposes, [EnvironmentPurpose::Agent, EnvironmentPurpose::Verifier]);
     let calls = provider.calls();
     let all = |kind| calls.iter().enumerate().filter(move |(_, c)| **c == kind).map(|(at, _)| at);
     let (made, gone): (Vec<_>, Vec<_>) =
-        (all(Call::Create).collect(), all(Call::Destroy).collect());
+        (all(FakeCall::Create).collect(), all(FakeCall::Destroy).collect());
     assert!(made[0] < gone[0] && gone[0] < made[1] && made[1] < gone[1], "{calls:?}");
     let phases = [
         Phase::EnvironmentSetup,
@@ -122,7 +122,7 @@ async fn a_sweep_apart_is_not_set_up_for_nothing() {
 #[tokio::test]
 async fn no_second_environment_is_made_beside_one_that_cannot_be_removed() {
     let mut eval = eval().await;
-    eval.rig.provider.fault(At::Every(Call::Destroy), Effect::Fail(FailureKind::Refused));
+    eval.rig.provider.fault(FaultTrigger::Every(FakeCall::Destroy), FaultEffect::Fail(FailureKind::Refused));
     let record = eval.run().await;
     assert_eq!(failed(&record).0, ErrorType::EnvironmentTeardownFailed);
     let error = record.error.as_ref().expect("an error");
@@ -137,8 +137,8 @@ async fn changing_environments_takes_nothing_of_the_eval_s_time() {
     eval.spec.timeout_sec = Some(4.0);
     // Removals are tried again after a second, and after five.
     for at in 0..2 {
-        let effect = Effect::Fail(FailureKind::Unreachable);
-        eval.rig.provider.fault(At::Nth(Call::Destroy, at), effect);
+        let effect = FaultEffect::Fail(FailureKind::Unreachable);
+        eval.rig.provider.fault(FaultTrigger::Nth(FakeCall::Destroy, at), effect);
     }
     let record = eval.run().await;
     completed(&record);
@@ -158,7 +158,7 @@ async fn a_stop_between_two_environments_leaves_nothing() {
         }
     }
     let mut eval = eval().await;
-    eval.rig.provider.fault(At::Nth(Call::Prepare, 1), Effect::Hang);
+    eval.rig.provider.fault(FaultTrigger::Nth(FakeCall::Prepare, 1), FaultEffect::Hang);
     let (stop, phases) = (eval.rig.stop.clone(), eval.rig.phases.clone());
     let stopping = async {
         let setups = || phases.entered().iter().filter(|p| **p == Phase::EnvironmentSetup).count();

@@ -1,4 +1,4 @@
-use rollout_protocol::record::Changes;
+use rollout_protocol::record::CheckoutChanges;
 
 use super::*;
 
@@ -40,10 +40,10 @@ async fn a_tree_without_changes_is_no_commit_and_equal_changes_are_equal_commits
     let world = World::new();
     let (root, tree) = everything(&world).await;
     let none = world.commit(&root, tree, "x").await.expect("compared");
-    assert_eq!(none, Outcome::NoChanges(Changes::default()));
+    assert_eq!(none, Outcome::NoChanges(CheckoutChanges::default()));
     let ignored = same().file("a.log", "x").file("build/out", "x").file(".git/config", "x");
     let none = world.commit(&root, ignored, "x").await.expect("compared");
-    let changes = Changes { ignored: 2, refused: 1, ..Changes::default() };
+    let changes = CheckoutChanges { ignored: 2, refused: 1, ..CheckoutChanges::default() };
     assert_eq!(none, Outcome::NoChanges(changes));
 
     let change = || same().file("src/main.py", "print(2)\n").file("new.txt", "a\nb\n");
@@ -53,7 +53,7 @@ async fn a_tree_without_changes_is_no_commit_and_equal_changes_are_equal_commits
     assert_eq!(root.root.commit, root_again.root.commit);
     let two = candidate(other.commit(&root_again, change(), "Print two\n\nIt is more.\n").await);
     assert_eq!(one.commit, two.commit);
-    assert_eq!(one.changes, Changes { written: 2, ..Changes::default() });
+    assert_eq!(one.changes, CheckoutChanges { written: 2, ..CheckoutChanges::default() });
     let different = candidate(other.commit(&root_again, change(), "Other words").await);
     assert_ne!(one.commit, different.commit);
 
@@ -67,7 +67,7 @@ async fn a_tree_without_changes_is_no_commit_and_equal_changes_are_equal_commits
     );
     assert_eq!(bare.seconds(&one.commit).await.expect("asked"), 1_700_000_001);
     let shown = bare.git().call(["show", "-s", "--format=%an <%ae> %cn %B", &one.commit]);
-    let shown = shown.line().await.expect("shown");
+    let shown = shown.run_line().await.expect("shown");
     assert_eq!(shown.trim_end(), "rollout <rollout@localhost> rollout Print two\n\nIt is more.");
     // What was withheld, and the other repository's commit, are still there.
     let listing = world.listing(&repository).await;
@@ -92,7 +92,7 @@ async fn every_kind_of_change_becomes_part_of_the_commit() {
         .file(".gitignore", "nothing")
         .file("kept.log", "the rules of the parent hold, not these");
     let made = candidate(world.commit(&root, tree, "x").await);
-    assert_eq!(made.changes, Changes { written: 7, removed: 3, ignored: 1, refused: 0 });
+    assert_eq!(made.changes, CheckoutChanges { written: 7, removed: 3, ignored: 1, refused: 0 });
     world.add(&mut root, &made).await;
     assert_eq!(
         world.listing(&root).await,
@@ -181,7 +181,7 @@ async fn a_linked_git_directory_and_a_checkout_that_is_gone_are_harmless() {
     let (root, _) = everything(&world).await;
     let linked = same().link(".git", "src");
     let outcome = world.commit(&root, linked, "x").await.expect("compared");
-    let changes = Changes { refused: 1, ..Changes::default() };
+    let changes = CheckoutChanges { refused: 1, ..CheckoutChanges::default() };
     assert_eq!(outcome, Outcome::NoChanges(changes));
     let link = raw_entry_with_mode(b"repository", EntryType::Symlink, b"/etc", b"", 0o777);
     let gone = world.commit(&root, Tree(link), "x").await;
@@ -221,6 +221,6 @@ async fn secrets_do_not_get_into_commits() {
     assert_eq!((made.changes.written, made.changes.refused), (1, 1));
     world.add(&mut root, &made).await;
     let mirror = world.repositories.mirrors.get(&root).await.expect("a mirror");
-    let shown = mirror.bare().git().call(["show", &made.commit]).line().await.expect("shown");
+    let shown = mirror.bare().git().call(["show", &made.commit]).run_line().await.expect("shown");
     assert!(shown.contains("+key = '") && !shown.contains("hunter2-hunter2"), "{shown}");
 }

@@ -6,7 +6,7 @@ use rollout_protocol::record::EvalEnd;
 
 use super::runs::{Eval, command};
 use crate::environment::FailureKind;
-use crate::environment::fake::{At, Call, Effect};
+use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
 
 /// An eval whose image is built from an empty build context.
 async fn built() -> Eval {
@@ -30,7 +30,7 @@ async fn image_errors_are_those_of_trials() {
         (false, FailureKind::NotStarted, build, ErrorCode::PROVIDER_ERROR),
     ] {
         let mut eval = if is_named { Eval::new().await } else { built().await };
-        eval.rig.provider.fault(At::Nth(Call::Prepare, 0), Effect::Fail(kind));
+        eval.rig.provider.fault(FaultTrigger::Nth(FakeCall::Prepare, 0), FaultEffect::Fail(kind));
         let record = eval.run().await;
         let error = record.error.expect("an error");
         assert_eq!((record.end, error.kind, error.code), (EvalEnd::Failed, expected, code));
@@ -46,8 +46,8 @@ async fn build_log_after_a_failed_build_is_kept() {
         std::fs::create_dir_all(log.parent().expect("a directory")).expect("created");
         std::fs::write(&log, "no space left").expect("written");
         if fails {
-            let effect = Effect::Fail(FailureKind::Refused);
-            eval.rig.provider.fault(At::Nth(Call::Prepare, 0), effect);
+            let effect = FaultEffect::Fail(FailureKind::Refused);
+            eval.rig.provider.fault(FaultTrigger::Nth(FakeCall::Prepare, 0), effect);
         }
         let record = eval.run().await;
         let kept = record.outputs.iter().find(|output| output.path == "setup/build.log");
@@ -64,8 +64,8 @@ async fn command_that_does_not_start_fails_as_its_stage_does() {
         (3, VerifierFailed, ErrorClass::Verifier),
     ] {
         let mut eval = Eval::new().await;
-        let effect = Effect::Fail(FailureKind::NotStarted);
-        eval.rig.provider.fault(At::Nth(Call::Exec, nth), effect);
+        let effect = FaultEffect::Fail(FailureKind::NotStarted);
+        eval.rig.provider.fault(FaultTrigger::Nth(FakeCall::Exec, nth), effect);
         let error = eval.run().await.error.expect("an error");
         assert_eq!((error.kind, error.class), (expected, class));
         assert_eq!((error.code, error.retry), (ErrorCode::EXEC_NOT_STARTED, RetryClass::Permanent));

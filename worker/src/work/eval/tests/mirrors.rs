@@ -20,7 +20,7 @@ async fn a_mirror_that_lacks_commits_between_gets_them_and_only_them() {
         }
         let mirror = others.get(&repository).await.expect("a mirror");
         let shown = mirror.bare().git().call(["show", &format!("{}:a", repository.commit())]);
-        assert_eq!(shown.line().await.expect("shown"), "3");
+        assert_eq!(shown.run_line().await.expect("shown"), "3");
     }
     // Commits that are there need no blob; a chain with a gap is refused.
     let mut broken = repository.clone();

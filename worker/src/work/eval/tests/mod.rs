@@ -10,18 +10,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rollout_protocol::blob::MediaType;
-use rollout_protocol::spec::eval::{Bundle, RepositorySpec};
+use rollout_protocol::spec::eval::{CommitBundle, RepositorySpec};
 use tar::EntryType;
 
 use super::*;
 use crate::environment::fake::raw_entry_with_mode;
-use crate::git::testing::UsersRepository;
+use crate::git::testing::UserRepository;
 use crate::secrets::Redactor;
 use crate::store::MemoryStore;
 
 /// A user's repository, a store, and a worker's repositories.
 struct World {
-    user: UsersRepository,
+    user: UserRepository,
     store: Arc<MemoryStore>,
     repositories: Repositories,
     dir: tempfile::TempDir,
@@ -32,7 +32,7 @@ impl World {
         let dir = tempfile::tempdir().expect("a directory");
         let store = Arc::new(MemoryStore::default());
         let repositories = Repositories::open(dir.path(), store.clone(), 1 << 30).expect("opened");
-        Self { user: UsersRepository::default(), store, repositories, dir }
+        Self { user: UserRepository::default(), store, repositories, dir }
     }
 
     async fn root(&self, commit: &str) -> RepositorySpec {
@@ -68,7 +68,7 @@ impl World {
     async fn add(&self, repository: &mut RepositorySpec, candidate: &Candidate) {
         let blob = self.store.put_file(&candidate.file, MediaType::Bytes).await.expect("stored");
         let (commit, parent) = (candidate.commit.clone(), Some(candidate.parent.clone()));
-        repository.chain.push(Bundle { commit, parent, blob });
+        repository.chain.push(CommitBundle { commit, parent, blob });
     }
 
     /// What a commit holds: `mode path`, by path.

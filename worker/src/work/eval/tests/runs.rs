@@ -7,14 +7,14 @@ use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType};
 use rollout_protocol::id::ExecId;
 use rollout_protocol::phase::Phase;
 use rollout_protocol::record::{EvalEnd, EvalRecord};
-use rollout_protocol::spec::eval::{EvalCommand, EvalCommands, EvalName, RESULTS_FILE};
+use rollout_protocol::spec::eval::{EvalCommand, EvalCommands, EvalOrigin, RESULTS_FILE};
 use rollout_protocol::spec::task::TaskEnvironment;
 use rollout_protocol::wire::control::StopLevel;
 
 use super::*;
 use crate::dependency::{Dependency, Probe};
 use crate::environment::FailureKind;
-use crate::environment::fake::{At, Call, Effect};
+use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
 use crate::secrets::TrialVariables;
 use crate::work::trial::testing::{Phases, Rig, settings};
 
@@ -52,7 +52,7 @@ impl Eval {
         let environment =
             TaskEnvironment { docker_image: Some("image".into()), ..TaskEnvironment::default() };
         let spec = EvalSpec {
-            name: EvalName { tree: "run".into(), node: "0000".into(), eval: "0003".into() },
+            name: EvalOrigin { tree: "run".into(), node: "0000".into(), eval: "0003".into() },
             repository,
             idea: idea.expect("stored"),
             message: "Make it two".into(),
@@ -248,7 +248,7 @@ async fn secrets_are_in_nothing_that_is_kept() {
     repository.chain.push(record.candidate.expect("a candidate"));
     let mirror = eval.world.repositories.mirrors.get(&repository).await.expect("a mirror");
     let shown = format!("{}:value", repository.commit());
-    let value = mirror.bare().git().call(["show", &shown]).line().await.expect("shown");
+    let value = mirror.bare().git().call(["show", &shown]).run_line().await.expect("shown");
     assert!(!value.contains("hunter2"), "{value}");
 }
 
@@ -261,11 +261,11 @@ async fn whatever_call_fails_there_is_an_end_and_no_environment_is_left() {
             eval.run().await;
             eval.rig.provider.calls()
         };
-        let effects = [Effect::Fail(FailureKind::Unreachable), Effect::Panic];
+        let effects = [FaultEffect::Fail(FailureKind::Unreachable), FaultEffect::Panic];
         for (at, call) in calls.iter().enumerate() {
             let effect = effects[at % 2];
             let mut eval = eval().await;
-            eval.rig.provider.fault(At::Any(at), effect);
+            eval.rig.provider.fault(FaultTrigger::Any(at), effect);
             let record = eval.run().await;
             let what = format!("call {at}, {call:?}: {effect:?}: {:?}", record.error);
             assert_eq!(eval.rig.provider.leaked(), Vec::<String>::new(), "{what}");
@@ -274,7 +274,7 @@ async fn whatever_call_fails_there_is_an_end_and_no_environment_is_left() {
                 assert_eq!(error.class, ErrorClass::Infrastructure, "{what}");
             } else {
                 assert_eq!(record.end, EvalEnd::Completed, "{what}");
-                let late = matches!(call, Call::CopyFrom | Call::Destroy | Call::Kill);
+                let late = matches!(call, FakeCall::CopyFrom | FakeCall::Destroy | FakeCall::Kill);
                 assert!(late, "{what}");
             }
         }
@@ -384,8 +384,8 @@ async fn tickets_come_back_from_commands_that_fail_but_not_from_what_may_still_r
     eval.run().await;
     assert_eq!(slow.told().len(), 2, "it began and ended");
     let slow = Slow::of(&mut eval, Duration::ZERO);
-    let effect = Effect::Fail(FailureKind::Unreachable);
-    eval.rig.provider.fault(At::Nth(Call::Exec, 1), effect);
+    let effect = FaultEffect::Fail(FailureKind::Unreachable);
+    eval.rig.provider.fault(FaultTrigger::Nth(FakeCall::Exec, 1), effect);
     eval.run().await;
     assert_eq!(slow.told().len(), 1, "how it ended is not known");
 }
@@ -394,7 +394,7 @@ async fn tickets_come_back_from_commands_that_fail_but_not_from_what_may_still_r
 async fn eval_without_an_answer_waits_and_begins_anew() {
     let mut eval = Eval::new().await;
     eval.rig.max_park = Duration::from_secs(900);
-    eval.rig.provider.fault(At::Nth(Call::Prepare, 0), Effect::Fail(FailureKind::Unreachable));
+    eval.rig.provider.fault(FaultTrigger::Nth(FakeCall::Prepare, 0), FaultEffect::Fail(FailureKind::Unreachable));
     let record = eval.run().await;
     assert_eq!((record.end, record.error), (EvalEnd::Completed, None));
     let registry = rollout_protocol::dependency::Dependency::ImageRegistry;
@@ -419,7 +419,7 @@ async fn eval_deadline_during_an_outage_stands_still() {
     let mut eval = Eval::new().await;
     let engine = Arc::new(Engine::default());
     let dependency = Dependency::new("the engine", Box::new(engine.clone()));
-    eval.rig.provider = eval.rig.provider.clone().of_engine(Arc::new(dependency));
+    eval.rig.provider = eval.rig.provider.clone().with_engine(Arc::new(dependency));
     eval.spec.commands.implement = command("sleep 4; echo 2 > value");
     eval.spec.timeout_sec = Some(3.0);
     let phases = eval.rig.phases.clone();

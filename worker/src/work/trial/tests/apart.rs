@@ -2,8 +2,8 @@
 
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::Outcome;
-use rollout_protocol::spec::environment::{PreservePolicy, Rates};
+use rollout_protocol::record::ItemOutcome;
+use rollout_protocol::spec::environment::{PreservePolicy, EnvironmentRates};
 use rollout_protocol::spec::task::NetworkPolicy;
 use rollout_protocol::template::Template;
 use rollout_protocol::wire::control::StopLevel;
@@ -11,8 +11,8 @@ use rollout_protocol::wire::control::StopLevel;
 use super::super::testing::Rig;
 use super::artifacts::artifact;
 use super::{brief, error, log_names, logs, output, run, verdict};
-use crate::environment::fake::{At, Call, Effect};
-use crate::environment::{FailureKind, Purpose, Upload};
+use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
+use crate::environment::{FailureKind, EnvironmentPurpose, Upload};
 
 const ANSWER: &str =
     "cat /app/answer.txt; echo 1 > /logs/verifier/reward.txt; echo t > /logs/verifier/t";
@@ -52,7 +52,7 @@ async fn only_artifacts_come_into_the_verifiers_environment() {
     rig.tests(&format!("test -e /logs/artifacts/x; echo $OWN $AGENTS\n{ANSWER}")).await;
     let finished = run(&rig).await;
     let record = &finished.record;
-    assert_eq!((record.verdict.outcome, record.verdict.reward), (Outcome::Completed, Some(1.0)));
+    assert_eq!((record.verdict.outcome, record.verdict.reward), (ItemOutcome::Completed, Some(1.0)));
     assert_eq!(output(&finished, "logs/verifier/stdout.txt"), "1 \n42\n");
     assert!(record.verifier_stdout.is_some());
     let images = [&record.environment, &record.verifier_environment];
@@ -65,7 +65,7 @@ async fn only_artifacts_come_into_the_verifiers_environment() {
     let purposes: Vec<_> =
         rig.provider.requests().into_iter().map(|(r, _)| (r.purpose, r.network)).collect();
     let once =
-        [(Purpose::Agent, NetworkPolicy::Public), (Purpose::Verifier, NetworkPolicy::NoNetwork)];
+        [(EnvironmentPurpose::Agent, NetworkPolicy::Public), (EnvironmentPurpose::Verifier, NetworkPolicy::NoNetwork)];
     assert_eq!(purposes, [&once[..], &once[..]].concat());
 }
 
@@ -74,21 +74,21 @@ async fn the_agents_environment_is_at_rest_before_the_verifiers_begins() {
     let rig = rig().await;
     assert!(run(&rig).await.record.verdict.passed());
     let calls = [
-        Call::Prepare,
-        Call::Create,
-        Call::Exec,
-        Call::Kill,
-        Call::CopyFrom,
-        Call::CopyFrom,
-        Call::Stop,
-        Call::Prepare,
-        Call::Create,
-        Call::CopyTo,
-        Call::Exec,
-        Call::CopyFrom,
-        Call::CopyFrom,
-        Call::Destroy,
-        Call::Destroy,
+        FakeCall::Prepare,
+        FakeCall::Create,
+        FakeCall::Exec,
+        FakeCall::Kill,
+        FakeCall::CopyFrom,
+        FakeCall::CopyFrom,
+        FakeCall::Stop,
+        FakeCall::Prepare,
+        FakeCall::Create,
+        FakeCall::CopyTo,
+        FakeCall::Exec,
+        FakeCall::CopyFrom,
+        FakeCall::CopyFrom,
+        FakeCall::Destroy,
+        FakeCall::Destroy,
     ];
     assert_eq!(rig.provider.calls(), calls);
 }
@@ -114,7 +114,7 @@ async fn tests_in_the_image_are_not_placed_again() {
 
 #[tokio::test(start_paused = true)]
 async fn both_environments_go_whatever_fails() {
-    let kinds = [Effect::Fail(FailureKind::Unreachable), Effect::Panic, Effect::Hang];
+    let kinds = [FaultEffect::Fail(FailureKind::Unreachable), FaultEffect::Panic, FaultEffect::Hang];
     let calls = {
         let rig = rig().await;
         run(&rig).await;
@@ -123,16 +123,16 @@ async fn both_environments_go_whatever_fails() {
     for (at, call) in calls.iter().enumerate() {
         for effect in kinds {
             let rig = rig().await;
-            rig.provider.fault(At::Any(at), effect);
+            rig.provider.fault(FaultTrigger::Any(at), effect);
             let finished = verdict(rig.run().await);
             let what = format!("{call:?} at {at}: {effect:?}: {:?}", finished.record.verdict);
             assert_eq!(rig.provider.leaked(), Vec::<String>::new(), "{what}");
             assert_eq!(rig.provider.busy(), Vec::<String>::new(), "{what}");
             let verdict = &finished.record.verdict;
-            let scored = verdict.outcome == Outcome::Completed;
+            let scored = verdict.outcome == ItemOutcome::Completed;
             // The collection of logs and the removal come after the verdict; what is not asked for
             // by name may be missing.
-            assert_eq!(scored, at >= 11 && !(at == 11 && effect == Effect::Panic), "{what}");
+            assert_eq!(scored, at >= 11 && !(at == 11 && effect == FaultEffect::Panic), "{what}");
             assert!(scored || verdict.error.is_some(), "{what}");
         }
     }
@@ -162,7 +162,7 @@ async fn a_kill_during_verification_removes_both() {
 #[tokio::test(start_paused = true)]
 async fn both_cost_and_the_agents_costs_nothing_while_it_is_stopped() {
     let mut rig = rig().await;
-    rig.settings.environment.rates = Rates { cpu_hour: 100.0, gib_hour: 0.0, start: 0.5 };
+    rig.settings.environment.rates = EnvironmentRates { cpu_hour: 100.0, gib_hour: 0.0, start: 0.5 };
     rig.scripts(None, Some("echo 42 > /app/answer.txt; sleep 36"));
     rig.tests(&format!("sleep 18\n{ANSWER}")).await;
     let cost = run(&rig).await.record.verdict.cost;
@@ -172,7 +172,7 @@ async fn both_cost_and_the_agents_costs_nothing_while_it_is_stopped() {
 #[tokio::test]
 async fn what_is_not_whole_is_not_judged() {
     let rig = rig().await;
-    rig.provider.fault(At::Nth(Call::CopyFrom, 1), Effect::Fail(FailureKind::Service));
+    rig.provider.fault(FaultTrigger::Nth(FakeCall::CopyFrom, 1), FaultEffect::Fail(FailureKind::Service));
     let finished = run(&rig).await;
     assert_eq!(
         brief(error(&finished)),
@@ -193,7 +193,7 @@ async fn rig_without_answer() -> Rig {
 #[tokio::test]
 async fn a_verifiers_environment_that_does_not_come_is_an_error_of_verification() {
     let rig = rig().await;
-    rig.provider.fault(At::Nth(Call::Create, 1), Effect::Fail(FailureKind::Refused));
+    rig.provider.fault(FaultTrigger::Nth(FakeCall::Create, 1), FaultEffect::Fail(FailureKind::Refused));
     let finished = run(&rig).await;
     assert_eq!(error(&finished).kind, ErrorType::EnvironmentStartFailed);
     assert_eq!(error(&finished).phase, Phase::Verification);

@@ -6,7 +6,7 @@ use rollout_protocol::spec::task::{Artifact, CollectHook};
 use super::super::testing::Rig;
 use super::{archive, run, secondary};
 use crate::environment::FailureKind;
-use crate::environment::fake::{At, Call, Effect};
+use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
 use crate::executor::{FileRole, Finished};
 use crate::secrets::TrialVariables;
 
@@ -88,7 +88,7 @@ async fn artifacts_are_taken_after_the_agent_and_before_the_verifier() {
 #[tokio::test]
 async fn without_artifacts_nothing_is_asked_for() {
     let rig = Rig::new().await;
-    let reads = |rig: &Rig| rig.provider.calls().iter().filter(|c| **c == Call::CopyFrom).count();
+    let reads = |rig: &Rig| rig.provider.calls().iter().filter(|c| **c == FakeCall::CopyFrom).count();
     assert!(run(&rig).await.record.artifacts.is_empty());
     assert_eq!(reads(&rig), 1);
     let mut rig = Rig::new().await;
@@ -161,7 +161,7 @@ async fn an_artifact_that_cannot_be_read_is_no_error_of_the_trial() {
     let mut rig = Rig::new().await;
     rig.settings.artifacts = vec![artifact("/app/x"), artifact("/app/y")];
     rig.scripts(None, Some("echo x > /app/x; echo y > /app/y"));
-    rig.provider.fault(At::Nth(Call::CopyFrom, 0), Effect::Fail(FailureKind::Service));
+    rig.provider.fault(FaultTrigger::Nth(FakeCall::CopyFrom, 0), FaultEffect::Fail(FailureKind::Service));
     let finished = run(&rig).await;
     assert!(finished.record.verdict.passed());
     let statuses = finished.record.artifacts.iter().map(|record| record.status);

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use rollout_protocol::error::{ErrorClass, ErrorType};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{Outcome, TrialRecord};
+use rollout_protocol::record::{ItemOutcome, TrialRecord};
 
 use super::super::TrialContext;
 use super::super::testing::Rig;
 use super::{brief, error, logs, run, secondary, verdict};
 use crate::environment::FailureKind;
-use crate::environment::fake::{At, Call, Effect};
+use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
 use crate::executor::Finished;
 
 const KINDS: [FailureKind; 15] = [
@@ -32,15 +32,15 @@ const KINDS: [FailureKind; 15] = [
 ];
 
 /// The calls of a good trial, and the phase that each belongs to.
-const CALLS: [(Call, Phase); 8] = [
-    (Call::Prepare, Phase::EnvironmentSetup),
-    (Call::Create, Phase::EnvironmentSetup),
-    (Call::Exec, Phase::AgentSetup),
-    (Call::Exec, Phase::AgentExecution),
-    (Call::CopyTo, Phase::Verification),
-    (Call::Exec, Phase::Verification),
-    (Call::CopyFrom, Phase::Collection),
-    (Call::Destroy, Phase::Teardown),
+const CALLS: [(FakeCall, Phase); 8] = [
+    (FakeCall::Prepare, Phase::EnvironmentSetup),
+    (FakeCall::Create, Phase::EnvironmentSetup),
+    (FakeCall::Exec, Phase::AgentSetup),
+    (FakeCall::Exec, Phase::AgentExecution),
+    (FakeCall::CopyTo, Phase::Verification),
+    (FakeCall::Exec, Phase::Verification),
+    (FakeCall::CopyFrom, Phase::Collection),
+    (FakeCall::Destroy, Phase::Teardown),
 ];
 
 async fn rig() -> Rig {
@@ -50,13 +50,13 @@ async fn rig() -> Rig {
 }
 
 /// What holds whatever happened in one call.
-fn check(rig: &Rig, at: usize, effect: Effect, finished: &Finished<TrialRecord>) {
+fn check(rig: &Rig, at: usize, effect: FaultEffect, finished: &Finished<TrialRecord>) {
     let (call, phase) = CALLS[at];
     let what = format!("{call:?} in {phase}: {effect:?}");
     assert_eq!(rig.provider.calls()[at], call, "{what}");
     // A removal that is refused is not tried again.
     let hopeless = [FailureKind::Refused, FailureKind::Unsupported, FailureKind::NotPermitted]
-        .map(Effect::Fail);
+        .map(FaultEffect::Fail);
     let leaked = phase == Phase::Teardown && hopeless.contains(&effect);
     assert_eq!(rig.provider.leaked().len(), usize::from(leaked), "{what}");
     assert_eq!(rig.provider.busy(), Vec::<String>::new(), "{what}");
@@ -64,27 +64,27 @@ fn check(rig: &Rig, at: usize, effect: Effect, finished: &Finished<TrialRecord>)
     let all: Vec<_> = verdict.error.iter().chain(&finished.record.secondary_errors).collect();
     match phase {
         // The reward comes with a second call, or the removal with a second try.
-        Phase::Collection | Phase::Teardown if effect != Effect::Panic => {
-            assert_eq!(verdict.outcome, Outcome::Completed, "{what}: {all:?}");
+        Phase::Collection | Phase::Teardown if effect != FaultEffect::Panic => {
+            assert_eq!(verdict.outcome, ItemOutcome::Completed, "{what}: {all:?}");
         }
-        Phase::Teardown => assert_eq!(verdict.outcome, Outcome::Completed, "{what}: {all:?}"),
+        Phase::Teardown => assert_eq!(verdict.outcome, ItemOutcome::Completed, "{what}: {all:?}"),
         _ => {
-            assert_eq!((verdict.outcome, verdict.reward), (Outcome::Failed, None), "{what}");
+            assert_eq!((verdict.outcome, verdict.reward), (ItemOutcome::Failed, None), "{what}");
             let first = error(finished);
             assert_eq!(first.phase, phase, "{what}: {first:?}");
         }
     }
     let collected = logs(finished).is_some();
-    let possible = at >= 2 && call != Call::CopyFrom;
+    let possible = at >= 2 && call != FakeCall::CopyFrom;
     assert_eq!(collected, possible, "{what}: {all:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_call_fails_in_turn() {
     for at in 0..CALLS.len() {
-        for effect in KINDS.map(Effect::Fail).into_iter().chain([Effect::Panic, Effect::Hang]) {
+        for effect in KINDS.map(FaultEffect::Fail).into_iter().chain([FaultEffect::Panic, FaultEffect::Hang]) {
             let rig = rig().await;
-            rig.provider.fault(At::Any(at), effect);
+            rig.provider.fault(FaultTrigger::Any(at), effect);
             let finished = verdict(rig.run().await);
             check(&rig, at, effect, &finished);
         }
@@ -96,8 +96,8 @@ async fn every_call_works_but_its_answer_is_a_failure() {
     for at in 0..CALLS.len() {
         for kind in [FailureKind::Unreachable, FailureKind::Service] {
             let rig = rig().await;
-            let effect = Effect::FailAfterwards(kind);
-            rig.provider.fault(At::Any(at), effect);
+            let effect = FaultEffect::FailAfterwards(kind);
+            rig.provider.fault(FaultTrigger::Any(at), effect);
             let finished = verdict(rig.run().await);
             check(&rig, at, effect, &finished);
         }
@@ -213,7 +213,7 @@ async fn failures_have_their_types() {
     for (call, errors) in ERRORS {
         for (kind, expected) in KINDS.into_iter().zip(errors) {
             let rig = rig().await;
-            rig.provider.fault(At::Any(call), Effect::Fail(kind));
+            rig.provider.fault(FaultTrigger::Any(call), FaultEffect::Fail(kind));
             let finished = run(&rig).await;
             assert_eq!(brief(error(&finished)), expected, "call {call}: {kind:?}");
         }
@@ -223,16 +223,16 @@ async fn failures_have_their_types() {
 #[tokio::test(start_paused = true)]
 async fn a_build_has_its_own_types() {
     for (effect, expected) in [
-        (Effect::Fail(FailureKind::Refused), "environment_build_failed refused task permanent"),
+        (FaultEffect::Fail(FailureKind::Refused), "environment_build_failed refused task permanent"),
         (
-            Effect::Fail(FailureKind::TimedOut),
+            FaultEffect::Fail(FailureKind::TimedOut),
             "environment_build_timeout timed_out infrastructure transient",
         ),
-        (Effect::Hang, "environment_build_timeout timed_out infrastructure transient"),
+        (FaultEffect::Hang, "environment_build_timeout timed_out infrastructure transient"),
     ] {
         let mut rig = rig().await;
         rig.task.environment.docker_image = None;
-        rig.provider.fault(At::Any(0), effect);
+        rig.provider.fault(FaultTrigger::Any(0), effect);
         assert_eq!(brief(error(&run(&rig).await)), expected);
     }
 }
@@ -240,7 +240,7 @@ async fn a_build_has_its_own_types() {
 #[tokio::test(start_paused = true)]
 async fn a_reward_that_cannot_be_read_is_no_verdict_on_the_agent() {
     let rig = rig().await;
-    rig.provider.fault(At::Every(Call::CopyFrom), Effect::Fail(FailureKind::Service));
+    rig.provider.fault(FaultTrigger::Every(FakeCall::CopyFrom), FaultEffect::Fail(FailureKind::Service));
     let finished = run(&rig).await;
     let expected = "verifier_failed collection_failed infrastructure transient";
     assert_eq!(brief(error(&finished)), expected);
@@ -252,8 +252,8 @@ async fn a_reward_that_cannot_be_read_is_no_verdict_on_the_agent() {
 async fn the_first_cause_stays_the_first() {
     let mut rig = rig().await;
     rig.scripts(None, Some("exit 4"));
-    for call in [Call::CopyFrom, Call::Destroy] {
-        rig.provider.fault(At::Every(call), Effect::Fail(FailureKind::Unreachable));
+    for call in [FakeCall::CopyFrom, FakeCall::Destroy] {
+        rig.provider.fault(FaultTrigger::Every(call), FaultEffect::Fail(FailureKind::Unreachable));
     }
     let finished = verdict(rig.run().await);
     assert_eq!(error(&finished).kind, ErrorType::AgentExecutionFailed);
@@ -276,9 +276,9 @@ async fn processes_that_cannot_be_killed_are_stopped_before_anything_is_read() {
         rig.settings.environment.preserve_env =
             rollout_protocol::spec::environment::PreservePolicy::Always;
         rig.scripts(None, Some("background immortal; exit 1"));
-        rig.provider.fault(At::Every(Call::Kill), Effect::Fail(FailureKind::LeftBehind));
+        rig.provider.fault(FaultTrigger::Every(FakeCall::Kill), FaultEffect::Fail(FailureKind::LeftBehind));
         if !stoppable {
-            rig.provider.fault(At::Every(Call::Stop), Effect::Hang);
+            rig.provider.fault(FaultTrigger::Every(FakeCall::Stop), FaultEffect::Hang);
         }
         let finished = run(&rig).await;
         assert_eq!(error(&finished).kind, ErrorType::AgentExecutionFailed);
@@ -291,18 +291,18 @@ async fn processes_that_cannot_be_killed_are_stopped_before_anything_is_read() {
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_killed_before_verification_is_stopped_before_anything_is_read() {
     for (effect, stoppable) in [
-        (Effect::Fail(FailureKind::LeftBehind), true),
-        (Effect::Hang, true),
-        (Effect::Fail(FailureKind::LeftBehind), false),
+        (FaultEffect::Fail(FailureKind::LeftBehind), true),
+        (FaultEffect::Hang, true),
+        (FaultEffect::Fail(FailureKind::LeftBehind), false),
     ] {
         let mut rig = rig().await;
         rig.settings.verifier.kill_agent_processes = true;
         rig.settings.environment.preserve_env =
             rollout_protocol::spec::environment::PreservePolicy::Always;
         rig.scripts(None, Some("background immortal"));
-        rig.provider.fault(At::Every(Call::Kill), effect);
+        rig.provider.fault(FaultTrigger::Every(FakeCall::Kill), effect);
         if !stoppable {
-            rig.provider.fault(At::Every(Call::Stop), Effect::Hang);
+            rig.provider.fault(FaultTrigger::Every(FakeCall::Stop), FaultEffect::Hang);
         }
         let finished = run(&rig).await;
         let expected = "verifier_failed processes_left infrastructure transient";
@@ -314,7 +314,7 @@ async fn what_cannot_be_killed_before_verification_is_stopped_before_anything_is
         let calls = rig.provider.calls();
         let place = |wanted| calls.iter().position(|call| *call == wanted);
         assert!(
-            place(Call::Stop).is_some_and(|stop| place(Call::CopyFrom) > Some(stop)) == stoppable,
+            place(FakeCall::Stop).is_some_and(|stop| place(FakeCall::CopyFrom) > Some(stop)) == stoppable,
             "{calls:?}"
         );
     }
@@ -323,7 +323,7 @@ async fn what_cannot_be_killed_before_verification_is_stopped_before_anything_is
 #[tokio::test(start_paused = true)]
 async fn an_environment_that_comes_too_late_is_removed() {
     let rig = rig().await;
-    rig.provider.fault(At::Every(Call::Create), Effect::Hang);
+    rig.provider.fault(FaultTrigger::Every(FakeCall::Create), FaultEffect::Hang);
     let finished = run(&rig).await;
     let expected = "environment_start_failed timed_out infrastructure transient";
     assert_eq!(brief(error(&finished)), expected);
@@ -344,7 +344,7 @@ async fn a_panic_under_a_script_is_an_error_and_its_output_is_kept() {
 #[tokio::test]
 async fn a_store_that_fails_is_our_failure() {
     let mut rig = rig().await;
-    let never = rollout_protocol::blob::BlobRef::of(
+    let never = rollout_protocol::blob::BlobRef::for_bytes(
         b"never stored",
         rollout_protocol::blob::MediaType::Tar,
     );

@@ -18,12 +18,12 @@ use tokio_util::io::StreamReader;
 use super::super::testing::Rig;
 use super::{error, log_names, logs, output, run, secondary};
 use crate::environment::ByteStream;
-use crate::environment::fake::{Hostile, raw_entry};
+use crate::environment::fake::{HostileReader, raw_entry};
 use crate::executor::{Counts, FileRole, Finished};
 use crate::secrets::TrialVariables;
 
 /// Gives `/logs` as `tar` says.
-fn hostile_logs(tar: Vec<u8>) -> Hostile {
+fn hostile_logs(tar: Vec<u8>) -> HostileReader {
     let tar = Bytes::from(tar);
     Arc::new(move |path| {
         (path == "/logs").then(|| Some(Box::new(Cursor::new(tar.clone())) as ByteStream))
@@ -31,7 +31,7 @@ fn hostile_logs(tar: Vec<u8>) -> Hostile {
 }
 
 /// Gives `/logs` as an endless or very long stream of pieces.
-fn long_logs<I>(pieces: impl Fn() -> I + Send + Sync + 'static) -> Hostile
+fn long_logs<I>(pieces: impl Fn() -> I + Send + Sync + 'static) -> HostileReader
 where
     I: Iterator<Item = Bytes> + Send + 'static,
 {
@@ -79,7 +79,7 @@ async fn names_links_and_devices_of_a_hostile_archive() {
         vec![0; 1024],
     ];
     let rig = Rig::new().await;
-    rig.provider.hostile(hostile_logs(tar.concat()));
+    rig.provider.set_hostile_reader(hostile_logs(tar.concat()));
     let finished = run(&rig).await;
     assert!(finished.record.verdict.passed());
     assert!(!Path::new("/tmp/rollout-escaped").exists());
@@ -93,7 +93,7 @@ async fn names_links_and_devices_of_a_hostile_archive() {
 #[tokio::test]
 async fn a_million_files_are_bounded_and_the_reward_is_read_all_the_same() {
     let rig = Rig::new().await;
-    rig.provider.hostile(long_logs(|| {
+    rig.provider.set_hostile_reader(long_logs(|| {
         (0..1_000_000u32).map(|n| {
             let name = format!("logs/agent/{n:07}");
             raw_entry(name.as_bytes(), EntryType::Regular, b"", b"tiny").into()
@@ -120,7 +120,7 @@ async fn a_sparse_giant_is_cut_at_its_header() {
     };
     let rig = Rig::new().await;
     let zeros = Bytes::from(vec![0; 1 << 20]);
-    rig.provider.hostile(long_logs(move || {
+    rig.provider.set_hostile_reader(long_logs(move || {
         let before = raw_entry(b"logs/agent/a.txt", EntryType::Regular, b"", b"a");
         [before.into(), giant().into()].into_iter().chain(std::iter::repeat(zeros.clone()))
     }));
@@ -133,7 +133,7 @@ async fn a_sparse_giant_is_cut_at_its_header() {
 #[tokio::test]
 async fn a_reward_file_of_a_gigabyte_is_no_reward() {
     let rig = Rig::new().await;
-    rig.provider.hostile(Arc::new(|path| {
+    rig.provider.set_hostile_reader(Arc::new(|path| {
         let name = if path == "/logs" { "logs/verifier/reward.txt" } else { "reward.txt" };
         let mut header = tar::Header::new_ustar();
         header.set_path(name).expect("a short name");
@@ -165,7 +165,7 @@ async fn a_reward_with_a_second_name_is_read_by_itself() {
             vec![0; 1024],
         ];
         let (logs, alone) = (Bytes::from(logs.concat()), Bytes::from(alone));
-        let hostile: Hostile = Arc::new(move |path| {
+        let hostile: HostileReader = Arc::new(move |path| {
             let tar = if path == "/logs" { &logs } else { &alone };
             Some(Some(Box::new(Cursor::new(tar.clone())) as ByteStream))
         });
@@ -173,19 +173,19 @@ async fn a_reward_with_a_second_name_is_read_by_itself() {
     };
     let rig = Rig::new().await;
     let file = raw_entry(b"reward.txt", EntryType::Regular, b"", b"0.5");
-    rig.provider.hostile(tar([file, vec![0; 1024]].concat()));
+    rig.provider.set_hostile_reader(tar([file, vec![0; 1024]].concat()));
     let finished = run(&rig).await;
     assert_eq!(finished.record.verdict.reward, Some(0.5), "{:?}", finished.record.verdict.error);
     assert_eq!(log_names(&finished), ["agent/score"]);
 
     // Whoever lies twice is not asked a third time.
     let link = raw_entry(b"reward.txt", EntryType::Link, b"/etc/passwd", b"");
-    rig.provider.hostile(tar([link, vec![0; 1024]].concat()));
+    rig.provider.set_hostile_reader(tar([link, vec![0; 1024]].concat()));
     let finished = run(&rig).await;
     assert_eq!(error(&finished).kind, ErrorType::VerifierRewardInvalid);
 
     // An answer that makes no sense is no verdict on the tests.
-    rig.provider.hostile(tar(b"no archive".to_vec()));
+    rig.provider.set_hostile_reader(tar(b"no archive".to_vec()));
     let finished = run(&rig).await;
     assert_eq!(error(&finished).code.as_str(), "collection_failed");
     assert!(error(&finished).message.contains("hard link"), "{}", error(&finished).message);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rollout_protocol::dependency::Dependency as Kind;
 use rollout_protocol::error::{ErrorClass, ErrorCode, ErrorType};
-use rollout_protocol::record::Outcome;
+use rollout_protocol::record::ItemOutcome;
 use rollout_protocol::wire::control::StopLevel;
 use tokio::time::Instant;
 
@@ -15,7 +15,7 @@ use super::super::testing::Rig;
 use super::{is_bare, verdict};
 use crate::dependency::{Dependency, Probe};
 use crate::environment::FailureKind;
-use crate::environment::fake::{At, Call, Effect};
+use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
 
 const MAX_PARK: Duration = Duration::from_secs(900);
 
@@ -25,7 +25,7 @@ async fn rig() -> Rig {
     rig
 }
 
-fn count(rig: &Rig, wanted: Call) -> usize {
+fn count(rig: &Rig, wanted: FakeCall) -> usize {
     rig.provider.calls().into_iter().filter(|call| *call == wanted).count()
 }
 
@@ -45,7 +45,7 @@ impl Probe for Arc<Engine> {
 fn with_engine(rig: &mut Rig) -> (Arc<Engine>, Arc<Dependency>) {
     let engine = Arc::new(Engine::default());
     let dependency = Arc::new(Dependency::new("the engine", Box::new(engine.clone())));
-    rig.provider = rig.provider.clone().of_engine(dependency.clone());
+    rig.provider = rig.provider.clone().with_engine(dependency.clone());
     (engine, dependency)
 }
 
@@ -53,8 +53,8 @@ fn with_engine(rig: &mut Rig) -> (Arc<Engine>, Arc<Dependency>) {
 async fn pull_without_answer_is_parked_until_it_works() {
     let rig = rig().await;
     for nth in 0..6 {
-        let effect = Effect::Fail(FailureKind::Unreachable);
-        rig.provider.fault(At::Nth(Call::Prepare, nth), effect);
+        let effect = FaultEffect::Fail(FailureKind::Unreachable);
+        rig.provider.fault(FaultTrigger::Nth(FakeCall::Prepare, nth), effect);
     }
     let finished = verdict(rig.run().await);
     assert_eq!(finished.record.verdict.reward, Some(1.0), "{:?}", finished.record.verdict);
@@ -67,7 +67,7 @@ async fn pull_of_a_service_image_without_answer_waits_for_the_registry() {
     let mut rig = rig().await;
     let (_engine, dependency) = with_engine(&mut rig);
     for nth in 0..3 {
-        rig.provider.fault(At::Nth(Call::Create, nth), Effect::Fail(FailureKind::Unreachable));
+        rig.provider.fault(FaultTrigger::Nth(FakeCall::Create, nth), FaultEffect::Fail(FailureKind::Unreachable));
     }
     let finished = verdict(rig.run().await);
     assert_eq!(finished.record.verdict.reward, Some(1.0), "{:?}", finished.record.verdict);
@@ -78,7 +78,7 @@ async fn pull_of_a_service_image_without_answer_waits_for_the_registry() {
 #[tokio::test(start_paused = true)]
 async fn pull_that_is_refused_fails_at_once() {
     let rig = rig().await;
-    rig.provider.fault(At::Nth(Call::Prepare, 0), Effect::Fail(FailureKind::Refused));
+    rig.provider.fault(FaultTrigger::Nth(FakeCall::Prepare, 0), FaultEffect::Fail(FailureKind::Refused));
     let began = Instant::now();
     let finished = verdict(rig.run().await);
     let error = finished.record.verdict.error.expect("it failed");
@@ -90,7 +90,7 @@ async fn pull_that_is_refused_fails_at_once() {
 #[tokio::test(start_paused = true)]
 async fn silence_beyond_max_park_fails_with_type_of_phase() {
     let rig = rig().await;
-    rig.provider.fault(At::Every(Call::Prepare), Effect::Fail(FailureKind::Unreachable));
+    rig.provider.fault(FaultTrigger::Every(FakeCall::Prepare), FaultEffect::Fail(FailureKind::Unreachable));
     let began = Instant::now();
     let finished = verdict(rig.run().await);
     let error = finished.record.verdict.error.expect("it failed");
@@ -104,7 +104,7 @@ async fn silence_beyond_max_park_fails_with_type_of_phase() {
 async fn agent_that_died_with_engine_runs_again() {
     let mut rig = rig().await;
     let (engine, dependency) = with_engine(&mut rig);
-    rig.provider.fault(At::Nth(Call::Exec, 1), Effect::Fail(FailureKind::Unreachable));
+    rig.provider.fault(FaultTrigger::Nth(FakeCall::Exec, 1), FaultEffect::Fail(FailureKind::Unreachable));
     engine.away.store(true, Ordering::Relaxed);
     let back = async {
         tokio::time::sleep(Duration::from_secs(60)).await;
@@ -118,7 +118,7 @@ async fn agent_that_died_with_engine_runs_again() {
     assert_eq!(finished.record.verdict.reward, Some(1.0), "{:?}", finished.record.verdict);
     assert_eq!(dependency.outages(), 1);
     assert_eq!(rig.phases.parked(), [Some(Kind::ContainerEngine), None]);
-    assert_eq!(count(&rig, Call::Create), 2);
+    assert_eq!(count(&rig, FakeCall::Create), 2);
     assert_eq!(rig.provider.leaked(), Vec::<String>::new());
 }
 
@@ -130,7 +130,7 @@ async fn agent_that_fails_by_itself_is_no_outage() {
     let finished = verdict(rig.run().await);
     let error = finished.record.verdict.error.expect("it failed");
     assert_eq!((error.kind, error.class), (ErrorType::AgentExecutionFailed, ErrorClass::Agent));
-    assert_eq!(count(&rig, Call::Create), 1);
+    assert_eq!(count(&rig, FakeCall::Create), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -138,10 +138,10 @@ async fn engine_away_at_teardown_keeps_reward_and_leaves_nothing() {
     let mut rig = rig().await;
     let (engine, dependency) = with_engine(&mut rig);
     for nth in 0..3 {
-        rig.provider.fault(At::Nth(Call::Destroy, nth), Effect::Fail(FailureKind::Unreachable));
+        rig.provider.fault(FaultTrigger::Nth(FakeCall::Destroy, nth), FaultEffect::Fail(FailureKind::Unreachable));
     }
     let outage = async {
-        while count(&rig, Call::Destroy) == 0 {
+        while count(&rig, FakeCall::Destroy) == 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         engine.away.store(true, Ordering::Relaxed);
@@ -155,7 +155,7 @@ async fn engine_away_at_teardown_keeps_reward_and_leaves_nothing() {
         () = outage => unreachable!("it never ends"),
     };
     let found = finished.record.verdict;
-    assert_eq!((found.outcome, found.reward), (Outcome::Completed, Some(1.0)));
+    assert_eq!((found.outcome, found.reward), (ItemOutcome::Completed, Some(1.0)));
     assert_eq!(found.error, None);
     assert_eq!(rig.provider.leaked(), Vec::<String>::new());
 }
@@ -163,7 +163,7 @@ async fn engine_away_at_teardown_keeps_reward_and_leaves_nothing() {
 #[tokio::test(start_paused = true)]
 async fn parked_execution_heeds_a_stop() {
     let rig = rig().await;
-    rig.provider.fault(At::Every(Call::Prepare), Effect::Fail(FailureKind::Unreachable));
+    rig.provider.fault(FaultTrigger::Every(FakeCall::Prepare), FaultEffect::Fail(FailureKind::Unreachable));
     let stop = async {
         tokio::time::sleep(Duration::from_secs(30)).await;
         rig.stop.send_replace(Some(StopLevel::Drain));

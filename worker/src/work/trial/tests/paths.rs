@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use rollout_protocol::error::{ErrorCode, ErrorType, TrialError};
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::Outcome;
+use rollout_protocol::record::ItemOutcome;
 use rollout_protocol::spec::agent::AgentKind;
-use rollout_protocol::spec::environment::{PreservePolicy, ProcessSettings, ProviderSpec, Rates};
+use rollout_protocol::spec::environment::{PreservePolicy, ProcessSettings, ProviderSpec, EnvironmentRates};
 use rollout_protocol::template::Template;
 
 use super::super::testing::Rig;
 use super::{brief, error, is_bare, log_names, logs, output, outputs, run, secondary, verdict};
-use crate::environment::fake::{At, Call, Effect};
+use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
 use crate::environment::{FailureKind, ImageSource};
 use crate::executor::WantedImage;
 use crate::secrets::TrialVariables;
@@ -26,18 +26,18 @@ async fn a_good_trial_is_a_short_list_of_calls() {
     rig.tests("echo checking; echo 0.5 > /logs/verifier/reward.txt").await;
     let finished = run(&rig).await;
     let calls = [
-        Call::Prepare,
-        Call::Create,
-        Call::Exec,
-        Call::Exec,
-        Call::CopyTo,
-        Call::Exec,
-        Call::CopyFrom,
-        Call::Destroy,
+        FakeCall::Prepare,
+        FakeCall::Create,
+        FakeCall::Exec,
+        FakeCall::Exec,
+        FakeCall::CopyTo,
+        FakeCall::Exec,
+        FakeCall::CopyFrom,
+        FakeCall::Destroy,
     ];
     assert_eq!(rig.provider.calls(), calls);
     let record = &finished.record;
-    assert_eq!((record.verdict.outcome, record.verdict.reward), (Outcome::Completed, Some(0.5)));
+    assert_eq!((record.verdict.outcome, record.verdict.reward), (ItemOutcome::Completed, Some(0.5)));
     assert_eq!((&record.verdict.error, &record.secondary_errors), (&None, &Vec::new()));
     assert_eq!(output(&finished, "setup/stdout.txt"), "/app\ndo it");
     assert_eq!(output(&finished, "command/stderr.txt"), "oops\n");
@@ -101,7 +101,7 @@ async fn tests_are_not_there_before_verification() {
     rig.scripts(None, Some("test -e /tests; echo seen"));
     let finished = run(&rig).await;
     assert_eq!(brief(error(&finished)), "agent_execution_failed non_zero_exit agent permanent");
-    assert!(!rig.provider.calls().contains(&Call::CopyTo));
+    assert!(!rig.provider.calls().contains(&FakeCall::CopyTo));
 }
 
 #[tokio::test]
@@ -146,7 +146,7 @@ async fn failing_scripts_have_their_own_errors() {
             assert_eq!(brief(error(&finished)), expected, "{stage}: {script}");
             assert!(error(&finished).message.contains(message), "{}", error(&finished).message);
             let verdict = &finished.record.verdict;
-            assert_eq!((verdict.outcome, verdict.reward), (Outcome::Failed, None));
+            assert_eq!((verdict.outcome, verdict.reward), (ItemOutcome::Failed, None));
             assert_eq!(logs(&finished).is_some(), script != "vanish", "{stage}: {script}");
             let ran = |dir: &str| outputs(&finished).iter().any(|path| path.starts_with(dir));
             assert_eq!(ran("command/"), stage != "install");
@@ -174,7 +174,7 @@ async fn scripts_that_are_too_slow_are_killed_before_anything_is_read() {
         assert_eq!(error(&finished).code.as_str(), "timed_out");
         let calls = rig.provider.calls();
         let at = |call| calls.iter().position(|c| *c == call).expect("called");
-        assert!(at(Call::Kill) < at(Call::CopyFrom), "{calls:?}");
+        assert!(at(FakeCall::Kill) < at(FakeCall::CopyFrom), "{calls:?}");
         assert!(logs(&finished).is_some());
         let seconds = finished.record.durations.total_sec;
         assert!((60.0..70.0).contains(&seconds), "{seconds}");
@@ -183,13 +183,13 @@ async fn scripts_that_are_too_slow_are_killed_before_anything_is_read() {
 
 #[tokio::test]
 async fn a_service_answers_the_verifier_unless_the_job_kills_it() {
-    for (kill, outcome) in [(false, Outcome::Completed), (true, Outcome::Failed)] {
+    for (kill, outcome) in [(false, ItemOutcome::Completed), (true, ItemOutcome::Failed)] {
         let mut rig = Rig::new().await;
         rig.settings.verifier.kill_agent_processes = kill;
         rig.scripts(None, Some("background service"));
         rig.tests("alive service; echo 1 > /logs/verifier/reward.txt").await;
         assert_eq!(run(&rig).await.record.verdict.outcome, outcome);
-        assert_eq!(rig.provider.calls().contains(&Call::Kill), kill);
+        assert_eq!(rig.provider.calls().contains(&FakeCall::Kill), kill);
     }
 }
 
@@ -202,7 +202,7 @@ async fn without_a_verifier_trials_end_unverified() {
     let verdict = &finished.record.verdict;
     assert_eq!(
         (verdict.outcome, verdict.reward, &verdict.error),
-        (Outcome::Unverified, None, &None)
+        (ItemOutcome::Unverified, None, &None)
     );
     assert_eq!(finished.record.durations.verifier_sec, None);
     assert!(logs(&finished).is_some());
@@ -319,14 +319,14 @@ async fn a_variable_that_is_not_exported_is_an_error_before_any_environment() {
 async fn cost_counts_the_life_of_the_environment_on_every_path() {
     for script in ["sleep 36", "sleep 36; exit 1"] {
         let mut rig = Rig::new().await;
-        rig.settings.environment.rates = Rates { cpu_hour: 100.0, gib_hour: 0.0, start: 0.5 };
+        rig.settings.environment.rates = EnvironmentRates { cpu_hour: 100.0, gib_hour: 0.0, start: 0.5 };
         rig.scripts(None, Some(script));
         let cost = run(&rig).await.record.verdict.cost;
         assert!((1.5..1.51).contains(&cost), "{script}: {cost}");
     }
     let mut rig = Rig::new().await;
-    rig.settings.environment.rates = Rates { cpu_hour: 100.0, gib_hour: 0.0, start: 0.5 };
-    rig.provider.fault(At::Nth(Call::Create, 0), Effect::Fail(FailureKind::Refused));
+    rig.settings.environment.rates = EnvironmentRates { cpu_hour: 100.0, gib_hour: 0.0, start: 0.5 };
+    rig.provider.fault(FaultTrigger::Nth(FakeCall::Create, 0), FaultEffect::Fail(FailureKind::Refused));
     assert!(run(&rig).await.record.verdict.cost.abs() < 1e-9);
 }
 
@@ -349,7 +349,7 @@ async fn environments_are_kept_by_policy() {
         assert_eq!(rig.provider.leaked(), Vec::<String>::new());
         let way_in = finished.record.environment.expect("an environment").preserved;
         assert_eq!(way_in.is_some(), kept);
-        assert_eq!(rig.provider.calls().contains(&Call::Stop), kept);
+        assert_eq!(rig.provider.calls().contains(&FakeCall::Stop), kept);
     }
 }
 
@@ -357,9 +357,9 @@ async fn environments_are_kept_by_policy() {
 async fn what_cannot_be_kept_is_removed() {
     let mut rig = Rig::new().await;
     rig.settings.environment.preserve_env = PreservePolicy::Always;
-    rig.provider.fault(At::Every(Call::Preserve), Effect::Fail(FailureKind::Service));
+    rig.provider.fault(FaultTrigger::Every(FakeCall::Preserve), FaultEffect::Fail(FailureKind::Service));
     let finished = run(&rig).await;
-    assert_eq!(finished.record.verdict.outcome, Outcome::Completed);
+    assert_eq!(finished.record.verdict.outcome, ItemOutcome::Completed);
     assert_eq!(error(&finished).kind, ErrorType::EnvironmentTeardownFailed);
     assert_eq!(rig.provider.existing(), Vec::<String>::new());
 }
@@ -372,17 +372,17 @@ async fn an_environment_that_cannot_be_removed_does_not_change_the_reward() {
     ] {
         let mut rig = Rig::new().await;
         rig.scripts(None, Some(script));
-        rig.provider.fault(At::Every(Call::Destroy), Effect::Fail(FailureKind::Service));
+        rig.provider.fault(FaultTrigger::Every(FakeCall::Destroy), FaultEffect::Fail(FailureKind::Service));
         let finished = verdict(rig.run().await);
         assert_eq!(error(&finished).kind, first);
         let verdict = &finished.record.verdict;
         let teardown = first == ErrorType::EnvironmentTeardownFailed;
-        assert_eq!(verdict.outcome == Outcome::Completed, teardown);
+        assert_eq!(verdict.outcome == ItemOutcome::Completed, teardown);
         assert_eq!(verdict.reward, teardown.then_some(1.0));
         assert!(!error(&finished).is_retryable());
         let later = if teardown { vec![] } else { vec!["provider_error"] };
         assert_eq!(secondary(&finished.record), later);
-        let tries = rig.provider.calls().iter().filter(|call| **call == Call::Destroy).count();
+        let tries = rig.provider.calls().iter().filter(|call| **call == FakeCall::Destroy).count();
         assert_eq!((tries, rig.provider.leaked().len()), (3, 1));
     }
 }
@@ -391,12 +391,12 @@ async fn an_environment_that_cannot_be_removed_does_not_change_the_reward() {
 async fn a_trial_that_does_nothing_leaves_nothing_to_store() {
     let mut rig = Rig::new().await;
     rig.provider = rig.provider.in_memory();
-    rig.provider.hostile(std::sync::Arc::new(|_| Some(None)));
+    rig.provider.set_hostile_reader(std::sync::Arc::new(|_| Some(None)));
     rig.agent.kind = AgentKind::Nop;
     rig.settings.verifier.disable = true;
     rig.task.steps[0].files = Default::default();
     let finished = run(&rig).await;
-    assert_eq!(finished.record.verdict.outcome, Outcome::Unverified);
+    assert_eq!(finished.record.verdict.outcome, ItemOutcome::Unverified);
     assert!(is_bare(&finished), "{finished:?}");
     assert!(!rig.dir.path().join("scratch").exists());
 }
@@ -412,7 +412,7 @@ async fn parts_of_tasks_are_fetched_once_and_removed_when_nobody_needs_them() {
     assert!(a == b && b == c && a.join("a.txt").exists());
     let held = files.archive("x", &blob).await.expect("there");
     let missing = rollout_protocol::blob::BlobRef {
-        digest: rollout_protocol::digest::Digest::of(b"never stored"),
+        digest: rollout_protocol::digest::Digest::sha256(b"never stored"),
         ..blob.clone()
     };
     assert!(files.archive("x", &missing).await.is_err());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::Outcome;
+use rollout_protocol::record::ItemOutcome;
 use rollout_protocol::spec::agent::AgentLimits;
 use rollout_protocol::spec::task::{Healthcheck, McpServer, McpTransport, NetworkPolicy};
 use rollout_protocol::template::Template;
@@ -14,10 +14,10 @@ use rollout_protocol::wire::offer;
 use super::super::testing::Rig;
 use super::{brief, error, output, run};
 use crate::environment::FailureKind;
-use crate::environment::fake::{At, Call, Effect};
+use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
 use crate::secrets::TrialVariables;
 
-fn env(command: &crate::environment::Command) -> Vec<String> {
+fn env(command: &crate::environment::ExecCommand) -> Vec<String> {
     let shown = command.env.iter().filter(|(name, _)| *name != "ROLLOUT_TASK_INSTRUCTION");
     shown.map(|(name, value)| format!("{name}={value}")).collect()
 }
@@ -187,8 +187,8 @@ async fn network_that_the_environment_does_not_have_is_unsupported_in_its_phase(
     for (nth, phase) in phases.into_iter().enumerate() {
         let mut rig = Rig::new().await;
         rig.task.steps[0].agent.network = Some(NetworkPolicy::NoNetwork);
-        let effect = Effect::Fail(FailureKind::Unsupported);
-        rig.provider.fault(At::Nth(Call::SetNetwork, nth), effect);
+        let effect = FaultEffect::Fail(FailureKind::Unsupported);
+        rig.provider.fault(FaultTrigger::Nth(FakeCall::SetNetwork, nth), effect);
         let finished = run(&rig).await;
         let error = error(&finished);
         assert_eq!(brief(error), "task_invalid unsupported_by_environment task permanent");
@@ -206,10 +206,10 @@ async fn a_network_that_cannot_be_had_fails_its_phase() {
             let mut rig = Rig::new().await;
             rig.harbor();
             rig.task.steps[0].agent.network = Some(NetworkPolicy::NoNetwork);
-            rig.provider.fault(At::Nth(Call::SetNetwork, nth), Effect::Fail(kind));
+            rig.provider.fault(FaultTrigger::Nth(FakeCall::SetNetwork, nth), FaultEffect::Fail(kind));
             let finished = run(&rig).await;
             assert_eq!(brief(error(&finished)), format!("{expected} {reason}"));
-            assert_eq!(finished.record.verdict.outcome, Outcome::Failed);
+            assert_eq!(finished.record.verdict.outcome, ItemOutcome::Failed);
             let ran = rig.provider.commands().len();
             assert_eq!(ran, 1 + nth, "nothing runs with more than it may have");
         }
@@ -218,10 +218,10 @@ async fn a_network_that_cannot_be_had_fails_its_phase() {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_for_a_turn_counts_for_nobody_and_can_be_stopped() {
-    let limits = offer::Pacing {
+    let limits = offer::RunRateLimits {
         starts_per_minute: Some(1),
         agents_at_once: Some(1),
-        ..offer::Pacing::default()
+        ..offer::RunRateLimits::default()
     };
     let mut rig = Rig::new().await;
     rig.pacing = Some(limits);

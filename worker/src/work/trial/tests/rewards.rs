@@ -1,6 +1,6 @@
 //! What the reward file may be.
 
-use rollout_protocol::record::Outcome;
+use rollout_protocol::record::ItemOutcome;
 
 use super::super::testing::Rig;
 use super::{brief, error, run};
@@ -33,11 +33,11 @@ async fn rewards_and_their_errors() {
         let verdict = &finished.record.verdict;
         match expected {
             Ok(reward) => {
-                assert_eq!((verdict.outcome, verdict.reward), (Outcome::Completed, Some(reward)));
+                assert_eq!((verdict.outcome, verdict.reward), (ItemOutcome::Completed, Some(reward)));
             }
             Err(reason) => {
                 assert_eq!(brief(error(&finished)), reason, "{script:.80}");
-                assert_eq!((verdict.outcome, verdict.reward), (Outcome::Failed, None));
+                assert_eq!((verdict.outcome, verdict.reward), (ItemOutcome::Failed, None));
             }
         }
     }

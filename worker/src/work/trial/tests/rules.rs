@@ -1,13 +1,13 @@
 //! What scripts' ends mean by the rules of the formats.
 
 use rollout_protocol::error::{ErrorType, TrialError};
-use rollout_protocol::record::{Outcome, Rewards, Verdict};
+use rollout_protocol::record::{ItemOutcome, Rewards, Verdict};
 use rollout_protocol::spec::task::{AfterAgentError, TestExit};
 
 use super::super::testing::Rig;
 use super::{brief, error, outputs, run, secondary};
 use crate::environment::FailureKind;
-use crate::environment::fake::{At, Call, Effect};
+use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
 
 fn rewards(pairs: &[(&str, f64)]) -> Rewards {
     pairs.iter().map(|(key, number)| ((*key).to_owned(), *number)).collect()
@@ -39,7 +39,7 @@ async fn several_numbers_come_before_one() {
         (None, Some("0.25"), Some("c"), Some(0.25), Rewards::new()),
     ] {
         let verdict = verdict(json, text, key).await;
-        assert_eq!((verdict.outcome, &verdict.error), (Outcome::Completed, &None), "{json:?}");
+        assert_eq!((verdict.outcome, &verdict.error), (ItemOutcome::Completed, &None), "{json:?}");
         assert_eq!((verdict.reward, verdict.rewards), (reward, expected), "{json:?} {text:?}");
     }
     let big = format!("{{\"{}\": 1}}", "x".repeat(20_000));
@@ -52,7 +52,7 @@ async fn several_numbers_come_before_one() {
         (None, None, ErrorType::VerifierRewardMissing),
     ] {
         let verdict = verdict(json, text, None).await;
-        assert_eq!((verdict.outcome, verdict.reward), (Outcome::Failed, None));
+        assert_eq!((verdict.outcome, verdict.reward), (ItemOutcome::Failed, None));
         assert_eq!(verdict.error.expect("an error").kind, kind, "{json:?} {text:?}");
     }
 }
@@ -150,15 +150,15 @@ async fn an_agent_that_failed_may_be_verified_all_the_same() {
         rig.tests("echo 0.5 > /logs/verifier/reward.txt").await;
         let finished = run(&rig).await;
         let verdict = &finished.record.verdict;
-        assert_eq!((verdict.outcome, verdict.reward), (Outcome::Completed, Some(0.5)));
+        assert_eq!((verdict.outcome, verdict.reward), (ItemOutcome::Completed, Some(0.5)));
         assert_eq!(error(&finished).code.as_str(), code);
         let calls = rig.provider.calls();
         let at = |call| calls.iter().position(|c| *c == call).expect("called");
         // A service that it started may be what is verified, unless it had to be ended.
         if code == "timed_out" {
-            assert!(at(Call::Kill) < at(Call::CopyTo), "{calls:?}");
+            assert!(at(FakeCall::Kill) < at(FakeCall::CopyTo), "{calls:?}");
         } else {
-            assert!(!calls.contains(&Call::Kill), "{calls:?}");
+            assert!(!calls.contains(&FakeCall::Kill), "{calls:?}");
         }
         assert_eq!(secondary(&finished.record), Vec::<&str>::new());
     }
@@ -177,7 +177,7 @@ async fn what_is_not_the_agents_own_failure_ends_the_trial() {
         let finished = run(&rig).await;
         assert_eq!(
             (finished.record.verdict.outcome, error(&finished).kind),
-            (Outcome::Failed, kind)
+            (ItemOutcome::Failed, kind)
         );
         assert!(!outputs(&finished).iter().any(|path| path.starts_with("logs/verifier")));
     }
@@ -190,11 +190,11 @@ async fn after_an_agents_error_the_verifiers_comes_second_unless_it_is_ours() {
     rig.scripts(None, Some("exit 3"));
     rig.tests("echo nothing").await;
     let finished = run(&rig).await;
-    assert_eq!(finished.record.verdict.outcome, Outcome::Failed);
+    assert_eq!(finished.record.verdict.outcome, ItemOutcome::Failed);
     assert_eq!(error(&finished).kind, ErrorType::AgentExecutionFailed);
     assert_eq!(secondary(&finished.record), ["reward_missing"]);
 
-    rig.provider.fault(At::Nth(Call::CopyTo, 1), Effect::Fail(FailureKind::Unreachable));
+    rig.provider.fault(FaultTrigger::Nth(FakeCall::CopyTo, 1), FaultEffect::Fail(FailureKind::Unreachable));
     let finished = run(&rig).await;
     assert_eq!(brief(error(&finished)), "verifier_failed unreachable infrastructure transient");
     assert_eq!(secondary(&finished.record), ["non_zero_exit"]);

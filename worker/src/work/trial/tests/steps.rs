@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rollout_protocol::error::ErrorType;
-use rollout_protocol::record::{Outcome, Rewards, TrialRecord};
+use rollout_protocol::record::{ItemOutcome, Rewards, TrialRecord};
 use rollout_protocol::spec::task::{AfterAgentError, Healthcheck, StepStrategy};
 use rollout_protocol::wire::control::StopLevel;
 
@@ -11,7 +11,7 @@ use super::super::testing::Rig;
 use super::artifacts::{artifact, kept};
 use super::{archive, brief, error, log_names, output, outputs, run};
 use crate::environment::FailureKind;
-use crate::environment::fake::{At, Call, Effect};
+use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
 use crate::executor::{FileRole, Finished};
 
 fn reward(number: f64) -> String {
@@ -48,7 +48,7 @@ async fn steps_follow_each_other_in_one_environment() {
     let finished = run(&rig).await;
     let record = &finished.record;
     // The tests of the second step fail at what the first left, and its agent at its tests.
-    assert_eq!((record.verdict.outcome, record.verdict.reward), (Outcome::Completed, Some(0.5)));
+    assert_eq!((record.verdict.outcome, record.verdict.reward), (ItemOutcome::Completed, Some(0.5)));
     let kinds: Vec<_> = record.steps.iter().map(|s| s.error.as_ref().map(brief)).collect();
     let failed = "agent_execution_failed non_zero_exit agent permanent".to_owned();
     assert_eq!(kinds, [None, Some(failed)]);
@@ -96,7 +96,7 @@ async fn rewards_of_steps_become_the_tasks() {
         let finished = run(&rig).await;
         let verdict = &finished.record.verdict;
         assert!((verdict.reward.expect("a reward") - expected).abs() < 1e-9, "{verdict:?}");
-        assert_eq!((verdict.outcome, &verdict.error), (Outcome::Completed, &None));
+        assert_eq!((verdict.outcome, &verdict.error), (ItemOutcome::Completed, &None));
         assert_eq!((verdict.passed(), verdict.unverified_steps.len()), (expected == 1.0, 0));
         assert_eq!((&verdict.rewards, finished.record.steps.len()), (&Rewards::new(), ran));
     }
@@ -114,7 +114,7 @@ async fn a_step_that_cannot_be_verified_is_the_last() {
         if fault == "tests" {
             rig.task.steps[1].files.tests = Some(rig.packed("test.sh", "echo nothing").await);
         } else {
-            rig.provider.fault(At::Nth(Call::Exec, 3), Effect::Fail(FailureKind::Gone));
+            rig.provider.fault(FaultTrigger::Nth(FakeCall::Exec, 3), FaultEffect::Fail(FailureKind::Gone));
         }
         let finished = run(&rig).await;
         let verdict = &finished.record.verdict;
@@ -192,7 +192,7 @@ async fn a_drain_ends_between_steps() {
     rig.stop_in(rollout_protocol::phase::Phase::Verification, StopLevel::Drain);
     let Finished { record, stopped, .. } = rig.run().await;
     assert!(stopped.is_some() && record.environment.is_some());
-    assert_eq!((record.verdict.outcome, record.verdict.reward), (Outcome::Cancelled, None));
+    assert_eq!((record.verdict.outcome, record.verdict.reward), (ItemOutcome::Cancelled, None));
     assert_eq!(record.steps.len(), 2, "the second began");
     assert_eq!(rig.provider.existing(), Vec::<String>::new());
 }

@@ -2,13 +2,13 @@
 
 use rollout_protocol::error::ErrorType;
 use rollout_protocol::phase::Phase;
-use rollout_protocol::record::{Outcome, TrialRecord};
+use rollout_protocol::record::{ItemOutcome, TrialRecord};
 use rollout_protocol::spec::environment::PreservePolicy;
 use rollout_protocol::wire::control::StopLevel;
 
 use super::super::testing::Rig;
 use super::{error, is_bare, logs, outputs, run};
-use crate::environment::fake::{At, Call, Effect};
+use crate::environment::fake::{FaultTrigger, FakeCall, FaultEffect};
 use crate::executor::Finished;
 
 const PHASES: [Phase; 4] =
@@ -33,7 +33,7 @@ async fn a_drain_finishes_the_phase_collects_and_tears_down() {
         assert!(finished.record.environment.is_some());
         assert_eq!(at, *phase);
         assert!(logs(&finished).is_some());
-        assert_eq!(finished.record.verdict.outcome, Outcome::Cancelled);
+        assert_eq!(finished.record.verdict.outcome, ItemOutcome::Cancelled);
         assert_eq!(finished.record.verdict.error, None);
         let ran = PHASES.iter().filter(|p| *p <= phase && **p > Phase::EnvironmentSetup).count();
         assert_eq!(outputs(&finished).len(), ran * 2);
@@ -49,7 +49,7 @@ async fn a_drain_in_the_last_phase_gives_a_verdict() {
     let mut rig = Rig::new().await;
     rig.settings.verifier.disable = true;
     rig.stop_in(Phase::AgentExecution, StopLevel::Drain);
-    assert_eq!(run(&rig).await.record.verdict.outcome, Outcome::Unverified);
+    assert_eq!(run(&rig).await.record.verdict.outcome, ItemOutcome::Unverified);
 
     let mut rig = Rig::new().await;
     rig.scripts(None, Some("exit 1"));
@@ -87,7 +87,7 @@ async fn a_kill_ends_a_script_at_once() {
         assert_eq!(finished.stopped, Some(phase));
         assert_eq!(rig.provider.existing(), Vec::<String>::new());
         assert_eq!(rig.provider.busy(), Vec::<String>::new());
-        assert!(!rig.provider.calls().contains(&Call::CopyFrom));
+        assert!(!rig.provider.calls().contains(&FakeCall::CopyFrom));
         assert!(finished.record.environment.is_some());
         let directory = match script {
             "install" => "setup/stdout.txt",
@@ -112,13 +112,13 @@ async fn a_stop_before_the_beginning_begins_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_kill_ends_every_call_that_hangs() {
     for (call, phase) in [
-        (Call::Prepare, Phase::EnvironmentSetup),
-        (Call::Create, Phase::EnvironmentSetup),
-        (Call::CopyTo, Phase::Verification),
-        (Call::CopyFrom, Phase::Verification),
+        (FakeCall::Prepare, Phase::EnvironmentSetup),
+        (FakeCall::Create, Phase::EnvironmentSetup),
+        (FakeCall::CopyTo, Phase::Verification),
+        (FakeCall::CopyFrom, Phase::Verification),
     ] {
         let rig = Rig::new().await;
-        rig.provider.fault(At::Every(call), Effect::Hang);
+        rig.provider.fault(FaultTrigger::Every(call), FaultEffect::Hang);
         let services = rig.services();
         let running = super::super::run(rig.context(), &services);
         let killing = async {

@@ -116,7 +116,7 @@ fn read(path: &Path, name: &str) -> Result<Vec<KeptFile>, TreeError> {
         let Some(file) = path.file_name().and_then(|name| name.to_str()) else { continue };
         let content = bounded(&path).map_err(TreeError::io("read", &path))?;
         let Some(content) = content else { continue };
-        found.push(KeptFile { path: format!("{name}/{file}"), sha256: Digest::of(&content).hex() });
+        found.push(KeptFile { path: format!("{name}/{file}"), sha256: Digest::sha256(&content).hex() });
     }
     found.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(found)

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::SignedDuration;
 use rollout_protocol::Timestamp;
-use rollout_protocol::digest::{Digest, Hasher};
+use rollout_protocol::digest::{Digest, DigestHasher};
 
 use self::scenario::{Part, part};
 use super::directory::remove_all;
@@ -140,9 +140,9 @@ fn rows(limit: Option<u64>, least: u64) -> u64 {
 
 /// A commit that follows from what it is made of.
 fn commit(parts: &[&str]) -> String {
-    let mut hasher = Hasher::default();
+    let mut hasher = DigestHasher::default();
     for part in parts {
-        hasher.part(part.as_bytes());
+        hasher.update_part(part.as_bytes());
     }
     hasher.finish().hex().chars().take(40).collect()
 }
@@ -238,7 +238,7 @@ impl Workshop for Player {
             })?;
             results.insert(*id, left);
         }
-        let first = self.running.keys().min_by_key(|id| Digest::of(&id.0.to_be_bytes())).copied();
+        let first = self.running.keys().min_by_key(|id| Digest::sha256(&id.0.to_be_bytes())).copied();
         let none = || WorkError::Failed {
             what: "cannot wait for an eval".to_owned(),
             reason: "none was begun".to_owned(),

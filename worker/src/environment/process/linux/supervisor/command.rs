@@ -10,12 +10,12 @@ use std::process::{Command, ExitCode};
 use rustix::process::{Resource, Rlimit};
 
 use crate::environment::process::linux::message::{
-    self, COMMAND_BYTES, CommandRequest, PACKET_BYTES, StepFailed,
+    self, COMMAND_BYTES, CommandRequest, PACKET_BYTES, SetupStepError,
 };
 
 /// Becomes the command that standard input, a socket, asks for. The socket closes without a word
 /// when that works; otherwise it says why not.
-pub(super) fn main() -> Result<ExitCode, StepFailed> {
+pub(super) fn main() -> Result<ExitCode, SetupStepError> {
     let reason = match socket() {
         Ok(mut socket) => {
             let Err(reason) = become_command(&mut socket);

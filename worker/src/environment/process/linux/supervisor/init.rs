@@ -19,20 +19,20 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::WaitOptions;
 
-use super::{Step as _, capabilities, network, root};
+use super::{StepResultExt as _, capabilities, network, root};
 use crate::environment::process::linux::message::{
-    self, Event, PACKET_BYTES, Request, Setup, StepFailed,
+    self, SupervisorEvent, PACKET_BYTES, SupervisorRequest, SandboxSetup, SetupStepError,
 };
 
 /// How long a sweep goes on before it is reported as failed. Killed processes that do not go are
 /// stuck in the kernel.
-const SWEEP: Duration = Duration::from_secs(8);
+const KILL_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// How often a sweep looks again without a signal that tells of an end.
-const SWEEP_AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+const KILL_RETRY_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// Serves until the worker's end of the control socket, which is standard input, closes.
-pub(super) fn main(helper: &[OsString]) -> Result<ExitCode, StepFailed> {
+pub(super) fn main(helper: &[OsString]) -> Result<ExitCode, SetupStepError> {
     let kill = Some(rustix::process::Signal::KILL);
     rustix::process::set_parent_process_death_signal(kill).step("follow the parent")?;
     rustix::thread::set_no_new_privs(true).step("forbid new privileges")?;
@@ -46,18 +46,18 @@ pub(super) fn main(helper: &[OsString]) -> Result<ExitCode, StepFailed> {
     let signals = SignalFd::with_flags(&ends, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC);
     let signals = signals.step("receive signals")?;
 
-    let Some((Request::Setup(setup), _)) = receive(&control)? else {
+    let Some((SupervisorRequest::Setup(setup), _)) = receive(&control)? else {
         return Ok(ExitCode::FAILURE);
     };
     prepare(&setup)?;
     rustix::stdio::dup2_stdin(null.as_fd()).step("leave standard input")?;
-    let mut init = Init { control, null: null.into(), signals, helper, commands: BTreeMap::new() };
-    init.tell(&Event::Ready);
+    let mut init = InitProcess { control, null: null.into(), signals, helper, commands: BTreeMap::new() };
+    init.send_event(&SupervisorEvent::Ready);
     init.serve()?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn prepare(setup: &Setup) -> Result<(), StepFailed> {
+fn prepare(setup: &SandboxSetup) -> Result<(), SetupStepError> {
     root::enter(setup)?;
     if setup.own_network {
         network::start_loopback().step("start the loopback interface")?;
@@ -66,7 +66,7 @@ fn prepare(setup: &Setup) -> Result<(), StepFailed> {
 }
 
 /// The next request with what came beside it; `None` when the worker is gone.
-fn receive(control: &OwnedFd) -> Result<Option<(Request, Vec<OwnedFd>)>, StepFailed> {
+fn receive(control: &OwnedFd) -> Result<Option<(SupervisorRequest, Vec<OwnedFd>)>, SetupStepError> {
     let mut buffer = vec![0; PACKET_BYTES];
     let (length, fds) = rustix::io::retry_on_intr(|| message::receive_with(control, &mut buffer))
         .step("read the control socket")?;
@@ -77,7 +77,7 @@ fn receive(control: &OwnedFd) -> Result<Option<(Request, Vec<OwnedFd>)>, StepFai
     Ok(Some((request, fds)))
 }
 
-struct Init<'a> {
+struct InitProcess<'a> {
     control: OwnedFd,
     null: OwnedFd,
     signals: SignalFd,
@@ -86,8 +86,8 @@ struct Init<'a> {
     commands: BTreeMap<i32, u64>,
 }
 
-impl Init<'_> {
-    fn serve(&mut self) -> Result<(), StepFailed> {
+impl InitProcess<'_> {
+    fn serve(&mut self) -> Result<(), SetupStepError> {
         loop {
             let control = self.wait(None)?;
             self.reap();
@@ -97,18 +97,18 @@ impl Init<'_> {
             match receive(&self.control)? {
                 // The kernel ends everybody when we return.
                 None => return Ok(()),
-                Some((Request::Spawn { id }, fds)) => self.spawn(id, fds),
-                Some((Request::KillAll { id }, _)) => {
+                Some((SupervisorRequest::Spawn { id }, fds)) => self.spawn(id, fds),
+                Some((SupervisorRequest::KillAll { id }, _)) => {
                     let gone = self.kill_all()?;
-                    self.tell(&Event::Killed { id, gone });
+                    self.send_event(&SupervisorEvent::Killed { id, gone });
                 }
-                Some((Request::Setup(_), _)) => {}
+                Some((SupervisorRequest::Setup(_), _)) => {}
             }
         }
     }
 
     /// Waits for a request or the end of a process; whether it is a request.
-    fn wait(&self, timeout: Option<&Timespec>) -> Result<bool, StepFailed> {
+    fn wait(&self, timeout: Option<&Timespec>) -> Result<bool, SetupStepError> {
         let mut fds = [
             PollFd::new(&self.control, PollFlags::IN),
             PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN),
@@ -130,7 +130,7 @@ impl Init<'_> {
     fn spawn(&mut self, id: u64, fds: Vec<OwnedFd>) {
         let Some(socket) = fds.into_iter().next() else {
             let reason = "the request has no socket".to_owned();
-            return self.tell(&Event::NotStarted { id, reason, errno: 0 });
+            return self.send_event(&SupervisorEvent::NotStarted { id, reason, errno: 0 });
         };
         let started = self.null.try_clone().and_then(|null| {
             let mut command = Command::new("/proc/self/exe");
@@ -144,7 +144,7 @@ impl Init<'_> {
             }
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(0);
-                self.tell(&Event::NotStarted { id, reason: error.to_string(), errno });
+                self.send_event(&SupervisorEvent::NotStarted { id, reason: error.to_string(), errno });
             }
         }
     }
@@ -155,15 +155,15 @@ impl Init<'_> {
             let Some(id) = self.commands.remove(&pid.as_raw_nonzero().get()) else { continue };
             let signal = status.terminating_signal().map(|signal| 128 + signal);
             let code = status.exit_status().or(signal).unwrap_or(-1);
-            self.tell(&Event::Exited { id, code });
+            self.send_event(&SupervisorEvent::Exited { id, code });
         }
     }
 
     /// Ends every process of the namespace and collects them; whether none is left. The kernel
     /// signals all of them in one step, spares only us, and lets no fork slip through.
-    fn kill_all(&mut self) -> Result<bool, StepFailed> {
+    fn kill_all(&mut self) -> Result<bool, SetupStepError> {
         let everybody = nix::unistd::Pid::from_raw(-1);
-        let until = Instant::now() + SWEEP;
+        let until = Instant::now() + KILL_TIMEOUT;
         while Instant::now() < until {
             if nix::sys::signal::kill(everybody, Signal::SIGKILL) == Err(nix::errno::Errno::ESRCH) {
                 return Ok(true);
@@ -179,9 +179,9 @@ impl Init<'_> {
     }
 
     /// Waits a moment for the end of a process, whatever the control socket says.
-    fn wait_for_end(&self) -> Result<(), StepFailed> {
+    fn wait_for_end(&self) -> Result<(), SetupStepError> {
         let mut fds = [PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)];
-        match rustix::event::poll(&mut fds, Some(&SWEEP_AGAIN)) {
+        match rustix::event::poll(&mut fds, Some(&KILL_RETRY_INTERVAL)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error).step("wait for the end of processes"),
         }
@@ -190,7 +190,7 @@ impl Init<'_> {
     }
 
     /// A worker that is gone is noticed at the next read.
-    fn tell(&self, event: &Event) {
+    fn send_event(&self, event: &SupervisorEvent) {
         let packet = message::encode(event);
         let _sent = rustix::io::retry_on_intr(|| message::send_with(&self.control, &packet, &[]));
     }

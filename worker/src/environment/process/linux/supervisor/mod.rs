@@ -21,10 +21,10 @@ use std::io;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
-use super::message::{self, Event, StepFailed};
+use super::message::{self, SupervisorEvent, SetupStepError};
 
 /// Exit code of a role that could not do its work; the reason went over the control socket.
-const FAILED: u8 = 125;
+const FAILED_EXIT_CODE: u8 = 125;
 
 /// Runs a role. To be called first thing in `main`, before any thread or runtime exists, when the
 /// program was started with the words that the provider was given as its helper; `args` are the
@@ -37,26 +37,26 @@ pub fn main(args: &[OsString]) -> ExitCode {
         ["outer", _, network] => namespaces::main(helper, args[1].as_ref(), network == "none"),
         ["init"] => init::main(helper),
         ["command"] => command::main(),
-        _ => return ExitCode::from(FAILED),
+        _ => return ExitCode::from(FAILED_EXIT_CODE),
     };
     match done {
         Ok(code) => code,
         Err(failed) => {
-            let packet = message::encode(&Event::Failed(failed));
+            let packet = message::encode(&SupervisorEvent::Failed(failed));
             // Nobody is left to hear of an error here.
             let _sent = message::send_with(io::stdin().as_fd(), &packet, &[]);
-            ExitCode::from(FAILED)
+            ExitCode::from(FAILED_EXIT_CODE)
         }
     }
 }
 
 /// Names the step of an error.
-trait Step<T> {
-    fn step(self, step: &str) -> Result<T, StepFailed>;
+trait StepResultExt<T> {
+    fn step(self, step: &str) -> Result<T, SetupStepError>;
 }
 
-impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
-    fn step(self, step: &str) -> Result<T, StepFailed> {
-        self.map_err(|error| StepFailed::new(step, &error.into()))
+impl<T, E: Into<io::Error>> StepResultExt<T> for Result<T, E> {
+    fn step(self, step: &str) -> Result<T, SetupStepError> {
+        self.map_err(|error| SetupStepError::new(step, &error.into()))
     }
 }

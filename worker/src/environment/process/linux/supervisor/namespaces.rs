@@ -10,15 +10,15 @@ use std::process::{Command, ExitCode, Stdio};
 use nix::sched::CloneFlags;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
-use super::Step as _;
-use crate::environment::process::linux::message::StepFailed;
+use super::StepResultExt as _;
+use crate::environment::process::linux::message::SetupStepError;
 
 /// `environment` is the directory of the sandbox on the host. The control socket is standard input.
 pub(super) fn main(
     helper: &[OsString],
     environment: &Path,
     own_network: bool,
-) -> Result<ExitCode, StepFailed> {
+) -> Result<ExitCode, SetupStepError> {
     close_inherited();
     // Signals of the worker's terminal are not for us. Already leading a group is not an error.
     let _session = rustix::process::setsid();

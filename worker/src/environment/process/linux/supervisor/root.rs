@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
-use super::Step as _;
-use crate::environment::process::linux::host::{ETC, OWN_USR, PRELOAD, USR};
-use crate::environment::process::linux::message::{Setup, StepFailed};
+use super::StepResultExt as _;
+use crate::environment::process::linux::host_view::{ETC, OWN_USR, PRELOAD, USR};
+use crate::environment::process::linux::message::{SandboxSetup, SetupStepError};
 
 /// Device nodes shown inside.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
@@ -28,14 +28,14 @@ const PROC_READ_ONLY: [&str; 5] = ["sys", "sysrq-trigger", "irq", "bus", "fs"];
 const PROC_HIDDEN: [&str; 5] = ["kcore", "keys", "key-users", "timer_list", "latency_stats"];
 
 /// Builds the root that `setup` describes and makes it ours; the host's tree is gone afterwards.
-pub(super) fn enter(setup: &Setup) -> Result<(), StepFailed> {
+pub(super) fn enter(setup: &SandboxSetup) -> Result<(), SetupStepError> {
     let root = setup.root.as_path();
     // Nothing goes to the host or comes from it: whatever it mounts below a directory that it
     // shows would show inside, and writable.
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private).step("make mounts private")?;
     rustix::mount::mount_bind(root, root).step("mount the root of the sandbox")?;
-    usr(root)?;
+    mount_usr(root)?;
     for bind in &setup.binds {
         let step = format!("mount {} of the host", bind.source.display());
         let target = root.join(&bind.target);
@@ -47,15 +47,15 @@ pub(super) fn enter(setup: &Setup) -> Result<(), StepFailed> {
     for part in [ETC, PRELOAD].map(|part| root.join(part)) {
         rustix::mount::mount_bind(&part, &part).step("mount /etc")?;
     }
-    protect(root).step("make the host's directories read-only")?;
-    proc(&root.join("proc"))?;
-    dev(&root.join("dev"))?;
+    remount_read_only(root).step("make the host's directories read-only")?;
+    mount_proc(&root.join("proc"))?;
+    mount_dev(&root.join("dev"))?;
     rustix::system::sethostname(setup.hostname.as_bytes()).step("set the host name")?;
     pivot(root).step("change the root")
 }
 
 /// Puts an empty `/usr` in memory, with the part of it that is on disk.
-fn usr(root: &Path) -> Result<(), StepFailed> {
+fn mount_usr(root: &Path) -> Result<(), SetupStepError> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let own = rustix::fs::open(root.join(OWN_USR), flags, Mode::empty()).step("open /usr/src")?;
     let plain = MountFlags::NOSUID | MountFlags::NODEV;
@@ -70,7 +70,7 @@ fn usr(root: &Path) -> Result<(), StepFailed> {
 
 /// Makes every mount below `root` read-only, except what is its own, and all of them free of devices
 /// and set-user-id programs. Attributes of the host's mounts cannot be taken away and are repeated.
-fn protect(root: &Path) -> io::Result<()> {
+fn remount_read_only(root: &Path) -> io::Result<()> {
     let table = fs::read("/proc/self/mountinfo")?;
     for line in table.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         let Some((point, options)) = mount_line(line) else {
@@ -79,7 +79,7 @@ fn protect(root: &Path) -> io::Result<()> {
         if !point.starts_with(root) {
             continue;
         }
-        let mut flags = keep(&options) | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::BIND;
+        let mut flags = locked_mount_flags(&options) | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::BIND;
         if point != root && point != root.join(OWN_USR) && point != root.join(ETC) {
             flags |= MountFlags::RDONLY;
         }
@@ -110,7 +110,7 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 }
 
 /// The attributes of a mount that must stay when it is remounted.
-fn keep(options: &str) -> MountFlags {
+fn locked_mount_flags(options: &str) -> MountFlags {
     options.split(',').fold(MountFlags::empty(), |flags, option| {
         flags
             | match option {
@@ -127,7 +127,7 @@ fn keep(options: &str) -> MountFlags {
 }
 
 /// Mounts a `/proc` that shows the sandbox's processes only.
-fn proc(at: &Path) -> Result<(), StepFailed> {
+fn mount_proc(at: &Path) -> Result<(), SetupStepError> {
     let strict = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     rustix::mount::mount("proc", at, "proc", strict, None).step("mount /proc")?;
     for part in PROC_READ_ONLY.map(|part| at.join(part)).iter().filter(|part| part.exists()) {
@@ -147,7 +147,7 @@ fn bind_read_only(source: &Path, target: &Path, flags: MountFlags) -> rustix::io
 
 /// Builds a minimal `/dev`. Device nodes stay writable on a read-only mount; their mode and owner,
 /// which are the host's, do not.
-fn dev(at: &Path) -> Result<(), StepFailed> {
+fn mount_dev(at: &Path) -> Result<(), SetupStepError> {
     let plain = MountFlags::NOSUID | MountFlags::NOEXEC;
     let small = c"mode=755,size=1m";
     rustix::mount::mount("tmpfs", at, "tmpfs", plain, Some(small)).step("mount /dev")?;
@@ -195,7 +195,7 @@ mod tests {
         let line = br"36 35 98:0 /mnt1 /mnt\040two\134 rw,noatime,nosuid master:1 - ext3 /dev/r rw";
         let (point, options) = mount_line(line).expect("a line");
         assert_eq!(point, Path::new("/mnt two\\"));
-        assert_eq!(keep(&options), MountFlags::NOATIME | MountFlags::NOSUID);
+        assert_eq!(locked_mount_flags(&options), MountFlags::NOATIME | MountFlags::NOSUID);
         assert_eq!(unescape(br"\04"), br"\04");
     }
 }

@@ -28,19 +28,19 @@ where
     let cancelled = Box::pin(abandoned.clone().cancelled_owned());
     let _abandon_when_dropped = abandoned.drop_guard();
     supervise::blocking(move || {
-        let source = SyncIoBridge::new(Abandonable { source, cancelled });
+        let source = SyncIoBridge::new(CancellableReader { source, cancelled });
         work(&mut BufReader::with_capacity(BUFFER_BYTES, source))
     })
     .await
 }
 
 /// A source whose reads fail once nobody waits for the result any more.
-struct Abandonable<S> {
+struct CancellableReader<S> {
     source: S,
     cancelled: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Abandonable<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for CancellableReader<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -10,34 +10,34 @@ use futures_util::future::{BoxFuture, Shared, WeakShared};
 
 /// Work in progress by key. The work goes on while somebody waits for it; when the last one stops
 /// waiting it is dropped.
-pub(super) struct Flights<T> {
+pub(super) struct SingleFlight<T> {
     flying: Mutex<HashMap<String, WeakShared<BoxFuture<'static, T>>>>,
 }
 
-impl<T> Default for Flights<T> {
+impl<T> Default for SingleFlight<T> {
     fn default() -> Self {
         Self { flying: Mutex::default() }
     }
 }
 
-impl<T> fmt::Debug for Flights<T> {
+impl<T> fmt::Debug for SingleFlight<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Flights").finish_non_exhaustive()
+        f.debug_struct("SingleFlight").finish_non_exhaustive()
     }
 }
 
-impl<T: Clone + Send + 'static> Flights<T> {
+impl<T: Clone + Send + 'static> SingleFlight<T> {
     /// Joins the work of `key`, beginning it with `work` when there is none. Whether this call
     /// began it stands beside the result.
     pub(super) async fn join<F>(&self, key: &str, work: impl FnOnce() -> F) -> (T, bool)
     where
         F: Future<Output = T> + Send + 'static,
     {
-        let (flight, began) = self.board(key, work);
+        let (flight, began) = self.join_or_start(key, work);
         (flight.await, began)
     }
 
-    fn board<F>(&self, key: &str, work: impl FnOnce() -> F) -> (Shared<BoxFuture<'static, T>>, bool)
+    fn join_or_start<F>(&self, key: &str, work: impl FnOnce() -> F) -> (Shared<BoxFuture<'static, T>>, bool)
     where
         F: Future<Output = T> + Send + 'static,
     {
@@ -68,7 +68,7 @@ mod tests {
 
     #[tokio::test]
     async fn those_who_ask_together_share_and_later_ones_begin_anew() {
-        let flights = Flights::default();
+        let flights = SingleFlight::default();
         let (runs, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
         let work = || {
             let (runs, gate) = (Arc::clone(&runs), Arc::clone(&gate));
@@ -91,7 +91,7 @@ mod tests {
 
     #[tokio::test]
     async fn work_nobody_waits_for_is_dropped() {
-        let flights = Flights::<()>::default();
+        let flights = SingleFlight::<()>::default();
         let token = Arc::new(());
         let held = Arc::clone(&token);
         let never = || async move {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::stage::StageMark;
+use super::stage::StageProgress;
 use crate::dependency::Dependency;
 use crate::id::{ExecId, ItemId, RunId, TryId, WorkerId};
 use crate::phase::Phase;
@@ -13,7 +13,7 @@ use crate::spec::environment::ProviderKind;
 
 /// The state of a worker, said anew about once a second and when it changes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hello {
+pub struct Heartbeat {
     /// Worker.
     pub worker: WorkerId,
     /// Host name.
@@ -31,10 +31,10 @@ pub struct Hello {
     pub free: u32,
     /// What its operator lets trials use.
     #[serde(default)]
-    pub budget: Budget,
+    pub budget: ResourceBudget,
     /// The providers it has, and the largest environment of each.
     #[serde(default)]
-    pub providers: BTreeMap<ProviderKind, Capacity>,
+    pub providers: BTreeMap<ProviderKind, EnvironmentCapacity>,
     /// Names of the variables that trials may see here. Never values.
     #[serde(default)]
     pub variables: BTreeSet<String>,
@@ -50,12 +50,12 @@ pub struct Hello {
     pub gone: bool,
     /// Every execution whose report is not acknowledged (running, spooled, uploading), and every
     /// delivery whose claim waits for an answer.
-    pub executions: Vec<Running>,
+    pub executions: Vec<ActiveExecution>,
 }
 
-impl Hello {
+impl Heartbeat {
     /// The last word on a worker.
-    pub fn goodbye(worker: WorkerId, host: String, pool: String) -> Self {
+    pub fn departed(worker: WorkerId, host: String, pool: String) -> Self {
         Self {
             worker,
             host,
@@ -64,7 +64,7 @@ impl Hello {
             pool,
             slots: 0,
             free: 0,
-            budget: Budget::default(),
+            budget: ResourceBudget::default(),
             providers: BTreeMap::new(),
             variables: BTreeSet::new(),
             draining: true,
@@ -77,16 +77,16 @@ impl Hello {
 
 /// A hello with its age.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SeenHello {
+pub struct ReceivedHeartbeat {
     /// The hello.
-    pub hello: Hello,
+    pub hello: Heartbeat,
     /// Time since it came, by the broker's own clock.
     pub age: Duration,
 }
 
 /// What the trials of a worker may use together. What is absent has no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Budget {
+pub struct ResourceBudget {
     /// Processors.
     #[serde(default)]
     pub cpus: Option<u32>,
@@ -100,7 +100,7 @@ pub struct Budget {
 
 /// The largest environment that a provider can make on a host. What is absent has no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Capacity {
+pub struct EnvironmentCapacity {
     /// Processors.
     #[serde(default)]
     pub cpus: Option<u32>,
@@ -111,7 +111,7 @@ pub struct Capacity {
 
 /// One execution of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Running {
+pub struct ActiveExecution {
     /// Run.
     pub run: RunId,
     /// Item.
@@ -128,7 +128,7 @@ pub struct Running {
     pub claiming: bool,
     /// Where it is in the eval that it is an execution of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stage: Option<StageMark>,
+    pub stage: Option<StageProgress>,
     /// The service that it waits for, because it gives no answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parked: Option<Dependency>,

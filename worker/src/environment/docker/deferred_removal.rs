@@ -4,21 +4,21 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::client::Client;
+use super::client::DockerClient;
 use super::{compose, container};
 use crate::environment::Failure;
 
 /// Something to remove.
 #[derive(Debug)]
-pub(super) enum Leftover {
+pub(super) enum DeferredRemoval {
     /// A container, by the engine's identifier and by name.
     Container(String, String),
     /// An environment with services, by name.
     Project(String),
 }
 
-impl Leftover {
-    async fn remove(&self, client: &Client) -> Result<(), Failure> {
+impl DeferredRemoval {
+    async fn remove(&self, client: &DockerClient) -> Result<(), Failure> {
         match self {
             Self::Container(id, name) => container::remove(client, id, name).await,
             Self::Project(name) => compose::project::remove(client, name).await,
@@ -26,7 +26,7 @@ impl Leftover {
     }
 }
 
-impl fmt::Display for Leftover {
+impl fmt::Display for DeferredRemoval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Container(_, name) => write!(f, "the container {name}"),
@@ -37,19 +37,19 @@ impl fmt::Display for Leftover {
 
 /// Containers and services to remove later.
 #[derive(Debug)]
-pub(super) struct Leftovers {
-    client: Arc<Client>,
-    waiting: Mutex<Vec<Leftover>>,
+pub(super) struct DeferredRemovals {
+    client: Arc<DockerClient>,
+    waiting: Mutex<Vec<DeferredRemoval>>,
 }
 
-impl Leftovers {
+impl DeferredRemovals {
     /// None yet.
-    pub(super) fn new(client: Arc<Client>) -> Self {
+    pub(super) fn new(client: Arc<DockerClient>) -> Self {
         Self { client, waiting: Mutex::default() }
     }
 
     /// Removes it now, or when the engine answers again.
-    pub(super) async fn remove(&self, leftover: Leftover) {
+    pub(super) async fn remove_or_defer(&self, leftover: DeferredRemoval) {
         if let Err(failure) = leftover.remove(&self.client).await {
             tracing::warn!(
                 error = failure.chain(),
@@ -60,11 +60,11 @@ impl Leftovers {
     }
 
     /// Tries again to remove what is left.
-    pub(super) async fn remove_waiting(&self) {
+    pub(super) async fn retry_all(&self) {
         let waiting =
             std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         for leftover in waiting {
-            self.remove(leftover).await;
+            self.remove_or_defer(leftover).await;
         }
     }
 }

@@ -17,14 +17,14 @@ impl Container {
     /// Whether the memory limit has killed a process so far: the kernel's own count where this host
     /// has it, else the engine's memory of events, which is short.
     pub(super) async fn oom_killed(&self) -> bool {
-        if !self.note_oom() && self.oom_event().await {
+        if !self.record_oom() && self.oom_event().await {
             self.oom_seen.store(true, Ordering::Relaxed);
         }
         self.oom_seen.load(Ordering::Relaxed)
     }
 
     /// Remembers what the kernel has counted; whether it could be read or was known.
-    pub(super) fn note_oom(&self) -> bool {
+    pub(super) fn record_oom(&self) -> bool {
         let counted = self.oom_count.get().and_then(|file| std::fs::read_to_string(file).ok());
         let seen = counted.as_ref().is_some_and(|text| oom_kills(text) > 0);
         let seen = self.oom_seen.fetch_or(seen, Ordering::Relaxed) || seen;

@@ -23,7 +23,7 @@ const NEW_FILE: OFlags = OFlags::WRONLY
     .union(OFlags::CLOEXEC);
 
 /// A directory that is being filled.
-pub(super) struct Tree {
+pub(super) struct DirectoryWriter {
     root: OwnedFd,
     /// Handles of the directories that lead to the last place something was created, with their
     /// names: archives name neighbours one after the other.
@@ -32,7 +32,7 @@ pub(super) struct Tree {
 
 /// Why something could not be created.
 #[derive(Debug)]
-pub(super) enum Refused {
+pub(super) enum DirectoryWriteError {
     /// Something of another kind is in the way.
     Conflict,
     /// The file system does not take the name.
@@ -41,7 +41,7 @@ pub(super) enum Refused {
     Io(io::Error),
 }
 
-impl From<Errno> for Refused {
+impl From<Errno> for DirectoryWriteError {
     fn from(error: Errno) -> Self {
         match error {
             Errno::NOTDIR | Errno::LOOP | Errno::ISDIR | Errno::EXIST => Self::Conflict,
@@ -51,7 +51,7 @@ impl From<Errno> for Refused {
     }
 }
 
-impl Tree {
+impl DirectoryWriter {
     /// The directory at `path`, made if it does not exist. Its parent is trusted.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         match std::fs::create_dir(path) {
@@ -63,12 +63,12 @@ impl Tree {
     }
 
     /// Makes a directory and those above it.
-    pub(super) fn directory(&mut self, path: &ArchivePath) -> Result<(), Refused> {
+    pub(super) fn directory(&mut self, path: &ArchivePath) -> Result<(), DirectoryWriteError> {
         self.enter(path.as_bytes()).map(|_| ())
     }
 
     /// Makes an empty file, replacing an earlier one.
-    pub(super) fn file(&mut self, path: &ArchivePath, executable: bool) -> Result<File, Refused> {
+    pub(super) fn file(&mut self, path: &ArchivePath, executable: bool) -> Result<File, DirectoryWriteError> {
         let (parent, name) = path.split_last();
         let parent = self.enter(parent)?;
         let name = OsStr::from_bytes(name);
@@ -85,7 +85,7 @@ impl Tree {
     }
 
     /// Makes a symbolic link, replacing an earlier file.
-    pub(super) fn symlink(&mut self, path: &ArchivePath, target: &[u8]) -> Result<(), Refused> {
+    pub(super) fn symlink(&mut self, path: &ArchivePath, target: &[u8]) -> Result<(), DirectoryWriteError> {
         let (parent, name) = path.split_last();
         let parent = self.enter(parent)?;
         let (name, target) = (OsStr::from_bytes(name), OsStr::from_bytes(target));
@@ -99,7 +99,7 @@ impl Tree {
     }
 
     /// The handle of a directory, made with those above it where they do not exist.
-    fn enter(&mut self, path: &[u8]) -> Result<BorrowedFd<'_>, Refused> {
+    fn enter(&mut self, path: &[u8]) -> Result<BorrowedFd<'_>, DirectoryWriteError> {
         let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).peekable();
         let mut depth = 0;
         while let Some((open, _)) = self.open.get(depth)
@@ -121,7 +121,7 @@ impl Tree {
     }
 }
 
-fn enter_one(parent: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Refused> {
+fn enter_one(parent: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, DirectoryWriteError> {
     match fs::openat(parent, name, DIRECTORY, Mode::empty()) {
         Err(Errno::NOENT) => {
             let mode = Mode::from(0o755);
@@ -135,10 +135,10 @@ fn enter_one(parent: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Refused> {
 }
 
 /// Removes a file or link; a directory is a conflict.
-fn remove_file(parent: BorrowedFd<'_>, name: &OsStr) -> Result<(), Refused> {
+fn remove_file(parent: BorrowedFd<'_>, name: &OsStr) -> Result<(), DirectoryWriteError> {
     match fs::unlinkat(parent, name, AtFlags::empty()) {
         // What macOS says of directories.
-        Err(Errno::PERM) => Err(Refused::Conflict),
+        Err(Errno::PERM) => Err(DirectoryWriteError::Conflict),
         removed => Ok(removed?),
     }
 }

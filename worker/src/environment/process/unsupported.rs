@@ -6,7 +6,7 @@ use rollout_protocol::spec::environment::ProviderKind;
 use super::ProcessConfig;
 use crate::environment::{
     CreateRequest, DeadOwners, Environment, Failure, FailureKind, Image, ImageRequest, Provider,
-    Reaped,
+    ReapReport,
 };
 
 /// Says that sandboxes need Linux.
@@ -39,8 +39,8 @@ impl Provider for ProcessProvider {
         Err(needs_linux())
     }
 
-    async fn reap(&self, _: &dyn DeadOwners) -> Result<Reaped, Failure> {
-        Ok(Reaped::default())
+    async fn reap(&self, _: &dyn DeadOwners) -> Result<ReapReport, Failure> {
+        Ok(ReapReport::default())
     }
 }
 

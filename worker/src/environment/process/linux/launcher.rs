@@ -19,23 +19,23 @@ use crate::supervise::{self, Task};
 
 /// How long a sandbox may take to end by itself, and again after it was killed. Milliseconds are
 /// usual; a process that dumps its memory to a slow disk takes longer.
-const ENDING: Duration = Duration::from_secs(10);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the supervisor has to say beside the control socket, in the directory of the environment.
-const LOG: &str = "supervisor.log";
+const LOG_FILE: &str = "supervisor.log";
 
 /// Number and start time of the process, in the directory of the environment.
-const RECORD: &str = "supervisor.pid";
+const PID_FILE: &str = "supervisor.pid";
 
 /// The process, and whoever waits for its end. It ends when the control socket does.
 #[derive(Debug)]
-pub(super) struct Guardian {
+pub(super) struct Launcher {
     ended: watch::Receiver<bool>,
     kill: Arc<Notify>,
     _task: Task<()>,
 }
 
-impl Guardian {
+impl Launcher {
     /// Starts the supervisor of the sandbox in `directory` with its end of the control socket.
     pub(super) fn start(
         helper: &[OsString],
@@ -44,7 +44,7 @@ impl Guardian {
         control: OwnedFd,
     ) -> io::Result<Self> {
         let (program, words) = helper.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-        let log = File::options().create(true).append(true).open(directory.join(LOG))?;
+        let log = File::options().create(true).append(true).open(directory.join(LOG_FILE))?;
         let network = match network {
             ProcessNetwork::Host => "host",
             ProcessNetwork::None => "none",
@@ -53,7 +53,7 @@ impl Guardian {
         command.args(words).arg("outer").arg(directory).arg(network).env_clear();
         command.stdin(Stdio::from(control)).stdout(Stdio::null()).stderr(log);
         let mut child = command.spawn()?;
-        record(directory, child.id());
+        write_pid_file(directory, child.id());
         let (sender, ended) = watch::channel(false);
         let kill = Arc::new(Notify::new());
         let asked = Arc::clone(&kill);
@@ -81,7 +81,7 @@ impl Guardian {
             }
             let mut ended = self.ended.clone();
             let wait = ended.wait_for(|ended| *ended);
-            if let Ok(Ok(_)) = tokio::time::timeout(ENDING, wait).await {
+            if let Ok(Ok(_)) = tokio::time::timeout(EXIT_TIMEOUT, wait).await {
                 return Ok(());
             }
         }
@@ -90,10 +90,10 @@ impl Guardian {
 }
 
 /// Writes down which process it is, for a reaper. Without it a reaper can only wait.
-fn record(directory: &Path, pid: Option<u32>) {
+fn write_pid_file(directory: &Path, pid: Option<u32>) {
     let text = pid.and_then(|pid| Some(format!("{pid} {}", start_ticks(pid)?)));
     if let Some(text) = text
-        && let Err(error) = std::fs::write(directory.join(RECORD), text)
+        && let Err(error) = std::fs::write(directory.join(PID_FILE), text)
     {
         tracing::debug!(%error, "the supervisor of a sandbox was not recorded");
     }
@@ -101,7 +101,7 @@ fn record(directory: &Path, pid: Option<u32>) {
 
 /// Kills the outermost process of the sandbox in `directory`, if it is still that very process.
 pub(super) fn kill_recorded(directory: &Path) {
-    let text = std::fs::read_to_string(directory.join(RECORD)).unwrap_or_default();
+    let text = std::fs::read_to_string(directory.join(PID_FILE)).unwrap_or_default();
     let Some((pid, started)) = text.split_once(' ') else { return };
     let (Ok(pid), Ok(started)) = (pid.parse::<i32>(), started.parse::<u64>()) else { return };
     let Some(number) = Pid::from_raw(pid) else { return };

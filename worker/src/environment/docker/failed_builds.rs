@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use lru::LruCache;
 use rollout_protocol::id::RunId;
 
-use super::image::Broken;
+use super::image::ImageFailure;
 use crate::environment::FailureKind;
 
 /// Builds of one image in a run when the failures may pass: as many as the retry policy's default
@@ -21,18 +21,18 @@ const REMEMBERED: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
 const LOG_BYTES: u64 = 64 * 1024;
 
 /// An image's tag and the run that builds it.
-pub(super) type Key = (String, RunId);
+pub(super) type FailedBuildKey = (String, RunId);
 
 /// Failed builds by image and run.
 #[derive(Debug)]
 pub(super) struct FailedBuilds {
-    known: Mutex<LruCache<Key, Failed>>,
+    known: Mutex<LruCache<FailedBuildKey, FailedBuild>>,
 }
 
 #[derive(Debug)]
-struct Failed {
+struct FailedBuild {
     builds: u32,
-    last: Broken,
+    last: ImageFailure,
 }
 
 impl Default for FailedBuilds {
@@ -43,7 +43,7 @@ impl Default for FailedBuilds {
 
 impl FailedBuilds {
     /// The failure to answer with instead of building again, if that is to be done.
-    pub(super) fn answer(&self, key: &Key) -> Option<Broken> {
+    pub(super) fn get(&self, key: &FailedBuildKey) -> Option<ImageFailure> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = known.get(key)?;
         let mut last = failed.last.clone();
@@ -60,7 +60,7 @@ impl FailedBuilds {
     }
 
     /// Notes how a build ended; an image that was built has no failures any more.
-    pub(super) fn note<T>(&self, key: Key, result: &Result<T, Broken>) {
+    pub(super) fn record<T>(&self, key: FailedBuildKey, result: &Result<T, ImageFailure>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let Err(broken) = result else {
             known.pop(&key);
@@ -73,7 +73,7 @@ impl FailedBuilds {
         let mut last = broken.clone();
         last.log = last.log.filter(|log| log.metadata().is_ok_and(|log| log.len() <= LOG_BYTES));
         let builds = known.peek(&key).map_or(0, |failed| failed.builds) + 1;
-        known.put(key, Failed { builds, last });
+        known.put(key, FailedBuild { builds, last });
     }
 }
 
@@ -81,21 +81,21 @@ impl FailedBuilds {
 mod tests {
     use super::*;
 
-    fn key(run: u8) -> Key {
+    fn key(run: u8) -> FailedBuildKey {
         ("rollout/task:1".to_owned(), RunId::from_bytes([run; 16]))
     }
 
-    fn broken(kind: FailureKind) -> Result<(), Broken> {
-        Err(Broken { kind, message: "why".to_owned(), log: None })
+    fn broken(kind: FailureKind) -> Result<(), ImageFailure> {
+        Err(ImageFailure { kind, message: "why".to_owned(), log: None })
     }
 
     #[test]
     fn what_is_refused_is_answered_from_then_on_in_the_same_run() {
         let failed = FailedBuilds::default();
-        assert!(failed.answer(&key(1)).is_none());
-        failed.note(key(1), &broken(FailureKind::Refused));
-        assert_eq!(failed.answer(&key(1)).unwrap().message, "why");
-        assert!(failed.answer(&key(2)).is_none());
+        assert!(failed.get(&key(1)).is_none());
+        failed.record(key(1), &broken(FailureKind::Refused));
+        assert_eq!(failed.get(&key(1)).unwrap().message, "why");
+        assert!(failed.get(&key(2)).is_none());
     }
 
     #[test]
@@ -103,15 +103,15 @@ mod tests {
         let failed = FailedBuilds::default();
         let timed_out = broken(FailureKind::TimedOut);
         for _ in 1..BUILDS_PER_RUN {
-            failed.note(key(1), &timed_out);
+            failed.record(key(1), &timed_out);
         }
-        assert!(failed.answer(&key(1)).is_none());
-        failed.note(key(1), &Ok(()));
+        assert!(failed.get(&key(1)).is_none());
+        failed.record(key(1), &Ok(()));
         for _ in 0..BUILDS_PER_RUN {
-            assert!(failed.answer(&key(1)).is_none());
-            failed.note(key(1), &timed_out);
+            assert!(failed.get(&key(1)).is_none());
+            failed.record(key(1), &timed_out);
         }
-        let answer = failed.answer(&key(1)).unwrap();
+        let answer = failed.get(&key(1)).unwrap();
         assert_eq!(answer.kind, FailureKind::TimedOut);
         assert_eq!(answer.message, "not built again after 3 failures in this run: why");
     }
@@ -123,9 +123,9 @@ mod tests {
             let file = tempfile::NamedTempFile::new().unwrap();
             file.as_file().set_len(bytes).unwrap();
             let log = Some(std::sync::Arc::new(file.into_temp_path()));
-            let broken = Broken { kind: FailureKind::Refused, message: String::new(), log };
-            failed.note(key(run), &Err::<(), _>(broken));
-            assert_eq!(failed.answer(&key(run)).unwrap().log.is_some(), kept, "{bytes}");
+            let broken = ImageFailure { kind: FailureKind::Refused, message: String::new(), log };
+            failed.record(key(run), &Err::<(), _>(broken));
+            assert_eq!(failed.get(&key(run)).unwrap().log.is_some(), kept, "{bytes}");
         }
     }
 }

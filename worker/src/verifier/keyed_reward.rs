@@ -22,14 +22,14 @@ pub fn parse(bytes: &[u8], redactor: &Redactor) -> Result<Rewards, String> {
         return Err("it is empty".to_owned());
     }
     let mut reader = serde_json::Deserializer::from_str(text);
-    let numbers = Deserializer::deserialize_map(&mut reader, Numbers { redactor });
+    let numbers = Deserializer::deserialize_map(&mut reader, RewardsVisitor { redactor });
     let numbers = numbers.and_then(|numbers| reader.end().map(|()| numbers));
     numbers.map_err(|error| redactor.text(&error.to_string()))
 }
 
 /// Which of a verifier's numbers is the reward: the one named `key`, if a name is given, else
 /// [`REWARD_KEY`], else the only one.
-pub fn choose(numbers: &Rewards, key: Option<&str>) -> Option<f64> {
+pub fn select_reward(numbers: &Rewards, key: Option<&str>) -> Option<f64> {
     let only = || numbers.values().next().filter(|_| numbers.len() == 1);
     let found = match key {
         Some(key) => numbers.get(key),
@@ -38,11 +38,11 @@ pub fn choose(numbers: &Rewards, key: Option<&str>) -> Option<f64> {
     found.copied()
 }
 
-struct Numbers<'a> {
+struct RewardsVisitor<'a> {
     redactor: &'a Redactor,
 }
 
-impl<'de> Visitor<'de> for Numbers<'_> {
+impl<'de> Visitor<'de> for RewardsVisitor<'_> {
     type Value = Rewards;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -58,7 +58,7 @@ impl<'de> Visitor<'de> for Numbers<'_> {
                 return Err(de::Error::custom(format!("a name must have 1 to {most} {what}")));
             }
             let name = self.redactor.text(&name);
-            let Number(number) = map.next_value()?;
+            let FiniteNumber(number) = map.next_value()?;
             if numbers.insert(name.clone(), number).is_some() {
                 return Err(de::Error::custom(format!("`{name}` stands there twice")));
             }
@@ -74,9 +74,9 @@ impl<'de> Visitor<'de> for Numbers<'_> {
     }
 }
 
-struct Number(f64);
+struct FiniteNumber(f64);
 
-impl<'de> serde::Deserialize<'de> for Number {
+impl<'de> serde::Deserialize<'de> for FiniteNumber {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let number = serde_json::Number::deserialize(deserializer)
             .map_err(|error| de::Error::custom(format!("every value must be a number: {error}")))?;
@@ -157,7 +157,7 @@ mod tests {
             (&without, Some("b"), Some(2.0)),
             (&numbers(&[("a", 3.0)]), None, Some(3.0)),
         ] {
-            assert_eq!(choose(numbers, key), expected, "{numbers:?} {key:?}");
+            assert_eq!(select_reward(numbers, key), expected, "{numbers:?} {key:?}");
         }
     }
 

@@ -10,23 +10,23 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use crate::environment::{Labels, Owner};
+use crate::environment::{EnvironmentLabels, Owner};
 
 /// End of the names of claims.
 const SUFFIX: &str = ".owner.json";
 
 /// Largest claim: labels and a few paths.
-const CLAIM_BYTES: u64 = 64 * 1024;
+const OWNER_FILE_BYTES: u64 = 64 * 1024;
 
 /// Sandboxes of this process that somebody holds. What is ours and not among them was abandoned,
 /// for instance by a `create` that nobody waited for.
-static HELD: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+static HELD_SANDBOXES: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// What a claim says.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Claim {
+pub(super) struct OwnerFile {
     /// Whose it is.
-    pub(super) labels: Labels,
+    pub(super) labels: EnvironmentLabels,
     /// Control groups made for it.
     #[serde(default)]
     pub(super) groups: Vec<PathBuf>,
@@ -34,19 +34,19 @@ pub(super) struct Claim {
     #[serde(default)]
     pub(super) preserved: bool,
     /// The process that wrote it, which is usually the owner.
-    pub(super) writer: Writer,
+    pub(super) writer: ProcessIdentity,
 }
 
 /// A process, as sure as it can be told apart from others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Writer {
+pub(super) struct ProcessIdentity {
     boot_id: String,
     pid_namespace: u64,
     pid: u32,
     start_ticks: u64,
 }
 
-impl Writer {
+impl ProcessIdentity {
     /// This process.
     pub(super) fn current() -> Self {
         let Owner { boot_id, pid_namespace, pid, start_ticks, .. } = Owner::current(PathBuf::new());
@@ -54,16 +54,16 @@ impl Writer {
     }
 }
 
-impl Claim {
+impl OwnerFile {
     /// Writes the claim of the environment `id`, whole or not at all.
     pub(super) fn write(&self, base: &Path, id: &str) -> io::Result<()> {
         // Until it is whole it is in the owner's directory, and goes with the owner whatever happens.
-        let owned = self.write_by_way_of(&self.labels.owner.lock, base, id);
+        let owned = self.write_via(&self.labels.owner.lock, base, id);
         // An owner may have no directory, or one on another disk.
-        owned.or_else(|_| self.write_by_way_of(base, base, id))
+        owned.or_else(|_| self.write_via(base, base, id))
     }
 
-    fn write_by_way_of(&self, directory: &Path, base: &Path, id: &str) -> io::Result<()> {
+    fn write_via(&self, directory: &Path, base: &Path, id: &str) -> io::Result<()> {
         let mut file = tempfile::NamedTempFile::new_in(directory)?;
         file.write_all(&serde_json::to_vec(self)?)?;
         file.persist(path(base, id)).map_err(|error| error.error)?;
@@ -75,7 +75,7 @@ impl Claim {
         let path = path(base, id);
         let meta = fs::symlink_metadata(&path).ok()?;
         let ours = meta.uid() == rustix::process::geteuid().as_raw();
-        if !meta.is_file() || !ours || meta.len() > CLAIM_BYTES {
+        if !meta.is_file() || !ours || meta.len() > OWNER_FILE_BYTES {
             return None;
         }
         serde_json::from_slice(&fs::read(path).ok()?).ok()
@@ -101,9 +101,9 @@ pub(super) fn make_base(base: &Path) -> io::Result<()> {
 }
 
 /// All environments that have a claim. A claim that cannot be read or is another user's is absent.
-pub(super) fn all(base: &Path) -> io::Result<Vec<(String, Option<Claim>)>> {
+pub(super) fn read_all(base: &Path) -> io::Result<Vec<(String, Option<OwnerFile>)>> {
     let read = |id: String| {
-        let claim = Claim::read(base, &id);
+        let claim = OwnerFile::read(base, &id);
         (id, claim)
     };
     Ok(list(base)?.into_iter().map(read).collect())
@@ -126,27 +126,27 @@ fn list(base: &Path) -> io::Result<Vec<String>> {
 
 /// Shows that somebody in this process holds a sandbox.
 #[derive(Debug)]
-pub(super) struct Hold(PathBuf);
+pub(super) struct SandboxHold(PathBuf);
 
-impl Hold {
+impl SandboxHold {
     /// Holds the sandbox at `directory`.
     pub(super) fn new(directory: &Path) -> Self {
-        held().insert(directory.to_path_buf());
+        lock_held_sandboxes().insert(directory.to_path_buf());
         Self(directory.to_path_buf())
     }
 
     /// Whether somebody holds the sandbox at `directory`.
     pub(super) fn exists(directory: &Path) -> bool {
-        held().contains(directory)
+        lock_held_sandboxes().contains(directory)
     }
 }
 
-impl Drop for Hold {
+impl Drop for SandboxHold {
     fn drop(&mut self) {
-        held().remove(&self.0);
+        lock_held_sandboxes().remove(&self.0);
     }
 }
 
-fn held() -> std::sync::MutexGuard<'static, BTreeSet<PathBuf>> {
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock_held_sandboxes() -> std::sync::MutexGuard<'static, BTreeSet<PathBuf>> {
+    HELD_SANDBOXES.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use super::message::Bind;
+use super::message::BindMount;
 
 /// Top-level parts of an operating system. Where the host has merged them into `/usr` they are the
 /// same links inside, except the libraries. `/usr` itself lives in memory and shows the host's parts
@@ -120,16 +120,16 @@ pub(super) const HOSTNAME: &str = "sandbox";
 
 /// What this host shows to every sandbox.
 #[derive(Debug, Clone)]
-pub(super) struct Host {
+pub(super) struct HostView {
     /// Read-only parts.
-    pub(super) binds: Vec<Bind>,
+    pub(super) binds: Vec<BindMount>,
     /// Links at the top, with their targets.
     links: Vec<(PathBuf, PathBuf)>,
 }
 
-impl Host {
+impl HostView {
     /// Looks at the host.
-    pub(super) fn look() -> Self {
+    pub(super) fn detect() -> Self {
         let mut host = Self { binds: Vec::new(), links: Vec::new() };
         for name in SYSTEM {
             let source = Path::new("/").join(name);
@@ -160,14 +160,14 @@ impl Host {
             if fs::symlink_metadata(Path::new("/").join(name)).is_ok_and(|meta| meta.is_dir()) {
                 let target = Path::new(CONFIGURATION_AT).join(name);
                 host.links.push((name.into(), Path::new("/").join(&target)));
-                host.binds.push(Bind { source: Path::new("/").join(name), target });
+                host.binds.push(BindMount { source: Path::new("/").join(name), target });
             }
         }
         host
     }
 
     fn bind(&mut self, name: &str) {
-        self.binds.push(Bind { source: Path::new("/").join(name), target: name.into() });
+        self.binds.push(BindMount { source: Path::new("/").join(name), target: name.into() });
     }
 
     /// The part of the host, or of the kernel, that hides what would be put at `path` (relative to
@@ -187,7 +187,7 @@ impl Host {
     ///
     /// # Errors
     /// When something cannot be written. Files of the host that cannot be read are left out.
-    pub(super) fn furnish(&self, root: &Path) -> io::Result<()> {
+    pub(super) fn populate(&self, root: &Path) -> io::Result<()> {
         for (name, mode) in DIRECTORIES {
             let dir = root.join(name);
             fs::DirBuilder::new().mode(mode).create(&dir)?;
@@ -226,8 +226,8 @@ mod tests {
     #[test]
     fn a_furnished_root_has_its_mount_points_and_no_secrets() {
         let dir = tempfile::tempdir().expect("directory");
-        let host = Host::look();
-        host.furnish(dir.path()).expect("furnished");
+        let host = HostView::detect();
+        host.populate(dir.path()).expect("furnished");
         for bind in &host.binds {
             let on_disk = dir.path().join(&bind.target).is_dir();
             assert_eq!(on_disk, !bind.target.starts_with(USR), "{bind:?}");

@@ -11,8 +11,8 @@ use lru::LruCache;
 use rollout_protocol::id::RunId;
 use tokio::sync::OnceCell;
 
-use super::build::Build;
-use super::client::Client;
+use super::build::BuildSpec;
+use super::client::DockerClient;
 use super::image::inspect;
 use crate::environment::dockerfile::{BaseImage, Dockerfile};
 use crate::environment::{BaseDigests, Failure};
@@ -27,21 +27,21 @@ const RUNS: NonZeroUsize = NonZeroUsize::new(100).expect("not zero");
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 
 /// Time for which a registry that did not say which image a base is, is not asked again.
-const NOT_AGAIN_FOR: Duration = Duration::from_secs(30);
+const REGISTRY_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// An image of a run, once it is known which one it is.
-type Cell = Arc<OnceCell<Base>>;
+type ResolvedBaseCell = Arc<OnceCell<ResolvedBase>>;
 
 /// Which image a base is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Base {
+pub(super) enum ResolvedBase {
     /// The one with this digest in its registry.
     Digest(String),
     /// One of this host that no registry knows, by its id.
     Local(String),
 }
 
-impl std::fmt::Display for Base {
+impl std::fmt::Display for ResolvedBase {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Digest(digest) => f.write_str(digest),
@@ -51,20 +51,20 @@ impl std::fmt::Display for Base {
 }
 
 /// The bases of a build: each with the image that it is, if that is known.
-pub(super) type Found = Vec<(BaseImage, Option<Base>)>;
+pub(super) type ResolvedBases = Vec<(BaseImage, Option<ResolvedBase>)>;
 
 /// The bases of all runs.
 #[derive(Debug)]
-pub(super) struct Bases {
-    client: Arc<Client>,
-    known: Mutex<LruCache<(RunId, String), Cell>>,
+pub(super) struct BaseImageResolver {
+    client: Arc<DockerClient>,
+    known: Mutex<LruCache<(RunId, String), ResolvedBaseCell>>,
     runs: Mutex<LruCache<RunId, Arc<dyn BaseDigests>>>,
     told: Mutex<LruCache<(RunId, String), ()>>,
     silent: Mutex<LruCache<String, Instant>>,
 }
 
-impl Bases {
-    pub(super) fn new(client: Arc<Client>) -> Self {
+impl BaseImageResolver {
+    pub(super) fn new(client: Arc<DockerClient>) -> Self {
         let known = Mutex::new(LruCache::new(REMEMBERED));
         let told = Mutex::new(LruCache::new(REMEMBERED));
         let silent = Mutex::new(LruCache::new(REMEMBERED));
@@ -72,18 +72,18 @@ impl Bases {
     }
 
     /// Says where the choices of a run are kept.
-    pub(super) fn keep(&self, run: RunId, digests: Arc<dyn BaseDigests>) {
+    pub(super) fn set_digests(&self, run: RunId, digests: Arc<dyn BaseDigests>) {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner).put(run, digests);
     }
 
     /// Whether something is said of a base for the first time in a run.
-    pub(super) fn is_news(&self, run: RunId, image: &str) -> bool {
+    pub(super) fn mark_reported(&self, run: RunId, image: &str) -> bool {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.put((run, image.to_owned()), ()).is_none()
     }
 
     /// Which images the bases of a build are in a run. A Dockerfile that cannot be read has none.
-    pub(super) async fn of(&self, run: RunId, build: &Build) -> Result<Found, Failure> {
+    pub(super) async fn resolve(&self, run: RunId, build: &BuildSpec) -> Result<ResolvedBases, Failure> {
         let Ok(text) = std::fs::read(build.context.join(&build.dockerfile)) else {
             return Ok(Vec::new());
         };
@@ -93,20 +93,20 @@ impl Bases {
             if base.has_digest() {
                 continue;
             }
-            let known = self.known(run, &base.image).await?;
+            let known = self.resolve_image(run, &base.image).await?;
             found.push((base, known));
         }
         Ok(found)
     }
 
-    async fn known(&self, run: RunId, image: &str) -> Result<Option<Base>, Failure> {
+    async fn resolve_image(&self, run: RunId, image: &str) -> Result<Option<ResolvedBase>, Failure> {
         let is_silent = {
             let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
-            silent.get(image).is_some_and(|since| since.elapsed() < NOT_AGAIN_FOR)
+            silent.get(image).is_some_and(|since| since.elapsed() < REGISTRY_RETRY_INTERVAL)
         };
         let cell = {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            known.get_or_insert_mut((run, image.to_owned()), Cell::default).clone()
+            known.get_or_insert_mut((run, image.to_owned()), ResolvedBaseCell::default).clone()
         };
         // Without an answer it is asked again later.
         if let (None, true) = (cell.get(), is_silent) {
@@ -124,26 +124,26 @@ impl Bases {
     }
 
     /// Which image it is; the error is empty when that is not known.
-    async fn look_up(&self, run: RunId, image: &str) -> Result<Base, Option<Failure>> {
+    async fn look_up(&self, run: RunId, image: &str) -> Result<ResolvedBase, Option<Failure>> {
         let local = inspect(&self.client, image).await?;
         let kept = self.runs.lock().unwrap_or_else(PoisonError::into_inner).get(&run).cloned();
         let digest = local.as_ref().and_then(|local| local_digest(local, image));
         if let (Some(local), None) = (&local, &digest) {
             tracing::info!(image, "the base image is one of this host, which no registry knows");
-            return local.id.clone().map(Base::Local).ok_or(None);
+            return local.id.clone().map(ResolvedBase::Local).ok_or(None);
         }
         if let Some(kept) = &kept
-            && let Some(digest) = kept.known(image).await?
+            && let Some(digest) = kept.chosen_digest(image).await?
         {
-            return Ok(Base::Digest(digest));
+            return Ok(ResolvedBase::Digest(digest));
         }
         match self.ask_registry(image).await? {
             Ok(digest) => {
                 let digest = match kept {
-                    Some(kept) => kept.settle(image, digest).await?,
+                    Some(kept) => kept.choose_digest(image, digest).await?,
                     None => digest,
                 };
-                Ok(Base::Digest(digest))
+                Ok(ResolvedBase::Digest(digest))
             }
             Err(why) => {
                 if digest.is_some() {
@@ -152,7 +152,7 @@ impl Bases {
                         "the registry does not say which image this is ({why}): the local one counts"
                     );
                 }
-                digest.map(Base::Digest).ok_or(None)
+                digest.map(ResolvedBase::Digest).ok_or(None)
             }
         }
     }
@@ -189,15 +189,15 @@ fn repository(image: &str) -> &str {
 }
 
 /// The bases as records have them.
-pub(super) fn recorded(found: &Found) -> BTreeMap<String, String> {
+pub(super) fn recorded(found: &ResolvedBases) -> BTreeMap<String, String> {
     let known = found.iter().filter_map(|(base, known)| Some((base, known.as_ref()?)));
     known.map(|(base, known)| (base.image.clone(), known.to_string())).collect()
 }
 
 /// The bases by digest, for the Dockerfile that is sent.
-pub(super) fn by_digest(found: &Found) -> Vec<(BaseImage, String)> {
+pub(super) fn by_digest(found: &ResolvedBases) -> Vec<(BaseImage, String)> {
     let digests = found.iter().filter_map(|(base, known)| match known {
-        Some(Base::Digest(digest)) => Some((base.clone(), format!("{}@{digest}", base.image))),
+        Some(ResolvedBase::Digest(digest)) => Some((base.clone(), format!("{}@{digest}", base.image))),
         _ => None,
     });
     digests.collect()

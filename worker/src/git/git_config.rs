@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tokio::process::Command;
 
 /// Settings of every call: nothing of a repository is run, and nothing is done behind our back.
-const EVERYWHERE: &[&str] = &[
+const COMMON_SETTINGS: &[&str] = &[
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
     "submodule.recurse=false",
@@ -17,10 +17,10 @@ const EVERYWHERE: &[&str] = &[
 ];
 
 /// Calls run beside trials, which the processors are for.
-const FRUGAL: &[&str] = &["pack.threads=1"];
+const BACKGROUND_SETTINGS: &[&str] = &["pack.threads=1"];
 
 /// Settings of calls on repositories of ours, where the user's own say nothing.
-const OURS: &[&str] = &[
+const OWN_REPOSITORY_SETTINGS: &[&str] = &[
     "core.attributesFile=/dev/null",
     "core.excludesFile=/dev/null",
     "core.untrackedCache=false",
@@ -32,7 +32,7 @@ const OURS: &[&str] = &[
 
 /// Settings of calls that reach other machines: files come as they are stored, nobody is asked
 /// anything, and a server that sends nothing for a minute is given up.
-const REMOTE: &[&str] = &[
+const REMOTE_SETTINGS: &[&str] = &[
     "core.untrackedCache=false",
     "core.autocrlf=false",
     "core.attributesFile=/dev/null",
@@ -64,7 +64,7 @@ const LOCAL_VARIABLES: &[&str] = &[
 
 /// Where git is called.
 #[derive(Debug, Clone)]
-pub(super) enum Place {
+pub(super) enum RepositoryLocation {
     /// The git directory of a repository of ours.
     Ours(PathBuf),
     /// A directory in a repository of the user, who configured it.
@@ -74,7 +74,7 @@ pub(super) enum Place {
     Remote(PathBuf),
 }
 
-impl Place {
+impl RepositoryLocation {
     pub(super) fn dir(&self) -> &Path {
         match self {
             Self::Ours(dir) | Self::Users(dir) | Self::Remote(dir) => dir,
@@ -83,26 +83,26 @@ impl Place {
 
     /// Whether git's processes get a group of their own, to be ended together. Not where the user
     /// waits for them at a terminal: what interrupts us must interrupt them.
-    pub(super) const fn is_apart(&self) -> bool {
+    pub(super) const fn has_own_process_group(&self) -> bool {
         !matches!(self, Self::Remote(_))
     }
 
     /// Puts the settings in front of the arguments.
-    pub(super) fn settings(&self, command: &mut Command) {
+    pub(super) fn apply_settings(&self, command: &mut Command) {
         let more = match self {
-            Self::Ours(_) => [FRUGAL, OURS],
-            Self::Users(_) => [FRUGAL, &[]],
-            Self::Remote(_) => [REMOTE, &[]],
+            Self::Ours(_) => [BACKGROUND_SETTINGS, OWN_REPOSITORY_SETTINGS],
+            Self::Users(_) => [BACKGROUND_SETTINGS, &[]],
+            Self::Remote(_) => [REMOTE_SETTINGS, &[]],
         };
-        for setting in EVERYWHERE.iter().chain(more.into_iter().flatten()) {
+        for setting in COMMON_SETTINGS.iter().chain(more.into_iter().flatten()) {
             command.args(["-c", setting]);
         }
     }
 
-    pub(super) fn environment(&self, command: &mut Command) {
+    pub(super) fn apply_environment(&self, command: &mut Command) {
         match self {
             Self::Ours(dir) => {
-                closed(command, &["PATH"]);
+                isolate_environment(command, &["PATH"]);
                 command
                     .env("GIT_DIR", dir)
                     .env("HOME", "/nonexistent")
@@ -111,8 +111,8 @@ impl Place {
                     .env("GIT_CONFIG_GLOBAL", "/dev/null")
                     .env("GIT_ATTR_NOSYSTEM", "1");
             }
-            Self::Users(_) => closed(command, &["PATH", "HOME", "XDG_CONFIG_HOME"]),
-            Self::Remote(dir) => open(command, dir),
+            Self::Users(_) => isolate_environment(command, &["PATH", "HOME", "XDG_CONFIG_HOME"]),
+            Self::Remote(dir) => inherit_environment(command, dir),
         }
         command
             .env("GIT_TERMINAL_PROMPT", "0")
@@ -122,7 +122,7 @@ impl Place {
 }
 
 /// Nothing of the caller's environment but these, and no way to another machine.
-fn closed(command: &mut Command, kept: &[&str]) {
+fn isolate_environment(command: &mut Command, kept: &[&str]) {
     command.env_clear();
     for name in kept {
         if let Some(value) = std::env::var_os(name) {
@@ -138,7 +138,7 @@ fn closed(command: &mut Command, kept: &[&str]) {
 
 /// The caller's environment and configuration, because that is where credentials and proxies are,
 /// but nothing that leads to another repository.
-fn open(command: &mut Command, dir: &Path) {
+fn inherit_environment(command: &mut Command, dir: &Path) {
     for variable in LOCAL_VARIABLES {
         command.env_remove(variable);
     }

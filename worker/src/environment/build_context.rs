@@ -56,8 +56,8 @@ pub fn list(
             })?;
             let path = if dir.is_empty() { name } else { format!("{dir}/{name}") };
             let excluded = ignore.excludes(&path) && !always.contains(&path.as_str());
-            let Some(kind) = kind_of(&entry)? else { continue };
-            if kind == ContextKind::Dir && (!excluded || ignore.takes_back()) {
+            let Some(kind) = entry_kind(&entry)? else { continue };
+            if kind == ContextKind::Dir && (!excluded || ignore.has_exceptions()) {
                 pending.push(path.clone());
             }
             if !excluded {
@@ -82,7 +82,7 @@ fn add_parents(found: &mut BTreeMap<Vec<String>, ContextEntry>, path: &str) {
     }
 }
 
-fn kind_of(entry: &std::fs::DirEntry) -> io::Result<Option<ContextKind>> {
+fn entry_kind(entry: &std::fs::DirEntry) -> io::Result<Option<ContextKind>> {
     use std::os::unix::fs::PermissionsExt as _;
     let meta = entry.metadata()?;
     Ok(if meta.is_dir() {

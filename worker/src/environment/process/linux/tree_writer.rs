@@ -5,12 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::failure;
-use super::host::Host;
-use super::tree::{Tree, relative};
+use super::host_view::HostView;
+use super::tree::{SandboxTree, relative};
 use crate::archive::{self, ArchiveError};
-use crate::environment::context::{self, ContextEntry, ContextKind};
+use crate::environment::build_context::{self, ContextEntry, ContextKind};
 use crate::environment::dockerignore::Dockerignore;
-use crate::environment::process::dockerfile::{Copy, Recipe, Step, matching};
+use crate::environment::process::dockerfile::{CopyInstruction, SandboxRecipe, RecipeStep, matching};
 use crate::environment::{Failure, FailureKind, Upload};
 
 /// Longest beginning of a file that tells an archive.
@@ -18,33 +18,33 @@ const MAGIC_BYTES: usize = 512;
 
 /// A tree together with the host whose parts hide some of it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place<'a> {
-    pub(super) tree: &'a Tree,
-    pub(super) host: &'a Host,
+pub(super) struct SandboxTreeWriter<'a> {
+    pub(super) tree: &'a SandboxTree,
+    pub(super) host: &'a HostView,
 }
 
-impl Place<'_> {
+impl SandboxTreeWriter<'_> {
     /// Applies uploads in order.
-    pub(super) fn uploads(self, uploads: Vec<Upload>) -> Result<(), Failure> {
+    pub(super) fn apply_uploads(self, uploads: Vec<Upload>) -> Result<(), Failure> {
         for upload in uploads {
             match upload {
                 Upload::FreshDir { path } => {
-                    let to = self.target(&path)?;
-                    self.tree.fresh_dir(&to).map_err(|e| cannot(&path, e))?;
+                    let to = self.resolve_target(&path)?;
+                    self.tree.fresh_dir(&to).map_err(|e| write_failure(&path, e))?;
                 }
                 Upload::Dir { path } => {
-                    let to = self.target(&path)?;
-                    self.tree.dir(&to).map_err(|e| cannot(&path, e))?;
+                    let to = self.resolve_target(&path)?;
+                    self.tree.dir(&to).map_err(|e| write_failure(&path, e))?;
                 }
                 Upload::File { path, bytes, executable } => {
-                    let to = self.target(&path)?;
+                    let to = self.resolve_target(&path)?;
                     let mode = if executable { 0o755 } else { 0o644 };
-                    self.tree.file(&to, &mut &bytes[..], mode).map_err(|e| cannot(&path, e))?;
+                    self.tree.file(&to, &mut &bytes[..], mode).map_err(|e| write_failure(&path, e))?;
                 }
                 Upload::Archive { path, tar } => {
-                    let to = self.target(&path)?;
+                    let to = self.resolve_target(&path)?;
                     let fill = |dir: &Path| unpack(&tar, dir);
-                    self.tree.filled_dir(&to, fill).map_err(|e| cannot(&path, e))?;
+                    self.tree.filled_dir(&to, fill).map_err(|e| write_failure(&path, e))?;
                 }
                 Upload::Merge { path, tar } => self.merge(&path, &tar)?,
             }
@@ -54,24 +54,24 @@ impl Place<'_> {
 
     /// Follows the steps of a Dockerfile. Unsupported ones that only show here are skipped when
     /// `lenient`.
-    pub(super) fn recipe(
+    pub(super) fn apply_recipe(
         self,
-        recipe: &Recipe,
+        recipe: &SandboxRecipe,
         context: &Path,
         lenient: bool,
     ) -> Result<(), Failure> {
         let mut entries = None;
         for step in &recipe.steps {
             match step {
-                Step::Dir(path) => {
+                RecipeStep::Dir(path) => {
                     let to = relative(path).unwrap_or_default();
-                    self.tree.make_dirs(&to).map_err(|e| cannot(path, e))?;
+                    self.tree.make_dirs(&to).map_err(|e| write_failure(path, e))?;
                 }
-                Step::Copy(copy) => {
+                RecipeStep::Copy(copy) => {
                     if entries.is_none() {
                         entries = Some(list(context)?);
                     }
-                    self.copy(copy, entries.as_deref().unwrap_or_default(), context, lenient)?;
+                    self.apply_copy(copy, entries.as_deref().unwrap_or_default(), context, lenient)?;
                 }
             }
         }
@@ -79,21 +79,21 @@ impl Place<'_> {
     }
 
     /// Makes the directory in which scripts run.
-    pub(super) fn workdir(self, path: &str) -> Result<(), Failure> {
+    pub(super) fn make_workdir(self, path: &str) -> Result<(), Failure> {
         let Some(to) = relative(path) else {
             let text = format!("the working directory `{path}` is no absolute path");
             return Err(Failure::new(FailureKind::Refused, text));
         };
         if self.host.hidden_by(&to).is_some() && !Path::new(path).is_dir() {
             // Says whose it is.
-            self.target(path)?;
+            self.resolve_target(path)?;
         }
-        self.tree.make_dirs(&to).map(drop).map_err(|e| cannot(path, e))
+        self.tree.make_dirs(&to).map(drop).map_err(|e| write_failure(path, e))
     }
 
-    fn copy(
+    fn apply_copy(
         self,
-        copy: &Copy,
+        copy: &CopyInstruction,
         entries: &[ContextEntry],
         context: &Path,
         lenient: bool,
@@ -110,25 +110,25 @@ impl Place<'_> {
                 .ok_or_else(|| refuse("is not in the build context"))?;
             self.tree
                 .make_dirs(if is_dir { &target } else { parent(&target) })
-                .map_err(|e| cannot(&copy.target, e))?;
+                .map_err(|e| write_failure(&copy.target, e))?;
             for (entry, below) in found {
                 let from = context.join(&entry.path);
                 let top_file = copy.add && !below.contains('/');
                 let looked_at = top_file && entry.kind != ContextKind::Dir;
-                if looked_at && is_archive(&from).map_err(|e| cannot(&copy.target, e))? {
+                if looked_at && is_archive(&from).map_err(|e| write_failure(&copy.target, e))? {
                     if lenient {
                         continue;
                     }
                     return Err(refuse("is an archive, which ADD would extract; use COPY"));
                 }
                 let to = if below.is_empty() { target.clone() } else { target.join(&below) };
-                self.entry(entry, &from, &to, copy.mode).map_err(|e| cannot(&copy.target, e))?;
+                self.copy_entry(entry, &from, &to, copy.mode).map_err(|e| write_failure(&copy.target, e))?;
             }
         }
         Ok(())
     }
 
-    fn entry(
+    fn copy_entry(
         self,
         entry: &ContextEntry,
         from: &Path,
@@ -155,14 +155,14 @@ impl Place<'_> {
         let put = |staged: &Path, entries: Vec<PathBuf>| {
             for entry in entries {
                 let name = format!("{}/{}", path.trim_end_matches('/'), entry.display());
-                let to = self.target(&name)?;
+                let to = self.resolve_target(&name)?;
                 let from = staged.join(&entry);
-                self.tree.merge(&from, &to).map_err(|e| cannot(&name, e))?;
+                self.tree.merge(&from, &to).map_err(|e| write_failure(&name, e))?;
             }
             Ok(())
         };
-        let staged = self.tree.staged_dir(|dir| unpack(tar, dir)).map_err(|e| cannot(path, e))?;
-        let entries = below(&staged).map_err(|e| cannot(path, e));
+        let staged = self.tree.staged_dir(|dir| unpack(tar, dir)).map_err(|e| write_failure(path, e))?;
+        let entries = below(&staged).map_err(|e| write_failure(path, e));
         let placed = entries.and_then(|entries| put(&staged, entries));
         // Only empty directories are left of it.
         let _removed = std::fs::remove_dir_all(&staged);
@@ -170,7 +170,7 @@ impl Place<'_> {
     }
 
     /// The place of an upload in the tree.
-    fn target(self, path: &str) -> Result<PathBuf, Failure> {
+    fn resolve_target(self, path: &str) -> Result<PathBuf, Failure> {
         let refuse = |what: String| Failure::new(FailureKind::Refused, what);
         let to = relative(path).filter(|to| to.file_name().is_some());
         let to = to.ok_or_else(|| refuse(format!("`{path}` is no place for an upload")))?;
@@ -205,7 +205,7 @@ fn parent(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new(""))
 }
 
-fn cannot(path: &str, error: io::Error) -> Failure {
+fn write_failure(path: &str, error: io::Error) -> Failure {
     failure(&format!("put {path} into the sandbox"), error)
 }
 
@@ -213,7 +213,7 @@ fn list(context: &Path) -> Result<Vec<ContextEntry>, Failure> {
     let refuse =
         |error| Failure::local(FailureKind::Refused, "cannot read the build context", error);
     let ignore = Dockerignore::read(context).map_err(refuse)?;
-    context::list(context, &ignore, &[]).map_err(refuse)
+    build_context::list(context, &ignore, &[]).map_err(refuse)
 }
 
 /// Whether `ADD` would extract a file.
@@ -238,6 +238,6 @@ fn unpack(tar: &Path, dir: &Path) -> io::Result<()> {
     let opened = File::open(tar);
     let opened = opened.map_err(|error| io::Error::other(ArchiveError::io("opening", tar, error)));
     let source = tokio::fs::File::from_std(opened?);
-    let extracted = archive::extract_trusted(source, dir, archive::Limits::BUNDLE);
+    let extracted = archive::extract_trusted(source, dir, archive::ArchiveLimits::BUNDLE);
     tokio::runtime::Handle::current().block_on(extracted).map_err(io::Error::other)
 }
